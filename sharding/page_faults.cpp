@@ -8,6 +8,7 @@
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/paged_storage.h"
 #include "tessera/sharding/param_group.h"
+#include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,7 +17,6 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
@@ -99,10 +99,8 @@ bool serve_token(
     return false;
   }
   // Outside of backward the result of `gradient + x` belongs to the user.
-  const bool is_accumulation =
-      kind == OperatorKind::kInplaceAdd ||
-      (kind == OperatorKind::kAdd &&
-       torch::autograd::get_current_graph_task_id() >= 0);
+  const bool is_accumulation = kind == OperatorKind::kInplaceAdd ||
+                               (kind == OperatorKind::kAdd && in_backward());
   if (is_accumulation && found.token_argument == 0 && count == 3 &&
       arguments[1].isTensor()) {
     const c10::IValue token = arguments[0];
@@ -158,8 +156,7 @@ void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
 /// forward left, and where parameters of two dtypes meet, LibTorch's own
 /// promotion applies.
 std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
-  if (torch::autograd::get_current_graph_task_id() >= 0 &&
-      !at::GradMode::is_enabled()) {
+  if (in_backward() && !at::GradMode::is_enabled()) {
     return std::nullopt;
   }
   std::optional<at::ScalarType> dtype;

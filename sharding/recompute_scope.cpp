@@ -60,6 +60,10 @@ void RecomputeScope::finish() {
   }
 }
 
+bool in_backward() {
+  return torch::autograd::get_current_graph_task_id() >= 0;
+}
+
 int current_backward() {
   return state().recomputations > 0
              ? state().outer_backward

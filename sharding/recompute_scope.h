@@ -40,6 +40,9 @@ class RecomputeScope {
   bool finished_ = false;
 };
 
+/// Returns whether autograd runs a backward on this thread.
+bool in_backward();
+
 /// Returns autograd's number of the backward that the user has started, also
 /// inside a recomputation; -1 outside of backward.
 int current_backward();

@@ -5,20 +5,11 @@
 #include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace tessera::sharding {
-
-namespace {
-
-bool in_backward() {
-  return torch::autograd::get_current_graph_task_id() >= 0;
-}
-
-} // namespace
 
 void StepExecutor::on_access(
     c10::ArrayRef<PageAccess> accesses,
