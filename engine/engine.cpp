@@ -15,7 +15,7 @@
 #include "tessera/sharding/gradient_norm.h"
 #include "tessera/sharding/page_key.h"
 #include "tessera/sharding/pager.h"
-#include "tessera/sharding/tied_parameters.h"
+#include "tessera/sharding/tied_copies.h"
 #include "tessera/sharding/weight_files.h"
 
 #include <algorithm>

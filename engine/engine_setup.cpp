@@ -16,7 +16,7 @@
 #include "tessera/sharding/page_meshes.h"
 #include "tessera/sharding/pager.h"
 #include "tessera/sharding/parallel/parallel_module.h"
-#include "tessera/sharding/tied_parameters.h"
+#include "tessera/sharding/tied_copies.h"
 
 #include <memory>
 #include <string>

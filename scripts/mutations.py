@@ -255,7 +255,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the stages' gradients of a tied weight are not added up",
-        "sharding/tied_parameters.cpp",
+        "sharding/tied_copies.cpp",
         "bucket.add_copies(*page->ranks.copies(), pager.watch_failures());",
         ";",
         "Meshes/MeshTraining.*",

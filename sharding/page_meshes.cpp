@@ -2,6 +2,7 @@
 #include "tessera/sharding/page_meshes.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/tensor_spec.h"
 #include "tessera/sharding/tied_parameters.h"
 
@@ -11,16 +12,6 @@
 namespace tessera::sharding {
 
 namespace {
-
-std::string divisors_of(int number) {
-  std::string text;
-  for (int divisor = 1; divisor <= number; ++divisor) {
-    if (number % divisor == 0) {
-      text += (text.empty() ? "" : ", ") + std::to_string(divisor);
-    }
-  }
-  return text;
-}
 
 /// The mesh of the pages of one parameter that several pipeline stages have.
 /// @param first of each of these stages, the rank that corresponds to this one.

@@ -2,7 +2,6 @@
 #include "tessera/sharding/pager_options.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/shard_mesh.h"
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters that several pipeline stages have, such as an embedding that is
-// also the output head, stay equal.
+// `find_tied_parameters()` finds parameters that several pipeline stages have,
+// such as an embedding that is also the output head.
 
 #include "tessera/runtime/comm/init.h"
 
@@ -13,13 +13,9 @@
 
 namespace tessera::sharding {
 
-class Pager;
-
-/// Finds them: trainable parameters of one name on several pipeline stages are
-/// one parameter. Each stage has a copy on a page of its own, sharded in the
-/// same way; the copies start from the values of the first one and are updated
-/// with the sum of their gradients, so that they stay bitwise equal. In norms
-/// only the first one counts.
+/// Trainable parameters of one name on several pipeline stages are one
+/// parameter. Each stage has a copy on a page of its own, sharded in the same
+/// way; tied_copies.h keeps them equal. In norms only the first one counts.
 ///
 /// Collective over `ranks`; blocks until all have called.
 /// @param ranks with the same part of each pipeline stage, including this one,
@@ -31,13 +27,5 @@ std::map<std::string, std::vector<int>> find_tied_parameters(
     World& world,
     const std::vector<int>& ranks,
     const torch::nn::Module& module);
-
-/// Copies the values of the first copies to the others. Collective over the
-/// pipeline stages.
-void copy_tied_values(Pager& pager);
-
-/// Sums the settled gradients of all copies, once per step: later calls do
-/// nothing. Collective over the pipeline stages.
-void add_tied_gradients(Pager& pager);
 
 } // namespace tessera::sharding
