@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of operators on partitioned weights ([Note: divided weights]).
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/recompute_scope.h"
 #include "tessera/sharding/parallel/divided_tag.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
-#include "tessera/sharding/recompute_scope.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>

@@ -6,7 +6,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <functional>
 
