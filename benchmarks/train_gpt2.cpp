@@ -22,8 +22,8 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>

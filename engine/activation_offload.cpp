@@ -2,7 +2,7 @@
 #include "tessera/engine/activation_offload.h"
 
 #include "tessera/offload/host_activation_sink.h"
-#include "tessera/sharding/paged_storage.h"
+#include "tessera/sharding/interception/paged_storage.h"
 
 #include <algorithm>
 #include <unordered_set>

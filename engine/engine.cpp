@@ -12,10 +12,11 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/out_of_memory.h"
-#include "tessera/sharding/gradient_norm.h"
-#include "tessera/sharding/pager.h"
-#include "tessera/sharding/tied_parameters.h"
-#include "tessera/sharding/weight_files.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/paging/gradient_norm.h"
+#include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/paging/tied_copies.h"
+#include "tessera/sharding/weights/weight_files.h"
 
 #include <algorithm>
 #include <cmath>

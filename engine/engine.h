@@ -11,8 +11,8 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/load_weights.h"
-#include "tessera/sharding/pager_options.h"
+#include "tessera/sharding/pages/pager_options.h"
+#include "tessera/sharding/weights/load_weights.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -47,14 +47,14 @@ namespace tessera {
 
 struct ActivationStatistics; // offload/activation_statistics.h
 class Checkpointable;
-struct PagerStatistics; // sharding/pager_statistics.h
+struct PagerStatistics; // sharding/paging/pager_statistics.h
 class ParallelMesh;
 struct PipelineCallbacks;
 class PipelineExecutor;
 struct SavedByProducer; // offload/activation_statistics.h
 class TensorRecorder;
 struct TensorSummary;
-class TransferWaits; // sharding/transfer_waits.h
+class TransferWaits; // sharding/paging/transfer_waits.h
 struct UpdateStatistics; // engine/optim/update_statistics.h
 class WholeModel;
 

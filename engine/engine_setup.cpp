@@ -13,10 +13,10 @@
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/sharding/page_meshes.h"
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/pages/page_meshes.h"
+#include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/paging/tied_copies.h"
 #include "tessera/sharding/parallel/parallel_module.h"
-#include "tessera/sharding/tied_parameters.h"
 
 #include <memory>
 #include <string>

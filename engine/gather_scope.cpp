@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/gather_scope.h"
 
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 // on one rank.
 
 #include "tessera/engine/engine.h"
-#include "tessera/sharding/inspect.h"
+#include "tessera/sharding/inspection/inspect.h"
 
 #include <string>
 #include <vector>

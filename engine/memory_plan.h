@@ -5,8 +5,8 @@
 
 #include "tessera/engine/optim/tier_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/page_spec.h"
-#include "tessera/sharding/slot_plan.h"
+#include "tessera/sharding/pages/page_spec.h"
+#include "tessera/sharding/pages/slot_plan.h"
 
 #include <cstdint>
 #include <vector>

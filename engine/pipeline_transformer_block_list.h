@@ -5,8 +5,8 @@
 // PipelineTransformerBlockList).
 
 #include "tessera/engine/pipelined_batches.h"
-#include "tessera/sharding/checkpoint_block.h"
-#include "tessera/sharding/group_policy.h"
+#include "tessera/sharding/checkpointing/checkpoint_block.h"
+#include "tessera/sharding/groups/group_policy.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>

@@ -3,7 +3,7 @@
 
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/recompute_scope.h"
+#include "tessera/sharding/interception/recompute_scope.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>

@@ -5,7 +5,7 @@
     zoo -> engine -> {sharding, offload, pipeline} -> runtime
 
 No include points up or sideways, and none leaves a room by a relative path,
-which this check could not see.
+which this check could not see. The folders of sharding have an order too.
 
     check_rooms.py [ROOT]
 """
@@ -21,12 +21,46 @@ MAY_INCLUDE = {
     "engine": {"engine", "runtime", *MIDDLE},
     "zoo": {"zoo", "engine", "runtime", *MIDDLE},
 }
+# From the bottom: a folder of the room includes only those before it.
+FOLDERS = {
+    "sharding": (
+        "tensors",
+        "interception",
+        "plans",
+        "lazy",
+        "parallel",
+        "groups",
+        "pages",
+        "paging",
+        "weights",
+        "inspection",
+        "checkpointing",
+    )
+}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
 
 
-def check_include(root, room, quote, path):
-    """What is wrong with one include of a file in `room`, or None."""
+def check_folders(room, folder, target):
+    """What is wrong with an include from one folder of a room to another."""
+    order = FOLDERS[room]
+    for name in (folder, target):
+        if name not in order:
+            place = f"{room}/{name}" if name else f"{room} itself"
+            return f"{place} is not one of {room}'s folders: " + ", ".join(order)
+    if order.index(target) > order.index(folder):
+        return f"{room}/{folder} must not include {room}/{target}, which comes after it"
+    return None
+
+
+def folder_of(parts):
+    """The folder of a path in a room, or None for a file of the room itself."""
+    return parts[0] if len(parts) > 1 else None
+
+
+def check_include(root, file, quote, path):
+    """What is wrong with one include of `file`, a path from the root, or None."""
+    room, *place = file.parts
     parts = path.split("/")
     if parts[0] != "tessera":
         if quote == '"' or ".." in parts:
@@ -39,6 +73,8 @@ def check_include(root, room, quote, path):
         return f"{room} must not include {parts[1]} (it may include {allowed})"
     if not root.joinpath(*parts[1:]).is_file():
         return "there is no such file"
+    if parts[1] == room and room in FOLDERS:
+        return check_folders(room, folder_of(place), folder_of(parts[2:]))
     return None
 
 
@@ -50,12 +86,12 @@ def check_tree(root):
             if file.suffix not in SUFFIXES or not file.is_file():
                 continue
             lines = file.read_text(encoding="utf-8").splitlines()
+            file = file.relative_to(root)
             for number, line in enumerate(lines, 1):
                 match = INCLUDE.match(line)
-                problem = match and check_include(root, room, *match.groups())
+                problem = match and check_include(root, file, *match.groups())
                 if problem:
-                    where = f"{file.relative_to(root)}:{number}"
-                    complaints.append(f"{where}: {line.strip()}: {problem}")
+                    complaints.append(f"{file}:{number}: {line.strip()}: {problem}")
     return complaints
 
 

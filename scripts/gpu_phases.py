@@ -111,7 +111,7 @@ class Kit:
             Phase("engine", [
                 self.tests(file, seconds=450) for file in [
                     "engine/cuda_training_gpu_test.cpp",
-                    "sharding/move_module_gpu_test.cpp",
+                    "sharding/lazy/move_module_gpu_test.cpp",
                     "engine/activation_offload_gpu_test.cpp",
                     "engine/optim/placement_gpu_test.cpp",
                     "engine/trainer/trainer_gpu_test.cpp",

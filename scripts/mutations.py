@@ -57,7 +57,7 @@ ACCUMULATION = "*/ParityBatchTest.ThreeMicroBatches*/GptOn2"
 MUTATIONS = [
     Mutation(
         "gradients are not reduced",
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         "pending_ = communicator.reduce_scatter_sum( reduced_, collected_,"
         ' "reduction of \'" + group_.name() + "\'");',
         "reduced_.copy_(collected_.narrow(0, mine.begin, mine.numel));"
@@ -66,21 +66,21 @@ MUTATIONS = [
     ),
     Mutation(
         "sum over the ranks in place of the mean",
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         "if (!divides_first() && ranks_ > 1) {",
         "if (false) {",
         PARITY,
     ),
     Mutation(
         "a page stays as it was before the step",
-        "sharding/unsharder.cpp",
+        "sharding/paging/unsharder.cpp",
         "for (size_t g = 0; g < context_.pages.size(); ++g) {",
         "for (size_t g = 1; g < context_.pages.size(); ++g) {",
         "*/ParitySequenceTest.*/GptOn2",
     ),
     Mutation(
         "a shard begins one element early",
-        "sharding/param_group.cpp",
+        "sharding/pages/param_group.cpp",
         "const int64_t from = mine.begin + run.shard_offset - span.begin;",
         "const int64_t from ="
         " std::max<int64_t>(0, mine.begin + run.shard_offset - span.begin - 1);",
@@ -95,14 +95,14 @@ MUTATIONS = [
     ),
     Mutation(
         "clips by the norm of this rank's shard",
-        "sharding/gradient_norm.cpp",
+        "sharding/paging/gradient_norm.cpp",
         "pager.sum_over_agreed_ranks(of_ranks); double sum",
         "double sum",
         "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
     ),
     Mutation(
         "an overflow skips the step of the rank that has it only",
-        "sharding/gradient_norm.cpp",
+        "sharding/paging/gradient_norm.cpp",
         "pager.sum_over_ranks(bad);",
         "",
         "ExpertTraining.AnOverflowInOneExpertSkipsTheStepOfAll",
@@ -110,7 +110,7 @@ MUTATIONS = [
     ),
     Mutation(
         "experts of other ranks count as this rank's in sums over shards",
-        "sharding/page_ranks.cpp",
+        "sharding/pages/page_ranks.cpp",
         "if (mesh.has(kPartAxis)) {",
         "if (false) {",
         "ExpertPages.AreThoseOfTheRanksWithTheSameExpert",
@@ -118,7 +118,7 @@ MUTATIONS = [
     ),
     Mutation(
         "experts start from those of rank 0",
-        "sharding/page_ranks.cpp",
+        "sharding/pages/page_ranks.cpp",
         "parameter.record.name(), &ranks.of(page)",
         "parameter.record.name(), &ranks.of_module()",
         "ExpertPages.AreThoseOfTheRanksWithTheSameExpert",
@@ -134,7 +134,7 @@ MUTATIONS = [
     ),
     Mutation(
         "clips by the norm of this rank's shard on a device",
-        "sharding/gradient_norm.cpp",
+        "sharding/paging/gradient_norm.cpp",
         "pager.sum_over_shards(total, {{&pager.groups().front()->spec()}}); "
         "return total",
         "return total",
@@ -167,14 +167,14 @@ MUTATIONS = [
     ),
     Mutation(
         "ranks agree on gradients again after clipping",
-        "sharding/gradient_agreement.cpp",
+        "sharding/paging/gradient_agreement.cpp",
         "stated.is_settled = is_settled();",
         "stated.is_settled = false;",
         "Worlds/Clipping.RanksAgreeOnGradientsOncePerStep/*",
     ),
     Mutation(
         "what another rank changes after clipping is not seen",
-        "sharding/gradient_agreement.cpp",
+        "sharding/paging/gradient_agreement.cpp",
         "const bool all_settled = reducer_.agree(stated);",
         "reducer_.agree(stated);"
         " const bool all_settled = stated.is_settled;",
@@ -182,7 +182,7 @@ MUTATIONS = [
     ),
     Mutation(
         "kept gradients overwrite those of the micro-batch before",
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         "runtime::pack_runs_(added, packing_factor(), runtime::PackMode::kAdd);",
         "runtime::pack_runs_(added, packing_factor());",
         "AllOrders/Gradients.AccumulatedHaveTheBitsOfTheCpu/*",
@@ -190,7 +190,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what a user adds to a gradient is kept",
-        "sharding/gradient_reducer.cpp",
+        "sharding/paging/gradient_reducer.cpp",
         "add(place.position, gradient, keeps);",
         "add(place.position, gradient, true);",
         "AllOrders/Gradients.AccumulatedHaveTheBitsOfTheCpu/*",
@@ -206,21 +206,21 @@ MUTATIONS = [
     ),
     Mutation(
         "recomputes with other random numbers",
-        "sharding/checkpoint.cpp",
+        "sharding/checkpointing/checkpoint.cpp",
         "state(call.random, call.autocast);",
         "state(sharding::RandomState::take({}), call.autocast);",
         "ActivationOffload.CheckpointedBlocksInsideAndTheirInputsOnTheHost",
     ),
     Mutation(
         "prefetches one group late",
-        "sharding/residency_plan.cpp",
+        "sharding/plans/residency_plan.cpp",
         "prefetch(i, i + 1, entry.groups, entry.after);",
         "prefetch(i, i, {}, entry.after);",
         "*/ResidencyTest.NoGatherOnDemand*/GptOn2",
     ),
     Mutation(
         "a micro-batch overwrites the gradients of the one before",
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         "runtime::pack_runs_(added, 1, runtime::PackMode::kAdd);",
         "runtime::pack_runs_(added);",
         ACCUMULATION,
@@ -255,21 +255,21 @@ MUTATIONS = [
     ),
     Mutation(
         "the stages' gradients of a tied weight are not added up",
-        "sharding/tied_parameters.cpp",
+        "sharding/paging/tied_copies.cpp",
         "bucket.add_copies(*page->ranks.copies(), pager.watch_failures());",
         ";",
         "Meshes/MeshTraining.*",
     ),
     Mutation(
         "what no batch used keeps a gradient of another group",
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         "for (const runtime::FlatSpan& span : missing_spans()) {",
         "for (const runtime::FlatSpan& span : std::vector<runtime::FlatSpan>{}) {",
         "*/UnusedParametersByWorld.*:UnusedParametersTest.*",
     ),
     Mutation(
         "norms get float32 copies of activations",
-        "sharding/page_key.cpp",
+        "sharding/paging/page_faults.cpp",
         "if (call_mixed_norm(op, *dtype, *stack)) {",
         "if (false) {",
         "All/NormsInFloat32.*",
@@ -309,7 +309,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a page's gradients are averaged over another page's mesh",
-        "sharding/pager.cpp",
+        "sharding/paging/pager.cpp",
         "page.ranks.replicas(),",
         "context_.ranks->of_module().replicas(),",
         "PagesOfTwoMeshes.*",
@@ -317,7 +317,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a gradient bucket does anything in any state",
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         "state_ == from,",
         "true,",
         "GradientBucket.*",

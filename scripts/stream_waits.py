@@ -38,7 +38,7 @@ IPC_TESTS = ("runtime_tests", "--file=runtime/comm/ipc_backend_test.cpp")
 
 WAITS = [
     *waits_of(
-        "sharding/param_group.cpp",
+        "sharding/pages/param_group.cpp",
         "lane.wait_for(slot_.after);",
         after("if (!gather_.pending()) {", "ready_ = lane_->mark();"),
         after("attach(slot_.tensor);", "use_on_current_stream();"),
@@ -54,7 +54,7 @@ WAITS = [
         "arriving_.wait_issued();",
     ),
     *waits_of(
-        "sharding/gradient_bucket_slot.cpp",
+        "sharding/pages/gradient_bucket_slot.cpp",
         after("target_ = Target::kSlotOnTop;", "write_on_current_stream();"),
         after(
             "const std::vector<runtime::FlatSpan>& rest) {",
@@ -72,12 +72,12 @@ WAITS = [
         "slot_.after = lane_->mark();",
     ),
     *waits_of(
-        "sharding/gradient_bucket.cpp",
+        "sharding/pages/gradient_bucket.cpp",
         "runtime::mark_current(group_.device()).block(*allocated_on_);",
         "arrived_on_.insert(*runtime::current_stream(group_.device()));",
     ),
     *waits_of(
-        "sharding/gradient_reducer.cpp",
+        "sharding/paging/gradient_reducer.cpp",
         after("finish();", "wait_for_lane();"),
         "held.slot.after.add("
         "context_.scheduler->before_gradients_change(held.group));",
@@ -85,25 +85,25 @@ WAITS = [
         " lane_.device());",
         "page.follow_users(lane_);",
     ),
-    *waits_of("sharding/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
+    *waits_of("sharding/paging/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
     *waits_of(
-        "sharding/pager.cpp",
+        "sharding/paging/pager.cpp",
         "unsharder_.wait_before_memory_is_freed();",
         "reducer_.wait_before_memory_is_freed();",
     ),
     *waits_of("engine/engine.cpp", "pager_->wait_for_gather_lane();"),
-    *waits_of("sharding/load_weights.cpp", "pager.wait_for_gather_lane();"),
+    *waits_of("sharding/weights/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
         "engine/checkpoint/model_loading.cpp", "subject_.pager.wait_for_gather_lane();"
     ),
     *waits_of(
-        "sharding/unsharder.cpp",
+        "sharding/paging/unsharder.cpp",
         after("} else {", "page.use_on_current_stream();"),
         "lane_.wait_for(marks);",
         "marks.block_current(lane_.device());",
     ),
     *waits_of(
-        "sharding/step_executor.cpp",
+        "sharding/paging/step_executor.cpp",
         "access.page->group().use_on_current_stream();",
         after("that would wait.", "unsharder_.settle_shard(g);"),
         after("if (context_.is_alone()) {", "unsharder_.mark_in_use(context_.pages[g]);"),

@@ -3,8 +3,8 @@
 
 #include "model_folder.h"
 
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
 
 namespace tessera::tools {

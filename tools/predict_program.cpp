@@ -6,8 +6,8 @@
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/tasks/finetune_config.h"

@@ -15,7 +15,7 @@
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
 

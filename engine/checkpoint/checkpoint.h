@@ -7,7 +7,7 @@
 #include "tessera/engine/checkpoint/checkpointable.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <torch/nn/module.h>
 

@@ -8,7 +8,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_folder.h"
 #include "tessera/runtime/io/checksum.h"
-#include "tessera/sharding/tensor_io.h"
+#include "tessera/sharding/tensors/tensor_io.h"
 
 #include <c10/core/GradMode.h>
 

@@ -6,8 +6,8 @@
 #include "tessera/engine/checkpoint/model_parts.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/comm/parallel_mesh.h"
-#include "tessera/sharding/pager.h"
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

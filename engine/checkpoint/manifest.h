@@ -16,7 +16,7 @@
 // of whole parameters, under their names in the whole model. A checkpoint is
 // written as ".step-N.partial" and renamed when every rank has finished.
 
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <nlohmann/json.hpp>
 

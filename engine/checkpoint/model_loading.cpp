@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/sharding/tensor_blocks.h"
+#include "tessera/sharding/tensors/tensor_blocks.h"
 
 #include <algorithm>
 

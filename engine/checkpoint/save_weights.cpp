@@ -3,7 +3,7 @@
 
 #include "tessera/engine/checkpoint/tensor_sink.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/tensor_io.h"
+#include "tessera/sharding/tensors/tensor_io.h"
 
 #include <optional>
 #include <utility>

@@ -2,8 +2,8 @@
 #include "tessera/engine/checkpoint/whole_model.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/deferred_init.h"
-#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>

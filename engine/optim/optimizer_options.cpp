@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/name_pattern.h"
-#include "tessera/sharding/name_patterns.h"
+#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <algorithm>
 #include <cmath>

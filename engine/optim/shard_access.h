@@ -6,8 +6,8 @@
 #include "tessera/engine/optim/state_stage.h"
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/memory/pending_transfer.h"
-#include "tessera/sharding/gradient_bucket.h"
-#include "tessera/sharding/param_group.h"
+#include "tessera/sharding/pages/gradient_bucket.h"
+#include "tessera/sharding/pages/param_group.h"
 
 #include <ATen/core/Tensor.h>
 

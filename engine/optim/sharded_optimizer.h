@@ -8,9 +8,9 @@
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/gradient_norm.h"
-#include "tessera/sharding/pager.h"
-#include "tessera/sharding/update_scheduler.h"
+#include "tessera/sharding/paging/gradient_norm.h"
+#include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/paging/update_scheduler.h"
 
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,7 @@
 #include "tessera/engine/optim/state_needs.h"
 
 #include "tessera/offload/host_memory.h"
-#include "tessera/sharding/slot_plan.h"
+#include "tessera/sharding/pages/slot_plan.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include "tessera/offload/host_store.h"
 #include "tessera/offload/nvme_store.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/shard_stores.h"
+#include "tessera/sharding/pages/shard_stores.h"
 
 #include <memory>
 #include <vector>

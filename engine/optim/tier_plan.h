@@ -8,9 +8,9 @@
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/page_spec.h"
-#include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/shard_stores.h"
+#include "tessera/sharding/pages/page_spec.h"
+#include "tessera/sharding/pages/pager_options.h"
+#include "tessera/sharding/pages/shard_stores.h"
 
 #include <vector>
 

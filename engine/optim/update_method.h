@@ -10,7 +10,7 @@
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/resting_tensor.h"
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -7,8 +7,8 @@
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/tier_plan.h"
 #include "tessera/engine/optim/update_split.h"
-#include "tessera/sharding/page_ranks.h"
-#include "tessera/sharding/page_spec.h"
+#include "tessera/sharding/pages/page_ranks.h"
+#include "tessera/sharding/pages/page_spec.h"
 
 #include <optional>
 #include <string>

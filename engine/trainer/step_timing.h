@@ -3,7 +3,7 @@
 // `StepTiming` measures where the time of optimizer steps goes.
 
 #include "tessera/runtime/memory/stream_time.h"
-#include "tessera/sharding/transfer_waits.h"
+#include "tessera/sharding/paging/transfer_waits.h"
 
 #include <c10/core/Device.h>
 

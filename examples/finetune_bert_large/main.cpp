@@ -15,7 +15,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/device_memory.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/text_classification_task.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of operators on partitioned weights ([Note: divided weights]).
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/recompute_scope.h"
 #include "tessera/sharding/parallel/divided_tag.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
@@ -16,7 +17,6 @@
 #include <ATen/ops/t.h>
 #include <ATen/ops/transpose.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <mutex>
@@ -28,10 +28,6 @@ namespace {
 
 using Below = c10::impl::ExcludeDispatchKeyGuard;
 const c10::DispatchKeySet kOurs{kDividedKey};
-
-bool in_backward() {
-  return torch::autograd::get_current_graph_task_id() >= 0;
-}
 
 /// Returns the weight of a product x W^T, or null if autograd makes the product
 /// of partitions: those are correct as they are.

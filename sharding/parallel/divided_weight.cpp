@@ -2,8 +2,8 @@
 #include "tessera/sharding/parallel/divided_weight.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/tensor_keys.h"
 #include "tessera/sharding/parallel/divided_tag.h"
-#include "tessera/sharding/tensor_keys.h"
 
 #include <utility>
 

@@ -4,7 +4,7 @@
 // exchange. See [Note: collectives and their gradients].
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -3,9 +3,9 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/pending_transfer.h"
-#include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/exchange_operations.h"
 #include "tessera/sharding/parallel/linear_function.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

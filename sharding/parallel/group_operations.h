@@ -3,8 +3,8 @@
 // Differentiable collectives over a group.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/dim_split.h"
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/tensors/dim_split.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/parallel/numbered_init.h"
 
-#include "tessera/sharding/lazy_recorder.h"
+#include "tessera/sharding/lazy/lazy_recorder.h"
 
 #include <ATen/Context.h>
 

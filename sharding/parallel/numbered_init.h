@@ -3,7 +3,7 @@
 // `NumberedInit` makes the initial values of a layer independent of which other
 // layers a rank constructs.
 
-#include "tessera/sharding/parallel/generator_scope.h"
+#include "tessera/sharding/lazy/generator_scope.h"
 
 #include <cstdint>
 

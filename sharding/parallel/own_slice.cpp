@@ -2,7 +2,7 @@
 #include "tessera/sharding/parallel/own_slice.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/parallel/slice_init.h"
 
 #include <utility>

@@ -2,7 +2,7 @@
 #pragma once
 // `own_slice()` takes a rank's partition of an existing parameter.
 
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 

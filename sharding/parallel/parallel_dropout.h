@@ -3,8 +3,8 @@
 // `dropout_part()` applies dropout to an activation of which each rank has a
 // part.
 
-#include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <ATen/core/Tensor.h>
 

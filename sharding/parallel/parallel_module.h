@@ -3,9 +3,9 @@
 // `ParallelModule` is the base class of tensor-parallel layers: it registers
 // parameters of which each rank has a partition.
 
-#include "tessera/sharding/distributed_parameter.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <cstdint>
 #include <map>

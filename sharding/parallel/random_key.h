@@ -17,7 +17,7 @@
 // have begun in the meantime. 24 bits of the seed are a mark: layers do not
 // reseed a generator without it, because it was not seeded from a key.
 
-#include "tessera/sharding/parallel/generator_scope.h"
+#include "tessera/sharding/lazy/generator_scope.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/placed_dim.h"
+#include "tessera/sharding/tensors/placed_dim.h"
 
 #include <ATen/ops/constant_pad_nd.h>
 

@@ -3,7 +3,7 @@
 // `redistribute()` changes how a tensor is placed on the ranks of a mesh.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/placement.h"
+#include "tessera/sharding/tensors/placement.h"
 
 #include <ATen/core/Tensor.h>
 

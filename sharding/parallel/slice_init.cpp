@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/parallel/slice_init.h"
 
-#include "tessera/sharding/tensor_blocks.h"
+#include "tessera/sharding/tensors/tensor_blocks.h"
 
 #include <c10/util/accumulate.h>
 

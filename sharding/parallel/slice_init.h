@@ -3,8 +3,8 @@
 // `slice_init()` derives the init method of a slice of a parameter from that of
 // the whole.
 
-#include "tessera/sharding/init_method.h"
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/lazy/init_method.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <cstdint>
 #include <vector>

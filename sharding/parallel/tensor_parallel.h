@@ -5,7 +5,7 @@
 // layer.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/placement.h"
+#include "tessera/sharding/tensors/placement.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -2,10 +2,10 @@
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/name_patterns.h"
-#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/parallel/divided_weight.h"
 #include "tessera/sharding/parallel/own_slice.h"
+#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>

@@ -4,7 +4,7 @@
 // partitioned layers.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/generator_scope.h"
+#include "tessera/sharding/lazy/generator_scope.h"
 
 namespace tessera::sharding {
 

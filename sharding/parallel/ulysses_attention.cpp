@@ -2,8 +2,8 @@
 #include "tessera/sharding/parallel/ulysses_attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/dim_split.h"
 #include "tessera/sharding/parallel/exchange_operations.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <numeric>
 #include <string>

@@ -4,7 +4,7 @@
 // are partitioned over a tensor-parallel group.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 // Maps tokens to the rows of a partitioned vocabulary.
 
-#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -8,7 +8,7 @@
 #include "tessera/offload/host_activation_sink.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/runtime/memory/stream_marks.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/StreamGuard.h>

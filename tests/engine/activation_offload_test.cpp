@@ -8,7 +8,7 @@
 #include "tessera/offload/activation_statistics.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
 
 #include <nlohmann/json.hpp>
 

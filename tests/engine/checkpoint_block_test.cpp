@@ -4,7 +4,7 @@
 #include "engine/parity.h"
 #include "engine/twin.h"
 #include "support/ranks.h"
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
 
 #include <cmath>
 

@@ -5,7 +5,7 @@
 #include "engine/parity.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/memory/stream_marks.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

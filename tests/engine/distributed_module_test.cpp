@@ -3,10 +3,10 @@
 // same model materialized and trained by LibTorch.
 #include "engine/parity.h"
 #include "support/ranks.h"
-#include "tessera/sharding/deferred_init.h"
-#include "tessera/sharding/distributed_parameter.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/lazy/lazy.h"
 
 namespace tessera::engine::distributed_module_test {
 

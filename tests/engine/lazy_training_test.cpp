@@ -6,7 +6,7 @@
 
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/lazy.h"
 
 #include <chrono>
 #include <filesystem>

@@ -5,7 +5,7 @@
 #include "engine/parity_subjects.h"
 #include "support/ranks.h"
 
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 
 namespace tessera::engine::residency_test {
 

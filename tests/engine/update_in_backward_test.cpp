@@ -7,7 +7,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <functional>
 

@@ -3,7 +3,7 @@
 
 #include "fuzz/fuzz_target.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/registry.h"
 
 #include <algorithm>

@@ -36,6 +36,35 @@ class CheckRooms(unittest.TestCase):
             include = f'"tessera/{target}/a.h"'
             self.assertEqual(self.complaints(room, include), [])
 
+    def folder_complaints(self, file, include):
+        """What is said about an include between files of sharding."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder) / "sharding"
+            for name in (*check_rooms.FOLDERS["sharding"], "attic", "."):
+                (root / name).mkdir(parents=True, exist_ok=True)
+                (root / name / "a.h").write_text("#pragma once\n")
+            (root / file).write_text(f'#include "tessera/sharding/{include}"\n')
+            return check_rooms.check_tree(root.parent)
+
+    def test_folders_include_those_before_them(self):
+        for include in ("tensors/a.h", "pages/a.h"):
+            self.assertEqual(self.folder_complaints("pages/b.cpp", include), [])
+
+    def test_folders_that_include_later_ones_are_named(self):
+        (complaint,) = self.folder_complaints("pages/b.cpp", "paging/a.h")
+        self.assertIn("sharding/pages/b.cpp:1: ", complaint)
+        self.assertIn("sharding/pages must not include sharding/paging", complaint)
+
+    def test_folders_without_a_place_are_named(self):
+        for file, include in (
+            ("pages/b.cpp", "attic/a.h"),
+            ("attic/b.cpp", "pages/a.h"),
+        ):
+            (complaint,) = self.folder_complaints(file, include)
+            self.assertIn("sharding/attic is not one of sharding's folders", complaint)
+        (complaint,) = self.folder_complaints("pages/b.cpp", "a.h")
+        self.assertIn("sharding itself is not one of", complaint)
+
     def test_upward_and_sideways_includes_are_named(self):
         wrong = (
             ("runtime", "sharding"),

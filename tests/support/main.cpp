@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main() of a room's tests: GoogleTest's, and
 //
-//   --file=sharding/pager_test.cpp   runs the tests of one file, as ctest does
+//   --file=engine/matrix_test.cpp   runs the tests of one file, as ctest does
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 // own_part(): what a tensor-parallel rank has of a whole parameter.
 
-#include "tessera/sharding/tensor_spec.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 

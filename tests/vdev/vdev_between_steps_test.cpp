@@ -6,7 +6,7 @@
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/memory/stream_marks.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // the CPU, in any order of execution, and misuse is found.
 #include "support/vdev/vdev.h"
 #include "support/vdev/vdev_memory.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>

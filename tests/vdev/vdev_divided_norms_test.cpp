@@ -4,7 +4,7 @@
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_mesh.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 
 #include <gtest/gtest.h>

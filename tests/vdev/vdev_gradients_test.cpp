@@ -3,7 +3,7 @@
 // numbers of the CPU and without waits of the host.
 #include "engine/checkpoint/checkpoint_support.h"
 #include "support/vdev/vdev.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

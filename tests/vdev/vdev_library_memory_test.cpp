@@ -5,7 +5,7 @@
 #include "support/vdev/vdev.h"
 #include "support/vdev/vdev_memory.h"
 #include "tessera/engine/engine.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

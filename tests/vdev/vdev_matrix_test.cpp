@@ -4,7 +4,7 @@
 // where gradients are not clipped, all numbers are equal to the last bit.
 #include "engine/matrix/comparison.h"
 #include "support/vdev/vdev.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <gtest/gtest.h>
 

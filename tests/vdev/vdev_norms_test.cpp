@@ -3,7 +3,7 @@
 #include "support/cast_counter.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <ATen/ops/rms_norm.h>
 #include <gtest/gtest.h>

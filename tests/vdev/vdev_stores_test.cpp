@@ -2,7 +2,7 @@
 // Shards at rest on the host and in files, and modules that move, on the
 // virtual device.
 #include "offload/device_shards.h"
-#include "sharding/move_module_cases.h"
+#include "sharding/lazy/move_module_cases.h"
 #include "support/vdev/vdev.h"
 
 namespace tessera::tests::vdev::vdev_stores_test {

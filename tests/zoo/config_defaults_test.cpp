@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a config.json leaves out means what it means to transformers; see
 // tools/fixtures/config_defaults.py.
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/registry.h"
 #include "zoo/support.h"
 

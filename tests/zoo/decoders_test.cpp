@@ -4,7 +4,7 @@
 // the bytes of a folder that is saved again.
 
 #include "support/expect_error.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/llama_like.h"
 #include "tessera/zoo/models/tensor_files.h"

@@ -9,7 +9,7 @@
 #include "tessera/engine/inspect_engine.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/pager.h"
+#include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "zoo/divided_models.h"

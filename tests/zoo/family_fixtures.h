@@ -4,7 +4,7 @@
 // training. scripts/gpu_tests.sh packs what the list names.
 
 #include "tessera/engine/engine.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "zoo/model_fixture.h"
 
 #include <map>

@@ -4,7 +4,7 @@
 #include "support/ranks.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/registry.h"
 

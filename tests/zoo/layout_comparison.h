@@ -9,7 +9,7 @@
 #include "support/plain_adamw.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/random_key.h"
 #include "tessera/zoo/adapters/lora.h"

@@ -3,8 +3,8 @@
 // merged weights.
 
 #include "support/expect_error.h"
-#include "tessera/sharding/deferred_init.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "zoo/lora_fixture.h"
 

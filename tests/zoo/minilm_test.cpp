@@ -2,7 +2,7 @@
 // A real model's folder: from text to hidden states, a fresh classifier, and
 // the folder that is written again.
 #include "support/temporary_folder.h"
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/tensor_files.h"
 #include "tessera/zoo/tasks/text_classifier.h"

@@ -3,7 +3,7 @@
 #include "support/paths.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/examples_config.h"
 #include "tessera/zoo/tasks/finetune_config.h"

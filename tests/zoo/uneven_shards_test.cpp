@@ -4,7 +4,7 @@
 // any limits of group sizes, and is what one rank trains.
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <gtest/gtest.h>

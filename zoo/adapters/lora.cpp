@@ -3,11 +3,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/counter_random.h"
-#include "tessera/sharding/deferred_init.h"
-#include "tessera/sharding/distributed_parameter.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/name_patterns.h"
-#include "tessera/sharding/page_key.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/tensors/name_patterns.h"
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_record.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 // `TransformerLayer` is the layer that the zoo's transformers are built from.
 
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
 #include "tessera/zoo/layers/attention.h"
 #include "tessera/zoo/layers/banded_attention.h"
 #include "tessera/zoo/layers/experts.h"

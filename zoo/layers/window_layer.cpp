@@ -2,7 +2,7 @@
 #include "tessera/zoo/layers/window_layer.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensors/dim_split.h"
 #include "tessera/zoo/layers/drop_path.h"
 #include "tessera/zoo/layers/windows.h"
 

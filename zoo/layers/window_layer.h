@@ -3,7 +3,7 @@
 // `WindowLayer` is a Swin transformer layer, with attention inside windows of a
 // feature map (arXiv:2103.14030).
 
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
 #include "tessera/zoo/layers/attention.h"
 #include "tessera/zoo/layers/feed_forward.h"
 #include "tessera/zoo/layers/patch_embedding.h"

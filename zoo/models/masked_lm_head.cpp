@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/masked_lm_head.h"
 
-#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <torch/types.h>
 

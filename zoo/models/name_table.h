@@ -3,7 +3,7 @@
 // `NameTable` maps the parameters of a model to the tensors of a transformers
 // checkpoint, for loading and saving.
 
-#include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/weights/load_weights.h"
 
 #include <torch/nn/module.h>
 

@@ -2,10 +2,10 @@
 #include "tessera/zoo/models/pretrained.h"
 
 #include "tessera/runtime/core/log.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/move_module.h"
-#include "tessera/sharding/tensor_io.h"
-#include "tessera/sharding/weight_files.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
+#include "tessera/sharding/tensors/tensor_io.h"
+#include "tessera/sharding/weights/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/layers/linear.h"
 

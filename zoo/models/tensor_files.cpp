@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
-#include "tessera/sharding/tensor_io.h"
+#include "tessera/sharding/tensors/tensor_io.h"
 
 #include <torch/types.h>
 

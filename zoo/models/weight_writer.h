@@ -3,7 +3,7 @@
 // `WeightWriter` writes the weights of a model in transformers' format,
 // parameter by parameter.
 
-#include "tessera/sharding/tensor_io.h"
+#include "tessera/sharding/tensors/tensor_io.h"
 #include "tessera/zoo/models/name_table.h"
 #include "tessera/zoo/models/waiting_parts.h"
 

@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/sharding/distributed_parameter.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <nlohmann/json.hpp>

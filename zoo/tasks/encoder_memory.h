@@ -3,7 +3,7 @@
 // encoder_activation_bytes() estimates the activation memory of training an
 // encoder.
 
-#include "tessera/sharding/precision.h"
+#include "tessera/sharding/groups/precision.h"
 #include "tessera/zoo/models/encoder.h"
 
 #include <c10/core/Device.h>

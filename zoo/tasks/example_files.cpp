@@ -2,7 +2,7 @@
 #include "tessera/zoo/tasks/example_files.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/tensor_io.h"
+#include "tessera/sharding/tensors/tensor_io.h"
 #include "tessera/zoo/tasks/data_format.h"
 
 #include <ATen/ops/empty.h>

@@ -9,9 +9,9 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/load_weights.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
+#include "tessera/sharding/weights/load_weights.h"
 
 namespace tessera::engine::save_weights_test {
 

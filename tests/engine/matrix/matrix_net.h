@@ -4,7 +4,7 @@
 // engine.
 
 #include "tessera/runtime/kernels/mixed_norm.h"
-#include "tessera/sharding/checkpoint_block.h"
+#include "tessera/sharding/checkpointing/checkpoint_block.h"
 
 #include <torch/torch.h>
 

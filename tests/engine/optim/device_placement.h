@@ -9,7 +9,7 @@
 #include "tessera/engine/library_memory.h"
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/engine/optim/update_statistics.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/move_module.h"
 
 #include <filesystem>
 #include <map>

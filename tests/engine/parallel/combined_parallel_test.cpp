@@ -9,8 +9,8 @@
 #include "tessera/pipeline/partition.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/checkpoint.h"
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/checkpointing/checkpoint.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 

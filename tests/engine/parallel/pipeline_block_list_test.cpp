@@ -5,7 +5,7 @@
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/pipeline_transformer_block_list.h"
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

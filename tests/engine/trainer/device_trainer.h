@@ -7,8 +7,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/runtime/memory/to_device.h"
-#include "tessera/sharding/lazy.h"
-#include "tessera/sharding/move_module.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "zoo/small_bert.h"
 
 #include <gtest/gtest.h>

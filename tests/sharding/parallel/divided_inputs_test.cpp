@@ -2,7 +2,7 @@
 // Checkpointed blocks that keep a part of their inputs (ZeRO-R).
 #include "support/ranks.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/sharding/transformer_block_list.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -2,7 +2,7 @@
 #include "tessera/sharding/parallel/parallel_dropout.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
-#include "tessera/sharding/checkpoint.h"
+#include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/random_key.h"
 

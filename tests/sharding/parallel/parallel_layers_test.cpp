@@ -4,7 +4,7 @@
 #include "support/expect_error.h"
 #include "support/own_part.h"
 #include "support/ranks.h"
-#include "tessera/sharding/deferred_init.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/slice_init.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"

@@ -3,7 +3,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/parallel/dim_split.h"
+#include "tessera/sharding/tensors/dim_split.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

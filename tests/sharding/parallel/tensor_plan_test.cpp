@@ -5,8 +5,8 @@
 #include "support/expect_error.h"
 #include "support/own_part.h"
 #include "support/ranks.h"
-#include "tessera/sharding/checkpoint.h"
-#include "tessera/sharding/lazy.h"
+#include "tessera/sharding/checkpointing/checkpoint.h"
+#include "tessera/sharding/lazy/lazy.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

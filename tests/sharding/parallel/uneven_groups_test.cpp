@@ -3,7 +3,7 @@
 // under any limits: those of the whole model.
 #include "sharding/parallel/plain_model.h"
 #include "support/ranks.h"
-#include "tessera/sharding/grouping.h"
+#include "tessera/sharding/groups/grouping.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include <gtest/gtest.h>

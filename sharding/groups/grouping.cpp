@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/groups/grouping.h"
+
+#include "tessera/sharding/groups/module_blocks.h"
+#include "tessera/sharding/tensors/name_patterns.h"
+
+#include <algorithm>
+#include <compare>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+using torch::nn::Module;
+using RecordOf = std::unordered_map<const c10::TensorImpl*, ParameterRecord>;
+
+/// A group before merging.
+struct Candidate {
+  GroupSpec spec;
+  bool may_be_collected = true; ///< with other small ones
+  bool may_merge = true; ///< with its neighbors
+};
+
+/// Elements of the whole parameters: tensor-parallel ranks with partitions of
+/// different sizes must divide them into the same groups.
+int64_t numel_of(const GroupSpec& group) {
+  int64_t numel = 0;
+  for (const auto& record : group.parameters) {
+    numel += record.whole_numel;
+  }
+  return numel;
+}
+
+/// Groups are merged only if these are equal.
+using Wishes = std::pair<std::optional<bool>, std::optional<int>>;
+
+Wishes wishes_of(const GroupSpec& group) {
+  return {group.reshard_after_forward, group.zero_stage};
+}
+
+const c10::StorageImpl* storage_of(const ParameterRecord& record) {
+  return record.tensor.storage().unsafeGetStorageImpl();
+}
+
+/// Returns the storages that are used by more than one piece; they form groups
+/// of their own.
+std::unordered_set<const c10::StorageImpl*> shared_storages(
+    const std::vector<ModulePiece>& pieces,
+    const RecordOf& records) {
+  std::unordered_set<const c10::StorageImpl*> shared;
+  std::unordered_map<const c10::StorageImpl*, size_t> first_piece;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (const auto* impl : pieces[i].parameters) {
+      const auto record = records.find(impl);
+      if (record == records.end()) {
+        continue; // ignored
+      }
+      const auto* storage = storage_of(record->second);
+      const auto [found, is_new] = first_piece.emplace(storage, i);
+      if (!is_new && found->second != i) {
+        shared.insert(storage);
+      }
+    }
+  }
+  return shared;
+}
+
+bool is_apart(
+    const ParameterRecord& record,
+    const std::vector<std::string>& apart) {
+  return std::any_of(
+      record.names.begin(), record.names.end(), [&](const auto& name) {
+        return std::find(apart.begin(), apart.end(), name) != apart.end();
+      });
+}
+
+std::vector<Candidate> candidates_of(
+    const std::vector<ModulePiece>& pieces,
+    const RecordOf& records,
+    const std::vector<std::string>& apart) {
+  const auto shared = shared_storages(pieces, records);
+  std::vector<Candidate> groups;
+  std::vector<Candidate> shared_groups;
+  std::unordered_map<const c10::StorageImpl*, size_t> shared_group;
+  std::unordered_set<const c10::TensorImpl*> placed;
+  for (const auto& piece : pieces) {
+    Candidate group;
+    group.spec.name = piece.path.empty() ? "root" : piece.path;
+    group.spec.zero_stage = piece.zero_stage;
+    group.may_be_collected = !piece.is_named && !piece.is_apart;
+    group.may_merge = !piece.is_apart;
+    for (const auto* impl : piece.parameters) {
+      const auto found_record = records.find(impl);
+      if (found_record == records.end() || !placed.insert(impl).second) {
+        continue;
+      }
+      const ParameterRecord& record = found_record->second;
+      const auto* storage = storage_of(record);
+      const bool alone = is_apart(record, apart);
+      if (!alone && !shared.count(storage)) {
+        group.spec.parameters.push_back(record);
+        continue;
+      }
+      const auto [found, is_new] =
+          shared_group.emplace(storage, shared_groups.size());
+      if (is_new) {
+        Candidate own;
+        own.spec.name = record.name();
+        own.spec.scattered = true;
+        own.may_be_collected = !piece.is_apart && !alone;
+        own.may_merge = false;
+        shared_groups.push_back(std::move(own));
+      }
+      shared_groups[found->second].spec.parameters.push_back(record);
+    }
+    if (!group.spec.parameters.empty()) {
+      groups.push_back(std::move(group));
+    }
+  }
+  // Tied weights are used early and late; their groups come first, as those of
+  // embeddings do.
+  groups.insert(
+      groups.begin(),
+      std::make_move_iterator(shared_groups.begin()),
+      std::make_move_iterator(shared_groups.end()));
+  return groups;
+}
+
+/// Returns a path and its ancestors: "a.b.c", "a.b", "a".
+std::vector<std::string> with_ancestors(std::string path) {
+  std::vector<std::string> paths{path};
+  for (size_t dot = path.rfind('.'); dot != std::string::npos;
+       dot = path.rfind('.')) {
+    path.resize(dot);
+    paths.push_back(path);
+  }
+  return paths;
+}
+
+void apply_reshard_rules(
+    const std::vector<ReshardRule>& rules,
+    std::vector<Candidate>& groups) {
+  std::vector<std::string> expressions;
+  for (const ReshardRule& rule : rules) {
+    expressions.push_back(rule.path);
+  }
+  auto patterns =
+      NamePatterns::of_paths("GroupPolicy::reshard_after_forward", expressions);
+  for (Candidate& group : groups) {
+    std::optional<size_t> first;
+    for (const std::string& path : with_ancestors(group.spec.name)) {
+      const auto match = patterns.first_match(path);
+      if (match && (!first || *match < *first)) {
+        first = match;
+      }
+    }
+    if (first) {
+      group.spec.reshard_after_forward = rules[*first].reshard_after_forward;
+    }
+  }
+  patterns.check_all_used();
+}
+
+void append(GroupSpec& target, GroupSpec&& group) {
+  target.name += "+" + group.name;
+  std::move(
+      group.parameters.begin(),
+      group.parameters.end(),
+      std::back_inserter(target.parameters));
+}
+
+/// Merges consecutive groups, up to a size. Their gradients arrive
+/// consecutively, so merged groups are not scattered.
+std::vector<Candidate> merge_neighbours(
+    std::vector<Candidate> groups,
+    int64_t max_numel) {
+  std::vector<Candidate> merged;
+  for (Candidate& group : groups) {
+    Candidate* last = merged.empty() ? nullptr : &merged.back();
+    if (last != nullptr && last->may_merge && group.may_merge &&
+        wishes_of(last->spec) == wishes_of(group.spec) &&
+        numel_of(last->spec) + numel_of(group.spec) <= max_numel) {
+      append(last->spec, std::move(group.spec));
+      last->may_be_collected = last->may_be_collected && group.may_be_collected;
+    } else {
+      merged.push_back(std::move(group));
+    }
+  }
+  return merged;
+}
+
+/// Merges small groups, in order, until a group reaches the minimum.
+std::vector<GroupSpec> collect_small(
+    std::vector<Candidate> groups,
+    int64_t min_numel) {
+  std::vector<GroupSpec> collected;
+  std::map<Wishes, size_t> open;
+  for (Candidate& group : groups) {
+    if (!group.may_be_collected || numel_of(group.spec) >= min_numel) {
+      collected.push_back(std::move(group.spec));
+      continue;
+    }
+    const auto wishes = wishes_of(group.spec);
+    const auto found = open.find(wishes);
+    if (found == open.end()) {
+      open.emplace(wishes, collected.size());
+      collected.push_back(std::move(group.spec));
+      continue;
+    }
+    GroupSpec& target = collected[found->second];
+    append(target, std::move(group.spec));
+    target.scattered = true;
+    if (numel_of(target) >= min_numel) {
+      open.erase(found);
+    }
+  }
+  return collected;
+}
+
+/// The parameters of a group are of one kind.
+struct GroupKind {
+  at::ScalarType dtype;
+  bool trainable;
+  bool of_experts;
+
+  auto operator<=>(const GroupKind&) const = default;
+
+  std::string text() const {
+    return std::string("[") + c10::toString(dtype) +
+           (of_experts ? ", experts" : "") + (trainable ? "]" : ", frozen]");
+  }
+};
+
+/// Combines small parts of blocks, e.g. float32 norms, into groups that span
+/// several blocks, instead of one group per block.
+class SmallParts {
+ public:
+  SmallParts(int64_t min_numel, std::vector<GroupSpec>& out)
+      : min_numel_(min_numel), out_(out) {}
+
+  /// @return false when the part is large enough to be a group of its own.
+  bool add(GroupKind kind, const GroupSpec& part) {
+    if (numel_of(part) >= min_numel_) {
+      return false;
+    }
+    const auto [found, is_new] =
+        open_.emplace(std::pair(kind, wishes_of(part)), out_.size());
+    if (is_new) {
+      out_.push_back(part);
+      return true;
+    }
+    GroupSpec& group = out_[found->second];
+    group.parameters.insert(
+        group.parameters.end(), part.parameters.begin(), part.parameters.end());
+    group.blocks.insert(
+        group.blocks.end(), part.blocks.begin(), part.blocks.end());
+    group.scattered = true;
+    if (numel_of(group) >= min_numel_) {
+      open_.erase(found);
+    }
+    return true;
+  }
+
+ private:
+  int64_t min_numel_;
+  std::vector<GroupSpec>& out_;
+  std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< accept more parts
+};
+
+/// Makes one group per kind.
+void split_by_kind(
+    const GroupSpec& group,
+    SmallParts& small,
+    std::vector<GroupSpec>& out) {
+  // A storage is one unit: it is trainable when any of its parameters is.
+  std::unordered_set<const c10::StorageImpl*> trainable;
+  std::unordered_set<const c10::StorageImpl*> of_experts;
+  for (const auto& record : group.parameters) {
+    if (record.tensor.requires_grad()) {
+      trainable.insert(storage_of(record));
+    }
+    if (record.of_experts) {
+      of_experts.insert(storage_of(record));
+    }
+  }
+  std::vector<std::pair<GroupKind, GroupSpec>> kinds;
+  for (const auto& record : group.parameters) {
+    const GroupKind kind{
+        record.dtype,
+        trainable.contains(storage_of(record)),
+        of_experts.contains(storage_of(record))};
+    auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
+      return k.first == kind;
+    });
+    if (found == kinds.end()) {
+      GroupSpec part = group;
+      part.parameters.clear();
+      part.of_experts = kind.of_experts;
+      kinds.emplace_back(kind, std::move(part));
+      found = std::prev(kinds.end());
+    }
+    found->second.parameters.push_back(record);
+  }
+  for (auto& [kind, part] : kinds) {
+    if (kinds.size() > 1) {
+      part.name += kind.text();
+      if (small.add(kind, part)) {
+        continue;
+      }
+    }
+    out.push_back(std::move(part));
+  }
+}
+
+} // namespace
+
+bool is_apart(const GroupSpec& group, const GroupPolicy& policy) {
+  return is_apart(group.parameters.front(), policy.parameters_apart);
+}
+
+std::vector<GroupSpec> make_groups(
+    const Module& module,
+    const std::vector<ParameterRecord>& parameters,
+    const GroupPolicy& policy) {
+  check_group_policy(policy);
+  RecordOf records;
+  for (const auto& record : parameters) {
+    records.emplace(record.tensor.unsafeGetTensorImpl(), record);
+  }
+  auto groups = candidates_of(
+      find_pieces(module, policy), records, policy.parameters_apart);
+  apply_reshard_rules(policy.reshard_after_forward, groups);
+  if (policy.max_group_numel > 0) {
+    groups = merge_neighbours(std::move(groups), policy.max_group_numel);
+  }
+  std::vector<GroupSpec> result;
+  SmallParts small(policy.min_group_numel, result);
+  int block = 0;
+  for (auto& group : collect_small(std::move(groups), policy.min_group_numel)) {
+    group.blocks = {block++};
+    split_by_kind(group, small, result);
+  }
+  return result;
+}
+
+} // namespace tessera::sharding

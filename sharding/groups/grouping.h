@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `make_groups()` divides parameters into groups (pages) that are unsharded,
+// reduced and resharded together; by default, each block of a repeated stack is
+// a group.
+
+#include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/groups/parameter_census.h"
+
+#include <torch/nn/module.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// Parameters of one group; all have the same dtype and requires_grad, and all
+/// or none are of divided experts.
+struct GroupSpec {
+  std::string name; ///< path of the module, e.g. "encoder.layer.3"
+  std::vector<ParameterRecord> parameters; ///< not empty
+  /// The parameters come from several places in the model, so their gradients
+  /// do not arrive together.
+  bool scattered = false;
+  /// Indices, in registration order, of the blocks that the parameters belong
+  /// to. Groups that share a block are used together: they hold parameters of
+  /// one block that differ in dtype, requires_grad or of_experts.
+  std::vector<int> blocks = {};
+  /// Whether the group is resharded between forward and backward; unset if no
+  /// rule applies.
+  std::optional<bool> reshard_after_forward = {};
+  /// ZeRO stage requested by the module itself (group_policy.h).
+  std::optional<int> zero_stage = {};
+  bool of_experts = false; ///< as ParameterRecord::of_experts
+};
+
+/// Divides the parameters of `module` into groups, in registration order. By
+/// default:
+/// - children of a container (Sequential, ModuleList, ModuleDict) and siblings
+///   of one composite type are blocks, each a group; blocks are not divided
+///   further;
+/// - other children that contain no blocks are a group each; modules that
+///   contain blocks are transparent;
+/// - small groups are merged;
+/// - storages that several groups use (tied or sliced weights) form groups of
+///   their own;
+/// - modules with hints of their own (group_policy.h) are blocks;
+/// - each group is then split by dtype, requires_grad and whether its
+///   parameters are of divided experts; small parts of several groups, such as
+///   float32 norms, are combined.
+///
+/// `policy` may name the blocks instead, among other things. Groups are merged
+/// only if the same rules apply to them.
+/// @param parameters result of take_parameter_census() with policy.ignored;
+///   parameters that are not listed are in no group.
+/// @throws tessera::Error as check_group_policy(), and when a rule matches
+///   nothing, with the nearest paths. Not collective.
+std::vector<GroupSpec> make_groups(
+    const torch::nn::Module& module,
+    const std::vector<ParameterRecord>& parameters,
+    const GroupPolicy& policy);
+
+/// Returns whether the group exists because of GroupPolicy::parameters_apart.
+bool is_apart(const GroupSpec& group, const GroupPolicy& policy);
+
+} // namespace tessera::sharding

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/groups/module_blocks.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tensors/name_patterns.h"
+
+#include <c10/util/Type.h>
+#include <c10/util/accumulate.h>
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <typeindex>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+using torch::nn::Module;
+using Modules = std::set<const Module*>;
+
+std::string join(const std::string& path, const std::string& key) {
+  return path.empty() ? key : path + "." + key;
+}
+
+bool is_container(const Module& module) {
+  return dynamic_cast<const torch::nn::SequentialImpl*>(&module) ||
+         dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
+         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) ||
+         dynamic_cast<const ModuleContainer*>(&module);
+}
+
+bool has_parameters(const Module& module) {
+  return !module.parameters(/*recurse=*/true).empty();
+}
+
+/// Returns whether a module has submodules and is not a mere list of them, as
+/// is typical of blocks.
+bool is_composite(const Module& module) {
+  return !module.children().empty() && !is_container(module) &&
+         has_parameters(module);
+}
+
+const ResidencyHints* hints_of(const Module& module) {
+  return dynamic_cast<const ResidencyHints*>(&module);
+}
+
+std::optional<int> zero_stage_of(
+    const Module& module,
+    const std::string& path) {
+  const ResidencyHints* hints = hints_of(module);
+  if (hints == nullptr || !hints->zero_stage) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
+      "module '{}' asks for zero_stage {}; it must be 1, 2 or 3.",
+      path,
+      *hints->zero_stage);
+  return hints->zero_stage;
+}
+
+/// The default rule: repeated composite modules are blocks; there are no blocks
+/// inside blocks.
+void add_repeated_blocks(const Module& module, Modules& blocks) {
+  std::map<std::type_index, std::vector<const Module*>> by_type;
+  for (const auto& child : module.children()) {
+    if (hints_of(*child) != nullptr) {
+      blocks.insert(child.get());
+    } else if (is_composite(*child)) {
+      const Module& reference = *child;
+      by_type[typeid(reference)].push_back(child.get());
+    }
+  }
+  for (const auto& [type, members] : by_type) {
+    if (members.size() > 1 || is_container(module)) {
+      blocks.insert(members.begin(), members.end());
+    }
+  }
+  for (const auto& child : module.children()) {
+    if (!blocks.count(child.get())) {
+      add_repeated_blocks(*child, blocks);
+    }
+  }
+}
+
+/// Calls `visit` for every module under `module`, except `module` itself.
+template <typename Visit>
+void for_each_submodule(
+    const Module& module,
+    const std::string& path,
+    const Visit& visit) {
+  for (const auto& child : module.named_children()) {
+    const std::string child_path = join(path, child.key());
+    visit(child_path, *child.value());
+    for_each_submodule(*child.value(), child_path, visit);
+  }
+}
+
+/// Returns the blocks that the policy names.
+Modules named_blocks(const Module& module, const GroupPolicy& policy) {
+  auto types =
+      NamePatterns::of_types("GroupPolicy::block_types", policy.block_types);
+  auto paths =
+      NamePatterns::of_paths("GroupPolicy::block_paths", policy.block_paths);
+  Modules blocks;
+  for_each_submodule(
+      module, "", [&](const std::string& path, const Module& part) {
+        // Evaluate all of them, so that each rule records whether it matched.
+        const bool by_type =
+            types.first_match(c10::demangle(typeid(part).name())).has_value();
+        const bool by_path = paths.first_match(path).has_value();
+        if (by_type || by_path ||
+            (policy.is_block && policy.is_block(path, part))) {
+          blocks.insert(&part);
+        }
+      });
+  types.check_all_used();
+  paths.check_all_used();
+  return blocks;
+}
+
+bool is_embedding(const Module& module) {
+  return dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) ||
+         dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module);
+}
+
+/// Returns large embeddings and the linear layers that look like their output
+/// heads, by the sizes of their whole weights.
+Modules vocabulary_modules(const Module& module, int64_t min_numel) {
+  Modules apart;
+  std::set<int64_t> vocabularies;
+  const TensorSpecs specs = specs_in(module);
+  const auto whole_sizes = [&](const at::Tensor& weight) {
+    return spec_of(weight, specs).sizes;
+  };
+  for_each_submodule(
+      module, "", [&](const std::string& /*path*/, const Module& part) {
+        if (is_embedding(part) && has_parameters(part)) {
+          const auto sizes = whole_sizes(part.parameters(false)[0]);
+          if (c10::multiply_integers(sizes) >= min_numel) {
+            vocabularies.insert(sizes[0]);
+            apart.insert(&part);
+          }
+        }
+      });
+  for_each_submodule(
+      module, "", [&](const std::string& /*path*/, const Module& part) {
+        const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&part);
+        if (linear == nullptr) {
+          return;
+        }
+        const auto sizes = whole_sizes(linear->weight);
+        if (c10::multiply_integers(sizes) >= min_numel &&
+            vocabularies.count(sizes[0])) {
+          apart.insert(&part);
+        }
+      });
+  return apart;
+}
+
+class PieceFinder {
+ public:
+  PieceFinder(const Module& module, const GroupPolicy& policy) {
+    by_name_ = !policy.block_types.empty() || !policy.block_paths.empty() ||
+               policy.is_block;
+    if (by_name_) {
+      blocks_ = named_blocks(module, policy);
+    } else {
+      add_repeated_blocks(module, blocks_);
+    }
+    if (policy.vocabulary_apart) {
+      apart_ = vocabulary_modules(module, policy.min_group_numel);
+    }
+  }
+
+  std::vector<ModulePiece> find(const Module& module) {
+    add_around_blocks(module, "");
+    return std::move(pieces_);
+  }
+
+ private:
+  bool is_own_piece(const Module& module) const {
+    return blocks_.count(&module) || apart_.count(&module);
+  }
+
+  bool contains_blocks(const Module& module) const {
+    const auto children = module.children();
+    return std::any_of(
+        children.begin(), children.end(), [this](const auto& child) {
+          return blocks_.count(child.get()) || contains_blocks(*child);
+        });
+  }
+
+  /// Adds a module that contains blocks: its own parameters, then each child.
+  void add_around_blocks(const Module& module, const std::string& path) {
+    add(module, path, module.parameters(/*recurse=*/false));
+    for (const auto& child : module.named_children()) {
+      const std::string child_path = join(path, child.key());
+      const Module& part = *child.value();
+      if (!is_own_piece(part) &&
+          (is_container(part) || contains_blocks(part))) {
+        add_around_blocks(part, child_path);
+      } else {
+        add_whole(part, child_path);
+      }
+    }
+  }
+
+  /// Adds a module that is a piece, followed by the pieces inside it.
+  void add_whole(const Module& module, const std::string& path) {
+    std::vector<at::Tensor> own;
+    std::vector<std::pair<std::string, const Module*>> inner;
+    take_own(module, path, own, inner);
+    add(module, path, own);
+    for (const auto& [inner_path, part] : inner) {
+      add_whole(*part, inner_path);
+    }
+  }
+
+  void take_own(
+      const Module& module,
+      const std::string& path,
+      std::vector<at::Tensor>& own,
+      std::vector<std::pair<std::string, const Module*>>& inner) const {
+    for (const at::Tensor& tensor : module.parameters(/*recurse=*/false)) {
+      own.push_back(tensor);
+    }
+    for (const auto& child : module.named_children()) {
+      const std::string child_path = join(path, child.key());
+      if (is_own_piece(*child.value())) {
+        inner.emplace_back(child_path, child.value().get());
+      } else {
+        take_own(*child.value(), child_path, own, inner);
+      }
+    }
+  }
+
+  void add(
+      const Module& module,
+      const std::string& path,
+      const std::vector<at::Tensor>& parameters) {
+    ModulePiece piece;
+    piece.path = path;
+    for (const at::Tensor& tensor : parameters) {
+      piece.parameters.push_back(tensor.unsafeGetTensorImpl());
+    }
+    piece.zero_stage = zero_stage_of(module, path);
+    piece.is_named = by_name_ && blocks_.count(&module) > 0;
+    piece.is_apart = apart_.count(&module) > 0;
+    if (!piece.parameters.empty()) {
+      pieces_.push_back(std::move(piece));
+    }
+  }
+
+  bool by_name_ = false;
+  Modules blocks_;
+  Modules apart_;
+  std::vector<ModulePiece> pieces_;
+};
+
+} // namespace
+
+std::vector<ModulePiece> find_pieces(
+    const Module& module,
+    const GroupPolicy& policy) {
+  return PieceFinder(module, policy).find(module);
+}
+
+} // namespace tessera::sharding

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/groups/parameter_census.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tensors/name_patterns.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace tessera::sharding {
+
+namespace {
+
+void check_shardable(const ParameterRecord& record, c10::Device device) {
+  const at::Tensor& tensor = record.tensor;
+  TESSERA_CHECK(
+      tensor.layout() == at::kStrided && tensor.has_storage(),
+      "wrap: parameter '{}' has layout {}; only dense strided parameters can be sharded. Keep it as a buffer, or make it dense.",
+      record.name(),
+      tensor.layout());
+  TESSERA_CHECK(
+      tensor.device() == device,
+      "wrap: parameter '{}' is on {}, others are on {}. Move the whole module to one device first.",
+      record.name(),
+      tensor.device(),
+      device);
+  TESSERA_CHECK(
+      !has_page_key(tensor),
+      "wrap: parameter '{}' is already held by another engine. Wrap a module once, or unwrap() the other engine first.",
+      record.name());
+  TESSERA_CHECK(
+      tensor.is_leaf(),
+      "wrap: parameter '{}' is not a leaf of the autograd graph; register a leaf tensor.",
+      record.name());
+  TESSERA_CHECK(
+      at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      "wrap: parameter '{}' addresses some of its elements twice (an expanded tensor?). Register tensor.contiguous() instead.",
+      record.name());
+}
+
+void check_disjoint(const std::vector<ParameterRecord>& records) {
+  std::unordered_map<const c10::StorageImpl*, std::vector<size_t>> by_storage;
+  for (size_t i = 0; i < records.size(); ++i) {
+    by_storage[records[i].tensor.storage().unsafeGetStorageImpl()].push_back(i);
+  }
+  for (auto& [storage, members] : by_storage) {
+    std::sort(members.begin(), members.end(), [&](size_t a, size_t b) {
+      return records[a].tensor.storage_offset() <
+             records[b].tensor.storage_offset();
+    });
+    for (size_t i = 1; i < members.size(); ++i) {
+      const ParameterRecord& low = records[members[i - 1]];
+      const ParameterRecord& high = records[members[i]];
+      TESSERA_CHECK(
+          low.tensor.storage_offset() + storage_extent(low.tensor) <=
+              high.tensor.storage_offset(),
+          "wrap: parameters '{}' and '{}' are different tensors over the same memory. To tie them, register one tensor in both places.",
+          low.name(),
+          high.name());
+    }
+  }
+}
+
+/// Collects the names of ignored parameters.
+class IgnoredNames {
+ public:
+  IgnoredNames(
+      const torch::nn::Module& module,
+      const IgnoredParameters& ignored) {
+    if (ignored.paths.empty() && !ignored.modules) {
+      return;
+    }
+    auto patterns =
+        NamePatterns::of_paths("GroupPolicy::ignored.paths", ignored.paths);
+    add(module, "", false, ignored, patterns);
+    patterns.check_all_used();
+  }
+
+  bool contains(const std::string& name) const {
+    return names_.count(name) > 0;
+  }
+
+ private:
+  void add(
+      const torch::nn::Module& module,
+      const std::string& prefix,
+      bool inside_ignored,
+      const IgnoredParameters& ignored,
+      NamePatterns& patterns) {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      const std::string name = prefix + item.key();
+      if (patterns.first_match(name) || inside_ignored) {
+        names_.insert(name);
+      }
+    }
+    for (const auto& child : module.named_children()) {
+      const std::string path = prefix + child.key();
+      const bool by_path = patterns.first_match(path).has_value();
+      add(*child.value(),
+          path + ".",
+          inside_ignored || by_path ||
+              (ignored.modules && ignored.modules(path, *child.value())),
+          ignored,
+          patterns);
+    }
+  }
+
+  std::unordered_set<std::string> names_;
+};
+
+/// Checks that a tensor or storage is ignored either everywhere or nowhere.
+void check_not_ignored_elsewhere(
+    const std::vector<ParameterRecord>& records,
+    const std::vector<ParameterRecord>& ignored) {
+  std::unordered_map<const c10::StorageImpl*, const ParameterRecord*> left;
+  for (const ParameterRecord& record : ignored) {
+    if (record.tensor.has_storage()) {
+      left.emplace(record.tensor.storage().unsafeGetStorageImpl(), &record);
+    }
+  }
+  for (const ParameterRecord& record : records) {
+    if (!record.tensor.has_storage()) {
+      continue;
+    }
+    const auto found =
+        left.find(record.tensor.storage().unsafeGetStorageImpl());
+    TESSERA_CHECK(
+        found == left.end(),
+        "wrap: parameter '{}' is ignored, but '{}' uses the same memory (tied weights?). Ignore both or neither.",
+        found == left.end() ? "" : found->second->name(),
+        record.name());
+  }
+}
+
+} // namespace
+
+int64_t storage_extent(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return 0;
+  }
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return last + 1;
+}
+
+std::vector<ParameterRecord> take_parameter_census(
+    const torch::nn::Module& module,
+    const IgnoredParameters& ignored) {
+  const IgnoredNames ignored_names(module, ignored);
+  const TensorSpecs specs = specs_in(module);
+  const auto experts = parameters_of_divided_experts(module);
+  std::vector<ParameterRecord> records;
+  std::vector<ParameterRecord> left_alone;
+  std::unordered_map<const c10::TensorImpl*, size_t> index;
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    const at::Tensor& tensor = item.value();
+    if (ignored_names.contains(item.key())) {
+      left_alone.push_back({{item.key()}, tensor});
+      continue;
+    }
+    const auto [found, is_new] =
+        index.emplace(tensor.unsafeGetTensorImpl(), records.size());
+    if (is_new) {
+      records.push_back(
+          {{item.key()},
+           tensor,
+           tensor.scalar_type(),
+           specs.at(tensor.unsafeGetTensorImpl()).numel(),
+           experts.contains(tensor.unsafeGetTensorImpl())});
+    } else {
+      records[found->second].names.push_back(item.key());
+    }
+  }
+  TESSERA_CHECK(
+      !records.empty(),
+      "wrap: the module has no parameters to shard{}",
+      left_alone.empty() ? "." : "; all of them are ignored.");
+  check_not_ignored_elsewhere(records, left_alone);
+  for (const ParameterRecord& record : records) {
+    check_shardable(record, records.front().tensor.device());
+  }
+  check_disjoint(records);
+  return records;
+}
+
+} // namespace tessera::sharding

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `take_parameter_census()` lists the parameters of a module, each once, with
+// all its names.
+
+#include "tessera/sharding/groups/group_policy.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// One parameter tensor, under however many names it is registered.
+struct ParameterRecord {
+  std::vector<std::string> names; ///< "encoder.layer.0.weight", ...; not empty
+  at::Tensor tensor;
+  /// The dtype in which it is all-gathered and used: its own, unless
+  /// PrecisionPolicy lowers it.
+  at::ScalarType dtype = at::kFloat;
+  /// Elements of the whole parameter: more than in `tensor` if that is a
+  /// partition. Alike on all tensor-parallel ranks.
+  int64_t whole_numel = 0;
+  /// In DividedExperts: other ranks have parameters of other experts instead.
+  bool of_experts = false;
+
+  const std::string& name() const {
+    return names.front();
+  }
+};
+
+/// Returns all parameters in registration order, without ignored ones; a tied
+/// parameter is listed once.
+/// @throws tessera::Error when an expression of `ignored` matches nothing; when
+///   a tensor or its storage is ignored in one place and used in another; and,
+///   naming the parameter and the reason, when one cannot be sharded: it is not
+///   dense and strided, has no storage, overlaps itself or another one, is on
+///   another device than the rest, or is already wrapped by another engine.
+std::vector<ParameterRecord> take_parameter_census(
+    const torch::nn::Module& module,
+    const IgnoredParameters& ignored = {});
+
+/// Returns the number of elements from the first to the last that `tensor`
+/// addresses, inclusive.
+int64_t storage_extent(const at::Tensor& tensor);
+
+} // namespace tessera::sharding

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/pages/page_ranks.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/plans/plan_cursor.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <functional>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+/// Whether a signature contains the names of divided experts.
+enum class ExpertNames { kIncluded, kLeftOut };
+
+std::string signature_of(
+    const std::vector<PageSpec>& pages,
+    ExpertNames experts) {
+  std::ostringstream text;
+  for (const PageSpec& page : pages) {
+    const bool is_named = experts == ExpertNames::kIncluded || !page.of_experts;
+    text << (is_named ? page.name : "experts") << ":";
+    for (const PagedParameter& parameter : page.parameters) {
+      const ParameterRecord& record = parameter.record;
+      text << (is_named ? record.name() : "") << record.tensor.sizes()
+           << record.tensor.scalar_type() << record.dtype
+           << record.tensor.requires_grad();
+      if (const auto* deferred =
+              deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
+        text << "deferred" << deferred->seeds.size();
+      }
+      text << ";";
+    }
+  }
+  return text.str();
+}
+
+int64_t hash_of_text(const std::string& text) {
+  return static_cast<int64_t>(std::hash<std::string>{}(text));
+}
+
+int64_t hash_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) {
+    text += std::to_string(rank) + ",";
+  }
+  return hash_of_text(text);
+}
+
+/// The place among `ranks` of the first one that has the same experts.
+int first_with_same_experts(
+    const std::vector<int>& ranks,
+    const std::vector<PageSpec>& pages) {
+  const auto found =
+      std::find_if(pages.begin(), pages.end(), [](const PageSpec& page) {
+        return page.of_experts;
+      });
+  if (found == pages.end()) {
+    return 0;
+  }
+  const int first = found->mesh.slice({kShardAxis}).ranks().front();
+  return static_cast<int>(
+      std::find(ranks.begin(), ranks.end(), first) - ranks.begin());
+}
+
+void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<uint64_t>> seeds;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto* deferred =
+        is_deferred(parameter)
+            ? deferred_init(*parameter.storage().unsafeGetStorageImpl())
+            : nullptr;
+    for (size_t i = 0; deferred != nullptr && i < deferred->seeds.size(); ++i) {
+      if (std::find(seeds.begin(), seeds.end(), deferred->seeds[i]) ==
+          seeds.end()) {
+        seeds.push_back(deferred->seeds[i]);
+      }
+    }
+  }
+  if (seeds.empty()) {
+    return;
+  }
+  const at::Tensor values =
+      at::empty({static_cast<int64_t>(seeds.size())}, at::kLong);
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i]);
+  }
+  ranks.control()
+      .broadcast(values, 0, "broadcast of the seeds of lazy parameters")
+      .wait();
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    *seeds[i] =
+        static_cast<uint64_t>(values[static_cast<int64_t>(i)].item<int64_t>());
+  }
+}
+
+} // namespace
+
+PageRanks::PageRanks(
+    World& world,
+    const PageMeshes& meshes,
+    const std::vector<PageSpec>& pages)
+    : key_(world.unique_name("pages")),
+      agreement_(
+          world,
+          "engine",
+          meshes.module.ranks(),
+          [this](const RankIntent& intent) { return describe(intent); }) {
+  const c10::Device device = pages.front().device;
+  connect(world, meshes.module, device);
+  for (const PageSpec& page : pages) {
+    if (page.tied_name.empty()) {
+      connect(world, page.mesh, device);
+    }
+    names_.pages.push_back(page.name);
+    for (const PagedParameter& parameter : page.parameters) {
+      names_.parameters.push_back(parameter.record.name());
+    }
+  }
+  // In an order that is the same on all pipeline stages.
+  for (const auto& [name, mesh] : meshes.tied) {
+    connect(world, mesh, device);
+  }
+  if (meshes.model) {
+    stages_ = meshes.model->size(kPipelineAxis);
+    for (const char* axis : {kTensorAxis, kPipelineAxis}) {
+      const std::string name = std::string(axis) + " control";
+      const std::vector<int> ranks = meshes.model->slice({axis}).ranks();
+      parts_.push_back(
+          {world.join_group(name, key_ + "/" + name, at::kCPU, ranks),
+           device.is_cpu() ? nullptr
+                           : join(world, "parts of a model", device, ranks)});
+    }
+  }
+  check_same(meshes, pages);
+}
+
+Communicator* PageRanks::join(
+    World& world,
+    const std::string& purpose,
+    c10::Device device,
+    const std::vector<int>& ranks) {
+  std::unique_ptr<Communicator>& known = communicators_[{purpose, ranks}];
+  if (known == nullptr) {
+    known = world.join_group(
+        "engine " + purpose,
+        key_ + "/" + purpose + "/" + std::to_string(hash_of(ranks)),
+        device,
+        ranks);
+  }
+  return known.get();
+}
+
+void PageRanks::connect(
+    World& world,
+    const DeviceMesh& mesh,
+    c10::Device device) {
+  if (std::any_of(meshes_.begin(), meshes_.end(), [&](const auto& known) {
+        return known->mesh() == mesh;
+      })) {
+    return;
+  }
+  const auto along =
+      [&](const char* axis, const std::string& purpose, c10::Device where) {
+        return join(world, purpose, where, mesh.slice({axis}).ranks());
+      };
+  MeshRanks::Communicators joined{};
+  joined.shards = along(kShardAxis, "shards", device);
+  joined.reductions =
+      device.is_cpu() ? joined.shards : along(kShardAxis, "reductions", device);
+  joined.replicas = along(kReplicateAxis, "replicas", device);
+  if (mesh.has(kPartAxis) && !device.is_cpu()) {
+    joined.parts = along(kPartAxis, "other experts", device);
+  }
+  if (mesh.has(kPipelineAxis)) {
+    joined.copies = along(kPipelineAxis, "copies", device);
+    joined.copies_control = along(kPipelineAxis, "copies control", at::kCPU);
+  }
+  meshes_.push_back(std::make_unique<MeshRanks>(mesh, joined));
+}
+
+MeshRanks& PageRanks::of(const PageSpec& page) {
+  return **std::find_if(meshes_.begin(), meshes_.end(), [&](const auto& ranks) {
+    return ranks->mesh() == page.mesh;
+  });
+}
+
+void PageRanks::check_same(
+    const PageMeshes& meshes,
+    const std::vector<PageSpec>& pages) {
+  if (size() == 1) {
+    return;
+  }
+  // Experts are compared by name with those of ranks that have the same ones.
+  const at::Tensor mine = at::tensor(
+      {hash_of_text(signature_of(pages, ExpertNames::kLeftOut)),
+       hash_of_text(signature_of(pages, ExpertNames::kIncluded)),
+       static_cast<int64_t>(
+           first_with_same_experts(meshes.module.ranks(), pages))},
+      at::kLong);
+  const int64_t fields = mine.numel();
+  const at::Tensor all = at::empty({size() * fields}, at::kLong);
+  control()
+      .all_gather(all, mine, "comparison of the module across the ranks")
+      .wait();
+  const auto* rows = all.const_data_ptr<int64_t>();
+  for (int64_t r = 1; r < size(); ++r) {
+    const int64_t* row = rows + r * fields;
+    TESSERA_CHECK(
+        row[0] == rows[0] && row[1] == rows[row[2] * fields + 1],
+        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
+        meshes.module.ranks()[static_cast<size_t>(r)],
+        meshes.module
+            .ranks()[static_cast<size_t>(row[0] == rows[0] ? row[2] : 0)]);
+  }
+}
+
+std::string PageRanks::describe(const RankIntent& intent) const {
+  const auto group = [&] {
+    return "group '" + names_.pages[static_cast<size_t>(intent.group)] + "'";
+  };
+  const auto name = [&] {
+    return "parameter '" +
+           names_.parameters[static_cast<size_t>(intent.parameter)] + "'";
+  };
+  switch (intent.kind) {
+    case RankIntent::Kind::kUnshard:
+      return "reads " + name() + " (" + group() + ")";
+    case RankIntent::Kind::kReduce:
+      return "reduces the gradients of " + group();
+    case RankIntent::Kind::kBackwardEnd:
+      return "has ended its backward";
+    case RankIntent::Kind::kGatherScope:
+      return "gathers " + group();
+    case RankIntent::Kind::kForwardPhase:
+      return static_cast<PlanPhase>(intent.group) == PlanPhase::kTrain
+                 ? "begins the forward of a training step"
+                 : "begins a forward without gradients";
+    case RankIntent::Kind::kClip:
+      return "clips the gradients";
+    case RankIntent::Kind::kReadGradient:
+      return "reads the gradient of " + name();
+    case RankIntent::Kind::kInspect:
+      return "inspects the parameters";
+    case RankIntent::Kind::kAddGradient:
+      return "adds to the gradient of " + name();
+    case RankIntent::Kind::kStep:
+      return "applies the gradients";
+    case RankIntent::Kind::kSum:
+      return "adds up " + std::to_string(intent.group) + " numbers";
+    case RankIntent::Kind::kUnwrap:
+      return "unwraps the module";
+  }
+  return "does something unknown";
+}
+
+void PageRanks::abandon(const std::string& reason) noexcept {
+  agreement_.report(reason);
+  for (const auto& [group, communicator] : communicators_) {
+    communicator->abort();
+  }
+}
+
+void PageRanks::or_abandon(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    abandon(error.what());
+    throw;
+  }
+}
+
+void PageRanks::sum(const at::Tensor& values) {
+  control().all_reduce_sum(values, "sum over the ranks").wait(watch_failures());
+}
+
+void PageRanks::max(const at::Tensor& values) {
+  control()
+      .all_reduce_max(values, "maximum over the ranks")
+      .wait(watch_failures());
+}
+
+void PageRanks::sum_over_parts(const at::Tensor& values) {
+  for (const PartRanks& ranks : parts_) {
+    (values.is_cpu() ? *ranks.control : *ranks.on_device)
+        .all_reduce_sum(values, "sum over the parts of a model")
+        .wait(watch_failures());
+  }
+}
+
+void PageRanks::max_over_parts(const at::Tensor& values) {
+  for (const PartRanks& ranks : parts_) {
+    (values.is_cpu() ? *ranks.control : *ranks.on_device)
+        .all_reduce_max(values, "maximum over the parts of a model")
+        .wait(watch_failures());
+  }
+}
+
+void PageRanks::sum_over_shards(
+    const at::Tensor& values,
+    const std::vector<PageRows>& pages) {
+  for (const auto& mesh : meshes_) {
+    if (mesh->copies() != nullptr) {
+      continue; // sharded like the module
+    }
+    std::vector<at::Tensor> own;
+    int64_t row = 0;
+    for (const PageRows& rows : pages) {
+      if (&of(*rows.page).shards() == &mesh->shards()) {
+        own.push_back(values.narrow(0, row, rows.rows));
+      }
+      row += rows.rows;
+    }
+    if (own.size() == pages.size()) {
+      sum_over_shards(*mesh, values);
+      return;
+    }
+    if (own.empty()) {
+      continue;
+    }
+    const at::Tensor sums = at::cat(own);
+    sum_over_shards(*mesh, sums);
+    row = 0;
+    for (const at::Tensor& one : own) {
+      one.copy_(sums.narrow(0, row, one.size(0)));
+      row += one.size(0);
+    }
+  }
+}
+
+void PageRanks::sum_over_shards(MeshRanks& ranks, const at::Tensor& values) {
+  if (!values.is_cpu()) {
+    ranks.shards()
+        .all_reduce_sum(values, "sum over the shards")
+        .wait(watch_failures());
+    return;
+  }
+  const DeviceMesh& mesh = ranks.mesh();
+  if (mesh.has(kPartAxis)) {
+    // All ranks add up, each part of the experts in a place of its own.
+    std::vector<int64_t> sizes = values.sizes().vec();
+    sizes.insert(sizes.begin(), mesh.size(kPartAxis));
+    const at::Tensor sums = at::zeros(sizes, values.options());
+    const at::Tensor own = sums[mesh.index(kPartAxis)];
+    own.copy_(values);
+    sum(sums);
+    values.copy_(own);
+    return;
+  }
+  sum(values);
+  if (const int replicas = mesh.size(kReplicateAxis); replicas > 1) {
+    values.div_(replicas); // every replica has been added
+  }
+}
+
+void broadcast_module(
+    PageRanks& ranks,
+    const torch::nn::Module& module,
+    const std::vector<PageSpec>& pages) {
+  const c10::NoGradGuard no_grad;
+  broadcast_seeds(ranks, module);
+  std::unordered_set<const c10::StorageImpl*> done;
+  const auto send =
+      [&](const at::Tensor& tensor, const std::string& name, MeshRanks* mesh) {
+        const c10::Storage& storage = tensor.storage();
+        if (storage.nbytes() == 0 || is_deferred(tensor) ||
+            !done.insert(storage.unsafeGetStorageImpl()).second) {
+          return;
+        }
+        const auto bytes = at::from_blob(
+            storage.mutable_data(),
+            {static_cast<int64_t>(storage.nbytes())},
+            at::TensorOptions().dtype(at::kByte).device(tensor.device()));
+        const std::string what = "broadcast of '" + name + "'";
+        if (mesh == nullptr) {
+          ranks.control().broadcast(bytes, 0, what).wait();
+          return;
+        }
+        // First to the ranks of other replicas that correspond to the mesh's
+        // first rank, then from each of them to its replica.
+        if (mesh->shards().rank() == 0) {
+          mesh->replicas().broadcast(bytes, 0, what).wait();
+        }
+        mesh->shards().broadcast(bytes, 0, what).wait();
+      };
+  for (const PageSpec& page : pages) {
+    for (const PagedParameter& parameter : page.parameters) {
+      send(parameter.record.tensor, parameter.record.name(), &ranks.of(page));
+    }
+  }
+  for (const auto& item : module.named_buffers()) {
+    const at::Tensor& buffer = item.value();
+    if (buffer.defined() && buffer.has_storage()) {
+      // It may be on the CPU although the parameters are not.
+      send(buffer, item.key(), buffer.is_cpu() ? nullptr : &ranks.of_module());
+    }
+  }
+}
+
+} // namespace tessera::sharding

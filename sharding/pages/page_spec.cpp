@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/pages/page_spec.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/offset_allocator.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+int64_t size_of(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+/// Storages in order of their first use, and which one each tensor is in.
+class StorageList {
+ public:
+  size_t add(const at::Tensor& tensor) {
+    const c10::Storage& storage = tensor.storage();
+    const auto [place, is_new] =
+        index_.emplace(storage.unsafeGetStorageImpl(), storages_.size());
+    if (is_new) {
+      storages_.push_back(storage);
+    }
+    return place->second;
+  }
+
+  std::vector<c10::Storage>& storages() {
+    return storages_;
+  }
+
+ private:
+  std::vector<c10::Storage> storages_;
+  std::unordered_map<const c10::StorageImpl*, size_t> index_;
+};
+
+/// Linear layers whose weight is not the one that they have registered, as
+/// after `head->weight = embedding->weight`.
+std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
+  std::vector<at::Tensor> weights;
+  for (const auto& part : module.modules(/*include_self=*/false)) {
+    const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(part.get());
+    if (linear == nullptr) {
+      continue;
+    }
+    const auto registered = part->named_parameters(/*recurse=*/false);
+    const at::Tensor* own = registered.find("weight");
+    if (own != nullptr && !own->is_same(linear->weight)) {
+      weights.push_back(linear->weight);
+    }
+  }
+  return weights;
+}
+
+/// The parameter of a group that other pipeline stages have too.
+std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
+    const GroupSpec& group,
+    const PageMeshes& meshes) {
+  for (const std::string& name : group.parameters.front().names) {
+    if (const auto found = meshes.tied.find(name); found != meshes.tied.end()) {
+      return found;
+    }
+  }
+  return meshes.tied.end();
+}
+
+/// PagedParameter::counts
+bool counts(
+    const ParameterRecord& parameter,
+    const DeviceMesh& page,
+    const PageMeshes& meshes,
+    const TensorSpecs& specs) {
+  const bool is_later_copy =
+      page.has(kPipelineAxis) && page.index(kPipelineAxis) > 0;
+  return !is_later_copy &&
+         (!meshes.model || meshes.model->index(kTensorAxis) == 0 ||
+          spec_of(parameter.tensor, specs).is_divided());
+}
+
+} // namespace
+
+int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
+  const int64_t size = size_of(dtype);
+  return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
+}
+
+TensorSpec sharded_spec(
+    TensorSpec spec,
+    const PagedParameter& parameter,
+    const runtime::FlatLayout& layout,
+    const DeviceMesh& mesh) {
+  spec.axes.push_back(
+      {kShardAxis,
+       mesh.size(kShardAxis),
+       mesh.index(kShardAxis),
+       Flat{parameter.span, layout.shard_numel()}});
+  return spec;
+}
+
+std::vector<c10::Storage> storages_of(const PageSpec& page) {
+  StorageList list;
+  for (const PagedParameter& parameter : page.parameters) {
+    list.add(parameter.record.tensor);
+  }
+  return std::move(list.storages());
+}
+
+int64_t PageSpec::shard_bytes() const {
+  return layout.shard_numel() * size_of(dtype);
+}
+
+int64_t PageSpec::padded_bytes() const {
+  return layout.padded_numel() * size_of(dtype);
+}
+
+int64_t PageSpec::gradient_shard_bytes() const {
+  return trainable ? layout.shard_numel() * size_of(gradients.shard) : 0;
+}
+
+int64_t PageSpec::gradient_slot_bytes(bool stored) const {
+  return trainable ? gradients.slot_numel(
+                         layout.padded_numel(), layout.shard_numel(), stored) *
+                         size_of(gradients.slot)
+                   : 0;
+}
+
+PageSpec make_page_spec(
+    const GroupSpec& group,
+    int number,
+    size_t first_index,
+    const PagerOptions& options,
+    const DeviceMesh& mesh) {
+  const ParameterRecord& first = group.parameters.front();
+  const int zero_stage = group.zero_stage.value_or(options.zero_stage);
+  StorageList list;
+  std::vector<size_t> storage_of;
+  for (const ParameterRecord& record : group.parameters) {
+    storage_of.push_back(list.add(record.tensor));
+  }
+  std::vector<int64_t> numels;
+  for (const c10::Storage& storage : list.storages()) {
+    // The storages still have the original dtype.
+    numels.push_back(numel_of(storage, first.tensor.scalar_type()));
+  }
+  PageSpec page{
+      .name = group.name,
+      .number = number,
+      .device = first.tensor.device(),
+      .dtype = first.dtype,
+      .original_dtype = first.tensor.scalar_type(),
+      .mesh = mesh,
+      .layout = runtime::FlatLayout(
+          numels,
+          runtime::OffsetAllocator::kAlignment / size_of(first.dtype),
+          mesh.size(kShardAxis)),
+      .casts_arguments =
+          options.precision.is_mixed() && at::isFloatingType(first.dtype),
+      .gradients = gradient_types(
+          options,
+          mesh.size(kShardAxis) * mesh.size(kReplicateAxis),
+          first.dtype,
+          group.zero_stage),
+      .keeps_whole_gradients = keeps_whole_gradients(options, group.zero_stage),
+      .stays_after_forward =
+          !group.reshard_after_forward.value_or(zero_stage == 3),
+      .scattered = group.scattered,
+      .blocks = group.blocks,
+      .is_apart = is_apart(group, options.groups),
+      .of_experts = group.of_experts};
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const ParameterRecord& record = group.parameters[i];
+    page.trainable = page.trainable || record.tensor.requires_grad();
+    page.is_tied = page.is_tied || record.names.size() > 1;
+    page.parameters.push_back(
+        {record,
+         first_index + i,
+         {page.layout.offset(storage_of[i]) + record.tensor.storage_offset(),
+          storage_extent(record.tensor)}});
+  }
+  page.has_own_master = page.trainable && options.precision.master_weights &&
+                        is_low_precision(page.dtype);
+  return page;
+}
+
+std::vector<PageSpec> plan_pages(
+    const torch::nn::Module& module,
+    const PagerOptions& options,
+    const PageMeshes& meshes) {
+  check(options);
+  auto census = take_parameter_census(module, options.groups.ignored);
+  choose_dtypes(module, options.precision, census);
+  const std::vector<at::Tensor> replaced = replaced_weights(module);
+  std::vector<PageSpec> pages;
+  size_t first_index = 0;
+  const TensorSpecs specs = specs_in(module);
+  for (const GroupSpec& group : make_groups(module, census, options.groups)) {
+    TESSERA_CHECK(
+        !group.of_experts || meshes.experts,
+        "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, with ParallelSizes::expert, which says which ranks have the same experts.",
+        group.parameters.front().name());
+    const auto tied = tied_parameter(group, meshes);
+    const DeviceMesh& mesh = tied != meshes.tied.end() ? tied->second
+                             : group.of_experts        ? *meshes.experts
+                                                       : meshes.module;
+    pages.push_back(make_page_spec(
+        group, static_cast<int>(pages.size()), first_index, options, mesh));
+    PageSpec& page = pages.back();
+    if (tied != meshes.tied.end()) {
+      page.tied_name = tied->first;
+    }
+    for (PagedParameter& parameter : page.parameters) {
+      parameter.counts = counts(parameter.record, page.mesh, meshes, specs);
+    }
+    first_index += page.parameters.size();
+    page.is_tied =
+        page.is_tied ||
+        std::any_of(
+            page.parameters.begin(),
+            page.parameters.end(),
+            [&](const PagedParameter& parameter) {
+              return std::any_of(
+                  replaced.begin(), replaced.end(), [&](const auto& weight) {
+                    return weight.is_same(parameter.record.tensor);
+                  });
+            });
+  }
+  return pages;
+}
+
+} // namespace tessera::sharding

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `PageSpec` describes a page, i.e. a group of parameters that are unsharded,
+// reduced and resharded together, before any memory is allocated for it.
+
+#include "tessera/runtime/memory/flat_layout.h"
+#include "tessera/sharding/groups/grouping.h"
+#include "tessera/sharding/pages/page_meshes.h"
+#include "tessera/sharding/pages/pager_options.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
+
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// A parameter and its place in its page's flat buffer.
+struct PagedParameter {
+  ParameterRecord record;
+  size_t index = 0; ///< in the list of all parameters
+  runtime::FlatSpan span; ///< in the flat buffer, elements
+  /// Whether sums over the parts of a model count what this rank has of it:
+  /// false on all tensor-parallel ranks but the first if it is whole on them,
+  /// and on all pipeline stages but the first that has it.
+  bool counts = true;
+};
+
+/// All that placing, planning and allocating need to know of a page; the same
+/// on every rank that has it. Of a page of divided experts, only the names
+/// differ between ranks with other experts.
+struct PageSpec {
+  std::string name; ///< as GroupSpec::name
+  int number = 0; ///< in the list of pages
+  std::vector<PagedParameter> parameters; ///< in registration order; not empty
+  c10::Device device = at::kCPU; ///< of the parameters
+  at::ScalarType dtype = at::kFloat; ///< in which it is all-gathered and used
+  at::ScalarType original_dtype = at::kFloat; ///< outside of the engine
+  DeviceMesh mesh; ///< the ranks that divide it and hold copies of its shards
+  runtime::FlatLayout layout; ///< of the storages, in order of their first use
+  bool trainable = false;
+  /// Whether optimizers update float32 weights that it has beside its shard.
+  bool has_own_master = false;
+  /// Whether operators get their other arguments cast to `dtype`.
+  bool casts_arguments = false;
+  GradientTypes gradients{}; ///< if it is trainable
+  bool keeps_whole_gradients = false; ///< between the backward passes of a step
+  /// Whether it stays unsharded between forward and backward where memory is
+  /// not limited.
+  bool stays_after_forward = false;
+  bool scattered = false; ///< as GroupSpec::scattered
+  std::vector<int> blocks; ///< as GroupSpec::blocks
+  bool is_tied = false; ///< its weights are used in two places of the model
+  bool is_apart = false; ///< because of GroupPolicy::parameters_apart
+  bool of_experts = false; ///< see [Note: pages of divided experts]
+  /// Of its parameter, if other pipeline stages have it too; else empty.
+  std::string tied_name;
+
+  /// Of the weights that optimizers update.
+  at::ScalarType master_dtype() const {
+    return has_own_master ? at::kFloat : dtype;
+  }
+  /// This rank's part of the flat buffer.
+  runtime::FlatSpan shard() const {
+    return layout.shard(mesh.index(kShardAxis));
+  }
+  /// The number of ranks whose gradients are averaged.
+  int gradient_ranks() const {
+    return mesh.size(kShardAxis) * mesh.size(kReplicateAxis);
+  }
+  int64_t shard_bytes() const; ///< of one rank's part of the parameters
+  int64_t padded_bytes() const; ///< of all of them
+  int64_t gradient_shard_bytes() const; ///< 0 if it is not trainable
+  /// Of a slot for whole gradients.
+  /// @param stored whether their shard rests on another tier than the device.
+  int64_t gradient_slot_bytes(bool stored) const;
+};
+
+/// @param number in the list of pages.
+/// @param first_index index of the first parameter in the list of all.
+PageSpec make_page_spec(
+    const GroupSpec& group,
+    int number,
+    size_t first_index,
+    const PagerOptions& options,
+    const DeviceMesh& mesh);
+
+/// Describes all pages of a module.
+/// @throws tessera::Error on invalid options, when there are divided experts
+///   but no mesh for them, and as take_parameter_census(), choose_dtypes() and
+///   make_groups(). Not collective.
+std::vector<PageSpec> plan_pages(
+    const torch::nn::Module& module,
+    const PagerOptions& options,
+    const PageMeshes& meshes);
+
+/// The spec of a parameter with the division of its page over the shard ranks.
+TensorSpec sharded_spec(
+    TensorSpec spec,
+    const PagedParameter& parameter,
+    const runtime::FlatLayout& layout,
+    const DeviceMesh& mesh);
+
+/// The storages of a page's parameters, each once, in the order of its layout.
+std::vector<c10::Storage> storages_of(const PageSpec& page);
+
+/// The number of elements of a storage that holds `dtype`.
+int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype);
+
+} // namespace tessera::sharding

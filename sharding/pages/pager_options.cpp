@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/pages/pager_options.h"
+
+#include "tessera/runtime/core/error.h"
+
+namespace tessera {
+
+void check(const PagerOptions& options) {
+  check(options.precision);
+  TESSERA_CHECK(
+      options.zero_stage >= 1 && options.zero_stage <= 3,
+      "zero_stage is {}; it must be 1 (optimizer state divided over the ranks), 2 (gradients too) or 3 (parameters too).",
+      options.zero_stage);
+  TESSERA_CHECK(
+      options.prefetch_depth >= 0,
+      "prefetch_depth is {}; it must be at least 0.",
+      options.prefetch_depth);
+}
+
+bool keeps_whole_gradients(
+    const PagerOptions& options,
+    std::optional<int> zero_stage) {
+  const int stage = zero_stage.value_or(options.zero_stage);
+  return options.accumulation.value_or(
+             stage == 1 ? GradientAccumulation::kKeepWhole
+                        : GradientAccumulation::kReduceEachBackward) ==
+         GradientAccumulation::kKeepWhole;
+}
+
+GradientTypes gradient_types(
+    const PagerOptions& options,
+    int ranks,
+    at::ScalarType dtype,
+    std::optional<int> zero_stage) {
+  const at::ScalarType shard = accumulate_dtype(options.precision, dtype);
+  // What stays whole adds up in the slot, and on one rank nothing is reduced.
+  const bool adds_up_in_slot =
+      keeps_whole_gradients(options, zero_stage) || ranks == 1;
+  return {
+      adds_up_in_slot ? shard : gradient_dtype(options.precision, dtype),
+      shard};
+}
+
+int64_t GradientTypes::slot_numel(
+    int64_t padded_numel,
+    int64_t shard_numel,
+    bool stored) const {
+  if (!stored || slot == shard) {
+    return padded_numel;
+  }
+  const auto ratio = c10::elementSize(shard) / c10::elementSize(slot);
+  return padded_numel + shard_numel * static_cast<int64_t>(ratio);
+}
+
+} // namespace tessera

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/pages/param_group.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/replace_storage.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <cstddef>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+int64_t itemsize(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+/// Makes later accesses to the storage throw `message` instead of reading freed
+/// memory.
+void abandon(PagedStorage& page, const std::string& message) {
+  auto& storage = const_cast<c10::StorageImpl&>(*page.impl());
+  page.restore(c10::DataPtr(nullptr, storage.device()));
+  forbid_access(storage, message);
+}
+
+} // namespace
+
+ParamGroup::ParamGroup(
+    PageSpec spec,
+    PageFaultHandler& handler,
+    MemoryLedger& ledger,
+    const ShardStores& stores)
+    : spec_(std::move(spec)), handler_(handler) {
+  const c10::NoGradGuard no_grad;
+  auto storages = storages_of(spec_);
+  shard_ = make_shard(
+      "weights",
+      MemoryPurpose::kParameters,
+      spec_.dtype,
+      ledger,
+      stores.parameters);
+  if (spec_.has_own_master) {
+    master_ = make_shard(
+        "master weights",
+        MemoryPurpose::kOptimizerState,
+        at::kFloat,
+        ledger,
+        stores.state);
+  }
+  const at::Tensor shard = shard_.load();
+  const at::Tensor master =
+      spec_.has_own_master ? master_.load() : at::Tensor();
+  for (size_t i = 0; i < storages.size(); ++i) {
+    take_slice(storages[i], spec_.layout.offset(i), shard, master);
+  }
+  shard_.store(shard);
+  if (spec_.has_own_master) {
+    master_.store(master);
+  }
+  if (spec_.original_dtype != spec_.dtype) {
+    storages = retype(storages);
+  }
+
+  std::unordered_map<const c10::StorageImpl*, size_t> storage_index;
+  for (size_t i = 0; i < storages.size(); ++i) {
+    storage_index[storages[i].unsafeGetStorageImpl()] = i;
+  }
+  std::vector<bool> paged(storages.size(), false);
+  for (const PagedParameter& parameter : spec_.parameters) {
+    const ParameterRecord& record = parameter.record;
+    const size_t i =
+        storage_index.at(record.tensor.storage().unsafeGetStorageImpl());
+    if (!paged[i]) {
+      paged[i] = true;
+      storages_.push_back(std::make_unique<PagedStorage>(
+          storages[i], *this, record.name(), spec_.layout.offset(i)));
+    }
+    add_page_key(record.tensor);
+  }
+}
+
+/// Allocates zeros: [shard_numel].
+runtime::RestingTensor ParamGroup::make_shard(
+    const char* what,
+    MemoryPurpose purpose,
+    at::ScalarType dtype,
+    MemoryLedger& ledger,
+    runtime::ShardStore* store) const {
+  const int64_t numel = spec_.layout.shard_numel();
+  if (store == nullptr) {
+    return runtime::RestingTensor(
+        ledger.allocate_zeros(purpose, numel, dtype, spec_.device));
+  }
+  return runtime::RestingTensor(store->reserve(
+      formatted("{} of '{}'", what, spec_.name), purpose, numel, dtype));
+}
+
+void ParamGroup::take_slice(
+    const c10::Storage& storage,
+    int64_t begin,
+    const at::Tensor& shard,
+    const at::Tensor& master) {
+  const runtime::FlatSpan mine = own_span();
+  const runtime::FlatSpan span{begin, numel_of(storage, spec_.original_dtype)};
+  for (const runtime::FlatRun& run : runtime::runs_of_shard({&span, 1}, mine)) {
+    const int64_t from = mine.begin + run.shard_offset - span.begin;
+    const at::Tensor source = slice_of(storage, from, run.numel);
+    shard.narrow(0, run.shard_offset, run.numel).copy_(source);
+    if (master.defined()) {
+      master.narrow(0, run.shard_offset, run.numel).copy_(source);
+    }
+  }
+}
+
+at::Tensor ParamGroup::slice_of(
+    const c10::Storage& storage,
+    int64_t first,
+    int64_t numel) const {
+  const auto options =
+      at::TensorOptions().dtype(spec_.original_dtype).device(storage.device());
+  if (const auto* deferred = deferred_init(*storage.unsafeGetStorageImpl())) {
+    const at::Tensor slice = at::empty({numel}, options);
+    deferred->fill(slice, first);
+    return slice;
+  }
+  return at::from_blob(
+      static_cast<std::byte*>(storage.mutable_data()) +
+          first * itemsize(spec_.original_dtype),
+      {numel},
+      options);
+}
+
+std::vector<c10::Storage> ParamGroup::retype(
+    const std::vector<c10::Storage>& storages) {
+  std::vector<c10::Storage> retyped;
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
+  for (const auto& storage : storages) {
+    retyped.emplace_back(
+        c10::Storage::use_byte_size_t{},
+        numel_of(storage, spec_.original_dtype) * itemsize(spec_.dtype),
+        c10::DataPtr(nullptr, storage.device()),
+        /*allocator=*/nullptr,
+        /*resizable=*/false);
+    replacement.emplace(storage.unsafeGetStorageImpl(), retyped.back());
+  }
+  for (const PagedParameter& parameter : spec_.parameters) {
+    const at::Tensor& tensor = parameter.record.tensor;
+    replace_storage(
+        tensor,
+        replacement.at(tensor.storage().unsafeGetStorageImpl()),
+        spec_.dtype);
+  }
+  return retyped;
+}
+
+ParamGroup::~ParamGroup() {
+  for (const auto& storage : storages_) {
+    if (storage->is_intact()) {
+      abandon(
+          *storage,
+          "parameter '" + storage->parameter_name() +
+              "' was sharded by a tessera::Engine that is gone without "
+              "unwrap(); its values were lost with it.");
+    }
+  }
+  for (const auto& parameter : spec_.parameters) {
+    remove_page_key(parameter.record.tensor);
+  }
+}
+
+void ParamGroup::begin_unshard(
+    Communicator& communicator,
+    runtime::Slot slot,
+    const runtime::StreamLane& lane) {
+  TESSERA_CHECK(
+      residency_ == Residency::kSharded,
+      "unshard of '{}': it is already unsharded",
+      spec_.name);
+  check_values();
+  slot_ = std::move(slot);
+  lane_ = &lane;
+  communicator_ = &communicator;
+  const runtime::StreamLane::Scope on_lane(lane);
+  lane.wait_for(slot_.after);
+  residency_ = Residency::kUnsharding;
+  if (shard_.is_on(spec_.device)) {
+    begin_gather(shard_.tensor());
+    return;
+  }
+  arriving_ = shard_.read(own_slice(slot_.tensor));
+  reading_ = true;
+  if (shard_.tier() != MemoryTier::kNvme) {
+    issue_unshard();
+  }
+}
+
+void ParamGroup::issue_unshard() {
+  if (!std::exchange(reading_, false)) {
+    return;
+  }
+  const runtime::StreamLane::Scope on_lane(*lane_);
+  arriving_.wait_issued();
+  begin_gather(own_slice(slot_.tensor));
+}
+
+/// Runs on the lane.
+/// @param shard this rank's shard, which may be in the slot.
+void ParamGroup::begin_gather(const at::Tensor& shard) {
+  gather_ = communicator_->all_gather(
+      slot_.tensor, shard, "unshard of '" + spec_.name + "'");
+  if (!gather_.pending()) {
+    ready_ = lane_->mark();
+    gathered_ = ready_;
+  }
+}
+
+at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
+  const runtime::FlatSpan mine = own_span();
+  return whole.narrow(0, mine.begin, mine.numel);
+}
+
+void ParamGroup::finish_gather(const WaitCheck& check) {
+  issue_unshard();
+  if (gather_.pending()) {
+    const runtime::StreamLane::Scope on_lane(*lane_);
+    gather_.wait(check);
+    ready_ = lane_->mark();
+    gathered_ = ready_;
+  }
+}
+
+void ParamGroup::end_unshard(const WaitCheck& check) {
+  if (residency_ != Residency::kUnsharding) {
+    return;
+  }
+  finish_gather(check);
+  attach(slot_.tensor);
+  use_on_current_stream();
+}
+
+void ParamGroup::use_on_current_stream() {
+  if (ready_.empty() && !notes_users_) {
+    return;
+  }
+  const auto stream = runtime::current_stream(spec_.device);
+  if (stream && users_.insert(*stream)) {
+    ready_.block(*stream);
+  }
+}
+
+void ParamGroup::attach_shard(bool notes_users) {
+  attach(shard_.tensor());
+  notes_users_ = notes_users;
+}
+
+void ParamGroup::follow_users(const runtime::StreamLane& lane) {
+  lane.wait_for(gathered_);
+  if (notes_users_) {
+    lane.wait_for(users_.mark());
+    users_.clear();
+  }
+}
+
+void ParamGroup::attach(const at::Tensor& whole) {
+  whole_ = whole;
+  auto* base = static_cast<std::byte*>(whole_.data_ptr());
+  for (const auto& storage : storages_) {
+    storage->attach(base + storage->begin() * itemsize(spec_.dtype));
+  }
+  residency_ = Residency::kUnsharded;
+}
+
+void ParamGroup::detach() {
+  for (const auto& storage : storages_) {
+    storage->detach();
+  }
+  whole_ = at::Tensor();
+  residency_ = Residency::kSharded;
+}
+
+runtime::Slot ParamGroup::reshard(const WaitCheck& check) {
+  if (residency_ == Residency::kUnsharding) {
+    finish_gather(check);
+    residency_ = Residency::kSharded;
+  } else if (residency_ == Residency::kUnsharded) {
+    detach();
+  }
+  return take_slot();
+}
+
+runtime::Slot ParamGroup::take_slot() {
+  // Without marks, the slot has not been used since it was taken.
+  if (!ready_.empty()) {
+    slot_.after = users_.mark();
+    slot_.after.add(ready_);
+  }
+  users_.clear();
+  ready_ = {};
+  // The slot's marks are after it; the host may be far ahead of it.
+  arriving_.release();
+  return std::exchange(slot_, {});
+}
+
+void ParamGroup::bump_versions() {
+  for (const auto& parameter : spec_.parameters) {
+    parameter.record.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void ParamGroup::write_back() {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor mine = own_slice(whole_);
+  if (spec_.has_own_master) {
+    const at::Tensor master = read_master();
+    const at::Tensor written = mine.ne(master.to(spec_.dtype));
+    master.copy_(at::where(written, mine.to(master.dtype()), master));
+    master_.store(master);
+  }
+  shard_.store(mine);
+}
+
+void ParamGroup::check_values() const {
+  TESSERA_CHECK(loss_.empty(), "{}", loss_);
+}
+
+at::Tensor ParamGroup::read_master() const {
+  const c10::NoGradGuard no_grad;
+  check_values();
+  return master().load(spec_.device);
+}
+
+void ParamGroup::write_master(const at::Tensor& values) {
+  const c10::NoGradGuard no_grad;
+  if (spec_.has_own_master) {
+    master_.store(values);
+  }
+  shard_.store(values);
+}
+
+at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {
+  const PagedParameter& parameter = spec_.parameters[i];
+  return whole.as_strided(
+      parameter.record.tensor.sizes(),
+      parameter.record.tensor.strides(),
+      whole.storage_offset() + parameter.span.begin);
+}
+
+void ParamGroup::check_identity() const {
+  for (const auto& parameter : spec_.parameters) {
+    const at::Tensor& tensor = parameter.record.tensor;
+    const auto* page =
+        tensor.has_storage()
+            ? PagedStorage::of(tensor.storage().unsafeGetStorageImpl())
+            : nullptr;
+    TESSERA_CHECK(
+        has_page_key(tensor) && page != nullptr && &page->group() == this,
+        "the storage of parameter '{}' was replaced behind the engine's back (Module::to, set_data, flatten_parameters or torch::load after wrap?). Do this before tessera::wrap, or call Engine::unwrap() first and wrap again.",
+        parameter.record.name());
+  }
+}
+
+runtime::Slot ParamGroup::restore(
+    const at::Tensor& whole,
+    const WaitCheck& check) {
+  const c10::NoGradGuard no_grad;
+  finish_gather(check);
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
+  for (const auto& storage : storages_) {
+    const int64_t numel = storage->nbytes() / itemsize(spec_.dtype);
+    const at::Tensor own =
+        at::empty({numel}, whole.options().dtype(spec_.original_dtype));
+    own.copy_(whole.narrow(0, storage->begin(), numel));
+    if (spec_.original_dtype != spec_.dtype) {
+      replacement.emplace(storage->impl(), own.storage());
+      abandon(
+          *storage,
+          "this tensor is what autograd saved of parameter '" +
+              storage->parameter_name() + "' before it was unwrapped.");
+      continue;
+    }
+    // The DataPtr owns the copy and so keeps its memory alive.
+    storage->restore(c10::DataPtr(
+        own.data_ptr(),
+        new at::Tensor(own),
+        [](void* context) { delete static_cast<at::Tensor*>(context); },
+        own.device()));
+  }
+  for (const auto& parameter : spec_.parameters) {
+    const at::Tensor& tensor = parameter.record.tensor;
+    remove_page_key(tensor);
+    if (spec_.original_dtype != spec_.dtype) {
+      replace_storage(
+          tensor,
+          replacement.at(tensor.storage().unsafeGetStorageImpl()),
+          spec_.original_dtype);
+    }
+  }
+  storages_.clear();
+  spec_.parameters.clear();
+  whole_ = at::Tensor();
+  residency_ = Residency::kSharded;
+  return take_slot();
+}
+
+} // namespace tessera::sharding

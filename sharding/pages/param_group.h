@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `ParamGroup` is a page: parameters that are unsharded, reduced and resharded
+// together.
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/resting_tensor.h"
+#include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/sharding/interception/paged_storage.h"
+#include "tessera/sharding/pages/page_spec.h"
+#include "tessera/sharding/pages/shard_stores.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::sharding {
+
+class PageFaultHandler;
+
+enum class Residency { kSharded, kUnsharding, kUnsharded };
+
+/// One flat buffer of one dtype, divided evenly over the ranks.
+///
+/// The output of the all-gather *is* the parameters' memory: while unsharded,
+/// every parameter's StorageImpl points into the slot; nothing is copied in or
+/// out.
+///
+/// [Note: shards elsewhere] This rank's shard may rest on another tier. It is
+/// then first brought to its place in the slot, and all-gathered from there. A
+/// copy from host memory is issued to the lane, followed by the all-gather.
+/// Reading a file takes time: the all-gather is issued later, by
+/// issue_unshard(), so that the host need not wait; all ranks call that for the
+/// same groups in the same order, and end_unshard() or reshard() does it at the
+/// latest.
+class ParamGroup {
+ public:
+  /// Takes this rank's slice of every parameter and frees the rest; for a
+  /// deferred parameter (deferred_init.h) it makes only the slice. Parameters
+  /// are converted to ParameterRecord::dtype.
+  /// @param stores must outlive the group.
+  ParamGroup(
+      PageSpec spec,
+      PageFaultHandler& handler,
+      MemoryLedger& ledger,
+      const ShardStores& stores = {});
+  ~ParamGroup();
+
+  const PageSpec& spec() const {
+    return spec_;
+  }
+  const std::string& name() const {
+    return spec_.name;
+  }
+  bool trainable() const {
+    return spec_.trainable;
+  }
+  at::ScalarType dtype() const {
+    return spec_.dtype;
+  }
+  const runtime::FlatLayout& layout() const {
+    return spec_.layout;
+  }
+  /// None after restore().
+  const std::vector<PagedParameter>& parameters() const {
+    return spec_.parameters;
+  }
+  PageFaultHandler& handler() const {
+    return handler_;
+  }
+
+  /// Device of the parameters.
+  c10::Device device() const {
+    return spec_.device;
+  }
+
+  /// This rank's shard of the weights, as it is all-gathered: [shard_numel],
+  /// dtype().
+  const runtime::RestingTensor& shard() const {
+    return shard_;
+  }
+
+  /// This rank's shard of the weights as optimizers update it: [shard_numel],
+  /// of at least float32 precision. It is shard() itself if that is precise
+  /// enough; otherwise the updater writes the rounded values to shard().
+  const runtime::RestingTensor& master() const {
+    return spec_.has_own_master ? master_ : shard_;
+  }
+  bool has_own_master() const {
+    return spec_.has_own_master;
+  }
+  at::ScalarType master_dtype() const {
+    return spec_.master_dtype();
+  }
+  /// Marks the weights as lost: from now on, reading them from where they rest
+  /// throws an error with this reason.
+  void lose_values(const std::string& why) {
+    loss_ = why;
+  }
+  /// Swaps the group's own master weights with another tensor, which must rest
+  /// on the same tier.
+  void swap_master(runtime::RestingTensor& master) {
+    std::swap(master_, master);
+  }
+  /// @throws tessera::Error after lose_values().
+  void check_values() const;
+  /// Returns the master weights in memory, on the parameters' device: the
+  /// tensor itself, or a copy. Blocks.
+  at::Tensor read_master() const;
+  /// Stores the result of read_master() after it was written to, and rounds it
+  /// into the shard. Blocks.
+  void write_master(const at::Tensor& values);
+  /// The parameters' dtype outside of the engine.
+  at::ScalarType original_dtype() const {
+    return spec_.original_dtype;
+  }
+  /// Whether operators get their other arguments cast to dtype().
+  bool casts_arguments() const {
+    return spec_.casts_arguments;
+  }
+
+  /// Returns a view of `whole` ([padded_numel], any dtype) as parameter `i`'s
+  /// value.
+  at::Tensor view_of(const at::Tensor& whole, size_t i) const;
+
+  Residency residency() const {
+    return residency_;
+  }
+
+  /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane;
+  /// if the shard is in a file, starts reading it; see
+  /// [Note: shards elsewhere].
+  /// @param communicator, lane must outlive the group; the lane must be ordered
+  ///   after writes to shard().
+  void begin_unshard(
+      Communicator& communicator,
+      runtime::Slot slot,
+      const runtime::StreamLane& lane);
+
+  /// Returns whether the all-gather waits for issue_unshard().
+  bool is_reading() const {
+    return reading_;
+  }
+  /// Issues the all-gather once the shard is in the slot. Blocks until then.
+  void issue_unshard();
+
+  /// Ends the all-gather: the parameters are readable, on the current stream.
+  /// The host does not wait if the communicator runs on streams.
+  void end_unshard(const WaitCheck& check);
+
+  /// Must be called before each use of the unsharded group: orders the current
+  /// stream after the all-gather, and the next use of the slot after the
+  /// current stream. Cheap after the first call; does nothing on the CPU.
+  void use_on_current_stream();
+
+  /// Points the parameters at the shard itself, for a group that is not
+  /// sharded.
+  /// @param notes_users whether use_on_current_stream() remembers the streams,
+  ///   for follow_users().
+  void attach_shard(bool notes_users = false);
+
+  /// Makes `lane` wait for all uses of the shard by operators and all-gathers
+  /// so far.
+  void follow_users(const runtime::StreamLane& lane);
+
+  /// Drops the whole weights and returns the slot, marked with the work of all
+  /// streams that used it. Ends an all-gather in progress.
+  runtime::Slot reshard(const WaitCheck& check);
+
+  /// Copies this rank's slice of the unsharded weights into the shard, after
+  /// they were written in place. Master weights of elements that were not
+  /// written keep their precision.
+  void write_back();
+
+  /// The whole weights while unsharded: [padded_numel].
+  const at::Tensor& whole() const {
+    return whole_;
+  }
+
+  /// @throws tessera::Error naming a parameter whose storage or key was
+  ///   replaced without the engine's knowledge.
+  void check_identity() const;
+
+  /// Ends paging: every storage gets memory of its own and its original dtype,
+  /// filled from `whole` ([padded_numel], any dtype). Ends an all-gather in
+  /// progress.
+  /// @return the slot, if there was one.
+  runtime::Slot restore(const at::Tensor& whole, const WaitCheck& check);
+
+  /// Makes autograd refuse to use tensors that it saved of the old values.
+  void bump_versions();
+
+  /// Returns whether the whole weights are in a buffer outside of the arena.
+  bool slot_is_outside() const {
+    return slot_.defined() && slot_.offset < 0;
+  }
+  /// In the list of pages.
+  int number() const {
+    return spec_.number;
+  }
+
+ private:
+  void begin_gather(const at::Tensor& shard);
+  void finish_gather(const WaitCheck& check);
+  runtime::Slot take_slot();
+  runtime::RestingTensor make_shard(
+      const char* what,
+      MemoryPurpose purpose,
+      at::ScalarType dtype,
+      MemoryLedger& ledger,
+      runtime::ShardStore* store) const;
+  /// This rank's part of the flat buffer.
+  runtime::FlatSpan own_span() const {
+    return spec_.shard();
+  }
+  at::Tensor own_slice(const at::Tensor& whole) const;
+  void attach(const at::Tensor& whole);
+  void detach();
+  void take_slice(
+      const c10::Storage& storage,
+      int64_t begin,
+      const at::Tensor& shard,
+      const at::Tensor& master);
+  at::Tensor slice_of(const c10::Storage& storage, int64_t first, int64_t numel)
+      const;
+  std::vector<c10::Storage> retype(const std::vector<c10::Storage>& storages);
+
+  PageSpec spec_;
+  PageFaultHandler& handler_;
+  std::vector<std::unique_ptr<PagedStorage>> storages_;
+  runtime::RestingTensor shard_;
+  runtime::RestingTensor master_; ///< if it has its own
+  std::string loss_; ///< why the values were lost; empty: they were not
+  at::Tensor whole_;
+  runtime::Slot slot_;
+  runtime::PendingTransfer
+      arriving_; ///< transfer of the shard to its place in the slot
+  bool reading_ = false; ///< as above, and the all-gather is not issued yet
+  Communicator* communicator_ = nullptr; ///< of the last gather
+  PendingCollective gather_;
+  const runtime::StreamLane* lane_ = nullptr; ///< of the last gather
+  runtime::StreamMarks ready_; ///< after the all-gather
+  runtime::StreamMarks gathered_; ///< after the last one, which read the shard
+  runtime::StreamSet users_; ///< streams that have waited for it
+  bool notes_users_ = false; ///< of a group that is not sharded
+  Residency residency_ = Residency::kSharded;
+};
+
+} // namespace tessera::sharding

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/pages/tied_parameters.h"
+
+#include "tessera/runtime/comm/store_text.h"
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace tessera::sharding {
+
+namespace {
+
+/// Describes the trainable parameters of a pipeline stage, one line each: "name
+/// form".
+std::string forms_of(const torch::nn::Module& module) {
+  std::ostringstream lines;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().requires_grad()) {
+      lines << item.key() << ' ' << item.value().sizes() << ' '
+            << item.value().scalar_type() << '\n';
+    }
+  }
+  return lines.str();
+}
+
+std::map<std::string, std::string> parse_forms(const std::string& text) {
+  std::map<std::string, std::string> forms;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t space = line.find(' ');
+    forms.emplace(line.substr(0, space), line.substr(space + 1));
+  }
+  return forms;
+}
+
+} // namespace
+
+std::map<std::string, std::vector<int>> find_tied_parameters(
+    World& world,
+    const std::vector<int>& ranks,
+    const torch::nn::Module& module) {
+  const std::string key = world.unique_name("parameters of pipeline stages");
+  if (ranks.size() == 1) {
+    return {};
+  }
+  const auto entry = [&](int rank) { return key + "/" + std::to_string(rank); };
+  world.store()->set(entry(world.rank()), runtime::to_bytes(forms_of(module)));
+  std::map<std::string, std::vector<int>> owners;
+  std::map<std::string, std::string> forms;
+  for (const int rank : ranks) {
+    for (const auto& [name, form] :
+         parse_forms(runtime::to_text(world.store()->get(entry(rank))))) {
+      const auto [known, is_new] = forms.emplace(name, form);
+      TESSERA_CHECK(
+          known->second == form,
+          "wrap: the pipeline stages have different parameters named '{}': {} and, on rank {}, {}. Parameters with the same name are one parameter; give different parameters different names.",
+          name,
+          known->second,
+          rank,
+          form);
+      owners[name].push_back(rank);
+    }
+  }
+  std::erase_if(owners, [&](const auto& owned) {
+    const std::vector<int>& have = owned.second;
+    return have.size() == 1 ||
+           std::find(have.begin(), have.end(), world.rank()) == have.end();
+  });
+  return owners;
+}
+
+} // namespace tessera::sharding

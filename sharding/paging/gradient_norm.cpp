@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/paging/gradient_norm.h"
+
+#include <ATen/ops/amax.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+/// Returns this rank's parts of a group's gradients, in `shard`.
+std::vector<at::Tensor> runs_with_gradient(
+    const GradientBucket& bucket,
+    const at::Tensor& shard) {
+  std::vector<at::Tensor> runs;
+  for (const runtime::FlatRun& run : bucket.own_runs()) {
+    if (bucket.has_gradient(run.parameter)) {
+      runs.push_back(shard.narrow(0, run.shard_offset, run.numel));
+    }
+  }
+  return runs;
+}
+
+/// A maximum over the ranks may drop a NaN: [value without it, 1 if it was
+/// one].
+at::Tensor with_nan_flag(const at::Tensor& value) {
+  return at::cat(
+      {value.nan_to_num(0, INFINITY), value.isnan().to(at::kDouble)});
+}
+
+/// The value of with_nan_flag(): [].
+at::Tensor without_nan_flag(const at::Tensor& flagged) {
+  return at::where(flagged[1] > 0, std::nan(""), flagged[0]);
+}
+
+int replicas_of(const PageSpec& page) {
+  return page.mesh.size(kReplicateAxis);
+}
+
+} // namespace
+
+GradientSums::GradientSums(const Pager& pager)
+    : pager_(pager), known_(pager.groups().size()) {}
+
+std::function<void()> GradientSums::begin(size_t g, double p) {
+  const GradientBucket& bucket = *pager_.bucket(g);
+  auto group = std::make_shared<Group>();
+  group->p = p;
+  std::vector<runtime::FlatSpan> runs;
+  for (const runtime::FlatRun& run : bucket.own_runs()) {
+    group->has.push_back(counts(bucket, g, run));
+    if (group->has.back()) {
+      runs.push_back({run.shard_offset, run.numel});
+    }
+  }
+  known_[g] = group;
+  return [group, runs = std::move(runs), resting = bucket.shard()] {
+    if (runs.empty()) {
+      return;
+    }
+    const at::Tensor shard = resting.load();
+    std::vector<at::Tensor> values;
+    for (const runtime::FlatSpan& run : runs) {
+      values.push_back(shard.narrow(0, run.begin, run.numel));
+    }
+    group->sums = runtime::PowerSums(values, group->p);
+  };
+}
+
+bool GradientSums::knows_all(double p) const {
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (bucket != nullptr && bucket->any_gradient() && !knows(*bucket, g, p)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
+    const {
+  const Group* group = known_[g].get();
+  if (group == nullptr || group->p != p) {
+    return false;
+  }
+  for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+    if (counts(bucket, g, bucket.own_runs()[i]) && !group->has[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool GradientSums::counts(
+    const GradientBucket& bucket,
+    size_t g,
+    const runtime::FlatRun& run) const {
+  return bucket.has_gradient(run.parameter) &&
+         pager_.groups()[g]->parameters()[run.parameter].counts;
+}
+
+std::vector<GradientSums::Sum> GradientSums::all(double p) {
+  std::vector<const runtime::PowerSums*> pending;
+  std::vector<size_t> groups;
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (bucket == nullptr || !bucket->any_gradient()) {
+      continue;
+    }
+    if (!knows(*bucket, g, p)) {
+      begin(g, p)();
+    }
+    pending.push_back(&known_[g]->sums);
+    groups.push_back(g);
+  }
+  std::vector<Sum> all;
+  const std::vector<std::vector<double>> sums =
+      runtime::PowerSums::wait(pending);
+  for (size_t k = 0; k < groups.size(); ++k) {
+    const GradientBucket& bucket = *pager_.bucket(groups[k]);
+    const Group& group = *known_[groups[k]];
+    size_t next = 0;
+    for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+      const size_t place = next;
+      next += group.has[i] ? 1 : 0;
+      if (counts(bucket, groups[k], bucket.own_runs()[i])) {
+        all.push_back(
+            {sums[k][place],
+             bucket.factor(),
+             pager_.groups()[groups[k]]->spec()});
+      }
+    }
+  }
+  return all;
+}
+
+at::Tensor GradientSums::total_on_device(const MeshRanks& mesh, double p) {
+  std::vector<at::Tensor> norms;
+  for (size_t g = 0; g < known_.size(); ++g) {
+    const GradientBucket* bucket = pager_.bucket(g);
+    if (&pager_.groups()[g]->ranks.shards() != &mesh.shards() ||
+        bucket == nullptr || !bucket->any_gradient()) {
+      continue;
+    }
+    begin(g, p)();
+    const at::Tensor& own = known_[g]->sums.norms_on_device();
+    if (own.defined()) {
+      const double factor = bucket->factor();
+      norms.push_back(factor == 1 ? own : own * factor);
+    }
+  }
+  if (norms.empty()) {
+    return at::zeros(
+        {1},
+        at::TensorOptions(pager_.groups().front()->device())
+            .dtype(at::kDouble));
+  }
+  const at::Tensor all = at::cat(norms);
+  return std::isinf(p) ? all.amax(0, /*keepdim=*/true)
+                       : all.pow_(p).sum(0, /*keepdim=*/true);
+}
+
+double gradient_norm(Pager& pager, GradientSums& sums, double p) {
+  const bool largest = std::isinf(p);
+  // Of pages by their number of replicas: the ranks add up all replicas, as
+  // well as all experts. Every rank has the same numbers.
+  std::map<int, double> own_sums;
+  for (const auto& group : pager.groups()) {
+    own_sums[replicas_of(group->spec())] = 0;
+  }
+  double maximum = 0;
+  for (const auto& [sum, factor, page] : sums.all(p)) {
+    if (!largest) {
+      own_sums[replicas_of(page)] += sum * std::pow(factor, p);
+    } else if (!std::isnan(maximum) && !(sum * factor <= maximum)) {
+      maximum = sum * factor; // NaN too
+    }
+  }
+  if (largest) {
+    const at::Tensor total = at::tensor({maximum}, at::kDouble);
+    // A maximum over the ranks may drop a NaN.
+    const at::Tensor bad =
+        at::tensor({std::isnan(maximum) ? 1.0 : 0.0}, at::kDouble);
+    for (const at::Tensor& value : {bad, total}) {
+      pager.max_over_ranks(value);
+      pager.max_over_parts(value);
+    }
+    return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
+  }
+  std::vector<double> values;
+  for (const auto& [replicas, value] : own_sums) {
+    values.push_back(value);
+  }
+  const at::Tensor of_ranks = at::tensor(values, at::kDouble);
+  pager.sum_over_agreed_ranks(of_ranks);
+  double sum = 0;
+  int64_t row = 0;
+  for (const auto& [replicas, value] : own_sums) {
+    sum += of_ranks[row++].item<double>() / replicas;
+  }
+  const at::Tensor total = at::tensor({sum}, at::kDouble);
+  pager.sum_over_parts(total);
+  // abs: the NaN of inf - inf has a sign, which would be printed.
+  return std::abs(std::pow(total.item<double>(), 1 / p));
+}
+
+at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
+  const bool largest = std::isinf(p);
+  const auto reduce = [&](Communicator& ranks, const at::Tensor& values) {
+    (largest ? ranks.all_reduce_max(values, "largest gradient")
+             : ranks.all_reduce_sum(values, "norm of the gradients"))
+        .wait(pager.watch_failures());
+  };
+  at::Tensor total;
+  for (const auto& mesh : pager.meshes()) {
+    if (mesh->copies() != nullptr) {
+      continue; // sharded like the module
+    }
+    at::Tensor own = sums.total_on_device(*mesh, p);
+    if (largest) {
+      own = with_nan_flag(own);
+    }
+    reduce(mesh->shards(), own);
+    if (mesh->parts() != nullptr) {
+      reduce(*mesh->parts(), own);
+    }
+    total = !total.defined() ? own
+            : largest        ? at::maximum(total, own)
+                             : total + own;
+  }
+  if (!largest) {
+    pager.sum_over_parts(total);
+    return total.pow_(1 / p).squeeze(0);
+  }
+  pager.max_over_parts(total);
+  return without_nan_flag(total);
+}
+
+bool gradients_are_finite(Pager& pager, GradientSums& sums) {
+  double mine = 0;
+  for (const auto& sum : sums.all(2)) {
+    mine += std::isfinite(sum.of_powers) ? 0 : 1;
+  }
+  const at::Tensor bad = at::tensor({mine}, at::kDouble);
+  pager.sum_over_ranks(bad);
+  pager.sum_over_parts(bad);
+  return bad.item<double>() == 0;
+}
+
+void clamp_gradients(Pager& pager, double limit) {
+  const c10::NoGradGuard no_grad;
+  for (size_t g = 0; g < pager.groups().size(); ++g) {
+    GradientBucket* bucket = pager.bucket(g);
+    if (bucket == nullptr || !bucket->any_gradient()) {
+      continue;
+    }
+    pager.before_gradients_change(g);
+    const double bound = limit / bucket->factor();
+    bucket->change([&](const at::Tensor& shard) {
+      for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {
+        run.clamp_(-bound, bound);
+      }
+    });
+  }
+}
+
+} // namespace tessera::sharding

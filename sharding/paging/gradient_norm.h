@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Norm and clamping of all of a pager's gradients, computed from this rank's
+// shards.
+
+#include "tessera/runtime/kernels/power_sum.h"
+#include "tessera/sharding/paging/pager.h"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// `GradientSums` holds the power sums from which norms of a pager's gradients
+/// are computed, group by group: some are computed in advance, the rest when a
+/// norm is requested. They are always added in the same order, so that a norm
+/// has the same bits whenever they were computed.
+class GradientSums {
+ public:
+  /// @param pager must outlive this object.
+  explicit GradientSums(const Pager& pager);
+
+  /// Prepares the sums of group `g`'s current gradients.
+  /// @return the work, which may run on any thread. all() must not be called,
+  ///   and the gradients must not change, before it has finished.
+  std::function<void()> begin(size_t g, double p);
+  /// Returns whether all() has nothing left to compute.
+  bool knows_all(double p) const;
+  /// Must be called when the gradients of group `g` change.
+  void forget(size_t g) {
+    known_[g].reset();
+  }
+
+  struct Sum {
+    double of_powers;
+    double factor; ///< by which the gradients are multiplied
+    const PageSpec& page;
+  };
+  /// Returns power_sum() of this rank's part of every gradient that counts
+  /// (PagedParameter::counts). Blocks.
+  std::vector<Sum> all(double p);
+  /// As all(), but added up over the pages that are sharded like `mesh` (for p
+  /// = infinity, the largest), which are on an accelerator: [1] float64 there.
+  /// Does not block.
+  at::Tensor total_on_device(const MeshRanks& mesh, double p);
+
+ private:
+  struct Group {
+    double p = 2;
+    /// Per run of the bucket, whether it has a sum.
+    std::vector<bool> has;
+    runtime::PowerSums sums; ///< of the runs that have one
+  };
+  bool knows(const GradientBucket& bucket, size_t g, double p) const;
+  /// Whether a run of the page has a gradient that counts.
+  bool counts(
+      const GradientBucket& bucket,
+      size_t g,
+      const runtime::FlatRun& run) const;
+
+  const Pager& pager_;
+  std::vector<std::shared_ptr<Group>> known_;
+};
+
+/// Returns the global p-norm of the settled gradients: every element of every
+/// gradient counts once, whichever rank it is on. Collective; blocks.
+/// If ranks divide the model, the norm is that of the whole model.
+/// @param p above 0, infinity for the largest magnitude.
+/// @return equal on all ranks; NaN or infinity when a gradient contains one.
+double gradient_norm(Pager& pager, GradientSums& sums, double p);
+
+/// As above, for gradients on an accelerator, without blocking: [] float64 on
+/// the accelerator.
+at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p);
+
+/// Returns whether every element of every settled gradient is finite, on all
+/// ranks. Collective; blocks.
+bool gradients_are_finite(Pager& pager, GradientSums& sums);
+
+/// Clamps every element of the settled gradients to [-limit, limit]. Not
+/// collective.
+void clamp_gradients(Pager& pager, double limit);
+
+} // namespace tessera::sharding

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `GradientReducer` collects the gradients of pages in slots and reduces them
+// into this rank's shards.
+
+#include "tessera/runtime/memory/slot_arena.h"
+#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/sharding/paging/pager_context.h"
+#include "tessera/sharding/paging/unsharder.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// Has the slots of whole gradients and the lane of their reductions, and hands
+/// final gradients to the scheduler. All ranks reduce the same pages in the
+/// same order: the caller follows a plan or has agreed on it.
+///
+/// [Note: held slots] Gradients that are applied in backward stay in their slot
+/// while the update reads them, concurrently with the rest of backward. A page
+/// that finds no room waits for the update that began first: slots take no more
+/// memory than without overlap, and backward is at most about one page ahead.
+class GradientReducer {
+ public:
+  /// @param context, unsharder must outlive this object.
+  GradientReducer(
+      PagerContext& context,
+      Unsharder& unsharder,
+      c10::Device device,
+      MemoryLedger& ledger);
+
+  /// Allocates the slots, or replaces them if these are more.
+  /// @param bytes of all slots, which are free or held.
+  void reserve_slots(int64_t bytes);
+  int64_t slot_bytes() const {
+    return arena_.capacity_bytes();
+  }
+
+  /// States an intent and blocks until all ranks have stated it. Joins the
+  /// reductions that some rank needs first.
+  /// @return whether all ranks have stated that they are settled.
+  /// @throws tessera::Error as RankAgreement::agree().
+  bool agree(const RankIntent& intent);
+
+  /// Takes the gradient that autograd has left in parameter.grad(), if it is
+  /// still there.
+  void take(size_t parameter);
+  /// Takes a page's gradients that arrived without a call of take(): set by
+  /// hand, or because the user has replaced our hook.
+  void take_untaken(size_t g);
+  /// Adds to a gradient. May keep what autograd accumulates, which is not
+  /// written to any more.
+  void add(size_t parameter, const at::Tensor& gradient);
+  /// Sets a gradient to zero; it stays defined.
+  void zero(size_t parameter);
+  /// Notifies the scheduler before gradients are changed.
+  void before_change(size_t g);
+
+  /// Counts a gradient of the page.
+  /// @return whether they are as many as in the steps before, with a world size
+  ///   of one.
+  bool count_arrival(size_t g);
+  /// Ends the step's count.
+  void end_count();
+  /// Begins the step's count again: its gradients were dropped.
+  void restart_count();
+
+  /// Begins to reduce what was collected.
+  /// @param is_final nothing reads the page or adds to its gradients until the
+  ///   step.
+  void begin(size_t g, bool is_final = false);
+  /// Ends reductions for the host: final gradients are handed over, slots are
+  /// released or held, except those that are being written to files.
+  void finish();
+  /// Releases the slots that are being written to files. Blocks.
+  void finish_storing();
+  /// Ends collecting without a reduction where zero_grad() has dropped all.
+  void close_if_empty(size_t g);
+
+  /// Returns whether a page was updated since the last step.
+  bool updated_in_backward() const;
+  /// @throws tessera::Error when the page was updated in this step already.
+  void check_not_updated(size_t g, const char* what) const;
+
+  /// Makes the current stream wait for the reductions.
+  void wait_for_lane() const {
+    lane_.mark().block_current(lane_.device());
+  }
+  /// For destructors: the streams that get memory back wait for the lane.
+  void wait_before_memory_is_freed() const noexcept;
+
+ private:
+  struct HeldSlot {
+    size_t group;
+    runtime::Slot slot;
+  };
+
+  /// Makes the page's bucket collect.
+  void open(size_t g);
+  runtime::Slot take_slot(size_t g);
+  /// Gives back the slot that has been held for longest. Blocks.
+  void release_held_slot();
+  void release_slot(size_t g);
+  /// @return whether the gradients are still being read from the slot.
+  bool hand_over(size_t g);
+
+  PagerContext& context_;
+  Unsharder& unsharder_;
+  runtime::StreamLane lane_;
+  runtime::SlotArena arena_;
+  runtime::OffsetAllocator::End next_end_ = runtime::OffsetAllocator::End::kLow;
+  std::vector<size_t> reducing_; ///< pages, in issue order
+  std::vector<size_t> storing_; ///< whose slots are being written to files
+  std::deque<HeldSlot> held_slots_; ///< [Note: held slots]
+  bool warned_outside_ = false;
+};
+
+} // namespace tessera::sharding

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `PagerContext` is what the parts of a pager share.
+
+#include "tessera/sharding/pages/page_ranks.h"
+#include "tessera/sharding/pages/page_table.h"
+#include "tessera/sharding/pages/pager_options.h"
+#include "tessera/sharding/pages/slot_plan.h"
+#include "tessera/sharding/paging/pager_statistics.h"
+#include "tessera/sharding/paging/transfer_waits.h"
+#include "tessera/sharding/paging/update_scheduler.h"
+
+#include <memory>
+
+namespace tessera::sharding {
+
+struct PagerContext {
+  const PagerOptions options;
+  const SlotPlan slots;
+  PageTable pages;
+  const std::unique_ptr<PageRanks> ranks;
+  /// Works on shards beside forward and backward; null: nothing does.
+  UpdateScheduler* const scheduler;
+  const bool has_budget; ///< as SlotRoom::has_budget
+  PagerStatistics statistics = {};
+  TransferWaits waits = {};
+
+  /// Whether a single rank holds everything, so that nothing is paged or agreed
+  /// on.
+  bool is_alone() const {
+    return slots.is_alone();
+  }
+};
+
+} // namespace tessera::sharding

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/paging/step_executor.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/recompute_scope.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::sharding {
+
+void StepExecutor::on_access(
+    c10::ArrayRef<PageAccess> accesses,
+    const char* op_name) {
+  bool current = true;
+  for (const PageAccess& access : accesses) {
+    const PagedGroup& page =
+        context_.pages[static_cast<size_t>(access.page->group().number())];
+    TESSERA_CHECK(
+        !access.is_write || page.pins.writable > 0,
+        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; instead of a torch::optim optimizer, use Engine::step().",
+        access.page->parameter_name(),
+        op_name);
+    // Values held by a gather scope may be read on one rank alone, so this is
+    // not an event of the plan that all ranks share.
+    current = current && (unsharder_.is_in_use(page) || page.pins.all > 0);
+  }
+  if (current) {
+    for (const PageAccess& access : accesses) {
+      access.page->group().use_on_current_stream();
+    }
+    return;
+  }
+  std::vector<int> groups;
+  for (const PageAccess& access : accesses) {
+    groups.push_back(access.page->group().number());
+  }
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  touch(std::move(groups), accesses[0]);
+}
+
+void StepExecutor::touch(std::vector<int> groups, const PageAccess& cause) {
+  for (const int g : groups) {
+    reducer_.check_not_updated(static_cast<size_t>(g), "is used");
+  }
+  if (context_.is_alone()) {
+    return; // nothing to unshard
+  }
+  const bool backward = in_backward();
+  const bool training =
+      backward || at::GradMode::is_enabled() || in_checkpointed_forward();
+  enter_phase(training ? PlanPhase::kTrain : PlanPhase::kNoGrad);
+  PlanCursor& cursor = planner_.cursor();
+  if (cursor.at_beginning()) {
+    context_.pages.check_identity();
+  }
+  cursor.record({PlanEvent::Kind::kTouch, groups, backward});
+  unsharder_.begin_epoch(cause.page);
+  if (cursor.following()) {
+    if (const auto range = cursor.advance_to_touch(groups, backward)) {
+      follow(*range, /*wait_for_last=*/true);
+      return;
+    }
+    depart();
+  }
+  serve(groups);
+}
+
+void StepExecutor::serve(const std::vector<int>& groups) {
+  // All of the operator's pages are protected from eviction at once.
+  for (const int g : groups) {
+    unsharder_.mark_in_use(context_.pages[static_cast<size_t>(g)]);
+  }
+  for (const int group : groups) {
+    const auto g = static_cast<size_t>(group);
+    if (context_.pages[g].residency() == Residency::kSharded) {
+      unsharder_.settle_shard(g);
+      unsharder_.issue_gathers();
+      reducer_.agree(unsharder_.intent_to_read(g));
+      unsharder_.unshard(g);
+    }
+    unsharder_.wait_ready(g);
+  }
+}
+
+void StepExecutor::enter_phase(PlanPhase phase) {
+  if (phase == planner_.phase()) {
+    return;
+  }
+  // Inside a training step everything belongs to it, e.g. the forward of a
+  // checkpointed block; the phase changes only if the step has not begun.
+  if (planner_.phase() == PlanPhase::kTrain &&
+      !planner_.cursor().at_beginning()) {
+    return;
+  }
+  // Each phase has its own plan, which only ranks that enter the phase follow.
+  reducer_.agree(
+      {RankIntent::Kind::kForwardPhase, static_cast<int64_t>(phase), -1});
+  unsharder_.reshard_all();
+  planner_.set_phase(phase);
+  start_plan();
+}
+
+void StepExecutor::start_plan() {
+  const PlanCursor& cursor = planner_.cursor();
+  if (cursor.following()) {
+    for (const PlanAction& action : cursor.plan().start) {
+      perform(action, /*exposed=*/false);
+    }
+  }
+}
+
+void StepExecutor::follow(PlanCursor::Range range, bool wait_for_last) {
+  for (size_t i = range.first; i < range.last; ++i) {
+    const PlanEntry& entry = planner_.cursor().entry(i);
+    const bool in_use = wait_for_last && i + 1 == range.last;
+    if (in_use) {
+      for (const int g : entry.groups) {
+        unsharder_.mark_in_use(context_.pages[static_cast<size_t>(g)]);
+      }
+    }
+    for (const PlanAction& action : entry.before) {
+      perform(action, /*exposed=*/true, i);
+    }
+    // They are unsharded on all ranks, whether or not this rank waits for them.
+    for (const int g : entry.groups) {
+      unsharder_.issue_gathers(static_cast<size_t>(g));
+    }
+    if (in_use) {
+      for (const int g : entry.groups) {
+        unsharder_.begin_unshard(
+            static_cast<size_t>(g), Unsharder::End::kLow, /*exposed=*/true);
+        unsharder_.wait_ready(static_cast<size_t>(g));
+      }
+    }
+    for (const PlanAction& action : entry.after) {
+      perform(action, /*exposed=*/false, i);
+    }
+  }
+}
+
+void StepExecutor::perform(
+    const PlanAction& action,
+    bool exposed,
+    std::optional<size_t> entry) {
+  const auto g = static_cast<size_t>(action.group);
+  switch (action.kind) {
+    case PlanAction::Kind::kReshard:
+      unsharder_.reshard(g);
+      break;
+    case PlanAction::Kind::kUnshard:
+      unsharder_.begin_unshard(g, action.end, exposed);
+      break;
+    case PlanAction::Kind::kReduce:
+      reducer_.finish();
+      reducer_.begin(g, planner_.is_final(g, entry));
+      break;
+  }
+}
+
+void StepExecutor::depart() {
+  unsharder_.issue_gathers();
+  planner_.cursor().depart();
+}
+
+void StepExecutor::on_gradient(size_t parameter) {
+  if (!context_.pages.parameter(parameter).record.tensor.grad().defined()) {
+    return; // a hook of the user has dropped it
+  }
+  reducer_.take(parameter);
+  const size_t g = context_.pages.places()[parameter].group;
+  const bool completes = reducer_.count_arrival(g);
+  if (!context_.is_alone()) {
+    enter_phase(PlanPhase::kTrain);
+    planner_.cursor().record(
+        {PlanEvent::Kind::kArrival,
+         {static_cast<int>(g)},
+         /*in_backward=*/true});
+  }
+  // A backward that ended with an exception has dropped its callbacks, so each
+  // backward queues its own.
+  const int backward = current_backward();
+  if (std::exchange(backward_to_flush_, backward) != backward) {
+    call_at_backward_end([this] {
+      backward_to_flush_ = -1;
+      on_backward_end();
+    });
+  }
+  if (completes) {
+    reducer_.begin(g, /*is_final=*/true);
+    reducer_.finish();
+  }
+  // Without a plan a page is reduced as soon as it is complete. Later gradients
+  // are reduced again and added.
+  const PagedGroup& page = context_.pages[g];
+  if (!context_.is_alone() && !page.spec().keeps_whole_gradients &&
+      !planner_.cursor().following() && page.gradients->all_arrived()) {
+    reducer_.agree({RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+    reducer_.finish();
+    if (page.gradients->is_open()) {
+      reducer_.begin(g);
+    }
+  }
+}
+
+void StepExecutor::on_backward_end() {
+  for (const auto& page : context_.pages.pages()) {
+    // Other pages are packed when they are reduced.
+    if (page->gradients && page->gradients->is_open() &&
+        page->spec().keeps_whole_gradients) {
+      page->gradients->pack();
+    }
+  }
+  if (context_.is_alone()) {
+    agreement_.reduce_leftovers();
+    return;
+  }
+  PlanCursor& cursor = planner_.cursor();
+  cursor.record({PlanEvent::Kind::kBackwardEnd, {}, /*in_backward=*/true});
+  if (cursor.following()) {
+    if (const auto range = cursor.advance_to_backward_end()) {
+      follow(*range, /*wait_for_last=*/false);
+      reducer_.finish();
+      return;
+    }
+    depart();
+  }
+  reducer_.agree({RankIntent::Kind::kBackwardEnd, -1, -1});
+  agreement_.reduce_leftovers();
+}
+
+void StepExecutor::drop_values(const char* why) {
+  for (const auto& page : context_.pages.pages()) {
+    TESSERA_CHECK(
+        page->pins.all == 0,
+        "{}: group '{}' is held by a gather scope; end it before the {}.",
+        why,
+        page->name(),
+        why);
+  }
+  unsharder_.reshard_all();
+  agreement_.reset();
+  for (size_t g = 0; g < context_.pages.size(); ++g) {
+    if (!context_.slots.is_paged(g)) {
+      // Operators read it without an unshard that would wait.
+      unsharder_.settle_shard(g);
+    }
+    if (context_.is_alone()) {
+      unsharder_.mark_in_use(context_.pages[g]); // there are no page faults
+    }
+    context_.pages[g].bump_versions();
+    if (GradientBucket* bucket = context_.pages.bucket(g)) {
+      bucket->clear();
+    }
+  }
+  // The caller has written the shards.
+  unsharder_.follow_writes();
+}
+
+void StepExecutor::invalidate() {
+  drop_values("load");
+  reducer_.restart_count();
+  // A step in progress continues with page faults.
+  if (!context_.is_alone() && planner_.cursor().at_beginning()) {
+    start_plan();
+  }
+}
+
+void StepExecutor::begin_next_step() {
+  drop_values("step");
+  ++context_.statistics.steps;
+  reducer_.end_count();
+  if (context_.is_alone()) {
+    return;
+  }
+  const SlotRoom room = planner_.adopt_plans(
+      context_.slots,
+      *context_.ranks,
+      {unsharder_.slot_bytes(), reducer_.slot_bytes(), context_.has_budget});
+  unsharder_.reserve_slots(room.gather_bytes);
+  reducer_.reserve_slots(room.reduce_bytes);
+  planner_.set_phase(PlanPhase::kTrain);
+  start_plan();
+}
+
+} // namespace tessera::sharding

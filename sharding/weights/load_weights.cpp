@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/weights/load_weights.h"
+
+#include "tessera/runtime/memory/flat_layout.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/tensors/tensor_io.h"
+#include "tessera/sharding/weights/weight_matching.h"
+
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A parameter's place in a flat buffer and where a file has it.
+struct FlatWeight {
+  const runtime::SafetensorsEntry* entry = nullptr;
+  sharding::TensorBlock source;
+  TensorSpec spec;
+  runtime::FlatSpan span;
+  std::vector<int64_t> sizes; ///< of the parameter on this rank
+  std::vector<int64_t> strides;
+  bool is_contiguous = true;
+};
+
+FlatWeight flat_weight(const sharding::WeightTarget& target, int64_t begin) {
+  return {
+      target.entry,
+      target.source,
+      target.spec,
+      {begin, sharding::storage_extent(target.tensor)},
+      target.tensor.sizes().vec(),
+      target.tensor.strides().vec(),
+      target.tensor.is_contiguous()};
+}
+
+/// Reads all that this rank has of a tensor.
+/// @param source the whole tensor in the entry.
+void read_own(
+    const runtime::SafetensorsEntry& entry,
+    const sharding::TensorBlock& source,
+    const TensorSpec& spec,
+    const at::Tensor& target) {
+  auto own = sharding::blocks_of(spec.sizes, spec.part());
+  for (sharding::TensorBlock& block : own) {
+    block.place = {0, target.strides().vec()};
+  }
+  for (const auto& common : sharding::intersect(own, {&source, 1})) {
+    sharding::read_block(entry, common, target.detach());
+  }
+}
+
+/// Writes the part of the weight that overlaps `slice`, which begins at element
+/// `first` of the flat buffer.
+void read_part(
+    const FlatWeight& weight,
+    const at::Tensor& slice,
+    int64_t first) {
+  const int64_t from = std::max(first, weight.span.begin);
+  const int64_t to = std::min(first + slice.numel(), weight.span.end());
+  if (from >= to) {
+    return;
+  }
+  const at::Tensor part = slice.narrow(0, from - first, to - from);
+  const int64_t offset = from - weight.span.begin;
+  if (weight.is_contiguous) {
+    const TensorPart here{weight.spec.part().ranges, offset, part.numel()};
+    for (const auto& common : sharding::intersect(
+             sharding::blocks_of(weight.spec.sizes, here),
+             {&weight.source, 1})) {
+      sharding::read_block(*weight.entry, common, part);
+    }
+    return;
+  }
+  // The elements are scattered over the buffer, possibly with gaps.
+  const at::Tensor values = at::zeros({weight.span.numel}, slice.options());
+  const at::Tensor is_written = values.to(at::kBool);
+  read_own(
+      *weight.entry,
+      weight.source,
+      weight.spec,
+      values.as_strided(weight.sizes, weight.strides));
+  is_written.as_strided(weight.sizes, weight.strides).fill_(true);
+  part.copy_(at::where(
+      is_written.narrow(0, offset, part.numel()),
+      values.narrow(0, offset, part.numel()),
+      part));
+}
+
+/// A DeferredInit's fill function that reads files.
+struct FileFill {
+  sharding::WeightFiles files; ///< keeps them open
+  std::vector<FlatWeight> weights;
+  /// Fills the elements that no weight covers; may be empty.
+  std::function<void(const at::Tensor&, int64_t)> rest;
+
+  void operator()(const at::Tensor& slice, int64_t first_element) const {
+    const c10::NoGradGuard no_grad;
+    if (rest) {
+      rest(slice, first_element);
+    }
+    for (const FlatWeight& weight : weights) {
+      read_part(weight, slice, first_element);
+    }
+  }
+};
+
+void defer_reading(
+    c10::StorageImpl& storage,
+    const std::vector<const sharding::WeightTarget*>& targets,
+    const sharding::WeightFiles& files) {
+  FileFill fill{files, {}, {}};
+  std::vector<std::shared_ptr<uint64_t>> seeds;
+  int64_t covered = 0;
+  for (const sharding::WeightTarget* target : targets) {
+    fill.weights.push_back(
+        flat_weight(*target, target->tensor.storage_offset()));
+    covered += target->tensor.nbytes();
+  }
+  if (covered < static_cast<int64_t>(storage.nbytes())) {
+    fill.rest = sharding::deferred_init(storage)->fill;
+    seeds = sharding::deferred_init(storage)->seeds;
+  }
+  sharding::set_deferred_init(
+      storage,
+      {std::move(fill),
+       "parameter '" + targets.front()->spec.name() + "'",
+       std::move(seeds)});
+}
+
+} // namespace
+
+LoadWeightsReport load_weights(
+    torch::nn::Module& module,
+    const fs::path& path,
+    const LoadWeightsOptions& options) {
+  return load_weights(module, sharding::WeightFiles::open(path), options);
+}
+
+LoadWeightsReport load_weights(
+    torch::nn::Module& module,
+    const sharding::WeightFiles& files,
+    const LoadWeightsOptions& options) {
+  auto targets = sharding::weight_targets_in(module);
+  auto report = sharding::match_weights(targets, files, options);
+  std::unordered_map<
+      c10::StorageImpl*,
+      std::vector<const sharding::WeightTarget*>>
+      deferred;
+  for (const sharding::WeightTarget& target : targets) {
+    if (target.entry == nullptr) {
+      continue;
+    }
+    if (sharding::is_deferred(target.tensor)) {
+      deferred[target.tensor.storage().unsafeGetStorageImpl()].push_back(
+          &target);
+    } else {
+      read_own(*target.entry, target.source, target.spec, target.tensor);
+    }
+  }
+  for (const auto& [storage, members] : deferred) {
+    defer_reading(*storage, members, files);
+  }
+  return report;
+}
+
+LoadWeightsReport load_sharded_weights(
+    sharding::Pager& pager,
+    torch::nn::Module& module,
+    const sharding::WeightFiles& files,
+    const LoadWeightsOptions& options,
+    Communicator* stages) {
+  const c10::NoGradGuard no_grad;
+  auto targets = sharding::weight_targets_in(module);
+  auto report =
+      stages == nullptr
+          ? sharding::match_weights(targets, files, options)
+          : match_weights_of_stage(
+                targets, files, options, *stages, pager.watch_failures());
+  pager.settle_gradients();
+  pager.wait_for_gather_lane();
+  std::unordered_map<const c10::TensorImpl*, const sharding::WeightTarget*>
+      by_tensor;
+  for (const sharding::WeightTarget& target : targets) {
+    by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
+  }
+  for (const auto& group : pager.groups()) {
+    const runtime::FlatSpan mine = group->spec().shard();
+    at::Tensor master;
+    for (const sharding::PagedParameter& parameter : group->parameters()) {
+      const auto found =
+          by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
+      if (found == by_tensor.end() || found->second->entry == nullptr) {
+        continue;
+      }
+      if (!master.defined()) {
+        master = group->read_master();
+      }
+      read_part(
+          flat_weight(*found->second, parameter.span.begin),
+          master,
+          mine.begin);
+      by_tensor.erase(found);
+    }
+    if (master.defined()) {
+      group->write_master(master);
+    }
+  }
+  // Buffers, and parameters that the engine ignores.
+  for (const auto& [tensor, target] : by_tensor) {
+    if (target->entry != nullptr) {
+      read_own(*target->entry, target->source, target->spec, target->tensor);
+    }
+  }
+  pager.invalidate();
+  return report;
+}
+
+} // namespace tessera

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/weights/weight_matching.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tensors/tensor_io.h"
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+/// Collects findings, so that one message names them all.
+class Findings {
+ public:
+  /// @param finding one line.
+  void add(const std::string& finding) {
+    constexpr int kShown = 20;
+    if (++count_ <= kShown) {
+      text_ << "\n  " << finding;
+    } else if (count_ == kShown + 1) {
+      text_ << "\n  and more";
+    }
+  }
+  bool empty() const {
+    return count_ == 0;
+  }
+  std::string text() const {
+    return text_.str();
+  }
+
+ private:
+  int count_ = 0;
+  std::ostringstream text_;
+};
+
+bool is_float(runtime::SafetensorsDtype dtype) {
+  return dtype == runtime::SafetensorsDtype::kF32 ||
+         dtype == runtime::SafetensorsDtype::kF16 ||
+         dtype == runtime::SafetensorsDtype::kBF16 ||
+         dtype == runtime::SafetensorsDtype::kF64;
+}
+
+bool is_convertible(
+    const runtime::SafetensorsEntry& entry,
+    at::ScalarType dtype) {
+  return at::isFloatingType(dtype)
+             ? is_float(entry.dtype)
+             : !is_float(entry.dtype) && loaded_dtype_of(entry) == dtype;
+}
+
+bool starts_with_any(
+    const std::vector<std::string>& names,
+    const std::vector<std::string>& prefixes) {
+  return std::any_of(names.begin(), names.end(), [&](const auto& name) {
+    return std::any_of(
+        prefixes.begin(), prefixes.end(), [&](const std::string& prefix) {
+          return name.starts_with(prefix);
+        });
+  });
+}
+
+std::string hint(
+    const std::vector<std::string>& names,
+    const std::vector<std::string>& candidates) {
+  for (const std::string& name : names) {
+    const std::string nearest = runtime::nearest_name(name, candidates);
+    if (!nearest.empty()) {
+      return "; the nearest is '" + nearest + "'";
+    }
+  }
+  return "";
+}
+
+/// Whether the checkpoint's tensor has all rows of the weight.
+bool lies_within(const MappedWeight& weight) {
+  std::vector<int64_t> rows = weight.shape;
+  if (weight.is_transposed && rows.size() == 2) {
+    std::swap(rows[0], rows[1]);
+  }
+  if (rows.empty() || rows.size() != weight.sizes.size()) {
+    return rows.size() == weight.sizes.size() && weight.first_row == 0;
+  }
+  return weight.first_row >= 0 &&
+         weight.first_row + weight.sizes[0] <= rows[0] &&
+         std::equal(rows.begin() + 1, rows.end(), weight.sizes.begin() + 1);
+}
+
+/// The weight in the memory of the checkpoint's tensor.
+TensorBlock source_of(const MappedWeight& weight) {
+  TensorBlock block{
+      std::vector<int64_t>(weight.sizes.size(), 0),
+      weight.sizes,
+      {0, row_major_strides(weight.shape)}};
+  if (weight.is_transposed) {
+    std::reverse(block.place.strides.begin(), block.place.strides.end());
+  }
+  if (!block.sizes.empty()) {
+    block.place.offset = weight.first_row * block.place.strides[0];
+  }
+  return block;
+}
+
+/// Finds an entry for each target.
+/// @throws tessera::Error when something does not match.
+class Matching {
+ public:
+  Matching(
+      std::vector<WeightTarget>& targets,
+      const WeightFiles& files,
+      const LoadWeightsOptions& options)
+      : targets_(targets), files_(files), options_(options) {
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      for (const std::string& name : targets_[i].spec.names) {
+        index_.emplace(name, i);
+        all_names_.push_back(name);
+      }
+    }
+  }
+
+  LoadWeightsReport match() {
+    for (const auto& [name, entry] : files_.entries()) {
+      take(name, *entry);
+    }
+    for (const WeightTarget& target : targets_) {
+      if (!target.is_found && !target.is_buffer) {
+        note_missing(target);
+      }
+    }
+    TESSERA_CHECK(
+        wrong_.empty(),
+        "the weights in {} do not match the model; do config.json and the weights belong together?{}",
+        files_.path(),
+        wrong_.text());
+    return std::move(report_);
+  }
+
+ private:
+  /// The tensors of the module in a tensor of the checkpoint.
+  std::optional<std::vector<MappedWeight>> mapped(const std::string& name) {
+    if (options_.map) {
+      return options_.map(name);
+    }
+    const std::string wanted = options_.rename ? options_.rename(name) : name;
+    if (wanted.empty()) {
+      return std::vector<MappedWeight>();
+    }
+    const auto found = index_.find(wanted);
+    if (found == index_.end()) {
+      return std::nullopt;
+    }
+    const std::vector<int64_t>& sizes = targets_[found->second].spec.sizes;
+    return std::vector<MappedWeight>{{wanted, sizes, sizes}};
+  }
+
+  void take(const std::string& name, const runtime::SafetensorsEntry& entry) {
+    const auto weights = mapped(name);
+    if (!weights) {
+      note_unexpected(name);
+      return;
+    }
+    if (weights->empty()) {
+      report_.left_out.push_back(name);
+      return;
+    }
+    used_.insert(name);
+    for (const MappedWeight& weight : *weights) {
+      const auto found = index_.find(weight.name);
+      TESSERA_CHECK(
+          found != index_.end(),
+          "LoadWeightsOptions::map: '{}', for '{}', is not a parameter of the model{}",
+          weight.name,
+          name,
+          hint({weight.name}, all_names_));
+      assign(targets_[found->second], weight, entry);
+    }
+  }
+
+  void note_unexpected(const std::string& name) {
+    report_.unexpected.push_back(name);
+    if (options_.strict && !options_.allows_unexpected) {
+      const std::string wanted = options_.rename ? options_.rename(name) : name;
+      wrong_.add(formatted(
+          "unexpected: '{}'{}",
+          name,
+          options_.map ? "" : hint({wanted}, all_names_)));
+    }
+  }
+
+  void assign(
+      WeightTarget& target,
+      const MappedWeight& weight,
+      const runtime::SafetensorsEntry& entry) {
+    const at::ScalarType dtype = target.tensor.scalar_type();
+    target.is_found = true;
+    if (!taken_.insert(weight.name).second) {
+      wrong_.add(formatted(
+          "two tensors for '{}', one of them '{}'", weight.name, entry.name));
+    } else if (entry.shape != weight.shape) {
+      wrong_.add(formatted(
+          "shape of '{}': {}, but the model's is {}",
+          entry.name,
+          at::IntArrayRef(entry.shape),
+          at::IntArrayRef(weight.shape)));
+    } else if (weight.sizes != target.spec.sizes || !lies_within(weight)) {
+      TESSERA_FAIL(
+          "LoadWeightsOptions::map: '{}' for '{}' has sizes {}, which are not those of {} or lie outside it",
+          entry.name,
+          weight.name,
+          at::IntArrayRef(weight.sizes),
+          at::IntArrayRef(target.spec.sizes));
+    } else if (!is_convertible(entry, dtype)) {
+      wrong_.add(formatted(
+          "dtype of '{}': {}, but the model's is {}{}",
+          entry.name,
+          name_of(entry.dtype),
+          dtype,
+          at::isFloatingType(dtype) ? "; F64, F32, F16 and BF16 are converted"
+                                    : ""));
+    } else if (target.entry == nullptr) {
+      // A tied target is found by one of its names.
+      target.entry = &entry;
+      target.source = source_of(weight);
+    }
+  }
+
+  void note_missing(const WeightTarget& target) {
+    if (options_.strict &&
+        !starts_with_any(target.spec.names, options_.may_be_missing)) {
+      std::vector<std::string> known;
+      for (const auto& [name, entry] : files_.entries()) {
+        if (!used_.count(name)) {
+          known.push_back(name);
+        }
+      }
+      std::vector<std::string> names = target.spec.names;
+      for (std::string& name : names) {
+        name = options_.checkpoint_name ? options_.checkpoint_name(name) : name;
+      }
+      wrong_.add(
+          formatted("missing: '{}'{}", names.front(), hint(names, known)));
+    }
+    report_.missing.push_back(target.spec.name());
+  }
+
+  std::vector<WeightTarget>& targets_;
+  const WeightFiles& files_;
+  const LoadWeightsOptions& options_;
+  std::unordered_map<std::string, size_t> index_;
+  std::vector<std::string> all_names_;
+  std::unordered_set<std::string> taken_; ///< names in the module
+  std::unordered_set<std::string> used_; ///< names in the checkpoint
+  Findings wrong_;
+  LoadWeightsReport report_;
+};
+
+} // namespace
+
+std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module) {
+  std::vector<WeightTarget> targets;
+  TensorSpecs specs = specs_in(module);
+  const auto add = [&](const at::Tensor& tensor, bool is_buffer) {
+    // A tied tensor is taken with its first name.
+    if (auto spec = specs.extract(tensor.unsafeGetTensorImpl())) {
+      targets.push_back({std::move(spec.mapped()), tensor, is_buffer});
+    }
+  };
+  for (const auto& item : module.named_parameters()) {
+    add(item.value(), false);
+  }
+  for (const auto& item : module.named_buffers()) {
+    add(item.value(), true);
+  }
+  return targets;
+}
+
+LoadWeightsReport match_weights(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options) {
+  return Matching(targets, files, options).match();
+}
+
+} // namespace tessera::sharding

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `match_weights()` determines which tensor of a checkpoint goes to which
+// tensor of a module.
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/sharding/tensors/tensor_blocks.h"
+#include "tessera/sharding/weights/load_weights.h"
+#include "tessera/sharding/weights/weight_files.h"
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// A parameter or buffer of a module, and where a file has it.
+struct WeightTarget {
+  TensorSpec spec;
+  at::Tensor tensor;
+  bool is_buffer = false;
+  bool is_found = false; ///< whether a name was found
+  /// Null: it keeps its values.
+  const runtime::SafetensorsEntry* entry = nullptr;
+  TensorBlock source; ///< the whole tensor in the entry
+};
+
+/// Returns the parameters and registered buffers of `module`, tied ones once.
+std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module);
+
+/// Sets entry and source of the targets for which the checkpoint has a
+/// tensor.
+/// @throws tessera::Error that names everything that does not match.
+LoadWeightsReport match_weights(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options);
+
+/// As match_weights(), for the targets of one pipeline stage. The checkpoint
+/// also contains those of the others: what one of them takes is neither
+/// unexpected nor left out. The report covers all pipeline stages. Collective
+/// over `group`, the corresponding ranks of all pipeline stages; blocks.
+/// @throws tessera::Error on all pipeline stages when something does not match
+///   on one.
+LoadWeightsReport match_weights_of_stage(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options,
+    Communicator& group,
+    const WaitCheck& check);
+
+} // namespace tessera::sharding

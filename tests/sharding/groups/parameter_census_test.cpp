@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/groups/parameter_census.h"
+
+#include "support/expect_error.h"
+#include "tessera/sharding/interception/page_key.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace tessera::sharding::parameter_census_test {
+
+namespace {
+
+/// A module with the given parameters, "p0", "p1", ...
+struct Holder : torch::nn::Module {
+  explicit Holder(const std::vector<at::Tensor>& tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      register_parameter(
+          "p" + std::to_string(i), tensors[i], tensors[i].is_floating_point());
+    }
+  }
+};
+
+void expect_refused(
+    const std::vector<at::Tensor>& tensors,
+    std::initializer_list<const char*> parts) {
+  const Holder holder(tensors);
+  expect_error([&] { take_parameter_census(holder); }, parts);
+}
+
+} // namespace
+
+TEST(ParameterCensus, ListsEachParameterOnceWithAllItsNames) {
+  const auto shared = torch::randn({3});
+  struct Net : torch::nn::Module {
+    explicit Net(const at::Tensor& shared) {
+      register_module("a", std::make_shared<Holder>(std::vector{shared}));
+      register_parameter("own", torch::zeros({2}));
+      register_module("b", std::make_shared<Holder>(std::vector{shared}));
+    }
+  } net(shared);
+  const auto records = take_parameter_census(net);
+  ASSERT_EQ(records.size(), 2);
+  EXPECT_EQ(records[0].name(), "own");
+  EXPECT_EQ(records[1].names, (std::vector<std::string>{"a.p0", "b.p0"}));
+  EXPECT_TRUE(records[1].tensor.is_same(shared));
+}
+
+TEST(ParameterCensus, StrangeButPossibleParametersAreTaken) {
+  const auto big = torch::randn({4, 6});
+  const Holder holder(
+      {torch::randn({}), // one number
+       torch::empty({0, 3}),
+       big.narrow(0, 0, 2).detach(),
+       big.narrow(0, 2, 2).detach(),
+       torch::randn({3, 4}).t().detach(),
+       torch::ones({3}, torch::kLong),
+       torch::ones({3}, torch::kBool)});
+  EXPECT_EQ(take_parameter_census(holder).size(), 7);
+}
+
+TEST(ParameterCensus, RefusesWhatCannotBeDivided) {
+  torch::nn::Module empty;
+  expect_error([&] { take_parameter_census(empty); }, {"no parameters"});
+  expect_refused(
+      {torch::zeros({2}), torch::eye(3).to_sparse()},
+      {"'p1'", "Sparse", "dense"});
+  expect_refused(
+      {torch::zeros({2}), torch::empty({2}, torch::kMeta)},
+      {"'p1'", "meta", "cpu", "one device"});
+  const auto big = torch::randn({10});
+  expect_refused(
+      {big.narrow(0, 0, 6).detach(), big.narrow(0, 5, 5).detach()},
+      {"'p0'", "'p1'", "same memory", "register one tensor"});
+  const auto table = torch::randn({4, 6});
+  expect_refused(
+      {table.narrow(1, 0, 3).detach(), table.narrow(1, 3, 3).detach()},
+      {"'p0'", "'p1'"});
+  expect_refused(
+      {torch::randn({1, 3}).expand({4, 3}).detach()}, {"'p0'", "contiguous"});
+}
+
+TEST(ParameterCensus, RefusesWhatAnotherEngineHolds) {
+  const auto held = torch::randn({3});
+  add_page_key(held);
+  // Registration itself would not touch a wrapped module's parameters.
+  remove_page_key(held);
+  const Holder holder({held});
+  add_page_key(held);
+  expect_error(
+      [&] { take_parameter_census(holder); },
+      {"'p0'", "another engine", "unwrap()"});
+  remove_page_key(held);
+}
+
+TEST(ParameterCensus, ExtentOfStridedTensors) {
+  EXPECT_EQ(storage_extent(torch::empty({})), 1);
+  EXPECT_EQ(storage_extent(torch::empty({0, 5})), 0);
+  EXPECT_EQ(storage_extent(torch::empty({3, 4})), 12);
+  EXPECT_EQ(storage_extent(torch::empty({3, 4}).t()), 12);
+  EXPECT_EQ(storage_extent(torch::empty({3, 4}).narrow(1, 0, 2)), 10);
+  EXPECT_EQ(storage_extent(torch::empty({3, 4}).narrow(0, 1, 1)), 4);
+}
+
+} // namespace tessera::sharding::parameter_census_test
