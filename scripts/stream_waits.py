@@ -106,6 +106,7 @@ WAITS = [
         "sharding/paging/step_executor.cpp",
         "access.page->group().use_on_current_stream();",
         after("that would wait.", "unsharder_.settle_shard(g);"),
+        after("if (context_.is_alone()) {", "unsharder_.mark_in_use(context_.pages[g]);"),
         "unsharder_.follow_writes();",
     ),
     *waits_of(

@@ -110,7 +110,7 @@ class Share {
   /// Several pipeline stages have copies of tied parameters.
   bool is_of_stage(const std::string& parameter) const {
     const WholeTensor& whole = *model_.find(parameter);
-    return whole.spec.pipeline_stage == model_.parts_of(whole).own();
+    return whole.part == model_.parts_of(whole).own();
   }
 
   const sharding::Pager& pager_;

@@ -11,7 +11,11 @@ namespace tessera::engine {
 
 namespace {
 
-void check_same_layout(const JobRanks& job, const CheckpointReader& reader) {
+/// @param opaque its name in the file of the rank.
+void check_same_layout(
+    const JobRanks& job,
+    const CheckpointReader& reader,
+    const std::string& opaque) {
   const CheckpointManifest& saved = reader.manifest();
   TESSERA_CHECK(
       reader.world_size() == job.size() &&
@@ -24,6 +28,11 @@ void check_same_layout(const JobRanks& job, const CheckpointReader& reader) {
       job.size(),
       job.tensor_size(),
       job.stages().count());
+  TESSERA_CHECK(
+      reader.rank_with(job.rank(), opaque) == job.rank(),
+      "load: the checkpoint has no '{}' for rank {}: the state of a user-defined optimizer was saved with other shards or experts, or by a version in which divided experts had an engine of their own. Load with the layout that saved it; or write the weights with the version and layout that saved it (save_weights), load those, and begin with a new optimizer.",
+      opaque,
+      job.rank());
 }
 
 at::Tensor same_shape(
@@ -61,9 +70,9 @@ ModelLoading::ModelLoading(
         whole.parameter));
   }
   for (const SubjectOpaque& opaque : tensors_.opaques) {
-    check_same_layout(model_.job(), reader_);
-    opaques_.push_back(
-        reader_.tensor(model_.job().rank(), "opaque/" + opaque.name));
+    const std::string name = "opaque/" + opaque.name;
+    check_same_layout(model_.job(), reader_, name);
+    opaques_.push_back(reader_.tensor(model_.job().rank(), name));
   }
   for (const auto& [name, values] : tensors_.buffers) {
     buffers_.push_back(same_shape(

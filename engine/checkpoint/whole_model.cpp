@@ -10,7 +10,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <exception>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -29,16 +31,24 @@ json to_json(const WholeTensor& tensor) {
       {"group", tensor.group}};
 }
 
-WholeTensor whole_tensor(const json& from, int stage) {
-  TensorSpec spec = whole_spec(
-      from.at("names"),
-      from.at("sizes"),
-      static_cast<at::ScalarType>(from.at("dtype").get<int>()));
-  spec.pipeline_stage = stage;
+WholeTensor whole_tensor(const json& from) {
   return {
-      .spec = std::move(spec),
+      .spec = whole_spec(
+          from.at("names"),
+          from.at("sizes"),
+          static_cast<at::ScalarType>(from.at("dtype").get<int>())),
       .is_buffer = from.at("is_buffer"),
       .group = from.at("group")};
+}
+
+/// For messages.
+std::string part_text(const WholeTensor& tensor) {
+  return tensor.of_experts
+             ? formatted(
+                   "part {} of the experts (pipeline stage {})",
+                   tensor.part,
+                   tensor.spec.pipeline_stage)
+             : formatted("pipeline stage {}", tensor.spec.pipeline_stage);
 }
 
 /// The tensors that the engine does not shard: a module's buffers, and
@@ -87,6 +97,7 @@ WholeModel::WholeModel(engine::JobRanks& job, const torch::nn::Module& module)
   join_parts(own, /*of_experts=*/false);
   if (job_->experts() != nullptr) {
     join_parts(own, /*of_experts=*/true);
+    sort_by_group();
   }
 }
 
@@ -161,12 +172,14 @@ void WholeModel::join_parts(
       listed.push_back(to_json(tensor));
     }
   }
-  int stage = 0;
+  int part = 0;
   for (const std::string& text :
        parts(of_experts).texts(listed.dump(), job_->watch())) {
     for (const json& from : json::parse(text)) {
-      WholeTensor tensor = whole_tensor(from, stage);
+      WholeTensor tensor = whole_tensor(from);
       tensor.of_experts = of_experts;
+      tensor.part = part;
+      tensor.spec.pipeline_stage = stage_of(part, of_experts);
       const auto [found, is_new] =
           index_.emplace(tensor.name(), tensors_.size());
       const size_t place = found->second;
@@ -183,16 +196,41 @@ void WholeModel::join_parts(
       TESSERA_CHECK(
           known.spec.sizes == tensor.spec.sizes &&
               known.spec.dtype == tensor.spec.dtype,
-          "'{}' has shape {} and type {} on pipeline stage {}, but {} and {} on pipeline stage {}. Different tensors on different pipeline stages need different names: those of the whole model.",
+          "'{}' has shape {} and type {} on {}, but {} and {} on {}. Different tensors on different pipeline stages, or of different experts, need different names: those of the whole model.",
           tensor.name(),
           c10::IntArrayRef(known.spec.sizes),
           known.spec.dtype,
-          known.spec.pipeline_stage,
+          part_text(known),
           c10::IntArrayRef(tensor.spec.sizes),
           tensor.spec.dtype,
-          stage);
+          part_text(tensor));
     }
-    ++stage;
+    ++part;
+  }
+}
+
+int WholeModel::stage_of(int part, bool of_experts) const {
+  const int stages = job_->stages().count();
+  return of_experts ? part / (job_->experts()->count() / stages) : part;
+}
+
+void WholeModel::sort_by_group() {
+  std::stable_sort(
+      tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
+        const auto key = [](const WholeTensor& tensor) {
+          return std::tuple(
+              tensor.of_experts,
+              tensor.spec.pipeline_stage,
+              tensor.group < 0, // they come last
+              tensor.group,
+              tensor.part);
+        };
+        return key(a) < key(b);
+      });
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    for (const std::string& name : tensors_[i].spec.names) {
+      index_[name] = i;
+    }
   }
 }
 
@@ -217,7 +255,7 @@ at::Tensor WholeModel::whole_value(
     const at::Tensor& values) {
   engine::ModelParts& parts = this->parts(tensor.of_experts);
   at::Tensor value;
-  if (tensor.spec.pipeline_stage == parts.own()) {
+  if (tensor.part == parts.own()) {
     const Own& own = own_.at(tensor.name());
     value = tensor.group < 0 ? value_of(own.tensor)
                              : job_->pager()
@@ -228,7 +266,7 @@ at::Tensor WholeModel::whole_value(
   } else if (parts.is_first()) {
     value = at::empty(tensor.spec.sizes, tensor.spec.dtype);
   }
-  parts.broadcast(tensor.spec.pipeline_stage, value, job_->watch());
+  parts.broadcast(tensor.part, value, job_->watch());
   return value;
 }
 
@@ -253,7 +291,9 @@ void WholeModel::for_each(
       continue;
     }
     at::Tensor values;
-    if (group >= 0 && job_->gathers_with(parts(of_experts), stage)) {
+    // Each rank's values are those of its own part.
+    if (group >= 0 &&
+        job_->gathers_with(parts(of_experts), wanted.front()->part)) {
       values = job_->pager()->whole_master(static_cast<size_t>(group));
     }
     // A failing visit must not keep rank 0 from collectives that the others

@@ -22,9 +22,10 @@ struct WholeTensor {
   /// As on all ranks, without axes; its dtype is that before wrap().
   TensorSpec spec;
   bool is_buffer = false;
-  /// Of divided experts: its spec's pipeline_stage is one of
+  bool of_experts = false; ///< of divided ones
+  /// The first one that has it: a pipeline stage or, of_experts, one of
   /// JobRanks::experts(), of which each pipeline stage has several.
-  bool of_experts = false;
+  int part = 0;
   int group = -1; ///< in the pager of its pipeline stage; -1: not sharded
 
   const std::string& name() const {
@@ -61,7 +62,8 @@ class WholeModel {
   /// The spec of a parameter or buffer of the module, as the tensor-parallel
   /// ranks divide it.
   TensorSpec spec_of(const at::Tensor& tensor) const;
-  /// By pipeline stage; the same on every rank.
+  /// By pipeline stage and group, those of divided experts last; the same on
+  /// every rank.
   const std::vector<WholeTensor>& tensors() const {
     return tensors_;
   }
@@ -93,6 +95,9 @@ class WholeModel {
   /// Lists the tensors of all parts.
   /// @param mine those of this rank, of which others may belong to other parts.
   void join_parts(const std::vector<WholeTensor>& mine, bool of_experts);
+  /// Brings the tensors of a group of experts together, of all parts.
+  void sort_by_group();
+  int stage_of(int part, bool of_experts) const;
   engine::ModelParts& parts(bool of_experts);
   /// @param values of the group, if it belongs to this part.
   at::Tensor whole_value(const WholeTensor& tensor, const at::Tensor& values);

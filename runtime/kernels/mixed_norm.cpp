@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/mixed_norm.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/norm_arguments.h"
 #include "tessera/runtime/kernels/parallel.h"
 
 #include <ATen/ATen.h>
@@ -9,34 +10,18 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 namespace tessera::runtime {
 
 namespace {
-
-using Tensors3 = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using Forward = Tensors3(
-    const at::Tensor& x,
-    int64_t features,
-    const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias,
-    double eps,
-    bool centered);
-using Backward = Tensors3(
-    const at::Tensor& gradient,
-    const at::Tensor& x,
-    int64_t features,
-    const at::Tensor& mean,
-    const at::Tensor& rstd,
-    const std::optional<at::Tensor>& weight,
-    bool centered,
-    std::array<bool, 3> wanted);
 
 at::Tensor as_rows(const at::Tensor& x, int64_t features) {
   return x.contiguous().view({x.numel() / features, features});
@@ -78,11 +63,17 @@ void for_rows(const at::Tensor& rows, const Call& call) {
       });
 }
 
+/// Null if `matrix` is.
+const float* row_of(const float* matrix, int64_t row, int64_t features) {
+  return matrix == nullptr ? nullptr : matrix + row * features;
+}
+
 template <typename T>
 void normalize(
     const at::Tensor& x,
-    const float* weight,
-    const float* bias,
+    int64_t groups,
+    const float* weights, // [groups, features], as biases
+    const float* biases,
     float eps,
     const at::Tensor& y,
     float* means, // null: not centered
@@ -94,6 +85,8 @@ void normalize(
   for_rows(x, [&](int64_t row) {
     const T* in = from + row * features;
     T* out = to + row * features;
+    const float* weight = row_of(weights, row % groups, features);
+    const float* bias = row_of(biases, row % groups, features);
     float mean = 0;
     if (means != nullptr) {
       mean =
@@ -132,7 +125,8 @@ struct Saved {
 template <typename T>
 void backward_of_x(
     const Saved<T>& saved,
-    const float* weight,
+    int64_t groups,
+    const float* weights, // [groups, features]
     const at::Tensor& result) {
   const int64_t features = result.size(1);
   const auto count = static_cast<float>(features);
@@ -141,6 +135,7 @@ void backward_of_x(
     const T* in = saved.x + row * features;
     const T* from = saved.gradient + row * features;
     T* out = to + row * features;
+    const float* weight = row_of(weights, row % groups, features);
     const float mean = saved.mean(row);
     const float rstd = saved.rstds[row];
     const auto normed = [=](int64_t i) {
@@ -168,21 +163,25 @@ template <typename T>
 void backward_of_parameters(
     const Saved<T>& saved,
     int64_t rows,
+    int64_t groups,
     int64_t features,
-    float* weight, // null: not wanted
-    float* bias) {
-  parallel_for(0, features, 64, [&](int64_t begin, int64_t end) {
+    float* weights, // [groups, features], as biases; null: not wanted
+    float* biases) {
+  parallel_for(0, groups * features, 64, [&](int64_t begin, int64_t end) {
     for (int64_t row = 0; row < rows; ++row) {
+      const int64_t group = row % groups * features;
+      const int64_t first = std::max(begin, group) - group;
+      const int64_t last = std::min(end, group + features) - group;
       const T* in = saved.x + row * features;
       const T* from = saved.gradient + row * features;
       const float mean = saved.mean(row);
       const float rstd = saved.rstds[row];
-      for (int64_t i = begin; weight != nullptr && i < end; ++i) {
-        weight[i] += static_cast<float>(from[i]) *
-                     (static_cast<float>(in[i]) - mean) * rstd;
+      for (int64_t i = first; weights != nullptr && i < last; ++i) {
+        weights[group + i] += static_cast<float>(from[i]) *
+                              (static_cast<float>(in[i]) - mean) * rstd;
       }
-      for (int64_t i = begin; bias != nullptr && i < end; ++i) {
-        bias[i] += static_cast<float>(from[i]);
+      for (int64_t i = first; biases != nullptr && i < last; ++i) {
+        biases[group + i] += static_cast<float>(from[i]);
       }
     }
   });
@@ -197,26 +196,29 @@ void with_type(at::ScalarType dtype, const Call& call) {
   }
 }
 
-/// Contiguous, or undefined for None.
-at::Tensor contiguous(const std::optional<at::Tensor>& parameter) {
-  return parameter && parameter->defined() ? parameter->contiguous()
-                                           : at::Tensor();
+/// [groups, features], one for each element of a row; undefined for None.
+at::Tensor by_element(
+    const std::optional<at::Tensor>& parameter,
+    const NormLayout& layout) {
+  const at::Tensor own = contiguous_or_none(parameter);
+  return own.defined() && layout.spatial > 1
+             ? own.reshape({-1, 1}).expand({-1, layout.spatial}).contiguous()
+             : own;
 }
 
-float* data_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
-}
-
-Tensors3 forward_cpu(
+NormResults forward_cpu(
     const at::Tensor& x,
     int64_t features,
+    int64_t groups,
+    int64_t spatial,
     const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias,
     double eps,
     bool centered) {
+  const NormLayout layout{features, groups, spatial};
   const at::Tensor rows = as_rows(x, features);
-  const at::Tensor scale = contiguous(weight);
-  const at::Tensor shift = contiguous(bias);
+  const at::Tensor scale = by_element(weight, layout);
+  const at::Tensor shift = by_element(bias, layout);
   const auto statistics = rows.options().dtype(at::kFloat);
   at::Tensor y = at::empty(x.sizes(), rows.options());
   at::Tensor mean = at::empty({centered ? rows.size(0) : 0}, statistics);
@@ -224,30 +226,40 @@ Tensors3 forward_cpu(
   with_type(x.scalar_type(), [&]<typename T>(T) {
     normalize<T>(
         rows,
-        data_of(scale),
-        data_of(shift),
+        groups,
+        float_data(scale),
+        float_data(shift),
         static_cast<float>(eps),
         y,
-        centered ? data_of(mean) : nullptr,
-        data_of(rstd));
+        centered ? float_data(mean) : nullptr,
+        float_data(rstd));
   });
   return {y, mean, rstd};
 }
 
-Tensors3 backward_cpu(
+NormResults backward_cpu(
     const at::Tensor& gradient,
     const at::Tensor& x,
     int64_t features,
+    int64_t groups,
+    int64_t spatial,
     const at::Tensor& mean,
     const at::Tensor& rstd,
     const std::optional<at::Tensor>& weight,
     bool centered,
     std::array<bool, 3> wanted) {
+  const NormLayout layout{features, groups, spatial};
   const at::Tensor rows = as_rows(x, features);
   const at::Tensor from = as_rows(gradient, features);
-  const at::Tensor scale = contiguous(weight);
+  const at::Tensor scale = by_element(weight, layout);
   const auto zeros = [&](bool is_wanted) {
-    return is_wanted ? at::zeros({features}, rstd.options()) : at::Tensor();
+    return is_wanted ? at::zeros({groups * features}, rstd.options())
+                     : at::Tensor();
+  };
+  const auto by_parameter = [&](const at::Tensor& by_element) {
+    return by_element.defined() && spatial > 1
+               ? by_element.view({layout.parameters(), spatial}).sum(1)
+               : by_element;
   };
   at::Tensor gradient_x;
   const at::Tensor gradient_weight = zeros(wanted[1]);
@@ -256,21 +268,23 @@ Tensors3 backward_cpu(
     const Saved<T> saved{
         rows.const_data_ptr<T>(),
         from.const_data_ptr<T>(),
-        centered ? data_of(mean) : nullptr,
-        data_of(rstd)};
+        centered ? float_data(mean) : nullptr,
+        float_data(rstd)};
     if (wanted[0]) {
       gradient_x = at::empty_like(rows);
-      backward_of_x(saved, data_of(scale), gradient_x);
+      backward_of_x(saved, groups, float_data(scale), gradient_x);
       gradient_x = gradient_x.view(x.sizes());
     }
     backward_of_parameters(
         saved,
         rows.size(0),
+        groups,
         features,
-        data_of(gradient_weight),
-        data_of(gradient_bias));
+        float_data(gradient_weight),
+        float_data(gradient_bias));
   });
-  return {gradient_x, gradient_weight, gradient_bias};
+  return {
+      gradient_x, by_parameter(gradient_weight), by_parameter(gradient_bias)};
 }
 
 /// Registers the operators with LibTorch.
@@ -280,9 +294,9 @@ void define_operators() {
     auto* defined = new torch::Library(
         torch::Library::FRAGMENT, "tessera", std::nullopt, __FILE__, __LINE__);
     defined->def(
-        "mixed_norm(Tensor x, int features, Tensor? weight, Tensor? bias, float eps, bool centered) -> (Tensor, Tensor, Tensor)");
+        "mixed_norm(Tensor x, int features, int groups, int spatial, Tensor? weight, Tensor? bias, float eps, bool centered) -> (Tensor, Tensor, Tensor)");
     defined->def(
-        "mixed_norm_backward(Tensor gradient, Tensor x, int features, Tensor mean, Tensor rstd, Tensor? weight, bool centered, bool[3] wanted) -> (Tensor, Tensor, Tensor)");
+        "mixed_norm_backward(Tensor gradient, Tensor x, int features, int groups, int spatial, Tensor mean, Tensor rstd, Tensor? weight, bool centered, bool[3] wanted) -> (Tensor, Tensor, Tensor)");
     defined->impl(
         "mixed_norm", torch::dispatch(c10::DispatchKey::CPU, &forward_cpu));
     defined->impl(
@@ -307,7 +321,7 @@ std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
 
 struct Gradients {
   at::Tensor x;
-  at::Tensor weight; ///< [features], as that of the bias
+  at::Tensor weight; ///< [parameters], as that of the bias
   at::Tensor bias;
 };
 
@@ -315,29 +329,36 @@ struct Gradients {
 Gradients differentiable_gradients(
     const at::Tensor& gradient,
     const at::Tensor& x,
-    int64_t features,
+    const NormLayout& layout,
     const at::Tensor& weight,
     double eps,
     bool centered) {
-  const at::Tensor from = as_rows(gradient, features).to(at::kFloat);
-  at::Tensor values = as_rows(x, features).to(at::kFloat);
+  // [samples, groups, parameters of a group, spatial]
+  const std::vector<int64_t> sizes = {
+      x.numel() / (layout.groups * layout.features),
+      layout.groups,
+      layout.features / layout.spatial,
+      layout.spatial};
+  const auto mean = [](const at::Tensor& values) {
+    return values.mean({2, 3}, /*keepdim=*/true);
+  };
+  const at::Tensor from = gradient.reshape(sizes).to(at::kFloat);
+  at::Tensor values = x.reshape(sizes).to(at::kFloat);
   if (centered) {
-    values = values - values.mean({1}, /*keepdim=*/true);
+    values = values - mean(values);
   }
-  const at::Tensor rstd =
-      (values.square().mean({1}, /*keepdim=*/true) + eps).rsqrt();
+  const at::Tensor rstd = (mean(values.square()) + eps).rsqrt();
   const at::Tensor normed = values * rstd;
   const at::Tensor scaled =
-      weight.defined() ? from * weight.reshape({features}) : from;
-  at::Tensor gradient_x =
-      scaled - normed * (scaled * normed).mean({1}, /*keepdim=*/true);
+      weight.defined() ? from * weight.reshape({sizes[1], sizes[2], 1}) : from;
+  at::Tensor gradient_x = scaled - normed * mean(scaled * normed);
   if (centered) {
-    gradient_x = gradient_x - scaled.mean({1}, /*keepdim=*/true);
+    gradient_x = gradient_x - mean(scaled);
   }
   return {
       (gradient_x * rstd).view(x.sizes()).to(x.scalar_type()),
-      (from * normed).sum({0}),
-      from.sum({0})};
+      (from * normed).sum(at::IntArrayRef({0, 3})),
+      from.sum(at::IntArrayRef({0, 3}))};
 }
 
 class MixedNorm : public torch::autograd::Function<MixedNorm> {
@@ -348,14 +369,24 @@ class MixedNorm : public torch::autograd::Function<MixedNorm> {
       const std::optional<at::Tensor>& weight,
       const std::optional<at::Tensor>& bias,
       at::IntArrayRef shape,
+      const NormLayout& layout,
       double eps,
       bool centered) {
-    static const auto op = find_operator<Forward>("tessera::mixed_norm");
-    const auto [y, mean, rstd] =
-        op.call(x, c10::multiply_integers(shape), weight, bias, eps, centered);
+    static const auto op = find_operator<NormOperator>("tessera::mixed_norm");
+    const auto [y, mean, rstd] = op.call(
+        x,
+        layout.features,
+        layout.groups,
+        layout.spatial,
+        weight,
+        bias,
+        eps,
+        centered);
     context->save_for_backward({x, weight.value_or(at::Tensor()), mean, rstd});
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["shape"] = shape.vec();
+    context->saved_data["layout"] =
+        std::vector<int64_t>{layout.features, layout.groups, layout.spatial};
     context->saved_data["eps"] = eps;
     context->saved_data["centered"] = centered;
     return y;
@@ -368,7 +399,8 @@ class MixedNorm : public torch::autograd::Function<MixedNorm> {
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     const auto shape = context->saved_data["shape"].toIntVector();
-    const int64_t features = c10::multiply_integers(shape);
+    const auto numbers = context->saved_data["layout"].toIntVector();
+    const NormLayout layout{numbers[0], numbers[1], numbers[2]};
     const bool centered = context->saved_data["centered"].toBool();
     // Numbered without inputs that are not there.
     const size_t bias_number = weight.defined() ? 2 : 1;
@@ -382,17 +414,19 @@ class MixedNorm : public torch::autograd::Function<MixedNorm> {
       result = differentiable_gradients(
           gradients[0],
           x,
-          features,
+          layout,
           weight,
           context->saved_data["eps"].toDouble(),
           centered);
     } else {
       static const auto op =
-          find_operator<Backward>("tessera::mixed_norm_backward");
+          find_operator<NormBackwardOperator>("tessera::mixed_norm_backward");
       std::tie(result.x, result.weight, result.bias) = op.call(
           gradients[0],
           x,
-          features,
+          layout.features,
+          layout.groups,
+          layout.spatial,
           saved[2],
           saved[3],
           optional_of(weight),
@@ -408,27 +442,29 @@ class MixedNorm : public torch::autograd::Function<MixedNorm> {
         shaped(result.bias, wanted[2]),
         {},
         {},
+        {},
         {}};
   }
 };
+
+void check_dtype(const char* name, const at::Tensor& x) {
+  TESSERA_CHECK(
+      c10::isReducedFloatingType(x.scalar_type()),
+      "{}: x is {} of shape {}; it must be bfloat16 or float16",
+      name,
+      x.scalar_type(),
+      x.sizes());
+}
 
 at::Tensor norm(
     const char* name,
     const at::Tensor& x,
     at::IntArrayRef shape,
+    const NormLayout& layout,
     const at::Tensor& weight,
     const at::Tensor& bias,
     double eps,
     bool centered) {
-  const bool fits = x.dim() >= static_cast<int64_t>(shape.size()) &&
-                    x.sizes().slice(x.sizes().size() - shape.size()) == shape;
-  TESSERA_CHECK(
-      c10::isReducedFloatingType(x.scalar_type()) && !shape.empty() && fits,
-      "{}: x is {} of shape {}; it must be bfloat16 or float16 and end in {}",
-      name,
-      x.scalar_type(),
-      x.sizes(),
-      shape);
   for (const at::Tensor& parameter : {weight, bias}) {
     TESSERA_CHECK(
         !parameter.defined() ||
@@ -443,7 +479,28 @@ at::Tensor norm(
         x.device());
   }
   return MixedNorm::apply(
-      x, optional_of(weight), optional_of(bias), shape, eps, centered);
+      x, optional_of(weight), optional_of(bias), shape, layout, eps, centered);
+}
+
+/// Of the last dimensions.
+at::Tensor norm_of_last(
+    const char* name,
+    const at::Tensor& x,
+    at::IntArrayRef shape,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double eps,
+    bool centered) {
+  check_dtype(name, x);
+  TESSERA_CHECK(
+      !shape.empty() && x.dim() >= static_cast<int64_t>(shape.size()) &&
+          x.sizes().slice(x.sizes().size() - shape.size()) == shape,
+      "{}: x has shape {}; it must end in {}",
+      name,
+      x.sizes(),
+      shape);
+  const NormLayout layout{c10::multiply_integers(shape)};
+  return norm(name, x, shape, layout, weight, bias, eps, centered);
 }
 
 } // namespace
@@ -454,7 +511,7 @@ at::Tensor mixed_layer_norm(
     const at::Tensor& weight,
     const at::Tensor& bias,
     double eps) {
-  return norm("mixed_layer_norm", x, shape, weight, bias, eps, true);
+  return norm_of_last("mixed_layer_norm", x, shape, weight, bias, eps, true);
 }
 
 at::Tensor mixed_rms_norm(
@@ -462,7 +519,26 @@ at::Tensor mixed_rms_norm(
     at::IntArrayRef shape,
     const at::Tensor& weight,
     double eps) {
-  return norm("mixed_rms_norm", x, shape, weight, {}, eps, false);
+  return norm_of_last("mixed_rms_norm", x, shape, weight, {}, eps, false);
+}
+
+at::Tensor mixed_group_norm(
+    const at::Tensor& x,
+    int64_t groups,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    double eps) {
+  check_dtype("mixed_group_norm", x);
+  TESSERA_CHECK(
+      x.dim() >= 2 && groups > 0 && x.size(1) % groups == 0 && x.numel() > 0,
+      "mixed_group_norm: x has shape {}; it must have elements, and channels for {} groups of one size",
+      x.sizes(),
+      groups);
+  const int64_t channels = x.size(1);
+  const int64_t spatial = x.numel() / (x.size(0) * channels);
+  const NormLayout layout{channels / groups * spatial, groups, spatial};
+  return norm(
+      "mixed_group_norm", x, {channels}, layout, weight, bias, eps, true);
 }
 
 } // namespace tessera::runtime

@@ -58,17 +58,34 @@ __device__ Values<kWidth> load(const T* from) {
   return result;
 }
 
-/// Elements of an array that may be null.
+/// The parameters of elements i, i + 1, ... of a row.
+/// @param from those of the matrix, or null.
+/// @param first number of those of the row's group.
 template <int kWidth>
-__device__ Values<kWidth> load_or(const float* from, int64_t i, float other) {
-  if (from != nullptr) {
-    return load<kWidth>(from + i);
+__device__ Values<kWidth> load_or(
+    const float* from,
+    int64_t first,
+    int64_t i,
+    int64_t spatial,
+    float other) {
+  if (from != nullptr && spatial == 1) {
+    return load<kWidth>(from + first + i);
   }
   Values<kWidth> result;
+  int64_t parameter = from != nullptr ? i / spatial : 0;
+  int64_t rest = i - parameter * spatial;
   for (int k = 0; k < kWidth; ++k) {
-    result.at[k] = other;
+    result.at[k] = from != nullptr ? from[first + parameter] : other;
+    if (++rest == spatial) {
+      rest = 0;
+      ++parameter;
+    }
   }
   return result;
+}
+
+__device__ int64_t first_parameter(const NormRows& in, int64_t row) {
+  return row % in.groups * (in.features / in.spatial);
 }
 
 template <int kWidth, typename T>
@@ -115,6 +132,7 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int64_t row = blockIdx.x; row < norm.in.rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(norm.in.x) + row * features;
     T* y = static_cast<T*>(norm.y) + row * features;
+    const int64_t first = first_parameter(norm.in, row);
     float mean = 0;
     if (norm.in.centered) {
       float sum = 0;
@@ -139,8 +157,10 @@ __global__ void __launch_bounds__(kMostThreads)
         __fdiv_rn(1, __fsqrt_rn(block_sum(squares) / count + norm.eps));
     for_row<kWidth>(features, [&](int64_t i) {
       auto values = load<kWidth>(x + i);
-      const auto weight = load_or<kWidth>(norm.in.weight, i, 1);
-      const auto bias = load_or<kWidth>(norm.bias, i, 0);
+      const auto weight =
+          load_or<kWidth>(norm.in.weight, first, i, norm.in.spatial, 1);
+      const auto bias =
+          load_or<kWidth>(norm.bias, first, i, norm.in.spatial, 0);
       for (int k = 0; k < kWidth; ++k) {
         values.at[k] = (values.at[k] - mean) * rstd * weight.at[k] + bias.at[k];
       }
@@ -165,6 +185,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const T* x = static_cast<const T*>(norm.in.x) + row * features;
     const T* gradient = static_cast<const T*>(norm.gradient) + row * features;
     T* gradient_x = static_cast<T*>(norm.gradient_x) + row * features;
+    const int64_t first = first_parameter(norm.in, row);
     const float mean = norm.in.centered ? norm.mean[row] : 0;
     const float rstd = norm.rstd[row];
     // Calls use(i, normed x, gradient with respect to it).
@@ -172,7 +193,8 @@ __global__ void __launch_bounds__(kMostThreads)
       for_row<kWidth>(features, [&](int64_t i) {
         auto normed = load<kWidth>(x + i);
         auto scaled = load<kWidth>(gradient + i);
-        const auto weight = load_or<kWidth>(norm.in.weight, i, 1);
+        const auto weight =
+            load_or<kWidth>(norm.in.weight, first, i, norm.in.spatial, 1);
         for (int k = 0; k < kWidth; ++k) {
           normed.at[k] = (normed.at[k] - mean) * rstd;
           scaled.at[k] *= weight.at[k];
@@ -200,7 +222,48 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-/// A thread adds up one column of one part of the rows.
+/// A block adds up one parameter of one part of the samples, of which each has
+/// a row per group.
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    norm_backward_channels_kernel(const NormBackward __grid_constant__ norm) {
+  const int64_t features = norm.in.features;
+  const int64_t spatial = norm.in.spatial;
+  const int64_t per_group = features / spatial;
+  const int64_t group = int64_t{blockIdx.x} / per_group;
+  const int64_t begin = int64_t{blockIdx.x} % per_group * spatial;
+  const int64_t samples = norm.in.rows / norm.in.groups;
+  const int64_t per_part = (samples + norm.parts - 1) / norm.parts;
+  const int64_t first = per_part * int64_t{blockIdx.y};
+  const int64_t end = first + per_part < samples ? first + per_part : samples;
+  float own_weight = 0;
+  float own_bias = 0;
+  for (int64_t sample = first; sample < end; ++sample) {
+    const int64_t row = sample * norm.in.groups + group;
+    const T* x = static_cast<const T*>(norm.in.x) + row * features + begin;
+    const T* gradient =
+        static_cast<const T*>(norm.gradient) + row * features + begin;
+    const float mean = norm.in.centered ? norm.mean[row] : 0;
+    const float rstd = norm.rstd[row];
+    for_row<1>(spatial, [&](int64_t i) {
+      const float own = widen(gradient[i]);
+      own_weight += own * (widen(x[i]) - mean) * rstd;
+      own_bias += own;
+    });
+  }
+  const float weight = block_sum(own_weight);
+  const float bias = block_sum(own_bias);
+  const int64_t place = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  if (threadIdx.x == 0 && norm.gradient_weight != nullptr) {
+    norm.gradient_weight[place] = weight;
+  }
+  if (threadIdx.x == 0 && norm.gradient_bias != nullptr) {
+    norm.gradient_bias[place] = bias;
+  }
+}
+
+/// A thread adds up one column of one part of the rows, which are one group
+/// without neighbours that share a parameter.
 template <typename T>
 __global__ void __launch_bounds__(kMostThreads)
     norm_backward_parameters_kernel(const NormBackward __grid_constant__ norm) {
@@ -310,6 +373,18 @@ cudaError_t launch_norm_backward(
     }
     if (error == cudaSuccess &&
         (norm.gradient_weight != nullptr || norm.gradient_bias != nullptr)) {
+      if (norm.in.groups > 1 || norm.in.spatial > 1) {
+        const dim3 grid(
+            static_cast<unsigned>(
+                norm.in.groups * (norm.in.features / norm.in.spatial)),
+            static_cast<unsigned>(norm.parts));
+        return launch(
+            &norm_backward_channels_kernel<T>,
+            grid,
+            threads_for(norm.in.spatial),
+            stream,
+            norm);
+      }
       const int threads = threads_for(norm.in.features);
       const dim3 grid(
           static_cast<unsigned>((norm.in.features + threads - 1) / threads),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `launch_norm()` and `launch_norm_backward()` launch LayerNorm and RMSNorm of
-// 16-bit activations with float32 parameters on CUDA, with raw device pointers
-// and a stream instead of LibTorch's types.
+// `launch_norm()` and `launch_norm_backward()` launch LayerNorm, RMSNorm and
+// GroupNorm of 16-bit activations with float32 parameters on CUDA, with raw
+// device pointers and a stream instead of LibTorch's types.
 
 #include "tessera/runtime/kernels/low_precision.h"
 
@@ -16,15 +16,17 @@ namespace tessera::runtime {
 struct NormRows {
   const void* x; ///< [rows, features] of `type`
   LowPrecision type; ///< not kNone
-  const float* weight; ///< [features]; null: ones
+  const float* weight; ///< [groups, features / spatial]; null: ones
   int64_t rows;
   int64_t features;
-  bool centered; ///< LayerNorm, else RMSNorm
+  bool centered; ///< else RMSNorm
+  int64_t groups = 1; ///< as in NormLayout
+  int64_t spatial = 1;
 };
 
 struct NormForward {
   NormRows in;
-  const float* bias; ///< [features]; null: zeros
+  const float* bias; ///< as in.weight; null: zeros
   float eps;
   void* y; ///< [rows, features] of in.type
   float* mean; ///< [rows], written if in.centered
@@ -37,14 +39,15 @@ struct NormBackward {
   const float* mean; ///< of NormForward
   const float* rstd;
   void* gradient_x; ///< [rows, features] of in.type; null: not wanted
-  /// [parts, features], each row a sum over a part of the rows: the gradients
-  /// are the sums of these rows. Null: not wanted.
+  /// [parts, groups, features / spatial], each part a sum over some of the
+  /// rows: the gradients are the sums of the parts. Null: not wanted.
   float* gradient_weight;
   float* gradient_bias;
   int64_t parts; ///< 1 to 65535
 };
 
 /// The number of parts that keeps a device busy.
+/// @param rows of each group.
 int64_t norm_backward_parts(int64_t rows);
 
 /// Both are deterministic and do not synchronize.

@@ -3,6 +3,7 @@
 // kernels.
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/norm_arguments.h"
 #include "tessera/runtime/kernels/norm_cuda.h"
 
 #include <ATen/ops/empty.h>
@@ -13,13 +14,10 @@
 
 #include <array>
 #include <optional>
-#include <tuple>
 
 namespace tessera::runtime {
 
 namespace {
-
-using Tensors3 = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 void check(cudaError_t error, const NormRows& in) {
   TESSERA_CHECK(
@@ -34,43 +32,38 @@ cudaStream_t current_stream() {
   return c10::cuda::getCurrentCUDAStream().stream();
 }
 
-/// A contiguous tensor of a parameter, undefined for None.
-at::Tensor contiguous(const std::optional<at::Tensor>& parameter) {
-  return parameter && parameter->defined() ? parameter->contiguous()
-                                           : at::Tensor();
-}
-
-const float* data_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
-}
-
 NormRows rows_of(
     const at::Tensor& x,
-    int64_t features,
+    const NormLayout& layout,
     const at::Tensor& weight,
     bool centered) {
   return {
       .x = x.const_data_ptr(),
       .type = x.scalar_type() == at::kHalf ? LowPrecision::kFloat16
                                            : LowPrecision::kBFloat16,
-      .weight = data_of(weight),
-      .rows = x.numel() / features,
-      .features = features,
-      .centered = centered};
+      .weight = float_data(weight),
+      .rows = x.numel() / layout.features,
+      .features = layout.features,
+      .centered = centered,
+      .groups = layout.groups,
+      .spatial = layout.spatial};
 }
 
-Tensors3 forward(
+NormResults forward(
     const at::Tensor& x,
     int64_t features,
+    int64_t groups,
+    int64_t spatial,
     const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias,
     double eps,
     bool centered) {
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor in = x.contiguous();
-  const at::Tensor scale = contiguous(weight);
-  const at::Tensor shift = contiguous(bias);
-  const NormRows rows = rows_of(in, features, scale, centered);
+  const at::Tensor scale = contiguous_or_none(weight);
+  const at::Tensor shift = contiguous_or_none(bias);
+  const NormRows rows =
+      rows_of(in, {features, groups, spatial}, scale, centered);
   const auto statistics = in.options().dtype(at::kFloat);
   at::Tensor y = at::empty(in.sizes(), in.options());
   at::Tensor mean = at::empty({centered ? rows.rows : 0}, statistics);
@@ -78,7 +71,7 @@ Tensors3 forward(
   check(
       launch_norm(
           {.in = rows,
-           .bias = data_of(shift),
+           .bias = float_data(shift),
            .eps = static_cast<float>(eps),
            .y = y.mutable_data_ptr(),
            .mean = mean.mutable_data_ptr<float>(),
@@ -88,10 +81,12 @@ Tensors3 forward(
   return {y, mean, rstd};
 }
 
-Tensors3 backward(
+NormResults backward(
     const at::Tensor& gradient,
     const at::Tensor& x,
     int64_t features,
+    int64_t groups,
+    int64_t spatial,
     const at::Tensor& mean,
     const at::Tensor& rstd,
     const std::optional<at::Tensor>& weight,
@@ -100,15 +95,13 @@ Tensors3 backward(
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor in = x.contiguous();
   const at::Tensor from = gradient.contiguous();
-  const at::Tensor scale = contiguous(weight);
-  const NormRows rows = rows_of(in, features, scale, centered);
-  const int64_t parts = norm_backward_parts(rows.rows);
+  const at::Tensor scale = contiguous_or_none(weight);
+  const NormLayout layout{features, groups, spatial};
+  const NormRows rows = rows_of(in, layout, scale, centered);
+  const int64_t parts = norm_backward_parts(rows.rows / groups);
   const auto sums = [&](bool is_wanted) {
-    return is_wanted ? at::empty({parts, features}, rstd.options())
+    return is_wanted ? at::empty({parts, layout.parameters()}, rstd.options())
                      : at::Tensor();
-  };
-  const auto pointer = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
   };
   const auto total = [](const at::Tensor& parts_of_it) {
     return parts_of_it.defined() ? parts_of_it.sum({0}) : at::Tensor();
@@ -123,11 +116,11 @@ Tensors3 backward(
       launch_norm_backward(
           {.in = rows,
            .gradient = from.const_data_ptr(),
-           .mean = data_of(mean),
-           .rstd = data_of(rstd),
+           .mean = float_data(mean),
+           .rstd = float_data(rstd),
            .gradient_x = wanted[0] ? gradient_x.mutable_data_ptr() : nullptr,
-           .gradient_weight = pointer(weights),
-           .gradient_bias = pointer(biases),
+           .gradient_weight = float_data(weights),
+           .gradient_bias = float_data(biases),
            .parts = parts},
           current_stream()),
       rows);

@@ -47,10 +47,10 @@ struct PrecisionPolicy {
   /// loses updates smaller than half a unit in the last place.
   bool master_weights = true;
   /// Keeps the parameters of LayerNorm, BatchNorm and every other module with
-  /// "Norm" in its type name in float32. at::layer_norm, rms_norm, batch_norm
-  /// and instance_norm, and on the CPU group_norm, take activations of
-  /// `parameters` with them as they are and compute statistics in float32, see
-  /// [Note: mixed norms]; other norm operators get float32 copies.
+  /// "Norm" in its type name in float32. at::layer_norm, rms_norm, group_norm,
+  /// batch_norm and instance_norm take activations of `parameters` with them as
+  /// they are and compute statistics in float32, see [Note: mixed norms]; other
+  /// norm operators get float32 copies.
   bool norms_in_float32 = true;
   /// Regular expressions over module paths ("encoder\\.layer\\.0", "head"):
   /// modules whose parameters keep float32, children included. Their results

@@ -10,7 +10,6 @@
 #include <limits>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace tessera::sharding {
 
@@ -68,17 +67,20 @@ bool call_mixed_norm(
     torch::jit::Stack& stack) {
   const std::string_view name = op.schema().name();
   const bool is_layer_norm = name == "aten::layer_norm";
-  if (dtype != at::kFloat || (!is_layer_norm && name != "aten::rms_norm")) {
+  const bool is_group_norm = name == "aten::group_norm";
+  if (dtype != at::kFloat ||
+      (!is_layer_norm && !is_group_norm && name != "aten::rms_norm")) {
     return false;
   }
   // layer_norm(input, normalized_shape, weight, bias, eps, cudnn_enable),
+  // group_norm(input, num_groups, weight, bias, eps, cudnn_enabled),
   // rms_norm(input, normalized_shape, weight, eps)
   const size_t count = op.schema().arguments().size();
   const auto arguments = torch::jit::last(stack, count);
   const at::Tensor x = arguments[0].toTensor();
   const at::Tensor weight = tensor_of(arguments[2]);
   const at::Tensor bias =
-      is_layer_norm ? tensor_of(arguments[3]) : at::Tensor();
+      is_layer_norm || is_group_norm ? tensor_of(arguments[3]) : at::Tensor();
   const auto is_float32 = [](const at::Tensor& parameter) {
     return !parameter.defined() || parameter.scalar_type() == at::kFloat;
   };
@@ -86,17 +88,26 @@ bool call_mixed_norm(
       !is_float32(weight) || !is_float32(bias)) {
     return false;
   }
-  const std::vector<int64_t> shape = arguments[1].toIntVector();
   at::Tensor result;
-  if (is_layer_norm) {
+  if (is_group_norm) {
+    const int64_t groups = arguments[1].toInt();
+    // LibTorch has a kernel for the CPU, and errors for what is not one.
+    if (x.is_cpu() || x.dim() < 2 || x.numel() == 0 || groups <= 0 ||
+        x.size(1) % groups != 0) {
+      return false;
+    }
+    result = runtime::mixed_group_norm(
+        x, groups, weight, bias, arguments[4].toDouble());
+  } else if (is_layer_norm) {
     result = runtime::mixed_layer_norm(
-        x, shape, weight, bias, arguments[4].toDouble());
+        x, arguments[1].toIntVector(), weight, bias, arguments[4].toDouble());
   } else {
     // LibTorch's default for float32.
     const double eps = arguments[3].isNone()
                            ? std::numeric_limits<float>::epsilon()
                            : arguments[3].toDouble();
-    result = runtime::mixed_rms_norm(x, shape, weight, eps);
+    result =
+        runtime::mixed_rms_norm(x, arguments[1].toIntVector(), weight, eps);
   }
   torch::jit::drop(stack, count);
   torch::jit::push(stack, std::move(result));

@@ -13,8 +13,8 @@
 namespace tessera::sharding {
 
 /// LayerNorm and RMSNorm of a bfloat16 or float16 activation with float32
-/// parameters: runs mixed_layer_norm() or mixed_rms_norm() in place of the
-/// operator, if this is such a call.
+/// parameters, and GroupNorm where that is not on the CPU: runs the function of
+/// [Note: mixed norms] in place of the operator, if this is such a call.
 /// @return true if the call is complete, with its result on the stack.
 bool call_mixed_norm(
     const c10::OperatorHandle& op,

@@ -177,13 +177,19 @@ bool GradientReducer::count_arrival(size_t g) {
 }
 
 void GradientReducer::end_count() {
-  for (const auto& page : context_.pages.pages()) {
-    PageReductions& reductions = page->reductions;
-    if (context_.is_alone() && context_.scheduler != nullptr) {
+  if (context_.is_alone() && context_.scheduler != nullptr) {
+    for (const auto& page : context_.pages.pages()) {
+      PageReductions& reductions = page->reductions;
       reductions.expected_arrivals =
           std::max(reductions.expected_arrivals, reductions.arrivals);
     }
-    reductions.arrivals = 0;
+  }
+  restart_count();
+}
+
+void GradientReducer::restart_count() {
+  for (const auto& page : context_.pages.pages()) {
+    page->reductions.arrivals = 0;
   }
 }
 

@@ -67,6 +67,8 @@ class GradientReducer {
   bool count_arrival(size_t g);
   /// Ends the step's count.
   void end_count();
+  /// Begins the step's count again: its gradients were dropped.
+  void restart_count();
 
   /// Begins to reduce what was collected.
   /// @param is_final nothing reads the page or adds to its gradients until the

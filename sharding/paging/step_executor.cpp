@@ -262,6 +262,7 @@ void StepExecutor::drop_values(const char* why) {
 
 void StepExecutor::invalidate() {
   drop_values("load");
+  reducer_.restart_count();
   // A step in progress continues with page faults.
   if (!context_.is_alone() && planner_.cursor().at_beginning()) {
     start_plan();

@@ -78,6 +78,48 @@ struct BranchesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Branches);
 
+/// A net that LibTorch trains, and one that an engine does.
+template <typename Net>
+struct Pair {
+  /// @param make returns equal nets.
+  template <typename Make>
+  Pair(const Make& make, double weight_decay)
+      : plain(make()),
+        wrapped(make()),
+        optimizer(
+            plain->parameters(),
+            torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(
+                weight_decay)),
+        engine(wrap(wrapped, [weight_decay] {
+          EngineOptions options = quiet();
+          options.optimizer.weight_decay = weight_decay;
+          return options;
+        }())) {}
+
+  /// A step with losses that are the same.
+  /// @param tolerance of them.
+  /// @param check is called before the update.
+  template <typename Check>
+  void step(
+      const at::Tensor& expected,
+      const at::Tensor& loss,
+      double tolerance,
+      const Check& check) {
+    expect_same(loss.detach(), expected.detach(), tolerance, 1, "loss");
+    optimizer.zero_grad();
+    expected.backward();
+    engine.backward(loss);
+    check();
+    optimizer.step();
+    engine.step();
+  }
+
+  Net plain;
+  Net wrapped;
+  torch::optim::AdamW optimizer;
+  Engine engine;
+};
+
 /// A transformer on one rank trains as plain LibTorch does.
 inline void expect_plain_training(World& world) {
   const auto make = [&] {
@@ -91,34 +133,25 @@ inline void expect_plain_training(World& world) {
     move_module(*net, world.device());
     return net;
   };
-  auto plain = make();
-  auto wrapped = make();
-  torch::optim::AdamW optimizer(
-      plain->parameters(),
-      torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0.01));
-  auto options = quiet();
-  options.optimizer.weight_decay = 0.01;
-  auto engine = wrap(wrapped, options);
+  Pair<torch::nn::TransformerEncoder> nets(make, /*weight_decay=*/0.01);
   for (int step = 0; step < 5; ++step) {
     torch::manual_seed(step);
     const auto x = torch::randn({7, 3, 64}, world.device());
-    const auto expected = plain->forward(x).square().mean();
-    const auto loss = wrapped->forward(x).square().mean();
     // cuBLAS adds up in float32; an update rounds in another order.
-    expect_same(loss.detach(), expected.detach(), 1e-5, 1, "loss");
-    optimizer.zero_grad();
-    expected.backward();
-    engine.backward(loss);
-    for (const auto& item : plain->named_parameters()) {
-      expect_same(
-          engine.grad(wrapped->named_parameters()[item.key()]),
-          item.value().grad(),
-          1e-4,
-          0.1,
-          item.key());
-    }
-    optimizer.step();
-    engine.step();
+    nets.step(
+        nets.plain->forward(x).square().mean(),
+        nets.wrapped->forward(x).square().mean(),
+        1e-5,
+        [&] {
+          for (const auto& item : nets.plain->named_parameters()) {
+            expect_same(
+                nets.engine.grad(nets.wrapped->named_parameters()[item.key()]),
+                item.value().grad(),
+                1e-4,
+                0.1,
+                item.key());
+          }
+        });
   }
 }
 
@@ -133,32 +166,22 @@ inline void expect_training_beside_a_lagging_stream(
     move_module(*net, world.device());
     return net;
   };
-  auto plain = make();
-  auto wrapped = make();
-  torch::optim::AdamW optimizer(
-      plain->parameters(),
-      torch::optim::AdamWOptions(1e-3).eps(1e-3).weight_decay(0));
-  auto options = quiet();
-  options.optimizer.weight_decay = 0;
-  auto engine = wrap(wrapped, options);
+  Pair<Branches> nets(make, /*weight_decay=*/0);
   const auto other = c10::impl::getDeviceGuardImpl(world.device().type())
                          ->getStreamFromGlobalPool(world.device(), false);
   for (int step = 0; step < 6; ++step) {
     torch::manual_seed(step);
     const auto x = torch::randn({16, width}, world.device());
-    const auto expected = plain(x, std::nullopt).square().mean();
-    const auto loss = wrapped(x, other).square().mean();
-    expect_same(loss.detach(), expected.detach(), 1e-4, 1, "loss");
-    optimizer.zero_grad();
-    expected.backward();
-    engine.backward(loss);
-    optimizer.step();
-    engine.step();
+    nets.step(
+        nets.plain(x, std::nullopt).square().mean(),
+        nets.wrapped(x, other).square().mean(),
+        1e-4,
+        [] {});
   }
-  engine.unwrap();
-  for (const auto& item : plain->named_parameters()) {
+  nets.engine.unwrap();
+  for (const auto& item : nets.plain->named_parameters()) {
     expect_same(
-        wrapped->named_parameters()[item.key()].detach(),
+        nets.wrapped->named_parameters()[item.key()].detach(),
         item.value().detach(),
         1e-4,
         1,

@@ -5,6 +5,7 @@
 #include "engine/twin.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "support/temporary_folder.h"
 
 #include "tessera/sharding/paging/pager.h"
 
@@ -255,6 +256,24 @@ INSTANTIATE_TEST_SUITE_P(
     Worlds,
     UpdateInBackward,
     ::testing::Values(1, 2, 3, 4));
+
+// Without a plan the gradients of a step are counted.
+TEST(UpdateInBackwardAlone, GoesOnAfterWeightsAreLoadedWithinAStep) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World&) {
+    Trained trained;
+    Engine& engine = trained.twin.engine;
+    const auto path = folder.path() / "weights";
+    engine.save_weights(path);
+    trained.backward(2);
+    engine.load_weights(path);
+    for (int step = 3; step < 5; ++step) {
+      trained.backward(step);
+      EXPECT_TRUE(engine.pager().updated_in_backward()) << step;
+      engine.step();
+    }
+  });
+}
 
 TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
   run_ranks(1, [](World&) {

@@ -6,7 +6,6 @@
 #include "tessera/runtime/memory/stream_marks.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -15,11 +14,6 @@
 namespace tessera::tests::vdev::vdev_activation_streams_test {
 
 namespace {
-
-c10::Stream new_stream(c10::Device device) {
-  return c10::impl::getDeviceGuardImpl(device.type())
-      ->getStreamFromGlobalPool(device, false);
-}
 
 /// @param room for activations on the device, in bytes.
 std::shared_ptr<offload::HostActivationSink> make_sink(

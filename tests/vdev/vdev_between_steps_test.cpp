@@ -9,7 +9,6 @@
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -130,17 +129,6 @@ void expect_equal(
   }
 }
 
-/// Writes to memory that was free, of many sizes.
-void use_free_memory(World& world) {
-  std::vector<at::Tensor> used;
-  for (const int64_t numel : {64, 1024, 1056, 2112, 4224, 8448, 20'000}) {
-    for (int i = 0; i < 4; ++i) {
-      used.push_back(
-          at::ones({numel}, at::TensorOptions().device(world.device())));
-    }
-  }
-}
-
 } // namespace
 
 class BetweenSteps : public ::testing::TestWithParam<std::tuple<int, Policy>> {
@@ -204,15 +192,14 @@ TEST_P(BetweenSteps, WhatAnEngineLeavesIsNotInUse) {
         }
         // Its memory is that of the stream on which it was made.
         const auto main = runtime::current_stream(world.device());
-        const c10::StreamGuard on_other(
-            c10::impl::getDeviceGuardImpl(world.device().type())
-                ->getStreamFromGlobalPool(world.device(), false));
+        const c10::StreamGuard on_other(new_stream(world.device()));
         runtime::StreamMarks used;
         used.add(*main);
         used.block_current(world.device());
         engine.reset();
         const c10::StreamGuard on_main(*main);
-        use_free_memory(world);
+        use_free_memory(
+            world.device(), {64, 1024, 1056, 2112, 4224, 8448, 20'000});
       }
     }
   });
@@ -249,9 +236,7 @@ TEST_P(BetweenSteps, WeightsAreLoadedAfterAnUpdateInBackward) {
     engine.save_weights(path);
     engine.backward(loss_of(net, world, 2));
     engine.load_weights(path);
-    const c10::Stream reader =
-        c10::impl::getDeviceGuardImpl(world.device().type())
-            ->getStreamFromGlobalPool(world.device(), false);
+    const c10::Stream reader = new_stream(world.device());
     const at::Tensor loss = loss_of(net, world, 3);
     runtime::mark_current(world.device()).block(reader);
     {

@@ -17,11 +17,6 @@ namespace {
 
 using Order = Policy::Order;
 
-c10::Stream new_stream() {
-  return c10::impl::getDeviceGuardImpl(device().type())
-      ->getStreamFromGlobalPool(device(), /*isHighPriority=*/true);
-}
-
 c10::Stream current_stream() {
   return c10::impl::getDeviceGuardImpl(device().type())->getStream(device());
 }
@@ -156,7 +151,7 @@ TEST_P(Policies, TrainsAsOnTheCpu) {
 
 TEST_P(Policies, StreamsThatWaitSeeWhatTheyWaitFor) {
   run_ranks_on_vdev(1, GetParam(), [](World&) {
-    const c10::Stream lane = new_stream();
+    const c10::Stream lane = new_stream(device(), /*is_lane=*/true);
     const at::Tensor x = torch::zeros({1000}, device());
     c10::Event event(device().type());
     at::Tensor sum;
@@ -194,7 +189,7 @@ TEST(Races, AMissingWaitIsFoundWithBothOperators) {
       "race: aten::mul.out on stream 33 reads memory that aten::fill_.Scalar on stream 0 writes",
       [] {
         const at::Tensor x = torch::empty({100}, device()).fill_(1);
-        const c10::StreamGuard guard(new_stream());
+        const c10::StreamGuard guard(new_stream(device(), /*is_lane=*/true));
         x.mul(2);
       });
 }
@@ -204,7 +199,7 @@ TEST(Races, WritingWhatAnotherStreamReadsIsFound) {
       "race: aten::fill_.Scalar on stream 0 writes memory that aten::sum.IntList_out on stream 33 reads",
       [] {
         const at::Tensor x = torch::empty({100}, device());
-        const c10::Stream lane = new_stream();
+        const c10::Stream lane = new_stream(device(), /*is_lane=*/true);
         at::Tensor sum;
         {
           const c10::StreamGuard guard(lane);
@@ -217,7 +212,7 @@ TEST(Races, WritingWhatAnotherStreamReadsIsFound) {
 TEST(Races, ReadingDisjointPartsIsNone) {
   run_ranks_on_vdev(1, {Order::kLazy}, [](World&) {
     const at::Tensor x = torch::empty({4, 100}, device());
-    const c10::Stream lane = new_stream();
+    const c10::Stream lane = new_stream(device(), /*is_lane=*/true);
     x.select(0, 0).fill_(1);
     x.narrow(1, 0, 10).narrow(0, 1, 3).fill_(1);
     const c10::StreamGuard guard(lane);
@@ -231,7 +226,7 @@ TEST(Memory, FreedMemoryIsNotUsedByAnotherStream) {
       "race: the release of memory on stream 0 writes memory that aten::sum.IntList_out on stream 33 reads",
       [] {
         at::Tensor x = torch::empty({100}, device());
-        const c10::StreamGuard guard(new_stream());
+        const c10::StreamGuard guard(new_stream(device(), /*is_lane=*/true));
         const at::Tensor sum = x.sum();
         x.reset();
       });
@@ -241,7 +236,7 @@ TEST(Memory, RecordStreamKeepsMemoryForAnotherStream) {
   run_ranks_on_vdev(1, {Order::kLazy}, [](World&) {
     at::Tensor x = torch::empty({100}, device());
     const void* data = x.const_data_ptr();
-    const c10::Stream lane = new_stream();
+    const c10::Stream lane = new_stream(device(), /*is_lane=*/true);
     at::Tensor sum;
     {
       const c10::StreamGuard guard(lane);

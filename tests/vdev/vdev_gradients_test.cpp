@@ -6,7 +6,6 @@
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -214,13 +213,37 @@ TEST_P(Gradients, AccumulatedHaveTheBitsOfTheCpu) {
   });
 }
 
+// [Note: held slots]: a page takes the slot that an update began to read in the
+// same backward, on lanes that nothing else of this step follows.
+TEST_P(Gradients, StayInTheirSlotsWhileUpdatesInBackwardReadThem) {
+  run([](World& world) {
+    EngineOptions options = with(AdamWOptions{});
+    options.update_in_backward = true;
+    options.optimizer.placement = StatePlacement::kHost;
+    options.offload.ratio = 0;
+    options.optimizer.overlap = UpdateOverlap::kOff;
+    Training serial(world.device(), options);
+    options.optimizer.overlap = UpdateOverlap::kWait;
+    Training overlapped(world.device(), options);
+    for (Training* training : {&serial, &overlapped}) {
+      for (int step = 0; step < 4; ++step) {
+        training->backward(10 * step + world.rank());
+        training->engine().step();
+      }
+    }
+    const auto expected = serial.values();
+    for (const auto& [name, value] : overlapped.values()) {
+      EXPECT_TRUE(at::equal(value, expected.at(name))) << name;
+    }
+  });
+}
+
 TEST_P(Gradients, ADeferredScalarIsForAnyStream) {
   run([](World& world) {
     std::optional<DeferredScalar> value(
         torch::ones({}, torch::kDouble).to(world.device()) * 3);
     const c10::StreamGuard on_other(
-        c10::impl::getDeviceGuardImpl(world.device().type())
-            ->getStreamFromGlobalPool(world.device(), true));
+        new_stream(world.device(), /*is_lane=*/true));
     const at::Tensor twice = value->on_device() * 2;
     value.reset(); // its memory must not be used again before that
     EXPECT_EQ(twice.item<double>(), 6);

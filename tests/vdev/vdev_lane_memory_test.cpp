@@ -7,7 +7,6 @@
 #include "tessera/runtime/memory/slot_arena.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -21,18 +20,6 @@ namespace {
 
 constexpr int64_t kNumel = 4096;
 constexpr int64_t kBytes = kNumel * 4;
-
-/// Writes to memory that the current stream has freed.
-void use_free_memory(World& world) {
-  for (const int64_t numel : {kNumel, kNumel}) {
-    torch::ones({numel}, world.device());
-  }
-}
-
-c10::Stream new_stream(World& world) {
-  return c10::impl::getDeviceGuardImpl(world.device().type())
-      ->getStreamFromGlobalPool(world.device(), false);
-}
 
 /// Uses a slot of `arena` on a lane, where it is filled.
 void use_slot(runtime::SlotArena& arena, runtime::Slot slot, World& world) {
@@ -60,10 +47,10 @@ TEST_P(LaneMemory, OfAnArenaIsFreeWhenItIsTaken) {
     MemoryLedger ledger;
     runtime::SlotArena arena(
         ledger, MemoryPurpose::kGatherSlots, world.device());
-    use_free_memory(world);
+    use_free_memory(world.device(), {kNumel});
     arena.resize(kBytes);
     use_slot(arena, arena.try_allocate(kNumel, at::kFloat), world);
-    use_free_memory(world);
+    use_free_memory(world.device(), {kNumel});
     use_slot(arena, arena.allocate_outside(kNumel, at::kFloat), world);
     arena.resize(0);
   });
@@ -79,11 +66,11 @@ TEST_P(LaneMemory, OfAnArenaGoesBackToTheStreamItCameFrom) {
       use_slot(arena, arena.try_allocate(kNumel, at::kFloat), world);
       runtime::Slot outside = arena.allocate_outside(kNumel, at::kFloat);
       {
-        const c10::StreamGuard on_other(new_stream(world));
+        const c10::StreamGuard on_other(new_stream(world.device()));
         use_slot(arena, std::move(outside), world);
         arena.resize(0);
       }
-      use_free_memory(world);
+      use_free_memory(world.device(), {kNumel});
     }
   });
 }
@@ -92,7 +79,7 @@ TEST_P(LaneMemory, OfAnArenaThatIsInUseGoesBackWhereItGrew) {
   run([](World& world) {
     MemoryLedger ledger;
     const runtime::StreamLane lane(world.device());
-    const c10::StreamGuard on_other(new_stream(world));
+    const c10::StreamGuard on_other(new_stream(world.device()));
     {
       runtime::SlotArena arena(
           ledger, MemoryPurpose::kGatherSlots, world.device());
@@ -106,7 +93,7 @@ TEST_P(LaneMemory, OfAnArenaThatIsInUseGoesBackWhereItGrew) {
       }
       lane.wait_before_memory_is_freed(arena.homes());
     }
-    use_free_memory(world);
+    use_free_memory(world.device(), {kNumel});
   });
 }
 
@@ -116,11 +103,11 @@ TEST_P(LaneMemory, OfUpdatesGoesBackToTheStreamItCameFrom) {
     at::Tensor weights = torch::zeros({kNumel}, world.device());
     queue->wait(queue->submit([&] { weights.add_(1); })); // it is issued
     {
-      const c10::StreamGuard on_other(new_stream(world));
+      const c10::StreamGuard on_other(new_stream(world.device()));
       queue.reset();
       weights = at::Tensor();
     }
-    use_free_memory(world);
+    use_free_memory(world.device(), {kNumel});
   });
 }
 

@@ -46,13 +46,31 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+/// Four neighbours share a weight.
+struct GroupNetImpl : torch::nn::Module {
+  GroupNetImpl()
+      : norm(register_module(
+            "norm",
+            torch::nn::GroupNorm(torch::nn::GroupNormOptions(4, kFeatures)))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return norm(x.view({-1, kFeatures, 4})).view(x.sizes());
+  }
+  torch::nn::GroupNorm norm;
+};
+TORCH_MODULE(GroupNet);
+
 /// The parameters after three steps.
-std::vector<at::Tensor> train(World& world, c10::Device device) {
+template <typename Net>
+std::vector<at::Tensor> train(
+    World& world,
+    c10::Device device,
+    const UpdateRule& rule = AdamWOptions{}) {
   torch::manual_seed(3);
   Net net;
   move_module(*net, device);
   EngineOptions options;
   options.log_memory = false;
+  options.optimizer.rule = rule;
   options.sharding.precision.parameters = at::kBFloat16;
   options.sharding.groups.min_group_numel = 0;
   auto engine = wrap(net, options);
@@ -84,11 +102,29 @@ class Norms : public ::testing::TestWithParam<Policy> {};
 TEST_P(Norms, TrainAsOnTheCpuWithoutCasts) {
   for (const int ranks : {1, 2}) {
     run_ranks_on_vdev(ranks, GetParam(), [](World& world) {
-      const auto expected = train(world, c10::kCPU);
-      const auto found = train(world, world.device());
+      const auto expected = train<Net>(world, c10::kCPU);
+      const auto found = train<Net>(world, world.device());
       ASSERT_EQ(found.size(), 5);
       for (size_t i = 0; i < found.size(); ++i) {
         EXPECT_TRUE(torch::equal(found[i], expected[i])) << "parameter " << i;
+      }
+    });
+  }
+}
+
+TEST_P(Norms, OfGroupsTrainAsOnTheCpuWithoutCasts) {
+  for (const int ranks : {1, 2}) {
+    run_ranks_on_vdev(ranks, GetParam(), [](World& world) {
+      const SgdOptions sgd; // moves by the gradients' errors, no more
+      const auto expected = train<GroupNet>(world, c10::kCPU, sgd);
+      const auto found = train<GroupNet>(world, world.device(), sgd);
+      ASSERT_EQ(found.size(), 2);
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(at::allclose(found[i], expected[i], 1e-5, 1e-6))
+            << "parameter " << i;
+        EXPECT_GT(
+            (found[i] - static_cast<double>(i == 0)).abs().max().item<double>(),
+            1e-3);
       }
     });
   }

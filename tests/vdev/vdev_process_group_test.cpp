@@ -7,7 +7,6 @@
 #include "tessera/runtime/comm/ring_channels.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -20,11 +19,6 @@ using Order = Policy::Order;
 
 int64_t synchronizations() {
   return Runtime::instance().counters().synchronizations;
-}
-
-c10::Stream new_stream(at::Device on) {
-  return c10::impl::getDeviceGuardImpl(on.type())->getStreamFromGlobalPool(
-      on, /*isHighPriority=*/true);
 }
 
 /// Runs `body` on two ranks, each of which must note the violation.
@@ -124,7 +118,8 @@ TEST(Streams, AGatherThatDoesNotWaitForItsInputIsFound) {
         const auto group = world.new_communicator("all", world.device());
         const at::Tensor own = torch::empty({4}, world.device()).fill_(1);
         const at::Tensor all = torch::empty({8}, world.device());
-        const c10::StreamGuard guard(new_stream(world.device()));
+        const c10::StreamGuard guard(
+            new_stream(world.device(), /*is_lane=*/true));
         group->all_gather(all, own, "gather");
       });
 }

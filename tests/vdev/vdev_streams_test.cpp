@@ -8,7 +8,6 @@
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -314,11 +313,10 @@ TEST_P(Streams, OfTheUsersTrainAsOneStream) {
     };
     plain.run(world, way);
 
-    const auto new_stream = [&] {
-      return c10::impl::getDeviceGuardImpl(world.device().type())
-          ->getStreamFromGlobalPool(world.device(), false);
-    };
-    Trainer wrapped{make_net(world), new_stream(), new_stream()};
+    Trainer wrapped{
+        make_net(world),
+        new_stream(world.device()),
+        new_stream(world.device())};
     Engine engine = wrap(wrapped.net, options_of(way));
     wrapped.backward = [&](const at::Tensor& loss) { engine.backward(loss); };
     wrapped.zero = [&] { zero_gradients(wrapped.net); };

@@ -15,12 +15,20 @@
 #include "zoo/divided_models.h"
 #include "zoo/expert_inputs.h"
 
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
+#include <regex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::zoo::expert_training_test {
@@ -81,6 +89,61 @@ std::shared_ptr<Model> trained_alone(
   }
   return model;
 }
+
+/// A model of two ranks, each with half of the experts, without an engine.
+struct ExpertsOfTwoRanks {
+  explicit ExpertsOfTwoRanks(World& world)
+      : groups(
+            world,
+            ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
+            torch::Device(torch::kCPU)),
+        model(from_pretrained(
+            changed.folder(),
+            {.context = LayerContext().over_experts(
+                 {&groups[ParallelGroup::kExpert],
+                  &groups[ParallelGroup::kGradients]})})) {}
+
+  ChangedModel changed{"qwen3_moe", kBalanced};
+  ParallelGroups groups;
+  std::shared_ptr<Model> model;
+};
+
+/// While it lives, counts allocations of [numel]: whole pages of that size.
+class AllocationCounter {
+ public:
+  explicit AllocationCounter(int64_t numel) {
+    wanted = numel;
+    found = 0;
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(
+            [](const at::RecordFunction& call)
+                -> std::unique_ptr<at::ObserverContext> {
+              if (std::string_view(call.name()) == "aten::empty" &&
+                  call.inputs()[0].isIntList() &&
+                  call.inputs()[0].toIntVector() ==
+                      std::vector<int64_t>{wanted}) {
+                ++found;
+              }
+              return nullptr;
+            })
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~AllocationCounter() {
+    at::removeCallback(handle_);
+  }
+  AllocationCounter(const AllocationCounter&) = delete;
+  AllocationCounter& operator=(const AllocationCounter&) = delete;
+
+  int64_t count() const {
+    return found;
+  }
+
+ private:
+  static inline std::atomic<int64_t> wanted{0};
+  static inline std::atomic<int64_t> found{0};
+  at::CallbackHandle handle_;
+};
 
 /// Adam divides by the gradient's size: where that is rounding noise, so is the
 /// step, of kRate at most. On average it is not.
@@ -209,19 +272,10 @@ constexpr ParallelSizes kLayouts[] = {
 
 TEST(ExpertTraining, IsThatOfOneRank) {
   run_ranks(2, [](World& world) {
-    ParallelGroups groups(
-        world,
-        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
-        torch::Device(torch::kCPU));
-    Communicator& gradients = groups[ParallelGroup::kGradients];
-    Communicator& same = groups[ParallelGroup::kSameExperts];
-    const ChangedModel changed("qwen3_moe", kBalanced);
+    ExpertsOfTwoRanks divided(world);
+    auto& [changed, groups, model] = divided;
     const ModelInput whole = labelled_input(kRows, kLength);
     const auto plain = trained_alone(changed, whole);
-    const auto model = from_pretrained(
-        changed.folder(),
-        {.context = LayerContext().over_experts(
-             {&groups[ParallelGroup::kExpert], &gradients})});
     torch::optim::AdamW adam(
         model->parameters(),
         torch::optim::AdamWOptions(kRate).weight_decay(0.01));
@@ -229,7 +283,10 @@ TEST(ExpertTraining, IsThatOfOneRank) {
     for (int step = 0; step < kSteps; ++step) {
       adam.zero_grad();
       model->forward(own).loss.backward();
-      average_gradients(*model, gradients, same);
+      average_gradients(
+          *model,
+          groups[ParallelGroup::kGradients],
+          groups[ParallelGroup::kSameExperts]);
       adam.step();
     }
     const auto expected = plain->named_parameters();
@@ -297,6 +354,76 @@ TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
       }
     }
   });
+}
+
+// What the ranks have gathered of a page serves the experts of all of them.
+TEST(ExpertTraining, GathersEachPageOfExpertsOnceForAFile) {
+  run_ranks(4, [](World& world) {
+    const ChangedModel changed("qwen3_moe", kBalanced);
+    TrainedExperts trained(world, {.shard = 4, .expert = 2}, changed.folder());
+    int64_t pages = 0;
+    int64_t numel = 0;
+    for (const auto& group : trained.engine().pager().groups()) {
+      if (group->spec().of_experts) {
+        EXPECT_EQ(group->spec().mesh.shard_size, 2);
+        EXPECT_TRUE(pages == 0 || group->layout().padded_numel() == numel);
+        numel = group->layout().padded_numel();
+        ++pages;
+      }
+    }
+    EXPECT_GT(pages, 0);
+    const AllocationCounter gathers(numel);
+    trained.values();
+    EXPECT_EQ(gathers.count(), pages);
+    const WholeModel whole = trained.engine().whole_model();
+    for (const WholeTensor& tensor : whole.tensors()) {
+      EXPECT_EQ(tensor.spec.pipeline_stage, 0);
+      EXPECT_LT(tensor.part, tensor.of_experts ? 2 : 1);
+      EXPECT_EQ(whole.find(tensor.name()), &tensor);
+    }
+  });
+}
+
+// A user's optimizer has state of no known meaning: neither other experts nor
+// an older form of it can be read.
+TEST(ExpertTraining, StateOfAUsersOptimizerIsForTheSameExperts) {
+  const TemporaryFolder saved;
+  const auto with_engine = [&](const ParallelSizes& sizes, const auto& use) {
+    run_ranks(4, [&](World& world) {
+      const ChangedModel changed("qwen3_moe", kBalanced);
+      EngineOptions options = TrainedExperts::engine_options(nullptr);
+      options.optimizer.rule = UserOptimizerOptions{[](auto groups) {
+        return std::make_unique<torch::optim::Adam>(
+            std::move(groups), torch::optim::AdamOptions(kRate));
+      }};
+      TrainedExperts trained(world, sizes, changed.folder(), options);
+      use(trained);
+    });
+  };
+  const ParallelSizes sizes{.shard = 4, .expert = 2};
+  with_engine(sizes, [&](TrainedExperts& trained) {
+    trained.backward(labelled_input(kRows, kLength));
+    trained.engine().step();
+    trained.engine().save(saved.path(), {}, 0);
+  });
+  const auto expect_refused = [&](TrainedExperts& trained) {
+    expect_error(
+        [&] { trained.engine().load(saved.path(), {}); },
+        {"state of a user-defined optimizer", "experts", "save_weights"});
+  };
+  with_engine({.shard = 4, .expert = 4}, expect_refused);
+  with_engine(sizes, [&](TrainedExperts& trained) {
+    EXPECT_EQ(trained.engine().load(saved.path(), {}), 1);
+  });
+  // As when experts had an engine of their own.
+  const auto manifest = saved.path() / "step-1" / "manifest.json";
+  std::ifstream file(manifest);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string older =
+      std::regex_replace(text, std::regex("[.]experts-[0-9]+-of-[0-9]+"), "");
+  EXPECT_NE(older, text);
+  std::ofstream(manifest) << older;
+  with_engine(sizes, expect_refused);
 }
 
 // From the files of the whole model, after wrap().
@@ -536,18 +663,11 @@ TEST(ExpertTraining, KeepsToAMemoryBudget) {
 
 TEST(ExpertTraining, NeedsToKnowWhichRanksHaveTheSameExperts) {
   run_ranks(2, [](World& world) {
-    ParallelGroups groups(
-        world,
-        ParallelMesh({.shard = 2, .expert = 2}, 2, 2),
-        torch::Device(torch::kCPU));
-    const ChangedModel changed("qwen3_moe", kBalanced);
-    const auto model = from_pretrained(
-        changed.folder(),
-        {.context = LayerContext().over_experts(
-             {&groups[ParallelGroup::kExpert],
-              &groups[ParallelGroup::kGradients]})});
+    const ExpertsOfTwoRanks divided(world);
     expect_error(
-        [&] { Engine(world, model, TrainedExperts::engine_options(nullptr)); },
+        [&] {
+          Engine(world, divided.model, TrainedExperts::engine_options(nullptr));
+        },
         {"expert that other ranks do not have", "EngineOptions::parallel"});
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels of LayerNorm and RMSNorm, compiled as C++
+// The CUDA kernels of LayerNorm, RMSNorm and GroupNorm, compiled as C++
 // (support/cuda_shim).
 #include "runtime/kernels/norm_cases.h"
 #include "support/cuda_shim/kernel_run.h"
@@ -60,12 +60,15 @@ struct ShimNorm {
   at::Tensor bias;
   bool centered;
   int64_t parts = 3;
+  int64_t groups = 1;
+  int64_t spatial = 1;
   at::Tensor y = at::empty_like(x);
   at::Tensor mean = at::full({x.size(0)}, NAN);
   at::Tensor rstd = at::full({x.size(0)}, NAN);
   at::Tensor gradient_x = at::empty_like(x);
-  at::Tensor gradient_weight = at::full({parts, x.size(1)}, NAN);
-  at::Tensor gradient_bias = at::full({parts, x.size(1)}, NAN);
+  at::Tensor gradient_weight =
+      at::full({parts, groups* x.size(1) / spatial}, NAN);
+  at::Tensor gradient_bias = at::full_like(gradient_weight, NAN);
 
   NormRows rows() const {
     return {
@@ -74,7 +77,9 @@ struct ShimNorm {
         data_of(weight),
         x.size(0),
         x.size(1),
-        centered};
+        centered,
+        groups,
+        spatial};
   }
   void forward() {
     EXPECT_EQ(
@@ -173,6 +178,51 @@ TEST_P(CudaShimNorm, IsAsInFloat64AndInLibTorch) {
               << where;
         }
       }
+    }
+  }
+}
+
+TEST_P(CudaShimNorm, OfGroupsIsAsInFloat64AndOnTheCpu) {
+  if (!is_layer_norm()) {
+    return; // no norm of groups is not centered
+  }
+  for (const auto& [sizes, groups] : norm_cases::group_norm_cases()) {
+    for (const int64_t offset : {0, 1}) {
+      const int64_t channels = sizes[1];
+      const at::Tensor x = random(sizes);
+      const at::Tensor weight = at::rand({channels}) + 0.5;
+      const at::Tensor bias = at::randn({channels});
+      const int64_t spatial = x.numel() / (sizes[0] * channels);
+      ShimNorm shim{
+          .x = at_offset(x.view({sizes[0] * groups, -1}), offset),
+          .weight = weight,
+          .bias = bias,
+          .centered = true,
+          .groups = groups,
+          .spatial = spatial};
+      shim.forward();
+      const at::Tensor gradient = random(sizes);
+      shim.backward(gradient);
+
+      const std::vector<at::Tensor> wide = {
+          wide_leaf(x), wide_leaf(weight), wide_leaf(bias)};
+      const at::Tensor exact =
+          at::group_norm(wide[0], groups, wide[1], wide[2], kEps);
+      exact.backward(gradient.to(at::kDouble));
+      const auto where = ::testing::Message() << x.sizes() << " at " << offset;
+      EXPECT_TRUE(is_rounded(shim.y.view(sizes), exact)) << where;
+      EXPECT_TRUE(is_rounded(shim.gradient_x.view(sizes), wide[0].grad()))
+          << where;
+      EXPECT_TRUE(is_rounded(shim.gradient_weight.sum({0}), wide[1].grad()))
+          << where;
+      EXPECT_TRUE(is_rounded(shim.gradient_bias.sum({0}), wide[2].grad()))
+          << where;
+      const at::Tensor cpu_x = x.clone().requires_grad_();
+      const at::Tensor cpu =
+          mixed_group_norm(cpu_x, groups, weight, bias, kEps);
+      cpu.backward(gradient);
+      EXPECT_TRUE(is_near(shim.y.view(sizes), cpu)) << where;
+      EXPECT_TRUE(is_near(shim.gradient_x.view(sizes), cpu_x.grad())) << where;
     }
   }
 }

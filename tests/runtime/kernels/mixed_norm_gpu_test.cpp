@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm with float32 parameters on CUDA, against float64.
+// LayerNorm, RMSNorm and GroupNorm with float32 parameters on CUDA, against
+// float64.
 #include "runtime/kernels/norm_cases.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
@@ -30,6 +31,20 @@ TEST(MixedNormGpu, IsAsInFloat64) {
                .device = at::Device(at::kCUDA, 0)});
         }
       }
+    }
+  }
+}
+
+TEST(MixedNormGpu, OfGroupsIsAsInFloat64) {
+  if (!load_cuda_backend().loaded) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  auto cases = norm_cases::group_norm_cases();
+  cases.push_back({{16, 64, 33, 31}, 8});
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const auto& which : cases) {
+      norm_cases::check_mixed_group_norm(
+          which, dtype, at::Device(at::kCUDA, 0));
     }
   }
 }

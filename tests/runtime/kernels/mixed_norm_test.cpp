@@ -72,6 +72,33 @@ at::Tensor parameter(at::IntArrayRef shape) {
   return (at::rand(shape) + 0.5).requires_grad_();
 }
 
+/// Of the gradients of y's squares.
+at::Tensor penalty(
+    const at::Tensor& y,
+    const at::Tensor& x,
+    const at::Tensor& weight) {
+  const auto gradients = torch::autograd::grad(
+      {y.to(at::kDouble).square().sum()},
+      {x, weight},
+      {},
+      /*retain_graph=*/true,
+      /*create_graph=*/true);
+  return gradients[0].to(at::kDouble).square().sum() +
+         gradients[1].to(at::kDouble).square().sum();
+}
+
+/// Gradients that have passed through several roundings to `dtype`.
+void expect_second_gradients(
+    const at::Tensor& own,
+    const at::Tensor& wide,
+    at::ScalarType dtype) {
+  const double tolerance = dtype == at::kHalf ? 5e-3 : 4e-2;
+  const at::Tensor& exact = wide.grad();
+  EXPECT_LE(
+      (own.grad().to(at::kDouble) - exact).abs().max().item<double>(),
+      tolerance * exact.abs().max().item<double>());
+}
+
 } // namespace
 
 TEST_P(MixedNorm, IsAsInFloat64) {
@@ -151,17 +178,6 @@ TEST_P(MixedNorm, IsDifferentiableTwice) {
   const at::Tensor x = x_of({4, 9});
   const at::Tensor weight = parameter({9});
   const at::Tensor bias = is_layer_norm() ? parameter({9}) : at::Tensor();
-  const auto penalty =
-      [](const at::Tensor& y, const at::Tensor& in, const at::Tensor& scale) {
-        const auto gradients = torch::autograd::grad(
-            {y.to(at::kDouble).square().sum()},
-            {in, scale},
-            {},
-            /*retain_graph=*/true,
-            /*create_graph=*/true);
-        return gradients[0].to(at::kDouble).square().sum() +
-               gradients[1].to(at::kDouble).square().sum();
-      };
   const at::Tensor wide_x = wide_leaf(x);
   const at::Tensor wide_weight = wide_leaf(weight);
   penalty(norm(x, {9}, weight, bias), x, weight).backward();
@@ -171,15 +187,46 @@ TEST_P(MixedNorm, IsDifferentiableTwice) {
       wide_x,
       wide_weight)
       .backward();
-  // Gradients pass through several 16-bit roundings.
-  const double tolerance = dtype() == at::kHalf ? 5e-3 : 4e-2;
-  for (const auto& [own, exact] :
-       {std::pair{x.grad(), wide_x.grad()},
-        {weight.grad(), wide_weight.grad()}}) {
-    EXPECT_LE(
-        (own.to(at::kDouble) - exact).abs().max().item<double>(),
-        tolerance * exact.abs().max().item<double>());
+  expect_second_gradients(x, wide_x, dtype());
+  expect_second_gradients(weight, wide_weight, dtype());
+}
+
+TEST(MixedGroupNorm, IsAsInFloat64) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const auto& which : norm_cases::group_norm_cases()) {
+      norm_cases::check_mixed_group_norm(which, dtype);
+    }
   }
+}
+
+TEST(MixedGroupNorm, IsDifferentiableTwice) {
+  torch::manual_seed(3);
+  const at::Tensor x =
+      (at::randn({3, 6, 5}) * 2 + 1).to(at::kHalf).requires_grad_();
+  const at::Tensor weight = parameter({6});
+  const at::Tensor bias = parameter({6});
+  const at::Tensor wide_x = wide_leaf(x);
+  const at::Tensor wide_weight = wide_leaf(weight);
+  penalty(mixed_group_norm(x, 2, weight, bias, kEps), x, weight).backward();
+  penalty(
+      at::group_norm(wide_x, 2, wide_weight, wide_leaf(bias), kEps),
+      wide_x,
+      wide_weight)
+      .backward();
+  expect_second_gradients(x, wide_x, at::kHalf);
+  expect_second_gradients(weight, wide_weight, at::kHalf);
+}
+
+TEST(MixedGroupNorm, OtherArgumentsAreErrors) {
+  const at::Tensor x = at::zeros({2, 6, 4}, at::kHalf);
+  expect_error(
+      [&] { mixed_group_norm(x, 4, {}, {}, kEps); }, {"[2, 6, 4]", "4 groups"});
+  expect_error(
+      [&] { mixed_group_norm(x, 3, at::ones({3}), {}, kEps); },
+      {"[3]", "float32 of shape [6]"});
+  expect_error(
+      [&] { mixed_group_norm(x.to(at::kFloat), 3, {}, {}, kEps); },
+      {"Float", "bfloat16 or float16"});
 }
 
 TEST_P(MixedNorm, DoesNotDependOnTheNumberOfThreads) {

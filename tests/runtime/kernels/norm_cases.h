@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// LayerNorm and RMSNorm in float64, and how far 16-bit results may be from it.
+// LayerNorm, RMSNorm and GroupNorm in float64, and how far 16-bit results may
+// be from it.
 
 #include "tessera/runtime/kernels/mixed_norm.h"
 
@@ -8,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <utility>
+#include <vector>
 
 namespace tessera::runtime::norm_cases {
 
@@ -56,46 +58,107 @@ struct NormCase {
   at::Device device = at::kCPU;
 };
 
-/// Results and gradients of mixed_layer_norm() and mixed_rms_norm().
+/// Results and gradients of norm(x, weight, bias) against those of
+/// reference(x, weight, bias) in float64.
+template <typename Norm, typename Reference>
+void check_against(
+    const Norm& norm,
+    const Reference& reference,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  const at::Tensor y = norm(x, weight, bias);
+  EXPECT_EQ(y.scalar_type(), x.scalar_type());
+  const at::Tensor gradient =
+      at::randn(y.sizes()).to(x.scalar_type()).to(x.device());
+  const at::Tensor wide_x = wide_leaf(x);
+  const at::Tensor wide_weight = wide_leaf(weight);
+  const at::Tensor wide_bias = wide_leaf(bias);
+  const at::Tensor exact = reference(wide_x, wide_weight, wide_bias);
+  y.backward(gradient);
+  exact.backward(gradient.to(at::kDouble));
+  EXPECT_TRUE(is_rounded(y, exact)) << x.sizes();
+  EXPECT_TRUE(is_rounded(x.grad(), wide_x.grad())) << x.sizes();
+  EXPECT_EQ(x.grad().scalar_type(), x.scalar_type());
+  for (const auto& [own, wide] :
+       {std::pair{weight, wide_weight}, {bias, wide_bias}}) {
+    if (own.defined()) {
+      EXPECT_EQ(own.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(is_rounded(own.grad(), wide.grad())) << x.sizes();
+    }
+  }
+}
+
+/// mixed_layer_norm() and mixed_rms_norm().
 inline void check_mixed_norm(const NormCase& which) {
   constexpr double kEps = 1e-5;
   torch::manual_seed(3);
   const auto leaf = [&](const at::Tensor& t) {
     return t.to(which.device).requires_grad_();
   };
-  const at::Tensor x =
-      leaf((at::randn({which.rows, which.features}) * 2 + 1).to(which.dtype));
-  const at::Tensor weight =
-      which.has_weight ? leaf(at::rand({which.features}) + 0.5) : at::Tensor();
-  const at::Tensor bias =
-      which.has_bias ? leaf(at::randn({which.features})) : at::Tensor();
-  const at::Tensor y =
-      which.is_layer_norm
-          ? mixed_layer_norm(x, {which.features}, weight, bias, kEps)
-          : mixed_rms_norm(x, {which.features}, weight, kEps);
-  EXPECT_EQ(y.scalar_type(), which.dtype);
-  const at::Tensor gradient =
-      at::randn(y.sizes()).to(which.dtype).to(which.device);
-  const at::Tensor wide_x = wide_leaf(x);
-  const at::Tensor wide_weight = wide_leaf(weight);
-  const at::Tensor wide_bias = wide_leaf(bias);
-  const at::Tensor exact =
-      reference_norm(wide_x, wide_weight, wide_bias, kEps, which.is_layer_norm);
-  y.backward(gradient);
-  exact.backward(gradient.to(at::kDouble));
-  const auto where = [&] {
-    return ::testing::Message() << which.rows << " x " << which.features;
+  check_against(
+      [&](const at::Tensor& x,
+          const at::Tensor& weight,
+          const at::Tensor& bias) {
+        return which.is_layer_norm
+                   ? mixed_layer_norm(x, {which.features}, weight, bias, kEps)
+                   : mixed_rms_norm(x, {which.features}, weight, kEps);
+      },
+      [&](const at::Tensor& x,
+          const at::Tensor& weight,
+          const at::Tensor& bias) {
+        return reference_norm(x, weight, bias, kEps, which.is_layer_norm);
+      },
+      leaf((at::randn({which.rows, which.features}) * 2 + 1).to(which.dtype)),
+      which.has_weight ? leaf(at::rand({which.features}) + 0.5) : at::Tensor(),
+      which.has_bias ? leaf(at::randn({which.features})) : at::Tensor());
+}
+
+struct GroupNormCase {
+  std::vector<int64_t> sizes; ///< samples, channels, ...
+  int64_t groups = 1;
+};
+
+/// mixed_group_norm(), with parameters and without.
+inline void check_mixed_group_norm(
+    const GroupNormCase& which,
+    at::ScalarType dtype,
+    at::Device device = at::kCPU) {
+  constexpr double kEps = 1e-5;
+  torch::manual_seed(3);
+  const auto leaf = [&](const at::Tensor& t) {
+    return t.to(device).requires_grad_();
   };
-  EXPECT_TRUE(is_rounded(y, exact)) << where();
-  EXPECT_TRUE(is_rounded(x.grad(), wide_x.grad())) << where();
-  EXPECT_EQ(x.grad().scalar_type(), which.dtype);
-  for (const auto& [own, reference] :
-       {std::pair{weight, wide_weight}, {bias, wide_bias}}) {
-    if (own.defined()) {
-      EXPECT_EQ(own.grad().scalar_type(), at::kFloat);
-      EXPECT_TRUE(is_rounded(own.grad(), reference.grad())) << where();
-    }
+  const int64_t channels = which.sizes[1];
+  for (const bool has_parameters : {true, false}) {
+    check_against(
+        [&](const at::Tensor& x,
+            const at::Tensor& weight,
+            const at::Tensor& bias) {
+          return mixed_group_norm(x, which.groups, weight, bias, kEps);
+        },
+        [&](const at::Tensor& x,
+            const at::Tensor& weight,
+            const at::Tensor& bias) {
+          return at::group_norm(x, which.groups, weight, bias, kEps);
+        },
+        leaf((at::randn(which.sizes) * 2 + 1).to(dtype)),
+        has_parameters ? leaf(at::rand({channels}) + 0.5) : at::Tensor(),
+        has_parameters ? leaf(at::randn({channels})) : at::Tensor());
   }
+}
+
+/// Groups of one channel, of all, of odd sizes, and without neighbours that
+/// share a parameter.
+inline const std::vector<GroupNormCase>& group_norm_cases() {
+  static const std::vector<GroupNormCase> all = {
+      {{3, 6, 5, 7}, 2},
+      {{2, 12, 4, 4}, 4},
+      {{4, 9, 3}, 9},
+      {{5, 10, 21}, 1},
+      {{70, 8}, 2},
+      {{1, 4, 1500}, 2}};
+  return all;
 }
 
 } // namespace tessera::runtime::norm_cases

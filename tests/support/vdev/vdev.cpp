@@ -5,6 +5,8 @@
 
 #include "tessera/runtime/core/cuda_backend.h"
 
+#include <ATen/ops/ones.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -40,6 +42,21 @@ std::vector<Policy> policies(std::vector<Policy> few) {
     all.push_back({Order::kStarve, 0, kFirstLane + lane});
   }
   return all;
+}
+
+c10::Stream new_stream(c10::Device device, bool is_lane) {
+  return c10::impl::getDeviceGuardImpl(device.type())
+      ->getStreamFromGlobalPool(device, is_lane);
+}
+
+void use_free_memory(c10::Device device, at::IntArrayRef sizes) {
+  constexpr int kBlocks = 4;
+  std::vector<at::Tensor> used;
+  for (const int64_t numel : sizes) {
+    for (int i = 0; i < kBlocks; ++i) {
+      used.push_back(at::ones({numel}, at::TensorOptions().device(device)));
+    }
+  }
 }
 
 void install() {

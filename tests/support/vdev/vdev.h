@@ -50,6 +50,14 @@ at::Tensor on_host(const at::Tensor& tensor);
 /// The current stream of the tensor's device.
 c10::Stream stream_of(const at::Tensor& tensor);
 
+/// @param is_lane whether it is from the pool of lanes, of high priority, or
+///   from that of other streams.
+c10::Stream new_stream(c10::Device device, bool is_lane = false);
+
+/// Writes to memory that the current stream has freed: several blocks of each
+/// of these numbers of float32 elements.
+void use_free_memory(c10::Device device, at::IntArrayRef sizes);
+
 /// Parts of install().
 void install_guard();
 void install_hooks();
