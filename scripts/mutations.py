@@ -135,9 +135,8 @@ MUTATIONS = [
     Mutation(
         "clips by the norm of this rank's shard on a device",
         "sharding/paging/gradient_norm.cpp",
-        "pager.sum_over_shards(total, {{&pager.groups().front()->spec()}}); "
-        "return total",
-        "return total",
+        "reduce(mesh->shards(), own);",
+        ";",
         "AllOrders/Gradients.ClippedHaveTheNumbersOfTheCpu/*",
         "vdev_tests",
     ),

@@ -69,8 +69,8 @@ LoadWeightsReport load_pretrained(
     Model& model,
     const std::filesystem::path& folder);
 
-/// Loads them into the shards of a wrapped model, which may hold only a pipeline
-/// stage or partitions of the layers. Collective.
+/// Loads them into the shards of a wrapped model, which may hold only a
+/// pipeline stage or partitions of the layers. Collective.
 LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
