@@ -63,6 +63,9 @@ function(tessera_library name)
   target_compile_features(tessera_${name} PUBLIC cxx_std_20)
   target_link_libraries(tessera_${name}
     PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  # A library calls its own functions, also those of templates: not the copies
+  # of a program, which may be compiled without optimization.
+  target_link_options(tessera_${name} PRIVATE LINKER:-Bsymbolic-functions)
   if(NOT ARG_NO_TORCH)
     tessera_use_torch(tessera_${name})
   endif()

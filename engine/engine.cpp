@@ -288,7 +288,7 @@ void Engine::for_each_parameter(
     const at::Tensor whole = pager_->whole_master(g).to(group.original_dtype());
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const at::Tensor value = group.view_of(whole, i);
-      for (const std::string& name : group.parameters()[i].record.names) {
+      for (const std::string& name : group.parameters()[i].record.spec.names) {
         visit(name, value);
       }
     }

@@ -16,7 +16,6 @@
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
-#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <memory>
 #include <string>
@@ -99,17 +98,18 @@ void check_update_in_backward(
 /// @throws tessera::Error where an optimizer looks at whole parameters and has
 ///   only parts of them.
 void check_updates_of_parts(
-    const torch::nn::Module& module,
+    const std::vector<sharding::PageSpec>& pages,
     const engine::OptimizerRules& optimizer) {
-  const TensorSpecs specs = specs_in(module);
-  for (const auto& item : module.named_parameters()) {
-    const UpdateRule rule = optimizer.settings_for({item.key()}).rule;
-    TESSERA_CHECK(
-        !spec_of(item.value(), specs).is_divided() ||
-            updates_elements_alone(rule),
-        "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
-        item.key(),
-        name_of(rule));
+  for (const sharding::PageSpec& page : pages) {
+    for (const sharding::PagedParameter& parameter : page.parameters) {
+      const sharding::ParameterRecord& record = parameter.record;
+      const UpdateRule rule = optimizer.settings_for(record.spec.names).rule;
+      TESSERA_CHECK(
+          !record.spec.is_divided() || updates_elements_alone(rule),
+          "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
+          record.name(),
+          name_of(rule));
+    }
   }
 }
 
@@ -168,9 +168,6 @@ Engine::Engine(
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
-  if (options.parallel != nullptr) {
-    check_updates_of_parts(*module_, rules);
-  }
 
   // What is decided before anything is allocated for the module.
   const sharding::PageMeshes meshes =
@@ -183,6 +180,9 @@ Engine::Engine(
   }
   const std::vector<sharding::PageSpec> pages =
       sharding::plan_pages(*module_, sharding, meshes);
+  if (options.parallel != nullptr) {
+    check_updates_of_parts(pages, rules);
+  }
   auto ranks = std::make_unique<sharding::PageRanks>(world, meshes, pages);
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.

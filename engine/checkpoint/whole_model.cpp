@@ -147,7 +147,7 @@ std::vector<WholeTensor> WholeModel::take_own(const torch::nn::Module& module) {
     const sharding::ParamGroup& group = *job_->pager()->groups()[g];
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const sharding::ParameterRecord& record = group.parameters()[i].record;
-      add({.spec = whole_spec(record.names, {}, group.original_dtype()),
+      add({.spec = whole_spec(record.spec.names, {}, group.original_dtype()),
            .of_experts = group.spec().of_experts,
            .group = static_cast<int>(g)},
           {record.tensor, i});

@@ -22,7 +22,7 @@ bool is_hidden_matrix(
     return false;
   }
   for (const runtime::NamePattern& pattern : not_hidden) {
-    for (const std::string& name : record.names) {
+    for (const std::string& name : record.spec.names) {
       if (pattern.is_found_in(name)) {
         return false;
       }
@@ -117,7 +117,8 @@ ShardedOptimizer::ShardedOptimizer(
       parameter.paged = &page.parameters[i];
       parameter.group = g;
       parameter.position = i;
-      parameter.settings = rules.settings_for(parameter.paged->record.names);
+      parameter.settings =
+          rules.settings_for(parameter.paged->record.spec.names);
       parameters_.push_back(std::move(parameter));
     }
   }

@@ -56,7 +56,8 @@ StateNeeds state_needs(
   const int64_t item = size_of(state_dtype(page));
   int moments = 0;
   for (const sharding::PagedParameter& parameter : page.parameters) {
-    const UpdateRule rule = rules.settings_for(parameter.record.names).rule;
+    const UpdateRule rule =
+        rules.settings_for(parameter.record.spec.names).rule;
     moments = std::max(moments, max_moments(rule));
     needs.may_rest_in_files =
         needs.may_rest_in_files &&

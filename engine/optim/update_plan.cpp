@@ -32,7 +32,7 @@ bool updates_elements_alone(
       page.parameters.end(),
       [&](const sharding::PagedParameter& parameter) {
         return updates_elements_alone(
-            optimizer.settings_for(parameter.record.names).rule);
+            optimizer.settings_for(parameter.record.spec.names).rule);
       });
 }
 
@@ -49,7 +49,7 @@ UpdateSample sample_of(
     const OptimizerRules& optimizer) {
   UpdateSample sample;
   sample.rule =
-      optimizer.settings_for(page.parameters.front().record.names).rule;
+      optimizer.settings_for(page.parameters.front().record.spec.names).rule;
   sample.master = master_type(page);
   sample.gradient = is_low_precision(page.gradients.shard)
                         ? page.gradients.shard

@@ -32,7 +32,7 @@ struct Candidate {
 int64_t numel_of(const GroupSpec& group) {
   int64_t numel = 0;
   for (const auto& record : group.parameters) {
-    numel += record.whole_numel;
+    numel += record.spec.numel();
   }
   return numel;
 }
@@ -75,7 +75,9 @@ bool is_apart(
     const ParameterRecord& record,
     const std::vector<std::string>& apart) {
   return std::any_of(
-      record.names.begin(), record.names.end(), [&](const auto& name) {
+      record.spec.names.begin(),
+      record.spec.names.end(),
+      [&](const auto& name) {
         return std::find(apart.begin(), apart.end(), name) != apart.end();
       });
 }

@@ -155,28 +155,25 @@ std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
     const IgnoredParameters& ignored) {
   const IgnoredNames ignored_names(module, ignored);
-  const TensorSpecs specs = specs_in(module);
+  TensorSpecs specs = specs_in(module);
   const auto experts = parameters_of_divided_experts(module);
   std::vector<ParameterRecord> records;
   std::vector<ParameterRecord> left_alone;
-  std::unordered_map<const c10::TensorImpl*, size_t> index;
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     const at::Tensor& tensor = item.value();
     if (ignored_names.contains(item.key())) {
-      left_alone.push_back({{item.key()}, tensor});
+      left_alone.push_back(
+          {whole_spec({item.key()}, tensor.sizes().vec(), tensor.scalar_type()),
+           tensor});
       continue;
     }
-    const auto [found, is_new] =
-        index.emplace(tensor.unsafeGetTensorImpl(), records.size());
-    if (is_new) {
+    // A tied parameter is taken with its first name; the spec has them all.
+    if (auto spec = specs.extract(tensor.unsafeGetTensorImpl())) {
       records.push_back(
-          {{item.key()},
+          {std::move(spec.mapped()),
            tensor,
            tensor.scalar_type(),
-           specs.at(tensor.unsafeGetTensorImpl()).numel(),
            experts.contains(tensor.unsafeGetTensorImpl())});
-    } else {
-      records[found->second].names.push_back(item.key());
     }
   }
   TESSERA_CHECK(

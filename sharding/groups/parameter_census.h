@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `take_parameter_census()` lists the parameters of a module, each once, with
-// all its names.
+// its spec.
 
 #include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -16,19 +17,18 @@ namespace tessera::sharding {
 
 /// One parameter tensor, under however many names it is registered.
 struct ParameterRecord {
-  std::vector<std::string> names; ///< "encoder.layer.0.weight", ...; not empty
+  /// Its names ("encoder.layer.0.weight", ...), and how the tensor-parallel
+  /// ranks divide it; its numel() is alike on all of them.
+  TensorSpec spec;
   at::Tensor tensor;
   /// The dtype in which it is all-gathered and used: its own, unless
   /// PrecisionPolicy lowers it.
   at::ScalarType dtype = at::kFloat;
-  /// Elements of the whole parameter: more than in `tensor` if that is a
-  /// partition. Alike on all tensor-parallel ranks.
-  int64_t whole_numel = 0;
   /// In DividedExperts: other ranks have parameters of other experts instead.
   bool of_experts = false;
 
   const std::string& name() const {
-    return names.front();
+    return spec.name();
   }
 };
 

@@ -170,7 +170,8 @@ std::vector<TensorSummary> inspect_model(
   const auto count = static_cast<int64_t>(pager.parameters().size());
   const at::Tensor matches = at::zeros({count}, at::kDouble);
   for (int64_t i = 0; i < count; ++i) {
-    const auto& names = pager.parameter(static_cast<size_t>(i)).record.names;
+    const auto& names =
+        pager.parameter(static_cast<size_t>(i)).record.spec.names;
     if (std::any_of(names.begin(), names.end(), [&](const std::string& name) {
           return patterns.first_match(name).has_value();
         })) {

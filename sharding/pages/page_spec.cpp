@@ -3,7 +3,6 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/offset_allocator.h"
-#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <torch/nn/modules/linear.h>
 
@@ -64,7 +63,7 @@ std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
 std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
     const GroupSpec& group,
     const PageMeshes& meshes) {
-  for (const std::string& name : group.parameters.front().names) {
+  for (const std::string& name : group.parameters.front().spec.names) {
     if (const auto found = meshes.tied.find(name); found != meshes.tied.end()) {
       return found;
     }
@@ -76,13 +75,12 @@ std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
 bool counts(
     const ParameterRecord& parameter,
     const DeviceMesh& page,
-    const PageMeshes& meshes,
-    const TensorSpecs& specs) {
+    const PageMeshes& meshes) {
   const bool is_later_copy =
       page.has(kPipelineAxis) && page.index(kPipelineAxis) > 0;
   return !is_later_copy &&
          (!meshes.model || meshes.model->index(kTensorAxis) == 0 ||
-          spec_of(parameter.tensor, specs).is_divided());
+          parameter.spec.is_divided());
 }
 
 } // namespace
@@ -178,7 +176,7 @@ PageSpec make_page_spec(
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const ParameterRecord& record = group.parameters[i];
     page.trainable = page.trainable || record.tensor.requires_grad();
-    page.is_tied = page.is_tied || record.names.size() > 1;
+    page.is_tied = page.is_tied || record.spec.names.size() > 1;
     page.parameters.push_back(
         {record,
          first_index + i,
@@ -200,7 +198,6 @@ std::vector<PageSpec> plan_pages(
   const std::vector<at::Tensor> replaced = replaced_weights(module);
   std::vector<PageSpec> pages;
   size_t first_index = 0;
-  const TensorSpecs specs = specs_in(module);
   for (const GroupSpec& group : make_groups(module, census, options.groups)) {
     TESSERA_CHECK(
         !group.of_experts || meshes.experts,
@@ -217,7 +214,7 @@ std::vector<PageSpec> plan_pages(
       page.tied_name = tied->first;
     }
     for (PagedParameter& parameter : page.parameters) {
-      parameter.counts = counts(parameter.record, page.mesh, meshes, specs);
+      parameter.counts = counts(parameter.record, page.mesh, meshes);
     }
     first_index += page.parameters.size();
     page.is_tied =

@@ -12,7 +12,7 @@ void PageTable::add(std::unique_ptr<PagedGroup> page) {
   const size_t g = pages_.size();
   const size_t first = page->parameters().front().index;
   for (const PagedParameter& parameter : page->parameters()) {
-    for (const std::string& name : parameter.record.names) {
+    for (const std::string& name : parameter.record.spec.names) {
       by_name_.emplace(name, parameter.index);
     }
     places_.push_back({g, parameter.index - first});
@@ -31,7 +31,7 @@ size_t PageTable::find(const std::string& name) const {
   }
   std::vector<std::string> all_names;
   for (size_t i = 0; i < places_.size(); ++i) {
-    const std::vector<std::string>& names = parameter(i).record.names;
+    const std::vector<std::string>& names = parameter(i).record.spec.names;
     all_names.insert(all_names.end(), names.begin(), names.end());
   }
   const std::string nearest = runtime::nearest_name(name, all_names);

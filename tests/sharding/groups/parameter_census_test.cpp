@@ -42,7 +42,7 @@ TEST(ParameterCensus, ListsEachParameterOnceWithAllItsNames) {
   const auto records = take_parameter_census(net);
   ASSERT_EQ(records.size(), 2);
   EXPECT_EQ(records[0].name(), "own");
-  EXPECT_EQ(records[1].names, (std::vector<std::string>{"a.p0", "b.p0"}));
+  EXPECT_EQ(records[1].spec.names, (std::vector<std::string>{"a.p0", "b.p0"}));
   EXPECT_TRUE(records[1].tensor.is_same(shared));
 }
 

@@ -30,7 +30,10 @@ struct Subject {
     weight.set_requires_grad(true);
     GroupSpec spec;
     spec.name = "layer";
-    spec.parameters.push_back({{"layer.weight"}, weight});
+    spec.parameters.push_back(
+        {whole_spec(
+             {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
+         weight});
     group = std::make_unique<ParamGroup>(
         make_page_spec(spec, 0, 0, {}, shard_mesh(0, 1, 0)), handler, ledger);
     bucket =

@@ -67,8 +67,13 @@ struct OneGroup {
     ensure_page_key_registered();
     GroupSpec spec;
     spec.name = "layer";
-    spec.parameters.push_back({{"layer.weight"}, weight});
-    spec.parameters.push_back({{"layer.bias"}, bias});
+    spec.parameters.push_back(
+        {whole_spec(
+             {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
+         weight});
+    spec.parameters.push_back(
+        {whole_spec({"layer.bias"}, bias.sizes().vec(), bias.scalar_type()),
+         bias});
     group = std::make_unique<ParamGroup>(
         make_page_spec(spec, 0, 0, {}, shard_mesh(0, world_size, 0)),
         recorder,
@@ -187,8 +192,11 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
       GroupSpec spec;
       const auto weight = torch::arange(37.0);
       const auto bias = torch::arange(5.0) + 100;
-      spec.parameters.push_back({{"w"}, weight});
-      spec.parameters.push_back({{"b"}, bias});
+      spec.parameters.push_back(
+          {whole_spec({"w"}, weight.sizes().vec(), weight.scalar_type()),
+           weight});
+      spec.parameters.push_back(
+          {whole_spec({"b"}, bias.sizes().vec(), bias.scalar_type()), bias});
       const ParamGroup group(
           make_page_spec(spec, 0, 0, {}, shard_mesh(rank, size, 0)),
           recorder,
