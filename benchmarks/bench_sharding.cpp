@@ -9,6 +9,7 @@
 // that a load on the machine hits both halves.
 
 #include "tessera/engine/engine.h"
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/cpu_transport.h"
 
 #include <ATen/Parallel.h>
@@ -98,7 +99,7 @@ void compare_operators(World& world) {
 void compare_collectives(World& world, int64_t numel) {
   constexpr int kRounds = 25;
   const auto comm = world.new_communicator("ours");
-  const auto raw = make_cpu_backend(
+  const auto raw = runtime::make_cpu_backend(
       c10::make_intrusive<c10d::PrefixStore>(
           world.unique_name("raw"), world.store()),
       world.rank(),

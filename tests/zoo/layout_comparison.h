@@ -402,7 +402,7 @@ inline void expect_that_of_one_rank(
         tests::expect_close_by_motion(
             own_part(name, plain.start.at(name)),
             own_part(name, plain.parameters.at(name)),
-            layout.compute ? value.to(at::kFloat) : value,
+            (layout.compute ? value.to(at::kFloat) : value).cpu(),
             tolerances.motion,
             name,
             1e-2 * largest_motion);
@@ -436,7 +436,7 @@ inline void expect_those_of_one_rank(
     const std::function<bool(const Subject&)>& wants,
     const std::function<void(const std::function<void(World&, at::Device)>&)>&
         run) {
-  const tests::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto each = [&](const std::function<void(const Subject&)>& visit) {
     for (const Subject& subject : kSubjects) {
       if (takes(subject, layout) && wants(subject)) {
