@@ -392,6 +392,7 @@ TEST(ExpertTraining, StateOfAUsersOptimizerIsForTheSameExperts) {
     run_ranks(4, [&](World& world) {
       const ChangedModel changed("qwen3_moe", kBalanced);
       EngineOptions options = TrainedExperts::engine_options(nullptr);
+      options.optimizer.weight_decay.reset();
       options.optimizer.rule = UserOptimizerOptions{[](auto groups) {
         return std::make_unique<torch::optim::Adam>(
             std::move(groups), torch::optim::AdamOptions(kRate));
