@@ -13,8 +13,8 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/sharding/gradient_norm.h"
-#include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
+#include "tessera/sharding/tied_parameters.h"
 #include "tessera/sharding/weight_files.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void Engine::backward(const at::Tensor& loss) {
   pager_->check_identity();
   // Not in the middle of a step, whose gradients have one scale, nor where
   // pipeline stages may have losses of other types.
-  const int stages = model_ranks_ ? model_ranks_->stages() : 1;
+  const int stages = pager_->stages();
   if (loss.scalar_type() == at::kHalf && stages == 1 &&
       !pager_->any_gradient()) {
     scaler_.limit_for_float16_loss();
@@ -105,9 +105,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
 
 void Engine::settle_gradients(const sharding::RankIntent& intent) {
   pager_->settle_gradients(intent);
-  if (model_ranks_) {
-    model_ranks_->tied().add_gradients(*pager_);
-  }
+  sharding::add_tied_gradients(*pager_);
 }
 
 void Engine::reporting_memory(
@@ -159,12 +157,11 @@ DeferredScalar Engine::grad_norm(double p) {
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
   sharding::GradientSums& sums = optimizer_->gradient_sums(p);
-  if (optimizer_->is_all_on_device() && pager_->has_one_mesh() &&
-      !model_ranks_ && std::isfinite(p)) {
+  if (optimizer_->is_all_on_device()) {
     return DeferredScalar(
         gradient_norm_on_device(*pager_, sums, p).div_(scaler_.scale()));
   }
-  return gradient_norm(*pager_, sums, p, model_ranks_.get()) / scaler_.scale();
+  return gradient_norm(*pager_, sums, p) / scaler_.scale();
 }
 
 void Engine::multiply_gradients(double factor) {
@@ -207,9 +204,9 @@ bool Engine::step() {
   pager_->wait_for_gather_lane();
   bool overflow = false;
   reporting_memory("step", [&] {
-    overflow = scaler_.is_active() &&
-               !sharding::gradients_are_finite(
-                   *pager_, optimizer_->gradient_sums(2), model_ranks_.get());
+    overflow =
+        scaler_.is_active() &&
+        !sharding::gradients_are_finite(*pager_, optimizer_->gradient_sums(2));
     if (overflow) {
       optimizer_->skip_step();
     } else {
@@ -330,9 +327,7 @@ void Engine::unwrap() {
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
   pager_->sum_over_ranks(values);
-  if (model_ranks_) {
-    model_ranks_->sum(values, pager_->watch_failures());
-  }
+  pager_->sum_over_parts(values);
 }
 
 std::function<void()> Engine::watch_failures() {

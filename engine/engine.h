@@ -38,7 +38,6 @@ class StateTiers;
 
 namespace tessera::sharding {
 
-class ModelRanks;
 class Pager;
 struct RankIntent;
 
@@ -304,10 +303,6 @@ class Engine {
   friend std::vector<TensorSummary> inspect_tensor(
       Engine& engine,
       const TensorRecorder& recorder);
-  void join_model_ranks(
-      World& world,
-      const ParallelMesh& mesh,
-      const engine::OptimizerRules& optimizer);
   void check_usable(const char* function) const;
   /// What save() writes and load() reads.
   engine::CheckpointSubject checkpoint_subject(
@@ -325,9 +320,6 @@ class Engine {
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
 
   std::shared_ptr<torch::nn::Module> module_;
-  std::unique_ptr<World> part_; ///< ranks with this part of the model
-  std::unique_ptr<sharding::ModelRanks>
-      model_ranks_; ///< null: layers not divided
   std::unique_ptr<MemoryLedger> ledger_;
   std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries
   std::unique_ptr<engine::StateTiers> tiers_;

@@ -13,9 +13,10 @@
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/sharding/model_ranks.h"
+#include "tessera/sharding/page_meshes.h"
 #include "tessera/sharding/pager.h"
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/tied_parameters.h"
 
 #include <memory>
 #include <string>
@@ -50,12 +51,6 @@ MemoryBudget budget_of_state(const EngineOptions& options, int64_t libraries) {
     *memory.host_bytes -= options.offload.activation_host_bytes.value_or(0);
   }
   return memory;
-}
-
-c10::Device device_of(const torch::nn::Module& module) {
-  const auto parameters = module.parameters();
-  return parameters.empty() ? c10::Device(at::kCPU)
-                            : parameters.front().device();
 }
 
 /// The options for activations, with the limit that is planned for them.
@@ -105,33 +100,17 @@ void check_update_in_backward(
 ///   only parts of them.
 void check_updates_of_parts(
     const torch::nn::Module& module,
-    const std::unordered_set<const c10::TensorImpl*>& divided,
     const engine::OptimizerRules& optimizer) {
+  const TensorSpecs specs = specs_in(module);
   for (const auto& item : module.named_parameters()) {
     const UpdateRule rule = optimizer.settings_for({item.key()}).rule;
     TESSERA_CHECK(
-        divided.count(item.value().unsafeGetTensorImpl()) == 0 ||
+        !spec_of(item.value(), specs).is_divided() ||
             updates_elements_alone(rule),
         "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
         item.key(),
         name_of(rule));
   }
-}
-
-/// @param world the ranks with the same part of the model.
-/// @param parallel may be null.
-sharding::PageMeshes page_meshes(
-    const World& world,
-    int shard_ranks,
-    const ParallelMesh* parallel) {
-  const sharding::ShardMesh module(world.rank(), world.size(), shard_ranks);
-  if (parallel == nullptr || parallel->size(ParallelGroup::kExpert) == 1) {
-    return module;
-  }
-  return {
-      module,
-      sharding::ShardMesh::of_experts(
-          world.rank(), world.size(), parallel->size(ParallelGroup::kExpert))};
 }
 
 void log_plan(
@@ -190,22 +169,21 @@ Engine::Engine(
     check_update_in_backward(options, scaler_);
   }
   if (options.parallel != nullptr) {
-    join_model_ranks(world, *options.parallel, rules);
-    sharding.shard_ranks =
-        options.parallel->size(ParallelGroup::kParameterShards);
+    check_updates_of_parts(*module_, rules);
   }
-  if (model_ranks_) {
-    sharding.groups.parameters_apart = model_ranks_->tied().names();
-  }
-  World& own_world = part_ ? *part_ : world;
 
   // What is decided before anything is allocated for the module.
   const sharding::PageMeshes meshes =
-      page_meshes(own_world, sharding.shard_ranks, options.parallel);
+      options.parallel != nullptr
+          ? sharding::page_meshes(world, *options.parallel, *module_)
+          : sharding::shard_mesh(
+                world.rank(), world.size(), sharding.shard_ranks);
+  for (const auto& [name, mesh] : meshes.tied) {
+    sharding.groups.parameters_apart.push_back(name);
+  }
   const std::vector<sharding::PageSpec> pages =
       sharding::plan_pages(*module_, sharding, meshes);
-  auto ranks =
-      std::make_unique<sharding::PageRanks>(own_world, meshes.module, pages);
+  auto ranks = std::make_unique<sharding::PageRanks>(world, meshes, pages);
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
@@ -245,9 +223,7 @@ Engine::Engine(
                    : std::make_unique<engine::JobRanks>(
                          world, *options.parallel, *pager_);
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
-  if (model_ranks_) {
-    model_ranks_->tied().copy_values(*pager_);
-  }
+  sharding::copy_tied_values(*pager_);
   if (offloads_activations(options)) {
     activations_ = std::make_unique<engine::ActivationOffload>(
         *module_,
@@ -255,35 +231,6 @@ Engine::Engine(
         options.memory.activation_bytes);
     logs_activations_ = logs;
   }
-}
-
-void Engine::join_model_ranks(
-    World& world,
-    const ParallelMesh& mesh,
-    const engine::OptimizerRules& optimizer) {
-  TESSERA_CHECK(
-      mesh.world_size() == world.size(),
-      "wrap: the parallel mesh is for {} ranks, but the job has {}.",
-      mesh.world_size(),
-      world.size());
-  const std::string key = world.unique_name("model");
-  const auto ranks_of = [&](ParallelGroup group) {
-    return mesh.ranks(group, world.rank());
-  };
-  part_ = world.part(key, ranks_of(ParallelGroup::kGradients));
-  if (mesh.size(ParallelGroup::kTensor) == 1 &&
-      mesh.size(ParallelGroup::kPipeline) == 1) {
-    return;
-  }
-  std::unordered_set<const c10::TensorImpl*> divided;
-  for (const auto& [parameter, spec] : specs_in(*module_)) {
-    if (spec.is_divided()) {
-      divided.insert(parameter);
-    }
-  }
-  check_updates_of_parts(*module_, divided, optimizer);
-  model_ranks_ = std::make_unique<sharding::ModelRanks>(
-      world, key, mesh, *module_, std::move(divided), device_of(*module_));
 }
 
 Engine::~Engine() = default;

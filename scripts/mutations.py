@@ -111,8 +111,8 @@ MUTATIONS = [
     Mutation(
         "experts of other ranks count as this rank's in sums over shards",
         "sharding/page_ranks.cpp",
-        "const ShardMesh& mesh = ranks.mesh();",
-        "ShardMesh mesh = ranks.mesh(); mesh.parts = 1;",
+        "if (mesh.has(kPartAxis)) {",
+        "if (false) {",
         "ExpertPages.AreThoseOfTheRanksWithTheSameExpert",
         "sharding_tests",
     ),
@@ -127,8 +127,8 @@ MUTATIONS = [
     Mutation(
         "shards of experts are taken for those of other parameters",
         "engine/checkpoint/subject_tensors.cpp",
-        "const sharding::ShardMesh& mesh = group.spec().mesh;",
-        "const sharding::ShardMesh& mesh = pager.mesh();",
+        "group.layout(), group.spec().mesh)",
+        "group.layout(), pager.mesh())",
         "ExpertTraining.IsThatOfOneRankUnderAnEngine",
         "zoo_tests",
     ),
@@ -255,8 +255,8 @@ MUTATIONS = [
     ),
     Mutation(
         "the stages' gradients of a tied weight are not added up",
-        "sharding/tied_stages.cpp",
-        "bucket.add_copies(*tied.copies, pager.watch_failures());",
+        "sharding/tied_parameters.cpp",
+        "bucket.add_copies(*page->ranks.copies(), pager.watch_failures());",
         ";",
         "Meshes/MeshTraining.*",
     ),

@@ -49,8 +49,8 @@ GradientBucket::GradientBucket(
     runtime::ShardStore* store,
     bool keeps_shard)
     : group_(group),
-      rank_(group.spec().mesh.shard_rank),
-      ranks_(group.spec().mesh.shard_size * group.spec().mesh.replicas),
+      rank_(group.spec().mesh.index(kShardAxis)),
+      ranks_(group.spec().gradient_ranks()),
       replicas_(replicas),
       ledger_(ledger),
       types_(group.spec().gradients),

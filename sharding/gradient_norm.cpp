@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/gradient_norm.h"
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -27,6 +32,22 @@ std::vector<at::Tensor> runs_with_gradient(
   return runs;
 }
 
+/// A maximum over the ranks may drop a NaN: [value without it, 1 if it was
+/// one].
+at::Tensor with_nan_flag(const at::Tensor& value) {
+  return at::cat(
+      {value.nan_to_num(0, INFINITY), value.isnan().to(at::kDouble)});
+}
+
+/// The value of with_nan_flag(): [].
+at::Tensor without_nan_flag(const at::Tensor& flagged) {
+  return at::where(flagged[1] > 0, std::nan(""), flagged[0]);
+}
+
+int replicas_of(const PageSpec& page) {
+  return page.mesh.size(kReplicateAxis);
+}
+
 } // namespace
 
 GradientSums::GradientSums(const Pager& pager)
@@ -38,7 +59,7 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
   group->p = p;
   std::vector<runtime::FlatSpan> runs;
   for (const runtime::FlatRun& run : bucket.own_runs()) {
-    group->has.push_back(bucket.has_gradient(run.parameter));
+    group->has.push_back(counts(bucket, g, run));
     if (group->has.back()) {
       runs.push_back({run.shard_offset, run.numel});
     }
@@ -74,11 +95,19 @@ bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
     return false;
   }
   for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
-    if (bucket.has_gradient(bucket.own_runs()[i].parameter) && !group->has[i]) {
+    if (counts(bucket, g, bucket.own_runs()[i]) && !group->has[i]) {
       return false;
     }
   }
   return true;
+}
+
+bool GradientSums::counts(
+    const GradientBucket& bucket,
+    size_t g,
+    const runtime::FlatRun& run) const {
+  return bucket.has_gradient(run.parameter) &&
+         pager_.groups()[g]->parameters()[run.parameter].counts;
 }
 
 std::vector<GradientSums::Sum> GradientSums::all(double p) {
@@ -105,24 +134,23 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
     for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
       const size_t place = next;
       next += group.has[i] ? 1 : 0;
-      const size_t position = bucket.own_runs()[i].parameter;
-      if (bucket.has_gradient(position)) {
+      if (counts(bucket, groups[k], bucket.own_runs()[i])) {
         all.push_back(
             {sums[k][place],
              bucket.factor(),
-             pager_.groups()[groups[k]]->parameters()[position].record.tensor,
-             groups[k]});
+             pager_.groups()[groups[k]]->spec()});
       }
     }
   }
   return all;
 }
 
-at::Tensor GradientSums::total_on(c10::Device device, double p) {
+at::Tensor GradientSums::total_on_device(const MeshRanks& mesh, double p) {
   std::vector<at::Tensor> norms;
   for (size_t g = 0; g < known_.size(); ++g) {
     const GradientBucket* bucket = pager_.bucket(g);
-    if (bucket == nullptr || !bucket->any_gradient()) {
+    if (&pager_.groups()[g]->ranks.shards() != &mesh.shards() ||
+        bucket == nullptr || !bucket->any_gradient()) {
       continue;
     }
     begin(g, p)();
@@ -132,31 +160,29 @@ at::Tensor GradientSums::total_on(c10::Device device, double p) {
       norms.push_back(factor == 1 ? own : own * factor);
     }
   }
-  return norms.empty()
-             ? at::zeros({1}, at::TensorOptions(device).dtype(at::kDouble))
-             : at::cat(norms).pow_(p).sum(0, /*keepdim=*/true);
+  if (norms.empty()) {
+    return at::zeros(
+        {1},
+        at::TensorOptions(pager_.groups().front()->device())
+            .dtype(at::kDouble));
+  }
+  const at::Tensor all = at::cat(norms);
+  return std::isinf(p) ? all.amax(0, /*keepdim=*/true)
+                       : all.pow_(p).sum(0, /*keepdim=*/true);
 }
 
-double gradient_norm(
-    Pager& pager,
-    GradientSums& sums,
-    double p,
-    ModelRanks* model) {
+double gradient_norm(Pager& pager, GradientSums& sums, double p) {
   const bool largest = std::isinf(p);
   // Of pages by their number of replicas: the ranks add up all replicas, as
   // well as all experts. Every rank has the same numbers.
   std::map<int, double> own_sums;
   for (const auto& group : pager.groups()) {
-    own_sums[group->spec().mesh.replicas] = 0;
+    own_sums[replicas_of(group->spec())] = 0;
   }
   double maximum = 0;
-  for (const auto& [sum, factor, parameter, group] : sums.all(p)) {
-    if (model != nullptr && !model->counts(parameter)) {
-      continue;
-    }
+  for (const auto& [sum, factor, page] : sums.all(p)) {
     if (!largest) {
-      own_sums[pager.groups()[group]->spec().mesh.replicas] +=
-          sum * std::pow(factor, p);
+      own_sums[replicas_of(page)] += sum * std::pow(factor, p);
     } else if (!std::isnan(maximum) && !(sum * factor <= maximum)) {
       maximum = sum * factor; // NaN too
     }
@@ -168,9 +194,7 @@ double gradient_norm(
         at::tensor({std::isnan(maximum) ? 1.0 : 0.0}, at::kDouble);
     for (const at::Tensor& value : {bad, total}) {
       pager.max_over_ranks(value);
-      if (model != nullptr) {
-        model->max(value, pager.watch_failures());
-      }
+      pager.max_over_parts(value);
     }
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
@@ -186,29 +210,51 @@ double gradient_norm(
     sum += of_ranks[row++].item<double>() / replicas;
   }
   const at::Tensor total = at::tensor({sum}, at::kDouble);
-  if (model != nullptr) {
-    model->sum(total, pager.watch_failures());
-  }
+  pager.sum_over_parts(total);
   // abs: the NaN of inf - inf has a sign, which would be printed.
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
 
 at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
-  const at::Tensor total = sums.total_on(pager.groups().front()->device(), p);
-  pager.sum_over_shards(total, {{&pager.groups().front()->spec()}});
-  return total.pow_(1 / p).squeeze(0);
+  const bool largest = std::isinf(p);
+  const auto reduce = [&](Communicator& ranks, const at::Tensor& values) {
+    (largest ? ranks.all_reduce_max(values, "largest gradient")
+             : ranks.all_reduce_sum(values, "norm of the gradients"))
+        .wait(pager.watch_failures());
+  };
+  at::Tensor total;
+  for (const auto& mesh : pager.meshes()) {
+    if (mesh->copies() != nullptr) {
+      continue; // sharded like the module
+    }
+    at::Tensor own = sums.total_on_device(*mesh, p);
+    if (largest) {
+      own = with_nan_flag(own);
+    }
+    reduce(mesh->shards(), own);
+    if (mesh->parts() != nullptr) {
+      reduce(*mesh->parts(), own);
+    }
+    total = !total.defined() ? own
+            : largest        ? at::maximum(total, own)
+                             : total + own;
+  }
+  if (!largest) {
+    pager.sum_over_parts(total);
+    return total.pow_(1 / p).squeeze(0);
+  }
+  pager.max_over_parts(total);
+  return without_nan_flag(total);
 }
 
-bool gradients_are_finite(Pager& pager, GradientSums& sums, ModelRanks* model) {
+bool gradients_are_finite(Pager& pager, GradientSums& sums) {
   double mine = 0;
   for (const auto& sum : sums.all(2)) {
     mine += std::isfinite(sum.of_powers) ? 0 : 1;
   }
   const at::Tensor bad = at::tensor({mine}, at::kDouble);
   pager.sum_over_ranks(bad);
-  if (model != nullptr) {
-    model->sum(bad, pager.watch_failures());
-  }
+  pager.sum_over_parts(bad);
   return bad.item<double>() == 0;
 }
 

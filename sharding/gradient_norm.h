@@ -4,7 +4,6 @@
 // shards.
 
 #include "tessera/runtime/kernels/power_sum.h"
-#include "tessera/sharding/model_ranks.h"
 #include "tessera/sharding/pager.h"
 
 #include <functional>
@@ -36,23 +35,29 @@ class GradientSums {
   struct Sum {
     double of_powers;
     double factor; ///< by which the gradients are multiplied
-    at::Tensor parameter;
-    size_t group;
+    const PageSpec& page;
   };
-  /// Returns power_sum() of this rank's part of every gradient. Blocks.
+  /// Returns power_sum() of this rank's part of every gradient that counts
+  /// (PagedParameter::counts). Blocks.
   std::vector<Sum> all(double p);
-  /// The sum of power_sum() over this rank's part of all gradients, which are
-  /// on `device`, an accelerator: [1] float64 there. Does not block.
-  /// @param p finite.
-  at::Tensor total_on(c10::Device device, double p);
+  /// As all(), but added up over the pages that are sharded like `mesh` (for p
+  /// = infinity, the largest), which are on an accelerator: [1] float64 there.
+  /// Does not block.
+  at::Tensor total_on_device(const MeshRanks& mesh, double p);
 
  private:
   struct Group {
     double p = 2;
-    std::vector<bool> has; ///< per run of the bucket, whether it has a sum
+    /// Per run of the bucket, whether it has a sum.
+    std::vector<bool> has;
     runtime::PowerSums sums; ///< of the runs that have one
   };
   bool knows(const GradientBucket& bucket, size_t g, double p) const;
+  /// Whether a run of the page has a gradient that counts.
+  bool counts(
+      const GradientBucket& bucket,
+      size_t g,
+      const runtime::FlatRun& run) const;
 
   const Pager& pager_;
   std::vector<std::shared_ptr<Group>> known_;
@@ -60,29 +65,18 @@ class GradientSums {
 
 /// Returns the global p-norm of the settled gradients: every element of every
 /// gradient counts once, whichever rank it is on. Collective; blocks.
+/// If ranks divide the model, the norm is that of the whole model.
 /// @param p above 0, infinity for the largest magnitude.
-/// @param model the ranks that divide one copy of the model, if there are
-///   several: the norm is that of the whole model. May be null.
 /// @return equal on all ranks; NaN or infinity when a gradient contains one.
-double gradient_norm(
-    Pager& pager,
-    GradientSums& sums,
-    double p,
-    ModelRanks* model = nullptr);
+double gradient_norm(Pager& pager, GradientSums& sums, double p);
 
-/// As above, for gradients on an accelerator, one copy of the model per rank
-/// group and pages of one mesh, without blocking: [] float64 on the
-/// accelerator.
-/// @param p above 0, finite.
+/// As above, for gradients on an accelerator, without blocking: [] float64 on
+/// the accelerator.
 at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p);
 
 /// Returns whether every element of every settled gradient is finite, on all
 /// ranks. Collective; blocks.
-/// @param model as above.
-bool gradients_are_finite(
-    Pager& pager,
-    GradientSums& sums,
-    ModelRanks* model = nullptr);
+bool gradients_are_finite(Pager& pager, GradientSums& sums);
 
 /// Clamps every element of the settled gradients to [-limit, limit]. Not
 /// collective.

@@ -79,11 +79,10 @@ TensorSummary summarize_own_part(
       parameter.record.tensor.sizes().vec(),
       {},
       std::nullopt};
-  if (group.spec().mesh.replica != 0) {
+  if (group.spec().mesh.index(sharding::kReplicateAxis) != 0) {
     return summary; // another rank counts the same elements
   }
-  const runtime::FlatSpan mine =
-      group.layout().shard(group.spec().mesh.shard_rank);
+  const runtime::FlatSpan mine = group.spec().shard();
   for (const runtime::FlatRun& run :
        runtime::runs_of_shard({&parameter.span, 1}, mine)) {
     const auto part = [&](const at::Tensor& shard) {
@@ -202,7 +201,8 @@ std::vector<TensorSummary> inspect_model(
     summary.push_back(summarize_own_part(pager, index, master, gradient_scale));
     const sharding::PageSpec& page = pager.groups()[*group]->spec();
     experts.push_back(
-        page.of_experts ? page.mesh.shard_group : std::vector<int>{});
+        page.of_experts ? page.mesh.slice({kShardAxis}).ranks()
+                        : std::vector<int>{});
   }
   merge_summaries(pager, summary, experts);
   return summary;

@@ -194,8 +194,7 @@ LoadWeightsReport load_sharded_weights(
     by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
   }
   for (const auto& group : pager.groups()) {
-    const runtime::FlatSpan mine =
-        group->layout().shard(group->spec().mesh.shard_rank);
+    const runtime::FlatSpan mine = group->spec().shard();
     at::Tensor master;
     for (const sharding::PagedParameter& parameter : group->parameters()) {
       const auto found =

@@ -32,7 +32,8 @@ std::string signature_of(
   for (const PageSpec& page : pages) {
     const bool is_named = experts == ExpertNames::kIncluded || !page.of_experts;
     text << (is_named ? page.name : "experts") << ":";
-    for (const auto& [record, index, span] : page.parameters) {
+    for (const PagedParameter& parameter : page.parameters) {
+      const ParameterRecord& record = parameter.record;
       text << (is_named ? record.name() : "") << record.tensor.sizes()
            << record.tensor.scalar_type() << record.dtype
            << record.tensor.requires_grad();
@@ -50,13 +51,28 @@ int64_t hash_of_text(const std::string& text) {
   return static_cast<int64_t>(std::hash<std::string>{}(text));
 }
 
-/// The first rank that has the same experts as this one.
-int first_with_same_experts(const std::vector<PageSpec>& pages) {
+int64_t hash_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) {
+    text += std::to_string(rank) + ",";
+  }
+  return hash_of_text(text);
+}
+
+/// The place among `ranks` of the first one that has the same experts.
+int first_with_same_experts(
+    const std::vector<int>& ranks,
+    const std::vector<PageSpec>& pages) {
   const auto found =
       std::find_if(pages.begin(), pages.end(), [](const PageSpec& page) {
         return page.of_experts;
       });
-  return found == pages.end() ? 0 : found->mesh.shard_group.front();
+  if (found == pages.end()) {
+    return 0;
+  }
+  const int first = found->mesh.slice({kShardAxis}).ranks().front();
+  return static_cast<int>(
+      std::find(ranks.begin(), ranks.end(), first) - ranks.begin());
 }
 
 void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
@@ -92,60 +108,87 @@ void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
 
 } // namespace
 
-MeshRanks::MeshRanks(
-    World& world,
-    const std::string& name,
-    const ShardMesh& mesh,
-    c10::Device device)
-    : mesh_(mesh),
-      shards_(
-          world.new_communicator(name + " shards", device, mesh.shard_group)),
-      reductions_(
-          device.is_cpu() ? nullptr
-                          : world.new_communicator(
-                                name + " reductions",
-                                device,
-                                mesh.shard_group)),
-      replicas_(world.new_communicator(
-          name + " replicas",
-          device,
-          mesh.replicate_group)) {}
-
-void MeshRanks::abort() noexcept {
-  for (Communicator* communicator :
-       {shards_.get(), reductions_.get(), replicas_.get()}) {
-    if (communicator != nullptr) {
-      communicator->abort();
-    }
-  }
-}
-
 PageRanks::PageRanks(
     World& world,
-    const ShardMesh& module,
+    const PageMeshes& meshes,
     const std::vector<PageSpec>& pages)
-    : agreement_(world, "engine", [this](const RankIntent& intent) {
-        return describe(intent);
-      }) {
+    : key_(world.unique_name("pages")),
+      agreement_(
+          world,
+          "engine",
+          meshes.module.ranks(),
+          [this](const RankIntent& intent) { return describe(intent); }) {
   const c10::Device device = pages.front().device;
-  const auto connect = [&](const ShardMesh& mesh) {
-    const std::string name =
-        meshes_.empty() ? "engine" : "engine " + std::to_string(meshes_.size());
-    meshes_.push_back(std::make_unique<MeshRanks>(world, name, mesh, device));
-  };
-  connect(module);
+  connect(world, meshes.module, device);
   for (const PageSpec& page : pages) {
-    if (std::none_of(meshes_.begin(), meshes_.end(), [&](const auto& known) {
-          return known->mesh() == page.mesh;
-        })) {
-      connect(page.mesh);
+    if (page.tied_name.empty()) {
+      connect(world, page.mesh, device);
     }
     names_.pages.push_back(page.name);
     for (const PagedParameter& parameter : page.parameters) {
       names_.parameters.push_back(parameter.record.name());
     }
   }
-  check_same(pages);
+  // In an order that is the same on all pipeline stages.
+  for (const auto& [name, mesh] : meshes.tied) {
+    connect(world, mesh, device);
+  }
+  if (meshes.model) {
+    stages_ = meshes.model->size(kPipelineAxis);
+    for (const char* axis : {kTensorAxis, kPipelineAxis}) {
+      const std::string name = std::string(axis) + " control";
+      const std::vector<int> ranks = meshes.model->slice({axis}).ranks();
+      parts_.push_back(
+          {world.join_group(name, key_ + "/" + name, at::kCPU, ranks),
+           device.is_cpu() ? nullptr
+                           : join(world, "parts of a model", device, ranks)});
+    }
+  }
+  check_same(meshes, pages);
+}
+
+Communicator* PageRanks::join(
+    World& world,
+    const std::string& purpose,
+    c10::Device device,
+    const std::vector<int>& ranks) {
+  std::unique_ptr<Communicator>& known = communicators_[{purpose, ranks}];
+  if (known == nullptr) {
+    known = world.join_group(
+        "engine " + purpose,
+        key_ + "/" + purpose + "/" + std::to_string(hash_of(ranks)),
+        device,
+        ranks);
+  }
+  return known.get();
+}
+
+void PageRanks::connect(
+    World& world,
+    const DeviceMesh& mesh,
+    c10::Device device) {
+  if (std::any_of(meshes_.begin(), meshes_.end(), [&](const auto& known) {
+        return known->mesh() == mesh;
+      })) {
+    return;
+  }
+  const auto along =
+      [&](const char* axis, const std::string& purpose, c10::Device where) {
+        return join(world, purpose, where, mesh.slice({axis}).ranks());
+      };
+  MeshRanks::Communicators joined{};
+  joined.shards = along(kShardAxis, "shards", device);
+  joined.reductions =
+      device.is_cpu() ? joined.shards : along(kShardAxis, "reductions", device);
+  joined.replicas = along(kReplicateAxis, "replicas", device);
+  if (mesh.has(kPartAxis) && !device.is_cpu()) {
+    joined.parts = along(kPartAxis, "other experts", device);
+  }
+  if (mesh.has(kPipelineAxis)) {
+    joined.copies = along(kPipelineAxis, "copies", device);
+    joined.copies_control = along(kPipelineAxis, "copies control", at::kCPU);
+  }
+  meshes_.push_back(std::make_unique<MeshRanks>(mesh, joined));
 }
 
 MeshRanks& PageRanks::of(const PageSpec& page) {
@@ -154,7 +197,9 @@ MeshRanks& PageRanks::of(const PageSpec& page) {
   });
 }
 
-void PageRanks::check_same(const std::vector<PageSpec>& pages) {
+void PageRanks::check_same(
+    const PageMeshes& meshes,
+    const std::vector<PageSpec>& pages) {
   if (size() == 1) {
     return;
   }
@@ -162,7 +207,8 @@ void PageRanks::check_same(const std::vector<PageSpec>& pages) {
   const at::Tensor mine = at::tensor(
       {hash_of_text(signature_of(pages, ExpertNames::kLeftOut)),
        hash_of_text(signature_of(pages, ExpertNames::kIncluded)),
-       static_cast<int64_t>(first_with_same_experts(pages))},
+       static_cast<int64_t>(
+           first_with_same_experts(meshes.module.ranks(), pages))},
       at::kLong);
   const int64_t fields = mine.numel();
   const at::Tensor all = at::empty({size() * fields}, at::kLong);
@@ -175,8 +221,9 @@ void PageRanks::check_same(const std::vector<PageSpec>& pages) {
     TESSERA_CHECK(
         row[0] == rows[0] && row[1] == rows[row[2] * fields + 1],
         "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
-        r,
-        row[0] == rows[0] ? row[2] : 0);
+        meshes.module.ranks()[static_cast<size_t>(r)],
+        meshes.module
+            .ranks()[static_cast<size_t>(row[0] == rows[0] ? row[2] : 0)]);
   }
 }
 
@@ -221,8 +268,8 @@ std::string PageRanks::describe(const RankIntent& intent) const {
 
 void PageRanks::abandon(const std::string& reason) noexcept {
   agreement_.report(reason);
-  for (const auto& ranks : meshes_) {
-    ranks->abort();
+  for (const auto& [group, communicator] : communicators_) {
+    communicator->abort();
   }
 }
 
@@ -245,14 +292,33 @@ void PageRanks::max(const at::Tensor& values) {
       .wait(watch_failures());
 }
 
+void PageRanks::sum_over_parts(const at::Tensor& values) {
+  for (const PartRanks& ranks : parts_) {
+    (values.is_cpu() ? *ranks.control : *ranks.on_device)
+        .all_reduce_sum(values, "sum over the parts of a model")
+        .wait(watch_failures());
+  }
+}
+
+void PageRanks::max_over_parts(const at::Tensor& values) {
+  for (const PartRanks& ranks : parts_) {
+    (values.is_cpu() ? *ranks.control : *ranks.on_device)
+        .all_reduce_max(values, "maximum over the parts of a model")
+        .wait(watch_failures());
+  }
+}
+
 void PageRanks::sum_over_shards(
     const at::Tensor& values,
     const std::vector<PageRows>& pages) {
   for (const auto& mesh : meshes_) {
+    if (mesh->copies() != nullptr) {
+      continue; // sharded like the module
+    }
     std::vector<at::Tensor> own;
     int64_t row = 0;
     for (const PageRows& rows : pages) {
-      if (rows.page->mesh == mesh->mesh()) {
+      if (&of(*rows.page).shards() == &mesh->shards()) {
         own.push_back(values.narrow(0, row, rows.rows));
       }
       row += rows.rows;
@@ -281,21 +347,21 @@ void PageRanks::sum_over_shards(MeshRanks& ranks, const at::Tensor& values) {
         .wait(watch_failures());
     return;
   }
-  const ShardMesh& mesh = ranks.mesh();
-  // All ranks add up, each part of the experts in a place of its own.
-  std::vector<int64_t> sizes = values.sizes().vec();
-  sizes.insert(sizes.begin(), mesh.parts);
-  const at::Tensor sums = mesh.parts == 1 ? values.unsqueeze(0)
-                                          : at::zeros(sizes, values.options());
-  if (mesh.parts > 1) {
-    sums[mesh.part].copy_(values);
+  const DeviceMesh& mesh = ranks.mesh();
+  if (mesh.has(kPartAxis)) {
+    // All ranks add up, each part of the experts in a place of its own.
+    std::vector<int64_t> sizes = values.sizes().vec();
+    sizes.insert(sizes.begin(), mesh.size(kPartAxis));
+    const at::Tensor sums = at::zeros(sizes, values.options());
+    const at::Tensor own = sums[mesh.index(kPartAxis)];
+    own.copy_(values);
+    sum(sums);
+    values.copy_(own);
+    return;
   }
-  sum(sums);
-  if (mesh.parts > 1) {
-    values.copy_(sums[mesh.part]);
-  }
-  if (mesh.replicas > 1) {
-    values.div_(mesh.replicas); // every replica has been added
+  sum(values);
+  if (const int replicas = mesh.size(kReplicateAxis); replicas > 1) {
+    values.div_(replicas); // every replica has been added
   }
 }
 
@@ -324,7 +390,7 @@ void broadcast_module(
         }
         // First to the ranks of other replicas that correspond to the mesh's
         // first rank, then from each of them to its replica.
-        if (mesh->mesh().shard_rank == 0) {
+        if (mesh->shards().rank() == 0) {
           mesh->replicas().broadcast(bytes, 0, what).wait();
         }
         mesh->shards().broadcast(bytes, 0, what).wait();

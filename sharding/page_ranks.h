@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `MeshRanks` are the ranks that divide a page and hold copies of its shards,
-// with the communicators between them; `PageRanks` are those of all pages.
+// with the communicators between them; `PageRanks` are those of all pages and
+// of the model that the pages belong to.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/sharding/page_meshes.h"
 #include "tessera/sharding/page_spec.h"
 #include "tessera/sharding/rank_agreement.h"
-#include "tessera/sharding/shard_mesh.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::sharding {
@@ -21,42 +24,55 @@ namespace tessera::sharding {
 /// The ranks of one mesh, and the communicators between them.
 class MeshRanks {
  public:
-  /// Connects them. Collective over the world; blocks.
-  /// @param name of the mesh, for errors.
-  /// @param device of the pages.
-  MeshRanks(
-      World& world,
-      const std::string& name,
-      const ShardMesh& mesh,
-      c10::Device device);
+  /// Of meshes with the same ranks along an axis, the communicators are the
+  /// same.
+  struct Communicators {
+    Communicator* shards;
+    Communicator* reductions;
+    Communicator* replicas;
+    Communicator* parts = nullptr;
+    Communicator* copies = nullptr;
+    Communicator* copies_control = nullptr;
+  };
+  MeshRanks(DeviceMesh mesh, const Communicators& communicators)
+      : mesh_(std::move(mesh)), communicators_(communicators) {}
 
-  const ShardMesh& mesh() const {
+  const DeviceMesh& mesh() const {
     return mesh_;
   }
   bool is_divided() const {
-    return mesh_.shard_size > 1;
+    return shards().size() > 1;
   }
   /// The ranks that shard one replica.
-  Communicator& shards() {
-    return *shards_;
+  Communicator& shards() const {
+    return *communicators_.shards;
   }
   /// The same ranks, for reductions: on a device with streams a communicator of
   /// its own, so that all-gathers do not queue behind reductions.
-  Communicator& reductions() {
-    return reductions_ ? *reductions_ : *shards_;
+  Communicator& reductions() const {
+    return *communicators_.reductions;
   }
   /// The ranks that hold the same shard.
-  Communicator& replicas() {
-    return *replicas_;
+  Communicator& replicas() const {
+    return *communicators_.replicas;
   }
-  /// Ends all collectives with an error.
-  void abort() noexcept;
+  /// The ranks with this shard of other experts; null: experts are not divided,
+  /// or the pages are on the CPU.
+  Communicator* parts() const {
+    return communicators_.parts;
+  }
+  /// The ranks of all pipeline stages that have a copy of this shard, and the
+  /// same ranks for small CPU tensors; null: no other stage has one.
+  Communicator* copies() const {
+    return communicators_.copies;
+  }
+  Communicator* copies_control() const {
+    return communicators_.copies_control;
+  }
 
  private:
-  ShardMesh mesh_;
-  std::unique_ptr<Communicator> shards_;
-  std::unique_ptr<Communicator> reductions_; ///< null: shards_
-  std::unique_ptr<Communicator> replicas_;
+  DeviceMesh mesh_;
+  Communicators communicators_;
 };
 
 /// Consecutive rows of a tensor, which belong to a page.
@@ -68,20 +84,18 @@ struct PageRows {
 /// Collective functions must be called by all ranks in the same order.
 class PageRanks {
  public:
-  /// Connects the ranks. Collective; blocks.
-  /// @param world must outlive this object.
-  /// @param module the mesh of pages without divided experts, and of buffers.
-  /// @param pages of plan_pages().
+  /// Connects the ranks. Collective over the job; blocks.
+  /// @param meshes of plan_pages(), which gave `pages`.
   /// @throws tessera::Error if the pages are not the same on all ranks, except
   ///   for the names of experts on ranks with other experts.
   PageRanks(
       World& world,
-      const ShardMesh& module,
+      const PageMeshes& meshes,
       const std::vector<PageSpec>& pages);
   PageRanks(const PageRanks&) = delete;
   PageRanks& operator=(const PageRanks&) = delete;
 
-  /// Rank in the job, and the number of ranks.
+  /// Among the ranks of PageMeshes::module.
   int rank() const {
     return agreement_.rank();
   }
@@ -101,7 +115,7 @@ class PageRanks {
   RankAgreement& agreement() {
     return agreement_;
   }
-  /// All ranks, for small collectives on CPU tensors (norms, flags).
+  /// These ranks, for small collectives on CPU tensors (norms, flags).
   Communicator& control() {
     return agreement_.control();
   }
@@ -120,14 +134,26 @@ class PageRanks {
   /// it throws, calls abandon().
   void or_abandon(const std::function<void()>& work);
 
-  /// Sums a small CPU tensor over all ranks, in place. Collective; blocks.
+  /// Sums a small CPU tensor over these ranks, in place. Collective; blocks.
   void sum(const at::Tensor& values);
-  /// Takes the maximum of a small CPU tensor over all ranks, in place.
+  /// Takes the maximum of a small CPU tensor over these ranks, in place.
   /// Collective; blocks.
   void max(const at::Tensor& values);
-  /// Whether all pages have the same mesh, the module's.
-  bool have_one_mesh() const {
-    return meshes_.size() == 1;
+
+  /// The number of pipeline stages.
+  int stages() const {
+    return stages_;
+  }
+  /// All-reduce over the ranks that have the other parts of the model, in an
+  /// order that does not depend on the rank; nothing if every rank has all of
+  /// it. Collective. Block if `values` are on the CPU; they may be on the
+  /// parameters' device.
+  void sum_over_parts(const at::Tensor& values);
+  void max_over_parts(const at::Tensor& values);
+
+  /// Each mesh once, the module's first.
+  const std::vector<std::unique_ptr<MeshRanks>>& meshes() const {
+    return meshes_;
   }
   /// Sums each row of a small tensor over the ranks that shard one replica of
   /// its page, in place. Collective. Does not block if the tensor is on the
@@ -146,13 +172,32 @@ class PageRanks {
     std::vector<std::string> parameters;
   };
 
-  void check_same(const std::vector<PageSpec>& pages);
+  void connect(World& world, const DeviceMesh& mesh, c10::Device device);
+  /// The communicator of a group of ranks, one for each purpose.
+  Communicator* join(
+      World& world,
+      const std::string& purpose,
+      c10::Device device,
+      const std::vector<int>& ranks);
+  void check_same(const PageMeshes& meshes, const std::vector<PageSpec>& pages);
   void sum_over_shards(MeshRanks& mesh, const at::Tensor& values);
 
   Names names_;
+  std::string key_; ///< of the communicators in the store
   RankAgreement agreement_;
-  /// Each mesh once, the module's first.
+  /// By purpose and ranks.
+  std::map<
+      std::pair<std::string, std::vector<int>>,
+      std::unique_ptr<Communicator>>
+      communicators_;
   std::vector<std::unique_ptr<MeshRanks>> meshes_;
+  /// The ranks along an axis of PageMeshes::model.
+  struct PartRanks {
+    std::unique_ptr<Communicator> control; ///< an error does not abort it
+    Communicator* on_device; ///< null: the pages are on the CPU
+  };
+  std::vector<PartRanks> parts_;
+  int stages_ = 1;
 };
 
 /// Makes parameters, buffers and the seeds of lazy parameters those of rank 0.

@@ -3,10 +3,12 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/offset_allocator.h"
+#include "tessera/sharding/parallel/parallel_module.h"
 
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -58,6 +60,31 @@ std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
   return weights;
 }
 
+/// The parameter of a group that other pipeline stages have too.
+std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
+    const GroupSpec& group,
+    const PageMeshes& meshes) {
+  for (const std::string& name : group.parameters.front().names) {
+    if (const auto found = meshes.tied.find(name); found != meshes.tied.end()) {
+      return found;
+    }
+  }
+  return meshes.tied.end();
+}
+
+/// PagedParameter::counts
+bool counts(
+    const ParameterRecord& parameter,
+    const DeviceMesh& page,
+    const PageMeshes& meshes,
+    const TensorSpecs& specs) {
+  const bool is_later_copy =
+      page.has(kPipelineAxis) && page.index(kPipelineAxis) > 0;
+  return !is_later_copy &&
+         (!meshes.model || meshes.model->index(kTensorAxis) == 0 ||
+          spec_of(parameter.tensor, specs).is_divided());
+}
+
 } // namespace
 
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
@@ -69,11 +96,11 @@ TensorSpec sharded_spec(
     TensorSpec spec,
     const PagedParameter& parameter,
     const runtime::FlatLayout& layout,
-    const ShardMesh& mesh) {
+    const DeviceMesh& mesh) {
   spec.axes.push_back(
       {kShardAxis,
-       mesh.shard_size,
-       mesh.shard_rank,
+       mesh.size(kShardAxis),
+       mesh.index(kShardAxis),
        Flat{parameter.span, layout.shard_numel()}});
   return spec;
 }
@@ -110,7 +137,7 @@ PageSpec make_page_spec(
     int number,
     size_t first_index,
     const PagerOptions& options,
-    const ShardMesh& mesh) {
+    const DeviceMesh& mesh) {
   const ParameterRecord& first = group.parameters.front();
   const int zero_stage = group.zero_stage.value_or(options.zero_stage);
   StorageList list;
@@ -133,10 +160,14 @@ PageSpec make_page_spec(
       .layout = runtime::FlatLayout(
           numels,
           runtime::OffsetAllocator::kAlignment / size_of(first.dtype),
-          mesh.shard_size),
+          mesh.size(kShardAxis)),
       .casts_arguments =
           options.precision.is_mixed() && at::isFloatingType(first.dtype),
-      .gradients = gradient_types(options, mesh, first.dtype, group.zero_stage),
+      .gradients = gradient_types(
+          options,
+          mesh.size(kShardAxis) * mesh.size(kReplicateAxis),
+          first.dtype,
+          group.zero_stage),
       .keeps_whole_gradients = keeps_whole_gradients(options, group.zero_stage),
       .stays_after_forward =
           !group.reshard_after_forward.value_or(zero_stage == 3),
@@ -169,18 +200,25 @@ std::vector<PageSpec> plan_pages(
   const std::vector<at::Tensor> replaced = replaced_weights(module);
   std::vector<PageSpec> pages;
   size_t first_index = 0;
+  const TensorSpecs specs = specs_in(module);
   for (const GroupSpec& group : make_groups(module, census, options.groups)) {
     TESSERA_CHECK(
         !group.of_experts || meshes.experts,
         "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, with ParallelSizes::expert, which says which ranks have the same experts.",
         group.parameters.front().name());
+    const auto tied = tied_parameter(group, meshes);
+    const DeviceMesh& mesh = tied != meshes.tied.end() ? tied->second
+                             : group.of_experts        ? *meshes.experts
+                                                       : meshes.module;
     pages.push_back(make_page_spec(
-        group,
-        static_cast<int>(pages.size()),
-        first_index,
-        options,
-        group.of_experts ? *meshes.experts : meshes.module));
+        group, static_cast<int>(pages.size()), first_index, options, mesh));
     PageSpec& page = pages.back();
+    if (tied != meshes.tied.end()) {
+      page.tied_name = tied->first;
+    }
+    for (PagedParameter& parameter : page.parameters) {
+      parameter.counts = counts(parameter.record, page.mesh, meshes, specs);
+    }
     first_index += page.parameters.size();
     page.is_tied =
         page.is_tied ||

@@ -5,8 +5,8 @@
 
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/sharding/grouping.h"
+#include "tessera/sharding/page_meshes.h"
 #include "tessera/sharding/pager_options.h"
-#include "tessera/sharding/shard_mesh.h"
 #include "tessera/sharding/tensor_spec.h"
 
 #include <c10/core/Device.h>
@@ -25,6 +25,10 @@ struct PagedParameter {
   ParameterRecord record;
   size_t index = 0; ///< in the list of all parameters
   runtime::FlatSpan span; ///< in the flat buffer, elements
+  /// Whether sums over the parts of a model count what this rank has of it:
+  /// false on all tensor-parallel ranks but the first if it is whole on them,
+  /// and on all pipeline stages but the first that has it.
+  bool counts = true;
 };
 
 /// All that placing, planning and allocating need to know of a page; the same
@@ -37,7 +41,7 @@ struct PageSpec {
   c10::Device device = at::kCPU; ///< of the parameters
   at::ScalarType dtype = at::kFloat; ///< in which it is all-gathered and used
   at::ScalarType original_dtype = at::kFloat; ///< outside of the engine
-  ShardMesh mesh; ///< the ranks that divide it and hold copies of its shards
+  DeviceMesh mesh; ///< the ranks that divide it and hold copies of its shards
   runtime::FlatLayout layout; ///< of the storages, in order of their first use
   bool trainable = false;
   /// Whether optimizers update float32 weights that it has beside its shard.
@@ -54,10 +58,20 @@ struct PageSpec {
   bool is_tied = false; ///< its weights are used in two places of the model
   bool is_apart = false; ///< because of GroupPolicy::parameters_apart
   bool of_experts = false; ///< see [Note: pages of divided experts]
+  /// Of its parameter, if other pipeline stages have it too; else empty.
+  std::string tied_name;
 
   /// Of the weights that optimizers update.
   at::ScalarType master_dtype() const {
     return has_own_master ? at::kFloat : dtype;
+  }
+  /// This rank's part of the flat buffer.
+  runtime::FlatSpan shard() const {
+    return layout.shard(mesh.index(kShardAxis));
+  }
+  /// The number of ranks whose gradients are averaged.
+  int gradient_ranks() const {
+    return mesh.size(kShardAxis) * mesh.size(kReplicateAxis);
   }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
   int64_t padded_bytes() const; ///< of all of them
@@ -74,7 +88,7 @@ PageSpec make_page_spec(
     int number,
     size_t first_index,
     const PagerOptions& options,
-    const ShardMesh& mesh);
+    const DeviceMesh& mesh);
 
 /// Describes all pages of a module.
 /// @throws tessera::Error on invalid options, when there are divided experts
@@ -90,7 +104,7 @@ TensorSpec sharded_spec(
     TensorSpec spec,
     const PagedParameter& parameter,
     const runtime::FlatLayout& layout,
-    const ShardMesh& mesh);
+    const DeviceMesh& mesh);
 
 /// The storages of a page's parameters, each once, in the order of its layout.
 std::vector<c10::Storage> storages_of(const PageSpec& page);

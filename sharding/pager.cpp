@@ -19,7 +19,7 @@ PagingPlan plan_on_device(
   std::vector<PageSpec> pages = plan_pages(
       module,
       options,
-      ShardMesh(world.rank(), world.size(), options.shard_ranks));
+      shard_mesh(world.rank(), world.size(), options.shard_ranks));
   const SlotPlan slots(pages, std::vector<ShardTiers>(pages.size()), options);
   return {std::move(pages), slots, slots.room()};
 }
@@ -47,7 +47,7 @@ Pager::Pager(
     : Pager(
           std::make_unique<PageRanks>(
               world,
-              ShardMesh(world.rank(), world.size(), options.shard_ranks),
+              shard_mesh(world.rank(), world.size(), options.shard_ranks),
               plan.pages),
           module,
           plan,

@@ -92,7 +92,7 @@ class Pager : public PageFaultHandler {
   const PagerOptions& options() const {
     return context_.options;
   }
-  /// Rank in the job.
+  /// Among the ranks that have the same part of the model.
   int rank() const {
     return context_.ranks->rank();
   }
@@ -101,7 +101,7 @@ class Pager : public PageFaultHandler {
   }
   /// Which rank holds which shard of the module; pages of divided experts
   /// differ (PageSpec::mesh).
-  const ShardMesh& mesh() const {
+  const DeviceMesh& mesh() const {
     return context_.ranks->of_module().mesh();
   }
 
@@ -150,6 +150,16 @@ class Pager : public PageFaultHandler {
   void sum_over_agreed_ranks(const at::Tensor& values) {
     context_.ranks->sum(values);
   }
+  /// See PageRanks.
+  int stages() const {
+    return context_.ranks->stages();
+  }
+  void sum_over_parts(const at::Tensor& values) {
+    context_.ranks->sum_over_parts(values);
+  }
+  void max_over_parts(const at::Tensor& values) {
+    context_.ranks->max_over_parts(values);
+  }
   /// See PageRanks::sum_over_shards(); part of an operation that the ranks have
   /// agreed on.
   void sum_over_shards(
@@ -157,9 +167,9 @@ class Pager : public PageFaultHandler {
       const std::vector<PageRows>& pages) {
     context_.ranks->sum_over_shards(values, pages);
   }
-  /// Whether all pages are sharded over the same ranks.
-  bool has_one_mesh() const {
-    return context_.ranks->have_one_mesh();
+  /// See PageRanks::meshes().
+  const std::vector<std::unique_ptr<MeshRanks>>& meshes() const {
+    return context_.ranks->meshes();
   }
   /// All-gathers a flat tensor that is sharded like group `g`. Collective.
   /// @param whole [padded_numel].

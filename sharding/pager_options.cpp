@@ -29,13 +29,13 @@ bool keeps_whole_gradients(
 
 GradientTypes gradient_types(
     const PagerOptions& options,
-    const sharding::ShardMesh& mesh,
+    int ranks,
     at::ScalarType dtype,
     std::optional<int> zero_stage) {
   const at::ScalarType shard = accumulate_dtype(options.precision, dtype);
   // What stays whole adds up in the slot, and on one rank nothing is reduced.
-  const bool adds_up_in_slot = keeps_whole_gradients(options, zero_stage) ||
-                               mesh.shard_size * mesh.replicas == 1;
+  const bool adds_up_in_slot =
+      keeps_whole_gradients(options, zero_stage) || ranks == 1;
   return {
       adds_up_in_slot ? shard : gradient_dtype(options.precision, dtype),
       shard};

@@ -8,11 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera::sharding {
-
-struct ShardMesh;
-
-} // namespace tessera::sharding
+namespace tessera::sharding {} // namespace tessera::sharding
 
 namespace tessera {
 
@@ -81,11 +77,12 @@ struct GradientTypes {
       const;
 };
 
+/// @param ranks whose gradients are averaged.
 /// @param dtype in which the group's parameters are used.
 /// @param zero_stage of the group, where it has its own.
 GradientTypes gradient_types(
     const PagerOptions& options,
-    const sharding::ShardMesh& mesh,
+    int ranks,
     at::ScalarType dtype,
     std::optional<int> zero_stage);
 

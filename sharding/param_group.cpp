@@ -75,7 +75,8 @@ ParamGroup::ParamGroup(
     storage_index[storages[i].unsafeGetStorageImpl()] = i;
   }
   std::vector<bool> paged(storages.size(), false);
-  for (const auto& [record, index, span] : spec_.parameters) {
+  for (const PagedParameter& parameter : spec_.parameters) {
+    const ParameterRecord& record = parameter.record;
     const size_t i =
         storage_index.at(record.tensor.storage().unsafeGetStorageImpl());
     if (!paged[i]) {

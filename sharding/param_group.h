@@ -215,7 +215,7 @@ class ParamGroup {
       runtime::ShardStore* store) const;
   /// This rank's part of the flat buffer.
   runtime::FlatSpan own_span() const {
-    return spec_.layout.shard(spec_.mesh.shard_rank);
+    return spec_.shard();
   }
   at::Tensor own_slice(const at::Tensor& whole) const;
   void attach(const at::Tensor& whole);

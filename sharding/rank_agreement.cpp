@@ -24,19 +24,21 @@ constexpr int64_t kIntentFields = 4;
 RankAgreement::RankAgreement(
     World& world,
     const std::string& name,
+    std::vector<int> ranks,
     std::function<std::string(const RankIntent&)> describe)
-    : world_(world),
-      store_(world.store()),
+    : store_(world.store()),
       name_(world.unique_name(name)),
-      control_(world.new_communicator(name + " control")),
+      ranks_(std::move(ranks)),
+      control_(world.join_group(name + " control", name_, at::kCPU, ranks_)),
       describe_(std::move(describe)) {}
 
 std::string RankAgreement::key(const std::string& suffix) const {
-  return "agreement/" + name_ + "/" + suffix;
+  return "agreement/" + name_ + "/" + std::to_string(ranks_.front()) + "/" +
+         suffix;
 }
 
 std::string RankAgreement::key_of_failure() const {
-  return "agreement/" + world_.scope() + name_ + "/failed";
+  return "agreement/" + name_ + "/failed";
 }
 
 std::string RankAgreement::key_of_rank(int rank) const {
@@ -44,7 +46,7 @@ std::string RankAgreement::key_of_rank(int rank) const {
 }
 
 std::string RankAgreement::name_of_rank(int rank) const {
-  return "rank " + std::to_string(world_.job_rank(rank));
+  return "rank " + std::to_string(ranks_[static_cast<size_t>(rank)]);
 }
 
 std::string RankAgreement::disagreement(
@@ -129,15 +131,14 @@ WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
 
 void RankAgreement::throw_if_failed() {
   const std::string failed = key_of_failure();
-  const auto& store = world_.job_store();
-  if (store != nullptr && store->check({failed})) {
+  if (store_ != nullptr && store_->check({failed})) {
     runtime::blame_peer();
-    throw Error(runtime::to_text(store->get(failed)));
+    throw Error(runtime::to_text(store_->get(failed)));
   }
 }
 
 WaitCheck RankAgreement::watch_failures() {
-  if (world_.job_store() == nullptr) {
+  if (store_ == nullptr) {
     return {};
   }
   return [this] { throw_if_failed(); };
@@ -178,11 +179,11 @@ WaitCheck RankAgreement::watch(
 }
 
 void RankAgreement::report(const std::string& reason) noexcept {
-  if (world_.job_store() == nullptr) {
+  if (store_ == nullptr) {
     return;
   }
   try {
-    world_.job_store()->set(
+    store_->set(
         key_of_failure(),
         runtime::to_bytes(name_of_rank(rank()) + " has failed: " + reason));
   } catch (const std::exception&) {
@@ -192,7 +193,7 @@ void RankAgreement::report(const std::string& reason) noexcept {
 
 void RankAgreement::fail(const std::string& message) {
   if (size() > 1) {
-    world_.job_store()->set(key_of_failure(), runtime::to_bytes(message));
+    store_->set(key_of_failure(), runtime::to_bytes(message));
   }
   throw Error(message);
 }

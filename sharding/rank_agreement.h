@@ -63,14 +63,18 @@ struct RankConsent {
 /// the store.
 class RankAgreement {
  public:
-  /// Collective. Agreements of one job are separate, whatever their names.
+  /// Collective over the job. Agreements are separate, whatever their names.
   /// @param world must outlive this object.
+  /// @param ranks that agree, ascending; including this one. Other ranks agree
+  ///   among themselves.
   /// @param describe formats an intent for error messages.
   RankAgreement(
       World& world,
       const std::string& name,
+      std::vector<int> ranks,
       std::function<std::string(const RankIntent&)> describe);
 
+  /// Among the ranks that agree.
   int rank() const {
     return control_->rank();
   }
@@ -111,7 +115,7 @@ class RankAgreement {
 
   std::string key(const std::string& suffix) const;
   std::string key_of_rank(int rank) const;
-  /// Key in the store of the job, shared by the ranks that divide a model.
+  /// Shared by all ranks of the job.
   std::string key_of_failure() const;
   WaitCheck watch_agreement(const RankIntent& mine);
   std::string disagreement(const std::vector<Account>& accounts) const;
@@ -120,9 +124,9 @@ class RankAgreement {
   /// "rank 3", with the rank number in the job.
   std::string name_of_rank(int rank) const;
 
-  World& world_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Store> store_; ///< null: the job has one rank
   std::string name_;
+  std::vector<int> ranks_; ///< numbered as in the job
   std::unique_ptr<Communicator> control_;
   std::function<std::string(const RankIntent&)> describe_;
   uint64_t agreements_ = 0; ///< reached so far

@@ -45,8 +45,8 @@ SlotPlan::SlotPlan(
     // Gradients that are applied in backward have no shard.
     const bool stores_gradients = page.trainable && !updates_in_backward_ &&
                                   tiers[g].gradients != MemoryTier::kDevice;
-    const bool has_peers = page.mesh.shard_size * page.mesh.replicas > 1;
-    paged_.push_back(page.mesh.shard_size > 1 || stored);
+    const bool has_peers = page.gradient_ranks() > 1;
+    paged_.push_back(page.mesh.size(kShardAxis) > 1 || stored);
     pages_any_ = pages_any_ || paged_.back();
     is_alone_ = is_alone_ && !has_peers && !stored && !stores_gradients;
     pages_.push_back(

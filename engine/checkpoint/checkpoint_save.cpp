@@ -95,8 +95,8 @@ class Share {
       : pager_(pager), model_(model) {}
 
   bool has(const SubjectPiece& piece) const {
-    const bool is_first_copy =
-        pager_.groups()[piece.group]->spec().mesh.replica == 0;
+    const bool is_first_copy = pager_.groups()[piece.group]->spec().mesh.index(
+                                   sharding::kReplicateAxis) == 0;
     return is_first_copy && is_of_stage(piece.parameter) &&
            (!piece.part.ranges.empty() || model_.job().tensor_rank() == 0);
   }

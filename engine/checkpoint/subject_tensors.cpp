@@ -113,15 +113,14 @@ void add_masters(
          [&optimizer, g](const at::Tensor& values) {
            optimizer.store_master(g, values);
          }});
-    const sharding::ShardMesh& mesh = group.spec().mesh;
-    const runtime::FlatSpan shard = group.layout().shard(mesh.shard_rank);
+    const runtime::FlatSpan shard = group.spec().shard();
     for (const sharding::PagedParameter& parameter : group.parameters()) {
       const std::string& own = parameter.record.name();
       const TensorPart part = sharding::sharded_spec(
                                   naming.spec(parameter.record.tensor, own),
                                   parameter,
                                   group.layout(),
-                                  mesh)
+                                  group.spec().mesh)
                                   .part();
       if (part.numel > 0) {
         tensors.pieces.push_back(
@@ -138,18 +137,18 @@ void add_masters(
 
 /// This rank's part of what cannot be redistributed.
 std::string part_text(const sharding::Pager& pager) {
-  const sharding::ShardMesh& mesh = pager.mesh();
-  std::string text = ".part-" + std::to_string(mesh.shard_rank) + "-of-" +
-                     std::to_string(mesh.shard_size);
+  const auto place = [](const DeviceMesh& mesh, const char* axis) {
+    return std::to_string(mesh.index(axis)) + "-of-" +
+           std::to_string(mesh.size(axis));
+  };
+  std::string text = ".part-" + place(pager.mesh(), kShardAxis);
   const auto& groups = pager.groups();
   const auto found =
       std::find_if(groups.begin(), groups.end(), [](const auto& group) {
         return group->spec().of_experts;
       });
   if (found != groups.end()) {
-    const sharding::ShardMesh& experts = (*found)->spec().mesh;
-    text += ".experts-" + std::to_string(experts.part) + "-of-" +
-            std::to_string(experts.parts);
+    text += ".experts-" + place((*found)->spec().mesh, sharding::kPartAxis);
   }
   return text;
 }

@@ -58,7 +58,7 @@ ShardPart make_shard_part(
   for (const auto& parameter : page.parameters) {
     spans.push_back(parameter.span);
   }
-  const runtime::FlatSpan shard = page.layout.shard(page.mesh.shard_rank);
+  const runtime::FlatSpan shard = page.shard();
   std::vector<runtime::FlatRun> runs = runtime::runs_of_shard(spans, shard);
   std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
     return a.shard_offset < b.shard_offset;
@@ -366,7 +366,7 @@ runtime::StochasticRounding UpdateMethod::rounding_of(
     const ShardPart& part,
     const UpdateSpan& span) const {
   const sharding::PageSpec& page = context_.pages[part.group];
-  const runtime::FlatSpan shard = page.layout.shard(page.mesh.shard_rank);
+  const runtime::FlatSpan shard = page.shard();
   runtime::StochasticRounding rounding;
   rounding.enabled = context_.stochastic_rounding;
   rounding.seed =

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -122,78 +123,110 @@ void check_product(const std::vector<MeshAxis>& axes, int world_size) {
                 " (if the model has enough heads and layers)");
 }
 
-} // namespace
-
-DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, int world_size)
-    : axes_(std::move(axes)), strides_(axes_.size()), world_size_(world_size) {
+std::vector<int> first_ranks(int world_size) {
   TESSERA_CHECK(
       world_size >= 1,
       "the world has {} ranks; it must have at least 1",
       world_size);
+  std::vector<int> ranks(static_cast<std::size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+} // namespace
+
+DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, int world_size, int rank)
+    : DeviceMesh(std::move(axes), first_ranks(world_size), rank) {}
+
+DeviceMesh::DeviceMesh(
+    std::vector<MeshAxis> axes,
+    std::vector<int> ranks,
+    int rank)
+    : axes_(std::move(axes)),
+      strides_(axes_.size()),
+      ranks_(std::move(ranks)),
+      rank_(rank) {
   check_axes(axes_);
-  check_product(axes_, world_size);
+  check_product(axes_, size());
   int stride = 1;
   for (std::size_t i = axes_.size(); i-- > 0;) {
     strides_[i] = stride;
     stride *= axes_[i].size;
   }
+  const auto place = std::find(ranks_.begin(), ranks_.end(), rank);
+  TESSERA_CHECK(
+      place != ranks_.end(),
+      "rank {} is not in the mesh; its ranks are {} to {}",
+      rank,
+      ranks_.front(),
+      ranks_.back());
+  place_ = static_cast<int>(place - ranks_.begin());
 }
 
-int DeviceMesh::axis_size(std::string_view axis) const {
+int DeviceMesh::size(std::string_view axis) const {
   return axes_[index_of(axis)].size;
 }
 
-int DeviceMesh::coordinate(int rank, std::string_view axis) const {
-  check_rank(rank);
-  return coordinate(rank, index_of(axis));
+bool DeviceMesh::has(std::string_view axis) const {
+  return std::any_of(axes_.begin(), axes_.end(), [&](const MeshAxis& own) {
+    return own.name == axis;
+  });
 }
 
-std::vector<int> DeviceMesh::group_ranks(int rank, std::string_view axis)
-    const {
-  return flat_group_ranks(rank, {std::string(axis)});
+DeviceMesh DeviceMesh::seen_by(int rank) const {
+  return {axes_, ranks_, rank};
 }
 
-std::vector<int> DeviceMesh::flat_group_ranks(
-    int rank,
-    const std::vector<std::string>& axes) const {
-  check_rank(rank);
+int DeviceMesh::index(std::string_view axis) const {
+  return coordinate(index_of(axis));
+}
+
+DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
   std::set<int> free_axes;
   for (const std::string& axis : axes) {
     free_axes.insert(index_of(axis));
   }
-  int first = rank;
+  std::vector<MeshAxis> kept;
+  int first = place_;
   for (const int axis : free_axes) {
-    first -= coordinate(rank, axis) * strides_[axis];
+    kept.push_back(axes_[axis]);
+    first -= coordinate(axis) * strides_[axis];
   }
-  // Outermost axis first, so that each step keeps the order ascending.
-  std::vector<int> ranks{first};
+  // Outermost axis first: row-major.
+  std::vector<int> places{first};
   for (const int axis : free_axes) {
     std::vector<int> spread;
-    spread.reserve(ranks.size() * axes_[axis].size);
-    for (const int base : ranks) {
+    spread.reserve(places.size() * axes_[axis].size);
+    for (const int base : places) {
       for (int i = 0; i < axes_[axis].size; ++i) {
         spread.push_back(base + i * strides_[axis]);
       }
     }
-    ranks = std::move(spread);
+    places = std::move(spread);
   }
-  return ranks;
+  for (int& place : places) {
+    place = ranks_[place];
+  }
+  return {std::move(kept), std::move(places), rank_};
 }
 
-std::vector<std::vector<int>> DeviceMesh::groups(std::string_view axis) const {
-  return flat_groups({std::string(axis)});
-}
-
-std::vector<std::vector<int>> DeviceMesh::flat_groups(
+std::vector<DeviceMesh> DeviceMesh::slices(
     const std::vector<std::string>& axes) const {
-  std::vector<std::vector<int>> all;
-  for (int rank = 0; rank < world_size_; ++rank) {
-    std::vector<int> group = flat_group_ranks(rank, axes);
-    if (group.front() == rank) {
-      all.push_back(std::move(group));
+  std::vector<DeviceMesh> all;
+  DeviceMesh seen = *this;
+  for (seen.place_ = 0; seen.place_ < size(); ++seen.place_) {
+    seen.rank_ = ranks_[seen.place_];
+    if (std::all_of(axes.begin(), axes.end(), [&](const std::string& axis) {
+          return seen.index(axis) == 0;
+        })) {
+      all.push_back(seen.slice(axes));
     }
   }
   return all;
+}
+
+DeviceMesh DeviceMesh::with_axes(std::vector<MeshAxis> axes) const {
+  return {std::move(axes), ranks_, rank_};
 }
 
 std::string DeviceMesh::describe() const {
@@ -213,16 +246,8 @@ int DeviceMesh::index_of(std::string_view axis) const {
   return static_cast<int>(found - axes_.begin());
 }
 
-int DeviceMesh::coordinate(int rank, int axis_index) const {
-  return rank / strides_[axis_index] % axes_[axis_index].size;
-}
-
-void DeviceMesh::check_rank(int rank) const {
-  TESSERA_CHECK(
-      rank >= 0 && rank < world_size_,
-      "rank {} is not in the mesh; its ranks are 0 to {}",
-      rank,
-      world_size_ - 1);
+int DeviceMesh::coordinate(int axis_index) const {
+  return place_ / strides_[axis_index] % axes_[axis_index].size;
 }
 
 } // namespace tessera

@@ -89,9 +89,7 @@ int World::local_size() const {
   if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
     return size_;
   }
-  // A part of the job may be smaller than a host.
-  const int most = job_ranks_.empty() ? size_ : 1 << 20;
-  return std::min(runtime::environment_int("LOCAL_WORLD_SIZE", 1, most), size_);
+  return runtime::environment_int("LOCAL_WORLD_SIZE", 1, size_);
 }
 
 at::Device World::device() const {
@@ -141,10 +139,6 @@ std::unique_ptr<Communicator> World::join_group(
   const auto rank = static_cast<int>(place - ranks.begin());
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
-  std::vector<int> in_job;
-  for (const int member : ranks) {
-    in_job.push_back(job_rank(member));
-  }
   try {
     return std::make_unique<Communicator>(
         name,
@@ -152,38 +146,12 @@ std::unique_ptr<Communicator> World::join_group(
                         : runtime::make_cuda_backend(
                               store, rank, size, device.index(), timeout),
         timeout,
-        std::make_shared<runtime::RollCall>(store, rank, std::move(in_job)));
+        std::make_shared<runtime::RollCall>(store, rank, ranks));
   } catch (const c10::DistError&) {
     // The store is gone, and with it the rank that hosts it.
     runtime::blame_peer();
     throw;
   }
-}
-
-std::unique_ptr<World> World::part(
-    const std::string& key,
-    const std::vector<int>& ranks) const {
-  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-  TESSERA_CHECK(
-      place != ranks.end(),
-      "rank {} is not among the ranks of its own part of the job, '{}'.",
-      rank_,
-      key);
-  auto made = std::make_unique<World>(
-      static_cast<int>(place - ranks.begin()),
-      static_cast<int>(ranks.size()),
-      local_rank_,
-      ranks.size() > 1
-          ? c10::make_intrusive<c10d::PrefixStore>(
-                "part/" + key + "/" + std::to_string(ranks.front()), store_)
-          : nullptr,
-      options_);
-  made->job_store_ = job_store();
-  made->scope_ = scope_ + key + "/";
-  for (const int rank : ranks) {
-    made->job_ranks_.push_back(job_rank(rank));
-  }
-  return made;
 }
 
 std::string World::unique_name(const std::string& name) {

@@ -95,29 +95,6 @@ class World {
       at::Device device,
       const std::vector<int>& ranks);
 
-  /// Makes a world of some of this world's ranks. They are numbered from 0 in
-  /// the order of `ranks` and communicate only with each other. Called by those
-  /// ranks only. Does not block.
-  /// @param key the same on all of these ranks, and not used for another part.
-  /// @param ranks ascending, including this one.
-  std::unique_ptr<World> part(
-      const std::string& key,
-      const std::vector<int>& ranks) const;
-
-  /// job_store() is the store of the whole job. scope() distinguishes the keys
-  /// of this part in it from those of other worlds; it is equal on all parts
-  /// made with the same key.
-  const c10::intrusive_ptr<c10d::Store>& job_store() const {
-    return job_store_ ? job_store_ : store_;
-  }
-  const std::string& scope() const {
-    return scope_;
-  }
-  /// The number of `rank` in the whole job, for messages.
-  int job_rank(int rank) const {
-    return job_ranks_.empty() ? rank : job_ranks_[static_cast<size_t>(rank)];
-  }
-
   /// Returns `name` with a number appended that no earlier call has used, as a
   /// prefix for keys in the store. Every rank must call it in the same order.
   std::string unique_name(const std::string& name);
@@ -128,10 +105,6 @@ class World {
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
-  // Job ranks by rank of this part; empty for the whole job.
-  std::vector<int> job_ranks_;
-  c10::intrusive_ptr<c10d::Store> job_store_;
-  std::string scope_;
   int names_made_ = 0;
 };
 

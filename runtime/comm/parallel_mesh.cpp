@@ -52,6 +52,7 @@ const GroupTraits& traits_of(ParallelGroup group) {
       {Group::kBatches, "batches", {"data", "shard"}},
       {Group::kParameterShards, "parameter_shards", {"shard", "context"}},
       {Group::kGradients, "gradients", {"data", "shard", "context"}},
+      {Group::kModel, "model", {"pipeline", "tensor"}},
       {Group::kOneBatch, "one_batch", {"pipeline", "context", "tensor"}},
   };
   return *std::find_if(all.begin(), all.end(), [&](const GroupTraits& traits) {
@@ -118,7 +119,7 @@ DeviceMesh mesh_for(const ParallelSizes& sizes, int world_size) {
   return {axes, world_size};
 }
 
-DeviceMesh expert_mesh_for(const ParallelSizes& sizes, int world_size) {
+DeviceMesh expert_mesh_for(const ParallelSizes& sizes, const DeviceMesh& mesh) {
   const int batches = sizes.data * sizes.shard * sizes.context;
   TESSERA_CHECK(
       sizes.expert >= 1 && batches % sizes.expert == 0,
@@ -129,12 +130,11 @@ DeviceMesh expert_mesh_for(const ParallelSizes& sizes, int world_size) {
       sizes.shard,
       sizes.context,
       divisors_of(batches));
-  return {
+  return mesh.with_axes(
       {{"pipeline", sizes.pipeline},
        {"same_experts", batches / sizes.expert},
        {"expert", sizes.expert},
-       {"tensor", sizes.tensor}},
-      world_size};
+       {"tensor", sizes.tensor}});
 }
 
 std::string in_brackets(const std::vector<int>& ranks) {
@@ -190,7 +190,7 @@ ParallelMesh::ParallelMesh(
     int local_world_size)
     : sizes_(filled(sizes, world_size)),
       mesh_(mesh_for(sizes_, world_size)),
-      expert_mesh_(expert_mesh_for(sizes_, world_size)) {
+      expert_mesh_(expert_mesh_for(sizes_, mesh_)) {
   TESSERA_CHECK(
       local_world_size >= 1 && local_world_size <= world_size,
       "a node has {} of the job's {} ranks; it must have at least 1 and at most all of them.",
@@ -215,12 +215,16 @@ const DeviceMesh& ParallelMesh::mesh_of(ParallelGroup group) const {
   }
 }
 
-std::vector<int> ParallelMesh::ranks(ParallelGroup group, int rank) const {
-  return mesh_of(group).flat_group_ranks(rank, traits_of(group).axes);
+DeviceMesh ParallelMesh::slice(ParallelGroup group, int rank) const {
+  return mesh_of(group).seen_by(rank).slice(traits_of(group).axes);
 }
 
 std::vector<std::vector<int>> ParallelMesh::groups(ParallelGroup group) const {
-  return mesh_of(group).flat_groups(traits_of(group).axes);
+  std::vector<std::vector<int>> all;
+  for (const DeviceMesh& slice : mesh_of(group).slices(traits_of(group).axes)) {
+    all.push_back(slice.ranks());
+  }
+  return all;
 }
 
 int ParallelMesh::index(ParallelGroup group, int rank) const {
@@ -230,7 +234,7 @@ int ParallelMesh::index(ParallelGroup group, int rank) const {
 }
 
 int ParallelMesh::size(ParallelGroup group) const {
-  return static_cast<int>(ranks(group, 0).size());
+  return slice(group, 0).size();
 }
 
 std::string ParallelMesh::table() const {

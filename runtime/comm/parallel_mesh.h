@@ -58,6 +58,7 @@ enum class ParallelGroup {
   kBatches, ///< data x shard: train on different batches
   kParameterShards, ///< shard x context: shard the same parameters
   kGradients, ///< data x shard x context: reduce the same gradients
+  kModel, ///< pipeline x tensor: together hold one copy of the model's shards
   kOneBatch, ///< pipeline x context x tensor: train on the same batch
 };
 
@@ -86,12 +87,16 @@ class ParallelMesh {
     return sizes_;
   }
   int world_size() const {
-    return mesh_.world_size();
+    return mesh_.size();
   }
 
-  /// Ranks in the same group as `rank`, including `rank`, ascending.
+  /// The group of `rank`, seen by it, with the axes that its kind has.
   /// @throws tessera::Error when there is no such rank.
-  std::vector<int> ranks(ParallelGroup group, int rank) const;
+  DeviceMesh slice(ParallelGroup group, int rank) const;
+  /// Its ranks, ascending.
+  std::vector<int> ranks(ParallelGroup group, int rank) const {
+    return slice(group, rank).ranks();
+  }
   /// All groups of a kind, ordered by their first rank. Every rank is in
   /// exactly one.
   std::vector<std::vector<int>> groups(ParallelGroup group) const;

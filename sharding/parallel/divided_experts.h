@@ -14,13 +14,13 @@ namespace tessera::sharding {
 ///
 /// [Note: pages of divided experts] Parameters of DividedExperts form pages of
 /// their own (PageSpec::of_experts), which the ranks with the same experts
-/// shard among themselves (ShardMesh::of_experts()). Every rank has as many
+/// shard among themselves (PageMeshes::experts). Every rank has as many
 /// pages of experts as the others, with the same numbers, sizes and types, so
 /// that all ranks follow one plan and agree about pages by their numbers;
 /// parameters in the same place have the names of other experts there. Hence:
 /// - values and gradients of such a page are broadcast, gathered and averaged
 ///   over its mesh only ([Note: gradients of experts] says why that is right);
-/// - a norm adds up what the ranks of all parts have (ShardMesh::part);
+/// - a norm adds up what the ranks of all parts have (kPartAxis);
 /// - a parameter has a gradient if the one in its place has one on any rank;
 /// - whole parameters are gathered for one part at a time.
 class DividedExperts : public torch::nn::Module {

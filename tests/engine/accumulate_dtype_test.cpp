@@ -193,7 +193,8 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
         options.memory.gradients = tier;
         options.memory.nvme_path = folder.path();
         auto net = make_stack();
-        const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
+        const DeviceMesh mesh =
+            sharding::shard_mesh(world.rank(), world.size(), 0);
         const auto needs_of = [&](const EngineOptions& some) {
           const auto pages = sharding::plan_pages(*net, some.sharding, mesh);
           return engine::device_needs(

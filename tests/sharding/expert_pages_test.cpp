@@ -20,9 +20,9 @@ namespace {
 constexpr int kParts = 2;
 
 PageMeshes meshes_of(const World& world) {
-  return {
-      ShardMesh(world.rank(), world.size(), 0),
-      ShardMesh::of_experts(world.rank(), world.size(), kParts)};
+  PageMeshes meshes(shard_mesh(world.rank(), world.size(), 0));
+  meshes.experts = expert_mesh(meshes.module, kParts);
+  return meshes;
 }
 
 /// A layer that all ranks have, and an expert that every other rank has.
@@ -76,14 +76,14 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
     const SlotPlan slots(pages, std::vector<ShardTiers>(pages.size()), options);
     MemoryLedger ledger;
     Pager pager(
-        std::make_unique<PageRanks>(world, meshes.module, pages),
+        std::make_unique<PageRanks>(world, meshes, pages),
         *net,
         {pages, slots, slots.room()},
         options,
         ledger,
         {},
         nullptr);
-    EXPECT_FALSE(pager.has_one_mesh());
+    EXPECT_EQ(pager.meshes().size(), 2);
     net->forward(torch::full({1, 5}, rank + 1.0)).sum().backward();
     pager.settle_gradients();
     // The inputs of an expert are 5 * (rank + 1) + 1, of rank 0's layer.
@@ -113,7 +113,7 @@ TEST(ExpertPages, HaveTheNamesOfTheSameExpert) {
     const PageMeshes meshes = meshes_of(world);
     const auto pages = plan_pages(*net, options_of_pages(), meshes);
     expect_error(
-        [&] { PageRanks(world, meshes.module, pages); },
+        [&] { PageRanks(world, meshes, pages); },
         {"the module on rank 3 differs from rank 1's"});
   });
 }

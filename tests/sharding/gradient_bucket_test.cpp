@@ -32,7 +32,7 @@ struct Subject {
     spec.name = "layer";
     spec.parameters.push_back({{"layer.weight"}, weight});
     group = std::make_unique<ParamGroup>(
-        make_page_spec(spec, 0, 0, {}, ShardMesh(0, 1, 0)), handler, ledger);
+        make_page_spec(spec, 0, 0, {}, shard_mesh(0, 1, 0)), handler, ledger);
     bucket =
         std::make_unique<GradientBucket>(*group, handler, *replicas, ledger);
     group->attach_shard();

@@ -69,7 +69,7 @@ struct OneGroup {
     spec.parameters.push_back({{"layer.weight"}, weight});
     spec.parameters.push_back({{"layer.bias"}, bias});
     group = std::make_unique<ParamGroup>(
-        make_page_spec(spec, 0, 0, {}, ShardMesh(0, world_size, 0)),
+        make_page_spec(spec, 0, 0, {}, shard_mesh(0, world_size, 0)),
         recorder,
         ledger);
   }
@@ -189,7 +189,7 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
       spec.parameters.push_back({{"w"}, weight});
       spec.parameters.push_back({{"b"}, bias});
       const ParamGroup group(
-          make_page_spec(spec, 0, 0, {}, ShardMesh(rank, size, 0)),
+          make_page_spec(spec, 0, 0, {}, shard_mesh(rank, size, 0)),
           recorder,
           ledger);
       shards.push_back(group.shard().load().clone());

@@ -115,7 +115,7 @@ PagingPlan plan_with_two_meshes(
     const PagerOptions& options) {
   const auto pages_over = [&](int shard_ranks) {
     return plan_pages(
-        module, options, ShardMesh(world.rank(), world.size(), shard_ranks));
+        module, options, shard_mesh(world.rank(), world.size(), shard_ranks));
   };
   std::vector<PageSpec> pages = pages_over(0);
   pages[1] = pages_over(2)[1];

@@ -19,7 +19,7 @@ constexpr RankIntent kUnwrap{RankIntent::Kind::kUnwrap, -1, -1};
 constexpr std::chrono::milliseconds kLong{1500};
 
 RankAgreement make_agreement(World& world) {
-  return {world, "test", [](const RankIntent& intent) -> std::string {
+  return {world, "test", {0, 1}, [](const RankIntent& intent) -> std::string {
             return intent.kind == RankIntent::Kind::kUnwrap ? "unwraps"
                                                             : "does more";
           }};

@@ -344,8 +344,7 @@ TEST(Decoder, TakesModelCentersConfigurations) {
       {"int8", false},
       {"half", true}};
   const auto model = from_config(config);
-  load_weights(
-      *model, reference.folder(), weight_options(*model, reference.folder()));
+  load_pretrained(*model, reference.folder());
   model->eval();
   expect_outputs(reference, model->forward(reference.input()));
   EXPECT_EQ(model->config().at("hidden_size"), 24);
@@ -395,8 +394,7 @@ TEST(Registry, TakesFamiliesOfUsers) {
   config["model_type"] = "mine";
   config.erase("architectures"); // the first one is made
   const auto model = from_config(config);
-  load_weights(
-      *model, reference.folder(), weight_options(*model, reference.folder()));
+  load_pretrained(*model, reference.folder());
   model->eval();
   expect_outputs(reference, model->forward(reference.input()));
 }

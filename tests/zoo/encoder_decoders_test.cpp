@@ -187,8 +187,7 @@ TEST(EncoderDecoder, TakesModelCentersConfigurations) {
        {"ffn_activate_fn", "gated_gelu"},
        {"attn_scale", false},
        {"half", true}});
-  load_weights(
-      *model, reference.folder(), weight_options(*model, reference.folder()));
+  load_pretrained(*model, reference.folder());
   model->eval();
   expect_outputs(reference, model->forward(reference.input()));
 }

@@ -346,9 +346,9 @@ LayerContext fresh_layer_context(ParallelRun& parallel) {
       parallel);
 }
 
-LoadWeightsOptions weight_options(const Model& model, const fs::path& folder) {
-  return options_with(
-      model, model.names(), sharding::WeightFiles::open(folder));
+LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
+  const auto files = sharding::WeightFiles::open(folder);
+  return load_weights(model, files, options_with(model, model.names(), files));
 }
 
 std::shared_ptr<Model> from_pretrained(

@@ -64,14 +64,13 @@ std::shared_ptr<Model> from_pretrained(
     const std::filesystem::path& folder,
     const FromPretrainedOptions& options = {});
 
-/// Maps the weights of such a folder to the parameters of `model`, for
-/// tessera::load_weights() and Engine::load_weights().
-LoadWeightsOptions weight_options(
-    const Model& model,
+/// Loads the weights of such a folder into a model that is not wrapped.
+LoadWeightsReport load_pretrained(
+    Model& model,
     const std::filesystem::path& folder);
 
-/// Loads the weights of a folder into the shards of a wrapped model, which may
-/// hold only a pipeline stage or partitions of the layers. Collective.
+/// Loads them into the shards of a wrapped model, which may hold only a pipeline
+/// stage or partitions of the layers. Collective.
 LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,

@@ -32,7 +32,7 @@ MemoryBudget budget_for_two_groups_each(
     const World& world,
     const EngineOptions& options) {
   RestingNet net = make_large_net();
-  const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
+  const DeviceMesh mesh = sharding::shard_mesh(world.rank(), world.size(), 0);
   const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
   std::vector<int64_t> states;
   int64_t staged = 0;

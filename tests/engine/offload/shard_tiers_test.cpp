@@ -240,7 +240,8 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
       const Outcome expected = train(world, options, "device", {}, large());
 
       RestingNet net = large();
-      const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
+      const DeviceMesh mesh =
+          sharding::shard_mesh(world.rank(), world.size(), 0);
       const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
       const auto needs = [&](const sharding::ShardTiers& tiers) {
         return device_needs(

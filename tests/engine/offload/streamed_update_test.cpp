@@ -238,7 +238,7 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     EngineOptions options = resting_options(at::kBFloat16);
     const Outcome expected = train(world, options, "resident");
     RestingNet net = make_resting_net();
-    const sharding::ShardMesh mesh(world.rank(), world.size(), 0);
+    const DeviceMesh mesh = sharding::shard_mesh(world.rank(), world.size(), 0);
     const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
     const int64_t floor = device_needs(pages, options.sharding);
     options.memory.device_bytes =

@@ -20,7 +20,7 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
     options_ = resting_options(at::kBFloat16);
     options_.sharding.prefetch_depth = 1;
     pages_ = sharding::plan_pages(
-        *net_, options_.sharding, sharding::ShardMesh(0, GetParam(), 0));
+        *net_, options_.sharding, sharding::shard_mesh(0, GetParam(), 0));
   }
 
   TierPlan plan(const MemoryBudget& memory) const {

@@ -19,6 +19,14 @@ DeviceMesh eight_ranks() {
   return DeviceMesh({{"pipeline", 2}, {"data", 2}, {"tensor", 2}}, 8);
 }
 
+Groups groups(const DeviceMesh& mesh, const std::vector<std::string>& axes) {
+  Groups all;
+  for (const DeviceMesh& slice : mesh.slices(axes)) {
+    all.push_back(slice.ranks());
+  }
+  return all;
+}
+
 std::string message_of(const std::function<void()>& action) {
   try {
     action();
@@ -41,44 +49,60 @@ void expect_message(
 // The layout that LiBai's documentation draws for eight devices.
 TEST(DeviceMesh, LaysEightRanksOutWithTensorInnermost) {
   const auto mesh = eight_ranks();
-  EXPECT_EQ(mesh.groups("tensor"), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  EXPECT_EQ(mesh.groups("data"), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
-  EXPECT_EQ(mesh.groups("pipeline"), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(groups(mesh, {"tensor"}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(groups(mesh, {"data"}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(
+      groups(mesh, {"pipeline"}), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
   for (int rank = 0; rank < 8; ++rank) {
-    EXPECT_EQ(mesh.coordinate(rank, "pipeline"), rank < 4 ? 0 : 1);
+    EXPECT_EQ(mesh.seen_by(rank).index("pipeline"), rank < 4 ? 0 : 1);
   }
 }
 
 TEST(DeviceMesh, FindsTheGroupOfARank) {
-  const auto mesh = eight_ranks();
-  EXPECT_EQ(mesh.group_ranks(5, "tensor"), (std::vector<int>{4, 5}));
-  EXPECT_EQ(mesh.group_ranks(5, "data"), (std::vector<int>{5, 7}));
-  EXPECT_EQ(mesh.group_ranks(5, "pipeline"), (std::vector<int>{1, 5}));
+  const auto mesh = eight_ranks().seen_by(5);
+  EXPECT_EQ(mesh.slice({"tensor"}).ranks(), (std::vector<int>{4, 5}));
+  EXPECT_EQ(mesh.slice({"data"}).ranks(), (std::vector<int>{5, 7}));
+  EXPECT_EQ(mesh.slice({"pipeline"}).ranks(), (std::vector<int>{1, 5}));
 }
 
-TEST(DeviceMesh, TakesSeveralAxesAsOne) {
+TEST(DeviceMesh, ASliceHasSeveralAxes) {
   const auto mesh = eight_ranks();
   EXPECT_EQ(
-      mesh.flat_groups({"data", "tensor"}),
-      (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+      groups(mesh, {"data", "tensor"}), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));
   EXPECT_EQ(
-      mesh.flat_groups({"tensor", "pipeline"}),
+      groups(mesh, {"tensor", "pipeline"}),
       (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
   EXPECT_EQ(
-      mesh.flat_group_ranks(3, {"pipeline", "data", "tensor"}),
-      (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
-  EXPECT_EQ(mesh.flat_group_ranks(3, {}), (std::vector<int>{3}));
+      mesh.seen_by(3).slice({"pipeline", "data", "tensor"}), mesh.seen_by(3));
 }
 
-TEST(DeviceMesh, CoordinatesAreTheDigitsOfTheRank) {
-  const DeviceMesh mesh({{"a", 2}, {"b", 3}, {"c", 4}}, 24);
+TEST(DeviceMesh, ASliceIsAMesh) {
+  const auto slice = eight_ranks().seen_by(6).slice({"pipeline", "data"});
+  EXPECT_EQ(slice.describe(), "pipeline 2 x data 2");
+  EXPECT_EQ(slice.ranks(), (std::vector<int>{0, 2, 4, 6}));
+  EXPECT_EQ(slice.index("pipeline"), 1);
+  EXPECT_EQ(slice.index("data"), 1);
+  EXPECT_EQ(slice.slice({"pipeline"}).ranks(), (std::vector<int>{2, 6}));
+  EXPECT_TRUE(slice.has("data"));
+  EXPECT_FALSE(slice.has("tensor"));
+}
+
+TEST(DeviceMesh, DividesTheSameRanksOtherwise) {
+  const auto mesh = eight_ranks()
+                        .seen_by(6)
+                        .slice({"pipeline", "data"})
+                        .with_axes({{"shard", 4}});
+  EXPECT_EQ(mesh.index("shard"), 3);
+  EXPECT_EQ(mesh.slice({"shard"}).ranks(), (std::vector<int>{0, 2, 4, 6}));
+}
+
+TEST(DeviceMesh, IndicesAreTheDigitsOfTheRank) {
+  const DeviceMesh all({{"a", 2}, {"b", 3}, {"c", 4}}, 24);
   for (int rank = 0; rank < 24; ++rank) {
+    const DeviceMesh mesh = all.seen_by(rank);
     EXPECT_EQ(
-        mesh.coordinate(rank, "a") * 12 + mesh.coordinate(rank, "b") * 4 +
-            mesh.coordinate(rank, "c"),
-        rank);
-    const auto group = mesh.group_ranks(rank, "b");
-    EXPECT_EQ(group.at(mesh.coordinate(rank, "b")), rank);
+        mesh.index("a") * 12 + mesh.index("b") * 4 + mesh.index("c"), rank);
+    EXPECT_EQ(mesh.slice({"b"}).ranks().at(mesh.index("b")), rank);
   }
 }
 
@@ -86,8 +110,8 @@ TEST(DeviceMesh, EveryRankIsInOneGroupOfAnAxis) {
   const DeviceMesh mesh({{"a", 3}, {"b", 1}, {"c", 4}}, 12);
   for (const char* axis : {"a", "b", "c"}) {
     std::vector<int> seen(12);
-    for (const auto& group : mesh.groups(axis)) {
-      EXPECT_EQ(static_cast<int>(group.size()), mesh.axis_size(axis));
+    for (const auto& group : groups(mesh, {axis})) {
+      EXPECT_EQ(static_cast<int>(group.size()), mesh.size(axis));
       for (const int rank : group) {
         ++seen.at(rank);
       }
@@ -98,7 +122,7 @@ TEST(DeviceMesh, EveryRankIsInOneGroupOfAnAxis) {
 
 TEST(DeviceMesh, AWorldOfOneIsAMesh) {
   const DeviceMesh mesh({{"data", 1}}, 1);
-  EXPECT_EQ(mesh.groups("data"), (Groups{{0}}));
+  EXPECT_EQ(groups(mesh, {"data"}), (Groups{{0}}));
 }
 
 TEST(DeviceMesh, NamesSizesThatWouldFit) {
@@ -135,13 +159,13 @@ TEST(DeviceMesh, RefusesWhatIsNoMesh) {
 TEST(DeviceMesh, NamesARankOrAnAxisItDoesNotHave) {
   const auto mesh = eight_ranks();
   EXPECT_EQ(
-      message_of([&] { mesh.group_ranks(8, "data"); }),
+      message_of([&] { mesh.seen_by(8); }),
       "rank 8 is not in the mesh; its ranks are 0 to 7");
   EXPECT_EQ(
-      message_of([&] { mesh.coordinate(-1, "data"); }),
+      message_of([&] { mesh.seen_by(-1); }),
       "rank -1 is not in the mesh; its ranks are 0 to 7");
   EXPECT_EQ(
-      message_of([&] { mesh.groups("model"); }),
+      message_of([&] { mesh.slices({"model"}); }),
       "the mesh has no axis 'model'; its axes are pipeline 2 x data 2 x tensor 2");
 }
 
