@@ -366,7 +366,7 @@ TEST(ExpertTraining, GathersEachPageOfExpertsOnceForAFile) {
     int64_t numel = 0;
     for (const auto& group : trained.engine().pager().groups()) {
       if (group->spec().of_experts) {
-        EXPECT_EQ(group->spec().mesh.shard_size, 2);
+        EXPECT_EQ(group->spec().mesh.size(kShardAxis), 2);
         EXPECT_TRUE(pages == 0 || group->layout().padded_numel() == numel);
         numel = group->layout().padded_numel();
         ++pages;
