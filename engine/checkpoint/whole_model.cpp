@@ -42,7 +42,7 @@ WholeTensor whole_tensor(const json& from) {
 }
 
 /// For messages.
-std::string part_text(const WholeTensor& tensor) {
+std::string place_text(const WholeTensor& tensor) {
   return tensor.of_experts
              ? formatted(
                    "part {} of the experts (pipeline stage {})",
@@ -200,10 +200,10 @@ void WholeModel::join_parts(
           tensor.name(),
           c10::IntArrayRef(known.spec.sizes),
           known.spec.dtype,
-          part_text(known),
+          place_text(known),
           c10::IntArrayRef(tensor.spec.sizes),
           tensor.spec.dtype,
-          part_text(tensor));
+          place_text(tensor));
     }
     ++part;
   }

@@ -5,6 +5,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/inspect_engine.h"
 #include "tessera/engine/optim/state_needs.h"
@@ -393,6 +394,7 @@ TEST(ExpertTraining, StateOfAUsersOptimizerIsForTheSameExperts) {
     run_ranks(4, [&](World& world) {
       const ChangedModel changed("qwen3_moe", kBalanced);
       EngineOptions options = TrainedExperts::engine_options(nullptr);
+      options.optimizer.weight_decay.reset();
       options.optimizer.rule = UserOptimizerOptions{[](auto groups) {
         return std::make_unique<torch::optim::Adam>(
             std::move(groups), torch::optim::AdamOptions(kRate));
@@ -417,7 +419,7 @@ TEST(ExpertTraining, StateOfAUsersOptimizerIsForTheSameExperts) {
     EXPECT_EQ(trained.engine().load(saved.path(), {}), 1);
   });
   // As when experts had an engine of their own.
-  const auto manifest = saved.path() / "step-1" / "manifest.json";
+  const auto manifest = engine::find_checkpoint(saved.path()) / "manifest.json";
   std::ifstream file(manifest);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const std::string older =
