@@ -39,6 +39,11 @@ namespace tessera {
 
 namespace {
 
+using runtime::cpu_bytes_live;
+using runtime::cpu_bytes_peak;
+using sharding::enter_linear;
+using sharding::leave_linear;
+
 using Tensors = std::vector<at::Tensor>;
 
 constexpr int kRounds = 11;

@@ -124,7 +124,7 @@ void Engine::reporting_memory(
             function,
             error.what_without_backtrace(),
             runtime::kMemoryRemedy,
-            pager_->rank()),
+            pager_->mesh().rank()),
         measured_memory());
     pager_->abandon(message);
     throw Error(message);
@@ -158,7 +158,7 @@ DeferredScalar Engine::grad_norm(double p) {
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
   sharding::GradientSums& sums = optimizer_->gradient_sums(p);
-  if (optimizer_->is_all_on_device()) {
+  if (norms_on_device_) {
     return DeferredScalar(
         gradient_norm_on_device(*pager_, sums, p).div_(scaler_.scale()));
   }

@@ -326,6 +326,7 @@ class Engine {
   std::unique_ptr<sharding::Pager> pager_;
   std::unique_ptr<engine::JobRanks> job_ranks_; ///< for files
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;
+  bool norms_on_device_ = false; ///< of all gradients, on all ranks
   LossScaler scaler_;
   std::unique_ptr<engine::ActivationOffload> activations_; ///< null with kOff
   bool logs_activations_ = false; ///< after the next step

@@ -17,6 +17,8 @@
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
 
+#include <ATen/ops/full.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -113,6 +115,14 @@ void check_updates_of_parts(
   }
 }
 
+/// Whether all ranks of the model say so. Collective.
+bool on_all_ranks(sharding::PageRanks& ranks, bool mine) {
+  const at::Tensor refuses = at::full({1}, mine ? 0 : 1, at::kInt);
+  ranks.max(refuses);
+  ranks.max_over_parts(refuses);
+  return refuses.item<int>() == 0;
+}
+
 void log_plan(
     const World& world,
     const std::vector<sharding::PageSpec>& pages,
@@ -194,6 +204,7 @@ Engine::Engine(
       pages, tiers, rules, options.offload, budget, *ranks);
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
       pages, tiers, updates, rules, options.offload);
+  norms_on_device_ = on_all_ranks(*ranks, optimizer_->is_all_on_device());
   const sharding::SlotPlan slots(pages, tiers.pages, sharding);
   const engine::MemoryPlan memory = engine::plan_memory(
       {pages, tiers, slots, optimizer_->planned_bytes(), libraries}, options);

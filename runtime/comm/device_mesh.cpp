@@ -153,14 +153,7 @@ DeviceMesh::DeviceMesh(
     strides_[i] = stride;
     stride *= axes_[i].size;
   }
-  const auto place = std::find(ranks_.begin(), ranks_.end(), rank);
-  TESSERA_CHECK(
-      place != ranks_.end(),
-      "rank {} is not in the mesh; its ranks are {} to {}",
-      rank,
-      ranks_.front(),
-      ranks_.back());
-  place_ = static_cast<int>(place - ranks_.begin());
+  place_ = place_of(rank);
 }
 
 int DeviceMesh::size(std::string_view axis) const {
@@ -175,6 +168,17 @@ bool DeviceMesh::has(std::string_view axis) const {
 
 DeviceMesh DeviceMesh::seen_by(int rank) const {
   return {axes_, ranks_, rank};
+}
+
+int DeviceMesh::place_of(int rank) const {
+  const auto place = std::find(ranks_.begin(), ranks_.end(), rank);
+  TESSERA_CHECK(
+      place != ranks_.end(),
+      "rank {} is not in the mesh; its ranks are {} to {}",
+      rank,
+      ranks_.front(),
+      ranks_.back());
+  return static_cast<int>(place - ranks_.begin());
 }
 
 int DeviceMesh::index(std::string_view axis) const {

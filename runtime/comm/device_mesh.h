@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -44,8 +45,11 @@ class DeviceMesh {
     return axes_;
   }
   /// In row-major order, numbered as in the job.
-  const std::vector<int>& ranks() const {
+  const std::vector<int>& ranks() const& {
     return ranks_;
+  }
+  std::vector<int> ranks() && { // of a slice that nobody keeps
+    return std::move(ranks_);
   }
   int size() const {
     return static_cast<int>(ranks_.size());
@@ -58,6 +62,8 @@ class DeviceMesh {
     return rank_;
   }
   DeviceMesh seen_by(int rank) const;
+  /// The place of `rank` in ranks(): its rank in a communicator of all of them.
+  int place_of(int rank) const;
   /// Its place along `axis`, from 0.
   int index(std::string_view axis) const;
 

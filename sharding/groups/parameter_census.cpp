@@ -130,11 +130,17 @@ void check_not_ignored_elsewhere(
     }
     const auto found =
         left.find(record.tensor.storage().unsafeGetStorageImpl());
-    TESSERA_CHECK(
-        found == left.end(),
+    if (found == left.end()) {
+      continue;
+    }
+    const std::string& ignored_name = found->second->name();
+    const auto& names = record.spec.names;
+    TESSERA_FAIL(
         "wrap: parameter '{}' is ignored, but '{}' uses the same memory (tied weights?). Ignore both or neither.",
-        found == left.end() ? "" : found->second->name(),
-        record.name());
+        ignored_name,
+        *std::find_if(names.begin(), names.end(), [&](const auto& name) {
+          return name != ignored_name;
+        }));
   }
 }
 

@@ -201,9 +201,13 @@ std::vector<TensorSummary> inspect_model(
     }
     summary.push_back(summarize_own_part(pager, index, master, gradient_scale));
     const sharding::PageSpec& page = pager.groups()[*group]->spec();
-    experts.push_back(
-        page.of_experts ? page.mesh.slice({kShardAxis}).ranks()
-                        : std::vector<int>{});
+    std::vector<int>& places = experts.emplace_back();
+    if (page.of_experts) {
+      const DeviceMesh shards = page.mesh.slice({kShardAxis});
+      for (const int rank : shards.ranks()) {
+        places.push_back(pager.mesh().place_of(rank));
+      }
+    }
   }
   merge_summaries(pager, summary, experts);
   return summary;

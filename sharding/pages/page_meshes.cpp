@@ -14,7 +14,7 @@ namespace tessera::sharding {
 namespace {
 
 /// The mesh of the pages of one parameter that several pipeline stages have.
-/// @param first of each of these stages, the rank that corresponds to this one.
+/// @param stages of each of them, the rank that corresponds to this one.
 DeviceMesh tied_mesh(
     const ParallelMesh& mesh,
     const DeviceMesh& module,
@@ -49,6 +49,11 @@ DeviceMesh shard_mesh(int rank, int world_size, int shard_ranks) {
 }
 
 DeviceMesh expert_mesh(const DeviceMesh& ranks, int parts) {
+  TESSERA_CHECK(
+      parts >= 1 && ranks.size() % parts == 0,
+      "experts are divided over {} ranks, which does not divide the {} ranks that have the same layers.",
+      parts,
+      ranks.size());
   return ranks.with_axes(
       {{kReplicateAxis, 1},
        {kShardAxis, ranks.size() / parts},

@@ -59,20 +59,17 @@ int64_t hash_of(const std::vector<int>& ranks) {
   return hash_of_text(text);
 }
 
-/// The place among `ranks` of the first one that has the same experts.
+/// The place in `module` of the first rank that has the same experts.
 int first_with_same_experts(
-    const std::vector<int>& ranks,
+    const DeviceMesh& module,
     const std::vector<PageSpec>& pages) {
   const auto found =
       std::find_if(pages.begin(), pages.end(), [](const PageSpec& page) {
         return page.of_experts;
       });
-  if (found == pages.end()) {
-    return 0;
-  }
-  const int first = found->mesh.slice({kShardAxis}).ranks().front();
-  return static_cast<int>(
-      std::find(ranks.begin(), ranks.end(), first) - ranks.begin());
+  return found == pages.end()
+             ? 0
+             : module.place_of(found->mesh.slice({kShardAxis}).ranks().front());
 }
 
 void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
@@ -136,10 +133,9 @@ PageRanks::PageRanks(
   if (meshes.model) {
     stages_ = meshes.model->size(kPipelineAxis);
     for (const char* axis : {kTensorAxis, kPipelineAxis}) {
-      const std::string name = std::string(axis) + " control";
       const std::vector<int> ranks = meshes.model->slice({axis}).ranks();
       parts_.push_back(
-          {world.join_group(name, key_ + "/" + name, at::kCPU, ranks),
+          {join(world, std::string(axis) + " control", at::kCPU, ranks),
            device.is_cpu() ? nullptr
                            : join(world, "parts of a model", device, ranks)});
     }
@@ -207,8 +203,7 @@ void PageRanks::check_same(
   const at::Tensor mine = at::tensor(
       {hash_of_text(signature_of(pages, ExpertNames::kLeftOut)),
        hash_of_text(signature_of(pages, ExpertNames::kIncluded)),
-       static_cast<int64_t>(
-           first_with_same_experts(meshes.module.ranks(), pages))},
+       static_cast<int64_t>(first_with_same_experts(meshes.module, pages))},
       at::kLong);
   const int64_t fields = mine.numel();
   const at::Tensor all = at::empty({size() * fields}, at::kLong);
@@ -312,13 +307,10 @@ void PageRanks::sum_over_shards(
     const at::Tensor& values,
     const std::vector<PageRows>& pages) {
   for (const auto& mesh : meshes_) {
-    if (mesh->copies() != nullptr) {
-      continue; // sharded like the module
-    }
     std::vector<at::Tensor> own;
     int64_t row = 0;
     for (const PageRows& rows : pages) {
-      if (&of(*rows.page).shards() == &mesh->shards()) {
+      if (&of_sums(*rows.page) == mesh.get()) {
         own.push_back(values.narrow(0, row, rows.rows));
       }
       row += rows.rows;

@@ -104,6 +104,11 @@ class PageRanks {
   }
   /// The ranks of a page.
   MeshRanks& of(const PageSpec& page);
+  /// The ranks over which sums of a page's shards go: its own; the module's if
+  /// other pipeline stages have copies of it.
+  MeshRanks& of_sums(const PageSpec& page) {
+    return page.tied_name.empty() ? of(page) : of_module();
+  }
   /// Those of all pages but those of divided experts.
   MeshRanks& of_module() {
     return *meshes_.front();
@@ -193,7 +198,7 @@ class PageRanks {
   std::vector<std::unique_ptr<MeshRanks>> meshes_;
   /// The ranks along an axis of PageMeshes::model.
   struct PartRanks {
-    std::unique_ptr<Communicator> control; ///< an error does not abort it
+    Communicator* control; ///< for small CPU tensors
     Communicator* on_device; ///< null: the pages are on the CPU
   };
   std::vector<PartRanks> parts_;

@@ -59,11 +59,14 @@ std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
   return weights;
 }
 
-/// The parameter of a group that other pipeline stages have too.
+/// The parameter of a group that other pipeline stages have too, by the first
+/// of its names there, whatever their order here.
 std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
     const GroupSpec& group,
     const PageMeshes& meshes) {
-  for (const std::string& name : group.parameters.front().spec.names) {
+  std::vector<std::string> names = group.parameters.front().spec.names;
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
     if (const auto found = meshes.tied.find(name); found != meshes.tied.end()) {
       return found;
     }

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera::sharding {} // namespace tessera::sharding
-
 namespace tessera {
 
 /// What happens to gradients between the backward passes of one step.

@@ -34,6 +34,26 @@ std::map<std::string, std::string> parse_forms(const std::string& text) {
   return forms;
 }
 
+/// Checks that all names of a parameter say the same of who has it.
+/// @param owners as find_tied_parameters().
+void check_names_agree(
+    const torch::nn::Module& module,
+    const std::map<std::string, std::vector<int>>& owners) {
+  std::map<const c10::TensorImpl*, std::string> first_names;
+  for (const auto& item : module.named_parameters()) {
+    if (owners.count(item.key()) == 0) {
+      continue;
+    }
+    const auto [known, is_new] =
+        first_names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    TESSERA_CHECK(
+        owners.at(known->second) == owners.at(item.key()),
+        "wrap: '{}' and '{}' are one parameter here, but some pipeline stages have only one of the two. Give a parameter the same names on all pipeline stages.",
+        known->second,
+        item.key());
+  }
+}
+
 } // namespace
 
 std::map<std::string, std::vector<int>> find_tied_parameters(
@@ -67,6 +87,7 @@ std::map<std::string, std::vector<int>> find_tied_parameters(
     return have.size() == 1 ||
            std::find(have.begin(), have.end(), world.rank()) == have.end();
   });
+  check_names_agree(module, owners);
   return owners;
 }
 

@@ -59,7 +59,7 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
   group->p = p;
   std::vector<runtime::FlatSpan> runs;
   for (const runtime::FlatRun& run : bucket.own_runs()) {
-    group->has.push_back(counts(bucket, g, run));
+    group->has.push_back(bucket.has_gradient(run.parameter));
     if (group->has.back()) {
       runs.push_back({run.shard_offset, run.numel});
     }
@@ -95,19 +95,15 @@ bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
     return false;
   }
   for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
-    if (counts(bucket, g, bucket.own_runs()[i]) && !group->has[i]) {
+    if (bucket.has_gradient(bucket.own_runs()[i].parameter) && !group->has[i]) {
       return false;
     }
   }
   return true;
 }
 
-bool GradientSums::counts(
-    const GradientBucket& bucket,
-    size_t g,
-    const runtime::FlatRun& run) const {
-  return bucket.has_gradient(run.parameter) &&
-         pager_.groups()[g]->parameters()[run.parameter].counts;
+bool GradientSums::counts(size_t g, const runtime::FlatRun& run) const {
+  return pager_.groups()[g]->parameters()[run.parameter].counts;
 }
 
 std::vector<GradientSums::Sum> GradientSums::all(double p) {
@@ -134,10 +130,11 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
     for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
       const size_t place = next;
       next += group.has[i] ? 1 : 0;
-      if (counts(bucket, groups[k], bucket.own_runs()[i])) {
+      if (bucket.has_gradient(bucket.own_runs()[i].parameter)) {
         all.push_back(
             {sums[k][place],
              bucket.factor(),
+             counts(groups[k], bucket.own_runs()[i]),
              pager_.groups()[groups[k]]->spec()});
       }
     }
@@ -145,19 +142,44 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
   return all;
 }
 
+std::vector<at::Tensor> GradientSums::norms_that_count(size_t g, double p) {
+  const GradientBucket& bucket = *pager_.bucket(g);
+  begin(g, p)();
+  const at::Tensor& all = known_[g]->sums.norms_on_device();
+  std::vector<at::Tensor> norms;
+  int64_t first = 0; // of consecutive ones that count
+  int64_t next = 0;
+  const auto close = [&] {
+    if (next > first) {
+      const at::Tensor some = all.narrow(0, first, next - first);
+      const double factor = bucket.factor();
+      norms.push_back(factor == 1 ? some : some * factor);
+    }
+  };
+  for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+    if (!known_[g]->has[i]) {
+      continue;
+    }
+    if (!counts(g, bucket.own_runs()[i])) {
+      close();
+      first = next + 1;
+    }
+    ++next;
+  }
+  close();
+  return norms;
+}
+
 at::Tensor GradientSums::total_on_device(const MeshRanks& mesh, double p) {
   std::vector<at::Tensor> norms;
   for (size_t g = 0; g < known_.size(); ++g) {
     const GradientBucket* bucket = pager_.bucket(g);
-    if (&pager_.groups()[g]->ranks.shards() != &mesh.shards() ||
-        bucket == nullptr || !bucket->any_gradient()) {
+    if (bucket == nullptr || !bucket->any_gradient() ||
+        &pager_.ranks_of_sums(g) != &mesh) {
       continue;
     }
-    begin(g, p)();
-    const at::Tensor& own = known_[g]->sums.norms_on_device();
-    if (own.defined()) {
-      const double factor = bucket->factor();
-      norms.push_back(factor == 1 ? own : own * factor);
+    for (const at::Tensor& some : norms_that_count(g, p)) {
+      norms.push_back(some);
     }
   }
   if (norms.empty()) {
@@ -180,7 +202,10 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
     own_sums[replicas_of(group->spec())] = 0;
   }
   double maximum = 0;
-  for (const auto& [sum, factor, page] : sums.all(p)) {
+  for (const auto& [sum, factor, counts, page] : sums.all(p)) {
+    if (!counts) {
+      continue;
+    }
     if (!largest) {
       own_sums[replicas_of(page)] += sum * std::pow(factor, p);
     } else if (!std::isnan(maximum) && !(sum * factor <= maximum)) {
@@ -225,7 +250,7 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
   at::Tensor total;
   for (const auto& mesh : pager.meshes()) {
     if (mesh->copies() != nullptr) {
-      continue; // sharded like the module
+      continue; // counted with the module's
     }
     at::Tensor own = sums.total_on_device(*mesh, p);
     if (largest) {

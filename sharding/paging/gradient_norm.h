@@ -35,14 +35,14 @@ class GradientSums {
   struct Sum {
     double of_powers;
     double factor; ///< by which the gradients are multiplied
+    bool counts; ///< as PagedParameter::counts
     const PageSpec& page;
   };
-  /// Returns power_sum() of this rank's part of every gradient that counts
-  /// (PagedParameter::counts). Blocks.
+  /// Returns power_sum() of this rank's part of every gradient. Blocks.
   std::vector<Sum> all(double p);
-  /// As all(), but added up over the pages that are sharded like `mesh` (for p
-  /// = infinity, the largest), which are on an accelerator: [1] float64 there.
-  /// Does not block.
+  /// The sum of those that count, of the pages whose sums go over `mesh` (for
+  /// p = infinity, the largest), on an accelerator: [1] float64 there. Does not
+  /// block.
   at::Tensor total_on_device(const MeshRanks& mesh, double p);
 
  private:
@@ -53,11 +53,9 @@ class GradientSums {
     runtime::PowerSums sums; ///< of the runs that have one
   };
   bool knows(const GradientBucket& bucket, size_t g, double p) const;
-  /// Whether a run of the page has a gradient that counts.
-  bool counts(
-      const GradientBucket& bucket,
-      size_t g,
-      const runtime::FlatRun& run) const;
+  bool counts(size_t g, const runtime::FlatRun& run) const;
+  /// The p-norms of a page's runs that count, times the factor, on its device.
+  std::vector<at::Tensor> norms_that_count(size_t g, double p);
 
   const Pager& pager_;
   std::vector<std::shared_ptr<Group>> known_;

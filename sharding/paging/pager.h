@@ -167,9 +167,12 @@ class Pager : public PageFaultHandler {
       const std::vector<PageRows>& pages) {
     context_.ranks->sum_over_shards(values, pages);
   }
-  /// See PageRanks::meshes().
+  /// See PageRanks::meshes() and PageRanks::of_sums().
   const std::vector<std::unique_ptr<MeshRanks>>& meshes() const {
     return context_.ranks->meshes();
+  }
+  const MeshRanks& ranks_of_sums(size_t g) const {
+    return context_.ranks->of_sums(groups()[g]->spec());
   }
   /// All-gathers a flat tensor that is sharded like group `g`. Collective.
   /// @param whole [padded_numel].

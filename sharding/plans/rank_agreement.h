@@ -65,7 +65,6 @@ struct RankConsent {
 class RankAgreement {
  public:
   /// Collective over the job. Agreements are separate, whatever their names.
-  /// @param world must outlive this object.
   /// @param ranks that agree, ascending; including this one. Other ranks agree
   ///   among themselves.
   /// @param describe formats an intent for error messages.

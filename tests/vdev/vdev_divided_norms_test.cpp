@@ -27,31 +27,35 @@ struct Division {
   const char* name;
   ParallelSizes sizes; ///< of four ranks
   bool has_experts = false;
+  bool names_stages = false; ///< else pipeline stages have the same layers
 };
 
 /// What several ranks have of one layer counts once; experts count everywhere.
 std::vector<Division> divisions() {
   return {
       {"tensor", {.tensor = 2}},
-      {"pipeline", {.pipeline = 2}}, // its layers are tied
+      {"pipeline", {.pipeline = 2}, false, true},
+      {"tied_stages", {.pipeline = 2}},
       {"tensor_pipeline", {.tensor = 2, .pipeline = 2}},
       {"experts", {.expert = 2}, true},
+      {"experts_whole", {.data = 4, .shard = 1, .expert = 4}, true},
       {"replicas", {.data = 2, .shard = 2}},
   };
 }
 
-/// Layers that all ranks have and, if wanted, an expert that every other one
-/// has.
+/// Layers that all ranks, or those of a pipeline stage, have and, if wanted, an
+/// expert that some of them have.
 class Net : public torch::nn::Module {
  public:
   Net(const World& world, const Division& division) {
-    torch::manual_seed(1);
+    const int stage = division.names_stages ? world.rank() / 2 : 0;
+    torch::manual_seed(1 + stage);
     layers_ = register_module(
-        "layers",
+        "layers" + std::to_string(stage),
         torch::nn::Sequential(
             torch::nn::Linear(5, 7), torch::nn::Linear(7, 7)));
     if (division.has_experts) {
-      const int part = world.rank() % 2;
+      const int part = world.rank() % division.sizes.expert;
       const auto experts = register_module(
           "experts", std::make_shared<sharding::DividedExperts>());
       torch::manual_seed(2 + part);
@@ -71,7 +75,11 @@ class Net : public torch::nn::Module {
 
 class Training {
  public:
-  Training(World& world, c10::Device device, const Division& division)
+  Training(
+      World& world,
+      c10::Device device,
+      const Division& division,
+      StatePlacement placement = StatePlacement::kAutomatic)
       : mesh_(division.sizes, world.size(), world.size()),
         net_(std::make_shared<Net>(world, division)),
         device_(device) {
@@ -79,6 +87,7 @@ class Training {
     EngineOptions options;
     options.parallel = &mesh_;
     options.log_memory = false;
+    options.optimizer.placement = placement;
     options.sharding.groups.min_group_numel = 0;
     engine_ = std::make_unique<Engine>(wrap(net_, options));
     batch_ = mesh_.index(ParallelGroup::kGradients, world.rank());
@@ -146,6 +155,23 @@ TEST_P(DividedNorms, AreNotNumbersIfOneGradientIsNone) {
       EXPECT_TRUE(std::isnan(device.engine().grad_norm(p))) << "p = " << p;
       device.engine().zero_grad();
     }
+  });
+}
+
+// One stage has gradients that the host reads.
+TEST(DividedNormsOfTiers, AreFormedInOnePlace) {
+  const Division division{"pipeline", {.pipeline = 2}, false, true};
+  run_ranks_on_vdev(4, {Order::kLazy}, [&](World& world) {
+    Training device(
+        world,
+        world.device(),
+        division,
+        world.rank() < 2 ? StatePlacement::kHost : StatePlacement::kAutomatic);
+    Training cpu(world, c10::kCPU, division);
+    device.backward(0);
+    cpu.backward(0);
+    const double expected = cpu.engine().grad_norm();
+    EXPECT_NEAR(device.engine().grad_norm(), expected, 1e-5 * expected);
   });
 }
 

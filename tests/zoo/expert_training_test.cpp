@@ -490,6 +490,18 @@ TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
     for (const TensorSummary& row : inspect_model(*plain)) {
       expected.emplace(row.name, row);
     }
+    {
+      // The ranks of a page are some of the job's: every second one.
+      TrainedExperts halves(
+          world, {.shard = 2, .tensor = 2, .expert = 2}, changed.folder());
+      halves.backward(whole);
+      const auto parts = halves.model().named_parameters();
+      for (const TensorSummary& row : inspect_model(halves.engine())) {
+        SCOPED_TRACE(row.name);
+        EXPECT_EQ(row.value.count, parts[row.name].numel());
+        EXPECT_TRUE(row.gradient.has_value());
+      }
+    }
     TrainedExperts trained(world, {.shard = 4, .expert = 2}, changed.folder());
     trained.backward(whole);
     const auto summary = inspect_model(trained.engine());
@@ -614,12 +626,17 @@ TEST(ExpertTraining, OptimizersOfWholeParametersSeeOneExpert) {
       options.optimizer.rule = rule;
       const auto expected =
           values_after_training(world, {.shard = 4}, changed, options);
-      const auto found = values_after_training(
-          world, {.shard = 4, .expert = 2}, changed, options);
-      EXPECT_EQ(found.size(), expected.size());
-      for (const auto& [name, value] : found) {
-        SCOPED_TRACE(name);
-        expect_trained(value, expected.at(name));
+      // In the second, neither layers nor experts are sharded.
+      for (const ParallelSizes& sizes : std::vector<ParallelSizes>{
+               {.shard = 4, .expert = 2},
+               {.data = 4, .shard = 1, .expert = 4}}) {
+        const auto found =
+            values_after_training(world, sizes, changed, options);
+        EXPECT_EQ(found.size(), expected.size());
+        for (const auto& [name, value] : found) {
+          SCOPED_TRACE(name);
+          expect_trained(value, expected.at(name));
+        }
       }
     }
   });
