@@ -17,11 +17,13 @@ the test files and the scripts that they name are in FOLDER.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -216,6 +218,7 @@ class Kit:
             "optimizer": {"type": "adamw", "lr": 2e-5, "placement": "host"},
             "training": {"epochs": 1, "batch_size": 8, "accumulate": 4, "clip_grad_norm": 1.0,
                          "log_every": 1},
+            "device": "cuda",
             "precision": {"parameters": "float16"},
             "memory": {"device_bytes": CAP_GIB << 30},
             "output": {"folder": str(folder / "run"), "overwrite": True}}))
@@ -274,12 +277,18 @@ def run_job(job, log, environment, deadline):
         output.write(" ".join([f"{k}={v}" for k, v in job.environment.items()] + job.command) + "\n")
         output.flush()
         try:
-            code = subprocess.run(
-                job.command, stdout=output, stderr=subprocess.STDOUT,
-                env={**environment, **job.environment},
-                timeout=max(limit, 1), check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = f"stopped after {limit:.0f} s"
+            with subprocess.Popen(
+                    job.command, stdout=output, stderr=subprocess.STDOUT,
+                    env={**environment, **job.environment},
+                    start_new_session=True) as program:
+                try:
+                    code = program.wait(timeout=max(limit, 1))
+                except subprocess.TimeoutExpired:
+                    code = f"stopped after {limit:.0f} s"
+                finally:
+                    # Ranks that it has started would hold the device's memory.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(program.pid, signal.SIGKILL)
         except OSError as error:
             code = str(error)
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -358,11 +367,13 @@ def main():
         return 1 if missing else 0
     environment = {**os.environ, "LD_LIBRARY_PATH": library_path(folder),
                    "TESSERA_SOURCE_DIR": str(folder), "TORCH_SHOW_CPP_STACKTRACES": "1"}
-    summary = {}
+    results = logs / "summary.json"  # of phases that ran before, too
+    summary = json.loads(results.read_text()) if results.exists() else {}
     for phase in chosen:
+        summary.pop(phase.name, None)
         run_phase(phase, logs, environment, summary)
-    failed = [f"{phase}/{name}" for phase, jobs in summary.items()
-              for name, result in jobs.items() if not result["passed"]]
+    failed = [f"{phase.name}/{name}" for phase in chosen
+              for name, result in summary[phase.name].items() if not result["passed"]]
     print("gpu_phases:", "failed: " + ", ".join(failed) if failed else "all passed")
     return 1 if failed else 0
 

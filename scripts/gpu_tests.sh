@@ -114,14 +114,14 @@ pack() {
     "$folder" "$kib" "$folder"
 }
 
-# phases ARGS...: unpacks, once, and runs gpu_phases.py.
+# phases ARGS...: unpacks, once for each pack, and runs gpu_phases.py.
 phases() {
   local folder files
   folder=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
-  files=${TMPDIR:-/tmp}/tessera_gpu_tests
   [[ -f $folder/files.tar.xz ]] ||
     fail "there is no files.tar.xz beside $folder/gpu_tests.sh; make it with 'pack'."
-  if [[ ! $files/files.tar.xz.unpacked -nt $folder/files.tar.xz ]]; then
+  files=${TMPDIR:-/tmp}/tessera_gpu_tests.$(cksum <"$folder/files.tar.xz" | tr ' ' .)
+  if [[ ! -e $files/files.tar.xz.unpacked ]]; then
     rm -rf "$files"
     mkdir -p "$files"
     # Python has xz where tar may lack it.
@@ -135,6 +135,6 @@ tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$folder/files.tar.xz" "$file
 case ${1:-} in
   pack) pack "${@:2}" ;;
   run) phases "${@:2}" ;;
-  dry-run) phases --dry-run "${@:2}" ;;
+  dry-run) phases "${@:2}" --dry-run ;;
   *) fail "expected 'pack [FOLDER]', 'run [PHASE ...]' or 'dry-run [PHASE ...]', found '${1:-}'." ;;
 esac

@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/gpu_phases.py with programs that only pretend."""
 import json
+import os
 import pathlib
+import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,6 +47,28 @@ class Phases(unittest.TestCase):
         found = self.run_jobs(job("slow", "exec sleep 30", seconds=1))
         self.assertFalse(found["slow"]["passed"])
         self.assertLess(found["slow"]["seconds"], 10)
+
+    def test_what_a_stopped_program_has_started_ends_too(self):
+        found = self.run_jobs(job(
+            "ranks", """sleep 30 & echo "{\\"pid\\": $!}"; wait""", seconds=1))
+        state = pathlib.Path(f"/proc/{found['ranks']['results'][0]['pid']}/stat")
+        ends = time.monotonic() + 10
+        while state.exists() and state.read_text().split(") ")[-1][0] not in "ZX":
+            self.assertLess(time.monotonic(), ends)
+            time.sleep(0.01)
+
+    def test_a_pack_says_what_it_lacks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            for name in ("gpu_tests.sh", "gpu_phases.py"):
+                shutil.copy(ROOT / "scripts" / name, folder)
+            with tarfile.open(folder / "files.tar.xz", "w:xz"):
+                pass
+            done = subprocess.run(
+                [folder / "gpu_tests.sh", "dry-run", "profile"], cwd=folder,
+                env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
+            self.assertIn("missing: 1b_profile", done.stderr)
+            self.assertEqual(done.returncode, 1)
 
     def test_a_skipped_test_is_a_failure(self):
         found = self.run_jobs(job("skips", "echo 'no CUDA device'"))
