@@ -228,9 +228,7 @@ std::vector<std::vector<int>> ParallelMesh::groups(ParallelGroup group) const {
 }
 
 int ParallelMesh::index(ParallelGroup group, int rank) const {
-  const std::vector<int> all = ranks(group, rank);
-  return static_cast<int>(
-      std::find(all.begin(), all.end(), rank) - all.begin());
+  return slice(group, rank).place_of(rank);
 }
 
 int ParallelMesh::size(ParallelGroup group) const {

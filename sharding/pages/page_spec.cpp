@@ -164,11 +164,6 @@ PageSpec make_page_spec(
           mesh.size(kShardAxis)),
       .casts_arguments =
           options.precision.is_mixed() && at::isFloatingType(first.dtype),
-      .gradients = gradient_types(
-          options,
-          mesh.size(kShardAxis) * mesh.size(kReplicateAxis),
-          first.dtype,
-          group.zero_stage),
       .keeps_whole_gradients = keeps_whole_gradients(options, group.zero_stage),
       .stays_after_forward =
           !group.reshard_after_forward.value_or(zero_stage == 3),
@@ -176,6 +171,8 @@ PageSpec make_page_spec(
       .blocks = group.blocks,
       .is_apart = is_apart(group, options.groups),
       .of_experts = group.of_experts};
+  page.gradients = gradient_types(
+      options, page.gradient_ranks(), first.dtype, group.zero_stage);
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const ParameterRecord& record = group.parameters[i];
     page.trainable = page.trainable || record.tensor.requires_grad();
