@@ -2,35 +2,42 @@
 #include "tessera/engine/loss_scaler.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_check.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace tessera {
 
+void visit_fields(runtime::OptionFields& fields, LossScaleOptions& options) {
+  constexpr runtime::DoubleRange kPositive{.min = 0, .open_min = true};
+  fields.field(
+      "fixed",
+      options.fixed,
+      kPositive,
+      "fixed loss scale, instead of the dynamic one of float16; 1: none");
+  fields.field(
+      "initial", options.initial, kPositive, "first dynamic loss scale");
+  fields.field(
+      "growth_factor",
+      options.growth_factor,
+      {.min = 1},
+      "factor after `growth_interval` steps without overflow");
+  fields.field(
+      "backoff_factor",
+      options.backoff_factor,
+      {.min = 0, .max = 1, .open_min = true, .open_max = true},
+      "factor after an overflow");
+  fields.field(
+      "growth_interval",
+      options.growth_interval,
+      {.min = 1},
+      "steps without overflow after which the scale grows");
+  fields.field(
+      "minimum", options.minimum, kPositive, "least dynamic loss scale");
+}
+
 void check(const LossScaleOptions& options) {
-  const auto positive = [](const char* name, double value) {
-    TESSERA_CHECK(
-        value > 0 && std::isfinite(value),
-        "loss_scale.{} is {}; it must be above 0.",
-        name,
-        value);
-  };
-  positive("fixed", options.fixed.value_or(1));
-  positive("initial", options.initial);
-  positive("minimum", options.minimum);
-  TESSERA_CHECK(
-      options.growth_factor >= 1,
-      "loss_scale.growth_factor is {}; it must be at least 1.",
-      options.growth_factor);
-  TESSERA_CHECK(
-      options.backoff_factor > 0 && options.backoff_factor < 1,
-      "loss_scale.backoff_factor is {}; it must be above 0 and below 1.",
-      options.backoff_factor);
-  TESSERA_CHECK(
-      options.growth_interval >= 1,
-      "loss_scale.growth_interval is {}; it must be at least 1.",
-      options.growth_interval);
+  runtime::check_fields("loss_scale", options);
 }
 
 LossScaler::LossScaler(const LossScaleOptions& options, bool low_range)

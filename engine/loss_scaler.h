@@ -5,6 +5,12 @@
 #include <cstdint>
 #include <optional>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 struct LossScaleOptions {
@@ -17,6 +23,8 @@ struct LossScaleOptions {
   int64_t growth_interval = 2000;
   double minimum = 1;
 };
+
+void visit_fields(runtime::OptionFields& fields, LossScaleOptions& options);
 
 /// @throws tessera::Error naming the option, its value and the allowed range.
 void check(const LossScaleOptions& options);

@@ -2,18 +2,11 @@
 #include "tessera/engine/memory_budget.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_check.h"
 
 namespace tessera {
 
 namespace {
-
-void check_at_least_0(const char* name, std::optional<int64_t> bytes) {
-  TESSERA_CHECK(
-      bytes.value_or(0) >= 0,
-      "memory.{} is {}; it must be at least 0.",
-      name,
-      bytes.value_or(0));
-}
 
 void check_has_path(
     const char* name,
@@ -27,10 +20,53 @@ void check_has_path(
 
 } // namespace
 
+void visit_fields(runtime::OptionFields& fields, MemoryBudget& memory) {
+  const std::vector<std::pair<std::string, std::optional<MemoryTier>>> tiers{
+      {"device", MemoryTier::kDevice},
+      {"host", MemoryTier::kHost},
+      {"nvme", MemoryTier::kNvme},
+      {"auto", std::nullopt}};
+  fields.bytes(
+      "device_bytes",
+      memory.device_bytes,
+      1,
+      "what a rank has of its device, e.g. the size of the card; what CUDA, NCCL and cuBLAS take is measured and comes off; as many groups as fit stay unsharded, instead of following `sharding.zero_stage`");
+  fields.bytes(
+      "activation_bytes",
+      memory.activation_bytes,
+      0,
+      "part of it that is reserved for activations; the budget of `offload.activations`");
+  fields.bytes(
+      "host_bytes",
+      memory.host_bytes,
+      0,
+      "hard limit per rank for host memory next to the device; with `device_bytes`, what does not fit on the device goes there: first optimizer state, then gradients, then parameters");
+  std::optional<std::string> path;
+  if (!memory.nvme_path.empty()) {
+    path = memory.nvme_path.string();
+  }
+  fields.field(
+      "nvme_path", path, "folder on a local disk for what fits in neither");
+  memory.nvme_path = path.value_or("");
+  fields.bytes(
+      "nvme_bytes",
+      memory.nvme_bytes,
+      0,
+      "hard limit there, per rank; by default the free disk space");
+  fields.choice(
+      "parameters",
+      memory.parameters,
+      tiers,
+      "tier of the shards of parameters; `auto` follows `memory.device_bytes`, and without it is the device");
+  fields.choice(
+      "gradients",
+      memory.gradients,
+      tiers,
+      "tier of the shards of gradients; likewise");
+}
+
 void check(const MemoryBudget& memory) {
-  check_at_least_0("activation_bytes", memory.activation_bytes);
-  check_at_least_0("host_bytes", memory.host_bytes);
-  check_at_least_0("nvme_bytes", memory.nvme_bytes);
+  runtime::check_fields("memory", memory);
   TESSERA_CHECK(
       !memory.nvme_bytes || !memory.nvme_path.empty(),
       "memory.nvme_bytes is {}, but memory.nvme_path is not set; set it to a folder on that disk.",

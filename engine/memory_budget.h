@@ -8,6 +8,12 @@
 #include <filesystem>
 #include <optional>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 /// Limits per rank. Master weights and moments are placed by
@@ -37,6 +43,8 @@ struct MemoryBudget {
   std::optional<MemoryTier> parameters;
   std::optional<MemoryTier> gradients;
 };
+
+void visit_fields(runtime::OptionFields& fields, MemoryBudget& options);
 
 /// @throws tessera::Error naming the option, its value and the allowed range.
 void check(const MemoryBudget& memory);

@@ -3,24 +3,52 @@
 
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_check.h"
 
 namespace tessera {
 
+void visit_fields(runtime::OptionFields& fields, OffloadOptions& options) {
+  fields.choice(
+      "activations",
+      options.activations,
+      {{"off", OffloadActivations::kOff},
+       {"blocks", OffloadActivations::kBlocks},
+       {"auto", OffloadActivations::kAuto},
+       {"all", OffloadActivations::kAll}},
+      "activation offload: `auto` (what exceeds `memory.activation_bytes`, oldest first), `all` (everything is copied when it is saved; what exceeds `offload.prefetch_bytes` leaves the device), `blocks` (inputs of checkpointed blocks that request it)");
+  fields.bytes(
+      "min_tensor_bytes",
+      options.min_tensor_bytes,
+      0,
+      "smaller tensors stay on the device, and count in the budget");
+  fields.bytes(
+      "prefetch_bytes",
+      options.prefetch_bytes,
+      0,
+      "maximum amount that is brought back ahead of its use in backward");
+  fields.bytes(
+      "activation_host_bytes",
+      options.activation_host_bytes,
+      1,
+      "limit of host memory for activations, by default the rest of `memory.host_bytes`; what does not fit stays on the device");
+  fields.field(
+      "ratio",
+      options.ratio,
+      {.min = 0, .max = 1},
+      "fraction (in elements) of the offloaded optimizer state that is updated on the CPU; the rest is streamed through the device. `auto`: measured at the start; see [docs/offload.md](../docs/offload.md#where-updates-run)",
+      "auto");
+  fields.bytes(
+      "stage_bytes",
+      options.stage_bytes,
+      engine::StreamedUpdate::kMinBytes,
+      "maximum device memory for the staging buffers of streamed state");
+}
+
 void check(const OffloadOptions& options, int64_t activation_bytes) {
+  runtime::check_fields("offload", options);
   TESSERA_CHECK(
       options.activations != OffloadActivations::kAuto || activation_bytes > 0,
       "offload.activations is 'auto', but memory.activation_bytes, its budget, is 0. Set memory.activation_bytes, or offload.activations to 'all' or 'off'.");
-  const double ratio = options.ratio.value_or(1);
-  // NaN fails both comparisons.
-  TESSERA_CHECK(
-      ratio >= 0 && ratio <= 1,
-      "offload.ratio is {}; set it to the fraction (0 to 1) of the offloaded optimizer state that the CPU updates, or leave it unset (auto) to have it measured.",
-      ratio);
-  TESSERA_CHECK(
-      options.stage_bytes >= engine::StreamedUpdate::kMinBytes,
-      "offload.stage_bytes is {}; it must be at least {}.",
-      options.stage_bytes,
-      engine::StreamedUpdate::kMinBytes);
 }
 
 } // namespace tessera

@@ -6,6 +6,12 @@
 #include <cstdint>
 #include <optional>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 enum class OffloadActivations {
@@ -42,6 +48,8 @@ struct OffloadOptions {
   /// The most device memory that streamed state passes through.
   int64_t stage_bytes = 96 << 20;
 };
+
+void visit_fields(runtime::OptionFields& fields, OffloadOptions& options);
 
 /// @param activation_bytes MemoryBudget::activation_bytes.
 /// @throws tessera::Error naming the option, its value and the allowed range.

@@ -14,6 +14,12 @@
 #include <variant>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 /// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW's
@@ -200,9 +206,14 @@ struct OptimizerOptions {
   bool stochastic_rounding = false;
 };
 
+void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
+
 /// @throws tessera::Error on values outside their range, and on a pattern that
 ///   matches no parameter of `module`, naming the nearest.
 void check(const OptimizerOptions& options, const torch::nn::Module& module);
+
+/// Where neither OptimizerOptions nor a ParameterRule sets it.
+double default_weight_decay(const UpdateRule& rule);
 
 /// Whether every rule updates each element from its own gradient and state
 /// only, as AdamW, Adam, SGD and Lion do.

@@ -8,18 +8,6 @@
 
 namespace tessera::engine {
 
-namespace {
-
-double default_weight_decay(const UpdateRule& rule) {
-  return std::holds_alternative<AdamWOptions>(rule) ||
-                 std::holds_alternative<LambOptions>(rule) ||
-                 std::holds_alternative<MuonOptions>(rule)
-             ? 0.01
-             : 0;
-}
-
-} // namespace
-
 OptimizerRules::OptimizerRules(OptimizerOptions options)
     : options_(std::move(options)) {
   for (const ParameterRule& rule : options_.parameters) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Types of scalar configuration values: how each is checked, converted and
-// described in messages. For config.cpp only.
+// described in messages. For config.cpp and option_*.cpp only.
 
 #include <algorithm>
 #include <array>
@@ -30,6 +30,15 @@ inline std::string found(const nlohmann::json& value) {
   return text;
 }
 
+inline bool contains(const IntRange& range, int64_t value) {
+  return range.min <= value && value <= range.max;
+}
+
+inline bool contains(const DoubleRange& range, double value) {
+  return (range.open_min ? range.min < value : range.min <= value) &&
+         (range.open_max ? value < range.max : value <= range.max);
+}
+
 inline std::string in_range(std::string_view what, const IntRange& range) {
   const bool has_min = range.min != IntRange{}.min;
   const bool has_max = range.max != IntRange{}.max;
@@ -44,11 +53,15 @@ inline std::string in_range(std::string_view what, const IntRange& range) {
 inline std::string in_range(std::string_view what, const DoubleRange& range) {
   std::string text(what);
   const bool has_min = range.min != DoubleRange{}.min;
+  const bool has_max = range.max != DoubleRange{}.max;
+  if (has_min && has_max && !range.open_min && !range.open_max) {
+    return formatted("{} from {} to {}", what, range.min, range.max);
+  }
   if (has_min) {
     text += formatted(
         "{}{}", range.open_min ? " greater than " : " of at least ", range.min);
   }
-  if (range.max != DoubleRange{}.max) {
+  if (has_max) {
     text += formatted(
         "{}{}{}",
         has_min ? " and" : "",
@@ -117,8 +130,7 @@ struct IntKind {
          value.get<uint64_t>() > static_cast<uint64_t>(IntRange{}.max))) {
       return false;
     }
-    const auto number = value.get<int64_t>();
-    return range.min <= number && number <= range.max;
+    return contains(range, value.get<int64_t>());
   }
 };
 
@@ -127,12 +139,7 @@ struct DoubleKind {
   DoubleRange range;
   std::string expected = in_range("a number", range);
   bool accepts(const nlohmann::json& value) const {
-    if (!value.is_number()) {
-      return false;
-    }
-    const auto number = value.get<double>();
-    return (range.open_min ? range.min < number : range.min <= number) &&
-           (range.open_max ? number < range.max : number <= range.max);
+    return value.is_number() && contains(range, value.get<double>());
   }
 };
 

@@ -12,6 +12,12 @@
 #include <string>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 /// @param path of the module in the wrapped module, e.g. "encoder.layer.0".
@@ -103,6 +109,8 @@ struct ModuleContainer {
   ModuleContainer(const ModuleContainer&) = default;
   ModuleContainer& operator=(const ModuleContainer&) = default;
 };
+
+void visit_fields(runtime::OptionFields& fields, GroupPolicy& options);
 
 /// @throws tessera::Error on values that are invalid for any module: negative
 ///   sizes, a maximum below the minimum, malformed expressions.

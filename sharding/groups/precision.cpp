@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/name_pattern.h"
+#include "tessera/runtime/core/option_check.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/groups/parameter_census.h"
 
@@ -57,25 +58,63 @@ std::unordered_set<const c10::TensorImpl*> float32_parameters(
 
 } // namespace
 
+void visit_fields(runtime::OptionFields& fields, PrecisionPolicy& policy) {
+  using Names =
+      std::vector<std::pair<std::string, std::optional<at::ScalarType>>>;
+  const Names names{
+      {"float32", at::kFloat},
+      {"bfloat16", at::kBFloat16},
+      {"float16", at::kHalf}};
+  fields.choice(
+      "parameters",
+      policy.parameters,
+      names,
+      "dtype of compute and of all-gathers, by default `float32`; with another one, master weights stay float32");
+  if (policy.parameters == at::kFloat) {
+    policy.parameters.reset();
+  }
+  fields.choice(
+      "gradients",
+      policy.gradients,
+      names,
+      "dtype in which gradients are reduced, by default `float32`");
+  fields.choice(
+      "accumulate",
+      policy.accumulate,
+      names,
+      "dtype in which the gradients of micro-batches are accumulated, by default that of `precision.gradients`; `float32` is needed for many micro-batches with gradients in bfloat16");
+  Names buffer_names = names;
+  buffer_names.emplace_back("float64", at::kDouble);
+  fields.choice(
+      "buffers",
+      policy.buffers,
+      buffer_names,
+      "dtype of floating-point buffers, by default unchanged");
+  fields.field(
+      "master_weights",
+      policy.master_weights,
+      "with false, optimizers update the low-precision weights");
+  fields.field(
+      "norms_in_float32",
+      policy.norms_in_float32,
+      "parameters and statistics of normalization layers stay in float32; their activations keep their dtype");
+  fields.field(
+      "float32_modules",
+      policy.float32_modules,
+      "regular expressions over paths of modules that stay in float32");
+}
+
 void check(const PrecisionPolicy& policy) {
   TESSERA_CHECK(
       !policy.parameters || is_low_precision(*policy.parameters),
       "precision.parameters is {}; it must be bfloat16 or float16. For other types, convert the module before wrap.",
       policy.parameters.value_or(at::kFloat));
-  TESSERA_CHECK(
-      !policy.gradients || is_low_precision(*policy.gradients) ||
-          *policy.gradients == at::kFloat,
-      "precision.gradients is {}; it must be float32, bfloat16 or float16.",
-      policy.gradients.value_or(at::kFloat));
+  runtime::check_fields("precision", policy);
   TESSERA_CHECK(
       !policy.accumulate || *policy.accumulate == at::kFloat ||
           policy.accumulate == policy.gradients,
       "precision.accumulate is {}; it must be float32 or the type of precision.gradients.",
       policy.accumulate.value_or(at::kFloat));
-  TESSERA_CHECK(
-      !policy.buffers || at::isFloatingType(*policy.buffers),
-      "precision.buffers is {}; it must be a floating-point type.",
-      policy.buffers.value_or(at::kFloat));
   for (const std::string& text : policy.float32_modules) {
     static_cast<void>(runtime::NamePattern(kFloat32Modules, text)); // throws
   }

@@ -16,6 +16,12 @@ struct ParameterRecord;
 
 } // namespace tessera::sharding
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 /// Whether `dtype` is float16 or bfloat16.
@@ -61,6 +67,8 @@ struct PrecisionPolicy {
     return parameters.has_value();
   }
 };
+
+void visit_fields(runtime::OptionFields& fields, PrecisionPolicy& options);
 
 /// @throws tessera::Error naming the option, its value and the values allowed.
 void check(const PrecisionPolicy& policy);

@@ -8,6 +8,12 @@
 #include <cstdint>
 #include <optional>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 /// What happens to gradients between the backward passes of one step.
@@ -51,6 +57,8 @@ struct PagerOptions {
   /// Broadcasts rank 0's parameters and buffers to all ranks at the start.
   bool broadcast_from_rank0 = true;
 };
+
+void visit_fields(runtime::OptionFields& fields, PagerOptions& options);
 
 /// @throws tessera::Error naming the option, its value and the values allowed.
 void check(const PagerOptions& options);

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `OptionFields` is shown the fields of an options struct, each with its key,
+// range and documentation.
+
+#include "tessera/runtime/core/config.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera::runtime {
+
+/// The key of a field in a configuration.
+struct OptionKey {
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  OptionKey(const char* key, bool is_required = false)
+      : name(key), required(is_required) {}
+  const char* name;
+  bool required; ///< a configuration has to set it
+};
+
+/// A key that every configuration has to set.
+inline OptionKey required(const char* name) {
+  return {name, true};
+}
+
+/// What is known of a field besides its value.
+struct OptionField {
+  OptionKey key;
+  const char* doc; ///< one line, in Markdown
+  IntRange integers = {}; ///< of the value, or of each element
+  DoubleRange numbers = {}; ///< likewise
+  const char* word = nullptr; ///< stands for no number
+  size_t count = 0; ///< of elements; 0: any
+  bool one_or_many = false; ///< a string, or an array of strings
+};
+
+/// The name that a field of named values has.
+struct OptionChoice {
+  const char* key;
+  std::string name; ///< empty if the field is not set
+};
+
+/// The list of fields of a struct is a function beside it:
+///
+///     void visit_fields(runtime::OptionFields& fields, MuonOptions& options) {
+///       fields.field("momentum", options.momentum, {.min = 0}, "of ...");
+///       fields.field("nesterov", options.nesterov, "Nesterov's momentum");
+///     }
+///
+/// From it follow reading (option_reader.h), checks of ranges
+/// (option_check.h), and the schema and the table of keys (option_schema.h).
+/// What holds between fields is checked elsewhere.
+///
+/// An optional value without a value is a key that is absent, and stays so.
+class OptionFields {
+ public:
+  virtual ~OptionFields() = default;
+
+  void field(OptionKey key, bool& value, const char* doc);
+  void field(OptionKey key, int& value, IntRange range, const char* doc);
+  void field(OptionKey key, int64_t& value, IntRange range, const char* doc);
+  void field(
+      OptionKey key,
+      std::optional<int64_t>& value,
+      IntRange range,
+      const char* doc);
+  void field(OptionKey key, double& value, DoubleRange range, const char* doc);
+  /// @param word in place of the number: no value.
+  void field(
+      OptionKey key,
+      std::optional<double>& value,
+      DoubleRange range,
+      const char* doc,
+      const char* word = nullptr);
+  void field(OptionKey key, std::string& value, const char* doc);
+  void field(OptionKey key, std::optional<std::string>& value, const char* doc);
+  void field(OptionKey key, std::filesystem::path& value, const char* doc);
+  void field(OptionKey key, std::vector<std::string>& value, const char* doc);
+  /// The range is that of each element.
+  void field(
+      OptionKey key,
+      std::vector<int64_t>& value,
+      IntRange range,
+      const char* doc);
+  void field(
+      OptionKey key,
+      std::vector<double>& value,
+      DoubleRange range,
+      const char* doc);
+
+  /// An array of two numbers.
+  void pair(
+      OptionKey key,
+      double& first,
+      double& second,
+      DoubleRange range,
+      const char* doc);
+  /// An array of strings, or a string alone for an array of one.
+  void one_or_many(
+      OptionKey key,
+      std::vector<std::string>& value,
+      const char* doc);
+  /// Bytes, which may be written as "11GB" or "11GiB".
+  void bytes(OptionKey key, int64_t& value, int64_t min, const char* doc);
+  void bytes(
+      OptionKey key,
+      std::optional<int64_t>& value,
+      int64_t min,
+      const char* doc);
+
+  /// A value that has a name. An optional without a value is an absent key,
+  /// unless it has a name too.
+  template <typename Value>
+  OptionChoice choice(
+      OptionKey key,
+      Value& value,
+      const std::vector<std::pair<std::string, std::type_identity_t<Value>>>&
+          choices,
+      const char* doc);
+
+  /// Fields that exist only where a choice has one of these names.
+  template <typename Fields>
+  void when(
+      const OptionChoice& choice,
+      const std::vector<std::string>& names,
+      const Fields& fields) {
+    if (begin_branch(choice, names)) {
+      fields();
+      end_branch();
+    }
+  }
+
+  /// Fields in an object of their own.
+  template <typename Options>
+  void object(OptionKey key, Options& options, const char* doc) {
+    group(key, doc, [&] { visit_fields(*this, options); });
+  }
+  /// An object whose absence means something.
+  template <typename Options>
+  void object(OptionKey key, std::optional<Options>& options, const char* doc) {
+    if (has_object(key, options.has_value())) {
+      object(key, options ? *options : options.emplace(), doc);
+    }
+  }
+  template <typename Fields>
+  void group(OptionKey key, const char* doc, const Fields& fields) {
+    begin_object({key, doc});
+    fields();
+    end_object();
+  }
+
+  /// An array of objects.
+  template <typename Options>
+  void objects(OptionKey key, std::vector<Options>& options, const char* doc) {
+    options.resize(begin_list({key, doc}, options.size()));
+    for (size_t i = 0; i < options.size(); ++i) {
+      begin_element(i);
+      visit_fields(*this, options[i]);
+      end_object();
+    }
+    end_list();
+  }
+
+ protected:
+  OptionFields() = default;
+  OptionFields(const OptionFields&) = default;
+  OptionFields(OptionFields&&) = default;
+  OptionFields& operator=(const OptionFields&) = default;
+  OptionFields& operator=(OptionFields&&) = default;
+
+  // What an implementation does with each kind of field. It may change values.
+  virtual void on_bool(
+      const OptionField& field,
+      std::optional<bool>& value) = 0;
+  virtual void on_int(
+      const OptionField& field,
+      std::optional<int64_t>& value) = 0;
+  virtual void on_bytes(
+      const OptionField& field,
+      std::optional<int64_t>& value) = 0;
+  virtual void on_number(
+      const OptionField& field,
+      std::optional<double>& value) = 0;
+  virtual void on_string(
+      const OptionField& field,
+      std::optional<std::string>& value) = 0;
+  virtual void on_strings(
+      const OptionField& field,
+      std::vector<std::string>& value) = 0;
+  virtual void on_ints(
+      const OptionField& field,
+      std::vector<int64_t>& value) = 0;
+  virtual void on_numbers(
+      const OptionField& field,
+      std::vector<double>& value) = 0;
+  /// @param chosen index in `names`, if the value has one.
+  /// @param is_set whether there is a value, with or without a name.
+  virtual void on_choice(
+      const OptionField& field,
+      const std::vector<std::string>& names,
+      std::optional<size_t>& chosen,
+      bool is_set) = 0;
+
+  /// Whether the fields of a branch are shown.
+  virtual bool begin_branch(
+      const OptionChoice& choice,
+      const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), choice.name) != names.end();
+  }
+  virtual void end_branch() {}
+  virtual bool has_object(OptionKey key, bool has_value) = 0;
+  virtual void begin_object(const OptionField& field) = 0;
+  /// Also of an element.
+  virtual void end_object() = 0;
+  /// @return the number of elements to show.
+  virtual size_t begin_list(const OptionField& field, size_t size) = 0;
+  virtual void begin_element(size_t index) = 0;
+  virtual void end_list() = 0;
+};
+
+template <typename Value>
+OptionChoice OptionFields::choice(
+    OptionKey key,
+    Value& value,
+    const std::vector<std::pair<std::string, std::type_identity_t<Value>>>&
+        choices,
+    const char* doc) {
+  std::vector<std::string> names;
+  std::optional<size_t> chosen;
+  for (const auto& [name, named] : choices) {
+    if (!chosen && named == value) {
+      chosen = names.size();
+    }
+    names.push_back(name);
+  }
+  bool is_set = true;
+  if constexpr (requires { value.has_value(); }) {
+    is_set = value.has_value();
+  }
+  on_choice({key, doc}, names, chosen, is_set);
+  if (!chosen) {
+    return {key.name, ""};
+  }
+  value = choices[*chosen].second;
+  return {key.name, names[*chosen]};
+}
+
+} // namespace tessera::runtime

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/option_schema.h"
+
+#include <algorithm>
+
+namespace tessera::runtime {
+
+namespace {
+
+using Rows = std::vector<const OptionRow*>;
+
+/// Rows of one path together, paths of one section too, in the order of their
+/// first rows.
+std::vector<Rows> rows_by_path(const std::vector<OptionRow>& rows) {
+  const auto section_of = [](const std::string& path) {
+    return path.substr(0, path.find('.'));
+  };
+  std::vector<std::string> sections;
+  std::vector<std::string> paths;
+  const auto place_in = [](std::vector<std::string>& names,
+                           const std::string& name) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    const auto place = static_cast<size_t>(found - names.begin());
+    if (found == names.end()) {
+      names.push_back(name);
+    }
+    return place;
+  };
+  std::vector<Rows> groups;
+  for (const OptionRow& row : rows) {
+    place_in(sections, section_of(row.path));
+    const size_t place = place_in(paths, row.path);
+    groups.resize(paths.size());
+    groups[place].push_back(&row);
+  }
+  std::stable_sort(
+      groups.begin(), groups.end(), [&](const Rows& a, const Rows& b) {
+        return place_in(sections, section_of(a.front()->path)) <
+               place_in(sections, section_of(b.front()->path));
+      });
+  return groups;
+}
+
+std::string in_backticks(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "`" : ", `") + name + "`";
+  }
+  return text;
+}
+
+/// A column of rows of one path: the text that they share, or each text with
+/// the names that it is for.
+template <typename Text>
+std::string column(const Rows& rows, const Text& text_of) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> texts;
+  for (const OptionRow* row : rows) {
+    const std::string text = text_of(*row);
+    auto same = std::find_if(texts.begin(), texts.end(), [&](const auto& one) {
+      return one.first == text;
+    });
+    if (same == texts.end()) {
+      same = texts.insert(texts.end(), {text, {}});
+    }
+    same->second.insert(
+        same->second.end(), row->only_for.begin(), row->only_for.end());
+  }
+  if (texts.size() == 1) {
+    return texts.front().first;
+  }
+  std::string all;
+  for (const auto& [text, names] : texts) {
+    if (!text.empty()) {
+      all += (all.empty() ? "" : "; ") + in_backticks(names) + ": " + text;
+    }
+  }
+  return all;
+}
+
+/// "`sgd`, `muon`: ", or nothing for a key that there always is.
+std::string only_for(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const OptionRow* row : rows) {
+    names.insert(names.end(), row->only_for.begin(), row->only_for.end());
+  }
+  return names.empty() ? "" : in_backticks(names) + ": ";
+}
+
+std::string meaning(const Rows& rows) {
+  const std::string docs =
+      column(rows, [](const OptionRow& row) { return row.doc; });
+  // Several docs are told apart by the names already.
+  const bool one =
+      std::all_of(rows.begin(), rows.end(), [&](const OptionRow* row) {
+        return row->doc == rows.front()->doc;
+      });
+  return one ? only_for(rows) + docs : docs;
+}
+
+} // namespace
+
+std::string markdown_table(const std::vector<OptionRow>& rows) {
+  std::string text =
+      "| key | values | default | meaning |\n| --- | --- | --- | --- |\n";
+  for (const Rows& same : rows_by_path(rows)) {
+    const std::string fallback = column(same, [](const OptionRow& row) {
+      return row.fallback.empty() ? "" : "`" + row.fallback + "`";
+    });
+    text += "| `" + same.front()->path + "` | " +
+            column(same, [](const OptionRow& row) { return row.values; }) +
+            " | " + fallback + (fallback.empty() ? "| " : " | ") +
+            meaning(same) + " |\n";
+  }
+  return text;
+}
+
+std::string key_list(
+    const std::vector<OptionRow>& rows,
+    const std::string& section) {
+  std::string text;
+  for (const Rows& same : rows_by_path(rows)) {
+    const std::string& path = same.front()->path;
+    if (!section.empty() && path != section &&
+        !path.starts_with(section + ".") && !path.starts_with(section + "[")) {
+      continue;
+    }
+    const std::string fallback =
+        column(same, [](const OptionRow& row) { return row.fallback; });
+    text += path + (fallback.empty() ? "" : " = " + fallback) + "\n    " +
+            meaning(same) + "\n    " +
+            column(same, [](const OptionRow& row) { return row.values; }) +
+            "\n";
+  }
+  return text;
+}
+
+} // namespace tessera::runtime

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineOptions as a configuration.
+#include "tessera/engine/engine_config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/expect_error.h"
+#include "support/json_schema.h"
+#include "tessera/engine/optim/optimizer_rules.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/option_schema.h"
+
+namespace tessera::engine_config_test {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+EngineOptions read(const std::string& text, Json* resolved = nullptr) {
+  const runtime::ConfigReader reader(
+      runtime::parse_json(text, "c.json"), "c.json");
+  EngineOptions options = read_engine_options(reader);
+  reader.finish();
+  if (resolved != nullptr) {
+    *resolved = reader.resolved();
+  }
+  return options;
+}
+
+bool can_be_read(const Json& config) {
+  try {
+    read(config.dump());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+Json engine_schema() {
+  return runtime::describe_fields<EngineOptions>().schema();
+}
+
+} // namespace
+
+TEST(EngineConfig, WhatProgramsSetCanBeWritten) {
+  const EngineOptions options = read(R"({
+    "optimizer": {"type": "lamb", "max_trust_ratio": 3},
+    "sharding": {
+      "gather_bytes": "1GiB", "broadcast_from_rank0": false,
+      "vocabulary_apart": true, "parameters_apart": ["head.bias"],
+      "ignored": ["frozen"],
+      "reshard_after_forward": [{"path": "a", "reshard": false}, {"path": "b"}]
+    },
+    "loss_scale": {"growth_factor": 4, "backoff_factor": 0.25},
+    "log_memory": false
+  })");
+  EXPECT_EQ(std::get<LambOptions>(options.optimizer.rule).max_trust_ratio, 3.0);
+  EXPECT_EQ(options.sharding.gather_bytes, int64_t{1} << 30);
+  EXPECT_FALSE(options.sharding.broadcast_from_rank0);
+  const GroupPolicy& groups = options.sharding.groups;
+  EXPECT_TRUE(groups.vocabulary_apart);
+  EXPECT_EQ(groups.parameters_apart, std::vector<std::string>{"head.bias"});
+  EXPECT_EQ(groups.ignored.paths, std::vector<std::string>{"frozen"});
+  ASSERT_EQ(groups.reshard_after_forward.size(), 2u);
+  EXPECT_EQ(groups.reshard_after_forward[0].path, "a");
+  EXPECT_FALSE(groups.reshard_after_forward[0].reshard_after_forward);
+  EXPECT_TRUE(groups.reshard_after_forward[1].reshard_after_forward);
+  EXPECT_EQ(options.loss_scale.growth_factor, 4.0);
+  EXPECT_EQ(options.loss_scale.backoff_factor, 0.25);
+  EXPECT_FALSE(options.log_memory);
+
+  const auto muon = std::get<MuonOptions>(
+      read(R"({"optimizer": {"type": "muon", "nesterov": false,
+        "newton_schulz_steps": 3, "match_adamw": false,
+        "compute_dtype": "float32"}})")
+          .optimizer.rule);
+  EXPECT_FALSE(muon.nesterov);
+  EXPECT_EQ(muon.newton_schulz_steps, 3);
+  EXPECT_FALSE(muon.match_adamw);
+  EXPECT_EQ(muon.compute_dtype, at::kFloat);
+
+  const auto adafactor = std::get<AdafactorOptions>(
+      read(R"({"optimizer": {"type": "adafactor", "decay_exponent": 0.7,
+        "eps": 1e-20, "min_scale": 0.01}})")
+          .optimizer.rule);
+  EXPECT_EQ(adafactor.decay_exponent, 0.7);
+  EXPECT_EQ(adafactor.eps, 1e-20);
+  EXPECT_EQ(adafactor.min_scale, 0.01);
+}
+
+TEST(EngineConfig, ParametersCanHaveAnOptimizerOfTheirOwn) {
+  const OptimizerOptions options = read(R"({"optimizer": {
+    "type": "muon", "lr": 0.02, "parameters": [
+      {"pattern": ".*bias", "type": "sgd", "momentum": 0.5, "lr_scale": 0.1},
+      {"pattern": "head.*", "weight_decay": 0}]}})")
+                                       .optimizer;
+  ASSERT_EQ(options.parameters.size(), 2u);
+  const ParameterRule& bias = options.parameters[0];
+  EXPECT_EQ(bias.lr_scale, 0.1);
+  ASSERT_TRUE(bias.rule);
+  EXPECT_EQ(std::get<SgdOptions>(*bias.rule).momentum, 0.5);
+  const ParameterRule& head = options.parameters[1];
+  EXPECT_FALSE(head.rule);
+  // An earlier rule's factor stays.
+  EXPECT_EQ(head.lr_scale, std::nullopt);
+  EXPECT_EQ(head.weight_decay, 0.0);
+  expect_error(
+      [] {
+        read(R"({"optimizer": {"parameters": [{"pattern": "a", "eps": 1}]}})");
+      },
+      {"optimizer.parameters.0.eps is not a known key"});
+}
+
+TEST(EngineConfig, WeightDecayIsThatOfTheOptimizer) {
+  EXPECT_EQ(read("{}").optimizer.weight_decay, 0.01);
+  EXPECT_EQ(
+      read(R"({"optimizer": {"type": "sgd"}})").optimizer.weight_decay, 0.0);
+  EXPECT_EQ(
+      read(R"({"optimizer": {"type": "sgd", "weight_decay": 0.5}})")
+          .optimizer.weight_decay,
+      0.5);
+}
+
+TEST(EngineConfig, Float32ParametersAreTheModulesOwn) {
+  EXPECT_EQ(
+      read(R"({"precision": {"parameters": "float32"}})")
+          .sharding.precision.parameters,
+      std::nullopt);
+}
+
+TEST(EngineConfig, WhatIsResolvedReadsAsTheSame) {
+  for (const char* text :
+       {"{}",
+        R"({"optimizer": {"type": "muon", "parameters": [
+            {"pattern": "a", "type": "lion"}]}, "offload": {"ratio": 0.5}})"}) {
+    Json once;
+    read(text, &once);
+    Json twice;
+    read(once.dump(), &twice);
+    EXPECT_EQ(once, twice);
+    EXPECT_EQ(once["optimizer"]["lr"], 1e-3);
+    EXPECT_TRUE(tests::JsonSchema(engine_schema()).accepts(once)) << once;
+  }
+}
+
+namespace {
+
+/// Values of all types, at and beyond the limits of a property.
+std::vector<Json> candidates_for(const Json& property) {
+  std::vector<Json> values{
+      nullptr,
+      true,
+      1,
+      -1,
+      0.5,
+      -0.5,
+      "text",
+      "11GB",
+      "auto",
+      Json::array(),
+      Json::array({"a"}),
+      Json::array({0.5, 0.5}),
+      Json::array({0.5, 1.5}),
+      Json::object()};
+  for (const char* limit :
+       {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+    if (property.contains(limit)) {
+      const Json& at = property[limit];
+      values.push_back(at);
+      if (at.is_number_integer()) {
+        values.push_back(at.get<int64_t>() - 1);
+        values.push_back(at.get<int64_t>() + 1);
+      }
+    }
+  }
+  for (const Json& name : property.value("enum", Json::array())) {
+    values.push_back(name);
+  }
+  return values;
+}
+
+/// Puts every candidate at every key, and compares the schema with the reader.
+class Agreement {
+ public:
+  void visit(const Json& object, const Json& config, const std::string& path) {
+    for (const auto& [key, property] : object["properties"].items()) {
+      const Json::json_pointer place(path + "/" + key);
+      if (property.contains("properties")) {
+        visit(property, config, path + "/" + key);
+        continue;
+      }
+      for (const Json& value : candidates_for(property)) {
+        Json changed = config;
+        changed[place] = value;
+        const bool fits = schema_.accepts(changed);
+        EXPECT_EQ(fits, can_be_read(changed)) << changed;
+        accepted_ += fits ? 1 : 0;
+        refused_ += fits ? 0 : 1;
+      }
+      if (property.contains("items") &&
+          property["items"].contains("properties")) {
+        Json with_element = config;
+        with_element[place] = Json::array({Json::object()});
+        for (const Json& name :
+             property["items"].value("required", Json::array())) {
+          with_element[place][0][name.get<std::string>()] = "a";
+        }
+        visit(property["items"], with_element, path + "/" + key + "/0");
+      }
+    }
+    for (const Json& branch : object.value("allOf", Json::array())) {
+      for (const auto& [key, names] : branch["if"]["properties"].items()) {
+        Json chosen = config;
+        chosen[Json::json_pointer(path + "/" + key)] = names["enum"][0];
+        visit(branch["then"], chosen, path);
+      }
+    }
+  }
+
+  int accepted() const {
+    return accepted_;
+  }
+  int refused() const {
+    return refused_;
+  }
+
+ private:
+  tests::JsonSchema schema_{engine_schema()};
+  int accepted_ = 0;
+  int refused_ = 0;
+};
+
+} // namespace
+
+TEST(EngineConfig, TheSchemaAcceptsWhatCanBeRead) {
+  Agreement agreement;
+  agreement.visit(engine_schema(), Json::object(), "");
+  EXPECT_GT(agreement.accepted(), 300);
+  EXPECT_GT(agreement.refused(), 900);
+}
+
+} // namespace tessera::engine_config_test
