@@ -3,8 +3,16 @@
 // `OptimizerOptions` selects the optimizer and the hyperparameters of each
 // parameter.
 
+#include "tessera/engine/optim/optimizers/adafactor.h"
+#include "tessera/engine/optim/optimizers/adam.h"
+#include "tessera/engine/optim/optimizers/lamb.h"
+#include "tessera/engine/optim/optimizers/lion.h"
+#include "tessera/engine/optim/optimizers/muon.h"
+#include "tessera/engine/optim/optimizers/sgd.h"
+#include "tessera/engine/optim/optimizers/user_optimizer.h"
+#include "tessera/engine/optim/update_rule.h"
+
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <functional>
@@ -21,112 +29,6 @@ class OptionFields;
 } // namespace tessera::runtime
 
 namespace tessera {
-
-/// Adam with decoupled weight decay (arXiv:1711.05101): torch::optim::AdamW's
-/// operations in their order, but for the root, which is correctly rounded: the
-/// bits are the same on every processor and on CUDA. torch::optim::AdamW's root
-/// may be off by one unit in the last place.
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-};
-
-/// Adam (arXiv:1412.6980), with weight decay added to the gradient, as
-/// torch::optim::Adam; rounding as in AdamWOptions.
-struct AdamOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-};
-
-/// Stochastic gradient descent, bit for bit as torch::optim::SGD.
-struct SgdOptions {
-  double momentum = 0;
-  double dampening = 0;
-  bool nesterov = false;
-};
-
-/// Lion (arXiv:2302.06675).
-struct LionOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-};
-
-/// LAMB (arXiv:1904.00962): the AdamW update, scaled to the norm of the
-/// parameter. The trust ratio is 1 if the parameter or the update is zero, and
-/// at most max_trust_ratio.
-struct LambOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-6;
-  double max_trust_ratio = 10;
-};
-
-/// Adafactor (arXiv:1804.04235) without momentum. Matrices, and the last two
-/// dimensions of larger tensors, keep one second moment per row and per column;
-/// other tensors one per element. Dimensions are counted in the order of
-/// strides in memory.
-struct AdafactorOptions {
-  /// The decay rate of the second moment is 1 - step^-decay_exponent.
-  double decay_exponent = 0.8;
-  double eps = 1e-30; ///< added to squared gradients
-  /// Updates with a larger root mean square are scaled down to this one.
-  double clip_threshold = 1;
-  /// Whether the learning rate is multiplied by max(min_scale, rms(parameter)).
-  bool scale_by_parameter = true;
-  double min_scale = 1e-3;
-};
-
-/// Muon: momentum, orthogonalized by Newton-Schulz iterations, for matrices
-/// between hidden layers; AdamW for all others: tensors that are not 2-D and
-/// those that `not_hidden` names.
-///
-/// Each rank orthogonalizes the matrices of which its shard has a part, from
-/// momentum gathered over the ranks; a matrix that crosses the boundary of two
-/// shards is computed on both ranks.
-struct MuonOptions {
-  double momentum = 0.95;
-  bool nesterov = true;
-  int newton_schulz_steps = 5;
-  /// Multiplies orthogonal updates by 0.2 * sqrt(max(rows, columns)), which
-  /// gives them the root mean square of AdamW's updates, so that both can use
-  /// the same learning rate. False: by sqrt(max(1, rows / columns)).
-  bool match_adamw = true;
-  /// The dtype of the iterations. By default bfloat16 on CUDA and the dtype of
-  /// the master weights on the CPU.
-  std::optional<at::ScalarType> compute_dtype;
-  /// Regular expressions that are searched for in parameter names: embeddings
-  /// and heads.
-  std::vector<std::string>
-      not_hidden{"emb", "wte", "wpe", "head", "classifier", "score"};
-  AdamWOptions rest;
-};
-
-/// A user's optimizer over views of the shards. It must work element by
-/// element, as SGD, Adam, RMSprop and Adagrad do: it gets the slice of each
-/// parameter that lies in this rank's shard, flattened, as a parameter of its
-/// own with its gradient, so norms and shapes of whole parameters are not
-/// available. Its state can be loaded only by a job of the same layout.
-struct UserOptimizerOptions {
-  /// Makes the optimizer for the given parameters, which are leaves of the
-  /// dtype of the master weights. The engine sets learning rates by set_lr() on
-  /// each group's options before every step; parameters with the same rate form
-  /// one group.
-  std::function<std::unique_ptr<torch::optim::Optimizer>(
-      std::vector<torch::optim::OptimizerParamGroup>)>
-      make;
-};
-
-using UpdateRule = std::variant<
-    AdamWOptions,
-    AdamOptions,
-    SgdOptions,
-    LionOptions,
-    LambOptions,
-    AdafactorOptions,
-    MuonOptions,
-    UserOptimizerOptions>;
 
 /// Overrides for the parameters whose names match; unset fields change nothing.
 struct ParameterRule {
@@ -212,15 +114,8 @@ void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
 ///   matches no parameter of `module`, naming the nearest.
 void check(const OptimizerOptions& options, const torch::nn::Module& module);
 
-/// Where neither OptimizerOptions nor a ParameterRule sets it.
-double default_weight_decay(const UpdateRule& rule);
-
 /// Whether every rule updates each element from its own gradient and state
-/// only, as AdamW, Adam, SGD and Lion do.
+/// only.
 bool updates_elements_alone(const OptimizerOptions& options);
-bool updates_elements_alone(const UpdateRule& rule);
-
-/// "AdamW", "SGD", ...
-const char* name_of(const UpdateRule& rule);
 
 } // namespace tessera

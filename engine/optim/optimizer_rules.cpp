@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/optimizer_rules.h"
 
+#include "tessera/engine/optim/optimizer.h"
+
 #include <algorithm>
 #include <optional>
 #include <utility>
-#include <variant>
 
 namespace tessera::engine {
 
@@ -39,7 +40,7 @@ ParameterSettings OptimizerRules::settings_for(
     }
   }
   settings.weight_decay =
-      weight_decay.value_or(default_weight_decay(settings.rule));
+      weight_decay.value_or(settings.rule.optimizer().default_weight_decay());
   return settings;
 }
 

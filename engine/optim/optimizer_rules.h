@@ -18,7 +18,7 @@ struct ParameterSettings {
   double lr_scale = 1;
   double weight_decay = 0;
   int64_t hold_steps = 0;
-  UpdateRule rule;
+  UpdateRule rule = AdamWOptions{};
   /// 0: OptimizerOptions::rule; else 1 + index of the ParameterRule that set
   /// it.
   size_t rule_origin = 0;

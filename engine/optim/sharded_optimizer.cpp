@@ -1,88 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/sharded_optimizer.h"
 
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/name_pattern.h"
 
 #include <c10/core/GradMode.h>
 
 #include <map>
 
 namespace tessera::engine {
-
-namespace {
-
-using Parameters = std::vector<OptimizedParameter*>;
-
-bool is_hidden_matrix(
-    const OptimizedParameter& parameter,
-    const std::vector<runtime::NamePattern>& not_hidden) {
-  const sharding::ParameterRecord& record = parameter.paged->record;
-  if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
-    return false;
-  }
-  for (const runtime::NamePattern& pattern : not_hidden) {
-    for (const std::string& name : record.spec.names) {
-      if (pattern.is_found_in(name)) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-/// Makes the methods of one rule.
-struct MethodMaker {
-  UpdateContext& context;
-  const Parameters& parameters;
-  std::vector<std::unique_ptr<UpdateMethod>>& methods;
-
-  void operator()(const AdamWOptions& options) const {
-    methods.push_back(make_adam(context, parameters, options, true));
-  }
-  void operator()(const AdamOptions& options) const {
-    methods.push_back(make_adam(
-        context,
-        parameters,
-        {options.beta1, options.beta2, options.eps},
-        false));
-  }
-  void operator()(const SgdOptions& options) const {
-    methods.push_back(make_sgd(context, parameters, options));
-  }
-  void operator()(const LionOptions& options) const {
-    methods.push_back(make_lion(context, parameters, options));
-  }
-  void operator()(const LambOptions& options) const {
-    methods.push_back(make_lamb(context, parameters, options));
-  }
-  void operator()(const AdafactorOptions& options) const {
-    methods.push_back(make_adafactor(context, parameters, options));
-  }
-  void operator()(const MuonOptions& options) const {
-    std::vector<runtime::NamePattern> not_hidden;
-    for (const std::string& pattern : options.not_hidden) {
-      not_hidden.emplace_back("Muon: not_hidden", pattern);
-    }
-    Parameters hidden;
-    Parameters rest;
-    for (OptimizedParameter* parameter : parameters) {
-      (is_hidden_matrix(*parameter, not_hidden) ? hidden : rest)
-          .push_back(parameter);
-    }
-    if (!hidden.empty()) {
-      methods.push_back(make_muon(context, hidden, options));
-    }
-    if (!rest.empty()) {
-      methods.push_back(make_adam(context, rest, options.rest, true));
-    }
-  }
-  void operator()(const UserOptimizerOptions& options) const {
-    methods.push_back(make_user_method(context, parameters, options));
-  }
-};
-
-} // namespace
 
 ShardedOptimizer::ShardedOptimizer(
     const std::vector<sharding::PageSpec>& pages,
@@ -126,14 +52,14 @@ ShardedOptimizer::ShardedOptimizer(
   is_all_on_device_ =
       overlap_ == UpdateOverlap::kOff && !context_.device_of_sums().is_cpu();
   // The parameters' addresses are final only now.
-  std::map<size_t, Parameters> by_rule;
+  std::map<size_t, std::vector<OptimizedParameter*>> by_rule;
   for (OptimizedParameter& parameter : parameters_) {
     by_rule[parameter.settings.rule_origin].push_back(&parameter);
   }
   for (const auto& [origin, parameters] : by_rule) {
-    std::visit(
-        MethodMaker{context_, parameters, methods_},
-        parameters.front()->settings.rule);
+    const UpdateRule& rule = parameters.front()->settings.rule;
+    rule.optimizer().add_methods(
+        context_, parameters, rule.options(), methods_);
   }
   for (const auto& method : methods_) {
     method->announce_staging();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/state_needs.h"
 
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/offload/host_memory.h"
 #include "tessera/sharding/pages/slot_plan.h"
 
@@ -17,31 +18,11 @@ int64_t size_of(at::ScalarType dtype) {
   return static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-struct MomentCount {
-  int operator()(const SgdOptions& options) const {
-    return options.momentum != 0 ? 1 : 0;
-  }
-  int operator()(const LionOptions&) const {
-    return 1;
-  }
-  int operator()(const AdafactorOptions&) const {
-    return 1;
-  }
-  template <typename Options>
-  int operator()(const Options&) const {
-    return 2; // the Adam family, and Muon's AdamW
-  }
-};
-
 at::ScalarType state_dtype(const sharding::PageSpec& page) {
   return page.dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 } // namespace
-
-int max_moments(const UpdateRule& rule) {
-  return std::visit(MomentCount{}, rule);
-}
 
 StateNeeds state_needs(
     const sharding::PageSpec& page,
@@ -58,10 +39,9 @@ StateNeeds state_needs(
   for (const sharding::PagedParameter& parameter : page.parameters) {
     const UpdateRule rule =
         rules.settings_for(parameter.record.spec.names).rule;
-    moments = std::max(moments, max_moments(rule));
+    moments = std::max(moments, rule.optimizer().max_moments(rule.options()));
     needs.may_rest_in_files =
-        needs.may_rest_in_files &&
-        !std::holds_alternative<UserOptimizerOptions>(rule);
+        needs.may_rest_in_files && rule.optimizer().may_rest_in_files();
   }
   const auto count = static_cast<int64_t>(page.parameters.size());
   const int64_t own_master =

@@ -15,9 +15,6 @@
 
 namespace tessera::engine {
 
-/// The most moments per element.
-int max_moments(const UpdateRule& rule);
-
 /// Bytes of one group on one rank.
 struct StateNeeds {
   int64_t state = 0; ///< separate master weights and moments

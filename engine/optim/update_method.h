@@ -308,36 +308,4 @@ runtime::UpdateTensors tensors_of(
     int64_t state_offset,
     int64_t numel);
 
-// The methods. Each is for parameters of one rule.
-std::unique_ptr<UpdateMethod> make_adam(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const AdamWOptions& options,
-    bool decoupled_decay);
-std::unique_ptr<UpdateMethod> make_sgd(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const SgdOptions& options);
-std::unique_ptr<UpdateMethod> make_lion(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const LionOptions& options);
-std::unique_ptr<UpdateMethod> make_lamb(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const LambOptions& options);
-std::unique_ptr<UpdateMethod> make_adafactor(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const AdafactorOptions& options);
-/// @param parameters matrices only.
-std::unique_ptr<UpdateMethod> make_muon(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const MuonOptions& options);
-std::unique_ptr<UpdateMethod> make_user_method(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const UserOptimizerOptions& options);
-
 } // namespace tessera::engine

@@ -91,7 +91,7 @@ Choices find_choices(
     choices.bytes.weight += count * size_of(page.dtype);
     choices.bytes.state +=
         count * ((page.has_own_master ? size_of(sample.master) : 0) +
-                 max_moments(sample.rule) * size_of(sample.moment));
+                 sample.moments() * size_of(sample.moment));
     if (numel > largest) {
       largest = numel;
       choices.sample = sample;

@@ -17,12 +17,14 @@ namespace tessera::engine {
 
 /// The properties of a typical update.
 struct UpdateSample {
-  UpdateRule rule; ///< one that updates each element alone
+  UpdateRule rule = AdamWOptions{}; ///< one that updates each element alone
   at::ScalarType master = at::kFloat; ///< or double
   at::ScalarType gradient = at::kFloat;
   at::ScalarType moment = at::kFloat;
   /// The dtype of the rounded weights; nothing: weights are not rounded.
   std::optional<at::ScalarType> low_precision;
+
+  int moments() const; ///< per element
 };
 
 /// Seconds per element of the fastest of several updates of `numel` elements.

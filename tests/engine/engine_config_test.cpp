@@ -56,7 +56,7 @@ TEST(EngineConfig, WhatProgramsSetCanBeWritten) {
     "loss_scale": {"growth_factor": 4, "backoff_factor": 0.25},
     "log_memory": false
   })");
-  EXPECT_EQ(std::get<LambOptions>(options.optimizer.rule).max_trust_ratio, 3.0);
+  EXPECT_EQ(options.optimizer.rule.as<LambOptions>().max_trust_ratio, 3.0);
   EXPECT_EQ(options.sharding.gather_bytes, int64_t{1} << 30);
   EXPECT_FALSE(options.sharding.broadcast_from_rank0);
   const GroupPolicy& groups = options.sharding.groups;
@@ -71,20 +71,19 @@ TEST(EngineConfig, WhatProgramsSetCanBeWritten) {
   EXPECT_EQ(options.loss_scale.backoff_factor, 0.25);
   EXPECT_FALSE(options.log_memory);
 
-  const auto muon = std::get<MuonOptions>(
-      read(R"({"optimizer": {"type": "muon", "nesterov": false,
+  const auto muon = read(R"({"optimizer": {"type": "muon", "nesterov": false,
         "newton_schulz_steps": 3, "match_adamw": false,
         "compute_dtype": "float32"}})")
-          .optimizer.rule);
+                        .optimizer.rule.as<MuonOptions>();
   EXPECT_FALSE(muon.nesterov);
   EXPECT_EQ(muon.newton_schulz_steps, 3);
   EXPECT_FALSE(muon.match_adamw);
   EXPECT_EQ(muon.compute_dtype, at::kFloat);
 
-  const auto adafactor = std::get<AdafactorOptions>(
+  const auto adafactor =
       read(R"({"optimizer": {"type": "adafactor", "decay_exponent": 0.7,
         "eps": 1e-20, "min_scale": 0.01}})")
-          .optimizer.rule);
+          .optimizer.rule.as<AdafactorOptions>();
   EXPECT_EQ(adafactor.decay_exponent, 0.7);
   EXPECT_EQ(adafactor.eps, 1e-20);
   EXPECT_EQ(adafactor.min_scale, 0.01);
@@ -100,7 +99,7 @@ TEST(EngineConfig, ParametersCanHaveAnOptimizerOfTheirOwn) {
   const ParameterRule& bias = options.parameters[0];
   EXPECT_EQ(bias.lr_scale, 0.1);
   ASSERT_TRUE(bias.rule);
-  EXPECT_EQ(std::get<SgdOptions>(*bias.rule).momentum, 0.5);
+  EXPECT_EQ(bias.rule->as<SgdOptions>().momentum, 0.5);
   const ParameterRule& head = options.parameters[1];
   EXPECT_FALSE(head.rule);
   // An earlier rule's factor stays.

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `MuonMethod`: orthogonalized momentum, for matrices between hidden layers.
-#include "tessera/engine/optim/newton_schulz.h"
-#include "tessera/engine/optim/update_method.h"
+#include "tessera/engine/optim/optimizers/muon.h"
+
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/optimizers/adam_fields.h"
+#include "tessera/engine/optim/optimizers/newton_schulz.h"
+#include "tessera/runtime/core/name_pattern.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -9,7 +13,9 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tessera::engine {
+namespace tessera {
+
+namespace engine {
 
 namespace {
 
@@ -127,13 +133,106 @@ class MuonMethod : public UpdateMethod {
   std::vector<OptimizedParameter*> parameters_;
 };
 
-} // namespace
-
-std::unique_ptr<UpdateMethod> make_muon(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const MuonOptions& options) {
-  return std::make_unique<MuonMethod>(context, parameters, options);
+std::vector<runtime::NamePattern> names_of_rest(const MuonOptions& options) {
+  std::vector<runtime::NamePattern> patterns;
+  for (const std::string& pattern : options.not_hidden) {
+    patterns.emplace_back("Muon: not_hidden", pattern);
+  }
+  return patterns;
 }
 
-} // namespace tessera::engine
+bool is_hidden_matrix(
+    const OptimizedParameter& parameter,
+    const std::vector<runtime::NamePattern>& not_hidden) {
+  const sharding::ParameterRecord& record = parameter.paged->record;
+  if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
+    return false;
+  }
+  for (const runtime::NamePattern& pattern : not_hidden) {
+    for (const std::string& name : record.spec.names) {
+      if (pattern.is_found_in(name)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+class Muon : public OptimizerWith<MuonOptions> {
+ public:
+  const char* name() const override {
+    return "Muon";
+  }
+  const char* key() const override {
+    return "muon";
+  }
+  double default_weight_decay() const override {
+    return 0.01;
+  }
+
+ private:
+  void fields(runtime::OptionFields& fields, MuonOptions& options)
+      const override {
+    fields.field("momentum", options.momentum, {.min = 0}, "momentum");
+    fields.field(
+        "not_hidden",
+        options.not_hidden,
+        "regular expressions, searched for in names: matrices that AdamW trains instead");
+    visit_adam_fields(fields, options.rest);
+    fields.field("nesterov", options.nesterov, "Nesterov's momentum");
+    fields.field(
+        "newton_schulz_steps",
+        options.newton_schulz_steps,
+        {.min = 1, .max = 100},
+        "iterations of the orthogonalization");
+    fields.field(
+        "match_adamw",
+        options.match_adamw,
+        "give updates the root mean square of AdamW's, so that both can use one learning rate");
+    fields.choice(
+        "compute_dtype",
+        options.compute_dtype,
+        {{"float32", at::kFloat},
+         {"bfloat16", at::kBFloat16},
+         {"float16", at::kHalf},
+         {"float64", at::kDouble}},
+        "dtype of the iterations, by default `bfloat16` on CUDA and that of the master weights on the CPU");
+  }
+  int moments(const MuonOptions& /*options*/) const override {
+    return 2;
+  }
+  void check_options(const MuonOptions& options) const override {
+    static_cast<void>(names_of_rest(options)); // throws
+  }
+  void add(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const MuonOptions& options,
+      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
+    const auto not_hidden = names_of_rest(options);
+    std::vector<OptimizedParameter*> hidden;
+    std::vector<OptimizedParameter*> rest;
+    for (OptimizedParameter* parameter : parameters) {
+      (is_hidden_matrix(*parameter, not_hidden) ? hidden : rest)
+          .push_back(parameter);
+    }
+    if (!hidden.empty()) {
+      methods.push_back(std::make_unique<MuonMethod>(context, hidden, options));
+    }
+    if (!rest.empty()) {
+      optimizer_of(options.rest)
+          .add_methods(context, rest, options.rest, methods);
+    }
+  }
+};
+
+} // namespace
+
+} // namespace engine
+
+const engine::Optimizer& optimizer_of(const MuonOptions& /*options*/) {
+  static const engine::Muon muon;
+  return muon;
+}
+
+} // namespace tessera

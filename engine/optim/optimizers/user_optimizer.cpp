@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `UserMethod`: a user's torch::optim::Optimizer over views of the shards.
-#include "tessera/engine/optim/update_method.h"
+#include "tessera/engine/optim/optimizers/user_optimizer.h"
+
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
 
 #include <ATen/ops/empty.h>
@@ -11,7 +13,9 @@
 #include <sstream>
 #include <utility>
 
-namespace tessera::engine {
+namespace tessera {
+
+namespace engine {
 
 namespace {
 
@@ -182,13 +186,50 @@ class UserMethod : public UpdateMethod {
   int64_t steps_ = 0;
 };
 
+class UserOptimizer : public OptimizerWith<UserOptimizerOptions> {
+ public:
+  const char* name() const override {
+    return "a user-defined optimizer";
+  }
+  const char* key() const override {
+    return nullptr;
+  }
+  bool takes_weight_decay() const override {
+    return false;
+  }
+  bool may_rest_in_files() const override {
+    return false;
+  }
+
+ private:
+  void fields(
+      runtime::OptionFields& /*fields*/,
+      UserOptimizerOptions& /*options*/) const override {}
+  int moments(const UserOptimizerOptions& /*options*/) const override {
+    return 2;
+  }
+  void check_options(const UserOptimizerOptions& options) const override {
+    TESSERA_CHECK(
+        options.make != nullptr,
+        "UserOptimizerOptions: make is empty; set it to a function that returns your optimizer.");
+  }
+  void add(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const UserOptimizerOptions& options,
+      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
+    methods.push_back(
+        std::make_unique<UserMethod>(context, parameters, options));
+  }
+};
+
 } // namespace
 
-std::unique_ptr<UpdateMethod> make_user_method(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const UserOptimizerOptions& options) {
-  return std::make_unique<UserMethod>(context, parameters, options);
+} // namespace engine
+
+const engine::Optimizer& optimizer_of(const UserOptimizerOptions& /*options*/) {
+  static const engine::UserOptimizer user;
+  return user;
 }
 
-} // namespace tessera::engine
+} // namespace tessera

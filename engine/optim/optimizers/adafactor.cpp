@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `AdafactorMethod`: second moments by row and column.
-#include "tessera/engine/optim/factored_moment.h"
+#include "tessera/engine/optim/optimizers/adafactor.h"
+
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/optimizers/factored_moment.h"
 #include "tessera/engine/optim/tier_bytes.h"
-#include "tessera/engine/optim/update_method.h"
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
@@ -12,7 +14,9 @@
 #include <map>
 #include <optional>
 
-namespace tessera::engine {
+namespace tessera {
+
+namespace engine {
 
 namespace {
 
@@ -333,13 +337,57 @@ class AdafactorMethod : public UpdateMethod {
   std::map<const OptimizedParameter*, Entry> entries_;
 };
 
+class Adafactor : public OptimizerWith<AdafactorOptions> {
+ public:
+  const char* name() const override {
+    return "Adafactor";
+  }
+  const char* key() const override {
+    return "adafactor";
+  }
+
+ private:
+  void fields(runtime::OptionFields& fields, AdafactorOptions& options)
+      const override {
+    const runtime::DoubleRange positive{.min = 0, .open_min = true};
+    fields.field(
+        "clip_threshold",
+        options.clip_threshold,
+        positive,
+        "updates with a larger root mean square are scaled down to this one");
+    fields.field(
+        "scale_by_parameter",
+        options.scale_by_parameter,
+        "multiply the learning rate by the root mean square of the parameter");
+    fields.field(
+        "min_scale", options.min_scale, {.min = 0}, "minimum of that factor");
+    fields.field(
+        "decay_exponent",
+        options.decay_exponent,
+        positive,
+        "the decay rate of the second moment is 1 - step^-decay_exponent");
+    fields.field("eps", options.eps, positive, "added to squared gradients");
+  }
+  int moments(const AdafactorOptions& /*options*/) const override {
+    return 1;
+  }
+  void add(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const AdafactorOptions& options,
+      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
+    methods.push_back(
+        std::make_unique<AdafactorMethod>(context, parameters, options));
+  }
+};
+
 } // namespace
 
-std::unique_ptr<UpdateMethod> make_adafactor(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const AdafactorOptions& options) {
-  return std::make_unique<AdafactorMethod>(context, parameters, options);
+} // namespace engine
+
+const engine::Optimizer& optimizer_of(const AdafactorOptions& /*options*/) {
+  static const engine::Adafactor adafactor;
+  return adafactor;
 }
 
-} // namespace tessera::engine
+} // namespace tessera

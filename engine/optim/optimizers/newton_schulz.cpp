@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/optim/newton_schulz.h"
+#include "tessera/engine/optim/optimizers/newton_schulz.h"
 
 #include <ATen/ops/addmm.h>
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `LambMethod`: the direction of AdamW, scaled to the norm of the parameter.
+#include "tessera/engine/optim/optimizers/lamb.h"
+
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/optimizers/adam_fields.h"
 #include "tessera/runtime/kernels/lamb.h"
-#include "tessera/engine/optim/update_method.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -9,7 +12,9 @@
 
 #include <algorithm>
 
-namespace tessera::engine {
+namespace tessera {
+
+namespace engine {
 
 namespace {
 
@@ -120,13 +125,51 @@ class LambMethod : public UpdateMethod {
   std::vector<OptimizedParameter*> parameters_;
 };
 
+class Lamb : public OptimizerWith<LambOptions> {
+ public:
+  const char* name() const override {
+    return "LAMB";
+  }
+  const char* key() const override {
+    return "lamb";
+  }
+  double default_weight_decay() const override {
+    return 0.01;
+  }
+  bool takes_moment_dtype() const override {
+    return true;
+  }
+
+ private:
+  void fields(runtime::OptionFields& fields, LambOptions& options)
+      const override {
+    visit_adam_fields(fields, options);
+    fields.field(
+        "max_trust_ratio",
+        options.max_trust_ratio,
+        {.min = 0, .open_min = true},
+        "maximum ratio of the norms of parameter and update");
+  }
+  int moments(const LambOptions& /*options*/) const override {
+    return 2;
+  }
+  void add(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const LambOptions& options,
+      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
+    methods.push_back(
+        std::make_unique<LambMethod>(context, parameters, options));
+  }
+};
+
 } // namespace
 
-std::unique_ptr<UpdateMethod> make_lamb(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const LambOptions& options) {
-  return std::make_unique<LambMethod>(context, parameters, options);
+} // namespace engine
+
+const engine::Optimizer& optimizer_of(const LambOptions& /*options*/) {
+  static const engine::Lamb lamb;
+  return lamb;
 }
 
-} // namespace tessera::engine
+} // namespace tessera

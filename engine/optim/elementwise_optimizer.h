@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods that update every element independently, by one fused kernel each.
-#include "tessera/engine/optim/update_method.h"
+#pragma once
+// `ElementwiseOptimizer` is the base of optimizers that update every element
+// independently, by one fused kernel.
+
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include <algorithm>
+#include <any>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace tessera::engine {
 
-namespace {
-
+/// The updates of one fused kernel.
 /// @tparam Run argument of the kernel; `make_step` makes its step.
 template <typename Run>
 class ElementwiseMethod : public UpdateMethod {
@@ -146,76 +151,57 @@ class ElementwiseMethod : public UpdateMethod {
   MakeStep make_step_;
 };
 
-} // namespace
-
-std::unique_ptr<UpdateMethod> make_adam(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const AdamWOptions& options,
-    bool decoupled_decay) {
-  return std::make_unique<ElementwiseMethod<runtime::AdamWRun>>(
-      context,
-      parameters,
-      std::vector<std::string>{"exp_avg", "exp_avg_sq"},
-      &runtime::adamw_runs_,
-      [=](const OptimizedParameter& parameter, const StepInput& input) {
-        runtime::AdamWStep step;
-        step.lr = input.lr_of(parameter);
-        step.beta1 = options.beta1;
-        step.beta2 = options.beta2;
-        step.eps = options.eps;
-        step.weight_decay = parameter.settings.weight_decay;
-        step.decoupled_decay = decoupled_decay;
-        step.step = parameter.steps;
-        step.grad_scale = parameter.grad_scale;
-        return step;
-      });
-}
-
-std::unique_ptr<UpdateMethod> make_sgd(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const SgdOptions& options) {
-  std::vector<std::string> state;
-  if (options.momentum != 0) {
-    state.emplace_back("momentum_buffer");
+/// @tparam Run argument of the kernel.
+template <typename Options, typename Run>
+class ElementwiseOptimizer : public OptimizerWith<Options> {
+ public:
+  bool updates_elements_alone() const final {
+    return true;
   }
-  return std::make_unique<ElementwiseMethod<runtime::SgdRun>>(
-      context,
-      parameters,
-      std::move(state),
-      &runtime::sgd_runs_,
-      [=](const OptimizedParameter& parameter, const StepInput& input) {
-        runtime::SgdStep step;
-        step.lr = input.lr_of(parameter);
-        step.momentum = options.momentum;
-        step.dampening = options.dampening;
-        step.weight_decay = parameter.settings.weight_decay;
-        step.nesterov = options.nesterov;
-        step.step = parameter.steps;
-        step.grad_scale = parameter.grad_scale;
-        return step;
-      });
-}
+  bool takes_moment_dtype() const final {
+    return true;
+  }
+  void update(const runtime::UpdateTensors& tensors, const std::any& options)
+      const final {
+    OptimizedParameter parameter;
+    parameter.steps = 2; // the first one may be simpler
+    const Run run{tensors, step(this->of(options), parameter, {})};
+    kernel()({&run, 1}, {});
+  }
 
-std::unique_ptr<UpdateMethod> make_lion(
-    UpdateContext& context,
-    const std::vector<OptimizedParameter*>& parameters,
-    const LionOptions& options) {
-  return std::make_unique<ElementwiseMethod<runtime::LionRun>>(
-      context,
-      parameters,
-      std::vector<std::string>{"exp_avg"},
-      &runtime::lion_runs_,
-      [=](const OptimizedParameter& parameter, const StepInput& input) {
-        runtime::LionStep step;
-        step.lr = input.lr_of(parameter);
-        step.beta1 = options.beta1;
-        step.beta2 = options.beta2;
-        step.weight_decay = parameter.settings.weight_decay;
-        step.grad_scale = parameter.grad_scale;
-        return step;
-      });
-}
+ protected:
+  using Step = typename ElementwiseMethod<Run>::Step;
+  using Kernel = typename ElementwiseMethod<Run>::Kernel;
+
+  virtual Kernel kernel() const = 0;
+  /// Of the flat state tensors, in the order in which the kernel takes them.
+  virtual std::vector<std::string> state_names(
+      const Options& options) const = 0;
+  /// The kernel's numbers for one parameter in its current step.
+  virtual Step step(
+      const Options& options,
+      const OptimizedParameter& parameter,
+      const StepInput& input) const = 0;
+
+ private:
+  int moments(const Options& options) const final {
+    return static_cast<int>(state_names(options).size());
+  }
+  void add(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const Options& options,
+      std::vector<std::unique_ptr<UpdateMethod>>& methods) const final {
+    methods.push_back(std::make_unique<ElementwiseMethod<Run>>(
+        context,
+        parameters,
+        state_names(options),
+        kernel(),
+        [this, options](
+            const OptimizedParameter& parameter, const StepInput& input) {
+          return step(options, parameter, input);
+        }));
+  }
+};
 
 } // namespace tessera::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/optim/factored_moment.h"
+#include "tessera/engine/optim/optimizers/factored_moment.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/optimizer_options.h"
+
+#include <vector>
+
+namespace tessera {
+
+const std::vector<const engine::Optimizer*>& engine::configurable_optimizers() {
+  static const std::vector<const Optimizer*> all{
+      &optimizer_of(AdamWOptions{}),
+      &optimizer_of(AdamOptions{}),
+      &optimizer_of(SgdOptions{}),
+      &optimizer_of(LionOptions{}),
+      &optimizer_of(LambOptions{}),
+      &optimizer_of(AdafactorOptions{}),
+      &optimizer_of(MuonOptions{})};
+  return all;
+}
+
+const char* name_of(const UpdateRule& rule) {
+  return rule.optimizer().name();
+}
+
+bool updates_elements_alone(const UpdateRule& rule) {
+  return rule.optimizer().updates_elements_alone();
+}
+
+} // namespace tessera

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/optimizers/lion.h"
+
+#include "tessera/engine/optim/elementwise_optimizer.h"
+#include "tessera/engine/optim/optimizers/adam_fields.h"
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+namespace engine {
+
+namespace {
+
+class Lion : public ElementwiseOptimizer<LionOptions, runtime::LionRun> {
+ public:
+  const char* name() const override {
+    return "Lion";
+  }
+  const char* key() const override {
+    return "lion";
+  }
+
+ private:
+  void fields(runtime::OptionFields& fields, LionOptions& options)
+      const override {
+    visit_betas(fields, options);
+  }
+  Kernel kernel() const override {
+    return &runtime::lion_runs_;
+  }
+  std::vector<std::string> state_names(
+      const LionOptions& /*options*/) const override {
+    return {"exp_avg"};
+  }
+  Step step(
+      const LionOptions& options,
+      const OptimizedParameter& parameter,
+      const StepInput& input) const override {
+    runtime::LionStep step;
+    step.lr = input.lr_of(parameter);
+    step.beta1 = options.beta1;
+    step.beta2 = options.beta2;
+    step.weight_decay = parameter.settings.weight_decay;
+    step.grad_scale = parameter.grad_scale;
+    return step;
+  }
+};
+
+} // namespace
+
+} // namespace engine
+
+const engine::Optimizer& optimizer_of(const LionOptions& /*options*/) {
+  static const engine::Lion lion;
+  return lion;
+}
+
+} // namespace tessera
