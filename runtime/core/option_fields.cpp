@@ -15,6 +15,14 @@ void as_optional(Value& value, const Visit& visit) {
   value = static_cast<Value>(*seen);
 }
 
+/// What of it fits into an int.
+IntRange int_range(const IntRange& range) {
+  using Limits = std::numeric_limits<int>;
+  return {
+      std::max<int64_t>(range.min, Limits::min()),
+      std::min<int64_t>(range.max, Limits::max())};
+}
+
 } // namespace
 
 void OptionFields::field(OptionKey key, bool& value, const char* doc) {
@@ -26,11 +34,8 @@ void OptionFields::field(
     int& value,
     IntRange range,
     const char* doc) {
-  using Limits = std::numeric_limits<int>;
-  range.min = std::max<int64_t>(range.min, Limits::min());
-  range.max = std::min<int64_t>(range.max, Limits::max());
   as_optional<int64_t>(value, [&](auto& seen) {
-    on_int({key, doc, range}, seen);
+    on_int({key, doc, int_range(range)}, seen);
   });
 }
 
@@ -106,6 +111,19 @@ void OptionFields::field(
     IntRange range,
     const char* doc) {
   on_ints({key, doc, range}, value);
+}
+
+void OptionFields::field(
+    OptionKey key,
+    std::vector<int>& value,
+    IntRange range,
+    const char* doc) {
+  std::vector<int64_t> seen(value.begin(), value.end());
+  on_ints({key, doc, int_range(range)}, seen);
+  value.clear();
+  for (const int64_t element : seen) {
+    value.push_back(static_cast<int>(element));
+  }
 }
 
 void OptionFields::field(

@@ -92,6 +92,11 @@ class OptionFields {
       const char* doc);
   void field(
       OptionKey key,
+      std::vector<int>& value,
+      IntRange range,
+      const char* doc);
+  void field(
+      OptionKey key,
       std::vector<double>& value,
       DoubleRange range,
       const char* doc);
