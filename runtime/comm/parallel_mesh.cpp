@@ -19,6 +19,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kGroupsInTable = 8;
+constexpr int64_t kMostRanks = 1 << 30;
 
 struct SizeField {
   const char* name;
@@ -174,12 +175,13 @@ std::string first_ones(
 
 void visit_fields(runtime::OptionFields& fields, ParallelSizes& sizes) {
   for (const SizeField& axis : kAxes) {
-    fields.field(axis.name, sizes.*axis.size, {.min = 0}, axis.doc);
+    fields.field(
+        axis.name, sizes.*axis.size, {.min = 0, .max = kMostRanks}, axis.doc);
   }
   fields.field(
       "expert",
       sizes.expert,
-      {.min = 1},
+      {.min = 1, .max = kMostRanks},
       "ranks that divide the experts, out of the data, shard and context ranks ([sharding/parallel](../sharding/parallel/README.md))");
 }
 

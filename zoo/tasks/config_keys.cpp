@@ -18,7 +18,7 @@ namespace {
 
 struct TaskKeys {
   std::string name;
-  runtime::OptionSchema fields;
+  runtime::OptionDescription fields;
 };
 
 std::vector<TaskKeys> keys_of_tasks() {
@@ -58,7 +58,7 @@ ordered_json file_keys() {
 ordered_json config_schema() {
   std::vector<std::pair<std::string, ordered_json>> tasks;
   for (const TaskKeys& task : keys_of_tasks()) {
-    tasks.emplace_back(task.name, task.fields.schema());
+    tasks.emplace_back(task.name, task.fields.schema);
     require_nothing(tasks.back().second);
   }
   ordered_json definitions = ordered_json::object();
@@ -100,12 +100,12 @@ ordered_json config_schema() {
 std::vector<OptionRow> config_rows() {
   const std::vector<TaskKeys> tasks = keys_of_tasks();
   const auto has = [](const TaskKeys& task, const OptionRow& row) {
-    const auto& rows = task.fields.rows();
+    const auto& rows = task.fields.rows;
     return std::find(rows.begin(), rows.end(), row) != rows.end();
   };
   std::vector<OptionRow> all;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    for (const OptionRow& row : tasks[i].fields.rows()) {
+    for (const OptionRow& row : tasks[i].fields.rows) {
       const bool shared =
           std::all_of(tasks.begin(), tasks.end(), [&](const TaskKeys& task) {
             return has(task, row);

@@ -36,7 +36,9 @@ void visit_fields(runtime::OptionFields& fields, ExamplesConfig& config) {
         config.train_file,
         "a safetensors file, or a folder of them in the order of their names");
     fields.field(
-        "heldout", config.heldout_file, "likewise; empty: nothing is scored");
+        "heldout",
+        config.heldout_file,
+        "as `data.train` (empty: nothing is scored)");
     ExampleOptions& examples = config.examples;
     fields.field(
         "trim_padding",

@@ -30,7 +30,9 @@ void visit_fields(runtime::OptionFields& fields, FinetuneConfig& config) {
   fields.group("data", "", [&] {
     fields.field(runtime::required("train"), config.train_file, "JSON lines");
     fields.field(
-        "heldout", config.heldout_file, "JSON lines; empty: nothing is scored");
+        "heldout",
+        config.heldout_file,
+        "JSON lines (empty: nothing is scored)");
     fields.one_or_many(
         "text_key",
         config.columns.texts,

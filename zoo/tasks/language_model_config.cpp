@@ -23,7 +23,7 @@ void visit_fields(runtime::OptionFields& fields, LanguageModelConfig& config) {
     fields.field(
         "heldout",
         config.heldout_file,
-        "a token file; empty: nothing is scored");
+        "a token file (empty: nothing is scored)");
     fields.choice(
         "token_type",
         config.token_type,
