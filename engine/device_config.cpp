@@ -3,29 +3,37 @@
 
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_reader.h"
 
 #include <ATen/Context.h>
 
 namespace tessera::engine {
 
-DeviceOptions read_device(const runtime::ConfigReader& reader) {
-  DeviceOptions options;
-  options.device = reader.get_enum<DeviceChoice>(
+void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
+  fields.choice(
       "device",
+      options.device,
       {{"auto", DeviceChoice::kAuto},
        {"cpu", DeviceChoice::kCpu},
        {"cuda", DeviceChoice::kCuda}},
-      options.device);
-  options.matmul = reader.get_enum<CpuMatmul>(
+      "`auto`: CUDA if there is a device");
+  fields.choice(
       "cpu_matmul",
+      options.matmul,
       {{"auto", CpuMatmul::kAuto},
        {"libtorch", CpuMatmul::kLibTorch},
        {"onednn", CpuMatmul::kOneDnn}},
-      options.matmul);
-  options.cuda_matmul = reader.get_enum<CudaMatmul>(
+      "library for float32 matrix products on the CPU: `libtorch` (MKL), `onednn`, or `auto`: oneDNN where MKL does not use AVX-512");
+  fields.choice(
       "cuda_matmul",
+      options.cuda_matmul,
       {{"float32", CudaMatmul::kFloat32}, {"tf32", CudaMatmul::kTf32}},
-      options.cuda_matmul);
+      "`tf32`: float32 matrix products on CUDA run on tensor cores, with factors rounded to 10 bits of mantissa, several times as fast (Ampere and later; no effect on bfloat16 and float16)");
+}
+
+DeviceOptions read_device(const runtime::ConfigReader& reader) {
+  DeviceOptions options;
+  runtime::read_fields(reader, options);
   return options;
 }
 

@@ -7,6 +7,12 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera::engine {
 
 enum class DeviceChoice {
@@ -27,6 +33,8 @@ struct DeviceOptions {
   CpuMatmul matmul = CpuMatmul::kAuto;
   CudaMatmul cuda_matmul = CudaMatmul::kFloat32;
 };
+
+void visit_fields(runtime::OptionFields& fields, DeviceOptions& options);
 
 /// Reads `device`: "auto" (the default), "cpu" or "cuda"; `cpu_matmul`: "auto"
 /// (the default), "libtorch" or "onednn"; and `cuda_matmul`: "float32" (the

@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/core/option_reader.h"
 
 #include <string>
 #include <utility>
@@ -52,42 +54,63 @@ void warn_of_idle_options(
 
 } // namespace
 
-ParallelOptions read_parallel_options(const runtime::ConfigReader& reader) {
-  ParallelOptions options;
-  options.sizes = read_parallel_sizes(reader);
-  const runtime::ConfigReader parallel = reader.get_object("parallel");
-  options.sequence = parallel.get_bool("sequence", options.sequence);
-  options.overlap_pieces = parallel.get_int(
-      "overlap_pieces", {.min = 1, .max = 1024}, options.overlap_pieces);
-  options.context_attention = parallel.get_enum<ContextKind>(
+void visit_fields(runtime::OptionFields& fields, ParallelOptions& options) {
+  visit_fields(fields, options.sizes);
+  fields.field(
+      "sequence",
+      options.sequence,
+      "sequence parallelism over the tensor-parallel ranks");
+  fields.field(
+      "overlap_pieces",
+      options.overlap_pieces,
+      {.min = 1, .max = 1024},
+      "number of pieces in which tensor-parallel ranks exchange activations, overlapping with matrix products");
+  fields.choice(
       "context_attention",
+      options.context_attention,
       {{"ulysses", ContextKind::kUlysses}, {"ring", ContextKind::kRing}},
-      options.context_attention);
-  options.context_layout = parallel.get_enum<ContextLayout>(
+      "attention over divided sequences ([sharding/parallel](../sharding/parallel/README.md))");
+  fields.choice(
       "context_layout",
+      options.context_layout,
       {{"contiguous", ContextLayout::kContiguous},
        {"zigzag", ContextLayout::kZigzag}},
-      options.context_layout);
-  options.schedule = parallel.get_enum(
-      "schedule", pipeline_schedule_names(), std::optional(options.schedule));
-  options.chunks = static_cast<int>(
-      parallel.get_int("chunks", {.min = 1, .max = 1024}, options.chunks));
-  if (parallel.contains("piece_of_layer")) {
-    for (const int64_t piece :
-         parallel.get_ints("piece_of_layer", {.min = 0, .max = 1 << 20})) {
-      options.piece_of_layer.push_back(static_cast<int>(piece));
-    }
-  }
-  options.cut = parallel.get_enum<pipeline::PipelineCut>(
+      "tokens of each rank; `zigzag` balances causal attention");
+  fields.choice(
+      "schedule",
+      options.schedule,
+      pipeline_schedule_names(),
+      "order of forwards and backwards ([pipeline](../pipeline/README.md))");
+  fields.field(
+      "chunks",
+      options.chunks,
+      {.min = 1, .max = 1024},
+      "chunks per pipeline stage (`interleaved`)");
+  fields.field(
+      "piece_of_layer",
+      options.piece_of_layer,
+      {.min = 0, .max = 1 << 20},
+      "explicit piece of each layer, `[0, 0, 1, ...]`, in place of `cut`");
+  fields.choice(
       "cut",
+      options.cut,
       {{"layers", pipeline::PipelineCut::kLayers},
        {"cost", pipeline::PipelineCut::kCost}},
-      options.cut);
-  if (!options.piece_of_layer.empty() && parallel.contains("cut")) {
-    parallel.fail(
-        "cut",
-        "piece_of_layer already says where to cut; set only one of them");
-  }
+      "equal numbers of layers per pipeline stage, or `cost`: equal time, by matrix products, where a language model's head counts with the last layer");
+}
+
+void check(const ParallelOptions& options) {
+  runtime::check_fields("parallel", options);
+  TESSERA_CHECK(
+      options.piece_of_layer.empty() ||
+          options.cut == pipeline::PipelineCut::kLayers,
+      "parallel.cut is cost, but parallel.piece_of_layer already says where to cut; set only one of them.");
+}
+
+ParallelOptions read_parallel_options(const runtime::ConfigReader& reader) {
+  ParallelOptions options;
+  runtime::read_fields(reader.get_object("parallel"), options);
+  check(options);
   return options;
 }
 
@@ -101,6 +124,7 @@ ParallelRun::ParallelRun(
           world,
           ParallelMesh(options.sizes, world.size(), world.local_size()),
           world.device()) {
+  check(options);
   if (mesh().size(ParallelGroup::kContext) > 1 &&
       options.context_attention == ContextKind::kRing) {
     context_ring_ = std::make_unique<runtime::RingChannels>(

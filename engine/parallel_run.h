@@ -20,6 +20,7 @@
 namespace tessera::runtime {
 
 class ConfigReader;
+class OptionFields;
 
 } // namespace tessera::runtime
 
@@ -48,6 +49,13 @@ struct ParallelOptions {
   /// data.
   bool shapes_vary = false;
 };
+
+void visit_fields(runtime::OptionFields& fields, ParallelOptions& options);
+
+/// Checks what can be checked without a job; ParallelRun does it too.
+/// @throws tessera::Error on a value out of range, or where two options
+///   contradict each other.
+void check(const ParallelOptions& options);
 
 /// Reads the object `parallel` of a configuration; configs/README.md lists its
 /// keys. Missing keys keep their defaults.

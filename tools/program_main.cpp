@@ -32,6 +32,7 @@ constexpr RunCommand kCommands[] = {
     {"bench", run_bench},
     {"predict", run_predict},
     {"tokens", run_tokens},
+    {"keys", run_keys},
 };
 
 int run_named(int argc, char** argv) {

@@ -29,6 +29,7 @@ int run_command(int argc, char** argv);
 
 /// The implementations of the commands. Each returns the exit code of its
 /// process.
+int run_keys(int argc, char** argv);
 int run_train(int argc, char** argv);
 int run_export(int argc, char** argv);
 int run_eval(int argc, char** argv);

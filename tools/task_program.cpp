@@ -2,42 +2,24 @@
 #include "task_program.h"
 
 #include "tessera/runtime/core/config.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/config_file.h"
 
 namespace tessera::tools {
-
-namespace {
-
-/// The value of `task` in a configuration, without reading the rest; empty if
-/// it is not a string.
-std::string task_of(
-    const std::filesystem::path& file,
-    const std::vector<std::string>& overrides) {
-  nlohmann::json config =
-      runtime::parse_json(runtime::read_text_file(file), file.string());
-  for (const std::string& one : overrides) {
-    runtime::apply_override(config, one);
-  }
-  const auto task = config.find("task");
-  return task != config.end() && task->is_string() ? task->get<std::string>()
-                                                   : "";
-}
-
-} // namespace
 
 std::unique_ptr<TaskProgram> make_task_program(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     nlohmann::ordered_json* resolved) {
-  const std::string task = task_of(file, overrides);
-  if (task == "language_model") {
-    return language_model_program(file, overrides, resolved);
+  const runtime::ConfigReader reader =
+      runtime::read_config_file(file, overrides);
+  switch (reader.get_enum<zoo::TaskKind>("task", zoo::task_names())) {
+    case zoo::TaskKind::kLanguageModel:
+      return language_model_program(file, overrides, resolved);
+    case zoo::TaskKind::kExamples:
+      return examples_program(file, overrides, resolved);
+    case zoo::TaskKind::kTextClassification:
+      break;
   }
-  if (task == "examples") {
-    return examples_program(file, overrides, resolved);
-  }
-  // It reports an invalid `task`.
   return text_classification_program(file, overrides, resolved);
 }
 

@@ -19,7 +19,7 @@ int run_train(int argc, char** argv) {
   app.add_option("config", file, "Configuration file (JSON)")->required();
   app.add_option(
       "overrides", overrides, "key.path=value, overrides the file's value");
-  app.footer("Keys and their defaults: configs/README.md");
+  app.footer("Keys and their defaults: tessera keys, or configs/README.md");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

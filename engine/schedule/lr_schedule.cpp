@@ -2,6 +2,7 @@
 #include "tessera/engine/schedule/lr_schedule.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,16 +11,6 @@
 namespace tessera {
 
 namespace {
-
-void check_range(const char* name, double value, double min, double max) {
-  TESSERA_CHECK(
-      value >= min && value <= max,
-      "learning-rate schedule: {} is {}; it must be from {} to {}.",
-      name,
-      value,
-      min,
-      max);
-}
 
 /// From `from` to `to` along half a cosine, at 0 <= part <= 1.
 double cosine(double from, double to, double part) {
@@ -42,25 +33,75 @@ double one_cycle(const LrScheduleOptions& options, int64_t step) {
 
 } // namespace
 
+void visit_fields(runtime::OptionFields& fields, LrScheduleOptions& options) {
+  const auto decay = fields.choice(
+      "decay",
+      options.decay,
+      lr_decay_names(),
+      "the learning rate after warm-up; see `engine/schedule/lr_schedule.h`");
+  fields.field(
+      "warmup_steps",
+      options.warmup_steps,
+      {.min = 0},
+      "optimizer steps over which the learning rate rises");
+  fields.field(
+      "final_factor",
+      options.final_factor,
+      {.min = 0, .max = 1},
+      "fraction of the peak learning rate that remains at the end");
+  fields.when(decay, {"polynomial"}, [&] {
+    fields.field("power", options.power, {.min = 0, .max = 100}, "exponent");
+  });
+  fields.when(decay, {"exponential", "step", "multi_step"}, [&] {
+    fields.field(
+        "gamma", options.gamma, {.min = 0, .max = 1}, "factor of each decay");
+  });
+  fields.when(decay, {"step"}, [&] {
+    fields.field(
+        runtime::required("step_size"),
+        options.step_size,
+        {.min = 1},
+        "optimizer steps between decays");
+  });
+  fields.when(decay, {"multi_step"}, [&] {
+    fields.field(
+        runtime::required("milestones"),
+        options.milestones,
+        {.min = 0},
+        "optimizer steps of the decays");
+  });
+  fields.when(decay, {"wsd"}, [&] {
+    fields.field(
+        runtime::required("decay_steps"),
+        options.decay_steps,
+        {.min = 1},
+        "last optimizer steps, in which the learning rate falls");
+  });
+  fields.when(decay, {"one_cycle"}, [&] {
+    fields.field(
+        "rise_fraction",
+        options.rise_fraction,
+        {.min = 0, .max = 1},
+        "fraction of all steps in which the learning rate rises");
+    fields.field(
+        "start_div",
+        options.start_div,
+        {.min = 1},
+        "the first learning rate is the peak divided by this");
+    fields.field(
+        "final_div",
+        options.final_div,
+        {.min = 1},
+        "the last learning rate is the first divided by this");
+  });
+}
+
 void check(const LrScheduleOptions& options) {
-  constexpr double kMany = 1e15;
-  const auto check_steps = [](const char* name, int64_t steps, int64_t min) {
-    check_range(
-        name, static_cast<double>(steps), static_cast<double>(min), kMany);
-  };
-  check_steps("warmup_steps", options.warmup_steps, 0);
-  check_steps("total_steps", options.total_steps, 1);
-  check_range("final_factor", options.final_factor, 0, 1);
-  check_range("power", options.power, 0, 100);
-  check_range("gamma", options.gamma, 0, 1);
-  check_steps("step_size", options.step_size, 1);
-  for (const int64_t milestone : options.milestones) {
-    check_steps("milestones", milestone, 0);
-  }
-  check_range("rise_fraction", options.rise_fraction, 0, 1);
-  check_range("start_div", options.start_div, 1, kMany);
-  check_range("final_div", options.final_div, 1, kMany);
-  check_steps("decay_steps", options.decay_steps, 0);
+  runtime::check_fields("schedule", options);
+  TESSERA_CHECK(
+      options.total_steps >= 1,
+      "learning-rate schedule: total_steps is {}; it must be at least 1.",
+      options.total_steps);
 }
 
 double lr_factor_at(const LrScheduleOptions& options, int64_t step) {

@@ -8,6 +8,12 @@
 #include <utility>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 /// The factor after warm-up, with s = steps since the end of warm-up, n = steps
@@ -49,6 +55,8 @@ struct LrScheduleOptions {
   double final_div = 1e4; ///< for kOneCycle
   int64_t decay_steps = 0; ///< for kWsd
 };
+
+void visit_fields(runtime::OptionFields& fields, LrScheduleOptions& options);
 
 /// @throws tessera::Error naming the option, its value and the allowed range.
 void check(const LrScheduleOptions& options);

@@ -18,6 +18,12 @@
 #include <utility>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 struct BatchShare;
@@ -83,6 +89,9 @@ struct TrainerOptions {
   /// their part of checkpoints/; must exist.
   std::filesystem::path run_folder;
 };
+
+/// The fields of the section `training`, without the schedule.
+void visit_fields(runtime::OptionFields& fields, TrainerOptions& options);
 
 struct TrainingSummary {
   int64_t steps = 0; ///< of the whole run, also before it was resumed

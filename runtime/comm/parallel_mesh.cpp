@@ -3,6 +3,8 @@
 
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/core/option_reader.h"
 
 #include <algorithm>
 #include <array>
@@ -17,19 +19,29 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kGroupsInTable = 8;
+constexpr int64_t kMostRanks = 1 << 30;
 
 struct SizeField {
   const char* name;
   int ParallelSizes::*size;
+  const char* doc;
 };
 
 /// The axes whose product is the world size, outermost first.
 constexpr std::array<SizeField, 5> kAxes{{
-    {"pipeline", &ParallelSizes::pipeline},
-    {"data", &ParallelSizes::data},
-    {"shard", &ParallelSizes::shard},
-    {"context", &ParallelSizes::context},
-    {"tensor", &ParallelSizes::tensor},
+    {"pipeline",
+     &ParallelSizes::pipeline,
+     "pipeline stages; they process the `training.accumulate` micro-batches of a step"},
+    {"data",
+     &ParallelSizes::data,
+     "replicas of the model, which see different batches"},
+    {"shard",
+     &ParallelSizes::shard,
+     "ranks that shard the model (ZeRO) and see different batches; 0: all other ranks. If `parallel` is set, it replaces `sharding.shard_ranks`. See [docs/parallel.md](../docs/parallel.md)"},
+    {"context", &ParallelSizes::context, "ranks that divide each sequence"},
+    {"tensor",
+     &ParallelSizes::tensor,
+     "neighboring ranks that partition each layer"},
 }};
 
 struct GroupTraits {
@@ -83,15 +95,11 @@ const char* name_of_size(int ParallelSizes::*size) {
 /// do not divide the world size it becomes 1, and the mesh then suggests sizes
 /// that fit.
 ParallelSizes filled(ParallelSizes sizes, int world_size) {
+  runtime::check_fields("parallel", sizes);
   int ParallelSizes::*open = nullptr;
   std::int64_t product = 1;
   for (const SizeField& axis : kAxes) {
     const int size = sizes.*axis.size;
-    TESSERA_CHECK(
-        size >= 0,
-        "parallel.{} is {}; it must be at least 1, or 0 for all remaining ranks.",
-        axis.name,
-        size);
     if (size > 0) {
       product = std::min<std::int64_t>(
           product * size, std::numeric_limits<int>::max());
@@ -122,7 +130,7 @@ DeviceMesh mesh_for(const ParallelSizes& sizes, int world_size) {
 DeviceMesh expert_mesh_for(const ParallelSizes& sizes, const DeviceMesh& mesh) {
   const int batches = sizes.data * sizes.shard * sizes.context;
   TESSERA_CHECK(
-      sizes.expert >= 1 && batches % sizes.expert == 0,
+      batches % sizes.expert == 0,
       "parallel.expert is {}, which does not divide the {} ranks of data {} x shard {} x context {}; possible sizes: {}.",
       sizes.expert,
       batches,
@@ -165,18 +173,21 @@ std::string first_ones(
 
 } // namespace
 
-ParallelSizes read_parallel_sizes(const runtime::ConfigReader& reader) {
-  const runtime::ConfigReader parallel = reader.get_object("parallel");
-  constexpr runtime::IntRange kOrRest{0, std::numeric_limits<int>::max()};
-  ParallelSizes sizes;
-  const auto read =
-      [&](const char* key, int& size, const runtime::IntRange& range) {
-        size = static_cast<int>(parallel.get_int(key, range, size));
-      };
+void visit_fields(runtime::OptionFields& fields, ParallelSizes& sizes) {
   for (const SizeField& axis : kAxes) {
-    read(axis.name, sizes.*axis.size, kOrRest);
+    fields.field(
+        axis.name, sizes.*axis.size, {.min = 0, .max = kMostRanks}, axis.doc);
   }
-  read("expert", sizes.expert, {1, kOrRest.max});
+  fields.field(
+      "expert",
+      sizes.expert,
+      {.min = 1, .max = kMostRanks},
+      "ranks that divide the experts, out of the data, shard and context ranks ([sharding/parallel](../sharding/parallel/README.md))");
+}
+
+ParallelSizes read_parallel_sizes(const runtime::ConfigReader& reader) {
+  ParallelSizes sizes;
+  runtime::read_fields(reader.get_object("parallel"), sizes);
   return sizes;
 }
 

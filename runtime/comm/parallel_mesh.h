@@ -11,6 +11,7 @@
 namespace tessera::runtime {
 
 class ConfigReader;
+class OptionFields;
 
 } // namespace tessera::runtime
 
@@ -38,6 +39,8 @@ struct ParallelSizes {
 
   bool operator==(const ParallelSizes&) const = default;
 };
+
+void visit_fields(runtime::OptionFields& fields, ParallelSizes& sizes);
 
 /// Reads `data`, `shard`, `tensor`, `pipeline`, `context` and `expert` from the
 /// object `parallel`; an absent key keeps its default.

@@ -92,7 +92,8 @@ std::vector<typename Kind::Value> get_array(
 ConfigReader::ConfigReader(
     json root,
     std::string source,
-    std::span<const std::string> overrides)
+    std::span<const std::string> overrides,
+    ConfigOrigins origins)
     : node_(std::make_shared<Node>()) {
   TESSERA_CHECK(
       root.is_object(),
@@ -102,6 +103,7 @@ ConfigReader::ConfigReader(
   auto document = std::make_shared<ConfigDocument>();
   document->root = std::move(root);
   document->source = std::move(source);
+  document->origins = std::move(origins);
   for (const std::string& text : overrides) {
     const std::string path = apply_override(document->root, text);
     // An override of an object discards earlier overrides inside it.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -39,6 +40,10 @@ struct ForeignKey {
   std::string_view here;
 };
 
+/// The file that a value is from, by its path, where it is not the one that the
+/// configuration is named after.
+using ConfigOrigins = std::map<std::string, std::string>;
+
 /// Reads one JSON object, key by key:
 ///
 ///     ConfigReader config(parse_json(read_text_file(path), path), path);
@@ -57,11 +62,14 @@ class ConfigReader {
   ///   file.
   /// @param overrides `key.path=value` each, applied in this order; see
   ///   apply_override().
+  /// @param origins files of values, and of what is in them, that are not from
+  ///   `source`.
   /// @throws Error when `root` is not an object or an override is malformed.
   ConfigReader(
       nlohmann::json root,
       std::string source,
-      std::span<const std::string> overrides = {});
+      std::span<const std::string> overrides = {},
+      ConfigOrigins origins = {});
 
   /// Whether the key is present. Also makes it a known key, which finish()
   /// accepts.

@@ -21,21 +21,35 @@ namespace tessera::runtime {
 struct ConfigDocument {
   nlohmann::json root;
   std::string source;
+  ConfigOrigins origins; // By path, of what is not from `source`.
   std::map<std::string, std::string> overrides; // By path; the last one wins.
 
   // Origin of the value at a path: an override of the path, of an object that
   // contains it or of a value inside it, or else the source.
   std::string origin_of(const std::string& path) const {
-    for (std::string at = path; !at.empty();
-         at.resize(at.find('.') == std::string::npos ? 0 : at.rfind('.'))) {
-      if (const auto found = overrides.find(at); found != overrides.end()) {
-        return "override '" + found->second + "'";
-      }
+    if (const std::string* text = find_around(overrides, path)) {
+      return "override '" + *text + "'";
     }
     const auto below = overrides.lower_bound(path + ".");
+    const std::string* file = find_around(origins, path);
     return below != overrides.end() && below->first.starts_with(path + ".")
                ? "override '" + below->second + "'"
-               : source;
+           : file != nullptr ? *file
+                             : source;
+  }
+
+ private:
+  // What is known of the path, or of an object that contains it.
+  static const std::string* find_around(
+      const std::map<std::string, std::string>& texts,
+      std::string path) {
+    for (; !path.empty(); path.resize(
+             path.find('.') == std::string::npos ? 0 : path.rfind('.'))) {
+      if (const auto found = texts.find(path); found != texts.end()) {
+        return &found->second;
+      }
+    }
+    return nullptr;
   }
 };
 

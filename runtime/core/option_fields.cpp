@@ -2,23 +2,51 @@
 #include "tessera/runtime/core/option_fields.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tessera/runtime/core/option_values.h"
 
 namespace tessera::runtime {
 
 namespace {
 
-/// Lets `visit` see a value that is always there as an optional one.
-template <typename Seen, typename Value, typename Visit>
-void as_optional(Value& value, const Visit& visit) {
-  std::optional<Seen> seen(value);
-  visit(seen);
-  value = static_cast<Value>(*seen);
+/// What of it fits into an int.
+IntRange int_range(const IntRange& range) {
+  using Limits = std::numeric_limits<int>;
+  return {
+      std::max<int64_t>(range.min, Limits::min()),
+      std::min<int64_t>(range.max, Limits::max())};
+}
+
+OptionField integer(
+    OptionKey key,
+    const char* doc,
+    const IntRange& range,
+    OptionKind kind = OptionKind::kInt) {
+  return {.key = key, .doc = doc, .kind = kind, .integers = range};
+}
+
+OptionField number(OptionKey key, const char* doc, const DoubleRange& range) {
+  return {
+      .key = key, .doc = doc, .kind = OptionKind::kNumber, .numbers = range};
+}
+
+OptionField array_of(OptionField field) {
+  field.is_array = true;
+  return field;
 }
 
 } // namespace
 
+template <typename Value>
+void OptionFields::visit(const OptionField& field, Value& value) {
+  nlohmann::json seen = json_of(value);
+  on_value(field, seen);
+  value = value_of<Value>(seen);
+}
+
 void OptionFields::field(OptionKey key, bool& value, const char* doc) {
-  as_optional<bool>(value, [&](auto& seen) { on_bool({key, doc}, seen); });
+  visit({key, doc}, value);
 }
 
 void OptionFields::field(
@@ -26,12 +54,7 @@ void OptionFields::field(
     int& value,
     IntRange range,
     const char* doc) {
-  using Limits = std::numeric_limits<int>;
-  range.min = std::max<int64_t>(range.min, Limits::min());
-  range.max = std::min<int64_t>(range.max, Limits::max());
-  as_optional<int64_t>(value, [&](auto& seen) {
-    on_int({key, doc, range}, seen);
-  });
+  visit(integer(key, doc, int_range(range)), value);
 }
 
 void OptionFields::field(
@@ -39,9 +62,7 @@ void OptionFields::field(
     int64_t& value,
     IntRange range,
     const char* doc) {
-  as_optional<int64_t>(value, [&](auto& seen) {
-    on_int({key, doc, range}, seen);
-  });
+  visit(integer(key, doc, range), value);
 }
 
 void OptionFields::field(
@@ -49,7 +70,7 @@ void OptionFields::field(
     std::optional<int64_t>& value,
     IntRange range,
     const char* doc) {
-  on_int({key, doc, range}, value);
+  visit(integer(key, doc, range), value);
 }
 
 void OptionFields::field(
@@ -57,9 +78,7 @@ void OptionFields::field(
     double& value,
     DoubleRange range,
     const char* doc) {
-  as_optional<double>(value, [&](auto& seen) {
-    on_number({key, doc, {}, range}, seen);
-  });
+  visit(number(key, doc, range), value);
 }
 
 void OptionFields::field(
@@ -68,20 +87,20 @@ void OptionFields::field(
     DoubleRange range,
     const char* doc,
     const char* word) {
-  on_number({key, doc, {}, range, word}, value);
+  OptionField field = number(key, doc, range);
+  field.word = word;
+  visit(field, value);
 }
 
 void OptionFields::field(OptionKey key, std::string& value, const char* doc) {
-  as_optional<std::string>(value, [&](auto& seen) {
-    on_string({key, doc}, seen);
-  });
+  visit({key, doc, OptionKind::kString}, value);
 }
 
 void OptionFields::field(
     OptionKey key,
     std::optional<std::string>& value,
     const char* doc) {
-  on_string({key, doc}, value);
+  visit({key, doc, OptionKind::kString}, value);
 }
 
 void OptionFields::field(
@@ -97,7 +116,7 @@ void OptionFields::field(
     OptionKey key,
     std::vector<std::string>& value,
     const char* doc) {
-  on_strings({key, doc}, value);
+  visit(array_of({key, doc, OptionKind::kString}), value);
 }
 
 void OptionFields::field(
@@ -105,7 +124,15 @@ void OptionFields::field(
     std::vector<int64_t>& value,
     IntRange range,
     const char* doc) {
-  on_ints({key, doc, range}, value);
+  visit(array_of(integer(key, doc, range)), value);
+}
+
+void OptionFields::field(
+    OptionKey key,
+    std::vector<int>& value,
+    IntRange range,
+    const char* doc) {
+  visit(array_of(integer(key, doc, int_range(range))), value);
 }
 
 void OptionFields::field(
@@ -113,7 +140,7 @@ void OptionFields::field(
     std::vector<double>& value,
     DoubleRange range,
     const char* doc) {
-  on_numbers({key, doc, {}, range}, value);
+  visit(array_of(number(key, doc, range)), value);
 }
 
 void OptionFields::pair(
@@ -122,8 +149,10 @@ void OptionFields::pair(
     double& second,
     DoubleRange range,
     const char* doc) {
+  OptionField field = array_of(number(key, doc, range));
+  field.is_pair = true;
   std::vector<double> both{first, second};
-  on_numbers({.key = key, .doc = doc, .numbers = range, .count = 2}, both);
+  visit(field, both);
   first = both[0];
   second = both[1];
 }
@@ -132,7 +161,9 @@ void OptionFields::one_or_many(
     OptionKey key,
     std::vector<std::string>& value,
     const char* doc) {
-  on_strings({.key = key, .doc = doc, .one_or_many = true}, value);
+  OptionField field = array_of({key, doc, OptionKind::kString});
+  field.one_or_many = true;
+  visit(field, value);
 }
 
 void OptionFields::bytes(
@@ -140,9 +171,7 @@ void OptionFields::bytes(
     int64_t& value,
     int64_t min,
     const char* doc) {
-  as_optional<int64_t>(value, [&](auto& seen) {
-    on_bytes({key, doc, {.min = min}}, seen);
-  });
+  visit(integer(key, doc, {.min = min}, OptionKind::kBytes), value);
 }
 
 void OptionFields::bytes(
@@ -150,7 +179,17 @@ void OptionFields::bytes(
     std::optional<int64_t>& value,
     int64_t min,
     const char* doc) {
-  on_bytes({key, doc, {.min = min}}, value);
+  visit(integer(key, doc, {.min = min}, OptionKind::kBytes), value);
+}
+
+void OptionFields::choose(
+    const OptionField& field,
+    std::optional<std::string>& name,
+    bool is_set) {
+  // A value without a name is none of the names.
+  nlohmann::json seen = name || !is_set ? json_of(name) : nlohmann::json("");
+  on_value(field, seen);
+  name = value_of<std::optional<std::string>>(seen);
 }
 
 } // namespace tessera::runtime

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -31,15 +33,20 @@ inline OptionKey required(const char* name) {
   return {name, true};
 }
 
+enum class OptionKind { kBool, kInt, kBytes, kNumber, kString, kChoice };
+
 /// What is known of a field besides its value.
 struct OptionField {
   OptionKey key;
   const char* doc; ///< one line, in Markdown
+  OptionKind kind = OptionKind::kBool;
+  bool is_array = false; ///< of values of the kind
   IntRange integers = {}; ///< of the value, or of each element
   DoubleRange numbers = {}; ///< likewise
   const char* word = nullptr; ///< stands for no number
-  size_t count = 0; ///< of elements; 0: any
+  bool is_pair = false; ///< two elements
   bool one_or_many = false; ///< a string, or an array of strings
+  std::vector<std::string> names = {}; ///< of a choice
 };
 
 /// The name that a field of named values has.
@@ -55,7 +62,7 @@ struct OptionChoice {
 ///       fields.field("nesterov", options.nesterov, "Nesterov's momentum");
 ///     }
 ///
-/// From it follow reading (option_reader.h), checks of ranges
+/// From it follow read_fields() (option_reader.h), check_fields()
 /// (option_check.h), and the schema and the table of keys (option_schema.h).
 /// What holds between fields is checked elsewhere.
 ///
@@ -88,6 +95,11 @@ class OptionFields {
   void field(
       OptionKey key,
       std::vector<int64_t>& value,
+      IntRange range,
+      const char* doc);
+  void field(
+      OptionKey key,
+      std::vector<int>& value,
       IntRange range,
       const char* doc);
   void field(
@@ -176,39 +188,9 @@ class OptionFields {
   OptionFields& operator=(const OptionFields&) = default;
   OptionFields& operator=(OptionFields&&) = default;
 
-  // What an implementation does with each kind of field. It may change values.
-  virtual void on_bool(
-      const OptionField& field,
-      std::optional<bool>& value) = 0;
-  virtual void on_int(
-      const OptionField& field,
-      std::optional<int64_t>& value) = 0;
-  virtual void on_bytes(
-      const OptionField& field,
-      std::optional<int64_t>& value) = 0;
-  virtual void on_number(
-      const OptionField& field,
-      std::optional<double>& value) = 0;
-  virtual void on_string(
-      const OptionField& field,
-      std::optional<std::string>& value) = 0;
-  virtual void on_strings(
-      const OptionField& field,
-      std::vector<std::string>& value) = 0;
-  virtual void on_ints(
-      const OptionField& field,
-      std::vector<int64_t>& value) = 0;
-  virtual void on_numbers(
-      const OptionField& field,
-      std::vector<double>& value) = 0;
-  /// @param chosen index in `names`, if the value has one.
-  /// @param is_set whether there is a value, with or without a name.
-  virtual void on_choice(
-      const OptionField& field,
-      const std::vector<std::string>& names,
-      std::optional<size_t>& chosen,
-      bool is_set) = 0;
-
+  /// @param value as in JSON, without units and with names for choices; null if
+  ///   there is none. An implementation may change it, not its type.
+  virtual void on_value(const OptionField& field, nlohmann::json& value) = 0;
   /// Whether the fields of a branch are shown.
   virtual bool begin_branch(
       const OptionChoice& choice,
@@ -224,7 +206,25 @@ class OptionFields {
   virtual size_t begin_list(const OptionField& field, size_t size) = 0;
   virtual void begin_element(size_t index) = 0;
   virtual void end_list() = 0;
+
+ private:
+  template <typename Value>
+  void visit(const OptionField& field, Value& value);
+  /// @param name of the value, if it has one. @param is_set whether there is
+  ///   one.
+  void choose(
+      const OptionField& field,
+      std::optional<std::string>& name,
+      bool is_set);
 };
+
+/// Shows the fields of a struct.
+using OptionList = std::function<void(OptionFields& fields)>;
+
+template <typename Options>
+OptionList list_of(Options& options) {
+  return [&](OptionFields& fields) { visit_fields(fields, options); };
+}
 
 template <typename Value>
 OptionChoice OptionFields::choice(
@@ -233,24 +233,25 @@ OptionChoice OptionFields::choice(
     const std::vector<std::pair<std::string, std::type_identity_t<Value>>>&
         choices,
     const char* doc) {
-  std::vector<std::string> names;
-  std::optional<size_t> chosen;
-  for (const auto& [name, named] : choices) {
-    if (!chosen && named == value) {
-      chosen = names.size();
+  OptionField field{key, doc, OptionKind::kChoice};
+  std::optional<std::string> name;
+  for (const auto& [one, named] : choices) {
+    if (!name && named == value) {
+      name = one;
     }
-    names.push_back(name);
+    field.names.push_back(one);
   }
-  bool is_set = true;
   if constexpr (requires { value.has_value(); }) {
-    is_set = value.has_value();
+    choose(field, name, value.has_value());
+  } else {
+    choose(field, name, true);
   }
-  on_choice({key, doc}, names, chosen, is_set);
-  if (!chosen) {
-    return {key.name, ""};
+  for (const auto& [one, named] : choices) {
+    if (name == one) {
+      value = named;
+    }
   }
-  value = choices[*chosen].second;
-  return {key.name, names[*chosen]};
+  return {key.name, name.value_or("")};
 }
 
 } // namespace tessera::runtime

@@ -1,137 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/core/option_reader.h"
 
+#include <nlohmann/json.hpp>
+
+#include "tessera/runtime/core/option_values.h"
+
 namespace tessera::runtime {
 
-/// Calls `get` with the fallback, unless the key is absent and stays so.
-template <typename Value, typename Get>
-void OptionReader::read(
-    const OptionField& field,
-    Value& value,
-    const Get& get) {
-  const OptionKey& key = field.key;
-  if (key.required) {
-    value = get(Value());
-  } else if (value || reader().contains(key.name)) {
-    value = get(value);
+namespace {
+
+using nlohmann::json;
+
+class OptionReader final : public OptionFields {
+ public:
+  explicit OptionReader(const ConfigReader& reader) : open_{reader} {}
+
+ private:
+  void on_value(const OptionField& field, json& value) override {
+    const char* const key = field.key.name;
+    if (field.word != nullptr &&
+        (value.is_null() || open_.back().contains(key))) {
+      value =
+          json_of(open_.back().get_double_or(key, field.word, field.numbers));
+    } else if (field.key.required) {
+      value = read(field, json());
+    } else if (!value.is_null() || open_.back().contains(key)) {
+      value = read(field, value);
+    }
+    if (field.is_pair && value.size() != 2) {
+      open_.back().fail(key, "expected two numbers");
+    }
   }
-}
 
-void OptionReader::on_bool(
-    const OptionField& field,
-    std::optional<bool>& value) {
-  read(field, value, [&](const auto& fallback) {
-    return reader().get_bool(field.key.name, fallback);
-  });
-}
-
-void OptionReader::on_int(
-    const OptionField& field,
-    std::optional<int64_t>& value) {
-  read(field, value, [&](const auto& fallback) {
-    return reader().get_int(field.key.name, field.integers, fallback);
-  });
-}
-
-void OptionReader::on_bytes(
-    const OptionField& field,
-    std::optional<int64_t>& value) {
-  read(field, value, [&](const auto& fallback) {
-    return reader().get_bytes(field.key.name, field.integers, fallback);
-  });
-}
-
-void OptionReader::on_number(
-    const OptionField& field,
-    std::optional<double>& value) {
-  const char* const key = field.key.name;
-  if (field.word != nullptr && (!value || reader().contains(key))) {
-    value = reader().get_double_or(key, field.word, field.numbers);
-    return;
+  json read(const OptionField& field, const json& fallback) const {
+    const ConfigReader& reader = open_.back();
+    const char* const key = field.key.name;
+    using Ints = std::optional<std::vector<int64_t>>;
+    using Numbers = std::optional<std::vector<double>>;
+    using Strings = std::optional<std::vector<std::string>>;
+    switch (field.kind) {
+      case OptionKind::kBool:
+        return reader.get_bool(key, value_of<std::optional<bool>>(fallback));
+      case OptionKind::kInt:
+        if (field.is_array) {
+          return reader.get_ints(key, field.integers, value_of<Ints>(fallback));
+        }
+        return reader.get_int(
+            key, field.integers, value_of<std::optional<int64_t>>(fallback));
+      case OptionKind::kBytes:
+        return reader.get_bytes(
+            key, field.integers, value_of<std::optional<int64_t>>(fallback));
+      case OptionKind::kNumber:
+        if (field.is_array) {
+          return reader.get_doubles(
+              key, field.numbers, value_of<Numbers>(fallback));
+        }
+        return reader.get_double(
+            key, field.numbers, value_of<std::optional<double>>(fallback));
+      case OptionKind::kString:
+        if (field.one_or_many) {
+          return reader.get_string_or_strings(
+              key, fallback.get<std::vector<std::string>>());
+        }
+        if (field.is_array) {
+          return reader.get_strings(key, value_of<Strings>(fallback));
+        }
+        return reader.get_string(
+            key, value_of<std::optional<std::string>>(fallback));
+      case OptionKind::kChoice:
+        break;
+    }
+    std::vector<std::pair<std::string, std::string>> names;
+    for (const std::string& name : field.names) {
+      names.emplace_back(name, name);
+    }
+    return reader.get_enum(
+        key, names, value_of<std::optional<std::string>>(fallback));
   }
-  read(field, value, [&](const auto& fallback) {
-    return reader().get_double(key, field.numbers, fallback);
-  });
-}
 
-void OptionReader::on_string(
-    const OptionField& field,
-    std::optional<std::string>& value) {
-  read(field, value, [&](const auto& fallback) {
-    return reader().get_string(field.key.name, fallback);
-  });
-}
-
-void OptionReader::on_strings(
-    const OptionField& field,
-    std::vector<std::string>& value) {
-  const char* const key = field.key.name;
-  if (field.one_or_many) {
-    value = reader().get_string_or_strings(key, value);
-  } else if (field.key.required) {
-    value = reader().get_strings(key);
-  } else {
-    value = reader().get_strings(key, value);
+  bool has_object(OptionKey key, bool has_value) override {
+    return open_.back().contains(key.name) || has_value;
   }
-}
-
-void OptionReader::on_ints(
-    const OptionField& field,
-    std::vector<int64_t>& value) {
-  std::optional<std::vector<int64_t>> fallback;
-  if (!field.key.required) {
-    fallback = value;
+  void begin_object(const OptionField& field) override {
+    open_.push_back(open_.back().get_object(field.key.name));
   }
-  value = reader().get_ints(field.key.name, field.integers, fallback);
-}
-
-void OptionReader::on_numbers(
-    const OptionField& field,
-    std::vector<double>& value) {
-  const char* const key = field.key.name;
-  value = reader().get_doubles(key, field.numbers, value);
-  if (field.count == 2 && value.size() != 2) {
-    reader().fail(key, "expected two numbers");
+  void end_object() override {
+    open_.pop_back();
   }
-}
-
-void OptionReader::on_choice(
-    const OptionField& field,
-    const std::vector<std::string>& names,
-    std::optional<size_t>& chosen,
-    bool /*is_set*/) {
-  std::vector<std::pair<std::string, size_t>> choices;
-  for (const std::string& name : names) {
-    choices.emplace_back(name, choices.size());
+  size_t begin_list(const OptionField& field, size_t /*size*/) override {
+    lists_.push_back(open_.back().get_objects(field.key.name));
+    return lists_.back().size();
   }
-  read(field, chosen, [&](const auto& fallback) {
-    return reader().get_enum(field.key.name, choices, fallback);
-  });
-}
+  void begin_element(size_t index) override {
+    open_.push_back(lists_.back()[index]);
+  }
+  void end_list() override {
+    lists_.pop_back();
+  }
 
-bool OptionReader::has_object(OptionKey key, bool has_value) {
-  return reader().contains(key.name) || has_value;
-}
+  std::vector<ConfigReader> open_; ///< the objects around the next field
+  std::vector<std::vector<ConfigReader>> lists_;
+};
 
-void OptionReader::begin_object(const OptionField& field) {
-  open_.push_back(reader().get_object(field.key.name));
-}
+} // namespace
 
-void OptionReader::end_object() {
-  open_.pop_back();
-}
-
-size_t OptionReader::begin_list(const OptionField& field, size_t /*size*/) {
-  lists_.push_back(reader().get_objects(field.key.name));
-  return lists_.back().size();
-}
-
-void OptionReader::begin_element(size_t index) {
-  open_.push_back(lists_.back()[index]);
-}
-
-void OptionReader::end_list() {
-  lists_.pop_back();
+void read_list(const ConfigReader& reader, const OptionList& list) {
+  OptionReader fields(reader);
+  list(fields);
 }
 
 } // namespace tessera::runtime

@@ -5,303 +5,289 @@
 
 namespace tessera::runtime {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 namespace {
 
-/// Null counts as an absent key.
-ordered_json or_null(const OptionField& field, ordered_json types) {
-  if (!field.key.required) {
+/// "an integer of at least 1", as in errors; names of choices in backticks.
+std::string values_of(const OptionField& field) {
+  const bool one = !field.is_array;
+  std::string text;
+  switch (field.kind) {
+    case OptionKind::kBool:
+      return "true or false";
+    case OptionKind::kBytes:
+      return detail::in_range("bytes", field.integers);
+    case OptionKind::kInt:
+      text = detail::in_range("an integer", field.integers);
+      return one ? text : "an array, each element " + text;
+    case OptionKind::kNumber:
+      text = detail::in_range("a number", field.numbers);
+      if (field.word != nullptr) {
+        text += ", or `\"" + std::string(field.word) + "\"`";
+      }
+      return one             ? text
+             : field.is_pair ? "two numbers, each " + text
+                             : "an array, each element " + text;
+    case OptionKind::kString:
+      return one                 ? "a string"
+             : field.one_or_many ? "a string, or an array of strings"
+                                 : "an array of strings";
+    case OptionKind::kChoice:
+      break;
+  }
+  for (const std::string& name : field.names) {
+    text += (text.empty() ? "`" : ", `") + name + "`";
+  }
+  return text;
+}
+
+/// The JSON types of a value, or of an element.
+ordered_json types_of(const OptionField& field) {
+  switch (field.kind) {
+    case OptionKind::kBool:
+      return ordered_json::array({"boolean"});
+    case OptionKind::kInt:
+      return ordered_json::array({"integer"});
+    case OptionKind::kBytes:
+      return ordered_json::array({"integer", "string"});
+    case OptionKind::kNumber:
+      return field.word == nullptr ? ordered_json::array({"number"})
+                                   : ordered_json::array({"number", "string"});
+    default:
+      return ordered_json::array({"string"});
+  }
+}
+
+/// A type alone, or an array of several. Null counts as an absent key.
+ordered_json type_keyword(const OptionKey& key, ordered_json types) {
+  if (!key.required) {
     types.push_back("null");
   }
   return types.size() == 1 ? types.front() : types;
 }
 
-ordered_json limited(ordered_json schema, const IntRange& range) {
-  if (range.min != IntRange{}.min) {
-    schema["minimum"] = range.min;
+template <typename Range>
+void add_limits(ordered_json& schema, const Range& range) {
+  bool open_min = false;
+  bool open_max = false;
+  if constexpr (requires { range.open_min; }) {
+    open_min = range.open_min;
+    open_max = range.open_max;
   }
-  if (range.max != IntRange{}.max) {
-    schema["maximum"] = range.max;
+  if (range.min != Range{}.min) {
+    schema[open_min ? "exclusiveMinimum" : "minimum"] = range.min;
   }
-  return schema;
+  if (range.max != Range{}.max) {
+    schema[open_max ? "exclusiveMaximum" : "maximum"] = range.max;
+  }
 }
 
-ordered_json limited(ordered_json schema, const DoubleRange& range) {
-  if (range.min != DoubleRange{}.min) {
-    schema[range.open_min ? "exclusiveMinimum" : "minimum"] = range.min;
+/// The ranges of a value, or of an element.
+void add_limits(ordered_json& schema, const OptionField& field) {
+  add_limits(schema, field.integers);
+  add_limits(schema, field.numbers);
+  if (field.kind == OptionKind::kBytes) {
+    schema["pattern"] = "^[0-9.]+ *([kKmMgGtT][iI]?)?[bB]$";
+  } else if (field.word != nullptr) {
+    schema["pattern"] = "^" + std::string(field.word) + "$";
   }
-  if (range.max != DoubleRange{}.max) {
-    schema[range.open_max ? "exclusiveMaximum" : "maximum"] = range.max;
-  }
-  return schema;
 }
 
-template <typename Value>
-ordered_json json_of(const std::optional<Value>& value) {
-  return value ? ordered_json(*value) : ordered_json();
+ordered_json property_of(const OptionField& field) {
+  ordered_json property;
+  if (field.kind == OptionKind::kChoice) {
+    property["enum"] = field.names;
+    if (!field.key.required) {
+      property["enum"].push_back(nullptr);
+    }
+    return property;
+  }
+  ordered_json types = types_of(field);
+  if (!field.is_array) {
+    property["type"] = type_keyword(field.key, std::move(types));
+    add_limits(property, field);
+    return property;
+  }
+  ordered_json element = {{"type", types.front()}};
+  add_limits(element, field);
+  if (!field.one_or_many) {
+    types.clear();
+  }
+  types.push_back("array");
+  property["type"] = type_keyword(field.key, std::move(types));
+  property["items"] = std::move(element);
+  if (field.is_pair) {
+    property["minItems"] = 2;
+    property["maxItems"] = 2;
+  }
+  return property;
 }
+
+/// What a key has that is absent; null if nothing.
+ordered_json default_of(const OptionField& field, const json& value) {
+  if (field.key.required) {
+    return {};
+  }
+  if (value.is_null() && field.word != nullptr) {
+    return field.word;
+  }
+  return field.one_or_many && value.size() == 1 ? value.front() : value;
+}
+
+/// Records all fields, those of every branch too.
+class OptionSchema final : public OptionFields {
+ public:
+  OptionSchema() {
+    open("", "", {});
+  }
+
+  OptionDescription description() {
+    close_object(open_.back().schema);
+    return {std::move(open_.back().schema), std::move(rows_)};
+  }
+
+ private:
+  /// An object, array or branch around the next field.
+  struct Open {
+    ordered_json schema;
+    std::string key; ///< in the object around it; empty for an element
+    std::string path; ///< with "." behind it
+    std::vector<std::string> only_for;
+  };
+
+  void on_value(const OptionField& field, json& value) override {
+    ordered_json property = property_of(field);
+    property["description"] = field.doc;
+    const ordered_json fallback = default_of(field, value);
+    if (!fallback.is_null()) {
+      property["default"] = fallback;
+    }
+    add_row(field, values_of(field), fallback);
+    ordered_json& around = open_.back().schema;
+    around["properties"][field.key.name] = std::move(property);
+    if (field.key.required) {
+      around["required"].push_back(field.key.name);
+    }
+  }
+
+  bool begin_branch(
+      const OptionChoice& choice,
+      const std::vector<std::string>& names) override {
+    ordered_json condition = {
+        {"properties", {{choice.key, {{"enum", names}}}}}};
+    if (std::find(names.begin(), names.end(), choice.name) == names.end()) {
+      condition["required"] = ordered_json::array({choice.key});
+    } else { // holds where the key is absent, too
+      condition["properties"][choice.key]["enum"].push_back(nullptr);
+    }
+    open("", open_.back().path, names);
+    open_.back().schema = {
+        {"if", std::move(condition)}, {"properties", ordered_json::object()}};
+    return true;
+  }
+  void end_branch() override {
+    ordered_json branch = std::move(open_.back().schema);
+    open_.pop_back();
+    ordered_json condition = std::move(branch["if"]);
+    branch.erase("if");
+    if (!branch["properties"].empty()) {
+      open_.back().schema["allOf"].push_back(
+          {{"if", std::move(condition)}, {"then", std::move(branch)}});
+    }
+  }
+
+  bool has_object(OptionKey /*key*/, bool /*has_value*/) override {
+    return true;
+  }
+  void begin_object(const OptionField& field) override {
+    if (*field.doc != '\0') {
+      add_row(field, "an object", {});
+    }
+    open(
+        field.key.name,
+        open_.back().path + field.key.name + ".",
+        open_.back().only_for);
+    describe(field, "object");
+  }
+  void end_object() override {
+    Open done = std::move(open_.back());
+    open_.pop_back();
+    close_object(done.schema);
+    attach(std::move(done));
+  }
+  size_t begin_list(const OptionField& field, size_t /*size*/) override {
+    add_row(field, "an array of objects", ordered_json::array());
+    open(
+        field.key.name,
+        open_.back().path + field.key.name + "[].",
+        open_.back().only_for);
+    open_.back().schema = ordered_json::object();
+    describe(field, "array");
+    return 1;
+  }
+  void begin_element(size_t /*index*/) override {
+    open("", open_.back().path, open_.back().only_for);
+  }
+  void end_list() override {
+    Open done = std::move(open_.back());
+    open_.pop_back();
+    attach(std::move(done));
+  }
+
+  void add_row(
+      const OptionField& field,
+      const std::string& values,
+      const ordered_json& fallback) {
+    const Open& around = open_.back();
+    rows_.push_back(
+        {around.path + field.key.name,
+         values,
+         fallback.is_null() ? "" : fallback.dump(),
+         field.doc,
+         around.only_for});
+  }
+
+  void open(
+      const std::string& key,
+      const std::string& path,
+      const std::vector<std::string>& only_for) {
+    ordered_json schema = {
+        {"type", "object"}, {"properties", ordered_json::object()}};
+    open_.push_back({std::move(schema), key, path, only_for});
+  }
+  void describe(const OptionField& field, const char* type) {
+    ordered_json& schema = open_.back().schema;
+    schema["type"] = type_keyword(field.key, ordered_json::array({type}));
+    if (*field.doc != '\0') {
+      schema["description"] = field.doc;
+    }
+  }
+  void attach(Open done) {
+    ordered_json& around = open_.back().schema;
+    if (done.key.empty()) {
+      around["items"] = std::move(done.schema);
+    } else {
+      around["properties"][done.key] = std::move(done.schema);
+    }
+  }
+  static void close_object(ordered_json& schema) {
+    schema
+        [schema.contains("allOf") ? "unevaluatedProperties"
+                                  : "additionalProperties"] = false;
+  }
+
+  std::vector<Open> open_;
+  std::vector<OptionRow> rows_;
+};
 
 } // namespace
 
-OptionSchema::OptionSchema() {
-  open_.push_back(
-      {{{"type", "object"}, {"properties", ordered_json::object()}}, "", ""});
-}
-
-ordered_json OptionSchema::schema() const {
-  ordered_json schema = open_.front().schema;
-  schema
-      [schema.contains("allOf") ? "unevaluatedProperties"
-                                : "additionalProperties"] = false;
-  return schema;
-}
-
-void OptionSchema::add(
-    const OptionField& field,
-    const std::string& values,
-    ordered_json property,
-    const ordered_json& fallback) {
-  Open& around = open_.back();
-  OptionRow row{
-      around.path + field.key.name, values, "", field.doc, around.only_for};
-  property["description"] = field.doc;
-  if (field.key.required) {
-    around.schema["required"].push_back(field.key.name);
-  } else if (!fallback.is_null()) {
-    property["default"] = fallback;
-    row.fallback = fallback.dump();
-  }
-  around.schema["properties"][field.key.name] = std::move(property);
-  rows_.push_back(std::move(row));
-}
-
-void OptionSchema::on_bool(
-    const OptionField& field,
-    std::optional<bool>& value) {
-  add(field,
-      detail::BoolKind().expected,
-      {{"type", or_null(field, {"boolean"})}},
-      json_of(value));
-}
-
-void OptionSchema::on_int(
-    const OptionField& field,
-    std::optional<int64_t>& value) {
-  add(field,
-      detail::in_range("an integer", field.integers),
-      limited({{"type", or_null(field, {"integer"})}}, field.integers),
-      json_of(value));
-}
-
-void OptionSchema::on_bytes(
-    const OptionField& field,
-    std::optional<int64_t>& value) {
-  ordered_json property = limited(
-      {{"type", or_null(field, {"integer", "string"})}}, field.integers);
-  property["pattern"] = "^[0-9.]+ *([kKmMgGtT][iI]?)?[bB]$";
-  add(field,
-      detail::in_range("bytes,", field.integers),
-      std::move(property),
-      json_of(value));
-}
-
-void OptionSchema::on_number(
-    const OptionField& field,
-    std::optional<double>& value) {
-  std::string values = detail::in_range("a number", field.numbers);
-  ordered_json types = ordered_json::array({"number"});
-  ordered_json property;
-  if (field.word != nullptr) {
-    values += ", or `\"" + std::string(field.word) + "\"`";
-    types.push_back("string");
-    property["pattern"] = "^" + std::string(field.word) + "$";
-  }
-  property["type"] = or_null(field, types);
-  add(field,
-      values,
-      limited(std::move(property), field.numbers),
-      value                   ? ordered_json(*value)
-      : field.word != nullptr ? ordered_json(field.word)
-                              : ordered_json());
-}
-
-void OptionSchema::on_string(
-    const OptionField& field,
-    std::optional<std::string>& value) {
-  add(field,
-      "a string",
-      {{"type", or_null(field, {"string"})}},
-      json_of(value));
-}
-
-void OptionSchema::on_strings(
-    const OptionField& field,
-    std::vector<std::string>& value) {
-  ordered_json types = ordered_json::array({"array"});
-  if (field.one_or_many) {
-    types.push_back("string");
-  }
-  ordered_json fallback = value;
-  if (field.one_or_many && value.size() == 1) {
-    fallback = value.front();
-  }
-  add(field,
-      field.one_or_many ? "a string, or an array of strings"
-                        : "an array of strings",
-      {{"type", or_null(field, types)}, {"items", {{"type", "string"}}}},
-      fallback);
-}
-
-void OptionSchema::on_ints(
-    const OptionField& field,
-    std::vector<int64_t>& value) {
-  add(field,
-      "an array, each element " +
-          detail::in_range("an integer", field.integers),
-      {{"type", or_null(field, {"array"})},
-       {"items", limited({{"type", "integer"}}, field.integers)}},
-      value);
-}
-
-void OptionSchema::on_numbers(
-    const OptionField& field,
-    std::vector<double>& value) {
-  ordered_json property = {
-      {"type", or_null(field, {"array"})},
-      {"items", limited({{"type", "number"}}, field.numbers)}};
-  if (field.count != 0) {
-    property["minItems"] = field.count;
-    property["maxItems"] = field.count;
-  }
-  add(field,
-      (field.count == 2 ? "two numbers, each " : "an array, each element ") +
-          detail::in_range("a number", field.numbers),
-      std::move(property),
-      value);
-}
-
-void OptionSchema::on_choice(
-    const OptionField& field,
-    const std::vector<std::string>& names,
-    std::optional<size_t>& chosen,
-    bool /*is_set*/) {
-  std::string values;
-  for (const std::string& name : names) {
-    values += (values.empty() ? "`" : ", `") + name + "`";
-  }
-  ordered_json allowed = names;
-  if (!field.key.required) {
-    allowed.push_back(nullptr);
-  }
-  add(field,
-      values,
-      {{"enum", allowed}},
-      chosen ? ordered_json(names[*chosen]) : ordered_json());
-}
-
-bool OptionSchema::begin_branch(
-    const OptionChoice& choice,
-    const std::vector<std::string>& names) {
-  ordered_json condition = {{"properties", {{choice.key, {{"enum", names}}}}}};
-  if (std::find(names.begin(), names.end(), choice.name) == names.end()) {
-    condition["required"] = ordered_json::array({choice.key});
-  } else { // holds where the key is absent, too
-    condition["properties"][choice.key]["enum"].push_back(nullptr);
-  }
-  open_.push_back(
-      {{{"if", condition}, {"properties", ordered_json::object()}},
-       "",
-       open_.back().path,
-       names});
-  return true;
-}
-
-void OptionSchema::end_branch() {
-  ordered_json branch = std::move(open_.back().schema);
-  open_.pop_back();
-  ordered_json condition = std::move(branch["if"]);
-  branch.erase("if");
-  if (!branch["properties"].empty()) {
-    open_.back().schema["allOf"].push_back(
-        {{"if", std::move(condition)}, {"then", std::move(branch)}});
-  }
-}
-
-void OptionSchema::open(
-    const OptionField& field,
-    const char* type,
-    const std::string& mark) {
-  ordered_json schema = {{"type", or_null(field, {type})}};
-  const Open& around = open_.back();
-  if (*field.doc != '\0') {
-    schema["description"] = field.doc;
-  }
-  open_.push_back(
-      {std::move(schema),
-       field.key.name,
-       around.path + field.key.name + mark + ".",
-       around.only_for});
-}
-
-void OptionSchema::close() {
-  Open done = std::move(open_.back());
-  open_.pop_back();
-  Open& around = open_.back();
-  if (done.key.empty()) {
-    around.schema["items"] = std::move(done.schema);
-  } else {
-    around.schema["properties"][done.key] = std::move(done.schema);
-  }
-}
-
-bool OptionSchema::has_object(OptionKey /*key*/, bool /*has_value*/) {
-  return true;
-}
-
-void OptionSchema::begin_object(const OptionField& field) {
-  if (*field.doc != '\0') {
-    rows_.push_back(
-        {open_.back().path + field.key.name,
-         "an object",
-         "",
-         field.doc,
-         open_.back().only_for});
-  }
-  open(field, "object", "");
-  open_.back().schema["properties"] = ordered_json::object();
-}
-
-void OptionSchema::end_object() {
-  ordered_json& schema = open_.back().schema;
-  schema
-      [schema.contains("allOf") ? "unevaluatedProperties"
-                                : "additionalProperties"] = false;
-  close();
-}
-
-size_t OptionSchema::begin_list(const OptionField& field, size_t /*size*/) {
-  rows_.push_back(
-      {open_.back().path + field.key.name,
-       "an array of objects",
-       "[]",
-       field.doc,
-       open_.back().only_for});
-  open(field, "array", "[]");
-  return 1;
-}
-
-void OptionSchema::begin_element(size_t /*index*/) {
-  const Open& list = open_.back();
-  open_.push_back(
-      {{{"type", "object"}, {"properties", ordered_json::object()}},
-       "",
-       list.path,
-       list.only_for});
-}
-
-void OptionSchema::end_list() {
-  close();
+OptionDescription describe_list(const OptionList& list) {
+  OptionSchema fields;
+  list(fields);
+  return fields.description();
 }
 
 } // namespace tessera::runtime

@@ -39,7 +39,7 @@ bool can_be_read(const Json& config) {
 }
 
 Json engine_schema() {
-  return runtime::describe_fields<EngineOptions>().schema();
+  return runtime::describe_fields<EngineOptions>().schema;
 }
 
 } // namespace

@@ -43,6 +43,9 @@ class JsonSchema {
         return false;
       }
     }
+    if (schema.contains("const") && schema["const"] != value) {
+      return false;
+    }
     if (value.is_array()) {
       return elements_fit(schema, value);
     }

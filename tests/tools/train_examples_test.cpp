@@ -485,7 +485,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithConfigurations) {
   fails(
       {fresh("bert"), R"(data.mask={"mask_token": 4, "random": 0.3})"},
       "at most 1");
-  fails({fresh("bert"), "data.pixels.std=[0]"}, "above 0");
+  fails({fresh("bert"), "data.pixels.std=[0]"}, "greater than 0");
   fails({fresh("bert"), R"(model.classes=["a"])"}, "at least two names");
   fails({fresh("bert"), "data.train=absent"}, "absent");
   fails({fresh("bert"), "data.trian=x"}, "data.trian");

@@ -2,6 +2,7 @@
 #include "tessera/zoo/adapters/lora_config.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_check.h"
 #include "tessera/zoo/json_fields.h"
 
 #include <nlohmann/json.hpp>
@@ -137,12 +138,60 @@ nlohmann::ordered_json number(double value) {
 
 } // namespace
 
+void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
+  fields.field("r", lora.r, {.min = 1, .max = kMostRank}, "LoRA rank");
+  fields.field(
+      "alpha",
+      lora.alpha,
+      {.min = 0},
+      "the adapter's output is scaled by alpha / r");
+  fields.field(
+      "dropout",
+      lora.dropout,
+      {.min = 0, .max = 1, .open_max = true},
+      "dropout of the adapter's input");
+  ModuleNames& targets = lora.target_modules;
+  std::vector<std::string> names = targets.names;
+  if (!targets.pattern.empty()) {
+    names = {targets.pattern};
+  }
+  fields.field(
+      runtime::required("target_modules"),
+      names,
+      "linear layers that get an adapter: names in the checkpoint or their suffixes, or `[\"all-linear\"]`");
+  if (names == std::vector<std::string>{"all-linear"}) {
+    targets = {.names = {}, .pattern = names.front()};
+  } else if (targets.pattern.empty()) {
+    targets.names = names;
+  }
+  fields.field(
+      "exclude_modules",
+      lora.exclude_modules.names,
+      "layers without an adapter");
+  fields.field(
+      "modules_to_save",
+      lora.modules_to_save,
+      "modules that are trained and saved whole (the classifier always is)");
+  fields.choice(
+      "bias",
+      lora.bias,
+      {{"none", LoraBias::kNone},
+       {"all", LoraBias::kAll},
+       {"lora_only", LoraBias::kLoraOnly}},
+      "which biases are trained: `all`, or `lora_only` for layers with adapters");
+  fields.field(
+      "use_rslora", lora.use_rslora, "scale by alpha / sqrt(r) instead");
+  fields.choice(
+      "init",
+      lora.init,
+      {{"default", LoraInit::kDefault},
+       {"gaussian", LoraInit::kGaussian},
+       {"random", LoraInit::kRandom}},
+      "new adapters leave the outputs unchanged (`default`, `gaussian`) or are `random`");
+}
+
 void check(const LoraConfig& config) {
-  TESSERA_CHECK(
-      config.r >= 1 && config.r <= kMostRank,
-      "LoRA: r is {}; it must be between 1 and {}",
-      config.r,
-      kMostRank);
+  runtime::check_fields("model.lora", config);
   for (const auto& [name, r] : config.rank_pattern) {
     TESSERA_CHECK(
         r >= 1 && r <= kMostRank,
@@ -151,10 +200,6 @@ void check(const LoraConfig& config) {
         r,
         kMostRank);
   }
-  TESSERA_CHECK(
-      config.dropout >= 0 && config.dropout < 1,
-      "LoRA: dropout is {}; it must be at least 0 and less than 1",
-      config.dropout);
   TESSERA_CHECK(
       !config.target_modules.empty(),
       "LoRA: target_modules is empty; name linear layers as the checkpoint does, e.g. [\"query\", \"value\"], or \"all-linear\"");

@@ -12,6 +12,12 @@
 #include <string>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera::zoo {
 
 /// The biases of the base model that are trained and saved, too.
@@ -66,6 +72,9 @@ struct LoraConfig {
   /// Where PEFT finds the base model; may be empty.
   std::string base_model;
 };
+
+/// The fields of the section `model.lora`.
+void visit_fields(runtime::OptionFields& fields, LoraConfig& lora);
 
 /// @throws tessera::Error on a value out of range, naming it.
 void check(const LoraConfig& config);

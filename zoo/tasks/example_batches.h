@@ -13,6 +13,12 @@
 #include <optional>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera::zoo {
 
 /// (pixel * scale - mean) / std.
@@ -21,6 +27,8 @@ struct PixelOptions {
   std::vector<double> mean; ///< per channel, or one for all; empty: 0
   std::vector<double> std; ///< likewise; empty: 1
 };
+
+void visit_fields(runtime::OptionFields& fields, PixelOptions& options);
 
 struct ExampleOptions {
   /// Drops positions that are padding in all rows of a batch, and masks that

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/example_draws.h"
 
+#include "tessera/runtime/core/option_fields.h"
+
 #include "tessera/runtime/kernels/counter_random.h"
 
 #include <torch/types.h>
@@ -10,6 +12,34 @@
 #include <string>
 
 namespace tessera::zoo {
+
+void visit_fields(runtime::OptionFields& fields, TokenMaskOptions& options) {
+  fields.field(
+      runtime::required("mask_token"),
+      options.mask_token,
+      {.min = 0},
+      "the token that masks");
+  fields.field(
+      "probability",
+      options.probability,
+      {.min = 0, .max = 1},
+      "probability that a token is predicted");
+  fields.field(
+      "masked",
+      options.masked,
+      {.min = 0, .max = 1},
+      "fraction of these that is replaced by the mask token");
+  fields.field(
+      "random",
+      options.random,
+      {.min = 0, .max = 1},
+      "fraction of these that is replaced by a random token");
+  fields.field(
+      "never_masked",
+      options.never_masked,
+      {.min = 0},
+      "tokens such as BERT's `[101, 102]`; padding (`attention_mask` 0) is never masked");
+}
 
 at::Tensor draws_of(
     std::span<const size_t> examples,

@@ -9,6 +9,12 @@
 #include <span>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera::zoo {
 
 /// Random numbers for the examples of a batch, a function of seed, epoch and
@@ -30,6 +36,8 @@ struct TokenMaskOptions {
   double random = 0.1;
   std::vector<int64_t> never_masked; ///< tokens that are never predicted
 };
+
+void visit_fields(runtime::OptionFields& fields, TokenMaskOptions& options);
 
 struct MaskedTokens {
   at::Tensor ids; ///< int64 [B, S]

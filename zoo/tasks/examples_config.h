@@ -27,6 +27,8 @@ struct ExamplesConfig : TrainingConfig {
   bool accuracy = true;
 };
 
+void visit_fields(runtime::OptionFields& fields, ExamplesConfig& config);
+
 /// Reads a file, applies `key.path=value` overrides and validates everything.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws Error naming file, path, value and what was expected.

@@ -27,6 +27,8 @@ struct FinetuneConfig : TrainingConfig {
   }
 };
 
+void visit_fields(runtime::OptionFields& fields, FinetuneConfig& config);
+
 /// Reads a file, applies `key.path=value` overrides and validates everything.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws Error naming file, path, value and what was expected.

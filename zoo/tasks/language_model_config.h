@@ -23,6 +23,8 @@ struct LanguageModelConfig : TrainingConfig {
   TokenType token_type = TokenType::kUint16;
 };
 
+void visit_fields(runtime::OptionFields& fields, LanguageModelConfig& config);
+
 /// Reads a file, applies `key.path=value` overrides and validates everything.
 /// @param resolved receives the whole configuration, defaults included.
 /// @throws Error naming file, path, value and what was expected.

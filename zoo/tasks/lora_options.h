@@ -2,10 +2,8 @@
 #pragma once
 // `LoraOptions` holds the configuration section `model.lora`.
 
-#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/adapters/lora_config.h"
-
-#include <optional>
 
 namespace tessera::zoo {
 
@@ -15,10 +13,6 @@ struct LoraOptions {
   bool merge = false;
 };
 
-/// Reads `lora` from the section `model`.
-/// @return nullopt if it is absent: the whole model is trained.
-/// @throws Error naming file, path, value and what was expected.
-std::optional<LoraOptions> read_lora_options(
-    const runtime::ConfigReader& model);
+void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
 
 } // namespace tessera::zoo

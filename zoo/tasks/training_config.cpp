@@ -2,81 +2,13 @@
 #include "tessera/zoo/tasks/training_config.h"
 
 #include "tessera/engine/engine_config.h"
-#include "tessera/runtime/core/config.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
 #include <nlohmann/json.hpp>
 
 namespace tessera::zoo {
-
-namespace {
-
-void read_schedule(
-    const runtime::ConfigReader& reader,
-    TrainingConfig& config) {
-  LrScheduleOptions& schedule = config.trainer.schedule;
-  schedule.decay = reader.get_enum(
-      "decay", lr_decay_names(), std::optional(LrDecay::kLinear));
-  schedule.warmup_steps = reader.get_int("warmup_steps", {.min = 0}, 0);
-  schedule.final_factor =
-      reader.get_double("final_factor", {.min = 0, .max = 1}, 0.0);
-  if (schedule.decay == LrDecay::kPolynomial) {
-    schedule.power = reader.get_double("power", {.min = 0}, schedule.power);
-  }
-  if (schedule.decay == LrDecay::kExponential ||
-      schedule.decay == LrDecay::kStep ||
-      schedule.decay == LrDecay::kMultiStep) {
-    schedule.gamma =
-        reader.get_double("gamma", {.min = 0, .max = 1}, schedule.gamma);
-  }
-  if (schedule.decay == LrDecay::kStep) {
-    schedule.step_size = reader.get_int("step_size", {.min = 1});
-  }
-  if (schedule.decay == LrDecay::kMultiStep) {
-    schedule.milestones = reader.get_ints("milestones", {.min = 0});
-  }
-  if (schedule.decay == LrDecay::kWsd) {
-    schedule.decay_steps = reader.get_int("decay_steps", {.min = 1});
-  }
-}
-
-void read_training(
-    const runtime::ConfigReader& reader,
-    TrainingConfig& config) {
-  TrainerOptions& trainer = config.trainer;
-  trainer.epochs = reader.get_int("epochs", {.min = 1}, 1);
-  trainer.max_steps = reader.get_int("max_steps", {.min = 0}, 0);
-  config.batch_size = reader.get_int("batch_size", {.min = 1}, 16);
-  trainer.accumulate = reader.get_int("accumulate", {.min = 1}, 1);
-  trainer.log_every = reader.get_int("log_every", {.min = 1}, 1);
-  trainer.step_timing = reader.get_bool("step_timing", true);
-  trainer.save_every = reader.get_int("save_every", {.min = 0}, 0);
-  trainer.save_minutes =
-      reader.get_double("save_minutes", {.min = 0}, trainer.save_minutes);
-  trainer.save_last = reader.get_bool("save_last", true);
-  trainer.keep_last =
-      static_cast<int>(reader.get_int("keep_last", {.min = 0, .max = 1000}, 2));
-  trainer.resume_from = reader.get_string("resume_from", "");
-  trainer.resume =
-      reader.get_bool("resume", false) || !trainer.resume_from.empty();
-  config.new_data = reader.get_bool("new_data", false);
-  trainer.clip_grad_norm = reader.get_double("clip_grad_norm", {.min = 0}, 0.0);
-  config.seed = static_cast<uint64_t>(reader.get_int("seed", {.min = 0}, 0));
-}
-
-} // namespace
-
-runtime::ConfigReader open_config(
-    const std::filesystem::path& file,
-    const std::vector<std::string>& overrides) {
-  return {
-      runtime::parse_json(runtime::read_text_file(file), file.string()),
-      file.string(),
-      overrides};
-}
 
 void finish_config(
     const runtime::ConfigReader& reader,
@@ -87,49 +19,53 @@ void finish_config(
   }
 }
 
+const std::vector<std::pair<std::string, TaskKind>>& task_names() {
+  static const std::vector<std::pair<std::string, TaskKind>> names{
+      {"text_classification", TaskKind::kTextClassification},
+      {"language_model", TaskKind::kLanguageModel},
+      {"examples", TaskKind::kExamples}};
+  return names;
+}
+
 void read_task(const runtime::ConfigReader& reader, TaskKind expected) {
-  const auto task = reader.get_enum<TaskKind>(
-      "task",
-      {{"text_classification", TaskKind::kTextClassification},
-       {"language_model", TaskKind::kLanguageModel},
-       {"examples", TaskKind::kExamples}});
-  if (task != expected) {
-    reader.fail(
-        "task",
-        expected == TaskKind::kTextClassification
-            ? "this program is for \"text_classification\""
-        : expected == TaskKind::kLanguageModel
-            ? "this program is for \"language_model\""
-            : "this program is for \"examples\"");
+  if (reader.get_enum<TaskKind>("task", task_names()) == expected) {
+    return;
+  }
+  for (const auto& [name, task] : task_names()) {
+    if (task == expected) {
+      reader.fail("task", "this program is for \"" + name + "\"");
+    }
   }
 }
 
-std::string read_problem_type(
-    const runtime::ConfigReader& model,
-    bool multi_label,
-    const std::string& fallback) {
-  std::vector<std::pair<std::string, std::string>> choices;
+std::vector<std::pair<std::string, std::optional<std::string>>> problem_types(
+    bool multi_label) {
+  std::vector<std::pair<std::string, std::optional<std::string>>> types;
   for (const char* name : {"single_label_classification", "regression"}) {
-    choices.emplace_back(name, name);
+    types.emplace_back(name, name);
   }
   if (multi_label) {
     const char* const name = "multi_label_classification";
-    choices.emplace_back(name, name);
+    types.emplace_back(name, name);
   }
-  if (fallback.empty() && !model.contains("problem_type")) {
-    return fallback;
-  }
-  return model.get_enum<std::string>(
-      "problem_type",
-      choices,
-      fallback.empty() ? std::nullopt : std::optional(fallback));
+  return types;
 }
 
-void read_model_source(
+void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
+  fields.field(
+      "config",
+      config.model_config,
+      "instead of `folder`: a config.json whose model is newly initialized, with the same weights under any layout of ranks; see [below](#a-newly-initialized-model)");
+  fields.field(
+      "architecture",
+      config.architecture,
+      "a class such as `GPT2LMHeadModel`, in place of config.json's");
+}
+
+void check_model_source(
     const runtime::ConfigReader& reader,
-    TrainingConfig& config) {
+    const TrainingConfig& config) {
   const auto model = reader.get_object("model");
-  config.model_config = model.get_string("config", "");
   if (config.model_folder.empty() == config.model_config.empty()) {
     model.fail(
         "folder",
@@ -139,25 +75,87 @@ void read_model_source(
   if (config.lora && config.model_folder.empty()) {
     model.fail("lora", "an adapter needs existing weights: set model.folder");
   }
-  config.architecture = model.get_string("architecture", "");
 }
 
-void read_training_config(
+void visit_training_fields(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    TaskKind task,
+    const std::function<void()>& model) {
+  fields.choice(
+      runtime::required("task"),
+      task,
+      task_names(),
+      "what is trained on; see above");
+  visit_fields(fields, config.device);
+  fields.group("model", "", [&] {
+    fields.field(
+        "folder",
+        config.model_folder,
+        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `language_model` a language model, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported");
+    fields.field(
+        "strict",
+        config.strict,
+        "refuse a folder with weights that the model does not have; otherwise they are ignored, and listed in one line");
+    fields.object(
+        "lora",
+        config.lora,
+        "train a LoRA adapter and the head instead of the whole model; the run folder gets `adapter/`, which PEFT loads");
+    fields.field(
+        "checkpoint_layers",
+        config.checkpoint_layers,
+        {.min = 0},
+        "number of layers whose activations are recomputed in backward, by default 0 (`finetune_bert_large`: as few as fit)");
+    model();
+  });
+  visit_fields(fields, config.engine);
+  fields.object("parallel", config.parallel, "");
+  fields.object("schedule", config.trainer.schedule, "");
+  fields.group("training", "", [&] {
+    visit_fields(fields, config.trainer);
+    fields.field(
+        "batch_size",
+        config.batch_size,
+        {.min = 1},
+        "samples per rank and micro-batch");
+    fields.field(
+        "new_data",
+        config.new_data,
+        "a resumed run may have other training data; it starts at their first sample");
+    auto seed = static_cast<int64_t>(config.seed);
+    fields.field(
+        "seed",
+        seed,
+        {.min = 0},
+        "seed of newly initialized weights, the order of samples, dropout and masks");
+    config.seed = static_cast<uint64_t>(seed);
+  });
+  fields.group("output", "", [&] {
+    fields.field(
+        runtime::required("folder"),
+        config.trainer.run_folder,
+        "the run folder");
+    fields.field(
+        "overwrite",
+        config.overwrite,
+        "overwrite a run in `output.folder` that has checkpoints or an exported model");
+  });
+}
+
+void finish_training_config(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
-  config.device = engine::read_device(reader);
-  const auto model = reader.get_object("model");
-  config.model_folder = model_folder_of(model.get_string("folder", ""));
-  config.strict = model.get_bool("strict", config.strict);
-  config.lora = read_lora_options(model);
+  config.model_folder = model_folder_of(config.model_folder);
   if (config.lora) {
     config.lora->adapter.base_model = config.model_folder.string();
+    if (config.lora->adapter.target_modules.empty()) {
+      reader.get_object("model").get_object("lora").fail(
+          "target_modules",
+          "give names of linear layers as in the checkpoint, e.g. [\"query\", "
+          "\"value\"], or [\"all-linear\"]");
+    }
   }
-  if (model.contains("checkpoint_layers")) {
-    config.checkpoint_layers = model.get_int("checkpoint_layers", {.min = 0});
-  }
-  config.engine = read_engine_options(reader);
-  config.parallel = read_parallel_options(reader);
+  check(config.parallel);
   if (config.engine.sharding.shard_ranks != 0 &&
       config.parallel.sizes != ParallelSizes()) {
     reader.get_object("sharding")
@@ -166,11 +164,9 @@ void read_training_config(
             "it cannot be combined with `parallel`, whose sizes replace it: set "
             "parallel.shard and parallel.data instead");
   }
-  read_schedule(reader.get_object("schedule"), config);
-  read_training(reader.get_object("training"), config);
-  const auto output = reader.get_object("output");
-  config.trainer.run_folder = output.get_string("folder");
-  config.overwrite = output.get_bool("overwrite", false);
+  if (!config.trainer.resume_from.empty()) {
+    config.trainer.resume = true;
+  }
   if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
     reader.get_object("training")
         .fail(

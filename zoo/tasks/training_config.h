@@ -13,17 +13,18 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::runtime {
 
 class ConfigReader;
+class OptionFields;
 
 } // namespace tessera::runtime
-
-namespace tessera {}
 
 namespace tessera::zoo {
 
@@ -31,7 +32,7 @@ namespace tessera::zoo {
 struct TrainingConfig {
   /// A Hugging Face folder whose weights training starts from; may be empty.
   std::filesystem::path model_folder;
-  /// Instead of model_folder, for tasks that call read_model_source(): a
+  /// Instead of model_folder, for tasks that have visit_model_source(): a
   /// config.json whose model has newly initialized weights.
   std::filesystem::path model_config;
   std::string architecture; ///< overrides config.json's
@@ -58,11 +59,7 @@ struct TrainingConfig {
 /// The tasks of `tessera train`.
 enum class TaskKind { kTextClassification, kLanguageModel, kExamples };
 
-/// Opens a configuration with `key.path=value` overrides applied.
-/// @throws tessera::Error naming the file or the override.
-runtime::ConfigReader open_config(
-    const std::filesystem::path& file,
-    const std::vector<std::string>& overrides);
+const std::vector<std::pair<std::string, TaskKind>>& task_names();
 
 /// Call it after everything has been read. @param resolved may be null.
 /// @throws tessera::Error on unknown keys, which nothing has read.
@@ -73,28 +70,33 @@ void finish_config(
 /// Reads `task`. @throws tessera::Error if it is not `expected`.
 void read_task(const runtime::ConfigReader& reader, TaskKind expected);
 
-/// Reads all keys except those of a task: `device`, `model.folder`, `.lora` and
-/// `.checkpoint_layers`, the engine's, `parallel`, `schedule`, `training` and
-/// `output`.
-/// @throws tessera::Error naming file, path, value and what was expected.
-void read_training_config(
+/// The fields of all tasks: `task`, the device, `model`, the engine's,
+/// `parallel`, `schedule`, `training` and `output`.
+/// @param model shows the task's own fields of the section `model`.
+void visit_training_fields(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    TaskKind task,
+    const std::function<void()>& model);
+
+/// `model.config` and `model.architecture`.
+void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config);
+
+/// Names of transformers for `model.problem_type`.
+std::vector<std::pair<std::string, std::optional<std::string>>> problem_types(
+    bool multi_label);
+
+/// Completes what has been read: run folders stand for their models.
+/// @throws tessera::Error naming file, path, value and what was expected, where
+///   fields contradict each other.
+void finish_training_config(
     const runtime::ConfigReader& reader,
     TrainingConfig& config);
 
-/// Reads `model.problem_type`: transformers' names, without multi-label for
-/// tasks that do not take several labels.
-/// @return the given one, or `fallback`.
-std::string read_problem_type(
-    const runtime::ConfigReader& model,
-    bool multi_label,
-    const std::string& fallback);
-
-/// Reads `model.config` and `model.architecture`; call it after
-/// read_training_config().
 /// @throws tessera::Error unless exactly one of `model.folder` and
-///     `model.config` is given; on adapters for divided experts.
-void read_model_source(
+///     `model.config` is given; on adapters without existing weights.
+void check_model_source(
     const runtime::ConfigReader& reader,
-    TrainingConfig& config);
+    const TrainingConfig& config);
 
 } // namespace tessera::zoo

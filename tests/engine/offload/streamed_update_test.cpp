@@ -270,7 +270,7 @@ TEST(StreamedFaults, NameTheKeyTheValueAndTheRange) {
     for (const double ratio : {-0.1, 1.5, std::nan("")}) {
       options.offload.ratio = ratio;
       expect_throws(
-          [&] { wrap(net, options); }, {"offload.ratio is ", "(0 to 1)"});
+          [&] { wrap(net, options); }, {"offload.ratio is ", "from 0 to 1"});
     }
     options.offload.ratio = 0.5;
     options.offload.stage_bytes = 100;

@@ -103,7 +103,7 @@ std::string error_of(const std::function<void()>& action) {
   return "nothing was thrown";
 }
 
-OptionSchema described() {
+OptionDescription described() {
   return describe_fields<Options>();
 }
 
@@ -253,7 +253,7 @@ TEST(OptionFields, RequiredKeysAndCounts) {
 
 // Each fits the schema if and only if it can be read.
 TEST(OptionFields, TheSchemaAcceptsWhatCanBeRead) {
-  const tests::JsonSchema schema(described().schema());
+  const tests::JsonSchema schema(described().schema);
   const std::pair<const char*, bool> texts[] = {
       {R"({})", true},
       {R"({"flag": true, "count": 9, "steps": null, "rate": 0})", true},
@@ -298,7 +298,7 @@ TEST(OptionFields, TheSchemaAcceptsWhatCanBeRead) {
 }
 
 TEST(OptionFields, TheSchemaHasDefaultsAndDocumentation) {
-  const auto schema = described().schema();
+  const auto schema = described().schema;
   EXPECT_EQ(
       schema["properties"]["count"].dump(),
       R"({"type":["integer","null"],"minimum":1,"maximum":9,)"
@@ -309,7 +309,7 @@ TEST(OptionFields, TheSchemaHasDefaultsAndDocumentation) {
 }
 
 TEST(OptionFields, TheTableHasARowPerKey) {
-  const std::string table = markdown_table(described().rows());
+  const std::string table = markdown_table(described().rows);
   for (const char* row : {
            "| `count` | an integer from 1 to 9 | `1` | a count |\n",
            "| `steps` | an integer of at least 0 | | steps |\n",

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer/trainer.h"
+
+#include "tessera/runtime/core/option_fields.h"
+
+namespace tessera {
+
+void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
+  fields.field("epochs", options.epochs, {.min = 1}, "passes over the data");
+  fields.field(
+      "max_steps",
+      options.max_steps,
+      {.min = 0},
+      "maximum number of optimizer steps; 0: all epochs");
+  fields.field(
+      "accumulate",
+      options.accumulate,
+      {.min = 1},
+      "micro-batches per optimizer step");
+  fields.field(
+      "log_every",
+      options.log_every,
+      {.min = 1},
+      "optimizer steps per log line, which shows means over them; on CUDA the host synchronizes with the device only then");
+  fields.field(
+      "step_timing",
+      options.step_timing,
+      "log lines split the time of a step into data, forward, backward, optimizer and exposed transfers");
+  fields.field(
+      "save_every",
+      options.save_every,
+      {.min = 0},
+      "optimizer steps between checkpoints in the run folder; 0: only time counts");
+  fields.field(
+      "save_minutes",
+      options.save_minutes,
+      {.min = 0},
+      "minutes between checkpoints; 0: only steps count");
+  fields.field(
+      "save_last",
+      options.save_last,
+      "save a checkpoint after the last step, before the model is exported and scored");
+  fields.field(
+      "keep_last",
+      options.keep_last,
+      {.min = 0, .max = 1000},
+      "number of checkpoints that are kept; 0: all");
+  fields.field(
+      "resume_from",
+      options.resume_from,
+      "resume from this checkpoint of the run folder, e.g. `step-100`, or from a path; later ones are renamed to `replaced-step-N`");
+  fields.field(
+      "resume",
+      options.resume,
+      "resume from the latest checkpoint in the run folder; see [below](#ending-and-resuming)");
+  fields.field(
+      "clip_grad_norm",
+      options.clip_grad_norm,
+      {.min = 0},
+      "maximum global 2-norm of the gradients; 0: no clipping");
+}
+
+} // namespace tessera

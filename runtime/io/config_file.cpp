@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/io/config_file.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tessera::runtime {
+
+namespace {
+
+using nlohmann::json;
+
+struct Extended {
+  json root;
+  ConfigOrigins origins; ///< of what files below have
+};
+
+/// Adds what `top` does not have. @param path with "." behind it.
+void add_absent(
+    json& top,
+    const json& base,
+    const std::string& path,
+    const std::string& base_file,
+    ConfigOrigins& origins) {
+  for (const auto& [key, value] : base.items()) {
+    const auto found = top.find(key);
+    if (found == top.end()) {
+      top[key] = value;
+      origins.emplace(path + key, base_file); // or that of an even lower file
+    } else if (found->is_object() && value.is_object()) {
+      add_absent(*found, value, path + key + ".", base_file, origins);
+    } else {
+      std::erase_if(origins, [&](const auto& lower) {
+        return lower.first == path + key ||
+               lower.first.starts_with(path + key + ".");
+      });
+    }
+  }
+}
+
+/// @param above the files that lead here.
+Extended load_with_base(
+    const std::filesystem::path& file,
+    std::vector<std::filesystem::path>& above) {
+  const auto known = std::filesystem::weakly_canonical(file);
+  const bool again =
+      std::find(above.begin(), above.end(), known) != above.end();
+  above.push_back(known);
+  if (again) {
+    std::string files;
+    for (const auto& one : above) {
+      files += (files.empty() ? "'" : "' -> '") + one.string();
+    }
+    TESSERA_FAIL("configurations extend each other: {}'", files);
+  }
+  Extended result{parse_json(read_text_file(file), file.string()), {}};
+  json& root = result.root;
+  if (!root.is_object()) {
+    return result; // refused by the reader
+  }
+  root.erase("$schema");
+  const auto base = root.find("extends");
+  if (base != root.end()) {
+    TESSERA_CHECK(
+        base->is_string(),
+        "{}: extends is {}; expected the path of a configuration",
+        file.string(),
+        show_json(*base));
+    const auto base_file = file.parent_path() / base->get<std::string>();
+    root.erase(base);
+    Extended lower = load_with_base(base_file, above);
+    TESSERA_CHECK(
+        lower.root.is_object(),
+        "{}, which '{}' extends, is {}; expected an object",
+        base_file.string(),
+        file.string(),
+        show_json(lower.root));
+    result.origins = std::move(lower.origins);
+    add_absent(root, lower.root, "", base_file.string(), result.origins);
+  }
+  above.pop_back();
+  return result;
+}
+
+} // namespace
+
+ConfigReader read_config_file(
+    const std::filesystem::path& file,
+    std::span<const std::string> overrides) {
+  std::vector<std::filesystem::path> above;
+  Extended config = load_with_base(file, above);
+  return {
+      std::move(config.root),
+      file.string(),
+      overrides,
+      std::move(config.origins)};
+}
+
+} // namespace tessera::runtime

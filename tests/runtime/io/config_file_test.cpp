@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configurations that extend each other.
+#include "tessera/runtime/io/config_file.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/expect_error.h"
+
+namespace tessera::runtime::config_file_test {
+
+namespace {
+
+class ConfigFiles : public testing::Test {
+ protected:
+  ConfigFiles() {
+    std::filesystem::create_directories(folder_ / "sub");
+  }
+  ~ConfigFiles() override {
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string write(const std::string& name, const std::string& text) {
+    const auto path = folder_ / name;
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() /
+      ("config_file_test_" + std::to_string(getpid()));
+};
+
+} // namespace
+
+TEST_F(ConfigFiles, ObjectsMergeAndOtherValuesReplace) {
+  write("base.json", R"({
+    "optimizer": {"lr": 1, "betas": [0.5, 0.5], "type": "adam"},
+    "names": ["a", "b"], "text": "base", "gone": 3})");
+  const std::string file = write("sub/top.json", R"({
+    "$schema": "x.json", "extends": "../base.json",
+    "optimizer": {"lr": 2}, "names": ["c"], "gone": null})");
+  const std::vector<std::string> overrides{"optimizer.type=sgd"};
+  const ConfigReader config = read_config_file(file, overrides);
+  const ConfigReader optimizer = config.get_object("optimizer");
+  EXPECT_EQ(optimizer.get_double("lr"), 2);
+  EXPECT_EQ(optimizer.get_doubles("betas"), (std::vector<double>{0.5, 0.5}));
+  EXPECT_EQ(optimizer.get_string("type"), "sgd");
+  EXPECT_EQ(config.get_strings("names"), std::vector<std::string>{"c"});
+  EXPECT_EQ(config.get_string("text"), "base");
+  EXPECT_FALSE(config.contains("gone"));
+  EXPECT_NO_THROW(config.finish());
+  EXPECT_FALSE(config.resolved().contains("extends"));
+}
+
+TEST_F(ConfigFiles, ErrorsNameTheFileThatHasTheValue) {
+  const std::string lowest =
+      write("lowest.json", R"({"optimizer": {"eps": 1, "deep": {"a": 1}}})");
+  const std::string base = write("base.json", R"({
+    "extends": "lowest.json",
+    "optimizer": {"lr": "fast", "type": 1, "deep": {"b": 1}}, "typo": 1})");
+  const std::string file = write(
+      "top.json", R"({"extends": "base.json", "optimizer": {"type": 2}})");
+  const std::vector<std::string> overrides{"optimizer.wd=1"};
+  const ConfigReader config = read_config_file(file, overrides);
+  const ConfigReader optimizer = config.get_object("optimizer");
+  const auto text_of = [&](const char* key) {
+    try {
+      optimizer.get_bool(key);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text_of("lr").rfind(base + ": optimizer.lr is", 0), 0u);
+  EXPECT_EQ(text_of("type").rfind(file + ": optimizer.type is 2", 0), 0u);
+  EXPECT_EQ(text_of("eps").rfind(lowest + ": optimizer.eps is", 0), 0u);
+  EXPECT_EQ(text_of("wd").rfind("override 'optimizer.wd=1'", 0), 0u);
+  EXPECT_EQ(text_of("absent").rfind(file + ": optimizer.absent", 0), 0u);
+  const ConfigReader deep = optimizer.get_object("deep");
+  expect_error([&] { deep.get_bool("a"); }, {lowest.c_str()});
+  expect_error([&] { deep.get_bool("b"); }, {base.c_str()});
+  expect_error([&] { config.finish(); }, {base.c_str(), "typo"});
+}
+
+TEST_F(ConfigFiles, ACycleNamesTheFiles) {
+  write("a.json", R"({"extends": "sub/b.json"})");
+  const std::string b = write("sub/b.json", R"({"extends": "../a.json"})");
+  expect_error(
+      [&] { read_config_file(b); },
+      {"extend each other",
+       (folder_ / "a.json").c_str(),
+       (folder_ / "sub/b.json").c_str()});
+  const std::string own = write("own.json", R"({"extends": "own.json"})");
+  expect_error([&] { read_config_file(own); }, {"extend each other"});
+}
+
+TEST_F(ConfigFiles, TwoMayExtendTheSame) {
+  write("base.json", R"({"a": 1})");
+  write("middle.json", R"({"extends": "base.json", "b": 2})");
+  const std::string file = write("top.json", R"({"extends": "middle.json"})");
+  const ConfigReader config = read_config_file(file);
+  EXPECT_EQ(config.get_int("a") + config.get_int("b"), 3);
+}
+
+TEST_F(ConfigFiles, BadFilesAreNamed) {
+  expect_error(
+      [&] { read_config_file(write("a.json", R"({"extends": 3})")); },
+      {"a.json: extends is 3"});
+  expect_error(
+      [&] { read_config_file(write("a.json", R"({"extends": "no.json"})")); },
+      {"no.json"});
+  write("list.json", "[1]");
+  expect_error(
+      [&] { read_config_file(write("a.json", R"({"extends": "list.json"})")); },
+      {"list.json", "a.json", "expected an object"});
+}
+
+} // namespace tessera::runtime::config_file_test

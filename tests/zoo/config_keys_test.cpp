@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of `tessera train`: what is published is what is read.
+#include "tessera/zoo/tasks/config_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <set>
+
+#include "support/expect_error.h"
+#include "support/json_schema.h"
+#include "support/paths.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/tasks/examples_config.h"
+#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/foreign_keys.h"
+#include "tessera/zoo/tasks/language_model_config.h"
+
+namespace tessera::zoo::config_keys_test {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string source(const std::string& path) {
+  return runtime::read_text_file(tests::source_dir() + "/" + path);
+}
+
+/// Recipes of all tasks, next to which other files are made.
+const std::pair<const char*, TaskKind> kRecipes[] = {
+    {"finetune_minilm.json", TaskKind::kTextClassification},
+    {"finetune_minilm_lora.json", TaskKind::kTextClassification},
+    {"finetune_bert_large.json", TaskKind::kTextClassification},
+    {"train_gpt_13b.json", TaskKind::kLanguageModel},
+    {"train_vit_stripes.json", TaskKind::kExamples},
+    {"train_t5_reversed.json", TaskKind::kExamples},
+    {"pretrain_bert_counting.json", TaskKind::kExamples},
+};
+
+Json read(
+    const std::string& file,
+    TaskKind task,
+    const std::vector<std::string>& overrides = {}) {
+  Json resolved;
+  switch (task) {
+    case TaskKind::kTextClassification:
+      read_finetune_config(file, overrides, &resolved);
+      break;
+    case TaskKind::kLanguageModel:
+      read_language_model_config(file, overrides, &resolved);
+      break;
+    case TaskKind::kExamples:
+      read_examples_config(file, overrides, &resolved);
+      break;
+  }
+  return resolved;
+}
+
+} // namespace
+
+TEST(ConfigKeys, TheTableIsThatOfTheDocumentation) {
+  const std::string page = source("configs/README.md");
+  const std::string begin = "<!-- tessera keys --markdown -->\n";
+  const size_t at = page.find(begin);
+  const size_t end = page.find("<!-- end -->", at);
+  ASSERT_NE(at, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_EQ(
+      page.substr(at + begin.size(), end - at - begin.size()),
+      runtime::markdown_table(config_rows()))
+      << "replace it by the output of `tessera keys --markdown`";
+}
+
+TEST(ConfigKeys, TheSchemaIsThatOfTheDocumentation) {
+  EXPECT_EQ(source("docs/config.schema.json"), config_schema().dump(1) + "\n")
+      << "replace it by the output of `tessera keys --schema`";
+}
+
+TEST(ConfigKeys, RecipesFitTheSchemaAndSoDoTheirResolvedForms) {
+  const tests::JsonSchema schema(config_schema());
+  for (const auto& [name, task] : kRecipes) {
+    const std::string file = tests::source_dir() + "/configs/" + name;
+    EXPECT_TRUE(
+        schema.accepts(Json::parse(source(std::string("configs/") + name))))
+        << name;
+    const Json resolved = read(file, task);
+    EXPECT_TRUE(schema.accepts(resolved)) << resolved;
+    // Both refuse what is misspelled, in every section.
+    for (const auto& [section, value] : resolved.items()) {
+      if (value.is_object()) {
+        Json wrong = resolved;
+        wrong[section]["no_such_key"] = 1;
+        EXPECT_FALSE(schema.accepts(wrong)) << name << " " << section;
+        expect_error(
+            [&, &path = section] {
+              read(file, task, {path + ".no_such_key=1"});
+            },
+            {"no_such_key"});
+      }
+    }
+  }
+}
+
+TEST(ConfigKeys, KeysOfOtherTasksDoNotFit) {
+  const tests::JsonSchema schema(config_schema());
+  const auto fits = [&](const char* text) {
+    return schema.accepts(Json::parse(text));
+  };
+  EXPECT_TRUE(fits(R"({"task": "language_model",
+    "data": {"token_type": "int32"}, "extends": "a.json"})"));
+  EXPECT_FALSE(
+      fits(R"({"task": "examples", "data": {"token_type": "int32"}})"));
+  EXPECT_TRUE(
+      fits(R"({"task": "examples", "model": {"classes": ["a", "b"]}})"));
+  EXPECT_FALSE(
+      fits(R"({"task": "language_model", "model": {"classes": ["a", "b"]}})"));
+  EXPECT_FALSE(fits(R"({"task": "chess"})"));
+  EXPECT_FALSE(fits(R"({"task": "examples", "schedule": {"gamma": 0.5}})"));
+  EXPECT_TRUE(fits(
+      R"({"task": "examples", "schedule": {"decay": "exponential", "gamma": 0.5}})"));
+}
+
+TEST(ConfigKeys, ARecipeMayExtendAnother) {
+  const std::string file = testing::TempDir() + "config_keys_extends.json";
+  std::ofstream(file) << Json{
+      {"extends", tests::source_dir() + "/configs/train_vit_stripes.json"},
+      {"optimizer", {{"lr", 0.125}}}};
+  const Json base = read(
+      tests::source_dir() + "/configs/train_vit_stripes.json",
+      TaskKind::kExamples,
+      {"optimizer.lr=0.125"});
+  EXPECT_EQ(read(file, TaskKind::kExamples), base);
+  std::filesystem::remove(file);
+}
+
+TEST(ConfigKeys, NamesOfOtherLibrariesLeadToKeys) {
+  std::set<std::string> paths;
+  for (const runtime::OptionRow& row : config_rows()) {
+    paths.insert(row.path);
+  }
+  for (const runtime::ForeignKey& key : foreign_keys()) {
+    const std::string here(key.here);
+    EXPECT_EQ(paths.count(here.substr(0, here.find_first_of("=, "))), 1u)
+        << here;
+  }
+}
+
+} // namespace tessera::zoo::config_keys_test

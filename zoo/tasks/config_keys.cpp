@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/config_keys.h"
+
+#include "tessera/zoo/tasks/examples_config.h"
+#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/language_model_config.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace tessera::zoo {
+
+using nlohmann::ordered_json;
+using runtime::OptionRow;
+
+namespace {
+
+struct TaskKeys {
+  std::string name;
+  runtime::OptionDescription fields;
+};
+
+std::vector<TaskKeys> keys_of_tasks() {
+  return {
+      {"text_classification", runtime::describe_fields<FinetuneConfig>()},
+      {"language_model", runtime::describe_fields<LanguageModelConfig>()},
+      {"examples", runtime::describe_fields<ExamplesConfig>()}};
+}
+
+/// Whether or not other files or the command line have required keys.
+void require_nothing(ordered_json& schema) {
+  schema.erase("required");
+  if (schema.contains("properties")) {
+    for (auto& [key, property] : schema["properties"].items()) {
+      require_nothing(property);
+    }
+  }
+  if (schema.contains("allOf")) {
+    for (ordered_json& branch : schema["allOf"]) {
+      require_nothing(branch["then"]);
+    }
+  }
+}
+
+/// Keys of files that no configuration has.
+ordered_json file_keys() {
+  return {
+      {"$schema", {{"type", "string"}}},
+      {"extends",
+       {{"type", "string"},
+        {"description",
+         "a configuration whose keys this one adds to or replaces; relative to this file"}}}};
+}
+
+} // namespace
+
+ordered_json config_schema() {
+  std::vector<std::pair<std::string, ordered_json>> tasks;
+  for (const TaskKeys& task : keys_of_tasks()) {
+    tasks.emplace_back(task.name, task.fields.schema);
+    require_nothing(tasks.back().second);
+  }
+  ordered_json definitions = ordered_json::object();
+  // What all tasks have is written once.
+  const ordered_json first = tasks.front().second["properties"];
+  for (const auto& [key, property] : first.items()) {
+    const bool shared =
+        std::all_of(tasks.begin(), tasks.end(), [&](const auto& task) {
+          return task.second["properties"].value(key, ordered_json()) ==
+                 property;
+        });
+    if (!shared) {
+      continue;
+    }
+    definitions[key] = property;
+    for (auto& [name, schema] : tasks) {
+      schema["properties"][key] = {{"$ref", "#/$defs/" + key}};
+    }
+  }
+  ordered_json branches = ordered_json::array();
+  for (auto& [name, schema] : tasks) {
+    schema["properties"].update(file_keys());
+    branches.push_back(
+        {{"if",
+          {{"properties", {{"task", {{"const", name}}}}},
+           {"required", ordered_json::array({"task"})}}},
+         {"then", {{"$ref", "#/$defs/" + name}}}});
+    definitions[name] = std::move(schema);
+  }
+  return {
+      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
+      {"title", "Configuration of `tessera train`"},
+      {"type", "object"},
+      {"properties", {{"task", {{"$ref", "#/$defs/task"}}}}},
+      {"allOf", branches},
+      {"$defs", definitions}};
+}
+
+std::vector<OptionRow> config_rows() {
+  const std::vector<TaskKeys> tasks = keys_of_tasks();
+  const auto has = [](const TaskKeys& task, const OptionRow& row) {
+    const auto& rows = task.fields.rows;
+    return std::find(rows.begin(), rows.end(), row) != rows.end();
+  };
+  std::vector<OptionRow> all;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    for (const OptionRow& row : tasks[i].fields.rows) {
+      const bool shared =
+          std::all_of(tasks.begin(), tasks.end(), [&](const TaskKeys& task) {
+            return has(task, row);
+          });
+      if (shared && i > 0) {
+        continue;
+      }
+      all.push_back(row);
+      if (!shared) {
+        all.back().only_for = {tasks[i].name};
+      }
+    }
+  }
+  return all;
+}
+
+} // namespace tessera::zoo
