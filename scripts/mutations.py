@@ -125,12 +125,12 @@ MUTATIONS = [
         "sharding_tests",
     ),
     Mutation(
-        "shards of experts are taken for those of other parameters",
-        "engine/checkpoint/subject_tensors.cpp",
-        "group.layout(), group.spec().mesh)",
-        "group.layout(), pager.mesh())",
-        "ExpertTraining.IsThatOfOneRankUnderAnEngine",
-        "zoo_tests",
+        "several replicas hold the same part",
+        "engine/checkpoint/model_tensors.cpp",
+        "if (has_elements && !is_copy) {",
+        "if (has_elements) {",
+        "ModelTensors.EveryElementIsHeldOnce",
+        "engine_tests",
     ),
     Mutation(
         "clips by the norm of this rank's shard on a device",

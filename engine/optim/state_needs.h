@@ -15,6 +15,10 @@
 
 namespace tessera::engine {
 
+/// The state of every parameter begins at a multiple of this many elements, as
+/// shards do.
+inline constexpr int64_t kStateAlignment = 16;
+
 /// The most moments per element.
 int max_moments(const UpdateRule& rule);
 

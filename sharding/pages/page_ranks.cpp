@@ -109,7 +109,8 @@ PageRanks::PageRanks(
     World& world,
     const PageMeshes& meshes,
     const std::vector<PageSpec>& pages)
-    : key_(world.unique_name("pages")),
+    : model_(meshes.model),
+      key_(world.unique_name("pages")),
       agreement_(
           world,
           "engine",
@@ -130,10 +131,9 @@ PageRanks::PageRanks(
   for (const auto& [name, mesh] : meshes.tied) {
     connect(world, mesh, device);
   }
-  if (meshes.model) {
-    stages_ = meshes.model->size(kPipelineAxis);
-    for (const char* axis : {kTensorAxis, kPipelineAxis}) {
-      const std::vector<int> ranks = meshes.model->slice({axis}).ranks();
+  for (const char* axis : {kTensorAxis, kPipelineAxis}) {
+    if (model_.size(axis) > 1) {
+      const std::vector<int> ranks = model_.slice({axis}).ranks();
       parts_.push_back(
           {join(world, std::string(axis) + " control", at::kCPU, ranks),
            device.is_cpu() ? nullptr
@@ -255,6 +255,8 @@ std::string PageRanks::describe(const RankIntent& intent) const {
       return "applies the gradients";
     case RankIntent::Kind::kSum:
       return "adds up " + std::to_string(intent.group) + " numbers";
+    case RankIntent::Kind::kFiles:
+      return "reads or writes files of the model";
     case RankIntent::Kind::kUnwrap:
       return "unwraps the module";
   }

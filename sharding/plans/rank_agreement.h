@@ -30,6 +30,7 @@ struct RankIntent {
     kAddGradient,
     kStep,
     kSum,
+    kFiles, ///< of the model are read or written
     kUnwrap,
   };
   Kind kind = Kind::kUnshard;
