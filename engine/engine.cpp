@@ -314,7 +314,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 }
 
 ModelTensors Engine::model_tensors() {
-  check_usable("whole_model");
+  check_usable("model_tensors");
   return {*pager_, *files_, *module_};
 }
 

@@ -213,8 +213,8 @@ class Engine {
       const LoadWeightsOptions& options = {});
 
   /// Writes all parameters and buffers of the whole model to a safetensors
-  /// file, or to model.safetensors in a folder, one group at a time; see
-  /// tessera::save_weights(). Collective; blocks on the disk.
+  /// file, or to model.safetensors in a folder; rank 0 holds one tensor at a
+  /// time. See tessera::save_weights(). Collective; blocks on the disk.
   void save_weights(const std::filesystem::path& path);
 
   /// Describes the tensors of the model over all ranks and reads their current

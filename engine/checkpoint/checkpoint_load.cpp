@@ -133,6 +133,7 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const fs::path& path) {
   const c10::NoGradGuard no_grad;
+  subject.pager.agree_on_files(sharding::FileUse::kLoad);
   ModelTensors model(subject.pager, subject.files, subject.module);
   std::optional<Loading> loading;
   model.on_all_ranks("load: reading the checkpoint", [&] {

@@ -203,6 +203,7 @@ fs::path save_checkpoint(
     const fs::path& folder,
     int keep_last) {
   const c10::NoGradGuard no_grad;
+  subject.pager.agree_on_files(sharding::FileUse::kSave);
   ModelTensors model(subject.pager, subject.files, subject.module);
   const int rank = subject.files.rank();
   const fs::path path = runtime::resolved_folder(

@@ -10,6 +10,7 @@
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/tensors/tensor_blocks.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/tensor.h>
@@ -49,6 +50,17 @@ json to_json(const ModelTensor& tensor) {
       {"ranges", std::move(ranges)},
       {"offset", part.offset},
       {"numel", part.numel}};
+}
+
+/// @param error why this rank can list none; empty: it can.
+std::string list_text(
+    const std::vector<ModelTensor>& own,
+    const std::string& error) {
+  json tensors = json::array();
+  for (const ModelTensor& tensor : own) {
+    tensors.push_back(to_json(tensor));
+  }
+  return json{{"tensors", std::move(tensors)}, {"error", error}}.dump();
 }
 
 ModelTensor listed_tensor(const json& from, int rank) {
@@ -131,11 +143,23 @@ void put_part(
   }
 }
 
+/// Whether the elements of the parts, one part after the other, are those of a
+/// contiguous tensor.
+bool is_in_order(const ModelTensor& tensor) {
+  int64_t end = 0;
+  for (const HeldPart& held : tensor.parts) {
+    if (!held.part.ranges.empty() || held.part.offset != end) {
+      return false;
+    }
+    end += held.part.numel;
+  }
+  return tensor.strides == sharding::row_major_strides(tensor.spec.sizes);
+}
+
 /// @param elements of all parts, one part after the other.
 /// @return contiguous; `elements` themselves if they are that already.
 at::Tensor assembled(const ModelTensor& tensor, const at::Tensor& elements) {
-  if (tensor.parts.size() == 1 &&
-      tensor.strides == sharding::row_major_strides(tensor.spec.sizes)) {
+  if (is_in_order(tensor)) {
     return elements.view(tensor.spec.sizes);
   }
   const at::Tensor whole =
@@ -155,9 +179,8 @@ ModelTensors::ModelTensors(
     Communicator& files,
     const torch::nn::Module& module)
     : pager_(&pager), ranks_(&files) {
-  pager.agree_on_files();
-  take_specs(module);
-  join(own_tensors(module));
+  pager.agree_on_files(sharding::FileUse::kGiveValues);
+  join(module);
 }
 
 ModelTensors::ModelTensors(const torch::nn::Module& module)
@@ -172,8 +195,7 @@ ModelTensors::ModelTensors(const torch::nn::Module& module)
     alone_ = std::make_unique<Communicator>("a module of one rank");
     ranks_ = alone_.get();
   }
-  take_specs(module);
-  join(own_tensors(module));
+  join(module);
 }
 
 int ModelTensors::tensor_rank() const {
@@ -214,6 +236,11 @@ std::vector<ModelTensor> ModelTensors::own_tensors(
     add_paged(own);
   }
   add_unpaged(module, own);
+  for (ModelTensor& tensor : own) {
+    tensor.spec.pipeline_stage =
+        pager_ == nullptr ? 0
+                          : pager_->model_mesh().index(sharding::kPipelineAxis);
+  }
   // What tensor-parallel ranks do not divide is the first one's.
   std::erase_if(own, [&](const ModelTensor& tensor) {
     return tensor_rank() > 0 && tensor.parts.front().part.ranges.empty();
@@ -224,29 +251,33 @@ std::vector<ModelTensor> ModelTensors::own_tensors(
 void ModelTensors::add_paged(std::vector<ModelTensor>& own) {
   for (size_t g = 0; g < pager_->groups().size(); ++g) {
     const sharding::ParamGroup& page = *pager_->groups()[g];
+    const DeviceMesh& mesh = page.spec().mesh;
     for (size_t i = 0; i < page.parameters().size(); ++i) {
       const sharding::PagedParameter& parameter = page.parameters()[i];
       const at::Tensor& tensor = parameter.record.tensor;
+      const std::vector<std::string>& names = parameter.record.spec.names;
+      own_.emplace(names.front(), Own{tensor, static_cast<int>(g), i});
       const TensorSpec spec = spec_of(tensor);
       const TensorPart part =
           sharding::sharded_spec(spec, parameter, page.spec()).part();
       TESSERA_CHECK(
           part.ranges.empty() || tensor.is_contiguous(),
           "this rank's part of '{}' has sizes {} and strides {}; parts of parameters must be contiguous to be saved or loaded.",
-          parameter.record.name(),
+          names.front(),
           tensor.sizes(),
           tensor.strides());
+      // Somebody lists a tensor without elements, too.
+      if (mesh.index(sharding::kReplicateAxis) > 0 ||
+          (part.numel == 0 && mesh.index(kShardAxis) > 0)) {
+        continue;
+      }
       own.push_back(
-          {.spec = whole_spec(
-               parameter.record.spec.names, spec.sizes, page.original_dtype()),
+          {.spec = whole_spec(names, spec.sizes, page.original_dtype()),
            .strides = part.ranges.empty()
                           ? tensor.strides().vec()
                           : sharding::row_major_strides(spec.sizes),
            .page = static_cast<int>(g),
            .parts = {{ranks_->rank(), part}}});
-      own.back().spec.pipeline_stage =
-          pager_->model_mesh().index(sharding::kPipelineAxis);
-      own_.emplace(own.back().name(), Own{tensor, i});
     }
   }
 }
@@ -259,42 +290,50 @@ void ModelTensors::add_unpaged(
     TensorSpec spec = spec_of(tensor);
     const TensorPart part = spec.part();
     spec.axes.clear();
+    own_.emplace(spec.name(), Own{tensor});
     std::vector<int64_t> strides = sharding::row_major_strides(spec.sizes);
     own.push_back(
         {.spec = std::move(spec),
          .strides = std::move(strides),
          .is_buffer = buffers.contains(name),
          .parts = {{ranks_->rank(), part}}});
-    own_.emplace(own.back().name(), Own{tensor});
   }
 }
 
-void ModelTensors::join(const std::vector<ModelTensor>& own) {
-  json listed = json::array();
-  for (const ModelTensor& tensor : own) {
-    listed.push_back(to_json(tensor));
+void ModelTensors::join(const torch::nn::Module& module) {
+  std::string text;
+  std::exception_ptr error;
+  try {
+    take_specs(module);
+    text = list_text(own_tensors(module), "");
+  } catch (const std::exception& what) {
+    error = std::current_exception();
+    text = list_text({}, what.what());
   }
-  const std::vector<std::string> texts = runtime::gather_texts(
-      *ranks_, listed.dump(), "the tensors of each rank", watch());
+  const std::vector<std::string> texts =
+      runtime::gather_texts(*ranks_, text, "the tensors of each rank", watch());
+  if (error) {
+    std::rethrow_exception(error);
+  }
   for (size_t r = 0; r < texts.size(); ++r) {
-    for (const json& from : json::parse(texts[r])) {
-      const int rank = static_cast<int>(r);
+    const json listed = json::parse(texts[r]);
+    const int rank = static_cast<int>(r);
+    const std::string failure = listed.at("error");
+    TESSERA_CHECK(failure.empty(), "on rank {}: {}", rank, failure);
+    for (const json& from : listed.at("tensors")) {
       add(listed_tensor(from, rank), rank);
     }
   }
-  const auto place = [](const ModelTensor& tensor) {
-    // Those without a page come last.
-    return std::tuple(tensor.spec.pipeline_stage, tensor.page < 0, tensor.page);
-  };
-  std::stable_sort(
-      tensors_.begin(), tensors_.end(), [&](const auto& a, const auto& b) {
-        return place(a) < place(b);
-      });
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    for (const std::string& name : tensors_[i].spec.names) {
-      index_[name] = i;
+  sort();
+  check_complete();
+  on_all_ranks("listing the tensors of the model", [&] {
+    for (const auto& [name, own] : own_) {
+      TESSERA_CHECK(
+          find(name) != nullptr,
+          "'{}' is not on the first of the tensor-parallel ranks, which has what they do not divide; build the same module on every rank.",
+          name);
     }
-  }
+  });
 }
 
 /// Ranks list their tensors in ascending order of pipeline stages.
@@ -312,9 +351,17 @@ void ModelTensors::add(ModelTensor listed, int rank) {
       known.spec.names.push_back(name);
     }
   }
+  const TensorPart& part = listed.parts.front().part;
+  const bool is_same_stage =
+      known.spec.pipeline_stage == listed.spec.pipeline_stage;
+  // What the engine does not shard, and nobody divides, ranks may have in
+  // shapes of their own: the first rank's counts.
+  const bool is_own_of_ranks = is_same_stage && known.page < 0 &&
+                               listed.page < 0 && part.ranges.empty() &&
+                               !known.parts.empty();
   TESSERA_CHECK(
-      known.spec.sizes == listed.spec.sizes &&
-          known.spec.dtype == listed.spec.dtype,
+      is_own_of_ranks || (known.spec.sizes == listed.spec.sizes &&
+                          known.spec.dtype == listed.spec.dtype),
       "'{}' has shape {} and type {} on pipeline stage {}, but {} and {} on rank {} (pipeline stage {}). Different tensors on different pipeline stages, or of different experts, need different names: those of the whole model.",
       listed.name(),
       c10::IntArrayRef(known.spec.sizes),
@@ -324,16 +371,54 @@ void ModelTensors::add(ModelTensor listed, int rank) {
       listed.spec.dtype,
       rank,
       listed.spec.pipeline_stage);
-  const TensorPart& part = listed.parts.front().part;
   const bool has_elements = part.numel > 0 || known.spec.numel() == 0;
   const bool is_copy =
-      known.spec.pipeline_stage != listed.spec.pipeline_stage ||
+      is_own_of_ranks || !is_same_stage ||
       std::any_of(
           known.parts.begin(), known.parts.end(), [&](const HeldPart& held) {
             return held.part == part;
           });
   if (has_elements && !is_copy) {
     known.parts.push_back({rank, part});
+  }
+}
+
+void ModelTensors::sort() {
+  const auto place = [](const ModelTensor& tensor) {
+    // Those without a page come last.
+    return std::tuple(tensor.spec.pipeline_stage, tensor.page < 0, tensor.page);
+  };
+  std::stable_sort(
+      tensors_.begin(), tensors_.end(), [&](const auto& a, const auto& b) {
+        return place(a) < place(b);
+      });
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    for (const std::string& name : tensors_[i].spec.names) {
+      index_[name] = i;
+    }
+  }
+}
+
+/// The same on every rank, so that all throw.
+void ModelTensors::check_complete() const {
+  for (const ModelTensor& tensor : tensors_) {
+    int64_t held = 0;
+    bool is_divided = false;
+    for (const HeldPart& one : tensor.parts) {
+      held += one.part.numel;
+      is_divided = is_divided || !one.part.ranges.empty();
+    }
+    // Of others, the gaps between elements are held as well.
+    const auto all = static_cast<int64_t>(
+        is_divided ? tensor.spec.numel()
+                   : at::detail::computeStorageNbytes(
+                         tensor.spec.sizes, tensor.strides, 1));
+    TESSERA_CHECK(
+        held == all && !tensor.parts.empty(),
+        "the ranks hold {} of the {} elements of '{}'; is the module on all of them divided in the same way?",
+        held,
+        all,
+        tensor.name());
   }
 }
 
@@ -368,34 +453,33 @@ at::Tensor ModelTensors::own_values(
     const ModelTensor& tensor,
     const TensorPart& part) {
   const Own& own = own_.at(tensor.name());
-  if (tensor.page < 0) {
+  if (own.page < 0) {
     return value_of(own.tensor).detach().cpu().contiguous().view({-1});
   }
-  if (read_.page != tensor.page) {
+  const auto number = static_cast<size_t>(own.page);
+  if (read_.page != own.page) {
     read_ = {}; // two need not be in memory at the same time
-    read_ = {
-        tensor.page, pager_->master_shard(static_cast<size_t>(tensor.page))};
+    read_ = {own.page, pager_->master_shard(number)};
   }
-  const sharding::PageSpec& page =
-      pager_->groups()[static_cast<size_t>(tensor.page)]->spec();
+  const sharding::PageSpec& page = pager_->groups()[number]->spec();
   const runtime::FlatSpan span = page.parameters[own.position].span;
-  return read_.values
-      .narrow(0, span.begin + part.offset - page.shard().begin, part.numel)
+  const int64_t begin =
+      part.numel == 0 ? 0 : span.begin + part.offset - page.shard().begin;
+  return read_.values.narrow(0, begin, part.numel)
       .to(at::kCPU, tensor.spec.dtype)
       .contiguous();
 }
 
-at::Tensor ModelTensors::whole_value(const ModelTensor& tensor) {
+at::Tensor ModelTensors::whole_value(
+    const ModelTensor& tensor,
+    const at::Tensor& own) {
   const int rank = ranks_->rank();
   if (tensor.parts.size() == 1 && tensor.parts.front().rank == 0) {
-    return rank == 0
-               ? assembled(tensor, own_values(tensor, tensor.parts[0].part))
-               : at::Tensor();
+    return rank == 0 ? assembled(tensor, own) : at::Tensor();
   }
   const auto item = static_cast<int64_t>(c10::elementSize(tensor.spec.dtype));
   const std::vector<int64_t> none(static_cast<size_t>(ranks_->size()), 0);
   AllToAllBlocks bytes{.taken = none, .sent = none};
-  at::Tensor sent = at::empty({0}, at::kByte);
   int64_t all = 0;
   for (const HeldPart& held : tensor.parts) {
     const int64_t length = held.part.numel * item;
@@ -405,13 +489,15 @@ at::Tensor ModelTensors::whole_value(const ModelTensor& tensor) {
     }
     if (held.rank == rank) {
       bytes.sent[0] = length;
-      sent = own_values(tensor, held.part).view(at::kByte);
     }
   }
   const at::Tensor received = at::empty({all}, at::kByte);
   ranks_
       ->all_to_all(
-          received, sent, bytes, "parts of '" + tensor.name() + "' to rank 0")
+          received,
+          own.defined() ? own.view(at::kByte) : at::empty({0}, at::kByte),
+          bytes,
+          "parts of '" + tensor.name() + "' to rank 0")
       .wait(watch());
   return rank == 0 ? assembled(tensor, received.view(tensor.spec.dtype))
                    : at::Tensor();
@@ -422,13 +508,23 @@ void ModelTensors::for_each(
     const std::function<bool(const ModelTensor&)>& wants) {
   const c10::NoGradGuard no_grad;
   if (pager_ != nullptr) {
-    pager_->agree_on_files();
+    pager_->agree_on_files(sharding::FileUse::kGiveValues);
   }
-  // A failing visit must not keep rank 0 from collectives that the others wait
-  // for.
+  // What fails on one rank must not keep it from collectives that the others
+  // wait for.
   std::exception_ptr error;
+  const auto guarded = [&](const std::function<void()>& work) {
+    if (!error) {
+      try {
+        work();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+  };
   const auto settle = [&] {
-    on_all_ranks("processing the model's values on rank 0", [&] {
+    read_ = {};
+    on_all_ranks("giving the model's values to rank 0", [&] {
       if (error) {
         std::rethrow_exception(error);
       }
@@ -444,17 +540,20 @@ void ModelTensors::for_each(
       settle(); // no rank is ahead by more than a page
     }
     last = place;
-    const at::Tensor value = whole_value(tensor);
-    if (ranks_->rank() != 0 || error) {
-      continue;
+    at::Tensor own;
+    for (const HeldPart& held : tensor.parts) {
+      if (held.rank == ranks_->rank()) {
+        guarded([&] { own = own_values(tensor, held.part); });
+        if (!own.defined()) { // the others wait for something
+          own = at::empty({held.part.numel}, tensor.spec.dtype);
+        }
+      }
     }
-    try {
-      visit(tensor, value);
-    } catch (...) {
-      error = std::current_exception();
+    const at::Tensor value = whole_value(tensor, own);
+    if (ranks_->rank() == 0) {
+      guarded([&] { visit(tensor, value); });
     }
   }
-  read_ = {};
   settle();
 }
 

@@ -93,9 +93,11 @@ class ModelTensors {
   /// Calls `visit` on rank 0 with every tensor and its value (on the CPU,
   /// contiguous, valid during the call); with master weights, the value is
   /// theirs; of a lazy tensor, what it will be filled with. Rank 0 holds one
-  /// whole tensor, and two if others hold parts of it; the others hold what
-  /// they send of it. Collective; blocks.
-  /// @throws tessera::Error on every rank if `visit` throws.
+  /// whole tensor, and a second if what it gets is not in the tensor's order;
+  /// every rank holds its shard of a page if that does not rest in memory of
+  /// its own device. Collective; blocks.
+  /// @throws tessera::Error on every rank if `visit` throws or values cannot be
+  ///   read.
   /// @param wants selects the tensors, the same ones on every rank; empty: all.
   void for_each(
       const std::function<void(const ModelTensor&, const at::Tensor&)>& visit,
@@ -109,6 +111,7 @@ class ModelTensors {
   /// A tensor of this rank.
   struct Own {
     at::Tensor tensor;
+    int page = -1;
     size_t position = 0; ///< in its page
   };
   /// The shard of the page that was read last.
@@ -123,19 +126,21 @@ class ModelTensors {
   WaitCheck watch() const;
 
   void take_specs(const torch::nn::Module& module);
-  /// This rank's tensors, each with its part alone.
+  void join(const torch::nn::Module& module);
+  /// What this rank lists: its tensors, each with its part alone.
   std::vector<ModelTensor> own_tensors(const torch::nn::Module& module);
   void add_paged(std::vector<ModelTensor>& own);
   void add_unpaged(
       const torch::nn::Module& module,
       std::vector<ModelTensor>& own);
-  /// Joins the lists of all ranks. Collective.
-  void join(const std::vector<ModelTensor>& own);
   void add(ModelTensor listed, int rank);
+  void sort();
+  void check_complete() const;
   /// The elements of this rank's part, in memory of the CPU.
   at::Tensor own_values(const ModelTensor& tensor, const TensorPart& part);
+  /// @param own the elements of this rank's part; undefined: it holds none.
   /// @return undefined on all ranks but 0.
-  at::Tensor whole_value(const ModelTensor& tensor);
+  at::Tensor whole_value(const ModelTensor& tensor, const at::Tensor& own);
 
   std::unique_ptr<Communicator> alone_; ///< of a module that no rank shares
   sharding::Pager* pager_ = nullptr; ///< null: the module is not wrapped

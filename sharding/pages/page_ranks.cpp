@@ -103,6 +103,20 @@ void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
   }
 }
 
+const char* describe_use(FileUse use) {
+  switch (use) {
+    case FileUse::kSave:
+      return "saves a checkpoint";
+    case FileUse::kLoad:
+      return "loads a checkpoint";
+    case FileUse::kLoadWeights:
+      return "loads weights";
+    case FileUse::kGiveValues:
+      return "lists the tensors of the model or writes their values";
+  }
+  return "uses files";
+}
+
 } // namespace
 
 PageRanks::PageRanks(
@@ -256,7 +270,7 @@ std::string PageRanks::describe(const RankIntent& intent) const {
     case RankIntent::Kind::kSum:
       return "adds up " + std::to_string(intent.group) + " numbers";
     case RankIntent::Kind::kFiles:
-      return "reads or writes files of the model";
+      return describe_use(static_cast<FileUse>(intent.group));
     case RankIntent::Kind::kUnwrap:
       return "unwraps the module";
   }

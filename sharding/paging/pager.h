@@ -154,6 +154,7 @@ class Pager : public PageFaultHandler {
   const DeviceMesh& model_mesh() const {
     return context_.ranks->model();
   }
+  /// See PageRanks.
   void sum_over_parts(const at::Tensor& values) {
     context_.ranks->sum_over_parts(values);
   }
@@ -230,8 +231,8 @@ class Pager : public PageFaultHandler {
   }
   /// Call it before collectives by which the ranks read or write the files of a
   /// model: a rank that does something else instead gets an error. Collective.
-  void agree_on_files() {
-    reducer_.agree({RankIntent::Kind::kFiles, -1, -1});
+  void agree_on_files(FileUse use) {
+    reducer_.agree({RankIntent::Kind::kFiles, static_cast<int64_t>(use), -1});
   }
 
   /// Must be called after the optimizer has written the shards. Pages still

@@ -189,6 +189,7 @@ LoadWeightsReport load_sharded_weights(
     const LoadWeightsOptions& options,
     Communicator& ranks) {
   const c10::NoGradGuard no_grad;
+  pager.agree_on_files(sharding::FileUse::kLoadWeights);
   auto targets = sharding::weight_targets_in(module);
   auto report =
       has_whole_model(pager)

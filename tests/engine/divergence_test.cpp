@@ -117,7 +117,7 @@ TEST_P(Divergence, OneSavesWeights) {
           loop.train(1);
         }
       },
-      {"different paths", "rank 0: reads or writes files of the model"});
+      {"different paths", "rank 0: lists the tensors of the model"});
 }
 
 TEST_P(Divergence, OneIterationMore) {

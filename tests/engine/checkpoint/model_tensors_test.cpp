@@ -3,6 +3,7 @@
 // of the parts.
 #include "tessera/engine/checkpoint/model_tensors.h"
 
+#include "engine/parallel/mesh_checkpoint.h"
 #include "engine/twin.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -40,16 +41,32 @@ OddNet make_odd_net() {
   return {};
 }
 
-/// How often each element, in the order of memory, is in some part.
-std::vector<int> times_held(const ModelTensor& tensor) {
-  std::vector<int> times(static_cast<size_t>(tensor.spec.numel()));
+/// How often each element is in some part; of whole tensors, in the order of
+/// memory.
+at::Tensor times_held(const ModelTensor& tensor) {
+  at::Tensor times = torch::zeros({tensor.spec.numel()}, torch::kInt);
+  const at::Tensor places =
+      torch::arange(tensor.spec.numel()).view(tensor.spec.sizes);
   for (const HeldPart& held : tensor.parts) {
-    EXPECT_TRUE(held.part.ranges.empty());
-    for (int64_t i = 0; i < held.part.numel; ++i) {
-      ++times.at(static_cast<size_t>(held.part.offset + i));
+    at::Tensor box = places;
+    for (const DimRange& range : held.part.ranges) {
+      box = box.narrow(range.dim, range.begin, range.end - range.begin);
     }
+    times.index_add_(
+        0,
+        box.reshape({-1}).narrow(0, held.part.offset, held.part.numel),
+        torch::ones({held.part.numel}, torch::kInt));
   }
   return times;
+}
+
+void expect_held_once(const ModelTensor& tensor) {
+  EXPECT_TRUE(times_held(tensor).eq(1).all().item<bool>());
+  int last = -1;
+  for (const HeldPart& held : tensor.parts) {
+    EXPECT_GT(held.rank, last);
+    last = held.rank;
+  }
 }
 
 void check_values(ModelTensors& all, const OddNet& plain, int rank) {
@@ -69,7 +86,7 @@ void check_values(ModelTensors& all, const OddNet& plain, int rank) {
     EXPECT_TRUE(value.equal(want.at(tensor.name())));
     EXPECT_EQ(tensor.is_buffer, tensor.name() == "buffer");
   });
-  EXPECT_EQ(visits, rank == 0 ? want.size() : 0);
+  EXPECT_EQ(visits, rank == 0 ? want.size() - 1 : 0); // "again" is tied
 }
 
 } // namespace
@@ -86,16 +103,10 @@ TEST(ModelTensors, EveryElementIsHeldOnce) {
         ModelTensors all = engine.model_tensors();
         for (const ModelTensor& tensor : all.tensors()) {
           SCOPED_TRACE(tensor.name());
-          const std::vector<int> once(
-              static_cast<size_t>(tensor.spec.numel()), 1);
-          EXPECT_EQ(times_held(tensor), once);
-          int last = -1;
-          for (const HeldPart& held : tensor.parts) {
-            EXPECT_GT(held.rank, last);
-            last = held.rank;
-            // Of replicas, the first holds it.
-            EXPECT_LT(held.rank, shard_ranks == 0 ? size : shard_ranks);
-          }
+          expect_held_once(tensor);
+          // Of replicas, the first holds it.
+          EXPECT_LT(
+              tensor.parts.back().rank, shard_ranks == 0 ? size : shard_ranks);
           EXPECT_EQ(
               all.is_first_holder(tensor),
               tensor.parts.front().rank == world.rank());
@@ -108,6 +119,77 @@ TEST(ModelTensors, EveryElementIsHeldOnce) {
   }
 }
 
+TEST(ModelTensors, EveryElementIsHeldOnceUnderEveryLayout) {
+  for (const MeshLayout& layout : kMeshLayouts) {
+    for (const bool tied : {false, true}) {
+      SCOPED_TRACE(layout.name);
+      run_ranks(layout.world_size(), [&](World& world) {
+        MeshJob job(world, layout, mesh_options(), tied);
+        ModelTensors all = job.engine().model_tensors();
+        const int stages = layout.sizes.pipeline;
+        const int ranks_of_stage = world.size() / stages;
+        size_t buffers = 0;
+        for (const ModelTensor& tensor : all.tensors()) {
+          SCOPED_TRACE(tensor.name());
+          expect_held_once(tensor);
+          const int stage = tensor.spec.pipeline_stage;
+          for (const HeldPart& held : tensor.parts) {
+            EXPECT_EQ(held.rank / ranks_of_stage, stage);
+          }
+          for (int i = 0; i < kMeshBlocks; ++i) {
+            if (tensor.name() == "number" + std::to_string(i)) {
+              ++buffers;
+              EXPECT_GE(i, stage * kMeshBlocks / stages);
+              EXPECT_LT(i, (stage + 1) * kMeshBlocks / stages);
+            }
+          }
+        }
+        EXPECT_EQ(buffers, kMeshBlocks);
+        EXPECT_EQ(
+            all.find("head.weight") == nullptr, tied); // the embedding is it
+      });
+    }
+  }
+}
+
+// Statistics of a rank's own, say.
+TEST(ModelTensors, OfBuffersThatDifferTheFirstRanksCounts) {
+  run_ranks(2, [](World& world) {
+    OddNet net = make_odd_net();
+    Engine engine = wrap(net, group_per_layer());
+    const at::NoGradGuard no_grad;
+    net->buffer.set_data(torch::full({1 + world.rank()}, 7.0));
+    engine.model_tensors().for_each(
+        [](const ModelTensor&, const at::Tensor& value) {
+          EXPECT_TRUE(value.equal(torch::full({1}, 7.0)));
+        },
+        [](const ModelTensor& tensor) { return tensor.is_buffer; });
+  });
+}
+
+TEST(ModelTensors, ARankThatCannotListIsAnErrorOnEveryRank) {
+  run_ranks(2, [](World& world) {
+    OddNet net = make_odd_net();
+    Engine engine = wrap(net, group_per_layer());
+    const at::NoGradGuard no_grad;
+    net->buffer.set_data(torch::ones({1}));
+    if (world.rank() == 1) { // not a name that the others have
+      net->register_buffer(std::string("\xff"), torch::ones({1}));
+    }
+    expect_error(
+        [&] {
+          try {
+            engine.model_tensors();
+          } catch (const Error&) {
+            throw;
+          } catch (const std::exception& other) { // of the JSON library
+            TESSERA_FAIL("on rank 1: {}", other.what());
+          }
+        },
+        {"on rank 1"});
+  });
+}
+
 TEST(ModelTensors, ValuesAreTheOptimizersAndInTheTypesBeforeWrap) {
   run_ranks(2, [](World& world) {
     const OddNet plain = make_odd_net();
@@ -116,7 +198,11 @@ TEST(ModelTensors, ValuesAreTheOptimizersAndInTheTypesBeforeWrap) {
     options.sharding.precision.parameters = at::kBFloat16;
     Engine engine = wrap(net, options);
     ModelTensors all = engine.model_tensors();
-    check_values(all, plain, world.rank()); // not rounded
+    {
+      const at::NoGradGuard no_grad;
+      plain->frozen.copy_(plain->frozen.to(at::kBFloat16)); // has no master
+    }
+    check_values(all, plain, world.rank());
   });
 }
 
@@ -132,7 +218,7 @@ TEST(ModelTensors, AFailingVisitIsAnErrorOnEveryRank) {
           });
         },
         {world.rank() == 0 ? "the disk is full"
-                           : "values on rank 0 failed on 1 other rank"});
+                           : "values to rank 0 failed on 1 other rank"});
     // The ranks are together still.
     const OddNet plain = make_odd_net();
     check_values(all, plain, world.rank());
