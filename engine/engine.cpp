@@ -4,9 +4,8 @@
 
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
-#include "tessera/engine/checkpoint/job_ranks.h"
+#include "tessera/engine/checkpoint/model_tensors.h"
 #include "tessera/engine/checkpoint/save_weights.h"
-#include "tessera/engine/checkpoint/whole_model.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
@@ -76,7 +75,7 @@ void Engine::backward(const at::Tensor& loss) {
   pager_->check_identity();
   // Not in the middle of a step, whose gradients have one scale, nor where
   // pipeline stages may have losses of other types.
-  const int stages = pager_->stages();
+  const int stages = pager_->model_mesh().size(sharding::kPipelineAxis);
   if (loss.scalar_type() == at::kHalf && stages == 1 &&
       !pager_->any_gradient()) {
     scaler_.limit_for_float16_loss();
@@ -306,18 +305,17 @@ LoadWeightsReport Engine::load_weights(
     const LoadWeightsOptions& options) {
   check_usable("load_weights");
   optimizer_->finish_updates();
-  return load_sharded_weights(
-      *pager_, *module_, files, options, job_ranks_->whole_model());
+  return load_sharded_weights(*pager_, *module_, files, options, *files_);
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {
-  WholeModel model = whole_model();
+  ModelTensors model = model_tensors();
   engine::save_weights(model, path);
 }
 
-WholeModel Engine::whole_model() {
-  check_usable("whole_model");
-  return {*job_ranks_, *module_};
+ModelTensors Engine::model_tensors() {
+  check_usable("model_tensors");
+  return {*pager_, *files_, *module_};
 }
 
 void Engine::unwrap() {
@@ -355,7 +353,7 @@ int64_t Engine::load(
 
 engine::CheckpointSubject Engine::checkpoint_subject(
     const std::vector<Checkpointable*>& states) {
-  return {*pager_, *optimizer_, *module_, *job_ranks_, scaler_, states};
+  return {*pager_, *optimizer_, *module_, *files_, scaler_, states};
 }
 
 double Engine::learning_rate() const {

@@ -29,7 +29,6 @@ namespace tessera::engine {
 
 class ActivationOffload;
 struct CheckpointSubject;
-class JobRanks;
 class OptimizerRules;
 class ShardedOptimizer;
 class StateTiers;
@@ -56,7 +55,7 @@ class TensorRecorder;
 struct TensorSummary;
 class TransferWaits; // sharding/paging/transfer_waits.h
 struct UpdateStatistics; // engine/optim/update_statistics.h
-class WholeModel;
+class ModelTensors;
 
 struct EngineOptions {
   /// How parameters are grouped, prefetched and initialized.
@@ -214,13 +213,13 @@ class Engine {
       const LoadWeightsOptions& options = {});
 
   /// Writes all parameters and buffers of the whole model to a safetensors
-  /// file, or to model.safetensors in a folder, one group at a time; see
-  /// tessera::save_weights(). Collective; blocks on the disk.
+  /// file, or to model.safetensors in a folder; rank 0 holds one tensor at a
+  /// time. See tessera::save_weights(). Collective; blocks on the disk.
   void save_weights(const std::filesystem::path& path);
 
   /// Describes the tensors of the model over all ranks and reads their current
   /// values on request. The engine must outlive it. Collective.
-  WholeModel whole_model();
+  ModelTensors model_tensors();
 
   /// Gives the module its whole parameters back; afterwards the engine can only
   /// be destroyed. Needs the memory of the whole model. Collective.
@@ -324,7 +323,7 @@ class Engine {
   std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries
   std::unique_ptr<engine::StateTiers> tiers_;
   std::unique_ptr<sharding::Pager> pager_;
-  std::unique_ptr<engine::JobRanks> job_ranks_; ///< for files
+  std::unique_ptr<Communicator> files_; ///< all ranks, while they use files
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;
   bool norms_on_device_ = false; ///< of all gradients, on all ranks
   LossScaler scaler_;

@@ -3,7 +3,6 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"
-#include "tessera/engine/checkpoint/job_ranks.h"
 #include "tessera/engine/library_memory.h"
 #include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/optimizer_rules.h"
@@ -229,10 +228,7 @@ Engine::Engine(
       *ledger_,
       tiers_->stores(),
       overlaps ? optimizer_.get() : nullptr);
-  job_ranks_ = options.parallel == nullptr
-                   ? std::make_unique<engine::JobRanks>(*pager_)
-                   : std::make_unique<engine::JobRanks>(
-                         world, *options.parallel, *pager_);
+  files_ = world.new_communicator("files of the model");
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   sharding::copy_tied_values(*pager_);
   if (offloads_activations(options)) {

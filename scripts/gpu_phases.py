@@ -4,16 +4,22 @@
 
     gpu_phases.py FOLDER [PHASE ...] [--logs FOLDER] [--dry-run] [--list]
 
-FOLDER holds bin/, lib/, peers/, site/ (DeepSpeed) and tests/. Without PHASE all run, in the
-order of --list. The programs of a phase run beside each other, unless their
-times are the result. Each has a log, LOGS/PHASE/NAME.log; LOGS/summary.json is
-rewritten after each program, so that a phase that is cut off loses nothing.
+FOLDER holds bin/, lib/, peers/, site/ (DeepSpeed) and tests/. Without PHASE all
+run, in the order of --list. The programs of a phase run beside each other,
+unless their times are the result. Each has a log, LOGS/PHASE/NAME.log;
+LOGS/summary.json is rewritten after each program, so that a phase that is cut
+off loses nothing. SIGINT, SIGTERM and SIGHUP end the programs that run, and
+then this one, with 128 + the signal's number.
+
+A program's outcome is ok, failed, skipped (a peer that is not installed) or
+noted (a peer's failure); only failed makes the exit code 1.
 
 A phase takes at most 8 minutes: a program that would end later is stopped then
 and counts as failed. Nothing needs more than 110 GB of host memory.
 
---dry-run starts nothing: it prints the commands and checks that the programs,
-the test files and the scripts that they name are in FOLDER.
+--dry-run starts none of them: it prints the commands and checks that FOLDER has
+the programs, their test files, scripts, fixtures and shared libraries, and that
+this Python has torch. What is missing is named, and makes the exit code 1.
 """
 import argparse
 import concurrent.futures
@@ -32,6 +38,17 @@ import time
 PHASE_SECONDS = 480
 CAP_GIB = 11  # the consumer card that BERT-Large has to fit
 LINES_OF_A_FAILURE = 25
+DEVICE_CHECK = """
+nvidia-smi -L 2>&1 | grep '^GPU' || {
+  nvidia-smi -L 2>&1
+  echo 'Error: nvidia-smi finds no device; the other phases need one.'
+  exit 1
+}"""
+TORCH_CHECK = """
+import sys, torch
+if not torch.cuda.is_available():
+    sys.exit('Error: torch finds no device that the driver lets it use.')
+"""
 
 
 @dataclasses.dataclass
@@ -41,6 +58,9 @@ class Job:
     environment: dict = dataclasses.field(default_factory=dict)
     seconds: int = 240
     is_information: bool = False  # its failure is not one of Tessera's
+    needs: list = dataclasses.field(default_factory=list)  # files it reads
+    module: str = ""  # of Python, without which the job is skipped
+    is_capped: bool = False  # to CAP_GIB of the device
 
 
 @dataclasses.dataclass
@@ -48,6 +68,10 @@ class Phase:
     name: str
     jobs: list
     workers: int = 1  # programs at a time
+
+
+class Lacking(Exception):
+    """What the machine, or its Python, would have to have."""
 
 
 class Kit:
@@ -60,7 +84,8 @@ class Kit:
     def program(self, name, *arguments):
         return [str(self.folder / "bin" / name), *arguments]
 
-    def tests(self, file, repeat=1, seconds=240, name=None, gtest="*", **environment):
+    def tests(self, file, repeat=1, seconds=240, name=None, gtest="*", needs=(),
+              **environment):
         room = file.split("/")[0]
         command = self.program(f"{room}_tests", f"--file={file}")
         if repeat > 1:
@@ -68,24 +93,40 @@ class Kit:
         if gtest != "*":
             command.append(f"--gtest_filter={gtest}")
         return Job(name or pathlib.Path(file).stem, command,
-                   {"TESSERA_TEST_DEVICE": "cuda", **environment}, seconds)
+                   {"TESSERA_TEST_DEVICE": "cuda", **environment}, seconds,
+                   needs=[self.cuda_library(), *needs])
 
-    def shards(self, file, count, seconds):
+    def shards(self, file, count, seconds, needs=()):
         """A file's tests over `count` processes."""
         return [
             self.tests(file, seconds=seconds, name=f"{pathlib.Path(file).stem}_{i}",
-                       GTEST_TOTAL_SHARDS=str(count), GTEST_SHARD_INDEX=str(i))
+                       needs=needs, GTEST_TOTAL_SHARDS=str(count),
+                       GTEST_SHARD_INDEX=str(i))
             for i in range(count)]
+
+    def cuda_library(self):
+        """What programs load by themselves, so that ldd does not show it."""
+        return self.folder / "lib/libtessera_cuda.so"
+
+    def smoke_models(self):
+        """The files of the models that the zoo's smoke test trains."""
+        models = self.folder / "tests/zoo/fixtures/models"
+        listed = models / "packed.txt"
+        names = listed.read_text().split() if listed.exists() else []
+        return [listed, *(models / name / file for name in names for file in (
+            "config.json", "model.safetensors", "expected.safetensors"))]
 
     def gpt2(self, name, *arguments, seconds=150, environment=None):
         return Job(name, self.program("train_gpt2", "device=cuda", "dtype=bfloat16",
                                       "threads=16", *arguments),
-                   environment or {}, seconds)
+                   environment or {}, seconds, needs=[self.cuda_library()])
 
-    def compare(self, name, *arguments, seconds, is_information=False):
+    def compare(self, name, *arguments, seconds, **options):
         return Job(name, [sys.executable, str(self.folder / "peers/compare_cuda.py"),
                           "--program", str(self.folder / "bin/train_gpt2"), *arguments],
-                   {"PYTHONPATH": str(self.folder / "site")}, seconds, is_information)
+                   {"PYTHONPATH": str(self.folder / "site")}, seconds,
+                   needs=[self.folder / "peers/gpt2_cuda.py",
+                          self.cuda_library()], **options)
 
     def phases(self):
         size_124m = ["layers=12", "width=768", "heads=12"]
@@ -98,9 +139,13 @@ class Kit:
         nvme = f"memory.nvme_path={self.work / 'nvme'}"
         return [
             Phase("environment", [
+                Job("device", ["sh", "-c", DEVICE_CHECK], seconds=60),
+                Job("device_of_torch", [sys.executable, "-c", TORCH_CHECK],
+                    seconds=120),
                 Job("machine", ["sh", "-c", "nvidia-smi; free -g; ulimit -a; df -h /tmp; nproc; uname -a"],
                     seconds=60, is_information=True),
-                Job("libraries", ["sh", "-c", f"ldd {self.folder}/bin/* {self.folder}/lib/*.so | grep 'not found' && exit 1 || true"],
+                Job("libraries", ["sh", "-c", f"ldd {self.folder}/bin/* {self.folder}/lib/*.so | "
+                                  "grep 'not found' | sort -u | grep . && exit 1 || true"],
                     seconds=60)]),
             Phase("kernels", [
                 self.tests(file) for file in [
@@ -119,7 +164,8 @@ class Kit:
                     "engine/trainer/trainer_gpu_test.cpp",
                     "pipeline/pipeline_gpu_test.cpp"]], workers=6),
             Phase("matrix", self.shards("engine/matrix_test.cpp", 6, 460), workers=6),
-            Phase("zoo", self.shards("zoo/smoke_gpu_test.cpp", 6, 400), workers=6),
+            Phase("zoo", self.shards("zoo/smoke_gpu_test.cpp", 6, 400,
+                                     self.smoke_models()), workers=6),
             Phase("streams", [
                 self.tests("engine/cuda_training_gpu_test.cpp", repeat=10,
                            name=f"connections_{connections}",
@@ -173,10 +219,12 @@ class Kit:
             # It compiles its operators at their first use.
             Phase("deepspeed", [
                 self.compare("1b_deepspeed", "--rounds", "1", "--engine", "lazy=1",
-                             "tessera", "deepspeed", seconds=240, is_information=True),
+                             "tessera", "deepspeed", seconds=240,
+                             is_information=True, module="deepspeed"),
                 self.compare("1b_deepspeed_offload", "--rounds", "1", "--steps", "4", "--warmup", "2",
                              "--engine", f"lazy=1 {host}",
-                             "tessera", "deepspeed-offload", seconds=240, is_information=True)]),
+                             "tessera", "deepspeed-offload", seconds=240,
+                             is_information=True, module="deepspeed")]),
             Phase("profile", [
                 self.gpt2("1b_profile", *size_1b, "steps=3", "warmup=3", "lazy=1",
                           f"profile={self.work / 'trace.json'}")]),
@@ -193,9 +241,10 @@ class Kit:
         """BERT-Large from new weights, under a limit that the allocator holds."""
         folder = self.work / "bert_large"
         return Job("bert_large", self.program(
-            "tessera-run", "train", str(folder / "config.json")),
-            {"PYTORCH_CUDA_ALLOC_CONF":
-                f"per_process_memory_fraction:{cap_fraction():.4f}"}, 300)
+            "tessera-run", "train", str(folder / "config.json")), seconds=300,
+            needs=[self.cuda_library(), *(folder / name for name in (
+                "config.json", "model.json", "train.safetensors"))],
+            is_capped=True)
 
     def prepare(self):
         """The files that jobs read."""
@@ -239,25 +288,48 @@ def write_safetensors(path, tensors):
 def cap_fraction():
     """CAP_GIB as a fraction of the first device's memory."""
     try:
-        total = subprocess.run(
-            ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits", "--id=0"],
-            check=True, capture_output=True, text=True).stdout
-        return min(1.0, CAP_GIB * 1024 / float(total))
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        return 1.0  # without a device: a dry run
+        total = float(subprocess.run(
+            ["nvidia-smi", "--query-gpu=memory.total",
+             "--format=csv,noheader,nounits", "--id=0"],
+            check=True, capture_output=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise Lacking(f"nvidia-smi does not tell the device's memory, of which "
+                      f"the job may use {CAP_GIB} GiB: {error}") from error
+    return min(1.0, CAP_GIB * 1024 / total)
 
 
 def library_path(folder):
     """The packed libraries, the wheel's, and those that the wheel depends on."""
-    import torch
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: libraries of the wheel
+        raise Lacking(f"{sys.executable} has no torch that it can import "
+                      f"({error}); PYTHON= names another Python.") from error
     root = pathlib.Path(torch.__file__).parent
     version = torch.__version__.split("+")[0]
     if version != "2.11.0":
-        sys.exit(f"gpu_phases: torch is {version}; the tests need 2.11.0.")
+        raise Lacking(f"torch is {version}; the tests need 2.11.0.")
     nvidia = sorted(root.parent.glob("nvidia/*/lib"))
     known = os.environ.get("LD_LIBRARY_PATH", "")
     return ":".join([str(folder / "lib"), str(root / "lib"), *map(str, nvidia),
                      *([known] if known else [])])
+
+
+def line_of(command, environment):
+    words = [f"{k}={v}" for k, v in environment.items()] + command
+    return " ".join(words).replace("\n", " ")
+
+
+def import_command(module):
+    return [sys.executable, "-c", f"import {module}"]
+
+
+def not_imported(job, output):
+    return f"{job.module} cannot be imported: {last_line(output)}"
+
+
+def last_line(text):
+    return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
 def first_failure(text):
@@ -269,82 +341,215 @@ def first_failure(text):
     return lines[-LINES_OF_A_FAILURE:]
 
 
-def run_job(job, log, environment, deadline):
-    """@return what summary.json says about the job."""
+def say(line):
+    try:
+        print(line, flush=True)
+    except OSError:
+        # The terminal has hung up. Later lines must not fail for that, for the
+        # summary comes after them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def kill_group(group):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+class Programs:
+    """Those that run. Each has a session of its own, which no signal of the
+    terminal reaches: they are ended here."""
+
+    def __init__(self):
+        self.groups = set()
+        self.signal = None  # that ended them
+
+    def end_on_signals(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup ignores some, as do shells for what is in the background.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self.end)
+
+    def end(self, number, _frame):
+        self.signal = signal.Signals(number)
+        for group in list(self.groups):
+            kill_group(group)
+
+    def run(self, command, output, environment, seconds):
+        """@return the exit code, or why there is none."""
+        with subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT,
+                env=environment, start_new_session=True) as program:
+            self.groups.add(program.pid)
+            try:
+                if self.signal:  # it came before the group was known
+                    kill_group(program.pid)
+                code = program.wait(timeout=max(seconds, 1))
+            except subprocess.TimeoutExpired:
+                code = f"stopped after {seconds:.0f} s"
+            finally:
+                # Ranks that it has started would hold the device's memory.
+                kill_group(program.pid)
+                self.groups.remove(program.pid)
+        if self.signal and code == -signal.SIGKILL:
+            return f"stopped by {self.signal.name}"
+        return code
+
+
+def start_job(job, output, environment, deadline, programs):
+    """@return the exit code, or what there is in its place; whether the job is
+    skipped."""
+    added = dict(job.environment)
+    if job.is_capped:
+        added["PYTORCH_CUDA_ALLOC_CONF"] = (
+            f"per_process_memory_fraction:{cap_fraction():.4f}")
+    output.write(line_of(job.command, added) + "\n")
+    output.flush()
+    environment = {**environment, **added}
+    ends = min(deadline, time.monotonic() + job.seconds)
+    if job.module:
+        code = programs.run(import_command(job.module), output, environment,
+                            ends - time.monotonic())
+        if code != 0:
+            return code, not programs.signal
+    return programs.run(job.command, output, environment,
+                        ends - time.monotonic()), False
+
+
+def run_job(job, log, environment, deadline, programs):
+    """@return what summary.json says about the job; None if a signal came
+    before it."""
+    if programs.signal:
+        return None
     started = time.monotonic()
-    limit = min(job.seconds, deadline - started)
+    is_skipped = False
     with open(log, "w", encoding="utf-8") as output:
-        output.write(" ".join([f"{k}={v}" for k, v in job.environment.items()] + job.command) + "\n")
-        output.flush()
         try:
-            with subprocess.Popen(
-                    job.command, stdout=output, stderr=subprocess.STDOUT,
-                    env={**environment, **job.environment},
-                    start_new_session=True) as program:
-                try:
-                    code = program.wait(timeout=max(limit, 1))
-                except subprocess.TimeoutExpired:
-                    code = f"stopped after {limit:.0f} s"
-                finally:
-                    # Ranks that it has started would hold the device's memory.
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(program.pid, signal.SIGKILL)
-        except OSError as error:
+            code, is_skipped = start_job(
+                job, output, environment, deadline, programs)
+        except (OSError, Lacking) as error:
             code = str(error)
-    text = log.read_text(encoding="utf-8", errors="replace")
-    passed = code == 0 and "no CUDA device" not in text
-    if code == 0 and not passed:
-        code = "skipped: no CUDA device"
-    return {"passed": passed or job.is_information, "code": code,
+    # Its first line is the command.
+    text = log.read_text(encoding="utf-8", errors="replace").partition("\n")[2]
+    if is_skipped:
+        outcome, code = "skipped", not_imported(job, text)
+    elif code == 0 and "no CUDA device" in text:
+        outcome, code = "failed", "tests skip: no CUDA device"
+    elif code == 0:
+        outcome = "ok"
+    else:
+        outcome = "noted" if job.is_information else "failed"
+    is_told = outcome in ("failed", "noted")
+    return {"outcome": outcome, "code": code,
             "seconds": round(time.monotonic() - started, 1),
             "results": [json.loads(line) for line in text.splitlines() if line.startswith('{"')],
-            "failure": [] if passed else first_failure(text)}
+            "failure": first_failure(text) if is_told else []}
 
 
-def run_phase(phase, logs, environment, summary):
+def run_phase(phase, logs, environment, summary, programs):
     folder = logs / phase.name
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + PHASE_SECONDS
-    print(f"== {phase.name}", flush=True)
+    say(f"== {phase.name}")
     with concurrent.futures.ThreadPoolExecutor(phase.workers) as pool:
-        jobs = {pool.submit(run_job, job, folder / f"{job.name}.log", environment, deadline): job
+        jobs = {pool.submit(run_job, job, folder / f"{job.name}.log",
+                            environment, deadline, programs): job
                 for job in phase.jobs}
-        for done in concurrent.futures.as_completed(jobs):
-            result, name = done.result(), jobs[done].name
-            summary.setdefault(phase.name, {})[name] = result
-            (logs / "summary.json").write_text(json.dumps(summary, indent=1))
-            print(f"{'ok    ' if result['passed'] else 'FAILED'} {name}: "
-                  f"{result['code']}, {result['seconds']} s", flush=True)
-            for line in result["results"]:
-                print("   ", json.dumps(line), flush=True)
-            for line in result["failure"] if not result["passed"] else []:
-                print("   |", line, flush=True)
+        while jobs:
+            # A signal that comes as a wait begins does not end it, and its
+            # handler runs after it.
+            done, _ = concurrent.futures.wait(
+                jobs, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                name, result = jobs.pop(future).name, future.result()
+                if result is None:
+                    continue
+                summary.setdefault(phase.name, {})[name] = result
+                (logs / "summary.json").write_text(json.dumps(summary, indent=1))
+                show(name, result)
+
+
+def show(name, result):
+    outcome = result["outcome"]
+    say(f"{'FAILED' if outcome == 'failed' else outcome:7} {name}: "
+        f"{result['code']}, {result['seconds']} s")
+    for line in result["results"]:
+        say(f"    {json.dumps(line)}")
+    for line in result["failure"]:
+        say(f"    | {line}")
 
 
 def missing_from(folder, phase):
-    """What the phase's commands name and the folder lacks."""
-    missing = []
+    """What the phase's commands name or read, and the folder lacks."""
+    missing = {}  # by what is missing, for jobs share programs
     for job in phase.jobs:
-        for argument in job.command:
-            if argument.startswith(str(folder)) and not pathlib.Path(argument).exists():
-                missing.append(f"{job.name}: {argument}")
+        named = [a for a in job.command if a.startswith(str(folder))]
+        for path in [*named, *job.needs]:
+            if not pathlib.Path(path).exists():
+                missing.setdefault(str(path), job.name)
         file = next((a[7:] for a in job.command if a.startswith("--file=")), None)
         program = pathlib.Path(job.command[0])
         if file and program.exists() and file.encode() not in program.read_bytes():
-            missing.append(f"{job.name}: {program} has no {file}")
-    return missing
+            missing.setdefault(f"{program} has no {file}", job.name)
+    return [f"{job}: {what}" for what, job in missing.items()]
+
+
+def missing_libraries(folder, path):
+    """What the packed programs and libraries do not find in `path`."""
+    missing = {}  # by what is missing, for most need the same ones
+    for file in sorted([*folder.glob("bin/*"), *folder.glob("lib/*.so*")]):
+        done = subprocess.run(
+            ["ldd", str(file)], env={**os.environ, "LD_LIBRARY_PATH": path},
+            capture_output=True, text=True)
+        lines = {line.strip() for line in done.stdout.splitlines()
+                 if "not found" in line}
+        if done.returncode != 0:
+            lines.add(last_line(done.stdout + done.stderr))
+        for line in lines:
+            missing.setdefault(line, []).append(file.name)
+    return [f"{line}, for {', '.join(names)}" for line, names in missing.items()]
+
+
+def dry_run(folder, phases):
+    """@return exit code."""
+    missing = []
+    for phase in phases:
+        print(f"== {phase.name}, {phase.workers} at a time")
+        for job in phase.jobs:
+            print("  ", line_of(job.command, job.environment)
+                  + f" (within {CAP_GIB} GiB of the device)" * job.is_capped)
+            if job.module:
+                done = subprocess.run(
+                    import_command(job.module),
+                    env={**os.environ, **job.environment},
+                    capture_output=True, text=True)
+                if done.returncode != 0:
+                    print(f"   would be skipped: {not_imported(job, done.stderr)}")
+        missing += missing_from(folder, phase)
+    try:
+        missing += missing_libraries(folder, library_path(folder))
+    except (OSError, Lacking) as error:
+        missing.append(str(error))
+    for line in missing:
+        print("missing:", line, file=sys.stderr)
+    return 1 if missing else 0
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("phases", nargs="*", metavar="PHASE")
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER",
+                        help="what was packed, unpacked")
+    parser.add_argument("phases", nargs="*", metavar="PHASE",
+                        help="what to run (default: all)")
     parser.add_argument("--logs", type=pathlib.Path,
-                        default=pathlib.Path(os.environ.get("OUT", "gpu_logs")))
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--list", action="store_true")
-    options = parser.parse_args()
+                        default=pathlib.Path(os.environ.get("OUT", "gpu_logs")),
+                        help="where logs and summary.json go"
+                        " (default: $OUT, or gpu_logs)")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="print the commands, and what they lack")
+    parser.add_argument("--list", action="store_true",
+                        help="print the phases' names")
+    options = parser.parse_intermixed_args()
     folder, logs = options.folder.resolve(), options.logs.resolve()
     kit = Kit(folder, logs)
     known = {phase.name: phase for phase in kit.phases()}
@@ -356,26 +561,39 @@ def main():
     chosen = [known[name] for name in options.phases or known]
     kit.prepare()
     if options.dry_run:
-        missing = []
-        for phase in chosen:
-            print(f"== {phase.name}, {phase.workers} at a time")
-            for job in phase.jobs:
-                print("  ", " ".join([f"{k}={v}" for k, v in job.environment.items()] + job.command))
-            missing += missing_from(folder, phase)
-        for line in missing:
-            print("missing:", line, file=sys.stderr)
-        return 1 if missing else 0
-    environment = {**os.environ, "LD_LIBRARY_PATH": library_path(folder),
+        return dry_run(folder, chosen)
+    try:
+        path = library_path(folder)
+    except Lacking as error:
+        sys.exit(f"gpu_phases: {error}")
+    environment = {**os.environ, "LD_LIBRARY_PATH": path,
                    "TESSERA_SOURCE_DIR": str(folder), "TORCH_SHOW_CPP_STACKTRACES": "1"}
     results = logs / "summary.json"  # of phases that ran before, too
     summary = json.loads(results.read_text()) if results.exists() else {}
+    programs = Programs()
+    programs.end_on_signals()
+    outcomes = {}  # of this run
     for phase in chosen:
+        if programs.signal:
+            break
         summary.pop(phase.name, None)
-        run_phase(phase, logs, environment, summary)
-    failed = [f"{phase.name}/{name}" for phase in chosen
-              for name, result in summary[phase.name].items() if not result["passed"]]
-    print("gpu_phases:", "failed: " + ", ".join(failed) if failed else "all passed")
-    return 1 if failed else 0
+        run_phase(phase, logs, environment, summary, programs)
+        for name, result in summary.get(phase.name, {}).items():
+            outcomes[f"{phase.name}/{name}"] = result["outcome"]
+    return conclude(outcomes, programs.signal)
+
+
+def conclude(outcomes, ended_by):
+    """@return exit code."""
+    found = {
+        kind: ", ".join(name for name in outcomes if outcomes[name] == kind)
+        for kind in ("failed", "skipped", "noted")}
+    said = [f"stopped by {ended_by.name}"] if ended_by else []
+    said += [f"{kind}: {names}" for kind, names in found.items() if names]
+    say("gpu_phases: " + ("; ".join(said) or "all passed"))
+    if ended_by:
+        return 128 + ended_by
+    return 1 if found["failed"] else 0
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ pack() {
   rm -rf "$content/work"
   # The models of the zoo's smoke test.
   grep -oE '^ +"[a-z0-9_]+"' tests/zoo/family_fixtures.h | tr -d ' "' |
+    tee "$content/tests/zoo/fixtures/models/packed.txt" |
     while read -r name; do
       cp -r "tests/zoo/fixtures/models/$name" "$content/tests/zoo/fixtures/models/"
     done

@@ -12,12 +12,14 @@ and the build are not changed; the build must be complete and up to date.
 With --waits it leaves out, one at a time, what orders streams (stream_waits.py),
 and runs the tests of the virtual device.
 
-Exits with 1 when a mutation survives, no longer applies or does not compile.
+Exits with 1 when a mutation survives, no longer applies or does not compile,
+and when a text of --only is in no name.
 """
 
 import argparse
 import concurrent.futures
 import dataclasses
+import difflib
 import os
 import pathlib
 import re
@@ -125,12 +127,12 @@ MUTATIONS = [
         "sharding_tests",
     ),
     Mutation(
-        "shards of experts are taken for those of other parameters",
-        "engine/checkpoint/subject_tensors.cpp",
-        "group.layout(), group.spec().mesh)",
-        "group.layout(), pager.mesh())",
-        "ExpertTraining.IsThatOfOneRankUnderAnEngine",
-        "zoo_tests",
+        "several replicas hold the same part",
+        "engine/checkpoint/model_tensors.cpp",
+        "if (has_elements && !is_copy) {",
+        "if (has_elements) {",
+        "ModelTensors.EveryElementIsHeldOnce",
+        "engine_tests",
     ),
     Mutation(
         "clips by the norm of this rank's shard on a device",
@@ -668,18 +670,37 @@ def outcome_without(build, number):
     return "SURVIVED"
 
 
-def leave_out_waits(build, only):
-    """@return exit code."""
+def nearness(text, name):
+    """How much `text` is like a part of `name`, which may be long."""
+    return max(
+        difflib.SequenceMatcher(
+            None, text.lower(), name[word.start() :][: len(text)].lower()
+        ).ratio()
+        for word in re.finditer(r"\b\w", name)
+    )
+
+
+def check_only(only, names):
+    """Each text of --only has to be in a name."""
+    for text in only:
+        if not any(text in name for name in names):
+            near = sorted(
+                names, key=lambda name: nearness(text, name), reverse=True
+            )
+            sys.exit(
+                f"mutations: no name has '{text}' in it; the nearest are:\n  "
+                + "\n  ".join(near[:3])
+            )
+
+
+def leave_out_waits(build, chosen):
+    """@param chosen numbers of waits.
+    @return exit code."""
     files = {}
     for file, text in switchable(WAITS).items():
         files.setdefault(file.split("/")[0], {})[file] = text
     for texts in files.values():
         build.make(texts)
-    chosen = [
-        number
-        for number, wait in enumerate(WAITS)
-        if not only or any(text in wait.name for text in only)
-    ]
     for program, *arguments in {WAITS[number].tests for number in chosen}:
         code, output = run_tests(build, program, arguments, 3600)
         if code != 0:
@@ -704,19 +725,43 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--build", type=pathlib.Path, default=ROOT / "build" / "release"
+        "--build",
+        type=pathlib.Path,
+        default=ROOT / "build" / "release",
+        help="the build, complete and up to date (default: build/release)",
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--waits", action="store_true")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="take those alone whose names have one of these texts in them",
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print what there is, and build and run nothing",
+    )
+    parser.add_argument(
+        "--waits",
+        action="store_true",
+        help="leave out what orders streams, in place of the mutations",
+    )
     options = parser.parse_args()
-    if options.waits:
-        return leave_out_waits(Build(options.build), options.only)
-    chosen = [
-        mutation
-        for mutation in MUTATIONS
-        if not options.only or any(n in mutation.name for n in options.only)
+    of_kind = WAITS if options.waits else MUTATIONS
+    check_only(options.only, [one.name for one in of_kind])
+    numbers = [
+        number
+        for number, one in enumerate(of_kind)
+        if not options.only or any(text in one.name for text in options.only)
     ]
+    if options.waits and options.list:
+        for number in numbers:
+            print(f"{WAITS[number].name}, {' '.join(WAITS[number].tests)}")
+        return 0
+    if options.waits:
+        return leave_out_waits(Build(options.build), numbers)
+    chosen = [MUTATIONS[number] for number in numbers]
     if options.list:
         for mutation in chosen:
             print(f"{mutation.name}: {mutation.file}, {mutation.tests}")

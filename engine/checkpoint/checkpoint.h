@@ -7,6 +7,7 @@
 #include "tessera/engine/checkpoint/checkpointable.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/paging/pager.h"
 
 #include <torch/nn/module.h>
@@ -17,14 +18,12 @@
 
 namespace tessera::engine {
 
-class JobRanks;
-
 /// The contents of a checkpoint.
 struct CheckpointSubject {
   sharding::Pager& pager;
   ShardedOptimizer& optimizer;
   torch::nn::Module& module; ///< for its buffers
-  JobRanks& job;
+  Communicator& files; ///< all ranks of the job, for CPU tensors
   LossScaler& scaler;
   std::vector<Checkpointable*> states; ///< the user's objects
 };

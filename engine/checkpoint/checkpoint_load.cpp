@@ -25,11 +25,10 @@ class Loading {
  public:
   Loading(
       const CheckpointSubject& subject,
-      const WholeModel& model,
+      const ModelTensors& model,
       const fs::path& path)
       : subject_(subject),
         model_(model),
-        job_(model.job()),
         reader_(find_checkpoint(path)),
         tensors_(tensors_of(subject, model)),
         loading_(subject, model, tensors_, reader_, saved_rank()) {
@@ -63,9 +62,11 @@ class Loading {
   /// the same random numbers: if the group's size has changed, all of its ranks
   /// load the state of the same rank.
   std::optional<int> saved_rank() const {
+    const DeviceMesh& mesh = subject_.pager.model_mesh();
+    const int own = mesh.size(kTensorAxis);
     const int saved = reader_.manifest().tensor_ranks;
-    const int rank = job_.rank() / job_.tensor_size() * saved +
-                     (saved == job_.tensor_size() ? job_.tensor_rank() : 0);
+    const int rank = mesh.rank() / own * saved +
+                     (saved == own ? mesh.index(kTensorAxis) : 0);
     return rank < reader_.world_size() ? std::optional(rank) : std::nullopt;
   }
 
@@ -103,8 +104,7 @@ class Loading {
   }
 
   const CheckpointSubject& subject_;
-  const WholeModel& model_;
-  const JobRanks& job_;
+  const ModelTensors& model_;
   CheckpointReader reader_;
   SubjectTensors tensors_;
   ModelLoading loading_;
@@ -113,9 +113,11 @@ class Loading {
       states_;
 };
 
-void check_same_step(JobRanks& job, int64_t step) {
+void check_same_step(const CheckpointSubject& subject, int64_t step) {
   const at::Tensor ends = at::tensor({step, -step}, at::kLong);
-  job.max(ends);
+  subject.files
+      .all_reduce_max(ends, "the steps of checkpoints that ranks found")
+      .wait(subject.pager.watch_failures());
   const auto* values = ends.const_data_ptr<int64_t>();
   TESSERA_CHECK(
       values[0] == -values[1],
@@ -131,16 +133,16 @@ int64_t load_checkpoint(
     const CheckpointSubject& subject,
     const fs::path& path) {
   const c10::NoGradGuard no_grad;
-  JobRanks& job = subject.job;
-  WholeModel model(job, subject.module);
+  subject.pager.agree_on_files(sharding::FileUse::kLoad);
+  ModelTensors model(subject.pager, subject.files, subject.module);
   std::optional<Loading> loading;
-  job.on_all_ranks("load: reading the checkpoint", [&] {
+  model.on_all_ranks("load: reading the checkpoint", [&] {
     loading.emplace(subject, model, path);
   });
-  check_same_step(job, loading->step());
+  check_same_step(subject, loading->step());
   // Earlier gradients are meaningless afterwards.
   subject.pager.settle_gradients();
-  job.on_all_ranks("load", [&] { loading->apply(); });
+  model.on_all_ranks("load", [&] { loading->apply(); });
   return loading->step();
 }
 

@@ -87,47 +87,16 @@ void check_names(const std::vector<Checkpointable*>& states) {
   }
 }
 
-/// Decides what this rank writes; other ranks with the same tensors write the
-/// rest.
-class Share {
- public:
-  Share(const sharding::Pager& pager, const WholeModel& model)
-      : pager_(pager), model_(model) {}
-
-  bool has(const SubjectPiece& piece) const {
-    const bool is_first_copy = pager_.groups()[piece.group]->spec().mesh.index(
-                                   sharding::kReplicateAxis) == 0;
-    return is_first_copy && is_of_stage(piece.parameter) &&
-           (!piece.part.ranges.empty() || model_.job().tensor_rank() == 0);
-  }
-
-  bool has(const SubjectWhole& whole) const {
-    return is_of_stage(whole.parameter) &&
-           model_.parts_of(*model_.find(whole.parameter)).is_first();
-  }
-
- private:
-  /// Several pipeline stages have copies of tied parameters.
-  bool is_of_stage(const std::string& parameter) const {
-    const WholeTensor& whole = *model_.find(parameter);
-    return whole.part == model_.parts_of(whole).own();
-  }
-
-  const sharding::Pager& pager_;
-  const WholeModel& model_;
-};
-
 SavedRank write_rank(
     const CheckpointSubject& subject,
-    const WholeModel& model,
+    const ModelTensors& model,
     int rank,
     const fs::path& folder) {
   const SubjectTensors tensors = tensors_of(subject, model);
   PieceReader reader(tensors);
   RankFile file;
-  const Share share(subject.pager, model);
   for (const SubjectPiece& piece : tensors.pieces) {
-    if (share.has(piece)) {
+    if (model.holds(*model.find(piece.parameter))) {
       file.add(
           {.name = "piece/" + piece.state + "/" + piece.parameter,
            .parameter = piece.parameter,
@@ -139,7 +108,7 @@ SavedRank write_rank(
     }
   }
   for (const SubjectWhole& whole : tensors.wholes) {
-    if (share.has(whole)) {
+    if (model.is_first_holder(*model.find(whole.parameter))) {
       file.add(
           {.name = "whole/" + whole.state + "/" + whole.parameter,
            .parameter = whole.parameter,
@@ -165,10 +134,10 @@ SavedRank write_rank(
 /// The parameters of this rank that it is the first one to have.
 SavedParameters parameters_of(
     const CheckpointSubject& subject,
-    const WholeModel& model) {
+    const ModelTensors& model) {
   SavedParameters parameters;
   const auto reports = [&](const std::string& name) {
-    return model.parts_of(*model.find(name)).is_first();
+    return model.is_first_holder(*model.find(name));
   };
   for (const auto& group : subject.pager.groups()) {
     for (const sharding::PagedParameter& parameter : group->parameters()) {
@@ -176,7 +145,7 @@ SavedParameters parameters_of(
         continue;
       }
       const at::Tensor& tensor = parameter.record.tensor;
-      const WholeTensor& whole = *model.find(parameter.record.name());
+      const ModelTensor& whole = *model.find(parameter.record.name());
       parameters[whole.name()] = {
           whole.spec.sizes,
           model.spec_of(tensor).is_divided()
@@ -194,9 +163,7 @@ SavedParameters parameters_of(
   return parameters;
 }
 
-CheckpointManifest describe(
-    const CheckpointSubject& subject,
-    const JobRanks& job) {
+CheckpointManifest describe(const CheckpointSubject& subject) {
   CheckpointManifest manifest;
   const ShardedOptimizer& optimizer = subject.optimizer;
   manifest.step = optimizer.steps();
@@ -207,20 +174,18 @@ CheckpointManifest describe(
        {{"scale", scaler.scale},
         {"good_steps", scaler.good_steps},
         {"skipped_steps", scaler.skipped_steps}}}};
-  manifest.tensor_ranks = job.tensor_size();
-  manifest.stages = job.stages().count();
+  const DeviceMesh& mesh = subject.pager.model_mesh();
+  manifest.tensor_ranks = mesh.size(kTensorAxis);
+  manifest.stages = mesh.size(sharding::kPipelineAxis);
   return manifest;
 }
 
 /// Merges what the ranks reported about their files, and makes the checkpoint
 /// visible. On rank 0.
-void commit(
-    const CheckpointSubject& subject,
-    const JobRanks& job,
-    runtime::AtomicFolder& folder) {
+void commit(const CheckpointSubject& subject, runtime::AtomicFolder& folder) {
   const fs::path& partial = folder.temporary();
-  CheckpointManifest manifest = describe(subject, job);
-  for (int r = 0; r < job.size(); ++r) {
+  CheckpointManifest manifest = describe(subject);
+  for (int r = 0; r < subject.files.size(); ++r) {
     const fs::path file = partial / rank_file(r, ".json");
     RankReport report = read_report(file);
     manifest.ranks.push_back(std::move(report.rank));
@@ -238,31 +203,32 @@ fs::path save_checkpoint(
     const fs::path& folder,
     int keep_last) {
   const c10::NoGradGuard no_grad;
-  JobRanks& job = subject.job;
-  WholeModel model(job, subject.module);
+  subject.pager.agree_on_files(sharding::FileUse::kSave);
+  ModelTensors model(subject.pager, subject.files, subject.module);
+  const int rank = subject.files.rank();
   const fs::path path = runtime::resolved_folder(
       checkpoint_path(folder, subject.optimizer.steps()));
   std::optional<runtime::AtomicFolder> written; // on rank 0
-  job.on_all_ranks("save: preparing the folder", [&] {
+  model.on_all_ranks("save: preparing the folder", [&] {
     check_names(subject.states);
-    if (job.rank() == 0) {
+    if (rank == 0) {
       written.emplace(path);
     }
   });
-  job.on_all_ranks("save: writing the checkpoint", [&] {
+  model.on_all_ranks("save: writing the checkpoint", [&] {
     const fs::path partial = runtime::AtomicFolder::temporary_of(path);
     const RankReport report{
-        write_rank(subject, model, job.rank(), partial),
+        write_rank(subject, model, rank, partial),
         parameters_of(subject, model)};
     runtime::write_file_atomically(
-        partial / rank_file(job.rank(), ".json"), to_text(report));
+        partial / rank_file(rank, ".json"), to_text(report));
   });
-  job.on_all_ranks("save: committing the checkpoint", [&] {
-    if (job.rank() == 0) {
-      commit(subject, job, *written);
+  model.on_all_ranks("save: committing the checkpoint", [&] {
+    if (rank == 0) {
+      commit(subject, *written);
     }
   });
-  if (job.rank() == 0) {
+  if (rank == 0) {
     try {
       prune_checkpoints(path.parent_path(), keep_last);
     } catch (const std::exception& error) {

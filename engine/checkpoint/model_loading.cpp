@@ -13,26 +13,28 @@ namespace {
 
 /// @param opaque its name in the file of the rank.
 void check_same_layout(
-    const JobRanks& job,
+    const CheckpointSubject& subject,
     const CheckpointReader& reader,
     const std::string& opaque) {
   const CheckpointManifest& saved = reader.manifest();
+  const DeviceMesh& mesh = subject.pager.model_mesh();
+  const int tensor_ranks = mesh.size(kTensorAxis);
+  const int stages = mesh.size(sharding::kPipelineAxis);
   TESSERA_CHECK(
-      reader.world_size() == job.size() &&
-          saved.tensor_ranks == job.tensor_size() &&
-          saved.stages == job.stages().count(),
+      reader.world_size() == subject.files.size() &&
+          saved.tensor_ranks == tensor_ranks && saved.stages == stages,
       "load: the state of a user-defined optimizer was saved by {} ranks (tensor {}, pipeline {}) and cannot be redistributed to {} (tensor {}, pipeline {}); load with the same layout.",
       reader.world_size(),
       saved.tensor_ranks,
       saved.stages,
-      job.size(),
-      job.tensor_size(),
-      job.stages().count());
+      subject.files.size(),
+      tensor_ranks,
+      stages);
   TESSERA_CHECK(
-      reader.rank_with(job.rank(), opaque) == job.rank(),
+      reader.rank_with(mesh.rank(), opaque) == mesh.rank(),
       "load: the checkpoint has no '{}' for rank {}: the state of a user-defined optimizer was saved with other shards or experts, or by a version in which divided experts had an engine of their own. Load with the layout that saved it; or write the weights with the version and layout that saved it (save_weights), load those, and begin with a new optimizer.",
       opaque,
-      job.rank());
+      mesh.rank());
 }
 
 at::Tensor same_shape(
@@ -52,7 +54,7 @@ at::Tensor same_shape(
 
 ModelLoading::ModelLoading(
     const CheckpointSubject& subject,
-    const WholeModel& model,
+    const ModelTensors& model,
     const SubjectTensors& tensors,
     CheckpointReader& reader,
     const std::optional<int>& saved_rank)
@@ -71,8 +73,8 @@ ModelLoading::ModelLoading(
   }
   for (const SubjectOpaque& opaque : tensors_.opaques) {
     const std::string name = "opaque/" + opaque.name;
-    check_same_layout(model_.job(), reader_, name);
-    opaques_.push_back(reader_.tensor(model_.job().rank(), name));
+    check_same_layout(subject_, reader_, name);
+    opaques_.push_back(reader_.tensor(subject_.files.rank(), name));
   }
   for (const auto& [name, values] : tensors_.buffers) {
     buffers_.push_back(same_shape(
@@ -133,7 +135,7 @@ void ModelLoading::check_parameters() {
 void ModelLoading::check_parameter(
     const sharding::ParameterRecord& record,
     const std::map<std::string, std::string>& saved_by) {
-  const WholeTensor& whole = *model_.find(record.name());
+  const ModelTensor& whole = *model_.find(record.name());
   const auto name = std::find_if(
       whole.spec.names.begin(),
       whole.spec.names.end(),

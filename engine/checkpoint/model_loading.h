@@ -23,7 +23,7 @@ class ModelLoading {
   ///   model or optimizer.
   ModelLoading(
       const CheckpointSubject& subject,
-      const WholeModel& model,
+      const ModelTensors& model,
       const SubjectTensors& tensors,
       CheckpointReader& reader,
       const std::optional<int>& saved_rank);
@@ -41,7 +41,7 @@ class ModelLoading {
   void load_pieces();
 
   const CheckpointSubject& subject_;
-  const WholeModel& model_;
+  const ModelTensors& model_;
   const SubjectTensors& tensors_;
   CheckpointReader& reader_;
   std::map<std::string, std::string> saved_names_;

@@ -20,13 +20,13 @@ class WeightsFile : public TensorSink {
  public:
   explicit WeightsFile(fs::path file) : file_(std::move(file)) {}
 
-  void prepare(const std::vector<WholeTensor>& tensors) override {
-    for (const WholeTensor& tensor : tensors) {
+  void prepare(const std::vector<ModelTensor>& tensors) override {
+    for (const ModelTensor& tensor : tensors) {
       specs_.push_back(tensor.spec);
     }
   }
 
-  bool wants(const WholeTensor& /*tensor*/) const override {
+  bool wants(const ModelTensor& /*tensor*/) const override {
     return true;
   }
 
@@ -43,7 +43,7 @@ class WeightsFile : public TensorSink {
     writer_.emplace(file_, specs_);
   }
 
-  void write(const WholeTensor& tensor, const at::Tensor& value) override {
+  void write(const ModelTensor& tensor, const at::Tensor& value) override {
     writer_->write(tensor.name(), value);
   }
 
@@ -64,11 +64,11 @@ fs::path weights_file(const fs::path& path) {
 }
 
 void save_weights(const torch::nn::Module& module, const fs::path& path) {
-  WholeModel model(module);
+  ModelTensors model(module);
   save_weights(model, path);
 }
 
-void save_weights(WholeModel& model, const fs::path& path) {
+void save_weights(ModelTensors& model, const fs::path& path) {
   WeightsFile file(weights_file(path));
   write_model(model, file, "save_weights");
 }

@@ -3,7 +3,7 @@
 // `save_weights()` writes the weights of a module, sharded or not, to one
 // safetensors file.
 
-#include "tessera/engine/checkpoint/whole_model.h"
+#include "tessera/engine/checkpoint/model_tensors.h"
 
 #include <torch/nn/module.h>
 
@@ -27,9 +27,9 @@ void save_weights(
 
 /// The same for a module that is sharded or divided over the ranks of a job:
 /// writes the whole parameters of all pipeline stages under their names in the
-/// whole model, see WholeModel::for_each(). With master weights, their values
+/// whole model, see ModelTensors::for_each(). With master weights, their values
 /// are written. Rank 0 writes. Collective.
 /// @throws tessera::Error on every rank if rank 0 cannot write.
-void save_weights(WholeModel& model, const std::filesystem::path& path);
+void save_weights(ModelTensors& model, const std::filesystem::path& path);
 
 } // namespace tessera::engine

@@ -11,42 +11,14 @@ namespace tessera::engine {
 
 namespace {
 
-/// Names of parameters in files, and their specs.
-class Naming {
- public:
-  explicit Naming(const WholeModel& model) : model_(model) {}
-
-  std::string name(const std::string& own) const {
-    return model_.find(own)->name();
-  }
-
-  TensorSpec spec(const at::Tensor& tensor, const std::string& own) const {
-    TensorSpec spec = model_.spec_of(tensor);
-    TESSERA_CHECK(
-        !spec.is_divided() || tensor.is_contiguous(),
-        "checkpoint: this rank's part of '{}' has sizes {} and strides {}; parts of parameters must be contiguous.",
-        own,
-        tensor.sizes(),
-        tensor.strides());
-    return spec;
-  }
-
- private:
-  const WholeModel& model_;
-};
-
 class Collector : public StateVisitor {
  public:
   /// @param part names this rank's part of opaque states.
   Collector(
       SubjectTensors& tensors,
-      const sharding::Pager& pager,
-      const Naming& naming,
+      const ModelTensors& model,
       std::string part)
-      : tensors_(tensors),
-        pager_(pager),
-        naming_(naming),
-        part_(std::move(part)) {}
+      : tensors_(tensors), model_(model), part_(std::move(part)) {}
 
   void elements(
       const ParameterRun& run,
@@ -60,13 +32,11 @@ class Collector : public StateVisitor {
            [&state] { return state.load(); },
            [&state](const at::Tensor& values) { state.store(values); }});
     }
-    const std::string& own = run.parameter->name();
-    const at::Tensor& tensor =
-        pager_.parameter(pager_.find_parameter(own)).record.tensor;
+    const sharding::ParameterRecord& record = run.parameter->paged->record;
     tensors_.pieces.push_back(
-        {naming_.name(own),
+        {model_.find(record.name())->name(),
          name,
-         {naming_.spec(tensor, own).part().ranges,
+         {model_.spec_of(record.tensor).part().ranges,
           run.parameter_offset,
           run.numel},
          run.parameter->group,
@@ -78,7 +48,8 @@ class Collector : public StateVisitor {
       const OptimizedParameter& parameter,
       const std::string& name,
       const at::Tensor& values) override {
-    tensors_.wholes.push_back({naming_.name(parameter.name()), name, values});
+    tensors_.wholes.push_back(
+        {model_.find(parameter.name())->name(), name, values});
   }
 
   void opaque(
@@ -93,15 +64,14 @@ class Collector : public StateVisitor {
 
  private:
   SubjectTensors& tensors_;
-  const sharding::Pager& pager_;
-  const Naming& naming_;
+  const ModelTensors& model_;
   std::string part_;
   const runtime::RestingTensor* last_ = nullptr;
 };
 
 void add_masters(
     const CheckpointSubject& subject,
-    const Naming& naming,
+    const ModelTensors& model,
     SubjectTensors& tensors) {
   ShardedOptimizer& optimizer = subject.optimizer;
   const sharding::Pager& pager = subject.pager;
@@ -116,15 +86,13 @@ void add_masters(
     const runtime::FlatSpan shard = group.spec().shard();
     for (const sharding::PagedParameter& parameter : group.parameters()) {
       const std::string& own = parameter.record.name();
-      const TensorPart part = sharding::sharded_spec(
-                                  naming.spec(parameter.record.tensor, own),
-                                  parameter,
-                                  group.layout(),
-                                  group.spec().mesh)
-                                  .part();
+      const TensorPart part =
+          sharding::sharded_spec(
+              model.spec_of(parameter.record.tensor), parameter, group.spec())
+              .part();
       if (part.numel > 0) {
         tensors.pieces.push_back(
-            {naming.name(own),
+            {model.find(own)->name(),
              kMasterState,
              part,
              g,
@@ -157,11 +125,10 @@ std::string part_text(const sharding::Pager& pager) {
 
 SubjectTensors tensors_of(
     const CheckpointSubject& subject,
-    const WholeModel& model) {
+    const ModelTensors& model) {
   SubjectTensors tensors;
-  const Naming naming(model);
-  add_masters(subject, naming, tensors);
-  Collector collector(tensors, subject.pager, naming, part_text(subject.pager));
+  add_masters(subject, model, tensors);
+  Collector collector(tensors, model, part_text(subject.pager));
   subject.optimizer.visit_state(collector);
   for (const auto& buffer : subject.module.named_buffers()) {
     if (buffer.value().defined()) {

@@ -3,7 +3,7 @@
 // `SubjectTensors` lists the tensors of this rank that a checkpoint contains.
 
 #include "tessera/engine/checkpoint/checkpoint.h"
-#include "tessera/engine/checkpoint/whole_model.h"
+#include "tessera/engine/checkpoint/model_tensors.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -61,7 +61,7 @@ struct SubjectTensors {
 /// @param model of all ranks.
 SubjectTensors tensors_of(
     const CheckpointSubject& subject,
-    const WholeModel& model);
+    const ModelTensors& model);
 
 /// Reads the values of pieces one after the other, holding one tensor at a
 /// time.

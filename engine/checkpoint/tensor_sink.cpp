@@ -3,21 +3,24 @@
 
 namespace tessera::engine {
 
-void write_model(WholeModel& model, TensorSink& sink, const std::string& what) {
-  JobRanks& job = model.job();
-  job.on_all_ranks(what + ": creating the files", [&] {
+void write_model(
+    ModelTensors& model,
+    TensorSink& sink,
+    const std::string& what) {
+  const bool writes = model.ranks().rank() == 0;
+  model.on_all_ranks(what + ": creating the files", [&] {
     sink.prepare(model.tensors());
-    if (job.rank() == 0) {
+    if (writes) {
       sink.open();
     }
   });
   model.for_each(
-      [&](const WholeTensor& tensor, const at::Tensor& value) {
+      [&](const ModelTensor& tensor, const at::Tensor& value) {
         sink.write(tensor, value);
       },
-      [&](const WholeTensor& tensor) { return sink.wants(tensor); });
-  job.on_all_ranks(what + ": writing the files", [&] {
-    if (job.rank() == 0) {
+      [&](const ModelTensor& tensor) { return sink.wants(tensor); });
+  model.on_all_ranks(what + ": writing the files", [&] {
+    if (writes) {
       sink.commit();
     }
   });

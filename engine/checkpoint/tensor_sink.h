@@ -3,7 +3,7 @@
 // `TensorSink` writes the tensors of a whole model to some kind of file;
 // `write_model()` gives it their values.
 
-#include "tessera/engine/checkpoint/whole_model.h"
+#include "tessera/engine/checkpoint/model_tensors.h"
 
 #include <string>
 #include <vector>
@@ -18,22 +18,26 @@ class TensorSink {
 
   /// Called first, on every rank.
   /// @param tensors all of the model.
-  virtual void prepare(const std::vector<WholeTensor>& tensors) = 0;
+  virtual void prepare(const std::vector<ModelTensor>& tensors) = 0;
   /// Returns whether the tensor is written; the same on every rank.
-  virtual bool wants(const WholeTensor& tensor) const = 0;
+  virtual bool wants(const ModelTensor& tensor) const = 0;
 
   /// Creates the files.
   virtual void open() = 0;
   /// Called once for each tensor that is wanted.
   /// @param value contiguous, on the CPU, valid during the call.
-  virtual void write(const WholeTensor& tensor, const at::Tensor& value) = 0;
+  virtual void write(const ModelTensor& tensor, const at::Tensor& value) = 0;
   /// Called after all tensors; makes the files visible.
   virtual void commit() = 0;
 };
 
-/// Writes a model, see WholeModel::for_each(). Collective; blocks on the disk.
+/// Writes a model, see ModelTensors::for_each(). Collective; blocks on the
+/// disk.
 /// @param what begins messages, e.g. "save_weights".
 /// @throws tessera::Error on every rank if rank 0 cannot write.
-void write_model(WholeModel& model, TensorSink& sink, const std::string& what);
+void write_model(
+    ModelTensors& model,
+    TensorSink& sink,
+    const std::string& what);
 
 } // namespace tessera::engine

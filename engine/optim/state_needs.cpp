@@ -11,13 +11,6 @@ namespace tessera::engine {
 
 namespace {
 
-// The state of every parameter begins at a multiple of this many elements.
-constexpr int64_t kStateAlignment = 16;
-
-int64_t size_of(at::ScalarType dtype) {
-  return static_cast<int64_t>(c10::elementSize(dtype));
-}
-
 at::ScalarType state_dtype(const sharding::PageSpec& page) {
   return page.dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -34,7 +27,7 @@ StateNeeds state_needs(
     return needs;
   }
   const int64_t numel = page.layout.shard_numel();
-  const int64_t item = size_of(state_dtype(page));
+  const int64_t item = sharding::size_of(state_dtype(page));
   int moments = 0;
   for (const sharding::PagedParameter& parameter : page.parameters) {
     const UpdateRule rule =
@@ -48,7 +41,8 @@ StateNeeds state_needs(
       page.has_own_master ? offload::HostMemory::rounded(4 * numel) : 0;
   const int64_t moment = offload::HostMemory::rounded(
       (numel + kStateAlignment * count) *
-      (optimizer.moment_dtype ? size_of(*optimizer.moment_dtype) : item));
+      (optimizer.moment_dtype ? sharding::size_of(*optimizer.moment_dtype)
+                              : item));
   needs.state = own_master + moments * moment;
   needs.staged_state = needs.state;
   if (optimizer.overlap == UpdateOverlap::kSpeculate) {
@@ -64,7 +58,7 @@ StateNeeds state_needs(
   }
   if (passes(tiers.parameters)) {
     needs.staged_shards += offload::HostMemory::rounded(
-        numel * (own_master > 0 ? size_of(page.dtype) : item));
+        numel * (own_master > 0 ? sharding::size_of(page.dtype) : item));
   }
   return needs;
 }

@@ -15,6 +15,10 @@
 
 namespace tessera::engine {
 
+/// The state of every parameter begins at a multiple of this many elements, as
+/// shards do.
+inline constexpr int64_t kStateAlignment = 16;
+
 /// Bytes of one group on one rank.
 struct StateNeeds {
   int64_t state = 0; ///< separate master weights and moments

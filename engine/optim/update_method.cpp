@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_method.h"
 
+#include "tessera/engine/optim/state_needs.h"
 #include "tessera/engine/optim/tier_bytes.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/counter_random.h"
@@ -12,9 +13,6 @@
 namespace tessera::engine {
 
 namespace {
-
-// State begins at a multiple of this many elements, as shards do.
-constexpr int64_t kStateAlignment = 16;
 
 int64_t round_up(int64_t value) {
   return (value + kStateAlignment - 1) / kStateAlignment * kStateAlignment;

@@ -40,10 +40,6 @@ at::ScalarType master_type(const sharding::PageSpec& page) {
   return page.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-double size_of(at::ScalarType dtype) {
-  return static_cast<double>(c10::elementSize(dtype));
-}
-
 UpdateSample sample_of(
     const sharding::PageSpec& page,
     const OptimizerRules& optimizer) {
@@ -87,11 +83,11 @@ Choices find_choices(
     choices.groups.push_back(g);
     choices.numel.push_back(numel);
     choices.all += numel;
-    choices.bytes.gradient += count * size_of(sample.gradient);
-    choices.bytes.weight += count * size_of(page.dtype);
+    choices.bytes.gradient += count * sharding::size_of(sample.gradient);
+    choices.bytes.weight += count * sharding::size_of(page.dtype);
     choices.bytes.state +=
-        count * ((page.has_own_master ? size_of(sample.master) : 0) +
-                 sample.moments() * size_of(sample.moment));
+        count * ((page.has_own_master ? sharding::size_of(sample.master) : 0) +
+                 sample.moments() * sharding::size_of(sample.moment));
     if (numel > largest) {
       largest = numel;
       choices.sample = sample;

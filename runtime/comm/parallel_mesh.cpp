@@ -60,7 +60,6 @@ const GroupTraits& traits_of(ParallelGroup group) {
       {Group::kPipeline, "pipeline", {"pipeline"}},
       {Group::kExpert, "expert", {"expert"}},
       {Group::kSameExperts, "same_experts", {"same_experts"}},
-      {Group::kAllExperts, "all_experts", {"pipeline", "expert"}},
       {Group::kBatches, "batches", {"data", "shard"}},
       {Group::kParameterShards, "parameter_shards", {"shard", "context"}},
       {Group::kGradients, "gradients", {"data", "shard", "context"}},
@@ -219,7 +218,6 @@ const DeviceMesh& ParallelMesh::mesh_of(ParallelGroup group) const {
   switch (group) {
     case ParallelGroup::kExpert:
     case ParallelGroup::kSameExperts:
-    case ParallelGroup::kAllExperts:
       return expert_mesh_;
     default:
       return mesh_;

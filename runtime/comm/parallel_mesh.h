@@ -57,7 +57,6 @@ enum class ParallelGroup {
   kPipeline, ///< pass one batch on between pipeline stages
   kExpert, ///< divide the experts
   kSameExperts, ///< hold the same experts
-  kAllExperts, ///< pipeline x expert: together hold all experts of the model
   kBatches, ///< data x shard: train on different batches
   kParameterShards, ///< shard x context: shard the same parameters
   kGradients, ///< data x shard x context: reduce the same gradients

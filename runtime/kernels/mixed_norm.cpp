@@ -231,8 +231,8 @@ NormResults forward_cpu(
         float_data(shift),
         static_cast<float>(eps),
         y,
-        centered ? float_data(mean) : nullptr,
-        float_data(rstd));
+        centered ? mutable_float_data(mean) : nullptr,
+        mutable_float_data(rstd));
   });
   return {y, mean, rstd};
 }
@@ -280,8 +280,8 @@ NormResults backward_cpu(
         rows.size(0),
         groups,
         features,
-        float_data(gradient_weight),
-        float_data(gradient_bias));
+        mutable_float_data(gradient_weight),
+        mutable_float_data(gradient_bias));
   });
   return {
       gradient_x, by_parameter(gradient_weight), by_parameter(gradient_bias)};

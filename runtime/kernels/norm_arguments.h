@@ -59,8 +59,11 @@ inline at::Tensor contiguous_or_none(const std::optional<at::Tensor>& tensor) {
   return tensor && tensor->defined() ? tensor->contiguous() : at::Tensor();
 }
 
-/// Null for an undefined tensor.
-inline float* float_data(const at::Tensor& tensor) {
+/// Null for an undefined tensor, as the next.
+inline const float* float_data(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+inline float* mutable_float_data(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
 

@@ -119,8 +119,8 @@ NormResults backward(
            .mean = float_data(mean),
            .rstd = float_data(rstd),
            .gradient_x = wanted[0] ? gradient_x.mutable_data_ptr() : nullptr,
-           .gradient_weight = float_data(weights),
-           .gradient_bias = float_data(biases),
+           .gradient_weight = mutable_float_data(weights),
+           .gradient_bias = mutable_float_data(biases),
            .parts = parts},
           current_stream()),
       rows);

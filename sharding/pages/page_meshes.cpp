@@ -32,7 +32,12 @@ DeviceMesh tied_mesh(
 
 } // namespace
 
-PageMeshes::PageMeshes(DeviceMesh module) : module(std::move(module)) {}
+PageMeshes::PageMeshes(DeviceMesh module)
+    : module(std::move(module)),
+      model(
+          {{kPipelineAxis, 1}, {kTensorAxis, 1}},
+          std::vector<int>{this->module.rank()},
+          this->module.rank()) {}
 
 DeviceMesh shard_mesh(int rank, int world_size, int shard_ranks) {
   const int size = shard_ranks == 0 ? world_size : shard_ranks;
@@ -77,10 +82,7 @@ PageMeshes page_meshes(
   if (const int parts = mesh.size(ParallelGroup::kExpert); parts > 1) {
     meshes.experts = expert_mesh(same_layers, parts);
   }
-  const DeviceMesh model = mesh.slice(ParallelGroup::kModel, world.rank());
-  if (model.size() > 1) {
-    meshes.model = model;
-  }
+  meshes.model = mesh.slice(ParallelGroup::kModel, world.rank());
   for (const auto& [name, stages] : find_tied_parameters(
            world, mesh.ranks(ParallelGroup::kPipeline, world.rank()), module)) {
     meshes.tied.emplace(name, tied_mesh(mesh, meshes.module, stages));

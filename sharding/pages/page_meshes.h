@@ -38,9 +38,9 @@ struct PageMeshes {
   /// pipeline x replicate x shard, of parameters that several pipeline stages
   /// have, by name.
   std::map<std::string, DeviceMesh> tied;
-  /// pipeline x tensor: the ranks that have the other parts of the model.
-  /// Unset: every rank has all of it.
-  std::optional<DeviceMesh> model;
+  /// pipeline x tensor: the ranks that have the other parts of the model; this
+  /// rank alone if every rank has all of it.
+  DeviceMesh model;
 };
 
 /// Hybrid sharding: each group of `shard_ranks` neighboring ranks (of one node,

@@ -103,13 +103,28 @@ void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
   }
 }
 
+const char* describe_use(FileUse use) {
+  switch (use) {
+    case FileUse::kSave:
+      return "saves a checkpoint";
+    case FileUse::kLoad:
+      return "loads a checkpoint";
+    case FileUse::kLoadWeights:
+      return "loads weights";
+    case FileUse::kGiveValues:
+      return "lists the tensors of the model or writes their values";
+  }
+  return "uses files";
+}
+
 } // namespace
 
 PageRanks::PageRanks(
     World& world,
     const PageMeshes& meshes,
     const std::vector<PageSpec>& pages)
-    : key_(world.unique_name("pages")),
+    : model_(meshes.model),
+      key_(world.unique_name("pages")),
       agreement_(
           world,
           "engine",
@@ -130,10 +145,9 @@ PageRanks::PageRanks(
   for (const auto& [name, mesh] : meshes.tied) {
     connect(world, mesh, device);
   }
-  if (meshes.model) {
-    stages_ = meshes.model->size(kPipelineAxis);
-    for (const char* axis : {kTensorAxis, kPipelineAxis}) {
-      const std::vector<int> ranks = meshes.model->slice({axis}).ranks();
+  for (const char* axis : {kTensorAxis, kPipelineAxis}) {
+    if (model_.size(axis) > 1) {
+      const std::vector<int> ranks = model_.slice({axis}).ranks();
       parts_.push_back(
           {join(world, std::string(axis) + " control", at::kCPU, ranks),
            device.is_cpu() ? nullptr
@@ -255,6 +269,8 @@ std::string PageRanks::describe(const RankIntent& intent) const {
       return "applies the gradients";
     case RankIntent::Kind::kSum:
       return "adds up " + std::to_string(intent.group) + " numbers";
+    case RankIntent::Kind::kFiles:
+      return describe_use(static_cast<FileUse>(intent.group));
     case RankIntent::Kind::kUnwrap:
       return "unwraps the module";
   }

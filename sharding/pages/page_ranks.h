@@ -145,9 +145,9 @@ class PageRanks {
   /// Collective; blocks.
   void max(const at::Tensor& values);
 
-  /// The number of pipeline stages.
-  int stages() const {
-    return stages_;
+  /// pipeline x tensor, see PageMeshes::model.
+  const DeviceMesh& model() const {
+    return model_;
   }
   /// All-reduce over the ranks that have the other parts of the model, in an
   /// order that does not depend on the rank; nothing if every rank has all of
@@ -188,6 +188,7 @@ class PageRanks {
   void sum_over_shards(MeshRanks& mesh, const at::Tensor& values);
 
   Names names_;
+  DeviceMesh model_;
   std::string key_; ///< of the communicators in the store
   RankAgreement agreement_;
   /// By purpose and ranks.
@@ -196,13 +197,12 @@ class PageRanks {
       std::unique_ptr<Communicator>>
       communicators_;
   std::vector<std::unique_ptr<MeshRanks>> meshes_;
-  /// The ranks along an axis of PageMeshes::model.
+  /// The ranks along an axis of model().
   struct PartRanks {
     Communicator* control; ///< for small CPU tensors
     Communicator* on_device; ///< null: the pages are on the CPU
   };
   std::vector<PartRanks> parts_;
-  int stages_ = 1;
 };
 
 /// Makes parameters, buffers and the seeds of lazy parameters those of rank 0.

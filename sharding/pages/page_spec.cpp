@@ -15,10 +15,6 @@ namespace tessera::sharding {
 
 namespace {
 
-int64_t size_of(at::ScalarType dtype) {
-  return static_cast<int64_t>(c10::elementSize(dtype));
-}
-
 /// Storages in order of their first use, and which one each tensor is in.
 class StorageList {
  public:
@@ -82,11 +78,14 @@ bool counts(
   const bool is_later_copy =
       page.has(kPipelineAxis) && page.index(kPipelineAxis) > 0;
   return !is_later_copy &&
-         (!meshes.model || meshes.model->index(kTensorAxis) == 0 ||
-          parameter.spec.is_divided());
+         (meshes.model.index(kTensorAxis) == 0 || parameter.spec.is_divided());
 }
 
 } // namespace
+
+int64_t size_of(at::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(dtype));
+}
 
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   const int64_t size = size_of(dtype);
@@ -96,13 +95,12 @@ int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
 TensorSpec sharded_spec(
     TensorSpec spec,
     const PagedParameter& parameter,
-    const runtime::FlatLayout& layout,
-    const DeviceMesh& mesh) {
+    const PageSpec& page) {
   spec.axes.push_back(
       {kShardAxis,
-       mesh.size(kShardAxis),
-       mesh.index(kShardAxis),
-       Flat{parameter.span, layout.shard_numel()}});
+       page.mesh.size(kShardAxis),
+       page.mesh.index(kShardAxis),
+       Flat{parameter.span, page.layout.shard_numel()}});
   return spec;
 }
 

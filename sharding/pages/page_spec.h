@@ -100,14 +100,17 @@ std::vector<PageSpec> plan_pages(
     const PageMeshes& meshes);
 
 /// The spec of a parameter with the division of its page over the shard ranks.
+/// @param parameter of `page`.
 TensorSpec sharded_spec(
     TensorSpec spec,
     const PagedParameter& parameter,
-    const runtime::FlatLayout& layout,
-    const DeviceMesh& mesh);
+    const PageSpec& page);
 
 /// The storages of a page's parameters, each once, in the order of its layout.
 std::vector<c10::Storage> storages_of(const PageSpec& page);
+
+/// The bytes of one element.
+int64_t size_of(at::ScalarType dtype);
 
 /// The number of elements of a storage that holds `dtype`.
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype);

@@ -89,8 +89,12 @@ at::Tensor GatherScopes::gather(
 
 at::Tensor GatherScopes::gather_master(size_t g) {
   const PagedGroup& page = context_.pages[g];
+  return gather(page, master_shard(g), "values of '" + page.name() + "'");
+}
+
+at::Tensor GatherScopes::master_shard(size_t g) {
   unsharder_.settle_shard(g);
-  return gather(page, page.read_master(), "values of '" + page.name() + "'");
+  return context_.pages[g].read_master();
 }
 
 at::Tensor GatherScopes::whole_master(size_t g) {

@@ -28,6 +28,7 @@ class GatherScopes {
   void pin(const std::vector<size_t>& groups, bool writable);
   void unpin(const std::vector<size_t>& groups, bool writable) noexcept;
   at::Tensor whole_master(size_t g);
+  at::Tensor master_shard(size_t g);
   at::Tensor whole_gradient(size_t parameter);
 
   /// Gives all parameters their whole values and memory back. Collective; the

@@ -150,10 +150,11 @@ class Pager : public PageFaultHandler {
   void sum_over_agreed_ranks(const at::Tensor& values) {
     context_.ranks->sum(values);
   }
-  /// See PageRanks.
-  int stages() const {
-    return context_.ranks->stages();
+  /// pipeline x tensor, see PageMeshes::model.
+  const DeviceMesh& model_mesh() const {
+    return context_.ranks->model();
   }
+  /// See PageRanks.
   void sum_over_parts(const at::Tensor& values) {
     context_.ranks->sum_over_parts(values);
   }
@@ -223,6 +224,15 @@ class Pager : public PageFaultHandler {
   /// see if there are master weights. Collective; unplanned.
   at::Tensor whole_master(size_t group) {
     return scopes_.whole_master(group);
+  }
+  /// Returns this rank's shard of them: [shard_numel]. Blocks.
+  at::Tensor master_shard(size_t group) {
+    return scopes_.master_shard(group);
+  }
+  /// Call it before collectives by which the ranks read or write the files of a
+  /// model: a rank that does something else instead gets an error. Collective.
+  void agree_on_files(FileUse use) {
+    reducer_.agree({RankIntent::Kind::kFiles, static_cast<int64_t>(use), -1});
   }
 
   /// Must be called after the optimizer has written the shards. Pages still

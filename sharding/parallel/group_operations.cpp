@@ -144,15 +144,6 @@ at::Tensor take_part(
       });
 }
 
-at::Tensor gather_whole(
-    const at::Tensor& value,
-    const TensorSpec& spec,
-    Communicator& group) {
-  const auto dim = spec.divided_dim(kTensorAxis);
-  return dim ? gather_parts(value, *dim, spec.split(kTensorAxis), group)
-             : value;
-}
-
 at::Tensor all_gather_parts(
     const at::Tensor& part,
     int64_t dim,

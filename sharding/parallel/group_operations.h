@@ -4,7 +4,6 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/tensors/dim_split.h"
-#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -53,13 +52,6 @@ at::Tensor gather_parts(
     const at::Tensor& part,
     int64_t dim,
     const DimSplit& split,
-    Communicator& group);
-
-/// The whole of a parameter, or of a tensor that is divided like it; `value`
-/// itself if the tensor-parallel ranks do not divide it.
-at::Tensor gather_whole(
-    const at::Tensor& value,
-    const TensorSpec& spec,
     Communicator& group);
 
 /// Whole to this rank's part of dimension `dim`.

@@ -16,6 +16,14 @@
 
 namespace tessera::sharding {
 
+/// What ranks do with the files of a model.
+enum class FileUse : int64_t {
+  kSave, ///< a checkpoint
+  kLoad, ///< a checkpoint
+  kLoadWeights,
+  kGiveValues, ///< lists tensors, or sends their values to rank 0
+};
+
 /// A collective operation that a rank is about to start.
 struct RankIntent {
   enum class Kind : int64_t {
@@ -30,10 +38,11 @@ struct RankIntent {
     kAddGradient,
     kStep,
     kSum,
+    kFiles, ///< of the model; `group` is a FileUse
     kUnwrap,
   };
   Kind kind = Kind::kUnshard;
-  int64_t group = -1; ///< or the number of the phase
+  int64_t group = -1; ///< or the number of the phase, or a FileUse
   int64_t parameter = -1; ///< that caused it, or -1
   /// See Pager::settle_gradients(); ranks may differ in it.
   bool is_settled = false;

@@ -137,6 +137,15 @@ void defer_reading(
        std::move(seeds)});
 }
 
+/// Whether every rank has all tensors, or its part of them.
+bool has_whole_model(const sharding::Pager& pager) {
+  return pager.model_mesh().size(sharding::kPipelineAxis) == 1 &&
+         std::none_of(
+             pager.groups().begin(),
+             pager.groups().end(),
+             [](const auto& page) { return page->spec().of_experts; });
+}
+
 } // namespace
 
 LoadWeightsReport load_weights(
@@ -178,14 +187,15 @@ LoadWeightsReport load_sharded_weights(
     torch::nn::Module& module,
     const sharding::WeightFiles& files,
     const LoadWeightsOptions& options,
-    Communicator* stages) {
+    Communicator& ranks) {
   const c10::NoGradGuard no_grad;
+  pager.agree_on_files(sharding::FileUse::kLoadWeights);
   auto targets = sharding::weight_targets_in(module);
   auto report =
-      stages == nullptr
+      has_whole_model(pager)
           ? sharding::match_weights(targets, files, options)
-          : match_weights_of_stage(
-                targets, files, options, *stages, pager.watch_failures());
+          : sharding::match_weights_of_rank(
+                targets, files, options, ranks, pager.watch_failures());
   pager.settle_gradients();
   pager.wait_for_gather_lane();
   std::unordered_map<const c10::TensorImpl*, const sharding::WeightTarget*>

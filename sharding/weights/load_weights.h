@@ -94,14 +94,14 @@ LoadWeightsReport load_weights(
 /// of each parameter, into the master weight if there is one. Gradients are
 /// reset. No gather scope may be open. Collective; all ranks must see the same
 /// files.
-/// @param stages if ranks have different layers or experts, a group that has
-///   all of them. Tensors that any of its ranks takes are neither unexpected
-///   nor left out, and the report covers the whole model.
+/// @param ranks of the whole model, for tensors on the CPU. Tensors that any of
+///   them takes are neither unexpected nor left out, and the report covers the
+///   whole model.
 LoadWeightsReport load_sharded_weights(
     sharding::Pager& pager,
     torch::nn::Module& module,
     const sharding::WeightFiles& files,
-    const LoadWeightsOptions& options = {},
-    Communicator* stages = nullptr);
+    const LoadWeightsOptions& options,
+    Communicator& ranks);
 
 } // namespace tessera

@@ -37,17 +37,16 @@ LoadWeightsReport match_weights(
     const WeightFiles& files,
     const LoadWeightsOptions& options);
 
-/// As match_weights(), for the targets of one pipeline stage. The checkpoint
-/// also contains those of the others: what one of them takes is neither
-/// unexpected nor left out. The report covers all pipeline stages. Collective
-/// over `group`, the corresponding ranks of all pipeline stages; blocks.
-/// @throws tessera::Error on all pipeline stages when something does not match
-///   on one.
-LoadWeightsReport match_weights_of_stage(
+/// As match_weights(), for the targets of one rank. The checkpoint also
+/// contains those of other pipeline stages and experts: what any rank takes is
+/// neither unexpected nor left out. The report covers all ranks. Collective;
+/// blocks.
+/// @throws tessera::Error on all ranks when something does not match on one.
+LoadWeightsReport match_weights_of_rank(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
     const LoadWeightsOptions& options,
-    Communicator& group,
+    Communicator& ranks,
     const WaitCheck& check);
 
 } // namespace tessera::sharding

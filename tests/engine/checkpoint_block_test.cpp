@@ -5,6 +5,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 #include "tessera/sharding/checkpointing/transformer_block_list.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <cmath>
 

@@ -105,6 +105,21 @@ TEST_P(Divergence, OtherGroupsOfEqualSizeInAPlannedStep) {
       {"different paths", "rank 1", "block"});
 }
 
+TEST_P(Divergence, OneSavesWeights) {
+  expect_all_fail(
+      GetParam(),
+      [](World& world) {
+        Loop loop;
+        loop.train(0);
+        if (world.rank() == 0) {
+          loop.engine.save_weights("/dev/null/never");
+        } else {
+          loop.train(1);
+        }
+      },
+      {"different paths", "rank 0: lists the tensors of the model"});
+}
+
 TEST_P(Divergence, OneIterationMore) {
   expect_all_fail(
       GetParam(),

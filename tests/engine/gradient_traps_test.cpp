@@ -2,6 +2,7 @@
 // How gradients of other people's training loops can go wrong without a word.
 #include "engine/twin.h"
 #include "support/ranks.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>

@@ -7,6 +7,7 @@
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <chrono>
 #include <filesystem>

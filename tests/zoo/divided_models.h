@@ -2,8 +2,8 @@
 #pragma once
 // Models over ranks against the same model on one.
 
+#include "support/tensor_parts.h"
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "zoo/model_fixture.h"
 
@@ -54,7 +54,7 @@ class WholeGradients {
       : specs_(specs_in(model)), group_(group) {}
 
   torch::Tensor operator()(const torch::Tensor& parameter) const {
-    return sharding::gather_whole(
+    return tests::gather_whole(
         parameter.grad(), specs_.at(parameter.unsafeGetTensorImpl()), group_);
   }
 
@@ -89,7 +89,7 @@ inline void expect_plain_gradients(
     torch::Tensor gradient =
         averaged_gradient(item.value(), group_of(item.key()));
     if (tensor != nullptr) {
-      gradient = sharding::gather_whole(
+      gradient = tests::gather_whole(
           gradient, specs.at(item.value().unsafeGetTensorImpl()), *tensor);
     }
     const torch::Tensor& twin = expected[item.key()];

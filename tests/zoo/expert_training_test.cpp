@@ -234,8 +234,8 @@ class TrainedExperts {
   /// Of the whole model, on rank 0.
   std::map<std::string, at::Tensor> values() {
     std::map<std::string, at::Tensor> all;
-    engine().whole_model().for_each(
-        [&](const WholeTensor& tensor, const at::Tensor& value) {
+    engine().model_tensors().for_each(
+        [&](const ModelTensor& tensor, const at::Tensor& value) {
           all[tensor.name()] = value.clone();
         });
     return all;
@@ -358,31 +358,44 @@ TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
   });
 }
 
-// What the ranks have gathered of a page serves the experts of all of them.
-TEST(ExpertTraining, GathersEachPageOfExpertsOnceForAFile) {
+// For a file, no page of experts is gathered: those who hold an expert send it.
+TEST(ExpertTraining, SendsEachElementOnceForAFile) {
   run_ranks(4, [](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
     TrainedExperts trained(world, {.shard = 4, .expert = 2}, changed.folder());
-    int64_t pages = 0;
+    std::set<std::string> own;
     int64_t numel = 0;
     for (const auto& group : trained.engine().pager().groups()) {
       if (group->spec().of_experts) {
         EXPECT_EQ(group->spec().mesh.size(kShardAxis), 2);
-        EXPECT_TRUE(pages == 0 || group->layout().padded_numel() == numel);
+        EXPECT_TRUE(numel == 0 || group->layout().padded_numel() == numel);
         numel = group->layout().padded_numel();
-        ++pages;
+        for (const auto& parameter : group->parameters()) {
+          own.insert(parameter.record.name());
+        }
       }
     }
-    EXPECT_GT(pages, 0);
+    EXPECT_GT(numel, 0);
     const AllocationCounter gathers(numel);
     trained.values();
-    EXPECT_EQ(gathers.count(), pages);
-    const WholeModel whole = trained.engine().whole_model();
-    for (const WholeTensor& tensor : whole.tensors()) {
+    EXPECT_EQ(gathers.count(), 0);
+    const ModelTensors all = trained.engine().model_tensors();
+    size_t held = 0;
+    for (const ModelTensor& tensor : all.tensors()) {
+      SCOPED_TRACE(tensor.name());
       EXPECT_EQ(tensor.spec.pipeline_stage, 0);
-      EXPECT_LT(tensor.part, tensor.of_experts ? 2 : 1);
-      EXPECT_EQ(whole.find(tensor.name()), &tensor);
+      EXPECT_EQ(all.find(tensor.name()), &tensor);
+      int64_t elements = 0;
+      for (const HeldPart& part : tensor.parts) {
+        elements += part.part.numel;
+      }
+      EXPECT_EQ(elements, tensor.spec.numel());
+      if (tensor.name().find(".experts.") != std::string::npos) {
+        EXPECT_TRUE(!all.holds(tensor) || own.count(tensor.name()) == 1);
+        held += all.holds(tensor) ? 1 : 0;
+      }
     }
+    EXPECT_GT(held, 0);
   });
 }
 

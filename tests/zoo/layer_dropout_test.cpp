@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout of layers over 1 to 4 ranks, held against plain layers.
-#include "support/own_part.h"
 #include "support/ranks.h"
+#include "support/tensor_parts.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/zoo/layers/transformer_layer.h"

@@ -5,9 +5,9 @@
 
 #include "support/average_over_ranks.h"
 #include "support/motion.h"
-#include "support/own_part.h"
 #include "support/plain_adamw.h"
 #include "support/temporary_folder.h"
+#include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/parallel/parallel_module.h"

@@ -3,6 +3,7 @@
 
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "zoo/divided_models.h"
@@ -142,7 +143,7 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
     const TensorSpecs specs = specs_in(*divided);
     const torch::NoGradGuard no_grad;
     for (const auto& item : divided->named_parameters()) {
-      const torch::Tensor whole = sharding::gather_whole(
+      const torch::Tensor whole = tests::gather_whole(
           item.value(),
           specs.at(item.value().unsafeGetTensorImpl()),
           *how.group);

@@ -5,6 +5,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "support/tensor_parts.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "zoo/divided_models.h"
@@ -30,7 +31,7 @@ void expect_own_gradients(
     for (const std::string& ours : weight.ours) {
       const torch::Tensor& parameter = parameters[ours];
       const torch::Tensor own = engine.grad(parameter);
-      gradients.push_back(sharding::gather_whole(
+      gradients.push_back(tests::gather_whole(
           own, specs.at(parameter.unsafeGetTensorImpl()), tensor));
     }
     expect_near(

@@ -196,14 +196,14 @@ class Merger {
   }
 
   /// Keeps A and B, ignores other parameters. Collective.
-  void add_all(WholeModel& model) {
+  void add_all(ModelTensors& model) {
     model.for_each(
-        [&](const WholeTensor& tensor, const at::Tensor& value) {
+        [&](const ModelTensor& tensor, const at::Tensor& value) {
           for (const std::string& name : tensor.spec.names) {
             kept_.emplace(name, value.clone());
           }
         },
-        [](const WholeTensor& tensor) {
+        [](const ModelTensor& tensor) {
           return is_adapter_parameter(tensor.name());
         });
   }
@@ -243,13 +243,13 @@ void save_lora(const Model& model, const fs::path& folder) {
       !model.names().is_part,
       "save_lora: this rank holds only a pipeline stage or some of the experts; pass the engine too, which gathers them");
   AdapterFolder written(model, folder);
-  WholeModel whole(model);
+  ModelTensors whole(model);
   engine::write_model(whole, written, "save_lora");
 }
 
 void save_lora(Engine& engine, const Model& model, const fs::path& folder) {
   AdapterFolder written(model, folder);
-  WholeModel whole = engine.whole_model();
+  ModelTensors whole = engine.model_tensors();
   engine::write_model(whole, written, "save_lora");
 }
 
@@ -281,7 +281,7 @@ void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
 SavedValue merged_values(const Model& model) {
   const auto merger = std::make_shared<Merger>(
       lora_names(model), LoraRecord::of(model).targets);
-  WholeModel whole(model);
+  ModelTensors whole(model);
   merger->add_all(whole);
   return [merger](const std::string& name, const at::Tensor& value) {
     return (*merger)(name, value);
@@ -301,7 +301,7 @@ void save_merged(
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const LoraTargets& targets = LoraRecord::of(model).targets;
-  WholeModel whole = engine.whole_model();
+  ModelTensors whole = engine.model_tensors();
   const ParameterSizes sizes = parameter_sizes(whole.tensors());
   Merger merger(WeightNames(sizes, lora_table(model, targets, sizes)), targets);
   merger.add_all(whole);

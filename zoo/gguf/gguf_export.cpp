@@ -85,9 +85,9 @@ class GgufFile : public engine::TensorSink {
     }
   }
 
-  void prepare(const std::vector<WholeTensor>& /*tensors*/) override {}
+  void prepare(const std::vector<ModelTensor>& /*tensors*/) override {}
 
-  bool wants(const WholeTensor& tensor) const override {
+  bool wants(const ModelTensor& tensor) const override {
     return !tensor.is_buffer && names_.has_any(tensor.spec.names);
   }
 
@@ -102,7 +102,7 @@ class GgufFile : public engine::TensorSink {
     }
   }
 
-  void write(const WholeTensor& tensor, const at::Tensor& value) override {
+  void write(const ModelTensor& tensor, const at::Tensor& value) override {
     for (const std::string& name : tensor.spec.names) {
       if (names_.has(name)) {
         add_value(name, change_ ? change_(name, value) : value);
@@ -183,7 +183,7 @@ void export_gguf(
         item.key());
   }
   GgufFile written(model, file, options, change);
-  WholeModel whole(model);
+  ModelTensors whole(model);
   engine::write_model(whole, written, "GGUF export");
 }
 

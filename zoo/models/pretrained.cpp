@@ -424,7 +424,7 @@ void save_pretrained(
     int64_t max_shard_bytes) {
   check_has_all(model);
   HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
-  WholeModel whole(model);
+  ModelTensors whole(model);
   engine::write_model(whole, written, "save_pretrained");
 }
 
@@ -436,7 +436,7 @@ void save_pretrained(
     const SavedValue& change,
     int64_t max_shard_bytes) {
   HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
-  WholeModel whole = engine.whole_model();
+  ModelTensors whole = engine.model_tensors();
   engine::write_model(whole, written, "save_pretrained");
 }
 

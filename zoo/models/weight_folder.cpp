@@ -5,9 +5,9 @@
 
 namespace tessera::zoo {
 
-ParameterSizes parameter_sizes(const std::vector<WholeTensor>& tensors) {
+ParameterSizes parameter_sizes(const std::vector<ModelTensor>& tensors) {
   ParameterSizes sizes;
-  for (const WholeTensor& tensor : tensors) {
+  for (const ModelTensor& tensor : tensors) {
     for (const std::string& name : tensor.spec.names) {
       if (!tensor.is_buffer) {
         sizes.emplace(name, tensor.spec.sizes);
@@ -25,8 +25,8 @@ WeightFolder::WeightFolder(
       change_(std::move(change)),
       max_shard_bytes_(max_shard_bytes) {}
 
-void WeightFolder::prepare(const std::vector<WholeTensor>& tensors) {
-  for (const WholeTensor& tensor : tensors) {
+void WeightFolder::prepare(const std::vector<ModelTensor>& tensors) {
+  for (const ModelTensor& tensor : tensors) {
     for (const std::string& name : tensor.spec.names) {
       if (!tensor.is_buffer) {
         dtypes_.emplace(name, tensor.spec.dtype);
@@ -36,7 +36,7 @@ void WeightFolder::prepare(const std::vector<WholeTensor>& tensors) {
   names_.emplace(names_of_(parameter_sizes(tensors)));
 }
 
-bool WeightFolder::wants(const WholeTensor& tensor) const {
+bool WeightFolder::wants(const ModelTensor& tensor) const {
   return !tensor.is_buffer && names_->has_any(tensor.spec.names);
 }
 
@@ -44,7 +44,7 @@ void WeightFolder::open() {
   weights_.emplace(create(dtypes_), *names_, dtypes_, max_shard_bytes_);
 }
 
-void WeightFolder::write(const WholeTensor& tensor, const at::Tensor& value) {
+void WeightFolder::write(const ModelTensor& tensor, const at::Tensor& value) {
   for (const std::string& name : tensor.spec.names) {
     if (names_->has(name)) {
       weights_->add(name, change_ ? change_(name, value) : value);

@@ -23,7 +23,7 @@ using SavedValue =
     std::function<at::Tensor(const std::string& name, const at::Tensor& value)>;
 
 /// The sizes of all parameters, under each of their names.
-ParameterSizes parameter_sizes(const std::vector<WholeTensor>& tensors);
+ParameterSizes parameter_sizes(const std::vector<ModelTensor>& tensors);
 
 /// A folder of weights; what else is in it is up to the derived class.
 class WeightFolder : public engine::TensorSink {
@@ -40,10 +40,10 @@ class WeightFolder : public engine::TensorSink {
       SavedValue change = {},
       int64_t max_shard_bytes = 0);
 
-  void prepare(const std::vector<WholeTensor>& tensors) override;
-  bool wants(const WholeTensor& tensor) const override;
+  void prepare(const std::vector<ModelTensor>& tensors) override;
+  bool wants(const ModelTensor& tensor) const override;
   void open() override;
-  void write(const WholeTensor& tensor, const at::Tensor& value) override;
+  void write(const ModelTensor& tensor, const at::Tensor& value) override;
   void commit() override;
 
  protected:

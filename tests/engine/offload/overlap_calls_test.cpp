@@ -5,6 +5,7 @@
 #include "engine/checkpoint/checkpoint_support.h"
 #include "engine/offload/overlap.h"
 #include "support/ranks.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <unistd.h>
 

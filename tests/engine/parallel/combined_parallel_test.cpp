@@ -2,8 +2,8 @@
 // Data, tensor, sequence and pipeline parallelism at once, held against one
 // rank.
 #include "sharding/parallel/small_block.h"
-#include "support/own_part.h"
 #include "support/ranks.h"
+#include "support/tensor_parts.h"
 #include "support/tied_parameter.h"
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/partition.h"

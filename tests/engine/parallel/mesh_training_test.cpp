@@ -5,8 +5,8 @@
 // dropout included.
 #include "engine/twin.h"
 #include "sharding/parallel/small_block.h"
-#include "support/own_part.h"
 #include "support/ranks.h"
+#include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/pipeline_executor.h"

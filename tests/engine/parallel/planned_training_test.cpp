@@ -2,8 +2,8 @@
 // A model that knows nothing of Tessera, divided by a tensor plan and by ZeRO:
 // the numbers of one rank with all batches.
 #include "sharding/parallel/plain_model.h"
-#include "support/own_part.h"
 #include "support/ranks.h"
+#include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/parallel/tensor_plan.h"

@@ -130,18 +130,18 @@ TEST(ParallelMesh, ExpertsDivideRanksThatSeeOtherTokens) {
 
 // 8 ranks as pipeline 2 x shard 2 x tensor 2: the two that see other tokens
 // have other experts, and no two have the same ones.
-TEST(ParallelMesh, AllExpertsAreOnThoseOfAllStagesAndParts) {
+TEST(ParallelMesh, ExpertsDivideTheRanksOfAStageAndPartition) {
   ParallelSizes all = sizes(2, 1, 2, 1, 2);
   all.expert = 2;
   const ParallelMesh mesh(all, 8, 8);
   EXPECT_EQ(
-      mesh.groups(Group::kAllExperts), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+      mesh.groups(Group::kExpert), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
   EXPECT_EQ(mesh.size(Group::kSameExperts), 1);
 
   all.data = 2;
   const ParallelMesh wide(all, 16, 16);
   EXPECT_EQ(wide.ranks(Group::kSameExperts, 0), (std::vector<int>{0, 4}));
-  EXPECT_EQ(wide.ranks(Group::kAllExperts, 0), (std::vector<int>{0, 2, 8, 10}));
+  EXPECT_EQ(wide.ranks(Group::kExpert, 0), (std::vector<int>{0, 2}));
 }
 
 TEST(ParallelMesh, NamesFactorisationsThatWouldFit) {

@@ -2,8 +2,8 @@
 // A small language model of parallel layers, trained on 1 to 4 ranks.
 #include "sharding/parallel/small_block.h"
 #include "sharding/parallel/tensor_gradient_norm.h"
-#include "support/own_part.h"
 #include "support/ranks.h"
+#include "support/tensor_parts.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/parallel/group_operations.h"

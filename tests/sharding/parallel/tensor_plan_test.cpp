@@ -3,8 +3,8 @@
 #include "sharding/parallel/plain_model.h"
 #include "sharding/parallel/tensor_gradient_norm.h"
 #include "support/expect_error.h"
-#include "support/own_part.h"
 #include "support/ranks.h"
+#include "support/tensor_parts.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/lazy/lazy.h"
 

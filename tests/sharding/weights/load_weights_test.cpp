@@ -157,7 +157,8 @@ TEST(LoadWeights, StraightIntoShards) {
       Net net;
       MemoryLedger ledger;
       Pager pager(world, *net, {}, ledger);
-      load_sharded_weights(pager, *net, WeightFiles::open(file));
+      Communicator alone("load"); // every rank has all tensors
+      load_sharded_weights(pager, *net, WeightFiles::open(file), {}, alone);
       pager.unwrap();
       expect_loaded(net, weights);
     });
@@ -369,8 +370,9 @@ TEST(LoadWeights, TakesTensorsOutOfOthers) {
     PagerOptions pager_options;
     pager_options.groups.min_group_numel = 0;
     Pager pager(world, *sharded, pager_options, ledger);
+    Communicator alone("load"); // every rank has all tensors
     load_sharded_weights(
-        pager, *sharded, WeightFiles::open(folder.path()), options);
+        pager, *sharded, WeightFiles::open(folder.path()), options, alone);
     pager.unwrap();
     check(*sharded);
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange of findings between pipeline stages that load from one checkpoint.
+// Exchange of findings between ranks that load from one checkpoint.
 #include "tessera/sharding/weights/weight_matching.h"
 
 #include "tessera/runtime/comm/gather_texts.h"
@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace tessera::sharding {
@@ -24,10 +26,10 @@ bool contains(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// What a pipeline stage found, or why it failed.
+/// What a rank found, or why it failed.
 struct Finding {
   LoadWeightsReport report;
-  Names names; ///< that the pipeline stage has
+  Names names; ///< that the rank has
   std::string error;
 };
 
@@ -49,18 +51,18 @@ Finding finding_of(const std::string& text) {
       from.at("error")};
 }
 
-/// Combines the reports: a tensor that no pipeline stage takes is unexpected if
-/// it is unexpected on all of them.
-LoadWeightsReport joined(const std::vector<Finding>& stages) {
+/// Combines the reports: a tensor that no rank takes is unexpected if it is
+/// unexpected on all of them.
+LoadWeightsReport joined(const std::vector<Finding>& findings) {
   LoadWeightsReport report;
   const auto look = [&](const Names& names) {
     for (const std::string& name : names) {
       bool is_known = false;
-      const bool is_taken =
-          std::any_of(stages.begin(), stages.end(), [&](const Finding& stage) {
-            const bool is_left_out = contains(stage.report.left_out, name);
+      const bool is_taken = std::any_of(
+          findings.begin(), findings.end(), [&](const Finding& finding) {
+            const bool is_left_out = contains(finding.report.left_out, name);
             is_known = is_known || is_left_out;
-            return !is_left_out && !contains(stage.report.unexpected, name);
+            return !is_left_out && !contains(finding.report.unexpected, name);
           });
       Names& list = is_known ? report.left_out : report.unexpected;
       if (!is_taken && !contains(list, name)) {
@@ -68,10 +70,10 @@ LoadWeightsReport joined(const std::vector<Finding>& stages) {
       }
     }
   };
-  look(stages.front().report.unexpected);
-  look(stages.front().report.left_out);
-  for (const Finding& stage : stages) {
-    for (const std::string& name : stage.report.missing) {
+  look(findings.front().report.unexpected);
+  look(findings.front().report.left_out);
+  for (const Finding& finding : findings) {
+    for (const std::string& name : finding.report.missing) {
       if (!contains(report.missing, name)) {
         report.missing.push_back(name);
       }
@@ -82,11 +84,11 @@ LoadWeightsReport joined(const std::vector<Finding>& stages) {
 
 void check_unexpected(
     const Names& unexpected,
-    const std::vector<Finding>& stages,
+    const std::vector<Finding>& findings,
     const WeightFiles& files) {
   Names known;
-  for (const Finding& stage : stages) {
-    known.insert(known.end(), stage.names.begin(), stage.names.end());
+  for (const Finding& finding : findings) {
+    known.insert(known.end(), finding.names.begin(), finding.names.end());
   }
   std::ostringstream text;
   for (const std::string& name : unexpected) {
@@ -105,11 +107,11 @@ void check_unexpected(
 
 } // namespace
 
-LoadWeightsReport match_weights_of_stage(
+LoadWeightsReport match_weights_of_rank(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
     const LoadWeightsOptions& options,
-    Communicator& group,
+    Communicator& ranks,
     const WaitCheck& check) {
   Finding mine;
   for (const WeightTarget& target : targets) {
@@ -125,27 +127,26 @@ LoadWeightsReport match_weights_of_stage(
     error = std::current_exception();
     mine.error = what.what();
   }
-  std::vector<Finding> stages;
-  for (const std::string& text : runtime::gather_texts(
-           group,
-           to_text(mine),
-           "what the parts of the model take from a checkpoint",
-           check)) {
-    stages.push_back(finding_of(text));
-  }
+  const std::vector<std::string> texts = runtime::gather_texts(
+      ranks, to_text(mine), "what the ranks take from a checkpoint", check);
   if (error) {
     std::rethrow_exception(error);
   }
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    TESSERA_CHECK(
-        stages[stage].error.empty(),
-        "in part {} of the model: {}",
-        stage,
-        stages[stage].error);
+  std::vector<Finding> findings;
+  std::set<std::string_view> seen; // many ranks have the same tensors
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (seen.insert(texts[rank]).second) {
+      findings.push_back(finding_of(texts[rank]));
+      TESSERA_CHECK(
+          findings.back().error.empty(),
+          "on rank {}: {}",
+          rank,
+          findings.back().error);
+    }
   }
-  LoadWeightsReport report = joined(stages);
+  LoadWeightsReport report = joined(findings);
   if (options.strict && !options.allows_unexpected) {
-    check_unexpected(report.unexpected, stages, files);
+    check_unexpected(report.unexpected, findings, files);
   }
   return report;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// own_part(): what a tensor-parallel rank has of a whole parameter.
+// What tensor-parallel ranks have of a whole parameter, and the whole of it.
 
+#include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +21,18 @@ inline at::Tensor own_part(
   }
   const sharding::DimSplit split = spec.split(kTensorAxis);
   return whole.narrow(*dim, split.begin(rank), split.length(rank));
+}
+
+/// The whole of a parameter, or of a tensor that is divided like it; `value`
+/// itself if the tensor-parallel ranks do not divide it. Collective.
+inline at::Tensor gather_whole(
+    const at::Tensor& value,
+    const TensorSpec& spec,
+    Communicator& group) {
+  const auto dim = spec.divided_dim(kTensorAxis);
+  return dim ? sharding::gather_parts(
+                   value, *dim, spec.split(kTensorAxis), group)
+             : value;
 }
 
 } // namespace tessera::tests
