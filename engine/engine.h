@@ -64,9 +64,10 @@ struct EngineOptions {
   OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
-  /// Updates every group during backward as soon as its gradients are final
-  /// (from the second step on), so that gradients need no memory of their own
-  /// and a step ends sooner. Only for optimizers that update each element
+  /// Updates every group during backward as soon as its gradients are final,
+  /// so that gradients need no memory of their own and a step ends sooner. The
+  /// first step, which records when they are final, holds shards of them that
+  /// no plan or budget counts. Only for optimizers that update each element
   /// independently, without loss scaling and without clipping. The numbers are
   /// the same. If backward throws, the groups updated until then stay updated.
   bool update_in_backward = false;

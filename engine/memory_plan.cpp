@@ -18,8 +18,7 @@ namespace {
 void add_shards(
     TierBytes& bytes,
     const sharding::PageSpec& page,
-    const sharding::ShardTiers& tiers,
-    bool keeps_gradients) {
+    const sharding::ShardTiers& tiers) {
   add_tier_bytes(
       bytes, tiers.parameters, MemoryPurpose::kParameters, page.shard_bytes());
   if (page.has_own_master) {
@@ -29,13 +28,11 @@ void add_shards(
         MemoryPurpose::kOptimizerState,
         page.layout.shard_numel() * static_cast<int64_t>(sizeof(float)));
   }
-  if (keeps_gradients) {
-    add_tier_bytes(
-        bytes,
-        tiers.gradients,
-        MemoryPurpose::kGradients,
-        page.gradient_shard_bytes());
-  }
+  add_tier_bytes(
+      bytes,
+      tiers.gradients,
+      MemoryPurpose::kGradients,
+      page.gradient_shard_bytes());
 }
 
 int64_t& bytes_for(TierBytes& bytes, MemoryTier tier, MemoryPurpose purpose) {
@@ -65,12 +62,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
     return bytes_for(plan.bytes, tier, purpose);
   };
   for (size_t g = 0; g < needs.pages.size(); ++g) {
-    // Gradients that are applied in backward have no shard.
-    add_shards(
-        plan.bytes,
-        needs.pages[g],
-        needs.tiers.pages[g],
-        !options.update_in_backward);
+    add_shards(plan.bytes, needs.pages[g], needs.tiers.pages[g]);
   }
   if (needs.tiers.uses(MemoryTier::kNvme)) {
     planned(MemoryTier::kHost, MemoryPurpose::kStaging) +=

@@ -11,7 +11,7 @@
 namespace tessera::engine {
 
 /// What a model is written to. Every rank asks which tensors are written; rank
-/// 0 of the job writes them.
+/// 0 of ModelTensors::ranks() writes them.
 class TensorSink {
  public:
   virtual ~TensorSink() = default;

@@ -43,10 +43,10 @@ struct ParameterRule {
 };
 
 /// Where master weights and moments rest. What is not on the device of the
-/// parameters is updated by the CPU. The numbers do not depend on the
-/// placement.
+/// parameters is updated by the CPU, or passes through the device
+/// (plan_updates()). The numbers do not depend on the placement.
 enum class StatePlacement {
-  /// As the memory budget has room; see StateTiers. On the device of the
+  /// As the memory budget has room; see plan_tiers(). On the device of the
   /// parameters if no budget is set.
   kAutomatic,
   kWithParameters, ///< on the parameters' device

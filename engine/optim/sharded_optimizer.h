@@ -59,8 +59,8 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
       MemoryLedger& ledger);
 
   /// Whether all gradients, state and updates are on an accelerator, where each
-  /// step ends before the next forward: the same on all ranks. Factors of
-  /// gradients may then be deferred.
+  /// step ends before the next forward; the same on all ranks that have the
+  /// same part of the model. Factors of gradients may then be deferred.
   bool is_all_on_device() const {
     return is_all_on_device_;
   }

@@ -49,11 +49,6 @@ class Planner {
   TierPlan plan() {
     place_shards();
     place_state();
-    if (sharding_.update_in_backward) {
-      for (sharding::ShardTiers& tiers : plan_.pages) {
-        tiers.gradients = MemoryTier::kDevice; // they have no shard
-      }
-    }
     return std::move(plan_);
   }
 
@@ -67,9 +62,9 @@ class Planner {
 
   void place_shards() {
     for (const Kind& kind : kinds_) {
-      if (kind.wanted) {
-        for (sharding::ShardTiers& tiers : plan_.pages) {
-          tiers.*kind.tier = *kind.wanted;
+      for (size_t g = 0; kind.wanted && g < pages_.size(); ++g) {
+        if (kind.bytes(pages_[g]) > 0) {
+          plan_.pages[g].*kind.tier = *kind.wanted;
         }
       }
     }

@@ -143,7 +143,8 @@ struct UpdateContext {
 
   /// The device of the values that one step computes for all parameters, such
   /// as sums over them: the accelerator if all updates run there, so that none
-  /// waits for it, else the CPU. The same on all ranks.
+  /// waits for it, else the CPU. The same on all ranks that have the same part
+  /// of the model.
   c10::Device device_of_sums() const;
   /// The pages of a tensor with a row per parameter.
   std::vector<sharding::PageRows> rows_of(

@@ -32,8 +32,8 @@ struct UpdatePlan {
 
 /// Decides for every group whose state is not on the device of the parameters.
 /// With OffloadOptions::ratio it only divides; without, it measures for a
-/// fraction of a second if there is a choice. The same on all ranks;
-/// collective.
+/// fraction of a second if there is a choice. The same on all ranks that have
+/// the same part of the model; collective over them.
 /// @param memory limits what measuring takes of the host for that time.
 UpdatePlan plan_updates(
     const std::vector<sharding::PageSpec>& pages,

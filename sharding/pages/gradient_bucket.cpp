@@ -46,8 +46,7 @@ GradientBucket::GradientBucket(
     PageFaultHandler& handler,
     Communicator& replicas,
     MemoryLedger& ledger,
-    runtime::ShardStore* store,
-    bool keeps_shard)
+    runtime::ShardStore* store)
     : group_(group),
       rank_(group.spec().mesh.index(kShardAxis)),
       ranks_(group.spec().gradient_ranks()),
@@ -55,7 +54,6 @@ GradientBucket::GradientBucket(
       ledger_(ledger),
       types_(group.spec().gradients),
       store_(store),
-      keeps_shard_(keeps_shard),
       packs_(!group.device().is_cpu()) {
   std::vector<runtime::FlatSpan> spans;
   entries_.reserve(group.parameters().size());
@@ -74,7 +72,7 @@ GradientBucket::GradientBucket(
   }
   own_runs_ = runtime::runs_of_shard(spans, group.layout().shard(rank_));
   gaps_ = gaps_between(std::move(spans), group.layout().padded_numel());
-  if (keeps_shard_) {
+  if (group_.spec().keeps_gradient_shard) {
     ensure_shard();
   }
 }
@@ -286,7 +284,7 @@ void GradientBucket::clear() {
   deferred_factor_ = 1;
   use_ = Use::kStep;
   has_copies_ = false;
-  if (!keeps_shard_ && shard_.defined()) {
+  if (!group_.spec().keeps_gradient_shard && shard_.defined()) {
     if (allocated_on_) {
       // Its memory goes back there, but this stream has used it last.
       runtime::mark_current(group_.device()).block(*allocated_on_);

@@ -54,14 +54,12 @@ class GradientBucket {
   /// @param group, replicas outlive the bucket.
   /// @param replicas the ranks that hold the same part of the group.
   /// @param store where the shard rests; null: on the parameters' device.
-  /// @param keeps_shard false: see [Note: applied gradients].
   GradientBucket(
       ParamGroup& group,
       PageFaultHandler& handler,
       Communicator& replicas,
       MemoryLedger& ledger,
-      runtime::ShardStore* store = nullptr,
-      bool keeps_shard = true);
+      runtime::ShardStore* store = nullptr);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
@@ -103,10 +101,6 @@ class GradientBucket {
   /// Of slots; shard() too while is_applying().
   at::ScalarType slot_dtype() const {
     return types_.slot;
-  }
-  /// Of the shard that gradients add up in.
-  at::ScalarType shard_dtype() const {
-    return types_.shard;
   }
   /// The tier on which the shard rests.
   MemoryTier tier() const {
@@ -309,7 +303,6 @@ class GradientBucket {
   MemoryLedger& ledger_;
   GradientTypes types_;
   runtime::ShardStore* store_;
-  bool keeps_shard_;
   std::vector<Entry> entries_;
   std::vector<runtime::FlatRun> own_runs_;
   std::vector<runtime::FlatSpan>

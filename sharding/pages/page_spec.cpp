@@ -121,7 +121,8 @@ int64_t PageSpec::padded_bytes() const {
 }
 
 int64_t PageSpec::gradient_shard_bytes() const {
-  return trainable ? layout.shard_numel() * size_of(gradients.shard) : 0;
+  return keeps_gradient_shard ? layout.shard_numel() * size_of(gradients.shard)
+                              : 0;
 }
 
 int64_t PageSpec::gradient_slot_bytes(bool stored) const {
@@ -181,6 +182,7 @@ PageSpec make_page_spec(
          {page.layout.offset(storage_of[i]) + record.tensor.storage_offset(),
           storage_extent(record.tensor)}});
   }
+  page.keeps_gradient_shard = page.trainable && !options.update_in_backward;
   page.has_own_master = page.trainable && options.precision.master_weights &&
                         is_low_precision(page.dtype);
   return page;

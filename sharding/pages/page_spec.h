@@ -50,6 +50,9 @@ struct PageSpec {
   bool casts_arguments = false;
   GradientTypes gradients{}; ///< if it is trainable
   bool keeps_whole_gradients = false; ///< between the backward passes of a step
+  /// Whether its gradients rest in a shard until the step; not if they are
+  /// applied during backward, see [Note: applied gradients].
+  bool keeps_gradient_shard = false;
   /// Whether it stays unsharded between forward and backward where memory is
   /// not limited.
   bool stays_after_forward = false;
@@ -75,7 +78,7 @@ struct PageSpec {
   }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
   int64_t padded_bytes() const; ///< of all of them
-  int64_t gradient_shard_bytes() const; ///< 0 if it is not trainable
+  int64_t gradient_shard_bytes() const; ///< 0 if it keeps none
   /// Of a slot for whole gradients.
   /// @param stored whether their shard rests on another tier than the device.
   int64_t gradient_slot_bytes(bool stored) const;

@@ -20,10 +20,6 @@ namespace tessera::sharding {
 
 namespace {
 
-int64_t itemsize(at::ScalarType dtype) {
-  return static_cast<int64_t>(c10::elementSize(dtype));
-}
-
 /// Makes later accesses to the storage throw `message` instead of reading freed
 /// memory.
 void abandon(PagedStorage& page, const std::string& message) {
@@ -134,7 +130,7 @@ at::Tensor ParamGroup::slice_of(
   }
   return at::from_blob(
       static_cast<std::byte*>(storage.mutable_data()) +
-          first * itemsize(spec_.original_dtype),
+          first * size_of(spec_.original_dtype),
       {numel},
       options);
 }
@@ -146,7 +142,7 @@ std::vector<c10::Storage> ParamGroup::retype(
   for (const auto& storage : storages) {
     retyped.emplace_back(
         c10::Storage::use_byte_size_t{},
-        numel_of(storage, spec_.original_dtype) * itemsize(spec_.dtype),
+        numel_of(storage, spec_.original_dtype) * size_of(spec_.dtype),
         c10::DataPtr(nullptr, storage.device()),
         /*allocator=*/nullptr,
         /*resizable=*/false);
@@ -274,7 +270,7 @@ void ParamGroup::attach(const at::Tensor& whole) {
   whole_ = whole;
   auto* base = static_cast<std::byte*>(whole_.data_ptr());
   for (const auto& storage : storages_) {
-    storage->attach(base + storage->begin() * itemsize(spec_.dtype));
+    storage->attach(base + storage->begin() * size_of(spec_.dtype));
   }
   residency_ = Residency::kUnsharded;
 }
@@ -375,7 +371,7 @@ runtime::Slot ParamGroup::restore(
   finish_gather(check);
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages_) {
-    const int64_t numel = storage->nbytes() / itemsize(spec_.dtype);
+    const int64_t numel = storage->nbytes() / size_of(spec_.dtype);
     const at::Tensor own =
         at::empty({numel}, whole.options().dtype(spec_.original_dtype));
     own.copy_(whole.narrow(0, storage->begin(), numel));

@@ -42,9 +42,8 @@ SlotPlan::SlotPlan(
   for (size_t g = 0; g < pages.size(); ++g) {
     const PageSpec& page = pages[g];
     const bool stored = tiers[g].parameters != MemoryTier::kDevice;
-    // Gradients that are applied in backward have no shard.
-    const bool stores_gradients = page.trainable && !updates_in_backward_ &&
-                                  tiers[g].gradients != MemoryTier::kDevice;
+    const bool stores_gradients =
+        page.keeps_gradient_shard && tiers[g].gradients != MemoryTier::kDevice;
     const bool has_peers = page.gradient_ranks() > 1;
     paged_.push_back(page.mesh.size(kShardAxis) > 1 || stored);
     pages_any_ = pages_any_ || paged_.back();

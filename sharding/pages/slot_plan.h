@@ -41,11 +41,6 @@ class SlotPlan {
     return is_alone_;
   }
 
-  /// The order of use that is expected of a feed-forward model.
-  const std::vector<PlanEvent>& expected_events() const {
-    return expected_;
-  }
-
   /// @param capacity_bytes of the arena for unsharded pages.
   /// @param has_budget pages do not stay unsharded whatever it takes.
   PlanLimits limits(int64_t capacity_bytes, bool has_budget) const;
@@ -83,7 +78,7 @@ class SlotPlan {
   std::vector<bool> paged_;
   bool pages_any_ = false;
   bool is_alone_ = false;
-  std::vector<PlanEvent> expected_;
+  std::vector<PlanEvent> expected_; ///< order of use in a feed-forward model
 };
 
 } // namespace tessera::sharding

@@ -248,7 +248,7 @@ void register_and_test() {
   const at::Tensor sum = probe + probe.view({2});
   TESSERA_CHECK(
       self_test_calls > before && sum.sum().item<float>() == 4.0F,
-      "wrap: operators on a keyed tensor do not reach Tessera with this LibTorch ({}). Use the version in scripts/requirements.txt.",
+      "wrap: operators on a keyed tensor do not reach Tessera with this LibTorch ({}). Use the version in scripts/requirements/torch.txt.",
       TORCH_VERSION);
   self_test_is_over = true;
 }

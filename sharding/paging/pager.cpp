@@ -100,8 +100,7 @@ Pager::Pager(
           *this,
           page.ranks.replicas(),
           ledger,
-          options.update_in_backward ? nullptr : stores[g].gradients,
-          /*keeps_shard=*/!options.update_in_backward);
+          page.spec().keeps_gradient_shard ? stores[g].gradients : nullptr);
     }
   }
   std::vector<at::Tensor> parameters;

@@ -104,15 +104,6 @@ class BertTokenizer {
   const BertTokenizerOptions& options() const {
     return options_;
   }
-  std::int64_t cls_id() const {
-    return cls_id_;
-  }
-  std::int64_t sep_id() const {
-    return sep_id_;
-  }
-  std::int64_t pad_id() const {
-    return pad_id_;
-  }
 
  private:
   Encoding joined(

@@ -130,8 +130,31 @@ TEST_P(TierPlanOf, WhatIsSaidIsDone) {
   EXPECT_EQ(
       count(plan.pages, &ShardTiers::parameters, MemoryTier::kNvme), groups);
   EXPECT_EQ(
-      count(plan.pages, &ShardTiers::gradients, MemoryTier::kHost), groups);
+      count(plan.pages, &ShardTiers::gradients, MemoryTier::kHost),
+      groups - 1); // a frozen one has none
   EXPECT_EQ(count(plan.pages, &ShardTiers::state, MemoryTier::kDevice), groups);
+}
+
+TEST_P(TierPlanOf, GradientsThatAreAppliedInBackwardTakeNoRoom) {
+  const int64_t with_gradients = least({});
+  options_.sharding.update_in_backward = true;
+  pages_ = sharding::plan_pages(
+      *net_, options_.sharding, sharding::shard_mesh(0, GetParam(), 0));
+  MemoryBudget memory;
+  memory.device_bytes = least({});
+  memory.host_bytes = int64_t{1} << 30;
+  EXPECT_LT(*memory.device_bytes, with_gradients);
+  for (const auto wanted :
+       {std::optional<MemoryTier>(), std::optional(MemoryTier::kHost)}) {
+    memory.gradients = wanted;
+    const TierPlan plan = this->plan(memory);
+    const auto groups = static_cast<int64_t>(pages_.size());
+    EXPECT_EQ(
+        count(plan.pages, &ShardTiers::parameters, MemoryTier::kDevice),
+        groups);
+    EXPECT_EQ(
+        count(plan.pages, &ShardTiers::gradients, MemoryTier::kDevice), groups);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TierPlanOf, ::testing::Values(1, 2, 5));
