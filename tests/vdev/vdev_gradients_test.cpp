@@ -107,7 +107,7 @@ class Gradients : public ::testing::TestWithParam<std::tuple<Policy, int>> {
 TEST_P(Gradients, ClippedHaveTheNumbersOfTheCpu) {
   run([](World& world) {
     for (const EngineOptions& options : optimizers()) {
-      const std::string what = std::to_string(options.optimizer.rule.index());
+      const std::string what = name_of(options.optimizer.rule);
       Training device(world.device(), options);
       Training cpu(at::kCPU, options);
       for (int step = 0; step < 4; ++step) {

@@ -69,7 +69,7 @@ TEST_P(Resume, IsBitEqualWithEveryOptimizer) {
       optimizer.rule = rule;
       expect_resumes(
           world,
-          folder / std::to_string(rule.index()),
+          folder / name_of(rule),
           options_of(optimizer),
           name_of(rule));
     }

@@ -3,6 +3,7 @@
 // and with gradients and weights of low precision.
 #include "runtime/kernels/adamw_reference.h"
 #include "runtime/kernels/update_reference.h"
+#include "support/expect_error.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <gtest/gtest.h>
