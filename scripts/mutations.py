@@ -240,7 +240,7 @@ MUTATIONS = [
         "recomputes with other random numbers",
         "sharding/checkpointing/checkpoint.cpp",
         "state(call.random, call.autocast);",
-        "state(sharding::RandomState::take({}), call.autocast);",
+        "state(call.random.now(), call.autocast);",
         "ActivationOffload.CheckpointedBlocksInsideAndTheirInputsOnTheHost",
     ),
     Mutation(
