@@ -85,7 +85,6 @@ Extended load_with_base(
     result.origins = std::move(lower.origins);
     add_absent(root, lower.root, "", base_file.string(), result.origins);
   }
-  above.pop_back();
   return result;
 }
 

@@ -50,6 +50,19 @@ TEST(Cli, EndsWithTwoOnAUsageError) {
   }
 }
 
+TEST(Cli, ListsTheKeysOfASection) {
+  const auto section = run_tessera("keys loss_scale");
+  EXPECT_EQ(section.exit_code, 0);
+  EXPECT_EQ(section.output.rfind("loss_scale.fixed\n", 0), 0u);
+  EXPECT_NE(
+      section.output.find("loss_scale.growth_factor = 2.0\n"),
+      std::string::npos);
+  EXPECT_EQ(section.output.find("\noptimizer"), std::string::npos);
+  const auto none = run_tessera("keys los_scale");
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_NE(none.output.find("no key 'los_scale'"), std::string::npos);
+}
+
 TEST(Cli, NamesWhatDoesNotExistAndTheNearestThatDoes) {
   const std::pair<const char*, const char*> cases[] = {
       {"lanch", "tessera has no command 'lanch'; did you mean 'launch'?"},

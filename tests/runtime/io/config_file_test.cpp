@@ -99,7 +99,7 @@ TEST_F(ConfigFiles, ACycleNamesTheFiles) {
   expect_error([&] { read_config_file(own); }, {"extend each other"});
 }
 
-TEST_F(ConfigFiles, TwoMayExtendTheSame) {
+TEST_F(ConfigFiles, AChainIsReadFromItsEnd) {
   write("base.json", R"({"a": 1})");
   write("middle.json", R"({"extends": "base.json", "b": 2})");
   const std::string file = write("top.json", R"({"extends": "middle.json"})");
