@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,11 @@ void add_absent(
 Extended load_with_base(
     const std::filesystem::path& file,
     std::vector<std::filesystem::path>& above) {
-  const auto known = std::filesystem::weakly_canonical(file);
+  std::error_code error; // a file without a path, in memory, has none
+  auto known = std::filesystem::weakly_canonical(file, error);
+  if (error) {
+    known = file.lexically_normal();
+  }
   const bool again =
       std::find(above.begin(), above.end(), known) != above.end();
   above.push_back(known);
