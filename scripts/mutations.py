@@ -191,8 +191,8 @@ MUTATIONS = [
     ),
     Mutation(
         "updates ignore the factor on the device",
-        "engine/optim/elementwise_methods.cpp",
-        "runs.back().tensors.grad_factor = grad_factor;",
+        "engine/optim/sharded_optimizer.cpp",
+        "parameter.grad_factor = bucket.deferred_factor().on_device();",
         ";",
         "AllOrders/Gradients.ClippedHaveTheNumbersOfTheCpu/*",
         "vdev_tests",
@@ -259,8 +259,8 @@ MUTATIONS = [
     ),
     Mutation(
         "Adam decays weights as AdamW does",
-        "engine/optim/elementwise_methods.cpp",
-        "step.decoupled_decay = decoupled_decay;",
+        "engine/optim/optimizers/adam.cpp",
+        "step.decoupled_decay = decouples_decay_;",
         "step.decoupled_decay = true;",
         "*/TorchParity.Adam/*",
     ),

@@ -148,7 +148,13 @@ void check_ranks(
   const nlohmann::ordered_json asked = to_json(config, false);
   std::string text;
   for (const char* const key :
-       {"target_modules", "exclude_modules", "modules_to_save", "bias"}) {
+       {"r",
+        "lora_alpha",
+        "lora_dropout",
+        "target_modules",
+        "exclude_modules",
+        "modules_to_save",
+        "bias"}) {
     text += std::string(text.empty() ? "'" : ", '") + key + "' " +
             runtime::show_json(nlohmann::json(asked.at(key)));
   }
