@@ -69,10 +69,15 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
         offload::BlockPipeline::staging_bytes();
   }
   planned(MemoryTier::kDevice, MemoryPurpose::kLibraries) = needs.libraries;
+  // What only the first step has of gradients: there has to be room for it.
+  int64_t first_step = 0;
+  for (const sharding::PageSpec& page : needs.pages) {
+    first_step += page.first_gradient_bytes() - page.gradient_shard_bytes();
+  }
   std::optional<int64_t> slot_bytes;
   if (options.memory.device_bytes) {
     slot_bytes = *options.memory.device_bytes -
-                 options.memory.activation_bytes -
+                 options.memory.activation_bytes - first_step -
                  total_bytes(plan.bytes.front());
   }
   plan.slots = needs.slots.room(slot_bytes);
@@ -84,8 +89,8 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
       activation_bytes(options, plan.bytes);
   if (const auto limit = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
-    const int64_t needed =
-        total_bytes(plan.bytes.front()) + options.memory.activation_bytes;
+    const int64_t needed = total_bytes(plan.bytes.front()) + first_step +
+                           options.memory.activation_bytes;
     TESSERA_CHECK(
         needed <= *limit,
         "{}",

@@ -60,21 +60,25 @@ void visit_fields(OptionFields& fields, ParameterRule& rule) {
       "regular expression that matches a whole name");
   fields.field(
       "lr_scale", rule.lr_scale, kAtLeast0, "factor of the learning rate");
-  fields.field(
-      "weight_decay",
-      rule.weight_decay,
-      kAtLeast0,
-      "in place of `optimizer.weight_decay`");
-  fields.field(
-      "hold_steps",
-      rule.hold_steps,
-      {.min = 0},
-      "in place of `optimizer.hold_steps`");
   const auto choice = choose_rule(
       fields,
       rule.rule,
       "optimizer of these parameters, with keys and defaults of its own, in place of `optimizer.type`");
   visit_chosen(fields, choice, rule.rule);
+  if (rule.rule && rule.rule->optimizer().takes_weight_decay() &&
+      !rule.weight_decay) {
+    rule.weight_decay = rule.rule->optimizer().default_weight_decay();
+  }
+  fields.field(
+      "weight_decay",
+      rule.weight_decay,
+      kAtLeast0,
+      "in place of `optimizer.weight_decay`; with a `type`, by default that of the optimizer");
+  fields.field(
+      "hold_steps",
+      rule.hold_steps,
+      {.min = 0},
+      "in place of `optimizer.hold_steps`");
 }
 
 void visit_fields(OptionFields& fields, OptimizerOptions& options) {

@@ -15,11 +15,8 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 namespace tessera::runtime {

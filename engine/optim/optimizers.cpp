@@ -8,13 +8,13 @@ namespace tessera {
 
 const std::vector<const engine::Optimizer*>& engine::configurable_optimizers() {
   static const std::vector<const Optimizer*> all{
-      &optimizer_of(AdamWOptions{}),
-      &optimizer_of(AdamOptions{}),
-      &optimizer_of(SgdOptions{}),
-      &optimizer_of(LionOptions{}),
-      &optimizer_of(LambOptions{}),
-      &optimizer_of(AdafactorOptions{}),
-      &optimizer_of(MuonOptions{})};
+      &optimizer_of(std::type_identity<AdamWOptions>()),
+      &optimizer_of(std::type_identity<AdamOptions>()),
+      &optimizer_of(std::type_identity<SgdOptions>()),
+      &optimizer_of(std::type_identity<LionOptions>()),
+      &optimizer_of(std::type_identity<LambOptions>()),
+      &optimizer_of(std::type_identity<AdafactorOptions>()),
+      &optimizer_of(std::type_identity<MuonOptions>())};
   return all;
 }
 

@@ -54,7 +54,9 @@ StateNeeds state_needs(
            (tier == MemoryTier::kDevice && !page.device.is_cpu());
   };
   if (passes(tiers.gradients)) {
-    needs.staged_shards += gradient_bytes(page);
+    // Also of gradients that rest nowhere, but are applied on the host.
+    needs.staged_shards +=
+        offload::HostMemory::rounded(page.first_gradient_bytes());
   }
   if (passes(tiers.parameters)) {
     needs.staged_shards += offload::HostMemory::rounded(
@@ -83,7 +85,7 @@ int64_t device_needs(
       bytes += pages[g].shard_bytes();
     }
     if (tiers[g].gradients == MemoryTier::kDevice) {
-      bytes += pages[g].gradient_shard_bytes();
+      bytes += pages[g].first_gradient_bytes();
     }
   }
   return bytes;

@@ -4,6 +4,7 @@
 
 #include <any>
 #include <concepts>
+#include <type_traits>
 #include <utility>
 
 namespace tessera {
@@ -20,12 +21,13 @@ class UpdateRule {
  public:
   /// @param options a struct of engine/optim/optimizers/.
   template <typename Options>
-  requires requires(const Options& of) {
-    { optimizer_of(of) } -> std::convertible_to<const engine::Optimizer&>;
+  requires requires(std::type_identity<Options> type) {
+    { optimizer_of(type) } -> std::convertible_to<const engine::Optimizer&>;
   }
   // NOLINTNEXTLINE(google-explicit-constructor)
   UpdateRule(Options options)
-      : optimizer_(&optimizer_of(options)), options_(std::move(options)) {}
+      : optimizer_(&optimizer_of(std::type_identity<Options>())),
+        options_(std::move(options)) {}
 
   const engine::Optimizer& optimizer() const {
     return *optimizer_;

@@ -35,7 +35,16 @@ void add_absent(
     if (found == top.end()) {
       top[key] = value;
       origins.emplace(path + key, base_file); // or that of an even lower file
+    } else if (found->is_null()) {
+      top.erase(found); // an absent key, in place of the one below
     } else if (found->is_object() && value.is_object()) {
+      if (const auto origin = origins.find(path + key);
+          origin != origins.end()) { // now that of some of its keys
+        for (const auto& item : value.items()) {
+          origins.emplace(path + key + "." + item.key(), origin->second);
+        }
+        origins.erase(path + key);
+      }
       add_absent(*found, value, path + key + ".", base_file, origins);
     } else {
       std::erase_if(origins, [&](const auto& lower) {
@@ -72,7 +81,9 @@ Extended load_with_base(
   }
   root.erase("$schema");
   const auto base = root.find("extends");
-  if (base != root.end()) {
+  if (base != root.end() && base->is_null()) {
+    root.erase(base);
+  } else if (base != root.end()) {
     TESSERA_CHECK(
         base->is_string(),
         "{}: extends is {}; expected the path of a configuration",

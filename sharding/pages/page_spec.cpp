@@ -121,8 +121,11 @@ int64_t PageSpec::padded_bytes() const {
 }
 
 int64_t PageSpec::gradient_shard_bytes() const {
-  return keeps_gradient_shard ? layout.shard_numel() * size_of(gradients.shard)
-                              : 0;
+  return keeps_gradient_shard ? first_gradient_bytes() : 0;
+}
+
+int64_t PageSpec::first_gradient_bytes() const {
+  return trainable ? layout.shard_numel() * size_of(gradients.shard) : 0;
 }
 
 int64_t PageSpec::gradient_slot_bytes(bool stored) const {

@@ -79,6 +79,8 @@ struct PageSpec {
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
   int64_t padded_bytes() const; ///< of all of them
   int64_t gradient_shard_bytes() const; ///< 0 if it keeps none
+  /// Of what the first step collects, which is not applied in backward yet.
+  int64_t first_gradient_bytes() const;
   /// Of a slot for whole gradients.
   /// @param stored whether their shard rests on another tier than the device.
   int64_t gradient_slot_bytes(bool stored) const;

@@ -122,6 +122,22 @@ TEST(EngineConfig, WeightDecayIsThatOfTheOptimizer) {
       0.5);
 }
 
+TEST(EngineConfig, WeightDecayOfAParameterIsThatOfItsOwnOptimizer) {
+  const auto decay = [](const char* rule) {
+    const EngineOptions options = read(
+        R"({"optimizer": {"type": "adam", "weight_decay": 0.3, "parameters": [)" +
+        std::string(rule) + "]}}");
+    return engine::OptimizerRules(options.optimizer)
+        .settings_for({"bias"})
+        .weight_decay;
+  };
+  EXPECT_EQ(decay(R"({"pattern": "bias"})"), 0.3);
+  EXPECT_EQ(decay(R"({"pattern": "bias", "type": "adamw"})"), 0.01);
+  EXPECT_EQ(decay(R"({"pattern": "bias", "type": "sgd"})"), 0.0);
+  EXPECT_EQ(
+      decay(R"({"pattern": "bias", "type": "sgd", "weight_decay": 0.5})"), 0.5);
+}
+
 TEST(EngineConfig, Float32ParametersAreTheModulesOwn) {
   EXPECT_EQ(
       read(R"({"precision": {"parameters": "float32"}})")

@@ -207,6 +207,31 @@ TEST_P(UpdateInBackward, GradientsNeedNoMemoryFromTheSecondStepOn) {
   });
 }
 
+// It collects the gradients that later steps apply at once.
+TEST_P(UpdateInBackward, TheFirstStepStaysWithinTheBudget) {
+  run_ranks(GetParam(), [](World& world) {
+    EngineOptions options = group_per_layer();
+    options.update_in_backward = true;
+    {
+      const Engine unlimited = wrap(make_net<StackImpl>(), options);
+      int64_t bytes = total_bytes(unlimited.planned_memory());
+      for (const auto& page : unlimited.pager().groups()) {
+        bytes += page->spec().first_gradient_bytes();
+      }
+      options.memory.device_bytes = bytes;
+    }
+    const auto net = make_net<StackImpl>();
+    Engine engine = wrap(net, options);
+    EXPECT_LT(
+        total_bytes(engine.planned_memory()), *options.memory.device_bytes);
+    engine.backward(mean_square(*net, batch_of(0, world.rank())));
+    const MemoryBytes measured = engine.measured_memory();
+    EXPECT_GT(measured[static_cast<size_t>(MemoryPurpose::kGradients)], 0);
+    EXPECT_LE(total_bytes(measured), *options.memory.device_bytes);
+    engine.step();
+  });
+}
+
 TEST_P(UpdateInBackward, WhatComesTooLateIsAnError) {
   run_ranks(GetParam(), [](World&) {
     Trained trained;

@@ -385,7 +385,8 @@ class Adafactor : public OptimizerWith<AdafactorOptions> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const AdafactorOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<AdafactorOptions> /*options*/) {
   static const engine::Adafactor adafactor;
   return adafactor;
 }

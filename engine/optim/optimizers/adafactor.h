@@ -2,6 +2,8 @@
 #pragma once
 // `AdafactorOptions`: Adafactor.
 
+#include <type_traits>
+
 namespace tessera {
 
 namespace engine {
@@ -25,6 +27,6 @@ struct AdafactorOptions {
   double min_scale = 1e-3;
 };
 
-const engine::Optimizer& optimizer_of(const AdafactorOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<AdafactorOptions>);
 
 } // namespace tessera

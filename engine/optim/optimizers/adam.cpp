@@ -74,13 +74,15 @@ class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWRun> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const AdamWOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<AdamWOptions> /*options*/) {
   static const engine::AdamFamily<AdamWOptions> adamw(
       "AdamW", "adamw", 0.01, /*decouples_decay=*/true);
   return adamw;
 }
 
-const engine::Optimizer& optimizer_of(const AdamOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<AdamOptions> /*options*/) {
   static const engine::AdamFamily<AdamOptions> adam(
       "Adam", "adam", 0, /*decouples_decay=*/false);
   return adam;

@@ -3,6 +3,8 @@
 // `AdamWOptions` and `AdamOptions`: Adam with decoupled weight decay, and with
 // weight decay in the gradient.
 
+#include <type_traits>
+
 namespace tessera {
 
 namespace engine {
@@ -29,7 +31,7 @@ struct AdamOptions {
   double eps = 1e-8;
 };
 
-const engine::Optimizer& optimizer_of(const AdamWOptions&);
-const engine::Optimizer& optimizer_of(const AdamOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<AdamWOptions>);
+const engine::Optimizer& optimizer_of(std::type_identity<AdamOptions>);
 
 } // namespace tessera

@@ -167,7 +167,8 @@ class Lamb : public OptimizerWith<LambOptions> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const LambOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<LambOptions> /*options*/) {
   static const engine::Lamb lamb;
   return lamb;
 }

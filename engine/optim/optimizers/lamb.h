@@ -2,6 +2,8 @@
 #pragma once
 // `LambOptions`: LAMB.
 
+#include <type_traits>
+
 namespace tessera {
 
 namespace engine {
@@ -20,6 +22,6 @@ struct LambOptions {
   double max_trust_ratio = 10;
 };
 
-const engine::Optimizer& optimizer_of(const LambOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<LambOptions>);
 
 } // namespace tessera

@@ -52,7 +52,8 @@ class Lion : public ElementwiseOptimizer<LionOptions, runtime::LionRun> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const LionOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<LionOptions> /*options*/) {
   static const engine::Lion lion;
   return lion;
 }

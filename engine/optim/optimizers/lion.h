@@ -2,6 +2,8 @@
 #pragma once
 // `LionOptions`: Lion.
 
+#include <type_traits>
+
 namespace tessera {
 
 namespace engine {
@@ -16,6 +18,6 @@ struct LionOptions {
   double beta2 = 0.99;
 };
 
-const engine::Optimizer& optimizer_of(const LionOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<LionOptions>);
 
 } // namespace tessera

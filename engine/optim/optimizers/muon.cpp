@@ -220,7 +220,7 @@ class Muon : public OptimizerWith<MuonOptions> {
       methods.push_back(std::make_unique<MuonMethod>(context, hidden, options));
     }
     if (!rest.empty()) {
-      optimizer_of(options.rest)
+      optimizer_of(std::type_identity<AdamWOptions>())
           .add_methods(context, rest, options.rest, methods);
     }
   }
@@ -230,7 +230,8 @@ class Muon : public OptimizerWith<MuonOptions> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const MuonOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<MuonOptions> /*options*/) {
   static const engine::Muon muon;
   return muon;
 }

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -43,6 +44,6 @@ struct MuonOptions {
   AdamWOptions rest;
 };
 
-const engine::Optimizer& optimizer_of(const MuonOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<MuonOptions>);
 
 } // namespace tessera

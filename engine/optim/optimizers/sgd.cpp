@@ -67,7 +67,8 @@ class Sgd : public ElementwiseOptimizer<SgdOptions, runtime::SgdRun> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const SgdOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<SgdOptions> /*options*/) {
   static const engine::Sgd sgd;
   return sgd;
 }

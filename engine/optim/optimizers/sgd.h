@@ -2,6 +2,8 @@
 #pragma once
 // `SgdOptions`: stochastic gradient descent.
 
+#include <type_traits>
+
 namespace tessera {
 
 namespace engine {
@@ -17,6 +19,6 @@ struct SgdOptions {
   bool nesterov = false;
 };
 
-const engine::Optimizer& optimizer_of(const SgdOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<SgdOptions>);
 
 } // namespace tessera

@@ -227,7 +227,8 @@ class UserOptimizer : public OptimizerWith<UserOptimizerOptions> {
 
 } // namespace engine
 
-const engine::Optimizer& optimizer_of(const UserOptimizerOptions& /*options*/) {
+const engine::Optimizer& optimizer_of(
+    std::type_identity<UserOptimizerOptions> /*options*/) {
   static const engine::UserOptimizer user;
   return user;
 }

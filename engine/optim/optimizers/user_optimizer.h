@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -31,6 +32,6 @@ struct UserOptimizerOptions {
       make;
 };
 
-const engine::Optimizer& optimizer_of(const UserOptimizerOptions&);
+const engine::Optimizer& optimizer_of(std::type_identity<UserOptimizerOptions>);
 
 } // namespace tessera

@@ -57,6 +57,32 @@ TEST_F(ConfigFiles, ObjectsMergeAndOtherValuesReplace) {
   EXPECT_FALSE(config.resolved().contains("extends"));
 }
 
+TEST_F(ConfigFiles, NullRemovesAKeyOfTheFileBelow) {
+  write("base.json", R"({"optimizer": {"type": "sgd", "momentum": 0.9}})");
+  const ConfigReader config = read_config_file(
+      write("top.json", R"({
+        "extends": "base.json",
+        "optimizer": {"type": "adamw", "momentum": null}})"),
+      {});
+  EXPECT_EQ(config.get_object("optimizer").get_string("type"), "adamw");
+  EXPECT_NO_THROW(config.finish());
+  EXPECT_NO_THROW(
+      read_config_file(write("alone.json", R"({"extends": null})"), {})
+          .finish());
+}
+
+TEST_F(ConfigFiles, ErrorsNameTheFileOfEachKeyOfAnObject) {
+  const std::string low =
+      write("low.json", R"({"optimizer": {"lr": 1, "type": 3}})");
+  write("middle.json", R"({"extends": "low.json"})");
+  const std::string top = write(
+      "top.json", R"({"extends": "middle.json", "optimizer": {"lr": "x"}})");
+  const ConfigReader optimizer =
+      read_config_file(top, {}).get_object("optimizer");
+  expect_error([&] { optimizer.get_double("lr"); }, {top.c_str()});
+  expect_error([&] { optimizer.get_string("type"); }, {low.c_str()});
+}
+
 TEST_F(ConfigFiles, ErrorsNameTheFileThatHasTheValue) {
   const std::string lowest =
       write("lowest.json", R"({"optimizer": {"eps": 1, "deep": {"a": 1}}})");
