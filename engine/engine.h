@@ -67,9 +67,10 @@ struct EngineOptions {
   /// Updates every group during backward as soon as its gradients are final,
   /// so that gradients need no memory of their own and a step ends sooner. The
   /// first step, which records when they are final, collects them: a budget has
-  /// to have room for that, which later holds nothing. Only for optimizers that update each element
-  /// independently, without loss scaling and without clipping. The numbers are
-  /// the same. If backward throws, the groups updated until then stay updated.
+  /// to have room for that, which later holds nothing. Only for optimizers that
+  /// update each element independently, without loss scaling and without
+  /// clipping. The numbers are the same. If backward throws, the groups updated
+  /// until then stay updated.
   bool update_in_backward = false;
   /// The mesh, if ranks also divide layers (tensor, pipeline) and the module is
   /// this rank's part of the model. Parameters are sharded over the ranks that

@@ -68,10 +68,7 @@ TEST_P(Resume, IsBitEqualWithEveryOptimizer) {
       OptimizerOptions optimizer;
       optimizer.rule = rule;
       expect_resumes(
-          world,
-          folder / name_of(rule),
-          options_of(optimizer),
-          name_of(rule));
+          world, folder / name_of(rule), options_of(optimizer), name_of(rule));
     }
     OptimizerOptions user;
     user.rule = UserOptimizerOptions{[](auto groups) {
