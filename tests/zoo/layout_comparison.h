@@ -9,6 +9,7 @@
 #include "support/temporary_folder.h"
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/optim/state_needs.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/random_key.h"
@@ -368,7 +369,20 @@ inline void expect_that_of_one_rank(
   const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
+  if (layout.has_budget) {
+    options.memory.device_bytes = engine::device_needs(
+        sharding::plan_pages(
+            *model,
+            options.sharding,
+            sharding::page_meshes(world, parallel.mesh(), *model)),
+        options.sharding);
+    options.memory.host_bytes = int64_t{1} << 26;
+  }
   Engine engine(world, model, options);
+  EXPECT_EQ(
+      engine.planned_memory(MemoryTier::kHost)[static_cast<size_t>(
+          MemoryPurpose::kOptimizerState)] > 0,
+      layout.has_budget || layout.placement == StatePlacement::kHost);
   const Tolerances tolerances = tolerances_of(layout);
   for (int step = 0; step < kSteps; ++step) {
     const double own =

@@ -24,6 +24,8 @@ struct Layout {
       {}; ///< lower precision, on one rank too
   int batches = 4; ///< of a step, over all ranks
   at::Device device = at::kCPU; ///< where ranks compute
+  /// Device memory for nothing but shards and slots: the rest is on the host.
+  bool has_budget = false;
 };
 
 inline int ranks_of(const ParallelSizes& sizes) {
@@ -48,6 +50,7 @@ inline std::string name_of(const Layout& layout) {
   name += "_zero" + std::to_string(layout.zero_stage);
   name += layout.recomputed > 0 ? "_recomputed" : "";
   name += layout.placement == StatePlacement::kHost ? "_host" : "";
+  name += layout.has_budget ? "_budget" : "";
   return layout.compute ? name + "_" + toString(*layout.compute) : name;
 }
 
@@ -140,6 +143,15 @@ inline std::vector<Layout> pairs() {
           0,
           StatePlacement::kAutomatic,
           at::kHalf},
+      Layout{
+          .name = "expert2_shard4_budget",
+          .parallel = {{.shard = 4, .expert = 2}},
+          .has_budget = true},
+      Layout{
+          .name = "tensor2_pipeline2_shard2_budget",
+          .parallel = {{.shard = 2, .tensor = 2, .pipeline = 2}},
+          .recomputed = 2,
+          .has_budget = true},
       Layout{
           "expert2_bfloat16",
           {{.shard = 2, .expert = 2}},
