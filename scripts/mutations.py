@@ -363,6 +363,13 @@ MUTATIONS = [
         "Worlds/Placement.OfAdamWStateChangesNoBit/0",
     ),
     Mutation(
+        "gradients of the first step have no room in the budget",
+        "engine/memory_plan.cpp",
+        "options.memory.activation_bytes - first_step -",
+        "options.memory.activation_bytes -",
+        "*/UpdateInBackward.TheFirstStepStaysWithinTheBudget/*",
+    ),
+    Mutation(
         "NCCL's defaults are not set",
         "runtime/comm/nccl_registry.cpp",
         "set_defaults(); return functions_for_device(options.device_index)",
