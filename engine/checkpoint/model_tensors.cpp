@@ -52,15 +52,12 @@ json to_json(const ModelTensor& tensor) {
       {"numel", part.numel}};
 }
 
-/// @param error why this rank can list none; empty: it can.
-std::string list_text(
-    const std::vector<ModelTensor>& own,
-    const std::string& error) {
+std::string list_text(const std::vector<ModelTensor>& own) {
   json tensors = json::array();
   for (const ModelTensor& tensor : own) {
     tensors.push_back(to_json(tensor));
   }
-  return json{{"tensors", std::move(tensors)}, {"error", error}}.dump();
+  return json{{"tensors", std::move(tensors)}, {"error", ""}}.dump();
 }
 
 ModelTensor listed_tensor(const json& from, int rank) {
@@ -305,10 +302,12 @@ void ModelTensors::join(const torch::nn::Module& module) {
   std::exception_ptr error;
   try {
     take_specs(module);
-    text = list_text(own_tensors(module), "");
+    text = list_text(own_tensors(module));
   } catch (const std::exception& what) {
     error = std::current_exception();
-    text = list_text({}, what.what());
+    // Another error here would leave the other ranks waiting.
+    text = json{{"tensors", json::array()}, {"error", what.what()}}.dump(
+        -1, ' ', false, json::error_handler_t::replace);
   }
   const std::vector<std::string> texts =
       runtime::gather_texts(*ranks_, text, "the tensors of each rank", watch());
