@@ -104,6 +104,9 @@ std::vector<Case> cases() {
   Case lion{"lion"};
   lion.options.optimizer.rule = LionOptions{};
   all.push_back(lion);
+  Case adan{"adan"};
+  adan.options.optimizer.rule = AdanOptions{};
+  all.push_back(adan);
   return all;
 }
 
@@ -313,7 +316,7 @@ TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
     };
     refused(
         [](auto& options) { options.optimizer.rule = LambOptions{}; },
-        "use AdamW, Adam, SGD or Lion");
+        "use AdamW, Adam, SGD, Lion or Adan, or");
     refused(
         [](auto& options) { options.sharding.zero_stage = 1; }, "zero_stage 2");
     refused(

@@ -85,6 +85,7 @@ std::vector<Rule> rules() {
       {"adam", AdamOptions{}},
       {"sgd", SgdOptions{.momentum = 0.9}},
       {"lion", LionOptions{}},
+      {"adan", AdanOptions{}},
       {"lamb", LambOptions{}, 1e-5},
       {"adafactor", AdafactorOptions{}, 1e-5},
       // The device's own type is bfloat16.

@@ -61,6 +61,7 @@ TEST_P(Resume, IsBitEqualWithEveryOptimizer) {
         AdamWOptions{},
         SgdOptions{.momentum = 0.9},
         LionOptions{},
+        AdanOptions{},
         LambOptions{},
         AdafactorOptions{},
         MuonOptions{}};
@@ -84,7 +85,9 @@ TEST_P(Resume, IsBitEqualWithMomentsInBfloat16) {
   const TemporaryFolder folder;
   run_ranks(GetParam(), [&](World& world) {
     for (const UpdateRule& rule :
-         {UpdateRule(AdamWOptions{}), UpdateRule(LambOptions{})}) {
+         {UpdateRule(AdamWOptions{}),
+          UpdateRule(AdanOptions{}),
+          UpdateRule(LambOptions{})}) {
       OptimizerOptions optimizer;
       optimizer.rule = rule;
       optimizer.moment_dtype = at::kBFloat16;

@@ -151,6 +151,7 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
              SgdOptions{},
              SgdOptions{.momentum = 0.9},
              LionOptions{},
+             AdanOptions{},
              LambOptions{},
              MuonOptions{}}) {
       cases.emplace_back(name_of(rule), resting_options(at::kBFloat16, rule));

@@ -125,6 +125,7 @@ TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
         SgdOptions{},
         SgdOptions{.momentum = 0.9},
         LionOptions{},
+        AdanOptions{},
         LambOptions{},
         AdafactorOptions{},
         MuonOptions{}};

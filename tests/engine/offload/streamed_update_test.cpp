@@ -91,6 +91,7 @@ TEST_P(StreamedState, OfOtherOptimizersChangesNoBit) {
         SgdOptions{}, // no state at all in float32
         SgdOptions{.momentum = 0.9},
         LionOptions{},
+        AdanOptions{},
         LambOptions{}, // not element by element: the CPU's in any case
         AdafactorOptions{}};
     for (const UpdateRule& rule : rules) {
@@ -365,7 +366,8 @@ TEST(UpdateRates, AreMeasuredForEveryRule) {
         UpdateRule(AdamOptions{}),
         UpdateRule(SgdOptions{}),
         UpdateRule(SgdOptions{.momentum = 0.9}),
-        UpdateRule(LionOptions{})}) {
+        UpdateRule(LionOptions{}),
+        UpdateRule(AdanOptions{})}) {
     UpdateSample sample;
     sample.rule = rule;
     sample.gradient = at::kBFloat16;

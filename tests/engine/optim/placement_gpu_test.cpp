@@ -11,7 +11,10 @@ using namespace tests;
 
 const std::vector<UpdateRule>& rules() {
   static const std::vector<UpdateRule> all{
-      AdamWOptions{}, SgdOptions{.momentum = 0.9}, LionOptions{}};
+      AdamWOptions{},
+      SgdOptions{.momentum = 0.9},
+      LionOptions{},
+      AdanOptions{}};
   return all;
 }
 
