@@ -3,6 +3,7 @@
 // whether gradients are clipped, scaled, accumulated, missing or shared.
 #include "engine/matrix/matrix_net.h"
 #include "engine/offload/overlap.h"
+#include "engine/optim/every_rule.h"
 #include "support/ranks.h"
 
 namespace tessera::tests::overlap_bits_test {
@@ -146,14 +147,7 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
   run_ranks(GetParam(), [](World& world) {
     const TemporaryFolder folder;
     std::vector<std::pair<std::string, EngineOptions>> cases;
-    for (const UpdateRule& rule : std::vector<UpdateRule>{
-             AdamOptions{},
-             SgdOptions{},
-             SgdOptions{.momentum = 0.9},
-             LionOptions{},
-             AdanOptions{},
-             LambOptions{},
-             MuonOptions{}}) {
+    for (const UpdateRule& rule : every_rule()) {
       cases.emplace_back(name_of(rule), resting_options(at::kBFloat16, rule));
     }
     EngineOptions options = resting_options(at::kBFloat16);
