@@ -171,11 +171,15 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
       const SeenRun serial =
           train(changed, {}, limit, world.rank(), folder.path());
       for (const UpdateOverlap overlap : kOverlaps) {
-        const Setting setting{overlap, StatePlacement::kNvme};
-        expect_same_run(
-            train(changed, setting, limit, world.rank(), folder.path()),
-            serial,
-            name + ", " + text_of(setting));
+        // In memory updates begin from another copy of the state.
+        for (const StatePlacement placement :
+             {StatePlacement::kWithParameters, StatePlacement::kNvme}) {
+          const Setting setting{overlap, placement};
+          expect_same_run(
+              train(changed, setting, limit, world.rank(), folder.path()),
+              serial,
+              name + ", " + text_of(setting));
+        }
       }
     }
   });
