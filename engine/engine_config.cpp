@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/engine_config.h"
 
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/option_reader.h"
+
+#include <string>
 
 namespace tessera {
 
@@ -12,10 +15,14 @@ void visit_fields(runtime::OptionFields& fields, EngineOptions& options) {
   fields.object("loss_scale", options.loss_scale, "");
   fields.object("memory", options.memory, "");
   fields.object("offload", options.offload, "");
+  static const std::string update_in_backward =
+      "update each group as soon as its gradients are final, so that they need no memory of their own; requires " +
+      engine::names_of_optimizers(&engine::Optimizer::updates_elements_alone) +
+      ", no clipping and no loss scaling";
   fields.field(
       "update_in_backward",
       options.update_in_backward,
-      "update each group as soon as its gradients are final, so that they need no memory of their own; requires AdamW, Adam, SGD or Lion, no clipping and no loss scaling");
+      update_in_backward.c_str());
   fields.field(
       "log_memory",
       options.log_memory,

@@ -5,6 +5,7 @@
 #include "tessera/engine/activation_offload.h"
 #include "tessera/engine/library_memory.h"
 #include "tessera/engine/memory_plan.h"
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/engine/optim/state_tiers.h"
@@ -70,7 +71,9 @@ OffloadOptions with_limit(
 void check_update_in_backward(
     const EngineOptions& options,
     const LossScaler& scaler) {
-  const auto check = [](bool holds, const char* what, const char* remedy) {
+  const auto check = [](bool holds,
+                        const char* what,
+                        const std::string& remedy) {
     TESSERA_CHECK(
         holds,
         "update_in_backward cannot be combined with {}: {}, or set update_in_backward to false.",
@@ -89,7 +92,8 @@ void check_update_in_backward(
   check(
       updates_elements_alone(options.optimizer),
       "an optimizer that uses more than one element at a time",
-      "use AdamW, Adam, SGD or Lion");
+      "use " + engine::names_of_optimizers(
+                   &engine::Optimizer::updates_elements_alone));
   check(
       options.optimizer.overlap != UpdateOverlap::kSpeculate,
       "optimizer.overlap speculate, which is for gradients that may still be clipped",
@@ -107,9 +111,11 @@ void check_updates_of_parts(
       const UpdateRule rule = optimizer.settings_for(record.spec.names).rule;
       TESSERA_CHECK(
           !record.spec.is_divided() || updates_elements_alone(rule),
-          "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use AdamW, Adam, SGD or Lion for it.",
+          "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but its optimizer ({}) needs whole parameters. Use {} for it.",
           record.name(),
-          name_of(rule));
+          name_of(rule),
+          engine::names_of_optimizers(
+              &engine::Optimizer::updates_elements_alone));
     }
   }
 }

@@ -96,6 +96,20 @@ MUTATIONS = [
         "*/Resume.IsBitEqualWithEveryOptimizer/*",
     ),
     Mutation(
+        "the previous gradients of Adan are not saved",
+        "engine/checkpoint/subject_tensors.cpp",
+        "if (last_ != &state) {",
+        'if (name == "previous_grad") { return; } if (last_ != &state) {',
+        "*/Reshard.AnyWorldReadsThePreviousGradientsOfAdan/*",
+    ),
+    Mutation(
+        "Adan's steps count from 2",
+        "engine/optim/optimizers/adan.cpp",
+        "step.step = parameter.steps;",
+        "step.step = parameter.steps + 1;",
+        "*/OptimizerReference.Adan/*",
+    ),
+    Mutation(
         "clips by the norm of this rank's shard",
         "sharding/paging/gradient_norm.cpp",
         "pager.sum_over_agreed_ranks(of_ranks); double sum",

@@ -10,6 +10,7 @@
 
 #include <any>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera::engine {
@@ -73,6 +74,10 @@ class Optimizer {
 
 /// Those of configurations.
 const std::vector<const Optimizer*>& configurable_optimizers();
+
+/// "AdamW, Adam, SGD or Lion": those of configurations that have a property,
+/// such as &Optimizer::updates_elements_alone, for messages and documentation.
+std::string names_of_optimizers(bool (Optimizer::*has)() const);
 
 /// An optimizer with options of one type.
 template <typename Options>

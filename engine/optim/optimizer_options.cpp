@@ -28,8 +28,9 @@ void check_moment_dtype(const OptimizerOptions& options) {
   const auto check_rule = [](const UpdateRule& rule) {
     TESSERA_CHECK(
         rule.optimizer().takes_moment_dtype(),
-        "optimizer: moment_dtype is BFloat16, which {} does not support; remove it, or use AdamW, Adam, SGD, Lion or LAMB.",
-        name_of(rule));
+        "optimizer: moment_dtype is BFloat16, which {} does not support; remove it, or use {}.",
+        name_of(rule),
+        engine::names_of_optimizers(&engine::Optimizer::takes_moment_dtype));
   };
   check_rule(options.rule);
   for (const ParameterRule& rule : options.parameters) {

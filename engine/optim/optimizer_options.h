@@ -5,6 +5,7 @@
 
 #include "tessera/engine/optim/optimizers/adafactor.h"
 #include "tessera/engine/optim/optimizers/adam.h"
+#include "tessera/engine/optim/optimizers/adan.h"
 #include "tessera/engine/optim/optimizers/lamb.h"
 #include "tessera/engine/optim/optimizers/lion.h"
 #include "tessera/engine/optim/optimizers/muon.h"
@@ -68,8 +69,9 @@ enum class UpdateOverlap {
   /// Final gradients are applied in backward to a second copy of weights and
   /// state, on the assumption of no clipping and no overflow. If the assumption
   /// holds, Engine::step() takes the copy; otherwise it updates as with kWait.
-  /// For AdamW, Adam, SGD and Lion on the CPU; other optimizers, and groups
-  /// that two optimizers share, behave as with kWait.
+  /// For optimizers that update elements alone (updates_elements_alone()) on
+  /// the CPU; others, and groups that two optimizers share, behave as with
+  /// kWait.
   kSpeculate,
 };
 
@@ -94,8 +96,8 @@ struct OptimizerOptions {
   UpdateOverlap overlap = UpdateOverlap::kAutomatic;
   /// The dtype of stored moments: bfloat16, or by default that of the master
   /// weights. An update computes in full precision and rounds what it stores.
-  /// For AdamW, Adam, SGD, Lion and LAMB. Checkpoints of either dtype can be
-  /// loaded.
+  /// For LAMB and optimizers that update elements alone. Checkpoints of either
+  /// dtype can be loaded.
   std::optional<at::ScalarType> moment_dtype;
   /// Rounds bfloat16 weights and moments stochastically instead of to nearest,
   /// so that small changes are not lost: exp_avg_sq in bfloat16 changes by less

@@ -16,13 +16,18 @@ int64_t rounded(int64_t bytes) {
   return (bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
 }
 
+/// A run's master and state.
+constexpr int64_t kMostPassing = 1 + runtime::UpdateTensors::kStates;
+
 /// The tensors of a run that are streamed, in their order in a buffer.
-std::array<const at::Tensor*, 3> passing(const StreamedRun& run) {
-  static const at::Tensor kNone;
-  return {
-      run.master_on_host ? &run.tensors.master : &kNone,
-      &run.tensors.moment,
-      &run.tensors.moment_sq};
+std::vector<const at::Tensor*> passing(const StreamedRun& run) {
+  std::vector<const at::Tensor*> all;
+  if (run.master_on_host) {
+    all.push_back(&run.tensors.master);
+  }
+  const auto states = run.tensors.states();
+  all.insert(all.end(), states.begin(), states.end());
+  return all;
 }
 
 /// How many of the last `rest` elements of a run fit into `room` bytes.
@@ -58,8 +63,8 @@ int64_t StreamedUpdate::bytes_for(
     int64_t bytes,
     int64_t runs,
     int64_t limit_bytes) {
-  // Up to three tensors of every run are aligned.
-  const int64_t whole = rounded(bytes) + 3 * kRunAlignment * runs;
+  // All tensors of every run are aligned.
+  const int64_t whole = rounded(bytes) + kMostPassing * kRunAlignment * runs;
   const int64_t limit = limit_bytes / kBuffers / kRunAlignment * kRunAlignment;
   return bytes > 0 ? kBuffers * std::min(whole, limit) : 0;
 }
@@ -106,8 +111,9 @@ StreamedPiece StreamedUpdate::place(
   piece.begin = begin;
   piece.tensors.master =
       run.master_on_host ? pass(from.master) : stretch(from.master);
-  piece.tensors.moment = pass(from.moment);
-  piece.tensors.moment_sq = pass(from.moment_sq);
+  for (size_t i = 0; i < runtime::UpdateTensors::kStates; ++i) {
+    *piece.tensors.states()[i] = pass(*from.states()[i]);
+  }
   piece.tensors.grad = stretch(from.grad);
   piece.tensors.low_precision = stretch(from.low_precision);
   return piece;

@@ -408,17 +408,23 @@ runtime::UpdateTensors tensors_of(
   const auto in_shard = [&](const at::Tensor& tensor) {
     return stretch(tensor, shard_offset);
   };
-  const auto state = [&](size_t i) {
-    return i < tensors.state.size() ? stretch(tensors.state[i], state_offset)
-                                    : at::Tensor();
-  };
   const ShardTensors& shard = tensors.shard;
-  return {
+  runtime::UpdateTensors views{
       in_shard(shard.master),
       in_shard(shard.gradient),
-      state(0),
-      state(1),
+      {},
+      {},
       in_shard(shard.low_precision)};
+  const auto states = views.states();
+  TESSERA_CHECK(
+      tensors.state.size() <= states.size(),
+      "optimizer update: {} state tensors, but kernels take at most {}; add to UpdateTensors::states()",
+      tensors.state.size(),
+      states.size());
+  for (size_t i = 0; i < tensors.state.size(); ++i) {
+    *states[i] = stretch(tensors.state[i], state_offset);
+  }
+  return views;
 }
 
 } // namespace tessera::engine

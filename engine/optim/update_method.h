@@ -301,8 +301,8 @@ std::vector<UpdateSpan> active_spans(
     const sharding::GradientBucket& bucket,
     bool join = true);
 
-/// The views that a kernel call for a stretch takes; state 0 and 1 are the
-/// moments.
+/// The views that a kernel call for a stretch takes; the state is in the order
+/// of UpdateTensors::states().
 runtime::UpdateTensors tensors_of(
     const PartTensors& tensors,
     int64_t shard_offset,

@@ -40,11 +40,9 @@ double measure_update(
   runtime::UpdateTensors tensors;
   tensors.master = make(sample.master);
   tensors.grad = make(sample.gradient);
-  if (sample.moments() > 0) {
-    tensors.moment = make(sample.moment);
-  }
-  if (sample.moments() > 1) {
-    tensors.moment_sq = make(sample.moment);
+  const auto states = tensors.states();
+  for (size_t i = 0; i < static_cast<size_t>(sample.moments()); ++i) {
+    *states[i] = make(sample.moment);
   }
   if (sample.low_precision) {
     tensors.low_precision = make(*sample.low_precision);

@@ -54,7 +54,7 @@ class UpdateRule {
 const char* name_of(const UpdateRule& rule);
 
 /// Whether the optimizer updates each element from its own gradient and state
-/// only, as AdamW, Adam, SGD and Lion do.
+/// only, as AdamW, Adam, SGD, Lion and Adan do.
 bool updates_elements_alone(const UpdateRule& rule);
 
 } // namespace tessera

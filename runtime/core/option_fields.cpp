@@ -150,11 +150,27 @@ void OptionFields::pair(
     DoubleRange range,
     const char* doc) {
   OptionField field = array_of(number(key, doc, range));
-  field.is_pair = true;
+  field.count = 2;
   std::vector<double> both{first, second};
   visit(field, both);
   first = both[0];
   second = both[1];
+}
+
+void OptionFields::triple(
+    OptionKey key,
+    double& first,
+    double& second,
+    double& third,
+    DoubleRange range,
+    const char* doc) {
+  OptionField field = array_of(number(key, doc, range));
+  field.count = 3;
+  std::vector<double> all{first, second, third};
+  visit(field, all);
+  first = all[0];
+  second = all[1];
+  third = all[2];
 }
 
 void OptionFields::one_or_many(

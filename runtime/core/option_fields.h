@@ -44,10 +44,15 @@ struct OptionField {
   IntRange integers = {}; ///< of the value, or of each element
   DoubleRange numbers = {}; ///< likewise
   const char* word = nullptr; ///< stands for no number
-  bool is_pair = false; ///< two elements
+  int count = 0; ///< of an array's elements: 2 or 3; 0: any
   bool one_or_many = false; ///< a string, or an array of strings
   std::vector<std::string> names = {}; ///< of a choice
 };
+
+/// "two numbers", for an array of so many.
+inline const char* numbers_text(int count) {
+  return count == 2 ? "two numbers" : "three numbers";
+}
 
 /// The name that a field of named values has.
 struct OptionChoice {
@@ -113,6 +118,14 @@ class OptionFields {
       OptionKey key,
       double& first,
       double& second,
+      DoubleRange range,
+      const char* doc);
+  /// An array of three numbers.
+  void triple(
+      OptionKey key,
+      double& first,
+      double& second,
+      double& third,
       DoubleRange range,
       const char* doc);
   /// An array of strings, or a string alone for an array of one.

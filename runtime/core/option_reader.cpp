@@ -27,8 +27,9 @@ class OptionReader final : public OptionFields {
     } else if (!value.is_null() || open_.back().contains(key)) {
       value = read(field, value);
     }
-    if (field.is_pair && value.size() != 2) {
-      open_.back().fail(key, "expected two numbers");
+    if (field.count > 0 && value.size() != static_cast<size_t>(field.count)) {
+      open_.back().fail(
+          key, std::string("expected ") + numbers_text(field.count));
     }
   }
 

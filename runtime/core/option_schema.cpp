@@ -27,9 +27,10 @@ std::string values_of(const OptionField& field) {
       if (field.word != nullptr) {
         text += ", or `\"" + std::string(field.word) + "\"`";
       }
-      return one             ? text
-             : field.is_pair ? "two numbers, each " + text
-                             : "an array, each element " + text;
+      if (field.count > 0) {
+        return std::string(numbers_text(field.count)) + ", each " + text;
+      }
+      return one ? text : "an array, each element " + text;
     case OptionKind::kString:
       return one                 ? "a string"
              : field.one_or_many ? "a string, or an array of strings"
@@ -118,9 +119,9 @@ ordered_json property_of(const OptionField& field) {
   types.push_back("array");
   property["type"] = type_keyword(field.key, std::move(types));
   property["items"] = std::move(element);
-  if (field.is_pair) {
-    property["minItems"] = 2;
-    property["maxItems"] = 2;
+  if (field.count > 0) {
+    property["minItems"] = field.count;
+    property["maxItems"] = field.count;
   }
   return property;
 }

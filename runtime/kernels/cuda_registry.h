@@ -4,6 +4,7 @@
 // the CUDA plugin, so that the libraries are the same with and without CUDA.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/adan_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/pack_shard.h"
 #include "tessera/runtime/kernels/update_shard.h"
@@ -35,6 +36,8 @@ using UpdateCudaFunctions = std::tuple<
     UpdateCudaFunction<SgdShard<double>>,
     UpdateCudaFunction<LionShard<float>>,
     UpdateCudaFunction<LionShard<double>>,
+    UpdateCudaFunction<AdanShard<float>>,
+    UpdateCudaFunction<AdanShard<double>>,
     UpdateCudaFunction<LambShard<float>>, // the second half, lamb_weights_()
     UpdateCudaFunction<LambShard<double>>,
     LambMomentsCudaFunction<float>,

@@ -22,6 +22,8 @@ struct UpdateShard {
   LowPrecision grad_format = LowPrecision::kNone;
   void* moment = nullptr; // T, or bits; null for SGD without momentum
   void* moment_sq = nullptr; // as moment; null for optimizers with one moment
+  void* moment_diff = nullptr; // as moment; Adan only
+  void* previous_grad = nullptr; // as moment; Adan only
   LowPrecision moment_format = LowPrecision::kNone; // never kFloat16
   uint16_t* low_precision = nullptr; // bits; unused when the format is kNone
   LowPrecision low_precision_format = LowPrecision::kNone;

@@ -26,7 +26,10 @@ class ShardLanes {
       : shard_(shard),
         grad_scale_(Vec::broadcast(shard.scalars.grad_scale)),
         moment_key_(second_key(shard.rounding, RoundedArray::kMoment)),
-        moment_sq_key_(second_key(shard.rounding, RoundedArray::kMomentSq)) {}
+        moment_sq_key_(second_key(shard.rounding, RoundedArray::kMomentSq)),
+        moment_diff_key_(second_key(shard.rounding, RoundedArray::kMomentDiff)),
+        previous_grad_key_(
+            second_key(shard.rounding, RoundedArray::kPreviousGrad)) {}
 
   template <typename... Count>
   Vec master(int64_t i, Count... count) const {
@@ -47,6 +50,14 @@ class ShardLanes {
   Vec moment_sq(int64_t i, Count... count) const {
     return load_as<kMoment, Vec>(shard_.moment_sq, i, count...);
   }
+  template <typename... Count>
+  Vec moment_diff(int64_t i, Count... count) const {
+    return load_as<kMoment, Vec>(shard_.moment_diff, i, count...);
+  }
+  template <typename... Count>
+  Vec previous_grad(int64_t i, Count... count) const {
+    return load_as<kMoment, Vec>(shard_.previous_grad, i, count...);
+  }
 
   template <typename... Count>
   void store_moment(Vec values, int64_t i, Count... count) const {
@@ -55,6 +66,16 @@ class ShardLanes {
   template <typename... Count>
   void store_moment_sq(Vec values, int64_t i, Count... count) const {
     store_as<kMoment>(values, shard_.moment_sq, moment_sq_key_, i, count...);
+  }
+  template <typename... Count>
+  void store_moment_diff(Vec values, int64_t i, Count... count) const {
+    store_as<kMoment>(
+        values, shard_.moment_diff, moment_diff_key_, i, count...);
+  }
+  template <typename... Count>
+  void store_previous_grad(Vec values, int64_t i, Count... count) const {
+    store_as<kMoment>(
+        values, shard_.previous_grad, previous_grad_key_, i, count...);
   }
   /// Stores the master and its rounded copy.
   template <typename... Count>
@@ -77,6 +98,12 @@ class ShardLanes {
   }
   void prefetch_moment_sq(int64_t i) const {
     prefetch<Vec>(address_as<kMoment, Vec>(shard_.moment_sq, i));
+  }
+  void prefetch_moment_diff(int64_t i) const {
+    prefetch<Vec>(address_as<kMoment, Vec>(shard_.moment_diff, i));
+  }
+  void prefetch_previous_grad(int64_t i) const {
+    prefetch<Vec>(address_as<kMoment, Vec>(shard_.previous_grad, i));
   }
 
   /// Whether all gradients so far were finite.
@@ -122,6 +149,8 @@ class ShardLanes {
   const Vec grad_scale_;
   const uint32_t moment_key_;
   const uint32_t moment_sq_key_;
+  const uint32_t moment_diff_key_;
+  const uint32_t previous_grad_key_;
   // Zero, or NaN once a gradient was not finite.
   Vec not_finite_ = Vec::broadcast(0);
 };

@@ -16,7 +16,7 @@
 
 namespace tessera::runtime {
 
-/// Rounding of bfloat16 moments and of the low_precision output in an update.
+/// Rounding of bfloat16 state and of the low_precision output in an update.
 struct StochasticRounding {
   /// False: to nearest, ties to even.
   bool enabled = false;
@@ -27,7 +27,13 @@ struct StochasticRounding {
 };
 
 /// The arrays that an update rounds; each has its own noise.
-enum class RoundedArray : uint32_t { kLowPrecision, kMoment, kMomentSq };
+enum class RoundedArray : uint32_t {
+  kLowPrecision,
+  kMoment,
+  kMomentSq,
+  kMomentDiff,
+  kPreviousGrad
+};
 
 /// The seed in the form that kernels use.
 struct RoundingKey {

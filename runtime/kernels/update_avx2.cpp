@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Lion and LAMB with AVX2, FMA and F16C. This file is compiled for these,
-// so nothing in it may be called before the processor has been checked.
+// SGD, Lion, LAMB and Adan with AVX2, FMA and F16C. This file is compiled for
+// these, so nothing in it may be called before the processor has been checked.
 
 #include "tessera/runtime/kernels/update_cpu.h"
 #include "tessera/runtime/kernels/update_kernel.h"

@@ -5,6 +5,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 
+#include <array>
 #include <cmath>
 
 namespace tessera::runtime::detail {
@@ -138,14 +139,14 @@ void UpdateChecks::moment(
 
 void UpdateChecks::like_moment(
     const char* name,
-    const at::Tensor& moment_sq,
+    const at::Tensor& state,
     const at::Tensor& moment) const {
   TESSERA_CHECK(
-      moment_sq.scalar_type() == moment.scalar_type(),
-      "{}: {} is {}, but exp_avg is {}; both moments must have the same dtype",
+      state.scalar_type() == moment.scalar_type(),
+      "{}: {} is {}, but exp_avg is {}; all moments must have the same dtype",
       op_,
       name,
-      moment_sq.scalar_type(),
+      state.scalar_type(),
       moment.scalar_type());
 }
 
@@ -158,12 +159,12 @@ void check_tensors(
   check.master(master);
   check.like_master("grad", tensors.grad, master);
   check.format_or_none("grad", tensors.grad, master);
-  if (moments > 0) {
-    check.moment("exp_avg", tensors.moment, master);
-  }
-  if (moments > 1) {
-    check.moment("exp_avg_sq", tensors.moment_sq, master);
-    check.like_moment("exp_avg_sq", tensors.moment_sq, tensors.moment);
+  constexpr std::array<const char*, UpdateTensors::kStates> kNames{
+      "exp_avg", "exp_avg_sq", "exp_avg_diff", "previous_grad"};
+  for (size_t i = 0; i < static_cast<size_t>(moments); ++i) {
+    const at::Tensor& state = *tensors.states()[i];
+    check.moment(kNames[i], state, master);
+    check.like_moment(kNames[i], state, tensors.moment);
   }
   if (tensors.low_precision.defined()) {
     check.like_master("low_precision", tensors.low_precision, master);

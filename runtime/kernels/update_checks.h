@@ -40,7 +40,7 @@ class UpdateChecks {
       const at::Tensor& master) const;
   void like_moment(
       const char* name,
-      const at::Tensor& moment_sq,
+      const at::Tensor& state,
       const at::Tensor& moment) const;
   void can_round(
       const at::Tensor& low_precision,
@@ -68,7 +68,7 @@ void check_adam(
     const AdamWStep& step);
 
 /// Checks the tensors of a run, and that they can be rounded as requested.
-/// @param moments number of moments of the run.
+/// @param moments number of state tensors of the run.
 void check_tensors(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
@@ -76,7 +76,7 @@ void check_tensors(
     const StochasticRounding& rounding);
 
 /// Makes the shard of a checked run: its arrays as kernels take them.
-/// @param moments number of moments of the run.
+/// @param moments number of state tensors of the run.
 template <typename Shard, typename Step>
 Shard make_shard(
     const UpdateChecks& check,
@@ -93,6 +93,8 @@ Shard make_shard(
       .grad_format = check.format_or_none("grad", t.grad, t.master),
       .moment = moments > 0 ? address(t.moment) : nullptr,
       .moment_sq = moments > 1 ? address(t.moment_sq) : nullptr,
+      .moment_diff = moments > 2 ? address(t.moment_diff) : nullptr,
+      .previous_grad = moments > 3 ? address(t.previous_grad) : nullptr,
       .moment_format = moments > 0
                            ? check.format_or_none("exp_avg", t.moment, t.master)
                            : LowPrecision::kNone,
@@ -114,6 +116,8 @@ template <typename T>
 LionShard<T> shard_type(const LionRun&);
 template <typename T>
 LambShard<T> shard_type(const LambRun&);
+template <typename T>
+AdanShard<T> shard_type(const AdanRun&);
 
 /// The shard of a run whose master is T.
 template <typename T, typename Run>
@@ -127,6 +131,9 @@ inline int moments_of(const LionStep&) {
 }
 inline int moments_of(const AdamWStep&) {
   return 2;
+}
+inline int moments_of(const AdanStep&) {
+  return 4;
 }
 
 /// Makes the shard of a checked run, with all that kernels take from it.

@@ -119,4 +119,12 @@ CpuUpdate update_of(Isa isa, const LionShard<double>& shard) {
   return bound(kernels_of<double>(isa).lion, shard);
 }
 
+CpuUpdate update_of(Isa isa, const AdanShard<float>& shard) {
+  return bound(kernels_of<float>(isa).adan, shard);
+}
+
+CpuUpdate update_of(Isa isa, const AdanShard<double>& shard) {
+  return bound(kernels_of<double>(isa).adan, shard);
+}
+
 } // namespace tessera::runtime

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `update_of()` and the LAMB functions select the CPU kernels of SGD, Lion and
-// LAMB. Internal; tests use them to force an instruction set.
+// `update_of()` and the LAMB functions select the CPU kernels of SGD, Lion,
+// LAMB and Adan. Internal; tests use them to force an instruction set.
 
+#include "tessera/runtime/kernels/adan_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/isa.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
@@ -18,6 +19,8 @@ CpuUpdate update_of(Isa isa, const SgdShard<float>& shard);
 CpuUpdate update_of(Isa isa, const SgdShard<double>& shard);
 CpuUpdate update_of(Isa isa, const LionShard<float>& shard);
 CpuUpdate update_of(Isa isa, const LionShard<double>& shard);
+CpuUpdate update_of(Isa isa, const AdanShard<float>& shard);
+CpuUpdate update_of(Isa isa, const AdanShard<double>& shard);
 
 /// The halves of LAMB, see lamb.h; both block. The order of summation depends
 /// on the instruction set.

@@ -37,6 +37,8 @@ __device__ bool is_packed(const UpdateShard<T, Scalars>& s) {
   return is_aligned(s.master, 16) &&
          is_aligned(s.moment, bytes(s.moment_format)) &&
          is_aligned(s.moment_sq, bytes(s.moment_format)) &&
+         is_aligned(s.moment_diff, bytes(s.moment_format)) &&
+         is_aligned(s.previous_grad, bytes(s.moment_format)) &&
          is_aligned(s.grad, bytes(s.grad_format)) &&
          is_aligned(s.low_precision, kNarrow);
 }
@@ -205,6 +207,14 @@ template cudaError_t launch_update(
     cudaStream_t);
 template cudaError_t launch_update(
     const LionShard<double>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const AdanShard<float>*,
+    size_t,
+    cudaStream_t);
+template cudaError_t launch_update(
+    const AdanShard<double>*,
     size_t,
     cudaStream_t);
 template cudaError_t launch_update(

@@ -4,6 +4,7 @@
 // CUDA, with raw device pointers and a stream instead of LibTorch's types.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/adan_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/update_shard.h"
 
@@ -13,7 +14,7 @@
 
 namespace tessera::runtime {
 
-/// Updates `count` runs on `stream`, thirty to forty per launch; does not
+/// Updates `count` runs on `stream`, about twenty per launch; does not
 /// synchronize. Gives the same bits as the CPU kernels.
 /// @param shards host memory, which may be reused on return.
 /// @return the error of the launches.

@@ -70,6 +70,8 @@ const bool kRegistered = [] {
        &update_on_current_stream<SgdShard<double>>,
        &update_on_current_stream<LionShard<float>>,
        &update_on_current_stream<LionShard<double>>,
+       &update_on_current_stream<AdanShard<float>>,
+       &update_on_current_stream<AdanShard<double>>,
        &update_on_current_stream<LambShard<float>>,
        &update_on_current_stream<LambShard<double>>,
        &lamb_moments_on_current_stream<float>,

@@ -5,6 +5,7 @@
 // vec_loop.h. SGD has the operations and rounding of torch::optim::SGD, as
 // described in [Note: the bits of AdamW]: one fma for every add_(x, alpha).
 
+#include "tessera/runtime/kernels/adan_kernel.h"
 #include "tessera/runtime/kernels/lamb_kernel.h"
 #include "tessera/runtime/kernels/shard_lanes.h"
 #include "tessera/runtime/kernels/update_shard.h"
@@ -19,6 +20,7 @@ template <typename T>
 struct UpdateKernels {
   bool (*sgd)(const SgdShard<T>&, int64_t begin, int64_t end);
   bool (*lion)(const LionShard<T>&, int64_t begin, int64_t end);
+  bool (*adan)(const AdanShard<T>&, int64_t begin, int64_t end);
   LambSums (*lamb_moments)(const LambShard<T>&, int64_t begin, int64_t end);
   void (*lamb_weights)(const LambShard<T>&, int64_t begin, int64_t end);
   /// Converts 16-bit values to T, exactly. @param format not kNone.
@@ -141,6 +143,7 @@ UpdateKernels<typename Vec::Scalar> update_kernels() {
   return {
       &update_range<Vec, SgdRule, SgdShard<T>>,
       &update_range<Vec, LionRule, LionShard<T>>,
+      &AdanLoop<Vec>::step,
       &LambLoop<Vec>::moments,
       &LambLoop<Vec>::weights,
       &widen<Vec>};

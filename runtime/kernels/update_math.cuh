@@ -170,23 +170,29 @@ struct ShardPacks {
   __device__ Values moment_sq() const {
     return load_as<T, kWidth>(s.moment_sq, s.moment_format, i);
   }
+  __device__ Values moment_diff() const {
+    return load_as<T, kWidth>(s.moment_diff, s.moment_format, i);
+  }
+  __device__ Values previous_grad() const {
+    return load_as<T, kWidth>(s.previous_grad, s.moment_format, i);
+  }
   __device__ void store_moment(const Values& values) const {
-    store_as(
-        s.moment,
-        s.moment_format,
-        s.rounding,
-        RoundedArray::kMoment,
-        i,
-        values);
+    store_state(s.moment, RoundedArray::kMoment, values);
   }
   __device__ void store_moment_sq(const Values& values) const {
-    store_as(
-        s.moment_sq,
-        s.moment_format,
-        s.rounding,
-        RoundedArray::kMomentSq,
-        i,
-        values);
+    store_state(s.moment_sq, RoundedArray::kMomentSq, values);
+  }
+  __device__ void store_moment_diff(const Values& values) const {
+    store_state(s.moment_diff, RoundedArray::kMomentDiff, values);
+  }
+  __device__ void store_previous_grad(const Values& values) const {
+    store_state(s.previous_grad, RoundedArray::kPreviousGrad, values);
+  }
+  __device__ void store_state(
+      void* array,
+      RoundedArray which,
+      const Values& values) const {
+    store_as(array, s.moment_format, s.rounding, which, i, values);
   }
   /// Stores the master and its rounded copy.
   __device__ void store_master(const Values& values) const {

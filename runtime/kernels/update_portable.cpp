@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Lion and LAMB in plain C++, for any processor and for float64.
+// SGD, Lion, LAMB and Adan in plain C++, for any processor and for float64.
 
 #include "tessera/runtime/kernels/update_cpu.h"
 #include "tessera/runtime/kernels/update_kernel.h"

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The update rules of the optimizers for kWidth neighboring elements on CUDA,
-// with the arithmetic of adamw_kernel.h, update_kernel.h and lamb_kernel.h.
+// with the arithmetic of adamw_kernel.h, update_kernel.h, adan_kernel.h and
+// lamb_kernel.h.
 // `grad_scale` is grad_scale_of() the shard.
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/adan_shard.h"
 #include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/update_math.cuh"
 #include "tessera/runtime/kernels/update_shard.h"
@@ -95,6 +97,44 @@ __device__ void update_pack(
   }
   packs.store_master(master);
   packs.store_moment(moment);
+}
+
+template <int kWidth, typename T>
+__device__ void update_pack(
+    const AdanShard<T>& shard,
+    T grad_scale,
+    int64_t i) {
+  const AdanScalars<T>& s = shard.scalars;
+  const ShardPacks<kWidth, AdanShard<T>> packs{shard, i};
+  auto master = packs.master();
+  auto grad = packs.grad();
+  auto exp_avg = packs.moment();
+  auto exp_avg_sq = packs.moment_sq();
+  auto exp_avg_diff = packs.moment_diff();
+  const auto previous_grad = packs.previous_grad();
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    T& p = master.values[k];
+    T& g = grad.values[k];
+    T& m = exp_avg.values[k];
+    T& v = exp_avg_sq.values[k];
+    T& d = exp_avg_diff.values[k];
+    g = mul(g, grad_scale);
+    const T diff = s.is_first ? T{0} : add(g, -previous_grad.values[k]);
+    const T ahead = fused(diff, s.beta2, g);
+    m = fused(g, s.one_minus_beta1, mul(m, s.beta1));
+    d = fused(diff, s.one_minus_beta2, mul(d, s.beta2));
+    v = fused(mul(s.one_minus_beta3, ahead), ahead, mul(v, s.beta3));
+    const T direction =
+        fused(d, s.minus_step_size_diff, mul(m, s.minus_step_size));
+    const T denom = add(div(root(v), s.sqrt_bias_correction3), s.eps);
+    p = div(add(mul(p, s.decay), div(direction, denom)), s.divisor);
+  }
+  packs.store_master(master);
+  packs.store_moment(exp_avg);
+  packs.store_moment_sq(exp_avg_sq);
+  packs.store_moment_diff(exp_avg_diff);
+  packs.store_previous_grad(grad);
 }
 
 template <typename T>

@@ -43,6 +43,18 @@ void check_run(const UpdateChecks& check, const LionRun& run) {
       check, run.tensors, detail::moments_of(run.step), run.step.rounding);
 }
 
+void check_run(const UpdateChecks& check, const AdanRun& run) {
+  check.not_negative("lr", run.step.lr);
+  check.not_negative("eps", run.step.eps);
+  check.not_negative("weight_decay", run.step.weight_decay);
+  check.in_unit_interval("beta1", run.step.beta1);
+  check.in_unit_interval("beta2", run.step.beta2);
+  check.in_unit_interval("beta3", run.step.beta3);
+  check.counts_from_one(run.step.step);
+  detail::check_tensors(
+      check, run.tensors, detail::moments_of(run.step), run.step.rounding);
+}
+
 template <typename T>
 CpuUpdate cpu_update(const AdamWShard<T>& shard) {
   return adamw_update(best_isa(), shard);
@@ -140,8 +152,9 @@ void check_before(const UpdateTensors& tensors, const UpdateTensors& before) {
         from.sizes());
   };
   check(tensors.master, before.master);
-  check(tensors.moment, before.moment);
-  check(tensors.moment_sq, before.moment_sq);
+  for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
+    check(*tensors.states()[i], *before.states()[i]);
+  }
 }
 
 /// The update preceded by the copy from `before`, piece by piece, so that each
@@ -158,8 +171,9 @@ CpuUpdate from_copy(
     for (int64_t at = begin; at < end; at += kPiece) {
       const int64_t piece_end = std::min(at + kPiece, end);
       copy_range(tensors.master, before.master, at, piece_end);
-      copy_range(tensors.moment, before.moment, at, piece_end);
-      copy_range(tensors.moment_sq, before.moment_sq, at, piece_end);
+      for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
+        copy_range(*tensors.states()[i], *before.states()[i], at, piece_end);
+      }
       finite = range(at, piece_end) && finite;
     }
     return finite;
@@ -209,6 +223,12 @@ bool lion_runs_(
     std::span<const LionRun> runs,
     std::span<const UpdateTensors> before) {
   return run_all("lion_", runs, before);
+}
+
+bool adan_runs_(
+    std::span<const AdanRun> runs,
+    std::span<const UpdateTensors> before) {
+  return run_all("adan_", runs, before);
 }
 
 } // namespace tessera::runtime

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `adamw_runs_()`, `sgd_runs_()` and `lion_runs_()` update many runs of flat
-// shards at once: on CUDA with one launch for some forty runs, on CPU as one
-// job for the threads of update_pool().
+// `adamw_runs_()`, `sgd_runs_()`, `lion_runs_()` and `adan_runs_()` update many
+// runs of flat shards at once: on CUDA with one launch for some twenty runs, on
+// CPU as one job for the threads of update_pool().
 
 #include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/adan_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/update_shard.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstddef>
 #include <span>
 
 namespace tessera::runtime {
@@ -21,13 +24,26 @@ struct UpdateTensors {
   /// Master's dtype or bfloat16; updated. exp_avg of AdamW. An update uses the
   /// exact new moments and rounds what it stores.
   at::Tensor moment;
-  at::Tensor moment_sq; ///< as moment; exp_avg_sq, AdamW only
+  at::Tensor moment_sq; ///< as moment; exp_avg_sq of AdamW and Adan
   /// bfloat16 or float16, or undefined: receives the new master, rounded to
   /// nearest even or, bfloat16 only, stochastically.
   at::Tensor low_precision;
   /// [] float64, or undefined for 1: the gradient is multiplied by it after the
   /// step's grad_scale, for a factor that a device computes.
   at::Tensor grad_factor;
+  at::Tensor moment_diff; ///< as moment; exp_avg_diff of Adan
+  at::Tensor previous_grad; ///< as moment; Adan only: after grad_scale
+
+  /// The most state tensors that an update may have.
+  static constexpr size_t kStates = 4;
+  /// All state, in the order in which optimizers name it; what an optimizer
+  /// does not have is undefined.
+  std::array<at::Tensor*, kStates> states() {
+    return {&moment, &moment_sq, &moment_diff, &previous_grad};
+  }
+  std::array<const at::Tensor*, kStates> states() const {
+    return {&moment, &moment_sq, &moment_diff, &previous_grad};
+  }
 };
 
 struct AdamWRun {
@@ -44,6 +60,11 @@ struct SgdRun {
 struct LionRun {
   UpdateTensors tensors;
   LionStep step;
+};
+
+struct AdanRun {
+  UpdateTensors tensors;
+  AdanStep step;
 };
 
 /// As adamw_() for every run.
@@ -86,6 +107,26 @@ bool sgd_runs_(
 /// Otherwise as adamw_runs_().
 bool lion_runs_(
     std::span<const LionRun> runs,
+    std::span<const UpdateTensors> before = {});
+
+/// Adan (arXiv:2208.06677, Alg. 1), with the bias corrections and the betas of
+/// the authors' program, which are 1 minus those of the paper:
+///
+///   diff = g - previous_grad                         (step 1: 0)
+///   moment = beta1 * moment + (1 - beta1) * g
+///   moment_diff = beta2 * moment_diff + (1 - beta2) * diff
+///   a = g + beta2 * diff
+///   moment_sq = beta3 * moment_sq + (1 - beta3) * a^2
+///   d = (moment / (1 - beta1^step)
+///        + beta2 * moment_diff / (1 - beta2^step))
+///       / (sqrt(moment_sq / (1 - beta3^step)) + eps)
+///   master = (master - lr * d) / (1 + lr * weight_decay)
+///   (no_prox: master = (1 - lr * weight_decay) * master - lr * d)
+///   previous_grad = g
+///
+/// Otherwise as adamw_runs_().
+bool adan_runs_(
+    std::span<const AdanRun> runs,
     std::span<const UpdateTensors> before = {});
 
 } // namespace tessera::runtime

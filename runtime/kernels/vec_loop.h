@@ -17,8 +17,8 @@
 namespace tessera::runtime::detail {
 
 // Distance in bytes by which prefetches run ahead of the loop. The hardware
-// prefetchers stop at page boundaries, and there are up to seven streams; about
-// a KiB gains a few percent.
+// prefetchers stop at page boundaries, and there are up to twelve streams;
+// about a KiB gains a few percent.
 inline constexpr int64_t kPrefetchBytes = 1280;
 
 template <typename Vec>

@@ -80,6 +80,19 @@ TEST(EngineConfig, WhatProgramsSetCanBeWritten) {
   EXPECT_FALSE(muon.match_adamw);
   EXPECT_EQ(muon.compute_dtype, at::kFloat);
 
+  const auto adan =
+      read(R"({"optimizer": {"type": "adan", "betas": [0.9, 0.8, 0.7],
+        "eps": 1e-6, "no_prox": true}})")
+          .optimizer.rule.as<AdanOptions>();
+  EXPECT_EQ(adan.beta1, 0.9);
+  EXPECT_EQ(adan.beta2, 0.8);
+  EXPECT_EQ(adan.beta3, 0.7);
+  EXPECT_EQ(adan.eps, 1e-6);
+  EXPECT_TRUE(adan.no_prox);
+  expect_error(
+      [] { read(R"({"optimizer": {"type": "adan", "betas": [0.9, 0.999]}})"); },
+      {"optimizer.betas", "three numbers"});
+
   const auto adafactor =
       read(R"({"optimizer": {"type": "adafactor", "decay_exponent": 0.7,
         "eps": 1e-20, "min_scale": 0.01}})")
@@ -116,6 +129,8 @@ TEST(EngineConfig, WeightDecayIsThatOfTheOptimizer) {
   EXPECT_EQ(read("{}").optimizer.weight_decay, 0.01);
   EXPECT_EQ(
       read(R"({"optimizer": {"type": "sgd"}})").optimizer.weight_decay, 0.0);
+  EXPECT_EQ(
+      read(R"({"optimizer": {"type": "adan"}})").optimizer.weight_decay, 0.0);
   EXPECT_EQ(
       read(R"({"optimizer": {"type": "sgd", "weight_decay": 0.5}})")
           .optimizer.weight_decay,

@@ -2,6 +2,7 @@
 // Groups that are updated during backward: the same bits as with an update by
 // step(), whatever the model does, and an error where that can not be.
 #include "engine/matrix/matrix_net.h"
+#include "engine/optim/every_rule.h"
 #include "engine/twin.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -98,12 +99,11 @@ std::vector<Case> cases() {
   Case hybrid{"hybrid"};
   hybrid.options.sharding.shard_ranks = 2;
   all.push_back(hybrid);
-  Case sgd{"sgd"};
-  sgd.options.optimizer.rule = SgdOptions{.momentum = 0.9};
-  all.push_back(sgd);
-  Case lion{"lion"};
-  lion.options.optimizer.rule = LionOptions{};
-  all.push_back(lion);
+  for (const UpdateRule& rule : elementwise_rules()) {
+    Case with_rule{name_of(rule)};
+    with_rule.options.optimizer.rule = rule;
+    all.push_back(with_rule);
+  }
   return all;
 }
 
@@ -313,7 +313,7 @@ TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
     };
     refused(
         [](auto& options) { options.optimizer.rule = LambOptions{}; },
-        "use AdamW, Adam, SGD or Lion");
+        "use AdamW, Adam, SGD, Lion or Adan, or");
     refused(
         [](auto& options) { options.sharding.zero_stage = 1; }, "zero_stage 2");
     refused(

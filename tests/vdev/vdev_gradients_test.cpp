@@ -74,6 +74,7 @@ std::vector<EngineOptions> optimizers() {
       with(AdamWOptions{}),
       with(SgdOptions{.momentum = 0.9}),
       with(LionOptions{}),
+      with(AdanOptions{}),
       with(LambOptions{}),
       with(AdafactorOptions{})};
 }

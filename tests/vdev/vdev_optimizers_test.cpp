@@ -2,6 +2,7 @@
 // Every optimizer, checkpoints and a memory budget on the virtual device: the
 // weights that training on the CPU gives.
 #include "engine/checkpoint/checkpoint_support.h"
+#include "engine/optim/every_rule.h"
 #include "support/motion.h"
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
@@ -72,7 +73,7 @@ int64_t own_bytes(const Engine& engine) {
 }
 
 struct Rule {
-  const char* name;
+  std::string name;
   UpdateRule rule;
   /// Of the motion, where sums over a parameter are in another order on a
   /// device; 0: equal bits.
@@ -80,15 +81,15 @@ struct Rule {
 };
 
 std::vector<Rule> rules() {
-  return {
-      {"adamw", AdamWOptions{}},
-      {"adam", AdamOptions{}},
-      {"sgd", SgdOptions{.momentum = 0.9}},
-      {"lion", LionOptions{}},
-      {"lamb", LambOptions{}, 1e-5},
-      {"adafactor", AdafactorOptions{}, 1e-5},
-      // The device's own type is bfloat16.
-      {"muon", MuonOptions{.compute_dtype = at::kFloat}, 1e-5}};
+  std::vector<Rule> all;
+  for (const UpdateRule& rule : every_rule()) {
+    all.push_back(
+        {name_of(rule), rule, updates_elements_alone(rule) ? 0 : 1e-5});
+    if (all.back().name == "Muon") { // the device's own type is bfloat16
+      all.back().rule = MuonOptions{.compute_dtype = at::kFloat};
+    }
+  }
+  return all;
 }
 
 void expect_close(

@@ -14,7 +14,7 @@ namespace {
 using Order = Policy::Order;
 
 const std::vector<UpdateRule>& rules() {
-  static const std::vector<UpdateRule> all{AdamWOptions{}};
+  static const std::vector<UpdateRule> all{AdamWOptions{}, AdanOptions{}};
   return all;
 }
 

@@ -12,6 +12,7 @@ constexpr runtime::ForeignKey kForeignKeys[] = {
     {"amp", "precision.parameters"},
     {"beta1", "optimizer.betas"},
     {"beta2", "optimizer.betas"},
+    {"beta3", "optimizer.betas"},
     {"bf16", "precision.parameters=bfloat16"},
     {"bfloat16", "precision.parameters=bfloat16"},
     {"dtype", "precision.parameters"},

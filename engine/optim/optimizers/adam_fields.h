@@ -6,24 +6,34 @@
 
 namespace tessera::engine {
 
+inline constexpr runtime::DoubleRange kBetaRange{
+    .min = 0,
+    .max = 1,
+    .open_max = true};
+
 template <typename Options>
 void visit_betas(runtime::OptionFields& fields, Options& options) {
   fields.pair(
       "betas",
       options.beta1,
       options.beta2,
-      {.min = 0, .max = 1, .open_max = true},
+      kBetaRange,
       "decay rates of the moments");
 }
 
 template <typename Options>
-void visit_adam_fields(runtime::OptionFields& fields, Options& options) {
-  visit_betas(fields, options);
+void visit_eps(runtime::OptionFields& fields, Options& options) {
   fields.field(
       "eps",
       options.eps,
       {.min = 0, .open_min = true},
       "added to the root of the second moment");
+}
+
+template <typename Options>
+void visit_adam_fields(runtime::OptionFields& fields, Options& options) {
+  visit_betas(fields, options);
+  visit_eps(fields, options);
 }
 
 } // namespace tessera::engine

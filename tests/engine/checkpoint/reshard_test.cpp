@@ -14,9 +14,12 @@ namespace {
 using namespace tests;
 
 /// Four ranks hold two copies of two parts.
-EngineOptions options_of(const World& world, int64_t min_group_numel) {
+EngineOptions options_of(
+    const World& world,
+    const UpdateRule& rule,
+    int64_t min_group_numel) {
   auto options = group_per_layer();
-  options.optimizer.rule = AdafactorOptions{};
+  options.optimizer.rule = rule;
   options.optimizer.parameters = {
       {.pattern = "first.*", .rule = AdamWOptions{}},
       {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.9}}};
@@ -35,10 +38,13 @@ void common_step(Engine& engine, Restless& net) {
 }
 
 /// What world `saving` has before and after a common step, written by rank 0.
-void save_from(int saving, const TemporaryFolder& folder) {
+void save_from(
+    int saving,
+    const UpdateRule& rule,
+    const TemporaryFolder& folder) {
   run_ranks(saving, [&](World& world) {
     auto net = make_restless(1, torch::kDouble);
-    auto engine = wrap(net, options_of(world, 0));
+    auto engine = wrap(net, options_of(world, rule, 0));
     torch::manual_seed(5); // all alike: buffers too
     train_steps(engine, net, 3);
     engine.save(folder / "checkpoints");
@@ -70,24 +76,34 @@ void expect_values(
 
 } // namespace
 
-class Reshard : public ::testing::TestWithParam<int> {};
-
-TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
-  const TemporaryFolder folder;
-  save_from(GetParam(), folder);
-  for (const int loading : {1, 2, 3, 4}) {
-    for (const int64_t min_group_numel : {0, 100'000}) {
-      run_ranks(loading, [&](World& world) {
-        auto net = make_restless(2, torch::kDouble);
-        auto engine = wrap(net, options_of(world, min_group_numel));
-        engine.load(folder / "checkpoints");
-        expect_values(folder, "before", values_of(engine, *net), 0);
-        common_step(engine, net);
-        // Sums of equal gradients over other numbers of ranks round otherwise.
-        expect_values(folder, "after", values_of(engine, *net), 1e-10);
-      });
+class Reshard : public ::testing::TestWithParam<int> {
+ protected:
+  static void expect_read_by_any_world(const UpdateRule& rule) {
+    const TemporaryFolder folder;
+    save_from(GetParam(), rule, folder);
+    for (const int loading : {1, 2, 3, 4}) {
+      for (const int64_t min_group_numel : {0, 100'000}) {
+        run_ranks(loading, [&](World& world) {
+          auto net = make_restless(2, torch::kDouble);
+          auto engine = wrap(net, options_of(world, rule, min_group_numel));
+          engine.load(folder / "checkpoints");
+          expect_values(folder, "before", values_of(engine, *net), 0);
+          common_step(engine, net);
+          // Sums of equal gradients over other numbers of ranks round
+          // otherwise.
+          expect_values(folder, "after", values_of(engine, *net), 1e-10);
+        });
+      }
     }
   }
+};
+
+TEST_P(Reshard, AnyWorldReadsWhatAnotherWrote) {
+  expect_read_by_any_world(AdafactorOptions{});
+}
+
+TEST_P(Reshard, AnyWorldReadsThePreviousGradientsOfAdan) {
+  expect_read_by_any_world(AdanOptions{});
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 5));

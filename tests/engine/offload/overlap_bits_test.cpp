@@ -3,6 +3,7 @@
 // whether gradients are clipped, scaled, accumulated, missing or shared.
 #include "engine/matrix/matrix_net.h"
 #include "engine/offload/overlap.h"
+#include "engine/optim/every_rule.h"
 #include "support/ranks.h"
 
 namespace tessera::tests::overlap_bits_test {
@@ -146,13 +147,7 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
   run_ranks(GetParam(), [](World& world) {
     const TemporaryFolder folder;
     std::vector<std::pair<std::string, EngineOptions>> cases;
-    for (const UpdateRule& rule : std::vector<UpdateRule>{
-             AdamOptions{},
-             SgdOptions{},
-             SgdOptions{.momentum = 0.9},
-             LionOptions{},
-             LambOptions{},
-             MuonOptions{}}) {
+    for (const UpdateRule& rule : every_rule()) {
       cases.emplace_back(name_of(rule), resting_options(at::kBFloat16, rule));
     }
     EngineOptions options = resting_options(at::kBFloat16);
@@ -176,11 +171,15 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
       const SeenRun serial =
           train(changed, {}, limit, world.rank(), folder.path());
       for (const UpdateOverlap overlap : kOverlaps) {
-        const Setting setting{overlap, StatePlacement::kNvme};
-        expect_same_run(
-            train(changed, setting, limit, world.rank(), folder.path()),
-            serial,
-            name + ", " + text_of(setting));
+        // In memory updates begin from another copy of the state.
+        for (const StatePlacement placement :
+             {StatePlacement::kWithParameters, StatePlacement::kNvme}) {
+          const Setting setting{overlap, placement};
+          expect_same_run(
+              train(changed, setting, limit, world.rank(), folder.path()),
+              serial,
+              name + ", " + text_of(setting));
+        }
       }
     }
   });

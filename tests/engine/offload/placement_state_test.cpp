@@ -44,7 +44,9 @@ TEST_P(PlacementState, GoesThroughCheckpointsOfEveryOtherPlacement) {
   run_ranks(GetParam(), [&](World& world) {
     const TemporaryFolder folder;
     for (const UpdateRule& rule :
-         {UpdateRule(AdamWOptions{}), UpdateRule(AdafactorOptions{})}) {
+         {UpdateRule(AdamWOptions{}),
+          UpdateRule(AdanOptions{}),
+          UpdateRule(AdafactorOptions{})}) {
       for (const StatePlacement from : kPlacements) {
         RestingNet net = make_resting_net();
         auto engine = wrap(net, options_for(from, folder, rule));

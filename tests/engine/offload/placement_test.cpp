@@ -3,6 +3,7 @@
 // device, on the host, in files, on all of them; with clipping, accumulation,
 // bfloat16, and float16 with loss scaling. Memory is what was planned.
 #include "engine/offload/placement.h"
+#include "engine/optim/every_rule.h"
 
 #include "support/ranks.h"
 #include "tessera/engine/optim/state_needs.h"
@@ -120,15 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Placement, ::testing::Range(1, 4));
 TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
   run_ranks(2, [](World& world) {
     const TemporaryFolder folder;
-    const UpdateRule rules[] = {
-        AdamOptions{},
-        SgdOptions{},
-        SgdOptions{.momentum = 0.9},
-        LionOptions{},
-        LambOptions{},
-        AdafactorOptions{},
-        MuonOptions{}};
-    for (const UpdateRule& rule : rules) {
+    for (const UpdateRule& rule : every_rule()) {
       for (const auto precision :
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
         EngineOptions options = resting_options(precision, rule);

@@ -3,6 +3,7 @@
 // piece: the bits of the CPU's update, whatever part of it goes which way; the
 // memory that was planned; errors. On the CPU the device is the CPU.
 #include "engine/offload/placement.h"
+#include "engine/optim/every_rule.h"
 
 #include "support/ranks.h"
 #include "tessera/engine/engine_config.h"
@@ -86,14 +87,9 @@ TEST_P(StreamedState, OfAdamWChangesNoBit) {
 TEST_P(StreamedState, OfOtherOptimizersChangesNoBit) {
   run_ranks(GetParam(), [](World& world) {
     const TemporaryFolder folder;
-    const UpdateRule rules[] = {
-        AdamOptions{},
-        SgdOptions{}, // no state at all in float32
-        SgdOptions{.momentum = 0.9},
-        LionOptions{},
-        LambOptions{}, // not element by element: the CPU's in any case
-        AdafactorOptions{}};
-    for (const UpdateRule& rule : rules) {
+    // Among them SGD without any state in float32, and optimizers that are not
+    // element by element, hence the CPU's in any case.
+    for (const UpdateRule& rule : every_rule()) {
       for (const auto precision :
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
         const EngineOptions base = resting_options(precision, rule);
@@ -360,12 +356,7 @@ TEST(StreamedPieces, CoverEveryElementOnce) {
 TEST(UpdateRates, AreMeasuredForEveryRule) {
   MemoryLedger ledger;
   offload::HostMemory memory({}, ledger);
-  for (const UpdateRule& rule :
-       {UpdateRule(AdamWOptions{}),
-        UpdateRule(AdamOptions{}),
-        UpdateRule(SgdOptions{}),
-        UpdateRule(SgdOptions{.momentum = 0.9}),
-        UpdateRule(LionOptions{})}) {
+  for (const UpdateRule& rule : tests::elementwise_rules()) {
     UpdateSample sample;
     sample.rule = rule;
     sample.gradient = at::kBFloat16;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/optim/device_placement.h"
+#include "engine/optim/every_rule.h"
 #include "support/cuda_ranks_test.h"
 #include "support/temporary_folder.h"
 
@@ -8,12 +9,6 @@ namespace tessera::engine::placement_gpu_test {
 namespace {
 
 using namespace tests;
-
-const std::vector<UpdateRule>& rules() {
-  static const std::vector<UpdateRule> all{
-      AdamWOptions{}, SgdOptions{.momentum = 0.9}, LionOptions{}};
-  return all;
-}
 
 class PlacementGpu : public CudaRanksTest {};
 
@@ -36,7 +31,7 @@ TEST_F(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
       1,
       [&](World& world) {
         device_placement::expect_bits_of_host_state(
-            world, rules(), folder.path(), /*saves=*/true);
+            world, elementwise_rules(), folder.path(), /*saves=*/true);
       },
       kLimits);
 }
@@ -48,7 +43,7 @@ TEST_F(PlacementGpu, StreamedStateGivesTheBitsOfDeviceState) {
       [&](World& world) {
         device_placement::expect_bits_of_streamed_state(
             world,
-            rules(),
+            elementwise_rules(),
             {0.0, 0.5, std::nullopt},
             folder.path(),
             /*saves=*/true);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -79,6 +80,44 @@ inline ReferenceUpdate reference_lion(double wd) {
     p.copy_(p - lr * (direction + wd * p));
   };
 }
+
+/// Adan (arXiv:2208.06677), Algorithm 1 with the paper's betas, which are 1
+/// minus the options', and with bias corrections. `previous` has no value
+/// before the first step, when the difference of the gradients is zero.
+struct ReferenceAdan {
+  double beta1 = 0.02;
+  double beta2 = 0.08;
+  double beta3 = 0.01;
+  double eps = 1e-8;
+  double wd = 0;
+  bool proximal = true;
+
+  void operator()(
+      at::Tensor& p,
+      const at::Tensor& g,
+      ReferenceState& state,
+      double lr) const {
+    auto& m = state.get("m", p);
+    auto& v = state.get("v", p);
+    auto& n = state.get("n", p);
+    const bool is_first = state.tensors.count("previous") == 0;
+    auto& previous = state.get("previous", p);
+    const at::Tensor difference =
+        is_first ? torch::zeros_like(g) : g - previous;
+    m = (1 - beta1) * m + beta1 * g;
+    v = (1 - beta2) * v + beta2 * difference;
+    n = (1 - beta3) * n + beta3 * (g + (1 - beta2) * difference).pow(2);
+    previous = g.clone();
+    const auto corrected = [&](const at::Tensor& moment, double beta) {
+      return moment /
+             (1 - std::pow(1 - beta, static_cast<double>(state.steps)));
+    };
+    const at::Tensor rate = lr / (corrected(n, beta3).sqrt() + eps);
+    const at::Tensor step =
+        rate * (corrected(m, beta1) + (1 - beta2) * corrected(v, beta2));
+    p.copy_(proximal ? (p - step) / (1 + lr * wd) : p - lr * wd * p - step);
+  }
+};
 
 inline ReferenceUpdate reference_lamb(double wd) {
   return [=](at::Tensor& p, at::Tensor g, ReferenceState& state, double lr) {

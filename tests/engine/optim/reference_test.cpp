@@ -43,6 +43,11 @@ struct Reference {
   double lr = 0.02;
 };
 
+/// Of the gradients of odd steps.
+struct Clip {
+  std::optional<double> max_norm;
+};
+
 /// Trains both for `steps` steps, every rank on a batch of its own, and
 /// compares all parameters. @param reference_of by name and parameter.
 void expect_matches_reference(
@@ -50,7 +55,7 @@ void expect_matches_reference(
     const OptimizerOptions& optimizer,
     const std::function<Reference(const std::string&, const at::Tensor&)>&
         reference_of,
-    double grad_scale = 1) {
+    const Clip& clip = {}) {
   for (const int64_t min_group_numel : {0, 100'000}) {
     auto plain = make_net<ZooImpl>();
     auto wrapped = make_net<ZooImpl>();
@@ -68,8 +73,13 @@ void expect_matches_reference(
     for (int step = 0; step < 6; ++step) {
       plain->zero_grad();
       for (int r = 0; r < world.size(); ++r) {
-        (plain->loss(batch(step, r), step % 2 == 0) * grad_scale / world.size())
-            .backward();
+        (plain->loss(batch(step, r), step % 2 == 0) / world.size()).backward();
+      }
+      const bool clips = clip.max_norm && step % 2 == 1;
+      if (clips) {
+        const double norm = torch::nn::utils::clip_grad_norm_(
+            plain->parameters(), *clip.max_norm);
+        EXPECT_GT(norm, *clip.max_norm);
       }
       {
         const torch::NoGradGuard no_grad;
@@ -83,8 +93,10 @@ void expect_matches_reference(
           }
         }
       }
-      engine.backward(
-          wrapped->loss(batch(step, world.rank()), step % 2 == 0) * grad_scale);
+      engine.backward(wrapped->loss(batch(step, world.rank()), step % 2 == 0));
+      if (clips) {
+        engine.clip_grad_norm(*clip.max_norm);
+      }
       engine.step();
     }
     const auto expected = plain->named_parameters();
@@ -139,12 +151,50 @@ TEST_P(OptimizerReference, Lamb) {
   expect(options_of(LambOptions{}, 0.1), reference_lamb(0.1));
 }
 
+TEST_P(OptimizerReference, Adan) {
+  expect(options_of(AdanOptions{}, 0.1), ReferenceAdan{.wd = 0.1});
+}
+
+TEST_P(OptimizerReference, AdanWithOptionsOfItsOwnAndWithoutProximalDecay) {
+  expect(
+      options_of(
+          AdanOptions{
+              .beta1 = 0.9,
+              .beta2 = 0.7,
+              .beta3 = 0.95,
+              .eps = 1e-3,
+              .no_prox = true},
+          0.1),
+      ReferenceAdan{
+          .beta1 = 0.1,
+          .beta2 = 0.3,
+          .beta3 = 0.05,
+          .eps = 1e-3,
+          .wd = 0.1,
+          .proximal = false});
+}
+
+// The difference is that of the gradients that were applied, as in the authors'
+// program, which clips before it.
+TEST_P(OptimizerReference, AdanAfterClipping) {
+  run_ranks(GetParam(), [](World& world) {
+    expect_matches_reference(
+        world,
+        options_of(AdanOptions{}, 0.1),
+        [](const std::string&, const at::Tensor&) {
+          return Reference{ReferenceAdan{.wd = 0.1}};
+        },
+        {.max_norm = 1e-3});
+  });
+}
+
 TEST_P(OptimizerReference, MomentsInBfloat16) {
   const std::pair<UpdateRule, ReferenceUpdate> rules[] = {
       {AdamWOptions{}, reference_adam(0.1, true)},
       {AdamOptions{}, reference_adam(0.1, false)},
       {SgdOptions{.momentum = 0.8}, reference_sgd(0.8, 0.1)},
-      {LionOptions{}, reference_lion(0.1)}};
+      {LionOptions{}, reference_lion(0.1)},
+      {AdanOptions{}, ReferenceAdan{.wd = 0.1}}};
   for (const auto& [rule, reference] : rules) {
     OptimizerOptions options = options_of(rule, 0.1);
     options.moment_dtype = at::kBFloat16;
@@ -175,12 +225,16 @@ TEST_P(OptimizerReference, SeveralOptimizersWithRatesOfTheirOwn) {
     options.parameters = {
         {.pattern = "bias|scale", .weight_decay = 0},
         {.pattern = "up", .lr_scale = 0.5, .rule = LionOptions{}},
+        {.pattern = "sometimes", .lr_scale = 0.5, .rule = AdanOptions{}},
         {.pattern = "c.*e", .rule = LambOptions{}},
         {.pattern = "turned", .rule = SgdOptions{.momentum = 0.8}}};
     expect_matches_reference(
         world, options, [](const std::string& name, const at::Tensor&) {
           if (name == "up") {
             return Reference{reference_lion(0.1), 0.01};
+          }
+          if (name == "sometimes") {
+            return Reference{ReferenceAdan{.wd = 0.1}, 0.01};
           }
           if (name == "turned") {
             return Reference{reference_sgd(0.8, 0.1)};

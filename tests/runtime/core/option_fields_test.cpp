@@ -36,6 +36,9 @@ struct Options {
   std::vector<int64_t> sizes;
   double first = 0.1;
   double second = 0.2;
+  double x = 1;
+  double y = 2;
+  double z = 3;
   Color color = Color::kRed;
   std::optional<Color> other; ///< "auto": none
   int64_t shade = 3; ///< of blue
@@ -63,6 +66,8 @@ void visit_fields(OptionFields& fields, Options& options) {
   fields.one_or_many("keys", options.keys, "keys");
   fields.field("sizes", options.sizes, {.min = 1}, "sizes");
   fields.pair("both", options.first, options.second, {.min = 0}, "both");
+  fields.triple(
+      "all", options.x, options.y, options.z, {.min = 0}, "all three");
   const auto color = fields.choice(
       "color",
       options.color,
@@ -113,7 +118,8 @@ TEST(OptionFields, ReadsEveryKind) {
   const Options options = read(R"({
     "flag": true, "count": 2, "steps": 7, "rate": 0.25, "ratio": 1,
     "room": "1KiB", "text": "b", "path": "/tmp", "names": ["y", "z"],
-    "keys": "k", "sizes": [4], "both": [1, 2], "color": "blue", "shade": 5,
+    "keys": "k", "sizes": [4], "both": [1, 2],
+    "all": [4, 5, 6], "color": "blue", "shade": 5,
     "other": "red", "extra": {"name": "e"},
     "parts": [{"name": "one"}, {"name": "two", "weight": 2}]
   })");
@@ -129,6 +135,9 @@ TEST(OptionFields, ReadsEveryKind) {
   EXPECT_EQ(options.keys, std::vector<std::string>{"k"});
   EXPECT_EQ(options.sizes, std::vector<int64_t>{4});
   EXPECT_EQ(options.first, 1.0);
+  EXPECT_EQ(options.x, 4.0);
+  EXPECT_EQ(options.y, 5.0);
+  EXPECT_EQ(options.z, 6.0);
   EXPECT_EQ(options.second, 2.0);
   EXPECT_EQ(options.color, Color::kBlue);
   EXPECT_EQ(options.shade, 5);
@@ -154,7 +163,7 @@ TEST(OptionFields, AbsentKeysKeepTheirValuesAndOptionalOnesStayAbsent) {
       reader.resolved().dump(),
       R"({"flag":false,"count":4,"rate":0.5,"ratio":"auto","room":100,)"
       R"("text":"a","path":"","names":["x"],"keys":"text","sizes":[],)"
-      R"("both":[0.1,0.2],"color":"red","other":"red","parts":[]})");
+      R"("both":[0.1,0.2],"all":[1.0,2.0,3.0],"color":"red","other":"red","parts":[]})");
   EXPECT_EQ(read(R"({"other": "auto"})").other, std::nullopt);
   EXPECT_EQ(read(R"({"ratio": "auto"})").ratio, std::nullopt);
 }
@@ -247,6 +256,7 @@ TEST(OptionFields, RequiredKeysAndCounts) {
   expect_error([] { read(R"({"extra": {}})"); }, {"extra.name is missing"});
   expect_error([] { read(R"({"parts": [{}]})"); }, {"parts.0.name is missing"});
   expect_error([] { read(R"({"both": [1]})"); }, {"both", "two numbers"});
+  expect_error([] { read(R"({"all": [1, 2]})"); }, {"all", "three numbers"});
   expect_error(
       [] { read(R"({"count": 4294967297})"); }, {"count is 4294967297"});
 }
@@ -276,6 +286,9 @@ TEST(OptionFields, TheSchemaAcceptsWhatCanBeRead) {
       {R"({"sizes": [0]})", false},
       {R"({"both": [1]})", false},
       {R"({"both": [1, 2]})", true},
+      {R"({"all": [1, 2]})", false},
+      {R"({"all": [1, 2, 3]})", true},
+      {R"({"all": [1, 2, -3]})", false},
       {R"({"color": "green"})", false},
       {R"({"color": "blue", "shade": 1})", true},
       {R"({"color": "blue", "shade": 0})", false},
@@ -315,6 +328,8 @@ TEST(OptionFields, TheTableHasARowPerKey) {
            "| `steps` | an integer of at least 0 | | steps |\n",
            "| `color` | `red`, `blue` | `\"red\"` | a color |\n",
            "| `shade` | an integer of at least 1 | `3` | `blue`: the shade |\n",
+           "| `all` | three numbers, each a number of at least 0 | "
+           "`[1.0,2.0,3.0]` | all three |\n",
            "| `extra` | an object | | one more |\n",
            "| `parts[].name` | a string | | the name |\n",
        }) {

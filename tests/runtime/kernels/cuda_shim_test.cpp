@@ -194,6 +194,8 @@ TEST_F(CudaShim, UpdatesReachElementsPast32Bits) {
       low.elements(first, kSeen, at::kBFloat16)};
   UpdateTensors cpu =
       device_cases::tensors_of(kSeen, at::kFloat, at::kBFloat16);
+  cpu.moment_diff = at::Tensor(); // AdamW has neither
+  cpu.previous_grad = at::Tensor();
   seen.master.copy_(cpu.master);
   seen.grad.copy_(cpu.grad);
   seen.moment.copy_(cpu.moment);

@@ -21,7 +21,16 @@ namespace tessera::device_cases {
 inline constexpr std::array kMasterTypes = {at::kFloat, at::kDouble};
 
 /// The fields of UpdateTensors, to move one of them.
-enum Field { kMaster, kGrad, kMoment, kMomentSq, kLow, kFields };
+enum Field {
+  kMaster,
+  kGrad,
+  kMoment,
+  kMomentSq,
+  kMomentDiff,
+  kPreviousGrad,
+  kLow,
+  kFields
+};
 
 /// Copies on the device. Field `moved` begins one element into its allocation,
 /// where no pack of elements is aligned; kFields: none.
@@ -41,7 +50,9 @@ runtime::UpdateTensors on_device(
       copy(t.moment_sq, kMomentSq),
       copy(t.low_precision, kLow),
       t.grad_factor.defined() ? device.copy(t.grad_factor.view(1), 0)
-                              : at::Tensor()};
+                              : at::Tensor(),
+      copy(t.moment_diff, kMomentDiff),
+      copy(t.previous_grad, kPreviousGrad)};
 }
 
 /// Equal bits in all that an update writes; NaNs as such.
@@ -49,8 +60,12 @@ inline void expect_same(
     const runtime::UpdateTensors& device,
     const runtime::UpdateTensors& cpu) {
   EXPECT_TRUE(same_bits_or_nan(device.master.cpu(), cpu.master));
-  EXPECT_TRUE(same_bits_or_nan(device.moment.cpu(), cpu.moment));
-  EXPECT_TRUE(same_bits_or_nan(device.moment_sq.cpu(), cpu.moment_sq));
+  for (size_t i = 0; i < runtime::UpdateTensors::kStates; ++i) {
+    const at::Tensor& state = *cpu.states()[i];
+    EXPECT_TRUE(
+        !state.defined() || same_bits_or_nan(device.states()[i]->cpu(), state))
+        << "state " << i;
+  }
   if (cpu.low_precision.defined()) {
     EXPECT_TRUE(
         same_bits_or_nan(device.low_precision.cpu(), cpu.low_precision));
@@ -66,8 +81,9 @@ inline runtime::UpdateTensors tensors_of(
   runtime::UpdateTensors t = random_tensors(numel, dtype);
   t.grad = t.grad.to(format);
   if (format == at::kBFloat16) {
-    t.moment = t.moment.to(format);
-    t.moment_sq = t.moment_sq.to(format);
+    for (at::Tensor* state : t.states()) {
+      *state = state->to(format);
+    }
   }
   if (format != dtype) {
     t.low_precision = at::zeros({numel}, format);
@@ -211,7 +227,7 @@ void check_extremes(const Device& device, at::ScalarType dtype) {
   }
 }
 
-/// Stochastic rounding of both moments and of the weights' copy.
+/// Stochastic rounding of all state and of the weights' copy.
 template <typename Device>
 void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
   for (const int64_t numel :
@@ -224,6 +240,13 @@ void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
             dtype == at::kFloat ? std::numeric_limits<int32_t>::max()
                                 : std::numeric_limits<int64_t>::max());
     const runtime::UpdateTensors own = on_device(device, cpu);
+    const runtime::AdanRun cpu_adan{
+        converted(cpu, at::Device(at::kCPU)),
+        {.step = 3, .rounding = {true, 5, 1'000'003}}};
+    runtime::adan_runs_({&cpu_adan, 1});
+    const runtime::AdanRun adan{on_device(device, cpu), cpu_adan.step};
+    device.update(std::span<const runtime::AdanRun>(&adan, 1));
+    expect_same(adan.tensors, cpu_adan.tensors);
     const runtime::AdamWStep step{.step = 3, .rounding = {true, 5, 1'000'003}};
     const runtime::AdamWRun cpu_run{cpu, step};
     runtime::adamw_runs_({&cpu_run, 1});

@@ -40,7 +40,7 @@ constexpr Formats kFormats[] = {
 
 /// Moments in bfloat16 that begin `offset` elements into an allocation.
 struct NarrowState {
-  at::Tensor master, grad, moment, moment_sq, low;
+  at::Tensor master, grad, moment, moment_sq, moment_diff, previous_grad, low;
 
   NarrowState(int64_t numel, int64_t offset, const Formats& formats) {
     torch::manual_seed(numel * 31 + offset);
@@ -53,6 +53,8 @@ struct NarrowState {
     grad = view(random_spread(numel, at::kFloat, 8).to(formats.grad));
     moment = view(at::randn({numel}).to(at::kBFloat16));
     moment_sq = view(at::randn({numel}).square().to(at::kBFloat16));
+    moment_diff = view(at::randn({numel}).to(at::kBFloat16));
+    previous_grad = view(at::randn({numel}).to(at::kBFloat16));
     low = view(at::zeros({numel}, formats.low));
   }
 
@@ -64,6 +66,8 @@ struct NarrowState {
         .grad_format = format_of(grad.scalar_type()),
         .moment = moment.mutable_data_ptr(),
         .moment_sq = moment_sq.mutable_data_ptr(),
+        .moment_diff = moment_diff.mutable_data_ptr(),
+        .previous_grad = previous_grad.mutable_data_ptr(),
         .moment_format = LowPrecision::kBFloat16,
         .rounding = RoundingKey(step.rounding),
         .numel = master.numel(),
@@ -83,6 +87,8 @@ struct NarrowState {
     run_cpu_updates({update_of(isa, shard<LionShard<float>>(lion))});
     SgdStep sgd{.momentum = 0.9, .step = 2, .rounding = rounding};
     run_cpu_updates({update_of(isa, shard<SgdShard<float>>(sgd))});
+    AdanStep adan{.weight_decay = 0.1, .step = 2, .rounding = rounding};
+    run_cpu_updates({update_of(isa, shard<AdanShard<float>>(adan))});
     const auto lamb = shard<LambShard<float>>(adam);
     lamb_moments_cpu(isa, lamb);
     lamb_weights_cpu(isa, lamb);
@@ -90,7 +96,10 @@ struct NarrowState {
 
   bool equals(const NarrowState& other) const {
     return same_bits(master, other.master) && same_bits(moment, other.moment) &&
-           same_bits(moment_sq, other.moment_sq) && same_bits(low, other.low);
+           same_bits(moment_sq, other.moment_sq) &&
+           same_bits(moment_diff, other.moment_diff) &&
+           same_bits(previous_grad, other.previous_grad) &&
+           same_bits(low, other.low);
   }
 };
 
@@ -120,16 +129,18 @@ TEST(NarrowMoments, AreTheExactOnesRounded) {
     const UpdateTensors start = random_tensors(numel, at::kFloat);
     for_each_update([&](const auto& update, const std::string& name) {
       UpdateTensors narrow = converted(start, at::kFloat);
-      narrow.moment = start.moment.to(at::kBFloat16);
-      narrow.moment_sq = start.moment_sq.to(at::kBFloat16);
       UpdateTensors wide = converted(start, at::kFloat);
-      wide.moment = narrow.moment.to(at::kFloat);
-      wide.moment_sq = narrow.moment_sq.to(at::kFloat);
+      for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
+        *narrow.states()[i] = start.states()[i]->to(at::kBFloat16);
+        *wide.states()[i] = narrow.states()[i]->to(at::kFloat);
+      }
       update(narrow);
       update(wide);
-      EXPECT_TRUE(same_bits(narrow.moment, wide.moment.to(at::kBFloat16)));
-      EXPECT_TRUE(
-          same_bits(narrow.moment_sq, wide.moment_sq.to(at::kBFloat16)));
+      for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
+        EXPECT_TRUE(
+            same_bits(*narrow.states()[i], wide.states()[i]->to(at::kBFloat16)))
+            << name << ", state " << i;
+      }
       if (name != "LAMB") { // whose weights take the moments that were kept
         EXPECT_TRUE(same_bits(narrow.master, wide.master)) << name;
       }
@@ -146,6 +157,12 @@ TEST(NarrowMoments, OfOneDtypeOnly) {
   tensors.moment = tensors.moment.to(at::kHalf);
   const AdamWRun half{tensors, {}};
   EXPECT_THROW(adamw_runs_({&half, 1}), Error);
+  for (const size_t other : {2, 3}) {
+    UpdateTensors mixed = random_tensors(8, at::kFloat);
+    *mixed.states()[other] = mixed.states()[other]->to(at::kBFloat16);
+    const AdanRun adan{mixed, {}};
+    EXPECT_THROW(adan_runs_({&adan, 1}), Error);
+  }
 }
 
 namespace {
@@ -259,7 +276,9 @@ class FiniteGradients : public ::testing::TestWithParam<at::ScalarType> {
     const AdamWRun adam{t, {}};
     const SgdRun sgd{t, {}};
     const LionRun lion{t, {}};
+    const AdanRun adan{t, {}};
     const LambRun lamb{t, {}, {}};
+    EXPECT_EQ(adan_runs_({&adan, 1}), finite);
     EXPECT_EQ(adamw_runs_({&adam, 1}), finite);
     EXPECT_EQ(sgd_runs_({&sgd, 1}), finite);
     EXPECT_EQ(lion_runs_({&lion, 1}), finite);
@@ -295,12 +314,13 @@ INSTANTIATE_TEST_SUITE_P(
     FiniteGradients,
     ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
-/// Clones of the master and the moments; the rest is shared.
+/// Clones of the master and the state; the rest is shared.
 UpdateTensors with_own_state(const UpdateTensors& tensors) {
   UpdateTensors own = tensors;
   own.master = tensors.master.clone();
-  own.moment = tensors.moment.clone();
-  own.moment_sq = tensors.moment_sq.clone();
+  for (at::Tensor* state : own.states()) {
+    *state = state->clone();
+  }
   return own;
 }
 
@@ -313,17 +333,19 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
     in_place.low_precision = at::empty({numel}, at::kBFloat16);
     copy.low_precision = at::empty({numel}, at::kBFloat16);
     copy.master.fill_(NAN);
-    copy.moment.fill_(NAN);
-    copy.moment_sq.fill_(NAN);
-    const AdamWRun adam{in_place, {.step = 2}};
-    const AdamWRun adam_copy{copy, {.step = 2}};
-    EXPECT_TRUE(adamw_runs_({&adam, 1}));
-    EXPECT_TRUE(adamw_runs_({&adam_copy, 1}, {&old, 1}));
+    for (at::Tensor* state : copy.states()) {
+      state->fill_(NAN);
+    }
+    const AdanRun adan{in_place, {.step = 2}};
+    const AdanRun adan_copy{copy, {.step = 2}};
+    EXPECT_TRUE(adan_runs_({&adan, 1}));
+    EXPECT_TRUE(adan_runs_({&adan_copy, 1}, {&old, 1}));
     for (const auto& [a, b] :
          {std::pair(copy, in_place), std::pair(old, kept)}) {
       EXPECT_TRUE(same_bits(a.master, b.master));
-      EXPECT_TRUE(same_bits(a.moment, b.moment));
-      EXPECT_TRUE(same_bits(a.moment_sq, b.moment_sq));
+      for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
+        EXPECT_TRUE(same_bits(*a.states()[i], *b.states()[i])) << i;
+      }
     }
     EXPECT_TRUE(same_bits(copy.low_precision, in_place.low_precision));
   }

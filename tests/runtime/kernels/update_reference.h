@@ -17,7 +17,11 @@ inline runtime::UpdateTensors random_tensors(
     at::ScalarType dtype) {
   torch::manual_seed(numel);
   const auto random = [&] { return at::randn({numel}, dtype); };
-  return {random(), random(), random(), random().abs_(), at::Tensor()};
+  runtime::UpdateTensors tensors{
+      random(), random(), random(), random().abs_(), at::Tensor()};
+  tensors.moment_diff = random();
+  tensors.previous_grad = random();
+  return tensors;
 }
 
 /// Copies of the tensors in another type or on another device.
@@ -35,7 +39,9 @@ runtime::UpdateTensors converted(
       copy(t.moment),
       copy(t.moment_sq),
       copy(t.low_precision),
-      t.grad_factor};
+      t.grad_factor,
+      copy(t.moment_diff),
+      copy(t.previous_grad)};
 }
 
 /// The kernels as a user calls them: those of the device of the tensors.
@@ -46,6 +52,8 @@ struct PublicKernels {
       runtime::adamw_runs_(runs);
     } else if constexpr (std::is_same_v<Run, runtime::SgdRun>) {
       runtime::sgd_runs_(runs);
+    } else if constexpr (std::is_same_v<Run, runtime::AdanRun>) {
+      runtime::adan_runs_(runs);
     } else {
       runtime::lion_runs_(runs);
     }
@@ -89,6 +97,13 @@ void for_each_update(const Body& body, const Kernels& kernels = {}) {
   body(
       updates(runtime::LionRun{{}, {.weight_decay = 0.1, .grad_scale = 0.3}}),
       "Lion");
+  body(
+      updates(runtime::AdanRun{
+          {}, {.weight_decay = 0.1, .step = 3, .grad_scale = 0.3}}),
+      "Adan");
+  body(
+      updates(runtime::AdanRun{{}, {.weight_decay = 0.1, .no_prox = true}}),
+      "Adan's first step");
   body(
       [&kernels](const runtime::UpdateTensors& t) {
         runtime::LambRun run{t, {.step = 3, .grad_scale = 0.3}, {}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Lion and LAMB on the CPU: against float64, over the instruction sets,
-// and with gradients and weights of low precision.
+// SGD, Lion, LAMB and Adan on the CPU: against float64, over the instruction
+// sets, and with gradients and weights of low precision.
 #include "runtime/kernels/adamw_reference.h"
 #include "runtime/kernels/update_reference.h"
 #include "support/expect_error.h"
@@ -33,6 +33,9 @@ UpdateShard<T, Scalars> shard_of(const UpdateTensors& t, const Step& step) {
       .master = t.master.mutable_data_ptr<T>(),
       .grad = t.grad.const_data_ptr(),
       .moment = t.moment.mutable_data_ptr<T>(),
+      .moment_sq = t.moment_sq.mutable_data_ptr<T>(),
+      .moment_diff = t.moment_diff.mutable_data_ptr<T>(),
+      .previous_grad = t.previous_grad.mutable_data_ptr<T>(),
       .numel = t.master.numel(),
       .scalars = Scalars(step)};
 }
@@ -81,6 +84,62 @@ TEST(UpdateRuns, SgdAndLionAreNearFloat64) {
       1e-5);
 }
 
+// Steps from the second on are exact in engine/optim/reference_test.cpp; here,
+// what was in previous_grad before the first step must not count.
+TEST(UpdateRuns, AdanIsNearFloat64AndItsFirstStepHasNoDifference) {
+  for (const bool no_prox : {false, true}) {
+    expect_near_float64(
+        [&](const UpdateTensors& t, int64_t step) {
+          const AdanRun run{
+              t,
+              {.lr = 0.01,
+               .weight_decay = 0.1,
+               .no_prox = no_prox,
+               .step = step,
+               .grad_scale = 0.5}};
+          adan_runs_({&run, 1});
+        },
+        1e-5);
+  }
+  const UpdateTensors t = random_tensors(1027, at::kDouble);
+  const UpdateTensors old = converted(t, at::kDouble);
+  const AdanRun run{t, {.grad_scale = 0.5}};
+  adan_runs_({&run, 1});
+  EXPECT_TRUE(torch::equal(t.previous_grad, old.grad * 0.5));
+  EXPECT_TRUE(at::allclose(t.moment_diff, old.moment_diff * 0.92, 1e-14));
+  EXPECT_TRUE(at::allclose(
+      t.moment_sq,
+      old.moment_sq * 0.99 + 0.01 * (old.grad * 0.5).square(),
+      1e-14));
+}
+
+TEST(UpdateRuns, AdanRefusesHyperparametersAndTensorsThatDoNotFit) {
+  const UpdateTensors t = random_tensors(8, at::kFloat);
+  const auto refused = [&](const AdanStep& step,
+                           std::initializer_list<const char*> parts) {
+    expect_error(
+        [&] {
+          const AdanRun run{t, step};
+          adan_runs_({&run, 1});
+        },
+        parts);
+  };
+  refused({.lr = NAN}, {"adan_: lr is nan"});
+  refused({.beta1 = 1}, {"beta1 is 1"});
+  refused({.beta2 = -0.5}, {"beta2 is -0.5"});
+  refused({.beta3 = 1.5}, {"beta3 is 1.5"});
+  refused({.eps = -1}, {"eps is -1"});
+  refused({.weight_decay = INFINITY}, {"weight_decay is inf"});
+  refused({.step = 0}, {"step is 0"});
+  for (const auto& [state, name] :
+       {std::pair(2, "exp_avg_diff"), std::pair(3, "previous_grad")}) {
+    UpdateTensors other = t;
+    *other.states()[static_cast<size_t>(state)] = at::zeros({7});
+    const AdanRun run{other, {}};
+    expect_error([&] { adan_runs_({&run, 1}); }, {name, "has shape [7]"});
+  }
+}
+
 TEST(UpdateRuns, LambIsNearFloat64InWeightsAndSums) {
   for (const int64_t numel : kSizes) {
     UpdateTensors single = random_tensors(numel, at::kFloat);
@@ -115,11 +174,25 @@ TEST(UpdateRuns, HaveTheSameBitsOnEveryInstructionSet) {
           isa,
           shard_of<float, LionScalars<float>>(
               t, LionStep{.weight_decay = 0.1}))});
+      for (const int64_t step : {1, 2}) {
+        run_cpu_updates({update_of(
+            isa,
+            shard_of<float, AdanScalars<float>>(
+                t,
+                AdanStep{
+                    .weight_decay = 0.1,
+                    .no_prox = step == 2,
+                    .step = step,
+                    .grad_scale = 0.7}))});
+      }
       results.push_back(t);
     }
     for (const UpdateTensors& result : results) {
       EXPECT_TRUE(same_bits(result.master, results[0].master)) << numel;
-      EXPECT_TRUE(same_bits(result.moment, results[0].moment)) << numel;
+      for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
+        EXPECT_TRUE(same_bits(*result.states()[i], *results[0].states()[i]))
+            << numel << ", state " << i;
+      }
     }
   }
 }

@@ -19,6 +19,7 @@ namespace tessera::tests::vdev {
 namespace {
 
 using runtime::AdamWShard;
+using runtime::AdanShard;
 using runtime::ElementType;
 using runtime::LambShard;
 using runtime::LionShard;
@@ -74,6 +75,8 @@ std::vector<Access> accesses_of(
     add(accesses, shard.master, shard.numel, sizeof(T), writes_master);
     add(accesses, shard.moment, shard.numel, moment_item, true);
     add(accesses, shard.moment_sq, shard.numel, moment_item, true);
+    add(accesses, shard.moment_diff, shard.numel, moment_item, true);
+    add(accesses, shard.previous_grad, shard.numel, moment_item, true);
     if (shard.low_precision_format != LowPrecision::kNone) {
       add(accesses,
           shard.low_precision,
@@ -227,6 +230,8 @@ void install_kernels() {
        &update<SgdShard<double>>,
        &update<LionShard<float>>,
        &update<LionShard<double>>,
+       &update<AdanShard<float>>,
+       &update<AdanShard<double>>,
        &lamb_weights<float>,
        &lamb_weights<double>,
        &lamb_moments<float>,
