@@ -74,7 +74,7 @@ Communicator* tensor_group_of(const torch::nn::Module& module) {
   Communicator* group = nullptr;
   for (const at::Tensor& parameter : module.parameters()) {
     if (const auto* divided = sharding::divided_parameter(parameter)) {
-      group = divided->how.group;
+      group = divided->how->group;
     }
   }
   for_each_parallel_module(module, [&](const ParallelModule& parallel) {

@@ -12,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -50,7 +51,7 @@ struct Planned {
 class Planner {
  public:
   Planner(const TensorPlan& plan, const TensorParallel& how)
-      : plan_(plan), how_(how) {}
+      : plan_(plan), how_(std::make_shared<const TensorParallel>(how)) {}
 
   /// Adds the parameters of a module that an entry matches.
   void look_at(const std::string& name, torch::nn::Module& module) {
@@ -151,7 +152,7 @@ class Planner {
       return;
     }
     const int64_t size = parameter.size(dim);
-    const int ranks = how_.group->size();
+    const int ranks = how_->group->size();
     TESSERA_CHECK(
         entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
         "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' requests. Each rank needs at least one: use a unit that divides the dimension, or a smaller group.",
@@ -168,7 +169,7 @@ class Planner {
                 parameter.sizes().vec(),
                 parameter.scalar_type(),
                 {dim, entry.unit},
-                *how_.group),
+                *how_->group),
             entry.division,
             how_,
             padding_id});
@@ -184,7 +185,7 @@ class Planner {
   }
 
   const TensorPlan& plan_;
-  const TensorParallel& how_;
+  std::shared_ptr<const TensorParallel> how_;
   std::vector<std::string> names_;
   std::set<const TensorPlanEntry*> used_;
   std::unordered_map<const c10::TensorImpl*, Planned> planned_;
@@ -215,9 +216,6 @@ void apply_tensor_plan(
   TESSERA_CHECK(
       how.group != nullptr,
       "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
-  TESSERA_CHECK(
-      !how.sequence,
-      "apply_tensor_plan: the code of an existing model sees whole sequences; set TensorParallel::sequence to false, or write the model with parallel layers.");
   Planner planner(plan, how);
   for (const auto& item : module.named_modules()) {
     planner.look_at(item.key(), *item.value());
