@@ -7,6 +7,7 @@
 #include "tessera/sharding/parallel/dtensor_rules.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/overlapped_linear.h"
+#include "tessera/sharding/parallel/tensor_plan.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 
 #include <ATen/core/grad_mode.h>
@@ -136,7 +137,7 @@ at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
 
 /// Returns the result of a column-parallel layer as the model's code sees it.
 at::Tensor column_result(const at::Tensor& y, const DividedParameter& what) {
-  if (what.division == TensorDivision::kColumn) {
+  if (what.division != TensorDivision::kColumnGathered) {
     return make_dtensor(y, DividedDim{y.dim() - 1, what.split()}, what.how);
   }
   if (what.how->group->size() == 1) {
@@ -291,7 +292,8 @@ at::Tensor addmm(
     if (what == nullptr && !has_dtensor({bias, x, weight})) {
       return at::addmm(bias, x, weight, beta, alpha);
     }
-    if (what != nullptr && what->division == TensorDivision::kColumn) {
+    if (what != nullptr && what->division == TensorDivision::kColumn &&
+        divided_parameter(bias) != nullptr) {
       return divided_product(x, *what, [&](const at::Tensor& own) {
         return at::addmm(bias, own, weight, beta, alpha);
       });
@@ -364,10 +366,11 @@ at::Tensor linear(
           out,
           what->how);
     } else {
-      const bool inside = what->division == TensorDivision::kColumn;
+      const bool inside = what->division != TensorDivision::kColumnGathered;
       const Between input = entering(x, *what->how);
       const at::Tensor own_bias =
-          inside ? bias.value_or(at::Tensor()) : at::Tensor();
+          inside && bias ? operand(*bias, -1, what->split(), *what->how->group)
+                         : at::Tensor();
       y = column_result(
           has_rows
               ? enter_linear(input.x, {{weight, own_bias}}, input.how)[0]
@@ -522,6 +525,24 @@ void register_all() {
   }
 }
 
+/// The common description of column layers that may be computed together; null
+/// if they may not.
+const DividedParameter* common_columns(
+    const at::Tensor& x,
+    const std::vector<LinearWeights>& layers) {
+  const DividedParameter* first = nullptr;
+  for (const LinearWeights& layer : layers) {
+    const DividedParameter* what = divided_parameter(layer.weight);
+    if (what == nullptr || x.dim() < 2 ||
+        what->division != TensorDivision::kColumn ||
+        (first != nullptr && what->how->group != first->how->group)) {
+      return nullptr;
+    }
+    first = first == nullptr ? what : first;
+  }
+  return first;
+}
+
 } // namespace
 
 void check_no_weight(const at::Tensor& x, const char* operation) {
@@ -538,3 +559,36 @@ void register_divided_operators() {
 }
 
 } // namespace tessera::sharding
+
+namespace tessera {
+
+std::vector<at::Tensor> linear_each(
+    const at::Tensor& x,
+    const std::vector<sharding::LinearWeights>& layers) {
+  using namespace sharding;
+  const DividedParameter* how = common_columns(x, layers);
+  std::vector<at::Tensor> results;
+  if (how == nullptr) {
+    for (const LinearWeights& layer : layers) {
+      results.push_back(at::linear(x, layer.weight, layer.bias));
+    }
+    return results;
+  }
+  const OnParts parts;
+  const Between input = entering(x, *how->how);
+  std::vector<LinearWeights> own;
+  for (const LinearWeights& layer : layers) {
+    const DividedParameter& what = *divided_parameter(layer.weight);
+    own.push_back(
+        {layer.weight,
+         operand(layer.bias, -1, what.split(), *what.how->group)});
+  }
+  results = enter_linear(input.x, own, input.how);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    results[i] =
+        column_result(results[i], *divided_parameter(layers[i].weight));
+  }
+  return results;
+}
+
+} // namespace tessera

@@ -36,27 +36,46 @@ at::Tensor full_tensor(const at::Tensor& x) {
                             : local;
 }
 
+at::Tensor shard_tensor(
+    const at::Tensor& whole,
+    int64_t dim,
+    const TensorParallel& how) {
+  if (is_dtensor(whole) || how.group->size() == 1) {
+    return whole;
+  }
+  const sharding::DimSplit split(whole.size(dim), how.group->size());
+  sharding::register_divided_operators();
+  return sharding::make_dtensor(
+      sharding::take_part(whole, dim, split, *how.group),
+      sharding::DividedDim{dim, split},
+      std::make_shared<const TensorParallel>(how));
+}
+
 } // namespace tessera
 
 namespace tessera::sharding {
+
+Layout::Layout(const at::Tensor& x) {
+  if (const DTensorImpl* wrapper = dtensor(x)) {
+    divided = wrapper->divided();
+    dims = wrapper->dim();
+    how = wrapper->how();
+  }
+}
+
+at::Tensor with_layout(const at::Tensor& local, const Layout& layout) {
+  return layout.how == nullptr || !local.defined()
+             ? local
+             : make_dtensor(local, layout.divided, layout.how);
+}
 
 namespace {
 
 using torch::autograd::variable_list;
 
-/// How a wrapper is divided, without its part.
-struct Layout {
-  explicit Layout(const DTensorImpl& x)
-      : divided(x.divided()), dims(x.dim()), how(x.how()) {}
-
-  std::optional<DividedDim> divided;
-  int64_t dims;
-  std::shared_ptr<const TensorParallel> how;
-};
-
 /// Leads from the gradient of a wrapper to that of its part.
 struct ToPart : torch::autograd::Node {
-  explicit ToPart(const DTensorImpl& wrapper) : layout(wrapper) {}
+  explicit ToPart(Layout of) : layout(std::move(of)) {}
 
   variable_list apply(variable_list&& gradients) override {
     const at::Tensor& gradient = gradients[0];
@@ -76,13 +95,12 @@ struct ToPart : torch::autograd::Node {
 /// Leads from the gradient of a part to that of its wrapper, where autograd
 /// knows the wrapper only.
 struct FromWrapper : torch::autograd::Node {
-  explicit FromWrapper(const DTensorImpl& wrapper) : layout(wrapper) {}
+  explicit FromWrapper(Layout of) : layout(std::move(of)) {}
 
   variable_list apply(variable_list&& gradients) override {
     return {
-        gradients[0].defined()
-            ? make_dtensor(gradients[0], layout.divided, layout.how)
-            : at::Tensor()};
+        gradients[0].defined() ? with_layout(gradients[0], layout)
+                               : at::Tensor()};
   }
 
   Layout layout;
@@ -166,7 +184,7 @@ void connect(const at::Tensor& x) {
   if (!wrapper->local().requires_grad()) {
     return;
   }
-  const auto node = std::make_shared<ToPart>(*wrapper);
+  const auto node = std::make_shared<ToPart>(Layout(x));
   node->set_next_edges(torch::autograd::collect_next_edges(wrapper->local()));
   torch::autograd::set_history(x, node);
   wrapper->set_bridge(node.get());
@@ -185,7 +203,7 @@ at::Tensor local_of(const at::Tensor& x) {
   }
   at::Tensor local = wrapper->local().detach();
   if (at::GradMode::is_enabled()) {
-    const auto node = std::make_shared<FromWrapper>(*wrapper);
+    const auto node = std::make_shared<FromWrapper>(Layout(x));
     node->set_next_edges(torch::autograd::collect_next_edges(x));
     torch::autograd::set_history(local, node);
   }

@@ -54,6 +54,16 @@ at::Tensor full_tensor(const at::Tensor& x);
 /// Differentiable: the gradient is that of the part. Not collective.
 at::Tensor local_tensor(const at::Tensor& x);
 
+/// Returns a DTensor of which each rank holds a part of dimension `dim` of
+/// `whole`, which all ranks have; `whole` itself if it is a DTensor or the
+/// group has one rank. Differentiable. Not collective, but its backward is.
+/// @throws tessera::Error when the dimension has fewer elements than there are
+///   ranks.
+at::Tensor shard_tensor(
+    const at::Tensor& whole,
+    int64_t dim,
+    const TensorParallel& how);
+
 } // namespace tessera
 
 namespace tessera::sharding {
@@ -135,6 +145,19 @@ class DTensorImpl : public c10::TensorImpl {
   const torch::autograd::Node* bridge_ = nullptr;
   bool is_copy_ = false;
 };
+
+/// How a DTensor is divided, without its part. Of an ordinary tensor: nothing.
+struct Layout {
+  Layout() = default;
+  explicit Layout(const at::Tensor& x);
+
+  std::optional<DividedDim> divided;
+  int64_t dims = 0;
+  std::shared_ptr<const TensorParallel> how; ///< null: an ordinary tensor
+};
+
+/// Makes the tensor of which `layout` was taken out of a part.
+at::Tensor with_layout(const at::Tensor& local, const Layout& layout);
 
 /// Returns null for an ordinary or undefined tensor.
 DTensorImpl* dtensor(const at::Tensor& tensor);

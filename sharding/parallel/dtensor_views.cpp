@@ -11,6 +11,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/permute.h>
+#include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/reshape.h>
 #include <ATen/ops/select.h>
 #include <ATen/ops/slice.h>
@@ -406,6 +407,33 @@ at::Tensor index_select(
                    *wrapper);
 }
 
+at::Tensor repeat_interleave(
+    const at::Tensor& x,
+    int64_t repeats,
+    std::optional<int64_t> dim,
+    std::optional<int64_t> output_size) {
+  const DTensorImpl* wrapper = divided(x);
+  if (wrapper != nullptr && !dim) {
+    return on_whole(
+        "aten::repeat_interleave", "self_int", {x, repeats, dim, output_size});
+  }
+  const at::Tensor local = local_tensor(x);
+  const OnParts parts;
+  if (wrapper == nullptr) {
+    return at::repeat_interleave(local, repeats, dim, output_size);
+  }
+  const auto& [own, split] = *wrapper->divided();
+  const bool across = is_across(wrapper, *dim, x);
+  return wrapped(
+      at::repeat_interleave(local, repeats, dim),
+      own,
+      across
+          ? DimSplit(
+                split.size() * repeats, split.parts(), split.unit() * repeats)
+          : split,
+      *wrapper);
+}
+
 at::Tensor constant_pad_nd(
     const at::Tensor& x,
     at::IntArrayRef pad,
@@ -448,6 +476,7 @@ void register_view_rules(torch::Library& library) {
   library.impl("cat", TORCH_FN(cat));
   library.impl("stack", TORCH_FN(stack));
   library.impl("index_select", TORCH_FN(index_select));
+  library.impl("repeat_interleave.self_int", TORCH_FN(repeat_interleave));
   library.impl("constant_pad_nd", TORCH_FN(constant_pad_nd));
 }
 

@@ -66,62 +66,50 @@ class Planner {
     if (entry == nullptr) {
       return;
     }
-    if (auto* linear = module.as<torch::nn::LinearImpl>();
-        linear != nullptr && entry->division != TensorDivision::kVocab) {
-      const bool row = entry->division == TensorDivision::kRow;
-      add(name + ".weight", *entry, row ? 1 : 0, linear->weight);
-      if (linear->bias.defined() &&
-          entry->division == TensorDivision::kColumn) {
-        add(name + ".bias", *entry, 0, linear->bias);
-      }
-      return;
-    }
+    const auto parameters = module.named_parameters(/*recurse=*/false);
+    const at::Tensor* weight = parameters.find("weight");
+    auto* linear = module.as<torch::nn::LinearImpl>();
     auto* table = module.as<torch::nn::EmbeddingImpl>();
+    const bool is_table = entry->division == TensorDivision::kVocab;
     TESSERA_CHECK(
-        table != nullptr && entry->division == TensorDivision::kVocab,
-        "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}. Name the layers inside it, or leave it out.",
+        weight != nullptr && weight->dim() == 2 &&
+            (is_table ? linear : static_cast<void*>(table)) == nullptr,
+        "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}, or a module like it with a parameter `weight`. Name the layers inside it, or leave it out.",
         entry->pattern,
         name,
         module.name(),
         to_string(entry->division),
-        entry->division == TensorDivision::kVocab ? "Embedding" : "Linear");
-    TESSERA_CHECK(
-        !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
-            !table->options.sparse(),
-        "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Turn them off, or leave it out of the plan.",
-        name);
-    add(name + ".weight",
+        is_table ? "Embedding" : "Linear");
+    const std::string prefix = name.empty() ? "" : name + ".";
+    if (!is_table) {
+      // The weight of a tied head is not the one that it has registered.
+      const at::Tensor& used = linear != nullptr ? linear->weight : *weight;
+      const bool is_row = entry->division == TensorDivision::kRow;
+      add(prefix + "weight", *entry, is_row ? 1 : 0, used);
+      const at::Tensor* bias = parameters.find("bias");
+      if (bias != nullptr && bias->defined() &&
+          entry->division == TensorDivision::kColumn) {
+        add(prefix + "bias", *entry, 0, *bias);
+      }
+      return;
+    }
+    int64_t padding_id = -1;
+    if (table != nullptr) {
+      TESSERA_CHECK(
+          !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
+              !table->options.sparse(),
+          "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Turn them off, or leave it out of the plan.",
+          name);
+      padding_id = table->options.padding_idx().value_or(-1);
+      tables_.push_back(table);
+    }
+    add(prefix + "weight",
         *entry,
         0,
-        table->weight,
-        table->options.padding_idx().value_or(-1));
-    tables_.push_back(table);
+        table != nullptr ? table->weight : *weight,
+        padding_id);
   }
 
-  void check_all_used() const {
-    for (const TensorPlanEntry& entry : plan_) {
-      TESSERA_CHECK(
-          used_.count(&entry) > 0,
-          "apply_tensor_plan: '{}' matches no module{}. A `*` matches text without dots.",
-          entry.pattern,
-          sharding::nearest_names_hint(entry.pattern, names_));
-    }
-  }
-
-  void apply() const {
-    for (const Step& step : steps_) {
-      step.parameter.mutable_grad().reset();
-      step.parameter.set_data(
-          sharding::own_slice(step.parameter, step.what->spec));
-      sharding::mark_divided(step.parameter, step.what);
-    }
-    for (torch::nn::EmbeddingImpl* table : tables_) {
-      // LibTorch would check it against the number of this rank's rows.
-      table->options.padding_idx(std::nullopt);
-    }
-  }
-
- private:
   void add(
       const std::string& name,
       const TensorPlanEntry& entry,
@@ -141,14 +129,20 @@ class Planner {
       const TensorPlanEntry& before = *found->second.entry;
       sharding::DividedParameter& what = *found->second.what;
       TESSERA_CHECK(
-          gathers(before.division) && gathers(entry.division) &&
+          before.division != TensorDivision::kRow &&
+              entry.division != TensorDivision::kRow &&
               before.unit == entry.unit,
-          "apply_tensor_plan: '{}' is the same tensor as '{}', but {} cannot be combined with {}. A head that is tied to a kVocab embedding must be kColumnGathered.",
+          "apply_tensor_plan: '{}' is the same tensor as '{}', but {} in units of {} cannot be combined with {} in units of {}. An embedding and a head that share a weight are kVocab and kColumn or kColumnGathered.",
           name,
           what.name(),
           to_string(entry.division),
-          to_string(before.division));
+          entry.unit,
+          to_string(before.division),
+          before.unit);
       what.padding_id = std::max(what.padding_id, padding_id);
+      if (entry.division != TensorDivision::kVocab) {
+        what.division = entry.division; // of products
+      }
       return;
     }
     const int64_t size = parameter.size(dim);
@@ -177,13 +171,30 @@ class Planner {
     steps_.push_back({parameter, std::move(what)});
   }
 
-  /// Whether the output of the layer is whole and the weight is partitioned by
-  /// rows: an embedding and a head can share one.
-  static bool gathers(TensorDivision division) {
-    return division == TensorDivision::kVocab ||
-           division == TensorDivision::kColumnGathered;
+  void check_all_used() const {
+    for (const TensorPlanEntry& entry : plan_) {
+      TESSERA_CHECK(
+          used_.count(&entry) > 0,
+          "apply_tensor_plan: '{}' matches no module{}. A `*` matches text without dots.",
+          entry.pattern,
+          sharding::nearest_names_hint(entry.pattern, names_));
+    }
   }
 
+  void apply() const {
+    for (const Step& step : steps_) {
+      step.parameter.mutable_grad().reset();
+      step.parameter.set_data(
+          sharding::own_slice(step.parameter, step.what->spec));
+      sharding::mark_divided(step.parameter, step.what);
+    }
+    for (torch::nn::EmbeddingImpl* table : tables_) {
+      // LibTorch would check it against the number of this rank's rows.
+      table->options.padding_idx(std::nullopt);
+    }
+  }
+
+ private:
   const TensorPlan& plan_;
   std::shared_ptr<const TensorParallel> how_;
   std::vector<std::string> names_;
@@ -221,6 +232,19 @@ void apply_tensor_plan(
     planner.look_at(item.key(), *item.value());
   }
   planner.check_all_used();
+  const c10::NoGradGuard no_grad;
+  planner.apply();
+}
+
+void divide_weight(
+    const at::Tensor& weight,
+    const std::string& name,
+    TensorDivision division,
+    int64_t unit,
+    const TensorParallel& how) {
+  const TensorPlan plan{{name, division, unit}};
+  Planner planner(plan, how);
+  planner.add(name, plan[0], division == TensorDivision::kRow ? 1 : 0, weight);
   const c10::NoGradGuard no_grad;
   planner.apply();
 }

@@ -37,7 +37,7 @@ TensorPlan plan_of(const StrangeModelOptions& options, int ranks) {
        head * options.heads / options.key_heads},
       {"layers.*.up", kColumn},
       {"layers.*.down", kRow},
-      {"head", options.tied ? kColumnGathered : kColumn}};
+      {"head", kColumn}}; // also where it is tied to the embedding
   if (options.key_heads >= ranks) {
     plan.push_back({"layers.*.attention.k_proj", kColumn, head});
     plan.push_back({"layers.*.attention.v_proj", kColumn, head});

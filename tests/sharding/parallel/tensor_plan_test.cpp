@@ -287,9 +287,9 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
     PlainModel tied = model_of({.tied = true});
     expect_error(
         [&] {
-          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kColumn}}, how);
+          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kRow}}, how);
         },
-        {"'head.weight'", "'embed.weight'", "kColumnGathered"});
+        {"'head.weight'", "'embed.weight'", "kRow", "kColumn"});
 
     apply_tensor_plan(*model, {{"head", kColumnGathered}}, how);
     expect_error(
