@@ -6,6 +6,7 @@
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/linear.h>
 
 namespace tessera::zoo {
 
@@ -84,7 +85,9 @@ Linear Linear::undivided(
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) {
-  const at::Tensor product = layer_->forward(x);
+  // Not LinearImpl::forward(), which multiplies and then adds the bias: the
+  // communication would not overlap with the product.
+  const at::Tensor product = at::linear(x, layer_->weight, layer_->bias);
   return layer_->adapter ? product + layer_->adapter->forward(x) : product;
 }
 

@@ -51,10 +51,12 @@ class Chunks {
   }
 
   at::Tensor in_parts(const at::Tensor& x) const {
-    if (how_ == nullptr || !how_->sequence || !x.defined()) {
+    const int64_t dim = how_ == nullptr ? 0 : how_->sequence_dim;
+    // Some models keep other things than activations in `memory`.
+    if (how_ == nullptr || !how_->sequence || !x.defined() ||
+        x.dim() <= dim + 1) {
       return x;
     }
-    const int64_t dim = how_->sequence_dim;
     const int ranks = how_->group->size();
     return sharding::make_dtensor(
         x,
