@@ -7,6 +7,7 @@
 #include "tessera/sharding/checkpointing/execution_state.h"
 #include "tessera/sharding/inspection/tensor_recorder.h"
 #include "tessera/sharding/interception/recompute_scope.h"
+#include "tessera/sharding/parallel/dtensor.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -16,6 +17,8 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace tessera {
 
@@ -166,7 +169,9 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 } // namespace
 
-std::vector<at::Tensor> checkpoint_tensors(
+namespace {
+
+std::vector<at::Tensor> checkpoint_parts(
     const std::vector<at::Tensor>& inputs,
     const TensorFunction& first,
     TensorFunction again,
@@ -194,6 +199,59 @@ std::vector<at::Tensor> checkpoint_tensors(
   call->inputs = nullptr;
   call->first = nullptr;
   call->devices = nullptr;
+  return outputs;
+}
+
+using Layouts = std::vector<sharding::Layout>;
+
+/// Replaces DTensors by their parts.
+Layouts take_layouts(std::vector<at::Tensor>& tensors) {
+  Layouts layouts;
+  for (at::Tensor& tensor : tensors) {
+    layouts.emplace_back(tensor);
+    tensor = local_tensor(tensor);
+  }
+  return layouts;
+}
+
+void give_layouts(std::vector<at::Tensor>& tensors, const Layouts& layouts) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i] = with_layout(tensors[i], layouts.at(i));
+  }
+}
+
+/// The function of parts that a function of DTensors is.
+TensorFunction of_parts(
+    TensorFunction function,
+    const Layouts& inputs,
+    std::shared_ptr<Layouts> outputs) {
+  return [=, function = std::move(function)](
+             const std::vector<at::Tensor>& parts) {
+    std::vector<at::Tensor> tensors = parts;
+    give_layouts(tensors, inputs);
+    tensors = function(tensors);
+    *outputs = take_layouts(tensors);
+    return tensors;
+  };
+}
+
+} // namespace
+
+std::vector<at::Tensor> checkpoint_tensors(
+    const std::vector<at::Tensor>& inputs,
+    const TensorFunction& first,
+    TensorFunction again,
+    const CheckpointMode& mode) {
+  // Autograd keeps and differentiates parts, not their wrappers.
+  std::vector<at::Tensor> parts = inputs;
+  const Layouts layouts = take_layouts(parts);
+  const auto made = std::make_shared<Layouts>();
+  std::vector<at::Tensor> outputs = checkpoint_parts(
+      parts,
+      of_parts(first, layouts, made),
+      of_parts(std::move(again), layouts, made),
+      mode);
+  give_layouts(outputs, *made);
   return outputs;
 }
 

@@ -52,6 +52,16 @@ at::Tensor DistributedParameter::gather() const {
   return tensor_.clone();
 }
 
+InitMethod declared_init(const at::Tensor& tensor) {
+  if (!sharding::is_deferred(tensor)) {
+    return nullptr;
+  }
+  const auto* declared =
+      sharding::deferred_init(*tensor.storage().unsafeGetStorageImpl())
+          ->fill.target<DistributedFill>();
+  return declared != nullptr && !declared->random ? declared->method : nullptr;
+}
+
 DistributedParameter DistributedModule::register_parameter(
     const std::string& name,
     DistributedParameter parameter) {

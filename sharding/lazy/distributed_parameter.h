@@ -48,6 +48,10 @@ class DistributedParameter {
   at::Tensor tensor_;
 };
 
+/// Returns the init method of a distributed parameter that init_parameters()
+/// has not seen yet; null for any other tensor.
+InitMethod declared_init(const at::Tensor& tensor);
+
 /// A module that can register distributed parameters.
 class DistributedModule : public torch::nn::Module {
  public:

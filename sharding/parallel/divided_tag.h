@@ -28,6 +28,9 @@ void set_divided_tag(
     std::shared_ptr<const DividedParameter> what,
     bool is_transposed);
 
+/// Tags `view` as the transposed view of `weight`, if that has a tag.
+void mark_transposed(const at::Tensor& view, const at::Tensor& weight);
+
 /// Idempotent, thread-safe.
 void register_divided_operators();
 

@@ -27,6 +27,12 @@ void set_divided_tag(
   add_key(tensor, kDividedKey);
 }
 
+void mark_transposed(const at::Tensor& view, const at::Tensor& weight) {
+  if (const DividedTag* tag = divided_tag(weight)) {
+    set_divided_tag(view, tag->what, !tag->is_transposed);
+  }
+}
+
 void mark_divided(
     const at::Tensor& part,
     std::shared_ptr<const DividedParameter> what) {

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/parallel/slice_init.h"
 
 #include <utility>
@@ -17,6 +18,12 @@ at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
       whole.is_contiguous() && whole.storage_offset() == 0,
       "a deferred parameter of sizes {} is a view of another tensor and cannot be divided; materialize() the module first.",
       whole.sizes());
+  if (InitMethod declared = declared_init(whole)) {
+    return DistributedParameter(
+        spec.own_sizes(),
+        slice_init(std::move(declared), spec.sizes, spec.part().ranges),
+        {whole.scalar_type(), whole.device(), whole.requires_grad()});
+  }
   DeferredInit init = *deferred_init(*whole.storage().unsafeGetStorageImpl());
   const std::vector<int64_t> sizes = spec.own_sizes();
   const InitMethod method = slice_init(

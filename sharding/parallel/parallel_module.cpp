@@ -70,13 +70,19 @@ TensorSpec tensor_parallel_spec(
   return spec;
 }
 
-Communicator* tensor_group_of(const torch::nn::Module& module) {
-  Communicator* group = nullptr;
+std::shared_ptr<const TensorParallel> tensor_parallel_of(
+    const torch::nn::Module& module) {
   for (const at::Tensor& parameter : module.parameters()) {
     if (const auto* divided = sharding::divided_parameter(parameter)) {
-      group = divided->how.group;
+      return divided->how;
     }
   }
+  return nullptr;
+}
+
+Communicator* tensor_group_of(const torch::nn::Module& module) {
+  const auto how = tensor_parallel_of(module);
+  Communicator* group = how == nullptr ? nullptr : how->group;
   for_each_parallel_module(module, [&](const ParallelModule& parallel) {
     group = parallel.how().group;
   });

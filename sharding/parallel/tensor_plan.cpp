@@ -12,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -50,7 +51,7 @@ struct Planned {
 class Planner {
  public:
   Planner(const TensorPlan& plan, const TensorParallel& how)
-      : plan_(plan), how_(how) {}
+      : plan_(plan), how_(std::make_shared<const TensorParallel>(how)) {}
 
   /// Adds the parameters of a module that an entry matches.
   void look_at(const std::string& name, torch::nn::Module& module) {
@@ -65,36 +66,109 @@ class Planner {
     if (entry == nullptr) {
       return;
     }
-    if (auto* linear = module.as<torch::nn::LinearImpl>();
-        linear != nullptr && entry->division != TensorDivision::kVocab) {
-      const bool row = entry->division == TensorDivision::kRow;
-      add(name + ".weight", *entry, row ? 1 : 0, linear->weight);
-      if (linear->bias.defined() &&
-          entry->division == TensorDivision::kColumn) {
-        add(name + ".bias", *entry, 0, linear->bias);
-      }
-      return;
-    }
+    const auto parameters = module.named_parameters(/*recurse=*/false);
+    const at::Tensor* weight = parameters.find("weight");
+    auto* linear = module.as<torch::nn::LinearImpl>();
     auto* table = module.as<torch::nn::EmbeddingImpl>();
+    const bool is_table = entry->division == TensorDivision::kVocab;
     TESSERA_CHECK(
-        table != nullptr && entry->division == TensorDivision::kVocab,
-        "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}. Name the layers inside it, or leave it out.",
+        weight != nullptr && weight->dim() == 2 &&
+            (is_table ? linear : static_cast<void*>(table)) == nullptr,
+        "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}, or a module like it with a parameter `weight`. Name the layers inside it, or leave it out.",
         entry->pattern,
         name,
         module.name(),
         to_string(entry->division),
-        entry->division == TensorDivision::kVocab ? "Embedding" : "Linear");
-    TESSERA_CHECK(
-        !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
-            !table->options.sparse(),
-        "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Turn them off, or leave it out of the plan.",
-        name);
-    add(name + ".weight",
+        is_table ? "Embedding" : "Linear");
+    const std::string prefix = name.empty() ? "" : name + ".";
+    if (!is_table) {
+      // The weight of a tied head is not the one that it has registered.
+      const at::Tensor& used = linear != nullptr ? linear->weight : *weight;
+      const bool is_row = entry->division == TensorDivision::kRow;
+      add(prefix + "weight", *entry, is_row ? 1 : 0, used);
+      const at::Tensor* bias = parameters.find("bias");
+      if (bias != nullptr && bias->defined() &&
+          entry->division == TensorDivision::kColumn) {
+        add(prefix + "bias", *entry, 0, *bias);
+      }
+      return;
+    }
+    int64_t padding_id = -1;
+    if (table != nullptr) {
+      TESSERA_CHECK(
+          !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
+              !table->options.sparse(),
+          "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Turn them off, or leave it out of the plan.",
+          name);
+      padding_id = table->options.padding_idx().value_or(-1);
+      tables_.push_back(table);
+    }
+    add(prefix + "weight",
         *entry,
         0,
-        table->weight,
-        table->options.padding_idx().value_or(-1));
-    tables_.push_back(table);
+        table != nullptr ? table->weight : *weight,
+        padding_id);
+  }
+
+  void add(
+      const std::string& name,
+      const TensorPlanEntry& entry,
+      int64_t dim,
+      const at::Tensor& parameter,
+      int64_t padding_id = -1) {
+    TESSERA_CHECK(
+        !sharding::has_page_key(parameter) &&
+            sharding::divided_parameter(parameter) == nullptr,
+        "apply_tensor_plan: '{}{}",
+        name,
+        sharding::divided_parameter(parameter) == nullptr
+            ? "' is sharded by an engine. Apply the plan before tessera::wrap."
+            : "' is already divided. Apply only one plan, and only once.");
+    if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
+        found != planned_.end()) {
+      const TensorPlanEntry& before = *found->second.entry;
+      sharding::DividedParameter& what = *found->second.what;
+      TESSERA_CHECK(
+          before.division != TensorDivision::kRow &&
+              entry.division != TensorDivision::kRow &&
+              before.unit == entry.unit,
+          "apply_tensor_plan: '{}' is the same tensor as '{}', but {} in units of {} cannot be combined with {} in units of {}. An embedding and a head that share a weight are kVocab and kColumn or kColumnGathered.",
+          name,
+          what.name(),
+          to_string(entry.division),
+          entry.unit,
+          to_string(before.division),
+          before.unit);
+      what.padding_id = std::max(what.padding_id, padding_id);
+      if (entry.division != TensorDivision::kVocab) {
+        what.division = entry.division; // of products
+      }
+      return;
+    }
+    const int64_t size = parameter.size(dim);
+    const int ranks = how_->group->size();
+    TESSERA_CHECK(
+        entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
+        "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' requests. Each rank needs at least one: use a unit that divides the dimension, or a smaller group.",
+        dim,
+        name,
+        parameter.sizes(),
+        ranks,
+        entry.unit,
+        entry.pattern);
+    auto what =
+        std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
+            tensor_parallel_spec(
+                name,
+                parameter.sizes().vec(),
+                parameter.scalar_type(),
+                {dim, entry.unit},
+                *how_->group),
+            entry.division,
+            how_,
+            padding_id});
+    planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
+    steps_.push_back({parameter, std::move(what)});
   }
 
   void check_all_used() const {
@@ -121,70 +195,8 @@ class Planner {
   }
 
  private:
-  void add(
-      const std::string& name,
-      const TensorPlanEntry& entry,
-      int64_t dim,
-      const at::Tensor& parameter,
-      int64_t padding_id = -1) {
-    TESSERA_CHECK(
-        !sharding::has_page_key(parameter) &&
-            sharding::divided_parameter(parameter) == nullptr,
-        "apply_tensor_plan: '{}{}",
-        name,
-        sharding::divided_parameter(parameter) == nullptr
-            ? "' is sharded by an engine. Apply the plan before tessera::wrap."
-            : "' is already divided. Apply only one plan, and only once.");
-    if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
-        found != planned_.end()) {
-      const TensorPlanEntry& before = *found->second.entry;
-      sharding::DividedParameter& what = *found->second.what;
-      TESSERA_CHECK(
-          gathers(before.division) && gathers(entry.division) &&
-              before.unit == entry.unit,
-          "apply_tensor_plan: '{}' is the same tensor as '{}', but {} cannot be combined with {}. A head that is tied to a kVocab embedding must be kColumnGathered.",
-          name,
-          what.name(),
-          to_string(entry.division),
-          to_string(before.division));
-      what.padding_id = std::max(what.padding_id, padding_id);
-      return;
-    }
-    const int64_t size = parameter.size(dim);
-    const int ranks = how_.group->size();
-    TESSERA_CHECK(
-        entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
-        "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' requests. Each rank needs at least one: use a unit that divides the dimension, or a smaller group.",
-        dim,
-        name,
-        parameter.sizes(),
-        ranks,
-        entry.unit,
-        entry.pattern);
-    auto what =
-        std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
-            tensor_parallel_spec(
-                name,
-                parameter.sizes().vec(),
-                parameter.scalar_type(),
-                {dim, entry.unit},
-                *how_.group),
-            entry.division,
-            how_,
-            padding_id});
-    planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
-    steps_.push_back({parameter, std::move(what)});
-  }
-
-  /// Whether the output of the layer is whole and the weight is partitioned by
-  /// rows: an embedding and a head can share one.
-  static bool gathers(TensorDivision division) {
-    return division == TensorDivision::kVocab ||
-           division == TensorDivision::kColumnGathered;
-  }
-
   const TensorPlan& plan_;
-  const TensorParallel& how_;
+  std::shared_ptr<const TensorParallel> how_;
   std::vector<std::string> names_;
   std::set<const TensorPlanEntry*> used_;
   std::unordered_map<const c10::TensorImpl*, Planned> planned_;
@@ -215,14 +227,24 @@ void apply_tensor_plan(
   TESSERA_CHECK(
       how.group != nullptr,
       "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
-  TESSERA_CHECK(
-      !how.sequence,
-      "apply_tensor_plan: the code of an existing model sees whole sequences; set TensorParallel::sequence to false, or write the model with parallel layers.");
   Planner planner(plan, how);
   for (const auto& item : module.named_modules()) {
     planner.look_at(item.key(), *item.value());
   }
   planner.check_all_used();
+  const c10::NoGradGuard no_grad;
+  planner.apply();
+}
+
+void divide_weight(
+    const at::Tensor& weight,
+    const std::string& name,
+    TensorDivision division,
+    int64_t unit,
+    const TensorParallel& how) {
+  const TensorPlan plan{{name, division, unit}};
+  Planner planner(plan, how);
+  planner.add(name, plan[0], division == TensorDivision::kRow ? 1 : 0, weight);
   const c10::NoGradGuard no_grad;
   planner.apply();
 }

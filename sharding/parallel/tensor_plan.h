@@ -3,11 +3,13 @@
 // `apply_tensor_plan()` applies tensor parallelism to models that were written
 // without it.
 
+#include "tessera/sharding/parallel/overlapped_linear.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,17 +17,16 @@ namespace tessera {
 
 /// How a layer is partitioned.
 enum class TensorDivision {
-  /// A torch::nn::Linear: each rank computes some of the output features, from
-  /// whole activations.
+  /// A torch::nn::Linear: each rank computes some of the output features.
   kColumn,
-  /// As kColumn, but all ranks get all output features.
+  /// As kColumn, but all ranks get all output features, in an ordinary tensor.
   kColumnGathered,
-  /// A torch::nn::Linear: each rank uses some of the input features, either the
-  /// output of a kColumn layer or a slice of whole activations; all ranks get
-  /// the sum.
+  /// A torch::nn::Linear: each rank uses some of the input features; the sum
+  /// over the ranks is whole or, with TensorParallel::sequence, divided along
+  /// the sequence.
   kRow,
-  /// A torch::nn::Embedding: each rank has some of the rows. An output head
-  /// tied to it must be kColumnGathered.
+  /// A torch::nn::Embedding: each rank has some of the rows; its output is as
+  /// that of kRow. Products with the weight, as in a tied head, are kColumn.
   kVocab,
 };
 
@@ -53,18 +54,17 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 /// ```
 /// apply_tensor_plan(*model, {
 ///     {"embed", TensorDivision::kVocab},
-///     {"layers.*.attention.query", TensorDivision::kColumn, head_features},
 ///     {"layers.*.attention.output", TensorDivision::kRow, head_features},
+///     {"layers.*.attention.*", TensorDivision::kColumn, head_features},
 ///     {"layers.*.up", TensorDivision::kColumn},
 ///     {"layers.*.down", TensorDivision::kRow},
-///     {"head", TensorDivision::kColumnGathered}}, {&group});
+///     {"head", TensorDivision::kColumn}}, {&group, /*sequence=*/true});
 /// ```
-/// Between a kColumn layer and its kRow layer, activations have fewer features
-/// than in the unpartitioned model, so the model's code must not hard-code
-/// their number: attention that views them as heads must use
-/// view({batch, length, -1, head_features}), not
-/// view({batch, length, heads, head_features}). Dropout there draws the same
-/// mask on every rank, and a different one than on a single rank.
+/// Activations that a rank has a part of look whole to the model's code, with
+/// the sizes and the results of the whole ([Note: DTensors]): views as heads,
+/// masks, dropout, residuals, norms, losses. full_tensor() makes an ordinary
+/// tensor of one. Keys and values with fewer heads than ranks are left out of
+/// the plan: every rank then computes all of them.
 ///
 /// Call this on every rank, with the same weights, before wrap() and before
 /// creating an optimizer; deferred weights (lazy()) stay deferred. Afterwards
@@ -73,8 +73,9 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 /// named_parameters() do not change. The module may be moved and cast
 /// (Module::to), but not cloned. Weights that are tied by sharing a tensor stay
 /// tied.
-/// @param how must be without sequence parallelism: the model's code sees whole
-///   sequences. The group must outlive the module.
+/// @param how the group must outlive the module. With `sequence`, activations
+///   between layers are divided along dimension `sequence_dim`; where a length
+///   is not divisible by the number of ranks, they stay whole.
 /// @throws tessera::Error, with nothing changed, when an entry matches no
 ///   module (with the nearest names), a module of another kind than it
 ///   partitions, or features that cannot be partitioned; and when the module is
@@ -83,5 +84,29 @@ void apply_tensor_plan(
     torch::nn::Module& module,
     const TensorPlan& plan,
     const TensorParallel& how);
+
+/// Partitions one weight [out, in], as an entry of a plan does with a linear
+/// layer's.
+/// @param name in messages.
+/// @throws tessera::Error as apply_tensor_plan().
+void divide_weight(
+    const at::Tensor& weight,
+    const std::string& name,
+    TensorDivision division,
+    int64_t unit,
+    const TensorParallel& how);
+
+/// Computes several linear layers of the same input, for models that know of
+/// tensor parallelism: kColumn layers of one plan then communicate once
+/// ([Note: products while activations travel]).
+/// @param layers weight [out, in] and bias [out], undefined without one.
+/// @return for each layer what torch::linear() returns.
+std::vector<at::Tensor> linear_each(
+    const at::Tensor& x,
+    const std::vector<sharding::LinearWeights>& layers);
+
+/// Returns how the layers of `module` are divided; null if none is.
+std::shared_ptr<const TensorParallel> tensor_parallel_of(
+    const torch::nn::Module& module);
 
 } // namespace tessera

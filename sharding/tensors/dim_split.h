@@ -24,6 +24,9 @@ class DimSplit {
   int parts() const {
     return parts_;
   }
+  int64_t unit() const {
+    return unit_;
+  }
   int64_t begin(int part) const;
   int64_t length(int part) const {
     return begin(part + 1) - begin(part);

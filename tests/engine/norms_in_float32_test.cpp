@@ -25,7 +25,6 @@ struct NormCase {
 
 torch::nn::AnyModule zoo_norm(zoo::NormKind kind) {
   return torch::nn::AnyModule(zoo::Norm(
-      zoo::LayerContext(),
       zoo::NormOptions{.kind = kind, .features = kFeatures}));
 }
 

@@ -4,6 +4,7 @@
 #include "support/tensor_parts.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 
 #include <gtest/gtest.h>
@@ -88,6 +89,10 @@ void check_dropout(bool banded) {
           SCOPED_TRACE(sequence ? "sequence" : "whole");
           const LayerContext context(TensorParallel{group.get(), sequence});
           auto divided = layers_with(context, checkpointed, banded);
+          apply_tensor_plan(
+              *divided,
+              layer_plan(*divided, world.size()),
+              *context.parallel());
           init_parameters(*divided);
           materialize(*divided);
           divided->to(at::kDouble);

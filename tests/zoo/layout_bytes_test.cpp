@@ -5,6 +5,8 @@
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/registry.h"
 
@@ -12,6 +14,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include <memory>
 #include <numeric>
 
 namespace tessera::zoo::layout_bytes_test {
@@ -124,12 +127,12 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         options.attention.causal = true;
         options.feed_forward.features = kFeatures;
         options.feed_forward.inner = 4 * kFeatures;
+        const auto how = std::make_shared<const TensorParallel>(
+            TensorParallel{&groups[ParallelGroup::kTensor], sequence});
         TransformerLayer layer(
-            tensor == 1 ? LayerContext()
-                        : LayerContext(TensorParallel{
-                              &groups[ParallelGroup::kTensor], sequence}),
-            options);
+            tensor == 1 ? LayerContext() : LayerContext(*how), options);
         if (tensor > 1) {
+          apply_tensor_plan(*layer, layer_plan(*layer, tensor), *how);
           init_parameters(*layer);
           materialize(*layer);
         }
@@ -137,8 +140,14 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         constexpr int64_t kTokens = 128;
         const int64_t own = sequence ? kTokens / tensor : kTokens;
         const auto forward = [&] {
-          return layer->forward(
-              torch::randn({kRows, own, kFeatures}).requires_grad_());
+          at::Tensor x = torch::randn({kRows, own, kFeatures}).requires_grad_();
+          if (sequence) {
+            x = sharding::make_dtensor(
+                x,
+                sharding::DividedDim{1, sharding::DimSplit(kTokens, tensor)},
+                how);
+          }
+          return layer->forward(x);
         };
         forward(); // what is made once
         const int64_t before = runtime::cpu_bytes_live();

@@ -233,13 +233,13 @@ TEST(LoraModel, DropsInputsOfAdaptersOnly) {
     LoraLayer& adapter = *LoraLayer::of(*layer);
     const torch::Tensor x = torch::ones({500, 24});
     const torch::Tensor whole = adapter.forward(x);
-    layer->module().train();
+    layer->train();
     torch::manual_seed(3);
     const torch::Tensor dropped = adapter.forward(x);
     EXPECT_FALSE(dropped.allclose(whole));
     // The mean over 500 rows of features that are 0 or 2.
     EXPECT_TRUE(dropped.mean(0).allclose(whole.mean(0), 0, 0.2));
-    layer->module().eval();
+    layer->eval();
     EXPECT_TRUE(adapter.forward(x).equal(whole));
   }
 }

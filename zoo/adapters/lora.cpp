@@ -119,9 +119,9 @@ void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
     first = i == 0 ? added.get() : first;
     // Parameter names are the same in all adapters, so the layer's name varies
     // the seed.
-    init_parameters(added->parameters(), seed ^ stream_of(site.ours[i]));
-    if (!sharding::is_deferred(layer.weight())) {
-      materialize(added->parameters());
+    init_parameters(*added, seed ^ stream_of(site.ours[i]));
+    if (!sharding::is_deferred(layer.weight)) {
+      materialize(*added);
     }
   }
 }
@@ -191,7 +191,7 @@ void merge_lora(Model& model) {
   const torch::NoGradGuard no_grad;
   for (const auto& [path, layer] : linear_layers(model)) {
     if (const LoraLayer* adapter = LoraLayer::of(*layer)) {
-      at::Tensor weight = layer->weight();
+      at::Tensor weight = layer->weight;
       weight.copy_(weight.to(at::kFloat) + adapter->product());
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 // `LoraLayer` is the low-rank product that LoRA adds to a linear layer.
 
+#include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/layers/linear.h"
 
@@ -19,15 +20,20 @@ struct LoraLayerOptions {
 /// scaling * B A x, with parameters `lora_A` [r, in] and `lora_B` [out, r].
 /// Over a tensor-parallel group they are partitioned as the layer's weight is:
 ///
-/// | division | A         | B         | A x                   |
-/// | kColumn  | whole     | [out/n, r]| whole on every rank   |
-/// | kRow     | [r, in/n] | whole     | summed over the ranks |
-/// | kData    | whole     | whole     | between layers        |
+/// | division | A         | B         |
+/// | kColumn  | whole     | [out/n, r]|
+/// | kRow     | [r, in/n] | whole     |
+/// | kNone    | whole     | whole     |
 ///
 /// Layers that a checkpoint stores as one tensor share one A, which the first
 /// of them owns.
-class LoraLayer : public LinearAdapter {
+class LoraLayer : public DistributedModule, public LinearAdapter {
  public:
+  LoraLayer(
+      const LinearLayer& layer,
+      const LoraLayerOptions& options,
+      const LoraLayer* first);
+
   /// Creates an adapter and registers it in the layer. Its parameters have the
   /// dtype and device of the layer's weight, and are declared:
   /// init_parameters() sets their initial values.
@@ -52,23 +58,11 @@ class LoraLayer : public LinearAdapter {
   double scaling() const {
     return options_.scaling;
   }
-  /// The module that holds its parameters; A only if this layer owns it.
-  virtual const torch::nn::Module& parameters() const = 0;
-
- protected:
-  LoraLayer(const LinearLayer& layer, const LoraLayerOptions& options);
-
-  virtual bool trains() const = 0;
-
-  at::Tensor a_, b_;
 
  private:
-  at::Tensor dropped(const at::Tensor& x) const;
-
-  LinearDivision division_;
   LayerContext context_;
-  LinearOptions linear_;
   LoraLayerOptions options_;
+  at::Tensor a_, b_;
 };
 
 } // namespace tessera::zoo

@@ -2,7 +2,8 @@
 #include "tessera/zoo/layers/attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/sharding/parallel/local_heads.h"
+#include "tessera/sharding/parallel/tensor_random.h"
 #include "tessera/zoo/layers/context_attention.h"
 
 #include <torch/types.h>
@@ -23,24 +24,9 @@ at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
   return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
 }
 
-/// This rank's heads of a tensor with one entry per head.
-at::Tensor own_heads(
-    const at::Tensor& x,
-    int64_t heads,
-    const LayerContext& context,
-    int64_t unit) {
-  if (!x.defined() || context.ranks() == 1 || x.size(1) != heads) {
-    return x;
-  }
-  const sharding::DimSplit split(heads, context.ranks(), unit);
-  // Its gradient covers this rank's heads only, so it is summed over the ranks.
-  return context.shared(x).narrow(
-      1, split.begin(context.rank()), split.length(context.rank()));
-}
-
 } // namespace
 
-AttentionOptions AttentionOptions::filled(int ranks) const {
+AttentionOptions AttentionOptions::filled() const {
   AttentionOptions options = *this;
   TESSERA_CHECK(
       options.heads >= 1 &&
@@ -65,12 +51,6 @@ AttentionOptions AttentionOptions::filled(int ranks) const {
       "attention has {} key/value heads, which do not divide its {} heads",
       options.kv_heads,
       options.heads);
-  TESSERA_CHECK(
-      options.kv_heads >= ranks,
-      "attention has {} key/value heads for {} tensor-parallel ranks; use a tensor-parallel size of {} or less",
-      options.kv_heads,
-      ranks,
-      options.kv_heads);
   if (options.memory_features == 0) {
     options.memory_features = options.features;
   }
@@ -87,36 +67,31 @@ at::Tensor attend(
     const LayerContext& context,
     const AttentionOptions& options,
     AttentionCall& call) {
-  const at::Device device = call.query.device();
-  std::optional<PartsRandomScope> own;
-  if (const ContextParallel* sequences = context.context()) {
-    if (call.dropout > 0) {
-      own.emplace(context, device, /*tensor_parts=*/true);
-    }
-    return context_attention(call, options.function, *sequences);
+  const ContextParallel* sequences = context.context();
+  if (sequences == nullptr) {
+    return options.function(call);
   }
-  const TensorParallel* how = context.parallel();
-  if (how != nullptr && call.dropout > 0) {
-    if (draws_whole_masks(*how, device)) {
-      call.drop_weights = [&](const at::Tensor& weights) {
-        return context.dropout_part(
-            weights,
-            call.dropout,
-            1,
-            options.heads,
-            options.heads / options.kv_heads);
-      };
-    } else {
-      own.emplace(context, device, /*tensor_parts=*/true);
+  // The exchange of tokens is over the heads of this rank.
+  const sharding::LocalHeads heads(call.query, call.key, call.value, call.mask);
+  call.query = heads.query;
+  call.key = heads.key;
+  call.value = heads.value;
+  call.mask = heads.mask;
+  std::optional<sharding::TensorRandomScope> of_tokens;
+  std::optional<sharding::TensorRandomScope> of_heads;
+  if (call.dropout > 0) {
+    of_tokens.emplace(*sequences->group, call.query.device());
+    if (context.parallel() != nullptr) {
+      of_heads.emplace(*context.parallel()->group, call.query.device());
     }
   }
-  return options.function(call);
+  return heads.whole(context_attention(call, options.function, *sequences));
 }
 
 AttentionImpl::AttentionImpl(
     const LayerContext& context,
     const AttentionOptions& options)
-    : context_(context), options_(options.filled(context.ranks())) {
+    : context_(context), options_(options.filled()) {
   const int64_t head = options_.head_features;
   const int64_t q_unit = head * (options_.heads / options_.kv_heads);
   query_ = Linear::column(
@@ -127,14 +102,22 @@ AttentionImpl::AttentionImpl(
        options_.kv_heads * q_unit,
        options_.query_bias,
        q_unit,
-       options_.query_deviation});
+       options_.query_deviation,
+       /*fine_unit=*/head});
+  // Every rank has all keys and values where there are fewer heads of them than
+  // ranks.
   const auto column =
       [&](const char* name, int64_t in, int64_t unit, bool bias) {
         return Linear::column(
             *this,
             name,
             context_,
-            {in, options_.kv_heads * unit, bias, unit, options_.deviation});
+            {in,
+             options_.kv_heads * unit,
+             bias,
+             unit,
+             options_.deviation,
+             /*fine_unit=*/0});
       };
   key_ = column("key", options_.memory_features, head, options_.key_bias);
   value_ = column("value", options_.memory_features, head, options_.value_bias);
@@ -146,28 +129,24 @@ AttentionImpl::AttentionImpl(
        options_.features,
        options_.output_bias,
        q_unit,
-       options_.output_deviation});
+       options_.output_deviation,
+       /*fine_unit=*/head});
   if (options_.query_key_norm) {
     NormOptions norm = *options_.query_key_norm;
     norm.features = head;
-    norm.inside_layer = true;
-    query_norm_ = register_module("query_norm", Norm(context_, norm));
-    key_norm_ = register_module("key_norm", Norm(context_, norm));
+    query_norm_ = register_module("query_norm", Norm(norm));
+    key_norm_ = register_module("key_norm", Norm(norm));
   }
 }
 
 at::Tensor AttentionImpl::mask_of(
     const AttentionInput& input,
     const at::Tensor& query) const {
-  const int64_t shared = options_.heads / options_.kv_heads;
-  const at::Tensor mask =
-      own_heads(input.mask, options_.heads, context_, shared);
+  const at::Tensor& mask = input.mask;
   if (!input.bias.defined()) {
     return mask;
   }
-  const at::Tensor bias =
-      own_heads(input.bias, options_.heads, context_, shared)
-          .to(query.scalar_type());
+  const at::Tensor bias = input.bias.to(query.scalar_type());
   return mask.defined()
              ? at::where(mask, bias, -std::numeric_limits<double>::infinity())
              : bias;
@@ -182,16 +161,15 @@ std::array<at::Tensor, 3> AttentionImpl::project(
       is_cross && input.cache != nullptr ? input.cache->kept(this) : nullptr;
   std::vector<at::Tensor> projected;
   if (is_cross) {
-    projected = Linear::forward_columns(context_, hidden, {&query_});
+    projected = Linear::forward_columns(hidden, {&query_});
     if (kept == nullptr) {
       for (at::Tensor& one :
-           Linear::forward_columns(context_, input.memory, {&key_, &value_})) {
+           Linear::forward_columns(input.memory, {&key_, &value_})) {
         projected.push_back(std::move(one));
       }
     }
   } else {
-    projected =
-        Linear::forward_columns(context_, hidden, {&query_, &key_, &value_});
+    projected = Linear::forward_columns(hidden, {&query_, &key_, &value_});
   }
   at::Tensor query = by_head(projected[0], head);
   if (options_.query_key_norm) {

@@ -42,9 +42,10 @@ struct AttentionOptions {
   AttentionFunction function = fused_attention;
 
   /// These options with the zeros replaced by their defaults.
-  /// @throws tessera::Error if features are not divisible by heads, heads are
-  ///     not divisible by kv_heads, or there are fewer kv_heads than ranks.
-  AttentionOptions filled(int ranks) const;
+  /// @throws tessera::Error if features are not divisible by heads, or heads
+  /// are
+  ///     not divisible by kv_heads.
+  AttentionOptions filled() const;
 };
 
 /// The inputs of one call other than the hidden states; all may be undefined.
@@ -74,8 +75,9 @@ at::Tensor attend(
 
 /// Column-parallel projections query, key and value, and a row-parallel output
 /// projection. In a tensor-parallel group a rank holds some of the kv heads and
-/// all query heads that share them. Under context parallelism attention still
-/// covers the whole sequence; see context_attention().
+/// all query heads that share them; with fewer kv heads than ranks it holds
+/// some of the query heads and all kv heads. Under context parallelism
+/// attention still covers the whole sequence; see context_attention().
 class AttentionImpl : public torch::nn::Module {
  public:
   /// @throws tessera::Error as AttentionOptions::filled().

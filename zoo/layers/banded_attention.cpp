@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/banded_attention.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/zoo/layers/masks.h"
 
 #include <torch/types.h>
@@ -149,9 +150,7 @@ BandedAttentionImpl::BandedAttentionImpl(
     const LayerContext& context,
     const AttentionOptions& options,
     int64_t reach)
-    : context_(context),
-      options_(options.filled(context.ranks())),
-      reach_(reach) {
+    : context_(context), options_(options.filled()), reach_(reach) {
   TESSERA_CHECK(
       reach >= 1,
       "the reach of windowed attention is {} tokens; it must be 1 or more",
@@ -211,9 +210,9 @@ at::Tensor BandedAttentionImpl::look_at_all(
   const at::Tensor global =
       entered.gather(1, index_of(tokens.global_places, entered.size(-1)));
   AttentionCall call = call_of(
-      global_query_.forward_entered(global),
-      global_key_.forward_entered(all),
-      global_value_.forward_entered(all));
+      global_query_.forward(global),
+      global_key_.forward(all),
+      global_value_.forward(all));
   if (!any) {
     return call.query + call.key + call.value;
   }
@@ -227,11 +226,9 @@ at::Tensor BandedAttentionImpl::forward(
   TESSERA_CHECK(
       context_.context() == nullptr,
       "BandedAttention: windows over sequences that are divided over context-parallel ranks are not implemented; use a context size of 1");
-  const at::Tensor entered = context_.enter(hidden);
+  const at::Tensor entered = full_tensor(hidden);
   const AttentionCall call = call_of(
-      query_.forward_entered(entered),
-      key_.forward_entered(entered),
-      value_.forward_entered(entered));
+      query_.forward(entered), key_.forward(entered), value_.forward(entered));
   at::Tensor made =
       banded_attention(call, tokens, reach_, [this](AttentionCall near) {
         return attend(context_, options_, near);

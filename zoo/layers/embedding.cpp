@@ -2,18 +2,43 @@
 #include "tessera/zoo/layers/embedding.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/parallel/vocab_range.h"
 
 #include <ATen/core/grad_mode.h>
 
+#include <memory>
+
 namespace tessera::zoo {
+
+TokenTable::TokenTable(
+    const EmbeddingOptions& sizes,
+    const LayerContext& context)
+    : torch::nn::EmbeddingImpl(
+          context.parallel() == nullptr
+              ? torch::nn::EmbeddingOptions(sizes.rows, sizes.features)
+                    .padding_idx(sizes.padding_id)
+              : torch::nn::EmbeddingOptions(1, 1)) {
+  if (context.parallel() == nullptr) {
+    const at::NoGradGuard no_grad;
+    weight.normal_(0, sizes.deviation);
+    if (sizes.padding_id) {
+      weight[*sizes.padding_id].zero_();
+    }
+    return;
+  }
+  options = torch::nn::EmbeddingOptions(sizes.rows, sizes.features)
+                .padding_idx(sizes.padding_id);
+  weight = parameters_["weight"] = DistributedParameter(
+      {sizes.rows, sizes.features}, normal_init(0, sizes.deviation));
+}
 
 Embedding::Embedding(
     torch::nn::Module& owner,
     const std::string& name,
     const LayerContext& context,
     const EmbeddingOptions& options)
-    : rows_(options.rows) {
+    : context_(context), rows_(options.rows) {
   TESSERA_CHECK(
       !options.padding_id ||
           (*options.padding_id >= 0 && *options.padding_id < options.rows),
@@ -21,39 +46,25 @@ Embedding::Embedding(
       name,
       *options.padding_id,
       options.rows);
-  if (const TensorParallel* how = context.parallel()) {
-    VocabParallelEmbeddingOptions parallel;
-    parallel.vocab = options.rows;
-    parallel.features = options.features;
-    parallel.padding_id = options.padding_id;
-    parallel.weight_init = normal_init(0, options.deviation);
-    parallel_ =
-        owner.register_module(name, VocabParallelEmbedding(*how, parallel));
-    return;
-  }
-  plain_ = owner.register_module(
-      name,
-      torch::nn::Embedding(
-          torch::nn::EmbeddingOptions(options.rows, options.features)
-              .padding_idx(options.padding_id)));
-  const at::NoGradGuard no_grad;
-  plain_->weight.normal_(0, options.deviation);
-  if (options.padding_id) {
-    plain_->weight[*options.padding_id].zero_();
-  }
+  table_ = owner.register_module(
+      name, std::make_shared<TokenTable>(options, context));
 }
 
 at::Tensor Embedding::forward(const at::Tensor& ids) {
-  if (!parallel_.is_empty()) {
-    return parallel_->forward(ids.to(at::kLong));
-  }
   const at::Tensor tokens = ids.to(at::kLong);
   sharding::check_tokens(tokens, rows_, "embedding");
-  return plain_->forward(tokens);
+  const TensorParallel* how = context_.parallel();
+  TESSERA_CHECK(
+      how == nullptr || !how->sequence ||
+          tokens.size(1) % how->group->size() == 0,
+      "sequences of {} tokens are not divisible by the {} tensor-parallel ranks; pad them to a multiple, or turn off sequence parallelism",
+      tokens.size(1),
+      how->group->size());
+  return table_->forward(tokens);
 }
 
 const at::Tensor& Embedding::weight() const {
-  return parallel_.is_empty() ? plain_->weight : parallel_->weight;
+  return table_->weight;
 }
 
 } // namespace tessera::zoo

@@ -3,11 +3,11 @@
 // `Embedding` is a table of token embeddings, plain or divided by rows over a
 // tensor-parallel group.
 
-#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/zoo/layers/layer_context.h"
 
 #include <torch/nn/modules/embedding.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,6 +22,14 @@ struct EmbeddingOptions {
   double deviation = 0.02;
 };
 
+/// `TokenTable` is the module that an Embedding registers in its owner: a
+/// torch::nn::Embedding whose rows tensor-parallel ranks divide.
+class TokenTable : public torch::nn::EmbeddingImpl {
+ public:
+  /// With a group, the table is declared and has no memory yet.
+  TokenTable(const EmbeddingOptions& sizes, const LayerContext& context);
+};
+
 /// A handle: the table is registered in its owner module, with a parameter
 /// `weight` [rows, features].
 class Embedding {
@@ -34,18 +42,19 @@ class Embedding {
       const LayerContext& context,
       const EmbeddingOptions& options);
 
-  /// ids int64 or int32 [batch, sequence], whole -> [batch, sequence, features]
-  /// between layers. Collective with a group.
-  /// @throws tessera::Error on an id outside the table, if ids are on the CPU.
+  /// ids int64 or int32 [batch, sequence] -> [batch, sequence, features].
+  /// Collective with a group.
+  /// @throws tessera::Error on an id outside the table, if ids are on the CPU;
+  ///     under sequence parallelism on a length that the ranks do not divide.
   at::Tensor forward(const at::Tensor& ids);
 
   /// This rank's rows.
   const at::Tensor& weight() const;
 
  private:
+  LayerContext context_;
   int64_t rows_ = 0;
-  torch::nn::Embedding plain_{nullptr};
-  VocabParallelEmbedding parallel_{nullptr};
+  std::shared_ptr<TokenTable> table_;
 };
 
 } // namespace tessera::zoo

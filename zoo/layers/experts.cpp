@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/expert_exchange.h"
-#include "tessera/sharding/parallel/redistribute.h"
 
 #include <torch/types.h>
 
@@ -25,31 +25,13 @@ Communicator* expert_group(const LayerContext& context) {
   return context.experts() != nullptr ? context.experts()->group : nullptr;
 }
 
-bool divides_between_layers(const LayerContext& context) {
-  return context.parallel() != nullptr && context.parallel()->sequence;
-}
-
-/// The same layers without sequence parallelism: routers and experts see all
-/// tokens of the tensor-parallel ranks.
-LayerContext of_whole_sequences(const LayerContext& context) {
-  if (!divides_between_layers(context)) {
-    return context;
-  }
-  TensorParallel how = *context.parallel();
-  how.sequence = false;
-  const LayerContext whole(how);
-  return context.context() == nullptr ? whole
-                                      : whole.over_context(*context.context());
-}
-
 } // namespace
 
 ExpertsImpl::ExpertsImpl(
-    const LayerContext& between,
+    const LayerContext& context,
     const ExpertsOptions& options)
-    : context_(between), options_(options) {
+    : context_(context), options_(options) {
   check(router_options(options), options.experts);
-  const LayerContext context = of_whole_sequences(between);
   const int64_t features = options.expert.features;
   router_ = Linear::undivided(
       *this,
@@ -80,14 +62,9 @@ ExpertsImpl::ExpertsImpl(
   }
 }
 
-at::Tensor ExpertsImpl::forward(const at::Tensor& between) {
-  const at::Tensor x = divides_between_layers(context_)
-                           ? redistribute(
-                                 between,
-                                 between_layers(*context_.parallel()),
-                                 Replicate{},
-                                 *context_.parallel()->group)
-                           : between;
+at::Tensor ExpertsImpl::forward(const at::Tensor& hidden) {
+  // Routers and experts see all tokens of the tensor-parallel ranks.
+  const at::Tensor x = full_tensor(hidden);
   const at::Tensor tokens = x.flatten(0, -2);
   const at::Tensor logits = router_.forward(tokens);
   const sharding::ExpertRouting routing =

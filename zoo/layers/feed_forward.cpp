@@ -32,13 +32,11 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
   if (options_.gated) {
     columns.push_back(&gate_);
   }
-  const auto widened = Linear::forward_columns(context_, x, columns);
-  at::Tensor inner = options_.gated ? activation_(widened[1]) * widened[0]
-                                    : activation_(widened[0]);
-  if (is_training() && options_.dropout > 0) {
-    inner = context_.dropout_part(inner, options_.dropout, -1, options_.inner);
-  }
-  return down_.forward(inner);
+  const auto widened = Linear::forward_columns(x, columns);
+  const at::Tensor inner = options_.gated ? activation_(widened[1]) * widened[0]
+                                          : activation_(widened[0]);
+  return down_.forward(
+      context_.dropout(inner, options_.dropout, is_training()));
 }
 
 } // namespace tessera::zoo

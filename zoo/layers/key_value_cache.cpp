@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/key_value_cache.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dtensor.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
@@ -11,8 +12,11 @@ namespace tessera::zoo {
 namespace {
 
 at::Tensor room_for(const at::Tensor& like, int64_t capacity) {
-  return at::empty(
-      {like.size(0), like.size(1), capacity, like.size(3)}, like.options());
+  const at::Tensor part = local_tensor(like);
+  return sharding::with_layout(
+      at::empty(
+          {part.size(0), part.size(1), capacity, part.size(3)}, part.options()),
+      sharding::Layout(like));
 }
 
 } // namespace

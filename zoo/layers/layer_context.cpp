@@ -2,8 +2,8 @@
 #include "tessera/zoo/layers/layer_context.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/parallel_dropout.h"
-#include "tessera/sharding/parallel/redistribute.h"
+#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/parallel/tensor_random.h"
 
 #include <ATen/ops/dropout.h>
 
@@ -38,14 +38,6 @@ LayerContext LayerContext::over_experts(const ExpertParallel& how) const {
   return context;
 }
 
-int LayerContext::ranks() const {
-  return parallel_ ? parallel_->group->size() : 1;
-}
-
-int LayerContext::rank() const {
-  return parallel_ ? parallel_->group->rank() : 0;
-}
-
 LayerContext LayerContext::numbered(int64_t layer) const {
   LayerContext context = *this;
   context.layer_ = layer;
@@ -63,78 +55,28 @@ at::Tensor LayerContext::all_tokens(const at::Tensor& own) const {
   return sequences_ ? whole_context(own, 1, *sequences_) : own;
 }
 
-at::Tensor LayerContext::enter(const at::Tensor& between) const {
-  return parallel_ ? enter_layer(between, *parallel_) : between;
-}
-
 at::Tensor LayerContext::between(const at::Tensor& whole) const {
-  return parallel_ ? redistribute(
-                         whole,
-                         Replicate{},
-                         between_layers(*parallel_),
-                         *parallel_->group)
-                   : whole;
+  return parallel_ && parallel_->sequence
+             ? shard_tensor(whole, parallel_->sequence_dim, *parallel_)
+             : whole;
 }
 
-at::Tensor LayerContext::whole(const at::Tensor& between) const {
-  return all_tokens(
-      parallel_ ? redistribute(
-                      between,
-                      between_layers(*parallel_),
-                      Replicate{},
-                      *parallel_->group)
-                : between);
-}
-
-at::Tensor LayerContext::replicated(const at::Tensor& parameter) const {
-  return parallel_ ? whole_parameter(parameter, *parallel_) : parameter;
-}
-
-at::Tensor LayerContext::shared(const at::Tensor& parameter) const {
-  return parallel_ && parameter.defined()
-             ? redistribute(parameter, Replicate{}, Shared{}, *parallel_->group)
-             : parameter;
+at::Tensor LayerContext::whole(const at::Tensor& x) const {
+  return all_tokens(full_tensor(x));
 }
 
 at::Tensor LayerContext::dropout(
-    const at::Tensor& between,
+    const at::Tensor& x,
     double probability,
     bool train) const {
   if (!train || probability == 0) {
-    return between;
+    return x;
   }
-  const PartsRandomScope tokens(
-      *this, between.device(), /*tensor_parts=*/false);
-  return parallel_ ? dropout_between(between, probability, *parallel_)
-                   : at::dropout(between, probability, true);
-}
-
-at::Tensor LayerContext::dropout_part(
-    const at::Tensor& part,
-    double probability,
-    int64_t dim,
-    int64_t size,
-    int64_t unit) const {
-  const PartsRandomScope tokens(*this, part.device(), /*tensor_parts=*/false);
-  return parallel_ ? tessera::dropout_part(
-                         part,
-                         probability,
-                         dim,
-                         sharding::DimSplit(size, ranks(), unit),
-                         *parallel_)
-                   : at::dropout(part, probability, true);
-}
-
-PartsRandomScope::PartsRandomScope(
-    const LayerContext& context,
-    const at::Device& device,
-    bool tensor_parts) {
-  if (context.context() != nullptr) {
-    tokens_.emplace(*context.context()->group, device);
+  std::optional<sharding::TensorRandomScope> tokens;
+  if (sequences_) {
+    tokens.emplace(*sequences_->group, x.device());
   }
-  if (tensor_parts && context.parallel() != nullptr) {
-    parts_.emplace(*context.parallel()->group, device);
-  }
+  return at::dropout(x, probability, true);
 }
 
 } // namespace tessera::zoo

@@ -8,7 +8,6 @@
 #include "tessera/sharding/parallel/context_parallel.h"
 #include "tessera/sharding/parallel/random_key.h"
 #include "tessera/sharding/parallel/tensor_parallel.h"
-#include "tessera/sharding/parallel/tensor_random.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -27,12 +26,10 @@ struct ExpertParallel {
 };
 
 /// [Note: one implementation of every layer] A layer is written once, for whole
-/// activations. Its Linear and Embedding are torch::nn's, or those of
-/// sharding/parallel if the context has a group; a layer asks them how many
-/// features they hold on this rank. It calls enter() once before its
-/// column-parallel projections; without a group, everything else below is a
-/// no-op. Without a group nothing of Tessera needs to be set up: no init(), no
-/// mesh, no engine.
+/// activations. With a group its linear layers and tables of tokens are
+/// partitioned by apply_tensor_plan(), and what they return looks whole
+/// ([Note: DTensors]). Without a group nothing of Tessera needs to be set up:
+/// no init(), no mesh, no engine.
 class LayerContext {
  public:
   /// Plain LibTorch layers.
@@ -66,8 +63,6 @@ class LayerContext {
   const TensorParallel* parallel() const {
     return parallel_ ? &*parallel_ : nullptr;
   }
-  int ranks() const;
-  int rank() const;
 
   /// The context of layer number `layer` of the whole model
   /// ([Note: random keys]).
@@ -94,40 +89,16 @@ class LayerContext {
   /// [batch, own tokens, ...] to [batch, sequence, ...]; see whole_context().
   at::Tensor all_tokens(const at::Tensor& own) const;
 
-  /// Gathers activations between layers to whole ones, as the input of a
-  /// partitioned layer; see tessera::enter_layer().
-  at::Tensor enter(const at::Tensor& between) const;
-
-  /// Converts this rank's tokens, which every rank of the tensor-parallel group
-  /// has whole, to the layout between layers: under sequence parallelism, a
-  /// part of them.
+  /// Divides this rank's tokens, which every rank of the tensor-parallel group
+  /// has whole, along the sequence under sequence parallelism.
   at::Tensor between(const at::Tensor& whole) const;
 
-  /// Gathers activations between layers to whole results: all features of all
-  /// tokens.
-  at::Tensor whole(const at::Tensor& between) const;
+  /// Gathers an activation to a whole result: all features of all tokens.
+  at::Tensor whole(const at::Tensor& x) const;
 
-  /// A parameter that every rank holds whole and uses between layers.
-  at::Tensor replicated(const at::Tensor& parameter) const;
-
-  /// A parameter that every rank holds whole and uses inside a partitioned
-  /// layer.
-  at::Tensor shared(const at::Tensor& parameter) const;
-
-  /// Dropout of activations between layers: the same mask on all ranks that
-  /// hold them. See DropoutMasks.
-  at::Tensor dropout(const at::Tensor& between, double probability, bool train)
-      const;
-
-  /// Dropout inside of a layer, in training mode: for a rank's part of
-  /// dimension `dim`, whose whole size is `size` and which is divided in
-  /// multiples of `unit`.
-  at::Tensor dropout_part(
-      const at::Tensor& part,
-      double probability,
-      int64_t dim,
-      int64_t size,
-      int64_t unit = 1) const;
+  /// Dropout. Ranks with different tokens (context parallelism) drop
+  /// differently; for tensor-parallel ranks see DropoutMasks.
+  at::Tensor dropout(const at::Tensor& x, double probability, bool train) const;
 
  private:
   std::optional<TensorParallel> parallel_;
@@ -135,22 +106,6 @@ class LayerContext {
   std::optional<ExpertParallel> experts_;
   pipeline::PipelinePlace place_;
   std::optional<int64_t> layer_;
-};
-
-/// While it exists, ranks with different tokens, or different parts of a layer,
-/// draw different random numbers; see TensorRandomScope.
-class PartsRandomScope {
- public:
-  /// @param tensor_parts whether tensor-parallel ranks hold different parts,
-  ///     too.
-  PartsRandomScope(
-      const LayerContext& context,
-      const at::Device& device,
-      bool tensor_parts);
-
- private:
-  std::optional<sharding::TensorRandomScope> tokens_;
-  std::optional<sharding::TensorRandomScope> parts_;
 };
 
 } // namespace tessera::zoo

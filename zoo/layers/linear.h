@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `Linear` is a linear layer of a model, plain or tensor-parallel.
+// `Linear` is a linear layer of a model that may have an adapter.
 
-#include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/zoo/layers/layer_context.h"
 
 #include <torch/nn/modules/linear.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace tessera::zoo {
@@ -19,10 +19,15 @@ struct LinearOptions {
   int64_t in = 0;
   int64_t out = 0;
   bool bias = true;
-  /// Features are divided in multiples of this, such as the size of a head.
+  /// Features are divided in multiples of this, such as those of the heads
+  /// that share a key.
   int64_t unit = 1;
   /// Standard deviation of initial weights; biases start at 0.
   double deviation = 0.02;
+  /// For more ranks than units: features are then divided in multiples of this,
+  /// such as those of one head; 0: every rank has the whole layer. By default,
+  /// too many ranks are an error.
+  std::optional<int64_t> fine_unit = {};
 };
 
 /// `LinearAdapter` computes an addend of a linear layer's result, such as
@@ -31,32 +36,33 @@ class LinearAdapter {
  public:
   virtual ~LinearAdapter() = default;
 
-  /// @param x [..., in], the input of the layer's matrix product: after
-  ///     LayerContext::enter() in a column-parallel layer, this rank's features
-  ///     in a row-parallel layer.
-  /// @return [..., out], as the layer returns it. Collective with a group.
+  /// @param x [..., in], the layer's input.
+  /// @return [..., out], divided as the layer's result. Collective with a
+  ///     group.
   virtual at::Tensor forward(const at::Tensor& x) = 0;
 };
 
-/// `LinearLayer` is the module that a Linear registers in its owner, in
-/// addition to a torch::nn::Linear or a Linear1D. It is found among the modules
-/// of a model and holds the adapter.
-class LinearLayer {
+/// The dimension of a linear layer's weight [out, in] that tensor-parallel
+/// ranks divide.
+enum class LinearDivision {
+  kNone, ///< every rank has the whole layer
+  kColumn, ///< out: every rank computes some of the output features
+  kRow, ///< in: every rank uses some of the input features
+};
+
+/// `LinearLayer` is the module that a Linear registers in its owner: a
+/// torch::nn::Linear that may have an adapter. It is found among the modules of
+/// a model.
+class LinearLayer : public torch::nn::LinearImpl {
  public:
   LinearLayer(
       LinearDivision division,
-      LayerContext context,
-      const LinearOptions& options)
-      : division(division), context(std::move(context)), options(options) {}
-  virtual ~LinearLayer() = default;
-
-  virtual torch::nn::Module& module() = 0;
-  virtual const at::Tensor& weight() const = 0;
-  virtual const at::Tensor& bias() const = 0; ///< undefined without one
+      const LayerContext& context,
+      const LinearOptions& sizes);
 
   const LinearDivision division;
   const LayerContext context;
-  const LinearOptions options;
+  const LinearOptions sizes;
   std::shared_ptr<LinearAdapter> adapter; ///< null: none
 };
 
@@ -69,48 +75,41 @@ bool is_adapter_parameter(std::string_view name);
 
 /// y = x W^T + b, plus the adapter's result. A handle: the layer is registered
 /// in its owner module, with parameters `weight` [out, in] and `bias` [out].
-/// With a group it is a Linear1D, partitioned as the function that creates it
-/// says.
+/// With a group it is partitioned as the function that creates it says; what it
+/// takes and returns looks whole ([Note: DTensors]).
 class Linear {
  public:
   Linear() = default;
 
-  /// Column-parallel: output features are divided; takes activations between
-  /// layers, returns this rank's features.
+  /// Column-parallel: output features are divided.
   static Linear column(
       torch::nn::Module& owner,
       const std::string& name,
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// Row-parallel: input features are divided; takes this rank's features,
-  /// returns activations between layers.
+  /// Row-parallel: input features are divided.
   static Linear row(
       torch::nn::Module& owner,
       const std::string& name,
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// Not partitioned: activations between layers in and out.
+  /// Not partitioned.
   static Linear undivided(
       torch::nn::Module& owner,
       const std::string& name,
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// x [..., in], laid out as the division says. Collective with a group.
+  /// x [..., in] -> [..., out]. Collective with a group.
   at::Tensor forward(const at::Tensor& x);
 
   /// Applies several column-parallel layers to the same activation, which is
   /// communicated only once ([Note: products while activations travel]).
   static std::vector<at::Tensor> forward_columns(
-      const LayerContext& context,
       const at::Tensor& x,
       const std::vector<Linear*>& columns);
-
-  /// forward() of a column-parallel layer, on the result of
-  /// LayerContext::enter().
-  at::Tensor forward_entered(const at::Tensor& entered);
 
   /// The weight, for code that multiplies by it directly.
   /// @throws tessera::Error if the layer has an adapter, which that code would
@@ -126,10 +125,6 @@ class Linear {
       const LayerContext& context,
       const LinearOptions& options);
 
-  at::Tensor multiply(const at::Tensor& x, bool entered);
-
-  torch::nn::Linear plain_{nullptr};
-  Linear1D parallel_{nullptr};
   std::shared_ptr<LinearLayer> layer_;
 };
 

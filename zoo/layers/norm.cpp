@@ -9,8 +9,7 @@
 
 namespace tessera::zoo {
 
-NormImpl::NormImpl(const LayerContext& context, const NormOptions& options)
-    : context_(context), options_(options) {
+NormImpl::NormImpl(const NormOptions& options) : options_(options) {
   TESSERA_CHECK(
       options.features >= 1,
       "Norm: features is {}; it must be at least 1",
@@ -24,20 +23,14 @@ NormImpl::NormImpl(const LayerContext& context, const NormOptions& options)
 }
 
 at::Tensor NormImpl::forward(const at::Tensor& x) {
-  const auto use = [&](const at::Tensor& parameter) {
-    return options_.inside_layer ? context_.shared(parameter)
-                                 : context_.replicated(parameter);
-  };
-  const at::Tensor weight = use(weight_);
   if (options_.kind == NormKind::kRmsNorm) {
     return at::rms_norm(
         x,
         {options_.features},
-        weight.defined() ? std::optional<at::Tensor>(weight) : std::nullopt,
+        weight_.defined() ? std::optional<at::Tensor>(weight_) : std::nullopt,
         options_.eps);
   }
-  return at::layer_norm(
-      x, {options_.features}, weight, use(bias_), options_.eps);
+  return at::layer_norm(x, {options_.features}, weight_, bias_, options_.eps);
 }
 
 } // namespace tessera::zoo

@@ -22,22 +22,18 @@ struct NormOptions {
   double eps = 1e-5;
   bool weight = true;
   bool bias = true; ///< only for LayerNorm with a weight
-  /// The features are those of a head of partitioned attention, not those
-  /// between layers.
-  bool inside_layer = false;
 };
 
 /// Normalizes the last dimension. Parameters `weight` and `bias` [features], if
 /// the options ask for them, are whole on every rank and start at 1 and 0.
 class NormImpl : public torch::nn::Module {
  public:
-  NormImpl(const LayerContext& context, const NormOptions& options);
+  explicit NormImpl(const NormOptions& options);
 
   /// x [..., features] -> the same.
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  LayerContext context_;
   NormOptions options_;
   at::Tensor weight_;
   at::Tensor bias_;

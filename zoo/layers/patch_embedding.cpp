@@ -101,7 +101,7 @@ PatchEmbeddingImpl::PatchEmbeddingImpl(const PatchEmbeddingOptions& options)
     parameter.set_requires_grad(options.learns_projection);
   }
   if (options.norm) {
-    norm_ = register_module("norm", Norm(LayerContext(), *options.norm));
+    norm_ = register_module("norm", Norm(*options.norm));
   }
   const auto parameter = [&](const char* name, int64_t tokens) {
     return register_parameter(

@@ -10,10 +10,10 @@ namespace tessera::zoo {
 TransformerLayerImpl::Half TransformerLayerImpl::make_half(
     const std::string& name) {
   Half half;
-  half.norm = register_module(name + "_norm", Norm(context_, options_.norm));
+  half.norm = register_module(name + "_norm", Norm(options_.norm));
   if (options_.placement == NormPlacement::kSandwich) {
     half.output_norm =
-        register_module(name + "_output_norm", Norm(context_, options_.norm));
+        register_module(name + "_output_norm", Norm(options_.norm));
   }
   return half;
 }

@@ -2,7 +2,6 @@
 #include "tessera/zoo/layers/window_layer.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/tensors/dim_split.h"
 #include "tessera/zoo/layers/drop_path.h"
 #include "tessera/zoo/layers/windows.h"
 
@@ -24,8 +23,7 @@ PatchMergingImpl::PatchMergingImpl(
     const LayerContext& context,
     int64_t features,
     double deviation) {
-  norm_ = register_module(
-      "norm", Norm(context, NormOptions{.features = 4 * features}));
+  norm_ = register_module("norm", Norm(NormOptions{.features = 4 * features}));
   reduction_ = Linear::undivided(
       *this,
       "reduction",
@@ -52,12 +50,10 @@ WindowLayerImpl::WindowLayerImpl(
   TESSERA_CHECK(
       context.parallel() == nullptr || !context.parallel()->sequence,
       "WindowLayer: windows need whole feature maps, which sequence parallelism divides; turn it off");
-  attention_norm_ =
-      register_module("attention_norm", Norm(context_, options.norm));
+  attention_norm_ = register_module("attention_norm", Norm(options.norm));
   attention_ =
       register_module("attention", Attention(context_, options.attention));
-  feed_forward_norm_ =
-      register_module("feed_forward_norm", Norm(context_, options.norm));
+  feed_forward_norm_ = register_module("feed_forward_norm", Norm(options.norm));
   feed_forward_ = register_module(
       "feed_forward", FeedForward(context_, options.feed_forward));
   const int64_t distances = 2 * options.window - 1;
@@ -78,23 +74,18 @@ at::Tensor WindowLayerImpl::bias(
     int64_t rows) const {
   const int64_t window = options_.window;
   const int64_t places = window * window;
-  const sharding::DimSplit heads(options_.attention.heads, context_.ranks(), 1);
-  const at::Tensor own = context_.ranks() == 1
-                             ? position_bias_
-                             : context_.shared(position_bias_)
-                                   .narrow(
-                                       1,
-                                       heads.begin(context_.rank()),
-                                       heads.length(context_.rank()));
   const at::Tensor of_distances =
-      own.index_select(0, window_distances(window, own.device()).flatten())
+      position_bias_
+          .index_select(
+              0, window_distances(window, position_bias_.device()).flatten())
           .view({places, places, -1})
           .permute({2, 0, 1})
           .unsqueeze(0);
   if (shift == 0) {
     return of_distances;
   }
-  const at::Tensor apart = shift_scores(padded, window, shift, own.options());
+  const at::Tensor apart =
+      shift_scores(padded, window, shift, of_distances.options());
   return (of_distances + apart.unsqueeze(1)).repeat({rows, 1, 1, 1});
 }
 

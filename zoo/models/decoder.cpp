@@ -165,8 +165,7 @@ void Decoder::make_end() {
         {decoder_.features, embedded, false, 1, decoder_.deviation});
   }
   if (decoder_.final_norm) {
-    final_norm_ =
-        register_module("final_norm", Norm(context_, *decoder_.final_norm));
+    final_norm_ = register_module("final_norm", Norm(*decoder_.final_norm));
   }
   if (head_kind_ == DecoderHead::kCausalLm && !decoder_.tied_head) {
     head_ = Linear::column(

@@ -112,7 +112,7 @@ void Encoder::make_embeddings() {
       *embeddings,
       "token_types",
       {encoder_.token_types, encoder_.features, {}, encoder_.deviation});
-  norm_ = embeddings->register_module("norm", Norm(context_, encoder_.norm));
+  norm_ = embeddings->register_module("norm", Norm(encoder_.norm));
 }
 
 void Encoder::make_end() {

@@ -16,10 +16,10 @@ namespace tessera::zoo {
 void check_divides_tokens(const LayerContext& context, int64_t tokens) {
   const TensorParallel* how = context.parallel();
   TESSERA_CHECK(
-      how == nullptr || !how->sequence || tokens % context.ranks() == 0,
+      how == nullptr || !how->sequence || tokens % how->group->size() == 0,
       "images of {} tokens are not divisible by {} tensor-parallel ranks; turn off sequence parallelism",
       tokens,
-      context.ranks());
+      how == nullptr ? 1 : how->group->size());
 }
 
 ImageEncoder::ImageEncoder(
@@ -50,7 +50,7 @@ ImageEncoder::ImageEncoder(
 }
 
 void ImageEncoder::make_end() {
-  norm_ = register_module("norm", Norm(context_, image_.norm));
+  norm_ = register_module("norm", Norm(image_.norm));
   const int64_t features = image_.norm.features;
   // Every rank computes these from whole hidden states.
   const auto whole = [&](const char* name, int64_t outputs) {

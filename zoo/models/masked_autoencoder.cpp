@@ -100,7 +100,7 @@ MaskedAutoencoder::MaskedAutoencoder(
         "layers", make_layers(context_, config.encoder, encoder));
   }
   if (has_decoder() ? stage().has(encoder_layers_) : stage().has_last()) {
-    norm_ = register_module("norm", Norm(context_, config.norm));
+    norm_ = register_module("norm", Norm(config.norm));
   }
   if (!decoder.empty()) {
     make_decoder(decoder);
@@ -137,7 +137,7 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
       "layers", make_layers(context_, config_.decoder, own, encoder_layers_));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count() + 1);
-    decoder_norm_ = decoder->register_module("norm", Norm(context_, norm));
+    decoder_norm_ = decoder->register_module("norm", Norm(norm));
     prediction_ = whole(
         "prediction",
         norm.features,

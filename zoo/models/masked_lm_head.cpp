@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/masked_lm_head.h"
 
-#include "tessera/sharding/tensors/dim_split.h"
-
 #include <torch/types.h>
 
 namespace tessera::zoo {
@@ -18,7 +16,7 @@ MaskedLmHeadImpl::MaskedLmHeadImpl(
       "dense",
       context_,
       {options.features, options.features, true, 1, options.deviation});
-  norm_ = register_module("norm", Norm(context_, options.norm));
+  norm_ = register_module("norm", Norm(options.norm));
   bias_ = register_parameter("bias", torch::zeros({options.vocab}));
   if (!tied_) {
     decoder_ = Linear::column(
@@ -34,14 +32,7 @@ at::Tensor MaskedLmHeadImpl::forward(const at::Tensor& hidden) {
 }
 
 at::Tensor MaskedLmHeadImpl::own_bias() const {
-  if (!tied_) {
-    return decoder_.bias();
-  }
-  const sharding::DimSplit split(bias_.size(0), context_.ranks());
-  // Its gradient covers this rank's tokens only, so it is summed over the
-  // ranks.
-  return context_.shared(bias_).narrow(
-      0, split.begin(context_.rank()), split.length(context_.rank()));
+  return tied_ ? bias_ : decoder_.bias();
 }
 
 } // namespace tessera::zoo

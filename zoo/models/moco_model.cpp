@@ -95,7 +95,7 @@ MocoModel::Encoder MocoModel::make_encoder(torch::nn::Module& owner) {
       "layers", make_layers(context_, moco_.layers, stage().own()));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count() + 1);
-    encoder.norm = owner.register_module("norm", Norm(context_, moco_.norm));
+    encoder.norm = owner.register_module("norm", Norm(moco_.norm));
     encoder.projection = owner.register_module(
         "projection",
         ContrastiveHead(ContrastiveHeadOptions{

@@ -5,6 +5,7 @@
 
 #include "tessera/pipeline/stage_layers.h"
 #include "tessera/zoo/layers/key_value_cache.h"
+#include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/models/name_table.h"
 
 #include <torch/nn/module.h>
@@ -128,6 +129,12 @@ class Model : public torch::nn::Module {
   /// model that continues its input.
   virtual std::optional<int64_t> first_token() const {
     return std::nullopt;
+  }
+
+  /// How tensor-parallel ranks divide the model. A model that is made of other
+  /// modules than those of zoo/layers adds entries for them.
+  virtual TensorPlan tensor_plan(int ranks) const {
+    return layer_plan(*this, ranks);
   }
 
   /// Whether the model supports ModelInput::cache.

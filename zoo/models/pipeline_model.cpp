@@ -2,7 +2,10 @@
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/parallel/tensor_plan.h"
 
+#include <memory>
 #include <utility>
 
 namespace tessera::zoo {
@@ -11,16 +14,60 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-LayerState run_chunk(
-    Model& model,
-    int chunk,
-    const ModelInput& input,
-    const Tensors& received) {
-  return model.forward_chunk(
-      chunk,
-      input,
-      received.empty() ? LayerState() : LayerState::from_tensors(received));
-}
+/// Layers as the pipeline runs them: stages send each other this rank's part of
+/// activations that are divided along the sequence.
+class Chunks {
+ public:
+  explicit Chunks(Model& model)
+      : model_(model), how_(tensor_parallel_of(model)) {}
+
+  LayerState run(int chunk, const ModelInput& input, const Tensors& received)
+      const {
+    if (received.empty()) {
+      return model_.forward_chunk(chunk, input);
+    }
+    LayerState state = LayerState::from_tensors(received);
+    for (at::Tensor* x : between_layers(state)) {
+      *x = in_parts(*x);
+    }
+    return model_.forward_chunk(chunk, input, std::move(state));
+  }
+
+  /// What run() of the next chunk receives.
+  Tensors sent(LayerState state) const {
+    for (at::Tensor* x : between_layers(state)) {
+      *x = local_tensor(*x);
+    }
+    return state.tensors();
+  }
+
+ private:
+  static std::vector<at::Tensor*> between_layers(LayerState& state) {
+    std::vector<at::Tensor*> all{&state.hidden, &state.memory};
+    for (at::Tensor& entered : state.entered) {
+      all.push_back(&entered);
+    }
+    return all;
+  }
+
+  at::Tensor in_parts(const at::Tensor& x) const {
+    const int64_t dim = how_ == nullptr ? 0 : how_->sequence_dim;
+    // Some models keep other things than activations in `memory`.
+    if (how_ == nullptr || !how_->sequence || !x.defined() ||
+        x.dim() <= dim + 1) {
+      return x;
+    }
+    const int ranks = how_->group->size();
+    return sharding::make_dtensor(
+        x,
+        sharding::DividedDim{
+            dim, sharding::DimSplit(x.size(dim) * ranks, ranks)},
+        how_);
+  }
+
+  Model& model_;
+  std::shared_ptr<const TensorParallel> how_;
+};
 
 bool is_last_piece(const Model& model, int chunk) {
   return model.stage().end(chunk) == model.stage().count();
@@ -29,12 +76,12 @@ bool is_last_piece(const Model& model, int chunk) {
 } // namespace
 
 PipelineForward pipeline_forward(Model& model, InputOfMicroBatch input_of) {
-  return [&model, input_of = std::move(input_of)](
+  return [&model, chunks = Chunks(model), input_of = std::move(input_of)](
              int chunk, int micro_batch, const Tensors& received) -> Tensors {
     const ModelInput& input = input_of(micro_batch);
-    LayerState state = run_chunk(model, chunk, input, received);
+    LayerState state = chunks.run(chunk, input, received);
     if (!is_last_piece(model, chunk)) {
-      return state.tensors();
+      return chunks.sent(std::move(state));
     }
     ModelOutput output = model.finish(input, state);
     TESSERA_CHECK(
@@ -49,14 +96,15 @@ std::vector<ModelOutput> evaluate_pipeline(
     PipelineExecutor& executor,
     Model& model,
     const std::vector<ModelInput>& inputs) {
+  const Chunks chunks(model);
   std::vector<ModelOutput> outputs(
       model.stage().has_last() ? inputs.size() : 0);
   executor.evaluate(
       [&](int chunk, int number, const Tensors& received) -> Tensors {
         const auto at = static_cast<size_t>(number);
-        LayerState state = run_chunk(model, chunk, inputs[at], received);
+        LayerState state = chunks.run(chunk, inputs[at], received);
         if (!is_last_piece(model, chunk)) {
-          return state.tensors();
+          return chunks.sent(std::move(state));
         }
         outputs[at] = model.finish(inputs[at], state);
         return {};

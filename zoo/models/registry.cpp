@@ -111,7 +111,11 @@ std::shared_ptr<Model> made_of(
     nlohmann::json config,
     const std::string& origin) {
   try {
-    return architecture.make(fields, context, std::move(config));
+    auto model = architecture.make(fields, context, std::move(config));
+    if (const TensorParallel* how = context.parallel()) {
+      apply_tensor_plan(*model, model->tensor_plan(how->group->size()), *how);
+    }
+    return model;
   } catch (const Error& error) {
     const std::string message = error.what();
     if (message.find(origin) != std::string::npos) {

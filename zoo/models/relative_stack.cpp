@@ -26,7 +26,7 @@ RelativeStackImpl::RelativeStackImpl(
     relative_bias_->weight.normal_(0, options_.bias_deviation);
   }
   if (own.back() + 1 == static_cast<int>(options_.layers.size())) {
-    norm_ = register_module("norm", Norm(context_, options_.norm));
+    norm_ = register_module("norm", Norm(options_.norm));
   }
 }
 

@@ -79,7 +79,7 @@ SwinModel::SwinModel(
 }
 
 void SwinModel::make_end() {
-  norm_ = register_module("norm", Norm(context_, swin_.norm));
+  norm_ = register_module("norm", Norm(swin_.norm));
   const int64_t features = swin_.norm.features;
   if (head_kind_ == ImageHead::kClassification) {
     // Every rank computes it from whole hidden states.

@@ -2,8 +2,7 @@
 #include "tessera/zoo/models/vocab_head.h"
 
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/overlapped_linear.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
 #include <ATen/ops/linear.h>
@@ -14,15 +13,7 @@ at::Tensor VocabHead::logits(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& bias) const {
-  const TensorParallel* how = context_.parallel();
-  return context_.all_tokens(
-      how == nullptr
-          ? at::linear(hidden, weight, bias)
-          : gather_parts(
-                sharding::enter_linear(hidden, {{weight, bias}}, *how).front(),
-                -1,
-                sharding::DimSplit(vocab_, context_.ranks()),
-                *how->group));
+  return context_.whole(at::linear(hidden, weight, bias));
 }
 
 at::Tensor VocabHead::loss(
@@ -55,9 +46,9 @@ at::Tensor VocabHead::own_loss(
     VocabParallelLossOptions options;
     options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
     return vocab_parallel_cross_entropy(
-        sharding::enter_linear(hidden, {{weight, bias}}, *how).front(),
+        local_tensor(at::linear(hidden, weight, bias)),
         targets,
-        sharding::DimSplit(vocab_, context_.ranks()),
+        sharding::DimSplit(vocab_, how->group->size()),
         *how->group,
         options);
   }

@@ -284,17 +284,12 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
         {"dimension 0", "'head.weight'", "[37, 24]", "2 ranks", "units of 5"});
     expect({{"head", kColumn, 37}}, {"units of 37", "smaller group"});
     expect_error([&] { apply_tensor_plan(*model, {}, {}); }, {"no group"});
-    expect_error(
-        [&] {
-          apply_tensor_plan(*model, {}, {group.get(), true});
-        },
-        {"whole sequences"});
     PlainModel tied = model_of({.tied = true});
     expect_error(
         [&] {
-          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kColumn}}, how);
+          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kRow}}, how);
         },
-        {"'head.weight'", "'embed.weight'", "kColumnGathered"});
+        {"'head.weight'", "'embed.weight'", "kRow", "kColumn"});
 
     apply_tensor_plan(*model, {{"head", kColumnGathered}}, how);
     expect_error(
@@ -320,7 +315,7 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
         [&] {
           row->forward(torch::zeros({2, 5}));
         },
-        {"kRow", "3 of 6", "[2, 5]", "kColumn"});
+        {"kRow", "6 features", "[2, 5]"});
   });
 }
 

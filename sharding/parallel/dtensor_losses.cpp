@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rule for cross-entropy over divided classes ([Note: DTensors]).
+#include "tessera/sharding/parallel/dtensor_rules.h"
+#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <optional>
+
+namespace tessera::sharding {
+
+namespace {
+
+LossReduction reduction_of(int64_t reduction) {
+  switch (reduction) {
+    case at::Reduction::None:
+      return LossReduction::kNone;
+    case at::Reduction::Sum:
+      return LossReduction::kSum;
+    default:
+      return LossReduction::kMean;
+  }
+}
+
+at::Tensor cross_entropy_loss(
+    const at::Tensor& logits,
+    const at::Tensor& target,
+    const std::optional<at::Tensor>& weight,
+    int64_t reduction,
+    int64_t ignore_index,
+    double label_smoothing) {
+  const DTensorImpl* wrapper = dtensor(logits);
+  const int64_t classes = logits.dim() == 1 ? 0 : 1;
+  const bool has_own_classes =
+      wrapper != nullptr && wrapper->divided() &&
+      wrapper->divided()->dim == classes &&
+      at::isIntegralType(target.scalar_type(), /*includeBool=*/false) &&
+      (!weight || !weight->defined());
+  if (!has_own_classes) {
+    const at::Tensor x = full_tensor(logits);
+    const at::Tensor y = full_tensor(target);
+    const OnParts parts;
+    return at::cross_entropy_loss(
+        x, y, weight, reduction, ignore_index, label_smoothing);
+  }
+  const at::Tensor local = local_of(logits);
+  const at::Tensor whole_target = full_tensor(target);
+  const OnParts parts;
+  const at::Tensor loss = vocab_parallel_cross_entropy(
+      logits.dim() > 2 ? local.movedim(1, -1) : local,
+      whole_target.to(at::kLong),
+      wrapper->divided()->split,
+      wrapper->group(),
+      {.label_smoothing = label_smoothing,
+       .ignore_index = ignore_index,
+       .reduction = reduction_of(reduction)});
+  return loss.to(logits.scalar_type());
+}
+
+} // namespace
+
+void register_loss_rules(torch::Library& library) {
+  library.impl("cross_entropy_loss", TORCH_FN(cross_entropy_loss));
+}
+
+} // namespace tessera::sharding
