@@ -6,34 +6,11 @@
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/text_classifier.h"
 
 #include <nlohmann/json.hpp>
 
 namespace tessera::zoo {
-
-nlohmann::json class_fields(
-    std::vector<std::string> names,
-    const std::string& problem_type) {
-  nlohmann::json fields = nlohmann::json::object();
-  if (!problem_type.empty()) {
-    fields["problem_type"] = problem_type;
-  }
-  if (names.empty() && problem_type == "regression") {
-    names = {"LABEL_0"};
-  }
-  if (names.empty()) {
-    return fields;
-  }
-  nlohmann::json of_numbers = nlohmann::json::object();
-  nlohmann::json of_names = nlohmann::json::object();
-  for (size_t i = 0; i < names.size(); ++i) {
-    of_numbers[std::to_string(i)] = names[i];
-    of_names[names[i]] = i;
-  }
-  fields["id2label"] = of_numbers;
-  fields["label2id"] = of_names;
-  return fields;
-}
 
 std::shared_ptr<zoo::Model> configured_model(
     const TrainingConfig& config,

@@ -6,11 +6,7 @@
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/training_config.h"
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <memory>
-#include <string>
-#include <vector>
 
 namespace tessera::zoo {
 
@@ -22,12 +18,5 @@ namespace tessera::zoo {
 std::shared_ptr<zoo::Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel);
-
-/// The config.json entries for classes of these names and this problem_type;
-/// without what is empty. "regression" without names has one output, which
-/// gets transformers' default name.
-nlohmann::json class_fields(
-    std::vector<std::string> names,
-    const std::string& problem_type);
 
 } // namespace tessera::zoo
