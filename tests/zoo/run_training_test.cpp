@@ -28,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 24;
+constexpr int64_t kSteps = 200;
 
 /// Predicts `amounts` [B] from `features` [B, 3] by a linear layer.
 class Amounts : public Model {
@@ -90,7 +91,7 @@ class AmountHead : public Head {
   }
   void after_step(Engine& /*engine*/, int64_t step, int64_t steps) override {
     EXPECT_EQ(step, ++steps_told);
-    EXPECT_EQ(steps, 60);
+    EXPECT_EQ(steps, kSteps);
   }
 };
 
@@ -144,6 +145,17 @@ class RunTraining : public ::testing::Test {
         }};
   }
 
+  void write_floats() const {
+    write(
+        {{"features", features()},
+         {"amounts",
+          {runtime::SafetensorsDtype::kF32,
+           {kRows},
+           [](int64_t row, int64_t /*place*/) {
+             return static_cast<double>(row % 3);
+           }}}});
+  }
+
   void write(const tests::ExampleTensors& tensors) const {
     tests::write_examples(folder_ / "data.safetensors", tensors);
   }
@@ -179,7 +191,8 @@ class RunTraining : public ::testing::Test {
           {"heldout", (folder_ / "data.safetensors").string()}}},
         {"optimizer", {{"lr", 0.1}, {"weight_decay", 0}}},
         {"schedule", {{"decay", "linear"}}},
-        {"training", {{"batch_size", 4}, {"epochs", 100}, {"max_steps", 60}}},
+        {"training",
+         {{"batch_size", 4}, {"epochs", 100}, {"max_steps", kSteps}}},
         {"output", {{"folder", run().string()}}}};
     runtime::write_file_atomically(file, json.dump());
     return read_training_config(file, overrides);
@@ -200,11 +213,11 @@ TEST_F(RunTraining, TrainsAndScoresAModelOfTheUserByItsHead) {
     fs::remove_all(run());
     const auto job = on_ranks(ranks, [&] {
       const TrainingResult result = run_training(config());
-      EXPECT_EQ(result.summary.steps, 60);
+      EXPECT_EQ(result.summary.steps, kSteps);
       EXPECT_EQ(result.summary.stop_signal, 0);
-      EXPECT_EQ(steps_told, 60);
+      EXPECT_EQ(steps_told, kSteps);
       ASSERT_TRUE(result.score.has_value());
-      // A sum of the features fits exactly; 60 steps come close.
+      // A sum of the features fits exactly; these steps come close.
       EXPECT_LT(result.score->values.at("heldout_loss"), 0.01);
       EXPECT_EQ(result.score->values.at("heldout_near_hits"), 1.0);
       EXPECT_EQ(result.score->values.at("heldout_amounts"), kRows);
@@ -247,14 +260,7 @@ TEST_F(RunTraining, ChecksExamplesByTheHeadBeforeItWritesAnything) {
 // Without a head of its own a model is trained on any inputs, and scored by its
 // loss; here the amounts are floats.
 TEST_F(RunTraining, TrainsAModelOfTheUserWithoutAHead) {
-  write(
-      {{"features", features()},
-       {"amounts",
-        {runtime::SafetensorsDtype::kF32,
-         {kRows},
-         [](int64_t row, int64_t /*place*/) {
-           return static_cast<double>(row % 3);
-         }}}});
+  write_floats();
   const auto job = on_ranks(1, [&] {
     const TrainingResult result =
         run_training(config({"model.architecture=PlainAmountModel"}));
@@ -269,6 +275,7 @@ TEST_F(RunTraining, TrainsAModelOfTheUserWithoutAHead) {
 // A process may make several runs; a finished one is refused before anything is
 // changed.
 TEST_F(RunTraining, RunsOneAfterTheOther) {
+  write_floats();
   const auto job = on_ranks(1, [&] {
     const auto first = run_training(config(
         {"training.max_steps=30",

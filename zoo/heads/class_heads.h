@@ -42,6 +42,9 @@ class ChoiceHead : public ClassHead {
  public:
   explicit ChoiceHead(HeadInputs inputs) : ClassHead(std::move(inputs), {}) {}
 
+  HeadLabels labels() const override {
+    return HeadLabels::kOther;
+  }
   /// Examples differ in their number of choices.
   int64_t classes() const override {
     return 0;

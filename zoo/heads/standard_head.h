@@ -25,7 +25,7 @@ class StandardHead : public Head {
   int64_t vocab() const override {
     return inputs_.vocab;
   }
-  void check(const ColumnChecks& examples) const final;
+  void check(const ColumnChecks& examples) const override;
 
  protected:
   /// The inputs that make the loss, of those that only some heads take:

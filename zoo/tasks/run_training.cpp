@@ -253,6 +253,9 @@ bool is_done(const TrainingConfig& config, const TrainingSummary& summary) {
 } // namespace
 
 TrainingResult run_training(TrainingConfig config) {
+  TESSERA_CHECK(
+      config.resolved.is_object(),
+      "run_training: TrainingConfig::resolved, which describes the run, is empty; make the configuration by read_training_config()");
   check(config.engine);
   runtime::install_cpu_memory_counter();
   World& world = engine::init_on(config.device);

@@ -6,7 +6,7 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/run_folder.h"
 #include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/text_classifier.h"
@@ -20,21 +20,47 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// @throws tessera::Error on a folder whose classifier would be newly
-///     initialized.
-void check_has_classifier(const fs::path& folder) {
-  const auto config = JsonFields::from_file(folder / "config.json");
-  const auto classes =
-      config.object().value("architectures", nlohmann::json::array());
-  const std::string name =
-      classes.is_array() && !classes.empty() && classes.front().is_string()
-          ? classes.front().get<std::string>()
-          : "";
+/// A classifier without memory, and what its run was configured with.
+struct Loaded {
+  std::shared_ptr<Model> model;
+  fs::path tokenizer; ///< its folder
+  std::vector<std::string> text_keys = {"text"};
+  int64_t max_length = 0; ///< 0: not configured
+};
+
+Loaded loaded_folder(const fs::path& folder) {
+  FromPretrainedOptions options;
+  options.lazy = true;
+  return {from_pretrained(folder, options), folder};
+}
+
+Loaded loaded_run(const fs::path& run) {
+  const TrainingConfig config =
+      read_training_config(run / "config.json", {}, &kTextClassification);
+  Loaded loaded;
+  if (config.lora && !config.lora->merge && fs::exists(run / "adapter")) {
+    loaded.model = lazy_text_classifier(
+        config.model_folder,
+        config.is_regression() ? class_fields({}, config.problem_type)
+                               : class_fields(read_labelled_texts(
+                                     config.train_file, config.columns)));
+    load_lora(*loaded.model, run / "adapter");
+    loaded.tokenizer = config.model_folder;
+  } else {
+    loaded = loaded_folder(model_folder_of(run));
+  }
+  loaded.text_keys = config.columns.texts;
+  loaded.max_length = config.max_length;
+  return loaded;
+}
+
+Loaded loaded_from(const fs::path& folder) {
   TESSERA_CHECK(
-      name.ends_with("ForSequenceClassification"),
-      "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
+      fs::exists(folder / "config.json"),
+      "'{}' {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
       folder.string(),
-      runtime::show_json(classes));
+      fs::exists(folder) ? "has no config.json" : "does not exist");
+  return is_run_folder(folder) ? loaded_run(folder) : loaded_folder(folder);
 }
 
 } // namespace
@@ -43,55 +69,29 @@ TextPredictor::TextPredictor(
     const fs::path& folder,
     int64_t max_length,
     c10::Device device) {
+  const Loaded loaded = loaded_from(folder);
+  model_ = loaded.model;
+  text_keys_ = loaded.text_keys;
+  const auto head = model_->head();
+  labels_ = head == nullptr ? HeadLabels::kOther : head->labels();
   TESSERA_CHECK(
-      fs::exists(folder / "config.json"),
-      "'{}' {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
+      labels_ == HeadLabels::kClass || labels_ == HeadLabels::kClasses ||
+          labels_ == HeadLabels::kNumbers,
+      "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
       folder.string(),
-      fs::exists(folder) ? "has no config.json" : "does not exist");
-  int64_t length_of_run = 0;
-  if (is_run_folder(folder)) {
-    length_of_run = load_run(folder);
-  } else {
-    check_has_classifier(folder);
-    load(folder);
-  }
+      runtime::show_json(model_->config().at("architectures")));
+  tokenizer_.emplace(BertTokenizer::from_folder(loaded.tokenizer));
   move_module(*model_, device);
   materialize(*model_);
   model_->eval();
-  labels_ = head_of(*model_)->labels();
   if (labels_ != HeadLabels::kNumbers) {
     classes_ = classes_of(*model_);
   }
   options_.max_length = max_length != 0 ? max_length
-                        : length_of_run != 0
-                            ? length_of_run
+                        : loaded.max_length != 0
+                            ? loaded.max_length
                             : model_->position_limit().value_or(0);
   check_positions(*model_, options_.max_length);
-}
-
-void TextPredictor::load(const fs::path& folder) {
-  model_ = lazy_text_classifier(folder);
-  tokenizer_ =
-      std::make_unique<BertTokenizer>(BertTokenizer::from_folder(folder));
-}
-
-int64_t TextPredictor::load_run(const fs::path& run) {
-  const TrainingConfig config =
-      read_training_config(run / "config.json", {}, &kTextClassification);
-  text_keys_ = config.columns.texts;
-  if (config.lora && !config.lora->merge && fs::exists(run / "adapter")) {
-    model_ = lazy_text_classifier(
-        config.model_folder,
-        config.is_regression() ? class_fields({}, config.problem_type)
-                               : class_fields(read_labelled_texts(
-                                     config.train_file, config.columns)));
-    load_lora(*model_, run / "adapter");
-    tokenizer_ = std::make_unique<BertTokenizer>(
-        BertTokenizer::from_folder(config.model_folder));
-  } else {
-    load(model_folder_of(run));
-  }
-  return config.max_length;
 }
 
 std::vector<std::vector<double>> TextPredictor::predict(

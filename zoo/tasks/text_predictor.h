@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,13 +54,9 @@ class TextPredictor {
       bool are_pairs) const;
 
  private:
-  void load(const std::filesystem::path& folder);
-  /// @return the run's maximum length.
-  int64_t load_run(const std::filesystem::path& run);
-
   std::shared_ptr<Model> model_;
-  std::unique_ptr<BertTokenizer> tokenizer_;
-  std::vector<std::string> text_keys_ = {"text"};
+  std::optional<BertTokenizer> tokenizer_;
+  std::vector<std::string> text_keys_;
   HeadLabels labels_ = HeadLabels::kOther;
   std::vector<std::string> classes_;
   EncodeOptions options_;
