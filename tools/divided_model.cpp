@@ -6,7 +6,7 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/wrapped_model.h"
+#include "tessera/zoo/tasks/run_model.h"
 
 namespace tessera::tools {
 

@@ -7,7 +7,7 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/run_folder.h"
-#include "tessera/zoo/tasks/wrapped_model.h"
+#include "tessera/zoo/tasks/run_model.h"
 
 #include <torch/utils.h>
 

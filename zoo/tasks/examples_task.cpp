@@ -3,8 +3,8 @@
 // files.
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/zoo/tasks/configured_model.h"
 #include "tessera/zoo/tasks/example_batches.h"
+#include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <set>

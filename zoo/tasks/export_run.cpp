@@ -5,9 +5,8 @@
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tasks/exported_model.h"
 #include "tessera/zoo/tasks/run_folder.h"
-#include "tessera/zoo/tasks/wrapped_model.h"
+#include "tessera/zoo/tasks/run_model.h"
 
 #include <torch/utils.h>
 

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/zoo/tasks/configured_model.h"
+#include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/token_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
 
@@ -46,21 +46,21 @@ void finish_tokens(
   check_model_source(reader, config);
 }
 
-/// Opens a file that has at least one sequence.
-std::optional<TokenFile> open_text(
+std::optional<TokenFile> opened(
     const TrainingConfig& config,
     const std::filesystem::path& path) {
-  if (path.empty()) {
-    return std::nullopt;
-  }
-  TokenFile tokens(path, config.token_type);
+  return path.empty()
+             ? std::nullopt
+             : std::optional<TokenFile>(std::in_place, path, config.token_type);
+}
+
+void check_has_text(const std::optional<TokenFile>& tokens, int64_t length) {
   TESSERA_CHECK(
-      tokens.size() >= config.max_length,
+      !tokens || tokens->size() >= length,
       "'{}' has {} tokens, fewer than one sequence of model.max_length, {}; only complete sequences count",
-      path.string(),
-      tokens.size(),
-      config.max_length);
-  return tokens;
+      tokens->path().string(),
+      tokens->size(),
+      length);
 }
 
 /// Checks that all tokens are in the vocabulary; each rank reads its share of
@@ -89,9 +89,10 @@ Task open_tokens(
     World& world,
     ParallelRun& parallel,
     ModelState state) {
-  auto heldout = open_text(config, config.heldout_file);
+  auto heldout = opened(config, config.heldout_file);
+  check_has_text(heldout, config.max_length);
   auto train =
-      open_text(config, state == ModelState::kFirst ? config.train_file : "");
+      opened(config, state == ModelState::kFirst ? config.train_file : "");
   Task task;
   task.model = configured_model(config, parallel);
   task.head = task.model->head();
@@ -100,6 +101,7 @@ Task open_tokens(
       "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
       task.model->architecture());
   check_positions(*task.model, config.max_length);
+  check_has_text(train, config.max_length);
   const int64_t multiple = parallel.batches().sequence_multiple;
   TESSERA_CHECK(
       !train || config.max_length % multiple == 0,

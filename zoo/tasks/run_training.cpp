@@ -12,11 +12,10 @@
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/zoo/tasks/exported_model.h"
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/run_changes.h"
 #include "tessera/zoo/tasks/run_folder.h"
-#include "tessera/zoo/tasks/wrapped_model.h"
+#include "tessera/zoo/tasks/run_model.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/ScalarType.h>
