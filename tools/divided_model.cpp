@@ -6,6 +6,7 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/run_model.h"
 
 namespace tessera::tools {
 
@@ -39,12 +40,6 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
       "they are among the ranks that shard the parameters");
 }
 
-void freeze(const torch::nn::Module& model) {
-  for (const at::Tensor& parameter : model.parameters()) {
-    parameter.set_requires_grad(false);
-  }
-}
-
 DividedModel::DividedModel(const ModelArguments& arguments)
     : world_(init()),
       parallel_(world_, arguments.parallel, /*micro_batches=*/1) {
@@ -55,7 +50,7 @@ DividedModel::DividedModel(const ModelArguments& arguments)
   options.context = zoo::layer_context(parallel_);
   model_ = zoo::from_pretrained(arguments.model, options);
   move_module(*model_, world_.device());
-  freeze(*model_);
+  zoo::freeze(*model_);
   if (world_.size() > 1) {
     EngineOptions engine_options;
     engine_options.log_memory = false;

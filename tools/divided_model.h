@@ -26,10 +26,6 @@ struct ModelArguments {
 /// @param arguments outlive the parsing.
 void add_model_options(CLI::App& app, ModelArguments& arguments);
 
-/// Freezes all parameters: the model then needs memory for its weights, and
-/// none for gradients and optimizer state. Call it before wrap().
-void freeze(const torch::nn::Module& model);
-
 /// The model is frozen and in evaluation mode, on World::device(). In a job of
 /// several ranks, its parameters are sharded over all ranks except those that
 /// divide layers.

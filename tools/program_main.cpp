@@ -2,12 +2,9 @@
 #include "program_main.h"
 #include "usage_error.h"
 
+#include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/core/peer_failure.h"
-#include "tessera/runtime/memory/out_of_memory.h"
-
-#include <c10/util/Exception.h>
 
 #include <cstdlib>
 #include <string>
@@ -57,24 +54,6 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
-std::string text_of_exception(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  if (torch_error == nullptr) {
-    return error.what();
-  }
-  const std::string text = torch_error->what_without_backtrace();
-  if (dynamic_cast<const c10::DistError*>(torch_error) != nullptr) {
-    // The store or a collective lost its peer, which says why it left.
-    runtime::blame_peer();
-    return formatted(
-        "this rank ended because it lost another one or the connection to it ({}); see the first error of the job for the cause.",
-        text.substr(0, text.find('\n')));
-  }
-  return runtime::is_out_of_memory(*torch_error)
-             ? formatted("{}\nOut of memory. {}", text, runtime::kMemoryRemedy)
-             : text;
-}
-
 void check_one_process(const char* command) {
   const char* const ranks = std::getenv("WORLD_SIZE");
   TESSERA_CHECK(
@@ -88,7 +67,7 @@ int run_command(int argc, char** argv) {
   try {
     return run_named(argc, argv);
   } catch (const std::exception& error) {
-    log_error("{}", text_of_exception(error));
+    log_error("{}", runtime::text_of_exception(error));
   }
   return 1;
 }

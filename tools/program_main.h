@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <exception>
 #include <optional>
 #include <string>
 
@@ -14,9 +13,6 @@ namespace tessera::tools {
 /// Parses the command line. Returns the exit code if the program is to exit: 0
 /// after help was requested, 2 on a usage error.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
-
-/// The text of an exception; LibTorch's own errors without their stack trace.
-std::string text_of_exception(const std::exception& error);
 
 /// @throws tessera::Error in a job of several processes, for a command that
 ///     runs as one.

@@ -57,8 +57,8 @@ TextSource::TextSource(
       file_.is_open(), "cannot read '{}': {}", file, std::strerror(errno));
 }
 
-std::vector<GivenText> TextSource::next(size_t count) {
-  std::vector<GivenText> texts;
+std::vector<zoo::TextPair> TextSource::next(size_t count) {
+  std::vector<zoo::TextPair> texts;
   while (texts.size() < (is_typed_ ? 1 : count)) {
     auto text = has_arguments_ ? next_argument() : next_line();
     if (!text) {
@@ -69,18 +69,18 @@ std::vector<GivenText> TextSource::next(size_t count) {
   return texts;
 }
 
-std::optional<GivenText> TextSource::next_argument() {
+std::optional<zoo::TextPair> TextSource::next_argument() {
   if (used_arguments_ == arguments_.size()) {
     return std::nullopt;
   }
-  GivenText text{arguments_[used_arguments_++], ""};
+  zoo::TextPair text{arguments_[used_arguments_++], ""};
   if (are_pairs()) {
     text.second = arguments_[used_arguments_++];
   }
   return text;
 }
 
-std::optional<GivenText> TextSource::next_line() {
+std::optional<zoo::TextPair> TextSource::next_line() {
   std::istream& lines = file_.is_open() ? file_ : std::cin;
   for (std::string line; std::getline(lines, line);) {
     ++line_;
@@ -97,7 +97,7 @@ std::optional<GivenText> TextSource::next_line() {
   return std::nullopt;
 }
 
-GivenText TextSource::parsed(const std::string& line) const {
+zoo::TextPair TextSource::parsed(const std::string& line) const {
   const std::string place = formatted("{}:{}", name_, line_);
   if (*is_json_) {
     auto text = zoo::text_in(

@@ -3,6 +3,8 @@
 // `TextSource` provides the texts of a command that takes them as arguments,
 // from a file or from standard input.
 
+#include "tessera/zoo/tasks/text_predictor.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -11,11 +13,6 @@
 #include <vector>
 
 namespace tessera::tools {
-
-struct GivenText {
-  std::string text;
-  std::string second; ///< of a pair
-};
 
 /// Texts are lines, and with pairs, two texts separated by a tab. If the first
 /// line starts with '{', all are JSON objects instead. Empty lines are skipped.
@@ -34,12 +31,12 @@ class TextSource {
   /// The next texts; empty after the last one. At a terminal one at a time, so
   /// that each is answered before the next one is typed.
   /// @throws tessera::Error naming file and line.
-  std::vector<GivenText> next(size_t count);
+  std::vector<zoo::TextPair> next(size_t count);
 
  private:
-  std::optional<GivenText> next_argument();
-  std::optional<GivenText> next_line();
-  GivenText parsed(const std::string& line) const;
+  std::optional<zoo::TextPair> next_argument();
+  std::optional<zoo::TextPair> next_line();
+  zoo::TextPair parsed(const std::string& line) const;
   bool are_pairs() const {
     return columns_.size() > 1;
   }

@@ -2,8 +2,9 @@
 // `tessera train CONFIG [key.path=value ...]`: trains a model.
 
 #include "program_main.h"
-#include "task_program.h"
-#include "training_run.h"
+
+#include "tessera/runtime/launch/stop_signals.h"
+#include "tessera/zoo/tasks/run_training.h"
 
 #include <CLI/CLI.hpp>
 
@@ -23,9 +24,10 @@ int run_train(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  nlohmann::ordered_json resolved;
-  const auto program = make_task_program(file, overrides, &resolved);
-  return train_task(*program, resolved);
+  const auto result =
+      zoo::run_training(zoo::read_training_config(file, overrides));
+  const int signal = result.summary.stop_signal;
+  return signal == 0 ? 0 : runtime::StopSignals::exit_code(signal);
 }
 
 } // namespace tessera::tools

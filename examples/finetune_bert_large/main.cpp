@@ -17,9 +17,7 @@
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/finetune_config.h"
-#include "tessera/zoo/tasks/text_classification_task.h"
-#include "tessera/zoo/tasks/text_classifier.h"
+#include "tessera/zoo/tasks/model_task.h"
 
 #include <torch/utils.h>
 
@@ -42,8 +40,8 @@ void check_model_folder(const std::filesystem::path& folder) {
 int run(
     const std::string& config_file,
     const std::vector<std::string>& overrides) {
-  zoo::FinetuneConfig config =
-      zoo::read_finetune_config(config_file, overrides, nullptr);
+  zoo::TrainingConfig config = zoo::read_training_config(
+      config_file, overrides, &zoo::kTextClassification);
   TESSERA_CHECK(
       !config.heldout_file.empty() && !config.is_regression(),
       "this example classifies and scores data.heldout; use `tessera train` for regression, or without held-out data");
@@ -51,24 +49,13 @@ int run(
   check_model_folder(config.model_folder);
   std::filesystem::create_directories(config.trainer.run_folder);
 
-  const auto tokenizer = zoo::BertTokenizer::from_folder(config.model_folder);
-  const auto texts =
-      zoo::read_labelled_texts(config.train_file, config.columns);
-  const auto labels = zoo::labels_of(texts);
-  const auto examples =
-      zoo::encode_labelled_texts(texts, labels, tokenizer, config.max_length);
-  const auto heldout = zoo::encode_labelled_texts(
-      zoo::read_labelled_texts(config.heldout_file, config.columns),
-      labels,
-      tokenizer,
-      config.max_length);
-
   // No weights are in memory until the engine allocates its shards.
   torch::manual_seed(config.seed);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
-  const auto model = zoo::lazy_text_classifier(
-      config.model_folder, labels, zoo::layer_context(parallel));
+  const zoo::Task task =
+      config.task->open(config, world, parallel, zoo::ModelState::kFirst);
+  const auto& model = task.model;
   move_module(*model, world.device());
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
   TESSERA_CHECK(
@@ -87,23 +74,16 @@ int run(
   }
 
   config.trainer.random_seed = config.seed;
-  zoo::TextClassificationTask task(
-      model,
-      tokenizer,
-      examples,
-      {parallel.batches(),
-       config.batch_size,
-       config.seed,
-       parallel.one_batch()});
+  zoo::ModelTask batches(
+      task, engine, parallel, config.batch_size, config.seed);
   model->train();
   runtime::reset_peak_bytes(world.device());
-  const auto summary = train(world, engine, task, config.trainer);
+  const auto summary = train(world, engine, batches, config.trainer);
   const int64_t peak = runtime::peak_bytes(world.device());
   // Before what may fail.
   zoo::save_pretrained(
       engine, *model, config.trainer.run_folder / "model", config.model_folder);
-  const auto score = zoo::evaluate_text_classification(
-      parallel, engine, *model, tokenizer, heldout, config.batch_size);
+  const auto score = zoo::evaluate(task, engine, parallel, config.batch_size);
   if (world.rank() == 0) {
     std::printf(
         "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"
@@ -113,7 +93,7 @@ int run(
         summary.tokens_per_s,
         summary.last_loss,
         engine::format_bytes(peak).c_str(),
-        100 * score.accuracy,
+        100 * score.right,
         static_cast<long long>(score.examples),
         config.trainer.run_folder.c_str());
   }

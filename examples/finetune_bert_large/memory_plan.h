@@ -5,7 +5,7 @@
 
 #include "tessera/engine/report/progress_line.h"
 #include "tessera/zoo/tasks/encoder_memory.h"
-#include "tessera/zoo/tasks/finetune_config.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <string>
 
@@ -18,7 +18,7 @@ class MemoryPlan {
   static constexpr int64_t kCudaReserve = int64_t{256} << 20;
 
   MemoryPlan(
-      const tessera::zoo::FinetuneConfig& config,
+      const tessera::zoo::TrainingConfig& config,
       const tessera::zoo::EncoderConfig& model,
       c10::Device device)
       : config_(config),
@@ -75,7 +75,7 @@ class MemoryPlan {
     return tessera::zoo::encoder_activation_bytes(model_, shape_, layers);
   }
 
-  tessera::zoo::FinetuneConfig config_;
+  tessera::zoo::TrainingConfig config_;
   tessera::zoo::EncoderConfig model_;
   tessera::zoo::EncoderBatchShape shape_;
   int64_t reserve_;

@@ -2,28 +2,23 @@
 // A configuration of `tessera train`, of any bytes.
 
 #include "fuzz/fuzz_target.h"
-#include "tessera/zoo/tasks/examples_config.h"
-#include "tessera/zoo/tasks/finetune_config.h"
-#include "tessera/zoo/tasks/language_model_config.h"
-
-#include <nlohmann/json.hpp>
+#include "tessera/zoo/tasks/training_config.h"
 
 namespace tessera::fuzz_train_config {
 
 TESSERA_FUZZ_TARGET(train_config) {
   const MemoryFile file(input);
-  nlohmann::ordered_json resolved;
-  try {
-    zoo::read_finetune_config(file.path(), {}, &resolved);
-  } catch (const Error&) {
-  }
-  try {
-    zoo::read_examples_config(file.path(), {}, &resolved);
-  } catch (const Error&) {
-  }
-  try {
-    zoo::read_language_model_config(file.path(), {}, &resolved);
-  } catch (const Error&) {
+  // As of the file's own task, and of each.
+  for (const char* const task :
+       {"", "text_classification", "language_model", "examples"}) {
+    std::vector<std::string> overrides;
+    if (*task != 0) {
+      overrides.push_back(std::string("task=") + task);
+    }
+    try {
+      zoo::read_training_config(file.path(), overrides);
+    } catch (const Error&) {
+    }
   }
 }
 

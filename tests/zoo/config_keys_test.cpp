@@ -14,10 +14,8 @@
 #include "support/paths.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tasks/examples_config.h"
-#include "tessera/zoo/tasks/finetune_config.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
-#include "tessera/zoo/tasks/language_model_config.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 namespace tessera::zoo::config_keys_test {
 
@@ -30,33 +28,20 @@ std::string source(const std::string& path) {
 }
 
 /// Recipes of all tasks, next to which other files are made.
-const std::pair<const char*, TaskKind> kRecipes[] = {
-    {"finetune_minilm.json", TaskKind::kTextClassification},
-    {"finetune_minilm_lora.json", TaskKind::kTextClassification},
-    {"finetune_bert_large.json", TaskKind::kTextClassification},
-    {"train_gpt_13b.json", TaskKind::kLanguageModel},
-    {"train_vit_stripes.json", TaskKind::kExamples},
-    {"train_t5_reversed.json", TaskKind::kExamples},
-    {"pretrain_bert_counting.json", TaskKind::kExamples},
+const char* const kRecipes[] = {
+    "finetune_minilm.json",
+    "finetune_minilm_lora.json",
+    "finetune_bert_large.json",
+    "train_gpt_13b.json",
+    "train_vit_stripes.json",
+    "train_t5_reversed.json",
+    "pretrain_bert_counting.json",
 };
 
 Json read(
     const std::string& file,
-    TaskKind task,
     const std::vector<std::string>& overrides = {}) {
-  Json resolved;
-  switch (task) {
-    case TaskKind::kTextClassification:
-      read_finetune_config(file, overrides, &resolved);
-      break;
-    case TaskKind::kLanguageModel:
-      read_language_model_config(file, overrides, &resolved);
-      break;
-    case TaskKind::kExamples:
-      read_examples_config(file, overrides, &resolved);
-      break;
-  }
-  return resolved;
+  return read_training_config(file, overrides).resolved;
 }
 
 } // namespace
@@ -81,12 +66,10 @@ TEST(ConfigKeys, TheSchemaIsThatOfTheDocumentation) {
 
 TEST(ConfigKeys, RecipesFitTheSchemaAndSoDoTheirResolvedForms) {
   const tests::JsonSchema schema(config_schema());
-  for (const auto& [name, task] : kRecipes) {
+  for (const std::string name : kRecipes) {
     const std::string file = tests::source_dir() + "/configs/" + name;
-    EXPECT_TRUE(
-        schema.accepts(Json::parse(source(std::string("configs/") + name))))
-        << name;
-    const Json resolved = read(file, task);
+    EXPECT_TRUE(schema.accepts(Json::parse(source("configs/" + name)))) << name;
+    const Json resolved = read(file);
     EXPECT_TRUE(schema.accepts(resolved)) << resolved;
     // Both refuse what is misspelled, in every section.
     for (const auto& [section, value] : resolved.items()) {
@@ -95,9 +78,7 @@ TEST(ConfigKeys, RecipesFitTheSchemaAndSoDoTheirResolvedForms) {
         wrong[section]["no_such_key"] = 1;
         EXPECT_FALSE(schema.accepts(wrong)) << name << " " << section;
         expect_error(
-            [&, &path = section] {
-              read(file, task, {path + ".no_such_key=1"});
-            },
+            [&, &path = section] { read(file, {path + ".no_such_key=1"}); },
             {"no_such_key"});
       }
     }
@@ -130,9 +111,8 @@ TEST(ConfigKeys, ARecipeMayExtendAnother) {
       {"optimizer", {{"lr", 0.125}}}};
   const Json base = read(
       tests::source_dir() + "/configs/train_vit_stripes.json",
-      TaskKind::kExamples,
       {"optimizer.lr=0.125"});
-  EXPECT_EQ(read(file, TaskKind::kExamples), base);
+  EXPECT_EQ(read(file), base);
   std::filesystem::remove(file);
 }
 

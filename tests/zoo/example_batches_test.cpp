@@ -4,6 +4,8 @@
 
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/heads/patch_heads.h"
+#include "tessera/zoo/heads/token_heads.h"
 #include "tools/example_data.h"
 
 #include <gtest/gtest.h>
@@ -22,13 +24,17 @@ using tests::write_examples;
 
 constexpr int64_t kVocab = 61;
 
-TrainedHead head_of(HeadKind kind) {
-  TrainedHead head;
-  head.kind = kind;
-  head.architecture = "Some";
-  head.vocab = kVocab;
-  head.classes = kVocab;
-  return head;
+ExampleBatches batches_of(
+    const std::filesystem::path& path,
+    const Head& head,
+    const ExampleOptions& options = {}) {
+  return {
+      ExampleFiles(path),
+      head,
+      "Some",
+      options,
+      /*measures_metric=*/true,
+      at::kCPU};
 }
 
 TokenMaskOptions masks() {
@@ -173,21 +179,19 @@ TEST(ExampleBatches, LeaveOutWhatIsPaddingInAllRows) {
   const TemporaryFolder folder;
   const auto path = folder / "a.safetensors";
   write_examples(path, padded_texts(12));
-  const ExampleFiles files(path);
+  const MaskedTokenHead head({.vocab = kVocab});
   const auto make = [&](const ExampleOptions& options,
                         const std::vector<size_t>& rows) {
-    const ExampleBatches batches(
-        files, head_of(HeadKind::kMaskedTokens), options, at::kCPU);
-    return batches.make(rows, 3, /*loss_only=*/true);
+    return batches_of(path, head, options).make(rows, 3, /*loss_only=*/true);
   };
   ExampleOptions options;
   options.token_mask = masks();
   // Texts of 7 and 9 tokens.
-  const zoo::ModelInput trimmed = make(options, {0, 2});
+  const ModelInput trimmed = make(options, {0, 2});
   EXPECT_EQ(trimmed.input_ids.sizes(), at::IntArrayRef({2, 9}));
   EXPECT_EQ(trimmed.attention_mask.sizes(), at::IntArrayRef({2, 9}));
   options.trim_padding = false;
-  const zoo::ModelInput whole = make(options, {0, 2});
+  const ModelInput whole = make(options, {0, 2});
   EXPECT_EQ(whole.input_ids.sizes(), at::IntArrayRef({2, 12}));
   EXPECT_TRUE(whole.input_ids.slice(1, 0, 9).equal(trimmed.input_ids));
   EXPECT_TRUE(whole.labels.slice(1, 0, 9).equal(trimmed.labels));
@@ -196,7 +200,7 @@ TEST(ExampleBatches, LeaveOutWhatIsPaddingInAllRows) {
   EXPECT_EQ(make(options, {0, 2}).input_ids.size(1), 12);
   EXPECT_EQ(make(options, {0}).input_ids.size(1), 8);
   options.sequence_multiple = 1;
-  const zoo::ModelInput full = make(options, {0, 6});
+  const ModelInput full = make(options, {0, 6});
   EXPECT_EQ(full.input_ids.size(1), 7);
   EXPECT_FALSE(full.attention_mask.defined());
 }
@@ -205,10 +209,9 @@ TEST(ExampleBatches, LabelsOfLanguageModelsAreTheirTokens) {
   const TemporaryFolder folder;
   const auto path = folder / "a.safetensors";
   write_examples(path, padded_texts(4));
-  const ExampleFiles files(path);
-  const ExampleBatches batches(
-      files, head_of(HeadKind::kNextTokens), {}, at::kCPU);
-  const zoo::ModelInput batch = batches.make({0, 3}, 0, /*loss_only=*/true);
+  const NextTokenHead head({.vocab = kVocab});
+  const ModelInput batch =
+      batches_of(path, head).make({0, 3}, 0, /*loss_only=*/true);
   EXPECT_TRUE(batch.loss_only);
   EXPECT_EQ(batch.labels[0][7].item<int64_t>(), -100);
   const at::Tensor text = batch.attention_mask.ne(0);
@@ -221,15 +224,12 @@ TEST(ExampleBatches, ScaleBytesOfImages) {
   const auto path = folder / "a.safetensors";
   write_examples(path, {{"pixel_values", tests::images(2, 8, 8)}});
   const ExampleFiles files(path);
-  TrainedHead head;
-  head.kind = HeadKind::kAutoencoder;
-  head.images = zoo::PatchEmbeddingOptions{
-      .channels = 3, .image = {8, 8}, .patch = {4, 4}};
+  const AutoencoderHead head({.channels = 3, .image = {8, 8}, .patch = {4, 4}});
   ExampleOptions options;
   options.pixels.mean = {0.1, 0.2, 0.3};
   options.pixels.std = {0.5};
-  const ExampleBatches batches(files, head, options, at::kCPU);
-  const zoo::ModelInput batch = batches.make({1}, 0, /*loss_only=*/true);
+  const ModelInput batch =
+      batches_of(path, head, options).make({1}, 0, /*loss_only=*/true);
   const std::vector<size_t> rows{1};
   const at::Tensor bytes =
       files.read(*files.find("pixel_values"), rows).to(torch::kDouble);

@@ -42,7 +42,10 @@ std::set<std::string> names_in(const fs::path& folder) {
 std::shared_ptr<Model> classifier(
     const fs::path& folder,
     const std::vector<std::string>& classes = {}) {
-  const auto model = lazy_text_classifier(folder, classes);
+  const auto model = lazy_text_classifier(
+      folder,
+      class_fields(
+          classes, classes.empty() ? "" : "single_label_classification"));
   materialize(*model);
   return model;
 }

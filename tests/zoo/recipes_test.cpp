@@ -5,9 +5,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/tasks/examples_config.h"
-#include "tessera/zoo/tasks/finetune_config.h"
-#include "tessera/zoo/tasks/language_model_config.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -32,15 +30,7 @@ TEST(Recipes, AreRead) {
     }
     SCOPED_TRACE(entry.path());
     ++recipes;
-    const auto json = runtime::parse_json(
-        runtime::read_text_file(entry.path()), entry.path().string());
-    if (json.at("task") == "language_model") {
-      EXPECT_NO_THROW(read_language_model_config(entry.path(), {}, nullptr));
-    } else if (json.at("task") == "examples") {
-      EXPECT_NO_THROW(read_examples_config(entry.path(), {}, nullptr));
-    } else {
-      EXPECT_NO_THROW(read_finetune_config(entry.path(), {}, nullptr));
-    }
+    EXPECT_NO_THROW(read_training_config(entry.path()));
   }
   EXPECT_GE(recipes, 3);
 }

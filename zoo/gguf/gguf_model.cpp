@@ -225,7 +225,7 @@ GgufModel describe_gguf(const Model& model) {
       architecture_of(config.value("model_type", std::string()));
   const auto* decoder = dynamic_cast<const Decoder*>(&model);
   TESSERA_CHECK(
-      decoder != nullptr && decoder->head() == DecoderHead::kCausalLm,
+      decoder != nullptr && decoder->head_kind() == DecoderHead::kCausalLm,
       "GGUF export of '{}' is not implemented; only language models with their head can be exported",
       config.at("architectures").at(0).get<std::string>());
   return Description(std::move(architecture), decoder->decoder_config()).made();

@@ -3,6 +3,7 @@
 // prefix with bidirectional attention.
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/heads/token_heads.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/cpm_like.h"
@@ -69,6 +70,12 @@ class Cpm1 : public Model {
           context_,
           {config.features, config.vocab, false, 1, config.head_deviation});
     }
+  }
+
+  std::unique_ptr<Head> head() override {
+    return has_head_ ? std::make_unique<NextTokenHead>(
+                           HeadInputs{.vocab = config_.vocab})
+                     : nullptr;
   }
 
  protected:

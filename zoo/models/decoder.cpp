@@ -197,6 +197,13 @@ void Decoder::make_end() {
   }
 }
 
+std::optional<int64_t> Decoder::position_limit() const {
+  return decoder_.learned_positions == 0
+             ? std::nullopt
+             : std::optional(
+                   decoder_.learned_positions - decoder_.position_offset);
+}
+
 bool Decoder::takes_cache() const {
   const TensorParallel* tensor = context_.parallel();
   return !decoder_.prefix && context_.context() == nullptr &&

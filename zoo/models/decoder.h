@@ -95,10 +95,15 @@ class Decoder : public Model {
   const DecoderConfig& decoder_config() const {
     return decoder_;
   }
-  DecoderHead head() const {
+  DecoderHead head_kind() const {
     return head_kind_;
   }
 
+  std::unique_ptr<Head> head() override;
+  std::optional<int64_t> position_limit() const override;
+  bool divides_sequences() const override {
+    return true;
+  }
   /// False under context parallelism and with a bidirectional prefix.
   bool takes_cache() const override;
 

@@ -3,6 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/router_losses.h"
+#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/token_heads.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -13,6 +15,26 @@
 #include <vector>
 
 namespace tessera::zoo {
+
+std::unique_ptr<Head> Decoder::head() {
+  const HeadInputs inputs{.vocab = decoder_.vocab};
+  switch (head_kind_) {
+    case DecoderHead::kBase:
+      break;
+    case DecoderHead::kCausalLm:
+      if (decoder_.labels_in_place) {
+        return std::make_unique<TokenHead>(inputs, inputs.vocab);
+      }
+      return std::make_unique<NextTokenHead>(inputs);
+    case DecoderHead::kSequenceClassification:
+      return std::make_unique<ClassHead>(inputs, decoder_.classifier);
+    case DecoderHead::kTokenClassification:
+      return std::make_unique<TokenHead>(inputs, decoder_.classifier.labels);
+    case DecoderHead::kQuestionAnswering:
+      return std::make_unique<AnswerHead>(inputs);
+  }
+  return nullptr;
+}
 
 ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
   ModelOutput output;

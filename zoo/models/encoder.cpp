@@ -78,6 +78,12 @@ bool Encoder::pools() const {
          head_kind_ == EncoderHead::kSequenceClassification;
 }
 
+std::optional<int64_t> Encoder::position_limit() const {
+  return encoder_.positions - (encoder_.positions_skip_padding
+                                   ? encoder_.padding_id.value_or(0) + 1
+                                   : 0);
+}
+
 bool Encoder::has_windows() const {
   return encoder_.layers.front().reach > 0;
 }

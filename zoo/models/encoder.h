@@ -91,6 +91,13 @@ class Encoder : public Model {
     return encoder_;
   }
 
+  std::unique_ptr<Head> head() override;
+  std::optional<int64_t> position_limit() const override;
+  /// Not with windows.
+  bool divides_sequences() const override {
+    return !has_windows();
+  }
+
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(

@@ -72,6 +72,11 @@ class EncoderDecoder : public Model {
     return has_decoder() ? std::optional(config_.start_token) : std::nullopt;
   }
 
+  std::unique_ptr<Head> head() override;
+  bool divides_sequences() const override {
+    return true;
+  }
+
   /// False under context parallelism and without a decoder.
   bool takes_cache() const override;
 

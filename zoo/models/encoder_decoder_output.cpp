@@ -2,6 +2,8 @@
 // The heads of EncoderDecoder.
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/token_heads.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -29,6 +31,24 @@ at::Tensor last_places(const at::Tensor& found, int64_t token) {
 }
 
 } // namespace
+
+std::unique_ptr<Head> EncoderDecoder::head() {
+  const HeadInputs inputs{.vocab = config_.vocab};
+  switch (head_kind_) {
+    case EncoderDecoderHead::kBase:
+    case EncoderDecoderHead::kEncoderOnly:
+      break;
+    case EncoderDecoderHead::kLanguageModel:
+      return std::make_unique<SecondTextHead>(inputs);
+    case EncoderDecoderHead::kSequenceClassification:
+      return std::make_unique<ClassHead>(inputs, config_.classifier);
+    case EncoderDecoderHead::kTokenClassification:
+      return std::make_unique<TokenHead>(inputs, config_.classifier.labels);
+    case EncoderDecoderHead::kQuestionAnswering:
+      return std::make_unique<AnswerHead>(inputs);
+  }
+  return nullptr;
+}
 
 ModelOutput EncoderDecoder::output(
     const ModelInput& input,

@@ -2,6 +2,8 @@
 // The heads of Encoder.
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/token_heads.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/models/encoder.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -10,6 +12,29 @@
 #include <torch/types.h>
 
 namespace tessera::zoo {
+
+std::unique_ptr<Head> Encoder::head() {
+  const HeadInputs inputs{.vocab = encoder_.vocab};
+  switch (head_kind_) {
+    case EncoderHead::kBase:
+      break;
+    case EncoderHead::kMaskedLm:
+    case EncoderHead::kPreTraining:
+      return std::make_unique<MaskedTokenHead>(
+          inputs, head_kind_ == EncoderHead::kPreTraining);
+    case EncoderHead::kSequenceClassification:
+      return std::make_unique<ClassHead>(inputs, encoder_.classifier);
+    case EncoderHead::kTokenClassification:
+      return std::make_unique<TokenHead>(inputs, encoder_.classifier.labels);
+    case EncoderHead::kQuestionAnswering:
+      return std::make_unique<AnswerHead>(inputs);
+    case EncoderHead::kMultipleChoice:
+      return std::make_unique<ChoiceHead>(inputs);
+    case EncoderHead::kNextSentence:
+      return std::make_unique<ClassHead>(inputs, ClassifierOptions{});
+  }
+  return nullptr;
+}
 
 at::Tensor Encoder::dropped(const at::Tensor& x) const {
   const double share = head_kind_ == EncoderHead::kMultipleChoice

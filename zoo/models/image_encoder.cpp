@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/image_fields.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
@@ -79,6 +80,10 @@ void ImageEncoder::make_end() {
               image_.deviation}));
       break;
   }
+}
+
+std::unique_ptr<Head> ImageEncoder::head() {
+  return image_head(head_kind_, image_.patches, image_.classifier);
 }
 
 void ImageEncoder::check(const ModelInput& input) const {

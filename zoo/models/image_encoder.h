@@ -46,6 +46,8 @@ class ImageEncoder : public Model {
       nlohmann::json json,
       NameTable names);
 
+  std::unique_ptr<Head> head() override;
+
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/image_heads.h"
 
+#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/patch_heads.h"
 #include "tessera/zoo/models/input_checks.h"
 
 #include <string_view>
@@ -8,6 +10,21 @@
 #include <vector>
 
 namespace tessera::zoo {
+
+std::unique_ptr<Head> image_head(
+    ImageHead head,
+    const PatchEmbeddingOptions& images,
+    const ClassifierOptions& options) {
+  switch (head) {
+    case ImageHead::kBase:
+      break;
+    case ImageHead::kClassification:
+      return std::make_unique<ClassHead>(HeadInputs{.images = images}, options);
+    case ImageHead::kMasked:
+      return std::make_unique<MaskedPatchHead>(images);
+  }
+  return nullptr;
+}
 
 void check_image_arguments(const ModelInput& input, ImageHead head) {
   std::vector<std::string_view> taken = {

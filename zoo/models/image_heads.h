@@ -14,6 +14,12 @@ enum class ImageHead {
   kMasked, ///< the pixels of masked patches
 };
 
+/// @return null for the base model.
+std::unique_ptr<Head> image_head(
+    ImageHead head,
+    const PatchEmbeddingOptions& images,
+    const ClassifierOptions& options);
+
 /// @throws tessera::Error naming an argument that a model with this head does
 ///     not take.
 void check_image_arguments(const ModelInput& input, ImageHead head);

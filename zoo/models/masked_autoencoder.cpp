@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/zoo/heads/patch_heads.h"
 #include "tessera/zoo/models/image_fields.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
@@ -143,6 +144,11 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
         norm.features,
         config_.patches.patch.area() * config_.patches.channels);
   }
+}
+
+std::unique_ptr<Head> MaskedAutoencoder::head() {
+  return has_decoder() ? std::make_unique<AutoencoderHead>(config_.patches)
+                       : nullptr;
 }
 
 void MaskedAutoencoder::check(const ModelInput& input) const {

@@ -48,6 +48,8 @@ class MaskedAutoencoder : public Model {
       nlohmann::json json,
       NameTable names);
 
+  std::unique_ptr<Head> head() override;
+
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/moco_model.h"
 
+#include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/zoo/heads/standard_head.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
+#include "tessera/zoo/tasks/column_checks.h"
 
 #include <torch/types.h>
 
@@ -50,6 +53,36 @@ void follow(const MocoModel::Pairs& pairs, double momentum) {
     at::Tensor(second).mul_(momentum).add_(first, 1 - momentum);
   }
 }
+
+class TwoViewHead : public StandardHead {
+ public:
+  TwoViewHead(MocoModel& model, const PatchEmbeddingOptions& images)
+      : StandardHead({.images = images}), model_(model) {}
+
+  void begin_training(ParallelRun& parallel) override {
+    if (parallel.batches().count > 1) {
+      model_.gather_over(&parallel.groups()[ParallelGroup::kBatches]);
+    }
+  }
+  void after_step(Engine& engine, int64_t step, int64_t steps) override {
+    update_momentum(engine, model_, model_.momentum_at(step, steps));
+  }
+  /// Queries find keys in their own batch only.
+  void begin_scoring() override {
+    model_.gather_over(nullptr);
+  }
+
+ protected:
+  std::vector<std::string> targets() const override {
+    return {kSecond};
+  }
+  void check_labels(const ColumnChecks& examples) const override {
+    examples.need(kSecond);
+  }
+
+ private:
+  MocoModel& model_;
+};
 
 } // namespace
 
@@ -107,6 +140,10 @@ MocoModel::Encoder MocoModel::make_encoder(torch::nn::Module& owner) {
             moco_.deviation}));
   }
   return encoder;
+}
+
+std::unique_ptr<Head> MocoModel::head() {
+  return std::make_unique<TwoViewHead>(*this, moco_.patches);
 }
 
 double MocoModel::momentum_at(int64_t step, int64_t steps) const {

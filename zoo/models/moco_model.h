@@ -49,6 +49,10 @@ class MocoModel : public Model {
       nlohmann::json json,
       NameTable names);
 
+  /// Gathers over all ranks with batches of their own in training, and follows
+  /// the first encoder after each step.
+  std::unique_ptr<Head> head() override;
+
   /// From now on, queries are matched against the keys of all these ranks,
   /// which must have equal batch sizes, and batch norms use all their rows. By
   /// default each rank is alone.

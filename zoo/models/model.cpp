@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/random_key.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/layers/window_layer.h"
 
@@ -109,6 +110,14 @@ Model::Model(
       names_(std::move(names)),
       may_be_missing_(std::move(may_be_missing)) {
   names_.is_part = names_.is_part || !stage_.is_whole();
+}
+
+std::unique_ptr<Head> Model::head() {
+  return std::make_unique<Head>();
+}
+
+std::string Model::architecture() const {
+  return config_.at("architectures").at(0).get<std::string>();
 }
 
 ModelOutput Model::forward(const ModelInput& input) {

@@ -13,11 +13,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera::zoo {
+
+class Head;
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 
@@ -137,6 +140,22 @@ class Model : public torch::nn::Module {
     return layer_plan(*this, ranks);
   }
 
+  /// What the model is trained for, as in "zoo/heads/head.h": by default a head
+  /// that takes any inputs, and is scored by the loss. Null: the model has no
+  /// head, and so no loss.
+  /// @return a head that may refer to this model.
+  virtual std::unique_ptr<Head> head();
+
+  /// The longest sequence; nullopt if positions are not in a table.
+  virtual std::optional<int64_t> position_limit() const {
+    return std::nullopt;
+  }
+
+  /// Whether ranks can divide the sequences (LayerContext::context()).
+  virtual bool divides_sequences() const {
+    return false;
+  }
+
   /// Whether the model supports ModelInput::cache.
   virtual bool takes_cache() const {
     return false;
@@ -152,6 +171,8 @@ class Model : public torch::nn::Module {
   const nlohmann::json& config() const {
     return config_;
   }
+  /// The class that config() names.
+  std::string architecture() const;
   const NameTable& names() const {
     return names_;
   }

@@ -4,13 +4,9 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/parallel/divided_experts.h"
-#include "tessera/zoo/models/decoder.h"
-#include "tessera/zoo/models/encoder.h"
-#include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/model_center.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -83,18 +79,6 @@ const Architecture& architecture_of(
       name,
       family.model_type,
       runtime::join_names(names));
-}
-
-/// Whether a model supports sequences divided over ranks.
-bool divides_sequences(const Model& model) {
-  if (const auto* encoder = dynamic_cast<const Encoder*>(&model)) {
-    const auto& layers = encoder->encoder_config().layers;
-    return std::none_of(layers.begin(), layers.end(), [](const auto& layer) {
-      return layer.reach > 0;
-    });
-  }
-  return dynamic_cast<const Decoder*>(&model) != nullptr ||
-         dynamic_cast<const EncoderDecoder*>(&model) != nullptr;
 }
 
 /// The first line; LibTorch's errors continue with a stack trace.
@@ -232,7 +216,7 @@ std::shared_ptr<Model> from_config(
   auto model =
       made_of(architecture, fields, options.context, std::move(kept), origin);
   TESSERA_CHECK(
-      options.context.context() == nullptr || divides_sequences(*model),
+      options.context.context() == nullptr || model->divides_sequences(),
       "{}: a {} does not support context parallelism; use a context size of 1",
       origin,
       architecture.name);

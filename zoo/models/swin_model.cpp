@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/image_fields.h"
 
 #include <torch/types.h>
@@ -101,6 +102,10 @@ void SwinModel::make_end() {
 
 bool SwinModel::begins_stage(int layer) const {
   return layer == 0 || swin_.layers[static_cast<size_t>(layer) - 1].merges;
+}
+
+std::unique_ptr<Head> SwinModel::head() {
+  return image_head(head_kind_, swin_.patches, swin_.classifier);
 }
 
 void SwinModel::check(const ModelInput& input) const {

@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace tessera::zoo {
 
@@ -36,12 +37,12 @@ void ColumnChecks::names() const {
   }
 }
 
-void ColumnChecks::types() const {
+void ColumnChecks::types(bool labels_may_be_floats) const {
   for (const Column& column : files_.columns()) {
     const InputKind kind = kind_of_input(column.name);
-    const bool may_float =
-        kind == InputKind::kPixels || kind == InputKind::kNumbers ||
-        (kind == InputKind::kLabels && head_.kind == HeadKind::kClasses);
+    const bool may_float = kind == InputKind::kPixels ||
+                           kind == InputKind::kNumbers ||
+                           (kind == InputKind::kLabels && labels_may_be_floats);
     TESSERA_CHECK(
         may_float || !is_floating(column.dtype),
         "{} is {}; its values must be integers: save them with an integer type",
@@ -71,7 +72,7 @@ const ColumnChecks::Column& ColumnChecks::need(
       "'{}' lacks '{}', which {} needs for training{}; it has {}",
       files_.path().string(),
       name,
-      head_.architecture,
+      architecture_,
       remedy,
       files_.names());
   return *column;
@@ -101,17 +102,27 @@ void ColumnChecks::dims(const Column& column, size_t wanted, const char* what)
       "{} is {}; {} takes {}",
       place(column.name),
       show(column),
-      head_.architecture,
+      architecture_,
       what);
 }
 
 void ColumnChecks::divides(const Column& ids) const {
   TESSERA_CHECK(
-      ids.row_shape.back() % sequence_multiple_ == 0,
+      ids.row_shape.back() % options_.sequence_multiple == 0,
       "{} is {}; to divide sequences over ranks, the length must be a multiple of {}: pad it",
       place(ids.name),
       show(ids),
-      sequence_multiple_);
+      options_.sequence_multiple);
+}
+
+void ColumnChecks::range(const Column& column, int64_t bound) const {
+  constexpr size_t kRowsAtATime = 65536;
+  for (size_t begin = 0; bound > 0 && begin < files_.size();
+       begin += kRowsAtATime) {
+    std::vector<size_t> rows(std::min(kRowsAtATime, files_.size() - begin));
+    std::iota(rows.begin(), rows.end(), begin);
+    check_range(files_, column.name, files_.read(column, rows), bound);
+  }
 }
 
 std::string ColumnChecks::place(const std::string& name) const {

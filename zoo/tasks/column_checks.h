@@ -4,10 +4,11 @@
 // inputs.
 
 #include "tessera/zoo/tasks/example_files.h"
-#include "tessera/zoo/tasks/trained_head.h"
+#include "tessera/zoo/tasks/example_options.h"
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::zoo {
@@ -18,34 +19,49 @@ class ColumnChecks {
  public:
   using Column = ExampleFiles::Column;
 
-  /// @param files, head outlive this.
-  /// @param sequence_multiple see ExampleOptions.
+  /// @param files, options outlive this.
+  /// @param architecture of the model, for messages.
   ColumnChecks(
       const ExampleFiles& files,
-      const TrainedHead& head,
-      int64_t sequence_multiple)
-      : files_(files), head_(head), sequence_multiple_(sequence_multiple) {}
+      const ExampleOptions& options,
+      std::string architecture)
+      : files_(files),
+        options_(options),
+        architecture_(std::move(architecture)) {}
+
+  const ExampleFiles& files() const {
+    return files_;
+  }
+  const ExampleOptions& options() const {
+    return options_;
+  }
+  const std::string& architecture() const {
+    return architecture_;
+  }
 
   /// All columns are inputs of models.
   void names() const;
   /// All columns are non-empty and have a type that their input accepts.
-  void types() const;
+  void types(bool labels_may_be_floats) const;
 
   const Column& need(const std::string& name, const char* remedy = "") const;
   void refuse(const std::string& name, const char* reason) const;
   /// The shape of a column's rows, if the column exists.
   void shape(const std::string& name, const std::vector<int64_t>& wanted) const;
   void dims(const Column& column, size_t wanted, const char* what) const;
-  /// The sequence length is a multiple of sequence_multiple.
+  /// The sequence length is a multiple of ExampleOptions::sequence_multiple.
   void divides(const Column& ids) const;
+  /// The values, of which there are few, are as in check_range().
+  /// @param bound 0: any values.
+  void range(const Column& column, int64_t bound) const;
 
   /// "'FILE': 'NAME'".
   std::string place(const std::string& name) const;
 
  private:
   const ExampleFiles& files_;
-  const TrainedHead& head_;
-  int64_t sequence_multiple_;
+  const ExampleOptions& options_;
+  std::string architecture_;
 };
 
 /// Whether a file's type is not an integer type.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/config_keys.h"
 
-#include "tessera/zoo/tasks/examples_config.h"
-#include "tessera/zoo/tasks/finetune_config.h"
-#include "tessera/zoo/tasks/language_model_config.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <algorithm>
 #include <string>
@@ -22,10 +20,12 @@ struct TaskKeys {
 };
 
 std::vector<TaskKeys> keys_of_tasks() {
-  return {
-      {"text_classification", runtime::describe_fields<FinetuneConfig>()},
-      {"language_model", runtime::describe_fields<LanguageModelConfig>()},
-      {"examples", runtime::describe_fields<ExamplesConfig>()}};
+  std::vector<TaskKeys> keys;
+  for (const auto& [name, kind] : task_kinds()) {
+    TrainingConfig defaults(*kind);
+    keys.push_back({name, runtime::describe_list(runtime::list_of(defaults))});
+  }
+  return keys;
 }
 
 /// Whether or not other files or the command line have required keys.

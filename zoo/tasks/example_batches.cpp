@@ -4,8 +4,6 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/zoo/tasks/column_checks.h"
-#include "tessera/zoo/tasks/example_checks.h"
-#include "tessera/zoo/tasks/input_kind.h"
 
 #include <torch/types.h>
 
@@ -16,13 +14,6 @@
 namespace tessera::zoo {
 
 namespace {
-
-using zoo::NamedTensors;
-
-at::Tensor find(const NamedTensors& batch, const std::string& name) {
-  const auto found = batch.find(name);
-  return found == batch.end() ? at::Tensor() : found->second;
-}
 
 /// [channels, 1, 1], or one number for all, on the device of `pixels`.
 at::Tensor per_channel(
@@ -47,19 +38,15 @@ at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
 }
 
 /// The values of a file in the types that models take, except for pixels.
-at::Tensor widened(
-    const std::string& name,
-    const at::Tensor& numbers,
-    const TrainedHead& head) {
-  switch (kind_of_input(name)) {
+at::Tensor widened(const at::Tensor& numbers, InputKind kind) {
+  switch (kind) {
     case InputKind::kPixels:
       return numbers; // bytes are transferred as bytes
     case InputKind::kNumbers:
       return numbers.to(torch::kFloat);
     case InputKind::kLabels:
-      return numbers.is_floating_point() || head.has_several_labels
-                 ? numbers.to(torch::kFloat)
-                 : numbers.to(torch::kLong);
+      return numbers.to(
+          numbers.is_floating_point() ? torch::kFloat : torch::kLong);
     default:
       return numbers.is_floating_point() ? numbers : numbers.to(torch::kLong);
   }
@@ -75,10 +62,10 @@ int64_t used_columns(const at::Tensor& counts) {
 /// The first `kept` columns of those tensors that have `columns`.
 void narrow(
     NamedTensors& batch,
-    std::initializer_list<const char*> names,
+    const std::vector<std::string>& names,
     int64_t columns,
     int64_t kept) {
-  for (const char* name : names) {
+  for (const std::string& name : names) {
     const auto found = batch.find(name);
     if (found != batch.end() && found->second.dim() > 1 &&
         found->second.size(-1) == columns) {
@@ -96,46 +83,41 @@ int64_t kept_columns(int64_t used, int64_t columns, int64_t multiple) {
 
 } // namespace
 
-void visit_fields(runtime::OptionFields& fields, PixelOptions& options) {
-  fields.field(
-      "scale",
-      options.scale,
-      {},
-      "the model gets (pixel * scale - mean) / std, as in preprocessor_config.json; by default 1/255 for bytes, else 1");
-  fields.field(
-      "mean",
-      options.mean,
-      {},
-      "per channel, or one for all; by default 0. ViT uses `[0.5, 0.5, 0.5]`");
-  fields.field(
-      "std",
-      options.std,
-      {.min = 0, .open_min = true},
-      "per channel, or one for all; by default 1. ViT uses `[0.5, 0.5, 0.5]`");
-}
-
 ExampleBatches::ExampleBatches(
-    const ExampleFiles& files,
-    TrainedHead head,
+    ExampleFiles files,
+    const Head& head,
+    std::string architecture,
     ExampleOptions options,
+    bool measures_metric,
     c10::Device device)
-    : files_(files),
-      head_(std::move(head)),
+    : files_(std::move(files)),
+      head_(head),
       options_(std::move(options)),
+      measures_metric_(measures_metric),
       device_(device) {
-  check_examples(files_, head_, options_);
+  TESSERA_CHECK(
+      !options_.token_mask || head_.predicts_masked_tokens(),
+      "data.mask makes labels of masked tokens, which a {} does not predict; remove it",
+      architecture);
+  head_.check(ColumnChecks(files_, options_, std::move(architecture)));
 }
 
-zoo::ModelInput ExampleBatches::make(
+std::string ExampleBatches::text() const {
+  return formatted("{} examples of {}", files_.size(), files_.names());
+}
+
+ModelInput ExampleBatches::make(
     const std::vector<size_t>& examples,
     int64_t epoch,
     bool loss_only) const {
   NamedTensors batch = read(examples);
   check_values(batch);
   trim(batch);
-  add_masks(batch, examples, epoch);
+  head_.draw(batch, options_, [&](int64_t each) {
+    return draws_of(examples, epoch, options_.seed, each);
+  });
   TESSERA_CHECK(
-      epoch == kScoredEpoch || has_labels(batch),
+      epoch == kScoredEpoch || head_.has_labels(batch),
       "'{}': in a batch of {} examples, one of them number {}{}remove such examples, or increase training.batch_size",
       files_.path().string(),
       examples.size(),
@@ -146,13 +128,33 @@ zoo::ModelInput ExampleBatches::make(
           : ", none has a label that counts, so there is no loss; ");
   for (auto& [name, tensor] : batch) {
     tensor = runtime::to_device(tensor, device_);
-    if (kind_of_input(name) == InputKind::kPixels) {
+    if (head_.kind_of(name) == InputKind::kPixels) {
       tensor = prepared_pixels(tensor, options_.pixels);
     }
   }
-  zoo::ModelInput input = zoo::ModelInput::from_named(batch);
+  ModelInput input = ModelInput::from_named(batch);
   input.loss_only = loss_only;
   return input;
+}
+
+TaskScore ExampleBatches::report(const Score& score) const {
+  TaskScore report;
+  const auto& [name, items] = score.metric;
+  if (!name.empty()) {
+    report.text = formatted(
+        "{} {:.1f} % of {} {}, ", name, 100 * score.right, score.items, items);
+    std::string key = "heldout_" + name;
+    std::replace(key.begin(), key.end(), ' ', '_');
+    report.values[key] = score.right;
+    if (items != "examples") {
+      report.values["heldout_" + items] = score.items;
+    }
+  }
+  report.text +=
+      formatted("loss {:.4f} over {} examples", score.loss, score.examples);
+  report.values["heldout_loss"] = score.loss;
+  report.values["heldout_examples"] = score.examples;
+  return report;
 }
 
 NamedTensors ExampleBatches::read(const std::vector<size_t>& examples) const {
@@ -160,122 +162,60 @@ NamedTensors ExampleBatches::read(const std::vector<size_t>& examples) const {
   for (const ExampleFiles::Column& column : files_.columns()) {
     batch.emplace(
         column.name,
-        widened(column.name, files_.read(column, examples), head_));
+        widened(files_.read(column, examples), head_.kind_of(column.name)));
   }
-  const at::Tensor ids = find(batch, "input_ids");
-  if (head_.kind == HeadKind::kNextTokens && !find(batch, "labels").defined()) {
-    const at::Tensor mask = find(batch, "attention_mask");
-    batch["labels"] = mask.defined() ? ids.masked_fill(mask.eq(0), -100) : ids;
-  }
+  head_.complete(batch);
   return batch;
 }
 
 void ExampleBatches::check_values(const NamedTensors& batch) const {
   for (const auto& [name, tensor] : batch) {
-    const InputKind kind = kind_of_input(name);
-    if (kind == InputKind::kTokens && head_.vocab > 0) {
-      check_range(files_, name, tensor, head_.vocab);
+    const InputKind kind = head_.kind_of(name);
+    if (kind == InputKind::kTokens && head_.vocab() > 0) {
+      check_range(files_, name, tensor, head_.vocab());
     } else if (
-        kind == InputKind::kLabels && head_.classes > 0 &&
+        kind == InputKind::kLabels && head_.classes() > 0 &&
         !tensor.is_floating_point()) {
-      check_range(files_, name, tensor, head_.classes);
+      check_range(files_, name, tensor, head_.classes());
     }
   }
-}
-
-bool ExampleBatches::has_labels(const NamedTensors& batch) const {
-  if (head_.kind == HeadKind::kAnswers) {
-    // Positions outside of the sequence are ignored.
-    const int64_t length = batch.at("input_ids").size(1);
-    const auto is_inside = [&](const char* name) {
-      const at::Tensor& places = batch.at(name);
-      return places.ge(0).logical_and(places.lt(length)).any().item<bool>();
-    };
-    return is_inside("start_positions") && is_inside("end_positions");
-  }
-  at::Tensor labels = find(batch, "labels");
-  if (!labels.defined() || labels.is_floating_point()) {
-    return true;
-  }
-  if (head_.kind == HeadKind::kNextTokens) {
-    labels = labels.slice(1, 1); // nothing predicts the first
-  }
-  return labels.ne(-100).any().item<bool>();
 }
 
 void ExampleBatches::trim(NamedTensors& batch) const {
   if (!options_.trim_padding) {
     return;
   }
-  const at::Tensor labels = find(batch, "labels");
   const int64_t multiple = options_.sequence_multiple;
   if (const at::Tensor mask = find(batch, "attention_mask"); mask.defined()) {
+    std::vector<std::string> names{
+        "input_ids",
+        "attention_mask",
+        "position_ids",
+        "token_type_ids",
+        "global_attention_mask",
+        "context",
+        "span"};
     int64_t used = used_columns(mask.ne(0));
-    if (labels.defined() && labels_follow_input(head_.kind)) {
-      used = std::max(used, used_columns(labels.ne(-100)));
+    for (const std::string& name : head_.trimmed_with_tokens()) {
+      if (const at::Tensor labels = find(batch, name); labels.defined()) {
+        used = std::max(used, used_columns(labels.ne(-100)));
+      }
+      names.push_back(name);
     }
     const int64_t columns = mask.size(-1);
-    const int64_t kept = kept_columns(used, columns, multiple);
-    narrow(
-        batch,
-        {"input_ids",
-         "attention_mask",
-         "position_ids",
-         "token_type_ids",
-         "global_attention_mask",
-         "context",
-         "span"},
-        columns,
-        kept);
-    if (labels_follow_input(head_.kind)) {
-      narrow(batch, {"labels"}, columns, kept);
-    }
+    narrow(batch, names, columns, kept_columns(used, columns, multiple));
     if (batch.at("attention_mask").eq(1).all().item<bool>()) {
       batch.erase("attention_mask");
     }
   }
-  if (head_.kind == HeadKind::kSecondText) {
-    // Tokens after the last label affect none before it.
+  if (const auto names = head_.trimmed_with_labels(); !names.empty()) {
+    const at::Tensor& labels = batch.at("labels");
     const int64_t columns = labels.size(1);
     narrow(
         batch,
-        {"labels", "decoder_input_ids", "decoder_attention_mask"},
+        names,
         columns,
         kept_columns(used_columns(labels.ne(-100)), columns, multiple));
-  }
-}
-
-void ExampleBatches::add_masks(
-    NamedTensors& batch,
-    const std::vector<size_t>& examples,
-    int64_t epoch) const {
-  const auto draws = [&](int64_t each) {
-    return draws_of(examples, epoch, options_.seed, each);
-  };
-  if (options_.token_mask) {
-    at::Tensor& ids = batch.at("input_ids");
-    const MaskedTokens masked = mask_tokens(
-        ids,
-        find(batch, "attention_mask"),
-        draws(3 * ids.size(1)),
-        head_.vocab,
-        *options_.token_mask);
-    ids = masked.ids;
-    batch["labels"] = masked.labels;
-  }
-  if (head_.kind != HeadKind::kAutoencoder &&
-      head_.kind != HeadKind::kMaskedPixels) {
-    return;
-  }
-  const zoo::ImageSize size = zoo::image_size_of(batch.at("pixel_values"));
-  const int64_t patches = head_.images->grid(size).area();
-  if (head_.kind == HeadKind::kAutoencoder) {
-    if (!find(batch, "noise").defined()) {
-      batch["noise"] = draws(patches);
-    }
-  } else if (!find(batch, "bool_masked_pos").defined()) {
-    batch["bool_masked_pos"] =
-        mask_patches(draws(patches), options_.patch_mask);
   }
 }
 

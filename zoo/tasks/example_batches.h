@@ -2,90 +2,56 @@
 #pragma once
 // `ExampleBatches` makes batches of any model's inputs from examples in files.
 
-#include "tessera/zoo/tasks/example_draws.h"
+#include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/tasks/data_set.h"
 #include "tessera/zoo/tasks/example_files.h"
-#include "tessera/zoo/tasks/model_task.h"
-#include "tessera/zoo/tasks/trained_head.h"
+#include "tessera/zoo/tasks/example_options.h"
 
 #include <c10/core/Device.h>
 
-#include <cstdint>
-#include <optional>
-#include <vector>
-
-namespace tessera::runtime {
-
-class OptionFields;
-
-} // namespace tessera::runtime
-
 namespace tessera::zoo {
 
-/// (pixel * scale - mean) / std.
-struct PixelOptions {
-  std::optional<double> scale; ///< not given: 1 / 255 for bytes, else 1
-  std::vector<double> mean; ///< per channel, or one for all; empty: 0
-  std::vector<double> std; ///< likewise; empty: 1
-};
-
-void visit_fields(runtime::OptionFields& fields, PixelOptions& options);
-
-struct ExampleOptions {
-  /// Drops positions that are padding in all rows of a batch, and masks that
-  /// mask nothing.
-  bool trim_padding = true;
-  PixelOptions pixels;
-  /// Masks tokens and makes labels from them, instead of using the file's
-  /// labels.
-  std::optional<TokenMaskOptions> token_mask;
-  double patch_mask = 0.6; ///< fraction of patches, if the file has no masks
-  uint64_t seed = 0; ///< of the random masks
-  /// Sequence lengths must be a multiple of this, because ranks divide them.
-  int64_t sequence_multiple = 1;
-};
-
-/// Copies rows of files, widens their numbers and adds derived inputs: labels
-/// of language models (input_ids, if the file has none), and masks of tokens
-/// and patches.
-class ExampleBatches {
+/// Copies rows of files, widens their numbers, and adds what the head derives
+/// or draws: labels of language models, masks of tokens and patches.
+class ExampleBatches : public DataSet {
  public:
-  /// @param files outlive this.
-  /// @throws tessera::Error naming file, tensor, what was found and what the
-  ///     model expects: on missing or unknown tensors, on wrong types or
-  ///     shapes, and on labels of examples outside of the classes.
+  /// @param head outlives this.
+  /// @param architecture of the model, for messages.
+  /// @param measures_metric see DataSet.
+  /// @throws tessera::Error as Head::check().
   ExampleBatches(
-      const ExampleFiles& files,
-      TrainedHead head,
+      ExampleFiles files,
+      const Head& head,
+      std::string architecture,
       ExampleOptions options,
+      bool measures_metric,
       c10::Device device);
 
-  /// @param loss_only see ModelInput.
+  size_t size() const override {
+    return files_.size();
+  }
+  std::string text() const override;
   /// @throws tessera::Error naming the file and the tensor if token ids are
   ///     outside of the vocabulary or token labels outside of the classes; if
   ///     no example of a training batch has a label.
-  zoo::ModelInput make(
+  ModelInput make(
       const std::vector<size_t>& examples,
       int64_t epoch,
-      bool loss_only) const;
-
-  const TrainedHead& head() const {
-    return head_;
+      bool loss_only) const override;
+  bool measures_metric() const override {
+    return measures_metric_;
   }
+  TaskScore report(const Score& score) const override;
 
  private:
-  zoo::NamedTensors read(const std::vector<size_t>& examples) const;
-  void check_values(const zoo::NamedTensors& batch) const;
-  void trim(zoo::NamedTensors& batch) const;
-  void add_masks(
-      zoo::NamedTensors& batch,
-      const std::vector<size_t>& examples,
-      int64_t epoch) const;
+  NamedTensors read(const std::vector<size_t>& examples) const;
+  void check_values(const NamedTensors& batch) const;
+  void trim(NamedTensors& batch) const;
 
-  bool has_labels(const zoo::NamedTensors& batch) const;
-
-  const ExampleFiles& files_;
-  TrainedHead head_;
+  ExampleFiles files_;
+  const Head& head_;
   ExampleOptions options_;
+  bool measures_metric_;
   c10::Device device_;
 };
 

@@ -1,68 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tasks/language_model_task.h"
-
+// The task "language_model": predicts the next token in a file of tokens.
 #include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/to_device.h"
-#include "tessera/zoo/models/decoder.h"
-#include "tessera/zoo/tasks/position_limit.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/zoo/tasks/run_model.h"
+#include "tessera/zoo/tasks/token_batches.h"
+#include "tessera/zoo/tasks/training_config.h"
 
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
-#include <torch/types.h>
-#include <nlohmann/json.hpp>
 
-#include <string>
+#include <optional>
 
 namespace tessera::zoo {
 
 namespace {
 
-MakeBatch make_batch_of(
-    const zoo::Model& model,
-    const TokenFile& tokens,
-    int64_t length) {
-  const c10::Device device = model.parameters().front().device();
-  return [&tokens, length, device](
-             const std::vector<size_t>& rows, int64_t /*epoch*/) {
-    std::vector<at::Tensor> texts;
-    for (const size_t row : rows) {
-      const int64_t first = static_cast<int64_t>(row) * length;
-      texts.push_back(tokens.read(first, length));
-    }
-    zoo::ModelInput batch;
-    batch.input_ids = runtime::to_device(at::stack(texts), device);
-    batch.labels = batch.input_ids;
-    batch.loss_only = true;
-    return batch;
-  };
+void visit_language_model(
+    runtime::OptionFields& fields,
+    TrainingConfig& config) {
+  visit_model_source(fields, config);
+  fields.field(
+      "max_length",
+      config.max_length,
+      {.min = 2},
+      "tokens per sequence. At most the positions of the model");
 }
 
-size_t texts_in(const TokenFile& tokens, int64_t length) {
-  return static_cast<size_t>(tokens.size() / length);
+void visit_tokens(runtime::OptionFields& fields, TrainingConfig& config) {
+  fields.field(runtime::required("train"), config.train_file, "a token file");
+  fields.field(
+      "heldout",
+      config.heldout_file,
+      "a token file (empty: nothing is scored)");
+  fields.choice(
+      "token_type",
+      config.token_type,
+      {{"uint16", TokenType::kUint16}, {"int32", TokenType::kInt32}},
+      "type of the tokens in a token file, as nanoGPT writes them (`numpy.array(ids, \"uint16\").tofile(\"train.bin\")`)");
 }
 
-std::string architecture_of(const zoo::Model& model) {
-  return model.config().at("architectures").at(0).get<std::string>();
+void finish_tokens(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  check_model_source(reader, config);
 }
 
-} // namespace
+std::optional<TokenFile> opened(
+    const TrainingConfig& config,
+    const std::filesystem::path& path) {
+  return path.empty()
+             ? std::nullopt
+             : std::optional<TokenFile>(std::in_place, path, config.token_type);
+}
 
-void check_language_model(const zoo::Model& model, int64_t length) {
-  const auto* decoder = dynamic_cast<const zoo::Decoder*>(&model);
+void check_has_text(const std::optional<TokenFile>& tokens, int64_t length) {
   TESSERA_CHECK(
-      decoder != nullptr && decoder->head() == zoo::DecoderHead::kCausalLm,
-      "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
-      architecture_of(model));
-  check_positions(model, length);
+      !tokens || tokens->size() >= length,
+      "'{}' has {} tokens, fewer than one sequence of model.max_length, {}; only complete sequences count",
+      tokens->path().string(),
+      tokens->size(),
+      length);
 }
 
-void check_tokens(
-    World& world,
-    const TokenFile& tokens,
-    const zoo::Model& model) {
-  const int64_t vocab =
-      dynamic_cast<const zoo::Decoder&>(model).decoder_config().vocab;
+/// Checks that all tokens are in the vocabulary; each rank reads its share of
+/// the file. Collective over the job.
+/// @throws tessera::Error on all ranks, with file, position and value of the
+///     first token that is not.
+void check_tokens(World& world, const TokenFile& tokens, int64_t vocab) {
   const int64_t begin = tokens.size() * world.rank() / world.size();
   const int64_t end = tokens.size() * (world.rank() + 1) / world.size();
   const auto outside = tokens.first_outside(begin, end - begin, vocab);
@@ -79,57 +84,51 @@ void check_tokens(
   }
 }
 
-void check_has_text(const TokenFile& tokens, int64_t length) {
-  TESSERA_CHECK(
-      tokens.size() >= length,
-      "'{}' has {} tokens, fewer than one sequence of model.max_length, {}; only complete sequences count",
-      tokens.path().string(),
-      tokens.size(),
-      length);
-}
-
-LanguageModelTask::LanguageModelTask(
-    const std::shared_ptr<zoo::Model>& model,
-    const TokenFile& tokens,
-    int64_t length,
-    const Options& options)
-    : ModelTask(
-          model,
-          texts_in(tokens, length),
-          make_batch_of(*model, tokens, length),
-          options) {
-  TESSERA_CHECK(
-      length % options.share.sequence_multiple == 0,
-      "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",
-      length,
-      options.share.sequence_multiple);
-}
-
-LanguageModelScore evaluate_language_model(
+Task open_tokens(
+    const TrainingConfig& config,
+    World& world,
     ParallelRun& parallel,
-    Engine& engine,
-    zoo::Model& model,
-    const TokenFile& tokens,
-    int64_t length,
-    int64_t batch_size) {
-  double loss = 0;
-  double predicted = 0;
-  run_on_examples(
-      parallel,
-      model,
-      texts_in(tokens, length),
-      batch_size,
-      make_batch_of(model, tokens, length),
-      [&](const zoo::ModelInput& input, const zoo::ModelOutput& output) {
-        const auto count =
-            static_cast<double>(input.labels.size(0) * (length - 1));
-        loss += count * output.loss.item<double>();
-        predicted += count;
-      });
-  const at::Tensor sums = at::tensor({loss, predicted}, at::kDouble);
-  engine.sum_over_ranks(sums);
-  const auto* totals = sums.const_data_ptr<double>();
-  return {totals[0] / totals[1], static_cast<int64_t>(totals[1])};
+    ModelState state) {
+  auto heldout = opened(config, config.heldout_file);
+  check_has_text(heldout, config.max_length);
+  auto train =
+      opened(config, state == ModelState::kFirst ? config.train_file : "");
+  Task task;
+  task.model = configured_model(config, parallel);
+  task.head = task.model->head();
+  TESSERA_CHECK(
+      task.head != nullptr && task.head->labels() == HeadLabels::kNextTokens,
+      "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
+      task.model->architecture());
+  check_positions(*task.model, config.max_length);
+  check_has_text(train, config.max_length);
+  const int64_t multiple = parallel.batches().sequence_multiple;
+  TESSERA_CHECK(
+      !train || config.max_length % multiple == 0,
+      "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",
+      config.max_length,
+      multiple);
+  const auto batches_of = [&](std::optional<TokenFile>& tokens) {
+    if (!tokens) {
+      return std::unique_ptr<TokenBatches>();
+    }
+    check_tokens(world, *tokens, task.head->vocab());
+    return std::make_unique<TokenBatches>(
+        std::move(*tokens), config.max_length, world.device());
+  };
+  task.train = batches_of(train);
+  task.heldout = batches_of(heldout);
+  return task;
 }
+
+} // namespace
+
+const TaskKind kLanguageModel{
+    "language_model",
+    /*max_length=*/1024,
+    visit_language_model,
+    visit_tokens,
+    finish_tokens,
+    open_tokens};
 
 } // namespace tessera::zoo

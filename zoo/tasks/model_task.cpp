@@ -19,22 +19,22 @@ namespace {
 constexpr int64_t kBatchesBetweenChecks = 100;
 
 /// Runs the model on `inputs`. @return results where there are any.
-std::vector<zoo::ModelOutput> run_model(
+std::vector<ModelOutput> run_model(
     ParallelRun& parallel,
-    zoo::Model& model,
-    const std::vector<zoo::ModelInput>& inputs) {
+    Model& model,
+    const std::vector<ModelInput>& inputs) {
   if (parallel.pipeline() != nullptr) {
-    return zoo::evaluate_pipeline(*parallel.pipeline(), model, inputs);
+    return evaluate_pipeline(*parallel.pipeline(), model, inputs);
   }
-  std::vector<zoo::ModelOutput> outputs;
-  for (const zoo::ModelInput& input : inputs) {
+  std::vector<ModelOutput> outputs;
+  for (const ModelInput& input : inputs) {
     outputs.push_back(model.forward(input));
   }
   return outputs;
 }
 
 /// The tokens of a batch, padding included; for images, their number.
-int64_t tokens_of(const zoo::ModelInput& batch) {
+int64_t tokens_of(const ModelInput& batch) {
   int64_t tokens = 0;
   for (const at::Tensor& ids : {batch.input_ids, batch.decoder_input_ids}) {
     tokens += ids.defined() ? ids.numel() : 0;
@@ -44,7 +44,7 @@ int64_t tokens_of(const zoo::ModelInput& batch) {
              : tokens;
 }
 
-std::vector<at::Tensor> tensors_of(const zoo::ModelInput& batch) {
+std::vector<at::Tensor> tensors_of(const ModelInput& batch) {
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : batch.named()) {
     tensors.push_back(tensor);
@@ -55,37 +55,41 @@ std::vector<at::Tensor> tensors_of(const zoo::ModelInput& batch) {
 } // namespace
 
 ModelTask::ModelTask(
-    std::shared_ptr<zoo::Model> model,
-    size_t examples,
-    MakeBatch make_batch,
-    const Options& options)
-    : model_(std::move(model)),
-      examples_(examples),
-      make_batch_(std::move(make_batch)),
-      options_(options),
-      forward_chunk_(zoo::pipeline_forward(
-          *model_,
-          [this](int number) -> const zoo::ModelInput& {
+    const Task& task,
+    Engine& engine,
+    ParallelRun& parallel,
+    int64_t batch_size,
+    uint64_t seed)
+    : task_(task),
+      engine_(engine),
+      share_(parallel.batches()),
+      same_batch_(parallel.one_batch()),
+      batch_size_(batch_size),
+      seed_(seed),
+      forward_chunk_(pipeline_forward(
+          *task.model,
+          [this](int number) -> const ModelInput& {
             return batches_.at(static_cast<size_t>(number));
           })) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
       "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or provide more data.",
-      examples,
-      options.batch_size,
-      options.share.count);
+      task_.train->size(),
+      batch_size_,
+      share_.count);
+  task_.head->begin_training(parallel);
 }
 
 int64_t ModelTask::batches_per_epoch() const {
-  return static_cast<int64_t>(examples_) /
-         (options_.batch_size * options_.share.count);
+  return static_cast<int64_t>(task_.train->size()) /
+         (batch_size_ * share_.count);
 }
 
 void ModelTask::begin_epoch(int64_t epoch) {
   epoch_ = epoch;
-  order_.resize(examples_);
+  order_.resize(task_.train->size());
   std::iota(order_.begin(), order_.end(), size_t{0});
-  std::mt19937_64 generator(options_.seed + static_cast<uint64_t>(epoch));
+  std::mt19937_64 generator(seed_ + static_cast<uint64_t>(epoch));
   // Fisher-Yates by hand: std::shuffle differs between standard libraries.
   for (size_t i = order_.size() - 1; i > 0; --i) {
     std::swap(order_[i], order_[generator() % (i + 1)]);
@@ -93,17 +97,16 @@ void ModelTask::begin_epoch(int64_t epoch) {
 }
 
 int64_t ModelTask::load_micro_batch(int64_t index, int number) {
-  const int64_t first = (index * options_.share.count + options_.share.index) *
-                        options_.batch_size;
+  const int64_t first = (index * share_.count + share_.index) * batch_size_;
   const std::vector<size_t> rows(
-      order_.begin() + first, order_.begin() + first + options_.batch_size);
+      order_.begin() + first, order_.begin() + first + batch_size_);
   const auto at = static_cast<size_t>(number);
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
   }
-  batches_[at] = make_batch_(rows, epoch_);
-  if (options_.same_batch != nullptr && index % kBatchesBetweenChecks == 0) {
-    sharding::check_same_batch(tensors_of(batches_[at]), *options_.same_batch);
+  batches_[at] = task_.train->make(rows, epoch_, /*loss_only=*/true);
+  if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
+    sharding::check_same_batch(tensors_of(batches_[at]), *same_batch_);
   }
   return tokens_of(batches_[at]);
 }
@@ -113,8 +116,8 @@ void ModelTask::load(int64_t index) {
 }
 
 MicroBatch ModelTask::forward(int64_t /*index*/) {
-  const zoo::ModelInput& batch = batches_.front();
-  const at::Tensor loss = model_->forward(batch).loss;
+  const ModelInput& batch = batches_.front();
+  const at::Tensor loss = task_.model->forward(batch).loss;
   TESSERA_CHECK(
       loss.defined(),
       "training: the model returned no loss; its head has none, or the data has no labels");
@@ -128,30 +131,36 @@ std::vector<at::Tensor> ModelTask::forward_chunk(
   return forward_chunk_(chunk, number, received);
 }
 
-void run_on_examples(
+void ModelTask::after_step(int64_t step, int64_t steps) {
+  task_.head->after_step(engine_, step, steps);
+}
+
+Score evaluate(
+    const Task& task,
+    Engine& engine,
     ParallelRun& parallel,
-    zoo::Model& model,
-    size_t examples,
-    int64_t batch_size,
-    const MakeBatch& make_batch,
-    const std::function<void(const zoo::ModelInput&, const zoo::ModelOutput&)>&
-        use) {
+    int64_t batch_size) {
   const torch::NoGradGuard no_grad;
+  Model& model = *task.model;
+  const DataSet& data = *task.heldout;
   const bool was_training = model.is_training();
   model.eval();
+  task.head->begin_scoring();
   const BatchShare share = parallel.batches();
-  const auto count = static_cast<int64_t>(examples);
+  const auto count = static_cast<int64_t>(data.size());
   const int64_t global_batch = batch_size * share.count;
+  const bool metric = data.measures_metric();
   // Enough micro-batches at a time to fill a pipeline.
   const auto run_length =
       static_cast<size_t>(4 * parallel.mesh().size(ParallelGroup::kPipeline));
-  std::vector<zoo::ModelInput> inputs;
+  ScoreSums sums;
+  std::vector<ModelInput> inputs;
   std::vector<bool> is_filler;
   const auto run_inputs = [&] {
     const auto outputs = run_model(parallel, model, inputs);
     for (size_t i = 0; parallel.tells_loss() && i < outputs.size(); ++i) {
       if (!is_filler[i]) {
-        use(inputs[i], outputs[i]);
+        task.head->add_score({inputs[i], outputs[i], metric}, sums);
       }
     }
     inputs.clear();
@@ -171,7 +180,7 @@ void run_on_examples(
     if (rows.empty()) {
       rows.push_back(0);
     }
-    inputs.push_back(make_batch(rows, kScoredEpoch));
+    inputs.push_back(data.make(rows, kScoredEpoch, /*loss_only=*/!metric));
     if (inputs.size() == run_length) {
       run_inputs();
     }
@@ -180,6 +189,7 @@ void run_on_examples(
     run_inputs();
   }
   model.train(was_training);
+  return sums.total(engine, metric ? task.head->metric() : Metric{});
 }
 
 } // namespace tessera::zoo

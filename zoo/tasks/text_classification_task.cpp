@@ -1,209 +1,160 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tasks/text_classification_task.h"
-
-#include "tessera/runtime/memory/to_device.h"
+// The task "text_classification": labeled texts in JSON lines, and a sequence
+// classifier whose classes are their labels.
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/text_classifier.h"
+#include "tessera/zoo/tasks/training_config.h"
 
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-#include <torch/types.h>
-
-#include <cmath>
-#include <limits>
-#include <utility>
+#include <optional>
 
 namespace tessera::zoo {
 
 namespace {
 
-/// [rows, length] on `device`.
-at::Tensor matrix(
-    std::vector<int64_t>& values,
-    int64_t rows,
-    int64_t length,
-    c10::Device device) {
-  const at::Tensor view =
-      at::from_blob(values.data(), {rows, length}, at::kLong);
-  // The copy outlives `values`, and so does pinned memory.
-  return device.is_cpu() ? view.clone() : runtime::to_device(view, device);
+void visit_classifier(runtime::OptionFields& fields, TrainingConfig& config) {
+  if (config.problem_type.empty()) {
+    config.problem_type = "single_label_classification";
+  }
+  visit_problem_type(
+      fields,
+      config,
+      {"single_label_classification", "regression"},
+      "transformers' key: `regression` predicts numbers");
+  fields.field(
+      "max_length",
+      config.max_length,
+      {.min = 8},
+      "tokens per text; longer ones are truncated. At most the positions of the model");
 }
 
-zoo::ModelInput make_batch(
-    const BertTokenizer& tokenizer,
-    const std::vector<LabelledEncoding>& examples,
-    const std::vector<size_t>& rows,
-    const BatchShare& share,
-    bool numbers,
-    c10::Device device) {
-  std::vector<Encoding> encodings;
-  std::vector<int64_t> classes;
-  std::vector<double> targets;
-  for (const size_t row : rows) {
-    encodings.push_back(examples[row].encoding);
-    classes.push_back(examples[row].label);
-    targets.push_back(examples[row].number);
-  }
-  ModelInput batch =
-      padded_input(tokenizer, encodings, share.sequence_multiple, device);
-  batch.labels = runtime::to_device(
-      numbers ? at::tensor(targets, at::kFloat)
-              : at::tensor(classes, at::kLong),
-      device);
-  return batch;
+void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
+  fields.field(runtime::required("train"), config.train_file, "JSON lines");
+  fields.field(
+      "heldout", config.heldout_file, "JSON lines (empty: nothing is scored)");
+  fields.one_or_many(
+      "text_key",
+      config.columns.texts,
+      "key of the text in JSON lines; `[\"a\", \"b\"]`: pairs of texts");
+  fields.field("label_key", config.columns.label, "key of the label there");
 }
 
-c10::Device device_of(const torch::nn::Module& model) {
-  return model.parameters().front().device();
+void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
+  // batches are padded to their longest text
+  config.parallel.shapes_vary = true;
+  if (config.model_folder.empty()) {
+    reader.get_object("model").fail(
+        "folder", "give the Hugging Face folder of a model");
+  }
+  const auto& texts = config.columns.texts;
+  if (texts.empty() || texts.size() > 2) {
+    reader.get_object("data").fail(
+        "text_key", "give one key, or two for pairs of texts");
+  }
 }
 
-/// The number of scored rows, their correct predictions and the sum of their
-/// losses.
-class ScoreSums {
- public:
-  void add(const zoo::ModelInput& input, const zoo::ModelOutput& output) {
-    const auto rows = static_cast<double>(input.labels.size(0));
-    correct_ += output.logits.argmax(1).eq(input.labels).sum().item<double>();
-    loss_ += rows * output.loss.item<double>();
-    rows_ += rows;
+LabelledTexts labelled_texts(
+    const TrainingConfig& config,
+    const std::filesystem::path& file,
+    bool is_heldout) {
+  auto texts =
+      read_labelled_texts(file, config.columns, config.is_regression());
+  if (is_log_rank_zero()) {
+    warn_about_labels(texts, is_heldout);
   }
+  return texts;
+}
 
-  /// Sums over all ranks of the job. Collective.
-  ClassificationScore total(Engine& engine) const {
-    const at::Tensor sums = at::tensor({correct_, loss_, rows_}, at::kDouble);
-    engine.sum_over_ranks(sums);
-    const auto* totals = sums.const_data_ptr<double>();
-    return {
-        totals[0] / totals[2],
-        totals[1] / totals[2],
-        static_cast<int64_t>(totals[2])};
+const char* predicted_by(HeadLabels labels) {
+  switch (labels) {
+    case HeadLabels::kNumbers:
+      return "numbers";
+    case HeadLabels::kClass:
+      return "classes";
+    case HeadLabels::kClasses:
+      return "several classes per text";
+    default:
+      return "neither classes nor numbers";
   }
+}
 
- private:
-  double correct_ = 0;
-  double loss_ = 0;
-  double rows_ = 0;
-};
-
-/// The moments of predictions and targets of scored rows.
-class NumberSums {
- public:
-  void add(const zoo::ModelInput& input, const zoo::ModelOutput& output) {
-    const at::Tensor found = output.logits.flatten().to(at::kDouble);
-    const at::Tensor wanted = input.labels.to(at::kDouble);
-    sums_ += at::stack({at::ones_like(found).sum(),
-                        found.sum(),
-                        wanted.sum(),
-                        found.square().sum(),
-                        wanted.square().sum(),
-                        (found * wanted).sum(),
-                        (found - wanted).square().sum()})
-                 .cpu();
+std::vector<LabelledEncoding> encoded(
+    const TrainingConfig& config,
+    const LabelledTexts& texts,
+    const std::vector<std::string>& labels,
+    const BertTokenizer& tokenizer) {
+  auto examples =
+      encode_labelled_texts(texts, labels, tokenizer, config.max_length);
+  if (const auto count = truncated_count(examples);
+      count > 0 && is_log_rank_zero()) {
+    log_info(
+        "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
+        texts.path.string(),
+        count,
+        examples.size(),
+        config.max_length);
   }
+  return examples;
+}
 
-  /// Sums over all ranks of the job. Collective.
-  RegressionScore total(Engine& engine) const {
-    engine.sum_over_ranks(sums_);
-    const auto* s = sums_.const_data_ptr<double>();
-    const double covariance = s[0] * s[5] - s[1] * s[2];
-    const double variances =
-        (s[0] * s[3] - s[1] * s[1]) * (s[0] * s[4] - s[2] * s[2]);
-    return {
-        s[6] / s[0],
-        variances > 0 ? covariance / std::sqrt(variances)
-                      : std::numeric_limits<double>::quiet_NaN(),
-        static_cast<int64_t>(s[0])};
+Task open_texts(
+    const TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    ModelState state) {
+  const auto tokenizer = std::make_shared<const BertTokenizer>(
+      BertTokenizer::from_folder(config.model_folder));
+  std::optional<LabelledTexts> train, heldout;
+  if (state != ModelState::kTrained) {
+    train = labelled_texts(config, config.train_file, /*is_heldout=*/false);
   }
-
- private:
-  at::Tensor sums_ = at::zeros({7}, at::kDouble);
-};
-
-MakeBatch make_batch_of(
-    const zoo::Model& model,
-    const BertTokenizer& tokenizer,
-    const std::vector<LabelledEncoding>& examples,
-    const BatchShare& share) {
-  return [&tokenizer,
-          &examples,
-          share,
-          numbers = predicts_numbers(model),
-          device = device_of(model)](
-             const std::vector<size_t>& rows, int64_t /*epoch*/) {
-    return make_batch(tokenizer, examples, rows, share, numbers, device);
+  if (!config.heldout_file.empty()) {
+    heldout = labelled_texts(config, config.heldout_file, /*is_heldout=*/true);
+  }
+  Task task;
+  task.model = lazy_text_classifier(
+      config.model_folder,
+      train ? class_fields(*train) : nlohmann::json::object(),
+      layer_context(parallel),
+      config.strict);
+  task.head = head_of(*task.model);
+  const HeadLabels wanted =
+      config.is_regression() ? HeadLabels::kNumbers : HeadLabels::kClass;
+  TESSERA_CHECK(
+      task.head->labels() == wanted,
+      "model.problem_type is \"{}\", but the model in '{}' predicts {}",
+      config.problem_type,
+      config.model_folder.string(),
+      predicted_by(task.head->labels()));
+  check_positions(*task.model, config.max_length);
+  const auto labels = config.is_regression() ? std::vector<std::string>()
+                                             : classes_of(*task.model);
+  const auto batches_of = [&](const std::optional<LabelledTexts>& texts) {
+    return texts ? std::make_unique<TextBatches>(
+                       tokenizer,
+                       encoded(config, *texts, labels, *tokenizer),
+                       labels.size(),
+                       parallel.batches().sequence_multiple,
+                       world.device())
+                 : nullptr;
   };
+  task.train = batches_of(train);
+  task.heldout = batches_of(heldout);
+  return task;
 }
 
 } // namespace
 
-ModelInput padded_input(
-    const BertTokenizer& tokenizer,
-    const std::vector<Encoding>& texts,
-    int64_t multiple_of,
-    c10::Device device) {
-  EncodedBatch padded = tokenizer.pad(texts, {.multiple_of = multiple_of});
-  ModelInput batch;
-  const auto on_device = [&](std::vector<int64_t>& values) {
-    return matrix(values, padded.rows, padded.length, device);
-  };
-  batch.input_ids = on_device(padded.input_ids);
-  batch.token_type_ids = on_device(padded.token_type_ids);
-  batch.attention_mask = on_device(padded.attention_mask);
-  return batch;
-}
-
-TextClassificationTask::TextClassificationTask(
-    const std::shared_ptr<zoo::Model>& model,
-    const BertTokenizer& tokenizer,
-    const std::vector<LabelledEncoding>& examples,
-    const Options& options)
-    : ModelTask(
-          model,
-          examples.size(),
-          make_batch_of(*model, tokenizer, examples, options.share),
-          options) {}
-
-ClassificationScore evaluate_text_classification(
-    ParallelRun& parallel,
-    Engine& engine,
-    zoo::Model& model,
-    const BertTokenizer& tokenizer,
-    const std::vector<LabelledEncoding>& examples,
-    int64_t batch_size) {
-  ScoreSums sums;
-  run_on_examples(
-      parallel,
-      model,
-      examples.size(),
-      batch_size,
-      make_batch_of(model, tokenizer, examples, parallel.batches()),
-      [&](const zoo::ModelInput& input, const zoo::ModelOutput& output) {
-        sums.add(input, output);
-      });
-  return sums.total(engine);
-}
-
-RegressionScore evaluate_text_regression(
-    ParallelRun& parallel,
-    Engine& engine,
-    zoo::Model& model,
-    const BertTokenizer& tokenizer,
-    const std::vector<LabelledEncoding>& examples,
-    int64_t batch_size) {
-  NumberSums sums;
-  run_on_examples(
-      parallel,
-      model,
-      examples.size(),
-      batch_size,
-      make_batch_of(model, tokenizer, examples, parallel.batches()),
-      [&](const zoo::ModelInput& input, const zoo::ModelOutput& output) {
-        sums.add(input, output);
-      });
-  return sums.total(engine);
-}
+const TaskKind kTextClassification{
+    "text_classification",
+    /*max_length=*/128,
+    visit_classifier,
+    visit_texts,
+    finish_texts,
+    open_texts};
 
 } // namespace tessera::zoo

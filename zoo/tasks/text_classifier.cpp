@@ -2,61 +2,56 @@
 #include "tessera/zoo/tasks/text_classifier.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/tasks/configured_model.h"
-#include "tessera/zoo/tasks/trained_head.h"
-
-#include <nlohmann/json.hpp>
 
 namespace tessera::zoo {
 
-namespace {
+nlohmann::json class_fields(
+    std::vector<std::string> names,
+    const std::string& problem_type) {
+  nlohmann::json fields = nlohmann::json::object();
+  if (!problem_type.empty()) {
+    fields["problem_type"] = problem_type;
+  }
+  if (names.empty() && problem_type == "regression") {
+    names = {"LABEL_0"};
+  }
+  if (names.empty()) {
+    return fields;
+  }
+  nlohmann::json of_numbers = nlohmann::json::object();
+  nlohmann::json of_names = nlohmann::json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    of_numbers[std::to_string(i)] = names[i];
+    of_names[names[i]] = i;
+  }
+  fields["id2label"] = of_numbers;
+  fields["label2id"] = of_names;
+  return fields;
+}
 
-std::shared_ptr<zoo::Model> lazy_model(
+nlohmann::json class_fields(const LabelledTexts& texts) {
+  return texts.kind == LabelKind::kNumbers
+             ? class_fields({}, "regression")
+             : class_fields(labels_of(texts), "single_label_classification");
+}
+
+std::shared_ptr<Model> lazy_text_classifier(
     const std::filesystem::path& folder,
-    const nlohmann::json& fields,
-    const zoo::LayerContext& context,
+    const nlohmann::json& classes,
+    const LayerContext& context,
     bool strict) {
-  zoo::FromPretrainedOptions options;
+  FromPretrainedOptions options;
   options.context = context;
   options.lazy = true;
   options.strict = strict;
   options.head = "ForSequenceClassification";
-  options.config = fields;
-  options.fresh_heads = !fields.empty();
-  return zoo::from_pretrained(folder, options);
+  options.config = classes;
+  options.fresh_heads = !classes.empty();
+  return from_pretrained(folder, options);
 }
 
-} // namespace
-
-std::shared_ptr<zoo::Model> lazy_text_classifier(
-    const std::filesystem::path& folder,
-    const std::vector<std::string>& classes,
-    const zoo::LayerContext& context,
-    bool strict) {
-  return lazy_model(
-      folder,
-      class_fields(
-          classes, classes.empty() ? "" : "single_label_classification"),
-      context,
-      strict);
-}
-
-std::shared_ptr<zoo::Model> lazy_text_regressor(
-    const std::filesystem::path& folder,
-    const zoo::LayerContext& context,
-    bool strict) {
-  return lazy_model(folder, class_fields({}, "regression"), context, strict);
-}
-
-bool predicts_numbers(const zoo::Model& model) {
-  const TrainedHead head = trained_head(model);
-  return head.kind == HeadKind::kClasses && head.classes == 0;
-}
-
-std::vector<std::string> classes_of(const zoo::Model& model) {
+std::vector<std::string> classes_of(const Model& model) {
   std::vector<std::string> classes;
   const auto names = model.config().find("id2label");
   TESSERA_CHECK(

@@ -5,6 +5,9 @@
 
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/models/model.h"
+#include "tessera/zoo/tasks/text_classification_data.h"
+
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <memory>
@@ -13,30 +16,30 @@
 
 namespace tessera::zoo {
 
+/// The config.json entries for classes of these names and this problem_type;
+/// without what is empty. "regression" without names has one output, which
+/// gets transformers' default name.
+nlohmann::json class_fields(
+    std::vector<std::string> names,
+    const std::string& problem_type);
+
+/// The same for the labels of texts, or for the number that they have.
+nlohmann::json class_fields(const LabelledTexts& texts);
+
 /// The sequence classifier of a Hugging Face folder's family, without memory:
-/// see zoo::FromPretrainedOptions::lazy. A head that the checkpoint lacks is
-/// newly initialized from the default generator, which ranks must seed alike.
-/// @param classes their names; empty: those of config.json.
-/// @param strict see zoo::FromPretrainedOptions::strict.
-/// @throws tessera::Error as zoo::from_pretrained(); also if the family has no
+/// see FromPretrainedOptions::lazy. A head that the checkpoint lacks is newly
+/// initialized from the default generator, which ranks must seed alike.
+/// @param classes of class_fields(); empty: those of config.json.
+/// @param strict see FromPretrainedOptions::strict.
+/// @throws tessera::Error as from_pretrained(); also if the family has no
 ///     classifier, or the checkpoint has one for other classes.
-std::shared_ptr<zoo::Model> lazy_text_classifier(
+std::shared_ptr<Model> lazy_text_classifier(
     const std::filesystem::path& folder,
-    const std::vector<std::string>& classes = {},
-    const zoo::LayerContext& context = {},
+    const nlohmann::json& classes = nlohmann::json::object(),
+    const LayerContext& context = {},
     bool strict = true);
-
-/// The same with one output that predicts a number, transformers'
-/// problem_type "regression".
-std::shared_ptr<zoo::Model> lazy_text_regressor(
-    const std::filesystem::path& folder,
-    const zoo::LayerContext& context = {},
-    bool strict = true);
-
-/// Whether a sequence classifier predicts numbers instead of classes.
-bool predicts_numbers(const zoo::Model& model);
 
 /// The names of a classifier's classes, in the order of its logits.
-std::vector<std::string> classes_of(const zoo::Model& model);
+std::vector<std::string> classes_of(const Model& model);
 
 } // namespace tessera::zoo

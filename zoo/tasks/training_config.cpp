@@ -2,53 +2,21 @@
 #include "tessera/zoo/tasks/training_config.h"
 
 #include "tessera/engine/engine_config.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/io/config_file.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
-#include <nlohmann/json.hpp>
-
 namespace tessera::zoo {
 
-void finish_config(
-    const runtime::ConfigReader& reader,
-    nlohmann::ordered_json* resolved) {
-  reader.finish(foreign_keys());
-  if (resolved != nullptr) {
-    *resolved = reader.resolved();
-  }
-}
-
-const std::vector<std::pair<std::string, TaskKind>>& task_names() {
-  static const std::vector<std::pair<std::string, TaskKind>> names{
-      {"text_classification", TaskKind::kTextClassification},
-      {"language_model", TaskKind::kLanguageModel},
-      {"examples", TaskKind::kExamples}};
-  return names;
-}
-
-void read_task(const runtime::ConfigReader& reader, TaskKind expected) {
-  if (reader.get_enum<TaskKind>("task", task_names()) == expected) {
-    return;
-  }
-  for (const auto& [name, task] : task_names()) {
-    if (task == expected) {
-      reader.fail("task", "this program is for \"" + name + "\"");
-    }
-  }
-}
-
-std::vector<std::pair<std::string, std::optional<std::string>>> problem_types(
-    bool multi_label) {
-  std::vector<std::pair<std::string, std::optional<std::string>>> types;
-  for (const char* name : {"single_label_classification", "regression"}) {
-    types.emplace_back(name, name);
-  }
-  if (multi_label) {
-    const char* const name = "multi_label_classification";
-    types.emplace_back(name, name);
-  }
-  return types;
+void visit_fields(runtime::OptionFields& fields, LoraOptions& options) {
+  visit_fields(fields, options.adapter);
+  fields.field(
+      "merge",
+      options.merge,
+      "also export `model/`, with the adapter merged into it");
 }
 
 void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
@@ -60,6 +28,23 @@ void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
       "architecture",
       config.architecture,
       "a class such as `GPT2LMHeadModel`, in place of config.json's");
+}
+
+void visit_problem_type(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    const std::vector<std::string>& types,
+    const char* doc) {
+  std::vector<std::pair<std::string, std::optional<std::string>>> choices;
+  for (const std::string& type : types) {
+    choices.emplace_back(type, type);
+  }
+  std::optional<std::string> problem;
+  if (!config.problem_type.empty()) {
+    problem = config.problem_type;
+  }
+  fields.choice("problem_type", problem, choices, doc);
+  config.problem_type = problem.value_or("");
 }
 
 void check_model_source(
@@ -77,15 +62,11 @@ void check_model_source(
   }
 }
 
-void visit_training_fields(
-    runtime::OptionFields& fields,
-    TrainingConfig& config,
-    TaskKind task,
-    const std::function<void()>& model) {
+void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.choice(
       runtime::required("task"),
-      task,
-      task_names(),
+      config.task,
+      task_kinds(),
       "what is trained on; see above");
   visit_fields(fields, config.device);
   fields.group("model", "", [&] {
@@ -106,7 +87,7 @@ void visit_training_fields(
         config.checkpoint_layers,
         {.min = 0},
         "number of layers whose activations are recomputed in backward, by default 0 (`finetune_bert_large`: as few as fit)");
-    model();
+    config.task->visit_model(fields, config);
   });
   visit_fields(fields, config.engine);
   fields.object("parallel", config.parallel, "");
@@ -140,9 +121,13 @@ void visit_training_fields(
         config.overwrite,
         "overwrite a run in `output.folder` that has checkpoints or an exported model");
   });
+  fields.group("data", "", [&] { config.task->visit_data(fields, config); });
 }
 
-void finish_training_config(
+namespace {
+
+/// Completes what has been read: run folders stand for their models.
+void finish_fields(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
   config.model_folder = model_folder_of(config.model_folder);
@@ -174,6 +159,28 @@ void finish_training_config(
             "update_in_backward applies gradients before their norm is known: "
             "set one of them to false or 0");
   }
+}
+
+} // namespace
+
+TrainingConfig read_training_config(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides,
+    const TaskKind* kind) {
+  const runtime::ConfigReader reader =
+      runtime::read_config_file(file, overrides);
+  const auto* const found =
+      reader.get_enum<const TaskKind*>("task", task_kinds());
+  if (kind != nullptr && kind != found) {
+    reader.fail("task", formatted("this program is for \"{}\"", kind->name));
+  }
+  TrainingConfig config(*found);
+  runtime::read_fields(reader, config);
+  finish_fields(reader, config);
+  config.task->finish(reader, config);
+  reader.finish(foreign_keys());
+  config.resolved = reader.resolved();
+  return config;
 }
 
 } // namespace tessera::zoo

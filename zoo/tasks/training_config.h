@@ -1,49 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `TrainingConfig` holds the configuration that all tasks of `tessera train`
-// share.
+// `TrainingConfig` is the configuration of `tessera train`.
 
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
-#include "tessera/zoo/tasks/lora_options.h"
+#include "tessera/zoo/adapters/lora_config.h"
+#include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/tasks/task.h"
+#include "tessera/zoo/tasks/text_classification_data.h"
+#include "tessera/zoo/tasks/token_file.h"
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace tessera::runtime {
-
-class ConfigReader;
-class OptionFields;
-
-} // namespace tessera::runtime
-
 namespace tessera::zoo {
 
-/// Paths are relative to the working directory.
+/// The section `model.lora`.
+struct LoraOptions {
+  LoraConfig adapter;
+  /// Also exports the model with the adapter merged into it.
+  bool merge = false;
+};
+
+void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
+
+/// Paths are relative to the working directory. A kind of task leaves fields
+/// that it has no keys for as they are.
 struct TrainingConfig {
+  explicit TrainingConfig(const TaskKind& kind)
+      : task(&kind), max_length(kind.max_length) {}
+
+  const TaskKind* task;
   /// A Hugging Face folder whose weights training starts from; may be empty.
   std::filesystem::path model_folder;
-  /// Instead of model_folder, for tasks that have visit_model_source(): a
-  /// config.json whose model has newly initialized weights.
+  /// Instead of model_folder: a config.json whose model has newly initialized
+  /// weights.
   std::filesystem::path model_config;
   std::string architecture; ///< overrides config.json's
   bool strict = true; ///< see FromPretrainedOptions::strict
   std::vector<std::string> classes; ///< names; override config.json's
   std::string problem_type; ///< of a classifier; overrides config.json's
+  int64_t max_length; ///< of texts, in tokens
   /// Trains an adapter and what the task adds; nullopt: the whole model.
   std::optional<LoraOptions> lora;
   /// The number of layers recomputed in backward; nullopt: chosen
   /// automatically.
   std::optional<int64_t> checkpoint_layers;
+
+  std::filesystem::path train_file; ///< of examples, also a folder
+  std::filesystem::path heldout_file; ///< empty: no scoring
+  TextClassificationColumns columns; ///< of labeled texts
+  TokenType token_type = TokenType::kUint16; ///< of a file of tokens
+  /// Without ExampleOptions::sequence_multiple, which depends on the layout of
+  /// ranks.
+  ExampleOptions examples;
+  /// Scoring of examples also reports accuracy; false: the loss only, without
+  /// materializing the logits of all tokens.
+  bool accuracy = true;
+
   int64_t batch_size = 16; ///< per rank and micro-batch
   uint64_t seed = 0;
   engine::DeviceOptions device;
@@ -54,49 +76,41 @@ struct TrainingConfig {
   /// their first sample.
   bool new_data = false;
   bool overwrite = false; ///< an earlier run in the run folder
+
+  /// What was read, defaults included; the config.json of the run folder.
+  nlohmann::ordered_json resolved;
+
+  /// Whether a classifier predicts numbers instead of classes.
+  bool is_regression() const {
+    return problem_type == "regression";
+  }
 };
 
-/// The tasks of `tessera train`.
-enum class TaskKind { kTextClassification, kLanguageModel, kExamples };
+void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);
 
-const std::vector<std::pair<std::string, TaskKind>>& task_names();
+/// Reads a file, applies `key.path=value` overrides and validates everything.
+/// @param kind the only one that the caller is for; null: any.
+/// @throws tessera::Error naming file, path, value and what was expected.
+TrainingConfig read_training_config(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides = {},
+    const TaskKind* kind = nullptr);
 
-/// Call it after everything has been read. @param resolved may be null.
-/// @throws tessera::Error on unknown keys, which nothing has read.
-void finish_config(
-    const runtime::ConfigReader& reader,
-    nlohmann::ordered_json* resolved);
-
-/// Reads `task`. @throws tessera::Error if it is not `expected`.
-void read_task(const runtime::ConfigReader& reader, TaskKind expected);
-
-/// The fields of all tasks: `task`, the device, `model`, the engine's,
-/// `parallel`, `schedule`, `training` and `output`.
-/// @param model shows the task's own fields of the section `model`.
-void visit_training_fields(
-    runtime::OptionFields& fields,
-    TrainingConfig& config,
-    TaskKind task,
-    const std::function<void()>& model);
-
-/// `model.config` and `model.architecture`.
+/// `model.config` and `model.architecture`, of kinds whose models may be newly
+/// initialized.
 void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config);
-
-/// Names of transformers for `model.problem_type`.
-std::vector<std::pair<std::string, std::optional<std::string>>> problem_types(
-    bool multi_label);
-
-/// Completes what has been read: run folders stand for their models.
-/// @throws tessera::Error naming file, path, value and what was expected, where
-///   fields contradict each other.
-void finish_training_config(
-    const runtime::ConfigReader& reader,
-    TrainingConfig& config);
 
 /// @throws tessera::Error unless exactly one of `model.folder` and
 ///     `model.config` is given; on adapters without existing weights.
 void check_model_source(
     const runtime::ConfigReader& reader,
     const TrainingConfig& config);
+
+/// `model.problem_type`.
+void visit_problem_type(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    const std::vector<std::string>& types,
+    const char* doc);
 
 } // namespace tessera::zoo

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The ranks of a job as forks of the test, which join it by tessera::init().
+
+#include "support/launched_job.h"
+#include "support/paths.h"
+
+#include "tessera/runtime/launch/port_reservation.h"
+#include "tessera/runtime/launch/rank_environment.h"
+
+#include <ATen/Parallel.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera::tests {
+
+/// Runs `body` on so many ranks, in the root of the source tree: they need not
+/// load LibTorch again. The test must not have run LibTorch before.
+/// @param body returns the exit code of its rank.
+inline LaunchedJob::Result run_as_ranks(
+    int ranks,
+    const std::function<int()>& body) {
+  LaunchedJob job([&] {
+    std::filesystem::current_path(source_dir());
+    if (ranks == 1) {
+      return body();
+    }
+    const runtime::PortReservation port(0);
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < ranks; ++rank) {
+      pids.push_back(::fork());
+      if (pids.back() < 0) {
+        std::abort();
+      }
+      if (pids.back() == 0) {
+        for (const std::string& variable : runtime::rank_environment(
+                 {.rank = rank, .world_size = ranks, .port = port.port()})) {
+          const size_t equals = variable.find('=');
+          ::setenv(
+              variable.substr(0, equals).c_str(),
+              variable.substr(equals + 1).c_str(),
+              1);
+        }
+        at::set_num_threads(1); // OMP_NUM_THREADS was read before
+        ::_exit(body());
+      }
+    }
+    int code = 0;
+    for (int left = ranks; left > 0; --left) {
+      int status = 0;
+      std::erase(pids, ::wait(&status));
+      if (status != 0 && code == 0) {
+        code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+        for (const pid_t pid : pids) {
+          ::kill(pid, SIGTERM); // they would wait for the one that failed
+        }
+      }
+    }
+    return code;
+  });
+  return job.wait();
+}
+
+} // namespace tessera::tests

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole runs from C++, of a model that this file registers with a head of its
+// own.
+#include "tessera/zoo/tasks/run_training.h"
+
+#include "support/forked_ranks.h"
+#include "support/temporary_folder.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/column_checks.h"
+#include "tessera/zoo/tasks/evaluate_run.h"
+#include "tools/example_data.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+namespace tessera::zoo::run_training_test {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kRows = 24;
+constexpr int64_t kSteps = 200;
+
+/// Predicts `amounts` [B] from `features` [B, 3] by a linear layer.
+class Amounts : public Model {
+ public:
+  Amounts(const LayerContext& context, nlohmann::json json)
+      : Model(
+            std::move(json),
+            {.base = {{"linear", {"linear"}}}},
+            pipeline::StageLayers(context.place(), 1)) {
+    linear_ = register_module("linear", torch::nn::Linear(3, 1));
+  }
+
+  std::unique_ptr<Head> head() override;
+
+ protected:
+  void check(const ModelInput& input) const override {
+    TESSERA_CHECK(input.others.contains("features"), "no features");
+  }
+  LayerState run_layers(
+      const ModelInput& input,
+      LayerState state,
+      int /*begin*/,
+      int /*end*/) override {
+    state.hidden = linear_->forward(input.others.at("features")).squeeze(-1);
+    return state;
+  }
+  ModelOutput output(const ModelInput& input, const LayerState& state)
+      override {
+    ModelOutput output;
+    output.logits = state.hidden;
+    output.loss = at::mse_loss(state.hidden, input.others.at("amounts"));
+    return output;
+  }
+
+ private:
+  torch::nn::Linear linear_{nullptr};
+};
+
+int64_t steps_told = 0; ///< to the head, in this process
+
+class AmountHead : public Head {
+ public:
+  void check(const ColumnChecks& examples) const override {
+    examples.shape("features", {3});
+    examples.need("amounts");
+  }
+  /// Amounts are stored as cents, and as an integer type.
+  void complete(NamedTensors& batch) const override {
+    batch["amounts"] = batch.at("amounts").to(at::kFloat) / 100;
+  }
+  Metric metric() const override {
+    return {"near hits", "amounts"};
+  }
+  void add_score(const ScoredBatch& batch, ScoreSums& sums) const override {
+    const at::Tensor distance =
+        batch.output.logits - batch.input.others.at("amounts");
+    sums.items += batch.rows();
+    sums.right += distance.abs().lt(0.25).sum().item<double>();
+    sums.add_loss(batch, batch.rows());
+  }
+  void after_step(Engine& /*engine*/, int64_t step, int64_t steps) override {
+    EXPECT_EQ(step, ++steps_told);
+    EXPECT_EQ(steps, kSteps);
+  }
+};
+
+std::unique_ptr<Head> Amounts::head() {
+  return std::make_unique<AmountHead>();
+}
+
+/// The same model without a head of its own.
+class PlainAmounts : public Amounts {
+ public:
+  using Amounts::Amounts;
+  std::unique_ptr<Head> head() override {
+    return Model::head();
+  }
+};
+
+template <typename Made>
+Architecture architecture(const char* name) {
+  return {
+      name,
+      [](const ConfigFields& /*fields*/,
+         const LayerContext& context,
+         nlohmann::json json) -> std::shared_ptr<Model> {
+        return std::make_shared<Made>(context, std::move(json));
+      }};
+}
+
+class RunTraining : public ::testing::Test {
+ protected:
+  RunTraining() {
+    std::ofstream(folder_ / "model.json") << R"({"model_type": "amounts"})";
+    write(
+        {{"features", features()},
+         {"amounts",
+          {runtime::SafetensorsDtype::kI32,
+           {kRows},
+           [](int64_t row, int64_t /*place*/) {
+             return static_cast<double>(100 * (row % 3) - 50 * (row % 2));
+           }}}});
+  }
+
+  static tests::ExampleTensor features() {
+    return {
+        runtime::SafetensorsDtype::kF32,
+        {kRows, 3},
+        [](int64_t row, int64_t place) {
+          return static_cast<double>(
+              place == 0   ? row % 3
+              : place == 1 ? row % 2
+                           : 1);
+        }};
+  }
+
+  void write_floats() const {
+    write(
+        {{"features", features()},
+         {"amounts",
+          {runtime::SafetensorsDtype::kF32,
+           {kRows},
+           [](int64_t row, int64_t /*place*/) {
+             return static_cast<double>(row % 3);
+           }}}});
+  }
+
+  void write(const tests::ExampleTensors& tensors) const {
+    tests::write_examples(folder_ / "data.safetensors", tensors);
+  }
+
+  /// Runs on `ranks` ranks, whose assertions count.
+  static tests::LaunchedJob::Result on_ranks(
+      int ranks,
+      const std::function<void()>& body) {
+    return tests::run_as_ranks(ranks, [&] {
+      try {
+        register_model(
+            {"amounts",
+             {architecture<Amounts>("AmountModel"),
+              architecture<PlainAmounts>("PlainAmountModel")}});
+        body();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+      std::cout.flush();
+      std::fflush(nullptr);
+      return ::testing::Test::HasFailure() ? 1 : 0;
+    });
+  }
+
+  /// As an embedder does: a configuration, and what is changed.
+  TrainingConfig config(const std::vector<std::string>& overrides = {}) const {
+    const fs::path file = folder_ / "train.json";
+    nlohmann::json json = {
+        {"task", "examples"},
+        {"model", {{"config", (folder_ / "model.json").string()}}},
+        {"data",
+         {{"train", (folder_ / "data.safetensors").string()},
+          {"heldout", (folder_ / "data.safetensors").string()}}},
+        {"optimizer", {{"lr", 0.1}, {"weight_decay", 0}}},
+        {"schedule", {{"decay", "linear"}}},
+        {"training",
+         {{"batch_size", 4}, {"epochs", 100}, {"max_steps", kSteps}}},
+        {"output", {{"folder", run().string()}}}};
+    runtime::write_file_atomically(file, json.dump());
+    return read_training_config(file, overrides);
+  }
+
+  fs::path run() const {
+    return folder_ / "run";
+  }
+
+  const TemporaryFolder folder_;
+};
+
+} // namespace
+
+TEST_F(RunTraining, TrainsAndScoresAModelOfTheUserByItsHead) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    fs::remove_all(run());
+    const auto job = on_ranks(ranks, [&] {
+      const TrainingResult result = run_training(config());
+      EXPECT_EQ(result.summary.steps, kSteps);
+      EXPECT_EQ(result.summary.stop_signal, 0);
+      EXPECT_EQ(steps_told, kSteps);
+      ASSERT_TRUE(result.score.has_value());
+      // A sum of the features fits exactly; these steps come close.
+      EXPECT_LT(result.score->values.at("heldout_loss"), 0.01);
+      EXPECT_EQ(result.score->values.at("heldout_near_hits"), 1.0);
+      EXPECT_EQ(result.score->values.at("heldout_amounts"), kRows);
+      EXPECT_TRUE(result.score->text.starts_with(
+          "near hits 100.0 % of 24 amounts, loss 0.00"))
+          << result.score->text;
+      // The exported model is loaded by its class, and scores the same.
+      const TaskScore again = evaluate_run(run());
+      EXPECT_EQ(again.text, result.score->text);
+      EXPECT_EQ(again.values, result.score->values);
+    });
+    EXPECT_EQ(job.exit_code, 0) << job.output;
+    EXPECT_NE(job.output.find("held-out near hits 100.0 %"), std::string::npos)
+        << job.output;
+    for (const char* file :
+         {"config.json", "result.json", "model/config.json", "metrics.jsonl"}) {
+      EXPECT_TRUE(fs::exists(run() / file)) << file;
+    }
+  }
+}
+
+TEST_F(RunTraining, ChecksExamplesByTheHeadBeforeItWritesAnything) {
+  write({{"features", features()}});
+  const auto job = on_ranks(1, [&] {
+    try {
+      run_training(config());
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(
+          std::string(error.what())
+              .find("lacks 'amounts', which AmountModel needs for training"),
+          std::string::npos)
+          << error.what();
+    }
+  });
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+  EXPECT_FALSE(fs::exists(run()));
+}
+
+// Without a head of its own a model is trained on any inputs, and scored by its
+// loss; here the amounts are floats.
+TEST_F(RunTraining, TrainsAModelOfTheUserWithoutAHead) {
+  write_floats();
+  const auto job = on_ranks(1, [&] {
+    const TrainingResult result =
+        run_training(config({"model.architecture=PlainAmountModel"}));
+    ASSERT_TRUE(result.score.has_value());
+    EXPECT_EQ(result.score->values.size(), 2U) << result.score->values;
+    EXPECT_LT(result.score->values.at("heldout_loss"), 0.01);
+    EXPECT_EQ(steps_told, 0);
+  });
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+}
+
+// A process may make several runs; a finished one is refused before anything is
+// changed.
+TEST_F(RunTraining, RunsOneAfterTheOther) {
+  write_floats();
+  const auto job = on_ranks(1, [&] {
+    const auto first = run_training(config(
+        {"training.max_steps=30",
+         "model.architecture="
+         "PlainAmountModel"}));
+    EXPECT_EQ(first.summary.steps, 30);
+    EXPECT_THROW(run_training(config()), Error);
+    const auto second = run_training(config(
+        {"training.max_steps=40",
+         "training.resume=true",
+         "model.architecture=PlainAmountModel"}));
+    EXPECT_EQ(second.summary.steps, 40);
+    EXPECT_EQ(second.summary.new_steps, 10);
+  });
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+}
+
+} // namespace tessera::zoo::run_training_test

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/heads/class_heads.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/zoo/tasks/column_checks.h"
+
+#include <torch/types.h>
+
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+HeadLabels labels_of(const ClassifierOptions& options) {
+  const std::string problem = options.problem_type.value_or("");
+  return problem == "regression" || (problem.empty() && options.labels == 1)
+             ? HeadLabels::kNumbers
+         : problem == "multi_label_classification" ? HeadLabels::kClasses
+                                                   : HeadLabels::kClass;
+}
+
+at::Tensor inside(const at::Tensor& places, int64_t length) {
+  return places.ge(0).logical_and(places.lt(length));
+}
+
+} // namespace
+
+ClassHead::ClassHead(HeadInputs inputs, const ClassifierOptions& options)
+    : StandardHead(std::move(inputs)),
+      labels_(labels_of(options)),
+      classes_(options.labels) {}
+
+void ClassHead::check_labels(const ColumnChecks& examples) const {
+  const auto& labels = examples.need("labels");
+  if (labels_ == HeadLabels::kClasses) {
+    examples.shape("labels", {classes_});
+  } else if (is_floating(labels.dtype)) {
+    TESSERA_CHECK(
+        labels_ == HeadLabels::kNumbers ||
+            labels.row_shape == std::vector<int64_t>{classes_},
+        "{} is {}; classes must be integers, [rows]; several labels per row must be {}",
+        examples.place("labels"),
+        show(labels),
+        shape_text({classes_}));
+  } else {
+    examples.shape("labels", {});
+    examples.range(labels, classes());
+  }
+}
+
+void ClassHead::complete(NamedTensors& batch) const {
+  if (labels_ == HeadLabels::kClasses) {
+    batch["labels"] = batch.at("labels").to(at::kFloat);
+  }
+}
+
+Metric ClassHead::metric() const {
+  return labels_ == HeadLabels::kClass ? Metric{"accuracy", "examples"}
+                                       : Metric{};
+}
+
+void ClassHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
+  double weight = batch.rows();
+  if (labels_ == HeadLabels::kClass) {
+    weight = sums.add_labels(batch.input.labels, batch.logits());
+  } else if (labels_ == HeadLabels::kNumbers && batch.has_metric) {
+    sums.add_numbers(batch.input.labels, batch.output.logits);
+  }
+  sums.add_loss(batch, weight);
+}
+
+void ChoiceHead::check_labels(const ColumnChecks& examples) const {
+  const auto& labels = examples.need("labels");
+  examples.shape("labels", {});
+  examples.range(labels, examples.need("input_ids").row_shape.front());
+}
+
+void AnswerHead::check_labels(const ColumnChecks& examples) const {
+  examples.need("start_positions");
+  examples.need("end_positions");
+}
+
+bool AnswerHead::has_labels(const NamedTensors& batch) const {
+  const int64_t length = batch.at("input_ids").size(1);
+  const auto any_inside = [&](const char* name) {
+    return inside(batch.at(name), length).any().item<bool>();
+  };
+  return any_inside("start_positions") && any_inside("end_positions");
+}
+
+void AnswerHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
+  const at::Tensor from = batch.input.others.at("start_positions").flatten();
+  const at::Tensor to = batch.input.others.at("end_positions").flatten();
+  const at::Tensor& start = batch.output.others.at("start_logits");
+  const at::Tensor& end = batch.output.others.at("end_logits");
+  const int64_t length = start.size(1);
+  const auto count = [](const at::Tensor& flags) {
+    return flags.sum().item<double>();
+  };
+  const double answers =
+      count(inside(from, length).logical_and(inside(to, length)));
+  sums.items += answers;
+  sums.right +=
+      count(start.argmax(-1).eq(from).logical_and(end.argmax(-1).eq(to)));
+  sums.add_loss(batch, answers);
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `ScoreSums` adds up what is measured of scored batches; `Score` is the result
+// over all ranks.
+
+#include "tessera/engine/engine.h"
+#include "tessera/zoo/models/model.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace tessera::zoo {
+
+/// What is measured besides the loss.
+struct Metric {
+  std::string name; ///< "accuracy"; empty: nothing
+  std::string items; ///< its unit: "examples", "tokens", "answers"
+};
+
+struct Score {
+  double loss = 0; ///< mean
+  int64_t examples = 0;
+  Metric metric; ///< without a name if nothing is measured
+  int64_t items = 0; ///< those that have a label
+  double right = 0; ///< fraction of the items
+  /// Of heads that predict numbers.
+  double squared_error = 0; ///< mean
+  double pearson = 0; ///< correlation; NaN if either side is constant
+};
+
+struct ScoredBatch {
+  const ModelInput& input;
+  const ModelOutput& output;
+  bool has_metric; ///< else the input has ModelInput::loss_only
+
+  double rows() const;
+  /// ModelOutput::logits; undefined if the metric is not measured.
+  at::Tensor logits() const {
+    return has_metric ? output.logits : at::Tensor();
+  }
+};
+
+struct ScoreSums {
+  double loss = 0; ///< of batches, times their weights
+  double weight = 0;
+  double rows = 0;
+  double right = 0; ///< items that are predicted correctly
+  double items = 0; ///< items that have a label
+  std::array<double, 7> moments{}; ///< see add_numbers()
+
+  /// @param weight 0: the loss is NaN.
+  void add_loss(const ScoredBatch& batch, double weight);
+  /// Items are labels other than -100.
+  /// @param logits [..., classes]; undefined: they are only counted.
+  /// @return their number.
+  double add_labels(const at::Tensor& labels, const at::Tensor& logits);
+  /// Moments of predictions and targets.
+  void add_numbers(const at::Tensor& targets, const at::Tensor& predictions);
+
+  /// Sums over all ranks of the job. Collective.
+  /// @param metric that was measured.
+  Score total(Engine& engine, const Metric& metric) const;
+};
+
+} // namespace tessera::zoo

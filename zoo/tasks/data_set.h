@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `DataSet` is numbered examples that are made into batches of a model's
+// inputs.
+
+#include "tessera/zoo/heads/score.h"
+#include "tessera/zoo/models/model.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// The epoch number for examples that are scored: their random masks are the
+/// same each time.
+inline constexpr int64_t kScoredEpoch = -1;
+
+/// A score for people and for programs.
+struct TaskScore {
+  std::string text; ///< "accuracy 91.7 % of 24 texts, ..."
+  nlohmann::ordered_json values; ///< by name in result.json
+};
+
+class DataSet {
+ public:
+  virtual ~DataSet() = default;
+
+  /// The number of examples.
+  virtual size_t size() const = 0;
+  /// "1024 tokens in sequences of 16".
+  virtual std::string text() const = 0;
+
+  /// Makes a batch of the examples with these numbers, on the model's device.
+  /// Random choices depend only on the numbers of the example and the epoch, so
+  /// they are the same under any layout of ranks.
+  /// @param loss_only only the loss is used; see ModelInput.
+  virtual ModelInput make(
+      const std::vector<size_t>& examples,
+      int64_t epoch,
+      bool loss_only) const = 0;
+
+  /// Whether Head::metric() is measured when these examples are scored; else
+  /// the loss only.
+  virtual bool measures_metric() const = 0;
+  virtual TaskScore report(const Score& score) const = 0;
+};
+
+} // namespace tessera::zoo

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/evaluate_run.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/tasks/model_task.h"
+#include "tessera/zoo/tasks/run_folder.h"
+#include "tessera/zoo/tasks/run_model.h"
+
+#include <torch/utils.h>
+
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The trained model to score.
+struct Trained {
+  fs::path config;
+  std::vector<std::string> overrides;
+  fs::path adapter; ///< on the base model; may be empty
+};
+
+/// Discards the layout of ranks that the model was trained with.
+constexpr const char* kOneRank = "parallel={}";
+
+/// The trained model of a run folder: the exported model replaces the one that
+/// training started from.
+Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
+  TESSERA_CHECK(
+      fs::exists(run / "result.json"),
+      "'{}' has no result.json: it is not a run of `tessera train`, or the run has not finished; {}",
+      run.string(),
+      newest_checkpoint_text(run));
+  Trained trained{run / "config.json", std::move(overrides), {}};
+  if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
+    trained.adapter = run / "adapter"; // LoRA that was not merged
+    trained.overrides.insert(trained.overrides.begin(), kOneRank);
+    return trained;
+  }
+  const auto config = runtime::parse_json(
+      runtime::read_text_file(trained.config), trained.config.string());
+  std::vector<std::string> first{
+      "model.folder=" + (run / "model").string(), kOneRank};
+  if (config.contains("model") && config["model"].contains("config")) {
+    first.emplace_back("model.config=");
+  }
+  trained.overrides.insert(
+      trained.overrides.begin(), first.begin(), first.end());
+  return trained;
+}
+
+/// A configuration outside of a run folder has a trained model in model.folder.
+Trained trained_of(const fs::path& file, std::vector<std::string> overrides) {
+  if (file.filename() == "config.json" &&
+      fs::exists(file.parent_path() / "metrics.jsonl")) {
+    return trained_in(file.parent_path(), std::move(overrides));
+  }
+  return {file, std::move(overrides), {}};
+}
+
+} // namespace
+
+TaskScore evaluate_run(
+    const fs::path& run,
+    const std::vector<std::string>& overrides) {
+  const Trained trained = fs::is_directory(run) ? trained_in(run, overrides)
+                                                : trained_of(run, overrides);
+  TrainingConfig config =
+      read_training_config(trained.config, trained.overrides);
+  check(config.engine);
+  TESSERA_CHECK(
+      !config.model_folder.empty(),
+      "{}: model.config makes a model with newly initialized weights, which is not worth scoring; give the run folder, or model.config= and model.folder",
+      trained.config.string());
+  TESSERA_CHECK(
+      !config.lora || !trained.adapter.empty() ||
+          config.model_folder.filename() == "model",
+      "{}: model.lora is an adapter that is not in model.folder; give the run folder",
+      trained.config.string());
+  config.engine.log_memory = false; // it would describe training
+  World& world = engine::init_on(config.device);
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  // for newly initialized weights of an adapter's base model
+  torch::manual_seed(config.seed);
+  const Task task = config.task->open(
+      config,
+      world,
+      parallel,
+      trained.adapter.empty() ? ModelState::kTrained : ModelState::kAdapted);
+  if (!trained.adapter.empty()) {
+    load_lora(*task.model, trained.adapter);
+  }
+  freeze(*task.model);
+  Engine engine = wrap_model(world, parallel, config, task.model);
+  TESSERA_CHECK(
+      task.heldout != nullptr,
+      "data.heldout: there is nothing to score; name a file with data.heldout=FILE");
+  return task.heldout->report(
+      evaluate(task, engine, parallel, config.batch_size));
+}
+
+} // namespace tessera::zoo

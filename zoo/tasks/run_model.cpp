@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/run_model.h"
+
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/text_classifier.h"
+
+namespace tessera::zoo {
+
+std::shared_ptr<Model> configured_model(
+    const TrainingConfig& config,
+    ParallelRun& parallel) {
+  const nlohmann::json classes =
+      class_fields(config.classes, config.problem_type);
+  if (!config.model_folder.empty()) {
+    FromPretrainedOptions options;
+    options.architecture = config.architecture;
+    options.config = classes;
+    options.fresh_heads = !classes.empty();
+    options.strict = config.strict;
+    options.context = layer_context(parallel);
+    options.lazy = true;
+    return from_pretrained(config.model_folder, options);
+  }
+  const std::string origin = config.model_config.string();
+  nlohmann::json json =
+      runtime::parse_json(runtime::read_text_file(config.model_config), origin);
+  json.update(classes);
+  const auto model = lazy([&] {
+    return from_config(
+        json, {config.architecture, fresh_layer_context(parallel)}, origin);
+  });
+  init_parameters(*model, config.seed);
+  return model;
+}
+
+void add_lora(const TrainingConfig& config, const World& world, Model& model) {
+  if (!config.lora) {
+    return;
+  }
+  const auto layers = apply_lora(model, config.lora->adapter, config.seed);
+  if (world.rank() != 0) {
+    return;
+  }
+  int64_t trained = 0;
+  int64_t all = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    all += parameter.numel();
+    trained += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  log_info(
+      "LoRA of rank {} in {} layers: {} of {} parameters are trained on this rank",
+      config.lora->adapter.r,
+      layers.size(),
+      trained,
+      all);
+}
+
+Engine wrap_model(
+    World& world,
+    ParallelRun& parallel,
+    TrainingConfig& config,
+    const std::shared_ptr<Model>& model) {
+  const auto& types = config.engine.sharding.precision;
+  if (world.rank() == 0 && world.device().is_cpu() &&
+      types.parameters == at::kHalf) {
+    log_warning(
+        "precision.parameters is float16 on a CPU, where LibTorch computes in it many times slower than in bfloat16 or float32.");
+  }
+  move_module(*model, world.device());
+  model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
+  config.engine.parallel = parallel.mesh_if_given();
+  return {world, model, config.engine};
+}
+
+void freeze(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    parameter.set_requires_grad(false);
+  }
+}
+
+std::string ExportFolders::text() const {
+  const std::string both = adapter.empty() || model.empty() ? "" : ", ";
+  return adapter.string() + both + model.string();
+}
+
+ExportFolders folders_in_run(const TrainingConfig& config) {
+  const auto& folder = config.trainer.run_folder;
+  ExportFolders folders;
+  if (config.lora) {
+    folders.adapter = folder / "adapter";
+  }
+  if (!config.lora || config.lora->merge) {
+    folders.model = folder / "model";
+  }
+  return folders;
+}
+
+void export_model(
+    const TrainingConfig& config,
+    Engine& engine,
+    const Model& model,
+    const ExportFolders& folders) {
+  if (!folders.adapter.empty()) {
+    save_lora(engine, model, folders.adapter);
+  }
+  if (folders.model.empty()) {
+    return;
+  }
+  if (config.lora) {
+    save_merged(engine, model, folders.model, config.model_folder);
+  } else {
+    save_pretrained(engine, model, folders.model, config.model_folder);
+  }
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The model of a run: configured_model() constructs it, add_lora() adds its
+// adapter, wrap_model() gives it to an engine, export_model() writes it.
+
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/zoo/tasks/training_config.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace tessera::zoo {
+
+/// The model of TrainingConfig::model_folder, or of ::model_config with newly
+/// initialized weights, which are the same under any layout of ranks. It has no
+/// memory until it is wrapped. A head that the folder lacks is newly
+/// initialized from the default generator, which ranks must seed alike.
+/// @throws tessera::Error as from_pretrained() and from_config().
+std::shared_ptr<Model> configured_model(
+    const TrainingConfig& config,
+    ParallelRun& parallel);
+
+/// Adds the adapter, if the configuration has one, and logs its size.
+void add_lora(const TrainingConfig& config, const World& world, Model& model);
+
+/// Moves the model to the rank's device and wraps it. Collective.
+Engine wrap_model(
+    World& world,
+    ParallelRun& parallel,
+    TrainingConfig& config,
+    const std::shared_ptr<Model>& model);
+
+/// Freezes all parameters: the model then needs memory for its weights, and
+/// none for gradients and optimizer state. Call it before wrap().
+void freeze(const torch::nn::Module& model);
+
+/// Where a trained model is written.
+struct ExportFolders {
+  std::filesystem::path model; ///< for transformers; empty: not written
+  std::filesystem::path adapter; ///< for PEFT; empty: not written
+
+  /// "runs/a/adapter, runs/a/model".
+  std::string text() const;
+};
+
+/// model/, adapter/ or both in the run folder, as the configuration says.
+ExportFolders folders_in_run(const TrainingConfig& config);
+
+/// Collective.
+void export_model(
+    const TrainingConfig& config,
+    Engine& engine,
+    const Model& model,
+    const ExportFolders& folders);
+
+} // namespace tessera::zoo

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/run_training.h"
+
+#include "tessera/engine/report/event_file.h"
+#include "tessera/engine/trainer/job_agreement.h"
+#include "tessera/engine/trainer/run_report.h"
+#include "tessera/runtime/comm/exception_text.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/launch/rank_process.h"
+#include "tessera/runtime/launch/stop_signals.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/zoo/tasks/model_task.h"
+#include "tessera/zoo/tasks/run_changes.h"
+#include "tessera/zoo/tasks/run_folder.h"
+#include "tessera/zoo/tasks/run_model.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
+#include <torch/utils.h>
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// Logs the layout of ranks if they divide the model.
+void tell_layout(const World& world, const ParallelRun& parallel) {
+  if (world.rank() == 0 && parallel.batches().count < world.size()) {
+    log_info("{}", parallel.mesh().table());
+  }
+}
+
+/// The folders that export_model() writes, for the log.
+const char* exported_names(const TrainingConfig& config) {
+  if (!config.lora) {
+    return "model/";
+  }
+  return config.lora->merge ? "adapter/, model/" : "adapter/";
+}
+
+/// Where and in which types the run computes, for the log and the report.
+engine::RunFacts facts_of(
+    const World& world,
+    const TrainingConfig& config,
+    const Model& model) {
+  const auto parameters = model.parameters();
+  const auto dtype = config.engine.sharding.precision.parameters.value_or(
+      parameters.empty() ? at::kFloat : parameters.front().scalar_type());
+  return {
+      {"device", world.device().str()},
+      {"ranks", std::to_string(world.size())},
+      {"threads per rank", std::to_string(at::get_num_threads())},
+      {"dtype", c10::getDtypeNames(dtype).first}};
+}
+
+/// "device cpu, ranks 2, ...".
+std::string facts_text(const engine::RunFacts& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts) {
+    text += (text.empty() ? "" : ", ") + name + " " + value;
+  }
+  return text;
+}
+
+/// Adds the held-out results to the report and to TensorBoard's curves; if that
+/// fails, there is a warning.
+void report_score(
+    const TrainingConfig& config,
+    const TrainingSummary& summary,
+    const TaskScore& score) {
+  const auto& folder = config.trainer.run_folder;
+  engine::RunFacts facts = config.trainer.facts;
+  engine::EventFileWriter::Scalars scalars;
+  for (const auto& [name, value] : score.values.items()) {
+    if (value.is_number()) {
+      facts.emplace_back(name, value.dump());
+      const std::string prefix = "heldout_";
+      scalars.emplace_back(
+          "heldout/" +
+              (name.starts_with(prefix) ? name.substr(prefix.size()) : name),
+          value.get<double>());
+    }
+  }
+  try {
+    engine::write_run_report(folder, engine::read_metrics(folder), facts);
+    engine::EventFileWriter(folder, summary.steps)
+        .write(summary.steps, scalars);
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+/// "N steps of M examples over R ranks". A run that resumes has its own
+/// number of steps.
+std::string steps_text(
+    const World& world,
+    const ParallelRun& parallel,
+    const TrainingConfig& config,
+    const TrainingTask& task) {
+  return formatted(
+      "{} of {} over {}",
+      config.trainer.resume
+          ? std::string("steps")
+          : runtime::count_text(total_steps_of(config.trainer, task), "step"),
+      runtime::count_text(
+          config.batch_size * config.trainer.accumulate *
+              parallel.batches().count,
+          "example"),
+      runtime::count_text(world.size(), "rank"));
+}
+
+void tell_stop(const TrainingConfig& config, const TrainingSummary& summary) {
+  std::printf(
+      "stopped by signal %s after step %lld of %lld\n",
+      runtime::describe_signal(summary.stop_signal).c_str(),
+      static_cast<long long>(summary.steps),
+      static_cast<long long>(summary.total_steps));
+  if (summary.checkpoint.empty()) {
+    log_error(
+        "the checkpoint of this step could not be saved; {}",
+        newest_checkpoint_text(config.trainer.run_folder));
+  } else {
+    std::printf(
+        "%s\n", newest_checkpoint_text(config.trainer.run_folder).c_str());
+  }
+}
+
+void tell_training(const TrainingSummary& summary) {
+  std::printf(
+      "%s (%lld to %lld of %lld) in %.0f s, %.0f tokens/s, last loss "
+      "%.4f\n",
+      runtime::count_text(summary.new_steps, "step").c_str(),
+      static_cast<long long>(summary.steps - summary.new_steps + 1),
+      static_cast<long long>(summary.steps),
+      static_cast<long long>(summary.total_steps),
+      summary.seconds,
+      summary.tokens_per_s,
+      summary.last_loss);
+}
+
+/// Writes result.json; if that fails, there is a warning.
+void write_result(const TrainingConfig& config, const TrainingResult& result) {
+  const TrainingSummary& summary = result.summary;
+  nlohmann::ordered_json values{{"steps", summary.steps}};
+  if (summary.new_steps > 0) {
+    values["seconds"] = summary.seconds;
+    values["tokens_per_s"] = summary.tokens_per_s;
+    values["last_loss"] = summary.last_loss;
+  }
+  if (result.score) {
+    values.update(result.score->values);
+  }
+  try {
+    runtime::write_file_atomically(
+        config.trainer.run_folder / "result.json", values.dump(2) + "\n");
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+/// Calls `work` with a signal handler that says how to go on.
+/// @param advice about what is saved, for a signal and for an error.
+void after_training(
+    const World& world,
+    runtime::StopSignals& signals,
+    const std::string& what,
+    const std::string& advice,
+    const std::function<void()>& work) {
+  if (world.rank() == 0) {
+    signals.end_at_once(
+        formatted("tessera: interrupted while {}; {}\n", what, advice));
+  } else {
+    signals.end_at_once("");
+  }
+  try {
+    work();
+  } catch (const std::exception& error) {
+    TESSERA_FAIL(
+        "{} failed: {}\n  {}", what, runtime::text_of_exception(error), advice);
+  }
+}
+
+/// The whole work after the last step.
+void finish_run(
+    const TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    Engine& engine,
+    const Task& task,
+    runtime::StopSignals& signals,
+    TrainingResult& result) {
+  const TrainingSummary& summary = result.summary;
+  const auto& folder = config.trainer.run_folder;
+  const ExportFolders exported = folders_in_run(config);
+  const bool tells = world.rank() == 0;
+  if (tells && summary.new_steps > 0) {
+    tell_training(summary);
+  }
+  after_training(
+      world,
+      signals,
+      "exporting the model",
+      summary.checkpoint.empty() && summary.new_steps > 0
+          ? "the checkpoint of the last step could not be saved either; " +
+                newest_checkpoint_text(folder)
+          : newest_checkpoint_text(folder),
+      [&] { export_model(config, engine, *task.model, exported); });
+  if (tells) {
+    write_result(config, result); // also if scoring fails
+  }
+  after_training(
+      world,
+      signals,
+      "scoring the held-out data",
+      formatted(
+          "the trained model is in {}: score it with `tessera eval {}`",
+          exported.text(),
+          folder.string()),
+      [&] {
+        if (task.heldout != nullptr) {
+          result.score = task.heldout->report(
+              evaluate(task, engine, parallel, config.batch_size));
+        }
+      });
+  if (tells) {
+    write_result(config, result);
+    if (result.score) {
+      std::printf("held-out %s\n", result.score->text.c_str());
+      report_score(config, summary, *result.score);
+    }
+    std::printf(
+        "run folder %s: config.json, metrics.jsonl, loss.svg, report.html, "
+        "result.json, checkpoints/, %s\n",
+        folder.c_str(),
+        exported_names(config));
+  }
+}
+
+/// Whether an earlier run has done all that this one was to do.
+bool is_done(const TrainingConfig& config, const TrainingSummary& summary) {
+  const auto& folder = config.trainer.run_folder;
+  return summary.new_steps == 0 &&
+         std::filesystem::exists(folder / "result.json");
+}
+
+} // namespace
+
+TrainingResult run_training(TrainingConfig config) {
+  TESSERA_CHECK(
+      config.resolved.is_object(),
+      "run_training: TrainingConfig::resolved, which describes the run, is empty; make the configuration by read_training_config()");
+  check(config.engine);
+  runtime::install_cpu_memory_counter();
+  World& world = engine::init_on(config.device);
+  engine::JobAgreement agreement(world, "run folder");
+  // Before a model is built, which may take long.
+  RunFolder folder(config);
+  config.trainer.restart_data =
+      agreement.from_rank_zero("checking the run folder", [&] {
+        config.trainer.description = describe_run(config);
+        return folder.check(config.trainer.description) ? 1 : 0;
+      }) != 0;
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  tell_layout(world, parallel);
+  // newly initialized weights must be equal on all ranks
+  torch::manual_seed(config.seed);
+  const Task task =
+      config.task->open(config, world, parallel, ModelState::kFirst);
+  add_lora(config, world, *task.model);
+  Engine engine = wrap_model(world, parallel, config, task.model);
+  config.trainer.parallel = &parallel;
+  config.trainer.random_seed = config.seed;
+  ModelTask batches(task, engine, parallel, config.batch_size, config.seed);
+  config.trainer.facts = facts_of(world, config, *task.model);
+  if (world.rank() == 0) {
+    config.trainer.description["data"]["samples"] = task.train->size();
+    log_info(
+        "training on {}, {}",
+        task.train->text(),
+        steps_text(world, parallel, config, batches));
+    log_info("{}", facts_text(config.trainer.facts));
+  }
+  // Only now, so that a rejected run leaves no folder.
+  agreement.from_rank_zero("preparing the run folder", [&] {
+    folder.prepare();
+    return 0;
+  });
+  task.model->train();
+  runtime::StopSignals signals;
+  config.trainer.stop_signal = [&] { return signals.received(); };
+  TrainingResult result;
+  const TrainingSummary& summary = result.summary;
+  try {
+    result.summary = train(world, engine, batches, config.trainer);
+  } catch (const std::exception& error) {
+    const std::string newest =
+        newest_checkpoint_text(config.trainer.run_folder);
+    TESSERA_FAIL(
+        "{}{}",
+        runtime::text_of_exception(error),
+        newest.empty() ? "" : "\n  " + newest);
+  }
+  if (summary.stop_signal != 0) {
+    if (world.rank() == 0) {
+      tell_stop(config, summary);
+    }
+    return result;
+  }
+  if (is_done(config, summary)) {
+    if (world.rank() == 0) {
+      std::printf(
+          "nothing left to do: run folder %s has all %lld steps; for more, "
+          "raise training.max_steps or training.epochs\n",
+          config.trainer.run_folder.c_str(),
+          static_cast<long long>(summary.steps));
+    }
+    return result;
+  }
+  finish_run(config, world, parallel, engine, task, signals, result);
+  return result;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/task.h"
+
+#include "tessera/runtime/core/error.h"
+
+namespace tessera::zoo {
+
+const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds() {
+  static const auto kinds = [] {
+    std::vector<std::pair<std::string, const TaskKind*>> all;
+    for (const TaskKind* kind :
+         {&kTextClassification, &kLanguageModel, &kExamples}) {
+      all.emplace_back(kind->name, kind);
+    }
+    return all;
+  }();
+  return kinds;
+}
+
+std::unique_ptr<Head> head_of(Model& model) {
+  auto head = model.head();
+  TESSERA_CHECK(
+      head != nullptr,
+      "a {} has no head, and so no loss; name a class that has one in model.architecture, such as one for MaskedLM or SequenceClassification",
+      model.architecture());
+  return head;
+}
+
+void check_positions(const Model& model, int64_t max_length) {
+  const auto limit = model.position_limit();
+  TESSERA_CHECK(
+      !limit || max_length <= *limit,
+      "model.max_length is {}, but the model has {} positions; lower it",
+      max_length,
+      limit.value_or(0));
+}
+
+} // namespace tessera::zoo

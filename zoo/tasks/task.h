@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `Task` is what `tessera train` trains: a model with its head, and data that
+// fit it. `TaskKind` is one value of the configuration key `task`.
+
+#include "tessera/engine/parallel_run.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/tasks/data_set.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::runtime {
+
+class ConfigReader;
+class OptionFields;
+
+} // namespace tessera::runtime
+
+namespace tessera::zoo {
+
+struct TrainingConfig;
+
+/// The weights that a model is constructed for.
+enum class ModelState {
+  kFirst, ///< about to be trained
+  kTrained, ///< trained by the task; there is no training data
+  kAdapted, ///< as kFirst; a trained adapter is loaded into it
+};
+
+struct Task {
+  std::shared_ptr<Model> model; ///< without memory until it is wrapped
+  std::unique_ptr<Head> head; ///< of the model
+  std::unique_ptr<DataSet> train; ///< null if the model is trained
+  std::unique_ptr<DataSet> heldout; ///< null: nothing is scored
+};
+
+/// A format of data and the keys that describe it.
+struct TaskKind {
+  const char* name; ///< "text_classification"
+  int64_t max_length; ///< default of TrainingConfig::max_length
+  /// Fields of its own in the sections `model` and `data`.
+  void (*visit_model)(runtime::OptionFields& fields, TrainingConfig& config);
+  void (*visit_data)(runtime::OptionFields& fields, TrainingConfig& config);
+  /// Checks what holds between fields, and completes them.
+  /// @throws tessera::Error naming file, path, value and what was expected.
+  void (*finish)(const runtime::ConfigReader& reader, TrainingConfig& config);
+  /// Constructs the model and opens the data, which it checks. Collective.
+  Task (*open)(
+      const TrainingConfig& config,
+      World& world,
+      ParallelRun& parallel,
+      ModelState state);
+};
+
+/// Labeled texts in JSON lines.
+extern const TaskKind kTextClassification;
+/// A file of tokens.
+extern const TaskKind kLanguageModel;
+/// Inputs of any model in safetensors files.
+extern const TaskKind kExamples;
+
+/// All kinds, by name.
+const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds();
+
+/// The head of a model. @throws tessera::Error on a base model, which has none.
+std::unique_ptr<Head> head_of(Model& model);
+
+/// @throws tessera::Error naming model.max_length if it is above
+///     Model::position_limit().
+void check_positions(const Model& model, int64_t max_length);
+
+} // namespace tessera::zoo
