@@ -54,7 +54,7 @@ engine::RunFacts facts_of(
     const zoo::TrainingConfig& config,
     const zoo::Model& model) {
   const auto parameters = model.parameters();
-  const auto dtype = config.engine.sharding.precision.parameters.value_or(
+  const auto dtype = config.engine.precision.parameters.value_or(
       parameters.empty() ? at::kFloat : parameters.front().scalar_type());
   return {
       {"device", world.device().str()},
@@ -286,7 +286,7 @@ Engine wrap_model(
     ParallelRun& parallel,
     zoo::TrainingConfig& config,
     const std::shared_ptr<zoo::Model>& model) {
-  const auto& types = config.engine.sharding.precision;
+  const auto& types = config.engine.precision;
   if (world.rank() == 0 && world.device().is_cpu() &&
       types.parameters == at::kHalf) {
     log_warning(
