@@ -6,7 +6,7 @@
 //   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10
 //   train_gpt2 matmul=onednn update_in_backward=1 clip=0 helpers=1
 //   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
-//   train_gpt2 lazy=1 optimizer.placement=host memory.gradients=host
+//   train_gpt2 lazy=1 placement.optimizer=host placement.gradients=host
 //   train_gpt2 device=cuda profile=trace.json
 //
 // profile=FILE writes a Chrome trace of the measured steps.
@@ -181,7 +181,7 @@ class TesseraStepper : public Stepper {
       bool update_in_backward) {
     options.update_in_backward = update_in_backward;
     if (bfloat16) {
-      options.sharding.precision.parameters = at::kBFloat16;
+      options.precision.parameters = at::kBFloat16;
     }
     options.optimizer.lr = kLearningRate;
     options.optimizer.weight_decay = kWeightDecay;

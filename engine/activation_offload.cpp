@@ -32,18 +32,18 @@ runtime::StorageTest storages_that_pass(const torch::nn::Module& module) {
 
 std::shared_ptr<offload::HostActivationSink> make_sink(
     const torch::nn::Module& module,
+    std::optional<MemoryTier> tier,
     const OffloadOptions& options,
     int64_t activation_bytes) {
-  check(options, activation_bytes);
   offload::HostActivationSinkOptions sink;
   sink.device = module.parameters().at(0).device();
   sink.min_tensor_bytes = options.min_tensor_bytes;
   sink.prefetch_bytes = options.prefetch_bytes;
   sink.host_bytes = options.activation_host_bytes;
   sink.passes = storages_that_pass(module);
-  if (options.activations == OffloadActivations::kAuto) {
+  if (!tier) {
     sink.device_bytes = activation_bytes;
-  } else if (options.activations == OffloadActivations::kAll) {
+  } else if (tier == MemoryTier::kHost) {
     sink.copy_at_once = true;
     sink.device_bytes = activation_bytes > 0
                             ? std::min(activation_bytes, options.prefetch_bytes)
@@ -56,9 +56,11 @@ std::shared_ptr<offload::HostActivationSink> make_sink(
 
 ActivationOffload::ActivationOffload(
     const torch::nn::Module& module,
+    std::optional<MemoryTier> tier,
     const OffloadOptions& options,
     int64_t activation_bytes)
-    : sink_(make_sink(module, options, activation_bytes)), scope_(sink_) {}
+    : sink_(make_sink(module, tier, options, activation_bytes)),
+      scope_(sink_) {}
 
 ActivationStatistics ActivationOffload::statistics() const {
   return sink_->statistics();

@@ -4,12 +4,14 @@
 
 #include "tessera/engine/offload_options.h"
 #include "tessera/offload/activation_statistics.h"
+#include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tessera::offload {
@@ -29,10 +31,11 @@ class ActivationOffload {
  public:
   /// @param module its current parameters and buffers are not moved; it has
   ///   parameters, all on one device.
+  /// @param tier PlacementOptions::activations.
   /// @param activation_bytes MemoryBudget::activation_bytes.
-  /// @throws tessera::Error if kAuto has no budget.
   ActivationOffload(
       const torch::nn::Module& module,
+      std::optional<MemoryTier> tier,
       const OffloadOptions& options,
       int64_t activation_bytes);
 

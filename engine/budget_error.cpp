@@ -23,16 +23,16 @@ int64_t on_device(const TierBytes& planned, MemoryPurpose purpose) {
 void add_remedies_of_tiers(
     std::vector<std::string>& remedies,
     const MemoryBudget& memory,
-    const OptimizerOptions& optimizer,
+    const PlacementOptions& placement,
     const TierBytes& planned) {
   const int64_t state = on_device(planned, MemoryPurpose::kOptimizerState);
-  if (optimizer.placement == StatePlacement::kWithParameters && state > 0) {
+  if (placement.optimizer == MemoryTier::kDevice && state > 0) {
     remedies.push_back(
-        "set optimizer.placement to auto; its current value keeps " +
+        "set placement.optimizer to auto; its current value keeps " +
         exact_size_text(state) + " of optimizer state on the device");
   }
-  const bool weights_may_leave = memory.parameters != MemoryTier::kDevice ||
-                                 memory.gradients != MemoryTier::kDevice;
+  const bool weights_may_leave = placement.parameters != MemoryTier::kDevice ||
+                                 placement.gradients != MemoryTier::kDevice;
   if (state == 0 && !weights_may_leave) {
     return;
   }
@@ -59,14 +59,14 @@ void add_remedies_of_tiers(
 
 std::string device_budget_error(
     const MemoryBudget& memory,
-    const OptimizerOptions& optimizer,
+    const PlacementOptions& placement,
     const OffloadOptions& offload,
     const TierBytes& planned) {
   const int64_t budget = memory.device_bytes.value_or(0);
   const int64_t needed = total_bytes(planned.front()) + memory.activation_bytes;
   std::vector<std::string> remedies{
       "raise memory.device_bytes to at least " + exact_size_text(needed)};
-  add_remedies_of_tiers(remedies, memory, optimizer, planned);
+  add_remedies_of_tiers(remedies, memory, placement, planned);
   if (on_device(planned, MemoryPurpose::kStaging) > 0) {
     remedies.push_back(
         "lower offload.stage_bytes from " +

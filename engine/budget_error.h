@@ -5,7 +5,7 @@
 
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
-#include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/placement_options.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 
 #include <string>
@@ -18,7 +18,7 @@ namespace tessera::engine {
 /// @param planned bytes on each tier, without activations.
 std::string device_budget_error(
     const MemoryBudget& memory,
-    const OptimizerOptions& optimizer,
+    const PlacementOptions& placement,
     const OffloadOptions& offload,
     const TierBytes& planned);
 

@@ -8,10 +8,12 @@
 #include "tessera/engine/memory_budget.h"
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/engine/placement_options.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/sharding/pages/pager_options.h"
+#include "tessera/sharding/groups/precision.h"
+#include "tessera/sharding/pages/sharding_options.h"
 #include "tessera/sharding/weights/load_weights.h"
 
 #include <torch/nn/module.h>
@@ -59,8 +61,13 @@ class ModelTensors;
 
 struct EngineOptions {
   /// How parameters are grouped, prefetched and initialized.
-  PagerOptions sharding;
+  ShardingOptions sharding;
+  /// The dtypes of parameters, gradients and buffers.
+  PrecisionPolicy precision;
+  /// What each tier has room for.
   MemoryBudget memory;
+  /// Which tier each kind of thing rests on.
+  PlacementOptions placement;
   OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
@@ -79,7 +86,7 @@ struct EngineOptions {
   /// ranks divide (`expert` of the mesh) are sharded over the ranks that have
   /// the same ones. Norms, the loss scale and the contents of files are those
   /// of the whole model: parameters of a pipeline stage have the names that
-  /// they have in the whole model. Replaces PagerOptions::shard_ranks. Not
+  /// they have in the whole model. Replaces ShardingOptions::shard_ranks. Not
   /// owned; used by wrap() only. Null: every rank has the whole module.
   const ParallelMesh* parallel = nullptr;
   /// Rank 0 logs the memory table before the first step.
@@ -88,7 +95,8 @@ struct EngineOptions {
 
 /// Checks what can be checked without a module or a job, for programs that read
 /// options before they load a model. wrap() calls it too.
-/// @throws tessera::Error if memory or offload options are out of range,
+/// @throws tessera::Error if memory, placement or offload options are out of
+/// range,
 ///   contradict each other or name a folder that does not exist.
 void check(const EngineOptions& options);
 
@@ -285,11 +293,11 @@ class Engine {
   TransferWaits& transfer_waits();
   /// Updates that overlap forward and backward; zeros with UpdateOverlap::kOff.
   const UpdateStatistics& update_statistics() const;
-  /// Bytes of saved tensors on the device and on the host; zeros with
-  /// OffloadActivations::kOff.
+  /// Bytes of saved tensors on the device and on the host; zeros where no
+  /// activations leave the device (PlacementOptions::activations).
   ActivationStatistics activation_statistics() const;
   /// The operators whose outputs the last forward saved, largest first; empty
-  /// with OffloadActivations::kOff. See saved_activations_table().
+  /// where no activations leave the device. See saved_activations_table().
   std::vector<SavedByProducer> saved_activations() const;
   const sharding::Pager& pager() const {
     return *pager_;

@@ -11,9 +11,10 @@ namespace tessera {
 void visit_fields(runtime::OptionFields& fields, EngineOptions& options) {
   fields.object("optimizer", options.optimizer, "");
   fields.object("sharding", options.sharding, "");
-  fields.object("precision", options.sharding.precision, "");
+  fields.object("precision", options.precision, "");
   fields.object("loss_scale", options.loss_scale, "");
   fields.object("memory", options.memory, "");
+  fields.object("placement", options.placement, "");
   fields.object("offload", options.offload, "");
   static const std::string update_in_backward =
       "update each group as soon as its gradients are final, so that they need no memory of their own; requires " +

@@ -13,12 +13,14 @@
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/checkpointing/checkpoint_block.h"
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
 
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,22 +35,39 @@ const LossScaleOptions& checked(const LossScaleOptions& options) {
 }
 
 bool uses_float16(const EngineOptions& options) {
-  return options.sharding.precision.parameters == at::kHalf;
+  return options.precision.parameters == at::kHalf;
 }
 
-bool offloads_activations(const EngineOptions& options) {
-  return options.offload.activations != OffloadActivations::kOff;
+/// Whether some activations rest on the host.
+bool offloads_activations(
+    const torch::nn::Module& module,
+    const EngineOptions& options) {
+  if (options.placement.activations != MemoryTier::kDevice) {
+    return true;
+  }
+  const auto asks = [](const torch::nn::Module& part) {
+    const auto* block = dynamic_cast<const CheckpointedModule*>(&part);
+    return block != nullptr && block->inputs_on_host;
+  };
+  const auto modules = module.modules(/*include_self=*/false);
+  return asks(module) ||
+         std::any_of(modules.begin(), modules.end(), [&](const auto& part) {
+           return asks(*part);
+         });
 }
 
 /// The memory budget of shards and state: memory.host_bytes less what is
 /// reserved for activations, memory.device_bytes less what libraries have
 /// taken.
-MemoryBudget budget_of_state(const EngineOptions& options, int64_t libraries) {
+MemoryBudget budget_of_state(
+    const EngineOptions& options,
+    bool offloads_activations,
+    int64_t libraries) {
   MemoryBudget memory = options.memory;
   if (memory.device_bytes) {
     *memory.device_bytes -= libraries;
   }
-  if (memory.host_bytes && offloads_activations(options)) {
+  if (memory.host_bytes && offloads_activations) {
     *memory.host_bytes -= options.offload.activation_host_bytes.value_or(0);
   }
   return memory;
@@ -152,15 +171,11 @@ void log_plan(
 
 void check(const EngineOptions& options) {
   check(options.memory);
-  check(options.offload, options.memory.activation_bytes);
-  TESSERA_CHECK(
-      options.optimizer.placement != StatePlacement::kNvme ||
-          !options.memory.nvme_path.empty(),
-      "optimizer.placement is nvme, but memory.nvme_path is not set; set it to a folder on a local disk.");
+  check(options.offload);
+  check(options.placement, options.memory);
   const int64_t activations = options.offload.activation_host_bytes.value_or(0);
   TESSERA_CHECK(
-      !options.memory.host_bytes || !offloads_activations(options) ||
-          activations <= *options.memory.host_bytes,
+      !options.memory.host_bytes || activations <= *options.memory.host_bytes,
       "offload.activation_host_bytes is {}, but memory.host_bytes, the limit for all host memory, is {}; raise memory.host_bytes or lower offload.activation_host_bytes.",
       activations,
       options.memory.host_bytes.value_or(0));
@@ -178,8 +193,7 @@ Engine::Engine(
   check(options);
   check(options.optimizer, *module_);
   const engine::OptimizerRules rules(options.optimizer);
-  PagerOptions sharding = options.sharding;
-  sharding.update_in_backward = options.update_in_backward;
+  const sharding::PagerOptions sharding = engine::pager_options(options);
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
   }
@@ -190,9 +204,6 @@ Engine::Engine(
           ? sharding::page_meshes(world, *options.parallel, *module_)
           : sharding::shard_mesh(
                 world.rank(), world.size(), sharding.shard_ranks);
-  for (const auto& [name, mesh] : meshes.tied) {
-    sharding.groups.parameters_apart.push_back(name);
-  }
   const std::vector<sharding::PageSpec> pages =
       sharding::plan_pages(*module_, sharding, meshes);
   if (options.parallel != nullptr) {
@@ -202,9 +213,10 @@ Engine::Engine(
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
-  const MemoryBudget budget = budget_of_state(options, libraries);
-  const engine::TierPlan tiers =
-      engine::plan_tiers(pages, rules, budget, options.offload, sharding);
+  const bool offloads = offloads_activations(*module_, options);
+  const MemoryBudget budget = budget_of_state(options, offloads, libraries);
+  const engine::TierPlan tiers = engine::plan_tiers(
+      pages, rules, options.placement, budget, options.offload, sharding);
   const engine::UpdatePlan updates = engine::plan_updates(
       pages, tiers, rules, options.offload, budget, *ranks);
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
@@ -212,7 +224,8 @@ Engine::Engine(
   norms_on_device_ = on_all_ranks(*ranks, optimizer_->is_all_on_device());
   const sharding::SlotPlan slots(pages, tiers.pages, sharding);
   const engine::MemoryPlan memory = engine::plan_memory(
-      {pages, tiers, slots, optimizer_->planned_bytes(), libraries}, options);
+      {pages, tiers, slots, optimizer_->planned_bytes(), libraries, offloads},
+      options);
   planned_memory_ = memory.bytes;
   const bool logs = options.log_memory && world.rank() == 0;
   if (logs) {
@@ -237,9 +250,10 @@ Engine::Engine(
   files_ = world.new_communicator("files of the model");
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   sharding::copy_tied_values(*pager_);
-  if (offloads_activations(options)) {
+  if (offloads) {
     activations_ = std::make_unique<engine::ActivationOffload>(
         *module_,
+        options.placement.activations,
         with_limit(options, planned_memory_),
         options.memory.activation_bytes);
     logs_activations_ = logs;

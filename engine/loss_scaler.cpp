@@ -54,7 +54,7 @@ void LossScaler::update(bool overflow) {
     }
     TESSERA_CHECK(
         scale_ > options_.minimum,
-        "the gradients overflow even at the smallest loss scale, {}: the loss or the gradients are not finite. Lower the learning rate, keep more modules in float32 (precision.float32_modules), or train in bfloat16.",
+        "the gradients overflow even at the smallest loss scale, {}: the loss or the gradients are not finite. Lower the learning rate, keep more modules in float32 (float32 in sharding.modules), or train in bfloat16.",
         options_.minimum);
     scale_ = std::max(scale_ * options_.backoff_factor, options_.minimum);
     return;

@@ -6,26 +6,7 @@
 
 namespace tessera {
 
-namespace {
-
-void check_has_path(
-    const char* name,
-    std::optional<MemoryTier> tier,
-    const MemoryBudget& memory) {
-  TESSERA_CHECK(
-      tier != MemoryTier::kNvme || !memory.nvme_path.empty(),
-      "memory.{} is nvme, but memory.nvme_path is not set; set it to a folder on a local disk.",
-      name);
-}
-
-} // namespace
-
 void visit_fields(runtime::OptionFields& fields, MemoryBudget& memory) {
-  const std::vector<std::pair<std::string, std::optional<MemoryTier>>> tiers{
-      {"device", MemoryTier::kDevice},
-      {"host", MemoryTier::kHost},
-      {"nvme", MemoryTier::kNvme},
-      {"auto", std::nullopt}};
   fields.bytes(
       "device_bytes",
       memory.device_bytes,
@@ -35,7 +16,7 @@ void visit_fields(runtime::OptionFields& fields, MemoryBudget& memory) {
       "activation_bytes",
       memory.activation_bytes,
       0,
-      "part of it that is reserved for activations; the budget of `offload.activations`");
+      "part of it that is reserved for activations; the budget of `placement.activations`");
   fields.bytes(
       "host_bytes",
       memory.host_bytes,
@@ -53,16 +34,6 @@ void visit_fields(runtime::OptionFields& fields, MemoryBudget& memory) {
       memory.nvme_bytes,
       0,
       "hard limit there, per rank; by default the free disk space");
-  fields.choice(
-      "parameters",
-      memory.parameters,
-      tiers,
-      "tier of the shards of parameters; `auto` follows `memory.device_bytes`, and without it is the device");
-  fields.choice(
-      "gradients",
-      memory.gradients,
-      tiers,
-      "tier of the shards of gradients; likewise");
 }
 
 void check(const MemoryBudget& memory) {
@@ -76,8 +47,6 @@ void check(const MemoryBudget& memory) {
           std::filesystem::is_directory(memory.nvme_path),
       "memory.nvme_path: '{}' is not a folder; create it, or choose another one.",
       memory.nvme_path.string());
-  check_has_path("parameters", memory.parameters, memory);
-  check_has_path("gradients", memory.gradients, memory);
 }
 
 } // namespace tessera

@@ -2,8 +2,6 @@
 #pragma once
 // `MemoryBudget` limits the memory of each tier that the engine may use.
 
-#include "tessera/runtime/memory/memory_ledger.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,13 +14,12 @@ class OptionFields;
 
 namespace tessera {
 
-/// Limits per rank. Master weights and moments are placed by
-/// OptimizerOptions::placement.
+/// Limits per rank. What rests where by choice is in PlacementOptions.
 struct MemoryBudget {
   /// Bytes on the device of the parameters: what the card has for this rank, or
   /// less. Shards, gradients, slots, optimizer state that rests there, and what
   /// CUDA, NCCL and cuBLAS have taken, which wrap() measures. What is left over
-  /// keeps groups unsharded; this replaces PagerOptions::zero_stage.
+  /// keeps groups unsharded; this replaces ShardingOptions::zero_stage.
   std::optional<int64_t> device_bytes;
   /// The part of device_bytes that stays free for activations.
   int64_t activation_bytes = 0;
@@ -35,13 +32,6 @@ struct MemoryBudget {
   std::filesystem::path nvme_path;
   /// Hard limit of bytes in nvme_path. Nothing: the free space of the disk.
   std::optional<int64_t> nvme_bytes;
-  /// Where this rank's shards of the parameters (as operators use them) and of
-  /// the gradients rest between uses. Parameters that rest elsewhere are copied
-  /// to the device for their operators, even if the world size is 1. Nothing:
-  /// on the device, as far as device_bytes has room. The numbers do not depend
-  /// on the placement.
-  std::optional<MemoryTier> parameters;
-  std::optional<MemoryTier> gradients;
 };
 
 void visit_fields(runtime::OptionFields& fields, MemoryBudget& options);

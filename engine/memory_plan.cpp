@@ -44,9 +44,6 @@ int64_t& bytes_for(TierBytes& bytes, MemoryTier tier, MemoryPurpose purpose) {
 int64_t activation_bytes(
     const EngineOptions& options,
     const TierBytes& planned) {
-  if (options.offload.activations == OffloadActivations::kOff) {
-    return 0;
-  }
   const int64_t rest =
       options.memory.host_bytes.value_or(0) -
       total_bytes(planned[static_cast<size_t>(MemoryTier::kHost)]);
@@ -55,6 +52,10 @@ int64_t activation_bytes(
 }
 
 } // namespace
+
+sharding::PagerOptions pager_options(const EngineOptions& options) {
+  return {options.sharding, options.precision, options.update_in_backward};
+}
 
 MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
   MemoryPlan plan{.bytes = needs.optimizer, .slots = {}};
@@ -85,8 +86,10 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
       plan.slots.gather_bytes;
   planned(MemoryTier::kDevice, MemoryPurpose::kReduceSlots) =
       plan.slots.reduce_bytes;
-  planned(MemoryTier::kHost, MemoryPurpose::kActivations) =
-      activation_bytes(options, plan.bytes);
+  if (needs.offloads_activations) {
+    planned(MemoryTier::kHost, MemoryPurpose::kActivations) =
+        activation_bytes(options, plan.bytes);
+  }
   if (const auto limit = options.memory.device_bytes) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed = total_bytes(plan.bytes.front()) + first_step +
@@ -95,7 +98,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
         needed <= *limit,
         "{}",
         device_budget_error(
-            options.memory, options.optimizer, options.offload, plan.bytes));
+            options.memory, options.placement, options.offload, plan.bytes));
   }
   return plan;
 }

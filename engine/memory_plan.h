@@ -6,6 +6,7 @@
 #include "tessera/engine/optim/tier_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/pages/page_spec.h"
+#include "tessera/sharding/pages/pager_options.h"
 #include "tessera/sharding/pages/slot_plan.h"
 
 #include <cstdint>
@@ -19,6 +20,9 @@ struct EngineOptions; // engine/engine.h
 
 namespace tessera::engine {
 
+/// What of the options is the pager's.
+sharding::PagerOptions pager_options(const EngineOptions& options);
+
 /// What the plan is made from; all of it is known before there are pages.
 struct MemoryNeeds {
   const std::vector<sharding::PageSpec>& pages;
@@ -26,6 +30,7 @@ struct MemoryNeeds {
   const sharding::SlotPlan& slots;
   TierBytes optimizer{}; ///< ShardedOptimizer::planned_bytes()
   int64_t libraries = 0; ///< library_bytes()
+  bool offloads_activations = false; ///< some of them rest on the host
 };
 
 struct MemoryPlan {

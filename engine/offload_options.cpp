@@ -2,20 +2,11 @@
 #include "tessera/engine/offload_options.h"
 
 #include "tessera/engine/optim/streamed_update.h"
-#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_check.h"
 
 namespace tessera {
 
 void visit_fields(runtime::OptionFields& fields, OffloadOptions& options) {
-  fields.choice(
-      "activations",
-      options.activations,
-      {{"off", OffloadActivations::kOff},
-       {"blocks", OffloadActivations::kBlocks},
-       {"auto", OffloadActivations::kAuto},
-       {"all", OffloadActivations::kAll}},
-      "activation offload: `auto` (what exceeds `memory.activation_bytes`, oldest first), `all` (everything is copied when it is saved; what exceeds `offload.prefetch_bytes` leaves the device), `blocks` (inputs of checkpointed blocks that request it)");
   fields.bytes(
       "min_tensor_bytes",
       options.min_tensor_bytes,
@@ -44,11 +35,8 @@ void visit_fields(runtime::OptionFields& fields, OffloadOptions& options) {
       "maximum device memory for the staging buffers of streamed state");
 }
 
-void check(const OffloadOptions& options, int64_t activation_bytes) {
+void check(const OffloadOptions& options) {
   runtime::check_fields("offload", options);
-  TESSERA_CHECK(
-      options.activations != OffloadActivations::kAuto || activation_bytes > 0,
-      "offload.activations is 'auto', but memory.activation_bytes, its budget, is 0. Set memory.activation_bytes, or offload.activations to 'all' or 'off'.");
 }
 
 } // namespace tessera

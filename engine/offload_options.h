@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `OffloadOptions` says which activations and optimizer state move between the
-// device and the host during training.
+// `OffloadOptions` says how activations and optimizer state that rest on the
+// host move between it and the device during training.
 
 #include <cstdint>
 #include <optional>
@@ -14,20 +14,7 @@ class OptionFields;
 
 namespace tessera {
 
-enum class OffloadActivations {
-  kOff, ///< no hooks; operators save tensors as usual
-  /// Offloads the arguments of checkpointed blocks that ask for it
-  /// (CheckpointOptions::inputs_on_host).
-  kBlocks,
-  /// Offloads what exceeds MemoryBudget::activation_bytes, oldest first.
-  kAuto,
-  /// Copies every tensor to the host as soon as it is saved and frees what
-  /// exceeds prefetch_bytes (and activation_bytes, if given) on the device.
-  kAll,
-};
-
 struct OffloadOptions {
-  OffloadActivations activations = OffloadActivations::kOff;
   /// Smaller storages stay on the device.
   int64_t min_tensor_bytes = 64 << 10;
   /// The most bytes that are copied back ahead of their use in backward.
@@ -51,8 +38,7 @@ struct OffloadOptions {
 
 void visit_fields(runtime::OptionFields& fields, OffloadOptions& options);
 
-/// @param activation_bytes MemoryBudget::activation_bytes.
 /// @throws tessera::Error naming the option, its value and the allowed range.
-void check(const OffloadOptions& options, int64_t activation_bytes);
+void check(const OffloadOptions& options);
 
 } // namespace tessera

@@ -88,7 +88,7 @@ class ParallelRun {
     return groups_.mesh();
   }
   /// For EngineOptions::parallel: null with the default sizes, for which
-  /// PagerOptions decides which ranks shard parameters.
+  /// ShardingOptions decides which ranks shard parameters.
   const ParallelMesh* mesh_if_given() const {
     return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }

@@ -135,7 +135,7 @@ class Kit:
                    "steps=2", "warmup=1", "lazy=1"]
         size_13b = ["layers=40", "width=5120", "heads=40", "batch=1", "sequence=2048",
                     "steps=2", "warmup=1", "lazy=1"]
-        host = "optimizer.placement=host"
+        host = "placement.optimizer=host"
         nvme = f"memory.nvme_path={self.work / 'nvme'}"
         return [
             Phase("environment", [
@@ -187,8 +187,8 @@ class Kit:
                     ("host_auto", [host]),
                     ("host_ratio_0", [host, "offload.ratio=0"]),
                     ("host_ratio_1", [host, "offload.ratio=1"]),
-                    ("parameters_host", [host, "memory.parameters=host"]),
-                    ("nvme", ["optimizer.placement=nvme", nvme])]]),
+                    ("parameters_host", [host, "placement.parameters=host"]),
+                    ("nvme", ["placement.optimizer=nvme", nvme])]]),
             Phase("offload_7b", [
                 self.gpt2(f"7b_{name}", *size_7b, *keys)
                 for name, keys in [
@@ -264,7 +264,8 @@ class Kit:
         (folder / "config.json").write_text(json.dumps({
             "task": "examples", "model": {"config": str(folder / "model.json")},
             "data": {"train": str(folder / "train.safetensors")},
-            "optimizer": {"type": "adamw", "lr": 2e-5, "placement": "host"},
+            "optimizer": {"type": "adamw", "lr": 2e-5},
+            "placement": {"optimizer": "host"},
             "training": {"epochs": 1, "batch_size": 8, "accumulate": 4, "clip_grad_norm": 1.0,
                          "log_every": 1},
             "device": "cuda",

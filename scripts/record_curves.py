@@ -86,7 +86,7 @@ MODELS = {
     },
 }
 
-HOST = ["memory.parameters=host", "memory.gradients=host", "optimizer.placement=host"]
+HOST = ["placement.parameters=host", "placement.gradients=host", "placement.optimizer=host"]
 LORA = (
     'model.lora={"target_modules": ["c_attn", "c_fc"], "r": 4, "dropout": 0.1,'
     ' "merge": true}'
@@ -118,12 +118,12 @@ RUNS = {
     "tied_stages": ("still_gpt", 2, ["parallel.shard=1", "parallel.pipeline=2", "training.accumulate=2"]),
     "context": ("still_gpt", 4, ["parallel.context=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.shard=1"]),
     "host": ("gpt", 2, [*HOST, "training.clip_grad_norm=0.5"]),
-    "nvme": ("gpt", 2, ["memory.nvme_path={folder}/scratch", "memory.parameters=nvme", "memory.gradients=nvme", "optimizer.placement=nvme"]),
+    "nvme": ("gpt", 2, ["memory.nvme_path={folder}/scratch", "placement.parameters=nvme", "placement.gradients=nvme", "placement.optimizer=nvme"]),
     "budget": ("gpt", 2, ["memory.device_bytes=500000", "memory.host_bytes=100MB"]),
     "float16": ("gpt", 2, ["precision.parameters=float16", "training.clip_grad_norm=0.5"]),
     "bfloat16": ("gpt", 2, ["precision.parameters=bfloat16", "precision.gradients=bfloat16", "precision.accumulate=float32", "training.accumulate=2"]),
     "in_backward": ("gpt", 2, ["update_in_backward=true"]),
-    "checkpointed": ("gpt", 2, ["model.checkpoint_layers=4", "offload.activations=all"]),
+    "checkpointed": ("gpt", 2, ["model.checkpoint_layers=4", "placement.activations=host"]),
     "muon": ("still_gpt", 2, ["optimizer.type=muon"]),
     "adafactor": ("still_gpt", 2, ["optimizer.type=adafactor"]),
     "lamb": ("still_gpt", 2, ["optimizer.type=lamb"]),

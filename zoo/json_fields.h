@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/json_value.h"
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <nlohmann/json.hpp>
@@ -13,7 +14,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 namespace tessera::zoo {
@@ -51,14 +51,7 @@ class JsonFields {
     if (found == object_.end() || found->is_null()) {
       return std::nullopt;
     }
-    TESSERA_CHECK(
-        is<Value>(*found),
-        "{}: '{}' is {}, but must be {}",
-        origin_,
-        key,
-        runtime::show_json(*found),
-        type_name<Value>());
-    return found->template get<Value>();
+    return runtime::JsonValue(*found, origin_ + ": '" + key + "'").as<Value>();
   }
 
   template <typename Value>
@@ -72,7 +65,7 @@ class JsonFields {
     const std::optional<Value> value = get<Value>(key);
     TESSERA_CHECK(
         value.has_value(),
-        "{} lacks '{}'; is it the file of a BERT model?",
+        "{} lacks '{}'; fetch the file again, or one of a model that has it",
         origin_,
         key);
     return *value;
@@ -97,35 +90,6 @@ class JsonFields {
   }
 
  private:
-  template <typename Value>
-  static bool is(const nlohmann::json& value) {
-    if constexpr (std::is_same_v<Value, bool>) {
-      return value.is_boolean();
-    } else if constexpr (std::is_same_v<Value, std::int64_t>) {
-      return value.is_number_integer() &&
-             (!value.is_number_unsigned() ||
-              value.get<std::uint64_t>() <= INT64_MAX);
-    } else if constexpr (std::is_same_v<Value, double>) {
-      return value.is_number();
-    } else {
-      static_assert(std::is_same_v<Value, std::string>);
-      return value.is_string();
-    }
-  }
-
-  template <typename Value>
-  static const char* type_name() {
-    if constexpr (std::is_same_v<Value, bool>) {
-      return "true or false";
-    } else if constexpr (std::is_same_v<Value, std::int64_t>) {
-      return "an integer";
-    } else if constexpr (std::is_same_v<Value, double>) {
-      return "a number";
-    } else {
-      return "a string";
-    }
-  }
-
   nlohmann::json object_;
   std::string origin_;
 };

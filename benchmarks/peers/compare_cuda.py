@@ -17,7 +17,7 @@ left out of the table. --engine passes options such as placements to Tessera.
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2
   benchmarks/peers/compare_cuda.py --program build/release/bin/train_gpt2 \
       --layers 32 --width 4096 --heads 32 --batch 4 --rounds 1 \
-      --engine "lazy=1 optimizer.placement=host" \
+      --engine "lazy=1 placement.optimizer=host" \
       tessera fsdp2-offload deepspeed-offload
 """
 import argparse

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/manifest.h"
 
-#include "tessera/engine/checkpoint/manifest_field.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/json_value.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/atomic_folder.h"
 
@@ -14,6 +14,7 @@ namespace tessera::engine {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using runtime::JsonValue;
 
 namespace {
 
@@ -21,6 +22,8 @@ constexpr int kFormat = 2;
 constexpr int kOldestFormat = 1; // without parts
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kPrefix = "step-";
+constexpr const char* kRemedy =
+    "; the checkpoint is damaged or from another version: load another one";
 
 json to_json(const SavedTensor& tensor) {
   json result{{"name", tensor.name}, {"checksum", tensor.checksum}};
@@ -45,15 +48,15 @@ json to_json(const SavedTensor& tensor) {
   return result;
 }
 
-SavedTensor saved_tensor(const ManifestField& from) {
+SavedTensor saved_tensor(const JsonValue& from) {
   SavedTensor tensor;
-  tensor.name = from.at("name").text();
-  tensor.checksum = from.at("checksum").text();
+  tensor.name = from.at("name").as<std::string>();
+  tensor.checksum = from.at("checksum").as<std::string>();
   if (const auto parameter = from.find("parameter")) {
-    tensor.parameter = parameter->text();
+    tensor.parameter = parameter->as<std::string>();
   }
   if (const auto state = from.find("state")) {
-    tensor.state = state->text();
+    tensor.state = state->as<std::string>();
   }
   if (const auto offset = from.find("offset")) {
     tensor.part = {{}, offset->integer(), from.at("numel").integer()};
@@ -61,7 +64,9 @@ SavedTensor saved_tensor(const ManifestField& from) {
   if (const auto part = from.find("part"); part && tensor.part) {
     const int64_t begin = part->at("begin").integer();
     tensor.part->ranges = {
-        {part->at("dim").integer(), begin, part->at("end").integer(begin)}};
+        {part->at("dim").integer(),
+         begin,
+         part->at("end").integer({.min = begin})}};
   }
   return tensor;
 }
@@ -93,19 +98,19 @@ json to_json(const SavedRank& rank) {
       {"states", rank.states}};
 }
 
-SavedRank saved_rank(const ManifestField& from) {
+SavedRank saved_rank(const JsonValue& from) {
   SavedRank rank;
-  const ManifestField file = from.at("file");
-  rank.file = file.text();
+  const JsonValue file = from.at("file");
+  rank.file = file.as<std::string>();
   if (rank.file.empty() || fs::path(rank.file).filename() != rank.file ||
       rank.file.find('\0') != std::string::npos) {
     file.fail("the name of a file next to the manifest");
   }
   rank.bytes = static_cast<uint64_t>(from.at("bytes").integer());
-  for (const ManifestField& tensor : from.at("tensors").elements()) {
+  for (const JsonValue& tensor : from.at("tensors").elements()) {
     rank.tensors.push_back(saved_tensor(tensor));
   }
-  const ManifestField states = from.at("states");
+  const JsonValue states = from.at("states");
   for (const std::string& name : states.keys()) {
     rank.states.emplace(name, states.at(name).value());
   }
@@ -127,19 +132,19 @@ json to_json(const SavedParameters& parameters) {
 }
 
 /// The values that the engine reads after loading the tensors; checked before.
-json engine_state(const ManifestField& from) {
-  from.at("learning_rate").number();
-  const ManifestField scale = from.at("loss_scale");
-  scale.at("scale").number();
+json engine_state(const JsonValue& from) {
+  from.at("learning_rate").as<double>();
+  const JsonValue scale = from.at("loss_scale");
+  scale.at("scale").as<double>();
   scale.at("good_steps").integer();
   scale.at("skipped_steps").integer();
   return from.value();
 }
 
-SavedParameters saved_parameters(const ManifestField& all) {
+SavedParameters saved_parameters(const JsonValue& all) {
   SavedParameters parameters;
   for (const std::string& name : all.keys()) {
-    const ManifestField from = all.at(name);
+    const JsonValue from = all.at(name);
     SavedParameter& parameter = parameters[name];
     parameter.sizes = from.at("sizes").integers();
     parameter.strides = from.at("strides").integers();
@@ -166,7 +171,7 @@ std::string to_text(const RankReport& report) {
 RankReport read_report(const fs::path& file) {
   const json all =
       runtime::parse_json(runtime::read_text_file(file), file.string());
-  const ManifestField report(all, file.string());
+  const JsonValue report(all, file.string(), kRemedy);
   return {
       saved_rank(report.at("rank")), saved_parameters(report.at("parameters"))};
 }
@@ -192,7 +197,7 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kManifest;
   const json all =
       runtime::parse_json(runtime::read_text_file(file), file.string());
-  const ManifestField root(all, file.string());
+  const JsonValue root(all, file.string(), kRemedy);
   const int64_t format = root.at("format").integer();
   TESSERA_CHECK(
       format >= kOldestFormat && format <= kFormat,
@@ -205,13 +210,15 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
   manifest.step = root.at("step").integer();
   manifest.engine = engine_state(root.at("engine"));
   manifest.parameters = saved_parameters(root.at("parameters"));
-  for (const ManifestField& rank : root.at("ranks").elements()) {
+  for (const JsonValue& rank : root.at("ranks").elements()) {
     manifest.ranks.push_back(saved_rank(rank));
   }
   constexpr int64_t kMostRanks = 1 << 20;
   const auto ranks_of = [&](const char* key) {
     const auto found = root.find(key);
-    return found ? static_cast<int>(found->integer(1, kMostRanks)) : 1;
+    return found
+               ? static_cast<int>(found->integer({.min = 1, .max = kMostRanks}))
+               : 1;
   };
   manifest.tensor_ranks = ranks_of("tensor_ranks");
   manifest.stages = ranks_of("stages");

@@ -111,14 +111,6 @@ void visit_fields(OptionFields& fields, OptimizerOptions& options) {
       options.stochastic_rounding,
       "round bfloat16 moments and weights stochastically, so that small updates are not lost");
   fields.choice(
-      "placement",
-      options.placement,
-      {{"auto", StatePlacement::kAutomatic},
-       {"device", StatePlacement::kWithParameters},
-       {"host", StatePlacement::kHost},
-       {"nvme", StatePlacement::kNvme}},
-      "tier of master weights and moments; `auto` follows `memory`, and without `memory.device_bytes` is the device");
-  fields.choice(
       "overlap",
       options.overlap,
       {{"auto", UpdateOverlap::kAutomatic},

@@ -3,8 +3,8 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/option_check.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <algorithm>
 
@@ -53,8 +53,7 @@ void check(const OptimizerOptions& options, const torch::nn::Module& module) {
     }
     texts.push_back(rule.pattern);
   }
-  auto patterns =
-      sharding::NamePatterns::of_paths("optimizer.parameters", texts);
+  auto patterns = runtime::NamePatterns("optimizer.parameters", texts);
   for (const auto& parameter : module.named_parameters()) {
     patterns.first_match(parameter.key());
   }

@@ -40,18 +40,6 @@ struct ParameterRule {
   std::optional<UpdateRule> rule;
 };
 
-/// Where master weights and moments rest. What is not on the device of the
-/// parameters is updated by the CPU, or passes through the device
-/// (plan_updates()). The numbers do not depend on the placement.
-enum class StatePlacement {
-  /// As the memory budget has room; see plan_tiers(). On the device of the
-  /// parameters if no budget is set.
-  kAutomatic,
-  kWithParameters, ///< on the parameters' device
-  kHost, ///< in the host's memory
-  kNvme, ///< in files in memory.nvme_path
-};
-
 /// The part of a step that runs on a thread of its own during forward and
 /// backward. The numbers are the same in all modes. The gradients of a group
 /// are final in the last backward of a step if it follows the order of earlier
@@ -92,7 +80,6 @@ struct OptimizerOptions {
   UpdateRule rule = AdamWOptions{};
   /// Applied in order; if two match, the later one wins.
   std::vector<ParameterRule> parameters;
-  StatePlacement placement = StatePlacement::kAutomatic;
   UpdateOverlap overlap = UpdateOverlap::kAutomatic;
   /// The dtype of stored moments: bfloat16, or by default that of the master
   /// weights. An update computes in full precision and rounds what it stores.

@@ -4,7 +4,7 @@
 // parameter.
 
 #include "tessera/engine/optim/optimizer_options.h"
-#include "tessera/runtime/core/name_pattern.h"
+#include "tessera/runtime/core/name_patterns.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -75,7 +75,7 @@ int64_t gradient_bytes(const sharding::PageSpec& page) {
 
 int64_t device_needs(
     const std::vector<sharding::PageSpec>& pages,
-    const PagerOptions& sharding,
+    const sharding::PagerOptions& sharding,
     std::vector<sharding::ShardTiers> tiers) {
   tiers.resize(pages.size());
   const sharding::SlotPlan slots(pages, tiers, sharding);

@@ -51,7 +51,7 @@ int64_t gradient_bytes(const sharding::PageSpec& page);
 /// @param tiers per page; empty: everything is on the device.
 int64_t device_needs(
     const std::vector<sharding::PageSpec>& pages,
-    const PagerOptions& sharding,
+    const sharding::PagerOptions& sharding,
     std::vector<sharding::ShardTiers> tiers = {});
 
 } // namespace tessera::engine

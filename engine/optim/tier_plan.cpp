@@ -35,11 +35,13 @@ class Planner {
   Planner(
       const std::vector<sharding::PageSpec>& pages,
       const OptimizerRules& optimizer,
+      const PlacementOptions& placement,
       const MemoryBudget& memory,
       const OffloadOptions& offload,
-      const PagerOptions& sharding)
+      const sharding::PagerOptions& sharding)
       : pages_(pages),
         optimizer_(optimizer),
+        placement_(placement),
         memory_(memory),
         offload_(offload),
         sharding_(sharding) {
@@ -150,33 +152,23 @@ class Planner {
   }
 
   void place_state() {
-    switch (optimizer_.options().placement) {
-      case StatePlacement::kAutomatic:
-        place_state_by_room();
-        break;
-      case StatePlacement::kWithParameters:
-        rest_state(MemoryTier::kDevice);
-        break;
-      case StatePlacement::kHost:
-        rest_state(MemoryTier::kHost);
-        reserve_device_stage(device_room());
-        break;
-      case StatePlacement::kNvme:
-        rest_state(MemoryTier::kNvme);
-        for (size_t g = 0; g < pages_.size(); ++g) {
-          TESSERA_CHECK(
-              needs_of(g).may_rest_in_files,
-              "optimizer.placement is nvme, but a user-defined optimizer keeps the state of group '{}' itself; use optimizer.placement host.",
-              pages_[g].name);
-        }
-        reserve_device_stage(device_room());
-        break;
+    if (!placement_.optimizer) {
+      place_state_by_room();
+      return;
     }
-  }
-
-  void rest_state(MemoryTier tier) {
     for (sharding::ShardTiers& tiers : plan_.pages) {
-      tiers.state = tier;
+      tiers.state = *placement_.optimizer;
+    }
+    if (placement_.optimizer == MemoryTier::kNvme) {
+      for (size_t g = 0; g < pages_.size(); ++g) {
+        TESSERA_CHECK(
+            needs_of(g).may_rest_in_files,
+            "placement.optimizer is nvme, but a user-defined optimizer keeps the state of group '{}' itself; use placement.optimizer host.",
+            pages_[g].name);
+      }
+    }
+    if (placement_.optimizer != MemoryTier::kDevice) {
+      reserve_device_stage(device_room());
     }
   }
 
@@ -281,12 +273,15 @@ class Planner {
 
   const std::vector<sharding::PageSpec>& pages_;
   const OptimizerRules& optimizer_;
+  const PlacementOptions& placement_;
   const MemoryBudget& memory_;
   const OffloadOptions& offload_;
-  const PagerOptions& sharding_;
+  const sharding::PagerOptions& sharding_;
   const std::vector<Kind> kinds_ = {
-      {&sharding::ShardTiers::gradients, memory_.gradients, gradient_bytes},
-      {&sharding::ShardTiers::parameters, memory_.parameters, parameter_bytes}};
+      {&sharding::ShardTiers::gradients, placement_.gradients, gradient_bytes},
+      {&sharding::ShardTiers::parameters,
+       placement_.parameters,
+       parameter_bytes}};
   TierPlan plan_;
 };
 
@@ -303,10 +298,11 @@ bool TierPlan::uses(MemoryTier tier) const {
 TierPlan plan_tiers(
     const std::vector<sharding::PageSpec>& pages,
     const OptimizerRules& optimizer,
+    const PlacementOptions& placement,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
-    const PagerOptions& sharding) {
-  return Planner(pages, optimizer, memory, offload, sharding).plan();
+    const sharding::PagerOptions& sharding) {
+  return Planner(pages, optimizer, placement, memory, offload, sharding).plan();
 }
 
 } // namespace tessera::engine

@@ -7,6 +7,7 @@
 #include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/placement_options.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/pages/page_spec.h"
 #include "tessera/sharding/pages/pager_options.h"
@@ -46,8 +47,9 @@ struct TierPlan {
 TierPlan plan_tiers(
     const std::vector<sharding::PageSpec>& pages,
     const OptimizerRules& optimizer,
+    const PlacementOptions& placement,
     const MemoryBudget& memory,
     const OffloadOptions& offload,
-    const PagerOptions& sharding);
+    const sharding::PagerOptions& sharding);
 
 } // namespace tessera::engine

@@ -27,7 +27,7 @@ class MemoryPlan {
             config.batch_size,
             config.max_length,
             device,
-            config.engine.sharding.precision),
+            config.engine.precision),
         reserve_(device.is_cuda() ? kCudaReserve : 0) {}
 
   /// With the configured number of recomputed layers, or with as many as save

@@ -295,7 +295,9 @@ void ConfigReader::fail(std::string_view key, std::string_view expected) const {
 }
 
 void ConfigReader::finish(std::span<const ForeignKey> foreign) const {
-  node_->finish(*node_, foreign);
+  std::string errors;
+  node_->add_unknown(*node_, foreign, errors);
+  TESSERA_CHECK(errors.empty(), "{}", errors);
 }
 
 ordered_json ConfigReader::resolved() const {

@@ -33,8 +33,9 @@ struct DoubleRange {
   bool open_max = false;
 };
 
-/// The name that another library uses for a key, and the key to write here
-/// instead, e.g. {"learning_rate", "optimizer.lr"}.
+/// The name that another library or an older version uses for a key, and the
+/// key to write here instead, e.g. {"learning_rate", "optimizer.lr"}. A name
+/// with dots is a whole path: {"memory.parameters", "placement.parameters"}.
 struct ForeignKey {
   std::string_view name;
   std::string_view here;
@@ -171,10 +172,10 @@ class ConfigReader {
 
   /// Checks that every key was read. Call it after the last getter.
   /// @param foreign names that other libraries use for keys.
-  /// @throws Error on a key that no getter asked for, here or in a nested
-  ///   object. The message suggests the key that replaces a foreign name, the
-  ///   nearest known key, or a key of that name in another object; failing
-  ///   that, it lists the known keys.
+  /// @throws Error on keys that no getter asked for, here or in a nested
+  ///   object, with a line for each. It suggests the key that replaces a
+  ///   foreign name, the nearest known key, or a key of that name in another
+  ///   object; failing that, it lists the known keys.
   void finish(std::span<const ForeignKey> foreign = {}) const;
 
   /// Returns everything read so far, fallbacks included, in the order of

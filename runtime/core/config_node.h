@@ -150,7 +150,7 @@ struct ConfigReader::Node {
       const Node& whole,
       std::span<const ForeignKey> foreign) const {
     for (const ForeignKey& other : foreign) {
-      if (key == other.name) {
+      if (key == other.name || path_of(key) == other.name) {
         return "use '" + std::string(other.here) + "'";
       }
     }
@@ -167,17 +167,20 @@ struct ConfigReader::Node {
     return all;
   }
 
-  void finish(const Node& whole, std::span<const ForeignKey> foreign) const {
+  // Adds what to write instead of each unknown key, here and below.
+  void add_unknown(
+      const Node& whole,
+      std::span<const ForeignKey> foreign,
+      std::string& errors) const {
     for (const auto& [key, value] : object->items()) {
-      TESSERA_CHECK(
-          is_known(key),
-          "{} is not a known key; {}",
-          where(key),
-          remedy_for(key, whole, foreign));
+      if (!is_known(key)) {
+        errors += (errors.empty() ? "" : "\n") + where(key) +
+                  " is not a known key; " + remedy_for(key, whole, foreign);
+      }
     }
     for (const Child& child : children) {
       for (const auto& node : child.nodes) {
-        node->finish(whole, foreign);
+        node->add_unknown(whole, foreign, errors);
       }
     }
   }

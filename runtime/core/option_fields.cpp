@@ -51,6 +51,13 @@ void OptionFields::field(OptionKey key, bool& value, const char* doc) {
 
 void OptionFields::field(
     OptionKey key,
+    std::optional<bool>& value,
+    const char* doc) {
+  visit({key, doc}, value);
+}
+
+void OptionFields::field(
+    OptionKey key,
     int& value,
     IntRange range,
     const char* doc) {

@@ -77,6 +77,7 @@ class OptionFields {
   virtual ~OptionFields() = default;
 
   void field(OptionKey key, bool& value, const char* doc);
+  void field(OptionKey key, std::optional<bool>& value, const char* doc);
   void field(OptionKey key, int& value, IntRange range, const char* doc);
   void field(OptionKey key, int64_t& value, IntRange range, const char* doc);
   void field(

@@ -7,6 +7,14 @@
 
 namespace tessera::runtime {
 
+namespace {
+
+constexpr size_t kShownNames = 3;
+/// Distances are not computed for more names, to bound the time for a message.
+constexpr size_t kMeasuredNames = 5000;
+
+} // namespace
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   // Three rows of the table suffice: a swap looks back two rows.
   std::vector<size_t> before(b.size() + 1);
@@ -49,6 +57,38 @@ std::string nearest_name(
     }
   }
   return best == nullptr ? std::string() : *best;
+}
+
+std::string nearest_names_hint(
+    std::string_view name,
+    std::span<const std::string> candidates) {
+  std::vector<std::pair<size_t, const std::string*>> ranked;
+  for (const std::string& candidate :
+       candidates.first(std::min(candidates.size(), kMeasuredNames))) {
+    if (!candidate.empty()) {
+      ranked.emplace_back(edit_distance(name, candidate), &candidate);
+    }
+  }
+  std::stable_sort(
+      ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
+        return a.first < b.first;
+      });
+  std::vector<std::string> shown;
+  for (const auto& [distance, candidate] : ranked) {
+    if (shown.size() < kShownNames &&
+        std::find(shown.begin(), shown.end(), *candidate) == shown.end()) {
+      shown.push_back(*candidate);
+    }
+  }
+  std::string text;
+  for (const std::string& candidate : shown) {
+    text += (text.empty() ? "" : ", ") + ("'" + candidate + "'");
+  }
+  if (shown.empty()) {
+    return "";
+  }
+  return (shown.size() == 1 ? "; the nearest is " : "; the nearest are ") +
+         text;
 }
 
 std::string join_names(std::span<const std::string> names) {

@@ -21,6 +21,12 @@ std::string nearest_name(
     std::string_view name,
     std::span<const std::string> candidates);
 
+/// The candidates nearest to `name` for an error message, e.g. "; the nearest
+/// are 'encoder.layer.0', 'encoder.layer.1'". Empty when there are none.
+std::string nearest_names_hint(
+    std::string_view name,
+    std::span<const std::string> candidates);
+
 /// "a, b, c".
 std::string join_names(std::span<const std::string> names);
 

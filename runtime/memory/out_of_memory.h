@@ -14,6 +14,6 @@ bool is_out_of_memory(const c10::Error& error);
 /// What lowers the memory of a training run, for messages: one sentence that
 /// names configuration keys.
 inline constexpr const char* kMemoryRemedy =
-    "Lower training.batch_size or model.max_length, recompute layers (model.checkpoint_layers), use more ranks, or offload (memory.host_bytes, memory.nvme_path, offload.activations); see docs/troubleshooting.md.";
+    "Lower training.batch_size or model.max_length, recompute layers (model.checkpoint_layers), use more ranks, or offload (memory.host_bytes, memory.nvme_path, placement.activations); see docs/troubleshooting.md.";
 
 } // namespace tessera::runtime

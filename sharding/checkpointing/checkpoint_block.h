@@ -4,7 +4,7 @@
 // for backward but recomputed.
 
 #include "tessera/sharding/checkpointing/checkpoint.h"
-#include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/groups/module_options.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -19,21 +19,25 @@
 namespace tessera {
 
 struct CheckpointOptions {
-  /// If false, forward() is an ordinary forward; the block is still a group
-  /// with its own zero_stage.
+  /// If false, forward() is an ordinary forward; the block is still a group.
   bool use_checkpoint = true;
-  /// ZeRO stage (1, 2 or 3) of this block's parameters. If unset, the engine
-  /// decides.
-  std::optional<int> zero_stage;
   /// The arguments rest on the host until backward, except those of the last
-  /// such block, which backward needs first. Takes effect while an engine
-  /// exists whose OffloadOptions::activations is not kOff.
+  /// such block, which backward needs first. Takes effect in an engine: of a
+  /// module with such a block, or with other PlacementOptions::activations than
+  /// kDevice.
   bool inputs_on_host = false;
   /// A group whose ranks all have the same arguments, such as a tensor-parallel
   /// group without sequence parallelism: each rank keeps 1/n of every argument
   /// that requires a gradient, and they are all-gathered when the block is
   /// recomputed (ZeRO-R, arXiv:1910.02054, 6.1). Must outlive the block's
   /// graphs.
+  Communicator* divide_inputs_over = nullptr;
+};
+
+/// What all checkpointed blocks have. These may be changed at any time.
+struct CheckpointedModule : ConfiguredModule {
+  bool use_checkpoint = true;
+  bool inputs_on_host = false;
   Communicator* divide_inputs_over = nullptr;
 };
 
@@ -46,18 +50,17 @@ struct CheckpointOptions {
 /// tensors (defined or not, requiring gradients or not) and the other types
 /// that visit_tensors() supports.
 template <typename Contained>
-class CheckpointBlockImpl : public Contained, public ResidencyHints {
+class CheckpointBlockImpl : public Contained, public CheckpointedModule {
  public:
   /// Shares the parameters and submodules of `module`, which should not be used
   /// afterwards.
   explicit CheckpointBlockImpl(
       const torch::nn::ModuleHolder<Contained>& module,
       const CheckpointOptions& options = {})
-      : Contained(*module),
-        use_checkpoint(options.use_checkpoint),
-        inputs_on_host(options.inputs_on_host),
-        divide_inputs_over(options.divide_inputs_over) {
-    zero_stage = options.zero_stage;
+      : Contained(*module) {
+    use_checkpoint = options.use_checkpoint;
+    inputs_on_host = options.inputs_on_host;
+    divide_inputs_over = options.divide_inputs_over;
   }
 
   template <typename... Arguments>
@@ -105,15 +108,10 @@ class CheckpointBlockImpl : public Contained, public ResidencyHints {
     }
     return found;
   }
-
-  /// These may be changed at any time.
-  bool use_checkpoint;
-  bool inputs_on_host;
-  Communicator* divide_inputs_over;
 };
 
 /// Module holder:
-/// `CheckpointBlock<Layer> block(Layer(options), {.zero_stage = 2});`
+/// `CheckpointBlock<Layer> block(Layer(options), {.inputs_on_host = true});`
 template <typename Holder>
 class CheckpointBlock
     : public torch::nn::ModuleHolder<

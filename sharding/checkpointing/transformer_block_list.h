@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
+#include "tessera/sharding/groups/group_policy.h"
 
 #include <ATen/ops/stack.h>
 #include <torch/nn/module.h>

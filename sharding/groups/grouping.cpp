@@ -2,7 +2,6 @@
 #include "tessera/sharding/groups/grouping.h"
 
 #include "tessera/sharding/groups/module_blocks.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <algorithm>
 #include <compare>
@@ -71,21 +70,24 @@ std::unordered_set<const c10::StorageImpl*> shared_storages(
   return shared;
 }
 
+/// Whether one of the parameter's names is a group of its own.
 bool is_apart(
     const ParameterRecord& record,
-    const std::vector<std::string>& apart) {
+    const ModuleChoices& choices,
+    const std::set<std::string>& apart) {
   return std::any_of(
       record.spec.names.begin(),
       record.spec.names.end(),
       [&](const auto& name) {
-        return std::find(apart.begin(), apart.end(), name) != apart.end();
+        return choices.is_group(name) || apart.contains(name);
       });
 }
 
 std::vector<Candidate> candidates_of(
     const std::vector<ModulePiece>& pieces,
     const RecordOf& records,
-    const std::vector<std::string>& apart) {
+    const ModuleChoices& choices,
+    const std::set<std::string>& apart) {
   const auto shared = shared_storages(pieces, records);
   std::vector<Candidate> groups;
   std::vector<Candidate> shared_groups;
@@ -94,7 +96,6 @@ std::vector<Candidate> candidates_of(
   for (const auto& piece : pieces) {
     Candidate group;
     group.spec.name = piece.path.empty() ? "root" : piece.path;
-    group.spec.zero_stage = piece.zero_stage;
     group.may_be_collected = !piece.is_named && !piece.is_apart;
     group.may_merge = !piece.is_apart;
     for (const auto* impl : piece.parameters) {
@@ -104,7 +105,7 @@ std::vector<Candidate> candidates_of(
       }
       const ParameterRecord& record = found_record->second;
       const auto* storage = storage_of(record);
-      const bool alone = is_apart(record, apart);
+      const bool alone = is_apart(record, choices, apart);
       if (!alone && !shared.count(storage)) {
         group.spec.parameters.push_back(record);
         continue;
@@ -115,6 +116,7 @@ std::vector<Candidate> candidates_of(
         Candidate own;
         own.spec.name = record.name();
         own.spec.scattered = true;
+        own.spec.is_apart = alone;
         own.may_be_collected = !piece.is_apart && !alone;
         own.may_merge = false;
         shared_groups.push_back(std::move(own));
@@ -134,39 +136,17 @@ std::vector<Candidate> candidates_of(
   return groups;
 }
 
-/// Returns a path and its ancestors: "a.b.c", "a.b", "a".
-std::vector<std::string> with_ancestors(std::string path) {
-  std::vector<std::string> paths{path};
-  for (size_t dot = path.rfind('.'); dot != std::string::npos;
-       dot = path.rfind('.')) {
-    path.resize(dot);
-    paths.push_back(path);
-  }
-  return paths;
-}
-
-void apply_reshard_rules(
-    const std::vector<ReshardRule>& rules,
+void apply_choices(
+    const ModuleChoices& choices,
     std::vector<Candidate>& groups) {
-  std::vector<std::string> expressions;
-  for (const ReshardRule& rule : rules) {
-    expressions.push_back(rule.path);
-  }
-  auto patterns =
-      NamePatterns::of_paths("GroupPolicy::reshard_after_forward", expressions);
+  std::vector<std::string> names;
   for (Candidate& group : groups) {
-    std::optional<size_t> first;
-    for (const std::string& path : with_ancestors(group.spec.name)) {
-      const auto match = patterns.first_match(path);
-      if (match && (!first || *match < *first)) {
-        first = match;
-      }
-    }
-    if (first) {
-      group.spec.reshard_after_forward = rules[*first].reshard_after_forward;
-    }
+    names.push_back(group.spec.name);
+    group.spec.zero_stage = choices.zero_stage(group.spec.name);
+    group.spec.reshard_after_forward =
+        choices.reshard_after_forward(group.spec.name);
   }
-  patterns.check_all_used();
+  choices.check_all_used(names);
 }
 
 void append(GroupSpec& target, GroupSpec&& group) {
@@ -322,22 +302,20 @@ void split_by_kind(
 
 } // namespace
 
-bool is_apart(const GroupSpec& group, const GroupPolicy& policy) {
-  return is_apart(group.parameters.front(), policy.parameters_apart);
-}
-
 std::vector<GroupSpec> make_groups(
     const Module& module,
     const std::vector<ParameterRecord>& parameters,
-    const GroupPolicy& policy) {
+    const GroupPolicy& policy,
+    const ModuleChoices& choices,
+    const std::set<std::string>& apart) {
   check_group_policy(policy);
   RecordOf records;
   for (const auto& record : parameters) {
     records.emplace(record.tensor.unsafeGetTensorImpl(), record);
   }
   auto groups = candidates_of(
-      find_pieces(module, policy), records, policy.parameters_apart);
-  apply_reshard_rules(policy.reshard_after_forward, groups);
+      find_pieces(module, policy, choices), records, choices, apart);
+  apply_choices(choices, groups);
   if (policy.max_group_numel > 0) {
     groups = merge_neighbours(std::move(groups), policy.max_group_numel);
   }

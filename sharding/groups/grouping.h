@@ -5,11 +5,13 @@
 // a group.
 
 #include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/groups/module_choices.h"
 #include "tessera/sharding/groups/parameter_census.h"
 
 #include <torch/nn/module.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,11 +29,10 @@ struct GroupSpec {
   /// to. Groups that share a block are used together: they hold parameters of
   /// one block that differ in dtype, requires_grad or of_experts.
   std::vector<int> blocks = {};
-  /// Whether the group is resharded between forward and backward; unset if no
-  /// rule applies.
+  /// As in ModuleOptions.
   std::optional<bool> reshard_after_forward = {};
-  /// ZeRO stage requested by the module itself (group_policy.h).
   std::optional<int> zero_stage = {};
+  bool is_apart = false; ///< a parameter that is a group of its own
   bool of_experts = false; ///< as ParameterRecord::of_experts
 };
 
@@ -45,23 +46,23 @@ struct GroupSpec {
 /// - small groups are merged;
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
-/// - modules with hints of their own (group_policy.h) are blocks;
+/// - modules that derive from ConfiguredModule are blocks;
 /// - each group is then split by dtype, requires_grad and whether its
 ///   parameters are of divided experts; small parts of several groups, such as
 ///   float32 norms, are combined.
 ///
-/// `policy` may name the blocks instead, among other things. Groups are merged
-/// only if the same rules apply to them.
-/// @param parameters result of take_parameter_census() with policy.ignored;
-///   parameters that are not listed are in no group.
-/// @throws tessera::Error as check_group_policy(), and when a rule matches
-///   nothing, with the nearest paths. Not collective.
+/// `choices` may name the blocks instead, among other things. Groups are merged
+/// only if the same choices apply to them.
+/// @param parameters result of take_parameter_census(); parameters that are not
+///   listed are in no group.
+/// @param apart names of parameters that are groups of their own too.
+/// @throws tessera::Error as check_group_policy() and
+///   ModuleChoices::check_all_used(). Not collective.
 std::vector<GroupSpec> make_groups(
     const torch::nn::Module& module,
     const std::vector<ParameterRecord>& parameters,
-    const GroupPolicy& policy);
-
-/// Returns whether the group exists because of GroupPolicy::parameters_apart.
-bool is_apart(const GroupSpec& group, const GroupPolicy& policy);
+    const GroupPolicy& policy,
+    const ModuleChoices& choices,
+    const std::set<std::string>& apart = {});
 
 } // namespace tessera::sharding

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/groups/module_blocks.h"
 
-#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/groups/group_policy.h"
 #include "tessera/sharding/parallel/parallel_module.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <c10/util/Type.h>
 #include <c10/util/accumulate.h>
@@ -50,31 +48,12 @@ bool is_composite(const Module& module) {
          has_parameters(module);
 }
 
-const ResidencyHints* hints_of(const Module& module) {
-  return dynamic_cast<const ResidencyHints*>(&module);
-}
-
-std::optional<int> zero_stage_of(
-    const Module& module,
-    const std::string& path) {
-  const ResidencyHints* hints = hints_of(module);
-  if (hints == nullptr || !hints->zero_stage) {
-    return std::nullopt;
-  }
-  TESSERA_CHECK(
-      *hints->zero_stage >= 1 && *hints->zero_stage <= 3,
-      "module '{}' asks for zero_stage {}; it must be 1, 2 or 3.",
-      path,
-      *hints->zero_stage);
-  return hints->zero_stage;
-}
-
 /// The default rule: repeated composite modules are blocks; there are no blocks
 /// inside blocks.
 void add_repeated_blocks(const Module& module, Modules& blocks) {
   std::map<std::type_index, std::vector<const Module*>> by_type;
   for (const auto& child : module.children()) {
-    if (hints_of(*child) != nullptr) {
+    if (dynamic_cast<const ConfiguredModule*>(child.get()) != nullptr) {
       blocks.insert(child.get());
     } else if (is_composite(*child)) {
       const Module& reference = *child;
@@ -104,29 +83,6 @@ void for_each_submodule(
     visit(child_path, *child.value());
     for_each_submodule(*child.value(), child_path, visit);
   }
-}
-
-/// Returns the blocks that the policy names.
-Modules named_blocks(const Module& module, const GroupPolicy& policy) {
-  auto types =
-      NamePatterns::of_types("GroupPolicy::block_types", policy.block_types);
-  auto paths =
-      NamePatterns::of_paths("GroupPolicy::block_paths", policy.block_paths);
-  Modules blocks;
-  for_each_submodule(
-      module, "", [&](const std::string& path, const Module& part) {
-        // Evaluate all of them, so that each rule records whether it matched.
-        const bool by_type =
-            types.first_match(c10::demangle(typeid(part).name())).has_value();
-        const bool by_path = paths.first_match(path).has_value();
-        if (by_type || by_path ||
-            (policy.is_block && policy.is_block(path, part))) {
-          blocks.insert(&part);
-        }
-      });
-  types.check_all_used();
-  paths.check_all_used();
-  return blocks;
 }
 
 bool is_embedding(const Module& module) {
@@ -170,14 +126,20 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
 
 class PieceFinder {
  public:
-  PieceFinder(const Module& module, const GroupPolicy& policy) {
-    by_name_ = !policy.block_types.empty() || !policy.block_paths.empty() ||
-               policy.is_block;
-    if (by_name_) {
-      blocks_ = named_blocks(module, policy);
-    } else {
+  PieceFinder(
+      const Module& module,
+      const GroupPolicy& policy,
+      const ModuleChoices& choices)
+      : choices_(choices) {
+    if (!choices.names_groups()) {
       add_repeated_blocks(module, blocks_);
     }
+    for_each_submodule(
+        module, "", [&](const std::string& /*path*/, const Module& part) {
+          if (choices.is_group(part)) {
+            blocks_.insert(&part);
+          }
+        });
     if (policy.vocabulary_apart) {
       apart_ = vocabulary_modules(module, policy.min_group_numel);
     }
@@ -254,15 +216,14 @@ class PieceFinder {
     for (const at::Tensor& tensor : parameters) {
       piece.parameters.push_back(tensor.unsafeGetTensorImpl());
     }
-    piece.zero_stage = zero_stage_of(module, path);
-    piece.is_named = by_name_ && blocks_.count(&module) > 0;
+    piece.is_named = choices_.is_group(module);
     piece.is_apart = apart_.count(&module) > 0;
     if (!piece.parameters.empty()) {
       pieces_.push_back(std::move(piece));
     }
   }
 
-  bool by_name_ = false;
+  const ModuleChoices& choices_;
   Modules blocks_;
   Modules apart_;
   std::vector<ModulePiece> pieces_;
@@ -272,8 +233,9 @@ class PieceFinder {
 
 std::vector<ModulePiece> find_pieces(
     const Module& module,
-    const GroupPolicy& policy) {
-  return PieceFinder(module, policy).find(module);
+    const GroupPolicy& policy,
+    const ModuleChoices& choices) {
+  return PieceFinder(module, policy, choices).find(module);
 }
 
 } // namespace tessera::sharding

@@ -4,10 +4,10 @@
 // considered.
 
 #include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/groups/module_choices.h"
 
 #include <torch/nn/module.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,19 +17,18 @@ namespace tessera::sharding {
 struct ModulePiece {
   std::string path; ///< path of the module; "" for the wrapped module
   std::vector<const c10::TensorImpl*> parameters; ///< not empty
-  /// Named by a rule: it is not merged with other small ones.
+  /// Chosen to be a group: it is not merged with other small ones.
   bool is_named = false;
   /// Holds a vocabulary: it is not merged.
   bool is_apart = false;
-  /// ZeRO stage requested by the module itself (group_policy.h).
-  std::optional<int> zero_stage = {};
 };
 
-/// Divides `module` into blocks: those that `policy` names, or else children of
-/// a container and siblings of one composite type.
-/// @throws tessera::Error when a rule matches nothing.
+/// Divides `module` into blocks: those that rules name, or else children of
+/// a container and siblings of one composite type; and those that configure()
+/// makes groups.
 std::vector<ModulePiece> find_pieces(
     const torch::nn::Module& module,
-    const GroupPolicy& policy);
+    const GroupPolicy& policy,
+    const ModuleChoices& choices);
 
 } // namespace tessera::sharding

@@ -5,7 +5,6 @@
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/parallel_module.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <ATen/MemoryOverlap.h>
 
@@ -67,53 +66,6 @@ void check_disjoint(const std::vector<ParameterRecord>& records) {
   }
 }
 
-/// Collects the names of ignored parameters.
-class IgnoredNames {
- public:
-  IgnoredNames(
-      const torch::nn::Module& module,
-      const IgnoredParameters& ignored) {
-    if (ignored.paths.empty() && !ignored.modules) {
-      return;
-    }
-    auto patterns =
-        NamePatterns::of_paths("GroupPolicy::ignored.paths", ignored.paths);
-    add(module, "", false, ignored, patterns);
-    patterns.check_all_used();
-  }
-
-  bool contains(const std::string& name) const {
-    return names_.count(name) > 0;
-  }
-
- private:
-  void add(
-      const torch::nn::Module& module,
-      const std::string& prefix,
-      bool inside_ignored,
-      const IgnoredParameters& ignored,
-      NamePatterns& patterns) {
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      const std::string name = prefix + item.key();
-      if (patterns.first_match(name) || inside_ignored) {
-        names_.insert(name);
-      }
-    }
-    for (const auto& child : module.named_children()) {
-      const std::string path = prefix + child.key();
-      const bool by_path = patterns.first_match(path).has_value();
-      add(*child.value(),
-          path + ".",
-          inside_ignored || by_path ||
-              (ignored.modules && ignored.modules(path, *child.value())),
-          ignored,
-          patterns);
-    }
-  }
-
-  std::unordered_set<std::string> names_;
-};
-
 /// Checks that a tensor or storage is ignored either everywhere or nowhere.
 void check_not_ignored_elsewhere(
     const std::vector<ParameterRecord>& records,
@@ -159,15 +111,14 @@ int64_t storage_extent(const at::Tensor& tensor) {
 
 std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
-    const IgnoredParameters& ignored) {
-  const IgnoredNames ignored_names(module, ignored);
+    const ModuleChoices& choices) {
   TensorSpecs specs = specs_in(module);
   const auto experts = parameters_of_divided_experts(module);
   std::vector<ParameterRecord> records;
   std::vector<ParameterRecord> left_alone;
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     const at::Tensor& tensor = item.value();
-    if (ignored_names.contains(item.key())) {
+    if (choices.ignores(item.key())) {
       left_alone.push_back(
           {whole_spec({item.key()}, tensor.sizes().vec(), tensor.scalar_type()),
            tensor});

@@ -3,7 +3,7 @@
 // `take_parameter_census()` lists the parameters of a module, each once, with
 // its spec.
 
-#include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/groups/module_choices.h"
 #include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
@@ -34,14 +34,14 @@ struct ParameterRecord {
 
 /// Returns all parameters in registration order, without ignored ones; a tied
 /// parameter is listed once.
-/// @throws tessera::Error when an expression of `ignored` matches nothing; when
-///   a tensor or its storage is ignored in one place and used in another; and,
-///   naming the parameter and the reason, when one cannot be sharded: it is not
-///   dense and strided, has no storage, overlaps itself or another one, is on
-///   another device than the rest, or is already wrapped by another engine.
+/// @throws tessera::Error when a tensor or its storage is ignored in one place
+///   and used in another; and, naming the parameter and the reason, when one
+///   cannot be sharded: it is not dense and strided, has no storage, overlaps
+///   itself or another one, is on another device than the rest, or is already
+///   wrapped by another engine.
 std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
-    const IgnoredParameters& ignored = {});
+    const ModuleChoices& choices);
 
 /// Returns the number of elements from the first to the last that `tensor`
 /// addresses, inclusive.

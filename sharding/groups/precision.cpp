@@ -2,58 +2,32 @@
 #include "tessera/sharding/groups/precision.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/name_pattern.h"
 #include "tessera/runtime/core/option_check.h"
-#include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/groups/parameter_census.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace tessera {
 
 namespace {
 
-constexpr const char* kFloat32Modules = "precision.float32_modules";
-
 bool is_norm(const torch::nn::Module& module) {
   return module.name().find("Norm") != std::string::npos;
 }
 
-/// Returns the parameters of all modules that keep float32.
-std::unordered_set<const c10::TensorImpl*> float32_parameters(
-    const torch::nn::Module& root,
-    const PrecisionPolicy& policy) {
-  std::unordered_set<const c10::TensorImpl*> kept;
-  const auto keep = [&kept](const torch::nn::Module& module) {
-    for (const at::Tensor& parameter : module.parameters()) {
-      kept.insert(parameter.unsafeGetTensorImpl());
-    }
-  };
-  std::vector<std::string> paths;
+/// Returns the parameters of all norms.
+std::unordered_set<const c10::TensorImpl*> norm_parameters(
+    const torch::nn::Module& root) {
+  std::unordered_set<const c10::TensorImpl*> found;
   for (const auto& item : root.named_modules("", /*include_self=*/false)) {
-    paths.push_back(item.key());
-    if (policy.norms_in_float32 && is_norm(*item.value())) {
-      keep(*item.value());
-    }
-  }
-  for (const std::string& text : policy.float32_modules) {
-    const runtime::NamePattern pattern(kFloat32Modules, text);
-    bool found = false;
-    for (const auto& item : root.named_modules("", /*include_self=*/false)) {
-      if (pattern.matches(item.key())) {
-        found = true;
-        keep(*item.value());
+    if (is_norm(*item.value())) {
+      for (const at::Tensor& parameter : item.value()->parameters()) {
+        found.insert(parameter.unsafeGetTensorImpl());
       }
     }
-    const std::string nearest = runtime::nearest_name(text, paths);
-    TESSERA_CHECK(
-        found,
-        "{}: '{}' matches no module{}",
-        kFloat32Modules,
-        text,
-        nearest.empty() ? "." : "; did you mean '" + nearest + "'?");
   }
-  return kept;
+  return found;
 }
 
 } // namespace
@@ -98,10 +72,6 @@ void visit_fields(runtime::OptionFields& fields, PrecisionPolicy& policy) {
       "norms_in_float32",
       policy.norms_in_float32,
       "parameters and statistics of normalization layers stay in float32; their activations keep their dtype");
-  fields.field(
-      "float32_modules",
-      policy.float32_modules,
-      "regular expressions over paths of modules that stay in float32");
 }
 
 void check(const PrecisionPolicy& policy) {
@@ -115,22 +85,27 @@ void check(const PrecisionPolicy& policy) {
           policy.accumulate == policy.gradients,
       "precision.accumulate is {}; it must be float32 or the type of precision.gradients.",
       policy.accumulate.value_or(at::kFloat));
-  for (const std::string& text : policy.float32_modules) {
-    static_cast<void>(runtime::NamePattern(kFloat32Modules, text)); // throws
-  }
 }
 
 void choose_dtypes(
     const torch::nn::Module& module,
     const PrecisionPolicy& policy,
+    const sharding::ModuleChoices& choices,
     std::vector<sharding::ParameterRecord>& records) {
   if (!policy.is_mixed()) {
     return;
   }
-  const auto kept = float32_parameters(module, policy);
+  std::unordered_set<const c10::TensorImpl*> norms;
+  if (policy.norms_in_float32) {
+    norms = norm_parameters(module);
+  }
   std::unordered_set<const c10::StorageImpl*> kept_storages;
   for (const sharding::ParameterRecord& record : records) {
-    if (kept.count(record.tensor.unsafeGetTensorImpl()) > 0) {
+    const auto& names = record.spec.names;
+    if (norms.contains(record.tensor.unsafeGetTensorImpl()) ||
+        std::any_of(names.begin(), names.end(), [&](const auto& name) {
+          return choices.keeps_float32(name);
+        })) {
       kept_storages.insert(record.tensor.storage().unsafeGetStorageImpl());
     }
   }

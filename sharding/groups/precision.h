@@ -7,11 +7,11 @@
 #include <torch/nn/module.h>
 
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace tessera::sharding {
 
+class ModuleChoices;
 struct ParameterRecord;
 
 } // namespace tessera::sharding
@@ -58,10 +58,6 @@ struct PrecisionPolicy {
   /// they are and compute statistics in float32, see [Note: mixed norms]; other
   /// norm operators get float32 copies.
   bool norms_in_float32 = true;
-  /// Regular expressions over module paths ("encoder\\.layer\\.0", "head"):
-  /// modules whose parameters keep float32, children included. Their results
-  /// stay float32.
-  std::vector<std::string> float32_modules;
 
   bool is_mixed() const {
     return parameters.has_value();
@@ -75,11 +71,10 @@ void check(const PrecisionPolicy& policy);
 
 /// Sets ParameterRecord::dtype of every record. Parameters that share a storage
 /// get one type.
-/// @throws tessera::Error when an expression of float32_modules matches no
-///   module.
 void choose_dtypes(
     const torch::nn::Module& module,
     const PrecisionPolicy& policy,
+    const sharding::ModuleChoices& choices,
     std::vector<sharding::ParameterRecord>& records);
 
 /// Returns the dtype of the gradients of parameters that are used in `dtype`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/inspection/inspect.h"
 
+#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/sharding/paging/pager.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -18,8 +18,8 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-sharding::NamePatterns patterns_of(const std::string& pattern) {
-  return sharding::NamePatterns::of_paths("inspect_model", {pattern});
+runtime::NamePatterns patterns_of(const std::string& pattern) {
+  return runtime::NamePatterns("inspect_model", {pattern});
 }
 
 TensorSummary summarize(
@@ -150,7 +150,7 @@ std::string format_table(const std::vector<Row>& rows, size_t left_columns) {
 std::vector<TensorSummary> inspect_model(
     const torch::nn::Module& module,
     const std::string& pattern) {
-  sharding::NamePatterns patterns = patterns_of(pattern);
+  runtime::NamePatterns patterns = patterns_of(pattern);
   std::vector<TensorSummary> summary;
   for (const auto& item : module.named_parameters()) {
     if (patterns.first_match(item.key())) {
@@ -166,7 +166,7 @@ std::vector<TensorSummary> inspect_model(
     sharding::Pager& pager,
     const std::string& pattern,
     double gradient_scale) {
-  sharding::NamePatterns patterns = patterns_of(pattern);
+  runtime::NamePatterns patterns = patterns_of(pattern);
   const auto count = static_cast<int64_t>(pager.parameters().size());
   const at::Tensor matches = at::zeros({count}, at::kDouble);
   for (int64_t i = 0; i < count; ++i) {

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -171,7 +173,7 @@ PageSpec make_page_spec(
           !group.reshard_after_forward.value_or(zero_stage == 3),
       .scattered = group.scattered,
       .blocks = group.blocks,
-      .is_apart = is_apart(group, options.groups),
+      .is_apart = group.is_apart,
       .of_experts = group.of_experts};
   page.gradients = gradient_types(
       options, page.gradient_ranks(), first.dtype, group.zero_stage);
@@ -196,12 +198,18 @@ std::vector<PageSpec> plan_pages(
     const PagerOptions& options,
     const PageMeshes& meshes) {
   check(options);
-  auto census = take_parameter_census(module, options.groups.ignored);
-  choose_dtypes(module, options.precision, census);
+  const ModuleChoices choices(module, options.modules);
+  auto census = take_parameter_census(module, choices);
+  choose_dtypes(module, options.precision, choices, census);
+  std::set<std::string> tied_over_stages;
+  for (const auto& [name, mesh] : meshes.tied) {
+    tied_over_stages.insert(name);
+  }
   const std::vector<at::Tensor> replaced = replaced_weights(module);
   std::vector<PageSpec> pages;
   size_t first_index = 0;
-  for (const GroupSpec& group : make_groups(module, census, options.groups)) {
+  for (const GroupSpec& group :
+       make_groups(module, census, options.groups, choices, tied_over_stages)) {
     TESSERA_CHECK(
         !group.of_experts || meshes.experts,
         "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, with ParallelSizes::expert, which says which ranks have the same experts.",

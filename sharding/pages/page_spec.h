@@ -59,7 +59,7 @@ struct PageSpec {
   bool scattered = false; ///< as GroupSpec::scattered
   std::vector<int> blocks; ///< as GroupSpec::blocks
   bool is_tied = false; ///< its weights are used in two places of the model
-  bool is_apart = false; ///< because of GroupPolicy::parameters_apart
+  bool is_apart = false; ///< as GroupSpec::is_apart
   bool of_experts = false; ///< see [Note: pages of divided experts]
   /// Of its parameter, if other pipeline stages have it too; else empty.
   std::string tied_name;
@@ -97,7 +97,7 @@ PageSpec make_page_spec(
 
 /// Describes all pages of a module.
 /// @throws tessera::Error on invalid options, when there are divided experts
-///   but no mesh for them, and as take_parameter_census(), choose_dtypes() and
+///   but no mesh for them, and as ModuleChoices, take_parameter_census() and
 ///   make_groups(). Not collective.
 std::vector<PageSpec> plan_pages(
     const torch::nn::Module& module,

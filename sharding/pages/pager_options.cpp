@@ -1,47 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/pages/pager_options.h"
 
-#include "tessera/runtime/core/option_check.h"
-
-namespace tessera {
-
-void visit_fields(runtime::OptionFields& fields, PagerOptions& options) {
-  fields.field(
-      "zero_stage",
-      options.zero_stage,
-      {.min = 1, .max = 3},
-      "what is sharded: 1 optimizer state, 2 also gradients, 3 also parameters");
-  fields.field(
-      "shard_ranks",
-      options.shard_ranks,
-      {.min = 0, .max = 1 << 20},
-      "hybrid sharding: this many neighboring ranks hold one replica of the model; 0: all ranks");
-  fields.choice(
-      "accumulation",
-      options.accumulation,
-      {{"reduce_each_backward", GradientAccumulation::kReduceEachBackward},
-       {"keep_whole", GradientAccumulation::kKeepWhole}},
-      "`keep_whole`: keep whole gradients until the step, as ZeRO stage 1 does by default");
-  fields.field(
-      "prefetch_depth",
-      options.prefetch_depth,
-      {.min = 0, .max = 64},
-      "groups that are unsharded ahead of their use");
-  fields.bytes(
-      "gather_bytes",
-      options.gather_bytes,
-      0,
-      "limit for unsharded groups, in place of `zero_stage`: as many as fit stay unsharded");
-  fields.field(
-      "broadcast_from_rank0",
-      options.broadcast_from_rank0,
-      "give all ranks rank 0's parameters and buffers at the start");
-  visit_fields(fields, options.groups);
-}
+namespace tessera::sharding {
 
 void check(const PagerOptions& options) {
-  check(options.precision);
-  runtime::check_fields("sharding", options);
+  tessera::check(options.precision);
+  tessera::check(static_cast<const ShardingOptions&>(options));
 }
 
 bool keeps_whole_gradients(
@@ -79,4 +43,4 @@ int64_t GradientTypes::slot_numel(
   return padded_numel + shard_numel * static_cast<int64_t>(ratio);
 }
 
-} // namespace tessera
+} // namespace tessera::sharding

@@ -35,7 +35,6 @@ SlotPlan::SlotPlan(
     const std::vector<ShardTiers>& tiers,
     const PagerOptions& options)
     : prefetch_depth_(options.prefetch_depth),
-      gather_bytes_(options.gather_bytes),
       updates_in_backward_(options.update_in_backward),
       expected_(events_of(pages)) {
   is_alone_ = true;
@@ -89,10 +88,7 @@ int64_t SlotPlan::reduce_bytes() const {
 }
 
 SlotRoom SlotPlan::room(std::optional<int64_t> budget_bytes) const {
-  return {
-      gather_bytes(budget_bytes),
-      reduce_bytes(),
-      budget_bytes || gather_bytes_};
+  return {gather_bytes(budget_bytes), reduce_bytes(), budget_bytes.has_value()};
 }
 
 int64_t SlotPlan::least_gather_bytes() const {
@@ -105,7 +101,7 @@ int64_t SlotPlan::gather_bytes(std::optional<int64_t> budget_bytes) const {
   if (!pages_any_) {
     return 0;
   }
-  std::optional<int64_t> given = gather_bytes_;
+  std::optional<int64_t> given;
   if (budget_bytes) {
     given = *budget_bytes - reduce_bytes();
   }

@@ -51,8 +51,8 @@ class SlotPlan {
   int64_t reduce_bytes() const;
 
   /// The slots to begin with. Those for unsharded pages are as large as the
-  /// options ask for, or take all that is in the budget, up to the size of all
-  /// pages.
+  /// ZeRO stage asks for, or take all that is in the budget, up to the size of
+  /// all pages.
   /// @param budget_bytes for both kinds.
   /// @throws tessera::Error when the pages of some operator do not fit, with
   ///   the minimum needed.
@@ -72,7 +72,6 @@ class SlotPlan {
   };
 
   int prefetch_depth_;
-  std::optional<int64_t> gather_bytes_;
   bool updates_in_backward_;
   std::vector<Page> pages_;
   std::vector<bool> paged_;

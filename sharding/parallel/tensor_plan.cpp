@@ -2,10 +2,10 @@
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/parallel/divided_weight.h"
 #include "tessera/sharding/parallel/own_slice.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>
@@ -177,7 +177,7 @@ class Planner {
           used_.count(&entry) > 0,
           "apply_tensor_plan: '{}' matches no module{}. A `*` matches text without dots.",
           entry.pattern,
-          sharding::nearest_names_hint(entry.pattern, names_));
+          runtime::nearest_names_hint(entry.pattern, names_));
     }
   }
 

@@ -6,6 +6,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine_config.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/state_needs.h"
 
 #include <map>
@@ -23,9 +24,9 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 EngineOptions accumulating_options(std::optional<at::ScalarType> accumulate) {
   EngineOptions options = group_per_layer();
-  options.sharding.precision.parameters = at::kBFloat16;
-  options.sharding.precision.gradients = at::kBFloat16;
-  options.sharding.precision.accumulate = accumulate;
+  options.precision.parameters = at::kBFloat16;
+  options.precision.gradients = at::kBFloat16;
+  options.precision.accumulate = accumulate;
   options.optimizer.rule = SgdOptions{};
   options.optimizer.lr = kRate;
   return options;
@@ -171,7 +172,7 @@ TEST_P(Accumulate, InFloat32OnEveryTier) {
       const auto expected = train_accumulating(world, options);
       for (const MemoryTier tier : {MemoryTier::kHost, MemoryTier::kNvme}) {
         const std::string what = name_of(tier);
-        options.memory.gradients = tier;
+        options.placement.gradients = tier;
         options.memory.nvme_path = folder.path();
         const auto found = train_accumulating(world, options);
         for (size_t step = 0; step < expected.size(); ++step) {
@@ -190,16 +191,17 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
       for (const MemoryTier tier : {MemoryTier::kDevice, MemoryTier::kNvme}) {
         EngineOptions options = accumulating_options(at::kFloat);
         options.sharding.zero_stage = zero_stage;
-        options.memory.gradients = tier;
+        options.placement.gradients = tier;
         options.memory.nvme_path = folder.path();
         auto net = make_stack();
         const DeviceMesh mesh =
             sharding::shard_mesh(world.rank(), world.size(), 0);
         const auto needs_of = [&](const EngineOptions& some) {
-          const auto pages = sharding::plan_pages(*net, some.sharding, mesh);
+          const auto pages =
+              sharding::plan_pages(*net, engine::pager_options(some), mesh);
           return engine::device_needs(
               pages,
-              some.sharding,
+              engine::pager_options(some),
               std::vector<sharding::ShardTiers>(
                   pages.size(), {.gradients = tier}));
         };
@@ -207,7 +209,7 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
           return engine.planned_memory()[static_cast<size_t>(purpose)];
         };
         EngineOptions narrow = options;
-        narrow.sharding.precision.accumulate.reset();
+        narrow.precision.accumulate.reset();
         const Engine engine = wrap(make_stack(), options);
         const Engine narrow_engine = wrap(make_stack(), narrow);
         const int64_t gradients = bytes_of(engine, MemoryPurpose::kGradients);
@@ -248,8 +250,7 @@ TEST(AccumulateOptions, AreCheckedAndRead) {
             {"gradients", "bfloat16"},
             {"accumulate", "float32"}}}},
       "a test");
-  EXPECT_EQ(
-      read_engine_options(reader).sharding.precision.accumulate, at::kFloat);
+  EXPECT_EQ(read_engine_options(reader).precision.accumulate, at::kFloat);
 }
 
 } // namespace tessera::tests::accumulate_dtype_test

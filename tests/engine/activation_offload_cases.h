@@ -169,7 +169,7 @@ inline void expect_same_training(
     int64_t width,
     int64_t rows,
     int64_t activation_bytes) {
-  const auto train = [&](OffloadActivations activations) {
+  const auto train = [&](std::optional<MemoryTier> activations) {
     torch::manual_seed(5);
     torch::nn::Sequential net;
     for (int i = 0; i < 6; ++i) {
@@ -180,7 +180,7 @@ inline void expect_same_training(
     move_module(*net, world.device());
     EngineOptions options;
     options.log_memory = false;
-    options.offload.activations = activations;
+    options.placement.activations = activations;
     options.offload.min_tensor_bytes = 0;
     options.memory.activation_bytes = activation_bytes;
     auto engine = wrap(net, options);
@@ -194,12 +194,12 @@ inline void expect_same_training(
     }
     EXPECT_EQ(
         engine.activation_statistics().bytes_to_device > 0,
-        activations != OffloadActivations::kOff);
+        activations != MemoryTier::kDevice);
     return loss.item<float>();
   };
-  const float expected = train(OffloadActivations::kOff);
-  EXPECT_EQ(train(OffloadActivations::kAuto), expected);
-  EXPECT_EQ(train(OffloadActivations::kAll), expected);
+  const float expected = train(MemoryTier::kDevice);
+  EXPECT_EQ(train(std::nullopt), expected);
+  EXPECT_EQ(train(MemoryTier::kHost), expected);
 }
 
 } // namespace tessera::tests::activation_cases

@@ -18,21 +18,22 @@ namespace {
 
 using namespace tests;
 
-OffloadOptions everything_moves(OffloadActivations activations) {
-  OffloadOptions options;
-  options.activations = activations;
-  options.min_tensor_bytes = 0;
-  options.prefetch_bytes = 2000;
+using Tier = std::optional<MemoryTier>;
+
+EngineOptions everything_moves(EngineOptions options, Tier activations) {
+  options.placement.activations = activations;
+  options.offload.min_tensor_bytes = 0;
+  options.offload.prefetch_bytes = 2000;
   return options;
 }
 
 ParityOptions with_offload(
     const World& world,
-    OffloadActivations activations,
+    Tier activations,
     int64_t activation_bytes) {
   ParityOptions options = parity_options(world, 0);
   options.steps = 4;
-  options.engine.offload = everything_moves(activations);
+  options.engine = everything_moves(options.engine, activations);
   options.engine.memory.activation_bytes = activation_bytes;
   return options;
 }
@@ -94,7 +95,7 @@ template <typename Model>
 int64_t saved_within(const Subject<Model>& subject, int64_t budget) {
   EngineOptions options;
   options.log_memory = false;
-  options.offload = everything_moves(OffloadActivations::kAuto);
+  options = everything_moves(options, std::nullopt);
   options.memory.activation_bytes = budget;
   torch::manual_seed(4);
   Model model = subject.make();
@@ -135,9 +136,9 @@ TEST_P(ActivationOffloadTest, EqualBitForBit) {
   const auto& [subject, ranks] = GetParam();
   run_ranks(ranks, [&subject = subject](World& world) {
     // Nothing fits; a part fits; and all is copied.
-    subject.run(world, with_offload(world, OffloadActivations::kAuto, 1));
-    subject.run(world, with_offload(world, OffloadActivations::kAuto, 8000));
-    subject.run(world, with_offload(world, OffloadActivations::kAll, 0));
+    subject.run(world, with_offload(world, std::nullopt, 1));
+    subject.run(world, with_offload(world, std::nullopt, 8000));
+    subject.run(world, with_offload(world, MemoryTier::kHost, 0));
   });
 }
 
@@ -160,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ActivationOffload, WithEveryStageAndAccumulation) {
   run_ranks(2, [](World& world) {
     for (const int stage : {1, 2, 3}) {
-      auto options = with_offload(world, OffloadActivations::kAuto, 8000);
+      auto options = with_offload(world, std::nullopt, 8000);
       options.engine.sharding.zero_stage = stage;
       options.micro_batches = 2;
       expect_parity(world, kGpt, options, "stage " + std::to_string(stage));
@@ -173,9 +174,7 @@ TEST(ActivationOffload, CheckpointedBlocksInsideAndTheirInputsOnTheHost) {
     for (const bool inputs_on_host : {false, true}) {
       for (const size_t per_checkpoint : {1, 2}) {
         for (const auto activations :
-             {OffloadActivations::kBlocks,
-              OffloadActivations::kAuto,
-              OffloadActivations::kAll}) {
+             {Tier(MemoryTier::kDevice), Tier(), Tier(MemoryTier::kHost)}) {
           const CheckpointOptions blocks{.inputs_on_host = inputs_on_host};
           expect_parity(
               world,
@@ -183,7 +182,7 @@ TEST(ActivationOffload, CheckpointedBlocksInsideAndTheirInputsOnTheHost) {
               with_offload(world, activations, 1500),
               "checkpoint " + std::to_string(inputs_on_host) + " " +
                   std::to_string(per_checkpoint) + " " +
-                  std::to_string(static_cast<int>(activations)));
+                  (activations ? name_of(*activations) : "auto"));
         }
       }
     }
@@ -202,7 +201,7 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
   run_ranks(1, [](World&) {
     EngineOptions options;
     options.log_memory = false;
-    options.offload = everything_moves(OffloadActivations::kAll);
+    options = everything_moves(options, MemoryTier::kHost);
     const auto train = [&](const std::function<void(Engine&)>& look) {
       Checkpointed model(CheckpointOptions{}, 1);
       auto engine = wrap(model, options);
@@ -232,7 +231,7 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
     // What the optimizer has left of the host.
     options.offload.activation_host_bytes.reset();
     options.memory.host_bytes = 1'000'000;
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
     train([&](const Engine& engine) {
       EXPECT_GT(planned(engine), 100'000);
       EXPECT_EQ(
@@ -256,7 +255,7 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
 TEST(ActivationOffload, SaysWhatMovedInTheFirstStep) {
   const auto results = run_ranks_expecting(2, [](World&) {
     EngineOptions options;
-    options.offload = everything_moves(OffloadActivations::kAll);
+    options = everything_moves(options, MemoryTier::kHost);
     Checkpointed model(CheckpointOptions{}, 1);
     auto engine = wrap(model, options);
     for (int step = 0; step < 3; ++step) {
@@ -284,7 +283,7 @@ TEST(ActivationOffload, ABlocksInputsLeaveTheDevice) {
   run_ranks(1, [](World&) {
     EngineOptions options;
     options.log_memory = false;
-    options.offload = everything_moves(OffloadActivations::kBlocks);
+    options = everything_moves(options, MemoryTier::kDevice);
     Checkpointed model(CheckpointOptions{.inputs_on_host = true}, 1);
     auto engine = wrap(model, options);
     auto loss = model->forward(torch::randn({12, 5})).square().mean();
@@ -299,6 +298,18 @@ TEST(ActivationOffload, ABlocksInputsLeaveTheDevice) {
   });
 }
 
+TEST(ActivationOffload, OnTheDeviceNothingIsHookedUnlessABlockAsks) {
+  run_ranks(1, [](World&) {
+    for (const bool asks : {false, true}) {
+      Checkpointed model(CheckpointOptions{.inputs_on_host = asks}, 1);
+      EngineOptions options;
+      options.log_memory = false;
+      const auto engine = wrap(model, options);
+      EXPECT_EQ(runtime::saved_tensors_have_sink(), asks);
+    }
+  });
+}
+
 TEST(ActivationOffload, TheBudgetIsHeldAndWhatIsSavedIsNamed) {
   run_ranks(2, [](World&) {
     expect_budget_held(kText);
@@ -309,7 +320,7 @@ TEST(ActivationOffload, TheBudgetIsHeldAndWhatIsSavedIsNamed) {
 TEST(ActivationOffload, TwoEnginesTakeTurns) {
   run_ranks(1, [](World& world) {
     EngineOptions options = parity_options(world, 0).engine;
-    options.offload = everything_moves(OffloadActivations::kAuto);
+    options = everything_moves(options, std::nullopt);
     options.memory.activation_bytes = 100;
     torch::manual_seed(1);
     auto first = kSharedSubject.make();
@@ -330,7 +341,7 @@ TEST(ActivationOffload, TwoEnginesTakeTurns) {
 TEST(ActivationOffload, BackwardThroughAnOlderGraphIsStillFound) {
   run_ranks(1, [](World& world) {
     EngineOptions options = parity_options(world, 0).engine;
-    options.offload = everything_moves(OffloadActivations::kAuto);
+    options = everything_moves(options, std::nullopt);
     options.memory.activation_bytes = 100;
     auto model = kSharedSubject.make();
     auto engine = wrap(model, options);
@@ -343,7 +354,7 @@ TEST(ActivationOffload, BackwardThroughAnOlderGraphIsStillFound) {
 
 TEST(ActivationOffload, GradientPenaltyThroughDoubleBackward) {
   run_ranks(2, [](World& world) {
-    auto options = with_offload(world, OffloadActivations::kAuto, 1000);
+    auto options = with_offload(world, std::nullopt, 1000);
     const Subject<strangers::SharedBlock> penalty{
         kSharedSubject.make,
         [](strangers::SharedBlock& model, int64_t part, int64_t parts) {
@@ -361,7 +372,7 @@ TEST(ActivationOffload, GradientPenaltyThroughDoubleBackward) {
 TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
   run_ranks(1, [](World& world) {
     EngineOptions options = parity_options(world, 0).engine;
-    options.offload = everything_moves(OffloadActivations::kAuto);
+    options = everything_moves(options, std::nullopt);
     options.memory.activation_bytes = 1000;
     torch::manual_seed(1);
     auto model = kSharedSubject.make();
@@ -396,19 +407,23 @@ TEST(ActivationOffload, OptionsAreReadAndChecked) {
     return read_engine_options({runtime::parse_json(text, "c.json"), "c.json"});
   };
   const auto options = read(
-      R"({"memory": {"activation_bytes": 5}, "offload": {"activations": "auto",
-          "min_tensor_bytes": 7, "prefetch_bytes": 9,
+      R"({"memory": {"activation_bytes": 5}, "placement": {"activations": "auto"},
+          "offload": {"min_tensor_bytes": 7, "prefetch_bytes": 9,
           "activation_host_bytes": 11}})");
-  EXPECT_EQ(options.offload.activations, OffloadActivations::kAuto);
+  EXPECT_EQ(options.placement.activations, std::nullopt);
+  EXPECT_EQ(read("{}").placement.activations, MemoryTier::kDevice);
   EXPECT_EQ(options.offload.min_tensor_bytes, 7);
   EXPECT_EQ(options.offload.prefetch_bytes, 9);
   EXPECT_EQ(options.offload.activation_host_bytes, 11);
   expect_error(
-      [&] { read(R"({"offload": {"activations": "some"}})"); },
+      [&] { read(R"({"placement": {"activations": "some"}})"); },
       {"activations"});
   expect_error(
-      [] { check(everything_moves(OffloadActivations::kAuto), 0); },
-      {"memory.activation_bytes"});
+      [] { check(everything_moves({}, std::nullopt)); },
+      {"placement.activations is auto", "memory.activation_bytes"});
+  expect_error(
+      [] { check(everything_moves({}, MemoryTier::kNvme)); },
+      {"placement.activations is nvme", "use host, or auto"});
 }
 
 } // namespace tessera::engine::activation_offload_test

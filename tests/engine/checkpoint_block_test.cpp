@@ -296,7 +296,7 @@ TEST(CheckpointBlock, SameLossesInEveryStageAndPrecision) {
     for (const auto& [zero_stage, dtype] : cases) {
       auto options = parity_options(world, 0).engine;
       options.sharding.zero_stage = zero_stage;
-      options.sharding.precision.parameters = dtype;
+      options.precision.parameters = dtype;
       EXPECT_EQ(
           losses_of({.use_checkpoint = true}, options),
           losses_of({.use_checkpoint = false}, options))

@@ -41,8 +41,8 @@ struct NetImpl : torch::nn::Module {
     std::vector<CheckpointBlock<Block>> blocks;
     for (const int stage : {3, 2, 1, 3}) {
       blocks.emplace_back(
-          Block(),
-          CheckpointOptions{.use_checkpoint = stage != 2, .zero_stage = stage});
+          Block(), CheckpointOptions{.use_checkpoint = stage != 2});
+      configure(*blocks.back(), {.zero_stage = stage});
     }
     layers = register_module("layers", TransformerBlockList<Block>(blocks));
     head = register_module("head", torch::nn::Linear(kDim, 3));

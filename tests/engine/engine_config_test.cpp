@@ -48,25 +48,30 @@ TEST(EngineConfig, WhatProgramsSetCanBeWritten) {
   const EngineOptions options = read(R"({
     "optimizer": {"type": "lamb", "max_trust_ratio": 3},
     "sharding": {
-      "gather_bytes": "1GiB", "broadcast_from_rank0": false,
-      "vocabulary_apart": true, "parameters_apart": ["head.bias"],
-      "ignored": ["frozen"],
-      "reshard_after_forward": [{"path": "a", "reshard": false}, {"path": "b"}]
+      "broadcast_from_rank0": false,
+      "vocabulary_apart": true, "modules": [
+        {"path": "a", "group": true, "reshard_after_forward": false},
+        {"type": "B", "zero_stage": 2, "float32": true, "ignored": true}]
     },
     "loss_scale": {"growth_factor": 4, "backoff_factor": 0.25},
     "log_memory": false
   })");
   EXPECT_EQ(options.optimizer.rule.as<LambOptions>().max_trust_ratio, 3.0);
-  EXPECT_EQ(options.sharding.gather_bytes, int64_t{1} << 30);
   EXPECT_FALSE(options.sharding.broadcast_from_rank0);
   const GroupPolicy& groups = options.sharding.groups;
   EXPECT_TRUE(groups.vocabulary_apart);
-  EXPECT_EQ(groups.parameters_apart, std::vector<std::string>{"head.bias"});
-  EXPECT_EQ(groups.ignored.paths, std::vector<std::string>{"frozen"});
-  ASSERT_EQ(groups.reshard_after_forward.size(), 2u);
-  EXPECT_EQ(groups.reshard_after_forward[0].path, "a");
-  EXPECT_FALSE(groups.reshard_after_forward[0].reshard_after_forward);
-  EXPECT_TRUE(groups.reshard_after_forward[1].reshard_after_forward);
+  const std::vector<ModuleRule>& modules = options.sharding.modules;
+  ASSERT_EQ(modules.size(), 2u);
+  EXPECT_EQ(modules[0].path, "a");
+  EXPECT_TRUE(modules[0].options.group);
+  EXPECT_EQ(modules[0].options.reshard_after_forward, false);
+  EXPECT_EQ(modules[0].options.zero_stage, std::nullopt);
+  EXPECT_FALSE(modules[0].options.float32 || modules[0].options.ignored);
+  EXPECT_EQ(modules[1].type, "B");
+  EXPECT_FALSE(modules[1].options.group);
+  EXPECT_EQ(modules[1].options.reshard_after_forward, std::nullopt);
+  EXPECT_EQ(modules[1].options.zero_stage, 2);
+  EXPECT_TRUE(modules[1].options.float32 && modules[1].options.ignored);
   EXPECT_EQ(options.loss_scale.growth_factor, 4.0);
   EXPECT_EQ(options.loss_scale.backoff_factor, 0.25);
   EXPECT_FALSE(options.log_memory);
@@ -155,8 +160,7 @@ TEST(EngineConfig, WeightDecayOfAParameterIsThatOfItsOwnOptimizer) {
 
 TEST(EngineConfig, Float32ParametersAreTheModulesOwn) {
   EXPECT_EQ(
-      read(R"({"precision": {"parameters": "float32"}})")
-          .sharding.precision.parameters,
+      read(R"({"precision": {"parameters": "float32"}})").precision.parameters,
       std::nullopt);
 }
 
@@ -164,7 +168,9 @@ TEST(EngineConfig, WhatIsResolvedReadsAsTheSame) {
   for (const char* text :
        {"{}",
         R"({"optimizer": {"type": "muon", "parameters": [
-            {"pattern": "a", "type": "lion"}]}, "offload": {"ratio": 0.5}})"}) {
+            {"pattern": "a", "type": "lion"}]}, "offload": {"ratio": 0.5},
+            "placement": {"optimizer": "host", "activations": "auto"},
+            "sharding": {"modules": [{"path": "a", "zero_stage": 1}]}})"}) {
     Json once;
     read(text, &once);
     Json twice;

@@ -14,11 +14,13 @@ template <typename Model>
 void expect_parity_with(
     const Subject<Model>& subject,
     const GroupPolicy& policy,
-    const std::string& what) {
+    const std::string& what,
+    const std::vector<ModuleRule>& rules = {}) {
   run_ranks(2, [&](World& world) {
     auto options = parity_options(world, 0);
     options.steps = 4;
     options.engine.sharding.groups = policy;
+    options.engine.sharding.modules = rules;
     expect_parity(world, subject, options, what);
   });
 }
@@ -28,11 +30,18 @@ void expect_parity_with(
 TEST(GroupPolicyParity, NamedBlocks) {
   GroupPolicy policy;
   policy.min_group_numel = 0;
-  policy.block_types = {"GptBlock", "Sequential"};
-  expect_parity_with(kGpt, policy, "blocks inside of blocks");
-  policy.block_types = {};
-  policy.block_paths = {R"(layer\d)"};
-  expect_parity_with(kResNet, policy, "whole stages");
+  const ModuleOptions group{.group = true};
+  expect_parity_with(
+      kGpt,
+      policy,
+      "blocks inside of blocks",
+      {{.type = "GptBlock", .options = group},
+       {.type = "Sequential", .options = group}});
+  expect_parity_with(
+      kResNet,
+      policy,
+      "whole stages",
+      {{.path = R"(layer\d)", .options = group}});
 }
 
 TEST(GroupPolicyParity, MergedNeighboursAndVocabularyApart) {
@@ -46,7 +55,8 @@ TEST(GroupPolicyParity, MergedNeighboursAndVocabularyApart) {
 TEST(GroupPolicyParity, IgnoredParametersStayTheCallers) {
   run_ranks(2, [](World& /*world*/) {
     auto options = group_per_layer();
-    options.sharding.groups.ignored.paths = {"first", R"(block1\.up\.bias)"};
+    options.sharding.modules = {
+        {.path = R"(first|block1\.up\.bias)", .options = {.ignored = true}}};
     const auto plain = make_net<StackImpl>();
     const auto wrapped = make_net<StackImpl>();
     std::vector<at::Tensor> own = wrapped->first->parameters();

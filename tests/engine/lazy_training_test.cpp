@@ -178,7 +178,7 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
     for (const bool low_precision : {false, true}) {
       auto options = parity_options(world, 0);
       if (low_precision) {
-        options.engine.sharding.precision.parameters = at::kBFloat16;
+        options.engine.precision.parameters = at::kBFloat16;
       }
       torch::manual_seed(1);
       strangers::SharedBlock model;

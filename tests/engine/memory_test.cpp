@@ -135,8 +135,8 @@ void expect_module_survives_a_small_budget(World& world) {
   EngineOptions options = parity_options(world, 0).engine;
   options.memory.device_bytes = 100'000;
   for (const auto placement :
-       {StatePlacement::kWithParameters, StatePlacement::kAutomatic}) {
-    options.optimizer.placement = placement;
+       {std::optional(MemoryTier::kDevice), std::optional<MemoryTier>()}) {
+    options.placement.optimizer = placement;
     runtime::reset_cpu_bytes_peak();
     const int64_t live = runtime::cpu_bytes_live();
     expect_error([&] { wrap(model, options); }, {"memory.device_bytes"});

@@ -92,7 +92,7 @@ class NormsInFloat32 : public ::testing::TestWithParam<
   }
   static EngineOptions options() {
     EngineOptions options = group_per_layer();
-    options.sharding.precision.parameters = dtype();
+    options.precision.parameters = dtype();
     options.loss_scale.fixed = 1;
     return options;
   }

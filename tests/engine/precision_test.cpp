@@ -32,7 +32,7 @@ TORCH_MODULE(Normed);
 
 EngineOptions bfloat16_options() {
   EngineOptions options = group_per_layer();
-  options.sharding.precision.parameters = at::kBFloat16;
+  options.precision.parameters = at::kBFloat16;
   return options;
 }
 
@@ -66,7 +66,7 @@ TEST_P(Precision, NamedModulesKeepFloat32) {
   run_ranks(GetParam(), [](World&) {
     Normed net;
     EngineOptions options = bfloat16_options();
-    options.sharding.precision.float32_modules = {"head"};
+    options.sharding.modules = {{.path = "head", .options = {.float32 = true}}};
     auto engine = wrap(net, options);
     EXPECT_EQ(net->head->weight.scalar_type(), at::kFloat);
     EXPECT_EQ(net(torch::ones({2, kWidth})).scalar_type(), at::kFloat);
@@ -99,7 +99,7 @@ TEST_P(Precision, BuffersChangeWhenAsked) {
   run_ranks(GetParam(), [](World&) {
     Normed net;
     EngineOptions options = bfloat16_options();
-    options.sharding.precision.buffers = at::kBFloat16;
+    options.precision.buffers = at::kBFloat16;
     auto engine = wrap(net, options);
     EXPECT_EQ(net->scale.scalar_type(), at::kBFloat16);
     EXPECT_EQ(net(torch::ones({2, kWidth})).scalar_type(), at::kBFloat16);
@@ -112,7 +112,7 @@ TEST_P(Precision, AFloat16LossDoesNotOverflowBecauseOfItsScale) {
   run_ranks(GetParam(), [](World& world) {
     Stack net;
     EngineOptions options = group_per_layer();
-    options.sharding.precision.parameters = at::kHalf;
+    options.precision.parameters = at::kHalf;
     auto engine = wrap(net, options);
     EXPECT_EQ(engine.loss_scale(), 65536);
     const at::Tensor x = batch_of(0, world.rank()).to(at::kHalf);
@@ -132,7 +132,7 @@ TEST_P(Precision, AFixedScaleThatAFloat16LossDoesNotHoldIsAnError) {
   run_ranks(GetParam(), [](World& world) {
     Stack net;
     EngineOptions options = group_per_layer();
-    options.sharding.precision.parameters = at::kHalf;
+    options.precision.parameters = at::kHalf;
     options.loss_scale.fixed = 65536;
     auto engine = wrap(net, options);
     const at::Tensor x = batch_of(0, world.rank()).to(at::kHalf);
@@ -149,7 +149,8 @@ TEST_P(Precision, AnExpressionThatMatchesNothingIsAnError) {
   run_ranks(GetParam(), [](World&) {
     Normed net;
     EngineOptions options = bfloat16_options();
-    options.sharding.precision.float32_modules = {"heads"};
+    options.sharding.modules = {
+        {.path = "heads", .options = {.float32 = true}}};
     expect_throws([&] { wrap(net, options); }, {"'heads'", "'head'"});
   });
 }
@@ -158,7 +159,7 @@ TEST_P(Precision, OptionsOutsideTheirRangeAreNamed) {
   run_ranks(GetParam(), [](World&) {
     Normed net;
     EngineOptions options = group_per_layer();
-    options.sharding.precision.parameters = at::kDouble;
+    options.precision.parameters = at::kDouble;
     expect_throws([&] { wrap(net, options); }, {"precision.parameters"});
     options = group_per_layer();
     options.sharding.zero_stage = 4;

@@ -84,11 +84,11 @@ std::vector<Case> cases() {
                    return step == 2 ? 1 : 2;
                  }});
   Case bfloat16{"bfloat16"};
-  bfloat16.options.sharding.precision.parameters = at::kBFloat16;
+  bfloat16.options.precision.parameters = at::kBFloat16;
   all.push_back(bfloat16);
   Case no_masters{"no_masters"};
-  no_masters.options.sharding.precision.parameters = at::kBFloat16;
-  no_masters.options.sharding.precision.master_weights = false;
+  no_masters.options.precision.parameters = at::kBFloat16;
+  no_masters.options.precision.master_weights = false;
   all.push_back(no_masters);
   Case stage2{"stage2"};
   stage2.options.sharding.zero_stage = 2;
@@ -317,9 +317,7 @@ TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
     refused(
         [](auto& options) { options.sharding.zero_stage = 1; }, "zero_stage 2");
     refused(
-        [](auto& options) {
-          options.sharding.precision.parameters = at::kHalf;
-        },
+        [](auto& options) { options.precision.parameters = at::kHalf; },
         "loss scaling");
   });
 }

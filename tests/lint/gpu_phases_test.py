@@ -182,7 +182,7 @@ class Phases(unittest.TestCase):
 # Its first program ends, and the second does not.
 TRAINER = r"""#!/bin/sh
 case "$*" in
-  *optimizer.placement*) sleep 60 & echo "{\"pid\": $!}"; wait ;;
+  *placement.optimizer*) sleep 60 & echo "{\"pid\": $!}"; wait ;;
   *) echo '{"step_ms": 5}' ;;
 esac
 """

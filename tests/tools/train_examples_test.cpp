@@ -230,10 +230,10 @@ TEST_P(TrainExamplesOf, LearnsTheSameUnderAnyLayout) {
   expect_same(
       "offload",
       1,
-      {"optimizer.placement=host",
-       "memory.parameters=host",
-       "memory.gradients=host",
-       "offload.activations=all",
+      {"placement.optimizer=host",
+       "placement.parameters=host",
+       "placement.gradients=host",
+       "placement.activations=host",
        "offload.min_tensor_bytes=1"});
 }
 

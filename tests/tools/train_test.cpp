@@ -178,8 +178,8 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
 TEST(Train, ChecksItsTiersBeforeItLoadsTheModel) {
   const std::pair<const char*, const char*> cases[] = {
       {"memory.nvme_path=/nowhere/disk", "'/nowhere/disk' is not a folder"},
-      {"optimizer.placement=nvme", "memory.nvme_path is not set"},
-      {"offload.activations=auto", "memory.activation_bytes"},
+      {"placement.optimizer=nvme", "memory.nvme_path is not set"},
+      {"placement.activations=auto", "memory.activation_bytes"},
       {"offload.ratio=2", "offload.ratio is 2"}};
   for (const auto& [override_text, message] : cases) {
     const auto result = run(

@@ -48,7 +48,7 @@ EngineOptions options_of() {
 /// @param ratio of the CPU.
 EngineOptions overlapping(double ratio) {
   EngineOptions options = options_of();
-  options.optimizer.placement = StatePlacement::kHost;
+  options.placement.optimizer = MemoryTier::kHost;
   options.optimizer.overlap = UpdateOverlap::kWait;
   options.offload.ratio = ratio;
   return options;
@@ -65,7 +65,7 @@ EngineOptions mixed(World& world) {
   auto net = make_net(world);
   const Engine resident = wrap(net, options_of());
   EngineOptions options = overlapping(1);
-  options.optimizer.placement = StatePlacement::kAutomatic;
+  options.placement.optimizer = std::nullopt;
   options.memory.host_bytes = 64 << 20;
   options.memory.device_bytes = total_bytes(resident.planned_memory()) -
                                 state_bytes(resident, MemoryTier::kDevice) / 2;
@@ -77,8 +77,8 @@ std::vector<EngineOptions> engines(World& world) {
   EngineOptions in_backward = options_of();
   in_backward.update_in_backward = true;
   EngineOptions on_host = options_of();
-  on_host.memory.parameters = MemoryTier::kHost;
-  on_host.memory.gradients = MemoryTier::kHost;
+  on_host.placement.parameters = MemoryTier::kHost;
+  on_host.placement.gradients = MemoryTier::kHost;
   EngineOptions streamed = overlapping(0);
   streamed.optimizer.overlap = UpdateOverlap::kOff;
   EngineOptions streamed_in_backward = streamed;

@@ -79,7 +79,7 @@ class Training {
       World& world,
       c10::Device device,
       const Division& division,
-      StatePlacement placement = StatePlacement::kAutomatic)
+      std::optional<MemoryTier> placement = std::nullopt)
       : mesh_(division.sizes, world.size(), world.size()),
         net_(std::make_shared<Net>(world, division)),
         device_(device) {
@@ -87,7 +87,7 @@ class Training {
     EngineOptions options;
     options.parallel = &mesh_;
     options.log_memory = false;
-    options.optimizer.placement = placement;
+    options.placement.optimizer = placement;
     options.sharding.groups.min_group_numel = 0;
     engine_ = std::make_unique<Engine>(wrap(net_, options));
     batch_ = mesh_.index(ParallelGroup::kGradients, world.rank());
@@ -166,7 +166,7 @@ TEST(DividedNormsOfTiers, AreFormedInOnePlace) {
         world,
         world.device(),
         division,
-        world.rank() < 2 ? StatePlacement::kHost : StatePlacement::kAutomatic);
+        world.rank() < 2 ? std::optional(MemoryTier::kHost) : std::nullopt);
     Training cpu(world, c10::kCPU, division);
     device.backward(0);
     cpu.backward(0);

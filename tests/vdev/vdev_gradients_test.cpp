@@ -167,7 +167,7 @@ TEST_P(Gradients, AStepWhoseGradientsOverflowIsSkipped) {
   run([](World& world) {
     EngineOptions options = with(AdamWOptions{});
     options.optimizer.weight_decay = 0; // gradients alone move weights
-    options.sharding.precision.parameters = at::kHalf;
+    options.precision.parameters = at::kHalf;
     Training training(world.device(), options);
     for (int step = 0; step < 4; ++step) {
       const auto before = training.values();
@@ -221,7 +221,7 @@ TEST_P(Gradients, StayInTheirSlotsWhileUpdatesInBackwardReadThem) {
   run([](World& world) {
     EngineOptions options = with(AdamWOptions{});
     options.update_in_backward = true;
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
     options.offload.ratio = 0;
     options.optimizer.overlap = UpdateOverlap::kOff;
     Training serial(world.device(), options);

@@ -60,7 +60,7 @@ struct Setting {
 
 /// Updates in step(), so that all waits are those of the calling thread.
 void keep_state_on_host(EngineOptions& options, double ratio) {
-  options.optimizer.placement = StatePlacement::kHost;
+  options.placement.optimizer = MemoryTier::kHost;
   options.optimizer.overlap = UpdateOverlap::kOff;
   options.offload.ratio = ratio;
 }
@@ -103,7 +103,7 @@ std::vector<Setting> settings() {
        .expected = {},
        .choose =
            [](EngineOptions& options) {
-             options.memory.gradients = MemoryTier::kHost;
+             options.placement.gradients = MemoryTier::kHost;
            }},
       {.name = "streamed state",
        .expected = {},
@@ -119,15 +119,15 @@ std::vector<Setting> settings() {
        .choose =
            [](EngineOptions& options) {
              keep_state_on_host(options, 1);
-             options.memory.parameters = MemoryTier::kHost;
+             options.placement.parameters = MemoryTier::kHost;
            }},
       {.name = "everything on the host",
        .expected = {{{"synchronizeEvent", 2 * kLayers}}},
        .choose =
            [](EngineOptions& options) {
              keep_state_on_host(options, 1);
-             options.memory.parameters = MemoryTier::kHost;
-             options.memory.gradients = MemoryTier::kHost;
+             options.placement.parameters = MemoryTier::kHost;
+             options.placement.gradients = MemoryTier::kHost;
            }},
   };
 }

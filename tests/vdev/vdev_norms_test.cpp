@@ -71,7 +71,7 @@ std::vector<at::Tensor> train(
   EngineOptions options;
   options.log_memory = false;
   options.optimizer.rule = rule;
-  options.sharding.precision.parameters = at::kBFloat16;
+  options.precision.parameters = at::kBFloat16;
   options.sharding.groups.min_group_numel = 0;
   auto engine = wrap(net, options);
   for (int step = 0; step < 3; ++step) {

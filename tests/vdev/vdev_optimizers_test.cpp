@@ -133,10 +133,9 @@ TEST_P(Optimizers, EveryRuleTrainsAsOnTheCpu) {
 TEST_P(Optimizers, CheckpointsGoToTheCpuAndBack) {
   const TemporaryFolder folder;
   run([&](World& world) {
-    for (const auto placement :
-         {StatePlacement::kWithParameters, StatePlacement::kHost}) {
+    for (const auto placement : {MemoryTier::kDevice, MemoryTier::kHost}) {
       EngineOptions options;
-      options.optimizer.placement = placement;
+      options.placement.optimizer = placement;
       options.offload.ratio = 0;
       const auto path = [&](const char* name) {
         return folder.path() / std::to_string(static_cast<int>(placement)) /

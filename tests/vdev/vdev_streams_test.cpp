@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models that run on streams of the user's, in every way in which an engine
 // orders its own streams after those: a missing wait is a race.
+#include "engine/device_budget.h"
 #include "engine/parity.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
@@ -91,11 +92,12 @@ struct Way {
   /// passes are in no order.
   bool alternates = false;
   bool adds = false; ///< to gradients, before forward
+  int64_t unsharded_bytes = 0; ///< that the budget leaves; 0: no budget
 };
 
 std::vector<Way> ways() {
   const auto on_host = [](EngineOptions& options) {
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
   };
   const auto streamed_without_prefetch = [on_host](EngineOptions& options) {
     on_host(options);
@@ -109,11 +111,9 @@ std::vector<Way> ways() {
       {"zeroed", [](EngineOptions&) {}, 2, true},
       {"written", [](EngineOptions&) {}, 1, false, true},
       {.name = "written_in_little_memory", // two of three pages fit
-       .set =
-           [](EngineOptions& options) {
-             options.sharding.gather_bytes = 10 << 10;
-           },
-       .writes = true},
+       .set = [](EngineOptions&) {},
+       .writes = true,
+       .unsharded_bytes = 10 << 10},
       {"whole_gradients",
        [](EngineOptions& options) { options.sharding.zero_stage = 1; },
        2,
@@ -170,13 +170,13 @@ std::vector<Way> ways() {
        .adds = true},
       {"gradients_on_host",
        [](EngineOptions& options) {
-         options.memory.gradients = MemoryTier::kHost;
+         options.placement.gradients = MemoryTier::kHost;
        },
        2,
        true},
       {"parameters_on_host",
        [](EngineOptions& options) {
-         options.memory.parameters = MemoryTier::kHost;
+         options.placement.parameters = MemoryTier::kHost;
        },
        1,
        false,
@@ -317,7 +317,12 @@ TEST_P(Streams, OfTheUsersTrainAsOneStream) {
         make_net(world),
         new_stream(world.device()),
         new_stream(world.device())};
-    Engine engine = wrap(wrapped.net, options_of(way));
+    EngineOptions options = options_of(way);
+    if (way.unsharded_bytes > 0) {
+      options.memory.device_bytes =
+          device_budget(wrap(make_net(world), options), way.unsharded_bytes);
+    }
+    Engine engine = wrap(wrapped.net, options);
     wrapped.backward = [&](const at::Tensor& loss) { engine.backward(loss); };
     wrapped.zero = [&] { zero_gradients(wrapped.net); };
     wrapped.step = [&] { engine.step(); };

@@ -128,4 +128,24 @@ TEST(ConfigKeys, NamesOfOtherLibrariesLeadToKeys) {
   }
 }
 
+TEST(ConfigKeys, FormerKeysAreRefusedWithTheirPresentNamesAllAtOnce) {
+  Json config = Json::parse(source("configs/train_vit_stripes.json"));
+  std::vector<std::string> expected;
+  for (const runtime::ForeignKey& key : foreign_keys()) {
+    const std::string path(key.name);
+    if (const size_t dot = path.find('.'); dot != std::string::npos) {
+      config[path.substr(0, dot)][path.substr(dot + 1)] = "auto";
+      expected.push_back(
+          path + " is not a known key; use '" + std::string(key.here) + "'");
+    }
+  }
+  ASSERT_GT(expected.size(), 9u);
+  const std::string file = testing::TempDir() + "config_keys_former.json";
+  std::ofstream(file) << config;
+  for (const std::string& line : expected) {
+    expect_error([&] { read(file, TaskKind::kExamples); }, {line.c_str()});
+  }
+  std::filesystem::remove(file);
+}
+
 } // namespace tessera::zoo::config_keys_test

@@ -42,7 +42,7 @@ Measured measure(const PrecisionPolicy& precision, std::int64_t checkpointed) {
   const auto model = model_of_four_layers();
   EngineOptions options;
   options.log_memory = false;
-  options.sharding.precision = precision;
+  options.precision = precision;
   auto engine = wrap(model, options);
   model->train();
   model->set_recomputed_layers(checkpointed);

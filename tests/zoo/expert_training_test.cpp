@@ -8,6 +8,7 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/inspect_engine.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/paging/pager.h"
@@ -542,7 +543,7 @@ TEST(ExpertTraining, AnOverflowInOneExpertSkipsTheStepOfAll) {
     const ChangedModel changed("qwen3_moe", kBalanced);
     const ModelInput whole = labelled_input(kRows, kLength);
     EngineOptions options = TrainedExperts::engine_options(nullptr);
-    options.sharding.precision.parameters = at::kHalf;
+    options.precision.parameters = at::kHalf;
     options.loss_scale.fixed = 1024;
     TrainedExperts trained(
         world, {.shard = 2, .expert = 2}, changed.folder(), options);
@@ -670,7 +671,7 @@ TEST(ExpertTraining, KeepsToAMemoryBudget) {
       }
       // Room for the state of some pages.
       options.memory.device_bytes =
-          engine::device_needs(pages, options.sharding) + 4096;
+          engine::device_needs(pages, engine::pager_options(options)) + 4096;
       options.memory.host_bytes = 1 << 20;
     }
     {

@@ -9,6 +9,7 @@
 #include "support/temporary_folder.h"
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/parallel/parallel_module.h"
@@ -68,8 +69,8 @@ inline EngineOptions engine_options(const Layout& layout) {
   EngineOptions options;
   options.sharding.groups.min_group_numel = 0;
   options.sharding.zero_stage = layout.zero_stage;
-  options.sharding.precision.parameters = layout.compute;
-  options.optimizer.placement = layout.placement;
+  options.precision.parameters = layout.compute;
+  options.placement.optimizer = layout.placement;
   options.optimizer.lr = kLearningRate;
   options.optimizer.rule = AdamWOptions{.eps = tolerances_of(layout).eps};
   options.loss_scale.initial = kLossScale;
@@ -373,16 +374,16 @@ inline void expect_that_of_one_rank(
     options.memory.device_bytes = engine::device_needs(
         sharding::plan_pages(
             *model,
-            options.sharding,
+            engine::pager_options(options),
             sharding::page_meshes(world, parallel.mesh(), *model)),
-        options.sharding);
+        engine::pager_options(options));
     options.memory.host_bytes = int64_t{1} << 26;
   }
   Engine engine(world, model, options);
   EXPECT_EQ(
       engine.planned_memory(MemoryTier::kHost)[static_cast<size_t>(
           MemoryPurpose::kOptimizerState)] > 0,
-      layout.has_budget || layout.placement == StatePlacement::kHost);
+      layout.has_budget || layout.placement == MemoryTier::kHost);
   const Tolerances tolerances = tolerances_of(layout);
   for (int step = 0; step < kSteps; ++step) {
     const double own =

@@ -19,7 +19,7 @@ struct Layout {
   ParallelOptions parallel;
   int zero_stage = 3;
   int recomputed = 0;
-  StatePlacement placement = StatePlacement::kAutomatic;
+  std::optional<MemoryTier> placement = std::nullopt;
   std::optional<at::ScalarType> compute =
       {}; ///< lower precision, on one rank too
   int batches = 4; ///< of a step, over all ranks
@@ -49,7 +49,7 @@ inline std::string name_of(const Layout& layout) {
   std::replace(name.begin(), name.end(), '-', '_');
   name += "_zero" + std::to_string(layout.zero_stage);
   name += layout.recomputed > 0 ? "_recomputed" : "";
-  name += layout.placement == StatePlacement::kHost ? "_host" : "";
+  name += layout.placement == MemoryTier::kHost ? "_host" : "";
   name += layout.has_budget ? "_budget" : "";
   return layout.compute ? name + "_" + toString(*layout.compute) : name;
 }
@@ -106,7 +106,7 @@ inline std::vector<Layout> pairs() {
           {.sizes = {.shard = 1, .pipeline = 2}},
           3,
           0,
-          StatePlacement::kAutomatic,
+          std::nullopt,
           {},
           /*batches=*/3},
       Layout{
@@ -114,7 +114,7 @@ inline std::vector<Layout> pairs() {
           {{.shard = 3, .tensor = 2}, true},
           3,
           2,
-          StatePlacement::kAutomatic,
+          std::nullopt,
           {},
           /*batches=*/3},
       Layout{"expert2", {{.shard = 2, .expert = 2}}},
@@ -125,7 +125,7 @@ inline std::vector<Layout> pairs() {
           {{.shard = 2, .tensor = 2, .expert = 2}},
           3,
           0,
-          StatePlacement::kHost},
+          MemoryTier::kHost},
       Layout{
           "expert2_tensor2_sequence",
           {{.shard = 2, .tensor = 2, .expert = 2}, true},
@@ -141,7 +141,7 @@ inline std::vector<Layout> pairs() {
           {{.data = 2, .shard = 2, .expert = 2}},
           3,
           0,
-          StatePlacement::kAutomatic,
+          std::nullopt,
           at::kHalf},
       Layout{
           .name = "expert2_shard4_budget",
@@ -157,7 +157,7 @@ inline std::vector<Layout> pairs() {
           {{.shard = 2, .expert = 2}},
           2,
           2,
-          StatePlacement::kAutomatic,
+          std::nullopt,
           at::kBFloat16},
       Layout{
           "expert2_pipeline2_context2",
@@ -174,20 +174,20 @@ inline std::vector<Layout> pairs() {
            .cut = pipeline::PipelineCut::kCost},
           3,
           2,
-          StatePlacement::kHost},
+          MemoryTier::kHost},
       Layout{
           "tensor2_pipeline2_bfloat16",
           {{.shard = 1, .tensor = 2, .pipeline = 2}, true},
           3,
           2,
-          StatePlacement::kAutomatic,
+          std::nullopt,
           at::kBFloat16},
       Layout{
           "tensor2_pipeline2_float16",
           {{.shard = 1, .tensor = 2, .pipeline = 2}},
           2,
           0,
-          StatePlacement::kAutomatic,
+          std::nullopt,
           at::kHalf}};
 }
 
@@ -223,7 +223,7 @@ inline std::vector<Layout> product() {
     for (const int stage : {1, 2, 3}) {
       for (const int recomputed : {0, 5}) {
         for (const auto placement :
-             {StatePlacement::kAutomatic, StatePlacement::kHost}) {
+             {std::optional<MemoryTier>(), std::optional(MemoryTier::kHost)}) {
           for (const auto compute :
                {std::optional<at::ScalarType>(),
                 std::optional(at::kBFloat16),

@@ -57,7 +57,7 @@ void check_run(
   EngineOptions options;
   options.log_memory = false;
   options.parallel = &parallel.mesh();
-  options.optimizer.placement = StatePlacement::kHost;
+  options.placement.optimizer = MemoryTier::kHost;
   Engine engine(world, model, options);
   const ModelInput input = reference.input();
   if (PipelineExecutor* pipeline = parallel.pipeline()) {

@@ -2,12 +2,12 @@
 #include "tessera/zoo/adapters/lora.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
-#include "tessera/sharding/tensors/name_patterns.h"
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_record.h"
 
@@ -102,7 +102,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       !sites.empty() || model.names().is_part,
       "apply_lora: target_modules ('{}', ...) matches no linear layer of the model; use the names in the checkpoint{}",
       first,
-      sharding::nearest_names_hint(first, candidates));
+      runtime::nearest_names_hint(first, candidates));
   return sites;
 }
 

@@ -2,7 +2,7 @@
 #include "tessera/zoo/adapters/lora_targets.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/name_pattern.h"
+#include "tessera/runtime/core/name_patterns.h"
 
 #include <algorithm>
 #include <array>

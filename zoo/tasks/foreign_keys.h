@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// foreign_keys() maps configuration keys of other trainers to those of `tessera
-// train`.
+// foreign_keys() maps configuration keys of other trainers, and of older
+// versions, to those of `tessera train`.
 
 #include "tessera/runtime/core/config.h"
 
@@ -9,7 +9,8 @@
 
 namespace tessera::zoo {
 
-/// Keys of transformers, PEFT, DeepSpeed and PyTorch, with their names here.
+/// Keys of transformers, PEFT, DeepSpeed and PyTorch, and the former ones of
+/// Tessera by their paths, with their names here.
 std::span<const runtime::ForeignKey> foreign_keys();
 
 } // namespace tessera::zoo

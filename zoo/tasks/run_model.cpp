@@ -67,7 +67,7 @@ Engine wrap_model(
     ParallelRun& parallel,
     TrainingConfig& config,
     const std::shared_ptr<Model>& model) {
-  const auto& types = config.engine.sharding.precision;
+  const auto& types = config.engine.precision;
   if (world.rank() == 0 && world.device().is_cpu() &&
       types.parameters == at::kHalf) {
     log_warning(

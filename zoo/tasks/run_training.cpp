@@ -50,7 +50,7 @@ engine::RunFacts facts_of(
     const TrainingConfig& config,
     const Model& model) {
   const auto parameters = model.parameters();
-  const auto dtype = config.engine.sharding.precision.parameters.value_or(
+  const auto dtype = config.engine.precision.parameters.value_or(
       parameters.empty() ? at::kFloat : parameters.front().scalar_type());
   return {
       {"device", world.device().str()},

@@ -5,7 +5,7 @@
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/optimizers/adam_fields.h"
 #include "tessera/engine/optim/optimizers/newton_schulz.h"
-#include "tessera/runtime/core/name_pattern.h"
+#include "tessera/runtime/core/name_patterns.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>

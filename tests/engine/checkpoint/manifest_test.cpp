@@ -63,7 +63,7 @@ TEST(Manifest, NamesThePlaceThatIsDamaged) {
   expect_error(changed("\"step\"", "\"stop\""), {"'step'"});
   expect_error(
       changed("[2, 3]", "[2, -3]"),
-      {"'parameters': 'a.weight': 'sizes'[1] is -3", "from 0"});
+      {"'parameters': 'a.weight': 'sizes'[1] is -3", "of at least 0"});
   expect_error(changed("[2, 3]", "[2]"), {"'strides' is [3,1]"});
   expect_error(
       changed("rank-0.safetensors", "../../etc/passwd"),

@@ -195,7 +195,7 @@ TEST(ModelTensors, ValuesAreTheOptimizersAndInTheTypesBeforeWrap) {
     const OddNet plain = make_odd_net();
     OddNet net = make_odd_net();
     EngineOptions options = group_per_layer();
-    options.sharding.precision.parameters = at::kBFloat16;
+    options.precision.parameters = at::kBFloat16;
     Engine engine = wrap(net, options);
     ModelTensors all = engine.model_tensors();
     {

@@ -105,7 +105,7 @@ TEST_P(Resume, IsBitEqualInLowPrecisionWithMasterWeights) {
   run_ranks(GetParam(), [&](World& world) {
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
       auto options = options_of({});
-      options.sharding.precision.parameters = dtype;
+      options.precision.parameters = dtype;
       options.loss_scale.initial = 1e7;
       options.loss_scale.growth_interval = 2;
       expect_resumes(

@@ -61,7 +61,8 @@ void expect_same(const torch::nn::Module& got, const torch::nn::Module& want) {
 EngineOptions options_of(int zero_stage) {
   auto options = group_per_layer();
   options.sharding.zero_stage = zero_stage;
-  options.sharding.groups.ignored.paths = {"outside"};
+  options.sharding.modules = {
+      {.path = "outside", .options = {.ignored = true}}};
   return options;
 }
 

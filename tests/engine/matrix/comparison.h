@@ -3,6 +3,7 @@
 // `Comparison` trains in one combination of what the engine offers, against
 // plain LibTorch: losses, gradients, weights and memory.
 
+#include "engine/device_budget.h"
 #include "engine/matrix/cases.h"
 #include "engine/matrix/matrix_net.h"
 #include "engine/matrix/reference.h"
@@ -23,7 +24,8 @@ inline constexpr int kOverflowStep = 1;
 inline constexpr double kLearningRate = 3e-3;
 inline constexpr double kEps = 1e-3;
 
-inline EngineOptions engine_options(const Case& which, MatrixNetImpl& net) {
+/// @param probe a net for the plan of a budget.
+inline EngineOptions engine_options(const Case& which, MatrixNet probe) {
   EngineOptions options;
   options.log_memory = false;
   options.optimizer.lr = kLearningRate;
@@ -31,17 +33,18 @@ inline EngineOptions engine_options(const Case& which, MatrixNetImpl& net) {
   options.loss_scale.initial = 1024;
   options.sharding.groups.min_group_numel = 64;
   if (which.dtype() != at::kFloat) {
-    options.sharding.precision.parameters = which.dtype();
+    options.precision.parameters = which.dtype();
   }
   if (which.is(Case::kAccumulation, "3 micro-batches kept whole")) {
     options.sharding.accumulation = GradientAccumulation::kKeepWhole;
   }
   if (which.is(Case::kResidency, "budget")) {
     int64_t bytes = 0;
-    for (const at::Tensor& parameter : net.parameters()) {
+    for (const at::Tensor& parameter : probe->parameters()) {
       bytes += parameter.numel() * c10::elementSize(which.dtype()) + 256;
     }
-    options.sharding.gather_bytes = bytes * 4 / 5;
+    options.memory.device_bytes =
+        device_budget(wrap(probe, options), bytes * 4 / 5);
   } else if (which.is(Case::kResidency, "hybrid")) {
     options.sharding.shard_ranks = which.world() == 4 ? 2 : 1;
   } else {
@@ -80,7 +83,7 @@ class Comparison {
         world_(world),
         comparison_(comparison),
         wrapped_(make(std::nullopt)),
-        options_(engine_options(which, *wrapped_)),
+        options_(engine_options(which, make(std::nullopt))),
         reference_(make(which.dtype()), reference_options()),
         engine_(wrap(wrapped_, options_)) {}
 

@@ -14,16 +14,14 @@ constexpr int kSteps = 5;
 
 struct Setting {
   UpdateOverlap overlap = UpdateOverlap::kOff;
-  StatePlacement placement = StatePlacement::kWithParameters;
+  MemoryTier placement = MemoryTier::kDevice;
   /// Of parameters and gradients.
   MemoryTier shards = MemoryTier::kDevice;
 };
 
 std::string text_of(const Setting& setting) {
-  const char* placements[] = {"auto", "device", "host", "nvme"};
   return std::string(tests::text_of(setting.overlap)) + ", " +
-         placements[static_cast<size_t>(setting.placement)] + ", " +
-         name_of(setting.shards);
+         name_of(setting.placement) + ", " + name_of(setting.shards);
 }
 
 /// The clipping limit of a step: none where it is 0.
@@ -37,11 +35,11 @@ SeenRun train(
     int rank,
     const std::filesystem::path& folder) {
   options.optimizer.overlap = setting.overlap;
-  options.optimizer.placement = setting.placement;
+  options.placement.optimizer = setting.placement;
   options.memory.nvme_path = folder;
   if (setting.shards != MemoryTier::kDevice) {
-    options.memory.parameters = setting.shards;
-    options.memory.gradients = setting.shards;
+    options.placement.parameters = setting.shards;
+    options.placement.gradients = setting.shards;
   }
   RestingNet net = make_resting_net();
   auto engine = wrap(net, options);
@@ -94,10 +92,8 @@ TEST_P(Overlap, ChangesNoBitWhereverStateRests) {
         const SeenRun serial =
             train(options, {}, limits[l], world.rank(), folder.path());
         for (const UpdateOverlap overlap : kOverlaps) {
-          for (const StatePlacement placement :
-               {StatePlacement::kWithParameters,
-                StatePlacement::kHost,
-                StatePlacement::kNvme}) {
+          for (const MemoryTier placement :
+               {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
             const Setting setting{overlap, placement};
             const std::string what =
                 (precision ? c10::toString(*precision) : "float32") +
@@ -127,8 +123,8 @@ TEST_P(Overlap, ChangesNoBitWhereverShardsRest) {
       const SeenRun serial =
           train(options, {}, limit, world.rank(), folder.path());
       for (const UpdateOverlap overlap : kOverlaps) {
-        for (const StatePlacement placement :
-             {StatePlacement::kHost, StatePlacement::kNvme}) {
+        for (const MemoryTier placement :
+             {MemoryTier::kHost, MemoryTier::kNvme}) {
           for (const MemoryTier shards :
                {MemoryTier::kHost, MemoryTier::kNvme}) {
             const Setting setting{overlap, placement, shards};
@@ -151,7 +147,7 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
       cases.emplace_back(name_of(rule), resting_options(at::kBFloat16, rule));
     }
     EngineOptions options = resting_options(at::kBFloat16);
-    options.sharding.precision.master_weights = false;
+    options.precision.master_weights = false;
     cases.emplace_back("no masters", options);
     options = resting_options(at::kBFloat16);
     options.optimizer.stochastic_rounding = true;
@@ -172,8 +168,8 @@ TEST_P(Overlap, OfOtherOptimizersAndPrecisions) {
           train(changed, {}, limit, world.rank(), folder.path());
       for (const UpdateOverlap overlap : kOverlaps) {
         // In memory updates begin from another copy of the state.
-        for (const StatePlacement placement :
-             {StatePlacement::kWithParameters, StatePlacement::kNvme}) {
+        for (const MemoryTier placement :
+             {MemoryTier::kDevice, MemoryTier::kNvme}) {
           const Setting setting{overlap, placement};
           expect_same_run(
               train(changed, setting, limit, world.rank(), folder.path()),
@@ -251,9 +247,9 @@ TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
       const auto serial = train_odd(net, options, 1, 0, world.rank());
       options.update_in_backward = true;
       options.optimizer.overlap = UpdateOverlap::kWait;
-      for (const StatePlacement placement :
-           {StatePlacement::kWithParameters, StatePlacement::kHost}) {
-        options.optimizer.placement = placement;
+      for (const MemoryTier placement :
+           {MemoryTier::kDevice, MemoryTier::kHost}) {
+        options.placement.optimizer = placement;
         expect_same(
             train_odd(net, options, 1, 0, world.rank()), serial, "in backward");
       }

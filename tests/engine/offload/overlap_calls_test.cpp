@@ -133,7 +133,7 @@ EngineOptions overlapped(
     UpdateOverlap overlap,
     const TemporaryFolder& folder) {
   options.optimizer.overlap = overlap;
-  options.optimizer.placement = StatePlacement::kNvme;
+  options.placement.optimizer = MemoryTier::kNvme;
   options.memory.nvme_path = folder.path();
   return options;
 }
@@ -296,7 +296,7 @@ TEST(OverlapFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
 TEST(OverlapOptions, ThatDoNotFitAreRefused) {
   run_ranks(1, [](World&) {
     EngineOptions options = resting_options(at::kBFloat16);
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
     const auto bytes_on_host = [&](UpdateOverlap overlap) {
       options.optimizer.overlap = overlap;
       RestingNet net = make_resting_net();

@@ -62,7 +62,7 @@ inline EngineOptions resting_options(
     std::optional<at::ScalarType> precision,
     const UpdateRule& rule = AdamWOptions{}) {
   EngineOptions options = group_per_layer();
-  options.sharding.precision.parameters = precision;
+  options.precision.parameters = precision;
   options.sharding.prefetch_depth = 0;
   options.optimizer.rule = rule;
   options.optimizer.parameters = {

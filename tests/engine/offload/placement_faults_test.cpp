@@ -62,14 +62,16 @@ void expect_parts(
 TEST(PlacementFaults, OptionsThatDoNotGoTogether) {
   run_ranks(1, [](World&) {
     EngineOptions options = resting_options(std::nullopt);
-    options.optimizer.placement = StatePlacement::kNvme;
+    options.placement.optimizer = MemoryTier::kNvme;
     expect_parts(
-        error_of_wrap(options), {"placement is nvme", "memory.nvme_path"});
+        error_of_wrap(options),
+        {"placement.optimizer is nvme", "memory.nvme_path"});
     options.memory.nvme_path = "/absent/folder";
     expect_parts(error_of_wrap(options), {"/absent/folder", "is not a folder"});
-    for (auto tier : {&MemoryBudget::parameters, &MemoryBudget::gradients}) {
+    for (auto tier :
+         {&PlacementOptions::parameters, &PlacementOptions::gradients}) {
       options = resting_options(std::nullopt);
-      options.memory.*tier = MemoryTier::kNvme;
+      options.placement.*tier = MemoryTier::kNvme;
       expect_parts(error_of_wrap(options), {"is nvme", "memory.nvme_path"});
     }
     options = resting_options(std::nullopt);
@@ -86,12 +88,12 @@ TEST(PlacementFaults, TiersThatAreTooSmall) {
   run_ranks(1, [](World&) {
     const TemporaryFolder folder;
     EngineOptions options = resting_options(std::nullopt);
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
     options.memory.host_bytes = 8 << 10;
     expect_parts(
         error_of_wrap(options),
         {"host memory for 'exp_avg", "memory.host_bytes (8192)", "Raise"});
-    options.optimizer.placement = StatePlacement::kNvme;
+    options.placement.optimizer = MemoryTier::kNvme;
     options.memory.nvme_path = folder.path();
     expect_parts(
         error_of_wrap(options),
@@ -147,14 +149,14 @@ TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
         {"set memory.nvme_path"});
     options = resting_options(std::nullopt);
     options.memory.device_bytes = 4 << 10;
-    options.optimizer.placement = StatePlacement::kWithParameters;
+    options.placement.optimizer = MemoryTier::kDevice;
     expect(
         options,
-        {"set optimizer.placement to auto", "of optimizer state"},
+        {"set placement.optimizer to auto", "of optimizer state"},
         {"raise memory.host_bytes"});
-    options.optimizer.placement = StatePlacement::kHost;
-    options.memory.parameters = MemoryTier::kDevice;
-    options.memory.gradients = MemoryTier::kDevice;
+    options.placement.optimizer = MemoryTier::kHost;
+    options.placement.parameters = MemoryTier::kDevice;
+    options.placement.gradients = MemoryTier::kDevice;
     options.offload.ratio = 0;
     expect(
         options,
@@ -167,7 +169,7 @@ TEST(PlacementFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
   const auto results = run_ranks_expecting(2, [](World& world) {
     const TemporaryFolder folder;
     EngineOptions options = resting_options(at::kBFloat16);
-    options.optimizer.placement = StatePlacement::kNvme;
+    options.placement.optimizer = MemoryTier::kNvme;
     options.memory.nvme_path = folder.path();
     RestingNet net = make_resting_net();
     auto engine = wrap(net, options);
@@ -201,7 +203,7 @@ TEST(PlacementFaults, WeightsThatAreLostEndTheForwardOnEveryRank) {
   const auto results = run_ranks_expecting(2, [](World& world) {
     const TemporaryFolder folder;
     EngineOptions options = resting_options(std::nullopt);
-    options.memory.parameters = MemoryTier::kNvme;
+    options.placement.parameters = MemoryTier::kNvme;
     options.memory.nvme_path = folder.path();
     RestingNet net = make_resting_net();
     auto engine = wrap(net, options);
@@ -225,7 +227,7 @@ TEST(PlacementFaults, ACheckpointOfDamagedStateIsNotWritten) {
   run_ranks(1, [](World&) {
     const TemporaryFolder folder;
     EngineOptions options = resting_options(at::kBFloat16);
-    options.optimizer.placement = StatePlacement::kNvme;
+    options.placement.optimizer = MemoryTier::kNvme;
     options.memory.nvme_path = folder.path();
     RestingNet net = make_resting_net();
     auto engine = wrap(net, options);

@@ -15,25 +15,23 @@ namespace {
 using namespace tests;
 
 EngineOptions options_for(
-    StatePlacement placement,
+    MemoryTier placement,
     const TemporaryFolder& folder,
     const UpdateRule& rule = AdamWOptions{}) {
   EngineOptions options = resting_options(at::kBFloat16, rule);
-  options.optimizer.placement = placement;
+  options.placement.optimizer = placement;
   options.memory.nvme_path = folder.path();
-  if (placement != StatePlacement::kWithParameters) {
-    options.memory.parameters = placement == StatePlacement::kHost
-                                    ? MemoryTier::kHost
-                                    : MemoryTier::kNvme;
-    options.memory.gradients = options.memory.parameters;
+  if (placement != MemoryTier::kDevice) {
+    options.placement.parameters = placement;
+    options.placement.gradients = placement;
   }
   return options;
 }
 
-constexpr StatePlacement kPlacements[] = {
-    StatePlacement::kWithParameters,
-    StatePlacement::kHost,
-    StatePlacement::kNvme};
+constexpr MemoryTier kPlacements[] = {
+    MemoryTier::kDevice,
+    MemoryTier::kHost,
+    MemoryTier::kNvme};
 
 } // namespace
 
@@ -47,7 +45,7 @@ TEST_P(PlacementState, GoesThroughCheckpointsOfEveryOtherPlacement) {
          {UpdateRule(AdamWOptions{}),
           UpdateRule(AdanOptions{}),
           UpdateRule(AdafactorOptions{})}) {
-      for (const StatePlacement from : kPlacements) {
+      for (const MemoryTier from : kPlacements) {
         RestingNet net = make_resting_net();
         auto engine = wrap(net, options_for(from, folder, rule));
         train_resting(engine, net, 0, 3, world.rank());
@@ -56,7 +54,7 @@ TEST_P(PlacementState, GoesThroughCheckpointsOfEveryOtherPlacement) {
                            std::to_string(static_cast<int>(from))));
         const auto expected = train_resting(engine, net, 3, 3, world.rank());
         const auto values = parameters_of(engine);
-        for (const StatePlacement to : kPlacements) {
+        for (const MemoryTier to : kPlacements) {
           RestingNet other = make_resting_net();
           auto resumed = wrap(other, options_for(to, folder, rule));
           train_resting(resumed, other, 7, 2, world.rank());
@@ -98,7 +96,7 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
     std::map<std::string, at::Tensor> expected;
     std::vector<at::Tensor> expected_losses;
     std::vector<TensorSummary> expected_summary;
-    for (const StatePlacement placement : kPlacements) {
+    for (const MemoryTier placement : kPlacements) {
       RestingNet net = make_resting_net();
       auto engine = wrap(net, options_for(placement, folder));
       train_resting(engine, net, 0, 2, world.rank());
@@ -111,7 +109,7 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
       const auto summary = inspect_model(engine, ".*");
       const auto losses = train_resting(engine, net, 2, 3, world.rank());
       const auto values = parameters_of(engine);
-      if (placement == StatePlacement::kWithParameters) {
+      if (placement == MemoryTier::kDevice) {
         expected = values;
         expected_losses = losses;
         expected_summary = summary;

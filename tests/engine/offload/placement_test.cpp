@@ -6,6 +6,7 @@
 #include "engine/optim/every_rule.h"
 
 #include "support/ranks.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/engine/optim/state_stage.h"
 #include "tessera/offload/block_pipeline.h"
@@ -34,7 +35,8 @@ MemoryBudget budget_for_two_groups_each(
     const EngineOptions& options) {
   RestingNet net = make_large_net();
   const DeviceMesh mesh = sharding::shard_mesh(world.rank(), world.size(), 0);
-  const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
+  const auto pages =
+      sharding::plan_pages(*net, engine::pager_options(options), mesh);
   std::vector<int64_t> states;
   int64_t staged = 0;
   for (const sharding::PageSpec& page : pages) {
@@ -46,8 +48,8 @@ MemoryBudget budget_for_two_groups_each(
   }
   EXPECT_GE(states.size(), 6u);
   MemoryBudget memory;
-  memory.device_bytes =
-      device_needs(pages, options.sharding) + states[0] + states[1];
+  memory.device_bytes = device_needs(pages, engine::pager_options(options)) +
+                        states[0] + states[1];
   memory.host_bytes = offload::BlockPipeline::staging_bytes() +
                       StateStage::kBuffers * staged + states[2] + states[3];
   return memory;
@@ -63,10 +65,10 @@ TEST_P(Placement, OfAdamWStateChangesNoBit) {
     for (const auto precision : kPrecisions) {
       EngineOptions options = resting_options(precision);
       const Outcome expected = train(world, options, "device");
-      for (const StatePlacement placement :
-           {StatePlacement::kHost, StatePlacement::kNvme}) {
-        const bool in_files = placement == StatePlacement::kNvme;
-        options.optimizer.placement = placement;
+      for (const MemoryTier placement :
+           {MemoryTier::kHost, MemoryTier::kNvme}) {
+        const bool in_files = placement == MemoryTier::kNvme;
+        options.placement.optimizer = placement;
         options.memory.nvme_path = in_files ? folder.path() : "";
         const std::string what =
             text_of(precision) + (in_files ? " in files" : " on the host");
@@ -128,10 +130,10 @@ TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
         const std::string what =
             std::string(name_of(rule)) + ", " + text_of(precision);
         const Outcome expected = train(world, options, what);
-        options.optimizer.placement = StatePlacement::kHost;
+        options.placement.optimizer = MemoryTier::kHost;
         expect_same_run(
             train(world, options, what + ", host"), expected, what + ", host");
-        options.optimizer.placement = StatePlacement::kNvme;
+        options.placement.optimizer = MemoryTier::kNvme;
         options.memory.nvme_path = folder.path();
         expect_same_run(
             train(world, options, what + ", nvme"), expected, what + ", nvme");
@@ -151,15 +153,15 @@ TEST(PlacementOfOtherOptimizers, OfAUserOnTheHostOnly) {
     EngineOptions options = resting_options(at::kBFloat16, rule);
     options.optimizer.parameters.clear();
     const Outcome expected = train(world, options, "user's");
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
     expect_same_run(
         train(world, options, "user's on host"), expected, "user's on host");
-    options.optimizer.placement = StatePlacement::kNvme;
+    options.placement.optimizer = MemoryTier::kNvme;
     options.memory.nvme_path = folder.path();
     RestingNet net = make_resting_net();
     expect_throws(
         [&] { wrap(net, options); },
-        {"optimizer.placement is nvme", "user-defined optimizer", "host"});
+        {"placement.optimizer is nvme", "user-defined optimizer", "host"});
   });
 }
 
@@ -167,13 +169,11 @@ TEST(PlacementOfParts, ThatAreUpdatedInBackward) {
   run_ranks(2, [](World& world) {
     const TemporaryFolder folder;
     std::map<std::string, at::Tensor> expected;
-    for (const StatePlacement placement :
-         {StatePlacement::kWithParameters,
-          StatePlacement::kHost,
-          StatePlacement::kNvme}) {
+    for (const MemoryTier placement :
+         {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
       EngineOptions options = resting_options(at::kBFloat16);
       options.update_in_backward = true;
-      options.optimizer.placement = placement;
+      options.placement.optimizer = placement;
       options.memory.nvme_path = folder.path();
       RestingNet net = make_resting_net();
       auto engine = wrap(net, options);
@@ -184,7 +184,7 @@ TEST(PlacementOfParts, ThatAreUpdatedInBackward) {
         engine.step();
       }
       const auto values = parameters_of(engine);
-      if (placement == StatePlacement::kWithParameters) {
+      if (placement == MemoryTier::kDevice) {
         expected = values;
       }
       expect_same_bits(
@@ -200,7 +200,7 @@ TEST(PlacementOfParts, OfOneGroupBelongsToTwoOptimizers) {
     options.optimizer.parameters = {
         {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
     const Outcome expected = train(world, options, "two");
-    options.optimizer.placement = StatePlacement::kNvme;
+    options.placement.optimizer = MemoryTier::kNvme;
     options.memory.nvme_path = folder.path();
     expect_same_run(train(world, options, "two, nvme"), expected, "two, nvme");
   });

@@ -5,6 +5,7 @@
 #include "engine/offload/placement.h"
 
 #include "support/ranks.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/state_needs.h"
 
 #include <algorithm>
@@ -20,18 +21,6 @@ constexpr MemoryTier kTiers[] = {
     MemoryTier::kHost,
     MemoryTier::kNvme};
 
-StatePlacement placement_on(MemoryTier tier) {
-  switch (tier) {
-    case MemoryTier::kDevice:
-      return StatePlacement::kWithParameters;
-    case MemoryTier::kHost:
-      return StatePlacement::kHost;
-    case MemoryTier::kNvme:
-      break;
-  }
-  return StatePlacement::kNvme;
-}
-
 struct Tiers {
   MemoryTier parameters;
   MemoryTier gradients;
@@ -43,9 +32,9 @@ EngineOptions on(
     const Tiers& tiers,
     const TemporaryFolder& folder) {
   options.memory.nvme_path = folder.path();
-  options.memory.parameters = tiers.parameters;
-  options.memory.gradients = tiers.gradients;
-  options.optimizer.placement = placement_on(tiers.state);
+  options.placement.parameters = tiers.parameters;
+  options.placement.gradients = tiers.gradients;
+  options.placement.optimizer = tiers.state;
   return options;
 }
 
@@ -242,11 +231,12 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
       RestingNet net = large();
       const DeviceMesh mesh =
           sharding::shard_mesh(world.rank(), world.size(), 0);
-      const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
+      const auto pages =
+          sharding::plan_pages(*net, engine::pager_options(options), mesh);
       const auto needs = [&](const sharding::ShardTiers& tiers) {
         return device_needs(
             pages,
-            options.sharding,
+            engine::pager_options(options),
             std::vector<sharding::ShardTiers>(pages.size(), tiers));
       };
       const int64_t all = needs({});

@@ -7,6 +7,7 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/engine_config.h"
+#include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/state_needs.h"
 #include "tessera/engine/optim/streamed_update.h"
 #include "tessera/engine/optim/update_rates.h"
@@ -25,10 +26,10 @@ using namespace tests;
 /// buffers so small that every layer's state passes in pieces.
 EngineOptions streaming(
     EngineOptions options,
-    StatePlacement placement,
+    MemoryTier placement,
     double ratio,
     const TemporaryFolder& folder) {
-  options.optimizer.placement = placement;
+  options.placement.optimizer = placement;
   options.memory.nvme_path = folder.path();
   options.offload.ratio = ratio;
   options.offload.stage_bytes = StreamedUpdate::kMinBytes;
@@ -39,14 +40,11 @@ int64_t staging_bytes(const Engine& engine) {
   return engine.measured_memory()[static_cast<size_t>(MemoryPurpose::kStaging)];
 }
 
-std::string text_of(StatePlacement placement, double ratio) {
-  return std::string(placement == StatePlacement::kHost ? "host" : "nvme") +
-         ", ratio " + std::to_string(ratio);
+std::string text_of(MemoryTier placement, double ratio) {
+  return std::string(name_of(placement)) + ", ratio " + std::to_string(ratio);
 }
 
-constexpr StatePlacement kPlacements[] = {
-    StatePlacement::kHost,
-    StatePlacement::kNvme};
+constexpr MemoryTier kPlacements[] = {MemoryTier::kHost, MemoryTier::kNvme};
 constexpr double kRatios[] = {0, 0.5, 1};
 
 } // namespace
@@ -62,7 +60,7 @@ TEST_P(StreamedState, OfAdamWChangesNoBit) {
           std::optional(at::kHalf)}) {
       const EngineOptions base = resting_options(precision);
       const Outcome expected = train(world, base, "resident");
-      for (const StatePlacement placement : kPlacements) {
+      for (const MemoryTier placement : kPlacements) {
         for (const double ratio : kRatios) {
           const std::string what =
               tests::text_of(precision) + ", " + text_of(placement, ratio);
@@ -96,7 +94,7 @@ TEST_P(StreamedState, OfOtherOptimizersChangesNoBit) {
         const std::string name =
             std::string(name_of(rule)) + ", " + tests::text_of(precision);
         const Outcome expected = train(world, base, name);
-        for (const StatePlacement placement : kPlacements) {
+        for (const MemoryTier placement : kPlacements) {
           for (const double ratio : {0.0, 0.5}) {
             const std::string what = name + ", " + text_of(placement, ratio);
             const auto options = streaming(base, placement, ratio, folder);
@@ -115,14 +113,14 @@ TEST_P(StreamedState, KeepsMomentsAndRoundingOfEveryKind) {
       EngineOptions base = resting_options(at::kBFloat16);
       base.optimizer.moment_dtype = at::kBFloat16;
       base.optimizer.stochastic_rounding = true;
-      base.sharding.precision.master_weights = master;
+      base.precision.master_weights = master;
       // Two methods share the groups.
       base.optimizer.parameters = {
           {.pattern = "layer1.*", .lr_scale = 0.1},
           {.pattern = ".*bias", .rule = SgdOptions{.momentum = 0.5}}};
       const std::string name = master ? "master" : "no master";
       const Outcome expected = train(world, base, name);
-      for (const StatePlacement placement : kPlacements) {
+      for (const MemoryTier placement : kPlacements) {
         const std::string what = name + ", " + text_of(placement, 0);
         const auto options = streaming(base, placement, 0, folder);
         expect_same_run(train(world, options, what), expected, what);
@@ -138,15 +136,14 @@ TEST_P(StreamedState, GoesOnFromACheckpointWithAnotherRatio) {
     const EngineOptions base = resting_options(at::kBFloat16);
     for (const double from : kRatios) {
       RestingNet net = make_resting_net();
-      auto engine =
-          wrap(net, streaming(base, StatePlacement::kHost, from, folder));
+      auto engine = wrap(net, streaming(base, MemoryTier::kHost, from, folder));
       train_resting(engine, net, 0, 3, world.rank());
       const auto path = engine.save(checkpoints / std::to_string(from));
       const auto expected = train_resting(engine, net, 3, 3, world.rank());
       const auto values = parameters_of(engine);
       for (const double to : kRatios) {
         const auto placement =
-            to == from ? StatePlacement::kNvme : StatePlacement::kHost;
+            to == from ? MemoryTier::kNvme : MemoryTier::kHost;
         RestingNet other = make_resting_net();
         auto resumed = wrap(other, streaming(base, placement, to, folder));
         train_resting(resumed, other, 7, 2, world.rank());
@@ -173,7 +170,7 @@ TEST(StreamedBesideBackward, AndInStepChangesNoBit) {
          {UpdateOverlap::kOff,
           UpdateOverlap::kWait,
           UpdateOverlap::kSpeculate}) { // of what the CPU updates
-      for (const StatePlacement placement : kPlacements) {
+      for (const MemoryTier placement : kPlacements) {
         base.optimizer.overlap = overlap;
         const std::string what = text_of(placement, 0.5) + ", overlap " +
                                  std::to_string(static_cast<int>(overlap));
@@ -190,7 +187,7 @@ TEST(StreamedInBackward, ChangesNoBit) {
     std::map<std::string, at::Tensor> expected;
     for (const double ratio : {1.0, 0.5, 0.0}) {
       EngineOptions options = streaming(
-          resting_options(at::kBFloat16), StatePlacement::kHost, ratio, folder);
+          resting_options(at::kBFloat16), MemoryTier::kHost, ratio, folder);
       options.update_in_backward = true;
       RestingNet net = make_resting_net();
       auto engine = wrap(net, options);
@@ -214,9 +211,9 @@ TEST(StreamedBesideShards, ThatAreElsewhereAreTheCpus) {
     const TemporaryFolder folder;
     EngineOptions base = resting_options(at::kBFloat16);
     const Outcome expected = train(world, base, "resident");
-    base.memory.gradients = MemoryTier::kHost;
-    base.memory.parameters = MemoryTier::kHost;
-    const auto options = streaming(base, StatePlacement::kHost, 0, folder);
+    base.placement.gradients = MemoryTier::kHost;
+    base.placement.parameters = MemoryTier::kHost;
+    const auto options = streaming(base, MemoryTier::kHost, 0, folder);
     expect_same_run(
         train(
             world,
@@ -235,8 +232,9 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     const Outcome expected = train(world, options, "resident");
     RestingNet net = make_resting_net();
     const DeviceMesh mesh = sharding::shard_mesh(world.rank(), world.size(), 0);
-    const auto pages = sharding::plan_pages(*net, options.sharding, mesh);
-    const int64_t floor = device_needs(pages, options.sharding);
+    const auto pages =
+        sharding::plan_pages(*net, engine::pager_options(options), mesh);
+    const int64_t floor = device_needs(pages, engine::pager_options(options));
     options.memory.device_bytes =
         floor + StreamedUpdate::kMinBytes +
         state_needs(pages[0], options.optimizer).state;
@@ -274,7 +272,7 @@ TEST(StreamedFaults, NameTheKeyTheValueAndTheRange) {
         [&] { wrap(net, options); },
         {"offload.stage_bytes is 100", "at least 12288"});
     options.offload.stage_bytes = 1 << 20;
-    options.optimizer.placement = StatePlacement::kHost;
+    options.placement.optimizer = MemoryTier::kHost;
     options.memory.host_bytes = 8 << 10;
     expect_throws(
         [&] { wrap(net, options); },

@@ -23,6 +23,7 @@ namespace tessera::tests::device_placement {
 struct Setting {
   OptimizerOptions optimizer;
   MemoryBudget memory;
+  PlacementOptions placement;
   OffloadOptions offload;
   std::optional<at::ScalarType> precision;
   bool update_in_backward = false;
@@ -48,8 +49,9 @@ inline std::map<std::string, at::Tensor> train(
   move_module(*net, world.device());
   auto options = group_per_layer();
   options.optimizer = setting.optimizer;
-  options.sharding.precision.parameters = setting.precision;
+  options.precision.parameters = setting.precision;
   options.memory = setting.memory;
+  options.placement = setting.placement;
   options.offload = setting.offload;
   options.update_in_backward = setting.update_in_backward;
   auto engine = wrap(net, options);
@@ -117,27 +119,27 @@ inline void expect_bits_of_host_state(
       const auto device = train_at("device");
       setting.memory.nvme_path = folder;
       setting.memory.host_bytes = 64 << 20;
-      setting.optimizer.placement = StatePlacement::kHost;
+      setting.placement.optimizer = MemoryTier::kHost;
       expect_equal(train_at("host"), device, name_of(rule));
-      setting.optimizer.placement = StatePlacement::kNvme;
+      setting.placement.optimizer = MemoryTier::kNvme;
       expect_equal(train_at("nvme"), device, name_of(rule));
       for (const MemoryTier tier : {MemoryTier::kHost, MemoryTier::kNvme}) {
-        setting.memory.parameters = tier;
-        setting.memory.gradients = tier;
+        setting.placement.parameters = tier;
+        setting.placement.gradients = tier;
         expect_equal(
             train_at(std::string("all_") + name_of(tier)),
             device,
             name_of(rule));
       }
       // Updated on the device, which the weights pass through.
-      setting.memory.gradients.reset();
-      setting.optimizer.placement = StatePlacement::kWithParameters;
+      setting.placement.gradients.reset();
+      setting.placement.optimizer = MemoryTier::kDevice;
       expect_equal(train_at("weights_nvme"), device, name_of(rule));
       if (world.size() == 1) {
         // Parameters, gradients and the state of the last layer.
-        setting.memory.parameters.reset();
-        setting.memory.gradients.reset();
-        setting.optimizer.placement = StatePlacement::kAutomatic;
+        setting.placement.parameters.reset();
+        setting.placement.gradients.reset();
+        setting.placement.optimizer = std::nullopt;
         setting.memory.device_bytes =
             4700 + engine::library_bytes(world, world.device());
         expect_equal(train_at("mixed"), device, name_of(rule));
@@ -152,11 +154,10 @@ inline void expect_bits_of_overlapped_updates(
     const std::vector<std::optional<at::ScalarType>>& all_precisions,
     const std::filesystem::path& folder) {
   for (const auto precision : all_precisions) {
-    for (const StatePlacement placement :
-         {StatePlacement::kHost, StatePlacement::kNvme}) {
+    for (const MemoryTier placement : {MemoryTier::kHost, MemoryTier::kNvme}) {
       for (const bool in_backward : {false, true}) {
         Setting setting;
-        setting.optimizer.placement = placement;
+        setting.placement.optimizer = placement;
         setting.memory.nvme_path = folder;
         setting.offload.ratio = 1;
         setting.precision = precision;
@@ -202,9 +203,9 @@ inline void expect_bits_of_streamed_state(
       const auto device = train_at("resident");
       for (const std::optional<double> ratio : ratios) {
         setting.offload.ratio = ratio;
-        setting.optimizer.placement = StatePlacement::kHost;
+        setting.placement.optimizer = MemoryTier::kHost;
         expect_equal(train_at("host_streamed"), device, name_of(rule));
-        setting.optimizer.placement = StatePlacement::kNvme;
+        setting.placement.optimizer = MemoryTier::kNvme;
         expect_equal(train_at("nvme_streamed"), device, name_of(rule));
       }
     }

@@ -19,22 +19,27 @@ class TierPlanOf : public ::testing::TestWithParam<int> {
   TierPlanOf() : net_(make_resting_net(300, 12)) {
     options_ = resting_options(at::kBFloat16);
     options_.sharding.prefetch_depth = 1;
+    make_pages();
+  }
+
+  void make_pages() {
     pages_ = sharding::plan_pages(
-        *net_, options_.sharding, sharding::shard_mesh(0, GetParam(), 0));
+        *net_, pager_options(options_), sharding::shard_mesh(0, GetParam(), 0));
   }
 
   TierPlan plan(const MemoryBudget& memory) const {
     return plan_tiers(
         pages_,
         options_.optimizer,
+        options_.placement,
         memory,
         options_.offload,
-        options_.sharding);
+        pager_options(options_));
   }
   int64_t least(const ShardTiers& tiers) const {
     return device_needs(
         pages_,
-        options_.sharding,
+        pager_options(options_),
         std::vector<ShardTiers>(pages_.size(), tiers));
   }
 
@@ -99,7 +104,7 @@ TEST_P(TierPlanOf, AShrinkingDeviceLosesStateThenGradientsThenParameters) {
     // Nothing of the frozen group has a gradient.
     EXPECT_LT(gradients, static_cast<int64_t>(pages_.size()));
     EXPECT_LE(
-        device_needs(pages_, options_.sharding, plan.pages),
+        device_needs(pages_, pager_options(options_), plan.pages),
         *memory.device_bytes);
     gradients_before = gradients;
     parameters_before = parameters;
@@ -122,8 +127,8 @@ TEST_P(TierPlanOf, WhatTheHostCannotHoldGoesToFiles) {
 TEST_P(TierPlanOf, WhatIsSaidIsDone) {
   const TemporaryFolder folder;
   MemoryBudget memory;
-  memory.parameters = MemoryTier::kNvme;
-  memory.gradients = MemoryTier::kHost;
+  options_.placement.parameters = MemoryTier::kNvme;
+  options_.placement.gradients = MemoryTier::kHost;
   memory.nvme_path = folder.path();
   const TierPlan plan = this->plan(memory);
   const auto groups = static_cast<int64_t>(pages_.size());
@@ -138,16 +143,15 @@ TEST_P(TierPlanOf, WhatIsSaidIsDone) {
 // The first step collects them, on the device.
 TEST_P(TierPlanOf, GradientsThatAreAppliedInBackwardAreNotStored) {
   const int64_t with_gradients = least({});
-  options_.sharding.update_in_backward = true;
-  pages_ = sharding::plan_pages(
-      *net_, options_.sharding, sharding::shard_mesh(0, GetParam(), 0));
+  options_.update_in_backward = true;
+  make_pages();
   MemoryBudget memory;
   memory.device_bytes = least({});
   memory.host_bytes = int64_t{1} << 30;
   EXPECT_GE(*memory.device_bytes, with_gradients);
   for (const auto wanted :
        {std::optional<MemoryTier>(), std::optional(MemoryTier::kHost)}) {
-    memory.gradients = wanted;
+    options_.placement.gradients = wanted;
     const TierPlan plan = this->plan(memory);
     const auto groups = static_cast<int64_t>(pages_.size());
     EXPECT_EQ(

@@ -138,7 +138,7 @@ TEST_P(MeshCheckpoint, LoadsUnderEveryLayout) {
   const MeshLayout& saving = kMeshLayouts[test.saving];
   EngineOptions options = mesh_options();
   if (test.low_precision) {
-    options.sharding.precision.parameters = at::kBFloat16;
+    options.precision.parameters = at::kBFloat16;
   }
   const TemporaryFolder folder;
   if (!test.low_precision) {

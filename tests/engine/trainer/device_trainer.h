@@ -77,7 +77,7 @@ inline std::vector<nlohmann::json> train_on(
   move_module(*model, device);
   EngineOptions options;
   options.log_memory = false;
-  options.sharding.precision.parameters = dtype;
+  options.precision.parameters = dtype;
   auto engine = wrap(model, options);
   model->train();
   model->set_recomputed_layers(checkpointed_layers);

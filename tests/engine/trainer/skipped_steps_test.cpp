@@ -54,7 +54,7 @@ TEST(SkippedSteps, AreToldByTheTrainerOnce) {
   const auto results = run_ranks_expecting(2, [&](World& world) {
     auto net = make_restless(1, torch::kFloat);
     auto options = group_per_layer();
-    options.sharding.precision.parameters = at::kHalf;
+    options.precision.parameters = at::kHalf;
     // 2^40 overflows float16; six halvings do not mend it.
     options.loss_scale.initial = std::pow(2.0, 40);
     auto engine = wrap(net, options);

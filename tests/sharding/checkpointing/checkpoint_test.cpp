@@ -270,8 +270,8 @@ namespace {
 /// Two checkpointed modules in a checkpointed one.
 struct NestImpl : torch::nn::Module {
   NestImpl(bool checkpoint, const std::shared_ptr<Probe>& probe)
-      : first(make_mlp(probe), CheckpointOptions{checkpoint, {}}),
-        second(make_mlp(), CheckpointOptions{checkpoint, {}}) {
+      : first(make_mlp(probe), CheckpointOptions{checkpoint}),
+        second(make_mlp(), CheckpointOptions{checkpoint}) {
     register_module("first", first);
     register_module("second", second);
   }

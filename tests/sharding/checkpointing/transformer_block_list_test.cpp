@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/checkpointing/transformer_block_list.h"
 
+#include "sharding/groups/grouped.h"
 #include "support/expect_error.h"
-#include "tessera/sharding/groups/grouping.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -175,17 +175,17 @@ TEST(TransformerBlockList, EveryBlockIsAGroupWithItsZeroStage) {
       std::vector<CheckpointBlock<One>> blocks;
       const auto plain = make_blocks<One>(3);
       blocks.emplace_back(plain[0]);
-      blocks.emplace_back(plain[1], CheckpointOptions{.zero_stage = 2});
-      blocks.emplace_back(
-          plain[2],
-          CheckpointOptions{.use_checkpoint = false, .zero_stage = 1});
+      blocks.emplace_back(plain[1]);
+      blocks.emplace_back(plain[2], CheckpointOptions{.use_checkpoint = false});
+      configure(*blocks[1], {.zero_stage = 2});
+      configure(*blocks[2], {.zero_stage = 1});
       register_module("head", torch::nn::Linear(5, 2));
       register_module("layers", TransformerBlockList<One>(blocks));
     }
   };
   const Net net;
   std::map<std::string, std::optional<int>> stages;
-  for (const auto& group : make_groups(net, take_parameter_census(net), {0})) {
+  for (const auto& group : tests::grouped(net, {0})) {
     stages[group.name] = group.zero_stage;
     if (group.name == "layers.1") {
       EXPECT_EQ(group.parameters[0].name(), "layers.1.layer.weight");

@@ -3,6 +3,7 @@
 #include "tessera/sharding/groups/grouping.h"
 
 #include "engine/stranger_models.h"
+#include "sharding/groups/grouped.h"
 #include "support/expect_error.h"
 
 #include <gtest/gtest.h>
@@ -18,17 +19,32 @@ namespace {
 
 using Sizes = std::map<std::string, size_t>;
 
-std::vector<GroupSpec> specs_of(
-    const torch::nn::Module& module,
-    const GroupPolicy& policy) {
-  return make_groups(
-      module, take_parameter_census(module, policy.ignored), policy);
+using Rules = std::vector<ModuleRule>;
+
+/// A rule that makes a group of everything that matches.
+ModuleRule group(const std::string& path) {
+  return {.path = path, .options = {.group = true}};
+}
+
+ModuleRule group_of_type(const std::string& type) {
+  return {.type = type, .options = {.group = true}};
+}
+
+ModuleRule reshard(const std::string& path, bool after_forward) {
+  return {.path = path, .options = {.reshard_after_forward = after_forward}};
+}
+
+ModuleRule ignored(const std::string& path) {
+  return {.path = path, .options = {.ignored = true}};
 }
 
 /// Name and number of parameters of each group.
-Sizes groups_of(const torch::nn::Module& module, const GroupPolicy& policy) {
+Sizes groups_of(
+    const torch::nn::Module& module,
+    const GroupPolicy& policy,
+    const Rules& rules = {}) {
   Sizes sizes;
-  for (const auto& group : specs_of(module, policy)) {
+  for (const auto& group : tests::grouped(module, policy, rules)) {
     sizes[group.name] += group.parameters.size();
   }
   return sizes;
@@ -91,23 +107,21 @@ TEST(GroupPolicy, BlocksByTypeName) {
       {"ln_f", 2},
       {"lm_head", 1}};
   for (const char* name : {"GptBlock", "GptBlockImpl", "strangers::GptBlock"}) {
-    auto policy = unmerged();
-    policy.block_types = {name};
-    EXPECT_EQ(groups_of(*gpt(), policy), whole_blocks) << name;
+    EXPECT_EQ(
+        groups_of(*gpt(), unmerged(), {group_of_type(name)}), whole_blocks)
+        << name;
   }
   // Only a whole name, and only at a "::".
   for (const char* name : {"Block", "gpt::GptBlock", "GptBloc"}) {
-    auto policy = unmerged();
-    policy.block_types = {name};
     expect_error(
-        [&] { groups_of(*gpt(), policy); },
-        {"block_types", name, "nearest", "strangers::GptBlockImpl"});
+        [&] { groups_of(*gpt(), unmerged(), {group_of_type(name)}); },
+        {"sharding.modules", name, "nearest", "strangers::GptBlockImpl"});
   }
 }
 
 TEST(GroupPolicy, NamedBlocksReplaceTheDefaultRule) {
-  auto policy = unmerged();
-  policy.block_types = {"Sequential"}; // the multilayer perceptrons only
+  // The multilayer perceptrons only.
+  const Rules rules{group_of_type("Sequential")};
   const Sizes expected{
       {"wte", 1},
       {"wpe", 1},
@@ -123,12 +137,12 @@ TEST(GroupPolicy, NamedBlocksReplaceTheDefaultRule) {
       {"h.1.mlp", 4},
       {"ln_f", 2},
       {"lm_head", 1}};
-  EXPECT_EQ(groups_of(*gpt(), policy), expected);
+  EXPECT_EQ(groups_of(*gpt(), unmerged(), rules), expected);
 }
 
 TEST(GroupPolicy, BlocksByPathMatchAsAWhole) {
-  auto policy = unmerged();
-  policy.block_paths = {R"(layers\.\d+\.experts\.\d+)", R"(layers\.\d+)"};
+  const Rules rules{
+      group(R"(layers\.\d+\.experts\.\d+)"), group(R"(layers\.\d+)")};
   const Sizes expected{
       {"front", 4},
       {"layers.0", 2}, // what its experts leave
@@ -139,31 +153,107 @@ TEST(GroupPolicy, BlocksByPathMatchAsAWhole) {
       {"layers.1.experts.1", 2},
       {"head", 2},
       {"pooler", 2}};
-  EXPECT_EQ(groups_of(SparseModel(), policy), expected);
-  policy.block_paths = {"layers"};
-  EXPECT_EQ(groups_of(SparseModel(), policy).at("layers"), 12);
+  EXPECT_EQ(groups_of(SparseModel(), unmerged(), rules), expected);
+  EXPECT_EQ(
+      groups_of(SparseModel(), unmerged(), {group("layers")}).at("layers"), 12);
 }
 
-TEST(GroupPolicy, BlocksByPredicate) {
+TEST(GroupPolicy, AParameterCanBeAGroup) {
+  const Rules rules{group(R"(h\.1\.ln_1\.weight)")};
   auto policy = unmerged();
-  policy.is_block = [](const std::string& path, const torch::nn::Module& part) {
-    return path == "head" || part.as<ExpertLayer>() != nullptr;
-  };
+  policy.min_group_numel = 1'000'000;
+  // The blocks are those of the default rule.
   const Sizes expected{
-      {"front", 4},
+      {"h.1.ln_1.weight", 1}, {"wte+wpe+h.0+h.1+ln_f+lm_head", 28}};
+  EXPECT_EQ(groups_of(*gpt(), policy, rules), expected);
+  // Not those of a module that matches too.
+  EXPECT_EQ(groups_of(*gpt(), unmerged(), {group("ln_f.*")}).at("ln_f"), 2);
+}
+
+TEST(GroupPolicy, ACallMakesAGroup) {
+  const SparseModel model;
+  const auto modules = model.named_modules("", false);
+  configure(*modules["front.words"], {.group = true});
+  configure(*modules["head"], {.group = true, .zero_stage = 2});
+  configure(*modules["layers"], {.reshard_after_forward = false});
+  const Sizes expected{
+      {"front.words", 1}, // the front contains a block: it is none
+      {"front.positions", 1},
+      {"front.norm", 2},
       {"layers.0", 6},
       {"layers.1", 6},
       {"head", 2},
       {"pooler", 2}};
-  EXPECT_EQ(groups_of(SparseModel(), policy), expected);
+  EXPECT_EQ(groups_of(model, unmerged()), expected);
+  for (const GroupSpec& spec : tests::grouped(model, unmerged())) {
+    const bool in_layers = spec.name.starts_with("layers");
+    EXPECT_EQ(
+        spec.reshard_after_forward,
+        in_layers ? std::optional(false) : std::nullopt);
+    EXPECT_EQ(
+        spec.zero_stage, spec.name == "head" ? std::optional(2) : std::nullopt);
+  }
+  // They are not collected with small ones.
+  auto policy = unmerged();
+  policy.min_group_numel = 10'000;
+  EXPECT_EQ(groups_of(model, policy).at("head"), 2);
+  // A rule comes first, and of the rules the first.
+  const Rules rules{
+      {.path = "head", .options = {.zero_stage = 1}},
+      {.path = "head|front", .options = {.zero_stage = 3}}};
+  for (const GroupSpec& spec : tests::grouped(model, unmerged(), rules)) {
+    if (spec.name == "head" || spec.name.starts_with("front")) {
+      EXPECT_EQ(spec.zero_stage, spec.name == "head" ? 1 : 3) << spec.name;
+    }
+  }
+  // The last call counts.
+  configure(*modules["head"], {});
+  for (const GroupSpec& spec : tests::grouped(model, unmerged())) {
+    EXPECT_EQ(spec.zero_stage, std::nullopt) << spec.name;
+  }
+  // In another model nothing was chosen.
+  EXPECT_EQ(groups_of(SparseModel(), unmerged()).at("front"), 4);
+}
+
+TEST(GroupPolicy, ACallIsForgottenWithItsModule) {
+  using Linear = torch::nn::LinearImpl;
+  auto first = std::shared_ptr<Linear>(new Linear(3, 3)); // NOLINT(*-make-*)
+  configure(*first, {.group = true});
+  EXPECT_TRUE(configured_options(*first));
+  const Linear* const address = first.get();
+  first.reset();
+  std::vector<std::shared_ptr<Linear>> others;
+  do {
+    others.emplace_back(new Linear(3, 3));
+  } while (others.back().get() != address && others.size() < 1000);
+  EXPECT_EQ(others.back().get(), address);
+  EXPECT_FALSE(configured_options(*others.back()));
+}
+
+TEST(GroupPolicy, ChoicesForGroupsThatAreNoneAreErrors) {
+  const SparseModel model;
+  const auto layer = model.named_modules("", false)["layers.0.norm"];
+  configure(*layer, {.zero_stage = 2});
+  expect_error(
+      [&] { groups_of(model, unmerged()); },
+      {"configure: 'layers.0.norm'", "set ModuleOptions::group"});
+  configure(*layer, {});
+  expect_error(
+      [&] {
+        groups_of(model, unmerged(), {reshard(R"(layers\.0\.norm)", false)});
+      },
+      {R"('layers\.0\.norm')", "matches no group", "set group too"});
+  expect_error(
+      [&] { configure(*layer, {.zero_stage = 4}); },
+      {"configure: zero_stage", "is 4", "1, 2 or 3"});
+  expect_error([&] { configure(model, {}); }, {"not owned by a shared_ptr"});
 }
 
 TEST(GroupPolicy, NamedBlocksAreNotCollectedWithSmallOnes) {
   auto policy = unmerged();
   policy.min_group_numel = 10'000;
-  policy.block_types = {"GptBlock"};
   const Sizes expected{{"h.0", 12}, {"h.1", 12}, {"wte+wpe+ln_f+lm_head", 5}};
-  EXPECT_EQ(groups_of(*gpt(), policy), expected);
+  EXPECT_EQ(groups_of(*gpt(), policy, {group_of_type("GptBlock")}), expected);
 }
 
 TEST(GroupPolicy, NeighboursMergeUpToASize) {
@@ -175,7 +265,7 @@ TEST(GroupPolicy, NeighboursMergeUpToASize) {
   policy.max_group_numel = 2 * 1884;
   const Sizes large{{"wte+wpe+h.0", 14}, {"h.1+ln_f+lm_head", 15}};
   EXPECT_EQ(groups_of(*gpt(), policy), large);
-  for (const auto& group : specs_of(*gpt(), policy)) {
+  for (const auto& group : tests::grouped(*gpt(), policy)) {
     EXPECT_FALSE(group.scattered) << group.name;
   }
 }
@@ -219,11 +309,10 @@ TEST(GroupPolicy, ATiedVocabularyIsOneGroup) {
 }
 
 TEST(GroupPolicy, ReshardRulesLandInTheGroups) {
-  auto policy = unmerged();
-  policy.reshard_after_forward = {
-      {R"(h\.1)", false}, {"h", true}, {"lm_head", false}};
+  const Rules rules{
+      reshard(R"(h\.1)", false), reshard("h", true), reshard("lm_head", false)};
   std::map<std::string, std::optional<bool>> got;
-  for (const auto& group : specs_of(*gpt(), policy)) {
+  for (const auto& group : tests::grouped(*gpt(), unmerged(), rules)) {
     got[group.name] = group.reshard_after_forward;
   }
   const std::map<std::string, std::optional<bool>> expected{
@@ -239,31 +328,26 @@ TEST(GroupPolicy, ReshardRulesLandInTheGroups) {
 TEST(GroupPolicy, OnlyGroupsOfOneRuleMerge) {
   auto policy = unmerged();
   policy.min_group_numel = 1'000'000;
-  policy.reshard_after_forward = {{R"(h\.1|ln_f)", false}};
+  const Rules rules{reshard(R"(h\.1|ln_f)", false)};
   const Sizes expected{{"wte+wpe+h.0+lm_head", 15}, {"h.1+ln_f", 14}};
-  EXPECT_EQ(groups_of(*gpt(), policy), expected);
+  EXPECT_EQ(groups_of(*gpt(), policy, rules), expected);
   policy.max_group_numel = 1'000'000;
-  EXPECT_EQ(groups_of(*gpt(), policy), expected);
+  EXPECT_EQ(groups_of(*gpt(), policy, rules), expected);
 }
 
 TEST(GroupPolicy, IgnoredOnesAreInNoGroup) {
-  auto policy = unmerged();
-  policy.ignored.paths = {R"(layers\.1)", R"(front\.norm\.bias)"};
-  policy.ignored.modules = [](const std::string& path,
-                              const torch::nn::Module& /*part*/) {
-    return path == "pooler";
-  };
+  const SparseModel model;
+  configure(*model.named_modules("", false)["pooler"], {.ignored = true});
+  const Rules rules{ignored(R"(layers\.1)"), ignored(R"(front\.norm\.bias)")};
   const Sizes expected{{"front", 3}, {"layers.0", 6}, {"head", 2}};
-  EXPECT_EQ(groups_of(SparseModel(), policy), expected);
+  EXPECT_EQ(groups_of(model, unmerged(), rules), expected);
 }
 
 TEST(GroupPolicy, IgnoredOnesMayBeAnything) {
   strangers::Gpt model = gpt();
   model->wpe->register_parameter("odd", torch::eye(12).to_sparse());
-  auto policy = unmerged();
-  expect_error([&] { groups_of(*model, policy); }, {"wpe.odd", "Sparse"});
-  policy.ignored.paths = {"wpe"};
-  EXPECT_EQ(groups_of(*model, policy).count("wpe"), 0);
+  expect_error([&] { groups_of(*model, unmerged()); }, {"wpe.odd", "Sparse"});
+  EXPECT_EQ(groups_of(*model, unmerged(), {ignored("wpe")}).count("wpe"), 0);
 }
 
 TEST(GroupPolicy, WhatIsIgnoredInOnePlaceIsNotUsedInAnother) {
@@ -272,33 +356,29 @@ TEST(GroupPolicy, WhatIsIgnoredInOnePlaceIsNotUsedInAnother) {
   auto first = model->ptr<torch::nn::LinearImpl>(0);
   model->ptr<torch::nn::LinearImpl>(1)->register_parameter(
       "tied", first->weight);
-  auto policy = unmerged();
-  policy.ignored.paths = {"0"};
   expect_error(
-      [&] { groups_of(*model, policy); },
+      [&] { groups_of(*model, unmerged(), {ignored("0")}); },
       {"'0.weight'", "'1.tied'", "Ignore both"});
-  policy.ignored.paths = {"0", R"(1\.tied)"};
-  EXPECT_EQ(groups_of(*model, policy), (Sizes{{"1", 2}}));
-  policy.ignored.paths = {R"(\d)"};
-  expect_error([&] { groups_of(*model, policy); }, {"all of them are ignored"});
+  EXPECT_EQ(
+      groups_of(*model, unmerged(), {ignored("0"), ignored(R"(1\.tied)")}),
+      (Sizes{{"1", 2}}));
+  expect_error(
+      [&] { groups_of(*model, unmerged(), {ignored(R"(\d)")}); },
+      {"all of them are ignored"});
 }
 
 TEST(GroupPolicy, RulesThatMatchNothingNameTheNearest) {
-  auto policy = unmerged();
-  policy.block_paths = {R"(layer\.\d+)"};
-  expect_error(
-      [&] { groups_of(SparseModel(), policy); },
-      {"block_paths", R"('layer\.\d+')", "'layers.0'"});
-  policy = unmerged();
-  policy.ignored.paths = {"front.word"};
-  expect_error(
-      [&] { groups_of(SparseModel(), policy); },
-      {"ignored.paths", "'front.word'", "'front.words'"});
-  policy = unmerged();
-  policy.reshard_after_forward = {{"heads", false}};
-  expect_error(
-      [&] { groups_of(SparseModel(), policy); },
-      {"reshard_after_forward", "'heads'", "'head'"});
+  const auto refused = [](const ModuleRule& rule,
+                          std::initializer_list<const char*> parts) {
+    expect_error([&] { groups_of(SparseModel(), unmerged(), {rule}); }, parts);
+  };
+  refused(
+      group(R"(layer\.\d+)"),
+      {"sharding.modules", R"('layer\.\d+')", "'layers.0'"});
+  refused(ignored("front.word"), {"'front.word'", "'front.words'"});
+  refused(reshard("heads", false), {"'heads'", "'head'"});
+  // Parameters too.
+  refused(group(R"(head\.biases)"), {R"('head\.biases')", "'head.bias'"});
 }
 
 TEST(GroupPolicy, BadValuesAreRefused) {
@@ -312,16 +392,15 @@ TEST(GroupPolicy, BadValuesAreRefused) {
   policy = {};
   policy.max_group_numel = 5;
   refused(policy, {"max_group_numel is 5", "100000"});
-  policy = {};
-  policy.block_paths = {"layer.(\\d"};
-  refused(
-      policy, {"block_paths", "layer.(\\d", "not a valid regular expression"});
-  policy = {};
-  policy.block_types = {""};
-  refused(policy, {"block_types", "empty"});
-  policy = {};
-  policy.reshard_after_forward = {{"[", true}};
-  refused(policy, {"reshard_after_forward", "'['"});
+  const auto refused_rule = [](const ModuleRule& rule,
+                               std::initializer_list<const char*> parts) {
+    expect_error([&] { check_module_rules({rule}); }, parts);
+  };
+  refused_rule(
+      group("layer.(\\d"),
+      {"sharding.modules", "layer.(\\d", "not a valid regular expression"});
+  refused_rule({}, {"sharding.modules", "neither path nor type"});
+  refused_rule({"a", "B", {}}, {"path 'a' and type 'B'"});
 }
 
 } // namespace tessera::sharding::group_policy_test

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/groups/grouping.h"
 
-#include "support/expect_error.h"
-#include "tessera/sharding/groups/group_policy.h"
+#include "sharding/groups/grouped.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -39,8 +38,7 @@ std::map<std::string, size_t> groups_of(
     const torch::nn::Module& module,
     int64_t min_group_numel = 0) {
   std::map<std::string, size_t> sizes;
-  for (const auto& group :
-       make_groups(module, take_parameter_census(module), {min_group_numel})) {
+  for (const auto& group : tests::grouped(module, {min_group_numel})) {
     sizes[group.name] = group.parameters.size();
   }
   return sizes;
@@ -123,8 +121,7 @@ TEST(Grouping, PartsOfABlockShareItsNumber) {
     block->down->bias.set_data(block->down->bias.to(torch::kDouble));
   }
   std::map<std::string, std::vector<int>> blocks;
-  for (const auto& group :
-       make_groups(model, take_parameter_census(model), {20})) {
+  for (const auto& group : tests::grouped(model, {20})) {
     blocks[group.name] = group.blocks;
   }
   EXPECT_EQ(blocks.at("block1[Float]"), std::vector{2});
@@ -134,9 +131,9 @@ TEST(Grouping, PartsOfABlockShareItsNumber) {
 
 namespace {
 
-struct HintedImpl : torch::nn::LinearImpl, ResidencyHints {
+struct HintedImpl : torch::nn::LinearImpl, ConfiguredModule {
   explicit HintedImpl(std::optional<int> stage) : LinearImpl(8, 8) {
-    zero_stage = stage;
+    module_options.zero_stage = stage;
   }
 };
 
@@ -144,8 +141,7 @@ std::map<std::string, std::optional<int>> stages_of(
     const torch::nn::Module& module,
     int64_t min_group_numel) {
   std::map<std::string, std::optional<int>> stages;
-  for (const auto& group :
-       make_groups(module, take_parameter_census(module), {min_group_numel})) {
+  for (const auto& group : tests::grouped(module, {min_group_numel})) {
     stages[group.name] = group.zero_stage;
   }
   return stages;
@@ -187,20 +183,6 @@ TEST(Grouping, AFrozenPartKeepsTheZeroStage) {
   };
   const Stages expected{{"a[Float]", 1}, {"a[Float, frozen]", 1}};
   EXPECT_EQ(stages_of(Net(), 0), expected);
-}
-
-TEST(Grouping, AnImpossibleZeroStageIsNamed) {
-  struct Net : torch::nn::Module {
-    Net() {
-      register_module("a", std::make_shared<HintedImpl>(4));
-    }
-  };
-  expect_error(
-      [] {
-        const Net net;
-        make_groups(net, take_parameter_census(net), {});
-      },
-      {"'a'", "zero_stage 4", "1, 2 or 3"});
 }
 
 } // namespace tessera::sharding::grouping_test

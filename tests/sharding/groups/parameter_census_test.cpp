@@ -25,7 +25,8 @@ void expect_refused(
     const std::vector<at::Tensor>& tensors,
     std::initializer_list<const char*> parts) {
   const Holder holder(tensors);
-  expect_error([&] { take_parameter_census(holder); }, parts);
+  expect_error(
+      [&] { take_parameter_census(holder, ModuleChoices(holder)); }, parts);
 }
 
 } // namespace
@@ -39,7 +40,7 @@ TEST(ParameterCensus, ListsEachParameterOnceWithAllItsNames) {
       register_module("b", std::make_shared<Holder>(std::vector{shared}));
     }
   } net(shared);
-  const auto records = take_parameter_census(net);
+  const auto records = take_parameter_census(net, ModuleChoices(net));
   ASSERT_EQ(records.size(), 2);
   EXPECT_EQ(records[0].name(), "own");
   EXPECT_EQ(records[1].spec.names, (std::vector<std::string>{"a.p0", "b.p0"}));
@@ -56,12 +57,14 @@ TEST(ParameterCensus, StrangeButPossibleParametersAreTaken) {
        torch::randn({3, 4}).t().detach(),
        torch::ones({3}, torch::kLong),
        torch::ones({3}, torch::kBool)});
-  EXPECT_EQ(take_parameter_census(holder).size(), 7);
+  EXPECT_EQ(take_parameter_census(holder, ModuleChoices(holder)).size(), 7);
 }
 
 TEST(ParameterCensus, RefusesWhatCannotBeDivided) {
   torch::nn::Module empty;
-  expect_error([&] { take_parameter_census(empty); }, {"no parameters"});
+  expect_error(
+      [&] { take_parameter_census(empty, ModuleChoices(empty)); },
+      {"no parameters"});
   expect_refused(
       {torch::zeros({2}), torch::eye(3).to_sparse()},
       {"'p1'", "Sparse", "dense"});
@@ -88,7 +91,7 @@ TEST(ParameterCensus, RefusesWhatAnotherEngineHolds) {
   const Holder holder({held});
   add_page_key(held);
   expect_error(
-      [&] { take_parameter_census(holder); },
+      [&] { take_parameter_census(holder, ModuleChoices(holder)); },
       {"'p0'", "another engine", "unwrap()"});
   remove_page_key(held);
 }

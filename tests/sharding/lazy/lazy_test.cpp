@@ -178,7 +178,7 @@ TEST(Lazy, IgnoredParametersGetTheirMemoryInWrap) {
     Mixture net = lazy_mixture();
     MemoryLedger ledger;
     PagerOptions options;
-    options.groups.ignored.paths = {"bert", "scaled"};
+    options.modules = {{.path = "bert|scaled", .options = {.ignored = true}}};
     const Pager pager(world, *net, options, ledger);
     const auto got = net->named_parameters();
     for (const char* name : {"bert.wte.weight", "scaled"}) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor-parallel ranks whose partitions differ in size have the same groups,
 // under any limits: those of the whole model.
+#include "sharding/groups/grouped.h"
 #include "sharding/parallel/plain_model.h"
 #include "support/ranks.h"
-#include "tessera/sharding/groups/grouping.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +23,7 @@ std::vector<std::string> groups_of(
     const torch::nn::Module& module,
     const GroupPolicy& policy) {
   std::vector<std::string> lines;
-  for (const GroupSpec& group :
-       make_groups(module, take_parameter_census(module), policy)) {
+  for (const GroupSpec& group : tests::grouped(module, policy)) {
     std::string line = group.name + ":";
     for (const ParameterRecord& record : group.parameters) {
       line += " " + record.name();

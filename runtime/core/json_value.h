@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `JsonValue` gives typed access to a value of a JSON file that a program
+// wrote; its errors name the place. For configurations that users write, see
+// `ConfigReader`.
+
+#include "tessera/runtime/core/config.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::runtime {
+
+/// A value and its place in the document. Borrows the value.
+class JsonValue {
+ public:
+  /// @param remedy the end of every error, e.g. "; load another one".
+  JsonValue(
+      const nlohmann::json& value,
+      std::string place,
+      const char* remedy = "")
+      : value_(value), place_(std::move(place)), remedy_(remedy) {}
+
+  /// @throws tessera::Error if this is not an object or lacks the key.
+  JsonValue at(const std::string& key) const;
+  /// Nothing if the key is absent.
+  /// @throws tessera::Error if this is not an object.
+  std::optional<JsonValue> find(const std::string& key) const;
+  /// @throws tessera::Error if this is not an array.
+  std::vector<JsonValue> elements() const;
+  /// The keys of an object, in order.
+  std::vector<std::string> keys() const;
+
+  /// bool, int64_t, double or std::string.
+  /// @throws tessera::Error if it has another type.
+  template <typename Value>
+  Value as() const;
+  int64_t integer(IntRange range = {.min = 0}) const;
+  std::vector<int64_t> integers(IntRange range = {.min = 0}) const;
+  std::vector<std::string> texts() const;
+
+  const nlohmann::json& value() const {
+    return value_;
+  }
+
+  /// Throws "PLACE is VALUE, but must be `expected`", and the remedy.
+  [[noreturn]] void fail(const std::string& expected) const;
+
+ private:
+  template <typename Kind>
+  typename Kind::Value convert(const Kind& kind) const;
+
+  const nlohmann::json& value_;
+  std::string place_;
+  const char* remedy_;
+};
+
+template <>
+bool JsonValue::as<bool>() const;
+template <>
+int64_t JsonValue::as<int64_t>() const;
+template <>
+double JsonValue::as<double>() const;
+template <>
+std::string JsonValue::as<std::string>() const;
+
+} // namespace tessera::runtime

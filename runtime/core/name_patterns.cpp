@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/core/name_patterns.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
+
+#include <regex>
+#include <utility>
+
+namespace tessera::runtime {
+
+namespace {
+
+/// Returns a path that the expression was probably meant to match.
+std::string without_regex_syntax(const std::string& expression) {
+  std::string plain;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    const char c = expression[i];
+    if (c == '\\' && i + 1 < expression.size()) {
+      const char escaped = expression[++i];
+      plain += escaped == 'd' ? '0' : escaped;
+    } else if (std::string_view("^$()[]{}*+?|").find(c) == std::string::npos) {
+      plain += c;
+    }
+  }
+  return plain;
+}
+
+std::string_view without_impl(std::string_view type) {
+  constexpr std::string_view kSuffix = "Impl";
+  return type.ends_with(kSuffix) && type.size() > kSuffix.size()
+             ? type.substr(0, type.size() - kSuffix.size())
+             : type;
+}
+
+bool is_type(std::string_view type, std::string_view wanted) {
+  if (!type.ends_with(wanted)) {
+    return false;
+  }
+  const std::string_view scope = type.substr(0, type.size() - wanted.size());
+  return scope.empty() || scope.ends_with("::");
+}
+
+} // namespace
+
+struct NamePattern::Compiled {
+  std::regex expression;
+};
+
+NamePattern::NamePattern(std::string_view option, const std::string& expression)
+    : text_(expression) {
+  try {
+    compiled_ = std::make_shared<Compiled>(Compiled{std::regex(expression)});
+  } catch (const std::regex_error& error) {
+    TESSERA_FAIL(
+        "{}: '{}' is not a valid regular expression (ECMAScript): {}. Write a dot as \\. and any number as \\d+.",
+        option,
+        expression,
+        error.what());
+  }
+}
+
+NamePattern NamePattern::of_type(std::string name) {
+  return NamePattern(std::move(name));
+}
+
+bool NamePattern::matches(std::string_view name) const {
+  return compiled_ == nullptr
+             ? is_type(without_impl(name), without_impl(text_))
+             : std::regex_match(
+                   name.begin(), name.end(), compiled_->expression);
+}
+
+bool NamePattern::is_found_in(std::string_view name) const {
+  return std::regex_search(name.begin(), name.end(), compiled_->expression);
+}
+
+std::string NamePattern::nearest_hint(
+    const std::vector<std::string>& names) const {
+  return nearest_names_hint(
+      compiled_ == nullptr ? text_ : without_regex_syntax(text_), names);
+}
+
+NamePatterns::NamePatterns(
+    std::string option,
+    const std::vector<std::string>& expressions)
+    : option_(std::move(option)) {
+  for (const std::string& expression : expressions) {
+    add(expression);
+  }
+}
+
+void NamePatterns::add(const std::string& expression) {
+  TESSERA_CHECK(
+      !expression.empty(),
+      "{}: an expression is empty; leave it out.",
+      option_);
+  patterns_.push_back({NamePattern(option_, expression)});
+}
+
+void NamePatterns::add_type(const std::string& name) {
+  TESSERA_CHECK(
+      !name.empty(), "{}: a type name is empty; leave it out.", option_);
+  patterns_.push_back({NamePattern::of_type(name)});
+}
+
+bool NamePatterns::matches(size_t i, const std::string& name) {
+  Entry& entry = patterns_[i];
+  const bool found = entry.pattern.matches(name);
+  if (found) {
+    entry.used = true;
+  } else if (!entry.used) {
+    entry.seen.push_back(name);
+  }
+  return found;
+}
+
+std::optional<size_t> NamePatterns::first_match(const std::string& name) {
+  std::optional<size_t> first;
+  for (size_t i = 0; i < patterns_.size(); ++i) {
+    if (matches(i, name)) {
+      first = first.value_or(i);
+    }
+  }
+  return first;
+}
+
+void NamePatterns::check_all_used() const {
+  for (const Entry& entry : patterns_) {
+    TESSERA_CHECK(
+        entry.used,
+        "{}: '{}' matches nothing in the module{}.",
+        option_,
+        entry.pattern.text(),
+        entry.pattern.nearest_hint(entry.seen));
+  }
+}
+
+} // namespace tessera::runtime
