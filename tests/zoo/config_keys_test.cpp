@@ -143,7 +143,7 @@ TEST(ConfigKeys, FormerKeysAreRefusedWithTheirPresentNamesAllAtOnce) {
   const std::string file = testing::TempDir() + "config_keys_former.json";
   std::ofstream(file) << config;
   for (const std::string& line : expected) {
-    expect_error([&] { read(file, TaskKind::kExamples); }, {line.c_str()});
+    expect_error([&] { read(file); }, {line.c_str()});
   }
   std::filesystem::remove(file);
 }
