@@ -6,10 +6,12 @@
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/model_tensors.h"
 #include "tessera/engine/checkpoint/save_weights.h"
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/option_check.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/paging/gradient_norm.h"
@@ -370,6 +372,33 @@ void Engine::set_learning_rate(double lr) {
           !pager_->updated_in_backward(),
       "Engine::set_learning_rate: backward has already updated some groups (update_in_backward). Set the rate before the first backward of a step.");
   optimizer_->set_learning_rate(lr);
+}
+
+std::vector<at::Tensor> Engine::trained_parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (const engine::OptimizedParameter& parameter :
+       std::as_const(*optimizer_).parameters()) {
+    tensors.push_back(parameter.paged->record.tensor);
+  }
+  return tensors;
+}
+
+void Engine::set_parameter_options(
+    const at::Tensor& parameter,
+    const ParameterRule& rule,
+    size_t group) {
+  ParameterRule checked = rule;
+  checked.pattern = ".*";
+  runtime::check_fields("optimizer.parameters", checked);
+  if (rule.rule) {
+    rule.rule->optimizer().check(rule.rule->options());
+  }
+  TESSERA_CHECK(
+      pager_->unwrapped() || !pager_->updated_in_backward(),
+      "Engine::set_parameter_options: backward has already updated some groups (update_in_backward). Call it before the first backward of a step.");
+  // Numbers of rules at wrap() are below this.
+  constexpr size_t kFirst = size_t{1} << 32U;
+  optimizer_->override(parameter, rule, kFirst + group);
 }
 
 MemoryBytes Engine::measured_memory(MemoryTier tier) const {

@@ -279,6 +279,21 @@ class Engine {
   ///   after backward has updated groups.
   void set_learning_rate(double lr);
 
+  /// The parameters that the engine trains, in the order of its groups.
+  std::vector<at::Tensor> trained_parameters() const;
+
+  /// Changes the hyperparameters of one parameter from the next update on, as a
+  /// ParameterRule of EngineOptions::optimizer does by name; its pattern is not
+  /// used. See EngineOptimizer. Not collective, but all ranks must do it.
+  /// @param group number that parameters with equal options of `rule` share; at
+  ///   least 1.
+  /// @throws tessera::Error on values out of range, a parameter that is not
+  ///   trained, or a rule of another optimizer than wrap() was given.
+  void set_parameter_options(
+      const at::Tensor& parameter,
+      const ParameterRule& rule,
+      size_t group = 1);
+
   /// Bytes on this rank by purpose, as planned by wrap(); for activations in
   /// host memory their limit.
   const MemoryBytes& planned_memory(

@@ -199,7 +199,11 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
         kernel(),
         [this, options](
             const OptimizedParameter& parameter, const StepInput& input) {
-          return step(options, parameter, input);
+          // Of another type where another optimizer leaves parameters to this
+          // one, as Muon does.
+          const auto* own =
+              std::any_cast<Options>(&parameter.settings.rule.options());
+          return step(own != nullptr ? *own : options, parameter, input);
         }));
   }
 };

@@ -37,6 +37,7 @@ ParameterSettings OptimizerRules::settings_for(
     if (rule.rule) {
       settings.rule = *rule.rule;
       settings.rule_origin = i + 1;
+      settings.rule_version = i + 1;
     }
   }
   settings.weight_decay =

@@ -22,6 +22,8 @@ struct ParameterSettings {
   /// 0: OptimizerOptions::rule; else 1 + index of the ParameterRule that set
   /// it.
   size_t rule_origin = 0;
+  /// Of `rule`: parameters with the same number have the same options.
+  size_t rule_version = 0;
 };
 
 /// Resolves OptimizerOptions for each parameter, with the patterns compiled

@@ -6,6 +6,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <map>
 
 namespace tessera::engine {
@@ -133,6 +134,47 @@ void ShardedOptimizer::allocate_state(
     method->allocate(ledger);
   }
   updates_->allocate();
+}
+
+void ShardedOptimizer::override(
+    const at::Tensor& parameter,
+    const ParameterRule& rule,
+    size_t rule_version) {
+  const auto found = std::find_if(
+      parameters_.begin(),
+      parameters_.end(),
+      [&](const OptimizedParameter& candidate) {
+        return candidate.paged->record.tensor.is_same(parameter);
+      });
+  TESSERA_CHECK(
+      found != parameters_.end(),
+      "a parameter of sizes {} is not trained by this engine: it is frozen, ignored, or not of the wrapped module. Pass parameters of the module that require a gradient.",
+      parameter.sizes());
+  ParameterSettings& settings = found->settings;
+  if (rule.rule) {
+    const Optimizer& optimizer = settings.rule.optimizer();
+    TESSERA_CHECK(
+        &optimizer == &rule.rule->optimizer() &&
+            optimizer.updates_elements_alone(),
+        "'{}' is trained by {}; {} cannot take its place after wrap(), which planned the memory of its state, and of {} options cannot change either. Set EngineOptions::optimizer.",
+        found->name(),
+        optimizer.name(),
+        rule.rule->optimizer().name(),
+        "LAMB, Adafactor and Muon");
+    TESSERA_CHECK(
+        optimizer.max_moments(settings.rule.options()) ==
+            optimizer.max_moments(rule.rule->options()),
+        "'{}': with these options {} needs {} state tensors, but wrap() has made {}. Set EngineOptions::optimizer to options with as many, such as a momentum above 0.",
+        found->name(),
+        optimizer.name(),
+        optimizer.max_moments(rule.rule->options()),
+        optimizer.max_moments(settings.rule.options()));
+    settings.rule = *rule.rule;
+    settings.rule_version = rule_version;
+  }
+  settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
+  settings.weight_decay = rule.weight_decay.value_or(settings.weight_decay);
+  settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
 }
 
 void ShardedOptimizer::check_whole() const {

@@ -109,6 +109,18 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
     lr_ = lr;
   }
 
+  /// Changes the hyperparameters of one parameter; unset fields change nothing,
+  /// and the pattern is not used. Options of a rule are those of the optimizer
+  /// that the parameter has.
+  /// @param rule_version equal for equal options of `rule`.
+  /// @throws tessera::Error if no optimizer has the parameter, or the rule is
+  /// of
+  ///   another one or needs other state.
+  void override(
+      const at::Tensor& parameter,
+      const ParameterRule& rule,
+      size_t rule_version);
+
   /// Calls of step() since the beginning of the run.
   int64_t steps() const {
     return steps_;

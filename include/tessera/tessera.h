@@ -5,6 +5,7 @@
 // model zoo (tessera/zoo/...), tensor- and pipeline-parallel layers.
 
 #include "tessera/engine/engine.h"
+#include "tessera/engine/engine_optimizer.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
