@@ -398,7 +398,7 @@ void Engine::set_parameter_options(
       "Engine::set_parameter_options: backward has already updated some groups (update_in_backward). Call it before the first backward of a step.");
   // Numbers of rules at wrap() are below this.
   constexpr size_t kFirst = size_t{1} << 32U;
-  optimizer_->override(parameter, rule, kFirst + group);
+  optimizer_->set_parameter_options(parameter, rule, kFirst + group);
 }
 
 MemoryBytes Engine::measured_memory(MemoryTier tier) const {

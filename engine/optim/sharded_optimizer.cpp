@@ -136,7 +136,7 @@ void ShardedOptimizer::allocate_state(
   updates_->allocate();
 }
 
-void ShardedOptimizer::override(
+void ShardedOptimizer::set_parameter_options(
     const at::Tensor& parameter,
     const ParameterRule& rule,
     size_t rule_version) {

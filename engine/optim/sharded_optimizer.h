@@ -116,7 +116,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// @throws tessera::Error if no optimizer has the parameter, or the rule is
   /// of
   ///   another one or needs other state.
-  void override(
+  void set_parameter_options(
       const at::Tensor& parameter,
       const ParameterRule& rule,
       size_t rule_version);
