@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/groups/group_policy.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/name_patterns.h"
 
 #include <c10/util/Type.h>
