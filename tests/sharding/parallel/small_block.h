@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A small transformer's block of parallel layers, beside which it is as one
-// rank would have it.
+// A small transformer's block whose linear layers are parallel; the rest is
+// written as for one rank.
 
 #include "sharding/parallel/parallel_attention.h"
 #include "tessera/sharding/parallel/dtensor.h"
