@@ -41,7 +41,9 @@ namespace {
 
 using runtime::cpu_bytes_live;
 using runtime::cpu_bytes_peak;
+using sharding::enter_layer;
 using sharding::enter_linear;
+using sharding::leave_layer;
 using sharding::leave_linear;
 
 using Tensors = std::vector<at::Tensor>;

@@ -180,8 +180,10 @@ ModelTensors::ModelTensors(
   join(module);
 }
 
-ModelTensors::ModelTensors(const torch::nn::Module& module)
-    : ranks_(tensor_group_of(module)) {
+ModelTensors::ModelTensors(const torch::nn::Module& module) : ranks_(nullptr) {
+  if (const auto how = tensor_parallel_of(module)) {
+    ranks_ = how->group;
+  }
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
         !sharding::has_page_key(item.value()),

@@ -2,7 +2,7 @@
 #include "tessera/sharding/groups/module_blocks.h"
 
 #include "tessera/sharding/groups/group_policy.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <c10/util/Type.h>
 #include <c10/util/accumulate.h>

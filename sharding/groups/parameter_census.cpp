@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/parallel/divided_experts.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <ATen/MemoryOverlap.h>
 

@@ -8,7 +8,7 @@
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/overlapped_linear.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
-#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/parallel/vocab_range.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_has_compatible_shallow_copy_type.h>
@@ -384,6 +384,24 @@ at::Tensor linear(
   return bias && bias->defined() ? y + bias->to(y.scalar_type()) : y;
 }
 
+/// Looks up the tokens whose rows this rank has, and sums over the ranks.
+at::Tensor vocab_lookup(
+    const at::Tensor& rows,
+    const at::Tensor& tokens,
+    const DividedParameter& what,
+    int64_t padding_id,
+    const TensorParallel& out) {
+  const DimSplit vocab = what.split();
+  check_tokens(tokens, vocab.size(), what.name().c_str());
+  const int rank = out.group->rank();
+  const OwnTokens own = own_tokens(tokens, vocab, rank);
+  const int64_t padding = padding_id - vocab.begin(rank);
+  const bool is_here = padding >= 0 && padding < vocab.length(rank);
+  const at::Tensor found =
+      at::embedding(rows, own.rows, is_here ? padding : -1);
+  return leave_layer(found.masked_fill(own.elsewhere.unsqueeze(-1), 0), out);
+}
+
 at::Tensor embedding(
     const at::Tensor& weight,
     const at::Tensor& tokens,
@@ -404,14 +422,14 @@ at::Tensor embedding(
   std::vector<int64_t> sizes = tokens.sizes().vec();
   sizes.push_back(weight.size(1));
   const TensorParallel out = leaving(sizes, *what->how);
+  const at::Tensor ids = full_tensor(tokens);
   return left(
       vocab_lookup(
           weight,
-          full_tensor(tokens).to(at::kLong),
-          what->split(),
+          ids.scalar_type() == at::kInt ? ids.to(at::kLong) : ids,
+          *what,
           padding_id >= 0 ? padding_id : what->padding_id,
-          out,
-          what->name().c_str()),
+          out),
       out,
       what->how);
 }

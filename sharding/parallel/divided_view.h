@@ -2,7 +2,7 @@
 #pragma once
 // `divided_view()` follows a divided dimension through a view.
 
-#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/parallel/dtensor_impl.h"
 
 #include <c10/util/ArrayRef.h>
 

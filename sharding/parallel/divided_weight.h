@@ -16,8 +16,8 @@
 // Module::to() and set_data(), but not by clone() or a cast, which return new
 // tensors.
 
-#include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>
 

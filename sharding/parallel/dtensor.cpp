@@ -3,9 +3,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/divided_tag.h"
+#include "tessera/sharding/parallel/dtensor_impl.h"
 #include "tessera/sharding/parallel/group_operations.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
@@ -43,11 +45,29 @@ at::Tensor shard_tensor(
   if (is_dtensor(whole) || how.group->size() == 1) {
     return whole;
   }
+  dim = c10::maybe_wrap_dim(dim, whole.dim());
   const sharding::DimSplit split(whole.size(dim), how.group->size());
   sharding::register_divided_operators();
   return sharding::make_dtensor(
       sharding::take_part(whole, dim, split, *how.group),
       sharding::DividedDim{dim, split},
+      std::make_shared<const TensorParallel>(how));
+}
+
+at::Tensor from_local_tensor(
+    const at::Tensor& local,
+    int64_t dim,
+    const TensorParallel& how) {
+  const int ranks = how.group->size();
+  if (is_dtensor(local) || ranks == 1) {
+    return local;
+  }
+  dim = c10::maybe_wrap_dim(dim, local.dim());
+  sharding::register_divided_operators();
+  return sharding::make_dtensor(
+      local,
+      sharding::DividedDim{
+          dim, sharding::DimSplit(local.size(dim) * ranks, ranks)},
       std::make_shared<const TensorParallel>(how));
 }
 

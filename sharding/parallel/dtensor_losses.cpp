@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rule for cross-entropy over divided classes ([Note: DTensors]).
+// Cross-entropy over divided classes ([Note: DTensors]).
+#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/dtensor_rules.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
@@ -65,3 +66,24 @@ void register_loss_rules(torch::Library& library) {
 }
 
 } // namespace tessera::sharding
+
+namespace tessera {
+
+at::Tensor vocab_parallel_cross_entropy(
+    const at::Tensor& logits,
+    const at::Tensor& target,
+    const VocabParallelLossOptions& options) {
+  const sharding::DTensorImpl* wrapper = sharding::dtensor(logits);
+  TESSERA_CHECK(
+      wrapper != nullptr && wrapper->divided() && wrapper->dim_from_end() == -1,
+      "vocab_parallel_cross_entropy: logits of sizes {} are not divided along their last dimension, as those of a column-parallel layer. For whole ones, use torch::nn::functional::cross_entropy.",
+      logits.sizes());
+  return vocab_parallel_cross_entropy(
+      sharding::local_of(logits),
+      full_tensor(target),
+      wrapper->divided()->split,
+      wrapper->group(),
+      options);
+}
+
+} // namespace tessera

@@ -4,7 +4,7 @@
 // registers its kernels under kDividedKey; a kernel passes on calls without a
 // DTensor among the operands.
 
-#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/parallel/dtensor_impl.h"
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -2,7 +2,7 @@
 #pragma once
 // `LocalHeads` is what a rank needs for attention of its own query heads.
 
-#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/parallel/dtensor_impl.h"
 
 #include <ATen/core/Tensor.h>
 

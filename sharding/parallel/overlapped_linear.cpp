@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/parallel/overlapped_linear.h"
 
+#include "tessera/sharding/parallel/redistribute.h"
 #include "tessera/sharding/parallel/row_exchange.h"
 
 #include <ATen/autocast_mode.h>
@@ -19,6 +20,11 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+/// How activations between layers are placed.
+Placement between_layers(const TensorParallel& how) {
+  return how.sequence ? Placement(Shard{how.sequence_dim}) : Replicate{};
+}
 
 /// What forward and backward of a function both need.
 struct Border : torch::CustomClassHolder {
@@ -257,6 +263,14 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
 };
 
 } // namespace
+
+at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how) {
+  return redistribute(between, between_layers(how), Shared{}, *how.group);
+}
+
+at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how) {
+  return redistribute(partial, Partial{}, between_layers(how), *how.group);
+}
 
 std::vector<at::Tensor> enter_linear(
     const at::Tensor& between,

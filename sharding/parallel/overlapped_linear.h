@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `enter_linear()` and `leave_linear()` overlap the matrix products at the
-// boundaries of partitioned layers with communication.
+// boundaries of partitioned layers with communication; `enter_layer()` and
+// `leave_layer()` are the communication alone.
 
 #include "tessera/sharding/parallel/tensor_parallel.h"
 
@@ -32,6 +33,14 @@ namespace tessera::sharding {
 ///
 /// With autocast, or when gradients are to be differentiated again, the same is
 /// computed by enter_layer(), at::linear() and leave_layer().
+
+/// Enters a partitioned layer: turns an activation between layers into a whole
+/// one, placed as Shared ([Note: placements]).
+at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how);
+
+/// Leaves a partitioned layer: turns this rank's partial result into an
+/// activation between layers.
+at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how);
 
 /// Parameters of a linear layer: W [out, in] and b [out], undefined without
 /// one.

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding {
 
 namespace {
 
@@ -47,7 +47,7 @@ at::Tensor dropout_part(
     const at::Tensor& part,
     double probability,
     int64_t dim,
-    const sharding::DimSplit& split,
+    const DimSplit& split,
     const TensorParallel& how) {
   const int rank = how.group->rank();
   TESSERA_CHECK(
@@ -63,28 +63,8 @@ at::Tensor dropout_part(
     return drop_of_whole(
         part, probability, dim, split.begin(rank), split.size());
   }
-  const sharding::TensorRandomScope own(*how.group, part.device());
+  const TensorRandomScope own(*how.group, part.device());
   return at::dropout(part, probability, true);
 }
 
-at::Tensor dropout_between(
-    const at::Tensor& between,
-    double probability,
-    const TensorParallel& how) {
-  const int64_t dim = how.sequence_dim;
-  const int64_t length = between.size(dim);
-  if (how.sequence) {
-    const int ranks = how.group->size();
-    return dropout_part(
-        between,
-        probability,
-        dim,
-        sharding::DimSplit(length * ranks, ranks),
-        how);
-  }
-  return draws_whole_masks(how, between.device())
-             ? drop_of_whole(between, probability, dim, 0, length)
-             : at::dropout(between, probability, true);
-}
-
-} // namespace tessera
+} // namespace tessera::sharding

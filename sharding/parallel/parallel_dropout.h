@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::sharding {
 
 /// Returns whether a rank draws masks of whole activations for tensors on
 /// `device`.
@@ -18,21 +18,15 @@ bool draws_whole_masks(const TensorParallel& how, at::Device device);
 
 /// Applies dropout, in training mode. With DropoutMasks::kOfWhole the ranks'
 /// default generators must be in the same state, and still are afterwards; on
-/// the CPU, one rank drops what torch::dropout drops. Not collective.
+/// the CPU, the ranks drop what torch::dropout drops of the whole. Not
+/// collective.
 /// @param part of a tensor whose dimension `dim` is divided by `split`, such as
 ///   features, heads or sequences.
 at::Tensor dropout_part(
     const at::Tensor& part,
     double probability,
     int64_t dim,
-    const sharding::DimSplit& split,
+    const DimSplit& split,
     const TensorParallel& how);
 
-/// As dropout_part() for an activation between layers: whole, or under sequence
-/// parallelism a slice of the sequences.
-at::Tensor dropout_between(
-    const at::Tensor& between,
-    double probability,
-    const TensorParallel& how);
-
-} // namespace tessera
+} // namespace tessera::sharding

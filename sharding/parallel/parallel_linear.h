@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `ParallelLinear` layers partition their weight over a tensor-parallel group
-// (arXiv:1909.08053).
+// `ColumnParallelLinear`, `RowParallelLinear` and `Linear1D` are linear layers
+// that are made partitioned over a tensor-parallel group (arXiv:1909.08053).
 
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <torch/nn/pimpl.h>
 
@@ -22,13 +23,9 @@ struct ParallelLinearOptions {
   int64_t in = 0;
   int64_t out = 0;
   bool bias = true;
-  /// kColumn: gathers the output features, so that every rank returns all of
-  /// them.
+  /// kColumn: every rank returns all output features
+  /// (TensorDivision::kColumnGathered).
   bool gather_output = false;
-  /// kRow: the input is this rank's features, as returned by a column-parallel
-  /// layer. If false, the input has all features, which is not supported under
-  /// sequence parallelism.
-  bool input_is_parallel = true;
   /// Number of consecutive features that stay on one rank, such as those of a
   /// head.
   int64_t unit = 1;
@@ -38,47 +35,34 @@ struct ParallelLinearOptions {
   DistributedParameterOptions parameters;
 };
 
-/// y = x W^T + b, where x and y are activations between layers (see
-/// TensorParallel) or partitions of their features:
+/// y = x W^T + b, as a torch::nn::Linear computes it that a tensor plan has
+/// divided (apply_tensor_plan()): x [..., in] and y [..., out] look whole,
+/// whatever a rank holds of them ([Note: DTensors]).
 ///
-/// | division | x [..., in]   | W here       | b here | y [..., out]         |
-/// | kData    | between layers| whole        | whole  | between layers       |
-/// | kColumn  | between layers| [out/n, in]  | [out/n]| features, or gathered|
-/// | kRow     | features      | [out, in/n]  | whole  | between layers       |
+/// | division | W here      | b here  | y                                    |
+/// | kData    | whole       | whole   | divided as x, unless by features     |
+/// | kColumn  | [out/n, in] | [out/n] | features are divided, or gathered    |
+/// | kRow     | [out, in/n] | whole   | the sum over the ranks; whole, or    |
+/// |          |             |         | divided along the sequence           |
 ///
-/// A row-parallel layer adds its bias once, after the sum over the ranks. The
-/// replicas of the bias stay equal because all ranks see equal gradients: under
-/// sequence parallelism, they are summed (whole_parameter()).
-///
-/// Feature counts need not divide evenly, see DimSplit.
-class ParallelLinearImpl : public ParallelModule {
+/// The parameters `weight` and `bias` are distributed parameters, whose values
+/// come from init_parameters(), by name: the same as in the whole parameter,
+/// for any number of ranks. Feature counts need not divide evenly, see
+/// DimSplit.
+class ParallelLinearImpl : public DistributedModule {
  public:
-  /// @throws tessera::Error when there are fewer features to partition than
-  ///   ranks, or an option does not apply to the division.
+  /// @throws tessera::Error when there is no group, there are fewer features to
+  ///   partition than ranks, or an option does not apply to the division.
   ParallelLinearImpl(
       LinearDivision division,
       const TensorParallel& how,
       const ParallelLinearOptions& options);
 
-  /// Collective unless the group has one rank.
+  /// Collective unless the group has one rank or the layer is whole.
   at::Tensor forward(const at::Tensor& x);
-
-  /// The linear layer alone, for several column-parallel layers that share one
-  /// enter_layer(). Not collective.
-  /// @param entered result of enter_layer().
-  at::Tensor forward_entered(const at::Tensor& entered) const;
-
-  const sharding::DimSplit& split() const {
-    return split_;
-  }
 
   at::Tensor weight;
   at::Tensor bias; ///< undefined if there is none
-
- private:
-  LinearDivision division_;
-  ParallelLinearOptions options_;
-  sharding::DimSplit split_; ///< of the partitioned dimension
 };
 
 /// One name for all three divisions (LiBai's).

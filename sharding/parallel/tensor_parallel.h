@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `TensorParallel` describes how layers are partitioned over a tensor-parallel
-// group; enter_layer() and leave_layer() are the boundaries of a partitioned
-// layer.
+// group.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/tensors/placement.h"
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
@@ -42,25 +38,5 @@ struct TensorParallel {
   /// ([Note: products while activations travel]).
   int64_t pieces = 2;
 };
-
-/// Returns the placement of activations between layers: Replicate, or Shard
-/// under sequence parallelism.
-Placement between_layers(const TensorParallel& how);
-
-/// Enters a partitioned layer: turns an activation between layers into a whole
-/// one, placed as Shared.
-at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how);
-
-/// Leaves a partitioned layer: turns this rank's partial result into an
-/// activation between layers.
-at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how);
-
-/// Returns a parameter that is whole on all ranks, for use between layers.
-/// Under sequence parallelism each rank sees only its own tokens, and the
-/// gradient is summed over the ranks; without that the replicas would drift
-/// apart.
-at::Tensor whole_parameter(
-    const at::Tensor& parameter,
-    const TensorParallel& how);
 
 } // namespace tessera

@@ -28,6 +28,17 @@ struct Step {
   std::shared_ptr<const sharding::DividedParameter> what;
 };
 
+TensorSpec spec_over(
+    const Communicator& group,
+    const std::string& name,
+    const at::Tensor& parameter,
+    const Shard& placement) {
+  TensorSpec spec =
+      whole_spec({name}, parameter.sizes().vec(), parameter.scalar_type());
+  spec.axes.push_back({kTensorAxis, group.size(), group.rank(), placement});
+  return spec;
+}
+
 /// Returns whether `pattern`, in which `*` matches any text without dots,
 /// matches all of `name`.
 bool matches(std::string_view pattern, std::string_view name) {
@@ -158,12 +169,7 @@ class Planner {
         entry.pattern);
     auto what =
         std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
-            tensor_parallel_spec(
-                name,
-                parameter.sizes().vec(),
-                parameter.scalar_type(),
-                {dim, entry.unit},
-                *how_->group),
+            spec_over(*how_->group, name, parameter, {dim, entry.unit}),
             entry.division,
             how_,
             padding_id});

@@ -9,7 +9,6 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -68,11 +67,10 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 ///
 /// Call this on every rank, with the same weights, before wrap() and before
 /// creating an optimizer; deferred weights (lazy()) stay deferred. Afterwards
-/// specs_in() finds the partitioned parameters, so that checkpoints, clipping
-/// and ZeRO treat them like those of parallel layers; the names in
-/// named_parameters() do not change. The module may be moved and cast
-/// (Module::to), but not cloned. Weights that are tied by sharing a tensor stay
-/// tied.
+/// specs_in() finds the partitioned parameters, and so do checkpoints, clipping
+/// and ZeRO; the names in named_parameters() do not change. The module may be
+/// moved and cast (Module::to), but not cloned. Weights that are tied by
+/// sharing a tensor stay tied.
 /// @param how the group must outlive the module. With `sequence`, activations
 ///   between layers are divided along dimension `sequence_dim`; where a length
 ///   is not divisible by the number of ranks, they stay whole.
@@ -85,8 +83,8 @@ void apply_tensor_plan(
     const TensorPlan& plan,
     const TensorParallel& how);
 
-/// Partitions one weight [out, in], as an entry of a plan does with a linear
-/// layer's.
+/// Partitions one weight [out, in] or [rows, features], as an entry of a plan
+/// does with that of a layer, or with kColumn a bias [out].
 /// @param name in messages.
 /// @throws tessera::Error as apply_tensor_plan().
 void divide_weight(
@@ -104,9 +102,5 @@ void divide_weight(
 std::vector<at::Tensor> linear_each(
     const at::Tensor& x,
     const std::vector<sharding::LinearWeights>& layers);
-
-/// Returns how the layers of `module` are divided; null if none is.
-std::shared_ptr<const TensorParallel> tensor_parallel_of(
-    const torch::nn::Module& module);
 
 } // namespace tessera

@@ -3,7 +3,8 @@
 // `VocabParallelEmbedding` is an embedding whose rows are partitioned over a
 // tensor-parallel group.
 
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/parallel/tensor_parallel.h"
 
 #include <torch/nn/pimpl.h>
 
@@ -20,45 +21,30 @@ struct VocabParallelEmbeddingOptions {
   DistributedParameterOptions parameters;
 };
 
-/// Looks up rows of a table that is partitioned by `vocab`: each rank looks up
-/// the tokens whose rows it has, and leave_layer() sums the results over the
-/// ranks. Collective unless the group has one rank.
-/// @param rows [own rows, features].
-/// @param tokens int64, equal and whole on all ranks: [batch, sequence].
-/// @param padding_id its row gets no gradient; -1: there is none.
-/// @param where names the caller in error messages.
-/// @throws tessera::Error for a token outside the vocabulary; on a GPU, this is
-///   an asynchronous device error instead.
-at::Tensor vocab_lookup(
-    const at::Tensor& rows,
-    const at::Tensor& tokens,
-    const sharding::DimSplit& vocab,
-    int64_t padding_id,
-    const TensorParallel& how,
-    const char* where);
-
-/// Looks up rows of a table [vocab, features] by token; see vocab_lookup().
-class VocabParallelEmbeddingImpl : public ParallelModule {
+/// Looks up rows of a table [vocab, features] by token, as a
+/// torch::nn::Embedding does that a tensor plan has divided as kVocab: each
+/// rank looks up the tokens whose rows it has, and the results are summed over
+/// the ranks. Products with `weight`, as in a tied head, are column-parallel.
+class VocabParallelEmbeddingImpl : public DistributedModule {
  public:
-  /// @throws tessera::Error when there are fewer rows than ranks, or padding_id
-  ///   is not a row.
+  /// @throws tessera::Error when there is no group, there are fewer rows than
+  ///   ranks, or padding_id is not a row.
   VocabParallelEmbeddingImpl(
       const TensorParallel& how,
       const VocabParallelEmbeddingOptions& options);
 
-  /// @param tokens int64, equal and whole on all ranks: [batch, sequence].
-  /// @return [batch, sequence, features]; under sequence parallelism this
-  ///   rank's slice of the sequences.
+  /// Collective unless the group has one rank.
+  /// @param tokens int64 or int32, equal and whole on all ranks:
+  ///   [batch, sequence].
+  /// @return [batch, sequence, features], whole or, under sequence parallelism,
+  ///   divided along the sequence ([Note: DTensors]).
+  /// @throws tessera::Error for a token outside the vocabulary; on a GPU, this
+  ///   is an asynchronous device error instead.
   at::Tensor forward(const at::Tensor& tokens);
-
-  const sharding::DimSplit& split() const {
-    return split_;
-  }
 
   at::Tensor weight;
 
  private:
-  sharding::DimSplit split_;
   int64_t padding_id_;
 };
 TORCH_MODULE(VocabParallelEmbedding);

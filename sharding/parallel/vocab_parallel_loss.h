@@ -54,4 +54,13 @@ at::Tensor vocab_parallel_cross_entropy(
     Communicator& group,
     const VocabParallelLossOptions& options = {});
 
+/// As above for logits as a column-parallel layer returns them.
+/// @param logits [..., vocabulary], divided along the last dimension
+///   ([Note: DTensors]).
+/// @throws tessera::Error when they are divided otherwise, or not at all.
+at::Tensor vocab_parallel_cross_entropy(
+    const at::Tensor& logits,
+    const at::Tensor& target,
+    const VocabParallelLossOptions& options = {});
+
 } // namespace tessera

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 
 #include <algorithm>

@@ -24,8 +24,8 @@ struct NormCase {
 };
 
 torch::nn::AnyModule zoo_norm(zoo::NormKind kind) {
-  return torch::nn::AnyModule(zoo::Norm(
-      zoo::NormOptions{.kind = kind, .features = kFeatures}));
+  return torch::nn::AnyModule(
+      zoo::Norm(zoo::NormOptions{.kind = kind, .features = kFeatures}));
 }
 
 const std::vector<NormCase>& norm_cases() {

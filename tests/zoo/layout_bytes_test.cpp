@@ -127,12 +127,11 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         options.attention.causal = true;
         options.feed_forward.features = kFeatures;
         options.feed_forward.inner = 4 * kFeatures;
-        const auto how = std::make_shared<const TensorParallel>(
-            TensorParallel{&groups[ParallelGroup::kTensor], sequence});
+        const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
         TransformerLayer layer(
-            tensor == 1 ? LayerContext() : LayerContext(*how), options);
+            tensor == 1 ? LayerContext() : LayerContext(how), options);
         if (tensor > 1) {
-          apply_tensor_plan(*layer, layer_plan(*layer, tensor), *how);
+          apply_tensor_plan(*layer, layer_plan(*layer, tensor), how);
           init_parameters(*layer);
           materialize(*layer);
         }
@@ -142,10 +141,7 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         const auto forward = [&] {
           at::Tensor x = torch::randn({kRows, own, kFeatures}).requires_grad_();
           if (sequence) {
-            x = sharding::make_dtensor(
-                x,
-                sharding::DividedDim{1, sharding::DimSplit(kTokens, tensor)},
-                how);
+            x = from_local_tensor(x, 1, how);
           }
           return layer->forward(x);
         };

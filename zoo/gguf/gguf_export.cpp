@@ -2,7 +2,7 @@
 #include "tessera/zoo/gguf/gguf_export.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/zoo/gguf/gguf_encode.h"
 #include "tessera/zoo/gguf/gguf_model.h"
 #include "tessera/zoo/gguf/gguf_names.h"

@@ -15,7 +15,7 @@ std::optional<TensorPlanEntry> entry_of(
     const std::string& name,
     const LinearLayer& layer,
     int ranks) {
-  if (layer.division == LinearDivision::kNone ||
+  if (layer.division == LinearDivision::kData ||
       layer.context.parallel() == nullptr) {
     return std::nullopt;
   }

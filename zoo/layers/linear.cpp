@@ -81,7 +81,7 @@ Linear Linear::undivided(
     const std::string& name,
     const LayerContext& context,
     const LinearOptions& options) {
-  return make(owner, name, LinearDivision::kNone, context, options);
+  return make(owner, name, LinearDivision::kData, context, options);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) {

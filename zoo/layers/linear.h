@@ -2,6 +2,7 @@
 #pragma once
 // `Linear` is a linear layer of a model that may have an adapter.
 
+#include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/zoo/layers/layer_context.h"
 
 #include <torch/nn/modules/linear.h>
@@ -40,14 +41,6 @@ class LinearAdapter {
   /// @return [..., out], divided as the layer's result. Collective with a
   ///     group.
   virtual at::Tensor forward(const at::Tensor& x) = 0;
-};
-
-/// The dimension of a linear layer's weight [out, in] that tensor-parallel
-/// ranks divide.
-enum class LinearDivision {
-  kNone, ///< every rank has the whole layer
-  kColumn, ///< out: every rank computes some of the output features
-  kRow, ///< in: every rank uses some of the input features
 };
 
 /// `LinearLayer` is the module that a Linear registers in its owner: a

@@ -2,7 +2,7 @@
 #include "tessera/zoo/models/name_table.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/zoo/layers/linear.h"
 #include "tessera/zoo/models/checkpoint_names.h"
 #include "tessera/zoo/models/name_patterns.h"

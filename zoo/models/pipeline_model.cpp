@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/dtensor.h"
-#include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <memory>
 #include <utility>
@@ -51,18 +51,11 @@ class Chunks {
   }
 
   at::Tensor in_parts(const at::Tensor& x) const {
-    const int64_t dim = how_ == nullptr ? 0 : how_->sequence_dim;
     // Some models keep other things than activations in `memory`.
-    if (how_ == nullptr || !how_->sequence || !x.defined() ||
-        x.dim() <= dim + 1) {
-      return x;
-    }
-    const int ranks = how_->group->size();
-    return sharding::make_dtensor(
-        x,
-        sharding::DividedDim{
-            dim, sharding::DimSplit(x.size(dim) * ranks, ranks)},
-        how_);
+    return how_ != nullptr && how_->sequence && x.defined() &&
+                   x.dim() > how_->sequence_dim + 1
+               ? from_local_tensor(x, how_->sequence_dim, *how_)
+               : x;
   }
 
   Model& model_;

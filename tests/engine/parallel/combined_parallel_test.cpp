@@ -58,12 +58,7 @@ struct StageImpl : torch::nn::Module {
     }
     const bool last = stage == shape.stages - 1;
     if (last) {
-      norm = register_module(
-          "norm",
-          SequenceLayerNorm(
-              how,
-              SequenceLayerNormOptions{
-                  .features = kFeatures, .parameters = kDouble}));
+      norm = register_module("norm", double_norm());
     }
     if (last || stage == 0) {
       VocabParallelEmbeddingOptions options;
@@ -79,7 +74,7 @@ struct StageImpl : torch::nn::Module {
   Tensors forward(int chunk, const at::Tensor& tokens, const Tensors& inputs) {
     const int piece = shape.piece(stage, chunk);
     at::Tensor x = piece == 0 ? embedding->forward(tokens.narrow(1, 0, kLength))
-                              : inputs[0];
+                              : received(inputs[0], how);
     for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
       const auto run = [block = blocks.at(i).ptr()](const at::Tensor& input) {
         return block->forward(input);
@@ -87,12 +82,11 @@ struct StageImpl : torch::nn::Module {
       x = checkpointed ? checkpoint({.trains = true}, run, x) : run(x);
     }
     if (piece < shape.pieces() - 1) {
-      return {x};
+      return {local_tensor(x)};
     }
-    const at::Tensor logits =
-        at::linear(enter_layer(norm->forward(x), how), embedding->weight);
     return {vocab_parallel_cross_entropy(
-        logits, tokens.narrow(1, 1, kLength), embedding->split(), *how.group)};
+        at::linear(norm->forward(x), embedding->weight),
+        tokens.narrow(1, 1, kLength))};
   }
 
   TensorParallel how;
@@ -101,7 +95,7 @@ struct StageImpl : torch::nn::Module {
   bool checkpointed;
   pipeline::LayerPartition partition;
   std::map<int, Block> blocks;
-  SequenceLayerNorm norm{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
   VocabParallelEmbedding embedding{nullptr};
 };
 TORCH_MODULE(Stage);

@@ -13,7 +13,6 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
-#include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
 #include <memory>
 #include <string>
@@ -58,12 +57,7 @@ struct MeshNetImpl : torch::nn::Module {
       register_buffer("number" + std::to_string(i), torch::full({1}, i));
     }
     if (is_end) {
-      norm = register_module(
-          "norm",
-          SequenceLayerNorm(
-              how,
-              SequenceLayerNormOptions{
-                  .features = kFeatures, .parameters = kDouble}));
+      norm = register_module("norm", double_norm());
     }
     if (is_end && !tied) {
       ParallelLinearOptions linear;
@@ -83,21 +77,18 @@ struct MeshNetImpl : torch::nn::Module {
 
   /// @param x token ids, or what the stage before it made.
   at::Tensor forward(at::Tensor x, const at::Tensor& targets) {
-    if (first == 0) {
-      x = embedding->forward(x);
-    }
+    x = first == 0 ? embedding->forward(x) : received(x, how);
     for (tessera::Block& block : blocks) {
       x = block->forward(x);
     }
     if (last < kMeshBlocks) {
-      return x;
+      return local_tensor(x);
     }
     x = norm->forward(x);
     const at::Tensor logits =
-        tied ? at::linear(enter_layer(x, how), embedding->weight)
-             : head->forward(x);
-    return vocab_parallel_cross_entropy(
-        logits, targets, tied ? embedding->split() : head->split(), *how.group);
+        tied ? at::linear(x, embedding->weight) : head->forward(x);
+    return torch::nn::functional::cross_entropy(
+        logits.flatten(0, 1), targets.flatten());
   }
 
   TensorParallel how;
@@ -106,7 +97,7 @@ struct MeshNetImpl : torch::nn::Module {
   bool tied;
   VocabParallelEmbedding embedding{nullptr};
   std::vector<tessera::Block> blocks;
-  SequenceLayerNorm norm{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
   ColumnParallelLinear head{nullptr};
 };
 TORCH_MODULE(MeshNet);

@@ -52,12 +52,7 @@ struct StageImpl : torch::nn::Module {
           "block" + std::to_string(i), Block(how, /*dropout=*/0.02, i)));
     }
     if (last == kBlocks) {
-      norm = register_module(
-          "norm",
-          SequenceLayerNorm(
-              how,
-              SequenceLayerNormOptions{
-                  .features = kFeatures, .parameters = kDouble}));
+      norm = register_module("norm", double_norm());
     }
     if (last == kBlocks && !tied) {
       ParallelLinearOptions linear;
@@ -71,25 +66,17 @@ struct StageImpl : torch::nn::Module {
 
   /// @param x token ids, or what the stage before it made.
   at::Tensor forward(at::Tensor x, const at::Tensor& targets) {
-    if (first == 0) {
-      x = embedding->forward(x);
-    }
+    x = first == 0 ? embedding->forward(x) : received(x, how);
     for (Block& block : blocks) {
       x = block->forward(x);
     }
     if (last < kBlocks) {
-      return x;
+      return local_tensor(x);
     }
     x = norm->forward(x);
-    if (head.is_empty()) {
-      return vocab_parallel_cross_entropy(
-          at::linear(enter_layer(x, how), embedding->weight),
-          targets,
-          embedding->split(),
-          *how.group);
-    }
     return vocab_parallel_cross_entropy(
-        head->forward(x), targets, head->split(), *how.group);
+        head.is_empty() ? at::linear(x, embedding->weight) : head->forward(x),
+        targets);
   }
 
   TensorParallel how;
@@ -97,7 +84,7 @@ struct StageImpl : torch::nn::Module {
   int last;
   VocabParallelEmbedding embedding{nullptr};
   std::vector<Block> blocks;
-  SequenceLayerNorm norm{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
   ColumnParallelLinear head{nullptr};
 };
 TORCH_MODULE(Stage);

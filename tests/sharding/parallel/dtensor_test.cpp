@@ -6,8 +6,8 @@
 #include "support/tensor_parts.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/parallel/divided_view.h"
-#include "tessera/sharding/parallel/parallel_module.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

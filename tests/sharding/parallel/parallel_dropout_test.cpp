@@ -3,6 +3,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/random_key.h"
 
@@ -104,7 +105,7 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
   for (const int ranks : {1, 2, 3, 4}) {
     tests::run_ranks(ranks, [](World& world) {
       auto group = world.new_communicator("tensor");
-      TensorParallel how{group.get(), true};
+      const TensorParallel how{group.get(), true};
       const at::Tensor whole = torch::ones({3, 12, 7, 5}, at::kDouble);
       for (const int64_t dim : {1, 2, -1}) {
         const DimSplit split(whole.size(dim), group->size());
@@ -124,14 +125,11 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
       }
       torch::manual_seed(2);
       const at::Tensor expected = torch::dropout(whole, kProbability, true);
-      const DimSplit split(12, group->size());
       torch::manual_seed(2);
-      const at::Tensor part = dropout_between(
-          take_part(whole, 1, split, *group), kProbability, how);
-      EXPECT_TRUE(gather_parts(part, 1, split, *group).equal(expected));
-      how.sequence = false;
-      torch::manual_seed(2);
-      EXPECT_TRUE(dropout_between(whole, kProbability, how).equal(expected));
+      const at::Tensor divided =
+          torch::dropout(shard_tensor(whole, 1, how), kProbability, true);
+      EXPECT_EQ(local_tensor(divided).size(1), 12 / group->size());
+      EXPECT_TRUE(full_tensor(divided).equal(expected));
     });
   }
 }

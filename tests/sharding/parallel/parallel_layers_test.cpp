@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/slice_init.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
@@ -50,25 +51,30 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
   return a.allclose(b, kTolerance, kTolerance);
 }
 
-at::Tensor own(
+/// x as it is between layers.
+at::Tensor between(const at::Tensor& x, const TensorParallel& how) {
+  return how.sequence ? shard_tensor(x, how.sequence_dim, how) : x;
+}
+
+/// This rank holds all of `x` between layers, or its part of the sequences, and
+/// that is what stands there in `whole`.
+void expect_between(
+    const at::Tensor& x,
     const at::Tensor& whole,
-    int64_t dim,
-    const DimSplit& split,
-    const World& world) {
-  return whole.narrow(
-      dim, split.begin(world.rank()), split.length(world.rank()));
+    const TensorParallel& how) {
+  const DimSplit split(whole.size(1), how.sequence ? how.group->size() : 1);
+  const int part = how.sequence ? how.group->rank() : 0;
+  const at::Tensor own = local_tensor(x);
+  EXPECT_FALSE(is_dtensor(own));
+  ASSERT_EQ(own.size(1), split.length(part));
+  EXPECT_TRUE(close(own, whole.narrow(1, split.begin(part), own.size(1))));
+  EXPECT_TRUE(close(full_tensor(x), whole));
 }
 
-/// A sequence's part.
-at::Tensor own_tokens_of(const at::Tensor& whole, const World& world) {
-  return own(whole, 1, DimSplit(whole.size(1), world.size()), world);
-}
-
-/// A layer on whole sequences on one rank, and on this rank with `how`.
-/// @param forward (module, x) -> y, both between layers.
+/// A layer on one rank, and divided: results of the same input and gradient.
 struct Both {
   at::Tensor input_gradient, output; ///< of one rank
-  at::Tensor own_input_gradient, own_output;
+  at::Tensor divided_input_gradient, divided_output;
 };
 
 template <typename Module>
@@ -76,7 +82,6 @@ Both run_both(
     Module& alone,
     Module& divided,
     const TensorParallel& how,
-    const World& world,
     const at::Tensor& x) {
   Both both;
   const at::Tensor whole = x.clone().requires_grad_();
@@ -85,16 +90,10 @@ Both run_both(
   both.output.backward(gradient);
   both.input_gradient = whole.grad();
 
-  const at::Tensor part =
-      (how.sequence ? own_tokens_of(x, world) : x).clone().requires_grad_();
-  both.own_output = divided->forward(part);
-  both.own_output.backward(
-      how.sequence ? own_tokens_of(gradient, world) : gradient);
-  both.own_input_gradient = part.grad();
-  if (how.sequence) {
-    both.output = own_tokens_of(both.output, world);
-    both.input_gradient = own_tokens_of(both.input_gradient, world);
-  }
+  const at::Tensor leaf = x.clone().requires_grad_();
+  both.divided_output = divided->forward(between(leaf, how));
+  (both.divided_output * gradient).sum().backward();
+  both.divided_input_gradient = leaf.grad();
   return both;
 }
 
@@ -118,6 +117,12 @@ void expect_parts(
           << item.key();
     }
   }
+}
+
+/// LibTorch's layer with the values of one that is on one rank.
+at::Tensor plain_linear(const ParallelLinearImpl& linear, const at::Tensor& x) {
+  return torch::nn::functional::linear(
+      x, linear.weight.clone(), linear.bias.clone());
 }
 
 struct MlpImpl : torch::nn::Module {
@@ -170,8 +175,8 @@ TEST(ParallelLinear, AloneIsLibTorchs) {
     auto linear =
         ready(Linear1D(division, TensorParallel{&alone}, linear_options(5, 4)));
     const at::Tensor x = numbers({2, 3, 5});
-    EXPECT_TRUE(linear->forward(x).equal(
-        torch::nn::functional::linear(x, linear->weight, linear->bias)));
+    EXPECT_TRUE(
+        full_tensor(linear->forward(x)).equal(plain_linear(*linear, x)));
     EXPECT_LE(linear->weight.abs().max().item<double>(), 1 / std::sqrt(5.0));
     EXPECT_GT(linear->weight.std().item<double>(), 0.1);
   }
@@ -186,36 +191,41 @@ TEST(ParallelLinear, ColumnThenRowIsTheWholeMlp) {
         Communicator alone_group("alone");
         auto alone = ready(Mlp(TensorParallel{&alone_group}));
         auto divided = ready(Mlp(how));
-        const Both both =
-            run_both(alone, divided, how, world, numbers({2, 12, 6}));
-        EXPECT_TRUE(close(both.own_output, both.output));
-        EXPECT_TRUE(close(both.own_input_gradient, both.input_gradient));
+        const Both both = run_both(alone, divided, how, numbers({2, 12, 6}));
+        expect_between(both.divided_output, both.output, how);
+        EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
         expect_parts(*alone, *divided, world);
       });
     }
   }
 }
 
+// A row layer takes what is between layers, too.
 TEST(ParallelLinear, GathersItsOutputAndDividesItsInput) {
-  tests::run_ranks(3, [](World& world) {
-    auto group = world.new_communicator("tensor");
-    Communicator alone_group("alone");
-    for (const auto division :
-         {LinearDivision::kColumn, LinearDivision::kRow}) {
-      ParallelLinearOptions options = linear_options(5, 8);
-      options.gather_output = division == LinearDivision::kColumn;
-      options.input_is_parallel = false;
-      const TensorParallel how{group.get()};
-      auto alone =
-          ready(Linear1D(division, TensorParallel{&alone_group}, options));
-      auto divided = ready(Linear1D(division, how, options));
-      const Both both =
-          run_both(alone, divided, how, world, numbers({2, 3, 5}));
-      EXPECT_TRUE(close(both.own_output, both.output));
-      EXPECT_TRUE(close(both.own_input_gradient, both.input_gradient));
-      expect_parts(*alone, *divided, world);
-    }
-  });
+  for (const bool sequence : {false, true}) {
+    tests::run_ranks(3, [sequence](World& world) {
+      auto group = world.new_communicator("tensor");
+      Communicator alone_group("alone");
+      const TensorParallel how{group.get(), sequence};
+      for (const auto division :
+           {LinearDivision::kColumn, LinearDivision::kRow}) {
+        ParallelLinearOptions options = linear_options(5, 8);
+        options.gather_output = division == LinearDivision::kColumn;
+        auto alone =
+            ready(Linear1D(division, TensorParallel{&alone_group}, options));
+        auto divided = ready(Linear1D(division, how, options));
+        const Both both = run_both(alone, divided, how, numbers({2, 6, 5}));
+        if (options.gather_output) {
+          EXPECT_FALSE(is_dtensor(both.divided_output));
+          EXPECT_TRUE(close(both.divided_output, both.output));
+        } else {
+          expect_between(both.divided_output, both.output, how);
+        }
+        EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
+        expect_parts(*alone, *divided, world);
+      }
+    });
+  }
 }
 
 TEST(ParallelLinear, DataIsWholeOnSequenceParts) {
@@ -228,10 +238,9 @@ TEST(ParallelLinear, DataIsWholeOnSequenceParts) {
       auto alone = ready(Linear1D(
           LinearDivision::kData, TensorParallel{&alone_group}, options));
       auto divided = ready(Linear1D(LinearDivision::kData, how, options));
-      const Both both =
-          run_both(alone, divided, how, world, numbers({2, 4, 5}));
-      EXPECT_TRUE(close(both.own_output, both.output));
-      EXPECT_TRUE(close(both.own_input_gradient, both.input_gradient));
+      const Both both = run_both(alone, divided, how, numbers({2, 4, 5}));
+      expect_between(both.divided_output, both.output, how);
+      EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
       expect_parts(*alone, *divided, world);
     });
   }
@@ -246,11 +255,10 @@ TEST(ParallelLinear, BiasReplicasDoNotDrift) {
       auto group = world.new_communicator("tensor");
       const TensorParallel how{group.get(), sequence};
       auto mlp = ready(Mlp(how));
-      const at::Tensor x = numbers({2, 6, 6});
-      const at::Tensor mine = sequence ? own_tokens_of(x, world) : x;
+      const at::Tensor x = between(numbers({2, 6, 6}), how);
       for (int step = 0; step < 5; ++step) {
         mlp->zero_grad();
-        (mlp->forward(mine) - mine.sin()).square().sum().backward();
+        (mlp->forward(x) - x.sin()).square().sum().backward();
         const torch::NoGradGuard no_grad;
         for (auto& parameter : mlp->parameters()) {
           parameter.sub_(0.01 * parameter.grad());
@@ -280,16 +288,18 @@ TEST(VocabParallelEmbedding, IsTheWholeTable) {
         auto divided = ready(VocabParallelEmbedding(how, options));
         torch::manual_seed(9);
         const at::Tensor tokens = torch::randint(11, {3, 12}, at::kLong);
-        const at::Tensor plain = at::embedding(alone->weight, tokens, 4);
+        const at::Tensor plain =
+            at::embedding(alone->weight.clone(), tokens, 4);
         const at::Tensor whole = alone->forward(tokens);
         EXPECT_TRUE(whole.equal(plain));
         const at::Tensor gradient = numbers(whole.sizes(), 2);
         whole.backward(gradient);
         const at::Tensor mine = divided->forward(tokens);
-        EXPECT_TRUE(mine.equal(sequence ? own_tokens_of(whole, world) : whole));
+        EXPECT_TRUE(full_tensor(mine).equal(whole));
+        expect_between(mine, whole, how);
         // Under sequence parallelism every rank has the gradients of its own
         // tokens only; the table's must still be that of all tokens.
-        mine.backward(sequence ? own_tokens_of(gradient, world) : gradient);
+        (mine * gradient).sum().backward();
         expect_parts(*alone, *divided, world);
         EXPECT_EQ(
             alone->weight.grad()[4].abs().max().item<double>(), 0); // padding
@@ -334,10 +344,9 @@ TEST(ParallelAttention, IsTheWholeAttention) {
         auto alone =
             ready(ParallelAttention(TensorParallel{&alone_group}, options));
         auto divided = ready(ParallelAttention(how, options));
-        const Both both =
-            run_both(alone, divided, how, world, numbers({2, 6, 24}));
-        EXPECT_TRUE(close(both.own_output, both.output));
-        EXPECT_TRUE(close(both.own_input_gradient, both.input_gradient));
+        const Both both = run_both(alone, divided, how, numbers({2, 6, 24}));
+        expect_between(both.divided_output, both.output, how);
+        EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
         expect_parts(*alone, *divided, world);
       });
     }
@@ -345,34 +354,41 @@ TEST(ParallelAttention, IsTheWholeAttention) {
 }
 
 // Written out with plain operators.
-TEST(ParallelAttention, AloneIsThePublishedFormula) {
-  Communicator group("alone");
-  ParallelAttentionOptions options;
-  options.features = 8;
-  options.heads = 4;
-  options.kv_heads = 2;
-  options.parameters = kDouble;
-  auto attention = ready(ParallelAttention(TensorParallel{&group}, options));
-  const at::Tensor x = numbers({2, 5, 8});
-  const at::Tensor mask = numbers({5, 5}, 4);
-  const auto project = [&](ColumnParallelLinear& linear, int64_t repeat) {
-    return torch::nn::functional::linear(x, linear->weight, linear->bias)
-        .view({2, 5, -1, 2})
-        .transpose(1, 2)
-        .repeat_interleave(repeat, 1);
-  };
-  const at::Tensor scores =
-      project(attention->q_proj, 1)
-              .matmul(project(attention->k_proj, 2).transpose(2, 3)) /
-          std::sqrt(2.0) +
-      mask;
-  const at::Tensor heads =
-      scores.softmax(-1).matmul(project(attention->v_proj, 2));
-  const at::Tensor expected = torch::nn::functional::linear(
-      heads.transpose(1, 2).reshape({2, 5, 8}),
-      attention->o_proj->weight,
-      attention->o_proj->bias);
-  EXPECT_TRUE(close(attention->forward(x, mask), expected));
+TEST(ParallelAttention, IsThePublishedFormula) {
+  for (const int ranks : {1, 2}) {
+    tests::run_ranks(ranks, [](World& world) {
+      auto group = world.new_communicator("tensor");
+      Communicator alone_group("alone");
+      ParallelAttentionOptions options;
+      options.features = 8;
+      options.heads = 4;
+      options.kv_heads = 2;
+      options.parameters = kDouble;
+      auto divided =
+          ready(ParallelAttention(TensorParallel{group.get()}, options));
+      auto whole =
+          ready(ParallelAttention(TensorParallel{&alone_group}, options));
+      const at::Tensor x = numbers({2, 5, 8});
+      const at::Tensor mask = numbers({5, 5}, 4);
+      const auto project = [&](ColumnParallelLinear& linear, int64_t repeat) {
+        return plain_linear(*linear, x)
+            .view({2, 5, -1, 2})
+            .transpose(1, 2)
+            .repeat_interleave(repeat, 1);
+      };
+      const at::Tensor scores =
+          project(whole->q_proj, 1)
+                  .matmul(project(whole->k_proj, 2).transpose(2, 3)) /
+              std::sqrt(2.0) +
+          mask;
+      const at::Tensor heads =
+          scores.softmax(-1).matmul(project(whole->v_proj, 2));
+      EXPECT_TRUE(close(
+          divided->forward(x, mask),
+          plain_linear(
+              *whole->o_proj, heads.transpose(1, 2).reshape({2, 5, 8}))));
+    });
+  }
 }
 
 // Each rank drops other weights of its heads; the result, and what is dropped
@@ -383,6 +399,7 @@ TEST(ParallelAttention, DropsDifferentlyInsideAndAlikeOutside) {
     ParallelAttentionOptions options;
     options.features = 8;
     options.heads = 2;
+    options.kv_heads = 2;
     options.dropout = 0.5;
     options.bias = false;
     options.parameters = kDouble;
@@ -419,37 +436,35 @@ TEST(ParallelLayers, NameWhatDoesNotDivide) {
   tests::run_ranks(4, [](World& world) {
     auto group = world.new_communicator("tensor");
     const TensorParallel how{group.get()};
-    ParallelAttentionOptions options;
-    options.features = 8;
-    options.heads = 4;
-    options.kv_heads = 2;
-    expect_error(
-        [&] { ParallelAttention(how, options); },
-        {"2 kv heads for 4", "size of 2 or less"});
-    options.heads = 3;
-    expect_error(
-        [&] { ParallelAttention(how, options); }, {"8 features has 3 heads"});
-    options.heads = 4;
-    options.kv_heads = 3;
-    expect_error(
-        [&] { ParallelAttention(how, options); },
-        {"3 kv heads", "its 4 heads"});
     expect_error(
         [&] { ColumnParallelLinear(how, linear_options(8, 3)); },
-        {"3 elements", "4 ranks"});
-    ParallelLinearOptions linear = linear_options(8, 8);
-    linear.input_is_parallel = false;
+        {"ColumnParallelLinear.weight", "[3, 8]", "4 ranks", "smaller group"});
     expect_error(
-        [&] {
-          RowParallelLinear(TensorParallel{group.get(), true}, linear);
-        },
-        {"input_is_parallel"});
+        [&] { RowParallelLinear(how, linear_options(3, 8)); },
+        {"RowParallelLinear.weight", "[8, 3]", "4 ranks"});
+    expect_error(
+        [&] { ColumnParallelLinear(how, linear_options(8, 0)); },
+        {"8 input and 0 output"});
+    ParallelLinearOptions linear = linear_options(8, 8);
+    linear.unit = 3;
+    expect_error([&] { ColumnParallelLinear(how, linear); }, {"units of 3"});
+    linear.unit = 4; // two heads for four ranks
+    expect_error([&] { ColumnParallelLinear(how, linear); }, {"units of 4"});
     linear = linear_options(8, 8);
     linear.gather_output = true;
     expect_error([&] { RowParallelLinear(how, linear); }, {"gather_output"});
     expect_error(
-        [&] { Linear1D(LinearDivision::kData, TensorParallel{}, linear); },
+        [&] {
+          Linear1D(
+              LinearDivision::kData, TensorParallel{}, linear_options(8, 8));
+        },
         {"no group"});
+    VocabParallelEmbeddingOptions table{.vocab = 3, .features = 5};
+    expect_error(
+        [&] { VocabParallelEmbedding(how, table); },
+        {"VocabParallelEmbedding.weight", "[3, 5]", "4 ranks"});
+    expect_error(
+        [&] { VocabParallelEmbedding(TensorParallel{}, table); }, {"no group"});
   });
 }
 

@@ -6,7 +6,6 @@
 #include "support/tensor_parts.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/lazy/deferred_init.h"
-#include "tessera/sharding/parallel/group_operations.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
@@ -32,7 +31,7 @@ struct ModelOptions {
 
 struct ModelImpl : torch::nn::Module {
   ModelImpl(const TensorParallel& how, const ModelOptions& options)
-      : how(how), options(options) {
+      : options(options) {
     VocabParallelEmbeddingOptions table;
     table.vocab = kVocab;
     table.features = kFeatures;
@@ -44,12 +43,7 @@ struct ModelImpl : torch::nn::Module {
       blocks.push_back(register_module(
           "block" + std::to_string(i), Block(how, options.dropout, i)));
     }
-    norm = register_module(
-        "norm",
-        SequenceLayerNorm(
-            how,
-            SequenceLayerNormOptions{
-                .features = kFeatures, .parameters = kDouble}));
+    norm = register_module("norm", double_norm());
     if (!options.tied) {
       ParallelLinearOptions linear;
       linear.in = kFeatures;
@@ -74,21 +68,15 @@ struct ModelImpl : torch::nn::Module {
     }
     x = norm->forward(x);
     const at::Tensor logits =
-        options.tied ? at::linear(enter_layer(x, how), embedding->weight)
-                     : head->forward(x);
+        options.tied ? at::linear(x, embedding->weight) : head->forward(x);
     return vocab_parallel_cross_entropy(
-        logits,
-        targets,
-        embedding->split(),
-        *how.group,
-        {.label_smoothing = 0.1, .z_loss = 1e-3});
+        logits, targets, {.label_smoothing = 0.1, .z_loss = 1e-3});
   }
 
-  TensorParallel how;
   ModelOptions options;
   VocabParallelEmbedding embedding{nullptr};
   std::vector<Block> blocks;
-  SequenceLayerNorm norm{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
   ColumnParallelLinear head{nullptr};
 };
 TORCH_MODULE(Model);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A small transformer's block of parallel layers.
+// A small transformer's block whose linear layers are parallel; the rest is
+// written as for one rank.
 
 #include "sharding/parallel/parallel_attention.h"
-#include "sharding/parallel/sequence_layer_norm.h"
-#include "tessera/sharding/parallel/parallel_dropout.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/parallel_linear.h"
 #include "tessera/sharding/parallel/random_key.h"
 
@@ -20,25 +20,31 @@ constexpr int64_t kLength = 12;
 
 const DistributedParameterOptions kDouble{at::kDouble};
 
+inline torch::nn::LayerNorm double_norm() {
+  torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({kFeatures}));
+  norm->to(at::kDouble);
+  return norm;
+}
+
 struct BlockImpl : torch::nn::Module {
   BlockImpl(
       const TensorParallel& how,
       double dropout,
       std::optional<int64_t> number = {})
-      : how(how), dropout(dropout), number(number) {
-    const SequenceLayerNormOptions norm{
-        .features = kFeatures, .parameters = kDouble};
-    norm1 = register_module("norm1", SequenceLayerNorm(how, norm));
-    norm2 = register_module("norm2", SequenceLayerNorm(how, norm));
-    ParallelAttentionOptions attention_options;
-    attention_options.features = kFeatures;
-    attention_options.heads = 8;
-    attention_options.kv_heads = 4;
-    attention_options.causal = true;
-    attention_options.dropout = dropout;
-    attention_options.parameters = kDouble;
-    attention =
-        register_module("attention", ParallelAttention(how, attention_options));
+      : dropout(dropout), number(number) {
+    norm1 = register_module("norm1", double_norm());
+    norm2 = register_module("norm2", double_norm());
+    attention = register_module(
+        "attention",
+        ParallelAttention(
+            how,
+            ParallelAttentionOptions{
+                .features = kFeatures,
+                .heads = 8,
+                .kv_heads = 4,
+                .causal = true,
+                .dropout = dropout,
+                .parameters = kDouble}));
     ParallelLinearOptions linear;
     linear.parameters = kDouble;
     linear.in = kFeatures;
@@ -52,26 +58,27 @@ struct BlockImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const RandomLayerScope random(number, x.device());
     const at::Tensor middle = x + drop(attention->forward(norm1->forward(x)));
-    at::Tensor inner = at::gelu(up->forward(norm2->forward(middle)));
-    if (is_training()) {
-      inner = dropout_part(inner, dropout, -1, up->split(), how);
-    }
-    return middle + drop(down->forward(inner));
+    const at::Tensor inner = at::gelu(up->forward(norm2->forward(middle)));
+    return middle + drop(down->forward(drop(inner)));
   }
 
-  /// Of activations between layers.
-  at::Tensor drop(const at::Tensor& x) {
-    return is_training() ? dropout_between(x, dropout, how) : x;
+  at::Tensor drop(const at::Tensor& x) const {
+    return torch::dropout(x, dropout, is_training());
   }
 
-  TensorParallel how;
   double dropout;
   std::optional<int64_t> number;
-  SequenceLayerNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   ParallelAttention attention{nullptr};
   ColumnParallelLinear up{nullptr};
   RowParallelLinear down{nullptr};
 };
 TORCH_MODULE(Block);
+
+/// What a pipeline stage has received of the one before it, which has sent
+/// local_tensor().
+inline at::Tensor received(const at::Tensor& x, const TensorParallel& how) {
+  return how.sequence ? from_local_tensor(x, how.sequence_dim, how) : x;
+}
 
 } // namespace tessera

@@ -6,7 +6,7 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/power_sum.h"
-#include "tessera/sharding/parallel/parallel_module.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>

@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/sharding/parallel/dtensor.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -93,6 +94,14 @@ TEST(VocabParallelCrossEntropy, IsTheLossOfWholeLogits) {
                 whole.grad().narrow(-1, begin, length), 1e-12, 1e-12))
                 << "smoothing " << smoothing << ", z " << z_loss
                 << ", reduction " << static_cast<int>(reduction);
+            if (ranks > 1) { // as a layer returns them
+              const at::Tensor leaf = test.logits.clone().requires_grad_();
+              const at::Tensor same = vocab_parallel_cross_entropy(
+                  shard_tensor(leaf, -1, {group.get()}), test.target, options);
+              EXPECT_TRUE(same.equal(loss));
+              same.backward(gradient);
+              EXPECT_TRUE(leaf.grad().allclose(whole.grad(), 1e-12, 1e-12));
+            }
           }
         }
       }
@@ -211,6 +220,11 @@ TEST(VocabParallelCrossEntropy, WrongArgumentsAreNamed) {
             {.label_smoothing = 2});
       },
       {"label_smoothing is 2"});
+  expect_error(
+      [&] {
+        vocab_parallel_cross_entropy(logits, torch::zeros({2}, at::kLong));
+      },
+      {"[2, 3]", "not divided"});
 }
 
 } // namespace tessera::sharding::vocab_parallel_loss_test
