@@ -3,11 +3,13 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/sharding/parallel/vocab_range.h"
 
 #include <ATen/core/grad_mode.h>
 
 #include <memory>
+#include <optional>
 
 namespace tessera::zoo {
 
@@ -46,6 +48,10 @@ Embedding::Embedding(
       name,
       *options.padding_id,
       options.rows);
+  std::optional<sharding::NumberedInit> undrawn;
+  if (context.parallel() != nullptr) {
+    undrawn.emplace(0); // as in Linear::make()
+  }
   table_ = owner.register_module(
       name, std::make_shared<TokenTable>(options, context));
 }

@@ -3,10 +3,13 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
+
+#include <optional>
 
 namespace tessera::zoo {
 
@@ -54,6 +57,11 @@ Linear Linear::make(
     LinearDivision division,
     const LayerContext& context,
     const LinearOptions& options) {
+  std::optional<sharding::NumberedInit> undrawn;
+  if (context.parallel() != nullptr) {
+    // Declared parameters draw no numbers; LibTorch's constructor does.
+    undrawn.emplace(0);
+  }
   Linear linear;
   linear.layer_ = owner.register_module(
       name, std::make_shared<LinearLayer>(division, context, options));
