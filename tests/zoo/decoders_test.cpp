@@ -484,6 +484,7 @@ TEST(Registry, SurvivesHostileConfigurations) {
         "qwen2_moe",
         "qwen3",
         "roberta_questions",
+        "roformer",
         "t5"}) {
     const nlohmann::json config =
         read_json(fixture("models") / name / "config.json");

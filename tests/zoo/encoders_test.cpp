@@ -44,13 +44,21 @@ INSTANTIATE_TEST_SUITE_P(
         "roberta_classifier",
         "roberta_questions",
         "roberta_tokens",
-        "roberta_untied"),
+        "roberta_untied",
+        "roformer",
+        "roformer_base",
+        "roformer_choice",
+        "roformer_classifier",
+        "roformer_questions",
+        "roformer_tokens",
+        "roformer_untied"),
     [](const auto& one) { return std::string(one.param); });
 
 // Same probabilities in the same places: the generator gives both the same
 // numbers.
 TEST(Encoder, DropsWhatTransformersDrops) {
-  for (const char* name : {"bert_classifier", "roberta_classifier"}) {
+  for (const char* name :
+       {"bert_classifier", "roberta_classifier", "roformer_classifier"}) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
     const auto model = from_pretrained(reference.folder());
@@ -63,7 +71,8 @@ TEST(Encoder, DropsWhatTransformersDrops) {
 }
 
 TEST(Encoder, ComputesTheLossWithoutHiddenStates) {
-  for (const char* name : {"bert", "bert_untied", "longformer", "roberta"}) {
+  for (const char* name :
+       {"bert", "bert_untied", "longformer", "roberta", "roformer"}) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
     const auto model = from_pretrained(reference.folder());
@@ -79,7 +88,7 @@ TEST(Encoder, ComputesTheLossWithoutHiddenStates) {
 }
 
 TEST(Encoder, RecomputesItsLayers) {
-  for (const char* name : {"bert", "longformer"}) {
+  for (const char* name : {"bert", "longformer", "roformer"}) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
     const auto model = from_pretrained(reference.folder());
@@ -286,6 +295,74 @@ TEST(Encoder, HasNoPoolerThatTheFilesLack) {
   EXPECT_TRUE(
       runtime::read_text_file(without.path() / "model.safetensors") ==
       runtime::read_text_file(without.path() / "again" / "model.safetensors"));
+}
+
+// The table of a new model is the one that transformers saves, and a folder's
+// is used as it is.
+TEST(Encoder, RotatesByATable) {
+  const ModelFixture reference("roformer");
+  const auto saved = from_pretrained(reference.folder());
+  const auto fresh = from_config(saved->config());
+  const at::Tensor table = saved->named_parameters()["rotary_table"];
+  EXPECT_FALSE(table.requires_grad());
+  // Sines and cosines of libraries may differ in the last bit.
+  EXPECT_TRUE(at::allclose(
+      fresh->named_parameters()["rotary_table"], table, 0, 1.2e-7));
+  const TemporaryFolder still;
+  write_changed(reference.folder(), still.path(), [](NamedTensors& tensors) {
+    tensors["roformer.encoder.embed_positions.weight"] =
+        at::cat({at::zeros({23, 4}), at::ones({23, 4})}, 1);
+  });
+  ModelInput input;
+  input.input_ids = reference.input().input_ids.narrow(0, 0, 1);
+  const ModelInput reversed{.input_ids = input.input_ids.flip(1)};
+  const auto apart = [&](Model& model) {
+    return (model.forward(input).logits -
+            model.forward(reversed).logits.flip(1))
+        .abs()
+        .max()
+        .item<double>();
+  };
+  // Without rotations tokens have no order; with them, the tolerance of
+  // EqualTransformers is a small part of what the order changes.
+  EXPECT_LT(apart(*from_pretrained(still.path())), 1e-5);
+  EXPECT_GT(apart(*saved), 1e-3);
+}
+
+// Without rotated values, the base model computes something else.
+TEST(Encoder, RotatesValuesOnRequest) {
+  const ModelFixture reference("roformer_base");
+  const at::Tensor with = from_pretrained(reference.folder())
+                              ->forward(reference.input())
+                              .last_hidden_state;
+  const at::Tensor without =
+      from_pretrained(reference.folder(), {.config = {{"rotary_value", false}}})
+          ->forward(reference.input())
+          .last_hidden_state;
+  EXPECT_GT((with - without).abs().max().item<double>(), 0.1);
+}
+
+TEST(Encoder, NamesWhatRoFormerLacks) {
+  const ModelFixture reference("roformer_choice");
+  ModelInput input = reference.input();
+  input.position_ids = at::arange(12).unsqueeze(0);
+  const auto model = from_pretrained(reference.folder());
+  expect_error([&] { model->forward(input); }, {"'position_ids'"});
+  const nlohmann::json config = read_json(reference.folder() / "config.json");
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = config;
+    changed[key] = value;
+    return [changed] { from_config(changed); };
+  };
+  expect_error(with("summary_type", "mean"), {"'summary_type' is mean"});
+  expect_error(with("summary_use_proj", true), {"'summary_use_proj'"});
+  expect_error(with("summary_activation", "tanh"), {"'summary_activation'"});
+  expect_error(
+      with("num_attention_heads", 8), {"3 features", "even", "hidden_size 24"});
+  expect_error(with("is_decoder", true), {"'is_decoder' is true"});
+  expect_error(
+      with("architectures", {"RoFormerForCausalLM"}),
+      {"RoFormerForCausalLM", "not implemented"});
 }
 
 } // namespace tessera::zoo::encoders_test

@@ -36,6 +36,7 @@ inline constexpr const char* kFamilyFixtures[] = {
     "qwen3",
     "qwen3_moe",
     "roberta",
+    "roformer",
     "swin_classifier",
     "t5_classifier",
     "vit_classifier"};

@@ -188,6 +188,9 @@ std::array<at::Tensor, 3> AttentionImpl::project(
   }
   if (input.rotary.cosines.defined()) {
     key = rotate(key, input.rotary);
+    if (options_.rotates_values) {
+      value = rotate(value, input.rotary);
+    }
   }
   if (input.cache != nullptr) {
     std::tie(key, value) = is_cross ? input.cache->keep(this, {key, value})

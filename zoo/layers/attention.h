@@ -33,6 +33,7 @@ struct AttentionOptions {
   bool output_bias = true;
   /// Norm over the features of each head's query and key, before rotation.
   std::optional<NormOptions> query_key_norm;
+  bool rotates_values = false; ///< rotary positions rotate values too
   std::optional<double> scale; ///< by default 1 / sqrt(head_features)
   bool causal = false;
   double dropout = 0; ///< of attention weights, in training mode

@@ -20,12 +20,17 @@ at::Tensor sinusoid_table(
       "sinusoid_table: features is {}; it must be even",
       features);
   const at::Tensor frequencies = torch::pow(
-      base, -torch::arange(0, features, 2, torch::kFloat) / features);
+      base, -torch::arange(0, features, 2, torch::kDouble) / features);
+  // The positions fill a whole table at once: lazy() defers what is made with
+  // all its elements, and not arange().
   const at::Tensor angles =
-      torch::arange(positions, torch::kFloat).unsqueeze(1) * frequencies;
+      (torch::ones({positions, features / 2}, torch::kDouble).cumsum(0) - 1) *
+      frequencies;
+  const at::Tensor sines = angles.sin().to(torch::kFloat);
+  const at::Tensor cosines = angles.cos().to(torch::kFloat);
   return layout == SinusoidLayout::kPairs
-             ? torch::stack({angles.sin(), angles.cos()}, -1).flatten(1)
-             : torch::cat({angles.sin(), angles.cos()}, 1);
+             ? torch::stack({sines, cosines}, -1).flatten(1)
+             : torch::cat({sines, cosines}, 1);
 }
 
 std::vector<double> alibi_slopes(int64_t heads) {

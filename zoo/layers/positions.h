@@ -17,7 +17,7 @@ enum class SinusoidLayout {
 };
 
 /// float32 [positions, features]: sines and cosines of position * base^(-2i /
-/// features). `features` must be even.
+/// features), computed in float64. `features` must be even.
 at::Tensor sinusoid_table(
     int64_t positions,
     int64_t features,

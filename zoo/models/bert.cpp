@@ -14,12 +14,8 @@ EncoderConfig bert_config(const ConfigFields& fields) {
 
 NameTable bert_names(EncoderHead head) {
   NameTable table = bert_like_names("bert.", head);
-  table.head = {
-      {"cls.predictions", {"head"}},
-      {"cls.predictions.decoder", {"head.decoder"}},
-      {"cls.predictions.transform.dense", {"head.dense"}},
-      {"cls.predictions.transform.LayerNorm", {"head.norm"}},
-      {"cls.seq_relationship", {"next_sentence"}}};
+  table.head = bert_like_prediction_names();
+  table.head.push_back({"cls.seq_relationship", {"next_sentence"}});
   table.head.push_back(
       {head == EncoderHead::kQuestionAnswering ? "qa_outputs" : "classifier",
        {"classifier"}});

@@ -7,14 +7,17 @@
 
 namespace tessera::zoo {
 
-EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id) {
+EncoderConfig bert_like_config(
+    const ConfigFields& fields,
+    int64_t padding_id,
+    int64_t positions) {
   fields.require_only("is_decoder", false);
   fields.require_only("add_cross_attention", false);
   fields.require_only("position_embedding_type", std::string("absolute"));
   EncoderConfig encoder;
   encoder.vocab = fields.size({"vocab_size"});
   encoder.features = fields.size({"hidden_size"});
-  encoder.positions = fields.size({"max_position_embeddings"}, 512);
+  encoder.positions = fields.size({"max_position_embeddings"}, positions);
   encoder.token_types = fields.size({"type_vocab_size"}, 2);
   encoder.padding_id =
       fields.is_null("pad_token_id")
@@ -81,6 +84,14 @@ NameTable bert_like_names(std::string prefix, EncoderHead head) {
           "lm_head.*",
           "classifier.*",
           "qa_outputs.*"}};
+}
+
+std::vector<NameRule> bert_like_prediction_names() {
+  return {
+      {"cls.predictions", {"head"}},
+      {"cls.predictions.decoder", {"head.decoder"}},
+      {"cls.predictions.transform.dense", {"head.dense"}},
+      {"cls.predictions.transform.LayerNorm", {"head.norm"}}};
 }
 
 EncoderConfig roberta_like_config(const ConfigFields& fields) {
@@ -165,7 +176,8 @@ MakeModel make_encoder(
     EncoderConfig encoder = config(fields);
     NameTable table = names(head);
     add_tied(table);
-    encoder.has_pooler = has_pooler(fields.checkpoint(), table.prefix);
+    encoder.has_pooler =
+        encoder.has_pooler && has_pooler(fields.checkpoint(), table.prefix);
     if (encoder.tied_head && has_own_head(table, fields)) {
       encoder.tied_head = false;
       json["tie_word_embeddings"] = false;

@@ -6,15 +6,22 @@
 #include "tessera/zoo/models/registry.h"
 
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
 /// Reads the fields that they share.
-/// @param padding_id the default if config.json has none.
-EncoderConfig bert_like_config(const ConfigFields& fields, int64_t padding_id);
+/// @param padding_id, positions the defaults if config.json has none.
+EncoderConfig bert_like_config(
+    const ConfigFields& fields,
+    int64_t padding_id,
+    int64_t positions = 512);
 
 /// The names of embeddings, layers and pooler; without heads.
 NameTable bert_like_names(std::string prefix, EncoderHead head);
+
+/// The names of BERT's masked LM head.
+std::vector<NameRule> bert_like_prediction_names();
 
 /// RoBERTa's differences from BERT: positions start after the padding token's
 /// id, and classification has its own pooler.

@@ -3,6 +3,7 @@
 
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
 
@@ -37,7 +38,7 @@ std::vector<pipeline::LayerCost> costs_of(
   const bool predicts_tokens =
       head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
   return layer_costs(
-      config.layers, predicts_tokens ? config.vocab * config.features : 0);
+      config.layers, predicts_tokens ? config.vocab * config.embedded() : 0);
 }
 
 } // namespace
@@ -55,8 +56,22 @@ Encoder::Encoder(
           {"pooler.", "head.", "next_sentence.", "classifier."}),
       encoder_(config),
       head_kind_(head),
-      context_(context) {
+      context_(context),
+      pooler_activation_(activation(config.pooler_activation)) {
   make_embeddings();
+  if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
+    const AttentionOptions attention =
+        encoder_.layers.front().attention.filled();
+    // Throws if they are invalid.
+    rotary_frequencies({.features = attention.head_features}, 1);
+    rotary_table_ = register_parameter(
+        "rotary_table",
+        sinusoid_table(
+            encoder_.positions,
+            attention.head_features,
+            SinusoidLayout::kSinesThenCosines),
+        /*requires_grad=*/false);
+  }
   layers_ = register_module(
       "layers", make_layers(context_, config.layers, stage().own()));
   if (stage().has_last()) {
@@ -74,7 +89,8 @@ bool Encoder::pools() const {
   return (head_kind_ == EncoderHead::kBase && encoder_.has_pooler) ||
          head_kind_ == EncoderHead::kPreTraining ||
          head_kind_ == EncoderHead::kNextSentence ||
-         head_kind_ == EncoderHead::kMultipleChoice ||
+         (head_kind_ == EncoderHead::kMultipleChoice &&
+          !encoder_.chooses_by_last_token) ||
          head_kind_ == EncoderHead::kSequenceClassification;
 }
 
@@ -86,6 +102,10 @@ std::optional<int64_t> Encoder::position_limit() const {
 
 bool Encoder::has_windows() const {
   return encoder_.layers.front().reach > 0;
+}
+
+bool Encoder::is_projected() const {
+  return encoder_.embedded() != encoder_.features;
 }
 
 void Encoder::make_embeddings() {
@@ -101,24 +121,33 @@ void Encoder::make_embeddings() {
       "tokens",
       context_,
       {encoder_.vocab,
-       encoder_.features,
+       encoder_.embedded(),
        encoder_.padding_id,
        encoder_.deviation});
   if (!stage().has_first()) {
     return;
   }
-  positions_ = small_table(
-      *embeddings,
-      "positions",
-      {encoder_.positions,
-       encoder_.features,
-       encoder_.positions_skip_padding ? encoder_.padding_id : std::nullopt,
-       encoder_.deviation});
+  if (encoder_.position_kind == EncoderPositions::kLearned) {
+    positions_ = small_table(
+        *embeddings,
+        "positions",
+        {encoder_.positions,
+         encoder_.embedded(),
+         encoder_.positions_skip_padding ? encoder_.padding_id : std::nullopt,
+         encoder_.deviation});
+  }
   token_types_ = small_table(
       *embeddings,
       "token_types",
-      {encoder_.token_types, encoder_.features, {}, encoder_.deviation});
+      {encoder_.token_types, encoder_.embedded(), {}, encoder_.deviation});
   norm_ = embeddings->register_module("norm", Norm(encoder_.norm));
+  if (is_projected()) {
+    project_in_ = Linear::undivided(
+        *this,
+        "project_in",
+        context_,
+        {encoder_.embedded(), encoder_.features, true, 1, encoder_.deviation});
+  }
 }
 
 void Encoder::make_end() {
@@ -140,6 +169,7 @@ void Encoder::make_end() {
             context_,
             MaskedLmHeadOptions{
                 encoder_.features,
+                encoder_.embedded(),
                 encoder_.vocab,
                 encoder_.head_activation,
                 encoder_.norm,
@@ -166,15 +196,31 @@ at::Tensor Encoder::embed(const ModelInput& input) {
   const at::Tensor types = input.token_type_ids.defined()
                                ? input.token_type_ids
                                : torch::zeros_like(input.input_ids);
-  const at::Tensor places =
-      token_types_->forward(context_.own_tokens(types)) +
-      positions_->forward(context_.own_tokens(position_ids(input)));
-  return context_.dropout(
+  at::Tensor places = token_types_->forward(context_.own_tokens(types));
+  if (encoder_.position_kind == EncoderPositions::kLearned) {
+    places =
+        places + positions_->forward(context_.own_tokens(position_ids(input)));
+  }
+  const at::Tensor embedded = context_.dropout(
       norm_->forward(
           tokens_.forward(context_.own_tokens(input.input_ids)) +
           context_.between(places)),
       encoder_.embedding_dropout,
       is_training());
+  return is_projected() ? project_in_.forward(embedded) : embedded;
+}
+
+RotaryTables Encoder::rotary(const ModelInput& input, at::ScalarType dtype)
+    const {
+  const at::Tensor rows =
+      at::embedding(rotary_table_, context_.own_tokens(position_ids(input)))
+          .unsqueeze(1)
+          .to(dtype);
+  const int64_t half = rows.size(-1) / 2;
+  return {
+      rows.narrow(-1, half, half),
+      rows.narrow(-1, 0, half),
+      RotaryLayout::kPairs};
 }
 
 LayerState Encoder::run_layers(
@@ -192,6 +238,9 @@ LayerState Encoder::run_layers(
         input.attention_mask, global_mask(input), input.input_ids);
   } else {
     layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+  }
+  if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
+    layer.rotary = rotary(input, state.hidden.scalar_type());
   }
   run_range(layers_, begin, end, layer, input.hidden_states, state);
   return state;

@@ -26,11 +26,22 @@ enum class EncoderHead {
   kNextSentence, ///< next-sentence prediction
 };
 
+enum class EncoderPositions {
+  kLearned, ///< a table that is added to the embeddings
+  /// A fixed table of sines and cosines, by which attention rotates neighboring
+  /// features; checkpoints contain it (RoFormer).
+  kRotaryTable,
+};
+
 /// The hyperparameters of an `Encoder`; a family fills them from its
 /// config.json.
 struct EncoderConfig {
   int64_t vocab = 0;
   int64_t features = 0;
+  /// Features of the embeddings and of the masked LM head, between which and
+  /// the layers there are projections if they differ; 0: features.
+  int64_t embedding_features = 0;
+  EncoderPositions position_kind = EncoderPositions::kLearned;
   int64_t positions = 0; ///< rows of the position table
   int64_t token_types = 0; ///< rows of the token type table
   std::optional<int64_t> padding_id; ///< see EmbeddingOptions
@@ -52,25 +63,35 @@ struct EncoderConfig {
   /// are global unless the input says otherwise; see Encoder.
   int64_t separator_id = 0;
   bool has_pooler = true; ///< of the base model
+  std::string pooler_activation = "tanh";
   /// For sequence classification, dropout is also applied to the first token
   /// before the pooler (RoBERTa).
   bool dropout_before_pooler = false;
+  /// Multiple choice classifies the last token, whether or not it is padding,
+  /// without a pooler (RoFormer).
+  bool chooses_by_last_token = false;
+
+  int64_t embedded() const {
+    return embedding_features == 0 ? features : embedding_features;
+  }
 };
 
 /// Modules: `embeddings.tokens`, `.positions`, `.token_types`, `.norm`;
-/// `layers.N` (TransformerLayer); `pooler` in the base model and for
+/// `project_in` if embeddings have other features than layers; `layers.N`
+/// (TransformerLayer); with a rotary table the parameter `rotary_table`, which
+/// every pipeline stage has; `pooler` in the base model and for
 /// sequence-level heads; and the head: `head` (MaskedLmHead), `next_sentence`,
 /// or `classifier`, which also serves question answering. If the head is tied,
 /// the last pipeline stage has `embeddings.tokens` too.
 ///
-/// Takes input_ids, attention_mask, position_ids, token_type_ids and labels:
-/// tokens [B, S] (-100 where nothing is predicted); classes [B] or [B, S];
-/// `start_positions` and `end_positions` [B], which are ignored if outside of
-/// the sequence; for pre-training also `next_sentence_label` [B]. Question
-/// answering returns `start_logits` and `end_logits` [B, S]; pre-training
-/// returns `prediction_logits` and `seq_relationship_logits`. Multiple choice
-/// takes token inputs of shape [B, choices, S] and labels [B], and returns
-/// logits [B, choices].
+/// Takes input_ids, attention_mask, position_ids (with learned positions),
+/// token_type_ids and labels: tokens [B, S] (-100 where nothing is predicted);
+/// classes [B] or [B, S]; `start_positions` and `end_positions` [B], which are
+/// ignored if outside of the sequence; for pre-training also
+/// `next_sentence_label` [B]. Question answering returns `start_logits` and
+/// `end_logits` [B, S]; pre-training returns `prediction_logits` and
+/// `seq_relationship_logits`. Multiple choice takes token inputs of shape [B,
+/// choices, S] and labels [B], and returns logits [B, choices].
 ///
 /// With windowed layers it also takes `global_attention_mask` [B, S], 1 for
 /// tokens that attend to all tokens and are attended to by all, or an
@@ -111,6 +132,7 @@ class Encoder : public Model {
   bool predicts_tokens() const;
   bool pools() const;
   bool has_windows() const;
+  bool is_projected() const;
   void make_embeddings();
   void make_end();
   /// Multiple choice: flattens the choices to one row each. Else returns its
@@ -119,6 +141,8 @@ class Encoder : public Model {
   at::Tensor global_mask(const ModelInput& input) const;
   at::Tensor embed(const ModelInput& input);
   at::Tensor position_ids(const ModelInput& input) const;
+  /// The rows of the rotary table for this rank's tokens.
+  RotaryTables rotary(const ModelInput& input, at::ScalarType dtype) const;
   at::Tensor dropped(const at::Tensor& x) const;
   at::Tensor pooled(const at::Tensor& hidden);
   /// @param hidden laid out as between layers.
@@ -146,9 +170,12 @@ class Encoder : public Model {
   Embedding tokens_;
   torch::nn::Embedding positions_{nullptr}, token_types_{nullptr};
   Norm norm_{nullptr};
+  Linear project_in_;
+  at::Tensor rotary_table_; ///< undefined with other positions
   TransformerLayers layers_{nullptr};
   MaskedLmHead head_{nullptr};
   Linear pooler_, classifier_, next_sentence_;
+  Activation pooler_activation_;
 };
 
 } // namespace tessera::zoo

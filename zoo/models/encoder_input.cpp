@@ -62,7 +62,10 @@ void Encoder::check(const ModelInput& given) const {
     check_same_shape("token_type_ids", input.token_type_ids, input.input_ids);
   }
   std::vector<std::string_view> taken = {
-      "input_ids", "attention_mask", "position_ids", "token_type_ids"};
+      "input_ids", "attention_mask", "token_type_ids"};
+  if (encoder_.position_kind == EncoderPositions::kLearned) {
+    taken.emplace_back("position_ids");
+  }
   if (head_kind_ == EncoderHead::kQuestionAnswering) {
     taken.insert(taken.end(), {"start_positions", "end_positions"});
   } else if (head_kind_ != EncoderHead::kBase) {

@@ -47,7 +47,7 @@ at::Tensor Encoder::pooled(const at::Tensor& hidden) {
   const at::Tensor first = hidden.select(1, 0);
   const bool drops = head_kind_ == EncoderHead::kSequenceClassification &&
                      encoder_.dropout_before_pooler;
-  return at::tanh(pooler_.forward(drops ? dropped(first) : first));
+  return pooler_activation_(pooler_.forward(drops ? dropped(first) : first));
 }
 
 ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
@@ -126,8 +126,10 @@ void Encoder::classify(
     const at::Tensor& hidden,
     ModelOutput& output) {
   const bool of_tokens = head_kind_ == EncoderHead::kTokenClassification;
-  output.logits =
-      classifier_.forward(dropped(of_tokens ? hidden : pooled(hidden)));
+  output.logits = classifier_.forward(dropped(
+      of_tokens ? hidden
+      : pools() ? pooled(hidden)
+                : hidden.select(1, -1)));
   if (head_kind_ == EncoderHead::kMultipleChoice) {
     output.logits = output.logits.view({-1, input.input_ids.size(1)});
   }

@@ -16,8 +16,8 @@ std::vector<ModelFamily> built_in_families() {
       longformer_family(), moco_v3_family(),   mt5_family(),
       opt_family(),        qwen2_family(),     qwen2_moe_family(),
       qwen3_family(),      qwen3_moe_family(), roberta_family(),
-      swin_family(),       t5_family(),        vit_family(),
-      vit_mae_family(),
+      roformer_family(),   swin_family(),      t5_family(),
+      vit_family(),        vit_mae_family(),
   };
 }
 

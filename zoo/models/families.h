@@ -30,6 +30,7 @@ ModelFamily qwen2_moe_family();
 ModelFamily qwen3_family();
 ModelFamily qwen3_moe_family();
 ModelFamily roberta_family();
+ModelFamily roformer_family();
 ModelFamily swin_family();
 ModelFamily t5_family();
 ModelFamily vit_family();

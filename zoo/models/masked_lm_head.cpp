@@ -15,7 +15,7 @@ MaskedLmHeadImpl::MaskedLmHeadImpl(
       *this,
       "dense",
       context_,
-      {options.features, options.features, true, 1, options.deviation});
+      {options.features, options.embedded, true, 1, options.deviation});
   norm_ = register_module("norm", Norm(options.norm));
   bias_ = register_parameter("bias", torch::zeros({options.vocab}));
   if (!tied_) {
@@ -23,7 +23,7 @@ MaskedLmHeadImpl::MaskedLmHeadImpl(
         *this,
         "decoder",
         context_,
-        {options.features, options.vocab, true, 1, options.deviation});
+        {options.embedded, options.vocab, true, 1, options.deviation});
   }
 }
 

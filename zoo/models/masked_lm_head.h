@@ -15,7 +15,8 @@
 namespace tessera::zoo {
 
 struct MaskedLmHeadOptions {
-  int64_t features = 0;
+  int64_t features = 0; ///< of the hidden states
+  int64_t embedded = 0; ///< of the norm and the vocabulary matrix
   int64_t vocab = 0;
   std::string activation = "gelu";
   NormOptions norm;
@@ -34,7 +35,7 @@ class MaskedLmHeadImpl : public torch::nn::Module {
       const MaskedLmHeadOptions& options);
 
   /// The features that are multiplied with the vocabulary matrix: hidden [B, S,
-  /// features] between layers -> the same.
+  /// features] between layers -> [B, S, embedded].
   at::Tensor forward(const at::Tensor& hidden);
 
   /// This rank's rows of an untied head's weight.
