@@ -22,8 +22,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// How activations between layers are placed.
-Placement between_layers(const TensorParallel& how) {
-  return how.sequence ? Placement(Shard{how.sequence_dim}) : Replicate{};
+tessera::Placement between_layers(const TensorParallel& how) {
+  return how.sequence ? tessera::Placement(Shard{how.sequence_dim})
+                      : Replicate{};
 }
 
 /// What forward and backward of a function both need.

@@ -7,6 +7,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <gtest/gtest.h>
 
