@@ -211,11 +211,17 @@ void elementwise(
       continue;
     }
     const at::Tensor local = result.toTensor();
-    if (like.divided()) {
-      result = make_dtensor(
-          local,
-          DividedDim{local.dim() + like.dim_from_end(), like.divided()->split},
-          like.how());
+    const bool is_copy = like.is_copy() && returns_view(op);
+    if (like.divided() || is_copy) {
+      std::optional<DividedDim> divided;
+      if (like.divided()) {
+        divided = {local.dim() + like.dim_from_end(), like.divided()->split};
+      }
+      const at::Tensor y = make_dtensor(local, divided, like.how());
+      if (is_copy) {
+        dtensor(y)->set_copy();
+      }
+      result = y;
     }
   }
 }

@@ -92,21 +92,35 @@ Linear Linear::undivided(
   return make(owner, name, LinearDivision::kData, context, options);
 }
 
+at::Tensor Linear::product(const at::Tensor& x) const {
+  // LinearImpl::forward() multiplies and then adds the bias: it rounds as
+  // LibTorch's layer does, but with a group its communication would not overlap
+  // with the product.
+  return layer_->context.parallel() == nullptr
+             ? layer_->forward(x)
+             : at::linear(x, layer_->weight, layer_->bias);
+}
+
 at::Tensor Linear::forward(const at::Tensor& x) {
-  // Not LinearImpl::forward(), which multiplies and then adds the bias: the
-  // communication would not overlap with the product.
-  const at::Tensor product = at::linear(x, layer_->weight, layer_->bias);
-  return layer_->adapter ? product + layer_->adapter->forward(x) : product;
+  const at::Tensor y = product(x);
+  return layer_->adapter ? y + layer_->adapter->forward(x) : y;
 }
 
 std::vector<at::Tensor> Linear::forward_columns(
     const at::Tensor& x,
     const std::vector<Linear*>& columns) {
-  std::vector<sharding::LinearWeights> weights;
-  for (const Linear* column : columns) {
-    weights.push_back({column->layer_->weight, column->layer_->bias});
+  std::vector<at::Tensor> results;
+  if (columns.front()->layer_->context.parallel() == nullptr) {
+    for (const Linear* column : columns) {
+      results.push_back(column->product(x));
+    }
+  } else {
+    std::vector<sharding::LinearWeights> weights;
+    for (const Linear* column : columns) {
+      weights.push_back({column->layer_->weight, column->layer_->bias});
+    }
+    results = linear_each(x, weights);
   }
-  std::vector<at::Tensor> results = linear_each(x, weights);
   for (size_t i = 0; i < columns.size(); ++i) {
     if (const auto& adapter = columns[i]->layer_->adapter) {
       results[i] = results[i] + adapter->forward(x);

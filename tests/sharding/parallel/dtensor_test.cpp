@@ -365,6 +365,7 @@ TEST(DTensor, RefusesWhatWouldBeLost) {
           y.view({4, 3, 4}).transpose(1, 2).reshape({4, 12}).add_(1);
         },
         {"add_", "[4, 12]", "copy"});
+    expect_error([&] { y.select(1, 3).detach().fill_(2); }, {"fill_", "copy"});
     expect_error([&] { y.cumsum_(1); }, {"cumsum_", "[4, 12]", "tensor"});
     expect_error([&] { y.set_data(torch::ones({4, 12})); }, {"set_data"});
     // Views of own parts are views.
