@@ -92,18 +92,14 @@ Linear Linear::undivided(
   return make(owner, name, LinearDivision::kData, context, options);
 }
 
-at::Tensor Linear::product(const at::Tensor& x) const {
+at::Tensor Linear::forward(const at::Tensor& x) {
   // LinearImpl::forward() multiplies and then adds the bias: it rounds as
   // LibTorch's layer does, but with a group its communication would not overlap
   // with the product.
-  return layer_->context.parallel() == nullptr
-             ? layer_->forward(x)
-             : at::linear(x, layer_->weight, layer_->bias);
-}
-
-at::Tensor Linear::forward(const at::Tensor& x) {
-  const at::Tensor y = product(x);
-  return layer_->adapter ? y + layer_->adapter->forward(x) : y;
+  const at::Tensor product = layer_->context.parallel() == nullptr
+                                 ? layer_->forward(x)
+                                 : at::linear(x, layer_->weight, layer_->bias);
+  return layer_->adapter ? product + layer_->adapter->forward(x) : product;
 }
 
 std::vector<at::Tensor> Linear::forward_columns(
@@ -111,16 +107,16 @@ std::vector<at::Tensor> Linear::forward_columns(
     const std::vector<Linear*>& columns) {
   std::vector<at::Tensor> results;
   if (columns.front()->layer_->context.parallel() == nullptr) {
-    for (const Linear* column : columns) {
-      results.push_back(column->product(x));
+    for (Linear* column : columns) {
+      results.push_back(column->forward(x));
     }
-  } else {
-    std::vector<sharding::LinearWeights> weights;
-    for (const Linear* column : columns) {
-      weights.push_back({column->layer_->weight, column->layer_->bias});
-    }
-    results = linear_each(x, weights);
+    return results;
   }
+  std::vector<sharding::LinearWeights> weights;
+  for (const Linear* column : columns) {
+    weights.push_back({column->layer_->weight, column->layer_->bias});
+  }
+  results = linear_each(x, weights);
   for (size_t i = 0; i < columns.size(); ++i) {
     if (const auto& adapter = columns[i]->layer_->adapter) {
       results[i] = results[i] + adapter->forward(x);

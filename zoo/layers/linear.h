@@ -118,9 +118,6 @@ class Linear {
       const LayerContext& context,
       const LinearOptions& options);
 
-  /// Without the adapter.
-  at::Tensor product(const at::Tensor& x) const;
-
   std::shared_ptr<LinearLayer> layer_;
 };
 
