@@ -150,7 +150,7 @@ class Cpm1 : public Model {
       const ModelInput& input,
       const at::Tensor& hidden,
       ModelOutput& output) {
-    const VocabHead head(context_, config_.vocab);
+    const VocabHead head(context_);
     const at::Tensor weight =
         config_.tied_head ? tokens_.weight() : head_.weight();
     const at::Tensor targets = input.labels.defined()

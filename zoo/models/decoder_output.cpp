@@ -77,7 +77,7 @@ void Decoder::add_language_head(
     const ModelInput& input,
     const at::Tensor& hidden,
     ModelOutput& output) {
-  const VocabHead head(context_, decoder_.vocab);
+  const VocabHead head(context_);
   const at::Tensor weight =
       decoder_.tied_head ? tokens_.weight() : head_.weight();
   const at::Tensor bias = decoder_.tied_head ? at::Tensor() : head_.bias();

@@ -138,7 +138,7 @@ void EncoderDecoder::add_language_head(
     const ModelInput& input,
     const at::Tensor& hidden,
     ModelOutput& output) {
-  const VocabHead head(context_, config_.vocab);
+  const VocabHead head(context_);
   const at::Tensor weight =
       config_.tied_head ? tokens_.weight() : head_.weight();
   const at::Tensor scaled =

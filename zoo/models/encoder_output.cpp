@@ -99,7 +99,7 @@ at::Tensor Encoder::predict_tokens(
   const at::Tensor weight =
       encoder_.tied_head ? tokens_.weight() : head_->own_weight();
   const at::Tensor bias = head_->own_bias();
-  const VocabHead head(context_, encoder_.vocab);
+  const VocabHead head(context_);
   if (input.loss_only) {
     TESSERA_CHECK(input.labels.defined(), "loss_only without labels");
     if (context_.parallel() != nullptr || context_.context() != nullptr) {

@@ -2,7 +2,6 @@
 #include "tessera/zoo/models/vocab_head.h"
 
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
-#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
 #include <ATen/ops/linear.h>
@@ -42,15 +41,11 @@ at::Tensor VocabHead::own_loss(
     const at::Tensor& bias,
     const at::Tensor& targets,
     bool is_mean) const {
-  if (const TensorParallel* how = context_.parallel()) {
+  if (context_.parallel() != nullptr) {
     VocabParallelLossOptions options;
     options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
     return vocab_parallel_cross_entropy(
-        local_tensor(at::linear(hidden, weight, bias)),
-        targets,
-        sharding::DimSplit(vocab_, how->group->size()),
-        *how->group,
-        options);
+        at::linear(hidden, weight, bias), targets, options);
   }
   ChunkedCrossEntropyOptions options;
   options.reduction = is_mean ? ChunkedCrossEntropyOptions::Reduction::kMean

@@ -6,18 +6,14 @@
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/layers/losses.h"
 
-#include <cstdint>
-
 namespace tessera::zoo {
 
-/// Takes hidden states laid out as between layers. With a group the vocabulary
-/// is divided: `weight` has this rank's rows [own tokens, features], as in an
-/// Embedding or a column-parallel Linear with as many rows, and `bias` this
-/// rank's elements, or is undefined.
+/// With a group the vocabulary is divided: `weight` [vocab, features] is that
+/// of an Embedding or of a column-parallel Linear; `bias` is whole, or that of
+/// the Linear, or undefined.
 class VocabHead {
  public:
-  VocabHead(const LayerContext& context, int64_t vocab)
-      : context_(context), vocab_(vocab) {}
+  explicit VocabHead(const LayerContext& context) : context_(context) {}
 
   /// [B, S, features] -> [B, S, vocab], of all tokens, whole on every rank.
   at::Tensor logits(
@@ -44,7 +40,6 @@ class VocabHead {
       bool is_mean) const;
 
   LayerContext context_;
-  int64_t vocab_;
 };
 
 } // namespace tessera::zoo
