@@ -13,9 +13,11 @@ namespace tessera::runtime::cpu_transport_test {
 namespace {
 
 std::string backend_name(World& world) {
-  return make_cpu_backend(
-             world.store(), world.rank(), world.size(), world.options().timeout)
-      ->getBackendName();
+  const auto backend = make_cpu_backend(
+      world.store(), world.rank(), world.size(), world.options().timeout);
+  // Gloo fails to connect to a rank that has left already.
+  backend->barrier()->wait();
+  return backend->getBackendName();
 }
 
 } // namespace
