@@ -127,9 +127,8 @@ at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
       what.name(),
       what.split().size(),
       x.sizes());
-  const DTensorImpl* wrapper = dtensor(x);
-  const bool is_own = wrapper != nullptr && wrapper->divided() &&
-                      wrapper->dim_from_end() == -1 &&
+  const DTensorImpl* wrapper = divided_dtensor(x);
+  const bool is_own = wrapper != nullptr && wrapper->dim_from_end() == -1 &&
                       same_parts(wrapper->divided()->split, what.split());
   return is_own ? local_of(x)
                 : take_part(full_tensor(x), -1, what.split(), *what.how->group);
@@ -192,12 +191,8 @@ at::Tensor product_of(
     const at::Tensor& a,
     const at::Tensor& b,
     const Product& product) {
-  const auto divided = [](const at::Tensor& x) {
-    const DTensorImpl* wrapper = dtensor(x);
-    return wrapper != nullptr && wrapper->divided() ? wrapper : nullptr;
-  };
-  const DTensorImpl* left = divided(a);
-  const DTensorImpl* right = divided(b);
+  const DTensorImpl* left = divided_dtensor(a);
+  const DTensorImpl* right = divided_dtensor(b);
   if ((left == nullptr && right == nullptr) || a.dim() < 2 || b.dim() < 2) {
     return product(full_tensor(a), full_tensor(b));
   }
@@ -330,9 +325,8 @@ at::Tensor whole_linear(
     const at::Tensor& x,
     const at::Tensor& weight,
     const std::optional<at::Tensor>& bias) {
-  const DTensorImpl* wrapper = dtensor(x);
-  if (wrapper == nullptr || !wrapper->divided() ||
-      wrapper->dim_from_end() == -1) {
+  const DTensorImpl* wrapper = divided_dtensor(x);
+  if (wrapper == nullptr || wrapper->dim_from_end() == -1) {
     return at::linear(full_tensor(x), weight, bias);
   }
   return in_parts(

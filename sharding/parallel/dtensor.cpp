@@ -189,6 +189,11 @@ DTensorImpl* dtensor(const at::Tensor& tensor) {
              : nullptr;
 }
 
+DTensorImpl* divided_dtensor(const at::Tensor& tensor) {
+  DTensorImpl* wrapper = dtensor(tensor);
+  return wrapper != nullptr && wrapper->divided() ? wrapper : nullptr;
+}
+
 at::Tensor make_dtensor(
     const at::Tensor& local,
     std::optional<DividedDim> divided,

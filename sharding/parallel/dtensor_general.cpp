@@ -4,7 +4,6 @@
 #include "tessera/sharding/parallel/divided_tag.h"
 #include "tessera/sharding/parallel/dtensor_rules.h"
 
-#include <ATen/core/IListRef.h>
 #include <ATen/core/List.h>
 
 #include <string>
@@ -225,10 +224,6 @@ void elementwise(
     }
   }
 }
-
-} // namespace
-
-namespace {
 
 /// Calls an operator without DTensors as if there were no rule; those of which
 /// it consists may have one, for partitions of weights.

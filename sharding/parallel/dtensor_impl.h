@@ -109,6 +109,9 @@ at::Tensor with_layout(const at::Tensor& local, const Layout& layout);
 /// Returns null for an ordinary or undefined tensor.
 DTensorImpl* dtensor(const at::Tensor& tensor);
 
+/// Returns null unless each rank has a part of `tensor`.
+DTensorImpl* divided_dtensor(const at::Tensor& tensor);
+
 /// Wraps this rank's part.
 at::Tensor make_dtensor(
     const at::Tensor& local,

@@ -45,14 +45,9 @@ at::Tensor cross_entropy_loss(
     return at::cross_entropy_loss(
         x, y, weight, reduction, ignore_index, label_smoothing);
   }
-  const at::Tensor local = local_of(logits);
-  const at::Tensor whole_target = full_tensor(target);
-  const OnParts parts;
   const at::Tensor loss = vocab_parallel_cross_entropy(
-      logits.dim() > 2 ? local.movedim(1, -1) : local,
-      whole_target.to(at::kLong),
-      wrapper->divided()->split,
-      wrapper->group(),
+      logits.dim() > 2 ? logits.movedim(1, -1) : logits,
+      target.to(at::kLong),
       {.label_smoothing = label_smoothing,
        .ignore_index = ignore_index,
        .reduction = reduction_of(reduction)});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules for operators that rearrange dimensions ([Note: DTensors]).
+#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/parallel/divided_tag.h"
 #include "tessera/sharding/parallel/divided_view.h"
 #include "tessera/sharding/parallel/dtensor_rules.h"
@@ -31,12 +32,6 @@
 namespace tessera::sharding {
 
 namespace {
-
-/// Returns the wrapper if it is divided, else null.
-const DTensorImpl* divided(const at::Tensor& x) {
-  const DTensorImpl* wrapper = dtensor(x);
-  return wrapper != nullptr && wrapper->divided() ? wrapper : nullptr;
-}
 
 /// Makes a view of a DTensor out of a view of its part.
 at::Tensor wrapped(
@@ -74,15 +69,8 @@ at::Tensor on_whole(
 
 /// Views, also of those that are not contiguous in memory: a DTensor says that
 /// it is contiguous whatever its part is.
-at::Tensor viewed(
-    const at::Tensor& x,
-    at::IntArrayRef sizes,
-    const char* name) {
+at::Tensor dtensor_view(const at::Tensor& x, at::IntArrayRef sizes) {
   const DTensorImpl* wrapper = dtensor(x);
-  if (wrapper == nullptr) {
-    const OnParts parts;
-    return name == nullptr ? at::_unsafe_view(x, sizes) : x.view(sizes);
-  }
   const std::vector<int64_t> whole = at::infer_size(sizes, x.numel());
   std::optional<DividedDim> result;
   std::vector<int64_t> own = whole;
@@ -105,15 +93,23 @@ at::Tensor viewed(
 }
 
 at::Tensor view(const at::Tensor& x, at::IntArrayRef sizes) {
-  return viewed(x, sizes, "view");
+  if (is_dtensor(x)) {
+    return dtensor_view(x, sizes);
+  }
+  const OnParts parts;
+  return x.view(sizes);
 }
 
 at::Tensor unsafe_view(const at::Tensor& x, at::IntArrayRef sizes) {
-  return viewed(x, sizes, nullptr);
+  if (is_dtensor(x)) {
+    return dtensor_view(x, sizes);
+  }
+  const OnParts parts;
+  return at::_unsafe_view(x, sizes);
 }
 
 at::Tensor swap_dims(const at::Tensor& x, int64_t dim0, int64_t dim1) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::transpose(local, dim0, dim1);
@@ -130,7 +126,7 @@ at::Tensor swap_dims(const at::Tensor& x, int64_t dim0, int64_t dim1) {
 }
 
 at::Tensor t(const at::Tensor& x) {
-  if (divided(x) != nullptr) {
+  if (divided_dtensor(x) != nullptr) {
     return x.dim() < 2 ? x : swap_dims(x, 0, 1);
   }
   const at::Tensor local = local_tensor(x);
@@ -143,7 +139,7 @@ at::Tensor t(const at::Tensor& x) {
 }
 
 at::Tensor permute(const at::Tensor& x, at::IntArrayRef dims) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::permute(local, dims);
@@ -160,7 +156,7 @@ at::Tensor permute(const at::Tensor& x, at::IntArrayRef dims) {
 }
 
 at::Tensor unsqueeze(const at::Tensor& x, int64_t dim) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::unsqueeze(local, dim);
@@ -174,19 +170,18 @@ at::Tensor unsqueeze(const at::Tensor& x, int64_t dim) {
 
 /// Removes those of `dims`, which count from the front, that have one element.
 at::Tensor without(const at::Tensor& x, const std::vector<int64_t>& dims) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   std::vector<int64_t> gone;
   for (const int64_t dim : dims) {
-    // A divided dimension has several elements, though a part may have one.
-    if (x.size(dim) == 1 &&
-        (wrapper == nullptr || dim != wrapper->divided()->dim)) {
+    // A part of a dimension of several elements may have one.
+    if (x.size(dim) == 1) {
       gone.push_back(dim);
     }
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::squeeze(local, gone);
-  if (wrapper == nullptr) {
+  if (wrapper == nullptr || wrapper->group().size() == 1) {
     return undivided(y, x);
   }
   const auto& [own, split] = *wrapper->divided();
@@ -216,25 +211,36 @@ at::Tensor squeeze_dims(const at::Tensor& x, at::IntArrayRef dims) {
 }
 
 at::Tensor expand(const at::Tensor& x, at::IntArrayRef sizes, bool implicit) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   std::vector<int64_t> own = sizes.vec();
-  if (wrapper != nullptr) {
+  if (wrapper != nullptr && wrapper->group().size() > 1) {
     // The divided dimension keeps its size.
-    own[own.size() - static_cast<size_t>(-wrapper->dim_from_end())] = -1;
+    int64_t& size =
+        own.at(own.size() - static_cast<size_t>(-wrapper->dim_from_end()));
+    TESSERA_CHECK(
+        size == -1 || size == wrapper->divided()->split.size(),
+        "expand: dimension {} of a tensor of sizes {} is divided over the ranks of '{}' and cannot become {}; only dimensions of size 1 can be expanded.",
+        wrapper->divided()->dim,
+        x.sizes(),
+        wrapper->group().name(),
+        size);
+    size = -1;
   }
   const OnParts parts;
   const at::Tensor y = local.expand(own, implicit);
-  return wrapper == nullptr ? undivided(y, x)
-                            : wrapped(
-                                  y,
-                                  y.dim() + wrapper->dim_from_end(),
-                                  wrapper->divided()->split,
-                                  *wrapper);
+  if (wrapper == nullptr || wrapper->group().size() == 1) {
+    return undivided(y, x); // of one rank all elements may be one
+  }
+  return wrapped(
+      y,
+      y.dim() + wrapper->dim_from_end(),
+      wrapper->divided()->split,
+      *wrapper);
 }
 
 at::Tensor select(const at::Tensor& x, int64_t dim, int64_t index) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const int64_t at_dim = at::maybe_wrap_dim(dim, x.dim());
   if (wrapper != nullptr && wrapper->divided()->dim == at_dim) {
     return on_whole("aten::select", "int", {x, dim, index});
@@ -255,7 +261,7 @@ at::Tensor slice(
     std::optional<int64_t> start,
     std::optional<int64_t> end,
     int64_t step) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   if (wrapper != nullptr &&
       wrapper->divided()->dim == at::maybe_wrap_dim(dim, x.dim())) {
     if (start.value_or(0) == 0 && step == 1 &&
@@ -287,7 +293,7 @@ std::vector<at::Tensor> wrapped_all(
     std::vector<at::Tensor> locals,
     int64_t dim,
     const at::Tensor& of) {
-  const DTensorImpl* like = divided(of);
+  const DTensorImpl* like = divided_dtensor(of);
   for (at::Tensor& local : locals) {
     local = like == nullptr
                 ? undivided(local, of)
@@ -302,7 +308,7 @@ bool is_across(const DTensorImpl* wrapper, int64_t dim, const at::Tensor& x) {
 }
 
 std::vector<at::Tensor> split(const at::Tensor& x, int64_t size, int64_t dim) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   if (is_across(wrapper, dim, x)) {
     return call_general("aten::split", "Tensor", {x, size, dim})[0]
         .toTensorVector();
@@ -319,7 +325,7 @@ std::vector<at::Tensor> split_with_sizes(
     const at::Tensor& x,
     at::IntArrayRef sizes,
     int64_t dim) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   if (is_across(wrapper, dim, x)) {
     return call_general("aten::split_with_sizes", "", {x, sizes.vec(), dim})[0]
         .toTensorVector();
@@ -333,7 +339,7 @@ std::vector<at::Tensor> split_with_sizes(
 }
 
 std::vector<at::Tensor> unbind(const at::Tensor& x, int64_t dim) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   if (is_across(wrapper, dim, x)) {
     return call_general("aten::unbind", "int", {x, dim})[0].toTensorVector();
   }
@@ -353,7 +359,7 @@ at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
   const DTensorImpl* like = nullptr;
   for (const at::Tensor& x : list) {
     tensors.push_back(x);
-    like = like == nullptr ? divided(x) : like;
+    like = like == nullptr ? divided_dtensor(x) : like;
   }
   if (like == nullptr || is_across(like, dim, tensors[0])) {
     for (at::Tensor& x : tensors) {
@@ -392,7 +398,7 @@ at::Tensor index_select(
     int64_t dim,
     const at::Tensor& index) {
   check_no_weight(x, "index_select");
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local =
       is_across(wrapper, dim, x) ? full_tensor(x) : local_tensor(x);
   const at::Tensor whole = full_tensor(index);
@@ -412,7 +418,7 @@ at::Tensor repeat_interleave(
     int64_t repeats,
     std::optional<int64_t> dim,
     std::optional<int64_t> output_size) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   if (wrapper != nullptr && !dim) {
     return on_whole(
         "aten::repeat_interleave", "self_int", {x, repeats, dim, output_size});
@@ -438,7 +444,7 @@ at::Tensor constant_pad_nd(
     const at::Tensor& x,
     at::IntArrayRef pad,
     const at::Scalar& value) {
-  const DTensorImpl* wrapper = divided(x);
+  const DTensorImpl* wrapper = divided_dtensor(x);
   const bool pads =
       wrapper != nullptr &&
       static_cast<int64_t>(pad.size()) / 2 >= -wrapper->dim_from_end() &&

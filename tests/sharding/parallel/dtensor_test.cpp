@@ -350,6 +350,19 @@ TEST(DTensor, OperatorsWithoutARuleAreComputedOnTheWhole) {
   });
 }
 
+// One head, one class: a divided dimension may have one element on one rank.
+TEST(DTensor, OneRankSqueezesAndExpandsAsLibTorch) {
+  Communicator alone("alone");
+  torch::nn::Linear divided(5, 1);
+  apply_tensor_plan(*divided, {{"", kColumn}}, {&alone});
+  const torch::NoGradGuard no_grad;
+  const at::Tensor x = torch::ones({4, 5});
+  const at::Tensor y = divided->forward(x);
+  const at::Tensor whole = full_tensor(y);
+  EXPECT_TRUE(full_tensor(y.squeeze(-1)).equal(whole.squeeze(-1)));
+  EXPECT_TRUE(full_tensor(y.expand({4, 3})).equal(whole.expand({4, 3})));
+}
+
 TEST(DTensor, RefusesWhatWouldBeLost) {
   tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
@@ -368,6 +381,11 @@ TEST(DTensor, RefusesWhatWouldBeLost) {
     expect_error([&] { y.select(1, 3).detach().fill_(2); }, {"fill_", "copy"});
     expect_error([&] { y.cumsum_(1); }, {"cumsum_", "[4, 12]", "tensor"});
     expect_error([&] { y.set_data(torch::ones({4, 12})); }, {"set_data"});
+    expect_error(
+        [&] {
+          y.unsqueeze(0).expand({3, 4, 24});
+        },
+        {"expand", "[1, 4, 12]", "24"});
     // Views of own parts are views.
     y.select(0, 2).fill_(2);
     y.view({4, 4, 3}).select(0, 1).zero_();
