@@ -12,15 +12,6 @@ namespace tessera {
 
 namespace {
 
-void check_user_decay(
-    const UpdateRule& rule,
-    const std::optional<double>& weight_decay) {
-  TESSERA_CHECK(
-      !weight_decay || rule.optimizer().takes_weight_decay(),
-      "optimizer: weight_decay is {} for a user-defined optimizer; set it in UserOptimizerOptions::make, where the optimizer is constructed.",
-      weight_decay.value_or(0));
-}
-
 void check_moment_dtype(const OptimizerOptions& options) {
   if (!options.moment_dtype) {
     return;
@@ -40,16 +31,25 @@ void check_moment_dtype(const OptimizerOptions& options) {
 
 } // namespace
 
+void check_weight_decay(
+    const UpdateRule& rule,
+    const std::optional<double>& weight_decay) {
+  TESSERA_CHECK(
+      !weight_decay || rule.optimizer().takes_weight_decay(),
+      "optimizer: weight_decay is {} for a user-defined optimizer; set it in UserOptimizerOptions::make, where the optimizer is constructed.",
+      weight_decay.value_or(0));
+}
+
 void check(const OptimizerOptions& options, const torch::nn::Module& module) {
   runtime::check_fields("optimizer", options);
   options.rule.optimizer().check(options.rule.options());
-  check_user_decay(options.rule, options.weight_decay);
+  check_weight_decay(options.rule, options.weight_decay);
   check_moment_dtype(options);
   std::vector<std::string> texts;
   for (const ParameterRule& rule : options.parameters) {
     if (rule.rule) {
       rule.rule->optimizer().check(rule.rule->options());
-      check_user_decay(*rule.rule, rule.weight_decay);
+      check_weight_decay(*rule.rule, rule.weight_decay);
     }
     texts.push_back(rule.pattern);
   }

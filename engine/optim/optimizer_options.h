@@ -100,6 +100,13 @@ void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
 ///   matches no parameter of `module`, naming the nearest.
 void check(const OptimizerOptions& options, const torch::nn::Module& module);
 
+/// @throws tessera::Error where a weight decay is given to an optimizer that
+/// has
+///   its own.
+void check_weight_decay(
+    const UpdateRule& rule,
+    const std::optional<double>& weight_decay);
+
 /// Whether every rule updates each element from its own gradient and state
 /// only.
 bool updates_elements_alone(const OptimizerOptions& options);

@@ -151,6 +151,7 @@ void ShardedOptimizer::set_parameter_options(
       "a parameter of sizes {} is not trained by this engine: it is frozen, ignored, or not of the wrapped module. Pass parameters of the module that require a gradient.",
       parameter.sizes());
   ParameterSettings& settings = found->settings;
+  check_weight_decay(rule.rule.value_or(settings.rule), rule.weight_decay);
   if (rule.rule) {
     const Optimizer& optimizer = settings.rule.optimizer();
     TESSERA_CHECK(

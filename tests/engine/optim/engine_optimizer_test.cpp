@@ -214,6 +214,14 @@ TEST(EngineOptimizer, SaysWhatItCannotBe) {
   expect_error(
       [&] { EngineOptimizer lamb(other, UpdateRule(LambOptions{}), 0.1, {}); },
       {"LAMB"});
+  Engine users(
+      world, make_net(), options_of(UserOptimizerOptions{[](auto groups) {
+        return std::make_unique<torch::optim::SGD>(
+            std::move(groups), torch::optim::SGDOptions(0.1));
+      }}));
+  expect_error(
+      [&] { EngineOptimizer own(users, std::nullopt, 0.1, 0.5); },
+      {"weight_decay is 0.5", "UserOptimizerOptions::make"});
   EngineOptimizer lamb(other, std::nullopt, 0.1, 0.0);
   EXPECT_EQ(lamb.lr(), 0.1);
 }
