@@ -145,9 +145,9 @@ class PieceFinder {
     }
   }
 
-  std::vector<ModulePiece> find(const Module& module) {
+  std::vector<ModuleBlock> find(const Module& module) {
     add_around_blocks(module, "");
-    return std::move(pieces_);
+    return std::move(blocks_);
   }
 
  private:
@@ -178,7 +178,7 @@ class PieceFinder {
     }
   }
 
-  /// Adds a module that is a piece, followed by the pieces inside it.
+  /// Adds a module that is a block, followed by the blocks inside it.
   void add_whole(const Module& module, const std::string& path) {
     std::vector<at::Tensor> own;
     std::vector<std::pair<std::string, const Module*>> inner;
@@ -211,27 +211,27 @@ class PieceFinder {
       const Module& module,
       const std::string& path,
       const std::vector<at::Tensor>& parameters) {
-    ModulePiece piece;
-    piece.path = path;
+    ModuleBlock block;
+    block.path = path;
     for (const at::Tensor& tensor : parameters) {
-      piece.parameters.push_back(tensor.unsafeGetTensorImpl());
+      block.parameters.push_back(tensor.unsafeGetTensorImpl());
     }
-    piece.is_named = choices_.is_group(module);
-    piece.is_apart = apart_.count(&module) > 0;
-    if (!piece.parameters.empty()) {
-      pieces_.push_back(std::move(piece));
+    block.is_named = choices_.is_group(module);
+    block.is_apart = apart_.count(&module) > 0;
+    if (!block.parameters.empty()) {
+      blocks_.push_back(std::move(block));
     }
   }
 
   const ModuleChoices& choices_;
   Modules blocks_;
   Modules apart_;
-  std::vector<ModulePiece> pieces_;
+  std::vector<ModuleBlock> blocks_;
 };
 
 } // namespace
 
-std::vector<ModulePiece> find_pieces(
+std::vector<ModuleBlock> find_blocks(
     const Module& module,
     const GroupPolicy& policy,
     const ModuleChoices& choices) {
