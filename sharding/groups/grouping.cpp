@@ -47,15 +47,15 @@ const c10::StorageImpl* storage_of(const ParameterRecord& record) {
   return record.tensor.storage().unsafeGetStorageImpl();
 }
 
-/// Returns the storages that are used by more than one block; they form groups
+/// Returns the storages that are used by more than one piece; they form groups
 /// of their own.
 std::unordered_set<const c10::StorageImpl*> shared_storages(
-    const std::vector<ModuleBlock>& blocks,
+    const std::vector<ModulePiece>& pieces,
     const RecordOf& records) {
   std::unordered_set<const c10::StorageImpl*> shared;
   std::unordered_map<const c10::StorageImpl*, size_t> first_piece;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    for (const auto* impl : blocks[i].parameters) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (const auto* impl : pieces[i].parameters) {
       const auto record = records.find(impl);
       if (record == records.end()) {
         continue; // ignored
@@ -84,21 +84,21 @@ bool is_apart(
 }
 
 std::vector<Candidate> candidates_of(
-    const std::vector<ModuleBlock>& blocks,
+    const std::vector<ModulePiece>& pieces,
     const RecordOf& records,
     const ModuleChoices& choices,
     const std::set<std::string>& apart) {
-  const auto shared = shared_storages(blocks, records);
+  const auto shared = shared_storages(pieces, records);
   std::vector<Candidate> groups;
   std::vector<Candidate> shared_groups;
   std::unordered_map<const c10::StorageImpl*, size_t> shared_group;
   std::unordered_set<const c10::TensorImpl*> placed;
-  for (const auto& block : blocks) {
+  for (const auto& piece : pieces) {
     Candidate group;
-    group.spec.name = block.path.empty() ? "root" : block.path;
-    group.may_be_collected = !block.is_named && !block.is_apart;
-    group.may_merge = !block.is_apart;
-    for (const auto* impl : block.parameters) {
+    group.spec.name = piece.path.empty() ? "root" : piece.path;
+    group.may_be_collected = !piece.is_named && !piece.is_apart;
+    group.may_merge = !piece.is_apart;
+    for (const auto* impl : piece.parameters) {
       const auto found_record = records.find(impl);
       if (found_record == records.end() || !placed.insert(impl).second) {
         continue;
@@ -117,7 +117,7 @@ std::vector<Candidate> candidates_of(
         own.spec.name = record.name();
         own.spec.scattered = true;
         own.spec.is_apart = alone;
-        own.may_be_collected = !block.is_apart && !alone;
+        own.may_be_collected = !piece.is_apart && !alone;
         own.may_merge = false;
         shared_groups.push_back(std::move(own));
       }
@@ -314,7 +314,7 @@ std::vector<GroupSpec> make_groups(
     records.emplace(record.tensor.unsafeGetTensorImpl(), record);
   }
   auto groups = candidates_of(
-      find_blocks(module, policy, choices), records, choices, apart);
+      find_pieces(module, policy, choices), records, choices, apart);
   apply_choices(choices, groups);
   if (policy.max_group_numel > 0) {
     groups = merge_neighbours(std::move(groups), policy.max_group_numel);

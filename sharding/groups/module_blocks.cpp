@@ -145,9 +145,9 @@ class PieceFinder {
     }
   }
 
-  std::vector<ModuleBlock> find(const Module& module) {
+  std::vector<ModulePiece> find(const Module& module) {
     add_around_blocks(module, "");
-    return std::move(blocks_);
+    return std::move(pieces_);
   }
 
  private:
@@ -178,7 +178,7 @@ class PieceFinder {
     }
   }
 
-  /// Adds a module that is a block, followed by the blocks inside it.
+  /// Adds a module that is a piece, followed by the pieces inside it.
   void add_whole(const Module& module, const std::string& path) {
     std::vector<at::Tensor> own;
     std::vector<std::pair<std::string, const Module*>> inner;
@@ -211,27 +211,27 @@ class PieceFinder {
       const Module& module,
       const std::string& path,
       const std::vector<at::Tensor>& parameters) {
-    ModuleBlock block;
-    block.path = path;
+    ModulePiece piece;
+    piece.path = path;
     for (const at::Tensor& tensor : parameters) {
-      block.parameters.push_back(tensor.unsafeGetTensorImpl());
+      piece.parameters.push_back(tensor.unsafeGetTensorImpl());
     }
-    block.is_named = choices_.is_group(module);
-    block.is_apart = apart_.count(&module) > 0;
-    if (!block.parameters.empty()) {
-      blocks_.push_back(std::move(block));
+    piece.is_named = choices_.is_group(module);
+    piece.is_apart = apart_.count(&module) > 0;
+    if (!piece.parameters.empty()) {
+      pieces_.push_back(std::move(piece));
     }
   }
 
   const ModuleChoices& choices_;
   Modules blocks_;
   Modules apart_;
-  std::vector<ModuleBlock> blocks_;
+  std::vector<ModulePiece> pieces_;
 };
 
 } // namespace
 
-std::vector<ModuleBlock> find_blocks(
+std::vector<ModulePiece> find_pieces(
     const Module& module,
     const GroupPolicy& policy,
     const ModuleChoices& choices) {
