@@ -96,8 +96,7 @@ struct EngineOptions {
 /// Checks what can be checked without a module or a job, for programs that read
 /// options before they load a model. wrap() calls it too.
 /// @throws tessera::Error if memory, placement or offload options are out of
-/// range,
-///   contradict each other or name a folder that does not exist.
+///   range, contradict each other or name a folder that does not exist.
 void check(const EngineOptions& options);
 
 /// Trains one wrapped module. All ranks call the functions marked collective,

@@ -315,7 +315,7 @@ MUTATIONS = [
     ),
     Mutation(
         "norms get float32 copies of activations",
-        "sharding/paging/page_faults.cpp",
+        "sharding/interception/page_faults.cpp",
         "if (call_mixed_norm(op, *dtype, *stack)) {",
         "if (false) {",
         "All/NormsInFloat32.*",

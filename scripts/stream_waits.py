@@ -104,7 +104,7 @@ WAITS = [
     ),
     *waits_of(
         "sharding/paging/step_executor.cpp",
-        "access.page->group().use_on_current_stream();",
+        "page_of(access).use_on_current_stream();",
         after("that would wait.", "unsharder_.settle_shard(g);"),
         after("if (context_.is_alone()) {", "unsharder_.mark_in_use(context_.pages[g]);"),
         "unsharder_.follow_writes();",

@@ -439,11 +439,17 @@ std::vector<std::string> ModelTensors::parameter_names() const {
   return names;
 }
 
+const HeldPart* ModelTensors::own_part(const ModelTensor& tensor) const {
+  for (const HeldPart& held : tensor.parts) {
+    if (held.rank == ranks_->rank()) {
+      return &held;
+    }
+  }
+  return nullptr;
+}
+
 bool ModelTensors::holds(const ModelTensor& tensor) const {
-  return std::any_of(
-      tensor.parts.begin(), tensor.parts.end(), [&](const HeldPart& held) {
-        return held.rank == ranks_->rank();
-      });
+  return own_part(tensor) != nullptr;
 }
 
 bool ModelTensors::is_first_holder(const ModelTensor& tensor) const {
@@ -482,14 +488,13 @@ at::Tensor ModelTensors::whole_value(
   const std::vector<int64_t> none(static_cast<size_t>(ranks_->size()), 0);
   AllToAllBlocks bytes{.taken = none, .sent = none};
   int64_t all = 0;
-  for (const HeldPart& held : tensor.parts) {
-    const int64_t length = held.part.numel * item;
-    if (rank == 0) {
-      bytes.taken[static_cast<size_t>(held.rank)] = length;
-      all += length;
-    }
-    if (held.rank == rank) {
-      bytes.sent[0] = length;
+  if (own.defined()) {
+    bytes.sent[0] = own.numel() * item;
+  }
+  if (rank == 0) {
+    for (const HeldPart& held : tensor.parts) {
+      bytes.taken[static_cast<size_t>(held.rank)] = held.part.numel * item;
+      all += held.part.numel * item;
     }
   }
   const at::Tensor received = at::empty({all}, at::kByte);
@@ -542,12 +547,10 @@ void ModelTensors::for_each(
     }
     last = place;
     at::Tensor own;
-    for (const HeldPart& held : tensor.parts) {
-      if (held.rank == ranks_->rank()) {
-        guarded([&] { own = own_values(tensor, held.part); });
-        if (!own.defined()) { // the others wait for something
-          own = at::empty({held.part.numel}, tensor.spec.dtype);
-        }
+    if (const HeldPart* held = own_part(tensor)) {
+      guarded([&] { own = own_values(tensor, held->part); });
+      if (!own.defined()) { // the others wait for something
+        own = at::empty({held->part.numel}, tensor.spec.dtype);
       }
     }
     const at::Tensor value = whole_value(tensor, own);

@@ -136,6 +136,8 @@ class ModelTensors {
   void add(ModelTensor listed, int rank);
   void sort();
   void check_complete() const;
+  /// This rank's among ModelTensor::parts; null: there is none.
+  const HeldPart* own_part(const ModelTensor& tensor) const;
   /// The elements of this rank's part, in memory of the CPU.
   at::Tensor own_values(const ModelTensor& tensor, const TensorPart& part);
   /// @param own the elements of this rank's part; undefined: it holds none.

@@ -100,9 +100,8 @@ void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
 ///   matches no parameter of `module`, naming the nearest.
 void check(const OptimizerOptions& options, const torch::nn::Module& module);
 
-/// @throws tessera::Error where a weight decay is given to an optimizer that
-/// has
-///   its own.
+/// @throws tessera::Error if a user-defined optimizer, which has its own, is
+///   given a weight decay.
 void check_weight_decay(
     const UpdateRule& rule,
     const std::optional<double>& weight_decay);

@@ -114,8 +114,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// that the parameter has.
   /// @param rule_version equal for equal options of `rule`.
   /// @throws tessera::Error if no optimizer has the parameter, or the rule is
-  /// of
-  ///   another one or needs other state.
+  ///   of another one or needs other state.
   void set_parameter_options(
       const at::Tensor& parameter,
       const ParameterRule& rule,

@@ -21,8 +21,7 @@ using RunFacts = std::vector<std::pair<std::string, std::string>>;
 /// the time of steps.
 /// @param title e.g. the name of the run folder.
 /// @param facts of the run, such as its device, ranks and held-out results;
-/// they
-///   precede those of the metrics.
+///   they precede those of the metrics.
 /// @param configuration as JSON; may be empty.
 HtmlReport run_report(
     const std::string& title,

@@ -20,9 +20,8 @@ namespace tessera::engine {
 
 /// Shows progress on standard output and writes to a folder: metrics.jsonl, an
 /// event file for TensorBoard and, as the run goes and at its end, loss.svg and
-/// report.html. Once
-/// it is constructed, a file that cannot be written, e.g. on a full disk, is
-/// one warning and lacks what could not be written.
+/// report.html. Once it is constructed, a file that cannot be written, e.g. on
+/// a full disk, is one warning and lacks what could not be written.
 class TrainingLog {
  public:
   /// @param resumed_step keeps lines up to this step and drops later ones,

@@ -43,11 +43,11 @@ void allow_access(c10::StorageImpl& storage) {
 
 PagedStorage::PagedStorage(
     c10::Storage storage,
-    ParamGroup& group,
+    const PageInfo& page,
     std::string parameter_name,
     int64_t begin)
     : storage_(std::move(storage)),
-      group_(group),
+      page_(page),
       parameter_name_(std::move(parameter_name)),
       begin_(begin),
       nbytes_(static_cast<int64_t>(storage_.nbytes())) {

@@ -3,14 +3,25 @@
 // `PagedStorage` attaches memory to a StorageImpl and detaches it, while every
 // tensor on that storage stays valid.
 
+#include <c10/core/ScalarType.h>
 #include <c10/core/Storage.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tessera::sharding {
 
-class ParamGroup;
+class PageFaultHandler;
+
+/// What operators need to know of the page that a storage belongs to.
+struct PageInfo {
+  PageFaultHandler* handler = nullptr; ///< pages it in
+  int number = -1; ///< among the pages of the handler
+  /// Mixed precision: the arguments of operators are cast to it. Nothing:
+  /// they are left as they are.
+  std::optional<at::ScalarType> compute_dtype;
+};
 
 /// Controls what a StorageImpl points to. Parameters, their views and
 /// everything that autograd saved share the StorageImpl and follow.
@@ -20,11 +31,11 @@ class ParamGroup;
 class PagedStorage {
  public:
   /// Takes the storage's memory away: it is detached from now on.
-  /// @param group owns this object and outlives it.
-  /// @param begin first element of the storage in the group's flat buffer.
+  /// @param page must outlive this object.
+  /// @param begin first element of the storage in the page's flat buffer.
   PagedStorage(
       c10::Storage storage,
-      ParamGroup& group,
+      const PageInfo& page,
       std::string parameter_name,
       int64_t begin);
   PagedStorage(const PagedStorage&) = delete;
@@ -43,8 +54,8 @@ class PagedStorage {
   /// Gives the storage memory of its own; this object no longer controls it.
   void restore(c10::DataPtr memory);
 
-  ParamGroup& group() const {
-    return group_;
+  const PageInfo& page() const {
+    return page_;
   }
   const std::string& parameter_name() const {
     return parameter_name_;
@@ -64,7 +75,7 @@ class PagedStorage {
 
  private:
   c10::Storage storage_;
-  ParamGroup& group_;
+  const PageInfo& page_;
   std::string parameter_name_;
   int64_t begin_;
   int64_t nbytes_;

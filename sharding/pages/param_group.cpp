@@ -35,7 +35,11 @@ ParamGroup::ParamGroup(
     PageFaultHandler& handler,
     MemoryLedger& ledger,
     const ShardStores& stores)
-    : spec_(std::move(spec)), handler_(handler) {
+    : spec_(std::move(spec)),
+      info_{.handler = &handler, .number = spec_.number} {
+  if (spec_.casts_arguments) {
+    info_.compute_dtype = spec_.dtype;
+  }
   const c10::NoGradGuard no_grad;
   auto storages = storages_of(spec_);
   shard_ = make_shard(
@@ -78,7 +82,7 @@ ParamGroup::ParamGroup(
     if (!paged[i]) {
       paged[i] = true;
       storages_.push_back(std::make_unique<PagedStorage>(
-          storages[i], *this, record.name(), spec_.layout.offset(i)));
+          storages[i], info_, record.name(), spec_.layout.offset(i)));
     }
     add_page_key(record.tensor);
   }
@@ -358,7 +362,7 @@ void ParamGroup::check_identity() const {
             ? PagedStorage::of(tensor.storage().unsafeGetStorageImpl())
             : nullptr;
     TESSERA_CHECK(
-        has_page_key(tensor) && page != nullptr && &page->group() == this,
+        has_page_key(tensor) && page != nullptr && &page->page() == &info_,
         "the storage of parameter '{}' was replaced behind the engine's back (Module::to, set_data, flatten_parameters or torch::load after wrap?). Do this before tessera::wrap, or call Engine::unwrap() first and wrap again.",
         parameter.record.name());
   }

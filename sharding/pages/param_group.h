@@ -20,8 +20,6 @@
 
 namespace tessera::sharding {
 
-class PageFaultHandler;
-
 enum class Residency { kSharded, kUnsharding, kUnsharded };
 
 /// One flat buffer of one dtype, divided evenly over the ranks.
@@ -69,9 +67,6 @@ class ParamGroup {
   const std::vector<PagedParameter>& parameters() const {
     return spec_.parameters;
   }
-  PageFaultHandler& handler() const {
-    return handler_;
-  }
 
   /// Device of the parameters.
   c10::Device device() const {
@@ -118,11 +113,6 @@ class ParamGroup {
   at::ScalarType original_dtype() const {
     return spec_.original_dtype;
   }
-  /// Whether operators get their other arguments cast to dtype().
-  bool casts_arguments() const {
-    return spec_.casts_arguments;
-  }
-
   /// Returns a view of `whole` ([padded_numel], any dtype) as parameter `i`'s
   /// value.
   at::Tensor view_of(const at::Tensor& whole, size_t i) const;
@@ -230,7 +220,7 @@ class ParamGroup {
   std::vector<c10::Storage> retype(const std::vector<c10::Storage>& storages);
 
   PageSpec spec_;
-  PageFaultHandler& handler_;
+  PageInfo info_;
   std::vector<std::unique_ptr<PagedStorage>> storages_;
   runtime::RestingTensor shard_;
   runtime::RestingTensor master_; ///< if it has its own

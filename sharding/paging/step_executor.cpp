@@ -14,14 +14,16 @@ namespace tessera::sharding {
 void StepExecutor::on_access(
     c10::ArrayRef<PageAccess> accesses,
     const char* op_name) {
+  const auto page_of = [&](const PageAccess& access) -> PagedGroup& {
+    return context_.pages[static_cast<size_t>(access.storage->page().number)];
+  };
   bool current = true;
   for (const PageAccess& access : accesses) {
-    const PagedGroup& page =
-        context_.pages[static_cast<size_t>(access.page->group().number())];
+    const PagedGroup& page = page_of(access);
     TESSERA_CHECK(
         !access.is_write || page.pins.writable > 0,
         "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before tessera::wrap; instead of a torch::optim optimizer, use Engine::step().",
-        access.page->parameter_name(),
+        access.storage->parameter_name(),
         op_name);
     // Values held by a gather scope may be read on one rank alone, so this is
     // not an event of the plan that all ranks share.
@@ -29,13 +31,13 @@ void StepExecutor::on_access(
   }
   if (current) {
     for (const PageAccess& access : accesses) {
-      access.page->group().use_on_current_stream();
+      page_of(access).use_on_current_stream();
     }
     return;
   }
   std::vector<int> groups;
   for (const PageAccess& access : accesses) {
-    groups.push_back(access.page->group().number());
+    groups.push_back(access.storage->page().number);
   }
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
@@ -58,7 +60,7 @@ void StepExecutor::touch(std::vector<int> groups, const PageAccess& cause) {
     context_.pages.check_identity();
   }
   cursor.record({PlanEvent::Kind::kTouch, groups, backward});
-  unsharder_.begin_epoch(cause.page);
+  unsharder_.begin_epoch(cause.storage);
   if (cursor.following()) {
     if (const auto range = cursor.advance_to_touch(groups, backward)) {
       follow(*range, /*wait_for_last=*/true);

@@ -3,9 +3,9 @@
 // `StepExecutor` serves the page faults and gradients of a step: as planned
 // where there is a plan, else on demand.
 
+#include "tessera/sharding/interception/page_faults.h"
 #include "tessera/sharding/paging/gradient_agreement.h"
 #include "tessera/sharding/paging/gradient_reducer.h"
-#include "tessera/sharding/paging/page_faults.h"
 #include "tessera/sharding/paging/pager_context.h"
 #include "tessera/sharding/paging/step_planner.h"
 #include "tessera/sharding/paging/unsharder.h"

@@ -90,9 +90,10 @@ void Unsharder::wait_ready(size_t g) {
 
 RankIntent Unsharder::intent_to_read(size_t g) const {
   const PagedGroup& page = context_.pages[g];
-  const size_t parameter = cause_ != nullptr && &cause_->group() == &page
-                               ? context_.pages.find(cause_->parameter_name())
-                               : page.parameters().front().index;
+  const size_t parameter =
+      cause_ != nullptr && cause_->page().number == page.number()
+          ? context_.pages.find(cause_->parameter_name())
+          : page.parameters().front().index;
   return {
       RankIntent::Kind::kUnshard,
       static_cast<int64_t>(g),

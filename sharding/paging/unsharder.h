@@ -36,7 +36,7 @@ class Unsharder {
   }
 
   /// Begins the next epoch.
-  /// @param cause the page that an operator reads; for errors.
+  /// @param cause the parameter that an operator reads; for errors.
   void begin_epoch(const PagedStorage* cause) {
     ++epoch_;
     cause_ = cause;

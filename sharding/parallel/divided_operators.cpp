@@ -109,13 +109,8 @@ at::Tensor left(
   if (!out.sequence) {
     return y;
   }
-  const int ranks = how->group->size();
   return make_dtensor(
-      y,
-      DividedDim{
-          how->sequence_dim,
-          DimSplit(y.size(how->sequence_dim) * ranks, ranks)},
-      how);
+      y, even_parts(y, how->sequence_dim, how->group->size()), how);
 }
 
 /// Returns the features of x with which the partition of a row-parallel layer
@@ -172,19 +167,6 @@ at::Tensor divided_product(
 
 // Products of operands of which any may be a DTensor.
 
-/// Divides dimension `from_end` of the result of a product.
-struct DividedResult {
-  int64_t from_end;
-  const DTensorImpl* like;
-};
-
-at::Tensor in_parts(const at::Tensor& local, const DividedResult& result) {
-  return make_dtensor(
-      local,
-      DividedDim{local.dim() + result.from_end, result.like->divided()->split},
-      result.like->how());
-}
-
 /// Computes a b, matrices or batches of them.
 template <typename Product>
 at::Tensor product_of(
@@ -205,9 +187,10 @@ at::Tensor product_of(
     if (like != nullptr && like->dim_from_end() < -2) {
       const int64_t dim = like->dim_from_end();
       const DimSplit& split = like->divided()->split;
-      return in_parts(
+      return make_dtensor_like(
           product(operand(a, dim, split, group), operand(b, dim, split, group)),
-          {dim, like});
+          dim,
+          *like);
     }
   }
   // Dimensions that are summed over: a summand on each rank.
@@ -220,9 +203,9 @@ at::Tensor product_of(
     }
   }
   if (left != nullptr) { // rows of a
-    return in_parts(product(local_of(a), whole(b)), {-2, left});
+    return make_dtensor_like(product(local_of(a), whole(b)), -2, *left);
   }
-  return in_parts(product(whole(a), local_of(b)), {-1, right});
+  return make_dtensor_like(product(whole(a), local_of(b)), -1, *right);
 }
 
 at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
@@ -329,12 +312,13 @@ at::Tensor whole_linear(
   if (wrapper == nullptr || wrapper->dim_from_end() == -1) {
     return at::linear(full_tensor(x), weight, bias);
   }
-  return in_parts(
+  return make_dtensor_like(
       at::linear(
           local_of(x),
           shared(weight, wrapper->group()),
           bias ? shared(*bias, wrapper->group()) : at::Tensor()),
-      {wrapper->dim_from_end(), wrapper});
+      wrapper->dim_from_end(),
+      *wrapper);
 }
 
 at::Tensor linear(
@@ -453,17 +437,9 @@ void refuse_weights(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
-  const size_t count = op.schema().arguments().size();
-  for (size_t i = 0; i < count; ++i) {
-    const c10::IValue& argument = torch::jit::peek(*stack, i, count);
-    if (argument.isTensor()) {
-      check_no_weight(argument.toTensor(), op.schema().name().c_str());
-    } else if (argument.isTensorList()) {
-      for (const at::Tensor& tensor : argument.toTensorVector()) {
-        check_no_weight(tensor, op.schema().name().c_str());
-      }
-    }
-  }
+  for_each_tensor(op, *stack, [&](const at::Tensor& x, size_t) {
+    check_no_weight(x, op.schema().name().c_str());
+  });
   general_rule(op, keys, stack);
 }
 

@@ -66,8 +66,7 @@ at::Tensor from_local_tensor(
   sharding::register_divided_operators();
   return sharding::make_dtensor(
       local,
-      sharding::DividedDim{
-          dim, sharding::DimSplit(local.size(dim) * ranks, ranks)},
+      sharding::even_parts(local, dim, ranks),
       std::make_shared<const TensorParallel>(how));
 }
 
@@ -202,6 +201,20 @@ at::Tensor make_dtensor(
       at::detail::make_tensor<DTensorImpl>(local, std::move(divided), how);
   connect(x);
   return x;
+}
+
+at::Tensor make_dtensor_like(
+    const at::Tensor& local,
+    int64_t dim,
+    const DTensorImpl& like) {
+  return make_dtensor(
+      local,
+      DividedDim{c10::maybe_wrap_dim(dim, local.dim()), like.divided()->split},
+      like.how());
+}
+
+DividedDim even_parts(const at::Tensor& local, int64_t dim, int ranks) {
+  return {dim, DimSplit(local.size(dim) * ranks, ranks)};
 }
 
 void connect(const at::Tensor& x) {

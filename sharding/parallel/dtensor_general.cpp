@@ -70,10 +70,11 @@ struct Leader {
   bool is_written = false;
 };
 
-Leader find_leader(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+Leader find_leader(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack) {
   Leader leader;
-  const size_t count = op.schema().arguments().size();
-  const auto look_at = [&](const at::Tensor& x, size_t i) {
+  for_each_tensor(op, stack, [&](const at::Tensor& x, size_t i) {
     const DTensorImpl* wrapper = dtensor(x);
     if (wrapper == nullptr || leader.is_written) {
       return;
@@ -85,21 +86,7 @@ Leader find_leader(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (is_first || leader.is_written) {
       leader.tensor = x;
     }
-  };
-  for (size_t i = 0; i < count; ++i) {
-    const c10::IValue& argument = torch::jit::peek(stack, i, count);
-    if (argument.isTensor()) {
-      look_at(argument.toTensor(), i);
-    } else if (argument.isTensorList()) {
-      for (const at::Tensor& x : argument.toTensorVector()) {
-        look_at(x, i);
-      }
-    } else if (argument.isOptionalTensorList()) {
-      for (const auto& x : argument.toOptionalTensorVector()) {
-        look_at(x.value_or(at::Tensor()), i);
-      }
-    }
-  }
+  });
   return leader;
 }
 
@@ -211,16 +198,13 @@ void elementwise(
     }
     const at::Tensor local = result.toTensor();
     const bool is_copy = like.is_copy() && returns_view(op);
-    if (like.divided() || is_copy) {
-      std::optional<DividedDim> divided;
-      if (like.divided()) {
-        divided = {local.dim() + like.dim_from_end(), like.divided()->split};
-      }
-      const at::Tensor y = make_dtensor(local, divided, like.how());
-      if (is_copy) {
-        dtensor(y)->set_copy();
-      }
-      result = y;
+    if (like.divided()) {
+      result = make_dtensor_like(local, like.dim_from_end(), like);
+    } else if (is_copy) {
+      result = make_dtensor(local, std::nullopt, like.how());
+    }
+    if (is_copy) {
+      dtensor(result.toTensor())->set_copy();
     }
   }
 }
@@ -237,6 +221,27 @@ void pass_on(
 }
 
 } // namespace
+
+void for_each_tensor(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack,
+    c10::function_ref<void(const at::Tensor&, size_t)> visit) {
+  const size_t count = op.schema().arguments().size();
+  for (size_t i = 0; i < count; ++i) {
+    const c10::IValue& argument = torch::jit::peek(stack, i, count);
+    if (argument.isTensor()) {
+      visit(argument.toTensor(), i);
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& x : argument.toTensorVector()) {
+        visit(x, i);
+      }
+    } else if (argument.isOptionalTensorList()) {
+      for (const auto& x : argument.toOptionalTensorVector()) {
+        visit(x.value_or(at::Tensor()), i);
+      }
+    }
+  }
+}
 
 void elementwise_rule(
     const c10::OperatorHandle& op,

@@ -118,6 +118,17 @@ at::Tensor make_dtensor(
     std::optional<DividedDim> divided,
     const std::shared_ptr<const TensorParallel>& how);
 
+/// Wraps this rank's part of a new tensor that is divided as `like`.
+/// @param dim of `local`, also counted from the end.
+at::Tensor make_dtensor_like(
+    const at::Tensor& local,
+    int64_t dim,
+    const DTensorImpl& like);
+
+/// The division of dimension `dim` of a tensor of which every rank has as much
+/// as `local` has.
+DividedDim even_parts(const at::Tensor& local, int64_t dim, int ranks);
+
 /// The part behind a wrapper, with its history in autograd.
 at::Tensor local_of(const at::Tensor& x);
 

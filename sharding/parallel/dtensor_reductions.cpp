@@ -23,14 +23,6 @@ namespace tessera::sharding {
 
 namespace {
 
-at::Tensor wrapped(
-    const at::Tensor& local,
-    int64_t dim,
-    const DTensorImpl& like) {
-  return make_dtensor(
-      local, DividedDim{dim, like.divided()->split}, like.how());
-}
-
 /// Computes a function along dimensions that are not divided on the part, else
 /// on the whole. The result has the sizes of the input.
 template <typename Function>
@@ -51,7 +43,7 @@ at::Tensor along(
   }
   const at::Tensor local = local_of(x);
   const OnParts parts;
-  return wrapped(function(local), wrapper->divided()->dim, *wrapper);
+  return make_dtensor_like(function(local), wrapper->divided()->dim, *wrapper);
 }
 
 /// Sums, or means, over `dims`; over all if there are none.
@@ -83,7 +75,8 @@ at::Tensor summed(
   const at::Tensor local = local_of(x);
   const OnParts parts;
   if (!is_across) {
-    return wrapped(sum(local, is_mean), keeps ? own : own - before, *wrapper);
+    return make_dtensor_like(
+        sum(local, is_mean), keeps ? own : own - before, *wrapper);
   }
   const at::Tensor total =
       reduce_over_group(sum(local, /*is_mean=*/false), wrapper->group());

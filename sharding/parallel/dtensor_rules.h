@@ -10,6 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/library.h>
 
 namespace tessera::sharding {
@@ -19,6 +20,13 @@ struct OnParts {
   c10::impl::ExcludeDispatchKeyGuard guard{
       c10::DispatchKeySet(c10::DispatchKey::DeferredInit)};
 };
+
+/// Calls `visit` with each tensor among the arguments of an operator, on top of
+/// `stack`, and the number of the argument that it is or is an element of.
+void for_each_tensor(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack,
+    c10::function_ref<void(const at::Tensor&, size_t argument)> visit);
 
 /// Computes an operator that works element by element: every operand is divided
 /// as the first that is divided; results are, too.

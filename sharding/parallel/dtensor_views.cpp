@@ -26,6 +26,7 @@
 #include <ATen/ops/unsqueeze.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,18 +46,34 @@ at::Tensor wrapped(
   return view;
 }
 
-at::Tensor wrapped(
+/// Makes a view of `x` out of a view of what this rank has of it.
+/// @param dim where the divided dimension of `x` is in the view, if `x` is
+///   divided; nothing: it is gone, which only one rank's can be.
+at::Tensor view_of(
+    const at::Tensor& x,
     const at::Tensor& local,
-    int64_t dim,
-    const DimSplit& split,
-    const DTensorImpl& like) {
-  return wrapped(local, DividedDim{dim, split}, like);
+    std::optional<int64_t> dim) {
+  const DTensorImpl* wrapper = dtensor(x);
+  if (wrapper == nullptr) {
+    return local;
+  }
+  std::optional<DividedDim> divided;
+  if (wrapper->divided() && dim) {
+    divided = {*dim, wrapper->divided()->split};
+  }
+  return wrapped(local, divided, *wrapper);
 }
 
-/// A view of a tensor that is not divided.
-at::Tensor undivided(const at::Tensor& view, const at::Tensor& of) {
-  const DTensorImpl* wrapper = dtensor(of);
-  return wrapper == nullptr ? view : wrapped(view, std::nullopt, *wrapper);
+/// The divided dimension of `x`, counted from the front; -1: not divided.
+int64_t divided_dim(const at::Tensor& x) {
+  const DTensorImpl* wrapper = divided_dtensor(x);
+  return wrapper == nullptr ? -1 : wrapper->divided()->dim;
+}
+
+/// Whether `dim` is the divided dimension of `x`.
+bool is_across(const at::Tensor& x, int64_t dim) {
+  return divided_dtensor(x) != nullptr &&
+         divided_dim(x) == at::maybe_wrap_dim(dim, x.dim());
 }
 
 /// By the general rule: on the whole.
@@ -109,20 +126,16 @@ at::Tensor unsafe_view(const at::Tensor& x, at::IntArrayRef sizes) {
 }
 
 at::Tensor swap_dims(const at::Tensor& x, int64_t dim0, int64_t dim1) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::transpose(local, dim0, dim1);
-  if (wrapper == nullptr) {
-    if (x.dim() == 2 && (dim0 - dim1) % 2 != 0) {
-      mark_transposed(y, x);
-    }
-    return undivided(y, x);
+  if (x.dim() == 2 && (dim0 - dim1) % 2 != 0) {
+    mark_transposed(y, x);
   }
   const int64_t a = at::maybe_wrap_dim(dim0, x.dim());
   const int64_t b = at::maybe_wrap_dim(dim1, x.dim());
-  const auto& [dim, split] = *wrapper->divided();
-  return wrapped(y, dim == a ? b : dim == b ? a : dim, split, *wrapper);
+  const int64_t own = divided_dim(x);
+  return view_of(x, y, own == a ? b : own == b ? a : own);
 }
 
 at::Tensor t(const at::Tensor& x) {
@@ -135,42 +148,29 @@ at::Tensor t(const at::Tensor& x) {
   if (x.dim() == 2) {
     mark_transposed(y, x);
   }
-  return undivided(y, x);
+  return view_of(x, y, std::nullopt);
 }
 
 at::Tensor permute(const at::Tensor& x, at::IntArrayRef dims) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::permute(local, dims);
-  if (wrapper == nullptr) {
-    return undivided(y, x);
-  }
-  const auto& [dim, split] = *wrapper->divided();
-  for (size_t to = 0; to < dims.size(); ++to) {
-    if (at::maybe_wrap_dim(dims[to], x.dim()) == dim) {
-      return wrapped(y, static_cast<int64_t>(to), split, *wrapper);
-    }
-  }
-  return y; // at::permute() has refused dims that leave one out
+  const auto* to = std::find_if(
+      dims.begin(), dims.end(), [&](int64_t dim) { return is_across(x, dim); });
+  return view_of(x, y, to - dims.begin());
 }
 
 at::Tensor unsqueeze(const at::Tensor& x, int64_t dim) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::unsqueeze(local, dim);
-  if (wrapper == nullptr) {
-    return undivided(y, x);
-  }
-  const int64_t at_dim = at::maybe_wrap_dim(dim, x.dim() + 1);
-  const auto& [own, split] = *wrapper->divided();
-  return wrapped(y, own + (at_dim <= own ? 1 : 0), split, *wrapper);
+  const int64_t own = divided_dim(x);
+  return view_of(
+      x, y, own + (at::maybe_wrap_dim(dim, x.dim() + 1) <= own ? 1 : 0));
 }
 
 /// Removes those of `dims`, which count from the front, that have one element.
 at::Tensor without(const at::Tensor& x, const std::vector<int64_t>& dims) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
   std::vector<int64_t> gone;
   for (const int64_t dim : dims) {
     // A part of a dimension of several elements may have one.
@@ -181,13 +181,13 @@ at::Tensor without(const at::Tensor& x, const std::vector<int64_t>& dims) {
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::squeeze(local, gone);
-  if (wrapper == nullptr || wrapper->group().size() == 1) {
-    return undivided(y, x);
+  const int64_t own = divided_dim(x);
+  if (std::find(gone.begin(), gone.end(), own) != gone.end()) {
+    return view_of(x, y, std::nullopt);
   }
-  const auto& [own, split] = *wrapper->divided();
   const auto before = std::count_if(
-      gone.begin(), gone.end(), [&, dim = own](int64_t d) { return d < dim; });
-  return wrapped(y, own - before, split, *wrapper);
+      gone.begin(), gone.end(), [&](int64_t dim) { return dim < own; });
+  return view_of(x, y, own - before);
 }
 
 at::Tensor squeeze(const at::Tensor& x) {
@@ -230,29 +230,25 @@ at::Tensor expand(const at::Tensor& x, at::IntArrayRef sizes, bool implicit) {
   const OnParts parts;
   const at::Tensor y = local.expand(own, implicit);
   if (wrapper == nullptr || wrapper->group().size() == 1) {
-    return undivided(y, x); // of one rank all elements may be one
+    return view_of(x, y, std::nullopt); // one rank's dimension may have grown
   }
-  return wrapped(
-      y,
-      y.dim() + wrapper->dim_from_end(),
-      wrapper->divided()->split,
-      *wrapper);
+  return view_of(x, y, y.dim() + wrapper->dim_from_end());
+}
+
+/// The divided dimension of `x` when `dim`, another one, is gone.
+int64_t without_dim(const at::Tensor& x, int64_t dim) {
+  const int64_t own = divided_dim(x);
+  return own - (at::maybe_wrap_dim(dim, x.dim()) < own ? 1 : 0);
 }
 
 at::Tensor select(const at::Tensor& x, int64_t dim, int64_t index) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
-  const int64_t at_dim = at::maybe_wrap_dim(dim, x.dim());
-  if (wrapper != nullptr && wrapper->divided()->dim == at_dim) {
+  if (is_across(x, dim)) {
     return on_whole("aten::select", "int", {x, dim, index});
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::select(local, dim, index);
-  if (wrapper == nullptr) {
-    return undivided(y, x);
-  }
-  const auto& [own, split] = *wrapper->divided();
-  return wrapped(y, own - (at_dim < own ? 1 : 0), split, *wrapper);
+  return view_of(x, y, without_dim(x, dim));
 }
 
 at::Tensor slice(
@@ -261,128 +257,85 @@ at::Tensor slice(
     std::optional<int64_t> start,
     std::optional<int64_t> end,
     int64_t step) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
-  if (wrapper != nullptr &&
-      wrapper->divided()->dim == at::maybe_wrap_dim(dim, x.dim())) {
-    if (start.value_or(0) == 0 && step == 1 &&
-        end.value_or(x.size(dim)) >= x.size(dim)) {
-      const at::Tensor local = local_of(x);
-      const OnParts parts;
-      return wrapped(
-          at::slice(local, dim),
-          wrapper->divided()->dim,
-          wrapper->divided()->split,
-          *wrapper);
-    }
+  const bool is_all = start.value_or(0) == 0 && step == 1 &&
+                      end.value_or(x.size(dim)) >= x.size(dim);
+  if (is_across(x, dim) && !is_all) {
     return on_whole("aten::slice", "Tensor", {x, dim, start, end, step});
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
-  const at::Tensor y = at::slice(local, dim, start, end, step);
-  return wrapper == nullptr ? undivided(y, x)
-                            : wrapped(
-                                  y,
-                                  wrapper->divided()->dim,
-                                  wrapper->divided()->split,
-                                  *wrapper);
+  return view_of(x, at::slice(local, dim, start, end, step), divided_dim(x));
 }
 
-/// Views of `of` along a dimension that is not divided.
-/// @param dim the divided dimension of the views.
-std::vector<at::Tensor> wrapped_all(
+/// As view_of(), for several views.
+std::vector<at::Tensor> views_of(
+    const at::Tensor& x,
     std::vector<at::Tensor> locals,
-    int64_t dim,
-    const at::Tensor& of) {
-  const DTensorImpl* like = divided_dtensor(of);
+    int64_t dim) {
   for (at::Tensor& local : locals) {
-    local = like == nullptr
-                ? undivided(local, of)
-                : wrapped(local, dim, like->divided()->split, *like);
+    local = view_of(x, local, dim);
   }
   return locals;
 }
 
-bool is_across(const DTensorImpl* wrapper, int64_t dim, const at::Tensor& x) {
-  return wrapper != nullptr &&
-         wrapper->divided()->dim == at::maybe_wrap_dim(dim, x.dim());
-}
-
 std::vector<at::Tensor> split(const at::Tensor& x, int64_t size, int64_t dim) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
-  if (is_across(wrapper, dim, x)) {
+  if (is_across(x, dim)) {
     return call_general("aten::split", "Tensor", {x, size, dim})[0]
         .toTensorVector();
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
-  return wrapped_all(
-      at::split(local, size, dim),
-      wrapper == nullptr ? 0 : wrapper->divided()->dim,
-      x);
+  return views_of(x, at::split(local, size, dim), divided_dim(x));
 }
 
 std::vector<at::Tensor> split_with_sizes(
     const at::Tensor& x,
     at::IntArrayRef sizes,
     int64_t dim) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
-  if (is_across(wrapper, dim, x)) {
+  if (is_across(x, dim)) {
     return call_general("aten::split_with_sizes", "", {x, sizes.vec(), dim})[0]
         .toTensorVector();
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
-  return wrapped_all(
-      at::split_with_sizes(local, sizes, dim),
-      wrapper == nullptr ? 0 : wrapper->divided()->dim,
-      x);
+  return views_of(x, at::split_with_sizes(local, sizes, dim), divided_dim(x));
 }
 
 std::vector<at::Tensor> unbind(const at::Tensor& x, int64_t dim) {
-  const DTensorImpl* wrapper = divided_dtensor(x);
-  if (is_across(wrapper, dim, x)) {
+  if (is_across(x, dim)) {
     return call_general("aten::unbind", "int", {x, dim})[0].toTensorVector();
   }
   const at::Tensor local = local_tensor(x);
-  const int64_t at_dim = at::maybe_wrap_dim(dim, x.dim());
   const OnParts parts;
-  return wrapped_all(
-      at::unbind(local, dim),
-      wrapper == nullptr ? 0
-                         : wrapper->divided()->dim -
-                               (at_dim < wrapper->divided()->dim ? 1 : 0),
-      x);
+  return views_of(x, at::unbind(local, dim), without_dim(x, dim));
 }
 
 at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
   std::vector<at::Tensor> tensors;
-  const DTensorImpl* like = nullptr;
+  at::Tensor first; // of those that are divided
   for (const at::Tensor& x : list) {
     tensors.push_back(x);
-    like = like == nullptr ? divided_dtensor(x) : like;
+    if (!first.defined() && divided_dtensor(x) != nullptr) {
+      first = x;
+    }
   }
-  if (like == nullptr || is_across(like, dim, tensors[0])) {
+  if (!first.defined() || is_across(first, dim)) {
     for (at::Tensor& x : tensors) {
       x = full_tensor(x);
     }
     const OnParts parts;
     return at::cat(tensors, dim);
   }
+  const DTensorImpl& like = *dtensor(first);
   for (at::Tensor& x : tensors) {
     // torch::cat() ignores empty tensors of one dimension.
-    x = x.dim() == like->dim() ? operand(
-                                     x,
-                                     like->dim_from_end(),
-                                     like->divided()->split,
-                                     like->group())
-                               : full_tensor(x);
+    x = x.dim() == like.dim()
+            ? operand(
+                  x, like.dim_from_end(), like.divided()->split, like.group())
+            : full_tensor(x);
   }
   const OnParts parts;
-  return wrapped(
-      at::cat(tensors, dim),
-      like->divided()->dim,
-      like->divided()->split,
-      *like);
+  return make_dtensor_like(at::cat(tensors, dim), like.dim_from_end(), like);
 }
 
 at::Tensor stack(at::TensorList list, int64_t dim) {
@@ -399,18 +352,12 @@ at::Tensor index_select(
     const at::Tensor& index) {
   check_no_weight(x, "index_select");
   const DTensorImpl* wrapper = divided_dtensor(x);
-  const at::Tensor local =
-      is_across(wrapper, dim, x) ? full_tensor(x) : local_tensor(x);
+  const bool is_part = wrapper != nullptr && !is_across(x, dim);
+  const at::Tensor local = is_part ? local_of(x) : full_tensor(x);
   const at::Tensor whole = full_tensor(index);
   const OnParts parts;
   const at::Tensor y = at::index_select(local, dim, whole);
-  return wrapper == nullptr || is_across(wrapper, dim, x)
-             ? y
-             : wrapped(
-                   y,
-                   wrapper->divided()->dim,
-                   wrapper->divided()->split,
-                   *wrapper);
+  return is_part ? make_dtensor_like(y, wrapper->divided()->dim, *wrapper) : y;
 }
 
 at::Tensor repeat_interleave(
@@ -428,16 +375,15 @@ at::Tensor repeat_interleave(
   if (wrapper == nullptr) {
     return at::repeat_interleave(local, repeats, dim, output_size);
   }
-  const auto& [own, split] = *wrapper->divided();
-  const bool across = is_across(wrapper, *dim, x);
-  return wrapped(
+  auto [own, split] = *wrapper->divided();
+  if (is_across(x, *dim)) {
+    split =
+        DimSplit(split.size() * repeats, split.parts(), split.unit() * repeats);
+  }
+  return make_dtensor(
       at::repeat_interleave(local, repeats, dim),
-      own,
-      across
-          ? DimSplit(
-                split.size() * repeats, split.parts(), split.unit() * repeats)
-          : split,
-      *wrapper);
+      DividedDim{own, split},
+      wrapper->how());
 }
 
 at::Tensor constant_pad_nd(
@@ -453,12 +399,9 @@ at::Tensor constant_pad_nd(
   const at::Tensor local = pads ? full_tensor(x) : local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::constant_pad_nd(local, pad, value);
-  return wrapper == nullptr || pads ? y
-                                    : wrapped(
-                                          y,
-                                          wrapper->divided()->dim,
-                                          wrapper->divided()->split,
-                                          *wrapper);
+  return wrapper == nullptr || pads
+             ? y
+             : make_dtensor_like(y, wrapper->divided()->dim, *wrapper);
 }
 
 } // namespace

@@ -3,8 +3,8 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
+#include "tessera/sharding/interception/page_faults.h"
 #include "tessera/sharding/interception/page_key.h"
-#include "tessera/sharding/paging/page_faults.h"
 
 namespace tessera::tests::unwrap_test {
 

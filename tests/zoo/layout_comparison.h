@@ -444,8 +444,7 @@ inline void save_subject(
 
 /// Trains each of the subjects that `wants` selects and the layout takes.
 /// @param run calls its argument on each of the ranks, with the device where
-/// the
-///   rank computes.
+///   the rank computes.
 inline void expect_those_of_one_rank(
     const Layout& layout,
     const std::function<bool(const Subject&)>& wants,

@@ -44,8 +44,7 @@ struct AttentionOptions {
 
   /// These options with the zeros replaced by their defaults.
   /// @throws tessera::Error if features are not divisible by heads, or heads
-  /// are
-  ///     not divisible by kv_heads.
+  ///   are not divisible by kv_heads.
   AttentionOptions filled() const;
 };
 

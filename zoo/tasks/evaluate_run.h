@@ -17,8 +17,7 @@ namespace tessera::zoo {
 /// @param overrides `key.path=value` each, of the configuration.
 /// @return the same on all ranks.
 /// @throws tessera::Error if the run has not finished, or if there is nothing
-/// to
-///     score; as run_training() for the rest.
+///     to score; as run_training() for the rest.
 TaskScore evaluate_run(
     const std::filesystem::path& run,
     const std::vector<std::string>& overrides = {});

@@ -4,8 +4,8 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 
+#include "tessera/sharding/interception/page_faults.h"
 #include "tessera/sharding/pages/page_spec.h"
-#include "tessera/sharding/paging/page_faults.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -4,9 +4,9 @@
 #include "support/expect_error.h"
 #include "tessera/sharding/interception/gradient_token.h"
 #include "tessera/sharding/interception/operator_traits.h"
+#include "tessera/sharding/interception/page_faults.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/pages/param_group.h"
-#include "tessera/sharding/paging/page_faults.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,7 +22,7 @@ struct Recorder : PageFaultHandler {
     for (const auto& access : accesses) {
       faults.push_back(
           std::string(op_name) + (access.is_write ? " writes " : " reads ") +
-          access.page->parameter_name());
+          access.storage->parameter_name());
     }
     if (bring_in) {
       bring_in();
@@ -140,7 +140,7 @@ TEST(PagedStorage, DetachedThrowsTheNameAndKeepsItsSize) {
   ASSERT_NE(page, nullptr);
   EXPECT_TRUE(page->is_intact());
   EXPECT_EQ(page->nbytes(), 24);
-  EXPECT_EQ(&page->group(), one.group.get());
+  EXPECT_EQ(page->page().number, one.group->number());
   EXPECT_EQ(
       PagedStorage::of(torch::ones({2}).storage().unsafeGetStorageImpl()),
       nullptr);

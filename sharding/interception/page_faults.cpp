@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/paging/page_faults.h"
+#include "tessera/sharding/interception/page_faults.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/interception/argument_casts.h"
@@ -8,7 +8,6 @@
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/interception/paged_storage.h"
 #include "tessera/sharding/interception/recompute_scope.h"
-#include "tessera/sharding/pages/param_group.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -127,7 +126,7 @@ bool serve_token(
 void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
   const char* name = op.schema().name().c_str();
   const auto handler_of = [](const PageAccess& access) {
-    return &access.page->group().handler();
+    return access.storage->page().handler;
   };
   c10::SmallVector<PageFaultHandler*, 2> handlers; // almost always one
   for (const PageAccess& access : found.accesses) {
@@ -161,11 +160,11 @@ std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
   }
   std::optional<at::ScalarType> dtype;
   for (const PageAccess& access : found.accesses) {
-    const ParamGroup& group = access.page->group();
-    if (!group.casts_arguments() || (dtype && *dtype != group.dtype())) {
+    const auto& own = access.storage->page().compute_dtype;
+    if (!own || (dtype && *dtype != *own)) {
       return std::nullopt;
     }
-    dtype = group.dtype();
+    dtype = own;
   }
   return dtype;
 }

@@ -12,9 +12,9 @@ namespace tessera::sharding {
 
 class PagedStorage;
 
-/// A page among an operator's arguments.
+/// A sharded parameter among an operator's arguments.
 struct PageAccess {
-  PagedStorage* page = nullptr;
+  PagedStorage* storage = nullptr;
   bool is_write = false;
 };
 
