@@ -38,6 +38,17 @@ ByteRange AlignedText::origin(ByteRange range) const {
   return {at, at};
 }
 
+AlignedText AlignedText::part(ByteRange range) const {
+  AlignedText result = *this;
+  result.text_ = text_.substr(range.begin, range.size());
+  if (keeps_origins_) {
+    result.origins_.assign(
+        origins_.begin() + range.begin, origins_.begin() + range.end);
+  }
+  result.words_ = {{0, range.size()}};
+  return result;
+}
+
 void AlignedText::append_rewritten(
     ByteRange from,
     const std::vector<Rewritten>& code_points,

@@ -64,6 +64,9 @@ class AlignedText {
   /// byte before it. Requires keeps_origins().
   ByteRange origin(ByteRange range) const;
 
+  /// A part of the text, as one word.
+  AlignedText part(ByteRange range) const;
+
   /// Rewrites the whole text, before it is divided into words.
   /// @param skipped code points at its beginning that are gone.
   void rewrite(const std::vector<Rewritten>& code_points, size_t skipped = 0);
