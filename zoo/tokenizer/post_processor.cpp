@@ -18,7 +18,9 @@ namespace {
 
 using runtime::JsonValue;
 
-constexpr IntRange kIds{.min = 0, .max = std::numeric_limits<int32_t>::max()};
+constexpr runtime::IntRange kIds{
+    .min = 0,
+    .max = std::numeric_limits<int32_t>::max()};
 
 PlacedToken special_token(int64_t id, int64_t type_id) {
   return {.id = id, .type_id = type_id};
