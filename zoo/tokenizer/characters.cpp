@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tokenizer/characters.h"
 
+#include "tessera/zoo/tokenizer/recent_characters.h"
+
 #include <unicode/uchar.h>
 #include <unicode/uscript.h>
 
@@ -78,6 +80,27 @@ CharacterClass character_class(char32_t c) {
                          : CharacterClass::kLetter;
 }
 
+/// Of letters of Unicode 16 and 17; see [Note: Unicode 8].
+char32_t recent_lower_case(char32_t c) {
+  switch (c) {
+    case 0xa7cb:
+      return 0x264;
+    case 0xa7dc:
+      return 0x19b;
+    case 0x1c89:
+    case 0xa7cc:
+    case 0xa7ce:
+    case 0xa7d2:
+    case 0xa7d4:
+    case 0xa7da:
+      return c + 1;
+    default:
+      return c >= 0x10d50 && c <= 0x10d65   ? c + 0x20
+             : c >= 0x16ea0 && c <= 0x16eb8 ? c + 0x1b
+                                            : c;
+  }
+}
+
 template <size_t kCount>
 bool is_within(char32_t c, const CodePoints (&runs)[kCount]) {
   const auto* const next = std::upper_bound(
@@ -94,7 +117,12 @@ bool is_numeric(char32_t c) {
   if (c < 0x80) {
     return c >= '0' && c <= '9';
   }
-  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_N_MASK) != 0;
+  if ((U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_N_MASK) != 0) {
+    return true;
+  }
+  const char* const recent = recent_category(c);
+  return (recent != nullptr && recent[0] == 'N') ||
+         (c >= 0x11de0 && c <= 0x11de9) || (c >= 0x16ff4 && c <= 0x16ff6);
 }
 
 bool is_word_character(char32_t c) {
@@ -103,6 +131,10 @@ bool is_word_character(char32_t c) {
            (c >= 'a' && c <= 'z') || c == '_';
   }
   const auto code_point = static_cast<UChar32>(c);
+  if (const char* const recent = recent_category(c)) {
+    return recent[0] == 'L' || recent[0] == 'M' ||
+           std::string_view(recent) == "Nd";
+  }
   return (U_GET_GC_MASK(code_point) &
           (U_GC_L_MASK | U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0 ||
          u_hasBinaryProperty(code_point, UCHAR_ALPHABETIC) ||
@@ -155,17 +187,31 @@ char32_t lower_case(char32_t c) {
   if (c < 0x80) {
     return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
   }
-  return static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  const auto lower =
+      static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  return lower == c && c >= 0x1c89 ? recent_lower_case(c) : lower;
 }
 
 int32_t script_of(char32_t c) {
-  if (c == ' ') {
+  switch (c) {
+    case ' ':
+      return kAnyScript;
+    case 0x30fc:
+      return USCRIPT_HAN;
+    case 0x589:
+    case 0x61c:
+      return USCRIPT_COMMON; // Armenian and Arabic since
+    case 0x953:
+    case 0x954:
+      return USCRIPT_DEVANAGARI; // inherited since
+    default:
+      break;
+  }
+  if (c >= 0x80 && !is_of_unicode_9(c)) {
     return kAnyScript;
   }
   UErrorCode status = U_ZERO_ERROR;
-  const UScriptCode script =
-      c == 0x30fc ? USCRIPT_HAN
-                  : uscript_getScript(static_cast<UChar32>(c), &status);
+  const UScriptCode script = uscript_getScript(static_cast<UChar32>(c), &status);
   switch (script) {
     case USCRIPT_HIRAGANA:
     case USCRIPT_KATAKANA:

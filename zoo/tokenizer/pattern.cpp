@@ -3,43 +3,29 @@
 
 #include "tessera/zoo/tokenizer/utf8.h"
 
-#include <optional>
+#include <string>
 
 namespace tessera::zoo {
 
 namespace {
 
-std::optional<ByteRange> find_text(
+void find_all_texts(
     std::string_view wanted,
     std::string_view text,
-    size_t from) {
-  const size_t at = text.find(wanted, from);
-  if (at == std::string_view::npos) {
-    return std::nullopt;
-  }
-  return ByteRange{
-      static_cast<uint32_t>(at), static_cast<uint32_t>(at + wanted.size())};
-}
-
-template <typename Find>
-void find_all_by(
-    const Find& find,
-    std::string_view text,
     std::vector<ByteRange>& matches) {
-  size_t from = 0;
-  std::optional<uint32_t> last_end;
-  while (from <= text.size()) {
-    const std::optional<ByteRange> match = find(from);
-    if (!match) {
-      return;
+  if (wanted.empty()) { // before each character, and at the end
+    for (size_t at = 0; at < text.size(); at += utf8_length(text, at)) {
+      matches.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(at)});
     }
-    if (match->size() == 0 && last_end == match->end) {
-      from += from < text.size() ? utf8_length(text, from) : 1;
-      continue;
-    }
-    matches.push_back(*match);
-    from = match->end;
-    last_end = match->end;
+    const auto end = static_cast<uint32_t>(text.size());
+    matches.push_back({end, end});
+    return;
+  }
+  for (size_t at = text.find(wanted); at != std::string_view::npos;
+       at = text.find(wanted, at + wanted.size())) {
+    matches.push_back(
+        {static_cast<uint32_t>(at),
+         static_cast<uint32_t>(at + wanted.size())});
   }
 }
 
@@ -51,14 +37,9 @@ void Pattern::find_all(std::string_view text, std::vector<ByteRange>& matches)
     return;
   }
   if (const auto* const regex = std::get_if<Regex>(&what_)) {
-    find_all_by(
-        [&](size_t from) { return regex->find(text, from); }, text, matches);
+    regex->find_all(text, matches);
   } else {
-    const std::string& wanted = std::get<std::string>(what_);
-    find_all_by(
-        [&](size_t from) { return find_text(wanted, text, from); },
-        text,
-        matches);
+    find_all_texts(std::get<std::string>(what_), text, matches);
   }
 }
 

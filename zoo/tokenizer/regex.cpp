@@ -4,11 +4,16 @@
 #include "tessera/zoo/tokenizer/regex.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/tokenizer/recent_characters.h"
 #include "tessera/zoo/tokenizer/regex_syntax.h"
+#include "tessera/zoo/tokenizer/utf8.h"
 
 #include <pcre2.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace tessera::zoo {
@@ -31,6 +36,13 @@ std::string pcre2_message(int error) {
   return length < 0
              ? "error " + std::to_string(error)
              : std::string(reinterpret_cast<const char*>(message), length);
+}
+
+/// The major version of the tables of Unicode that PCRE2 has.
+int unicode_of_pcre2() {
+  char version[32] = {};
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+  return std::atoi(version);
 }
 
 /// Enough for any search that is not exponential; PCRE2's own limit of ten
@@ -62,14 +74,14 @@ struct MatchScratch {
 
 class Regex::Code {
  public:
-  explicit Code(std::string_view pattern) : pattern_(pattern) {
+  Code(std::string_view pattern, const Pcre2Pattern& translated)
+      : pattern_(pattern) {
     const Pcre2Pointer<pcre2_compile_context, &pcre2_compile_context_free>
         context(pcre2_compile_context_create(nullptr));
     TESSERA_CHECK(
         context, "PCRE2 cannot allocate memory for a regular expression");
     pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
     pcre2_set_bsr(context.get(), PCRE2_BSR_UNICODE);
-    const Pcre2Pattern translated = pcre2_syntax(pattern);
     uint32_t options =
         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK;
     if (translated.has_named_groups) {
@@ -96,6 +108,8 @@ class Regex::Code {
         pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
   }
 
+  /// The first match that begins at `from` or later. What is before `from` is
+  /// seen by what looks behind.
   std::optional<ByteRange> find(std::string_view text, size_t from) const {
     thread_local const MatchScratch scratch;
     const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text.data());
@@ -141,14 +155,38 @@ class Regex::Code {
   bool has_machine_code_ = false;
 };
 
-Regex::Regex(std::string_view pattern)
-    : code_(std::make_unique<const Code>(pattern)) {}
+Regex::Regex(std::string_view pattern) {
+  const Pcre2Pattern usual = pcre2_syntax(pattern, UnicodeTables::kOfPcre2);
+  code_ = std::make_unique<const Code>(pattern, usual);
+  const Pcre2Pattern recent = pcre2_syntax(pattern, UnicodeTables::kOfUnicode16);
+  if (recent.pattern != usual.pattern && unicode_of_pcre2() < 16) {
+    code_of_recent_ = std::make_unique<const Code>(pattern, recent);
+  }
+}
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-std::optional<ByteRange> Regex::find(std::string_view text, size_t from) const {
-  return code_->find(text, from);
+void Regex::find_all(std::string_view text, std::vector<ByteRange>& matches)
+    const {
+  const Code& code = code_of_recent_ && has_recent_character(text)
+                         ? *code_of_recent_
+                         : *code_;
+  size_t from = 0;
+  std::optional<uint32_t> last_end;
+  while (from <= text.size()) {
+    const std::optional<ByteRange> match = code.find(text, from);
+    if (!match) {
+      return;
+    }
+    if (match->size() == 0 && last_end == match->end) {
+      from += from < text.size() ? utf8_length(text, from) : 1;
+      continue;
+    }
+    matches.push_back(*match);
+    from = match->end;
+    last_end = match->end;
+  }
 }
 
 } // namespace tessera::zoo

@@ -6,9 +6,8 @@
 #include "tessera/zoo/tokenizer/aligned_text.h"
 
 #include <memory>
-#include <optional>
-#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -23,16 +22,18 @@ class Regex {
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  /// The first match that begins at `from` or later. What is before `from` is
-  /// seen by what looks behind.
+  /// Appends all matches in `text`, in order; they do not overlap. They may be
+  /// empty, but not right behind another one.
   /// @param text valid UTF-8.
   /// @throws tessera::Error if the search takes too many steps or too much
   ///   memory.
-  std::optional<ByteRange> find(std::string_view text, size_t from) const;
+  void find_all(std::string_view text, std::vector<ByteRange>& matches) const;
 
  private:
   class Code;
   std::unique_ptr<const Code> code_;
+  /// For texts with characters that PCRE2 does not know; null: as for others.
+  std::unique_ptr<const Code> code_of_recent_;
 };
 
 } // namespace tessera::zoo

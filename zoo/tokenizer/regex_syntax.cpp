@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/tokenizer/characters.h"
+#include "tessera/zoo/tokenizer/recent_characters.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <unicode/uchar.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -22,9 +24,9 @@ constexpr const char* kSpace =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr const char* kNoSpace =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
-// Oniguruma counts the fractions and powers of Latin-1 among the letters.
-constexpr const char* kWord =
-    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+// Oniguruma counts the fractions and powers of Latin-1 among the characters of
+// words in \w, but not in [\w].
+constexpr const char* kFractions = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr const char* kHexDigit = "0-9a-fA-F";
 
 /// Characters of one place of a text.
@@ -68,7 +70,7 @@ std::string literal(char32_t c) {
   if (c > ' ' && c < 0x7f) {
     return {'\\', static_cast<char>(c)};
   }
-  return fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(c));
+  return formatted("\\x{{{:x}}}", static_cast<uint32_t>(c));
 }
 
 std::string lower_ascii(std::string_view text) {
@@ -85,29 +87,6 @@ std::string bare_name(std::string_view name) {
   std::erase_if(
       result, [](char c) { return c == ' ' || c == '_' || c == '-'; });
   return result;
-}
-
-/// Classes that are named in brackets, as [[:alpha:]], and most of which are
-/// properties too.
-std::optional<CharacterSet> posix_class(const std::string& name) {
-  static constexpr std::pair<const char*, const char*> kClasses[] = {
-      {"alnum", R"(\p{Alphabetic}\p{Nd})"},
-      {"alpha", R"(\p{Alphabetic})"},
-      {"ascii", R"(\x{0}-\x{7f})"},
-      {"blank", R"(\x{9}\p{Zs})"},
-      {"cntrl", R"(\p{Cc})"},
-      {"digit", R"(\p{Nd})"},
-      {"lower", R"(\p{Lowercase})"},
-      {"upper", R"(\p{Uppercase})"},
-      {"space", kSpace},
-      {"word", kWord},
-      {"xdigit", kHexDigit}};
-  for (const auto& [known, items] : kClasses) {
-    if (name == known) {
-      return set_of(items);
-    }
-  }
-  return std::nullopt;
 }
 
 /// Of a general category or script; nothing: the name is neither.
@@ -168,7 +147,8 @@ std::optional<std::string> pcre2_property(const std::string& name) {
 
 class Translator {
  public:
-  explicit Translator(std::string_view pattern) : pattern_(pattern) {}
+  Translator(std::string_view pattern, UnicodeTables tables)
+      : pattern_(pattern), tables_(tables) {}
 
   Pcre2Pattern translate() {
     std::string result = alternatives();
@@ -185,16 +165,15 @@ class Translator {
   struct Options {
     bool ignores_case = false;
     bool is_extended = false;
+    bool is_dot_all = false;
   };
 
   [[noreturn]] void refuse(std::string_view what) const {
-    TESSERA_CHECK(
-        false,
+    TESSERA_FAIL(
         "the regular expression {} has {} at byte {}, which is wrong or not supported; write it otherwise",
         pattern_,
         what,
         at_);
-    __builtin_unreachable();
   }
 
   bool at_end() const {
@@ -291,7 +270,7 @@ class Translator {
     if (least && most && *least > *most) {
       refuse("an interval that ends before it begins");
     }
-    std::string result = fmt::format("{{{}", least.value_or(0));
+    std::string result = formatted("{{{}", least.value_or(0));
     if (has_comma) {
       result += ',';
       result += most ? std::to_string(*most) : "";
@@ -328,7 +307,7 @@ class Translator {
       return escape(previous);
     }
     if (accept(".")) {
-      return is_dot_all_ ? "(?s:.)" : ".";
+      return options_.is_dot_all ? "(?s:.)" : ".";
     }
     if (next_is("^") || next_is("$")) {
       is_quantifiable_ = false;
@@ -442,7 +421,6 @@ class Translator {
   // Past the "(?": i, m, x up to a ":" or up to the end of the group around it.
   std::string options() {
     const Options before = options_;
-    const bool was_dot_all = is_dot_all_;
     bool is_on = true;
     while (true) {
       const char32_t c = take();
@@ -451,7 +429,7 @@ class Translator {
       } else if (c == 'i') {
         options_.ignores_case = is_on;
       } else if (c == 'm') {
-        is_dot_all_ = is_on;
+        options_.is_dot_all = is_on;
       } else if (c == 'x') {
         options_.is_extended = is_on;
       } else if (c == ':' || c == ')') {
@@ -464,7 +442,6 @@ class Translator {
           is_quantifiable_ = false;
         }
         options_ = before;
-        is_dot_all_ = was_dot_all;
         return result;
       } else {
         --at_;
@@ -487,21 +464,20 @@ class Translator {
       is_quantifiable_ = false;
       return written;
     };
-    const std::string word = set_of(kWord).pattern;
+    const std::string word = word_characters().pattern;
     switch (c) {
       case 'b':
-        return anchor(fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word));
+        return anchor(formatted("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word));
       case 'B':
-        return anchor(fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word));
+        return anchor(formatted("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word));
       case 'A':
       case 'z':
       case 'Z':
       case 'G':
         return anchor({'\\', c});
       case 'R':
-      case 'X':
         ++at_;
-        return {'\\', c};
+        return "\\R";
       case 'N':
         ++at_;
         return "(?-s:.)";
@@ -524,7 +500,7 @@ class Translator {
         refuse("a group's number above 9");
       }
       has_numbers_ = true;
-      return fmt::format("(?:\\{})", c);
+      return formatted("(?:\\{})", c);
     }
     return text(character_escape(), previous);
   }
@@ -542,10 +518,10 @@ class Translator {
         return set_of(kNoSpace);
       case 'd':
         ++at_;
-        return set_of(R"(\p{Nd})");
+        return with_properties({"Nd"});
       case 'D':
         ++at_;
-        return set_of(R"(\P{Nd})");
+        return all_but(with_properties({"Nd"}));
       case 'h':
         ++at_;
         return set_of(kHexDigit);
@@ -554,10 +530,10 @@ class Translator {
         return all_but(set_of(kHexDigit));
       case 'w':
         ++at_;
-        return set_of(kWord);
+        return word_characters();
       case 'W':
         ++at_;
-        return all_but(set_of(kWord));
+        return all_but(word_characters());
       case 'p':
       case 'P': {
         ++at_;
@@ -599,8 +575,48 @@ class Translator {
       refuse("a property of characters that is unknown");
     }
     at_ = end + 1;
-    const std::string written = "{" + *known + "}";
-    return set_of((is_inverted ? "\\P" : "\\p") + written);
+    const CharacterSet set = with_properties({*known});
+    const std::string inverted = "\\P{" + *known + "}";
+    return !is_inverted                         ? set
+           : set.items.size() < inverted.size() + 1 ? set_of(inverted)
+                                                : all_but(set);
+  }
+
+  // Characters with one of the properties of PCRE2.
+  CharacterSet with_properties(
+      const std::vector<std::string>& properties) const {
+    std::string items;
+    for (const std::string& property : properties) {
+      items += "\\p{" + property + "}";
+      if (tables_ == UnicodeTables::kOfUnicode16) {
+        items += recent_items(property);
+      }
+    }
+    return set_of(std::move(items));
+  }
+
+  CharacterSet word_characters() const {
+    const CharacterSet usual =
+        with_properties({"Alphabetic", "M", "Nd", "Pc"});
+    return classes_ > 0 ? usual : either(usual, set_of(kFractions));
+  }
+
+  // Classes that are named in brackets, as [[:alpha:]]; most of the names are
+  // those of properties too.
+  std::optional<CharacterSet> posix_class(std::string_view name) const {
+    const auto is = [&](std::string_view known) { return name == known; };
+    return is("alnum")   ? with_properties({"Alphabetic", "Nd"})
+           : is("alpha") ? with_properties({"Alphabetic"})
+           : is("ascii") ? set_of(R"(\x{0}-\x{7f})")
+           : is("blank") ? set_of(R"(\x{9}\p{Zs})")
+           : is("cntrl") ? set_of(R"(\p{Cc})")
+           : is("digit") ? with_properties({"Nd"})
+           : is("lower") ? with_properties({"Lowercase"})
+           : is("upper") ? with_properties({"Uppercase"})
+           : is("space") ? set_of(kSpace)
+           : is("word")  ? word_characters()
+           : is("xdigit") ? std::optional(set_of(kHexDigit))
+                          : std::nullopt;
   }
 
   // Past a backslash: one character.
@@ -694,6 +710,7 @@ class Translator {
     if (++depth_ > kMostDepth) {
       refuse("too many classes within each other");
     }
+    ++classes_;
     const bool is_inverted = accept("^");
     std::optional<CharacterSet> all; // of parts before a "&&"
     std::optional<CharacterSet> part;
@@ -724,6 +741,7 @@ class Translator {
       }
     }
     end_part();
+    --classes_;
     --depth_;
     return is_inverted ? all_but(*all) : *all;
   }
@@ -738,7 +756,7 @@ class Translator {
     const std::string name(pattern_.substr(at_, end - at_));
     std::optional<CharacterSet> set = posix_class(name);
     if (name == "punct") {
-      set = set_of(R"(\p{P}\p{S})");
+      set = with_properties({"P", "S"});
     }
     if (!set || (options_.ignores_case && (name == "lower" || name == "upper"))) {
       refuse("a class that is not known by this name");
@@ -800,10 +818,11 @@ class Translator {
   static constexpr int kMostDepth = 100;
 
   std::string_view pattern_;
+  UnicodeTables tables_;
   size_t at_ = 0;
-  int depth_ = 0;
+  int depth_ = 0; ///< of groups and classes
+  int classes_ = 0; ///< around what is read
   Options options_;
-  bool is_dot_all_ = false;
   bool has_named_groups_ = false;
   bool has_numbers_ = false;
   bool is_quantifiable_ = true; ///< what was read last
@@ -812,8 +831,8 @@ class Translator {
 
 } // namespace
 
-Pcre2Pattern pcre2_syntax(std::string_view pattern) {
-  return Translator(pattern).translate();
+Pcre2Pattern pcre2_syntax(std::string_view pattern, UnicodeTables tables) {
+  return Translator(pattern, tables).translate();
 }
 
 } // namespace tessera::zoo
