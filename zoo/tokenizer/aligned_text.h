@@ -63,6 +63,11 @@ class AlignedText {
   /// Where bytes of text() come from; an empty range stands at the end of the
   /// byte before it. Requires keeps_origins().
   ByteRange origin(ByteRange range) const;
+  /// Whether a word begins where the text as it was given began, before parts
+  /// of that became texts of their own.
+  bool begins_given_text(size_t i) const {
+    return is_divided_ ? words_[i].begin < first_end_ : offset_ == 0;
+  }
 
   /// A part of the text, as one word.
   AlignedText part(ByteRange range) const;
@@ -70,6 +75,10 @@ class AlignedText {
   /// Rewrites the whole text, before it is divided into words.
   /// @param skipped code points at its beginning that are gone.
   void rewrite(const std::vector<Rewritten>& code_points, size_t skipped = 0);
+
+  /// Replaces parts of the whole text, which are in order, before it is divided
+  /// into words. What replaces a part stands where its last byte does.
+  void replace(const std::vector<ByteRange>& parts, std::string_view by);
 
   /// Rewrites every word on its own. `edit` appends the new code points of a
   /// word to the (empty) vector and returns how many at its beginning are gone;
@@ -87,20 +96,29 @@ class AlignedText {
 
  private:
   /// Appends what `code_points` make of `from` to the result of a rewriting.
+  struct Rewriting {
+    std::string text;
+    std::vector<ByteRange> origins;
+    uint32_t first_end = 0;
+  };
   void append_rewritten(
       ByteRange from,
       const std::vector<Rewritten>& code_points,
       size_t skipped,
-      std::string& text,
-      std::vector<ByteRange>& origins) const;
-  void append_unchanged(
-      ByteRange from,
-      std::string& text,
-      std::vector<ByteRange>& origins) const;
+      Rewriting& to) const;
+  void append_unchanged(ByteRange from, Rewriting& to) const;
+  void finish(Rewriting&& rewriting);
+  /// Where stands what is inserted at the beginning of a word.
+  ByteRange origin_before(ByteRange word) const;
 
   std::string text_;
   std::vector<ByteRange> origins_; ///< per byte of text_, if they are kept
   std::vector<ByteRange> words_;
+  uint32_t offset_;
+  /// What is before it in text_ stands for the first code point of the text as
+  /// it was given; 0: nothing does.
+  uint32_t first_end_ = 0;
+  bool is_divided_ = false; ///< split_words() was called
   bool keeps_origins_;
 };
 
