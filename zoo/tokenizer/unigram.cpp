@@ -71,18 +71,19 @@ void Unigram::find_best_path(std::string_view word, Work& work) const {
     const double score_here = ends[begin].score;
     bool is_known = false; // the character
     // Of equal paths the one whose last token is the longest remains.
-    const auto offer = [&](size_t length, double score, auto id) {
+    const auto offer = [&](size_t length, double token_score, auto id) {
       PathEnd& end = ends[begin + length];
+      const double score = rounded(token_score + score_here);
       if (end.begin == kNoStart || score > end.score) {
-        end = {rounded(score), begin, id()};
+        end = {score, begin, id()};
       }
     };
     trie_.for_each_prefix(word.substr(begin), [&](size_t length, uint32_t id) {
-      offer(length, *options_.scores[id] + score_here, [&] { return id; });
+      offer(length, *options_.scores[id], [&] { return id; });
       is_known = is_known || length == character_bytes;
     });
     if (!is_known) {
-      offer(character_bytes, rounded(options_.unk_score + score_here), [&] {
+      offer(character_bytes, options_.unk_score, [&] {
         return unk_id(word.substr(begin, character_bytes));
       });
     }
