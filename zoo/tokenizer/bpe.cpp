@@ -20,10 +20,7 @@ bool can_divide_at_spaces(
     return false;
   }
   return std::none_of(merges.begin(), merges.end(), [&](const auto& merge) {
-    return has_inner_space(Bpe::merged_token(
-        vocabulary.token(merge.first),
-        vocabulary.token(merge.second),
-        options));
+    return has_inner_space(vocabulary.token(merge.merged));
   });
 }
 
@@ -33,16 +30,6 @@ struct Bpe::Work : Scratch {
   BpeWord word;
   std::string written;
 };
-
-std::string Bpe::merged_token(
-    std::string_view left,
-    std::string_view right,
-    const BpeOptions& options) {
-  std::string merged(left);
-  merged +=
-      right.substr(std::min(options.continuing_prefix.size(), right.size()));
-  return merged;
-}
 
 Bpe::Bpe(
     Vocabulary vocabulary,
@@ -71,19 +58,8 @@ Bpe::Bpe(
   }
   merges_.reserve(merges.size());
   for (uint32_t rank = 0; rank < merges.size(); ++rank) {
-    const auto [left, right] = merges[rank];
-    const std::string token =
-        merged_token(known.token(left), known.token(right), options_);
-    const auto merged = known.find(token);
-    TESSERA_CHECK(
-        merged,
-        "merge {} of a BPE vocabulary makes '{}' of '{}' and '{}', but no token is '{}'; fetch the tokenizer's files again",
-        rank,
-        token,
-        known.token(left),
-        known.token(right),
-        token);
-    merges_.add(left, right, rank, *merged);
+    const Merge& merge = merges[rank];
+    merges_.add(merge.left, merge.right, rank, merge.merged);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "tessera/zoo/tokenizer/bpe_merges.h"
 #include "tessera/zoo/tokenizer/cached_token_model.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -35,20 +36,25 @@ struct BpeOptions {
 
 class Bpe : public CachedTokenModel {
  public:
-  /// A left and a right token.
-  using Merge = std::pair<uint32_t, uint32_t>;
+  /// A left and a right token and what becomes of them.
+  struct Merge {
+    uint32_t left = 0;
+    uint32_t right = 0;
+    uint32_t merged = 0;
+  };
 
-  /// @param merges the first one is applied first; merged_token() of each has
-  ///   an id.
+  /// @param merges the first one is applied first.
   Bpe(Vocabulary vocabulary,
       const std::vector<Merge>& merges,
       BpeOptions options);
 
-  /// What a merge makes of two tokens.
-  static std::string merged_token(
-      std::string_view left,
+  /// The part of the right token that a merge appends to the left one.
+  static std::string_view merged_part(
       std::string_view right,
-      const BpeOptions& options);
+      const BpeOptions& options) {
+    return right.substr(
+        std::min(options.continuing_prefix.size(), right.size()));
+  }
 
  protected:
   std::unique_ptr<Scratch> make_scratch() const override;

@@ -261,22 +261,15 @@ void read_sentencepiece_normalizer(
   }
 }
 
-void check_pieces(const SentencePieceModel& model, const std::string& origin) {
+void check_pieces(const SentencePieceModel& model) {
+  const std::string& origin = model.origin;
   TESSERA_CHECK(
       !model.pieces.empty(),
       "{} holds no pieces; is it a sentencepiece model?",
       origin);
   std::set<std::string_view> bytes;
-  std::set<std::string_view> texts;
   size_t unknown = 0;
-  for (size_t id = 0; id < model.pieces.size(); ++id) {
-    const SentencePiece& piece = model.pieces[id];
-    TESSERA_CHECK(
-        texts.insert(piece.text).second,
-        "{}: pieces[{}] is '{}', which an earlier piece is, too; fetch the file again",
-        origin,
-        id,
-        piece.text);
+  for (const SentencePiece& piece : model.pieces) {
     unknown += piece.kind == SentencePieceKind::kUnknown;
     if (piece.kind == SentencePieceKind::kByte) {
       bytes.insert(piece.text);
@@ -342,6 +335,7 @@ SentencePieceModel read_sentencepiece_model(
     std::string_view bytes,
     const std::string& origin) {
   SentencePieceModel model;
+  model.origin = origin;
   ProtoFields fields(bytes, origin, 0);
   while (fields.next()) {
     switch (fields.number()) {
@@ -368,7 +362,7 @@ SentencePieceModel read_sentencepiece_model(
         break;
     }
   }
-  check_pieces(model, origin);
+  check_pieces(model);
   return model;
 }
 
@@ -382,7 +376,7 @@ std::unique_ptr<const TokenModel> make_token_model(
       unk = static_cast<uint32_t>(id);
     }
   }
-  Vocabulary vocabulary(std::move(tokens), "a sentencepiece model");
+  Vocabulary vocabulary(std::move(tokens), model.origin);
   switch (model.algorithm) {
     case SentencePieceAlgorithm::kUnigram:
       return std::make_unique<Unigram>(
@@ -393,7 +387,8 @@ std::unique_ptr<const TokenModel> make_token_model(
           std::move(vocabulary), model, unk);
     default:
       TESSERA_FAIL(
-          "a sentencepiece model has the model_type WORD, which is not supported; train one with --model_type=unigram or bpe");
+          "{} has the model_type WORD, which is not supported; train one with --model_type=unigram or bpe",
+          model.origin);
   }
 }
 

@@ -48,6 +48,7 @@ struct SentencePieceNormalizer {
 
 /// The fields of the file that matter for texts, with its defaults.
 struct SentencePieceModel {
+  std::string origin; ///< the file, for errors
   std::vector<SentencePiece> pieces; ///< an id is an index
   SentencePieceAlgorithm algorithm = SentencePieceAlgorithm::kUnigram;
   bool byte_fallback = false;
@@ -70,15 +71,15 @@ struct SentencePieceModel {
 /// Reads the protocol buffer `ModelProto` of sentencepiece_model.proto.
 /// @param origin names the file in errors.
 /// @throws tessera::Error, with the place, if the bytes are not one, if a piece
-///   is empty, not UTF-8, there twice or has a score that is not finite, and
-///   unless one is unknown and, with byte_fallback, all bytes are there.
+///   is empty, not UTF-8 or has a score that is not finite, and unless one is
+///   unknown and, with byte_fallback, all bytes are there.
 SentencePieceModel read_sentencepiece_model(
     std::string_view bytes,
     const std::string& origin);
 
 /// Gives the ids of the `sentencepiece` library for a normalized text, which is
 /// one word.
-/// @throws tessera::Error for the algorithm kWord.
+/// @throws tessera::Error for the algorithm kWord, and if two pieces are equal.
 std::unique_ptr<const TokenModel> make_token_model(
     const SentencePieceModel& model);
 

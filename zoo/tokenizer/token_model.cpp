@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -86,6 +88,7 @@ std::vector<Bpe::Merge> read_merges(
   }
   std::vector<Bpe::Merge> merges;
   merges.reserve(listed.size());
+  std::string merged;
   for (size_t i = 0; i < listed.size(); ++i) {
     if (listed[i].is_string() &&
         listed[i].get_ref<const std::string&>().starts_with("#version")) {
@@ -98,20 +101,18 @@ std::vector<Bpe::Merge> read_merges(
     if (left.empty() || right.empty()) {
       fail("two tokens, as \"a b\" or [\"a\", \"b\"]");
     }
-    const auto left_id = vocabulary.find(left);
-    const auto right_id = vocabulary.find(right);
-    const std::string merged = Bpe::merged_token(left, right, options);
-    const auto check = [&](bool is_known, std::string_view token) {
-      if (!is_known) {
+    const auto find = [&](std::string_view token) {
+      const auto id = vocabulary.find(token);
+      if (!id) {
         fail(formatted(
             "a merge of tokens of 'vocab', which lacks '{}'; fetch the tokenizer's files again",
             token));
       }
+      return *id;
     };
-    check(left_id.has_value(), left);
-    check(right_id.has_value(), right);
-    check(vocabulary.find(merged).has_value(), merged);
-    merges.emplace_back(*left_id, *right_id);
+    merged.assign(left);
+    merged += Bpe::merged_part(right, options);
+    merges.push_back({find(left), find(right), find(merged)});
   }
   return merges;
 }
@@ -141,6 +142,54 @@ std::unique_ptr<const TokenModel> read_bpe(
       std::move(vocabulary), merges, std::move(options));
 }
 
+/// A number as the `tokenizers` library reads it: its JSON parser rounds the
+/// digits and then their quotient by a power of ten, which in one of eight
+/// numbers is another double than the nearest one. It decides between divisions
+/// of equal tokens in another order, such as "." and "..." for "....".
+double twice_rounded(double value) {
+  std::array<char, 32> text{};
+  const char* const end = std::to_chars(
+                              text.data(),
+                              text.data() + text.size(),
+                              std::abs(value),
+                              std::chars_format::scientific)
+                              .ptr;
+  uint64_t digits = 0;
+  int exponent = 0;
+  const char* at = text.data();
+  for (bool is_fraction = false; *at != 'e'; ++at) {
+    if (*at == '.') {
+      is_fraction = true;
+      continue;
+    }
+    digits = 10 * digits + static_cast<uint64_t>(*at - '0');
+    exponent -= is_fraction;
+  }
+  at += at[1] == '+' ? 2 : 1;
+  int written = 0;
+  std::from_chars(at, end, written);
+  exponent += written;
+  if (std::abs(exponent) > 308) {
+    return value;
+  }
+  // Powers of ten are the nearest doubles, as literals are.
+  static const auto powers = [] {
+    std::array<double, 309> all{};
+    for (int i = 0; i < 309; ++i) {
+      const std::string literal = "1e" + std::to_string(i);
+      std::from_chars(
+          literal.data(),
+          literal.data() + literal.size(),
+          all[static_cast<size_t>(i)]);
+    }
+    return all;
+  }();
+  const double power = powers[static_cast<size_t>(std::abs(exponent))];
+  const double magnitude = exponent < 0 ? static_cast<double>(digits) / power
+                                        : static_cast<double>(digits) * power;
+  return std::copysign(magnitude, value);
+}
+
 std::unique_ptr<const TokenModel> read_unigram(
     const JsonValue& section,
     bool has_bytes) {
@@ -162,7 +211,7 @@ std::unique_ptr<const TokenModel> read_unigram(
       pieces.elements()[i].fail("a token and its score, a finite number");
     }
     tokens.emplace_back(piece[0].get<std::string>(), static_cast<int64_t>(i));
-    const double score = piece[1].get<double>();
+    const double score = twice_rounded(piece[1].get<double>());
     options.scores.emplace_back(score);
     min_score = std::min(min_score, score);
   }
