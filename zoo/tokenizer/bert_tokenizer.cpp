@@ -12,14 +12,14 @@ std::int64_t require_token(
     const Vocabulary& vocabulary,
     const std::string& token,
     const char* role) {
-  const std::int64_t id = vocabulary.find(token);
+  const auto id = vocabulary.find(token);
   TESSERA_CHECK(
-      id >= 0,
+      id,
       "the vocabulary of {} tokens lacks the {} '{}'; is this vocab.txt one of a BERT model, and does tokenizer_config.json name the token as the vocabulary does?",
       vocabulary.size(),
       role,
       token);
-  return id;
+  return *id;
 }
 
 // How many ids of each text fit into `budget`: the longer text is truncated to
@@ -63,6 +63,8 @@ BertTokenizer::BertTokenizer(
           this->vocabulary(),
           options_.pad_token,
           "padding token")) {
+  require_token(
+      this->vocabulary(), options_.wordpiece.unk_token, "unknown token");
   std::vector<std::string> whole = options_.whole_tokens;
   whole.insert(
       whole.end(),
@@ -72,9 +74,9 @@ BertTokenizer::BertTokenizer(
        options_.pad_token});
   for (const std::string& token : whole) {
     TESSERA_CHECK(!token.empty(), "a token that is never split is empty");
-    const std::int64_t id = this->vocabulary().find(token);
-    if (id >= 0) { // if the vocabulary lacks [MASK], it is plain text
-      whole_tokens_.emplace_back(token, id);
+    const auto id = this->vocabulary().find(token);
+    if (id) { // if the vocabulary lacks [MASK], it is plain text
+      whole_tokens_.emplace_back(token, *id);
     }
   }
   std::sort(
@@ -87,9 +89,15 @@ BertTokenizer::BertTokenizer(
 
 std::vector<std::int64_t> BertTokenizer::ids(std::string_view text) const {
   std::vector<std::int64_t> result;
+  const auto cache = wordpiece_.make_cache();
+  std::vector<WordToken> tokens;
   const auto append_plain = [&](std::string_view part) {
     for (const std::string& word : split_bert_words(part, options_.text)) {
-      wordpiece_.append(word, result);
+      tokens.clear();
+      wordpiece_.append(word, *cache, tokens);
+      for (const WordToken& token : tokens) {
+        result.push_back(token.id);
+      }
     }
   };
   std::size_t plain_start = 0;

@@ -90,7 +90,7 @@ void check_known(
     const std::string token = token_name(config, key, "");
     const nlohmann::json given = config.object().value(key, nlohmann::json());
     TESSERA_CHECK(
-        given.is_null() || vocabulary.find(token) >= 0,
+        given.is_null() || vocabulary.find(token),
         "{}: '{}' is {}, a token that {} lacks; do the two files belong together?",
         config.origin(),
         key,
@@ -174,7 +174,7 @@ Vocabulary read_vocabulary(
   } else {
     const fs::path path = folder / "vocab.txt";
     const Vocabulary listed = Vocabulary::from_vocab_file(path);
-    for (std::int64_t id = 0; id < listed.size(); ++id) {
+    for (std::uint32_t id = 0; id < listed.size(); ++id) {
       tokens.emplace_back(listed.token(id), id);
     }
   }
@@ -184,9 +184,17 @@ Vocabulary read_vocabulary(
       added.end(),
       std::back_inserter(tokens),
       [listed_size](const auto& token) { return token.second >= listed_size; });
-  return {
-      std::move(tokens),
-      "the vocabulary of " + origin_of_vocabulary(folder, model)};
+  const std::string origin =
+      "the vocabulary of " + origin_of_vocabulary(folder, model);
+  Vocabulary vocabulary(std::move(tokens), origin);
+  for (std::uint32_t id = 0; id < vocabulary.size(); ++id) {
+    TESSERA_CHECK(
+        !vocabulary.token(id).empty(),
+        "{}: no token, or an empty one, has the id {}; ids must be 0 .. size - 1, each used once",
+        origin,
+        id);
+  }
+  return vocabulary;
 }
 
 } // namespace
