@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tokenizer/added_tokens.h"
 
-#include "tessera/zoo/tokenizer/unicode.h"
+#include "tessera/zoo/tokenizer/characters.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>

@@ -44,9 +44,8 @@ ByteRange AlignedText::origin(ByteRange range) const {
 }
 
 ByteRange AlignedText::origin_before(ByteRange word) const {
-  const uint32_t at = is_divided_ && word.size() > 0
-                          ? origins_[word.begin].begin
-                          : offset_;
+  const uint32_t at =
+      is_divided_ && word.size() > 0 ? origins_[word.begin].begin : offset_;
   return {at, at};
 }
 
@@ -58,6 +57,10 @@ AlignedText AlignedText::part(ByteRange range) const {
         origins_.begin() + range.begin, origins_.begin() + range.end);
   }
   result.words_ = {{0, range.size()}};
+  result.offset_ = range.begin == 0 ? offset_ : std::max(offset_, 1U);
+  result.first_end_ = range.begin < first_end_
+                          ? std::min(first_end_, range.end) - range.begin
+                          : 0;
   return result;
 }
 

@@ -82,7 +82,7 @@ CharacterMap::CharacterMap(std::string_view bytes) {
       "the replacements of precompiled_charsmap are no UTF-8; load a complete file");
   for (size_t c = 0; c < replaces_ascii_.size(); ++c) {
     const char text = static_cast<char>(c);
-    replaces_ascii_[c] = search({&text, 1}).has_value();
+    replaces_ascii_[c] = search({&text, 1}, Which::kShortest).has_value();
   }
 }
 
@@ -95,18 +95,19 @@ uint32_t CharacterMap::unit(size_t at) const {
   return units_[at];
 }
 
-std::optional<std::string_view> CharacterMap::search(
-    std::string_view text) const {
+std::optional<Mapped> CharacterMap::search(std::string_view text, Which which)
+    const {
+  std::optional<Mapped> found;
   size_t node = offset_of(unit(0));
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
     if (byte == 0) {
-      return std::nullopt;
+      break;
     }
     node ^= byte;
     const uint32_t here = unit(node);
     if (label_of(here) != byte) {
-      return std::nullopt;
+      break;
     }
     node ^= offset_of(here);
     if (!has_value(here)) {
@@ -120,9 +121,12 @@ std::optional<std::string_view> CharacterMap::search(
         replacements_.size(),
         at);
     const size_t end = replacements_.find('\0', at);
-    return std::string_view(replacements_).substr(at, end - at);
+    found = {i + 1, std::string_view(replacements_).substr(at, end - at)};
+    if (which == Which::kShortest) {
+      break;
+    }
   }
-  return std::nullopt;
+  return found;
 }
 
 std::optional<std::string_view> CharacterMap::find(
@@ -131,7 +135,8 @@ std::optional<std::string_view> CharacterMap::find(
   if (first < 0x80 && text.size() == 1 && !replaces_ascii_[first]) {
     return std::nullopt;
   }
-  return search(text);
+  const std::optional<Mapped> found = search(text, Which::kShortest);
+  return found ? std::optional(found->by) : std::nullopt;
 }
 
 bool CharacterMap::append_replaced(

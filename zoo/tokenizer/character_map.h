@@ -14,6 +14,12 @@
 
 namespace tessera::zoo {
 
+/// The beginning of a text and what replaces it.
+struct Mapped {
+  size_t bytes = 0;
+  std::string_view by;
+};
+
 /// Immutable; may be used from several threads at once.
 class CharacterMap {
  public:
@@ -31,10 +37,18 @@ class CharacterMap {
   bool append_mapped(std::string_view text, std::vector<Rewritten>& code_points)
       const;
 
+  /// The longest prefix of `text` in the map, as `sentencepiece` looks for it.
+  /// @throws tessera::Error if the map is corrupt.
+  std::optional<Mapped> longest_prefix(std::string_view text) const {
+    return search(text, Which::kLongest);
+  }
+
  private:
+  enum class Which { kShortest, kLongest };
+  /// The shortest or longest prefix of `text` in the map.
+  std::optional<Mapped> search(std::string_view text, Which which) const;
   /// What the shortest prefix of `text` in the map is replaced by.
   std::optional<std::string_view> find(std::string_view text) const;
-  std::optional<std::string_view> search(std::string_view text) const;
   bool append_replaced(
       std::string_view text,
       std::vector<Rewritten>& code_points) const;

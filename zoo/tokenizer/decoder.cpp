@@ -2,7 +2,7 @@
 #include "tessera/zoo/tokenizer/decoder.h"
 
 #include "tessera/zoo/tokenizer/byte_alphabet.h"
-#include "tessera/zoo/tokenizer/regex.h"
+#include "tessera/zoo/tokenizer/pattern.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
@@ -236,40 +236,32 @@ class StripDecoder : public TokenDecoder {
   int64_t stop_;
 };
 
-/// Replaces a text, or what a regular expression matches, in every part.
+/// Replaces what a pattern matches in every part.
 class ReplaceDecoder : public TokenDecoder {
  public:
   explicit ReplaceDecoder(const JsonValue& section)
-      : by_(section.at("content").as<std::string>()) {
-    const JsonValue pattern = section.at("pattern");
-    if (const auto text = pattern.find("String")) {
-      what_ = text->as<std::string>();
-    } else {
-      expression_.emplace(pattern.at("Regex").as<std::string>());
-    }
-  }
+      : what_(read_pattern(section.at("pattern"))),
+        by_(section.at("content").as<std::string>()) {}
 
   void apply(std::vector<std::string>& parts) const override {
+    std::vector<ByteRange> matches;
     for (std::string& part : parts) {
-      if (!expression_) {
-        replace_all(part, what_, by_);
-        continue;
-      }
+      matches.clear();
+      what_.find_all(part, matches);
       std::string result;
       size_t end = 0;
-      expression_->for_each_match(part, [&](ByteRange match) {
+      for (const ByteRange& match : matches) {
         result.append(part, end, match.begin - end);
         result += by_;
         end = match.end;
-      });
+      }
       result.append(part, end);
       part = std::move(result);
     }
   }
 
  private:
-  std::string what_;
-  std::optional<Regex> expression_;
+  Pattern what_;
   std::string by_;
 };
 

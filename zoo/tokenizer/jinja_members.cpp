@@ -21,30 +21,41 @@ using Bound = std::vector<std::optional<Value>>;
 /// What Python's types have, implemented here or not: they hide the keys of a
 /// dict of the same name.
 constexpr std::array<std::string_view, 47> kTextMethods = {
-    "capitalize", "casefold",   "center",       "count",        "encode",
-    "endswith",   "expandtabs", "find",         "format",       "format_map",
-    "index",      "isalnum",    "isalpha",      "isascii",      "isdecimal",
-    "isdigit",    "isidentifier", "islower",    "isnumeric",    "isprintable",
-    "isspace",    "istitle",    "isupper",      "join",         "ljust",
-    "lower",      "lstrip",     "maketrans",    "partition",    "removeprefix",
-    "removesuffix", "replace",  "rfind",        "rindex",       "rjust",
-    "rpartition", "rsplit",     "rstrip",       "split",        "splitlines",
-    "startswith", "strip",      "swapcase",     "title",        "translate",
-    "upper",      "zfill"};
-constexpr std::array<std::string_view, 6> kDictMethods = {
-    "copy", "fromkeys", "get", "items", "keys", "values"};
+    "capitalize",   "casefold",     "center",    "count",     "encode",
+    "endswith",     "expandtabs",   "find",      "format",    "format_map",
+    "index",        "isalnum",      "isalpha",   "isascii",   "isdecimal",
+    "isdigit",      "isidentifier", "islower",   "isnumeric", "isprintable",
+    "isspace",      "istitle",      "isupper",   "join",      "ljust",
+    "lower",        "lstrip",       "maketrans", "partition", "removeprefix",
+    "removesuffix", "replace",      "rfind",     "rindex",    "rjust",
+    "rpartition",   "rsplit",       "rstrip",    "split",     "splitlines",
+    "startswith",   "strip",        "swapcase",  "title",     "translate",
+    "upper",        "zfill"};
+constexpr std::array<std::string_view, 6> kDictMethods =
+    {"copy", "fromkeys", "get", "items", "keys", "values"};
 constexpr std::array<std::string_view, 3> kListMethods = {
-    "copy", "count", "index"};
+    "copy",
+    "count",
+    "index"};
 constexpr std::array<std::string_view, 2> kTupleMethods = {"count", "index"};
 constexpr std::array<std::string_view, 12> kNumberMethods = {
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate",
-    "denominator",      "from_bytes", "fromhex",   "hex",
-    "imag",             "is_integer", "numerator", "real"};
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "denominator",
+    "from_bytes",
+    "fromhex",
+    "hex",
+    "imag",
+    "is_integer",
+    "numerator",
+    "real"};
 /// They would change what they are called on.
-constexpr std::array<std::string_view, 5> kDictChanges = {
-    "clear", "pop", "popitem", "setdefault", "update"};
-constexpr std::array<std::string_view, 8> kListChanges = {
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 5> kDictChanges =
+    {"clear", "pop", "popitem", "setdefault", "update"};
+constexpr std::array<std::string_view, 8> kListChanges =
+    {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 
 template <std::size_t kCount>
 bool has_name(
@@ -517,15 +528,13 @@ const Value& format_field(
     const Arguments& arguments,
     std::size_t& next) {
   const bool is_number =
-      !field.empty() &&
-      std::all_of(field.begin(), field.end(), [](char c) {
+      !field.empty() && std::all_of(field.begin(), field.end(), [](char c) {
         return c >= '0' && c <= '9';
       });
-  const bool is_name =
-      std::all_of(field.begin(), field.end(), [](char c) {
-        return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-               (c >= 'A' && c <= 'Z');
-      });
+  const bool is_name = std::all_of(field.begin(), field.end(), [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+           (c >= 'A' && c <= 'Z');
+  });
   TESSERA_CHECK(
       is_name && field.size() < 64,
       "format: the field {{{}}} is not implemented; use {{}}, {{0}} or {{name}}",
@@ -652,11 +661,10 @@ Value dict_view(const Dict& dict, SequenceKind kind, Budget& budget) {
   budget.spend_bytes(3 * sizeof(Value) * dict.items().size());
   for (const auto& [key, value] : dict.items()) {
     items.push_back(
-        kind == SequenceKind::kDictKeys     ? key
-        : kind == SequenceKind::kDictValues ? value
-                                            : Value::sequence(
-                                                  SequenceKind::kTuple,
-                                                  {key, value}));
+        kind == SequenceKind::kDictKeys ? key
+        : kind == SequenceKind::kDictValues
+            ? value
+            : Value::sequence(SequenceKind::kTuple, {key, value}));
   }
   return Value::sequence(kind, std::move(items));
 }
@@ -715,7 +723,8 @@ Value call_sequence_method(
     }
   }
   TESSERA_CHECK(
-      method.name == "count", "index: the {} does not contain the value",
+      method.name == "count",
+      "index: the {} does not contain the value",
       type_name(*method.owner));
   return count;
 }
@@ -952,9 +961,8 @@ Value percent_format(
         kind == 's' || item.as_integer(),
         "%d needs an integer, but is given a value of type {}; use %s",
         type_name(item));
-    const std::string shown = kind == 's'
-                                  ? to_text(item, budget)
-                                  : std::to_string(*item.as_integer());
+    const std::string shown = kind == 's' ? to_text(item, budget)
+                                          : std::to_string(*item.as_integer());
     budget.spend_bytes(shown.size());
     result += shown;
   }

@@ -280,9 +280,9 @@ std::string title_cased(std::string_view text) {
         // One that has no title case of its own may have a longer one.
         const std::string upper = upper_cased(character);
         const std::size_t first = utf8_length(upper, 0);
-        result += upper.substr(0, first) +
-                  (first < upper.size() ? lower_cased_text(upper.substr(first))
-                                        : "");
+        result +=
+            upper.substr(0, first) +
+            (first < upper.size() ? lower_cased_text(upper.substr(first)) : "");
       } else {
         append_utf8(result, static_cast<char32_t>(title));
       }

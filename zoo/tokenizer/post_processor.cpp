@@ -2,7 +2,7 @@
 #include "tessera/zoo/tokenizer/post_processor.h"
 
 #include "tessera/zoo/tokenizer/byte_alphabet.h"
-#include "tessera/zoo/tokenizer/unicode.h"
+#include "tessera/zoo/tokenizer/characters.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>

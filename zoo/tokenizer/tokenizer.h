@@ -65,7 +65,8 @@ struct TokenizerSettings {
 /// .model file. Cheap to copy; may be used from several threads at once.
 class Tokenizer {
  public:
-  /// Reads a tokenizer.json.
+  /// Reads a tokenizer.json, or a .model file of sentencepiece, by whose
+  /// library special tokens are neither added to texts nor found in them.
   /// @throws tessera::Error if it is missing or malformed or has a part that is
   ///   not known; the message names file, place and value.
   static Tokenizer from_file(const std::filesystem::path& path);

@@ -4,8 +4,10 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/tokenizer/sentencepiece_text.h"
 #include "tessera/zoo/tokenizer/tokenizer_parts.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <set>
@@ -241,17 +243,10 @@ void overrule(json& document, const Settings& settings) {
   }
 }
 
-/// Tokens that only tokenizer_config.json lists.
-void add_listed_tokens(json& document, const Settings& settings) {
-  json& added = document["added_tokens"];
-  if (!added.is_array()) {
-    added = json::array();
-  }
-  std::set<int64_t> known;
-  for (const json& token : added) {
-    known.insert(token.value("id", int64_t{-1}));
-  }
-  const JsonFields listed = settings.config.section("added_tokens_decoder");
+/// The added tokens that tokenizer_config.json lists, as tokenizer.json would.
+json listed_tokens(const JsonFields& config) {
+  json tokens = json::array();
+  const JsonFields listed = config.section("added_tokens_decoder");
   for (const auto& [key, item] : listed.object().items()) {
     TESSERA_CHECK(
         !key.empty() && key.size() <= 9 &&
@@ -259,10 +254,34 @@ void add_listed_tokens(json& document, const Settings& settings) {
         "{}: '{}' is not a token id",
         listed.origin(),
         key);
-    if (known.count(std::stoll(key)) == 0) {
-      json token = item;
-      token["id"] = std::stoll(key);
-      added.push_back(std::move(token));
+    TESSERA_CHECK(
+        item.is_object(),
+        "{}: '{}' is {}, not an object that describes a token",
+        listed.origin(),
+        key,
+        runtime::show_json(item));
+    tokens.push_back(item);
+    tokens.back()["id"] = std::stoll(key);
+  }
+  return tokens;
+}
+
+/// Adds the tokens that only tokenizer_config.json lists.
+void add_listed_tokens(json& document, const Settings& settings) {
+  json& added = document["added_tokens"];
+  if (!added.is_array()) {
+    added = json::array();
+  }
+  std::set<int64_t> known;
+  for (const json& token : added) {
+    if (token.is_object() && token.contains("id") &&
+        token["id"].is_number_integer()) {
+      known.insert(token["id"].get<int64_t>());
+    }
+  }
+  for (const json& token : listed_tokens(settings.config)) {
+    if (known.count(token["id"].get<int64_t>()) == 0) {
+      added.push_back(token);
     }
   }
 }
@@ -313,14 +332,79 @@ TokenizerSettings read_settings(
   return result;
 }
 
+/// Whether a tokenizer of sentencepiece adds its eos_token to texts, by the
+/// classes of transformers.
+bool ends_texts(const Settings& settings) {
+  const std::string kind = settings.kind();
+  return settings.config.get_or(
+      "add_eos_token", kind == "T5Tokenizer" || kind == "MT5Tokenizer");
+}
+
+bool begins_texts(const Settings& settings) {
+  return settings.config.get_or(
+      "add_bos_token", settings.kind() == "LlamaTokenizer");
+}
+
+void read_sentencepiece(const fs::path& path, TokenizerReader::Parts& parts) {
+  const SentencePieceModel model =
+      read_sentencepiece_model(runtime::read_text_file(path), path.string());
+  parts.origin = path.string();
+  parts.normalizer = sentencepiece_normalizer(model);
+  parts.model = make_token_model(model);
+  parts.decoder = sentencepiece_decoder(model);
+  const auto name = [&](const char* key, const std::string& piece) {
+    if (parts.model->find(piece)) {
+      parts.settings.special_tokens.emplace_back(key, piece);
+    }
+  };
+  name("bos_token", model.bos_piece);
+  name("eos_token", model.eos_piece);
+  name("unk_token", model.unk_piece);
+  name("pad_token", model.pad_piece);
+}
+
+/// What transformers adds to a sentencepiece model: special tokens that stand
+/// in texts, and those at their ends.
+void complete_sentencepiece(
+    const Settings& settings,
+    TokenizerReader::Parts& parts) {
+  for (const auto& [key, token] : parts.settings.special_tokens) {
+    if (const auto id = parts.model->find(token)) {
+      parts.added.emplace(
+          *id, AddedToken{.content = token, .id = *id, .is_special = true});
+    }
+  }
+  for (const json& item : listed_tokens(settings.config)) {
+    const runtime::JsonValue token(item, settings.config.origin());
+    AddedToken added = read_added_token(token);
+    parts.added.insert_or_assign(added.id, added);
+  }
+  const auto ids_of = [&](bool adds, const char* key) {
+    std::vector<int64_t> ids;
+    for (const auto& [own, token] : parts.settings.special_tokens) {
+      if (adds && own == key && parts.model->find(token)) {
+        ids.push_back(*parts.model->find(token));
+      }
+    }
+    return ids;
+  };
+  parts.post_processor = surrounding_post_processor(
+      ids_of(begins_texts(settings), "bos_token"),
+      ids_of(ends_texts(settings), "eos_token"));
+}
+
 } // namespace
 
 Tokenizer Tokenizer::from_file(const fs::path& path) {
   const auto parts = TokenizerReader::make_parts();
-  read_tokenizer_json(
-      runtime::parse_json(runtime::read_text_file(path), path.string()),
-      path.string(),
-      *parts);
+  if (path.extension() == ".model") {
+    read_sentencepiece(path, *parts);
+  } else {
+    read_tokenizer_json(
+        runtime::parse_json(runtime::read_text_file(path), path.string()),
+        path.string(),
+        *parts);
+  }
   return TokenizerReader::tokenizer(parts);
 }
 
@@ -363,7 +447,19 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
         folder.string());
     read_sentencepiece(file, *parts);
   }
+  const auto named = std::move(parts->settings.special_tokens);
   parts->settings = read_settings(folder, settings);
+  for (const auto& [key, token] : named) { // those that no other file names
+    auto& all = parts->settings.special_tokens;
+    if (std::none_of(all.begin(), all.end(), [&key = key](const auto& own) {
+          return own.first == key;
+        })) {
+      all.emplace_back(key, token);
+    }
+  }
+  if (document.is_null()) {
+    complete_sentencepiece(settings, *parts);
+  }
   return TokenizerReader::tokenizer(parts);
 }
 

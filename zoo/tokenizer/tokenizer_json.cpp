@@ -22,26 +22,6 @@ std::optional<JsonValue> section_of(const JsonValue& file, const char* key) {
   return found && !found->value().is_null() ? found : std::nullopt;
 }
 
-AddedToken read_added_token(const JsonValue& item) {
-  const auto flag = [&](const char* key) {
-    const auto found = item.find(key);
-    return found && found->as<bool>();
-  };
-  AddedToken token{
-      .content = item.at("content").as<std::string>(),
-      .id = item.at("id").integer(
-          {.min = 0, .max = std::numeric_limits<int32_t>::max()}),
-      .is_special = flag("special"),
-      .is_single_word = flag("single_word"),
-      .strips_left = flag("lstrip"),
-      .strips_right = flag("rstrip"),
-      .is_normalized = flag("normalized")};
-  if (token.content.empty()) {
-    item.at("content").fail("a text that is not empty");
-  }
-  return token;
-}
-
 /// A token that the vocabulary has too has the id that it has there.
 void add_token(
     AddedToken token,
@@ -65,6 +45,26 @@ void add_token(
 }
 
 } // namespace
+
+AddedToken read_added_token(const JsonValue& item) {
+  const auto flag = [&](const char* key) {
+    const auto found = item.find(key);
+    return found && found->as<bool>();
+  };
+  AddedToken token{
+      .content = item.at("content").as<std::string>(),
+      .id = item.at("id").integer(
+          {.min = 0, .max = std::numeric_limits<int32_t>::max()}),
+      .is_special = flag("special"),
+      .is_single_word = flag("single_word"),
+      .strips_left = flag("lstrip"),
+      .strips_right = flag("rstrip"),
+      .is_normalized = flag("normalized")};
+  if (token.content.empty()) {
+    item.at("content").fail("a text that is not empty");
+  }
+  return token;
+}
 
 void read_tokenizer_json(
     const nlohmann::json& document,

@@ -60,9 +60,7 @@ void read_tokenizer_json(
     const std::string& origin,
     TokenizerReader::Parts& parts);
 
-/// Fills the parts of a sentencepiece model.
-void read_sentencepiece(
-    const std::filesystem::path& path,
-    TokenizerReader::Parts& parts);
+/// An added token of a tokenizer.json.
+AddedToken read_added_token(const runtime::JsonValue& item);
 
 } // namespace tessera::zoo
