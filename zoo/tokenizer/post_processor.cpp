@@ -169,7 +169,7 @@ class TrimmedOffsets {
   void trim(PlacedToken& token, bool is_first) const {
     uint32_t leading = 0;
     uint32_t trailing = 0;
-    bool is_at_beginning = true;
+    bool is_at_beginning = true; // so far, all are spaces
     for_each_code_point(token_text_(token.id), [&](char32_t c, size_t) {
       trailing = is_space(c) ? trailing + 1 : 0;
       is_at_beginning = is_at_beginning && is_space(c);
@@ -180,7 +180,9 @@ class TrimmedOffsets {
     }
     ByteRange& bytes = token.bytes;
     bytes.begin = std::min(bytes.begin + leading, bytes.end);
-    if (trailing > 0 && bytes.end >= trailing) {
+    if (is_at_beginning) {
+      bytes.end = bytes.begin; // nothing but spaces
+    } else {
       bytes.end = std::max(bytes.end - trailing, bytes.begin);
     }
   }
