@@ -44,9 +44,8 @@ ByteRange AlignedText::origin(ByteRange range) const {
 }
 
 ByteRange AlignedText::origin_before(ByteRange word) const {
-  const uint32_t at = is_divided_ && word.size() > 0
-                          ? origins_[word.begin].begin
-                          : offset_;
+  const uint32_t at =
+      is_divided_ && word.size() > 0 ? origins_[word.begin].begin : offset_;
   return {at, at};
 }
 

@@ -187,8 +187,7 @@ char32_t lower_case(char32_t c) {
   if (c < 0x80) {
     return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
   }
-  const auto lower =
-      static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
+  const auto lower = static_cast<char32_t>(u_tolower(static_cast<UChar32>(c)));
   return lower == c && c >= 0x1c89 ? recent_lower_case(c) : lower;
 }
 
@@ -211,7 +210,8 @@ int32_t script_of(char32_t c) {
     return kAnyScript;
   }
   UErrorCode status = U_ZERO_ERROR;
-  const UScriptCode script = uscript_getScript(static_cast<UChar32>(c), &status);
+  const UScriptCode script =
+      uscript_getScript(static_cast<UChar32>(c), &status);
   switch (script) {
     case USCRIPT_HIRAGANA:
     case USCRIPT_KATAKANA:

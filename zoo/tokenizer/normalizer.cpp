@@ -99,8 +99,9 @@ class NmtNormalizer : public Normalizer {
 
  private:
   static bool keeps(char32_t c) {
-    return !((c >= 0x1 && c <= 0x8) || c == 0xb || (c >= 0xe && c <= 0x1f) ||
-             c == 0x7f || c == 0x8f || c == 0x9f);
+    return !(
+        (c >= 0x1 && c <= 0x8) || c == 0xb || (c >= 0xe && c <= 0x1f) ||
+        c == 0x7f || c == 0x8f || c == 0x9f);
   }
   static char32_t map(char32_t c) {
     const bool is_space = c == 0x9 || c == 0xa || c == 0xc || c == 0xd ||
@@ -130,8 +131,9 @@ class PrecompiledNormalizer : public Normalizer {
 class PrependNormalizer : public Normalizer {
  public:
   explicit PrependNormalizer(const std::string& prefix) {
-    for_each_code_point(
-        prefix, [&](char32_t c, size_t) { prefix_.push_back({c, 1}); });
+    for_each_code_point(prefix, [&](char32_t c, size_t) {
+      prefix_.push_back({c, 1});
+    });
     if (!prefix_.empty()) {
       prefix_[0].change = 0;
     }

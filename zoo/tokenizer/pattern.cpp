@@ -24,8 +24,7 @@ void find_all_texts(
   for (size_t at = text.find(wanted); at != std::string_view::npos;
        at = text.find(wanted, at + wanted.size())) {
     matches.push_back(
-        {static_cast<uint32_t>(at),
-         static_cast<uint32_t>(at + wanted.size())});
+        {static_cast<uint32_t>(at), static_cast<uint32_t>(at + wanted.size())});
   }
 }
 

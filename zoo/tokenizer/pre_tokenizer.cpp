@@ -93,13 +93,12 @@ class ByteLevelPreTokenizer : public PreTokenizer {
       split_at_matches(text, kWords, SplitBehavior::kIsolated, false);
     }
     if (!options_.keeps_bytes) {
-      text.rewrite_words(
-          [](std::string_view word, std::vector<Rewritten>& now) {
-            for_each_code_point(word, [&](char32_t c, size_t) {
-              append_byte_characters(c, now);
-            });
-            return size_t{0};
-          });
+      text.rewrite_words([](std::string_view word,
+                            std::vector<Rewritten>& now) {
+        for_each_code_point(
+            word, [&](char32_t c, size_t) { append_byte_characters(c, now); });
+        return size_t{0};
+      });
     }
   }
   bool makes_bytes() const override {
@@ -194,9 +193,8 @@ class MetaspacePreTokenizer : public PreTokenizer {
     if (word.empty()) {
       return;
     }
-    const bool prepends =
-        options_.prepends == Prepends::kAlways ||
-        (options_.prepends == Prepends::kFirst && is_first);
+    const bool prepends = options_.prepends == Prepends::kAlways ||
+                          (options_.prepends == Prepends::kFirst && is_first);
     const auto replaced = [this](char32_t c) {
       return c == ' ' ? options_.replacement : c;
     };

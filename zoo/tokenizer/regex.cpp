@@ -18,7 +18,7 @@
 
 namespace tessera::zoo {
 
-namespace {
+namespace regex_detail {
 
 template <auto kFree>
 struct Pcre2Free {
@@ -29,6 +29,12 @@ struct Pcre2Free {
 };
 template <typename Value, auto kFree>
 using Pcre2Pointer = std::unique_ptr<Value, Pcre2Free<kFree>>;
+
+} // namespace regex_detail
+
+namespace {
+
+using regex_detail::Pcre2Pointer;
 
 std::string pcre2_message(int error) {
   PCRE2_UCHAR message[256];
@@ -104,8 +110,7 @@ class Regex::Code {
         at,
         translated.pattern);
     // Fails where programs must not write machine code; then PCRE2 interprets.
-    has_machine_code_ =
-        pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
+    has_machine_code_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
   }
 
   /// The first match that begins at `from` or later. What is before `from` is
@@ -151,14 +156,15 @@ class Regex::Code {
 
  private:
   std::string pattern_;
-  Pcre2Pointer<pcre2_code, &pcre2_code_free> code_;
+  regex_detail::Pcre2Pointer<pcre2_code, &pcre2_code_free> code_;
   bool has_machine_code_ = false;
 };
 
 Regex::Regex(std::string_view pattern) {
   const Pcre2Pattern usual = pcre2_syntax(pattern, UnicodeTables::kOfPcre2);
   code_ = std::make_unique<const Code>(pattern, usual);
-  const Pcre2Pattern recent = pcre2_syntax(pattern, UnicodeTables::kOfUnicode16);
+  const Pcre2Pattern recent =
+      pcre2_syntax(pattern, UnicodeTables::kOfUnicode16);
   if (recent.pattern != usual.pattern && unicode_of_pcre2() < 16) {
     code_of_recent_ = std::make_unique<const Code>(pattern, recent);
   }
@@ -169,9 +175,8 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 
 void Regex::find_all(std::string_view text, std::vector<ByteRange>& matches)
     const {
-  const Code& code = code_of_recent_ && has_recent_character(text)
-                         ? *code_of_recent_
-                         : *code_;
+  const Code& code =
+      code_of_recent_ && has_recent_character(text) ? *code_of_recent_ : *code_;
   size_t from = 0;
   std::optional<uint32_t> last_end;
   while (from <= text.size()) {

@@ -7,8 +7,8 @@
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <unicode/uchar.h>
-#include <unicode/uscript.h>
 #include <unicode/unistr.h>
+#include <unicode/uscript.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -62,8 +62,7 @@ CharacterSet both(const CharacterSet& a, const CharacterSet& b) {
 
 std::string literal(char32_t c) {
   const bool is_alphanumeric = (c >= '0' && c <= '9') ||
-                               (c >= 'A' && c <= 'Z') ||
-                               (c >= 'a' && c <= 'z');
+                               (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
   if (is_alphanumeric) {
     return {static_cast<char>(c)};
   }
@@ -408,7 +407,8 @@ class Translator {
                             c == '_' ||
                             (c >= '0' && c <= '9' && !result.empty());
       if (!is_plain || result.size() == 32) {
-        refuse("a group's name that is not of at most 32 letters, digits and _");
+        refuse(
+            "a group's name that is not of at most 32 letters, digits and _");
       }
       result += static_cast<char>(c);
     }
@@ -577,9 +577,9 @@ class Translator {
     at_ = end + 1;
     const CharacterSet set = with_properties({*known});
     const std::string inverted = "\\P{" + *known + "}";
-    return !is_inverted                         ? set
+    return !is_inverted                             ? set
            : set.items.size() < inverted.size() + 1 ? set_of(inverted)
-                                                : all_but(set);
+                                                    : all_but(set);
   }
 
   // Characters with one of the properties of PCRE2.
@@ -596,25 +596,29 @@ class Translator {
   }
 
   CharacterSet word_characters() const {
-    const CharacterSet usual =
-        with_properties({"Alphabetic", "M", "Nd", "Pc"});
+    const CharacterSet usual = with_properties({"Alphabetic", "M", "Nd", "Pc"});
     return classes_ > 0 ? usual : either(usual, set_of(kFractions));
   }
 
   // Classes that are named in brackets, as [[:alpha:]]; most of the names are
   // those of properties too.
   std::optional<CharacterSet> posix_class(std::string_view name) const {
+    static const std::vector<std::string> kVisible = {
+        "L", "M", "N", "P", "S", "Cf", "Co"};
     const auto is = [&](std::string_view known) { return name == known; };
     return is("alnum")   ? with_properties({"Alphabetic", "Nd"})
            : is("alpha") ? with_properties({"Alphabetic"})
            : is("ascii") ? set_of(R"(\x{0}-\x{7f})")
            : is("blank") ? set_of(R"(\x{9}\p{Zs})")
            : is("cntrl") ? set_of(R"(\p{Cc})")
-           : is("digit") ? with_properties({"Nd"})
-           : is("lower") ? with_properties({"Lowercase"})
-           : is("upper") ? with_properties({"Uppercase"})
-           : is("space") ? set_of(kSpace)
-           : is("word")  ? word_characters()
+           : is("graph") ? with_properties(kVisible)
+           : is("print")
+               ? either(with_properties(kVisible), set_of(R"(\p{Zs})"))
+           : is("digit")  ? with_properties({"Nd"})
+           : is("lower")  ? with_properties({"Lowercase"})
+           : is("upper")  ? with_properties({"Uppercase"})
+           : is("space")  ? set_of(kSpace)
+           : is("word")   ? word_characters()
            : is("xdigit") ? std::optional(set_of(kHexDigit))
                           : std::nullopt;
   }
@@ -758,7 +762,8 @@ class Translator {
     if (name == "punct") {
       set = with_properties({"P", "S"});
     }
-    if (!set || (options_.ignores_case && (name == "lower" || name == "upper"))) {
+    if (!set ||
+        (options_.ignores_case && (name == "lower" || name == "upper"))) {
       refuse("a class that is not known by this name");
     }
     at_ = end + 2;
@@ -803,9 +808,8 @@ class Translator {
       return '\b';
     }
     const size_t begin = at_;
-    if (at_end() ||
-        std::string_view("sSdDhHwWpP").find(pattern_[at_]) !=
-            std::string_view::npos) {
+    if (at_end() || std::string_view("sSdDhHwWpP").find(pattern_[at_]) !=
+                        std::string_view::npos) {
       refuse("a range to a set of characters");
     }
     if (pattern_[at_] >= '1' && pattern_[at_] <= '7') {

@@ -27,8 +27,9 @@ enum class UnicodeTables {
 /// not possessive, [a-z&&[^b]] is an intersection, and \s, \w, \d, [[:alpha:]]
 /// are those of Unicode as Oniguruma has them.
 /// @throws tessera::Error on what has no counterpart (absence operators,
-///   conditions, subexpression calls, \K, \X, \y, ages and blocks of characters,
-///   case-insensitive text that has ligatures) and on what is wrong.
+///   conditions, subexpression calls, \K, \X, \y, ages and blocks of
+///   characters, case-insensitive text that has ligatures) and on what is
+///   wrong.
 Pcre2Pattern pcre2_syntax(std::string_view pattern, UnicodeTables tables);
 
 } // namespace tessera::zoo

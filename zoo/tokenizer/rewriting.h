@@ -25,10 +25,7 @@ void map_code_points(AlignedText& text, const Append& append) {
 /// Keeps those characters of the whole text of which keeps(code point) is true,
 /// and maps them by map(code point).
 template <typename Keeps, typename Map>
-void keep_code_points(
-    AlignedText& text,
-    const Keeps& keeps,
-    const Map& map) {
+void keep_code_points(AlignedText& text, const Keeps& keeps, const Map& map) {
   std::vector<Rewritten> code_points;
   code_points.reserve(text.text().size());
   size_t skipped = 0; // before the first one that is kept
@@ -45,9 +42,7 @@ void keep_code_points(
 }
 
 /// Appends a character in lower case.
-inline void append_lower_case(
-    char32_t c,
-    std::vector<Rewritten>& code_points) {
+inline void append_lower_case(char32_t c, std::vector<Rewritten>& code_points) {
   code_points.push_back({lower_case(c), 0});
   if (c == 0x130) {
     code_points.push_back({0x307, 1});

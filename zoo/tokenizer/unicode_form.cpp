@@ -140,8 +140,8 @@ void compose(std::vector<Rewritten>& code_points, size_t from) {
     const Rewritten now = code_points[i];
     const uint8_t combining = combining_class(now.code_point);
     if (starter != kNone && last_class < static_cast<int>(combining)) {
-      if (const auto pair = composed(
-              form, code_points[starter].code_point, now.code_point)) {
+      if (const auto pair =
+              composed(form, code_points[starter].code_point, now.code_point)) {
         Rewritten& into = code_points[starter];
         into = {*pair, into.change + now.change - 1};
         continue;
