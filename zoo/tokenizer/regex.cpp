@@ -53,7 +53,7 @@ int unicode_of_pcre2() {
 
 /// Enough for any search that is not exponential; PCRE2's own limit of ten
 /// million is reached by one word of a megabyte.
-constexpr uint32_t kMostSteps = 4'000'000'000;
+constexpr uint32_t kMostSteps = 1'000'000'000;
 /// Machine code has a stack of its own; beyond it PCRE2 interprets.
 constexpr size_t kLeastStackBytes = size_t{32} << 10;
 constexpr size_t kMostStackBytes = size_t{8} << 20;
