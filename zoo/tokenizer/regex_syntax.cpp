@@ -494,6 +494,13 @@ class Translator {
       default:
         break;
     }
+    const auto is_octal_digit = [&](size_t i) {
+      return i < pattern_.size() && pattern_[i] >= '0' && pattern_[i] <= '7';
+    };
+    if (c >= '1' && c <= '3' && is_octal_digit(at_ + 1) &&
+        is_octal_digit(at_ + 2)) {
+      return text(digits(8, 3, 3), previous);
+    }
     if (c >= '1' && c <= '9') {
       ++at_;
       if (!at_end() && pattern_[at_] >= '0' && pattern_[at_] <= '9') {

@@ -39,7 +39,7 @@ TEST(Regex, RefusesWhatHasNoCounterpart) {
       {"a)", "an unmatched )"},
       {"(a", "an unmatched ("},
       {"[a", "an end that is too early"},
-      {"[]", "an end that is too early"},
+      {"[]", "an empty class of characters"},
       {"[^]", "an empty class of characters"},
       {"[a&&]", "an empty class of characters"},
       {"[z-a]", "a range that ends before it begins"},
