@@ -201,14 +201,15 @@ std::string decode_base64(std::string_view text, std::string_view place) {
         i,
         place);
     bits = bits << 6 | static_cast<uint32_t>(value);
-    if (i % 4 == 3) {
-      bytes.push_back(static_cast<char>(bits >> 16 & 0xff));
-      bytes.push_back(static_cast<char>(bits >> 8 & 0xff));
-      bytes.push_back(static_cast<char>(bits & 0xff));
-      bits = 0;
+    if (i % 4 != 3) {
+      continue;
     }
+    const size_t count = i + 1 < text.size() ? 3 : 3 - padding;
+    for (size_t byte = 0; byte < count; ++byte) {
+      bytes.push_back(static_cast<char>(bits >> (16 - 8 * byte) & 0xff));
+    }
+    bits = 0;
   }
-  bytes.resize(bytes.size() - padding);
   return bytes;
 }
 

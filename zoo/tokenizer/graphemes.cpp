@@ -15,6 +15,9 @@ int32_t break_property(char32_t c) {
   if (recent != nullptr && recent[0] == 'M') {
     return recent[1] == 'c' ? U_GCB_SPACING_MARK : U_GCB_EXTEND;
   }
+  if ((c >= 0x1acf && c <= 0x1add) || (c >= 0x1ae0 && c <= 0x1aeb)) {
+    return U_GCB_EXTEND; // of Unicode 17
+  }
   return u_getIntPropertyValue(
       static_cast<UChar32>(c), UCHAR_GRAPHEME_CLUSTER_BREAK);
 }

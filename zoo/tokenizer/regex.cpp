@@ -18,7 +18,7 @@
 
 namespace tessera::zoo {
 
-namespace {
+namespace regex_detail {
 
 template <auto kFree>
 struct Pcre2Free {
@@ -29,6 +29,12 @@ struct Pcre2Free {
 };
 template <typename Value, auto kFree>
 using Pcre2Pointer = std::unique_ptr<Value, Pcre2Free<kFree>>;
+
+} // namespace regex_detail
+
+namespace {
+
+using regex_detail::Pcre2Pointer;
 
 std::string pcre2_message(int error) {
   PCRE2_UCHAR message[256];
@@ -47,7 +53,7 @@ int unicode_of_pcre2() {
 
 /// Enough for any search that is not exponential; PCRE2's own limit of ten
 /// million is reached by one word of a megabyte.
-constexpr uint32_t kMostSteps = 4'000'000'000;
+constexpr uint32_t kMostSteps = 1'000'000'000;
 /// Machine code has a stack of its own; beyond it PCRE2 interprets.
 constexpr size_t kLeastStackBytes = size_t{32} << 10;
 constexpr size_t kMostStackBytes = size_t{8} << 20;
@@ -150,7 +156,7 @@ class Regex::Code {
 
  private:
   std::string pattern_;
-  Pcre2Pointer<pcre2_code, &pcre2_code_free> code_;
+  regex_detail::Pcre2Pointer<pcre2_code, &pcre2_code_free> code_;
   bool has_machine_code_ = false;
 };
 

@@ -494,6 +494,13 @@ class Translator {
       default:
         break;
     }
+    const auto is_octal_digit = [&](size_t i) {
+      return i < pattern_.size() && pattern_[i] >= '0' && pattern_[i] <= '7';
+    };
+    if (c >= '1' && c <= '3' && is_octal_digit(at_ + 1) &&
+        is_octal_digit(at_ + 2)) {
+      return text(digits(8, 3, 3), previous);
+    }
     if (c >= '1' && c <= '9') {
       ++at_;
       if (!at_end() && pattern_[at_] >= '0' && pattern_[at_] <= '9') {
@@ -603,12 +610,17 @@ class Translator {
   // Classes that are named in brackets, as [[:alpha:]]; most of the names are
   // those of properties too.
   std::optional<CharacterSet> posix_class(std::string_view name) const {
+    static const std::vector<std::string> kVisible = {
+        "L", "M", "N", "P", "S", "Cf", "Co"};
     const auto is = [&](std::string_view known) { return name == known; };
-    return is("alnum")    ? with_properties({"Alphabetic", "Nd"})
-           : is("alpha")  ? with_properties({"Alphabetic"})
-           : is("ascii")  ? set_of(R"(\x{0}-\x{7f})")
-           : is("blank")  ? set_of(R"(\x{9}\p{Zs})")
-           : is("cntrl")  ? set_of(R"(\p{Cc})")
+    return is("alnum")   ? with_properties({"Alphabetic", "Nd"})
+           : is("alpha") ? with_properties({"Alphabetic"})
+           : is("ascii") ? set_of(R"(\x{0}-\x{7f})")
+           : is("blank") ? set_of(R"(\x{9}\p{Zs})")
+           : is("cntrl") ? set_of(R"(\p{Cc})")
+           : is("graph") ? with_properties(kVisible)
+           : is("print")
+               ? either(with_properties(kVisible), set_of(R"(\p{Zs})"))
            : is("digit")  ? with_properties({"Nd"})
            : is("lower")  ? with_properties({"Lowercase"})
            : is("upper")  ? with_properties({"Uppercase"})
