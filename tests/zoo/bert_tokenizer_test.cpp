@@ -173,7 +173,7 @@ TEST(BertTokenizer, NamesWhatIsWrongWithAFolder) {
       {{{"tokenizer.json", R"({"model": {"type": "BPE", "vocab": {}}})"}},
        "'BPE'"},
       {{{"tokenizer.json", R"({"model": {"vocab": {"[PAD]": 1}}})"}},
-       "id 1 where 0"},
+       "has the id 0"},
       {{{"tokenizer.json", R"({"model": {"vocab": {"[PAD]": "x"}}})"}},
        "not an integer"},
   };
