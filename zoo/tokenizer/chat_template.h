@@ -3,9 +3,10 @@
 // `ChatTemplate` renders conversations by the Jinja chat template of a Hugging
 // Face tokenizer.
 
+#include "tessera/zoo/tokenizer/aligned_text.h"
+
 #include <nlohmann/json.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <memory>
@@ -40,24 +41,18 @@ struct ChatTemplateOptions {
   std::int64_t max_bytes = std::int64_t{1} << 30;
 };
 
-/// [begin, end) in bytes of a text.
-struct TextRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
 struct RenderedChat {
   std::string text;
-  /// What the assistant says, in order: what is trained on.
-  std::vector<TextRange> answers;
+  /// Of the text: what the assistant says, in order, to be trained on.
+  std::vector<ByteRange> answers;
 };
 
-/// Renders the same text as transformers' `apply_chat_template(tokenize=False)`:
-/// Jinja's immutable sandbox with trim_blocks, lstrip_blocks, break, continue
-/// and transformers' own functions and `tojson`. Refused, by name: template
-/// inheritance and includes, recursive loops, *args, integers of more than 64
-/// bits, and rarely used filters and methods.
-/// Immutable; may be used from several threads at once.
+/// Renders the same text as transformers'
+/// `apply_chat_template(tokenize=False)`: Jinja's immutable sandbox with
+/// trim_blocks, lstrip_blocks, break, continue and transformers' own functions
+/// and `tojson`. Refused, by name: template inheritance and includes, recursive
+/// loops, *args, integers of more than 64 bits, and rarely used filters and
+/// methods. Immutable; may be used from several threads at once.
 class ChatTemplate {
  public:
   /// @param text of the template, e.g. chat_template in tokenizer_config.json.
@@ -87,8 +82,8 @@ class ChatTemplate {
 
   /// Renders, and finds the answers by comparison: that of message i is what
   /// the text of messages 0 to i has beyond the text of messages 0 to i-1 with
-  /// a generation prompt. It includes what ends the answer, e.g. "<|im_end|>\n".
-  /// Renders twice for each message of role "assistant".
+  /// a generation prompt. It includes what ends the answer, e.g.
+  /// "<|im_end|>\n". Renders twice for each message of role "assistant".
   /// @throws Error as render(), and if one text is not the beginning of the
   ///     next, e.g. because the template removes earlier thoughts.
   RenderedChat render_with_compared_answers(

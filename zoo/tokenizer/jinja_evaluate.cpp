@@ -353,7 +353,9 @@ class Evaluator {
     return expression == nullptr ? Value(None()) : evaluate(*expression);
   }
 
-  Value evaluate_form(const Expression& /*at*/, const ConstantExpression& form) {
+  Value evaluate_form(
+      const Expression& /*at*/,
+      const ConstantExpression& form) {
     return form.value;
   }
 
@@ -370,7 +372,9 @@ class Evaluator {
     return Value::undefined(formatted("'{}' is undefined", form.name));
   }
 
-  Value evaluate_form(const Expression& /*at*/, const SequenceExpression& form) {
+  Value evaluate_form(
+      const Expression& /*at*/,
+      const SequenceExpression& form) {
     std::vector<Value> items;
     items.reserve(form.items.size());
     for (const ExpressionPtr& item : form.items) {
@@ -584,7 +588,9 @@ class Evaluator {
     return true;
   }
 
-  Value evaluate_form(const Expression& /*at*/, const ConditionalExpression& form) {
+  Value evaluate_form(
+      const Expression& /*at*/,
+      const ConditionalExpression& form) {
     if (is_truthy(evaluate(*form.condition))) {
       return evaluate(*form.then);
     }
@@ -713,8 +719,7 @@ class Evaluator {
     TESSERA_CHECK(step != 0, "range: the step is 0; use another one");
     const std::int64_t span = step > 0 ? stop - start : start - stop;
     const std::int64_t stride = std::abs(step);
-    const std::int64_t length =
-        span <= 0 ? 0 : (span + stride - 1) / stride;
+    const std::int64_t length = span <= 0 ? 0 : (span + stride - 1) / stride;
     TESSERA_CHECK(
         length <= kMaxRange,
         "range: it has {} numbers, but may have {}; reduce it",

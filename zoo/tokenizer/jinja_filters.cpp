@@ -122,7 +122,10 @@ std::vector<Value> sorted(
 
 // Filters of texts.
 
-Value filter_trim(const Value& subject, const Arguments& given, Budget& budget) {
+Value filter_trim(
+    const Value& subject,
+    const Arguments& given,
+    Budget& budget) {
   const Options options = bound_arguments(given, "trim", {"chars"});
   const Value characters = option_or_none(options[0]);
   return converted_text(subject, budget, [&](std::string_view text) {
@@ -213,7 +216,8 @@ std::string indentation(const Value& width) {
   const std::int64_t count = integer_argument(width, "indent", "width");
   TESSERA_CHECK(
       count <= 1000, "indent: the width {} is above 1000; reduce it", count);
-  return std::string(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)), ' ');
+  return std::string(
+      static_cast<std::size_t>(std::max<std::int64_t>(count, 0)), ' ');
 }
 
 Value filter_indent(
@@ -252,7 +256,10 @@ Value filter_string(
                                       : Value::text(to_text(subject, budget));
 }
 
-Value filter_safe(const Value& subject, const Arguments& given, Budget& budget) {
+Value filter_safe(
+    const Value& subject,
+    const Arguments& given,
+    Budget& budget) {
   bound_arguments(given, "safe", {});
   return Value::text(to_text(subject, budget), true);
 }
@@ -376,9 +383,8 @@ Value filter_abs(const Value& subject, const Arguments& given, Budget& budget) {
   if (subject.is<double>()) {
     return std::fabs(*number);
   }
-  return *number < 0
-             ? unary_operation(UnaryOperator::kNegate, subject, budget)
-             : unary_operation(UnaryOperator::kPlus, subject, budget);
+  return *number < 0 ? unary_operation(UnaryOperator::kNegate, subject, budget)
+                     : unary_operation(UnaryOperator::kPlus, subject, budget);
 }
 
 Value filter_round(
@@ -453,7 +459,10 @@ Value filter_default(
   return is_missing ? options[0].value_or(Value::text("")) : subject;
 }
 
-Value filter_join(const Value& subject, const Arguments& given, Budget& budget) {
+Value filter_join(
+    const Value& subject,
+    const Arguments& given,
+    Budget& budget) {
   const Options options = bound_arguments(given, "join", {"d", "attribute"});
   const std::string separator =
       options[0] ? to_text(*options[0], budget) : std::string();
@@ -461,8 +470,7 @@ Value filter_join(const Value& subject, const Arguments& given, Budget& budget) 
   std::string result;
   bool is_first = true;
   for (const Value& item : elements(subject, budget)) {
-    const std::string text =
-        to_text(attribute_at(item, path, budget), budget);
+    const std::string text = to_text(attribute_at(item, path, budget), budget);
     budget.spend_bytes(text.size() + separator.size());
     result += is_first ? "" : separator;
     result += text;
@@ -487,7 +495,10 @@ Value filter_first(
   return items.empty() ? none() : items.front();
 }
 
-Value filter_last(const Value& subject, const Arguments& given, Budget& budget) {
+Value filter_last(
+    const Value& subject,
+    const Arguments& given,
+    Budget& budget) {
   bound_arguments(given, "last", {});
   TESSERA_CHECK(
       !subject.is<std::shared_ptr<Generator>>(),
@@ -500,7 +511,10 @@ Value filter_last(const Value& subject, const Arguments& given, Budget& budget) 
                        : items.back();
 }
 
-Value filter_list(const Value& subject, const Arguments& given, Budget& budget) {
+Value filter_list(
+    const Value& subject,
+    const Arguments& given,
+    Budget& budget) {
   bound_arguments(given, "list", {});
   return Value::list(elements(subject, budget));
 }
@@ -577,7 +591,10 @@ Value filter_dictsort(
   return Value::list(sorted(items, keys, option_flag(options[2]), budget));
 }
 
-Value filter_sort(const Value& subject, const Arguments& given, Budget& budget) {
+Value filter_sort(
+    const Value& subject,
+    const Arguments& given,
+    Budget& budget) {
   const Options options = bound_arguments(
       given, "sort", {"reverse", "case_sensitive", "attribute"});
   const std::vector<Value> items = elements(subject, budget);
@@ -693,22 +710,23 @@ Arguments without_first(const Arguments& given, std::size_t count) {
   Arguments result = given;
   result.positional.erase(
       result.positional.begin(),
-      result.positional.begin() +
-          static_cast<std::ptrdiff_t>(
-              std::min(count, result.positional.size())));
+      result.positional.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                      count, result.positional.size())));
   return result;
 }
 
 Value filter_map(const Value& subject, const Arguments& given, Budget& budget) {
   std::vector<Value> result;
+  if (!is_truthy(subject)) {
+    return Value::generator({}); // of none, too
+  }
   if (given.positional.empty()) {
-    Arguments named = given;
     const Options options =
-        bound_arguments(named, "map", {"attribute", "default"}, 1);
+        bound_arguments(given, "map", {"attribute", "default"}, 1);
     for (const Value& item : elements(subject, budget)) {
       Value found = attribute_at(item, *options[0], budget);
-      const bool takes_default = found.is_undefined() && options[1] &&
-                                 !options[1]->is_none();
+      const bool takes_default =
+          found.is_undefined() && options[1] && !options[1]->is_none();
       result.push_back(takes_default ? *options[1] : std::move(found));
     }
   } else {
@@ -732,6 +750,9 @@ Value selected(
     bool by_attribute,
     Budget& budget) {
   const std::size_t first = by_attribute ? 1 : 0;
+  if (!is_truthy(subject)) {
+    return Value::generator({}); // of none, too
+  }
   TESSERA_CHECK(
       given.positional.size() >= first,
       "selectattr: the name of the attribute is missing; give it");

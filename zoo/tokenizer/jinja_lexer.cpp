@@ -62,8 +62,8 @@ class StringReader {
       append(result, digits(begin, c == 'x' ? 2 : c == 'u' ? 4 : 8), begin);
     } else if (c >= '0' && c <= '7') {
       char32_t code = 0;
-      for (int i = 0; i < 3 && at_ < end_ && source_[at_] >= '0' &&
-                      source_[at_] <= '7';
+      for (int i = 0;
+           i < 3 && at_ < end_ && source_[at_] >= '0' && source_[at_] <= '7';
            ++i) {
         code = code * 8 + static_cast<char32_t>(source_[at_++] - '0');
       }
@@ -148,10 +148,8 @@ class TemplateLexer {
   }
 
   /// The text before a tag, from which the tag may remove white space.
-  std::string_view stripped(
-      std::string_view text,
-      char sign,
-      bool is_variable) const {
+  std::string_view stripped(std::string_view text, char sign, bool is_variable)
+      const {
     if (sign == '-') {
       return strip(text, StripSide::kRight);
     }
@@ -313,9 +311,9 @@ class TemplateLexer {
   std::string read_digits() {
     std::string digits;
     while (at_ < source_.size()) {
-      const bool is_separator =
-          source_[at_] == '_' && !digits.empty() &&
-          at_ + 1 < source_.size() && is_ascii_digit(source_[at_ + 1]);
+      const bool is_separator = source_[at_] == '_' && !digits.empty() &&
+                                at_ + 1 < source_.size() &&
+                                is_ascii_digit(source_[at_ + 1]);
       if (is_ascii_digit(source_[at_])) {
         digits += source_[at_];
       } else if (!is_separator) {
@@ -349,10 +347,9 @@ class TemplateLexer {
         kind = TokenKind::kFloat;
       }
     }
-    const bool has_leading_zero = kind == TokenKind::kInteger &&
-                                  text.size() > 1 && text.front() == '0' &&
-                                  text.find_first_not_of('0') !=
-                                      std::string::npos;
+    const bool has_leading_zero =
+        kind == TokenKind::kInteger && text.size() > 1 && text.front() == '0' &&
+        text.find_first_not_of('0') != std::string::npos;
     if (has_leading_zero ||
         (at_ < source_.size() && is_name_character(source_[at_]))) {
       throw SyntaxFault{
@@ -371,9 +368,7 @@ class TemplateLexer {
     if (at_ >= source_.size()) {
       throw SyntaxFault{begin, "a string has no end; close its quotes"};
     }
-    add(TokenKind::kString,
-        begin,
-        StringReader(source_, content, at_).read());
+    add(TokenKind::kString, begin, StringReader(source_, content, at_).read());
     ++at_;
   }
 

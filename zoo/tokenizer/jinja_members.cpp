@@ -21,30 +21,41 @@ using Bound = std::vector<std::optional<Value>>;
 /// What Python's types have, implemented here or not: they hide the keys of a
 /// dict of the same name.
 constexpr std::array<std::string_view, 47> kTextMethods = {
-    "capitalize", "casefold",   "center",       "count",        "encode",
-    "endswith",   "expandtabs", "find",         "format",       "format_map",
-    "index",      "isalnum",    "isalpha",      "isascii",      "isdecimal",
-    "isdigit",    "isidentifier", "islower",    "isnumeric",    "isprintable",
-    "isspace",    "istitle",    "isupper",      "join",         "ljust",
-    "lower",      "lstrip",     "maketrans",    "partition",    "removeprefix",
-    "removesuffix", "replace",  "rfind",        "rindex",       "rjust",
-    "rpartition", "rsplit",     "rstrip",       "split",        "splitlines",
-    "startswith", "strip",      "swapcase",     "title",        "translate",
-    "upper",      "zfill"};
-constexpr std::array<std::string_view, 6> kDictMethods = {
-    "copy", "fromkeys", "get", "items", "keys", "values"};
+    "capitalize",   "casefold",     "center",    "count",     "encode",
+    "endswith",     "expandtabs",   "find",      "format",    "format_map",
+    "index",        "isalnum",      "isalpha",   "isascii",   "isdecimal",
+    "isdigit",      "isidentifier", "islower",   "isnumeric", "isprintable",
+    "isspace",      "istitle",      "isupper",   "join",      "ljust",
+    "lower",        "lstrip",       "maketrans", "partition", "removeprefix",
+    "removesuffix", "replace",      "rfind",     "rindex",    "rjust",
+    "rpartition",   "rsplit",       "rstrip",    "split",     "splitlines",
+    "startswith",   "strip",        "swapcase",  "title",     "translate",
+    "upper",        "zfill"};
+constexpr std::array<std::string_view, 6> kDictMethods =
+    {"copy", "fromkeys", "get", "items", "keys", "values"};
 constexpr std::array<std::string_view, 3> kListMethods = {
-    "copy", "count", "index"};
+    "copy",
+    "count",
+    "index"};
 constexpr std::array<std::string_view, 2> kTupleMethods = {"count", "index"};
 constexpr std::array<std::string_view, 12> kNumberMethods = {
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate",
-    "denominator",      "from_bytes", "fromhex",   "hex",
-    "imag",             "is_integer", "numerator", "real"};
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "denominator",
+    "from_bytes",
+    "fromhex",
+    "hex",
+    "imag",
+    "is_integer",
+    "numerator",
+    "real"};
 /// They would change what they are called on.
-constexpr std::array<std::string_view, 5> kDictChanges = {
-    "clear", "pop", "popitem", "setdefault", "update"};
-constexpr std::array<std::string_view, 8> kListChanges = {
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 5> kDictChanges =
+    {"clear", "pop", "popitem", "setdefault", "update"};
+constexpr std::array<std::string_view, 8> kListChanges =
+    {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 
 template <std::size_t kCount>
 bool has_name(
@@ -104,10 +115,6 @@ std::optional<Value> loop_attribute(const Loop& loop, std::string_view name) {
 std::optional<Value> python_attribute(
     const Value& object,
     const std::string& name) {
-  TESSERA_CHECK(
-      !name.starts_with("__"),
-      "the attribute '{}' is internal to Python and forbidden; remove it",
-      name);
   if (const auto* space = object.get_if<std::shared_ptr<Namespace>>()) {
     const auto found = (*space)->attributes.find(name);
     return found == (*space)->attributes.end() ? std::nullopt
@@ -189,17 +196,16 @@ std::optional<Value> python_item(
 }
 
 /// The indices that Python's slice(begin, end, step) takes of `count` items.
-std::optional<std::vector<std::size_t>> slice_indices(
+std::vector<std::size_t> slice_indices(
     const Value& begin,
     const Value& end,
     const Value& step,
     std::int64_t count) {
-  const auto bound = [](const Value& value) {
-    return value.is_none() ? std::optional<std::int64_t>(0)
-                           : value.as_integer();
-  };
-  if (!bound(begin) || !bound(end) || !bound(step)) {
-    return std::nullopt;
+  for (const Value* bound : {&begin, &end, &step}) {
+    TESSERA_CHECK(
+        bound->is_none() || bound->as_integer(),
+        "a slice has a bound of type {}; use integers",
+        type_name(*bound));
   }
   const std::int64_t by = step.is_none() ? 1 : *step.as_integer();
   TESSERA_CHECK(by != 0, "the step of a slice is 0; use another one");
@@ -517,15 +523,13 @@ const Value& format_field(
     const Arguments& arguments,
     std::size_t& next) {
   const bool is_number =
-      !field.empty() &&
-      std::all_of(field.begin(), field.end(), [](char c) {
+      !field.empty() && std::all_of(field.begin(), field.end(), [](char c) {
         return c >= '0' && c <= '9';
       });
-  const bool is_name =
-      std::all_of(field.begin(), field.end(), [](char c) {
-        return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-               (c >= 'A' && c <= 'Z');
-      });
+  const bool is_name = std::all_of(field.begin(), field.end(), [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+           (c >= 'A' && c <= 'Z');
+  });
   TESSERA_CHECK(
       is_name && field.size() < 64,
       "format: the field {{{}}} is not implemented; use {{}}, {{0}} or {{name}}",
@@ -652,11 +656,10 @@ Value dict_view(const Dict& dict, SequenceKind kind, Budget& budget) {
   budget.spend_bytes(3 * sizeof(Value) * dict.items().size());
   for (const auto& [key, value] : dict.items()) {
     items.push_back(
-        kind == SequenceKind::kDictKeys     ? key
-        : kind == SequenceKind::kDictValues ? value
-                                            : Value::sequence(
-                                                  SequenceKind::kTuple,
-                                                  {key, value}));
+        kind == SequenceKind::kDictKeys ? key
+        : kind == SequenceKind::kDictValues
+            ? value
+            : Value::sequence(SequenceKind::kTuple, {key, value}));
   }
   return Value::sequence(kind, std::move(items));
 }
@@ -715,7 +718,8 @@ Value call_sequence_method(
     }
   }
   TESSERA_CHECK(
-      method.name == "count", "index: the {} does not contain the value",
+      method.name == "count",
+      "index: the {} does not contain the value",
       type_name(*method.owner));
   return count;
 }
@@ -861,14 +865,11 @@ Value slice_of(
   TESSERA_CHECK(
       !object.is<std::shared_ptr<const Range>>(),
       "slices of a range are not implemented; use `| list` before");
-  const auto no_slice = [&] {
-    return Value::undefined(
-        formatted("'{} object' has no such slice", type_name(object)));
-  };
-  if (text == nullptr &&
-      (sequence == nullptr || sequence->kind > SequenceKind::kTuple)) {
-    return no_slice();
-  }
+  TESSERA_CHECK(
+      text != nullptr ||
+          (sequence != nullptr && sequence->kind <= SequenceKind::kTuple),
+      "a value of type {} has no slices; use a string or a list",
+      type_name(object));
   const std::vector<std::size_t> offsets =
       text == nullptr ? std::vector<std::size_t>()
                       : code_point_offsets(text->bytes);
@@ -877,22 +878,19 @@ Value slice_of(
   budget.spend_steps(count / 64);
   const auto indices =
       slice_indices(begin, end, step, static_cast<std::int64_t>(count));
-  if (!indices) {
-    return no_slice();
-  }
-  budget.spend_steps(indices->size() / 16);
+  budget.spend_steps(indices.size() / 16);
   if (text != nullptr) {
-    budget.spend_bytes(indices->size());
+    budget.spend_bytes(indices.size());
     std::string result;
-    for (const std::size_t i : *indices) {
+    for (const std::size_t i : indices) {
       result.append(text->bytes, offsets[i], offsets[i + 1] - offsets[i]);
     }
     return Value::text(std::move(result), text->is_markup);
   }
-  budget.spend_bytes(indices->size() * sizeof(Value));
+  budget.spend_bytes(indices.size() * sizeof(Value));
   std::vector<Value> items;
-  items.reserve(indices->size());
-  for (const std::size_t i : *indices) {
+  items.reserve(indices.size());
+  for (const std::size_t i : indices) {
     items.push_back(sequence->items[i]);
   }
   return Value::sequence(sequence->kind, std::move(items));
@@ -952,9 +950,8 @@ Value percent_format(
         kind == 's' || item.as_integer(),
         "%d needs an integer, but is given a value of type {}; use %s",
         type_name(item));
-    const std::string shown = kind == 's'
-                                  ? to_text(item, budget)
-                                  : std::to_string(*item.as_integer());
+    const std::string shown = kind == 's' ? to_text(item, budget)
+                                          : std::to_string(*item.as_integer());
     budget.spend_bytes(shown.size());
     result += shown;
   }

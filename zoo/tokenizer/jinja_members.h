@@ -45,7 +45,10 @@ const std::string& text_argument(
 /// `object.name`: a method rather than an item, as in Python. Undefined if
 /// there is none.
 /// @throws tessera::Error if the object is undefined.
-Value attribute_of(const Value& object, const std::string& name, Budget& budget);
+Value attribute_of(
+    const Value& object,
+    const std::string& name,
+    Budget& budget);
 /// `object[index]`: an item rather than a method.
 Value item_of(const Value& object, const Value& index, Budget& budget);
 /// `object[begin:end:step]`.

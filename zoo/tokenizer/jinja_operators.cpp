@@ -151,8 +151,7 @@ Value float_operation(BinaryOperator operation, double a, double b) {
 Value added_texts(const Text& left, const Text& right, Budget& budget) {
   const bool is_markup = left.is_markup || right.is_markup;
   const auto part = [&](const Text& text) {
-    return is_markup && !text.is_markup ? escaped_html(text.bytes)
-                                        : text.bytes;
+    return is_markup && !text.is_markup ? escaped_html(text.bytes) : text.bytes;
   };
   std::string result = part(left);
   result += part(right);
@@ -161,8 +160,7 @@ Value added_texts(const Text& left, const Text& right, Budget& budget) {
 }
 
 Value repeated(const Value& value, std::int64_t count, Budget& budget) {
-  const auto times =
-      static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
+  const auto times = static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
   // More of anything exceeds any limit.
   constexpr std::size_t kMost = std::size_t{1} << 31;
   const Text* text = value.as_text();

@@ -55,7 +55,8 @@ constexpr std::array<BinaryName, 1> kPowers = {{
 /// says and leaves the token after it.
 class TemplateParser {
  public:
-  explicit TemplateParser(std::string source) : tokens_(split_template(source)) {
+  explicit TemplateParser(std::string source)
+      : tokens_(split_template(source)) {
     program_.source = std::move(source);
   }
 
@@ -303,8 +304,8 @@ class TemplateParser {
       const ParseOperand& parse_operand) {
     ExpressionPtr left = parse_operand();
     while (true) {
-      const auto* const found = std::find_if(
-          names.begin(), names.end(), [&](const BinaryName& name) {
+      const auto* const found =
+          std::find_if(names.begin(), names.end(), [&](const BinaryName& name) {
             return is_operator(name.text);
           });
       if (found == names.end()) {
@@ -313,12 +314,10 @@ class TemplateParser {
       const std::size_t offset = token().offset;
       advance();
       ExpressionPtr right = parse_operand();
-      const std::vector<const Expression*> children = {
-          left.get(), right.get()};
+      const std::vector<const Expression*> children = {left.get(), right.get()};
       left = make(
           offset,
-          BinaryExpression{
-              found->operation, std::move(left), std::move(right)},
+          BinaryExpression{found->operation, std::move(left), std::move(right)},
           children);
     }
   }
@@ -531,7 +530,9 @@ class TemplateParser {
           children);
     }
     return make(
-        offset, AttributeExpression{std::move(object), expect_name()}, children);
+        offset,
+        AttributeExpression{std::move(object), expect_name()},
+        children);
   }
 
   ExpressionPtr subscript(ExpressionPtr object) {
@@ -961,8 +962,7 @@ class TemplateParser {
     }
     if (result.name == "loop" && result.attribute.empty()) {
       fail(
-          result.offset,
-          "'loop' is the loop's own variable; use another name");
+          result.offset, "'loop' is the loop's own variable; use another name");
     }
     return result;
   }

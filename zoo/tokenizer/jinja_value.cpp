@@ -454,8 +454,8 @@ const Value* Dict::find(const std::string& key) const {
 }
 
 void Dict::set(Value key, Value value, Budget& budget) {
-  depth_ = std::max(
-      depth_, checked_depth(1 + std::max(key.depth(), value.depth())));
+  depth_ =
+      std::max(depth_, checked_depth(1 + std::max(key.depth(), value.depth())));
   if (const auto found = index_of(key, budget)) {
     items_[*found].second = std::move(value);
     return;
@@ -533,10 +533,11 @@ int Value::depth() const {
             std::is_same_v<Held, std::shared_ptr<Generator>> ||
             std::is_same_v<Held, std::shared_ptr<Loop>>) {
           return form->depth;
-        } else if constexpr (std::is_same_v<Held,
-                                 std::shared_ptr<const Dict>>) {
+        } else if constexpr (std::
+                                 is_same_v<Held, std::shared_ptr<const Dict>>) {
           return form->depth();
-        } else if constexpr (std::is_same_v<Held,
+        } else if constexpr (std::is_same_v<
+                                 Held,
                                  std::shared_ptr<const Method>>) {
           return form->owner->depth() + 1;
         } else {
@@ -726,8 +727,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
   if (const Dict* dict = container.as_dict()) {
     return dict->find(item, budget) != nullptr;
   }
-  if (const auto* generator =
-          container.get_if<std::shared_ptr<Generator>>()) {
+  if (const auto* generator = container.get_if<std::shared_ptr<Generator>>()) {
     Generator& rest = **generator;
     while (rest.next < rest.items.size()) {
       if (equal(rest.items[rest.next++], item, budget)) {
@@ -765,8 +765,8 @@ std::vector<Value> elements(const Value& value, Budget& budget) {
   if (const Text* text = value.as_text()) {
     spend(text->bytes.size());
     for_each_code_point(text->bytes, [&](char32_t, std::size_t at) {
-      result.push_back(Value::text(
-          text->bytes.substr(at, utf8_length(text->bytes, at))));
+      result.push_back(
+          Value::text(text->bytes.substr(at, utf8_length(text->bytes, at))));
     });
     return result;
   }

@@ -147,8 +147,8 @@ class Value {
 
   Value() = default;
   template <typename Alternative>
-    requires std::is_constructible_v<Form, Alternative>
-  Value(Alternative form) // NOLINT: values are what they hold.
+  requires std::is_constructible_v<Form, Alternative> Value(
+      Alternative form) // NOLINT: values are what they hold.
       : form_(std::move(form)) {}
 
   static Value undefined(std::string reason);
