@@ -14,15 +14,11 @@
 
 namespace tessera::zoo::jinja {
 
-namespace {
-
 /// The variables of the template, a loop's iteration, a macro's call, ...
 struct Scope {
   std::shared_ptr<Scope> parent;
   std::unordered_map<std::string, Value> variables;
 };
-
-} // namespace
 
 struct Macro {
   const MacroDefinition* definition = nullptr;
