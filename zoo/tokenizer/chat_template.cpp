@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/chat_template.h"
+#include "tessera/zoo/chat/chat_template.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_evaluate.h"
-#include "tessera/zoo/tokenizer/jinja_syntax.h"
-#include "tessera/zoo/tokenizer/jinja_value.h"
+#include "tessera/zoo/chat/jinja_evaluate.h"
+#include "tessera/zoo/chat/jinja_syntax.h"
+#include "tessera/zoo/chat/jinja_value.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 namespace tessera::zoo {
@@ -76,6 +78,14 @@ ordered_json first_messages(const ordered_json& messages, std::size_t count) {
       messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
+ByteRange byte_range(std::size_t begin, std::size_t end) {
+  TESSERA_CHECK(
+      end <= std::numeric_limits<std::uint32_t>::max(),
+      "the text has {} bytes, but must have less than 4 GiB to find answers; split the conversation",
+      end);
+  return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)};
+}
+
 std::size_t common_prefix(std::string_view a, std::string_view b) {
   const auto difference = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return static_cast<std::size_t>(difference.first - a.begin());
@@ -118,7 +128,7 @@ RenderedChat ChatTemplate::render_with_marked_answers(
       jinja::evaluate_program(*program_, place_, evaluation, budget);
   RenderedChat chat{std::move(rendering.text), {}};
   for (const auto& [begin, end] : rendering.generated) {
-    chat.answers.push_back({begin, end});
+    chat.answers.push_back(byte_range(begin, end));
   }
   return chat;
 }
@@ -152,7 +162,7 @@ RenderedChat ChatTemplate::render_with_compared_answers(
     const std::string answered = render(first_messages(messages, i + 1), after);
     check_begins(answered, prompt, i, "the generation prompt before it");
     check_begins(chat.text, answered, i, "the conversation up to it");
-    chat.answers.push_back({prompt.size(), answered.size()});
+    chat.answers.push_back(byte_range(prompt.size(), answered.size()));
   }
   return chat;
 }

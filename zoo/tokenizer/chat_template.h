@@ -3,9 +3,10 @@
 // `ChatTemplate` renders conversations by the Jinja chat template of a Hugging
 // Face tokenizer.
 
+#include "tessera/zoo/tokenizer/aligned_text.h"
+
 #include <nlohmann/json.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <memory>
@@ -40,16 +41,10 @@ struct ChatTemplateOptions {
   std::int64_t max_bytes = std::int64_t{1} << 30;
 };
 
-/// [begin, end) in bytes of a text.
-struct TextRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
 struct RenderedChat {
   std::string text;
-  /// What the assistant says, in order: what is trained on.
-  std::vector<TextRange> answers;
+  /// Of the text: what the assistant says, in order, to be trained on.
+  std::vector<ByteRange> answers;
 };
 
 /// Renders the same text as transformers'

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/jinja_evaluate.h"
+#include "tessera/zoo/chat/jinja_evaluate.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_filters.h"
-#include "tessera/zoo/tokenizer/jinja_members.h"
-#include "tessera/zoo/tokenizer/jinja_operators.h"
+#include "tessera/zoo/chat/jinja_filters.h"
+#include "tessera/zoo/chat/jinja_members.h"
+#include "tessera/zoo/chat/jinja_operators.h"
 
 #include <algorithm>
 #include <array>
@@ -14,15 +14,11 @@
 
 namespace tessera::zoo::jinja {
 
-namespace {
-
 /// The variables of the template, a loop's iteration, a macro's call, ...
 struct Scope {
   std::shared_ptr<Scope> parent;
   std::unordered_map<std::string, Value> variables;
 };
-
-} // namespace
 
 struct Macro {
   const MacroDefinition* definition = nullptr;

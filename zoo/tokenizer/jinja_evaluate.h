@@ -2,7 +2,7 @@
 #pragma once
 // `evaluate_program()` renders a parsed Jinja template.
 
-#include "tessera/zoo/tokenizer/jinja_syntax.h"
+#include "tessera/zoo/chat/jinja_syntax.h"
 
 #include <cstddef>
 #include <ctime>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/jinja_filters.h"
+#include "tessera/zoo/chat/jinja_filters.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_operators.h"
-#include "tessera/zoo/tokenizer/jinja_text.h"
+#include "tessera/zoo/chat/jinja_operators.h"
+#include "tessera/zoo/chat/jinja_text.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
@@ -717,10 +717,12 @@ Arguments without_first(const Arguments& given, std::size_t count) {
 
 Value filter_map(const Value& subject, const Arguments& given, Budget& budget) {
   std::vector<Value> result;
+  if (!is_truthy(subject)) {
+    return Value::generator({}); // of none, too
+  }
   if (given.positional.empty()) {
-    Arguments named = given;
     const Options options =
-        bound_arguments(named, "map", {"attribute", "default"}, 1);
+        bound_arguments(given, "map", {"attribute", "default"}, 1);
     for (const Value& item : elements(subject, budget)) {
       Value found = attribute_at(item, *options[0], budget);
       const bool takes_default =
@@ -748,6 +750,9 @@ Value selected(
     bool by_attribute,
     Budget& budget) {
   const std::size_t first = by_attribute ? 1 : 0;
+  if (!is_truthy(subject)) {
+    return Value::generator({}); // of none, too
+  }
   TESSERA_CHECK(
       given.positional.size() >= first,
       "selectattr: the name of the attribute is missing; give it");

@@ -3,7 +3,7 @@
 // `apply_filter()` and `apply_test()` are the filters and tests of Jinja, with
 // `tojson` as transformers defines it.
 
-#include "tessera/zoo/tokenizer/jinja_members.h"
+#include "tessera/zoo/chat/jinja_members.h"
 
 #include <string>
 

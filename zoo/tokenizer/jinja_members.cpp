@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/jinja_members.h"
+#include "tessera/zoo/chat/jinja_members.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_text.h"
+#include "tessera/zoo/chat/jinja_text.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
@@ -115,10 +115,6 @@ std::optional<Value> loop_attribute(const Loop& loop, std::string_view name) {
 std::optional<Value> python_attribute(
     const Value& object,
     const std::string& name) {
-  TESSERA_CHECK(
-      !name.starts_with("__"),
-      "the attribute '{}' is internal to Python and forbidden; remove it",
-      name);
   if (const auto* space = object.get_if<std::shared_ptr<Namespace>>()) {
     const auto found = (*space)->attributes.find(name);
     return found == (*space)->attributes.end() ? std::nullopt
@@ -200,17 +196,16 @@ std::optional<Value> python_item(
 }
 
 /// The indices that Python's slice(begin, end, step) takes of `count` items.
-std::optional<std::vector<std::size_t>> slice_indices(
+std::vector<std::size_t> slice_indices(
     const Value& begin,
     const Value& end,
     const Value& step,
     std::int64_t count) {
-  const auto bound = [](const Value& value) {
-    return value.is_none() ? std::optional<std::int64_t>(0)
-                           : value.as_integer();
-  };
-  if (!bound(begin) || !bound(end) || !bound(step)) {
-    return std::nullopt;
+  for (const Value* bound : {&begin, &end, &step}) {
+    TESSERA_CHECK(
+        bound->is_none() || bound->as_integer(),
+        "a slice has a bound of type {}; use integers",
+        type_name(*bound));
   }
   const std::int64_t by = step.is_none() ? 1 : *step.as_integer();
   TESSERA_CHECK(by != 0, "the step of a slice is 0; use another one");
@@ -870,14 +865,11 @@ Value slice_of(
   TESSERA_CHECK(
       !object.is<std::shared_ptr<const Range>>(),
       "slices of a range are not implemented; use `| list` before");
-  const auto no_slice = [&] {
-    return Value::undefined(
-        formatted("'{} object' has no such slice", type_name(object)));
-  };
-  if (text == nullptr &&
-      (sequence == nullptr || sequence->kind > SequenceKind::kTuple)) {
-    return no_slice();
-  }
+  TESSERA_CHECK(
+      text != nullptr ||
+          (sequence != nullptr && sequence->kind <= SequenceKind::kTuple),
+      "a value of type {} has no slices; use a string or a list",
+      type_name(object));
   const std::vector<std::size_t> offsets =
       text == nullptr ? std::vector<std::size_t>()
                       : code_point_offsets(text->bytes);
@@ -886,22 +878,19 @@ Value slice_of(
   budget.spend_steps(count / 64);
   const auto indices =
       slice_indices(begin, end, step, static_cast<std::int64_t>(count));
-  if (!indices) {
-    return no_slice();
-  }
-  budget.spend_steps(indices->size() / 16);
+  budget.spend_steps(indices.size() / 16);
   if (text != nullptr) {
-    budget.spend_bytes(indices->size());
+    budget.spend_bytes(indices.size());
     std::string result;
-    for (const std::size_t i : *indices) {
+    for (const std::size_t i : indices) {
       result.append(text->bytes, offsets[i], offsets[i + 1] - offsets[i]);
     }
     return Value::text(std::move(result), text->is_markup);
   }
-  budget.spend_bytes(indices->size() * sizeof(Value));
+  budget.spend_bytes(indices.size() * sizeof(Value));
   std::vector<Value> items;
-  items.reserve(indices->size());
-  for (const std::size_t i : *indices) {
+  items.reserve(indices.size());
+  for (const std::size_t i : indices) {
     items.push_back(sequence->items[i]);
   }
   return Value::sequence(sequence->kind, std::move(items));

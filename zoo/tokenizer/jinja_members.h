@@ -3,7 +3,7 @@
 // `attribute_of()`, `item_of()` and `call_method()` give a template access to
 // what its values contain and to the methods of strings, dicts and lists.
 
-#include "tessera/zoo/tokenizer/jinja_value.h"
+#include "tessera/zoo/chat/jinja_value.h"
 
 #include <cstddef>
 #include <initializer_list>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/jinja_operators.h"
+#include "tessera/zoo/chat/jinja_operators.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_members.h"
-#include "tessera/zoo/tokenizer/jinja_text.h"
+#include "tessera/zoo/chat/jinja_members.h"
+#include "tessera/zoo/chat/jinja_text.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 // `binary_operation()`, `unary_operation()` and `compare()` are Python's
 // operators.
 
-#include "tessera/zoo/tokenizer/jinja_syntax.h"
+#include "tessera/zoo/chat/jinja_syntax.h"
 
 namespace tessera::zoo::jinja {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_lexer.h"
-#include "tessera/zoo/tokenizer/jinja_syntax.h"
-#include "tessera/zoo/tokenizer/jinja_text.h"
+#include "tessera/zoo/chat/jinja_lexer.h"
+#include "tessera/zoo/chat/jinja_syntax.h"
+#include "tessera/zoo/chat/jinja_text.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #pragma once
 // `Program` is a parsed Jinja template: statements and their expressions.
 
-#include "tessera/zoo/tokenizer/jinja_value.h"
+#include "tessera/zoo/chat/jinja_value.h"
 
 #include <cstddef>
 #include <memory>

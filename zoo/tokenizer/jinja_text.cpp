@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/jinja_text.h"
+#include "tessera/zoo/chat/jinja_text.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/tokenizer/utf8.h"
@@ -140,6 +140,26 @@ std::vector<std::string> split_at_spaces(
   return parts;
 }
 
+/// The first character in title case, the others in lower case. The case of a
+/// final sigma depends on the letters before it.
+std::string title_word(std::string_view word) {
+  const std::size_t length = utf8_length(word, 0);
+  const std::string_view first = word.substr(0, length);
+  const auto point = static_cast<UChar32>(code_point_at(word, 0));
+  const UChar32 title = u_totitle(point);
+  std::string result;
+  if (title != point) {
+    append_utf8(result, static_cast<char32_t>(title));
+  } else {
+    // One without a title case of its own may have an upper case of several.
+    const std::string upper = upper_cased(first);
+    const std::size_t begin = utf8_length(upper, 0);
+    result = upper.substr(0, begin) +
+             lower_cased_text(std::string_view(upper).substr(begin));
+  }
+  return result + lower_cased_text(word).substr(lower_cased_text(first).size());
+}
+
 /// Without underscores between digits, as Python reads numbers; nothing where
 /// it does not.
 std::optional<std::string> without_underscores(std::string_view text) {
@@ -258,39 +278,27 @@ std::string lower_cased_text(std::string_view text) {
 }
 
 std::string capitalized(std::string_view text) {
-  if (text.empty()) {
-    return {};
-  }
-  const std::size_t first = utf8_length(text, 0);
-  return title_cased(text.substr(0, first)) +
-         lower_cased_text(text.substr(first));
+  return text.empty() ? std::string() : title_word(text);
 }
 
 std::string title_cased(std::string_view text) {
   std::string result;
+  std::size_t word = 0; // where it begins
   bool is_within_word = false;
   for_each_code_point(text, [&](char32_t c, std::size_t at) {
-    const std::string_view character = text.substr(at, utf8_length(text, at));
-    if (is_within_word) {
-      result += lower_cased_text(character);
-    } else {
-      const auto point = static_cast<UChar32>(c);
-      const UChar32 title = u_totitle(point);
-      if (title == point) {
-        // One that has no title case of its own may have a longer one.
-        const std::string upper = upper_cased(character);
-        const std::size_t first = utf8_length(upper, 0);
-        result +=
-            upper.substr(0, first) +
-            (first < upper.size() ? lower_cased_text(upper.substr(first)) : "");
-      } else {
-        append_utf8(result, static_cast<char32_t>(title));
-      }
-    }
-    is_within_word =
+    const bool is_cased =
         u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED) != 0;
+    if (is_cased && !is_within_word) {
+      word = at;
+    } else if (!is_cased) {
+      if (is_within_word) {
+        result += title_word(text.substr(word, at - word));
+      }
+      result += text.substr(at, utf8_length(text, at));
+    }
+    is_within_word = is_cased;
   });
-  return result;
+  return is_within_word ? result + title_word(text.substr(word)) : result;
 }
 
 bool is_upper(std::string_view text) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tokenizer/jinja_value.h"
+#include "tessera/zoo/chat/jinja_value.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tokenizer/jinja_text.h"
+#include "tessera/zoo/chat/jinja_text.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <nlohmann/json.hpp>
