@@ -5,8 +5,8 @@
 // with its own vectors, so that no function compiled for one instruction set is
 // shared with code that runs on any machine.
 //
-// A `Vec` wraps a vector register of elements of type Vec::Scalar. It has
-// broadcast, load and store (of `count` elements, by default kWidth),
+// A `Vec` wraps a vector register of elements of type Vec::Scalar, from which
+// it converts. It has load and store (of `count` elements, by default kWidth),
 // arithmetic, and loads and stores that convert from and round to bfloat16 and
 // float16.
 
