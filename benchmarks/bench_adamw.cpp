@@ -11,9 +11,9 @@
 
 #include "adamw_ceiling.h"
 #include "tessera/runtime/kernels/cpu_update.h"
-#include "tessera/runtime/kernels/thread_pool.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/host_heap.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>

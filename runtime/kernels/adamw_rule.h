@@ -105,6 +105,7 @@ struct AdamWRule : AdamMoments<T> {
   T decay; // 1 - lr * weight_decay; 1 if decay is not decoupled
   T l2; // weight_decay if decay is not decoupled
   T minus_step_size; // -lr / (1 - beta1^step)
+  bool has_l2;
 
   explicit AdamWRule(const AdamWStep& step)
       : AdamMoments<T>(step),
@@ -112,12 +113,13 @@ struct AdamWRule : AdamMoments<T> {
             step.decoupled_decay ? 1 - step.lr * step.weight_decay : 1)),
         l2(static_cast<T>(step.decoupled_decay ? 0 : step.weight_decay)),
         minus_step_size(static_cast<T>(
-            -(step.lr / bias_correction(step.beta1, step.step)))) {}
+            -(step.lr / bias_correction(step.beta1, step.step)))),
+        has_l2(l2 != 0) {}
 
   template <typename Vec>
   TESSERA_DEVICE void update(Vec& master, Vec grad, Vec (&state)[2]) const {
     auto& [exp_avg, exp_avg_sq] = state;
-    if (l2 != 0) {
+    if (has_l2) {
       grad = fma(master, l2, grad);
     }
     this->update_moments(grad, exp_avg, exp_avg_sq);

@@ -55,6 +55,7 @@ struct SgdRule {
   T one_minus_dampening; // 1 in the first step: the moment is the gradient
   T weight_decay;
   T minus_lr;
+  bool has_decay;
   bool nesterov;
 
   explicit SgdRule(const SgdStep& step)
@@ -64,12 +65,13 @@ struct SgdRule {
             static_cast<T>(step.step == 1 ? 1 : 1 - step.dampening)),
         weight_decay(static_cast<T>(step.weight_decay)),
         minus_lr(static_cast<T>(-step.lr)),
+        has_decay(weight_decay != 0),
         nesterov(step.nesterov) {}
 
   /// @param state nothing if there is no momentum.
   template <typename Vec, typename... State>
   TESSERA_DEVICE void update(Vec& master, Vec grad, State&... state) const {
-    if (weight_decay != 0) {
+    if (has_decay) {
       grad = fma(master, weight_decay, grad);
     }
     Vec direction = grad;

@@ -4,7 +4,7 @@
 
 #include "runtime/kernels/adamw_reference.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <gtest/gtest.h>
 
