@@ -41,16 +41,32 @@ class ShardLanes {
     return load_as<kState, Vec>(shard_.states[k], i, count...);
   }
 
-  template <typename... Count>
-  void store_state(int k, Vec values, int64_t i, Count... count) const {
-    store_as<kState>(values, shard_.states[k], 1 + k, i, count...);
+  template <int kStates, typename... Count>
+  void store_states(const Vec* state, int64_t i, Count... count) const {
+    with_rounding<kState>([&]<bool kStochastic>() {
+      put_states<kStates, kStochastic>(state, i, count...);
+    });
   }
   /// Stores the master and its rounded copy.
   template <typename... Count>
-  void store_master(Vec values, int64_t i, Count... count) const {
-    values.store(shard_.master + i, count...);
-    if constexpr (kLow != LowPrecision::kNone) {
-      store_as<kLow>(values, shard_.low_precision, 0, i, count...);
+  void store_master(Vec master, int64_t i, Count... count) const {
+    master.store(shard_.master + i, count...);
+    with_rounding<kLow>(
+        [&]<bool kStochastic>() { put_low<kStochastic>(master, i, count...); });
+  }
+  /// Both, with one branch for all that is rounded to bfloat16.
+  template <int kStates, typename... Count>
+  void store_all(const Vec* state, Vec master, int64_t i, Count... count)
+      const {
+    if constexpr (kState == LowPrecision::kNone) {
+      store_states<kStates>(state, i, count...);
+      store_master(master, i, count...);
+    } else {
+      master.store(shard_.master + i, count...);
+      with_rounding<kState>([&]<bool kStochastic>() {
+        put_states<kStates, kStochastic>(state, i, count...);
+        put_low<kStochastic>(master, i, count...);
+      });
     }
   }
 
@@ -77,7 +93,31 @@ class ShardLanes {
   }
 
  private:
-  template <LowPrecision kFormat, typename... Count>
+  /// Calls body with the rounding to this format as a template argument.
+  template <LowPrecision kFormat, typename Body>
+  void with_rounding(Body body) const {
+    if constexpr (kFormat == LowPrecision::kBFloat16) {
+      if (shard_.rounding.enabled) {
+        body.template operator()<true>();
+        return;
+      }
+    }
+    body.template operator()<false>();
+  }
+  template <int kStates, bool kStochastic, typename... Count>
+  void put_states(const Vec* state, int64_t i, Count... count) const {
+    for (int k = 0; k < kStates; ++k) {
+      store_as<kState, kStochastic>(
+          state[k], shard_.states[k], 1 + k, i, count...);
+    }
+  }
+  template <bool kStochastic, typename... Count>
+  void put_low(Vec master, int64_t i, Count... count) const {
+    if constexpr (kLow != LowPrecision::kNone) {
+      store_as<kLow, kStochastic>(master, shard_.low_precision, 0, i, count...);
+    }
+  }
+  template <LowPrecision kFormat, bool kStochastic, typename... Count>
   void store_as(Vec values, void* array, int number, int64_t i, Count... count)
       const {
     if constexpr (kFormat == LowPrecision::kNone) {
@@ -86,8 +126,8 @@ class ShardLanes {
       values.store_float16(static_cast<uint16_t*>(array) + i, count...);
     } else {
       auto* bits = static_cast<uint16_t*>(array) + i;
-      const RoundingKey& key = shard_.rounding;
-      if (key.enabled) {
+      if constexpr (kStochastic) {
+        const RoundingKey& key = shard_.rounding;
         const auto first = static_cast<uint32_t>(key.first + i);
         const auto noise = Vec::noise(key.key0, second_key(key, number), first);
         values.store_bfloat16_with(noise, bits, count...);

@@ -23,19 +23,16 @@ bool update_range(const Shard& shard, int64_t begin, int64_t end) {
         lanes.template prefetch_all<kStates>(i);
         Vec master = lanes.master(i, count...);
         const Vec grad = lanes.grad(i, count...);
+        Vec state[std::max(kStates, 1)];
         if constexpr (kStates == 0) {
           rule.update(master, grad);
         } else {
-          Vec state[kStates];
           for (int k = 0; k < kStates; ++k) {
             state[k] = lanes.state(k, i, count...);
           }
           rule.update(master, grad, state);
-          for (int k = 0; k < kStates; ++k) {
-            lanes.store_state(k, state[k], i, count...);
-          }
         }
-        lanes.store_master(master, i, count...);
+        lanes.template store_all<kStates>(state, master, i, count...);
       });
       return lanes.grads_finite();
     };
@@ -80,8 +77,8 @@ LambSums lamb_moments(
         Vec exp_avg = lanes.state(0, i, count...);
         Vec exp_avg_sq = lanes.state(1, i, count...);
         rule.update_moments(lanes.grad(i, count...), exp_avg, exp_avg_sq);
-        lanes.store_state(0, exp_avg, i, count...);
-        lanes.store_state(1, exp_avg_sq, i, count...);
+        const Vec moments[] = {exp_avg, exp_avg_sq};
+        lanes.template store_states<2>(moments, i, count...);
         // Uses the stored moments, because the second half reads those.
         const Vec step = rule.direction(
             master, lanes.state(0, i, count...), lanes.state(1, i, count...));
