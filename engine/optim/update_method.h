@@ -181,7 +181,7 @@ struct PartUpdate {
   ShardPart* part = nullptr;
   std::vector<SpanUpdate> spans;
   runtime::RestingTensor gradient; ///< the bucket's shard
-  /// @param before null: tensors are updated in place; else see adamw_runs_().
+  /// @param before null: tensors are updated in place; else see update_runs_().
   std::function<void(const PartTensors& tensors, const PartTensors* before)>
       run;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/kernels/cpu_placement.h"
+#include "tessera/runtime/threads/cpu_placement.h"
 
 #include "tessera/runtime/core/cpu_quota.h"
 #include "tessera/runtime/core/error.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <unistd.h>
 

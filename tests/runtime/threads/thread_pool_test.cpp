@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads of CPU updates: every task once, in order, on cores of their own.
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cpu_update.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/kernels/parallel.h"
+#include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/Parallel.h>
 

@@ -3,7 +3,7 @@
 // `ThreadPool` runs host work on long-lived threads, each bound to a core of
 // its own, in the background of everything else.
 
-#include "tessera/runtime/kernels/cpu_placement.h"
+#include "tessera/runtime/threads/cpu_placement.h"
 
 #include <condition_variable>
 #include <cstdint>

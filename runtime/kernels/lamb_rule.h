@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `LambScalars` holds the kernel constants of one step of LAMB. Plain C++, see
-// flat_shard.h.
+// `LambRule` is the arithmetic of the two halves of LAMB (lamb.h), for the
+// vectors of update_rules.h.
 
-#include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/adamw_rule.h"
 
 namespace tessera::runtime {
 
 template <typename T>
-struct LambScalars : AdamScalars<T> {
+struct LambRule : AdamMoments<T> {
   T bias_correction1;
   T weight_decay;
   T minus_lr;
@@ -17,21 +17,29 @@ struct LambScalars : AdamScalars<T> {
   /// multiplied by it too. CPU kernels take it by way of fold_lr_factor().
   const double* lr_factor = nullptr;
 
-  explicit LambScalars(const AdamWStep& step)
-      : AdamScalars<T>(step),
+  explicit LambRule(const AdamWStep& step)
+      : AdamMoments<T>(step),
         bias_correction1(
-            static_cast<T>(this->bias_correction(step.beta1, step.step))),
+            static_cast<T>(bias_correction(step.beta1, step.step))),
         weight_decay(static_cast<T>(step.weight_decay)),
         minus_lr(static_cast<T>(-step.lr)),
         lr(step.lr) {}
+
+  template <typename Vec>
+  TESSERA_DEVICE Vec direction(Vec master, Vec exp_avg, Vec exp_avg_sq) const {
+    return fma(
+        master,
+        weight_decay,
+        exp_avg / bias_correction1 / this->denominator(exp_avg_sq));
+  }
 };
 
 /// Multiplies the learning rate by *lr_factor, which the host can read.
 template <typename T>
-void fold_lr_factor(LambScalars<T>& scalars) {
-  if (scalars.lr_factor != nullptr) {
-    scalars.minus_lr = static_cast<T>(-(scalars.lr * *scalars.lr_factor));
-    scalars.lr_factor = nullptr;
+void fold_lr_factor(LambRule<T>& rule) {
+  if (rule.lr_factor != nullptr) {
+    rule.minus_lr = static_cast<T>(-(rule.lr * *rule.lr_factor));
+    rule.lr_factor = nullptr;
   }
 }
 
@@ -43,6 +51,6 @@ struct LambSums {
 };
 
 template <typename T>
-using LambShard = UpdateShard<T, LambScalars<T>>;
+using LambShard = UpdateShard<T, LambRule<T>>;
 
 } // namespace tessera::runtime
