@@ -244,7 +244,7 @@ MUTATIONS = [
     ),
     Mutation(
         "pinned memory has no pages yet",
-        "offload/host_memory.cpp",
+        "offload/stores/host_memory.cpp",
         "runtime::populate_memory(data, size, runtime::update_pool());",
         ";",
         "StoreFaults.PinnedMemoryHasItsPagesAndIsUnpinned",
