@@ -5,8 +5,8 @@
     zoo -> engine -> {sharding, offload, pipeline} -> runtime
 
 No include points up or sideways, and none leaves a room by a relative path,
-which this check could not see. The folders of sharding and offload have an order
-too.
+which this check could not see. The folders of sharding, and those of offload,
+have an order too.
 
     check_rooms.py [ROOT]
 """

@@ -294,9 +294,9 @@ MUTATIONS = [
     ),
     Mutation(
         "copies in lower precision are not refreshed",
-        "engine/optim/update_method.cpp",
-        "in_shard(shard.low_precision)};",
-        "at::Tensor()};",
+        "offload/updates/shard_tensors.cpp",
+        "views.low_precision = stretch(low_precision, span.shard_offset);",
+        ";",
         "Options/Matrix.*",
     ),
     Mutation(

@@ -160,7 +160,7 @@ WAITS = [
     ),
     *waits_of(
         "engine/optim/group_updates.cpp",
-        "streamed_[g] = context_.streamed.mark();",
+        "streamed_[update.page] = context_.streamed.mark();",
         after("} else {", "context_.streamed.join();"),
         "queue_->wait(tickets_[g]);",
         "marks.add(streamed_[g]);",
@@ -185,12 +185,12 @@ WAITS = [
         "context_.streamed.join();",
     ),
     *waits_of(
-        "engine/optim/update_method.cpp",
-        "context_.streamed.note_use(tensor);",
-        "context_.streamed.wait();",
+        "offload/updates/state_access.cpp",
+        "streamed_.note_use(tensor);",
+        "streamed_.wait();",
         after(
-            "ShardTensors shard = context_.access[part.group]->tensors();",
-            "runtime::wait_all(part.arriving);",
+            "ShardTensors tensors = shards_->tensors();",
+            "runtime::wait_all(arriving_);",
         ),
     ),
     *waits_of(
@@ -208,7 +208,7 @@ WAITS = [
     Wait(
         "offload/updates/staging_buffers.cpp",
         "runtime::wait_all(buffer->leaving_);",
-        tests=("engine_tests", "--file=offload/updates/staging_buffers_test.cpp"),
+        tests=("offload_tests", "--file=offload/updates/staging_buffers_test.cpp"),
     ),
     *waits_of(
         "runtime/memory/slot_arena.cpp",

@@ -74,8 +74,8 @@ class Planner {
     }
   }
 
-  /// Moves the shards of the fewest groups off the device that make room there;
-  /// those of all groups if that is not enough.
+  /// Moves the shards of the fewest pages off the device that make room there;
+  /// those of all pages if that is not enough.
   void move(const Kind& kind) {
     const std::vector<runtime::ShardTiers> before = plan_.pages;
     size_t enough = pages_.size();
@@ -166,7 +166,7 @@ class Planner {
       }
     }
     if (placement_.optimizer != MemoryTier::kDevice) {
-      reserve_device_stage(device_room());
+      reserve_stream_buffers(device_room());
     }
   }
 
@@ -221,22 +221,22 @@ class Planner {
             plan_.pages.begin(), plan_.pages.end(), [](const auto& tiers) {
               return tiers.state != MemoryTier::kDevice;
             })) {
-      place(reserve_device_stage(device_room()));
+      place(reserve_stream_buffers(device_room()));
     }
   }
 
   /// @return the part of `room` that is reserved for streamed state. If the
   ///   options do not ask for streaming, it is done only if there is room.
-  int64_t reserve_device_stage(int64_t room) {
+  int64_t reserve_stream_buffers(int64_t room) {
     if (offload_.ratio.value_or(on_cpu() ? 1 : 0) == 1) {
       return 0;
     }
     int64_t bytes = 0;
-    for (size_t g = 0; g < pages_.size(); ++g) {
+    for (const PageNeeds& page : pages_) {
       bytes = std::max(
           bytes,
           StreamedUpdate::bytes_for(
-              pages_[g].state, pages_[g].runs, offload_.stage_bytes));
+              page.state, page.runs, offload_.stage_bytes));
     }
     if (!offload_.ratio && bytes > room) {
       return 0;

@@ -45,8 +45,8 @@ runtime::ShardStore* TierStores::store_of(MemoryTier tier) const {
   return nullptr;
 }
 
-runtime::ShardStore* TierStores::memory_store(size_t group) const {
-  return store(group) != nullptr ? host_.get() : nullptr;
+runtime::ShardStore* TierStores::memory_store(size_t page) const {
+  return store(page) != nullptr ? host_.get() : nullptr;
 }
 
 } // namespace tessera::offload

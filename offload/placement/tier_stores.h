@@ -32,13 +32,13 @@ class TierStores {
   /// Per page.
   std::vector<runtime::ShardStores> stores() const;
 
-  /// The store of the state of a group; null: on the device of the parameters.
-  runtime::ShardStore* store(size_t group) const {
-    return store_of(plan_.pages[group].state);
+  /// The store of the state of a page; null: on the device of the parameters.
+  runtime::ShardStore* store(size_t page) const {
+    return store_of(plan_.pages[page].state);
   }
   /// The store for the small state that a method must have in memory where the
-  /// group is updated; null: on the device of the parameters.
-  runtime::ShardStore* memory_store(size_t group) const;
+  /// page is updated; null: on the device of the parameters.
+  runtime::ShardStore* memory_store(size_t page) const;
 
   /// The memory for staging in the host.
   HostMemory& host_memory() {

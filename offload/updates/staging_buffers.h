@@ -15,7 +15,7 @@
 
 namespace tessera::offload {
 
-/// Buffers that are used in rotation: while one group is updated in the first,
+/// Buffers that are used in rotation: while one page is updated in the first,
 /// the state of the next one arrives in the second, and that of the previous
 /// one leaves the third.
 class StagingBuffers {
@@ -37,7 +37,7 @@ class StagingBuffers {
     std::vector<runtime::PendingTransfer> leaving_;
   };
 
-  /// Records that some group needs a buffer of `bytes`; call it before
+  /// Records that an update needs a buffer of `bytes`; call it before
   /// allocate().
   void need(int64_t bytes);
 

@@ -34,7 +34,7 @@ struct StreamedPiece {
   runtime::UpdateTensors tensors;
 };
 
-/// [Note: streamed updates] A group passes in pieces, of any size and number of
+/// [Note: streamed updates] A page passes in pieces, of any size and number of
 /// runs, through three buffers on the device that together take a fixed number
 /// of bytes. Three lanes copy state in, update it, and copy it back, so that
 /// while one piece is updated the next one arrives and the previous one leaves;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `best_ratio()` and `divide_updates()` divide the updates of groups whose
+// `best_ratio()` and `divide_updates()` divide the updates of pages whose
 // state is not on the device between the CPU and the device.
 
 #include <cstdint>
@@ -37,12 +37,12 @@ double update_seconds(
 /// largest.
 double best_ratio(const UpdateRates& rates, const UpdateBytes& bytes);
 
-/// Divides groups such that at every point the CPU has had about `ratio` of the
+/// Divides pages such that at every point the CPU has had about `ratio` of the
 /// elements so far. The two thereby alternate, and while the CPU computes one
-/// group the previous one passes through the device.
-/// @param numel elements of each group.
-/// @param ratio 0 gives all groups to the device, 1 all to the CPU.
-/// @return per group, whether the CPU updates it.
+/// page the previous one passes through the device.
+/// @param numel elements of each page.
+/// @param ratio 0 gives all pages to the device, 1 all to the CPU.
+/// @return per page, whether the CPU updates it.
 std::vector<bool> divide_updates(
     const std::vector<int64_t>& numel,
     double ratio);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::offload::state_stage_test {
+namespace tessera::offload::staging_buffers_test {
 
 namespace {
 
@@ -54,4 +54,4 @@ TEST(StagingBuffers, ABufferIsFreeWhenWhatItHeldHasLeft) {
   EXPECT_TRUE(ended);
 }
 
-} // namespace tessera::offload::state_stage_test
+} // namespace tessera::offload::staging_buffers_test
