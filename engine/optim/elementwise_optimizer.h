@@ -35,8 +35,10 @@ class ElementwiseMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     for_each_part(
-        active_parts(), {}, [&](ShardPart& part, const ShardTensors& shard) {
-          prepare(part, input).run({shard, part.state}, nullptr);
+        active_parts(),
+        {},
+        [&](ShardPart& part, const offload::ShardTensors& tensors) {
+          prepare(part, input).run(tensors, nullptr);
         });
   }
 
@@ -44,7 +46,8 @@ class ElementwiseMethod : public UpdateMethod {
     return true;
   }
 
-  std::optional<PartUpdate> prepare(size_t g, const StepInput& input) override {
+  std::optional<offload::StateUpdate> prepare(size_t g, const StepInput& input)
+      override {
     const auto part =
         std::find_if(parts_.begin(), parts_.end(), [g](const auto& candidate) {
           return candidate.group == g;
@@ -52,38 +55,39 @@ class ElementwiseMethod : public UpdateMethod {
     if (part == parts_.end()) {
       return std::nullopt;
     }
-    PartUpdate update = prepare(*part, input);
+    offload::StateUpdate update = prepare(*part, input);
     return update.spans.empty() ? std::nullopt : std::optional(update);
   }
 
  private:
-  PartUpdate prepare(ShardPart& part, const StepInput& input) {
+  offload::StateUpdate prepare(ShardPart& part, const StepInput& input) {
+    context_.pager->groups()[part.group]->check_values();
     const sharding::GradientBucket& bucket =
         *context_.pager->bucket(part.group);
-    PartUpdate update;
-    update.method = this;
-    update.part = &part;
+    offload::StateUpdate update;
+    update.page = part.group;
+    update.state = part.state.get();
     update.gradient = bucket.shard();
     std::vector<Step> steps;
     at::Tensor grad_factor; // of the group
-    for (const UpdateSpan& span : active_spans(part, bucket)) {
+    for (const ActiveSpan& span : active_spans(part, bucket)) {
       const OptimizedParameter& parameter = *span.parameter;
       grad_factor = parameter.grad_factor;
       update.spans.push_back(
-          {span.shard_offset,
-           span.state_offset,
-           span.numel,
+          {span,
            parameter.steps,
            input.lr_of(parameter),
            parameter.grad_scale});
       steps.push_back(make_step_(parameter, input));
       runtime::rounding_of(steps.back()) = rounding_of(part, span);
     }
-    StreamedUpdate* const streamed =
-        context_.streams[part.group] ? &context_.streamed : nullptr;
-    const bool master_on_host = context_.sites[part.group]->streams_master();
+    const offload::UpdateSite& site = part.state->site();
+    offload::StreamedUpdate* const streamed =
+        site.streams() ? &part.state->streamed() : nullptr;
+    const bool master_on_host = site.streams_master();
     update.run = [=, spans = update.spans](
-                     const PartTensors& tensors, const PartTensors* before) {
+                     const offload::ShardTensors& tensors,
+                     const offload::ShardTensors* before) {
       if (streamed != nullptr) {
         stream(*streamed, master_on_host, spans, steps, tensors);
       } else {
@@ -94,48 +98,42 @@ class ElementwiseMethod : public UpdateMethod {
   }
 
   static void run(
-      const std::vector<SpanUpdate>& spans,
+      const std::vector<offload::SpanUpdate>& spans,
       const std::vector<Step>& steps,
       const at::Tensor& grad_factor,
-      const PartTensors& tensors,
-      const PartTensors* before) {
+      const offload::ShardTensors& tensors,
+      const offload::ShardTensors* before) {
     std::vector<runtime::UpdateRun> runs;
     std::vector<runtime::UpdateTensors> begin_from;
     for (size_t i = 0; i < spans.size(); ++i) {
-      runs.push_back({views(tensors, spans[i]), steps[i]});
+      runs.push_back({tensors.views(spans[i]), steps[i]});
       runs.back().tensors.grad_factor = grad_factor;
       if (before != nullptr) {
-        begin_from.push_back(views(*before, spans[i]));
+        begin_from.push_back(before->views(spans[i]));
       }
     }
     runtime::update_runs_(runs, begin_from);
   }
 
   static void stream(
-      StreamedUpdate& streamed,
+      offload::StreamedUpdate& streamed,
       bool master_on_host,
-      const std::vector<SpanUpdate>& spans,
+      const std::vector<offload::SpanUpdate>& spans,
       const std::vector<Step>& steps,
-      const PartTensors& tensors) {
-    std::vector<StreamedRun> runs;
-    for (const SpanUpdate& span : spans) {
-      runs.push_back({views(tensors, span), master_on_host});
+      const offload::ShardTensors& tensors) {
+    std::vector<offload::StreamedRun> runs;
+    for (const offload::SpanUpdate& span : spans) {
+      runs.push_back({tensors.views(span), master_on_host});
     }
-    streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
+    streamed.run(runs, [&](const std::vector<offload::StreamedPiece>& pieces) {
       std::vector<runtime::UpdateRun> now;
-      for (const StreamedPiece& piece : pieces) {
+      for (const offload::StreamedPiece& piece : pieces) {
         now.push_back({piece.tensors, steps[piece.run]});
         runtime::rounding_of(now.back().step).first_element +=
             static_cast<uint64_t>(piece.begin);
       }
       runtime::update_runs_(now);
     });
-  }
-
-  static runtime::UpdateTensors views(
-      const PartTensors& all,
-      const SpanUpdate& span) {
-    return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
   }
 
   MakeStep make_step_;
