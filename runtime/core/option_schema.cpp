@@ -12,7 +12,11 @@ namespace {
 
 /// "an integer of at least 1", as in errors; names of choices in backticks.
 std::string values_of(const OptionField& field) {
-  const bool one = !field.is_array;
+  const auto each = [&](const std::string& text) {
+    return field.shape == OptionShape::kArray ? "an array, each element " + text
+           : field.shape == OptionShape::kMap ? "an object, each value " + text
+                                              : text;
+  };
   std::string text;
   switch (field.kind) {
     case OptionKind::kBool:
@@ -20,8 +24,7 @@ std::string values_of(const OptionField& field) {
     case OptionKind::kBytes:
       return detail::in_range("bytes", field.integers);
     case OptionKind::kInt:
-      text = detail::in_range("an integer", field.integers);
-      return one ? text : "an array, each element " + text;
+      return each(detail::in_range("an integer", field.integers));
     case OptionKind::kNumber:
       text = detail::in_range("a number", field.numbers);
       if (field.word != nullptr) {
@@ -30,11 +33,12 @@ std::string values_of(const OptionField& field) {
       if (field.count > 0) {
         return std::string(numbers_text(field.count)) + ", each " + text;
       }
-      return one ? text : "an array, each element " + text;
+      return each(text);
     case OptionKind::kString:
-      return one                 ? "a string"
-             : field.one_or_many ? "a string, or an array of strings"
-                                 : "an array of strings";
+      return field.shape == OptionShape::kOne ? "a string"
+             : field.shape == OptionShape::kArray
+                 ? "an array of strings"
+                 : "a string, or an array of strings";
     case OptionKind::kChoice:
       break;
   }
@@ -106,14 +110,19 @@ ordered_json property_of(const OptionField& field) {
     return property;
   }
   ordered_json types = types_of(field);
-  if (!field.is_array) {
+  if (field.shape == OptionShape::kOne) {
     property["type"] = type_keyword(field.key, std::move(types));
     add_limits(property, field);
     return property;
   }
   ordered_json element = {{"type", types.front()}};
   add_limits(element, field);
-  if (!field.one_or_many) {
+  if (field.shape == OptionShape::kMap) {
+    property["type"] = type_keyword(field.key, ordered_json::array({"object"}));
+    property["additionalProperties"] = std::move(element);
+    return property;
+  }
+  if (field.shape == OptionShape::kArray) {
     types.clear();
   }
   types.push_back("array");
@@ -134,7 +143,9 @@ ordered_json default_of(const OptionField& field, const json& value) {
   if (value.is_null() && field.word != nullptr) {
     return field.word;
   }
-  return field.one_or_many && value.size() == 1 ? value.front() : value;
+  return field.shape == OptionShape::kOneOrMany && value.size() == 1
+             ? value.front()
+             : value;
 }
 
 /// Records all fields, those of every branch too.

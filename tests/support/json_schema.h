@@ -124,12 +124,13 @@ class JsonSchema {
         !schema.contains("unevaluatedProperties")) {
       return true;
     }
-    for (const auto& [key, ignored] : value.items()) {
-      if (known.count(key) == 0) {
-        return false;
-      }
-    }
-    return true;
+    const Json others = schema.value("additionalProperties", Json(false));
+    return std::all_of(
+        value.items().begin(), value.items().end(), [&](const auto& item) {
+          std::set<std::string> inner;
+          return known.count(item.key()) > 0 ||
+                 (others != false && accepts(others, item.value(), inner));
+        });
   }
 
   Json root_;
