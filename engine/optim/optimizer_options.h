@@ -13,8 +13,6 @@
 #include "tessera/engine/optim/optimizers/user_optimizer.h"
 #include "tessera/engine/optim/update_rule.h"
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -96,13 +94,11 @@ struct OptimizerOptions {
 
 void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
 
-/// @throws tessera::Error on values outside their range, and on a pattern that
-///   matches no parameter of `module`, naming the nearest.
-void check(const OptimizerOptions& options, const torch::nn::Module& module);
+/// @throws tessera::Error on values outside their range.
+void check(const OptimizerOptions& options);
 
 /// @throws tessera::Error where a weight decay is given to an optimizer that
-/// has
-///   its own.
+///   has its own.
 void check_weight_decay(
     const UpdateRule& rule,
     const std::optional<double>& weight_decay);
