@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/option_fields.h"
 
 #include <ATen/Context.h>
 
@@ -29,12 +29,6 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       options.cuda_matmul,
       {{"float32", CudaMatmul::kFloat32}, {"tf32", CudaMatmul::kTf32}},
       "`tf32`: float32 matrix products on CUDA run on tensor cores, with factors rounded to 10 bits of mantissa, several times as fast (Ampere and later; no effect on bfloat16 and float16)");
-}
-
-DeviceOptions read_device(const runtime::ConfigReader& reader) {
-  DeviceOptions options;
-  runtime::read_fields(reader, options);
-  return options;
 }
 
 World& init_on(const DeviceOptions& options) {

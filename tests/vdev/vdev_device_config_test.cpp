@@ -3,6 +3,7 @@
 #include "support/expect_error.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/device_config.h"
+#include "tessera/runtime/core/option_reader.h"
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
@@ -13,8 +14,11 @@ namespace tessera::tests::vdev::vdev_device_config_test {
 TEST(DeviceConfig, Float32MatrixProductsUseTf32OnlyOnRequest) {
   run_ranks_on_vdev(1, {Policy::Order::kEager}, [](World& world) {
     const auto options_of = [](const char* text) {
-      return engine::read_device(
-          runtime::ConfigReader(nlohmann::json::parse(text), "run.json"));
+      engine::DeviceOptions options;
+      runtime::read_fields(
+          runtime::ConfigReader(nlohmann::json::parse(text), "run.json"),
+          options);
+      return options;
     };
     EXPECT_EQ(&engine::init_on(options_of("{}")), &world);
     EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
