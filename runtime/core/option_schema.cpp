@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/core/option_schema.h"
 
+#include <utility>
+
 #include "tessera/runtime/core/config_values.h"
 
 namespace tessera::runtime {
@@ -167,6 +169,7 @@ class OptionSchema final : public OptionFields {
     std::string key; ///< in the object around it; empty for an element
     std::string path; ///< with "." behind it
     std::vector<std::string> only_for;
+    bool may_be_absent = false; ///< an object whose absence means something
   };
 
   void on_value(const OptionField& field, json& value) override {
@@ -211,6 +214,7 @@ class OptionSchema final : public OptionFields {
   }
 
   bool has_object(OptionKey /*key*/, bool /*has_value*/) override {
+    may_be_absent_ = true;
     return true;
   }
   void begin_object(const OptionField& field) override {
@@ -222,11 +226,17 @@ class OptionSchema final : public OptionFields {
         open_.back().path + field.key.name + ".",
         open_.back().only_for);
     describe(field, "object");
+    open_.back().may_be_absent = std::exchange(may_be_absent_, false);
   }
   void end_object() override {
     Open done = std::move(open_.back());
     open_.pop_back();
     close_object(done.schema);
+    // An absent object is an empty one.
+    if (!done.may_be_absent && !done.key.empty() &&
+        done.schema.contains("required")) {
+      open_.back().schema["required"].push_back(done.key);
+    }
     attach(std::move(done));
   }
   size_t begin_list(const OptionField& field, size_t /*size*/) override {
@@ -292,9 +302,44 @@ class OptionSchema final : public OptionFields {
 
   std::vector<Open> open_;
   std::vector<OptionRow> rows_;
+  bool may_be_absent_ = false; ///< the object that opens next
 };
 
 } // namespace
+
+std::vector<ordered_json> schemas_at(
+    const ordered_json& schema,
+    const std::string& path) {
+  if (path.empty()) {
+    return {schema};
+  }
+  const size_t end = std::min(path.find('.'), path.size());
+  const std::string rest = path.substr(std::min(end + 1, path.size()));
+  std::string key = path.substr(0, end);
+  const bool is_element = key.ends_with("[]");
+  if (is_element) {
+    key.resize(key.size() - 2);
+  }
+  std::vector<ordered_json> found;
+  const auto add = [&](const std::vector<ordered_json>& more) {
+    for (const ordered_json& one : more) {
+      if (std::find(found.begin(), found.end(), one) == found.end()) {
+        found.push_back(one);
+      }
+    }
+  };
+  const auto property =
+      schema.value("properties", ordered_json::object())
+          .value(key, ordered_json());
+  if (!property.is_null()) {
+    add(schemas_at(is_element ? property.at("items") : property, rest));
+  }
+  for (const ordered_json& branch :
+       schema.value("allOf", ordered_json::array())) {
+    add(schemas_at(branch.at("then"), path));
+  }
+  return found;
+}
 
 OptionDescription describe_list(const OptionList& list) {
   OptionSchema fields;

@@ -40,13 +40,22 @@ OptionDescription describe_fields() {
   return describe_list(list_of(defaults));
 }
 
+/// The rows whose path is `section` or in it; all for "".
+std::vector<OptionRow> rows_in(
+    const std::vector<OptionRow>& rows,
+    const std::string& section);
+
+/// The schemas of the keys with that path, "optimizer.parameters[].lr_scale";
+/// those of several branches, if they differ. `schema` itself for "".
+std::vector<nlohmann::ordered_json> schemas_at(
+    const nlohmann::ordered_json& schema,
+    const std::string& path);
+
 /// The rows as a table in Markdown, sorted by sections; rows of one path become
 /// one.
 std::string markdown_table(const std::vector<OptionRow>& rows);
 
-/// For a terminal: the rows whose path is `section`, or is in it; "" is in all.
-std::string key_list(
-    const std::vector<OptionRow>& rows,
-    const std::string& section);
+/// The same for a terminal.
+std::string key_list(const std::vector<OptionRow>& rows);
 
 } // namespace tessera::runtime

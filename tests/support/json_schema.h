@@ -37,6 +37,18 @@ class JsonSchema {
     if (!has_type(schema, value) || !in_range(schema, value)) {
       return false;
     }
+    if (schema.contains("not")) {
+      std::set<std::string> ignored;
+      if (accepts(schema["not"], value, ignored)) {
+        return false;
+      }
+    }
+    if (schema.contains("anyOf")) {
+      const Json& ways = schema["anyOf"];
+      return std::any_of(ways.begin(), ways.end(), [&](const Json& way) {
+        return accepts(way, value, known);
+      });
+    }
     if (schema.contains("enum")) {
       const auto& names = schema["enum"];
       if (std::find(names.begin(), names.end(), value) == names.end()) {

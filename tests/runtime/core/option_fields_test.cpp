@@ -432,8 +432,41 @@ TEST(OptionFields, RowsOfOneKeyBecomeOne) {
       "`adam`, `lamb`, `muon`: small |\n"
       "| `a.rate` | a number | `1` | `adam`: of x; `lamb`: of y |\n"
       "| `b` | a string | | between |\n");
-  EXPECT_EQ(key_list(rows, "b"), "b\n    between\n    a string\n");
-  EXPECT_EQ(key_list(rows, "a").find("b\n"), std::string::npos);
+  EXPECT_EQ(key_list(rows_in(rows, "b")), "b\n    between\n    a string\n");
+  EXPECT_EQ(key_list(rows_in(rows, "a")).find("b\n"), std::string::npos);
+  EXPECT_EQ(rows_in(rows, "a.rate").size(), 2u);
+  EXPECT_TRUE(rows_in(rows, "a.ra").empty());
+  EXPECT_EQ(rows_in(rows, ""), rows);
+}
+
+TEST(OptionFields, SectionsHaveSchemas) {
+  const auto schema = described().schema;
+  EXPECT_EQ(schemas_at(schema, ""), std::vector{schema});
+  EXPECT_EQ(
+      schemas_at(schema, "extra"), std::vector{schema["properties"]["extra"]});
+  EXPECT_EQ(
+      schemas_at(schema, "parts[].name"),
+      std::vector{
+          schema["properties"]["parts"]["items"]["properties"]["name"]});
+  const auto shade = schemas_at(schema, "shade"); // of a branch
+  ASSERT_EQ(shade.size(), 1u);
+  EXPECT_EQ(shade[0]["default"], 3);
+  EXPECT_TRUE(schemas_at(schema, "parts.name").empty());
+  EXPECT_TRUE(schemas_at(schema, "nothing").empty());
+}
+
+// An object that cannot be empty cannot be absent, unless that means something.
+TEST(OptionFields, ObjectsWithRequiredKeysAreRequired) {
+  struct Outer {
+    Part part;
+    std::optional<Part> extra;
+  };
+  Outer outer;
+  const auto schema = describe_list([&](OptionFields& fields) {
+                        fields.object("part", outer.part, "a part");
+                        fields.object("extra", outer.extra, "one more");
+                      }).schema;
+  EXPECT_EQ(schema["required"].dump(), R"(["part"])");
 }
 
 } // namespace tessera::runtime::option_fields_test
