@@ -30,9 +30,13 @@ struct DeviceOptions {
   /// The implementation of matrix products on the CPU.
   CpuMatmul matmul = CpuMatmul::kAuto;
   CudaMatmul cuda_matmul = CudaMatmul::kFloat32;
+  double timeout_s = 600; ///< InitOptions::timeout
+  bool keep_freed_memory = true; ///< as in InitOptions
 };
 
 void visit_fields(runtime::OptionFields& fields, DeviceOptions& options);
+
+InitOptions init_options(const DeviceOptions& options);
 
 /// Joins the job (tessera::init()) with the requested device as World::device()
 /// and selects the implementation of matrix products on it, for the process.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `describe_fields()` describes the keys of an options struct: as JSON Schema
+// `describe_list()` describes the keys of an options struct: as JSON Schema
 // and as rows of a table.
 
 #include "tessera/runtime/core/option_fields.h"
@@ -31,14 +31,8 @@ struct OptionDescription {
   std::vector<OptionRow> rows; ///< of every branch
 };
 
+/// The values that the fields have are their defaults.
 OptionDescription describe_list(const OptionList& list);
-
-/// The fields of a struct, with the values that it has without being set.
-template <typename Options>
-OptionDescription describe_fields() {
-  Options defaults;
-  return describe_list(list_of(defaults));
-}
 
 /// The rows whose path is `section` or in it; all for "".
 std::vector<OptionRow> rows_in(

@@ -46,7 +46,8 @@ class JsonSchema {
     if (schema.contains("anyOf")) {
       const Json& ways = schema["anyOf"];
       return std::any_of(ways.begin(), ways.end(), [&](const Json& way) {
-        return accepts(way, value, known);
+        std::set<std::string> inner;
+        return accepts(way, value, inner);
       });
     }
     if (schema.contains("enum")) {

@@ -7,6 +7,8 @@
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 namespace tessera::tests::vdev::vdev_device_config_test {
@@ -24,6 +26,15 @@ TEST(DeviceConfig, Float32MatrixProductsUseTf32OnlyOnRequest) {
     EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
     engine::init_on(options_of(R"({"cuda_matmul": "tf32"})"));
     EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
+    const InitOptions usual = engine::init_options(options_of("{}"));
+    EXPECT_EQ(usual.timeout, InitOptions().timeout);
+    EXPECT_EQ(usual.keep_freed_memory, InitOptions().keep_freed_memory);
+    EXPECT_EQ(usual.use_cuda, InitOptions().use_cuda);
+    const InitOptions changed = engine::init_options(options_of(
+        R"({"timeout_s": 1.5, "keep_freed_memory": false, "device": "cpu"})"));
+    EXPECT_EQ(changed.timeout, std::chrono::milliseconds(1500));
+    EXPECT_FALSE(changed.keep_freed_memory);
+    EXPECT_FALSE(changed.use_cuda);
     expect_error(
         [&] { options_of(R"({"cuda_matmul": "high"})"); },
         {"cuda_matmul", "float32", "tf32"});

@@ -122,7 +122,8 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 OptionDescription described() {
-  return describe_fields<Options>();
+  Options defaults;
+  return describe_list(list_of(defaults));
 }
 
 } // namespace
