@@ -328,9 +328,8 @@ std::vector<ordered_json> schemas_at(
       }
     }
   };
-  const auto property =
-      schema.value("properties", ordered_json::object())
-          .value(key, ordered_json());
+  const auto property = schema.value("properties", ordered_json::object())
+                            .value(key, ordered_json());
   if (!property.is_null()) {
     add(schemas_at(is_element ? property.at("items") : property, rest));
   }
