@@ -192,8 +192,9 @@ Engine::Engine(
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
-  check(options.optimizer, *module_);
+  check(options.optimizer);
   const engine::OptimizerRules rules(options.optimizer);
+  rules.check_all_used(*module_);
   const sharding::PagerOptions sharding = engine::pager_options(options);
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);

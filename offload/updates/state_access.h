@@ -117,7 +117,7 @@ struct StateUpdate {
   StateAccess* state = nullptr;
   std::vector<SpanUpdate> spans;
   runtime::RestingTensor gradient; ///< as for StateAccess::open()
-  /// @param before null: tensors are updated in place; else see adamw_runs_().
+  /// @param before null: tensors are updated in place; else see update_runs_().
   std::function<void(const ShardTensors& tensors, const ShardTensors* before)>
       run;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/models/name_patterns.h"
+#include "tessera/zoo/models/numbered_names.h"
 
 #include <cctype>
 #include <utility>
@@ -8,8 +8,8 @@ namespace tessera::zoo {
 
 namespace {
 
-NameMatch match_start(std::string_view pattern, std::string_view text) {
-  NameMatch match;
+NumberedName match_start(std::string_view pattern, std::string_view text) {
+  NumberedName match;
   size_t at = 0;
   for (const char c : pattern) {
     if (c != '*') {
@@ -36,8 +36,8 @@ NameMatch match_start(std::string_view pattern, std::string_view text) {
 
 } // namespace
 
-NameMatch match_module(std::string_view pattern, std::string_view name) {
-  NameMatch match = match_start(pattern, name);
+NumberedName match_module(std::string_view pattern, std::string_view name) {
+  NumberedName match = match_start(pattern, name);
   match.found = match.found && (match.rest.empty() || match.rest == ".weight" ||
                                 match.rest == ".bias");
   return match;
@@ -47,11 +47,11 @@ bool matches_whole(std::string_view pattern, std::string_view name) {
   if (pattern.ends_with('*')) {
     return match_start(pattern.substr(0, pattern.size() - 1), name).found;
   }
-  const NameMatch match = match_start(pattern, name);
+  const NumberedName match = match_start(pattern, name);
   return match.found && match.rest.empty();
 }
 
-std::string filled(std::string_view pattern, const NameMatch& match) {
+std::string filled(std::string_view pattern, const NumberedName& match) {
   std::string name;
   size_t number = 0;
   for (const char c : pattern) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Matching of tensor names that contain numbers, as in name tables.
+// `NumberedName` is the match of a name with a pattern of a name table, whose
+// `*` are numbers; filled() translates them to another pattern. For patterns
+// of users see runtime/core/name_patterns.h.
 
 #include <string>
 #include <string_view>
@@ -10,20 +12,20 @@ namespace tessera::zoo {
 
 /// The result of matching the beginning of a name against a pattern, in which
 /// `*` matches a number: the numbers, and the unmatched rest.
-struct NameMatch {
+struct NumberedName {
   bool found = false;
   std::vector<std::string> numbers;
   std::string rest;
 };
 
 /// Matches a module's name, followed by nothing, ".weight" or ".bias".
-NameMatch match_module(std::string_view pattern, std::string_view name);
+NumberedName match_module(std::string_view pattern, std::string_view name);
 
 /// Matches a whole name; a `*` at the end matches anything.
 bool matches_whole(std::string_view pattern, std::string_view name);
 
 /// The pattern with the match's numbers filled in, followed by its rest.
-std::string filled(std::string_view pattern, const NameMatch& match);
+std::string filled(std::string_view pattern, const NumberedName& match);
 
 /// Renames the norm parameters of TensorFlow's and the oldest PyTorch
 /// checkpoints to their current names.
