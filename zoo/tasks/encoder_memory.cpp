@@ -94,9 +94,13 @@ std::int64_t encoder_activation_bytes(
   const std::int64_t kept = outer_bytes_per_token(config, shape) +
                             whole * layer +
                             again * config.features * shape.element_bytes;
-  // Gradients of the widest activation.
-  const std::int64_t gradients =
-      2 * layer_of(config).feed_forward.inner * shape.element_bytes;
+  // Gradients of the widest activation; a rotation's backward has those of its
+  // result, of four products of half the features, and of its input.
+  std::int64_t widest = 2 * layer_of(config).feed_forward.inner;
+  if (config.position_kind == EncoderPositions::kRotaryTable) {
+    widest = std::max(widest, 4 * config.features);
+  }
+  const std::int64_t gradients = widest * shape.element_bytes;
   return shape.rows * shape.length * (kept + gradients) +
          rotation_bytes(config, shape);
 }
