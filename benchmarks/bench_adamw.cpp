@@ -10,10 +10,10 @@
 // the passes that it needs for the same work.
 
 #include "adamw_ceiling.h"
-#include "tessera/runtime/kernels/adamw.h"
 #include "tessera/runtime/kernels/cpu_update.h"
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/host_heap.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -122,7 +122,9 @@ void run_ceiling(Arrays& a) {
 }
 
 void run_tessera(Arrays& a, const at::Tensor& grad, const at::Tensor& low) {
-  runtime::adamw_(a.master, grad, a.exp_avg, a.exp_avg_sq, a.step, low);
+  const runtime::UpdateRun run{
+      {a.master, grad, a.exp_avg, a.exp_avg_sq, low}, a.step};
+  runtime::update_runs_({&run, 1});
   ++a.step.step;
 }
 

@@ -9,7 +9,7 @@
 // its graph: it saves its result. `none` runs before the hooks are first put in
 // place only if it is run alone; beside the others it is `off`.
 
-#include "tessera/offload/host_activation_sink.h"
+#include "tessera/offload/activations/host_activation_sink.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 
 #include <ATen/Parallel.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/activation_offload.h"
 
-#include "tessera/offload/host_activation_sink.h"
+#include "tessera/offload/activations/host_activation_sink.h"
 #include "tessera/sharding/interception/paged_storage.h"
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 #pragma once
 // `ActivationOffload` moves tensors that are saved for backward to the host.
 
-#include "tessera/engine/offload_options.h"
-#include "tessera/offload/activation_statistics.h"
+#include "tessera/offload/activations/activation_statistics.h"
+#include "tessera/offload/options/offload_options.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 

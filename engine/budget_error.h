@@ -3,9 +3,9 @@
 // `device_budget_error()` explains what to do about a device budget that is too
 // small.
 
-#include "tessera/engine/memory_budget.h"
-#include "tessera/engine/offload_options.h"
-#include "tessera/engine/placement_options.h"
+#include "tessera/offload/options/memory_budget.h"
+#include "tessera/offload/options/offload_options.h"
+#include "tessera/offload/options/placement_options.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 
 #include <string>

@@ -3,9 +3,13 @@
 
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/option_fields.h"
 
 #include <ATen/Context.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
 
 namespace tessera::engine {
 
@@ -29,18 +33,27 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       options.cuda_matmul,
       {{"float32", CudaMatmul::kFloat32}, {"tf32", CudaMatmul::kTf32}},
       "`tf32`: float32 matrix products on CUDA run on tensor cores, with factors rounded to 10 bits of mantissa, several times as fast (Ampere and later; no effect on bfloat16 and float16)");
+  fields.field(
+      "timeout_s",
+      options.timeout_s,
+      {.min = 0, .max = 1 << 20, .open_min = true},
+      "seconds that a collective, and the start of a job, wait for the slowest rank; `TESSERA_TIMEOUT_S` in the environment replaces it");
+  fields.field(
+      "keep_freed_memory",
+      options.keep_freed_memory,
+      "keep the memory of freed CPU tensors for later ones, which is faster; `TESSERA_KEEP_MEMORY=0` turns it off too");
 }
 
-DeviceOptions read_device(const runtime::ConfigReader& reader) {
-  DeviceOptions options;
-  runtime::read_fields(reader, options);
-  return options;
+InitOptions init_options(const DeviceOptions& options) {
+  return {
+      .timeout = std::chrono::milliseconds(
+          static_cast<int64_t>(std::ceil(options.timeout_s * 1000))),
+      .keep_freed_memory = options.keep_freed_memory,
+      .use_cuda = options.device != DeviceChoice::kCpu};
 }
 
 World& init_on(const DeviceOptions& options) {
-  InitOptions init_options;
-  init_options.use_cuda = options.device != DeviceChoice::kCpu;
-  World& world = init(init_options);
+  World& world = init(init_options(options));
   if (options.device == DeviceChoice::kCuda && world.device().is_cpu()) {
     const std::string& reason = runtime::load_cuda_backend().reason;
     TESSERA_FAIL(

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `read_device()` reads the device and its settings from a configuration;
-// `init_on()` joins the job on it.
+// `DeviceOptions` select the device of a run; `init_on()` joins the job on it.
 
 #include "tessera/runtime/comm/init.h"
-#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
 namespace tessera::runtime {
@@ -32,16 +30,13 @@ struct DeviceOptions {
   /// The implementation of matrix products on the CPU.
   CpuMatmul matmul = CpuMatmul::kAuto;
   CudaMatmul cuda_matmul = CudaMatmul::kFloat32;
+  double timeout_s = 600; ///< InitOptions::timeout
+  bool keep_freed_memory = true; ///< as in InitOptions
 };
 
 void visit_fields(runtime::OptionFields& fields, DeviceOptions& options);
 
-/// Reads `device`: "auto" (the default), "cpu" or "cuda"; `cpu_matmul`: "auto"
-/// (the default), "libtorch" or "onednn"; and `cuda_matmul`: "float32" (the
-/// default) or "tf32".
-/// @throws tessera::Error on another value, naming the file and the allowed
-///   values.
-DeviceOptions read_device(const runtime::ConfigReader& reader);
+InitOptions init_options(const DeviceOptions& options);
 
 /// Joins the job (tessera::init()) with the requested device as World::device()
 /// and selects the implementation of matrix products on it, for the process.

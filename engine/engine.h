@@ -5,10 +5,10 @@
 
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
-#include "tessera/engine/memory_budget.h"
-#include "tessera/engine/offload_options.h"
 #include "tessera/engine/optim/optimizer_options.h"
-#include "tessera/engine/placement_options.h"
+#include "tessera/offload/options/memory_budget.h"
+#include "tessera/offload/options/offload_options.h"
+#include "tessera/offload/options/placement_options.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -33,9 +33,14 @@ class ActivationOffload;
 struct CheckpointSubject;
 class OptimizerRules;
 class ShardedOptimizer;
-class StateTiers;
 
 } // namespace tessera::engine
+
+namespace tessera::offload {
+
+class TierStores;
+
+} // namespace tessera::offload
 
 namespace tessera::sharding {
 
@@ -46,13 +51,13 @@ struct RankIntent;
 
 namespace tessera {
 
-struct ActivationStatistics; // offload/activation_statistics.h
+struct ActivationStatistics; // offload/activations/activation_statistics.h
 class Checkpointable;
 struct PagerStatistics; // sharding/paging/pager_statistics.h
 class ParallelMesh;
 struct PipelineCallbacks;
 class PipelineExecutor;
-struct SavedByProducer; // offload/activation_statistics.h
+struct SavedByProducer; // offload/activations/activation_statistics.h
 class TensorRecorder;
 struct TensorSummary;
 class TransferWaits; // sharding/paging/transfer_waits.h
@@ -345,7 +350,7 @@ class Engine {
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<MemoryLedger> ledger_;
   std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries
-  std::unique_ptr<engine::StateTiers> tiers_;
+  std::unique_ptr<offload::TierStores> tiers_;
   std::unique_ptr<sharding::Pager> pager_;
   std::unique_ptr<Communicator> files_; ///< all ranks, while they use files
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;

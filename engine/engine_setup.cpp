@@ -8,9 +8,10 @@
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
-#include "tessera/engine/optim/state_tiers.h"
-#include "tessera/engine/optim/tier_plan.h"
 #include "tessera/engine/optim/update_plan.h"
+#include "tessera/engine/tier_needs.h"
+#include "tessera/offload/placement/tier_plan.h"
+#include "tessera/offload/placement/tier_stores.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
@@ -150,7 +151,7 @@ bool on_all_ranks(sharding::PageRanks& ranks, bool mine) {
 void log_plan(
     const World& world,
     const std::vector<sharding::PageSpec>& pages,
-    const engine::TierPlan& tiers,
+    const offload::TierPlan& tiers,
     const engine::UpdatePlan& updates,
     const engine::MemoryPlan& memory) {
   log_info(
@@ -191,8 +192,9 @@ Engine::Engine(
   TESSERA_CHECK(module_ != nullptr, "wrap: the module is null.");
   // Before the module is divided: from there on an error would cost it.
   check(options);
-  check(options.optimizer, *module_);
+  check(options.optimizer);
   const engine::OptimizerRules rules(options.optimizer);
+  rules.check_all_used(*module_);
   const sharding::PagerOptions sharding = engine::pager_options(options);
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
@@ -215,8 +217,11 @@ Engine::Engine(
   const int64_t libraries = engine::library_bytes(world, device);
   const bool offloads = offloads_activations(*module_, options);
   const MemoryBudget budget = budget_of_state(options, offloads, libraries);
-  const engine::TierPlan tiers = engine::plan_tiers(
-      pages, rules, options.placement, budget, options.offload, sharding);
+  const offload::TierPlan tiers = offload::plan_tiers(
+      engine::tier_needs(pages, rules, sharding),
+      options.placement,
+      budget,
+      options.offload);
   const engine::UpdatePlan updates = engine::plan_updates(
       pages, tiers, rules, options.offload, budget, *ranks);
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
@@ -236,7 +241,7 @@ Engine::Engine(
   libraries_ =
       ledger_->count(MemoryPurpose::kLibraries, MemoryTier::kDevice, libraries);
   tiers_ =
-      std::make_unique<engine::StateTiers>(tiers, budget, device, *ledger_);
+      std::make_unique<offload::TierStores>(tiers, budget, device, *ledger_);
   const bool overlaps =
       options.update_in_backward || updates.overlap != UpdateOverlap::kOff;
   pager_ = std::make_unique<sharding::Pager>(

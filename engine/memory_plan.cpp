@@ -3,8 +3,8 @@
 
 #include "tessera/engine/budget_error.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/optim/tier_bytes.h"
-#include "tessera/offload/block_pipeline.h"
+#include "tessera/offload/stores/block_pipeline.h"
+#include "tessera/offload/stores/tier_bytes.h"
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>
@@ -18,17 +18,18 @@ namespace {
 void add_shards(
     TierBytes& bytes,
     const sharding::PageSpec& page,
-    const sharding::ShardTiers& tiers) {
-  add_tier_bytes(
+    const runtime::ShardTiers& tiers) {
+  offload::add_tier_bytes(
       bytes, tiers.parameters, MemoryPurpose::kParameters, page.shard_bytes());
   if (page.has_own_master) {
-    add_tier_bytes(
+    offload::add_tier_bytes(
         bytes,
         tiers.state,
         MemoryPurpose::kOptimizerState,
-        page.layout.shard_numel() * static_cast<int64_t>(sizeof(float)));
+        page.layout.shard_numel(),
+        page.master_dtype());
   }
-  add_tier_bytes(
+  offload::add_tier_bytes(
       bytes,
       tiers.gradients,
       MemoryPurpose::kGradients,

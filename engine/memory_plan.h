@@ -3,7 +3,7 @@
 // `plan_memory()` computes what an engine takes of each memory tier, before
 // anything is allocated.
 
-#include "tessera/engine/optim/tier_plan.h"
+#include "tessera/offload/placement/tier_plan.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/pages/page_spec.h"
 #include "tessera/sharding/pages/pager_options.h"
@@ -26,7 +26,7 @@ sharding::PagerOptions pager_options(const EngineOptions& options);
 /// What the plan is made from; all of it is known before there are pages.
 struct MemoryNeeds {
   const std::vector<sharding::PageSpec>& pages;
-  const TierPlan& tiers;
+  const offload::TierPlan& tiers;
   const sharding::SlotPlan& slots;
   TierBytes optimizer{}; ///< ShardedOptimizer::planned_bytes()
   int64_t libraries = 0; ///< library_bytes()

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/parallel_run.h"
 
-#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_check.h"
-#include "tessera/runtime/core/option_reader.h"
 
 #include <string>
 #include <utility>
@@ -105,13 +103,6 @@ void check(const ParallelOptions& options) {
       options.piece_of_layer.empty() ||
           options.cut == pipeline::PipelineCut::kLayers,
       "parallel.cut is cost, but parallel.piece_of_layer already says where to cut; set only one of them.");
-}
-
-ParallelOptions read_parallel_options(const runtime::ConfigReader& reader) {
-  ParallelOptions options;
-  runtime::read_fields(reader.get_object("parallel"), options);
-  check(options);
-  return options;
 }
 
 ParallelRun::ParallelRun(

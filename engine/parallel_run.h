@@ -19,7 +19,6 @@
 
 namespace tessera::runtime {
 
-class ConfigReader;
 class OptionFields;
 
 } // namespace tessera::runtime
@@ -56,11 +55,6 @@ void visit_fields(runtime::OptionFields& fields, ParallelOptions& options);
 /// @throws tessera::Error on a value out of range, or where two options
 ///   contradict each other.
 void check(const ParallelOptions& options);
-
-/// Reads the object `parallel` of a configuration; configs/README.md lists its
-/// keys. Missing keys keep their defaults.
-/// @throws tessera::Error naming file, path, value and what was expected.
-ParallelOptions read_parallel_options(const runtime::ConfigReader& reader);
 
 /// The share of one rank among the batches that the job's ranks see at a time.
 struct BatchShare {

@@ -5,7 +5,8 @@
     zoo -> engine -> {sharding, offload, pipeline} -> runtime
 
 No include points up or sideways, and none leaves a room by a relative path,
-which this check could not see. The folders of sharding have an order too.
+which this check could not see. The folders of sharding, and those of offload,
+have an order too.
 
     check_rooms.py [ROOT]
 """
@@ -35,7 +36,8 @@ FOLDERS = {
         "weights",
         "inspection",
         "checkpointing",
-    )
+    ),
+    "offload": ("options", "stores", "activations", "updates", "placement"),
 }
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")

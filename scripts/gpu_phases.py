@@ -154,7 +154,7 @@ class Kit:
                     "runtime/kernels/pack_gpu_test.cpp",
                     "runtime/kernels/counter_random_gpu_test.cpp",
                     "runtime/kernels/mixed_norm_gpu_test.cpp",
-                    "offload/shard_store_gpu_test.cpp"]], workers=3),
+                    "offload/stores/shard_store_gpu_test.cpp"]], workers=3),
             Phase("engine", [
                 self.tests(file, seconds=450) for file in [
                     "engine/cuda_training_gpu_test.cpp",

@@ -244,7 +244,7 @@ MUTATIONS = [
     ),
     Mutation(
         "pinned memory has no pages yet",
-        "offload/host_memory.cpp",
+        "offload/stores/host_memory.cpp",
         "runtime::populate_memory(data, size, runtime::update_pool());",
         ";",
         "StoreFaults.PinnedMemoryHasItsPagesAndIsUnpinned",
@@ -294,9 +294,9 @@ MUTATIONS = [
     ),
     Mutation(
         "copies in lower precision are not refreshed",
-        "engine/optim/update_method.cpp",
-        "in_shard(shard.low_precision)};",
-        "at::Tensor()};",
+        "offload/updates/shard_tensors.cpp",
+        "views.low_precision = stretch(low_precision, span.shard_offset);",
+        ";",
         "Options/Matrix.*",
     ),
     Mutation(

@@ -110,7 +110,7 @@ WAITS = [
         "unsharder_.follow_writes();",
     ),
     *waits_of(
-        "offload/activation_copies.cpp",
+        "offload/activations/activation_copies.cpp",
         "lane->synchronize();",
         "to_host_.wait_for(streams.mark());",
         "to_host_.wait_for(piece.after);",
@@ -120,16 +120,16 @@ WAITS = [
         "done = to_device_.mark();",
     ),
     *waits_of(
-        "offload/host_activation_moves.cpp",
+        "offload/activations/host_activation_moves.cpp",
         "saved.copying.block_current(options_.device);",
         "saved.streams.block(saved.copying);",
         "guard.recordDataPtrOnStream(saved.on_device.data_ptr(), stream);",
         "saved.streams.insert(*stream);",
     ),
-    *waits_of("offload/host_activation_sink.cpp", "saved->streams.insert(*stream);"),
-    *waits_of("offload/activation_room.cpp", "slab.marks.leave( piece.offset, piece.offset + piece.bytes.numel(), piece.after);"),
+    *waits_of("offload/activations/host_activation_sink.cpp", "saved->streams.insert(*stream);"),
+    *waits_of("offload/activations/activation_room.cpp", "slab.marks.leave( piece.offset, piece.offset + piece.bytes.numel(), piece.after);"),
     *waits_of(
-        "offload/host_store.cpp",
+        "offload/stores/host_store.cpp",
         "follow_copies(*stream);",
         after("if (const auto stream = runtime::current_stream(device)) {"
               " const std::lock_guard lock(mutex_);", "note(*stream);"),
@@ -139,14 +139,14 @@ WAITS = [
         "event.synchronize();",
     ),
     *waits_of(
-        "offload/block_pipeline.cpp",
+        "offload/stores/block_pipeline.cpp",
         "place.delivered->synchronize();",
         "last_copy->synchronize();",
         "place.delivered->record(*transfer.stream);",
         "transfer.last_copy->record(*transfer.stream);",
     ),
     *waits_of(
-        "engine/optim/streamed_update.cpp",
+        "offload/updates/streamed_update.cpp",
         after("StreamedUpdate::~StreamedUpdate() {", "wait();"),
         "buffer.free = runtime::mark_current(device_);",
         "updating_.follow_current();",
@@ -160,7 +160,7 @@ WAITS = [
     ),
     *waits_of(
         "engine/optim/group_updates.cpp",
-        "streamed_[g] = context_.streamed.mark();",
+        "streamed_[update.page] = context_.streamed.mark();",
         after("} else {", "context_.streamed.join();"),
         "queue_->wait(tickets_[g]);",
         "marks.add(streamed_[g]);",
@@ -169,7 +169,7 @@ WAITS = [
         after("queue_->mark().block_current(device_);", "context_.streamed.join();"),
     ),
     *waits_of(
-        "engine/optim/update_queue.cpp",
+        "offload/updates/update_queue.cpp",
         "lane_.wait_before_memory_is_freed();",
         "lane_.follow_current();",
     ),
@@ -185,20 +185,20 @@ WAITS = [
         "context_.streamed.join();",
     ),
     *waits_of(
-        "engine/optim/update_method.cpp",
-        "context_.streamed.note_use(tensor);",
-        "context_.streamed.wait();",
+        "offload/updates/state_access.cpp",
+        "streamed_.note_use(tensor);",
+        "streamed_.wait();",
         after(
-            "ShardTensors shard = context_.access[part.group]->tensors();",
-            "runtime::wait_all(part.arriving);",
+            "ShardTensors tensors = shards_->tensors();",
+            "runtime::wait_all(arriving_);",
         ),
     ),
     *waits_of(
-        "engine/optim/shard_access.cpp",
+        "offload/updates/shard_access.cpp",
         "runtime::wait_all(arriving_on_host_);",
     ),
     *waits_of(
-        "engine/optim/state_shadow.cpp",
+        "offload/updates/speculative_state.cpp",
         redundant(
             "runtime::wait_all(leaving_);",
             "it is computed from gradients of a backward whose forward has read"
@@ -206,9 +206,9 @@ WAITS = [
         ),
     ),
     Wait(
-        "engine/optim/state_stage.cpp",
+        "offload/updates/staging_buffers.cpp",
         "runtime::wait_all(buffer->leaving_);",
-        tests=("engine_tests", "--file=engine/optim/state_stage_test.cpp"),
+        tests=("offload_tests", "--file=offload/updates/staging_buffers_test.cpp"),
     ),
     *waits_of(
         "runtime/memory/slot_arena.cpp",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera keys [SECTION]`: the keys of configurations.
+// `tessera keys [SECTION]`: the keys of configurations, or of a section.
 
 #include "program_main.h"
 
@@ -25,15 +25,16 @@ int run_keys(int argc, char** argv) {
     return *code;
   }
   if (schema) {
-    std::cout << zoo::config_schema().dump(1) << "\n";
+    const auto text =
+        section.empty() ? zoo::config_schema() : zoo::config_schema(section);
+    std::cout << text.dump(1) << "\n";
     return 0;
   }
-  const auto rows = zoo::config_rows();
-  const std::string text = markdown ? runtime::markdown_table(rows)
-                                    : runtime::key_list(rows, section);
+  const auto rows = runtime::rows_in(zoo::config_rows(), section);
   TESSERA_CHECK(
-      !text.empty(), "there is no key '{}'; `tessera keys` lists all", section);
-  std::cout << text;
+      !rows.empty(), "there is no key '{}'; `tessera keys` lists all", section);
+  std::cout
+      << (markdown ? runtime::markdown_table(rows) : runtime::key_list(rows));
   return 0;
 }
 

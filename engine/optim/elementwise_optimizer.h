@@ -18,32 +18,27 @@
 
 namespace tessera::engine {
 
-/// The updates of one fused kernel.
-/// @tparam Run argument of the kernel; `make_step` makes its step.
-template <typename Run>
+/// The updates of one fused kernel; `make_step` makes its steps.
 class ElementwiseMethod : public UpdateMethod {
  public:
-  using Step = decltype(Run::step);
+  using Step = runtime::UpdateStep;
   using MakeStep =
       std::function<Step(const OptimizedParameter&, const StepInput&)>;
-  using Kernel = bool (*)(
-      std::span<const Run>,
-      std::span<const runtime::UpdateTensors> before);
 
   ElementwiseMethod(
       UpdateContext& context,
       const std::vector<OptimizedParameter*>& parameters,
       std::vector<std::string> state_names,
-      Kernel kernel,
       MakeStep make_step)
       : UpdateMethod(context, parameters, std::move(state_names)),
-        kernel_(kernel),
         make_step_(std::move(make_step)) {}
 
   void step(const StepInput& input) override {
     for_each_part(
-        active_parts(), {}, [&](ShardPart& part, const ShardTensors& shard) {
-          prepare(part, input).run({shard, part.state}, nullptr);
+        active_parts(),
+        {},
+        [&](ShardPart& part, const offload::ShardTensors& tensors) {
+          prepare(part, input).run(tensors, nullptr);
         });
   }
 
@@ -51,7 +46,8 @@ class ElementwiseMethod : public UpdateMethod {
     return true;
   }
 
-  std::optional<PartUpdate> prepare(size_t g, const StepInput& input) override {
+  std::optional<offload::StateUpdate> prepare(size_t g, const StepInput& input)
+      override {
     const auto part =
         std::find_if(parts_.begin(), parts_.end(), [g](const auto& candidate) {
           return candidate.group == g;
@@ -59,100 +55,92 @@ class ElementwiseMethod : public UpdateMethod {
     if (part == parts_.end()) {
       return std::nullopt;
     }
-    PartUpdate update = prepare(*part, input);
+    offload::StateUpdate update = prepare(*part, input);
     return update.spans.empty() ? std::nullopt : std::optional(update);
   }
 
  private:
-  PartUpdate prepare(ShardPart& part, const StepInput& input) {
+  offload::StateUpdate prepare(ShardPart& part, const StepInput& input) {
+    context_.pager->groups()[part.group]->check_values();
     const sharding::GradientBucket& bucket =
         *context_.pager->bucket(part.group);
-    PartUpdate update;
-    update.method = this;
-    update.part = &part;
+    offload::StateUpdate update;
+    update.page = part.group;
+    update.state = part.state.get();
     update.gradient = bucket.shard();
     std::vector<Step> steps;
     at::Tensor grad_factor; // of the group
-    for (const UpdateSpan& span : active_spans(part, bucket)) {
+    for (const ActiveSpan& span : active_spans(part, bucket)) {
       const OptimizedParameter& parameter = *span.parameter;
       grad_factor = parameter.grad_factor;
       update.spans.push_back(
-          {span.shard_offset,
-           span.state_offset,
-           span.numel,
+          {span,
            parameter.steps,
            input.lr_of(parameter),
            parameter.grad_scale});
       steps.push_back(make_step_(parameter, input));
-      steps.back().rounding = rounding_of(part, span);
+      runtime::rounding_of(steps.back()) = rounding_of(part, span);
     }
-    StreamedUpdate* const streamed =
-        context_.streams[part.group] ? &context_.streamed : nullptr;
-    const bool master_on_host = context_.sites[part.group]->streams_master();
-    update.run = [=, kernel = kernel_, spans = update.spans](
-                     const PartTensors& tensors, const PartTensors* before) {
+    const offload::UpdateSite& site = part.state->site();
+    offload::StreamedUpdate* const streamed =
+        site.streams() ? &part.state->streamed() : nullptr;
+    const bool master_on_host = site.streams_master();
+    update.run = [=, spans = update.spans](
+                     const offload::ShardTensors& tensors,
+                     const offload::ShardTensors* before) {
       if (streamed != nullptr) {
-        stream(*streamed, master_on_host, kernel, spans, steps, tensors);
+        stream(*streamed, master_on_host, spans, steps, tensors);
       } else {
-        run(kernel, spans, steps, grad_factor, tensors, before);
+        run(spans, steps, grad_factor, tensors, before);
       }
     };
     return update;
   }
 
   static void run(
-      Kernel kernel,
-      const std::vector<SpanUpdate>& spans,
+      const std::vector<offload::SpanUpdate>& spans,
       const std::vector<Step>& steps,
       const at::Tensor& grad_factor,
-      const PartTensors& tensors,
-      const PartTensors* before) {
-    std::vector<Run> runs;
+      const offload::ShardTensors& tensors,
+      const offload::ShardTensors* before) {
+    std::vector<runtime::UpdateRun> runs;
     std::vector<runtime::UpdateTensors> begin_from;
     for (size_t i = 0; i < spans.size(); ++i) {
-      runs.push_back({views(tensors, spans[i]), steps[i]});
+      runs.push_back({tensors.views(spans[i]), steps[i]});
       runs.back().tensors.grad_factor = grad_factor;
       if (before != nullptr) {
-        begin_from.push_back(views(*before, spans[i]));
+        begin_from.push_back(before->views(spans[i]));
       }
     }
-    kernel(runs, begin_from);
+    runtime::update_runs_(runs, begin_from);
   }
 
   static void stream(
-      StreamedUpdate& streamed,
+      offload::StreamedUpdate& streamed,
       bool master_on_host,
-      Kernel kernel,
-      const std::vector<SpanUpdate>& spans,
+      const std::vector<offload::SpanUpdate>& spans,
       const std::vector<Step>& steps,
-      const PartTensors& tensors) {
-    std::vector<StreamedRun> runs;
-    for (const SpanUpdate& span : spans) {
-      runs.push_back({views(tensors, span), master_on_host});
+      const offload::ShardTensors& tensors) {
+    std::vector<offload::StreamedRun> runs;
+    for (const offload::SpanUpdate& span : spans) {
+      runs.push_back({tensors.views(span), master_on_host});
     }
-    streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
-      std::vector<Run> now;
-      for (const StreamedPiece& piece : pieces) {
+    streamed.run(runs, [&](const std::vector<offload::StreamedPiece>& pieces) {
+      std::vector<runtime::UpdateRun> now;
+      for (const offload::StreamedPiece& piece : pieces) {
         now.push_back({piece.tensors, steps[piece.run]});
-        now.back().step.rounding.first_element +=
+        runtime::rounding_of(now.back().step).first_element +=
             static_cast<uint64_t>(piece.begin);
       }
-      kernel(now, {});
+      runtime::update_runs_(now);
     });
   }
 
-  static runtime::UpdateTensors views(
-      const PartTensors& all,
-      const SpanUpdate& span) {
-    return tensors_of(all, span.shard_offset, span.state_offset, span.numel);
-  }
-
-  Kernel kernel_;
   MakeStep make_step_;
 };
 
-/// @tparam Run argument of the kernel.
-template <typename Options, typename Run>
+/// @tparam Step_ one of runtime::FusedSteps.
+template <typename Options, typename Step_>
 class ElementwiseOptimizer : public OptimizerWith<Options> {
  public:
   bool updates_elements_alone() const final {
@@ -165,15 +153,14 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
       const final {
     OptimizedParameter parameter;
     parameter.steps = 2; // the first one may be simpler
-    const Run run{tensors, step(this->of(options), parameter, {})};
-    kernel()({&run, 1}, {});
+    const runtime::UpdateRun run{
+        tensors, step(this->of(options), parameter, {})};
+    runtime::update_runs_({&run, 1});
   }
 
  protected:
-  using Step = typename ElementwiseMethod<Run>::Step;
-  using Kernel = typename ElementwiseMethod<Run>::Kernel;
+  using Step = Step_;
 
-  virtual Kernel kernel() const = 0;
   /// Of the flat state tensors, in the order in which the kernel takes them.
   virtual std::vector<std::string> state_names(
       const Options& options) const = 0;
@@ -192,11 +179,10 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
       const std::vector<OptimizedParameter*>& parameters,
       const Options& options,
       std::vector<std::unique_ptr<UpdateMethod>>& methods) const final {
-    methods.push_back(std::make_unique<ElementwiseMethod<Run>>(
+    methods.push_back(std::make_unique<ElementwiseMethod>(
         context,
         parameters,
         state_names(options),
-        kernel(),
         [this, options](
             const OptimizedParameter& parameter, const StepInput& input) {
           // Of another type where another optimizer leaves parameters to this

@@ -6,48 +6,37 @@
 
 namespace tessera::engine {
 
-namespace {
-
-std::vector<runtime::FlatSpan> written_by(const PartUpdate& update) {
-  std::vector<runtime::FlatSpan> written;
-  for (const SpanUpdate& span : update.spans) {
-    written.push_back({span.shard_offset, span.numel});
-  }
-  return written;
-}
-
-} // namespace
-
 GroupUpdates::GroupUpdates(UpdateContext& context, bool overlaps)
     : context_(context),
       device_(context.pages.front().device),
-      shadows_(context.pages.size()),
-      speculated_(shadows_.size()),
-      tickets_(shadows_.size(), 0),
-      streamed_(shadows_.size()) {
+      copies_(context.pages.size()),
+      speculated_(copies_.size()),
+      tickets_(copies_.size(), 0),
+      streamed_(copies_.size()) {
   if (overlaps) {
-    queue_ = std::make_unique<UpdateQueue>(device_);
+    queue_ = std::make_unique<offload::UpdateQueue>(device_);
   }
 }
 
 GroupUpdates::~GroupUpdates() = default;
 
-void GroupUpdates::add_shadow(UpdateMethod& method, ShardPart& part) {
-  shadows_[part.group] = std::make_unique<StateShadow>(context_, method, part);
+void GroupUpdates::add_speculation(size_t g, offload::StateAccess& state) {
+  copies_[g] = std::make_unique<offload::SpeculativeState>(state);
 }
 
 void GroupUpdates::add_bytes(TierBytes& bytes) const {
-  for (const auto& shadow : shadows_) {
-    if (shadow) {
-      shadow->add_bytes(bytes);
+  for (const auto& copy : copies_) {
+    if (copy) {
+      copy->add_bytes(bytes);
     }
   }
 }
 
 void GroupUpdates::allocate() {
-  for (const auto& shadow : shadows_) {
-    if (shadow) {
-      shadow->allocate();
+  for (size_t g = 0; g < copies_.size(); ++g) {
+    if (copies_[g]) {
+      copies_[g]->allocate(
+          context_.stores->host_memory(), context_.stores->store(g));
     }
   }
 }
@@ -67,10 +56,10 @@ void GroupUpdates::submit(size_t g, std::function<void()> work) {
   tickets_[g] = queue_->submit(std::move(work));
 }
 
-/// Submits work that begins with update->part.
+/// Submits work that begins with update->state.
 void GroupUpdates::push(
     size_t g,
-    std::shared_ptr<PartUpdate> update,
+    std::shared_ptr<offload::StateUpdate> update,
     std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
@@ -85,55 +74,54 @@ void GroupUpdates::push(
   });
 }
 
-void GroupUpdates::update(size_t g, std::vector<PartUpdate> updates) {
+void GroupUpdates::update(size_t g, std::vector<offload::StateUpdate> updates) {
   const auto speculated = std::exchange(speculated_[g], nullptr);
   if (speculated && updates.size() == 1 &&
       updates.front().spans == speculated->spans) {
     ++statistics_.taken;
-    submit(g, [this, g, speculated] { shadows_[g]->commit(*speculated); });
+    submit(g, [this, g, speculated] { copies_[g]->commit(*speculated); });
     return;
   }
-  for (PartUpdate& update : updates) {
+  for (offload::StateUpdate& update : updates) {
     if (!overlaps()) {
       run(update);
       continue;
     }
     ++statistics_.beside;
-    auto shared = std::make_shared<PartUpdate>(std::move(update));
+    auto shared = std::make_shared<offload::StateUpdate>(std::move(update));
     push(g, shared, [this, shared] { run(*shared); });
   }
 }
 
-void GroupUpdates::speculate(size_t g, PartUpdate update) {
-  auto shared = std::make_shared<PartUpdate>(std::move(update));
+void GroupUpdates::speculate(size_t g, offload::StateUpdate update) {
+  auto shared = std::make_shared<offload::StateUpdate>(std::move(update));
   speculated_[g] = shared;
   ++statistics_.speculated;
   push(g, shared, [this, g, shared] {
     note(*shared);
-    shadows_[g]->update(*shared, [&] { fetch_next(*shared); });
+    copies_[g]->update(*shared, [&] { fetch_next(*shared); });
   });
 }
 
-PartTensors GroupUpdates::open(const PartUpdate& update) {
+offload::ShardTensors GroupUpdates::open(const offload::StateUpdate& update) {
   std::optional<TransferWaits::Scope> waits;
   if (!overlaps()) {
     waits.emplace(context_.pager->transfer_waits());
   }
-  return update.method->open(*update.part, update.gradient);
+  return update.state->open(update.gradient);
 }
 
-void GroupUpdates::run(const PartUpdate& update) {
+void GroupUpdates::run(const offload::StateUpdate& update) {
   note(update);
-  const PartTensors tensors = open(update);
+  const offload::ShardTensors tensors = open(update);
   fetch_next(update);
   update.run(tensors, nullptr);
-  update.method->close(*update.part, written_by(update), true);
-  const size_t g = update.part->group;
-  if (!context_.streams[g]) {
+  update.state->close(update.written(), true);
+  if (!update.state->site().streams()) {
     return;
   }
   if (overlaps()) {
-    streamed_[g] = context_.streamed.mark();
+    streamed_[update.page] = context_.streamed.mark();
   } else {
     context_.streamed.join();
   }
@@ -141,62 +129,61 @@ void GroupUpdates::run(const PartUpdate& update) {
 
 /// Records the order of updates. What was fetched ahead is for this one or not
 /// needed.
-void GroupUpdates::note(const PartUpdate& update) {
-  const Place place{update.method, update.part};
-  if (last_.part == nullptr) {
-    first_ = place;
+void GroupUpdates::note(const offload::StateUpdate& update) {
+  if (last_ == nullptr) {
+    first_ = update.state;
   } else {
-    successors_[last_.part] = place;
+    successors_[last_] = update.state;
   }
-  last_ = place;
-  if (prefetched_.part == update.part) {
-    prefetched_ = {};
+  last_ = update.state;
+  if (prefetched_ == update.state) {
+    prefetched_ = nullptr;
   } else {
     drop_prefetched();
   }
 }
 
-void GroupUpdates::fetch_next(const PartUpdate& update) {
+void GroupUpdates::fetch_next(const offload::StateUpdate& update) {
   if (!overlaps()) {
     return;
   }
-  Place next;
+  offload::StateAccess* next = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (!waiting_.empty()) {
-      next = {waiting_.front()->method, waiting_.front()->part};
+      next = waiting_.front()->state;
     }
   }
-  if (next.part == nullptr) {
-    const auto known = successors_.find(update.part);
-    next = known == successors_.end() ? Place{} : known->second;
+  if (next == nullptr) {
+    const auto known = successors_.find(update.state);
+    next = known == successors_.end() ? nullptr : known->second;
   }
   // Two optimizers of one group use the same weights.
-  if (next.part != nullptr && next.part->group != update.part->group) {
-    fetch_ahead(*next.method, *next.part);
+  if (next != nullptr && &next->site() != &update.state->site()) {
+    fetch_ahead(*next);
   }
 }
 
-void GroupUpdates::fetch_ahead(UpdateMethod& method, ShardPart& part) {
-  if (prefetched_.part != &part && method.stage_bytes(part) > 0) {
+void GroupUpdates::fetch_ahead(offload::StateAccess& state) {
+  if (prefetched_ != &state && state.staging_bytes() > 0) {
     drop_prefetched();
-    prefetched_ = {&method, &part};
-    method.begin_fetch(part);
+    prefetched_ = &state;
+    state.begin_fetch();
   }
 }
 
 void GroupUpdates::drop_prefetched() {
-  const Place place = std::exchange(prefetched_, {});
-  if (place.part != nullptr && place.part->fetched) {
-    place.method->discard(*place.part);
+  offload::StateAccess* const state = std::exchange(prefetched_, nullptr);
+  if (state != nullptr && state->is_fetched()) {
+    state->discard();
   }
 }
 
 void GroupUpdates::begin_step() {
   if (overlaps() && !std::exchange(begun_, true)) {
     queue_->submit([this] {
-      if (first_.part != nullptr) {
-        fetch_ahead(*first_.method, *first_.part);
+      if (first_ != nullptr) {
+        fetch_ahead(*first_);
       }
     });
   }
@@ -205,7 +192,7 @@ void GroupUpdates::begin_step() {
 void GroupUpdates::end_step() {
   begun_ = false;
   if (overlaps()) {
-    queue_->submit([this] { last_ = {}; });
+    queue_->submit([this] { last_ = nullptr; });
   }
 }
 

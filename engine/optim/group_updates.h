@@ -3,10 +3,11 @@
 // `GroupUpdates` runs the updates of whole groups, one after the other: at
 // once, or on a thread concurrently with forward and backward.
 
-#include "tessera/engine/optim/state_shadow.h"
 #include "tessera/engine/optim/update_method.h"
-#include "tessera/engine/optim/update_queue.h"
 #include "tessera/engine/optim/update_statistics.h"
+#include "tessera/offload/updates/speculative_state.h"
+#include "tessera/offload/updates/state_access.h"
+#include "tessera/offload/updates/update_queue.h"
 
 #include <cstdint>
 #include <deque>
@@ -25,27 +26,27 @@ namespace tessera::engine {
 /// Before a main thread uses a group again, it calls wait() for that group.
 ///
 /// [Note: speculation] An update can be computed in a second copy of the state
-/// (StateShadow) before it is known whether it is needed. update() of the same
-/// group takes it if it would do the same: the same elements at the same steps,
-/// with the same rates and the same factor for gradients. Otherwise it is
-/// dropped, and the update is computed again from the old state. So results do
-/// not depend on what was speculated.
+/// (SpeculativeState) before it is known whether it is needed. update() of the
+/// same group takes it if it would do the same: the same elements at the same
+/// steps, with the same rates and the same factor for gradients. Otherwise it
+/// is dropped, and the update is computed again from the old state. So results
+/// do not depend on what was speculated.
 ///
 /// Without overlap everything happens in the calling thread, at once.
 class GroupUpdates {
  public:
-  /// @param context must outlive this object; nothing else may use its stage
-  ///   between the first call and wait_all().
+  /// @param context must outlive this object; nothing else may use its staging
+  ///   buffers between the first call and wait_all().
   GroupUpdates(UpdateContext& context, bool overlaps);
   ~GroupUpdates();
 
   bool overlaps() const {
     return queue_ != nullptr;
   }
-  /// Enables speculate() for `part`. Call it before allocate().
-  void add_shadow(UpdateMethod& method, ShardPart& part);
-  bool has_shadow(size_t g) const {
-    return shadows_[g] != nullptr;
+  /// Enables speculate() for group `g`. Call it before allocate().
+  void add_speculation(size_t g, offload::StateAccess& state);
+  bool speculates(size_t g) const {
+    return copies_[g] != nullptr;
   }
   void add_bytes(TierBytes& bytes) const;
   void allocate();
@@ -57,8 +58,8 @@ class GroupUpdates {
   void submit_sums(size_t g, std::function<void()> work);
   /// Blocks until all of that work has ended.
   void wait_for_sums();
-  void update(size_t g, std::vector<PartUpdate> updates);
-  void speculate(size_t g, PartUpdate update);
+  void update(size_t g, std::vector<offload::StateUpdate> updates);
+  void speculate(size_t g, offload::StateUpdate update);
   /// Forgets the speculated update of group `g`, which may still be running.
   void drop_speculation(size_t g) {
     speculated_[g].reset();
@@ -81,43 +82,43 @@ class GroupUpdates {
   void submit(size_t g, std::function<void()> work);
   void push(
       size_t g,
-      std::shared_ptr<PartUpdate> update,
+      std::shared_ptr<offload::StateUpdate> update,
       std::function<void()> work);
-  PartTensors open(const PartUpdate& update);
-  void run(const PartUpdate& update);
-  void note(const PartUpdate& update);
-  void fetch_next(const PartUpdate& update);
-  void fetch_ahead(UpdateMethod& method, ShardPart& part);
+  offload::ShardTensors open(const offload::StateUpdate& update);
+  void run(const offload::StateUpdate& update);
+  void note(const offload::StateUpdate& update);
+  void fetch_next(const offload::StateUpdate& update);
+  void fetch_ahead(offload::StateAccess& state);
   void drop_prefetched();
-
-  struct Place {
-    UpdateMethod* method = nullptr;
-    ShardPart* part = nullptr;
-  };
 
   UpdateContext& context_;
   c10::Device device_;
-  std::vector<std::unique_ptr<StateShadow>> shadows_; ///< per group, or null
-  /// Per group, the update that its shadow holds or will hold.
-  std::vector<std::shared_ptr<PartUpdate>> speculated_;
-  std::vector<UpdateQueue::Ticket> tickets_; ///< per group, of its last work
-  UpdateQueue::Ticket last_sums_ = 0;
+  /// Per group, or null.
+  std::vector<std::unique_ptr<offload::SpeculativeState>> copies_;
+  /// Per group, the update that its copy holds or will hold.
+  std::vector<std::shared_ptr<offload::StateUpdate>> speculated_;
+  std::vector<offload::UpdateQueue::Ticket>
+      tickets_; ///< per group, of its last work
+  offload::UpdateQueue::Ticket last_sums_ = 0;
   UpdateStatistics statistics_;
   bool begun_ = false; ///< in the step in progress
 
   std::mutex mutex_;
-  std::deque<std::shared_ptr<PartUpdate>> waiting_; ///< guarded by mutex_
+  std::deque<std::shared_ptr<offload::StateUpdate>>
+      waiting_; ///< guarded by mutex_
 
   // Used by the queue's thread:
-  std::unordered_map<const ShardPart*, Place> successors_;
-  Place first_; ///< of a step
-  Place last_; ///< begun in the step in progress
-  Place prefetched_;
+  std::unordered_map<const offload::StateAccess*, offload::StateAccess*>
+      successors_;
+  offload::StateAccess* first_ = nullptr; ///< of a step
+  offload::StateAccess* last_ = nullptr; ///< begun in the step in progress
+  offload::StateAccess* prefetched_ = nullptr;
   /// Per group, the marks after its last update if it was streamed. Other
   /// threads read them after that update has ended.
   std::vector<runtime::StreamMarks> streamed_;
 
-  std::unique_ptr<UpdateQueue> queue_; ///< last: its work uses the others
+  std::unique_ptr<offload::UpdateQueue>
+      queue_; ///< last: its work uses the others
 };
 
 } // namespace tessera::engine

@@ -3,7 +3,6 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/option_check.h"
 
 #include <algorithm>
@@ -40,24 +39,17 @@ void check_weight_decay(
       weight_decay.value_or(0));
 }
 
-void check(const OptimizerOptions& options, const torch::nn::Module& module) {
+void check(const OptimizerOptions& options) {
   runtime::check_fields("optimizer", options);
   options.rule.optimizer().check(options.rule.options());
   check_weight_decay(options.rule, options.weight_decay);
   check_moment_dtype(options);
-  std::vector<std::string> texts;
   for (const ParameterRule& rule : options.parameters) {
     if (rule.rule) {
       rule.rule->optimizer().check(rule.rule->options());
       check_weight_decay(*rule.rule, rule.weight_decay);
     }
-    texts.push_back(rule.pattern);
   }
-  auto patterns = runtime::NamePatterns("optimizer.parameters", texts);
-  for (const auto& parameter : module.named_parameters()) {
-    patterns.first_match(parameter.key());
-  }
-  patterns.check_all_used();
 }
 
 bool updates_elements_alone(const OptimizerOptions& options) {

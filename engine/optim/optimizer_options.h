@@ -13,8 +13,6 @@
 #include "tessera/engine/optim/optimizers/user_optimizer.h"
 #include "tessera/engine/optim/update_rule.h"
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -96,9 +94,8 @@ struct OptimizerOptions {
 
 void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
 
-/// @throws tessera::Error on values outside their range, and on a pattern that
-///   matches no parameter of `module`, naming the nearest.
-void check(const OptimizerOptions& options, const torch::nn::Module& module);
+/// @throws tessera::Error on values outside their range.
+void check(const OptimizerOptions& options);
 
 /// @throws tessera::Error if a user-defined optimizer, which has its own, is
 ///   given a weight decay.

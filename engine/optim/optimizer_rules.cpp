@@ -9,11 +9,28 @@
 
 namespace tessera::engine {
 
+namespace {
+
+constexpr const char* kParameterRules = "optimizer.parameters";
+
+} // namespace
+
 OptimizerRules::OptimizerRules(OptimizerOptions options)
     : options_(std::move(options)) {
   for (const ParameterRule& rule : options_.parameters) {
-    patterns_.emplace_back("optimizer.parameters", rule.pattern);
+    patterns_.emplace_back(kParameterRules, rule.pattern);
   }
+}
+
+void OptimizerRules::check_all_used(const torch::nn::Module& module) const {
+  runtime::NamePatterns patterns(kParameterRules);
+  for (const runtime::NamePattern& pattern : patterns_) {
+    patterns.add(pattern);
+  }
+  for (const auto& parameter : module.named_parameters()) {
+    patterns.first_match(parameter.key());
+  }
+  patterns.check_all_used();
 }
 
 ParameterSettings OptimizerRules::settings_for(

@@ -38,6 +38,10 @@ class OptimizerRules {
     return options_;
   }
 
+  /// @throws tessera::Error on a pattern that matches no parameter of `module`,
+  ///   naming the nearest.
+  void check_all_used(const torch::nn::Module& module) const;
+
   /// @param names all names under which the parameter is registered.
   ParameterSettings settings_for(const std::vector<std::string>& names) const;
 

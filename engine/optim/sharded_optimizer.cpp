@@ -11,20 +11,32 @@
 
 namespace tessera::engine {
 
+namespace {
+
+offload::UpdatedShard updated_shard(
+    const sharding::PageSpec& page,
+    const OptimizerRules& rules) {
+  return {
+      .page = page.name,
+      .device = page.device,
+      .numel = page.layout.shard_numel(),
+      .types = update_types(page, rules),
+      .has_own_master = page.has_own_master};
+}
+
+} // namespace
+
 ShardedOptimizer::ShardedOptimizer(
     const std::vector<sharding::PageSpec>& pages,
-    const TierPlan& tiers,
+    const offload::TierPlan& tiers,
     const UpdatePlan& updates,
     const OptimizerRules& rules,
     const OffloadOptions& offload)
     : context_{
           .pages = pages,
-          .tiers = tiers,
-          .streams = updates.streams,
-          .moment_dtype = rules.options().moment_dtype,
           .stochastic_rounding = rules.options().stochastic_rounding,
           .sites = {},
-          .stage = {},
+          .staging = {},
           .streamed = {pages.front().device, offload.stage_bytes},
           .access = {}},
       overlap_(updates.overlap),
@@ -36,9 +48,8 @@ ShardedOptimizer::ShardedOptimizer(
     if (!page.trainable) {
       continue;
     }
-    const sharding::ShardTiers& rest = context_.tiers.pages[g];
     context_.sites.back().emplace(
-        page, rest, rest.state == MemoryTier::kDevice || context_.streams[g]);
+        updated_shard(page, rules), tiers.pages[g], updates.streams[g]);
     for (size_t i = 0; i < page.parameters.size(); ++i) {
       OptimizedParameter parameter;
       parameter.paged = &page.parameters[i];
@@ -62,13 +73,10 @@ ShardedOptimizer::ShardedOptimizer(
     rule.optimizer().add_methods(
         context_, parameters, rule.options(), methods_);
   }
-  for (const auto& method : methods_) {
-    method->announce_staging();
-  }
   updates_ =
       std::make_unique<GroupUpdates>(context_, overlap_ != UpdateOverlap::kOff);
   if (overlap_ == UpdateOverlap::kSpeculate) {
-    make_shadows();
+    add_speculation();
   }
 }
 
@@ -79,7 +87,7 @@ ShardedOptimizer::~ShardedOptimizer() {
 }
 
 /// For groups that one elementwise method updates, on the CPU.
-void ShardedOptimizer::make_shadows() {
+void ShardedOptimizer::add_speculation() {
   std::vector<int> methods_of(context_.pages.size(), 0);
   for (const auto& method : methods_) {
     for (const ShardPart& part : method->parts()) {
@@ -90,8 +98,8 @@ void ShardedOptimizer::make_shadows() {
     for (ShardPart& part : method->parts()) {
       if (method->is_elementwise() && methods_of[part.group] == 1 &&
           context_.sites[part.group]->device().is_cpu() &&
-          !context_.streams[part.group]) {
-        updates_->add_shadow(*method, part);
+          !context_.sites[part.group]->streams()) {
+        updates_->add_speculation(part.group, *part.state);
       }
     }
   }
@@ -105,7 +113,7 @@ TierBytes ShardedOptimizer::planned_bytes() const {
   updates_->add_bytes(bytes);
   const auto staging = static_cast<size_t>(MemoryPurpose::kStaging);
   bytes[static_cast<size_t>(MemoryTier::kHost)][staging] +=
-      context_.stage.bytes();
+      context_.staging.bytes();
   bytes[static_cast<size_t>(MemoryTier::kDevice)][staging] +=
       context_.streamed.bytes();
   return bytes;
@@ -113,7 +121,7 @@ TierBytes ShardedOptimizer::planned_bytes() const {
 
 void ShardedOptimizer::allocate_state(
     sharding::Pager& pager,
-    StateTiers& stores,
+    offload::TierStores& stores,
     MemoryLedger& ledger) {
   const c10::NoGradGuard no_grad;
   context_.pager = &pager;
@@ -121,14 +129,16 @@ void ShardedOptimizer::allocate_state(
   sums_.emplace(pager);
   for (size_t g = 0; g < context_.pages.size(); ++g) {
     context_.access.push_back(
-        context_.sites[g] ? std::make_unique<ShardAccess>(
+        context_.sites[g] ? std::make_unique<offload::ShardAccess>(
                                 *context_.sites[g],
-                                *pager.groups()[g],
-                                *pager.bucket(g),
+                                offload::RestingShards{
+                                    pager.groups()[g]->shard(),
+                                    pager.groups()[g]->own_master(),
+                                    pager.bucket(g)->own_runs()},
                                 context_.streamed)
                           : nullptr);
   }
-  context_.stage.allocate(stores.host_memory());
+  context_.staging.allocate(stores.host_memory());
   context_.streamed.allocate(ledger);
   for (const auto& method : methods_) {
     method->allocate(ledger);
@@ -217,8 +227,8 @@ void ShardedOptimizer::begin_update(
   }
 }
 
-std::vector<PartUpdate> ShardedOptimizer::prepare(size_t g) {
-  std::vector<PartUpdate> updates;
+std::vector<offload::StateUpdate> ShardedOptimizer::prepare(size_t g) {
+  std::vector<offload::StateUpdate> updates;
   for (const auto& method : methods_) {
     if (method->is_elementwise()) {
       if (auto update = method->prepare(g, {lr_})) {
@@ -268,14 +278,14 @@ bool ShardedOptimizer::on_final_gradients(size_t g) {
   } else {
     updates_->submit_sums(g, std::move(sums));
   }
-  if (updates_->has_shadow(g)) {
+  if (updates_->speculates(g)) {
     speculate(g);
   }
   return true;
 }
 
 void ShardedOptimizer::speculate(size_t g) {
-  std::vector<PartUpdate> updates;
+  std::vector<offload::StateUpdate> updates;
   for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
     begin_update(parameters_[i], speculated_scale_);
   }
@@ -286,7 +296,7 @@ void ShardedOptimizer::speculate(size_t g) {
       --parameters_[i].steps;
     }
   }
-  for (PartUpdate& update : updates) {
+  for (offload::StateUpdate& update : updates) {
     updates_->speculate(g, std::move(update)); // one at most
   }
 }

@@ -37,7 +37,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// @param rules made of checked options.
   ShardedOptimizer(
       const std::vector<sharding::PageSpec>& pages,
-      const TierPlan& tiers,
+      const offload::TierPlan& tiers,
       const UpdatePlan& updates,
       const OptimizerRules& rules,
       const OffloadOptions& offload);
@@ -55,7 +55,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// @param pager, stores, ledger must outlive this object.
   void allocate_state(
       sharding::Pager& pager,
-      StateTiers& stores,
+      offload::TierStores& stores,
       MemoryLedger& ledger);
 
   /// Whether all gradients, state and updates are on an accelerator, where each
@@ -147,10 +147,10 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   void visit_state(StateVisitor& visitor);
 
  private:
-  void make_shadows();
+  void add_speculation();
   void begin_update(OptimizedParameter& parameter, double grad_scale);
   /// The updates of elementwise methods, with the settings of begin_update().
-  std::vector<PartUpdate> prepare(size_t g);
+  std::vector<offload::StateUpdate> prepare(size_t g);
   void speculate(size_t g);
   void step_groups();
   /// Calls `work`; a failure is recorded and reported to the other ranks.

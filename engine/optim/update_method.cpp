@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_method.h"
 
-#include "tessera/engine/optim/state_needs.h"
-#include "tessera/engine/optim/tier_bytes.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/counter_random.h"
 
@@ -96,7 +94,7 @@ UpdateMethod::UpdateMethod(
     UpdateContext& context,
     const std::vector<OptimizedParameter*>& parameters,
     std::vector<std::string> state_names)
-    : context_(context), state_names_(std::move(state_names)) {
+    : context_(context) {
   std::vector<size_t> groups;
   for (const OptimizedParameter* parameter : parameters) {
     groups.push_back(parameter->group);
@@ -104,7 +102,15 @@ UpdateMethod::UpdateMethod(
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const size_t g : groups) {
-    parts_.push_back(make_shard_part(context.pages[g], parameters));
+    ShardPart& part =
+        parts_.emplace_back(make_shard_part(context.pages[g], parameters));
+    part.state = std::make_unique<offload::StateAccess>(
+        *context.sites[g],
+        state_names,
+        part.state_numel,
+        static_cast<int64_t>(part.runs.size()),
+        context.staging,
+        context.streamed);
   }
 }
 
@@ -120,7 +126,7 @@ std::vector<sharding::PageRows> UpdateContext::rows_of(
 c10::Device UpdateContext::device_of_sums() const {
   for (size_t g = 0; g < pages.size(); ++g) {
     if (sites[g] && (sites[g]->tiers().gradients != MemoryTier::kDevice ||
-                     streams[g] || sites[g]->device().is_cpu())) {
+                     sites[g]->streams() || sites[g]->device().is_cpu())) {
       return at::kCPU;
     }
   }
@@ -129,189 +135,46 @@ c10::Device UpdateContext::device_of_sums() const {
 
 void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   for (const ShardPart& part : parts_) {
-    const MemoryTier tier = context_.tiers.pages[part.group].state;
-    bytes[static_cast<size_t>(tier)]
-         [static_cast<size_t>(MemoryPurpose::kOptimizerState)] +=
-        tier_bytes(tier, part.state_numel, state_dtype(part.group)) *
-        static_cast<int64_t>(state_names_.size());
+    part.state->add_bytes(bytes);
   }
 }
 
 void UpdateMethod::allocate(MemoryLedger& ledger) {
   for (ShardPart& part : parts_) {
-    runtime::ShardStore* store = context_.stores->store(part.group);
-    for (const std::string& name : state_names_) {
-      if (store == nullptr) {
-        part.stored.emplace_back(ledger.allocate_zeros(
-            MemoryPurpose::kOptimizerState,
-            part.state_numel,
-            state_dtype(part.group),
-            context_.sites[part.group]->device()));
-      } else {
-        part.stored.emplace_back(store->reserve(
-            name + " of '" + context_.pages[part.group].name + "'",
-            MemoryPurpose::kOptimizerState,
-            part.state_numel,
-            state_dtype(part.group)));
-      }
-    }
-    part.state.resize(part.stored.size());
+    part.state->allocate(
+        *context_.access[part.group],
+        context_.stores->store(part.group),
+        ledger);
   }
 }
 
-void UpdateMethod::announce_staging() {
-  for (const ShardPart& part : parts_) {
-    context_.stage.need(stage_bytes(part));
-    if (context_.streams[part.group]) {
-      context_.streamed.need(
-          streamed_bytes(part), static_cast<int64_t>(part.runs.size()));
-    }
-  }
-}
-
-int64_t UpdateMethod::stage_bytes(const ShardPart& part) const {
-  const int64_t each =
-      context_.tiers.pages[part.group].state == MemoryTier::kNvme
-          ? StateStage::Buffer::bytes_for(
-                part.state_numel, state_dtype(part.group))
-          : 0;
-  return context_.sites[part.group]->stage_bytes() +
-         each * static_cast<int64_t>(state_names_.size());
-}
-
-/// The bytes of a part that are copied to the device and back.
-int64_t UpdateMethod::streamed_bytes(const ShardPart& part) const {
-  const auto bytes = [](int64_t numel, at::ScalarType dtype) {
-    return numel * static_cast<int64_t>(c10::elementSize(dtype));
-  };
-  const UpdateSite& site = *context_.sites[part.group];
-  return bytes(part.state_numel, state_dtype(part.group)) *
-             static_cast<int64_t>(state_names_.size()) +
-         (site.streams_master()
-              ? bytes(
-                    context_.pages[part.group].layout.shard_numel(),
-                    site.dtype())
-              : 0);
-}
-
-/// Makes the next user of the state wait until it is copied back: by note_use()
-/// if it rests in memory; what is written to a file must be complete.
-void UpdateMethod::end_streaming(ShardPart& part) {
-  std::vector<runtime::RestingTensor> all = part.stored;
-  if (context_.sites[part.group]->streams_master()) {
-    all.push_back(context_.pager->groups()[part.group]->master());
-  }
-  for (const runtime::RestingTensor& tensor : all) {
-    if (tensor.in_memory()) {
-      context_.streamed.note_use(tensor);
-    } else {
-      context_.streamed.wait();
-    }
-  }
-}
-
-void UpdateMethod::begin_fetch(ShardPart& part) {
-  if (part.fetched) {
-    return;
-  }
-  part.fetched = true;
-  if (const int64_t bytes = stage_bytes(part); bytes > 0) {
-    part.buffer = context_.stage.take(bytes);
-  }
-  context_.access[part.group]->begin_fetch(part.buffer.get());
-  for (size_t i = 0; i < part.stored.size(); ++i) {
-    runtime::RestingTensor& stored = part.stored[i];
-    if (stored.in_memory()) {
-      part.state[i] = context_.streams[part.group]
-                          ? context_.streamed.open(stored)
-                          : stored.tensor();
-    } else {
-      part.state[i] = part.buffer->place(stored.numel(), stored.dtype());
-      part.arriving.push_back(stored.read(part.state[i]));
-    }
-  }
-}
-
-void UpdateMethod::begin_fetch(
-    ShardPart& part,
-    const runtime::RestingTensor& gradient) {
-  begin_fetch(part);
-  context_.access[part.group]->begin_gradient(gradient, part.buffer.get());
-}
-
-PartTensors UpdateMethod::open(
-    ShardPart& part,
-    const runtime::RestingTensor& gradient) {
-  begin_fetch(part, gradient);
-  ShardTensors shard = context_.access[part.group]->tensors();
-  runtime::wait_all(part.arriving);
-  return {std::move(shard), part.state};
-}
-
-ShardTensors UpdateMethod::open(ShardPart& part) {
+offload::ShardTensors UpdateMethod::open(ShardPart& part) {
+  context_.pager->groups()[part.group]->check_values();
   const TransferWaits::Scope waits(context_.pager->transfer_waits());
-  return open(part, context_.pager->bucket(part.group)->shard()).shard;
-}
-
-void UpdateMethod::discard(
-    ShardPart& part,
-    std::vector<runtime::PendingTransfer> leaving) {
-  context_.access[part.group]->forget();
-  runtime::wait_all(part.arriving);
-  give_back(part, std::move(leaving));
-}
-
-void UpdateMethod::give_back(
-    ShardPart& part,
-    std::vector<runtime::PendingTransfer> leaving) {
-  for (at::Tensor& state : part.state) {
-    state = at::Tensor();
-  }
-  if (part.buffer != nullptr) {
-    context_.stage.give_back(std::move(part.buffer), std::move(leaving));
-  }
-  part.fetched = false;
+  return part.state->open(context_.pager->bucket(part.group)->shard());
 }
 
 void UpdateMethod::close(ShardPart& part, const Writes& writes) {
   std::vector<runtime::FlatSpan> written;
   if (writes.weights) {
-    for (const UpdateSpan& span :
+    for (const ActiveSpan& span :
          active_spans(part, *context_.pager->bucket(part.group))) {
       written.push_back({span.shard_offset, span.numel});
     }
   }
-  close(part, written, writes.state);
-}
-
-void UpdateMethod::close(
-    ShardPart& part,
-    const std::vector<runtime::FlatSpan>& written,
-    bool writes_state) {
-  if (context_.streams[part.group]) {
-    end_streaming(part);
-  }
-  std::vector<runtime::PendingTransfer> leaving =
-      context_.access[part.group]->begin_return(written);
-  for (size_t i = 0; i < part.stored.size(); ++i) {
-    runtime::RestingTensor& stored = part.stored[i];
-    if (writes_state && !stored.in_memory()) {
-      leaving.push_back(stored.write(part.state[i]));
-    }
-  }
-  give_back(part, std::move(leaving));
+  part.state->close(written, writes.state);
 }
 
 void UpdateMethod::for_each_part(
     const std::vector<ShardPart*>& parts,
     const Writes& writes,
-    const std::function<void(ShardPart&, const ShardTensors&)>& work) {
+    const std::function<void(ShardPart&, const offload::ShardTensors&)>& work) {
   for (size_t i = 0; i < parts.size(); ++i) {
-    const ShardTensors tensors = open(*parts[i]);
+    const offload::ShardTensors tensors = open(*parts[i]);
     if (i + 1 < parts.size()) {
       const TransferWaits::Scope waits(context_.pager->transfer_waits());
       ShardPart& next = *parts[i + 1];
-      begin_fetch(next, context_.pager->bucket(next.group)->shard());
+      next.state->begin_fetch(context_.pager->bucket(next.group)->shard());
     }
     work(*parts[i], tensors);
     close(*parts[i], writes);
@@ -331,7 +194,7 @@ std::vector<ShardPart*> UpdateMethod::active_parts() {
   return active;
 }
 
-std::optional<PartUpdate> UpdateMethod::prepare(
+std::optional<offload::StateUpdate> UpdateMethod::prepare(
     size_t g,
     const StepInput& /*input*/) {
   TESSERA_FAIL(
@@ -342,10 +205,11 @@ std::optional<PartUpdate> UpdateMethod::prepare(
 void UpdateMethod::visit_state(StateVisitor& visitor) {
   for (ShardPart& part : parts_) {
     // All state of one name together: it may have to be read from a disk.
-    for (size_t i = 0; i < state_names_.size(); ++i) {
+    const std::vector<std::string>& names = part.state->names();
+    for (size_t i = 0; i < names.size(); ++i) {
       for (const ParameterRun& run : part.runs) {
         visitor.elements(
-            run, state_names_[i], part.stored[i], run.state_offset);
+            run, names[i], part.state->stored()[i], run.state_offset);
       }
     }
   }
@@ -356,13 +220,9 @@ bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
       ->has_gradient(parameter.position);
 }
 
-at::ScalarType UpdateMethod::state_dtype(size_t group) const {
-  return context_.moment_dtype.value_or(context_.sites[group]->dtype());
-}
-
 runtime::StochasticRounding UpdateMethod::rounding_of(
     const ShardPart& part,
-    const UpdateSpan& span) const {
+    const ActiveSpan& span) const {
   const sharding::PageSpec& page = context_.pages[part.group];
   const runtime::FlatSpan shard = page.shard();
   runtime::StochasticRounding rounding;
@@ -374,11 +234,11 @@ runtime::StochasticRounding UpdateMethod::rounding_of(
   return rounding;
 }
 
-std::vector<UpdateSpan> active_spans(
+std::vector<ActiveSpan> active_spans(
     const ShardPart& part,
     const sharding::GradientBucket& bucket,
     bool join) {
-  std::vector<UpdateSpan> spans;
+  std::vector<ActiveSpan> spans;
   bool previous_is_active = false;
   for (const ParameterRun& run : part.runs) {
     const OptimizedParameter& parameter = *run.parameter;
@@ -390,41 +250,11 @@ std::vector<UpdateSpan> active_spans(
           run.shard_offset + run.numel - spans.back().shard_offset;
     } else if (active) {
       spans.push_back(
-          {&parameter, run.shard_offset, run.state_offset, run.numel});
+          {{run.shard_offset, run.state_offset, run.numel}, &parameter});
     }
     previous_is_active = active;
   }
   return spans;
-}
-
-runtime::UpdateTensors tensors_of(
-    const PartTensors& tensors,
-    int64_t shard_offset,
-    int64_t state_offset,
-    int64_t numel) {
-  const auto stretch = [numel](const at::Tensor& tensor, int64_t begin) {
-    return tensor.defined() ? tensor.narrow(0, begin, numel) : at::Tensor();
-  };
-  const auto in_shard = [&](const at::Tensor& tensor) {
-    return stretch(tensor, shard_offset);
-  };
-  const ShardTensors& shard = tensors.shard;
-  runtime::UpdateTensors views{
-      in_shard(shard.master),
-      in_shard(shard.gradient),
-      {},
-      {},
-      in_shard(shard.low_precision)};
-  const auto states = views.states();
-  TESSERA_CHECK(
-      tensors.state.size() <= states.size(),
-      "optimizer update: {} state tensors, but kernels take at most {}; add to UpdateTensors::states()",
-      tensors.state.size(),
-      states.size());
-  for (size_t i = 0; i < tensors.state.size(); ++i) {
-    *states[i] = stretch(tensors.state[i], state_offset);
-  }
-  return views;
 }
 
 } // namespace tessera::engine

@@ -4,10 +4,13 @@
 // updates the runs of some parameters and keeps state for them.
 
 #include "tessera/engine/optim/optimizer_rules.h"
-#include "tessera/engine/optim/shard_access.h"
-#include "tessera/engine/optim/state_stage.h"
-#include "tessera/engine/optim/state_tiers.h"
-#include "tessera/engine/optim/streamed_update.h"
+#include "tessera/offload/placement/tier_stores.h"
+#include "tessera/offload/updates/shard_access.h"
+#include "tessera/offload/updates/shard_tensors.h"
+#include "tessera/offload/updates/staging_buffers.h"
+#include "tessera/offload/updates/state_access.h"
+#include "tessera/offload/updates/streamed_update.h"
+#include "tessera/offload/updates/update_site.h"
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/sharding/paging/pager.h"
@@ -21,6 +24,10 @@
 #include <vector>
 
 namespace tessera::engine {
+
+/// The state of every parameter begins at a multiple of this many elements, as
+/// shards do.
+inline constexpr int64_t kStateAlignment = 16;
 
 /// A trainable parameter with its settings and counters.
 struct OptimizedParameter {
@@ -58,17 +65,12 @@ struct ParameterRun {
   bool joined = false;
 };
 
-/// One method's part of one group: its runs, and flat state for them.
+/// One method's part of one page: its runs, and the layout of state for them.
 struct ShardPart {
   size_t group = 0;
   std::vector<ParameterRun> runs; ///< ascending
   int64_t state_numel = 0;
-  std::vector<runtime::RestingTensor> stored; ///< the state where it rests
-  /// [state_numel] each: the state while a step uses it.
-  std::vector<at::Tensor> state;
-  bool fetched = false; ///< being fetched, or complete
-  std::shared_ptr<StateStage::Buffer> buffer; ///< through which it passes
-  std::vector<runtime::PendingTransfer> arriving;
+  std::unique_ptr<offload::StateAccess> state; ///< set by UpdateMethod
 };
 
 /// The part of one page's shard that belongs to those of `parameters` that are
@@ -76,12 +78,6 @@ struct ShardPart {
 ShardPart make_shard_part(
     const sharding::PageSpec& page,
     const std::vector<OptimizedParameter*>& parameters);
-
-/// A part's tensors during an update.
-struct PartTensors {
-  ShardTensors shard;
-  std::vector<at::Tensor> state; ///< as ShardPart::state
-};
 
 /// The values that all updates of one step share.
 struct StepInput {
@@ -127,19 +123,16 @@ class StateVisitor {
 /// The surroundings of a method.
 struct UpdateContext {
   const std::vector<sharding::PageSpec> pages;
-  const TierPlan tiers;
-  const std::vector<bool> streams; ///< per page: updates go through `streamed`
-  /// As in OptimizerOptions.
-  const std::optional<at::ScalarType> moment_dtype;
-  const bool stochastic_rounding;
-  std::vector<std::optional<UpdateSite>> sites; ///< nothing: a frozen page
-  StateStage stage;
-  StreamedUpdate streamed;
+  const bool stochastic_rounding; ///< as in OptimizerOptions
+  std::vector<std::optional<offload::UpdateSite>> sites; ///< none: frozen page
+  offload::StagingBuffers staging;
+  offload::StreamedUpdate streamed;
 
   // From ShardedOptimizer::allocate_state() on:
   sharding::Pager* pager = nullptr;
-  StateTiers* stores = nullptr;
-  std::vector<std::unique_ptr<ShardAccess>> access; ///< null: a frozen page
+  offload::TierStores* stores = nullptr;
+  /// Per page; null: it is frozen.
+  std::vector<std::unique_ptr<offload::ShardAccess>> access;
 
   /// The device of the values that one step computes for all parameters, such
   /// as sums over them: the accelerator if all updates run there, so that none
@@ -153,37 +146,8 @@ struct UpdateContext {
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs
 /// at the same step with the same settings.
-struct UpdateSpan {
-  const OptimizedParameter* parameter; ///< the first one's
-  int64_t shard_offset;
-  int64_t state_offset;
-  int64_t numel;
-};
-
-/// The values of the update of such a stretch that change from step to step.
-struct SpanUpdate {
-  int64_t shard_offset = 0;
-  int64_t state_offset = 0;
-  int64_t numel = 0;
-  int64_t steps = 0;
-  double lr = 0;
-  double grad_scale = 0;
-
-  bool operator==(const SpanUpdate&) const = default;
-};
-
-class UpdateMethod;
-
-/// The complete description of the update of one part: later changes of
-/// parameters, rates and flags do not affect it, so that any thread can run it.
-struct PartUpdate {
-  UpdateMethod* method = nullptr;
-  ShardPart* part = nullptr;
-  std::vector<SpanUpdate> spans;
-  runtime::RestingTensor gradient; ///< the bucket's shard
-  /// @param before null: tensors are updated in place; else see adamw_runs_().
-  std::function<void(const PartTensors& tensors, const PartTensors* before)>
-      run;
+struct ActiveSpan : offload::StateSpan {
+  const OptimizedParameter* parameter = nullptr; ///< the first one's
 };
 
 /// The updates of one optimizer for its parameters. ShardedOptimizer keeps the
@@ -202,8 +166,6 @@ class UpdateMethod {
 
   /// Adds the bytes of state on this rank.
   virtual void add_state_bytes(TierBytes& bytes) const;
-  /// Tells the StateStage what passes through it, before it is allocated.
-  void announce_staging();
   virtual void allocate(MemoryLedger& ledger);
 
   /// Updates the parameters that have a gradient. Collective if the method
@@ -217,7 +179,9 @@ class UpdateMethod {
   }
   /// The update of group `g` with its current gradients; nothing if it has
   /// none. For elementwise methods.
-  virtual std::optional<PartUpdate> prepare(size_t g, const StepInput& input);
+  virtual std::optional<offload::StateUpdate> prepare(
+      size_t g,
+      const StepInput& input);
 
   virtual void visit_state(StateVisitor& visitor);
 
@@ -225,43 +189,13 @@ class UpdateMethod {
   std::vector<ShardPart>& parts() {
     return parts_;
   }
-  const std::vector<std::string>& state_names() const {
-    return state_names_;
-  }
-  /// The dtype of the flat state of a group.
-  at::ScalarType state_dtype(size_t group) const;
-  /// The bytes that a part takes of a buffer.
-  int64_t stage_bytes(const ShardPart& part) const;
-
-  // The following functions handle one part, on any thread, but only one at a
-  // time over all methods.
-
-  /// Begins to fetch its tensors, except the gradient, unless that has begun.
-  void begin_fetch(ShardPart& part);
-  /// The same including the gradient.
-  /// @param gradient as in PartUpdate.
-  void begin_fetch(ShardPart& part, const runtime::RestingTensor& gradient);
-  /// Completes the fetch and returns the tensors. Blocks until they have
-  /// arrived.
-  PartTensors open(ShardPart& part, const runtime::RestingTensor& gradient);
-  /// Copies what was written back to where it rests, in the background.
-  /// @param written the stretches of the shard that were written.
-  void close(
-      ShardPart& part,
-      const std::vector<runtime::FlatSpan>& written,
-      bool writes_state);
-  /// Ends the access without copying back.
-  /// @param leaving transfers that still use the buffer.
-  void discard(
-      ShardPart& part,
-      std::vector<runtime::PendingTransfer> leaving = {});
 
  protected:
   bool has_gradient(const OptimizedParameter& parameter) const;
   /// How the update of `span` in its current step rounds.
   runtime::StochasticRounding rounding_of(
       const ShardPart& part,
-      const UpdateSpan& span) const;
+      const ActiveSpan& span) const;
 
   /// The tensors that a pass over a part changes.
   struct Writes {
@@ -274,39 +208,25 @@ class UpdateMethod {
   void for_each_part(
       const std::vector<ShardPart*>& parts,
       const Writes& writes,
-      const std::function<void(ShardPart&, const ShardTensors&)>& work);
+      const std::function<void(ShardPart&, const offload::ShardTensors&)>&
+          work);
 
   /// As above, with the current gradients of the bucket.
-  ShardTensors open(ShardPart& part);
+  offload::ShardTensors open(ShardPart& part);
   void close(ShardPart& part, const Writes& writes);
 
   /// The parts of which some run has a gradient.
   std::vector<ShardPart*> active_parts();
 
-  int64_t streamed_bytes(const ShardPart& part) const;
-  void end_streaming(ShardPart& part);
-  void give_back(
-      ShardPart& part,
-      std::vector<runtime::PendingTransfer> leaving);
-
   UpdateContext& context_;
   std::vector<ShardPart> parts_;
-  std::vector<std::string> state_names_;
 };
 
 /// The stretches of `part` whose parameters have a gradient.
 /// @param join false: every run separately.
-std::vector<UpdateSpan> active_spans(
+std::vector<ActiveSpan> active_spans(
     const ShardPart& part,
     const sharding::GradientBucket& bucket,
     bool join = true);
-
-/// The views that a kernel call for a stretch takes; the state is in the order
-/// of UpdateTensors::states().
-runtime::UpdateTensors tensors_of(
-    const PartTensors& tensors,
-    int64_t shard_offset,
-    int64_t state_offset,
-    int64_t numel);
 
 } // namespace tessera::engine

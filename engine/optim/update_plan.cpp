@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/update_plan.h"
 
-#include "tessera/engine/optim/state_needs.h"
-#include "tessera/engine/optim/update_rates.h"
-#include "tessera/offload/host_memory.h"
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/offload/stores/host_memory.h"
+#include "tessera/offload/updates/update_rates.h"
+#include "tessera/runtime/memory/tensor_bytes.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -20,8 +21,8 @@ struct Choices {
   std::vector<size_t> groups;
   std::vector<int64_t> numel; ///< of the shard, of each
   int64_t all = 0; ///< sum of numel
-  UpdateBytes bytes;
-  UpdateSample sample; ///< of the largest group
+  offload::UpdateBytes bytes;
+  offload::UpdateSample sample; ///< of the largest group
 };
 
 bool updates_elements_alone(
@@ -36,30 +37,22 @@ bool updates_elements_alone(
       });
 }
 
-at::ScalarType master_type(const sharding::PageSpec& page) {
-  return page.master_dtype() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-UpdateSample sample_of(
+offload::UpdateSample sample_of(
     const sharding::PageSpec& page,
     const OptimizerRules& optimizer) {
-  UpdateSample sample;
-  sample.rule =
+  const UpdateRule rule =
       optimizer.settings_for(page.parameters.front().record.spec.names).rule;
-  sample.master = master_type(page);
-  sample.gradient = is_low_precision(page.gradients.shard)
-                        ? page.gradients.shard
-                        : sample.master;
-  sample.moment = optimizer.options().moment_dtype.value_or(sample.master);
-  if (is_low_precision(page.dtype)) {
-    sample.low_precision = page.dtype;
-  }
-  return sample;
+  return {
+      .types = update_types(page, optimizer),
+      .moments = rule.optimizer().max_moments(rule.options()),
+      .update = [rule](const runtime::UpdateTensors& tensors) {
+        rule.optimizer().update(tensors, rule.options());
+      }};
 }
 
 bool has_choice(
     const sharding::PageSpec& page,
-    const sharding::ShardTiers& tiers) {
+    const runtime::ShardTiers& tiers) {
   return page.trainable && tiers.state != MemoryTier::kDevice &&
          tiers.parameters == MemoryTier::kDevice &&
          tiers.gradients == MemoryTier::kDevice;
@@ -67,7 +60,7 @@ bool has_choice(
 
 Choices find_choices(
     const std::vector<sharding::PageSpec>& pages,
-    const TierPlan& tiers,
+    const offload::TierPlan& tiers,
     const OptimizerRules& optimizer) {
   Choices choices;
   int64_t largest = -1;
@@ -78,16 +71,17 @@ Choices find_choices(
       continue;
     }
     const int64_t numel = page.layout.shard_numel();
-    const UpdateSample sample = sample_of(page, optimizer);
+    const offload::UpdateSample sample = sample_of(page, optimizer);
+    const offload::UpdateTypes& types = sample.types;
     const auto count = static_cast<double>(numel);
     choices.groups.push_back(g);
     choices.numel.push_back(numel);
     choices.all += numel;
-    choices.bytes.gradient += count * sharding::size_of(sample.gradient);
-    choices.bytes.weight += count * sharding::size_of(page.dtype);
+    choices.bytes.gradient += count * runtime::size_of(types.gradient);
+    choices.bytes.weight += count * runtime::size_of(types.weight);
     choices.bytes.state +=
-        count * ((page.has_own_master ? sharding::size_of(sample.master) : 0) +
-                 sample.moments() * sharding::size_of(sample.moment));
+        count * ((page.has_own_master ? runtime::size_of(types.master) : 0) +
+                 sample.moments * runtime::size_of(types.moment));
     if (numel > largest) {
       largest = numel;
       choices.sample = sample;
@@ -101,7 +95,9 @@ Choices find_choices(
 }
 
 /// The rates of the slowest rank, so that all ranks choose the same.
-UpdateRates agree(sharding::PageRanks& ranks, const UpdateRates& own) {
+offload::UpdateRates agree(
+    sharding::PageRanks& ranks,
+    const offload::UpdateRates& own) {
   const at::Tensor values = at::tensor(
       {own.cpu_element,
        own.device_element,
@@ -116,7 +112,7 @@ UpdateRates agree(sharding::PageRanks& ranks, const UpdateRates& own) {
 UpdateOverlap overlap_of(
     const OptimizerOptions& options,
     const std::vector<sharding::PageSpec>& pages,
-    const TierPlan& tiers) {
+    const offload::TierPlan& tiers) {
   if (options.overlap != UpdateOverlap::kAutomatic) {
     return options.overlap;
   }
@@ -144,9 +140,15 @@ std::string short_count(double count) {
 
 } // namespace
 
+offload::UpdateTypes update_types(
+    const sharding::PageSpec& page,
+    const OptimizerRules& rules) {
+  return {page.dtype, page.gradients.shard, rules.options().moment_dtype};
+}
+
 UpdatePlan plan_updates(
     const std::vector<sharding::PageSpec>& pages,
-    const TierPlan& tiers,
+    const offload::TierPlan& tiers,
     const OptimizerRules& optimizer,
     const OffloadOptions& offload,
     const MemoryBudget& memory,
@@ -155,7 +157,7 @@ UpdatePlan plan_updates(
   plan.streams.assign(pages.size(), false);
   plan.overlap = overlap_of(optimizer.options(), pages, tiers);
   const Choices choices = find_choices(pages, tiers, optimizer);
-  if (choices.all == 0 || tiers.device_stage_bytes == 0) {
+  if (choices.all == 0 || !tiers.may_stream) {
     return plan;
   }
   if (offload.ratio) {
@@ -164,11 +166,13 @@ UpdatePlan plan_updates(
     const c10::Device device = pages.front().device;
     MemoryLedger uncounted;
     offload::HostMemory host({memory.host_bytes, device}, uncounted);
-    plan.rates =
-        agree(ranks, measure_rates(choices.sample, host, device, choices.all));
-    plan.ratio = best_ratio(*plan.rates, choices.bytes);
+    plan.rates = agree(
+        ranks,
+        offload::measure_rates(choices.sample, host, device, choices.all));
+    plan.ratio = offload::best_ratio(*plan.rates, choices.bytes);
   }
-  const std::vector<bool> by_cpu = divide_updates(choices.numel, plan.ratio);
+  const std::vector<bool> by_cpu =
+      offload::divide_updates(choices.numel, plan.ratio);
   for (size_t i = 0; i < by_cpu.size(); ++i) {
     plan.streams[choices.groups[i]] = !by_cpu[i];
   }
@@ -178,7 +182,7 @@ UpdatePlan plan_updates(
 std::string update_table(
     const UpdatePlan& plan,
     const std::vector<sharding::PageSpec>& pages,
-    const TierPlan& tiers) {
+    const offload::TierPlan& tiers) {
   struct Row {
     int64_t groups = 0;
     int64_t numel = 0;
@@ -217,7 +221,7 @@ std::string update_table(
   }
   out << "\n  offload.ratio " << std::setprecision(2) << plan.ratio;
   if (plan.rates) {
-    const UpdateRates& rates = *plan.rates;
+    const offload::UpdateRates& rates = *plan.rates;
     out << ", measured: the CPU updates " << short_count(1 / rates.cpu_element)
         << " elements/s and the device "
         << short_count(1 / rates.device_element) << " elements/s; "

@@ -18,7 +18,7 @@ namespace tessera::engine {
 
 namespace {
 
-constexpr std::string_view kPrefix = "events.out.tfevents.";
+constexpr std::string_view kEventPrefix = "events.out.tfevents.";
 constexpr std::string_view kSuffix = ".tessera";
 
 [[noreturn]] void fail_event(const std::filesystem::path& path) {
@@ -110,7 +110,7 @@ Message event_of(int64_t step) {
 void remove_earlier_files(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) {
+    if (name.starts_with(kEventPrefix) && name.ends_with(kSuffix)) {
       std::filesystem::remove(entry.path());
     }
   }
@@ -126,7 +126,7 @@ EventFileWriter::EventFileWriter(
   }
   // TensorBoard reads the files of a folder in the order of their names.
   for (auto number = static_cast<int64_t>(wall_seconds());; ++number) {
-    path_ = folder / (std::string(kPrefix) + std::to_string(number) +
+    path_ = folder / (std::string(kEventPrefix) + std::to_string(number) +
                       std::string(kSuffix));
     fd_ = ::open(
         path_.c_str(),

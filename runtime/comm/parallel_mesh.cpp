@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/parallel_mesh.h"
 
-#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_check.h"
-#include "tessera/runtime/core/option_reader.h"
 
 #include <algorithm>
 #include <array>
@@ -182,12 +180,6 @@ void visit_fields(runtime::OptionFields& fields, ParallelSizes& sizes) {
       sizes.expert,
       {.min = 1, .max = kMostRanks},
       "ranks that divide the experts, out of the data, shard and context ranks ([sharding/parallel](../sharding/parallel/README.md))");
-}
-
-ParallelSizes read_parallel_sizes(const runtime::ConfigReader& reader) {
-  ParallelSizes sizes;
-  runtime::read_fields(reader.get_object("parallel"), sizes);
-  return sizes;
 }
 
 const char* name_of(ParallelGroup group) {

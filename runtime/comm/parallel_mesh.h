@@ -10,7 +10,6 @@
 
 namespace tessera::runtime {
 
-class ConfigReader;
 class OptionFields;
 
 } // namespace tessera::runtime
@@ -41,12 +40,6 @@ struct ParallelSizes {
 };
 
 void visit_fields(runtime::OptionFields& fields, ParallelSizes& sizes);
-
-/// Reads `data`, `shard`, `tensor`, `pipeline`, `context` and `expert` from the
-/// object `parallel`; an absent key keeps its default.
-/// @throws tessera::Error naming the file, the path, the value and what was
-///   expected.
-ParallelSizes read_parallel_sizes(const runtime::ConfigReader& reader);
 
 /// Kinds of groups of ranks.
 enum class ParallelGroup {

@@ -87,6 +87,38 @@ std::vector<typename Kind::Value> get_array(
   return result;
 }
 
+// An object of scalars, from the object or the fallback.
+template <typename Node, typename Kind>
+std::map<std::string, typename Kind::Value> get_map(
+    Node& node,
+    std::string_view key,
+    const Kind& kind,
+    const std::optional<std::map<std::string, typename Kind::Value>>&
+        fallback) {
+  const json* value = node.find(key);
+  const std::string expected = "an object, each value " + kind.expected;
+  if (value == nullptr && !fallback) {
+    node.fail_missing(key, expected);
+  }
+  std::map<std::string, typename Kind::Value> result;
+  if (value == nullptr) {
+    result = *fallback;
+  } else {
+    TESSERA_CHECK(
+        value->is_object(),
+        "{} is {}; expected {}",
+        node.where(key),
+        found(*value),
+        expected);
+    for (const auto& [name, one] : value->items()) {
+      result[name] =
+          convert(one, kind, formatted("{}.{}", node.where(key), name));
+    }
+  }
+  node.resolved[std::string(key)] = result;
+  return result;
+}
+
 } // namespace
 
 ConfigReader::ConfigReader(
@@ -121,6 +153,11 @@ ConfigReader::ConfigReader(std::shared_ptr<Node> node)
 
 bool ConfigReader::contains(std::string_view key) const {
   return node_->find(key) != nullptr;
+}
+
+bool ConfigReader::is_string(std::string_view key) const {
+  const json* value = node_->find(key);
+  return value != nullptr && value->is_string();
 }
 
 std::string ConfigReader::get_string(
@@ -217,6 +254,20 @@ std::vector<double> ConfigReader::get_doubles(
   return get_array(*node_, key, DoubleKind{range}, fallback);
 }
 
+std::map<std::string, int64_t> ConfigReader::get_int_map(
+    std::string_view key,
+    IntRange range,
+    const std::optional<std::map<std::string, int64_t>>& fallback) const {
+  return get_map(*node_, key, IntKind{range}, fallback);
+}
+
+std::map<std::string, double> ConfigReader::get_double_map(
+    std::string_view key,
+    DoubleRange range,
+    const std::optional<std::map<std::string, double>>& fallback) const {
+  return get_map(*node_, key, DoubleKind{range}, fallback);
+}
+
 size_t ConfigReader::get_choice(
     std::string_view key,
     std::span<const std::string> names,
@@ -292,6 +343,16 @@ void ConfigReader::fail(std::string_view key, std::string_view expected) const {
       node_->where(key),
       value == nullptr ? "absent" : found(*value),
       expected);
+}
+
+void ConfigReader::run_check(const std::function<void()>& check) const {
+  try {
+    check();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::string path = text.substr(0, text.find_first_of(" :"));
+    throw Error(node_->document->origin_of(path) + ": " + text);
+  }
 }
 
 void ConfigReader::finish(std::span<const ForeignKey> foreign) const {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -75,6 +76,8 @@ class ConfigReader {
   /// Whether the key is present. Also makes it a known key, which finish()
   /// accepts.
   bool contains(std::string_view key) const;
+  /// Whether its value is a string.
+  bool is_string(std::string_view key) const;
 
   std::string get_string(
       std::string_view key,
@@ -157,6 +160,18 @@ class ConfigReader {
       DoubleRange range = {},
       const std::optional<std::vector<double>>& fallback = {}) const;
 
+  /// Reads an object with any keys. `range` applies to each value.
+  std::map<std::string, int64_t> get_int_map(
+      std::string_view key,
+      IntRange range = {},
+      const std::optional<std::map<std::string, int64_t>>& fallback = {}) const;
+
+  /// Likewise.
+  std::map<std::string, double> get_double_map(
+      std::string_view key,
+      DoubleRange range = {},
+      const std::optional<std::map<std::string, double>>& fallback = {}) const;
+
   /// Returns the reader of a nested object. An absent object reads as an empty
   /// one, so all of its keys can have fallbacks.
   ConfigReader get_object(std::string_view key) const;
@@ -169,6 +184,11 @@ class ConfigReader {
   /// another reason. The message is "FILE: PATH is VALUE; " followed by
   /// `expected`.
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const;
+
+  /// Runs a check of values that have been read. Its errors begin with the
+  /// whole path of a key; in front comes the file, or the override, that set
+  /// it.
+  void run_check(const std::function<void()>& check) const;
 
   /// Checks that every key was read. Call it after the last getter.
   /// @param foreign names that other libraries use for keys.

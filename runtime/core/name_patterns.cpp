@@ -41,6 +41,22 @@ bool is_type(std::string_view type, std::string_view wanted) {
   return scope.empty() || scope.ends_with("::");
 }
 
+std::string expression_of_glob(const std::string& glob) {
+  std::string expression;
+  for (const char c : glob) {
+    if (c == '*') {
+      expression += "[^.]*";
+    } else {
+      expression +=
+          std::string_view("^$()[]{}+?|.\\").find(c) == std::string::npos
+              ? ""
+              : "\\";
+      expression += c;
+    }
+  }
+  return expression;
+}
+
 } // namespace
 
 struct NamePattern::Compiled {
@@ -49,6 +65,8 @@ struct NamePattern::Compiled {
 
 NamePattern::NamePattern(std::string_view option, const std::string& expression)
     : text_(expression) {
+  TESSERA_CHECK(
+      !expression.empty(), "{}: an expression is empty; leave it out.", option);
   try {
     compiled_ = std::make_shared<Compiled>(Compiled{std::regex(expression)});
   } catch (const std::regex_error& error) {
@@ -61,11 +79,18 @@ NamePattern::NamePattern(std::string_view option, const std::string& expression)
 }
 
 NamePattern NamePattern::of_type(std::string name) {
-  return NamePattern(std::move(name));
+  return {Kind::kType, std::move(name)};
+}
+
+NamePattern NamePattern::of_glob(const std::string& glob) {
+  NamePattern pattern(Kind::kGlob, glob);
+  pattern.compiled_ = std::make_shared<Compiled>(
+      Compiled{std::regex(expression_of_glob(glob))});
+  return pattern;
 }
 
 bool NamePattern::matches(std::string_view name) const {
-  return compiled_ == nullptr
+  return kind_ == Kind::kType
              ? is_type(without_impl(name), without_impl(text_))
              : std::regex_match(
                    name.begin(), name.end(), compiled_->expression);
@@ -77,8 +102,10 @@ bool NamePattern::is_found_in(std::string_view name) const {
 
 std::string NamePattern::nearest_hint(
     const std::vector<std::string>& names) const {
-  return nearest_names_hint(
-      compiled_ == nullptr ? text_ : without_regex_syntax(text_), names);
+  const std::string nearest = nearest_names_hint(
+      kind_ == Kind::kExpression ? without_regex_syntax(text_) : text_, names);
+  return kind_ == Kind::kGlob ? nearest + "; a `*` matches text without dots"
+                              : nearest;
 }
 
 NamePatterns::NamePatterns(
@@ -91,17 +118,21 @@ NamePatterns::NamePatterns(
 }
 
 void NamePatterns::add(const std::string& expression) {
-  TESSERA_CHECK(
-      !expression.empty(),
-      "{}: an expression is empty; leave it out.",
-      option_);
-  patterns_.push_back({NamePattern(option_, expression)});
+  add(NamePattern(option_, expression));
+}
+
+void NamePatterns::add(NamePattern pattern) {
+  patterns_.push_back({std::move(pattern)});
 }
 
 void NamePatterns::add_type(const std::string& name) {
   TESSERA_CHECK(
       !name.empty(), "{}: a type name is empty; leave it out.", option_);
-  patterns_.push_back({NamePattern::of_type(name)});
+  add(NamePattern::of_type(name));
+}
+
+void NamePatterns::add_glob(const std::string& glob) {
+  add(NamePattern::of_glob(glob));
 }
 
 bool NamePatterns::matches(size_t i, const std::string& name) {

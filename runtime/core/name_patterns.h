@@ -21,12 +21,15 @@ class NamePattern {
   /// A regular expression (ECMAScript).
   /// @param option for errors, e.g. "optimizer.parameters".
   /// @throws tessera::Error naming the option, the expression and what is wrong
-  ///   with it.
+  ///   with it; also if it is empty.
   NamePattern(std::string_view option, const std::string& expression);
 
   /// A C++ type name as demangled, or what follows some "::" in it. "Impl" at
   /// the end may be omitted: "BertLayer" matches "tessera::BertLayerImpl".
   static NamePattern of_type(std::string name);
+
+  /// A name in which each `*` matches any text without a dot.
+  static NamePattern of_glob(const std::string& glob);
 
   /// Whether it matches the whole name.
   bool matches(std::string_view name) const;
@@ -37,16 +40,21 @@ class NamePattern {
   const std::string& text() const {
     return text_;
   }
-  /// "; the nearest are 'a', 'b'": those of `names` that were probably meant.
+  /// "; the nearest are 'a', 'b'": those of `names` that were probably meant;
+  /// with what a `*` matches.
   std::string nearest_hint(const std::vector<std::string>& names) const;
 
  private:
   struct Compiled;
 
-  explicit NamePattern(std::string text) : text_(std::move(text)) {}
+  enum class Kind { kExpression, kType, kGlob };
 
+  NamePattern(Kind kind, std::string text)
+      : kind_(kind), text_(std::move(text)) {}
+
+  Kind kind_ = Kind::kExpression;
   std::string text_;
-  std::shared_ptr<const Compiled> compiled_; ///< null: a type name
+  std::shared_ptr<const Compiled> compiled_; ///< of an expression or a glob
 };
 
 /// The patterns of one option. Remembers which of them have matched.
@@ -59,10 +67,14 @@ class NamePatterns {
   /// @throws tessera::Error on an empty or malformed pattern, quoting it.
   NamePatterns(std::string option, const std::vector<std::string>& expressions);
 
-  /// Adds a regular expression or, with add_type(), a type name.
+  /// Adds a regular expression or, with add_type() and add_glob(), a type name
+  /// or a name with `*` (NamePattern::of_glob()), which may be empty: the
+  /// root's.
   /// @throws tessera::Error on an empty or malformed one, quoting it.
   void add(const std::string& expression);
+  void add(NamePattern pattern);
   void add_type(const std::string& name);
+  void add_glob(const std::string& glob);
 
   size_t size() const {
     return patterns_.size();

@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/core/config_values.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_values.h"
 #include "tessera/runtime/core/suggest.h"
 
 namespace tessera::runtime {
@@ -20,14 +21,12 @@ class OptionCheck final : public OptionFields {
  private:
   void on_value(const OptionField& field, json& value) override {
     const std::string path = path_of(field.key.name);
-    if (!field.is_array) {
-      if (!value.is_null()) {
-        check(path, field, value);
+    if (value.is_structured()) {
+      for (const auto& [key, one] : value.items()) {
+        check(path + "." + key, field, one);
       }
-      return;
-    }
-    for (size_t i = 0; i < value.size(); ++i) {
-      check(formatted("{}.{}", path, i), field, value[i]);
+    } else if (!value.is_null()) {
+      check(path, field, value);
     }
   }
 
@@ -39,27 +38,34 @@ class OptionCheck final : public OptionFields {
       const auto number = value.get<int64_t>();
       TESSERA_CHECK(
           detail::contains(field.integers, number),
-          "{} is {}; expected {}",
+          "{} is {}; expected {}{}",
           path,
           number,
-          detail::in_range("an integer", field.integers));
+          detail::in_range("an integer", field.integers),
+          explanation(field));
     } else if (field.kind == OptionKind::kNumber) {
       const auto number = value.get<double>();
       const bool finite = std::isfinite(number);
       TESSERA_CHECK(
           finite && detail::contains(field.numbers, number),
-          "{} is {}; expected {}",
+          "{} is {}; expected {}{}{}",
           path,
           number,
           detail::in_range(
-              finite ? "a number" : "a finite number", field.numbers));
+              finite ? "a number" : "a finite number", field.numbers),
+          field.word == nullptr
+              ? ""
+              : formatted(", or no value (\"{}\")", field.word),
+          explanation(field));
     } else if (field.kind == OptionKind::kChoice) {
       TESSERA_CHECK(
           std::find(field.names.begin(), field.names.end(), value) !=
               field.names.end(),
-          "{} is another value than {}",
+          "{} is {}; expected one of {}{}",
           path,
-          join_names(field.names));
+          value.get<std::string>(),
+          join_names(field.names),
+          explanation(field));
     }
   }
 

@@ -32,7 +32,12 @@ OptionField number(OptionKey key, const char* doc, const DoubleRange& range) {
 }
 
 OptionField array_of(OptionField field) {
-  field.is_array = true;
+  field.shape = OptionShape::kArray;
+  return field;
+}
+
+OptionField map_of(OptionField field) {
+  field.shape = OptionShape::kMap;
   return field;
 }
 
@@ -184,9 +189,36 @@ void OptionFields::one_or_many(
     OptionKey key,
     std::vector<std::string>& value,
     const char* doc) {
-  OptionField field = array_of({key, doc, OptionKind::kString});
-  field.one_or_many = true;
-  visit(field, value);
+  visit({key, doc, OptionKind::kString, OptionShape::kOneOrMany}, value);
+}
+
+void OptionFields::one_or_array(
+    OptionKey key,
+    std::string& one,
+    std::vector<std::string>& array,
+    const char* doc) {
+  nlohmann::json seen = one.empty() ? json_of(array) : json_of(one);
+  on_value({key, doc, OptionKind::kString, OptionShape::kOneOrArray}, seen);
+  const bool is_one = seen.is_string();
+  one = is_one ? seen.get<std::string>() : "";
+  array = is_one ? std::vector<std::string>()
+                 : seen.get<std::vector<std::string>>();
+}
+
+void OptionFields::field(
+    OptionKey key,
+    std::map<std::string, int64_t>& value,
+    IntRange range,
+    const char* doc) {
+  visit(map_of(integer(key, doc, range)), value);
+}
+
+void OptionFields::field(
+    OptionKey key,
+    std::map<std::string, double>& value,
+    DoubleRange range,
+    const char* doc) {
+  visit(map_of(number(key, doc, range)), value);
 }
 
 void OptionFields::bytes(
@@ -208,9 +240,10 @@ void OptionFields::bytes(
 void OptionFields::choose(
     const OptionField& field,
     std::optional<std::string>& name,
-    bool is_set) {
+    const std::string& nameless) {
   // A value without a name is none of the names.
-  nlohmann::json seen = name || !is_set ? json_of(name) : nlohmann::json("");
+  nlohmann::json seen =
+      name || nameless.empty() ? json_of(name) : nlohmann::json(nameless);
   on_value(field, seen);
   name = value_of<std::optional<std::string>>(seen);
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -35,17 +36,25 @@ inline OptionKey required(const char* name) {
 
 enum class OptionKind { kBool, kInt, kBytes, kNumber, kString, kChoice };
 
+/// How many values of its kind a field has.
+enum class OptionShape {
+  kOne,
+  kArray,
+  kOneOrMany, ///< an array; one value alone is an array of it
+  kOneOrArray, ///< one value, which means something else than an array of it
+  kMap, ///< values by names that are not known here
+};
+
 /// What is known of a field besides its value.
 struct OptionField {
   OptionKey key;
   const char* doc; ///< one line, in Markdown
   OptionKind kind = OptionKind::kBool;
-  bool is_array = false; ///< of values of the kind
-  IntRange integers = {}; ///< of the value, or of each element
+  OptionShape shape = OptionShape::kOne;
+  IntRange integers = {}; ///< of the value, or of each one
   DoubleRange numbers = {}; ///< likewise
   const char* word = nullptr; ///< stands for no number
   int count = 0; ///< of an array's elements: 2 or 3; 0: any
-  bool one_or_many = false; ///< a string, or an array of strings
   std::vector<std::string> names = {}; ///< of a choice
 };
 
@@ -133,6 +142,25 @@ class OptionFields {
   void one_or_many(
       OptionKey key,
       std::vector<std::string>& value,
+      const char* doc);
+  /// A string, or an array of strings, with a meaning of its own. At most one
+  /// of both is not empty.
+  void one_or_array(
+      OptionKey key,
+      std::string& one,
+      std::vector<std::string>& array,
+      const char* doc);
+  /// An object whose keys are names of the user's. The range is that of each
+  /// value.
+  void field(
+      OptionKey key,
+      std::map<std::string, int64_t>& value,
+      IntRange range,
+      const char* doc);
+  void field(
+      OptionKey key,
+      std::map<std::string, double>& value,
+      DoubleRange range,
       const char* doc);
   /// Bytes, which may be written as "11GB" or "11GiB".
   void bytes(OptionKey key, int64_t& value, int64_t min, const char* doc);
@@ -224,13 +252,28 @@ class OptionFields {
  private:
   template <typename Value>
   void visit(const OptionField& field, Value& value);
-  /// @param name of the value, if it has one. @param is_set whether there is
-  ///   one.
+  /// @param name of the value, if it has one; else what it is, or "" if it is
+  ///   not set.
   void choose(
       const OptionField& field,
       std::optional<std::string>& name,
-      bool is_set);
+      const std::string& nameless);
 };
+
+/// A value that has no name in a configuration, for messages: "Half",
+/// "value 7".
+template <typename Value>
+std::string nameless_text(const Value& value) {
+  if constexpr (requires { value.has_value(); }) {
+    return value ? nameless_text(*value) : "";
+  } else if constexpr (requires { std::string(toString(value)); }) {
+    return toString(value);
+  } else if constexpr (std::is_enum_v<Value>) {
+    return "value " + std::to_string(static_cast<int64_t>(value));
+  } else {
+    return "a value without a name";
+  }
+}
 
 /// Shows the fields of a struct.
 using OptionList = std::function<void(OptionFields& fields)>;
@@ -255,11 +298,7 @@ OptionChoice OptionFields::choice(
     }
     field.names.push_back(one);
   }
-  if constexpr (requires { value.has_value(); }) {
-    choose(field, name, value.has_value());
-  } else {
-    choose(field, name, true);
-  }
+  choose(field, name, nameless_text(value));
   for (const auto& [one, named] : choices) {
     if (name == one) {
       value = named;

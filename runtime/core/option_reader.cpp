@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_values.h"
 
 namespace tessera::runtime {
@@ -17,6 +18,14 @@ class OptionReader final : public OptionFields {
 
  private:
   void on_value(const OptionField& field, json& value) override {
+    try {
+      read_value(field, value);
+    } catch (const Error& error) {
+      throw Error(error.what() + explanation(field));
+    }
+  }
+
+  void read_value(const OptionField& field, json& value) const {
     const char* const key = field.key.name;
     if (field.word != nullptr &&
         (value.is_null() || open_.back().contains(key))) {
@@ -39,11 +48,21 @@ class OptionReader final : public OptionFields {
     using Ints = std::optional<std::vector<int64_t>>;
     using Numbers = std::optional<std::vector<double>>;
     using Strings = std::optional<std::vector<std::string>>;
+    using IntMap = std::optional<std::map<std::string, int64_t>>;
+    using NumberMap = std::optional<std::map<std::string, double>>;
+    const bool is_array = field.shape == OptionShape::kArray;
+    if (field.shape == OptionShape::kMap) {
+      return field.kind == OptionKind::kInt
+                 ? json(reader.get_int_map(
+                       key, field.integers, value_of<IntMap>(fallback)))
+                 : json(reader.get_double_map(
+                       key, field.numbers, value_of<NumberMap>(fallback)));
+    }
     switch (field.kind) {
       case OptionKind::kBool:
         return reader.get_bool(key, value_of<std::optional<bool>>(fallback));
       case OptionKind::kInt:
-        if (field.is_array) {
+        if (is_array) {
           return reader.get_ints(key, field.integers, value_of<Ints>(fallback));
         }
         return reader.get_int(
@@ -52,18 +71,21 @@ class OptionReader final : public OptionFields {
         return reader.get_bytes(
             key, field.integers, value_of<std::optional<int64_t>>(fallback));
       case OptionKind::kNumber:
-        if (field.is_array) {
+        if (is_array) {
           return reader.get_doubles(
               key, field.numbers, value_of<Numbers>(fallback));
         }
         return reader.get_double(
             key, field.numbers, value_of<std::optional<double>>(fallback));
       case OptionKind::kString:
-        if (field.one_or_many) {
+        if (field.shape == OptionShape::kOneOrMany) {
           return reader.get_string_or_strings(
               key, fallback.get<std::vector<std::string>>());
         }
-        if (field.is_array) {
+        if (field.shape == OptionShape::kOneOrArray) {
+          return read_one_or_array(reader, key, fallback);
+        }
+        if (is_array) {
           return reader.get_strings(key, value_of<Strings>(fallback));
         }
         return reader.get_string(
@@ -77,6 +99,21 @@ class OptionReader final : public OptionFields {
     }
     return reader.get_enum(
         key, names, value_of<std::optional<std::string>>(fallback));
+  }
+
+  static json read_one_or_array(
+      const ConfigReader& reader,
+      const char* key,
+      const json& fallback) {
+    if (reader.contains(key)) {
+      const auto texts = reader.get_string_or_strings(key, {});
+      return reader.is_string(key) ? json(texts.front()) : json(texts);
+    }
+    if (fallback.is_string()) {
+      return reader.get_string(key, fallback.get<std::string>());
+    }
+    return reader.get_strings(
+        key, value_of<std::optional<std::vector<std::string>>>(fallback));
   }
 
   bool has_object(OptionKey key, bool has_value) override {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/core/option_schema.h"
 
+#include <utility>
+
 #include "tessera/runtime/core/config_values.h"
 
 namespace tessera::runtime {
@@ -12,7 +14,11 @@ namespace {
 
 /// "an integer of at least 1", as in errors; names of choices in backticks.
 std::string values_of(const OptionField& field) {
-  const bool one = !field.is_array;
+  const auto each = [&](const std::string& text) {
+    return field.shape == OptionShape::kArray ? "an array, each element " + text
+           : field.shape == OptionShape::kMap ? "an object, each value " + text
+                                              : text;
+  };
   std::string text;
   switch (field.kind) {
     case OptionKind::kBool:
@@ -20,8 +26,7 @@ std::string values_of(const OptionField& field) {
     case OptionKind::kBytes:
       return detail::in_range("bytes", field.integers);
     case OptionKind::kInt:
-      text = detail::in_range("an integer", field.integers);
-      return one ? text : "an array, each element " + text;
+      return each(detail::in_range("an integer", field.integers));
     case OptionKind::kNumber:
       text = detail::in_range("a number", field.numbers);
       if (field.word != nullptr) {
@@ -30,11 +35,12 @@ std::string values_of(const OptionField& field) {
       if (field.count > 0) {
         return std::string(numbers_text(field.count)) + ", each " + text;
       }
-      return one ? text : "an array, each element " + text;
+      return each(text);
     case OptionKind::kString:
-      return one                 ? "a string"
-             : field.one_or_many ? "a string, or an array of strings"
-                                 : "an array of strings";
+      return field.shape == OptionShape::kOne ? "a string"
+             : field.shape == OptionShape::kArray
+                 ? "an array of strings"
+                 : "a string, or an array of strings";
     case OptionKind::kChoice:
       break;
   }
@@ -106,14 +112,19 @@ ordered_json property_of(const OptionField& field) {
     return property;
   }
   ordered_json types = types_of(field);
-  if (!field.is_array) {
+  if (field.shape == OptionShape::kOne) {
     property["type"] = type_keyword(field.key, std::move(types));
     add_limits(property, field);
     return property;
   }
   ordered_json element = {{"type", types.front()}};
   add_limits(element, field);
-  if (!field.one_or_many) {
+  if (field.shape == OptionShape::kMap) {
+    property["type"] = type_keyword(field.key, ordered_json::array({"object"}));
+    property["additionalProperties"] = std::move(element);
+    return property;
+  }
+  if (field.shape == OptionShape::kArray) {
     types.clear();
   }
   types.push_back("array");
@@ -134,7 +145,9 @@ ordered_json default_of(const OptionField& field, const json& value) {
   if (value.is_null() && field.word != nullptr) {
     return field.word;
   }
-  return field.one_or_many && value.size() == 1 ? value.front() : value;
+  return field.shape == OptionShape::kOneOrMany && value.size() == 1
+             ? value.front()
+             : value;
 }
 
 /// Records all fields, those of every branch too.
@@ -156,6 +169,7 @@ class OptionSchema final : public OptionFields {
     std::string key; ///< in the object around it; empty for an element
     std::string path; ///< with "." behind it
     std::vector<std::string> only_for;
+    bool may_be_absent = false; ///< an object whose absence means something
   };
 
   void on_value(const OptionField& field, json& value) override {
@@ -200,6 +214,7 @@ class OptionSchema final : public OptionFields {
   }
 
   bool has_object(OptionKey /*key*/, bool /*has_value*/) override {
+    may_be_absent_ = true;
     return true;
   }
   void begin_object(const OptionField& field) override {
@@ -211,11 +226,17 @@ class OptionSchema final : public OptionFields {
         open_.back().path + field.key.name + ".",
         open_.back().only_for);
     describe(field, "object");
+    open_.back().may_be_absent = std::exchange(may_be_absent_, false);
   }
   void end_object() override {
     Open done = std::move(open_.back());
     open_.pop_back();
     close_object(done.schema);
+    // An absent object is an empty one.
+    if (!done.may_be_absent && !done.key.empty() &&
+        done.schema.contains("required")) {
+      open_.back().schema["required"].push_back(done.key);
+    }
     attach(std::move(done));
   }
   size_t begin_list(const OptionField& field, size_t /*size*/) override {
@@ -281,9 +302,43 @@ class OptionSchema final : public OptionFields {
 
   std::vector<Open> open_;
   std::vector<OptionRow> rows_;
+  bool may_be_absent_ = false; ///< the object that opens next
 };
 
 } // namespace
+
+std::vector<ordered_json> schemas_at(
+    const ordered_json& schema,
+    const std::string& path) {
+  if (path.empty()) {
+    return {schema};
+  }
+  const size_t end = std::min(path.find('.'), path.size());
+  const std::string rest = path.substr(std::min(end + 1, path.size()));
+  std::string key = path.substr(0, end);
+  const bool is_element = key.ends_with("[]");
+  if (is_element) {
+    key.resize(key.size() - 2);
+  }
+  std::vector<ordered_json> found;
+  const auto add = [&](const std::vector<ordered_json>& more) {
+    for (const ordered_json& one : more) {
+      if (std::find(found.begin(), found.end(), one) == found.end()) {
+        found.push_back(one);
+      }
+    }
+  };
+  const auto property = schema.value("properties", ordered_json::object())
+                            .value(key, ordered_json());
+  if (!property.is_null()) {
+    add(schemas_at(is_element ? property.at("items") : property, rest));
+  }
+  for (const ordered_json& branch :
+       schema.value("allOf", ordered_json::array())) {
+    add(schemas_at(branch.at("then"), path));
+  }
+  return found;
+}
 
 OptionDescription describe_list(const OptionList& list) {
   OptionSchema fields;

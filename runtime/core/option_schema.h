@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `describe_fields()` describes the keys of an options struct: as JSON Schema
+// `describe_list()` describes the keys of an options struct: as JSON Schema
 // and as rows of a table.
 
 #include "tessera/runtime/core/option_fields.h"
@@ -31,22 +31,25 @@ struct OptionDescription {
   std::vector<OptionRow> rows; ///< of every branch
 };
 
+/// The values that the fields have are their defaults.
 OptionDescription describe_list(const OptionList& list);
 
-/// The fields of a struct, with the values that it has without being set.
-template <typename Options>
-OptionDescription describe_fields() {
-  Options defaults;
-  return describe_list(list_of(defaults));
-}
+/// The rows whose path is `section` or in it; all for "".
+std::vector<OptionRow> rows_in(
+    const std::vector<OptionRow>& rows,
+    const std::string& section);
+
+/// The schemas of the keys with that path, "optimizer.parameters[].lr_scale";
+/// those of several branches, if they differ. `schema` itself for "".
+std::vector<nlohmann::ordered_json> schemas_at(
+    const nlohmann::ordered_json& schema,
+    const std::string& path);
 
 /// The rows as a table in Markdown, sorted by sections; rows of one path become
 /// one.
 std::string markdown_table(const std::vector<OptionRow>& rows);
 
-/// For a terminal: the rows whose path is `section`, or is in it; "" is in all.
-std::string key_list(
-    const std::vector<OptionRow>& rows,
-    const std::string& section);
+/// The same for a terminal.
+std::string key_list(const std::vector<OptionRow>& rows);
 
 } // namespace tessera::runtime

@@ -114,16 +114,24 @@ std::string markdown_table(const std::vector<OptionRow>& rows) {
   return text;
 }
 
-std::string key_list(
+std::vector<OptionRow> rows_in(
     const std::vector<OptionRow>& rows,
     const std::string& section) {
+  std::vector<OptionRow> found;
+  for (const OptionRow& row : rows) {
+    if (section.empty() || row.path == section ||
+        row.path.starts_with(section + ".") ||
+        row.path.starts_with(section + "[")) {
+      found.push_back(row);
+    }
+  }
+  return found;
+}
+
+std::string key_list(const std::vector<OptionRow>& rows) {
   std::string text;
   for (const Rows& same : rows_by_path(rows)) {
     const std::string& path = same.front()->path;
-    if (!section.empty() && path != section &&
-        !path.starts_with(section + ".") && !path.starts_with(section + "[")) {
-      continue;
-    }
     const std::string fallback =
         column(same, [](const OptionRow& row) { return row.fallback; });
     text += path + (fallback.empty() ? "" : " = " + fallback) + "\n    " +

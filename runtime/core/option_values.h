@@ -4,6 +4,10 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/runtime/core/option_fields.h"
 
 namespace tessera::runtime {
 
@@ -34,6 +38,25 @@ struct ValueOf<std::optional<Value>> {
 template <typename Value>
 Value value_of(const nlohmann::json& json) {
   return ValueOf<Value>::get(json);
+}
+
+/// The end of an error: ": " and what the field is, i.e. its documentation up
+/// to a semicolon, without Markdown.
+inline std::string explanation(const OptionField& field) {
+  std::string_view doc = field.doc;
+  doc = doc.substr(0, doc.find(';'));
+  std::string text;
+  bool is_code = false;
+  for (size_t i = 0; i < doc.size(); ++i) {
+    if (doc[i] == '`') {
+      is_code = !is_code;
+    } else if (!is_code && doc.substr(i).starts_with("](")) {
+      i = doc.find(')', i); // the target of a link
+    } else if (is_code || doc[i] != '[') {
+      text += doc[i];
+    }
+  }
+  return text.empty() ? "" : ": " + text;
 }
 
 } // namespace tessera::runtime

@@ -2,7 +2,7 @@
 #include "tessera/runtime/kernels/counter_random.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/parallel.h"
+#include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
@@ -28,6 +28,7 @@ constexpr int64_t kChunk = 4 * kLanes;
 using Words = std::array<std::array<uint32_t, kLanes>, 4>;
 using Numbers = std::array<float, kChunk>;
 
+// Not at::Philox4_32: the same bits, but a counter at a time, 2.5 times slower.
 void philox(const RandomStream& random, uint64_t chunk, Words& words) {
   auto& [w0, w1, w2, w3] = words;
   for (int64_t i = 0; i < kLanes; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/cpu_update.h"
 
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>

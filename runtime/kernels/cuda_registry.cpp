@@ -11,17 +11,25 @@ namespace {
 UpdateCudaFunctions update_functions;
 PackCudaFunction pack_function = nullptr;
 
+const UpdateCudaFunctions& registered() {
+  TESSERA_CHECK(
+      update_functions.update != nullptr,
+      "optimizer update: the CUDA backend is not loaded, so CUDA tensors cannot be updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
+  return update_functions;
+}
+
 } // namespace
 
 void register_update_cuda(const UpdateCudaFunctions& functions) {
   update_functions = functions;
 }
 
-const UpdateCudaFunctions& update_cuda_functions() {
-  TESSERA_CHECK(
-      std::get<0>(update_functions) != nullptr,
-      "adamw_: the CUDA backend is not loaded, so CUDA tensors cannot be updated; build with -DTESSERA_CUDA=ON, or keep the shard on the CPU");
-  return update_functions;
+void update_cuda(const UpdateShards& shards) {
+  registered().update(shards);
+}
+
+void lamb_moments_cuda(const LambShards& shards, double* sums) {
+  registered().lamb_moments(shards, sums);
 }
 
 void register_pack_cuda(PackCudaFunction function) {

@@ -3,61 +3,51 @@
 // `register_update_cuda()` and `register_pack_cuda()` receive the kernels of
 // the CUDA plugin, so that the libraries are the same with and without CUDA.
 
-#include "tessera/runtime/kernels/adamw_shard.h"
-#include "tessera/runtime/kernels/adan_shard.h"
-#include "tessera/runtime/kernels/lamb_shard.h"
+#include "tessera/runtime/kernels/lamb_rule.h"
 #include "tessera/runtime/kernels/pack_shard.h"
-#include "tessera/runtime/kernels/update_shard.h"
+#include "tessera/runtime/kernels/update_rules.h"
 
 #include <span>
-#include <tuple>
+#include <variant>
 
 namespace tessera::runtime {
 
-/// Updates runs of device arrays, on the current stream of the current device;
-/// does not synchronize.
-template <typename Shard>
-using UpdateCudaFunction = void (*)(std::span<const Shard>);
+template <typename Steps>
+struct ShardsOf;
+template <typename... Steps>
+struct ShardsOf<StepList<Steps...>> {
+  using Shards = std::variant<
+      std::span<const ShardOf<float, Steps>>...,
+      std::span<const ShardOf<double, Steps>>...,
+      std::span<const LambShard<float>>,
+      std::span<const LambShard<double>>>;
+};
+
+/// Runs of device arrays for one update; of LAMB, for its second half.
+using UpdateShards = ShardsOf<FusedSteps>::Shards;
+
+/// Runs of device arrays for the first half of LAMB.
+using LambShards = std::variant<
+    std::span<const LambShard<float>>,
+    std::span<const LambShard<double>>>;
 
 /// Partial sums per run of lamb_moments_() on CUDA.
 inline constexpr int64_t kLambCudaBlocks = 64;
 
-/// The first half of LAMB.
-/// @param sums [runs, kLambCudaBlocks, 2] on the device, zeros.
-template <typename T>
-using LambMomentsCudaFunction =
-    void (*)(std::span<const LambShard<T>>, double* sums);
-
-/// The updates that the plugin provides.
-using UpdateCudaFunctions = std::tuple<
-    UpdateCudaFunction<AdamWShard<float>>,
-    UpdateCudaFunction<AdamWShard<double>>,
-    UpdateCudaFunction<SgdShard<float>>,
-    UpdateCudaFunction<SgdShard<double>>,
-    UpdateCudaFunction<LionShard<float>>,
-    UpdateCudaFunction<LionShard<double>>,
-    UpdateCudaFunction<AdanShard<float>>,
-    UpdateCudaFunction<AdanShard<double>>,
-    UpdateCudaFunction<LambShard<float>>, // the second half, lamb_weights_()
-    UpdateCudaFunction<LambShard<double>>,
-    LambMomentsCudaFunction<float>,
-    LambMomentsCudaFunction<double>>;
+/// The updates that the plugin provides, on the current stream of the current
+/// device; they do not synchronize.
+struct UpdateCudaFunctions {
+  void (*update)(const UpdateShards& shards) = nullptr;
+  /// @param sums [runs, kLambCudaBlocks, 2] on the device, zeros.
+  void (*lamb_moments)(const LambShards& shards, double* sums) = nullptr;
+};
 
 /// Called once, when the plugin is loaded.
 void register_update_cuda(const UpdateCudaFunctions& functions);
 
 /// @throws tessera::Error when no plugin has registered its functions.
-const UpdateCudaFunctions& update_cuda_functions();
-
-template <typename Shard>
-void update_cuda(std::span<const Shard> shards) {
-  std::get<UpdateCudaFunction<Shard>>(update_cuda_functions())(shards);
-}
-
-template <typename T>
-void lamb_moments_cuda(std::span<const LambShard<T>> shards, double* sums) {
-  std::get<LambMomentsCudaFunction<T>>(update_cuda_functions())(shards, sums);
-}
+void update_cuda(const UpdateShards& shards);
+void lamb_moments_cuda(const LambShards& shards, double* sums);
 
 /// Packs runs of device arrays, on the current stream of the current device;
 /// does not synchronize.

@@ -21,10 +21,14 @@ std::vector<LambShard<T>> shards_of(std::span<const LambRun> runs) {
   std::vector<LambShard<T>> shards;
   for (const LambRun& run : runs) {
     const UpdateTensors& t = run.tensors;
-    detail::check_adam(check, t, run.step);
+    detail::check_run(check, t, run.step);
     check.same_dtype("a run", t.master, runs.front().tensors.master);
     check.factor("lr_factor", run.lr_factor, t.master);
-    shards.push_back(detail::shard_of<T>(check, run));
+    auto& shard = shards.emplace_back(
+        detail::make_shard<LambShard<T>>(check, t, run.step));
+    if (run.lr_factor.defined()) {
+      shard.rule.lr_factor = run.lr_factor.template const_data_ptr<double>();
+    }
   }
   return shards;
 }
@@ -65,7 +69,7 @@ void weights(std::span<const LambRun> runs) {
     return;
   }
   for (LambShard<T>& shard : shards) {
-    fold_lr_factor(shard.scalars);
+    fold_lr_factor(shard.rule);
     lamb_weights_cpu(best_isa(), shard);
   }
 }

@@ -4,6 +4,7 @@
 // In between, the caller computes the norms of whole parameters, of which a
 // rank holds only shards.
 
+#include "tessera/runtime/kernels/lamb_rule.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include <span>
@@ -22,13 +23,13 @@ struct LambRun {
 /// of its weights and sums[i][1] to that of its direction (arXiv:1904.00962,
 /// Alg. 2):
 ///
-///   exp_avg, exp_avg_sq as in adamw_()
+///   exp_avg, exp_avg_sq as in AdamW
 ///   d = (exp_avg / (1 - beta1^step)) / (sqrt(exp_avg_sq) /
 ///       sqrt(1 - beta2^step) + eps) + weight_decay * master
 ///
 /// @param sums [runs, 2] float64, contiguous, on the device of the runs.
-/// @return as adamw_runs_().
-/// @throws tessera::Error as adamw_runs_().
+/// @return as update_runs_().
+/// @throws tessera::Error as update_runs_().
 ///
 /// On CPU it blocks; on CUDA it runs on the current stream. The sums do not
 /// depend on the number of threads.

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/norm_arguments.h"
-#include "tessera/runtime/kernels/parallel.h"
+#include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -163,10 +163,6 @@ void check(const at::Tensor& values, double p) {
 
 } // namespace
 
-double power_sum(const at::Tensor& values, double p) {
-  return power_sums({values}, p).front();
-}
-
 PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
     : p_(p), sums_(runs.size(), 0.0) {
   std::vector<at::Tensor> on_device;
@@ -218,11 +214,6 @@ std::vector<std::vector<double>> PowerSums::wait(
     }
   }
   return sums;
-}
-
-std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p) {
-  const PowerSums sums(runs, p);
-  return PowerSums::wait({&sums}).front();
 }
 
 } // namespace tessera::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `power_sum()` and `PowerSums` compute the sums from which norms are made.
+// `PowerSums` computes the sums from which norms are made.
 
 #include <ATen/core/Tensor.h>
 
@@ -8,24 +8,21 @@
 
 namespace tessera::runtime {
 
-/// Returns sum |x|^p over a flat tensor, or max |x| for p = infinity; NaN if an
-/// element is NaN, infinity if one is infinite. On CPU it adds in float64, in
-/// an order that depends on the length alone, not on the number of threads.
-/// Blocks.
+/// For each of many tensors of one device, sum |x|^p, or max |x| for p =
+/// infinity; NaN if an element is NaN, infinity if one is infinite. On CPU it
+/// adds in float64, in an order that depends on the length alone, not on the
+/// number of threads; on CUDA in float32, or float64 if a tensor is float64,
+/// asynchronously.
 ///
 /// One pass thus gives the norm and detects overflow: for float32, bfloat16 and
-/// float16 with p = 1, 2 or infinity, the sum is finite if and only if all
-/// elements are (float64 can hold the square of every float32, and the sum of
-/// as many as fit in memory).
-/// @param values [numel] floating point, contiguous.
-/// @param p greater than 0.
-double power_sum(const at::Tensor& values, double p);
-
-/// power_sum() of many tensors of one device, computed asynchronously on CUDA:
-/// in float32, or float64 if one of them is float64.
+/// float16 with p = 1, 2 or infinity, a sum on the CPU is finite if and only if
+/// all elements are (float64 can hold the square of every float32, and the sum
+/// of as many as fit in memory).
 class PowerSums {
  public:
   PowerSums() = default;
+  /// @param runs flat, contiguous, floating point.
+  /// @param p greater than 0.
   /// On CPU it blocks. On CUDA it issues a few launches for all runs to the
   /// current stream; wait() must be called on a stream that runs after them.
   PowerSums(const std::vector<at::Tensor>& runs, double p);
@@ -47,8 +44,5 @@ class PowerSums {
   at::Tensor norms_; ///< of the other runs: [places_.size()]
   std::vector<size_t> places_;
 };
-
-/// As above, waiting at once.
-std::vector<double> power_sums(const std::vector<at::Tensor>& runs, double p);
 
 } // namespace tessera::runtime

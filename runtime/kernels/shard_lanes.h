@@ -11,25 +11,19 @@ namespace tessera::runtime::detail {
 
 /// Loads widen, stores round. The formats are template parameters.
 ///
-/// A loop keeps this object, and the constants of its rule, in local variables
-/// of its own function. Through a reference, the compiler would have to read
+/// A loop keeps this object, and its rule, in local variables of its own
+/// function. Through a reference, the compiler would have to read
 /// them again after every store.
 template <
     typename Vec,
     typename Shard,
     LowPrecision kGrad,
-    LowPrecision kMoment,
+    LowPrecision kState,
     LowPrecision kLow>
 class ShardLanes {
  public:
   explicit ShardLanes(const Shard& shard)
-      : shard_(shard),
-        grad_scale_(Vec::broadcast(shard.scalars.grad_scale)),
-        moment_key_(second_key(shard.rounding, RoundedArray::kMoment)),
-        moment_sq_key_(second_key(shard.rounding, RoundedArray::kMomentSq)),
-        moment_diff_key_(second_key(shard.rounding, RoundedArray::kMomentDiff)),
-        previous_grad_key_(
-            second_key(shard.rounding, RoundedArray::kPreviousGrad)) {}
+      : shard_(shard), grad_scale_(shard.rule.grad_scale) {}
 
   template <typename... Count>
   Vec master(int64_t i, Count... count) const {
@@ -39,71 +33,51 @@ class ShardLanes {
   template <typename... Count>
   Vec grad(int64_t i, Count... count) {
     Vec grad = load_as<kGrad, Vec>(shard_.grad, i, count...);
-    not_finite_ = fma(grad, Vec::broadcast(0), not_finite_);
+    not_finite_ = fma(grad, 0, not_finite_);
     return grad * grad_scale_;
   }
   template <typename... Count>
-  Vec moment(int64_t i, Count... count) const {
-    return load_as<kMoment, Vec>(shard_.moment, i, count...);
-  }
-  template <typename... Count>
-  Vec moment_sq(int64_t i, Count... count) const {
-    return load_as<kMoment, Vec>(shard_.moment_sq, i, count...);
-  }
-  template <typename... Count>
-  Vec moment_diff(int64_t i, Count... count) const {
-    return load_as<kMoment, Vec>(shard_.moment_diff, i, count...);
-  }
-  template <typename... Count>
-  Vec previous_grad(int64_t i, Count... count) const {
-    return load_as<kMoment, Vec>(shard_.previous_grad, i, count...);
+  Vec state(int k, int64_t i, Count... count) const {
+    return load_as<kState, Vec>(shard_.states[k], i, count...);
   }
 
-  template <typename... Count>
-  void store_moment(Vec values, int64_t i, Count... count) const {
-    store_as<kMoment>(values, shard_.moment, moment_key_, i, count...);
-  }
-  template <typename... Count>
-  void store_moment_sq(Vec values, int64_t i, Count... count) const {
-    store_as<kMoment>(values, shard_.moment_sq, moment_sq_key_, i, count...);
-  }
-  template <typename... Count>
-  void store_moment_diff(Vec values, int64_t i, Count... count) const {
-    store_as<kMoment>(
-        values, shard_.moment_diff, moment_diff_key_, i, count...);
-  }
-  template <typename... Count>
-  void store_previous_grad(Vec values, int64_t i, Count... count) const {
-    store_as<kMoment>(
-        values, shard_.previous_grad, previous_grad_key_, i, count...);
+  template <int kStates, typename... Count>
+  void store_states(const Vec* state, int64_t i, Count... count) const {
+    with_rounding<kState>([&]<bool kStochastic>() {
+      put_states<kStates, kStochastic>(state, i, count...);
+    });
   }
   /// Stores the master and its rounded copy.
   template <typename... Count>
-  void store_master(Vec values, int64_t i, Count... count) const {
-    values.store(shard_.master + i, count...);
-    if constexpr (kLow != LowPrecision::kNone) {
-      store_as<kLow>(
-          values, shard_.low_precision, shard_.rounding.key1, i, count...);
+  void store_master(Vec master, int64_t i, Count... count) const {
+    master.store(shard_.master + i, count...);
+    with_rounding<kLow>(
+        [&]<bool kStochastic>() { put_low<kStochastic>(master, i, count...); });
+  }
+  /// Both, with one branch for all that is rounded to bfloat16.
+  template <int kStates, typename... Count>
+  void store_all(const Vec* state, Vec master, int64_t i, Count... count)
+      const {
+    if constexpr (kState == LowPrecision::kNone) {
+      store_states<kStates>(state, i, count...);
+      store_master(master, i, count...);
+    } else {
+      master.store(shard_.master + i, count...);
+      with_rounding<kState>([&]<bool kStochastic>() {
+        put_states<kStates, kStochastic>(state, i, count...);
+        put_low<kStochastic>(master, i, count...);
+      });
     }
   }
 
-  void prefetch_master(int64_t i) const {
+  /// Includes the weights: after the states, their loads would start too late.
+  template <int kStates>
+  void prefetch_all(int64_t i) const {
     prefetch<Vec>(shard_.master + i);
-  }
-  void prefetch_grad(int64_t i) const {
+    for (int k = 0; k < kStates; ++k) {
+      prefetch<Vec>(address_as<kState, Vec>(shard_.states[k], i));
+    }
     prefetch<Vec>(address_as<kGrad, Vec>(shard_.grad, i));
-  }
-  void prefetch_moment(int64_t i) const {
-    prefetch<Vec>(address_as<kMoment, Vec>(shard_.moment, i));
-  }
-  void prefetch_moment_sq(int64_t i) const {
-    prefetch<Vec>(address_as<kMoment, Vec>(shard_.moment_sq, i));
-  }
-  void prefetch_moment_diff(int64_t i) const {
-    prefetch<Vec>(address_as<kMoment, Vec>(shard_.moment_diff, i));
-  }
-  void prefetch_previous_grad(int64_t i) const {
-    prefetch<Vec>(address_as<kMoment, Vec>(shard_.previous_grad, i));
   }
 
   /// Whether all gradients so far were finite.
@@ -119,23 +93,43 @@ class ShardLanes {
   }
 
  private:
-  template <LowPrecision kFormat, typename... Count>
-  void store_as(
-      Vec values,
-      void* array,
-      uint32_t key1,
-      int64_t i,
-      Count... count) const {
+  /// Calls body with the rounding to this format as a template argument.
+  template <LowPrecision kFormat, typename Body>
+  void with_rounding(Body body) const {
+    if constexpr (kFormat == LowPrecision::kBFloat16) {
+      if (shard_.rounding.enabled) {
+        body.template operator()<true>();
+        return;
+      }
+    }
+    body.template operator()<false>();
+  }
+  template <int kStates, bool kStochastic, typename... Count>
+  void put_states(const Vec* state, int64_t i, Count... count) const {
+    for (int k = 0; k < kStates; ++k) {
+      store_as<kState, kStochastic>(
+          state[k], shard_.states[k], 1 + k, i, count...);
+    }
+  }
+  template <bool kStochastic, typename... Count>
+  void put_low(Vec master, int64_t i, Count... count) const {
+    if constexpr (kLow != LowPrecision::kNone) {
+      store_as<kLow, kStochastic>(master, shard_.low_precision, 0, i, count...);
+    }
+  }
+  template <LowPrecision kFormat, bool kStochastic, typename... Count>
+  void store_as(Vec values, void* array, int number, int64_t i, Count... count)
+      const {
     if constexpr (kFormat == LowPrecision::kNone) {
       values.store(static_cast<typename Vec::Scalar*>(array) + i, count...);
     } else if constexpr (kFormat == LowPrecision::kFloat16) {
       values.store_float16(static_cast<uint16_t*>(array) + i, count...);
     } else {
       auto* bits = static_cast<uint16_t*>(array) + i;
-      const RoundingKey& key = shard_.rounding;
-      if (key.enabled) {
+      if constexpr (kStochastic) {
+        const RoundingKey& key = shard_.rounding;
         const auto first = static_cast<uint32_t>(key.first + i);
-        const auto noise = Vec::noise(key.key0, key1, first);
+        const auto noise = Vec::noise(key.key0, second_key(key, number), first);
         values.store_bfloat16_with(noise, bits, count...);
       } else {
         values.store_bfloat16(bits, count...);
@@ -147,12 +141,8 @@ class ShardLanes {
   // again after every store.
   const Shard shard_;
   const Vec grad_scale_;
-  const uint32_t moment_key_;
-  const uint32_t moment_sq_key_;
-  const uint32_t moment_diff_key_;
-  const uint32_t previous_grad_key_;
   // Zero, or NaN once a gradient was not finite.
-  Vec not_finite_ = Vec::broadcast(0);
+  Vec not_finite_ = Vec(0);
 };
 
 /// Calls body with the lanes of a shard.
@@ -169,7 +159,7 @@ auto with_lanes(const Shard& shard, Body body) {
   return with_format<kReadsGrad>(shard.grad_format, [&]<LowPrecision kGrad>() {
     return with_format<kWritesMaster>(
         shard.low_precision_format, [&]<LowPrecision kLow>() {
-          if (shard.moment_format == kBFloat16) {
+          if (shard.state_format == kBFloat16) {
             return body(ShardLanes<Vec, Shard, kGrad, kBFloat16, kLow>(shard));
           }
           return body(ShardLanes<Vec, Shard, kGrad, kNone, kLow>(shard));

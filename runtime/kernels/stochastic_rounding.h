@@ -12,6 +12,8 @@
 // bias); rounding adds them to the 16 bits that are cut off. Elements 2^32
 // apart have the same noise.
 
+#include "tessera/runtime/kernels/device_function.h"
+
 #include <cstdint>
 
 namespace tessera::runtime {
@@ -24,15 +26,6 @@ struct StochasticRounding {
   uint64_t seed = 0;
   /// Number of the run's first element.
   uint64_t first_element = 0;
-};
-
-/// The arrays that an update rounds; each has its own noise.
-enum class RoundedArray : uint32_t {
-  kLowPrecision,
-  kMoment,
-  kMomentSq,
-  kMomentDiff,
-  kPreviousGrad
 };
 
 /// The seed in the form that kernels use.
@@ -61,15 +54,19 @@ struct RoundingKey {
 namespace {
 
 /// 16 random bits for element `index` of the array with the second key `key1`.
-inline uint32_t stochastic_noise(uint32_t key0, uint32_t key1, uint32_t index) {
+TESSERA_DEVICE inline uint32_t stochastic_noise(
+    uint32_t key0,
+    uint32_t key1,
+    uint32_t index) {
   uint32_t x = index ^ key0;
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = ((x ^ (x >> 15)) + key1) * 0x846ca68bu;
   return x >> 16;
 }
 
-/// The second key of an array.
-inline uint32_t second_key(const RoundingKey& key, RoundedArray array) {
+/// The second key of an array that an update rounds: the low_precision output
+/// is 0, state k is 1 + k.
+TESSERA_DEVICE inline uint32_t second_key(const RoundingKey& key, int array) {
   return key.key1 + static_cast<uint32_t>(array) * 0x9e3779b9u;
 }
 

@@ -114,19 +114,6 @@ LowPrecision UpdateChecks::format_or_none(
   return LowPrecision::kNone;
 }
 
-void check_adam(
-    const UpdateChecks& check,
-    const UpdateTensors& tensors,
-    const AdamWStep& step) {
-  check.not_negative("lr", step.lr);
-  check.not_negative("eps", step.eps);
-  check.not_negative("weight_decay", step.weight_decay);
-  check.in_unit_interval("beta1", step.beta1);
-  check.in_unit_interval("beta2", step.beta2);
-  check.counts_from_one(step.step);
-  check_tensors(check, tensors, 2, step.rounding);
-}
-
 void UpdateChecks::moment(
     const char* name,
     const at::Tensor& moment,
@@ -153,7 +140,7 @@ void UpdateChecks::like_moment(
 void check_tensors(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
-    int moments,
+    int states,
     const StochasticRounding& rounding) {
   const at::Tensor& master = tensors.master;
   check.master(master);
@@ -161,7 +148,7 @@ void check_tensors(
   check.format_or_none("grad", tensors.grad, master);
   constexpr std::array<const char*, UpdateTensors::kStates> kNames{
       "exp_avg", "exp_avg_sq", "exp_avg_diff", "previous_grad"};
-  for (size_t i = 0; i < static_cast<size_t>(moments); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(states); ++i) {
     const at::Tensor& state = *tensors.states()[i];
     check.moment(kNames[i], state, master);
     check.like_moment(kNames[i], state, tensors.moment);

@@ -2,14 +2,9 @@
 #pragma once
 // `UpdateChecks` checks the arguments of optimizer kernels. Internal.
 
-#include "tessera/runtime/kernels/lamb.h"
-#include "tessera/runtime/kernels/lamb_shard.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include <ATen/core/Tensor.h>
-
-#include <type_traits>
-#include <utility>
 
 namespace tessera::runtime::detail {
 
@@ -61,43 +56,37 @@ class UpdateChecks {
   const char* op_;
 };
 
-/// Checks a run of AdamW or LAMB.
-void check_adam(
-    const UpdateChecks& check,
-    const UpdateTensors& tensors,
-    const AdamWStep& step);
-
 /// Checks the tensors of a run, and that they can be rounded as requested.
-/// @param moments number of state tensors of the run.
+/// @param states number of state tensors of the run.
 void check_tensors(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
-    int moments,
+    int states,
     const StochasticRounding& rounding);
 
-/// Makes the shard of a checked run: its arrays as kernels take them.
-/// @param moments number of state tensors of the run.
+template <typename Step>
+void check_run(
+    const UpdateChecks& check,
+    const UpdateTensors& tensors,
+    const Step& step) {
+  step.check(check);
+  check_tensors(check, tensors, step.states(), step.rounding);
+}
+
+/// Makes the shard of a checked run: its arrays as kernels take them, and the
+/// rule of its step.
 template <typename Shard, typename Step>
 Shard make_shard(
     const UpdateChecks& check,
     const UpdateTensors& t,
-    const Step& step,
-    int moments) {
-  using T = typename Shard::Master;
+    const Step& step) {
   const auto address = [](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
   };
-  return {
-      .master = t.master.mutable_data_ptr<T>(),
+  Shard shard{
+      .master = t.master.mutable_data_ptr<typename Shard::Master>(),
       .grad = t.grad.const_data_ptr(),
       .grad_format = check.format_or_none("grad", t.grad, t.master),
-      .moment = moments > 0 ? address(t.moment) : nullptr,
-      .moment_sq = moments > 1 ? address(t.moment_sq) : nullptr,
-      .moment_diff = moments > 2 ? address(t.moment_diff) : nullptr,
-      .previous_grad = moments > 3 ? address(t.previous_grad) : nullptr,
-      .moment_format = moments > 0
-                           ? check.format_or_none("exp_avg", t.moment, t.master)
-                           : LowPrecision::kNone,
       .low_precision = static_cast<uint16_t*>(address(t.low_precision)),
       .low_precision_format = check.format_of("low_precision", t.low_precision),
       .grad_factor = t.grad_factor.defined()
@@ -105,46 +94,10 @@ Shard make_shard(
                          : nullptr,
       .rounding = RoundingKey(step.rounding),
       .numel = t.master.numel(),
-      .scalars = decltype(Shard::scalars)(step)};
-}
-
-template <typename T>
-AdamWShard<T> shard_type(const AdamWRun&);
-template <typename T>
-SgdShard<T> shard_type(const SgdRun&);
-template <typename T>
-LionShard<T> shard_type(const LionRun&);
-template <typename T>
-LambShard<T> shard_type(const LambRun&);
-template <typename T>
-AdanShard<T> shard_type(const AdanRun&);
-
-/// The shard of a run whose master is T.
-template <typename T, typename Run>
-using ShardOf = decltype(shard_type<T>(std::declval<Run>()));
-
-inline int moments_of(const SgdStep& step) {
-  return step.momentum == 0 ? 0 : 1;
-}
-inline int moments_of(const LionStep&) {
-  return 1;
-}
-inline int moments_of(const AdamWStep&) {
-  return 2;
-}
-inline int moments_of(const AdanStep&) {
-  return 4;
-}
-
-/// Makes the shard of a checked run, with all that kernels take from it.
-template <typename T, typename Run>
-ShardOf<T, Run> shard_of(const UpdateChecks& check, const Run& run) {
-  auto shard = make_shard<ShardOf<T, Run>>(
-      check, run.tensors, run.step, moments_of(run.step));
-  if constexpr (std::is_same_v<Run, LambRun>) {
-    if (run.lr_factor.defined()) {
-      shard.scalars.lr_factor = run.lr_factor.template const_data_ptr<double>();
-    }
+      .rule = typename Shard::Rule(step)};
+  for (size_t k = 0; k < static_cast<size_t>(step.states()); ++k) {
+    shard.states[k] = address(*t.states()[k]);
+    shard.state_format = check.format_or_none("exp_avg", t.moment, t.master);
   }
   return shard;
 }

@@ -1,13 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/update_cpu.h"
 
-#include "tessera/runtime/kernels/update_kernel.h"
-
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::runtime {
+
+template <>
+UpdateKernels<float> update_kernels(Isa isa) {
+  check_isa(isa);
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) {
+    return update_kernels_avx512();
+  }
+  if (isa == Isa::kAvx2) {
+    return update_kernels_avx2();
+  }
+#endif
+  return update_kernels_portable_float();
+}
+
+template <>
+UpdateKernels<double> update_kernels(Isa isa) {
+  check_isa(isa);
+  return update_kernels_portable_double();
+}
 
 namespace {
 
@@ -16,35 +33,8 @@ constexpr int64_t kBlockNumel = 1024;
 static_assert(kUpdateChunk % kBlockNumel == 0);
 
 template <typename T>
-UpdateKernels<T> kernels_of(Isa isa) {
-  check_isa(isa);
-  if constexpr (std::is_same_v<T, double>) {
-    return update_kernels_portable_double();
-  } else {
-#if defined(__x86_64__)
-    if (isa == Isa::kAvx512) {
-      return update_kernels_avx512();
-    }
-    if (isa == Isa::kAvx2) {
-      return update_kernels_avx2();
-    }
-#endif
-    return update_kernels_portable_float();
-  }
-}
-
-template <typename Shard>
-CpuUpdate bound(
-    bool (*kernel)(const Shard&, int64_t, int64_t),
-    const Shard& shard) {
-  return {shard.numel, [=](int64_t begin, int64_t end) {
-            return kernel(shard, begin, end);
-          }};
-}
-
-template <typename T>
 LambSums lamb_moments(Isa isa, const LambShard<T>& shard) {
-  const UpdateKernels<T> kernels = kernels_of<T>(isa);
+  const UpdateKernels<T> kernels = update_kernels<T>(isa);
   std::vector<LambSums> parts(
       static_cast<size_t>((shard.numel + kBlockNumel - 1) / kBlockNumel));
   const bool finite = run_cpu_updates(
@@ -69,7 +59,7 @@ LambSums lamb_moments(Isa isa, const LambShard<T>& shard) {
 
 template <typename T>
 void lamb_weights(Isa isa, const LambShard<T>& shard) {
-  const UpdateKernels<T> kernels = kernels_of<T>(isa);
+  const UpdateKernels<T> kernels = update_kernels<T>(isa);
   run_cpu_updates({{shard.numel, [&](int64_t begin, int64_t end) {
                       kernels.lamb_weights(shard, begin, end);
                       return true;
@@ -100,31 +90,7 @@ void widen_cpu(
     LowPrecision format,
     int64_t count,
     float* values) {
-  kernels_of<float>(isa).widen(bits, format, count, values);
-}
-
-CpuUpdate update_of(Isa isa, const SgdShard<float>& shard) {
-  return bound(kernels_of<float>(isa).sgd, shard);
-}
-
-CpuUpdate update_of(Isa isa, const SgdShard<double>& shard) {
-  return bound(kernels_of<double>(isa).sgd, shard);
-}
-
-CpuUpdate update_of(Isa isa, const LionShard<float>& shard) {
-  return bound(kernels_of<float>(isa).lion, shard);
-}
-
-CpuUpdate update_of(Isa isa, const LionShard<double>& shard) {
-  return bound(kernels_of<double>(isa).lion, shard);
-}
-
-CpuUpdate update_of(Isa isa, const AdanShard<float>& shard) {
-  return bound(kernels_of<float>(isa).adan, shard);
-}
-
-CpuUpdate update_of(Isa isa, const AdanShard<double>& shard) {
-  return bound(kernels_of<double>(isa).adan, shard);
+  update_kernels<float>(isa).widen(bits, format, count, values);
 }
 
 } // namespace tessera::runtime

@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `update_of()` and the LAMB functions select the CPU kernels of SGD, Lion,
-// LAMB and Adan. Internal; tests use them to force an instruction set.
+// `update_of()` and the LAMB functions select the CPU kernels of optimizers.
+// Internal; tests use them to force an instruction set.
 
-#include "tessera/runtime/kernels/adan_shard.h"
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/isa.h"
-#include "tessera/runtime/kernels/lamb_shard.h"
-#include "tessera/runtime/kernels/update_shard.h"
+#include "tessera/runtime/kernels/update_kernels.h"
 
 namespace tessera::runtime {
 
+/// @throws tessera::Error if `isa` is not available.
 template <typename T>
-struct UpdateKernels; // update_kernel.h
+UpdateKernels<T> update_kernels(Isa isa);
+template <>
+UpdateKernels<float> update_kernels(Isa isa);
+template <>
+UpdateKernels<double> update_kernels(Isa isa);
 
-/// Returns the update of a shard, as adamw_update().
-CpuUpdate update_of(Isa isa, const SgdShard<float>& shard);
-CpuUpdate update_of(Isa isa, const SgdShard<double>& shard);
-CpuUpdate update_of(Isa isa, const LionShard<float>& shard);
-CpuUpdate update_of(Isa isa, const LionShard<double>& shard);
-CpuUpdate update_of(Isa isa, const AdanShard<float>& shard);
-CpuUpdate update_of(Isa isa, const AdanShard<double>& shard);
+/// Returns the update of a shard, whose arrays it does not own. The float32
+/// kernels give the same bits with every instruction set; float64 has only a
+/// portable kernel.
+/// @throws tessera::Error if `isa` is not available.
+template <typename Shard>
+CpuUpdate update_of(Isa isa, const Shard& shard) {
+  const UpdateKernel<Shard> kernel =
+      update_kernels<typename Shard::Master>(isa);
+  return {shard.numel, [=](int64_t begin, int64_t end) {
+            return kernel.update(shard, begin, end);
+          }};
+}
 
 /// The halves of LAMB, see lamb.h; both block. The order of summation depends
 /// on the instruction set.
@@ -36,11 +44,5 @@ void widen_cpu(
     LowPrecision format,
     int64_t count,
     float* values);
-
-// The kernels. The AVX2 and AVX-512 ones exist on x86-64 only.
-UpdateKernels<float> update_kernels_portable_float();
-UpdateKernels<double> update_kernels_portable_double();
-UpdateKernels<float> update_kernels_avx2();
-UpdateKernels<float> update_kernels_avx512();
 
 } // namespace tessera::runtime

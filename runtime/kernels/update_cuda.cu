@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/update_cuda.h"
 
-#include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/launch.cuh"
-#include "tessera/runtime/kernels/update_rules.cuh"
+#include "tessera/runtime/kernels/update_loops.cuh"
 
 #include <algorithm>
+#include <span>
+#include <variant>
 
 namespace tessera::runtime {
 
@@ -28,19 +29,20 @@ __device__ __host__ bool is_aligned(const void* pointer, size_t bytes) {
 }
 
 /// Whether all arrays of a run are aligned for packs.
-template <typename T, typename Scalars>
-__device__ bool is_packed(const UpdateShard<T, Scalars>& s) {
+template <typename T, typename Rule>
+__device__ bool is_packed(const UpdateShard<T, Rule>& s) {
   constexpr size_t kNarrow = sizeof(uint16_t) * kPackWidth<T>;
   const auto bytes = [](LowPrecision format) {
     return format == LowPrecision::kNone ? size_t{16} : kNarrow;
   };
-  return is_aligned(s.master, 16) &&
-         is_aligned(s.moment, bytes(s.moment_format)) &&
-         is_aligned(s.moment_sq, bytes(s.moment_format)) &&
-         is_aligned(s.moment_diff, bytes(s.moment_format)) &&
-         is_aligned(s.previous_grad, bytes(s.moment_format)) &&
-         is_aligned(s.grad, bytes(s.grad_format)) &&
-         is_aligned(s.low_precision, kNarrow);
+  bool packed = is_aligned(s.master, 16) &&
+                is_aligned(s.grad, bytes(s.grad_format)) &&
+                is_aligned(s.low_precision, kNarrow);
+#pragma unroll
+  for (int k = 0; k < kMaxStates; ++k) {
+    packed = packed && is_aligned(s.states[k], bytes(s.state_format));
+  }
+  return packed;
 }
 
 /// Grid-stride loop over packs, then over the remaining elements; calls
@@ -104,16 +106,14 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
 
 /// Calls launch_table(table, first, count) once per table full of runs.
 template <typename Shard, typename Launch>
-cudaError_t for_each_table(
-    const Shard* shards,
-    size_t count,
-    Launch launch_table) {
-  for (size_t first = 0; first < count; first += Table<Shard>::kCapacity) {
-    const size_t part = std::min(Table<Shard>::kCapacity, count - first);
+cudaError_t for_each_table(std::span<const Shard> shards, Launch launch_table) {
+  constexpr size_t kCapacity = Table<Shard>::kCapacity;
+  for (size_t first = 0; first < shards.size(); first += kCapacity) {
+    const size_t part = std::min(kCapacity, shards.size() - first);
     // Shards have no default constructor; unused entries stay uninitialized.
     alignas(Table<Shard>) unsigned char memory[sizeof(Table<Shard>)];
     auto& table = reinterpret_cast<Table<Shard>&>(memory);
-    std::copy_n(shards + first, part, table.shards);
+    std::copy_n(shards.data() + first, part, table.shards);
     const cudaError_t error =
         launch_table(table, first, static_cast<unsigned>(part));
     if (error != cudaSuccess) {
@@ -136,13 +136,8 @@ cudaError_t resident_blocks(int64_t& blocks) {
   return error;
 }
 
-} // namespace
-
 template <typename Shard>
-cudaError_t launch_update(
-    const Shard* shards,
-    size_t count,
-    cudaStream_t stream) {
+cudaError_t launch_on(std::span<const Shard> shards, cudaStream_t stream) {
   using T = typename Shard::Master;
   int64_t resident = 0;
   const cudaError_t error = resident_blocks(resident);
@@ -150,7 +145,7 @@ cudaError_t launch_update(
     return error;
   }
   return for_each_table(
-      shards, count, [&](const Table<Shard>& table, size_t, unsigned part) {
+      shards, [&](const Table<Shard>& table, size_t, unsigned part) {
         int64_t longest = 0;
         for (unsigned i = 0; i < part; ++i) {
           longest = std::max(longest, table.shards[i].numel);
@@ -165,14 +160,12 @@ cudaError_t launch_update(
 }
 
 template <typename T>
-cudaError_t launch_lamb_moments(
-    const LambShard<T>* shards,
-    size_t count,
+cudaError_t launch_lamb_moments_on(
+    std::span<const LambShard<T>> shards,
     double* sums,
     cudaStream_t stream) {
   return for_each_table(
       shards,
-      count,
       [&](const Table<LambShard<T>>& table, size_t first, unsigned part) {
         const dim3 grid(static_cast<unsigned>(kLambCudaBlocks), part);
         return launch(
@@ -185,55 +178,18 @@ cudaError_t launch_lamb_moments(
       });
 }
 
-template cudaError_t launch_update(
-    const AdamWShard<float>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const AdamWShard<double>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const SgdShard<float>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const SgdShard<double>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const LionShard<float>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const LionShard<double>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const AdanShard<float>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const AdanShard<double>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const LambShard<float>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_update(
-    const LambShard<double>*,
-    size_t,
-    cudaStream_t);
-template cudaError_t launch_lamb_moments(
-    const LambShard<float>*,
-    size_t,
-    double*,
-    cudaStream_t);
-template cudaError_t launch_lamb_moments(
-    const LambShard<double>*,
-    size_t,
-    double*,
-    cudaStream_t);
+} // namespace
+
+cudaError_t launch_update(const UpdateShards& shards, cudaStream_t stream) {
+  return std::visit([&](auto s) { return launch_on(s, stream); }, shards);
+}
+
+cudaError_t launch_lamb_moments(
+    const LambShards& shards,
+    double* sums,
+    cudaStream_t stream) {
+  return std::visit(
+      [&](auto s) { return launch_lamb_moments_on(s, sums, stream); }, shards);
+}
 
 } // namespace tessera::runtime

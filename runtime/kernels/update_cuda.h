@@ -3,33 +3,22 @@
 // `launch_update()` and `launch_lamb_moments()` launch optimizer updates on
 // CUDA, with raw device pointers and a stream instead of LibTorch's types.
 
-#include "tessera/runtime/kernels/adamw_shard.h"
-#include "tessera/runtime/kernels/adan_shard.h"
-#include "tessera/runtime/kernels/lamb_shard.h"
-#include "tessera/runtime/kernels/update_shard.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
 namespace tessera::runtime {
 
-/// Updates `count` runs on `stream`, about twenty per launch; does not
-/// synchronize. Gives the same bits as the CPU kernels.
+/// Updates the runs on `stream`, about twenty per launch; does not synchronize.
+/// Gives the same bits as the CPU kernels.
 /// @param shards host memory, which may be reused on return.
 /// @return the error of the launches.
-template <typename Shard>
-cudaError_t launch_update(
-    const Shard* shards,
-    size_t count,
-    cudaStream_t stream);
+cudaError_t launch_update(const UpdateShards& shards, cudaStream_t stream);
 
 /// The first half of LAMB, with another order of summation than on the CPU.
-/// @param sums [count, kLambCudaBlocks, 2] on the device, zeros.
-template <typename T>
+/// @param sums [runs, kLambCudaBlocks, 2] on the device, zeros.
 cudaError_t launch_lamb_moments(
-    const LambShard<T>* shards,
-    size_t count,
+    const LambShards& shards,
     double* sums,
     cudaStream_t stream);
 

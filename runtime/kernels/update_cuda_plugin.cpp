@@ -8,6 +8,8 @@
 
 #include <c10/cuda/CUDAStream.h>
 
+#include <variant>
+
 namespace tessera::runtime {
 
 namespace {
@@ -24,24 +26,21 @@ void check(
       cudaGetErrorString(error));
 }
 
+template <typename Shards>
+size_t count_of(const Shards& shards) {
+  return std::visit([](const auto& s) { return s.size(); }, shards);
+}
+
 cudaStream_t current_stream() {
   return c10::cuda::getCurrentCUDAStream().stream();
 }
 
-template <typename Shard>
-void update_on_current_stream(std::span<const Shard> shards) {
-  check(
-      launch_update(shards.data(), shards.size(), current_stream()),
-      shards.size());
+void update_on_current_stream(const UpdateShards& shards) {
+  check(launch_update(shards, current_stream()), count_of(shards));
 }
 
-template <typename T>
-void lamb_moments_on_current_stream(
-    std::span<const LambShard<T>> shards,
-    double* sums) {
-  check(
-      launch_lamb_moments(shards.data(), shards.size(), sums, current_stream()),
-      shards.size());
+void lamb_moments_on_current_stream(const LambShards& shards, double* sums) {
+  check(launch_lamb_moments(shards, sums, current_stream()), count_of(shards));
 }
 
 void pack_on_current_stream(
@@ -64,18 +63,7 @@ void pack_on_current_stream(
 const bool kRegistered = [] {
   register_pack_cuda(&pack_on_current_stream);
   register_update_cuda(
-      {&update_on_current_stream<AdamWShard<float>>,
-       &update_on_current_stream<AdamWShard<double>>,
-       &update_on_current_stream<SgdShard<float>>,
-       &update_on_current_stream<SgdShard<double>>,
-       &update_on_current_stream<LionShard<float>>,
-       &update_on_current_stream<LionShard<double>>,
-       &update_on_current_stream<AdanShard<float>>,
-       &update_on_current_stream<AdanShard<double>>,
-       &update_on_current_stream<LambShard<float>>,
-       &update_on_current_stream<LambShard<double>>,
-       &lamb_moments_on_current_stream<float>,
-       &lamb_moments_on_current_stream<double>});
+      {&update_on_current_stream, &lamb_moments_on_current_stream});
   return true;
 }();
 

@@ -2,7 +2,6 @@
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/adamw_cpu.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -21,106 +20,54 @@ namespace {
 
 using detail::UpdateChecks;
 
-void check_run(const UpdateChecks& check, const AdamWRun& run) {
-  detail::check_adam(check, run.tensors, run.step);
-}
-
-void check_run(const UpdateChecks& check, const SgdRun& run) {
-  check.not_negative("lr", run.step.lr);
-  check.not_negative("momentum", run.step.momentum);
-  check.not_negative("weight_decay", run.step.weight_decay);
-  check.counts_from_one(run.step.step);
-  detail::check_tensors(
-      check, run.tensors, detail::moments_of(run.step), run.step.rounding);
-}
-
-void check_run(const UpdateChecks& check, const LionRun& run) {
-  check.not_negative("lr", run.step.lr);
-  check.not_negative("weight_decay", run.step.weight_decay);
-  check.in_unit_interval("beta1", run.step.beta1);
-  check.in_unit_interval("beta2", run.step.beta2);
-  detail::check_tensors(
-      check, run.tensors, detail::moments_of(run.step), run.step.rounding);
-}
-
-void check_run(const UpdateChecks& check, const AdanRun& run) {
-  check.not_negative("lr", run.step.lr);
-  check.not_negative("eps", run.step.eps);
-  check.not_negative("weight_decay", run.step.weight_decay);
-  check.in_unit_interval("beta1", run.step.beta1);
-  check.in_unit_interval("beta2", run.step.beta2);
-  check.in_unit_interval("beta3", run.step.beta3);
-  check.counts_from_one(run.step.step);
-  detail::check_tensors(
-      check, run.tensors, detail::moments_of(run.step), run.step.rounding);
-}
-
-template <typename T>
-CpuUpdate cpu_update(const AdamWShard<T>& shard) {
-  return adamw_update(best_isa(), shard);
-}
-
-template <typename Shard>
-CpuUpdate cpu_update(const Shard& shard) {
-  return update_of(best_isa(), shard);
-}
-
-/// The shards of checked runs.
-template <typename T, typename Run>
-std::vector<detail::ShardOf<T, Run>> shards_of(
+/// The shards of checked runs, which all have steps of this type.
+template <typename T, typename Step>
+std::vector<ShardOf<T, Step>> shards_of(
     const UpdateChecks& check,
-    std::span<const Run> runs) {
+    std::span<const UpdateRun> runs) {
   const at::Tensor& first = runs.front().tensors.master;
-  std::vector<detail::ShardOf<T, Run>> shards;
+  std::vector<ShardOf<T, Step>> shards;
   shards.reserve(runs.size());
-  for (const Run& run : runs) {
-    check_run(check, run);
-    check.same_dtype("a run", run.tensors.master, first);
+  for (const UpdateRun& run : runs) {
+    const auto* step = std::get_if<Step>(&run.step);
     TESSERA_CHECK(
-        run.tensors.master.device() == first.device(),
+        step != nullptr,
+        "{}: one call has steps of several optimizers; it must have those of one",
+        Step::kName);
+    const at::Tensor& master = run.tensors.master;
+    detail::check_run(check, run.tensors, *step);
+    check.same_dtype("a run", master, first);
+    TESSERA_CHECK(
+        master.device() == first.device(),
         "optimizer update: one call has runs on {} and on {}; all must be on one device",
-        run.tensors.master.device(),
+        master.device(),
         first.device());
-    shards.push_back(detail::shard_of<T>(check, run));
+    shards.push_back(
+        detail::make_shard<ShardOf<T, Step>>(check, run.tensors, *step));
   }
   return shards;
 }
 
 /// Updates on an accelerator; on CPU, passes the updates to `use`.
-template <typename T, typename Run, typename Use>
+template <typename T, typename Step, typename Use>
 void dispatch(
     const UpdateChecks& check,
-    std::span<const Run> runs,
+    std::span<const UpdateRun> runs,
     const Use& use) {
-  using Shard = detail::ShardOf<T, Run>;
-  auto shards = shards_of<T>(check, runs);
+  auto shards = shards_of<T, Step>(check, runs);
   const at::Tensor& first = runs.front().tensors.master;
   const c10::DeviceGuard guard(first.device());
   if (!first.is_cpu()) {
-    update_cuda(std::span<const Shard>(shards));
+    update_cuda(std::span<const ShardOf<T, Step>>(shards));
     return;
   }
   std::vector<CpuUpdate> updates;
   updates.reserve(shards.size());
   for (auto& shard : shards) {
     fold_grad_factor(shard);
-    updates.push_back(cpu_update(shard));
+    updates.push_back(update_of(best_isa(), shard));
   }
   use(std::move(updates));
-}
-
-template <typename Run, typename Use>
-void dispatch(const char* op, std::span<const Run> runs, const Use& use) {
-  if (runs.empty()) {
-    return;
-  }
-  const UpdateChecks check(op);
-  check.master(runs.front().tensors.master);
-  if (runs.front().tensors.master.scalar_type() == at::kDouble) {
-    dispatch<double>(check, runs, use);
-  } else {
-    dispatch<float>(check, runs, use);
-  }
 }
 
 /// Copies [begin, end) of one tensor to another, if it is defined.
@@ -181,54 +128,42 @@ CpuUpdate from_copy(
   return update;
 }
 
-template <typename Run>
-bool run_all(
-    const char* op,
-    std::span<const Run> runs,
+} // namespace
+
+bool update_runs_(
+    std::span<const UpdateRun> runs,
     std::span<const UpdateTensors> before) {
   TESSERA_CHECK(
       before.empty() || before.size() == runs.size(),
-      "{}: {} starting values for {} runs; give one for each run, or none",
-      op,
+      "update_runs_: {} starting values for {} runs; give one for each run, or none",
       before.size(),
       runs.size());
+  if (runs.empty()) {
+    return true;
+  }
   for (size_t i = 0; i < before.size(); ++i) {
     check_before(runs[i].tensors, before[i]);
   }
   bool finite = true;
-  dispatch(op, runs, [&](std::vector<CpuUpdate> updates) {
+  const auto use = [&](std::vector<CpuUpdate> updates) {
     for (size_t i = 0; i < before.size(); ++i) {
       updates[i] = from_copy(std::move(updates[i]), runs[i].tensors, before[i]);
     }
     finite = run_cpu_updates(updates);
-  });
+  };
+  const at::Tensor& master = runs.front().tensors.master;
+  std::visit(
+      [&]<typename Step>(const Step&) {
+        const UpdateChecks check(Step::kName);
+        check.master(master);
+        if (master.scalar_type() == at::kDouble) {
+          dispatch<double, Step>(check, runs, use);
+        } else {
+          dispatch<float, Step>(check, runs, use);
+        }
+      },
+      runs.front().step);
   return finite;
-}
-
-} // namespace
-
-bool adamw_runs_(
-    std::span<const AdamWRun> runs,
-    std::span<const UpdateTensors> before) {
-  return run_all("adamw_", runs, before);
-}
-
-bool sgd_runs_(
-    std::span<const SgdRun> runs,
-    std::span<const UpdateTensors> before) {
-  return run_all("sgd_", runs, before);
-}
-
-bool lion_runs_(
-    std::span<const LionRun> runs,
-    std::span<const UpdateTensors> before) {
-  return run_all("lion_", runs, before);
-}
-
-bool adan_runs_(
-    std::span<const AdanRun> runs,
-    std::span<const UpdateTensors> before) {
-  return run_all("adan_", runs, before);
 }
 
 } // namespace tessera::runtime

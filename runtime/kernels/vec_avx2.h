@@ -18,9 +18,10 @@ struct Avx2Vec {
   using Bits = __m256i;
   __m256 value;
 
-  static Avx2Vec broadcast(float value) {
-    return {_mm256_set1_ps(value)};
-  }
+  Avx2Vec() = default;
+  Avx2Vec(__m256 v) : value(v) {}
+  Avx2Vec(float v) : value(_mm256_set1_ps(v)) {}
+
   static Avx2Vec load(const float* p) {
     return {_mm256_loadu_ps(p)};
   }

@@ -18,9 +18,10 @@ struct Avx512Vec {
   using Bits = __m512i;
   __m512 value;
 
-  static Avx512Vec broadcast(float value) {
-    return {_mm512_set1_ps(value)};
-  }
+  Avx512Vec() = default;
+  Avx512Vec(__m512 v) : value(v) {}
+  Avx512Vec(float v) : value(_mm512_set1_ps(v)) {}
+
   static Avx512Vec load(const float* p) {
     return {_mm512_loadu_ps(p)};
   }

@@ -5,10 +5,12 @@
 // with its own vectors, so that no function compiled for one instruction set is
 // shared with code that runs on any machine.
 //
-// A `Vec` wraps a vector register of elements of type Vec::Scalar. It has
-// broadcast, load and store (of `count` elements, by default kWidth),
+// A `Vec` wraps a vector register of elements of type Vec::Scalar, from which
+// it converts. It has load and store (of `count` elements, by default kWidth),
 // arithmetic, and loads and stores that convert from and round to bfloat16 and
-// float16.
+// float16. Not at::vec, which rounds NaN to bfloat16 0xffff in place of 0x7fc0
+// and whose headers put a static initializer (always) and some 50 functions of
+// c10 and std (unoptimized) with AVX-512 into programs for any processor.
 
 #include "tessera/runtime/kernels/low_precision.h"
 

@@ -23,9 +23,9 @@ struct ScalarVec {
   using Bits = uint32_t;
   T value;
 
-  static ScalarVec broadcast(T value) {
-    return {value};
-  }
+  ScalarVec() = default;
+  ScalarVec(T v) : value(v) {}
+
   static ScalarVec load(const T* p, int64_t = 1) {
     return {*p};
   }

@@ -3,7 +3,7 @@
 // `populate_memory()` gives mapped host memory its pages ahead of its first
 // use.
 
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <cstddef>
 

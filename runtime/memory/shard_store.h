@@ -71,9 +71,6 @@ class ShardStore {
       MemoryPurpose purpose,
       int64_t numel,
       at::ScalarType dtype) = 0;
-
-  /// Bytes that reserve() counts in the ledger for `numel` elements.
-  virtual int64_t bytes_for(int64_t numel, at::ScalarType dtype) const = 0;
 };
 
 } // namespace tessera::runtime

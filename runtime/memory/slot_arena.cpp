@@ -2,6 +2,7 @@
 #include "tessera/runtime/memory/slot_arena.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/tensor_bytes.h"
 
 namespace tessera::runtime {
 
@@ -29,7 +30,7 @@ Slot SlotArena::try_allocate(
     int64_t numel,
     at::ScalarType dtype,
     OffsetAllocator::End end) {
-  const auto bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  const auto bytes = bytes_of(numel, dtype);
   const auto offset = allocator_.allocate(bytes, end);
   if (!offset) {
     return {};

@@ -28,7 +28,7 @@ void check_group_policy(const GroupPolicy& policy) {
   TESSERA_CHECK(
       policy.max_group_numel == 0 ||
           policy.max_group_numel >= policy.min_group_numel,
-      "GroupPolicy::max_group_numel is {}; it must be 0 (no merging) or at least min_group_numel, which is {}.",
+      "sharding.max_group_numel is {}; set it to 0 (no merging) or to at least sharding.min_group_numel, which is {}.",
       policy.max_group_numel,
       policy.min_group_numel);
 }

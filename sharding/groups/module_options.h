@@ -18,7 +18,9 @@ class OptionFields;
 namespace tessera {
 
 /// Choices that are not set follow ShardingOptions and PrecisionPolicy. They
-/// apply to everything in the module.
+/// apply to everything in the module. Recomputation is none of them: LibTorch
+/// calls the forward() of a module's type directly, without hooks, so the type
+/// itself has to be a CheckpointBlock.
 struct ModuleOptions {
   /// The module is a group (page) of its own; a module in it that is one too
   /// keeps its own parameters. It is not merged with smaller ones.
@@ -56,6 +58,8 @@ struct ModuleRule {
 /// the module too comes first. Copies of the module do not have them.
 /// @throws tessera::Error if `module` is not owned by a shared_ptr, as all
 ///   submodules are, or on a ZeRO stage that does not exist.
+/// Options of other modules than ConfiguredModules are in a table of the
+/// process; an entry ends with its module.
 /// Thread-safe, not collective: all ranks have to choose the same.
 void configure(const torch::nn::Module& module, const ModuleOptions& options);
 

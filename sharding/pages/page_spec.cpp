@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/offset_allocator.h"
+#include "tessera/runtime/memory/tensor_bytes.h"
 
 #include <torch/nn/modules/linear.h>
 
@@ -85,12 +86,8 @@ bool counts(
 
 } // namespace
 
-int64_t size_of(at::ScalarType dtype) {
-  return static_cast<int64_t>(c10::elementSize(dtype));
-}
-
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
-  const int64_t size = size_of(dtype);
+  const int64_t size = runtime::size_of(dtype);
   return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
 }
 
@@ -115,11 +112,11 @@ std::vector<c10::Storage> storages_of(const PageSpec& page) {
 }
 
 int64_t PageSpec::shard_bytes() const {
-  return layout.shard_numel() * size_of(dtype);
+  return runtime::bytes_of(layout.shard_numel(), dtype);
 }
 
 int64_t PageSpec::padded_bytes() const {
-  return layout.padded_numel() * size_of(dtype);
+  return runtime::bytes_of(layout.padded_numel(), dtype);
 }
 
 int64_t PageSpec::gradient_shard_bytes() const {
@@ -127,13 +124,14 @@ int64_t PageSpec::gradient_shard_bytes() const {
 }
 
 int64_t PageSpec::first_gradient_bytes() const {
-  return trainable ? layout.shard_numel() * size_of(gradients.shard) : 0;
+  return trainable ? runtime::bytes_of(layout.shard_numel(), gradients.shard)
+                   : 0;
 }
 
 int64_t PageSpec::gradient_slot_bytes(bool stored) const {
   return trainable ? gradients.slot_numel(
                          layout.padded_numel(), layout.shard_numel(), stored) *
-                         size_of(gradients.slot)
+                         runtime::size_of(gradients.slot)
                    : 0;
 }
 
@@ -164,7 +162,7 @@ PageSpec make_page_spec(
       .mesh = mesh,
       .layout = runtime::FlatLayout(
           numels,
-          runtime::OffsetAllocator::kAlignment / size_of(first.dtype),
+          runtime::OffsetAllocator::kAlignment / runtime::size_of(first.dtype),
           mesh.size(kShardAxis)),
       .casts_arguments =
           options.precision.is_mixed() && at::isFloatingType(first.dtype),

@@ -114,9 +114,6 @@ TensorSpec sharded_spec(
 /// The storages of a page's parameters, each once, in the order of its layout.
 std::vector<c10::Storage> storages_of(const PageSpec& page);
 
-/// The bytes of one element.
-int64_t size_of(at::ScalarType dtype);
-
 /// The number of elements of a storage that holds `dtype`.
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype);
 

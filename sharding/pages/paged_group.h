@@ -43,7 +43,7 @@ struct PagedGroup : ParamGroup {
       PageFaultHandler& handler,
       MeshRanks& ranks,
       MemoryLedger& ledger,
-      const ShardStores& stores)
+      const runtime::ShardStores& stores)
       : ParamGroup(page, handler, ledger, stores), ranks(ranks) {}
 
   MeshRanks& ranks; ///< that divide it

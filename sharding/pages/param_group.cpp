@@ -2,6 +2,7 @@
 #include "tessera/sharding/pages/param_group.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/tensor_bytes.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/replace_storage.h"
@@ -34,7 +35,7 @@ ParamGroup::ParamGroup(
     PageSpec spec,
     PageFaultHandler& handler,
     MemoryLedger& ledger,
-    const ShardStores& stores)
+    const runtime::ShardStores& stores)
     : spec_(std::move(spec)),
       info_{.handler = &handler, .number = spec_.number} {
   if (spec_.casts_arguments) {
@@ -134,7 +135,7 @@ at::Tensor ParamGroup::slice_of(
   }
   return at::from_blob(
       static_cast<std::byte*>(storage.mutable_data()) +
-          first * size_of(spec_.original_dtype),
+          first * runtime::size_of(spec_.original_dtype),
       {numel},
       options);
 }
@@ -146,7 +147,7 @@ std::vector<c10::Storage> ParamGroup::retype(
   for (const auto& storage : storages) {
     retyped.emplace_back(
         c10::Storage::use_byte_size_t{},
-        numel_of(storage, spec_.original_dtype) * size_of(spec_.dtype),
+        numel_of(storage, spec_.original_dtype) * runtime::size_of(spec_.dtype),
         c10::DataPtr(nullptr, storage.device()),
         /*allocator=*/nullptr,
         /*resizable=*/false);
@@ -274,7 +275,7 @@ void ParamGroup::attach(const at::Tensor& whole) {
   whole_ = whole;
   auto* base = static_cast<std::byte*>(whole_.data_ptr());
   for (const auto& storage : storages_) {
-    storage->attach(base + storage->begin() * size_of(spec_.dtype));
+    storage->attach(base + storage->begin() * runtime::size_of(spec_.dtype));
   }
   residency_ = Residency::kUnsharded;
 }
@@ -375,7 +376,7 @@ runtime::Slot ParamGroup::restore(
   finish_gather(check);
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages_) {
-    const int64_t numel = storage->nbytes() / size_of(spec_.dtype);
+    const int64_t numel = storage->nbytes() / runtime::size_of(spec_.dtype);
     const at::Tensor own =
         at::empty({numel}, whole.options().dtype(spec_.original_dtype));
     own.copy_(whole.narrow(0, storage->begin(), numel));

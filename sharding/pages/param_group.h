@@ -6,11 +6,11 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/resting_tensor.h"
+#include "tessera/runtime/memory/shard_tiers.h"
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/memory/stream_lane.h"
 #include "tessera/sharding/interception/paged_storage.h"
 #include "tessera/sharding/pages/page_spec.h"
-#include "tessera/sharding/pages/shard_stores.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -45,7 +45,7 @@ class ParamGroup {
       PageSpec spec,
       PageFaultHandler& handler,
       MemoryLedger& ledger,
-      const ShardStores& stores = {});
+      const runtime::ShardStores& stores = {});
   ~ParamGroup();
 
   const PageSpec& spec() const {
@@ -96,10 +96,10 @@ class ParamGroup {
   void lose_values(const std::string& why) {
     loss_ = why;
   }
-  /// Swaps the group's own master weights with another tensor, which must rest
-  /// on the same tier.
-  void swap_master(runtime::RestingTensor& master) {
-    std::swap(master_, master);
+  /// Where its own master weights rest; null if it has none. Another tensor on
+  /// the same tier may take their place.
+  runtime::RestingTensor* own_master() {
+    return spec_.has_own_master ? &master_ : nullptr;
   }
   /// @throws tessera::Error after lose_values().
   void check_values() const;

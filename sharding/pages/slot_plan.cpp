@@ -32,7 +32,7 @@ std::vector<PlanEvent> events_of(const std::vector<PageSpec>& pages) {
 
 SlotPlan::SlotPlan(
     const std::vector<PageSpec>& pages,
-    const std::vector<ShardTiers>& tiers,
+    const std::vector<runtime::ShardTiers>& tiers,
     const PagerOptions& options)
     : prefetch_depth_(options.prefetch_depth),
       updates_in_backward_(options.update_in_backward),

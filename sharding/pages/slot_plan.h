@@ -3,8 +3,8 @@
 // `SlotPlan` says how much memory unsharded pages and whole gradients pass
 // through. Pure arithmetic, the same on every rank.
 
+#include "tessera/runtime/memory/shard_tiers.h"
 #include "tessera/sharding/pages/page_spec.h"
-#include "tessera/sharding/pages/shard_stores.h"
 #include "tessera/sharding/plans/residency_plan.h"
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class SlotPlan {
   /// @param tiers per page.
   SlotPlan(
       const std::vector<PageSpec>& pages,
-      const std::vector<ShardTiers>& tiers,
+      const std::vector<runtime::ShardTiers>& tiers,
       const PagerOptions& options);
 
   /// Whether a page is unsharded into a slot; else operators use its shard.

@@ -38,7 +38,7 @@ class GradientSums {
     bool counts; ///< as PagedParameter::counts
     const PageSpec& page;
   };
-  /// Returns power_sum() of this rank's part of every gradient. Blocks.
+  /// Returns the PowerSums of this rank's part of every gradient. Blocks.
   std::vector<Sum> all(double p);
   /// The sum of those that count, of the pages whose sums go over `mesh` (for
   /// p = infinity, the largest), on an accelerator: [1] float64 there. Does not

@@ -20,7 +20,8 @@ PagingPlan plan_on_device(
       module,
       options,
       shard_mesh(world.rank(), world.size(), options.shard_ranks));
-  const SlotPlan slots(pages, std::vector<ShardTiers>(pages.size()), options);
+  const SlotPlan slots(
+      pages, std::vector<runtime::ShardTiers>(pages.size()), options);
   return {std::move(pages), slots, slots.room()};
 }
 
@@ -62,7 +63,7 @@ Pager::Pager(
     const PagingPlan& plan,
     const PagerOptions& options,
     MemoryLedger& ledger,
-    std::vector<ShardStores> stores,
+    std::vector<runtime::ShardStores> stores,
     UpdateScheduler* scheduler)
     : context_{
           .options = options,

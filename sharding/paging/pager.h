@@ -5,11 +5,11 @@
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/runtime/memory/shard_tiers.h"
 #include "tessera/sharding/interception/gradient_hooks.h"
 #include "tessera/sharding/interception/page_faults.h"
 #include "tessera/sharding/pages/page_spec.h"
 #include "tessera/sharding/pages/pager_options.h"
-#include "tessera/sharding/pages/shard_stores.h"
 #include "tessera/sharding/paging/gather_scopes.h"
 #include "tessera/sharding/paging/gradient_agreement.h"
 #include "tessera/sharding/paging/gradient_reducer.h"
@@ -75,7 +75,7 @@ class Pager : public PageFaultHandler {
       const PagingPlan& plan,
       const PagerOptions& options,
       MemoryLedger& ledger,
-      std::vector<ShardStores> stores,
+      std::vector<runtime::ShardStores> stores,
       UpdateScheduler* scheduler);
   /// Plans, connects the ranks, and has everything on the parameters' device.
   Pager(

@@ -2,7 +2,7 @@
 #include "tessera/sharding/parallel/tensor_plan.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/suggest.h"
+#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/parallel/divided_weight.h"
 #include "tessera/sharding/parallel/own_slice.h"
@@ -13,8 +13,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
-#include <string_view>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -39,20 +38,6 @@ TensorSpec spec_over(
   return spec;
 }
 
-/// Returns whether `pattern`, in which `*` matches any text without dots,
-/// matches all of `name`.
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) {
-    return name.empty();
-  }
-  if (pattern[0] != '*') {
-    return !name.empty() && name[0] == pattern[0] &&
-           matches(pattern.substr(1), name.substr(1));
-  }
-  return matches(pattern.substr(1), name) ||
-         (!name.empty() && name[0] != '.' && matches(pattern, name.substr(1)));
-}
-
 /// How a parameter is to be partitioned, and the entry that says so.
 struct Planned {
   const TensorPlanEntry* entry = nullptr;
@@ -61,46 +46,38 @@ struct Planned {
 
 class Planner {
  public:
-  Planner(const TensorPlan& plan, const TensorParallel& how)
-      : plan_(plan), how_(std::make_shared<const TensorParallel>(how)) {}
+  explicit Planner(const TensorParallel& how)
+      : how_(std::make_shared<const TensorParallel>(how)) {}
 
   /// Adds the parameters of a module that an entry matches.
-  void look_at(const std::string& name, torch::nn::Module& module) {
-    names_.push_back(name);
-    const TensorPlanEntry* entry = nullptr;
-    for (const TensorPlanEntry& candidate : plan_) {
-      if (matches(candidate.pattern, name)) {
-        used_.insert(&candidate);
-        entry = entry == nullptr ? &candidate : entry;
-      }
-    }
-    if (entry == nullptr) {
-      return;
-    }
+  void add(
+      const std::string& name,
+      torch::nn::Module& module,
+      const TensorPlanEntry& entry) {
     const auto parameters = module.named_parameters(/*recurse=*/false);
     const at::Tensor* weight = parameters.find("weight");
     auto* linear = module.as<torch::nn::LinearImpl>();
     auto* table = module.as<torch::nn::EmbeddingImpl>();
-    const bool is_table = entry->division == TensorDivision::kVocab;
+    const bool is_table = entry.division == TensorDivision::kVocab;
     TESSERA_CHECK(
         weight != nullptr && weight->dim() == 2 &&
             (is_table ? linear : static_cast<void*>(table)) == nullptr,
         "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}, or a module like it with a parameter `weight`. Name the layers inside it, or leave it out.",
-        entry->pattern,
+        entry.pattern,
         name,
         module.name(),
-        to_string(entry->division),
+        to_string(entry.division),
         is_table ? "Embedding" : "Linear");
     const std::string prefix = name.empty() ? "" : name + ".";
     if (!is_table) {
       // The weight of a tied head is not the one that it has registered.
       const at::Tensor& used = linear != nullptr ? linear->weight : *weight;
-      const bool is_row = entry->division == TensorDivision::kRow;
-      add(prefix + "weight", *entry, is_row ? 1 : 0, used);
+      const bool is_row = entry.division == TensorDivision::kRow;
+      add(prefix + "weight", entry, is_row ? 1 : 0, used);
       const at::Tensor* bias = parameters.find("bias");
       if (bias != nullptr && bias->defined() &&
-          entry->division == TensorDivision::kColumn) {
-        add(prefix + "bias", *entry, 0, *bias);
+          entry.division == TensorDivision::kColumn) {
+        add(prefix + "bias", entry, 0, *bias);
       }
       return;
     }
@@ -115,7 +92,7 @@ class Planner {
       tables_.push_back(table);
     }
     add(prefix + "weight",
-        *entry,
+        entry,
         0,
         table != nullptr ? table->weight : *weight,
         padding_id);
@@ -177,16 +154,6 @@ class Planner {
     steps_.push_back({parameter, std::move(what)});
   }
 
-  void check_all_used() const {
-    for (const TensorPlanEntry& entry : plan_) {
-      TESSERA_CHECK(
-          used_.count(&entry) > 0,
-          "apply_tensor_plan: '{}' matches no module{}. A `*` matches text without dots.",
-          entry.pattern,
-          runtime::nearest_names_hint(entry.pattern, names_));
-    }
-  }
-
   void apply() const {
     for (const Step& step : steps_) {
       step.parameter.mutable_grad().reset();
@@ -201,10 +168,7 @@ class Planner {
   }
 
  private:
-  const TensorPlan& plan_;
   std::shared_ptr<const TensorParallel> how_;
-  std::vector<std::string> names_;
-  std::set<const TensorPlanEntry*> used_;
   std::unordered_map<const c10::TensorImpl*, Planned> planned_;
   std::vector<Step> steps_;
   std::vector<torch::nn::EmbeddingImpl*> tables_;
@@ -233,11 +197,17 @@ void apply_tensor_plan(
   TESSERA_CHECK(
       how.group != nullptr,
       "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
-  Planner planner(plan, how);
-  for (const auto& item : module.named_modules()) {
-    planner.look_at(item.key(), *item.value());
+  Planner planner(how);
+  runtime::NamePatterns patterns("apply_tensor_plan");
+  for (const TensorPlanEntry& entry : plan) {
+    patterns.add_glob(entry.pattern);
   }
-  planner.check_all_used();
+  for (const auto& item : module.named_modules()) {
+    if (const auto first = patterns.first_match(item.key())) {
+      planner.add(item.key(), *item.value(), plan[*first]);
+    }
+  }
+  patterns.check_all_used();
   const c10::NoGradGuard no_grad;
   planner.apply();
 }
@@ -248,9 +218,9 @@ void divide_weight(
     TensorDivision division,
     int64_t unit,
     const TensorParallel& how) {
-  const TensorPlan plan{{name, division, unit}};
-  Planner planner(plan, how);
-  planner.add(name, plan[0], division == TensorDivision::kRow ? 1 : 0, weight);
+  const TensorPlanEntry entry{name, division, unit};
+  Planner planner(how);
+  planner.add(name, entry, division == TensorDivision::kRow ? 1 : 0, weight);
   const c10::NoGradGuard no_grad;
   planner.apply();
 }

@@ -7,7 +7,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine_config.h"
 #include "tessera/engine/memory_plan.h"
-#include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/tier_needs.h"
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -202,7 +202,7 @@ TEST_P(Accumulate, CountsInThePlanOfMemory) {
           return engine::device_needs(
               pages,
               engine::pager_options(some),
-              std::vector<sharding::ShardTiers>(
+              std::vector<runtime::ShardTiers>(
                   pages.size(), {.gradients = tier}));
         };
         const auto bytes_of = [](const Engine& engine, MemoryPurpose purpose) {

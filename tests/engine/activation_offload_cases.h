@@ -5,7 +5,7 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
-#include "tessera/offload/host_activation_sink.h"
+#include "tessera/offload/activations/host_activation_sink.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/sharding/lazy/move_module.h"

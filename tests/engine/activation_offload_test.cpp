@@ -5,7 +5,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine_config.h"
-#include "tessera/offload/activation_statistics.h"
+#include "tessera/offload/activations/activation_statistics.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/checkpointing/transformer_block_list.h"

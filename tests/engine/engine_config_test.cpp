@@ -39,7 +39,8 @@ bool can_be_read(const Json& config) {
 }
 
 Json engine_schema() {
-  return runtime::describe_fields<EngineOptions>().schema;
+  EngineOptions defaults;
+  return runtime::describe_list(runtime::list_of(defaults)).schema;
 }
 
 } // namespace

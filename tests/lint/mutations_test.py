@@ -48,14 +48,14 @@ class Mutations(unittest.TestCase):
                 self.assertTrue(line.startswith(one.name), line)
 
     def test_a_list_is_of_those_that_are_named(self):
-        done = self.run_script("--waits", "--list", "--only", "state_stage")
+        done = self.run_script("--waits", "--list", "--only", "staging_buffers")
         self.assertEqual(len(done.stdout.splitlines()), 1)
 
     def test_an_unknown_name_is_an_error_with_the_nearest(self):
         for arguments, near in (
             (["--only", "prefeches"], "prefetches one group late"),
             (["--list", "--only", "clips", "prefeches"], "prefetches one group"),
-            (["--waits", "--only", "state_shado.cpp"], "state_shadow.cpp"),
+            (["--waits", "--only", "speculative_stat.cpp"], "speculative_state.cpp"),
         ):
             done = self.run_script(*arguments)
             self.assertEqual((done.returncode, done.stdout), (1, ""))

@@ -37,6 +37,19 @@ class JsonSchema {
     if (!has_type(schema, value) || !in_range(schema, value)) {
       return false;
     }
+    if (schema.contains("not")) {
+      std::set<std::string> ignored;
+      if (accepts(schema["not"], value, ignored)) {
+        return false;
+      }
+    }
+    if (schema.contains("anyOf")) {
+      const Json& ways = schema["anyOf"];
+      return std::any_of(ways.begin(), ways.end(), [&](const Json& way) {
+        std::set<std::string> inner;
+        return accepts(way, value, inner);
+      });
+    }
     if (schema.contains("enum")) {
       const auto& names = schema["enum"];
       if (std::find(names.begin(), names.end(), value) == names.end()) {
@@ -124,12 +137,13 @@ class JsonSchema {
         !schema.contains("unevaluatedProperties")) {
       return true;
     }
-    for (const auto& [key, ignored] : value.items()) {
-      if (known.count(key) == 0) {
-        return false;
-      }
-    }
-    return true;
+    const Json others = schema.value("additionalProperties", Json(false));
+    return std::all_of(
+        value.items().begin(), value.items().end(), [&](const auto& item) {
+          std::set<std::string> inner;
+          return known.count(item.key()) > 0 ||
+                 (others != false && accepts(others, item.value(), inner));
+        });
   }
 
   Json root_;

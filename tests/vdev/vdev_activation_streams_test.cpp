@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A saved tensor whose memory is of another stream than those that use it.
 #include "support/vdev/vdev.h"
-#include "tessera/offload/host_activation_sink.h"
+#include "tessera/offload/activations/host_activation_sink.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/runtime/memory/stream_marks.h"
 

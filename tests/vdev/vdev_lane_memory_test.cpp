@@ -2,7 +2,7 @@
 // Memory that lanes use, taken from a stream of the user's and given back to
 // it: nobody else may use it in between.
 #include "support/vdev/vdev.h"
-#include "tessera/engine/optim/update_queue.h"
+#include "tessera/offload/updates/update_queue.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/slot_arena.h"
 
@@ -99,7 +99,7 @@ TEST_P(LaneMemory, OfAnArenaThatIsInUseGoesBackWhereItGrew) {
 
 TEST_P(LaneMemory, OfUpdatesGoesBackToTheStreamItCameFrom) {
   run([](World& world) {
-    auto queue = std::make_unique<engine::UpdateQueue>(world.device());
+    auto queue = std::make_unique<offload::UpdateQueue>(world.device());
     at::Tensor weights = torch::zeros({kNumel}, world.device());
     queue->wait(queue->submit([&] { weights.add_(1); })); // it is issued
     {

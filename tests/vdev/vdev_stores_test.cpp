@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shards at rest on the host and in files, and modules that move, on the
 // virtual device.
-#include "offload/device_shards.h"
+#include "offload/stores/device_shards.h"
 #include "sharding/lazy/move_module_cases.h"
 #include "support/vdev/vdev.h"
 

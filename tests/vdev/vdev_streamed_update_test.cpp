@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that streamed updates take and give back.
 #include "support/vdev/vdev.h"
-#include "tessera/engine/optim/streamed_update.h"
+#include "tessera/offload/updates/streamed_update.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 
 #include <gtest/gtest.h>
@@ -26,12 +26,12 @@ class Sum {
   }
 
   void add(const at::Tensor& gradient) {
-    engine::StreamedRun run;
+    offload::StreamedRun run;
     run.tensors.master = master_;
     run.tensors.grad = gradient;
     run.master_on_host = true;
-    streamed_.run({run}, [](const std::vector<engine::StreamedPiece>& pieces) {
-      for (const engine::StreamedPiece& piece : pieces) {
+    streamed_.run({run}, [](const std::vector<offload::StreamedPiece>& pieces) {
+      for (const offload::StreamedPiece& piece : pieces) {
         piece.tensors.master.add_(piece.tensors.grad);
       }
     });
@@ -47,7 +47,7 @@ class Sum {
  private:
   MemoryLedger ledger_;
   at::Tensor master_ = at::zeros({kNumel}).pin_memory();
-  engine::StreamedUpdate streamed_;
+  offload::StreamedUpdate streamed_;
 };
 
 class StreamedUpdates : public ::testing::TestWithParam<Policy> {};
@@ -58,12 +58,12 @@ TEST_P(StreamedUpdates, TakeMemoryAfterItsLastUse) {
   run_ranks_on_vdev(1, GetParam(), [](World& world) {
     const auto bytes = at::TensorOptions(at::kByte).device(world.device());
     const int64_t buffer =
-        engine::StreamedUpdate::bytes_for(kStateBytes, 1, kLimit) /
-        engine::StreamedUpdate::kBuffers;
+        offload::StreamedUpdate::bytes_for(kStateBytes, 1, kLimit) /
+        offload::StreamedUpdate::kBuffers;
     const at::Tensor gradient = torch::ones({kNumel}).to(world.device());
     {
       std::vector<at::Tensor> used;
-      for (int i = 0; i < engine::StreamedUpdate::kBuffers; ++i) {
+      for (int i = 0; i < offload::StreamedUpdate::kBuffers; ++i) {
         used.push_back(torch::ones({buffer}, bytes));
       }
     }

@@ -87,11 +87,14 @@ TEST(ConfigKeys, RecipesFitTheSchemaAndSoDoTheirResolvedForms) {
 
 TEST(ConfigKeys, KeysOfOtherTasksDoNotFit) {
   const tests::JsonSchema schema(config_schema());
+  // Files that extend others, so that nothing is required.
   const auto fits = [&](const char* text) {
-    return schema.accepts(Json::parse(text));
+    Json config = Json::parse(text);
+    config["extends"] = "a.json";
+    return schema.accepts(config);
   };
   EXPECT_TRUE(fits(R"({"task": "language_model",
-    "data": {"token_type": "int32"}, "extends": "a.json"})"));
+    "data": {"token_type": "int32"}})"));
   EXPECT_FALSE(
       fits(R"({"task": "examples", "data": {"token_type": "int32"}})"));
   EXPECT_TRUE(
@@ -102,6 +105,51 @@ TEST(ConfigKeys, KeysOfOtherTasksDoNotFit) {
   EXPECT_FALSE(fits(R"({"task": "examples", "schedule": {"gamma": 0.5}})"));
   EXPECT_TRUE(fits(
       R"({"task": "examples", "schedule": {"decay": "exponential", "gamma": 0.5}})"));
+}
+
+TEST(ConfigKeys, AFileThatExtendsNoneHasAllThatIsRequired) {
+  const tests::JsonSchema schema(config_schema());
+  const std::string recipe = "finetune_minilm_lora.json";
+  const Json whole = Json::parse(source("configs/" + recipe));
+  EXPECT_TRUE(schema.accepts(whole));
+  for (const char* path :
+       {"/task",
+        "/output",
+        "/output/folder",
+        "/data",
+        "/data/train",
+        "/model/lora/target_modules"}) {
+    const Json::json_pointer pointer(path);
+    Json part = whole;
+    part.at(pointer.parent_pointer()).erase(pointer.back());
+    EXPECT_FALSE(schema.accepts(part)) << path;
+    part["extends"] = recipe;
+    EXPECT_TRUE(schema.accepts(part)) << path;
+  }
+  Json without = whole;
+  without.at("model").erase("lora"); // that it is absent means something
+  EXPECT_TRUE(schema.accepts(without));
+}
+
+TEST(ConfigKeys, ASectionHasASchemaOfItsOwn) {
+  const auto fits = [](const char* section, const char* text) {
+    return tests::JsonSchema(config_schema(section)).accepts(Json::parse(text));
+  };
+  EXPECT_TRUE(fits("sharding", R"({"zero_stage": 2})"));
+  EXPECT_FALSE(fits("sharding", R"({"zero_stage": 4})"));
+  EXPECT_FALSE(fits("sharding", R"({"lr": 1})"));
+  EXPECT_TRUE(fits("optimizer", R"({"type": "lion", "betas": [0.9, 0.9]})"));
+  EXPECT_TRUE(fits("optimizer.parameters[].lr_scale", "0.5"));
+  EXPECT_FALSE(fits("optimizer.parameters[].lr_scale", "-1"));
+  // Of several tasks and branches: two or three betas.
+  EXPECT_TRUE(fits("optimizer.betas", "[0.9, 0.99, 0.9]"));
+  EXPECT_TRUE(fits("optimizer.betas", "[0.9, 0.99]"));
+  EXPECT_FALSE(fits("optimizer.betas", "[0.9]"));
+  EXPECT_TRUE(fits("data", R"({"token_type": "int32"})"));
+  EXPECT_TRUE(fits("data", R"({"text_key": ["a", "b"]})"));
+  EXPECT_FALSE(fits("data", R"({"text_key": "a", "token_type": "int32"})"));
+  expect_error(
+      [] { config_schema("shardings"); }, {"there is no key 'shardings'"});
 }
 
 TEST(ConfigKeys, ARecipeMayExtendAnother) {

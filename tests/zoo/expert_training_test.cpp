@@ -9,7 +9,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/inspect_engine.h"
 #include "tessera/engine/memory_plan.h"
-#include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/tier_needs.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/parallel/divided_experts.h"

@@ -10,7 +10,7 @@
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/memory_plan.h"
-#include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/tier_needs.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/parallel/random_key.h"
 #include "tessera/sharding/parallel/tensor_specs.h"

@@ -3,9 +3,12 @@
 // merged weights.
 
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/adapters/lora_layer.h"
+#include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/tasks/training_config.h"
 #include "zoo/lora_fixture.h"
 
 #include <cstdlib>
@@ -242,6 +245,61 @@ TEST(LoraModel, DropsInputsOfAdaptersOnly) {
     layer->eval();
     EXPECT_TRUE(adapter.forward(x).equal(whole));
   }
+}
+
+// What a program can set, a configuration can.
+TEST(LoraModel, AllOptionsComeFromAConfiguration) {
+  const auto read = [](const std::vector<std::string>& overrides) {
+    auto all = overrides;
+    all.push_back("output.folder=/nowhere/run");
+    return read_training_config(
+               tests::source_dir() + "/configs/finetune_minilm_lora.json", all)
+        .lora->adapter;
+  };
+  const LoraConfig listed = read({});
+  EXPECT_EQ(listed.target_modules.names.size(), 4u);
+  EXPECT_EQ(listed.base_model, "models/minilm");
+  const LoraConfig config = read(
+      {"model.lora.target_modules=.*attention.*\\.(query|value)",
+       "model.lora.exclude_modules=.*layer\\.0\\..*",
+       R"(model.lora.rank_pattern={"layer\\.1\\..*\\.query": 3})",
+       R"(model.lora.alpha_pattern={"value": 7})",
+       "model.lora.task_type=TOKEN_CLS",
+       "model.lora.base_model=elsewhere"});
+  EXPECT_TRUE(config.target_modules.names.empty());
+  EXPECT_EQ(config.task_type, "TOKEN_CLS");
+  EXPECT_EQ(config.base_model, "elsewhere");
+  const LoraTargets targets(config, "BertForSequenceClassification");
+  const std::string first = "bert.encoder.layer.0.attention.self.query";
+  const std::string query = "bert.encoder.layer.1.attention.self.query";
+  const std::string value = "bert.encoder.layer.2.attention.self.value";
+  EXPECT_FALSE(targets.has(first));
+  EXPECT_TRUE(targets.has(query));
+  EXPECT_TRUE(targets.has(value));
+  EXPECT_EQ(targets.rank_of(query), 3);
+  EXPECT_EQ(targets.rank_of(value), 8);
+  EXPECT_EQ(targets.scaling_of(query), 16.0 / 3);
+  EXPECT_EQ(targets.scaling_of(value), 7.0 / 8);
+  EXPECT_TRUE(LoraTargets(read({"model.lora.target_modules=all-linear"}), "")
+                  .is_all_linear());
+  EXPECT_TRUE(
+      LoraTargets(read({R"(model.lora.target_modules=["all-linear"])"}), "")
+          .is_all_linear());
+  // Errors name the file, or the override, and the key.
+  expect_error(
+      [&] { read({"model.lora.target_modules=[]"}); },
+      {"override 'model.lora.target_modules=[]': model.lora.target_modules is empty; name"});
+  expect_error(
+      [&] { read({"model.lora.exclude_modules=x("}); },
+      {"override 'model.lora.exclude_modules=x(': model.lora.exclude_modules: 'x(' is not a valid regular expression"});
+  expect_error(
+      [&] { read({R"(model.lora.rank_pattern={"a": 0})"}); },
+      {"model.lora.rank_pattern.a is 0; expected an integer from 1 to 65536: ranks of"});
+  expect_error(
+      [&] {
+        read({"parallel.cut=cost", "parallel.piece_of_layer=[0,1]"});
+      },
+      {"override 'parallel.cut=cost': parallel.cut is cost"});
 }
 
 TEST(LoraModel, SaysWhatIsWrong) {

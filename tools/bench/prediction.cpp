@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/prediction.h"
 
-#include "tessera/engine/optim/update_split.h"
+#include "tessera/offload/updates/update_split.h"
 
 #include <algorithm>
 
@@ -43,16 +43,16 @@ StepPrediction predict_step(
   step.state_to_disk =
       seconds(parameters * BytesPerParameter::kState, bandwidths.disk_write);
   if (bandwidths.device_to_host && bandwidths.host_to_device) {
-    const engine::UpdateRates rates{
+    const offload::UpdateRates rates{
         .cpu_element = BytesPerParameter::kUpdate / bandwidths.host_update,
         .device_element = 0, // negligible next to the transfers
         .byte_to_device = 1 / *bandwidths.host_to_device,
         .byte_to_host = 1 / *bandwidths.device_to_host};
-    const engine::UpdateBytes moved{
+    const offload::UpdateBytes moved{
         .gradient = bytes.gradient,
         .weight = bytes.weight,
         .state = BytesPerParameter::kState};
-    step.ratio = engine::best_ratio(rates, moved);
+    step.ratio = offload::best_ratio(rates, moved);
     step.split = parameters * update_seconds(step.ratio, rates, moved);
   }
   return step;

@@ -151,23 +151,19 @@ void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
       {.min = 0, .max = 1, .open_max = true},
       "dropout of the adapter's input");
   ModuleNames& targets = lora.target_modules;
-  std::vector<std::string> names = targets.names;
-  if (!targets.pattern.empty()) {
-    names = {targets.pattern};
-  }
-  fields.field(
+  fields.one_or_array(
       runtime::required("target_modules"),
-      names,
-      "linear layers that get an adapter: names in the checkpoint or their suffixes, or `[\"all-linear\"]`");
-  if (names == std::vector<std::string>{"all-linear"}) {
-    targets = {.names = {}, .pattern = names.front()};
-  } else if (targets.pattern.empty()) {
-    targets.names = names;
+      targets.pattern,
+      targets.names,
+      "linear layers that get an adapter: an array of names in the checkpoint or their suffixes, a regular expression for whole names, or `\"all-linear\"`");
+  if (targets.names == std::vector<std::string>{"all-linear"}) {
+    targets = {.names = {}, .pattern = "all-linear"};
   }
-  fields.field(
+  fields.one_or_array(
       "exclude_modules",
+      lora.exclude_modules.pattern,
       lora.exclude_modules.names,
-      "layers without an adapter");
+      "layers without an adapter; likewise");
   fields.field(
       "modules_to_save",
       lora.modules_to_save,
@@ -188,21 +184,31 @@ void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
        {"gaussian", LoraInit::kGaussian},
        {"random", LoraInit::kRandom}},
       "new adapters leave the outputs unchanged (`default`, `gaussian`) or are `random`");
+  fields.field(
+      "rank_pattern",
+      lora.rank_pattern,
+      {.min = 1, .max = kMostRank},
+      "ranks of particular layers, e.g. `{\"attention.*\\\\.query\": 16}`: regular expressions for the end of a layer's name, of which the first in alphabetical order applies");
+  fields.field(
+      "alpha_pattern",
+      lora.alpha_pattern,
+      {.min = 0},
+      "alphas of particular layers; likewise");
+  fields.field(
+      "task_type",
+      lora.task_type,
+      "PEFT's task: `SEQ_CLS`, `TOKEN_CLS` and `QUESTION_ANS` add heads to `modules_to_save`; by default that of the architecture");
+  fields.field(
+      "base_model",
+      lora.base_model,
+      "where PEFT finds the base model; by default `model.folder`");
 }
 
 void check(const LoraConfig& config) {
   runtime::check_fields("model.lora", config);
-  for (const auto& [name, r] : config.rank_pattern) {
-    TESSERA_CHECK(
-        r >= 1 && r <= kMostRank,
-        "LoRA: r of '{}' is {}; it must be between 1 and {}",
-        name,
-        r,
-        kMostRank);
-  }
   TESSERA_CHECK(
       !config.target_modules.empty(),
-      "LoRA: target_modules is empty; name linear layers as the checkpoint does, e.g. [\"query\", \"value\"], or \"all-linear\"");
+      "model.lora.target_modules is empty; name linear layers as the checkpoint does, e.g. [\"query\", \"value\"], or \"all-linear\"");
 }
 
 nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {

@@ -62,7 +62,8 @@ struct LoraConfig {
   bool use_rslora = false; ///< scaling is alpha / sqrt(r) (arXiv:2312.03732)
   LoraInit init = LoraInit::kDefault;
   /// Ranks and alphas of particular layers. A key is a regular expression that
-  /// matches the end of a layer's name.
+  /// matches the end of a layer's name; the first one in alphabetical order
+  /// applies, as in an adapter that PEFT has saved.
   std::map<std::string, int64_t> rank_pattern;
   std::map<std::string, double> alpha_pattern;
   /// PEFT's task type: "SEQ_CLS", "TOKEN_CLS" and "QUESTION_ANS" add the names
@@ -76,7 +77,8 @@ struct LoraConfig {
 /// The fields of the section `model.lora`.
 void visit_fields(runtime::OptionFields& fields, LoraConfig& lora);
 
-/// @throws tessera::Error on a value out of range, naming it.
+/// @throws tessera::Error on a value out of range, naming it as in a
+///   configuration.
 void check(const LoraConfig& config);
 
 /// Returns the content of adapter_config.json.

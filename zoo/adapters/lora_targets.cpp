@@ -47,11 +47,11 @@ constexpr size_t kLongestExpression = 2000;
 runtime::NamePattern expression(const std::string& text, const char* option) {
   TESSERA_CHECK(
       text.size() <= kLongestExpression,
-      "LoRA: {} is a regular expression of {} characters; at most {} are allowed",
+      "model.lora.{} is a regular expression of {} characters; at most {} are allowed, list names instead",
       option,
       text.size(),
       kLongestExpression);
-  return {std::string("LoRA: ") + option, text};
+  return {std::string("model.lora.") + option, text};
 }
 
 /// Whether `name` is `end` or ends with "." and `end`.

@@ -17,7 +17,8 @@ class LoraTargets {
  public:
   /// @param architecture transformers' class, which decides what "all-linear"
   ///     excludes and, if the configuration does not say, the task.
-  /// @throws tessera::Error on a malformed expression, quoting it.
+  /// @throws tessera::Error as check(), and on a malformed expression, quoting
+  ///     it.
   LoraTargets(const LoraConfig& config, const std::string& architecture);
 
   /// Whether the module gets an adapter, if it is a linear layer.

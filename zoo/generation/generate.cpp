@@ -5,7 +5,6 @@
 #include "tessera/zoo/generation/beam_search.h"
 #include "tessera/zoo/generation/single_search.h"
 #include "tessera/zoo/layers/masks.h"
-#include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/types.h>
@@ -140,21 +139,15 @@ class Writer {
   /// Learned positions are limited: fail now rather than after most tokens are
   /// generated. The last token is never an input.
   void check_positions(int64_t max_new_tokens) const {
-    const auto* decoder = dynamic_cast<const Decoder*>(&model_);
-    if (decoder == nullptr ||
-        decoder->decoder_config().learned_positions == 0) {
-      return;
-    }
-    const int64_t most = decoder->decoder_config().learned_positions -
-                         decoder->decoder_config().position_offset;
+    const auto most = model_.position_limit();
     const int64_t given = prompt_.input_ids.size(1);
     TESSERA_CHECK(
-        given + max_new_tokens - 1 <= most,
+        !most || given + max_new_tokens - 1 <= *most,
         "generate: the longest sequence has {} tokens and max_new_tokens is {}; the model has {} positions: use max_new_tokens of {} or less, or shorter sequences",
         given,
         max_new_tokens,
-        most,
-        std::max<int64_t>(0, most + 1 - given));
+        most.value_or(0),
+        std::max<int64_t>(0, most.value_or(0) + 1 - given));
   }
 
   void make_groups(int64_t rows, int64_t capacity) {

@@ -2,7 +2,6 @@
 #include "tessera/zoo/layers/positions.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/to_device.h"
 
 #include <torch/types.h>
 
@@ -31,33 +30,6 @@ at::Tensor sinusoid_table(
   return layout == SinusoidLayout::kPairs
              ? torch::stack({sines, cosines}, -1).flatten(1)
              : torch::cat({sines, cosines}, 1);
-}
-
-std::vector<double> alibi_slopes(int64_t heads) {
-  TESSERA_CHECK(
-      heads >= 1, "ALiBi for {} heads; there must be 1 or more", heads);
-  int64_t power = 1;
-  while (2 * power <= heads) {
-    power *= 2;
-  }
-  std::vector<double> slopes;
-  for (int64_t head = 1; head <= power; ++head) {
-    slopes.push_back(std::exp2(
-        -8.0 * static_cast<double>(head) / static_cast<double>(power)));
-  }
-  for (int64_t head = 1; power + (head + 1) / 2 <= heads; head += 2) {
-    slopes.push_back(std::exp2(
-        -4.0 * static_cast<double>(head) / static_cast<double>(power)));
-  }
-  return slopes;
-}
-
-at::Tensor alibi_bias(int64_t heads, int64_t length, const at::Device& device) {
-  const at::Tensor slopes = runtime::to_device(
-      torch::tensor(alibi_slopes(heads), torch::kFloat), device);
-  const at::Tensor places =
-      torch::arange(length, torch::dtype(torch::kFloat).device(device));
-  return slopes.view({1, heads, 1, 1}) * places;
 }
 
 at::Tensor relative_buckets(

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Position encodings other than rotary: sinusoidal tables, ALiBi's slopes, T5's
-// relative buckets.
+// Position encodings other than rotary: sinusoidal tables, T5's relative
+// buckets.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <vector>
 
 namespace tessera::zoo {
 
@@ -23,15 +22,6 @@ at::Tensor sinusoid_table(
     int64_t features,
     SinusoidLayout layout,
     double base = 10000);
-
-/// One slope per head (arXiv:2108.12409): a geometric sequence starting at
-/// 2^(-8 / heads) if heads is a power of two; otherwise that of the next
-/// smaller power, followed by every second one of the next larger.
-std::vector<double> alibi_slopes(int64_t heads);
-
-/// float32 [1, heads, 1, S]: slope * key position, which under a softmax is
-/// equivalent to slope * (key - query).
-at::Tensor alibi_bias(int64_t heads, int64_t length, const at::Device& device);
 
 struct RelativeBuckets {
   int64_t buckets = 32;

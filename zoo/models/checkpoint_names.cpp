@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/checkpoint_names.h"
 
-#include "tessera/zoo/models/name_patterns.h"
+#include "tessera/zoo/models/numbered_names.h"
 
 #include <set>
 #include <utility>

@@ -5,7 +5,7 @@
 #include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/zoo/layers/linear.h"
 #include "tessera/zoo/models/checkpoint_names.h"
-#include "tessera/zoo/models/name_patterns.h"
+#include "tessera/zoo/models/numbered_names.h"
 
 #include <torch/types.h>
 
@@ -19,7 +19,7 @@ namespace {
 /// The row of the table that a parameter is in, and its index in the row.
 struct Line {
   const NameRule* rule = nullptr;
-  NameMatch match;
+  NumberedName match;
   bool is_head = false;
 };
 
@@ -28,7 +28,7 @@ Line line_of(const NameTable& table, const std::string& name) {
   const auto look = [&](const std::vector<NameRule>& rules, bool is_head) {
     for (const NameRule& rule : rules) {
       for (const std::string& ours : rule.ours) {
-        NameMatch match = match_module(ours, name);
+        NumberedName match = match_module(ours, name);
         if (!match.found) {
           continue;
         }

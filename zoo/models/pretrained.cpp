@@ -363,9 +363,9 @@ std::shared_ptr<Model> from_pretrained(
   nlohmann::json config = fields.object();
   config.update(options.config);
   const std::string architecture =
-      options.head.empty()
-          ? options.architecture
-          : architecture_with_head(config, options.head, fields.origin());
+      options.head.accepts
+          ? architecture_with_head(config, options.head, fields.origin())
+          : options.architecture;
   const auto record = std::make_shared<FieldRecord>();
   std::optional<sharding::WeightFiles> files;
   std::exception_ptr cannot_open; // errors of config.json come first

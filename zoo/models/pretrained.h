@@ -33,9 +33,9 @@ struct FromPretrainedOptions {
   /// other weights must be there, and so must be the head of config.json's own
   /// architecture.
   std::string architecture;
-  /// Instead of `architecture`: selects the family's architecture whose name
-  /// ends with this, such as "ForSequenceClassification".
-  std::string head;
+  /// Instead of `architecture`: selects the family's first architecture that
+  /// has such a head.
+  WantedHead head;
   /// Entries that replace those of config.json, such as class names.
   nlohmann::json config = nlohmann::json::object();
   /// A head whose shape differs from the checkpoint's is newly initialized, as

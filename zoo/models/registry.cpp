@@ -3,10 +3,13 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/families.h"
 #include "tessera/zoo/models/model_center.h"
 
+#include <exception>
 #include <map>
 #include <utility>
 
@@ -144,7 +147,7 @@ std::vector<std::string> registered_models() {
 
 std::string architecture_with_head(
     const nlohmann::json& config,
-    const std::string& head,
+    const WantedHead& head,
     const std::string& origin) {
   if (is_model_center(config)) {
     return architecture_with_head(
@@ -152,17 +155,31 @@ std::string architecture_with_head(
   }
   const ModelFamily& family = family_of(ConfigFields(config, origin));
   std::vector<std::string> names;
+  std::exception_ptr wrong; // with one, none may be found
   for (const Architecture& one : family.architectures) {
-    if (one.name.ends_with(head)) {
-      return one.name;
+    try {
+      const auto model = lazy(
+          [&] {
+            return from_config(config, {.architecture = one.name}, origin);
+          },
+          {.seed = 0});
+      const auto found = model->head();
+      if (found != nullptr && head.accepts(*found)) {
+        return one.name;
+      }
+    } catch (const Error&) {
+      wrong = std::current_exception();
     }
     names.push_back(one.name);
   }
+  if (wrong) {
+    std::rethrow_exception(wrong);
+  }
   TESSERA_FAIL(
-      "{}: {} has no ...{}, only {}; use another model",
+      "{}: {} has no {}, only {}; use another model",
       origin,
       family.model_type,
-      head,
+      head.what,
       runtime::join_names(names));
 }
 

@@ -42,11 +42,19 @@ void register_model(ModelFamily family);
 /// The model types of all families.
 std::vector<std::string> registered_models();
 
-/// The architecture of config.json's family whose name ends with `head`.
+/// What the head of a model has to be.
+struct WantedHead {
+  std::string what; ///< in messages: "a classifier of texts"
+  std::function<bool(const Head& head)> accepts; ///< empty: any
+};
+
+/// The first architecture of config.json's family whose head is accepted.
+/// Models are constructed without memory to ask for theirs; no random numbers
+/// are drawn.
 /// @throws tessera::Error if there is none, listing those that exist.
 std::string architecture_with_head(
     const nlohmann::json& config,
-    const std::string& head,
+    const WantedHead& head,
     const std::string& origin = "config.json");
 
 /// The architecture of config.json's family that returns the hidden states of a

@@ -243,7 +243,7 @@ SentenceEncoder SentenceEncoder::from_folder(
   const fs::path own = model_folder(folder);
   const auto config = JsonFields::from_file(own / "config.json");
   FromPretrainedOptions base = options;
-  if (base.architecture.empty() && base.head.empty()) {
+  if (base.architecture.empty() && !base.head.accepts) {
     base.architecture = base_architecture(config.object(), config.origin());
   }
   auto model = from_pretrained(own, base);

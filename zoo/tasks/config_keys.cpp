@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/config_keys.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <algorithm>
@@ -28,19 +29,33 @@ std::vector<TaskKeys> keys_of_tasks() {
   return keys;
 }
 
-/// Whether or not other files or the command line have required keys.
-void require_nothing(ordered_json& schema) {
-  schema.erase("required");
+constexpr const char* kDialect = "https://json-schema.org/draft/2020-12/schema";
+
+/// Takes what is required out of a schema, other than in elements of arrays.
+/// @return a schema of that alone; empty if nothing is.
+ordered_json take_requirements(ordered_json& schema) {
+  ordered_json taken = ordered_json::object();
+  if (schema.contains("required")) {
+    taken["required"] = schema["required"];
+    schema.erase("required");
+  }
   if (schema.contains("properties")) {
     for (auto& [key, property] : schema["properties"].items()) {
-      require_nothing(property);
+      const ordered_json inner = take_requirements(property);
+      if (!inner.empty()) {
+        taken["properties"][key] = inner;
+      }
     }
   }
   if (schema.contains("allOf")) {
     for (ordered_json& branch : schema["allOf"]) {
-      require_nothing(branch["then"]);
+      const ordered_json inner = take_requirements(branch["then"]);
+      if (!inner.empty()) {
+        taken["allOf"].push_back({{"if", branch["if"]}, {"then", inner}});
+      }
     }
   }
+  return taken;
 }
 
 /// Keys of files that no configuration has.
@@ -57,9 +72,10 @@ ordered_json file_keys() {
 
 ordered_json config_schema() {
   std::vector<std::pair<std::string, ordered_json>> tasks;
+  std::vector<ordered_json> requirements;
   for (const TaskKeys& task : keys_of_tasks()) {
     tasks.emplace_back(task.name, task.fields.schema);
-    require_nothing(tasks.back().second);
+    requirements.push_back(take_requirements(tasks.back().second));
   }
   ordered_json definitions = ordered_json::object();
   // What all tasks have is written once.
@@ -79,8 +95,16 @@ ordered_json config_schema() {
     }
   }
   ordered_json branches = ordered_json::array();
-  for (auto& [name, schema] : tasks) {
+  const ordered_json extends = {{"required", ordered_json::array({"extends"})}};
+  // Without it, which branch applies is not known.
+  branches.push_back(
+      {{"if", {{"not", extends}}},
+       {"then", {{"required", ordered_json::array({"task"})}}}});
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    auto& [name, schema] = tasks[i];
     schema["properties"].update(file_keys());
+    schema["allOf"].push_back(
+        {{"if", {{"not", extends}}}, {"then", requirements[i]}});
     branches.push_back(
         {{"if",
           {{"properties", {{"task", {{"const", name}}}}},
@@ -89,12 +113,38 @@ ordered_json config_schema() {
     definitions[name] = std::move(schema);
   }
   return {
-      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
+      {"$schema", kDialect},
       {"title", "Configuration of `tessera train`"},
       {"type", "object"},
       {"properties", {{"task", {{"$ref", "#/$defs/task"}}}}},
       {"allOf", branches},
       {"$defs", definitions}};
+}
+
+ordered_json config_schema(const std::string& section) {
+  std::vector<ordered_json> found;
+  for (const TaskKeys& task : keys_of_tasks()) {
+    ordered_json schema = task.fields.schema;
+    take_requirements(schema);
+    for (ordered_json& one : runtime::schemas_at(schema, section)) {
+      if (std::find(found.begin(), found.end(), one) == found.end()) {
+        found.push_back(std::move(one));
+      }
+    }
+  }
+  TESSERA_CHECK(
+      !found.empty(),
+      "there is no key '{}'; `tessera keys` lists all",
+      section);
+  ordered_json schema = {
+      {"$schema", kDialect},
+      {"title", "`" + section + "` of a configuration of `tessera train`"}};
+  if (found.size() == 1) {
+    schema.update(found.front());
+  } else {
+    schema["anyOf"] = found; // of several tasks or branches
+  }
+  return schema;
 }
 
 std::vector<OptionRow> config_rows() {

@@ -41,15 +41,28 @@ std::int64_t layer_bytes_per_token(
   return bytes;
 }
 
-/// Before the layers: the input of a LayerNorm, a dropout mask, ids and types;
-/// after them: the last layer's result.
+/// Before the layers: the input of a LayerNorm, a dropout mask, ids and types,
+/// and the input of a projection if there is one; after them: the last layer's
+/// result.
 std::int64_t outer_bytes_per_token(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape) {
   constexpr std::int64_t kIdsAndTypes = 2 * 8;
-  return config.features *
-             (shape.element_bytes + shape.dropout_bytes + shape.element_bytes) +
-         kIdsAndTypes;
+  const std::int64_t embedded = config.embedded();
+  const std::int64_t projected = embedded == config.features ? 0 : embedded;
+  return embedded * (shape.element_bytes + shape.dropout_bytes) +
+         (projected + config.features) * shape.element_bytes + kIdsAndTypes;
+}
+
+/// Of all rows: the sines and cosines that rotate queries and keys. Backward
+/// needs them, and not what they rotate.
+std::int64_t rotation_bytes(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
+  return config.position_kind == EncoderPositions::kRotaryTable
+             ? shape.length * shape.element_bytes *
+                   (config.features / layer_of(config).attention.heads)
+             : 0;
 }
 
 } // namespace
@@ -81,10 +94,15 @@ std::int64_t encoder_activation_bytes(
   const std::int64_t kept = outer_bytes_per_token(config, shape) +
                             whole * layer +
                             again * config.features * shape.element_bytes;
-  // Gradients of the widest activation.
-  const std::int64_t gradients =
-      2 * layer_of(config).feed_forward.inner * shape.element_bytes;
-  return shape.rows * shape.length * (kept + gradients);
+  // Gradients of the widest activation; a rotation's backward has those of its
+  // result, of four products of half the features, and of its input.
+  std::int64_t widest = 2 * layer_of(config).feed_forward.inner;
+  if (config.position_kind == EncoderPositions::kRotaryTable) {
+    widest = std::max(widest, 4 * config.features);
+  }
+  const std::int64_t gradients = widest * shape.element_bytes;
+  return shape.rows * shape.length * (kept + gradients) +
+         rotation_bytes(config, shape);
 }
 
 std::optional<std::int64_t> fewest_recomputed_layers(

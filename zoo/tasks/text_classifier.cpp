@@ -36,6 +36,11 @@ nlohmann::json class_fields(const LabelledTexts& texts) {
              : class_fields(labels_of(texts), "single_label_classification");
 }
 
+bool predicts_for_examples(HeadLabels labels) {
+  return labels == HeadLabels::kClass || labels == HeadLabels::kClasses ||
+         labels == HeadLabels::kNumbers;
+}
+
 std::shared_ptr<Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const nlohmann::json& classes,
@@ -45,7 +50,10 @@ std::shared_ptr<Model> lazy_text_classifier(
   options.context = context;
   options.lazy = true;
   options.strict = strict;
-  options.head = "ForSequenceClassification";
+  options.head = {"classifier of texts", [](const Head& head) {
+                    return head.vocab() > 0 &&
+                           predicts_for_examples(head.labels());
+                  }};
   options.config = classes;
   options.fresh_heads = !classes.empty();
   return from_pretrained(folder, options);

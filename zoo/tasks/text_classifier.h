@@ -3,6 +3,7 @@
 // lazy_text_classifier() constructs a sequence classifier from a Hugging Face
 // folder.
 
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
@@ -25,6 +26,9 @@ nlohmann::json class_fields(
 
 /// The same for the labels of texts, or for the number that they have.
 nlohmann::json class_fields(const LabelledTexts& texts);
+
+/// Whether there is a class, are several, or numbers for each example.
+bool predicts_for_examples(HeadLabels labels);
 
 /// The sequence classifier of a Hugging Face folder's family, without memory:
 /// see FromPretrainedOptions::lazy. A head that the checkpoint lacks is newly

@@ -75,8 +75,7 @@ TextPredictor::TextPredictor(
   const auto head = model_->head();
   labels_ = head == nullptr ? HeadLabels::kOther : head->labels();
   TESSERA_CHECK(
-      labels_ == HeadLabels::kClass || labels_ == HeadLabels::kClasses ||
-          labels_ == HeadLabels::kNumbers,
+      predicts_for_examples(labels_),
       "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
       folder.string(),
       runtime::show_json(model_->config().at("architectures")));

@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/io/config_file.h"
+#include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
@@ -132,15 +133,14 @@ void finish_fields(
     TrainingConfig& config) {
   config.model_folder = model_folder_of(config.model_folder);
   if (config.lora) {
-    config.lora->adapter.base_model = config.model_folder.string();
-    if (config.lora->adapter.target_modules.empty()) {
-      reader.get_object("model").get_object("lora").fail(
-          "target_modules",
-          "give names of linear layers as in the checkpoint, e.g. [\"query\", "
-          "\"value\"], or [\"all-linear\"]");
+    LoraConfig& adapter = config.lora->adapter;
+    if (adapter.base_model.empty()) {
+      adapter.base_model = config.model_folder.string();
     }
+    // Its expressions, too; the architecture decides what they do not.
+    reader.run_check([&] { LoraTargets(adapter, /*architecture=*/""); });
   }
-  check(config.parallel);
+  reader.run_check([&] { check(config.parallel); });
   if (config.engine.sharding.shard_ranks != 0 &&
       config.parallel.sizes != ParallelSizes()) {
     reader.get_object("sharding")

@@ -4,7 +4,7 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/optimizers/factored_moment.h"
-#include "tessera/engine/optim/tier_bytes.h"
+#include "tessera/offload/stores/tier_bytes.h"
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
@@ -44,17 +44,17 @@ class AdafactorMethod : public UpdateMethod {
 
   void add_state_bytes(TierBytes& bytes) const override {
     const auto add = [&](const OptimizedParameter& parameter, int64_t numel) {
-      const at::ScalarType dtype = context_.sites[parameter.group]->dtype();
-      // As StateTiers::memory_store().
-      const MemoryTier tier =
-          context_.tiers.pages[parameter.group].state == MemoryTier::kDevice
-              ? MemoryTier::kDevice
-              : MemoryTier::kHost;
-      add_tier_bytes(
+      const offload::UpdateSite& site = *context_.sites[parameter.group];
+      // As TierStores::memory_store().
+      const MemoryTier tier = site.tiers().state == MemoryTier::kDevice
+                                  ? MemoryTier::kDevice
+                                  : MemoryTier::kHost;
+      offload::add_tier_bytes(
           bytes,
           tier,
           MemoryPurpose::kOptimizerState,
-          numel * static_cast<int64_t>(c10::elementSize(dtype)));
+          numel,
+          site.types().master);
     };
     for (const OptimizedParameter* parameter : order_) {
       const Entry& entry = entries_.at(parameter);
@@ -70,8 +70,9 @@ class AdafactorMethod : public UpdateMethod {
   }
 
   void allocate(MemoryLedger& ledger) override {
+    UpdateMethod::allocate(ledger);
     const auto make = [&](const OptimizedParameter& parameter, int64_t numel) {
-      const UpdateSite& site = *context_.sites[parameter.group];
+      const offload::UpdateSite& site = *context_.sites[parameter.group];
       constexpr auto kPurpose = MemoryPurpose::kOptimizerState;
       runtime::ShardStore* store =
           context_.stores->memory_store(parameter.group);
@@ -80,9 +81,9 @@ class AdafactorMethod : public UpdateMethod {
                        "exp_avg_sq of '" + parameter.name() + "'",
                        kPurpose,
                        numel,
-                       site.dtype()))
+                       site.types().master))
                  : runtime::RestingTensor(ledger.allocate_zeros(
-                       kPurpose, numel, site.dtype(), site.device()));
+                       kPurpose, numel, site.types().master, site.device()));
     };
     for (OptimizedParameter* parameter : order_) {
       Entry& entry = entries_.at(parameter);
@@ -108,7 +109,7 @@ class AdafactorMethod : public UpdateMethod {
     for_each_active_run(
         parts,
         {.weights = false},
-        [&](const ParameterRun& run, const ShardTensors& shard) {
+        [&](const ParameterRun& run, const offload::ShardTensors& shard) {
           update_squares[row_of(run)] += update_of(run, shard)
                                              .square_()
                                              .sum(at::kDouble)
@@ -116,7 +117,9 @@ class AdafactorMethod : public UpdateMethod {
         });
     context_.pager->sum_over_shards(update_squares, context_.rows_of(order_));
     for_each_active_run(
-        parts, {}, [&](const ParameterRun& run, const ShardTensors& shard) {
+        parts,
+        {},
+        [&](const ParameterRun& run, const offload::ShardTensors& shard) {
           apply(
               run,
               shard,
@@ -169,7 +172,9 @@ class AdafactorMethod : public UpdateMethod {
       const Writes& writes,
       const Body& body) {
     for_each_part(
-        parts, writes, [&](ShardPart& part, const ShardTensors& shard) {
+        parts,
+        writes,
+        [&](ShardPart& part, const offload::ShardTensors& shard) {
           for (const ParameterRun& run : part.runs) {
             if (has_gradient(*run.parameter)) {
               body(run, shard);
@@ -185,15 +190,16 @@ class AdafactorMethod : public UpdateMethod {
 
   static at::Tensor gradient_of(
       const ParameterRun& run,
-      const ShardTensors& shard) {
+      const offload::ShardTensors& shard) {
     return run.parameter->scaled(
         shard.gradient.narrow(0, run.shard_offset, run.numel)
             .to(shard.master.scalar_type()));
   }
 
   /// The step of a run before clipping and learning rate.
-  at::Tensor update_of(const ParameterRun& run, const ShardTensors& shard)
-      const {
+  at::Tensor update_of(
+      const ParameterRun& run,
+      const offload::ShardTensors& shard) const {
     const Entry& entry = entries_.at(run.parameter);
     at::Tensor update = gradient_of(run, shard);
     if (entry.shape) {
@@ -241,7 +247,7 @@ class AdafactorMethod : public UpdateMethod {
     for_each_active_run(
         parts,
         {.weights = false},
-        [&](const ParameterRun& run, const ShardTensors& shard) {
+        [&](const ParameterRun& run, const offload::ShardTensors& shard) {
           const Entry& entry = entries_.at(run.parameter);
           const at::Tensor own =
               sums.narrow(0, offsets.at(run.parameter), sum_numel(entry));
@@ -294,7 +300,7 @@ class AdafactorMethod : public UpdateMethod {
   /// @param update_squares of the whole parameter: [] float64.
   void apply(
       const ParameterRun& run,
-      const ShardTensors& shard,
+      const offload::ShardTensors& shard,
       double lr,
       const at::Tensor& update_squares) const {
     const OptimizedParameter& parameter = *run.parameter;

@@ -15,7 +15,7 @@ namespace {
 
 /// AdamW and Adam, which differ in their weight decay.
 template <typename Options>
-class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWRun> {
+class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWStep> {
  public:
   AdamFamily(
       const char* name,
@@ -40,9 +40,6 @@ class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWRun> {
  private:
   void fields(runtime::OptionFields& fields, Options& options) const override {
     visit_adam_fields(fields, options);
-  }
-  auto kernel() const -> typename AdamFamily::Kernel override {
-    return &runtime::adamw_runs_;
   }
   std::vector<std::string> state_names(
       const Options& /*options*/) const override {

@@ -13,7 +13,7 @@ namespace engine {
 
 namespace {
 
-class Adan : public ElementwiseOptimizer<AdanOptions, runtime::AdanRun> {
+class Adan : public ElementwiseOptimizer<AdanOptions, runtime::AdanStep> {
  public:
   const char* name() const override {
     return "Adan";
@@ -37,9 +37,6 @@ class Adan : public ElementwiseOptimizer<AdanOptions, runtime::AdanRun> {
         "no_prox",
         options.no_prox,
         "multiply weights by 1 - lr * weight_decay before the update, instead of dividing them by 1 + lr * weight_decay after it");
-  }
-  Kernel kernel() const override {
-    return &runtime::adan_runs_;
   }
   std::vector<std::string> state_names(
       const AdanOptions& /*options*/) const override {

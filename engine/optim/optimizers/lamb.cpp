@@ -38,10 +38,10 @@ class LambMethod : public UpdateMethod {
     for_each_part(
         parts,
         {.weights = false},
-        [&](ShardPart& part, const ShardTensors& shard) {
+        [&](ShardPart& part, const offload::ShardTensors& shard) {
           std::vector<runtime::LambRun> runs;
-          const std::vector<UpdateSpan> spans = spans_of(part);
-          for (const UpdateSpan& span : spans) {
+          const std::vector<ActiveSpan> spans = spans_of(part);
+          for (const ActiveSpan& span : spans) {
             runs.push_back(run_of(part, shard, span, input));
           }
           at::Tensor sums = at::empty(
@@ -59,10 +59,10 @@ class LambMethod : public UpdateMethod {
     for_each_part(
         parts,
         {.state = false},
-        [&](ShardPart& part, const ShardTensors& shard) {
+        [&](ShardPart& part, const offload::ShardTensors& shard) {
           const at::Tensor own = ratios.to(shard.master.device());
           std::vector<runtime::LambRun> runs;
-          for (const UpdateSpan& span : spans_of(part)) {
+          for (const ActiveSpan& span : spans_of(part)) {
             runs.push_back(run_of(part, shard, span, input));
             runs.back().lr_factor = own[static_cast<int64_t>(row_of(span))];
           }
@@ -71,15 +71,15 @@ class LambMethod : public UpdateMethod {
   }
 
  private:
-  std::vector<UpdateSpan> spans_of(const ShardPart& part) const {
+  std::vector<ActiveSpan> spans_of(const ShardPart& part) const {
     return active_spans(
         part, *context_.pager->bucket(part.group), /*join=*/false);
   }
 
   runtime::LambRun run_of(
       const ShardPart& part,
-      const ShardTensors& shard,
-      const UpdateSpan& span,
+      const offload::ShardTensors& shard,
+      const ActiveSpan& span,
       const StepInput& input) const {
     const OptimizedParameter& parameter = *span.parameter;
     runtime::AdamWStep step;
@@ -91,18 +91,12 @@ class LambMethod : public UpdateMethod {
     step.step = parameter.steps;
     step.grad_scale = parameter.grad_scale;
     step.rounding = rounding_of(part, span);
-    runtime::LambRun run{
-        tensors_of(
-            {shard, part.state},
-            span.shard_offset,
-            span.state_offset,
-            span.numel),
-        step};
+    runtime::LambRun run{shard.views(span), step};
     run.tensors.grad_factor = parameter.grad_factor;
     return run;
   }
 
-  size_t row_of(const UpdateSpan& span) const {
+  size_t row_of(const ActiveSpan& span) const {
     return static_cast<size_t>(
         std::find(parameters_.begin(), parameters_.end(), span.parameter) -
         parameters_.begin());

@@ -13,7 +13,7 @@ namespace engine {
 
 namespace {
 
-class Lion : public ElementwiseOptimizer<LionOptions, runtime::LionRun> {
+class Lion : public ElementwiseOptimizer<LionOptions, runtime::LionStep> {
  public:
   const char* name() const override {
     return "Lion";
@@ -26,9 +26,6 @@ class Lion : public ElementwiseOptimizer<LionOptions, runtime::LionRun> {
   void fields(runtime::OptionFields& fields, LionOptions& options)
       const override {
     visit_betas(fields, options);
-  }
-  Kernel kernel() const override {
-    return &runtime::lion_runs_;
   }
   std::vector<std::string> state_names(
       const LionOptions& /*options*/) const override {

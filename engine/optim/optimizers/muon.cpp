@@ -37,9 +37,10 @@ class MuonMethod : public UpdateMethod {
         parts.push_back(&part);
       }
     }
-    for_each_part(parts, {}, [&](ShardPart& part, const ShardTensors& shard) {
-      update(part, shard, input);
-    });
+    for_each_part(
+        parts, {}, [&](ShardPart& part, const offload::ShardTensors& shard) {
+          update(part, shard, input);
+        });
   }
 
  private:
@@ -52,7 +53,7 @@ class MuonMethod : public UpdateMethod {
 
   void update(
       const ShardPart& part,
-      const ShardTensors& shard,
+      const offload::ShardTensors& shard,
       const StepInput& input) {
     const at::Tensor whole = gather(part, shard);
     for (const ParameterRun& run : part.runs) {
@@ -62,14 +63,14 @@ class MuonMethod : public UpdateMethod {
     }
   }
 
-  at::ScalarType compute_dtype(const ShardTensors& shard) const {
+  at::ScalarType compute_dtype(const offload::ShardTensors& shard) const {
     return options_.compute_dtype.value_or(
         shard.master.is_cpu() ? shard.master.scalar_type() : at::kBFloat16);
   }
 
   /// Updates the momentum and all-gathers the directions of the whole group:
   /// [padded_numel]. Elements outside of this method's matrices are undefined.
-  at::Tensor gather(const ShardPart& part, const ShardTensors& shard) {
+  at::Tensor gather(const ShardPart& part, const offload::ShardTensors& shard) {
     const sharding::ParamGroup& group = *context_.pager->groups()[part.group];
     const auto options =
         at::TensorOptions().dtype(compute_dtype(shard)).device(group.device());
@@ -82,7 +83,7 @@ class MuonMethod : public UpdateMethod {
           shard.gradient.narrow(0, run.shard_offset, run.numel)
               .to(shard.master.scalar_type()));
       const at::Tensor momentum =
-          part.state[0].narrow(0, run.state_offset, run.numel);
+          shard.state[0].narrow(0, run.state_offset, run.numel);
       momentum.lerp_(gradient, 1 - options_.momentum);
       mine.narrow(0, run.shard_offset, run.numel)
           .copy_(
@@ -99,7 +100,7 @@ class MuonMethod : public UpdateMethod {
   /// Writes the new values of one run.
   void apply(
       const ParameterRun& run,
-      const ShardTensors& shard,
+      const offload::ShardTensors& shard,
       const at::Tensor& whole,
       double lr) const {
     const sharding::PagedParameter& paged = *run.parameter->paged;

@@ -12,7 +12,7 @@ namespace engine {
 
 namespace {
 
-class Sgd : public ElementwiseOptimizer<SgdOptions, runtime::SgdRun> {
+class Sgd : public ElementwiseOptimizer<SgdOptions, runtime::SgdStep> {
  public:
   const char* name() const override {
     return "SGD";
@@ -38,9 +38,6 @@ class Sgd : public ElementwiseOptimizer<SgdOptions, runtime::SgdRun> {
         "SGD: nesterov needs a momentum above 0 and no dampening; they are {} and {}.",
         options.momentum,
         options.dampening);
-  }
-  Kernel kernel() const override {
-    return &runtime::sgd_runs_;
   }
   std::vector<std::string> state_names(
       const SgdOptions& options) const override {

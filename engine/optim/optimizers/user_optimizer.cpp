@@ -33,16 +33,20 @@ class UserMethod : public UpdateMethod {
   // What the optimizer allocates in its first step is not known here.
   void add_state_bytes(TierBytes&) const override {}
 
-  void allocate(MemoryLedger&) override {
+  void allocate(MemoryLedger& ledger) override {
+    UpdateMethod::allocate(ledger);
     std::map<RateKey, std::vector<at::Tensor>> leaves;
     for (const ShardPart& part : parts_) {
-      const UpdateSite& site = *context_.sites[part.group];
+      const offload::UpdateSite& site = *context_.sites[part.group];
       for (const ParameterRun& run : part.runs) {
         const ParameterSettings& settings = run.parameter->settings;
         const RateKey key{settings.lr_scale, settings.hold_steps};
         Leaf leaf{&run, part.group, at::Tensor()};
         leaf.tensor = at::empty(
-            {0}, at::TensorOptions().dtype(site.dtype()).device(site.device()));
+            {0},
+            at::TensorOptions()
+                .dtype(site.types().master)
+                .device(site.device()));
         leaf.tensor.set_requires_grad(true);
         leaves[key].push_back(leaf.tensor);
         leaves_.push_back(std::move(leaf));
@@ -114,8 +118,8 @@ class UserMethod : public UpdateMethod {
   };
 
   /// A user's optimizer updates everything at once.
-  std::map<size_t, ShardTensors> open_all() {
-    std::map<size_t, ShardTensors> shards;
+  std::map<size_t, offload::ShardTensors> open_all() {
+    std::map<size_t, offload::ShardTensors> shards;
     for (ShardPart& part : parts_) {
       shards[part.group] = open(part);
     }
@@ -124,7 +128,7 @@ class UserMethod : public UpdateMethod {
 
   /// Points the leaves to the master weights. The tensors stay the same,
   /// because the optimizer looks up its state by them.
-  void bind(const std::map<size_t, ShardTensors>& shards) {
+  void bind(const std::map<size_t, offload::ShardTensors>& shards) {
     for (Leaf& leaf : leaves_) {
       leaf.tensor.set_data(
           shards.at(leaf.group)
@@ -144,7 +148,7 @@ class UserMethod : public UpdateMethod {
     ++steps_;
   }
 
-  void round(const ShardPart& part, const ShardTensors& shard) {
+  void round(const ShardPart& part, const offload::ShardTensors& shard) {
     if (shard.low_precision.defined()) {
       for (const Leaf& leaf : leaves_) {
         if (leaf.group == part.group) {

@@ -7,9 +7,9 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/memory_plan.h"
-#include "tessera/engine/optim/state_needs.h"
-#include "tessera/engine/optim/state_stage.h"
-#include "tessera/offload/block_pipeline.h"
+#include "tessera/engine/tier_needs.h"
+#include "tessera/offload/stores/block_pipeline.h"
+#include "tessera/offload/updates/staging_buffers.h"
 
 #include <algorithm>
 
@@ -18,6 +18,7 @@ namespace tessera::engine::placement_test {
 namespace {
 
 using namespace tests;
+using namespace offload;
 
 const std::vector<std::optional<at::ScalarType>> kPrecisions = {
     std::nullopt,
@@ -40,7 +41,7 @@ MemoryBudget budget_for_two_groups_each(
   std::vector<int64_t> states;
   int64_t staged = 0;
   for (const sharding::PageSpec& page : pages) {
-    const StateNeeds needs = state_needs(page, options.optimizer);
+    const offload::PageNeeds needs = page_needs(page, options.optimizer);
     if (needs.state > 0) {
       states.push_back(needs.state);
       staged = std::max(staged, needs.staged_state);
@@ -51,7 +52,7 @@ MemoryBudget budget_for_two_groups_each(
   memory.device_bytes = device_needs(pages, engine::pager_options(options)) +
                         states[0] + states[1];
   memory.host_bytes = offload::BlockPipeline::staging_bytes() +
-                      StateStage::kBuffers * staged + states[2] + states[3];
+                      StagingBuffers::kBuffers * staged + states[2] + states[3];
   return memory;
 }
 

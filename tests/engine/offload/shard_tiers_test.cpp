@@ -6,7 +6,7 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/memory_plan.h"
-#include "tessera/engine/optim/state_needs.h"
+#include "tessera/engine/tier_needs.h"
 
 #include <algorithm>
 
@@ -233,11 +233,11 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
           sharding::shard_mesh(world.rank(), world.size(), 0);
       const auto pages =
           sharding::plan_pages(*net, engine::pager_options(options), mesh);
-      const auto needs = [&](const sharding::ShardTiers& tiers) {
+      const auto needs = [&](const runtime::ShardTiers& tiers) {
         return device_needs(
             pages,
             engine::pager_options(options),
-            std::vector<sharding::ShardTiers>(pages.size(), tiers));
+            std::vector<runtime::ShardTiers>(pages.size(), tiers));
       };
       const int64_t all = needs({});
       const int64_t without_gradients = needs({.gradients = MemoryTier::kHost});

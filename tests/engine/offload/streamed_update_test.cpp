@@ -8,10 +8,11 @@
 #include "support/ranks.h"
 #include "tessera/engine/engine_config.h"
 #include "tessera/engine/memory_plan.h"
-#include "tessera/engine/optim/state_needs.h"
-#include "tessera/engine/optim/streamed_update.h"
-#include "tessera/engine/optim/update_rates.h"
-#include "tessera/offload/transfer_rates.h"
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/tier_needs.h"
+#include "tessera/offload/stores/transfer_rates.h"
+#include "tessera/offload/updates/streamed_update.h"
+#include "tessera/offload/updates/update_rates.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@ namespace tessera::engine::streamed_update_test {
 namespace {
 
 using namespace tests;
+using namespace offload;
 
 /// State on `placement`, of which the device updates all but `ratio`, with
 /// buffers so small that every layer's state passes in pieces.
@@ -32,7 +34,7 @@ EngineOptions streaming(
   options.placement.optimizer = placement;
   options.memory.nvme_path = folder.path();
   options.offload.ratio = ratio;
-  options.offload.stage_bytes = StreamedUpdate::kMinBytes;
+  options.offload.stage_bytes = OffloadOptions::kMinStageBytes;
   return options;
 }
 
@@ -71,7 +73,7 @@ TEST_P(StreamedState, OfAdamWChangesNoBit) {
               [&](const Engine& engine) {
                 EXPECT_EQ(
                     staging_bytes(engine),
-                    ratio < 1 ? StreamedUpdate::kMinBytes : 0)
+                    ratio < 1 ? OffloadOptions::kMinStageBytes : 0)
                     << what;
                 EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0);
               });
@@ -235,16 +237,15 @@ TEST(StreamedByBudget, LeavesRoomForTheBuffers) {
     const auto pages =
         sharding::plan_pages(*net, engine::pager_options(options), mesh);
     const int64_t floor = device_needs(pages, engine::pager_options(options));
-    options.memory.device_bytes =
-        floor + StreamedUpdate::kMinBytes +
-        state_needs(pages[0], options.optimizer).state;
+    options.memory.device_bytes = floor + OffloadOptions::kMinStageBytes +
+                                  page_needs(pages[0], options.optimizer).state;
     options.memory.host_bytes = 4 << 20;
     options.offload.ratio = 0;
-    options.offload.stage_bytes = StreamedUpdate::kMinBytes;
+    options.offload.stage_bytes = OffloadOptions::kMinStageBytes;
     const auto look = [&](const Engine& engine) {
       EXPECT_GT(state_bytes(engine, MemoryTier::kDevice), 0);
       EXPECT_GT(state_bytes(engine, MemoryTier::kHost), 0);
-      EXPECT_EQ(staging_bytes(engine), StreamedUpdate::kMinBytes);
+      EXPECT_EQ(staging_bytes(engine), OffloadOptions::kMinStageBytes);
       EXPECT_LE(
           total_bytes(engine.measured_memory()), *options.memory.device_bytes);
     };
@@ -304,7 +305,7 @@ TEST(StreamedConfig, TakesANumberOrAuto) {
 
 TEST(StreamedPieces, CoverEveryElementOnce) {
   MemoryLedger ledger;
-  StreamedUpdate streamed(at::kCPU, StreamedUpdate::kMinBytes);
+  StreamedUpdate streamed(at::kCPU, OffloadOptions::kMinStageBytes);
   const std::vector<int64_t> sizes{1, 2000, 0, 17, 333, 5000};
   std::vector<StreamedRun> runs;
   int64_t bytes = 0;
@@ -318,9 +319,9 @@ TEST(StreamedPieces, CoverEveryElementOnce) {
     bytes += 6 * sizes[i];
   }
   streamed.need(bytes, static_cast<int64_t>(runs.size()));
-  EXPECT_EQ(streamed.bytes(), StreamedUpdate::kMinBytes);
+  EXPECT_EQ(streamed.bytes(), OffloadOptions::kMinStageBytes);
   streamed.allocate(ledger);
-  EXPECT_EQ(total_bytes(ledger.live_bytes()), StreamedUpdate::kMinBytes);
+  EXPECT_EQ(total_bytes(ledger.live_bytes()), OffloadOptions::kMinStageBytes);
   int calls = 0;
   std::vector<int64_t> seen(sizes.size(), 0);
   streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
@@ -355,10 +356,12 @@ TEST(UpdateRates, AreMeasuredForEveryRule) {
   MemoryLedger ledger;
   offload::HostMemory memory({}, ledger);
   for (const UpdateRule& rule : tests::elementwise_rules()) {
-    UpdateSample sample;
-    sample.rule = rule;
-    sample.gradient = at::kBFloat16;
-    sample.low_precision = at::kBFloat16;
+    const UpdateSample sample{
+        .types = {at::kBFloat16, at::kBFloat16, std::nullopt},
+        .moments = rule.optimizer().max_moments(rule.options()),
+        .update = [&](const runtime::UpdateTensors& tensors) {
+          rule.optimizer().update(tensors, rule.options());
+        }};
     const UpdateRates rates = measure_rates(sample, memory, at::kCPU, 100'000);
     for (const double rate :
          {rates.cpu_element,

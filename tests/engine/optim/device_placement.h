@@ -7,8 +7,8 @@
 
 #include "engine/checkpoint/checkpoint_support.h"
 #include "tessera/engine/library_memory.h"
-#include "tessera/engine/optim/streamed_update.h"
 #include "tessera/engine/optim/update_statistics.h"
+#include "tessera/offload/updates/streamed_update.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <filesystem>
@@ -193,7 +193,7 @@ inline void expect_bits_of_streamed_state(
       setting.width = 300;
       setting.memory.nvme_path = folder;
       // A layer's state passes in several pieces.
-      setting.offload.stage_bytes = engine::StreamedUpdate::kMinBytes;
+      setting.offload.stage_bytes = OffloadOptions::kMinStageBytes;
       const auto train_at = [&](const char* where) {
         if (saves) {
           setting.checkpoints = folder / where;

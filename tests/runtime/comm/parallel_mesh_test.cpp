@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/parallel_mesh.h"
 #include "support/expect_error.h"
-#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/option_reader.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -47,7 +47,8 @@ ParallelSizes sizes(
 
 ParallelSizes from_json(const char* text) {
   const ConfigReader reader(nlohmann::json::parse(text), "run.json");
-  const ParallelSizes read = read_parallel_sizes(reader);
+  ParallelSizes read;
+  runtime::read_fields(reader.get_object("parallel"), read);
   reader.finish();
   return read;
 }

@@ -34,6 +34,23 @@ TEST(NamePattern, TypesMatchFromAScopeOn) {
   EXPECT_FALSE(type.matches("some::BigLayerImpl"));
 }
 
+TEST(NamePattern, AStarIsTextWithoutDots) {
+  const NamePattern glob = NamePattern::of_glob("layers.*.query(a)*");
+  EXPECT_TRUE(glob.matches("layers.12.query(a)"));
+  EXPECT_TRUE(glob.matches("layers..query(a)_b"));
+  EXPECT_FALSE(glob.matches("layers.1.x.query(a)"));
+  EXPECT_FALSE(glob.matches("layers.1.query(a).b"));
+  EXPECT_FALSE(glob.matches("layersX1.query(a)"));
+  EXPECT_FALSE(glob.matches("layers.1.querya"));
+  EXPECT_TRUE(NamePattern::of_glob("").matches(""));
+  NamePatterns patterns("plan");
+  patterns.add_glob("layer.*.query");
+  EXPECT_EQ(patterns.first_match("layer.0.quary"), std::nullopt);
+  expect_error(
+      [&] { patterns.check_all_used(); },
+      {"plan: 'layer.*.query' matches nothing", "'layer.0.quary'", "dots"});
+}
+
 TEST(NamePatterns, TheFirstMatchCountsAndEveryPatternHasToMatch) {
   NamePatterns patterns("an.option", {"a\\.\\d", "a.*", "layer\\.\\d+"});
   EXPECT_EQ(patterns.first_match("a.1"), 0);

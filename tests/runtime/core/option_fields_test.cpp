@@ -33,6 +33,10 @@ struct Options {
   std::filesystem::path path;
   std::vector<std::string> names{"x"};
   std::vector<std::string> keys{"text"};
+  std::string pattern;
+  std::vector<std::string> listed;
+  std::map<std::string, int64_t> counts;
+  std::map<std::string, double> rates;
   std::vector<int64_t> sizes;
   double first = 0.1;
   double second = 0.2;
@@ -58,12 +62,21 @@ void visit_fields(OptionFields& fields, Options& options) {
   fields.field("steps", options.steps, {.min = 0}, "steps");
   fields.field(
       "rate", options.rate, {.min = 0, .max = 1, .open_max = true}, "a rate");
-  fields.field("ratio", options.ratio, {.min = 0, .max = 1}, "", "auto");
+  fields.field(
+      "ratio",
+      options.ratio,
+      {.min = 0, .max = 1},
+      "part of `x`; more",
+      "auto");
   fields.bytes("room", options.room, 1, "bytes");
   fields.field("text", options.text, "text");
   fields.field("path", options.path, "a path");
   fields.field("names", options.names, "names");
   fields.one_or_many("keys", options.keys, "keys");
+  fields.one_or_array(
+      "which", options.pattern, options.listed, "a pattern, or names");
+  fields.field("counts", options.counts, {.min = 1}, "counts by name");
+  fields.field("rates", options.rates, {.max = 1}, "rates by name");
   fields.field("sizes", options.sizes, {.min = 1}, "sizes");
   fields.pair("both", options.first, options.second, {.min = 0}, "both");
   fields.triple(
@@ -109,7 +122,8 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 OptionDescription described() {
-  return describe_fields<Options>();
+  Options defaults;
+  return describe_list(list_of(defaults));
 }
 
 } // namespace
@@ -118,11 +132,12 @@ TEST(OptionFields, ReadsEveryKind) {
   const Options options = read(R"({
     "flag": true, "count": 2, "steps": 7, "rate": 0.25, "ratio": 1,
     "room": "1KiB", "text": "b", "path": "/tmp", "names": ["y", "z"],
-    "keys": "k", "sizes": [4], "both": [1, 2],
+    "keys": "k", "which": "x.*", "counts": {"a.b": 2, "c": 3},
+    "rates": {"x|y": 0.5}, "sizes": [4], "both": [1, 2],
     "all": [4, 5, 6], "color": "blue", "shade": 5,
     "other": "red", "extra": {"name": "e"},
     "parts": [{"name": "one"}, {"name": "two", "weight": 2}]
-  })");
+})");
   EXPECT_TRUE(options.flag);
   EXPECT_EQ(options.count, 2);
   EXPECT_EQ(options.steps, 7);
@@ -133,6 +148,11 @@ TEST(OptionFields, ReadsEveryKind) {
   EXPECT_EQ(options.path, "/tmp");
   EXPECT_EQ(options.names, (std::vector<std::string>{"y", "z"}));
   EXPECT_EQ(options.keys, std::vector<std::string>{"k"});
+  EXPECT_EQ(options.pattern, "x.*");
+  EXPECT_TRUE(options.listed.empty());
+  EXPECT_EQ(
+      options.counts, (std::map<std::string, int64_t>{{"a.b", 2}, {"c", 3}}));
+  EXPECT_EQ(options.rates, (std::map<std::string, double>{{"x|y", 0.5}}));
   EXPECT_EQ(options.sizes, std::vector<int64_t>{4});
   EXPECT_EQ(options.first, 1.0);
   EXPECT_EQ(options.x, 4.0);
@@ -149,6 +169,42 @@ TEST(OptionFields, ReadsEveryKind) {
   EXPECT_EQ(options.parts[1].weight, 2.0);
 }
 
+TEST(OptionFields, AStringIsNoArrayOfItWhereTheyDiffer) {
+  const ConfigReader reader = reader_of(R"({"which": ["x"]})");
+  Options options;
+  options.pattern = "y";
+  read_fields(reader, options);
+  EXPECT_EQ(options.pattern, "");
+  EXPECT_EQ(options.listed, std::vector<std::string>{"x"});
+  EXPECT_EQ(reader.resolved()["which"].dump(), R"(["x"])");
+  // What is resolved reads as the same.
+  const ConfigReader again = reader_of("{}");
+  read_fields(again, options);
+  EXPECT_EQ(again.resolved()["which"].dump(), R"(["x"])");
+  options.pattern = "y";
+  read_fields(again, options);
+  EXPECT_EQ(again.resolved()["which"].dump(), R"("y")");
+  expect_error(
+      [] { read(R"({"which": 3})"); },
+      {"which is 3; expected a string, or an array of strings"});
+}
+
+TEST(OptionFields, ChecksOfWhatWasReadNameTheFileOrTheOverride) {
+  const ConfigReader reader(
+      parse_json(R"({"extra": {"name": "e"}})", "c.json"),
+      "c.json",
+      std::vector<std::string>{"extra.weight=2"});
+  const auto fails = [](const char* message) {
+    return [message] { TESSERA_FAIL("{}", message); };
+  };
+  EXPECT_EQ(
+      error_of([&] { reader.run_check(fails("extra.name is e; no")); }),
+      "c.json: extra.name is e; no");
+  EXPECT_EQ(
+      error_of([&] { reader.run_check(fails("extra.weight: no")); }),
+      "override 'extra.weight=2': extra.weight: no");
+}
+
 TEST(OptionFields, AbsentKeysKeepTheirValuesAndOptionalOnesStayAbsent) {
   const ConfigReader reader = reader_of("{}");
   Options options;
@@ -162,7 +218,7 @@ TEST(OptionFields, AbsentKeysKeepTheirValuesAndOptionalOnesStayAbsent) {
   EXPECT_EQ(
       reader.resolved().dump(),
       R"({"flag":false,"count":4,"rate":0.5,"ratio":"auto","room":100,)"
-      R"("text":"a","path":"","names":["x"],"keys":"text","sizes":[],)"
+      R"("text":"a","path":"","names":["x"],"keys":"text","which":[],"counts":{},"rates":{},"sizes":[],)"
       R"("both":[0.1,0.2],"all":[1.0,2.0,3.0],"color":"red","other":"red","parts":[]})");
   EXPECT_EQ(read(R"({"other": "auto"})").other, std::nullopt);
   EXPECT_EQ(read(R"({"ratio": "auto"})").ratio, std::nullopt);
@@ -195,6 +251,9 @@ TEST(OptionFields, ProgramsAndFilesGetTheSameErrors) {
          options.sizes = {1, 0};
        },
        "sizes.1 is 0; expected an integer of at least 1"},
+      {R"({"counts": {"a.b": 0}})",
+       [](Options& options) { options.counts["a.b"] = 0; },
+       "counts.a.b is 0; expected an integer of at least 1"},
       {R"({"both": [0, -0.5]})",
        [](Options& options) { options.second = -0.5; },
        "both.1 is -0.5; expected a number of at least 0"},
@@ -210,18 +269,20 @@ TEST(OptionFields, ProgramsAndFilesGetTheSameErrors) {
        "parts.0.weight is -2.5; expected a number of at least 0"},
   };
   for (const Case& bad : cases) {
-    EXPECT_EQ(
-        error_of([&] {
-          read(bad.text);
-        }).rfind("c.json: " + std::string(bad.message), 0),
-        0u)
-        << error_of([&] { read(bad.text); });
+    // What the field is follows in both.
+    const std::string message = bad.message;
+    const std::string from_file = error_of([&] { read(bad.text); });
+    EXPECT_EQ(from_file.rfind("c.json: " + message, 0), 0u) << from_file;
     Options options;
     bad.set(options);
-    EXPECT_EQ(error_of([&] { check_fields("", options); }), bad.message);
+    const std::string checked = error_of([&] { check_fields("", options); });
+    EXPECT_EQ(checked.rfind(message, 0), 0u) << checked;
+    const size_t end = checked.rfind(": ");
+    ASSERT_NE(end, std::string::npos) << checked;
+    EXPECT_TRUE(from_file.ends_with(checked.substr(end))) << from_file;
     EXPECT_EQ(
         error_of([&] { check_fields("section", options); }),
-        "section." + std::string(bad.message));
+        "section." + checked);
   }
   EXPECT_NO_THROW(check_fields("", Options()));
 }
@@ -236,10 +297,19 @@ TEST(OptionFields, ProgramsCanNotSetWhatNoFileCan) {
       [&] { check_fields("", options); }, {"extra.weight is inf", "finite"});
   options = {};
   options.color = static_cast<Color>(7);
-  expect_error([&] { check_fields("", options); }, {"color", "red, blue"});
+  expect_error(
+      [&] { check_fields("", options); },
+      {"color is value 7; expected one of red, blue: a color"});
   options = {};
   options.other = Color::kBlue;
-  expect_error([&] { check_fields("", options); }, {"other", "red, auto"});
+  expect_error(
+      [&] { check_fields("", options); },
+      {"other is value 1; expected one of red, auto: another"});
+  options = {};
+  options.ratio = 2;
+  expect_error(
+      [&] { check_fields("", options); },
+      {"ratio is 2; expected a number from 0 to 1, or no value (\"auto\"): part of x"});
 }
 
 TEST(OptionFields, KeysOfOtherChoicesAreUnknown) {
@@ -283,6 +353,13 @@ TEST(OptionFields, TheSchemaAcceptsWhatCanBeRead) {
       {R"({"keys": "x"})", true},
       {R"({"keys": ["x", "y"]})", true},
       {R"({"keys": [1]})", false},
+      {R"({"which": "x"})", true},
+      {R"({"which": ["x", "y"]})", true},
+      {R"({"which": {}})", false},
+      {R"({"counts": {"x.*": 1}})", true},
+      {R"({"counts": {"x": 0}})", false},
+      {R"({"counts": [1]})", false},
+      {R"({"rates": {"x": 2}})", false},
       {R"({"sizes": [0]})", false},
       {R"({"both": [1]})", false},
       {R"({"both": [1, 2]})", true},
@@ -326,6 +403,10 @@ TEST(OptionFields, TheTableHasARowPerKey) {
   for (const char* row : {
            "| `count` | an integer from 1 to 9 | `1` | a count |\n",
            "| `steps` | an integer of at least 0 | | steps |\n",
+           "| `which` | a string, or an array of strings | `[]` | a pattern, "
+           "or names |\n",
+           "| `counts` | an object, each value an integer of at least 1 | `{}` "
+           "| counts by name |\n",
            "| `color` | `red`, `blue` | `\"red\"` | a color |\n",
            "| `shade` | an integer of at least 1 | `3` | `blue`: the shade |\n",
            "| `all` | three numbers, each a number of at least 0 | "
@@ -352,8 +433,41 @@ TEST(OptionFields, RowsOfOneKeyBecomeOne) {
       "`adam`, `lamb`, `muon`: small |\n"
       "| `a.rate` | a number | `1` | `adam`: of x; `lamb`: of y |\n"
       "| `b` | a string | | between |\n");
-  EXPECT_EQ(key_list(rows, "b"), "b\n    between\n    a string\n");
-  EXPECT_EQ(key_list(rows, "a").find("b\n"), std::string::npos);
+  EXPECT_EQ(key_list(rows_in(rows, "b")), "b\n    between\n    a string\n");
+  EXPECT_EQ(key_list(rows_in(rows, "a")).find("b\n"), std::string::npos);
+  EXPECT_EQ(rows_in(rows, "a.rate").size(), 2u);
+  EXPECT_TRUE(rows_in(rows, "a.ra").empty());
+  EXPECT_EQ(rows_in(rows, ""), rows);
+}
+
+TEST(OptionFields, SectionsHaveSchemas) {
+  const auto schema = described().schema;
+  EXPECT_EQ(schemas_at(schema, ""), std::vector{schema});
+  EXPECT_EQ(
+      schemas_at(schema, "extra"), std::vector{schema["properties"]["extra"]});
+  EXPECT_EQ(
+      schemas_at(schema, "parts[].name"),
+      std::vector{
+          schema["properties"]["parts"]["items"]["properties"]["name"]});
+  const auto shade = schemas_at(schema, "shade"); // of a branch
+  ASSERT_EQ(shade.size(), 1u);
+  EXPECT_EQ(shade[0]["default"], 3);
+  EXPECT_TRUE(schemas_at(schema, "parts.name").empty());
+  EXPECT_TRUE(schemas_at(schema, "nothing").empty());
+}
+
+// An object that cannot be empty cannot be absent, unless that means something.
+TEST(OptionFields, ObjectsWithRequiredKeysAreRequired) {
+  struct Outer {
+    Part part;
+    std::optional<Part> extra;
+  };
+  Outer outer;
+  const auto schema = describe_list([&](OptionFields& fields) {
+                        fields.object("part", outer.part, "a part");
+                        fields.object("extra", outer.extra, "one more");
+                      }).schema;
+  EXPECT_EQ(schema["required"].dump(), R"(["part"])");
 }
 
 } // namespace tessera::runtime::option_fields_test

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA plugin loads and registers what it holds. Needs the CUDA libraries,
 // but neither a driver nor a device.
-#include "support/expect_error.h"
 #include "support/paths.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/mixed_norm.h"
@@ -13,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <exception>
 #include <string>
 
 namespace tessera::runtime::plugin_test {
@@ -43,15 +43,26 @@ bool is_on_cuda(const char* name) {
       .hasKernelForDispatchKey(c10::DispatchKey::CUDA);
 }
 
+/// Whether no plugin has registered the updates of optimizers. Without a
+/// device, those that are registered fail otherwise.
+bool lacks_updates() {
+  try {
+    update_cuda(UpdateShards());
+  } catch (const std::exception& error) {
+    return std::string(error.what()).find("the CUDA backend is not loaded") !=
+           std::string::npos;
+  }
+  return false;
+}
+
 } // namespace
 
 // Each test loads it in a process of its own.
 TEST(CudaPlugin, RegistersItsKernelsWhenItIsLoaded) {
   const auto check = [] {
-    expect_error(
-        [] { update_cuda_functions(); }, {"the CUDA backend is not loaded"});
+    EXPECT_TRUE(lacks_updates());
     EXPECT_EQ(start_plugin(), "");
-    EXPECT_NE(std::get<0>(update_cuda_functions()), nullptr);
+    EXPECT_FALSE(lacks_updates());
     EXPECT_TRUE(is_on_cuda("tessera::mixed_norm"));
     EXPECT_TRUE(is_on_cuda("tessera::mixed_norm_backward"));
     ::_exit(HasFailure() ? 1 : 0);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU kernels against each other.
-#include "tessera/runtime/kernels/adamw_cpu.h"
+#include "tessera/runtime/kernels/update_cpu.h"
 
 #include "runtime/kernels/adamw_reference.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/thread_pool.h"
+#include "tessera/runtime/threads/thread_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct Trial {
       shard.low_precision_format = format == at::kBFloat16
                                        ? LowPrecision::kBFloat16
                                        : LowPrecision::kFloat16;
-      run_cpu_updates({adamw_update(isa, shard)});
+      run_cpu_updates({update_of(isa, shard)});
     }
   }
 };
@@ -93,7 +93,7 @@ TEST(AdamWCpu, RoundsLowPrecisionToNearestEven) {
       shard.low_precision_format = format == at::kBFloat16
                                        ? LowPrecision::kBFloat16
                                        : LowPrecision::kFloat16;
-      run_cpu_updates({adamw_update(isa, shard)});
+      run_cpu_updates({update_of(isa, shard)});
       EXPECT_TRUE(same_bits(low, torch::tensor(values).to(format)))
           << format << ", instruction set " << static_cast<int>(isa);
     }
@@ -113,7 +113,7 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
       shard.numel = numel;
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = LowPrecision::kFloat16;
-      run_cpu_updates({adamw_update(isa, shard)});
+      run_cpu_updates({update_of(isa, shard)});
       const auto rest = [&](const at::Tensor& t) { return t.slice(0, numel); };
       EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
       EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));

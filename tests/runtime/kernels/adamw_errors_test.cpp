@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wrong input to adamw_ is an error that says what was found.
-#include "tessera/runtime/kernels/adamw.h"
+// Wrong input to an update is an error that says what was found.
 
 #include "runtime/kernels/adamw_reference.h"
 #include "tessera/runtime/core/error.h"
@@ -24,13 +23,7 @@ class AdamWErrors : public ::testing::Test {
   /// The message of the error that the update throws.
   std::string message() {
     try {
-      adamw_(
-          state_.master,
-          state_.grad,
-          state_.exp_avg,
-          state_.exp_avg_sq,
-          step_,
-          low_);
+      state_.update(step_, low_);
     } catch (const Error& error) {
       return error.what();
     }
@@ -111,7 +104,7 @@ TEST_F(AdamWErrors, NothingIsWrittenBeforeAllIsChecked) {
 
 TEST_F(AdamWErrors, CudaBackendIsNotLoaded) {
   try {
-    update_cuda_functions();
+    update_cuda(std::span<const AdamWShard<float>>());
     FAIL() << "did not throw";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("CUDA backend is not loaded"));

@@ -2,7 +2,7 @@
 #pragma once
 // What AdamW tests compare with, and the data they do it on.
 
-#include "tessera/runtime/kernels/adamw_shard.h"
+#include "tessera/runtime/kernels/update_runs.h"
 
 #include <torch/torch.h>
 
@@ -64,10 +64,19 @@ struct AdamWState {
     return {
         .master = master.mutable_data_ptr<T>(),
         .grad = grad.const_data_ptr<T>(),
-        .moment = exp_avg.mutable_data_ptr<T>(),
-        .moment_sq = exp_avg_sq.mutable_data_ptr<T>(),
+        .states =
+            {exp_avg.mutable_data_ptr<T>(), exp_avg_sq.mutable_data_ptr<T>()},
         .numel = master.numel(),
-        .scalars = runtime::AdamWScalars<T>(step)};
+        .rule = runtime::AdamWRule<T>(step)};
+  }
+
+  /// One step, in place.
+  bool update(
+      const runtime::AdamWStep& step,
+      const at::Tensor& low_precision = {}) const {
+    const runtime::UpdateRun run{
+        {master, grad, exp_avg, exp_avg_sq, low_precision}, step};
+    return runtime::update_runs_({&run, 1});
   }
 };
 

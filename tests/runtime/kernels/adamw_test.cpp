@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW against LibTorch's own optimizer and against float64.
-#include "tessera/runtime/kernels/adamw.h"
 
 #include "runtime/kernels/adamw_reference.h"
 #include "tessera/runtime/core/error.h"
@@ -52,7 +51,7 @@ void expect_equal_to_libtorch(
     state.grad.copy_(random_spread(numel, dtype));
     const at::Tensor before = reference.master().clone();
     reference.step(state.grad);
-    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
+    state.update(step);
     const at::Tensor after = reference.master();
     const at::Tensor moved =
         (after - before * (1 - step.lr * step.weight_decay)).abs();
@@ -107,12 +106,7 @@ TEST_P(AdamW, EqualsLibTorchLateInTraining) {
   LibTorchAdamW reference(state.master, {});
   reference.set_step(123456);
   reference.step(state.grad);
-  adamw_(
-      state.master,
-      state.grad,
-      state.exp_avg,
-      state.exp_avg_sq,
-      {.step = 123457});
+  state.update({.step = 123457});
   // One unit of the weights, which are far larger than the step, see above.
   EXPECT_TRUE(torch::allclose(
       state.master,
@@ -132,12 +126,7 @@ TEST_P(AdamW, EqualsLibTorchOnExtremeGradients) {
   state.grad.copy_(torch::tensor(values, GetParam()));
   for (int64_t step = 1; step <= 3; ++step) {
     reference.step(state.grad);
-    adamw_(
-        state.master,
-        state.grad,
-        state.exp_avg,
-        state.exp_avg_sq,
-        {.step = step});
+    state.update({.step = step});
     EXPECT_TRUE(torch::allclose(
         state.master,
         reference.master(),
@@ -156,13 +145,8 @@ TEST_P(AdamW, ScalesTheGradientFirst) {
   // A product with a tensor's scalar rounds the factor to the tensor's type,
   // as adamw_ does.
   plain.grad.mul_(factor);
-  adamw_(
-      scaled.master,
-      scaled.grad,
-      scaled.exp_avg,
-      scaled.exp_avg_sq,
-      {.grad_scale = factor});
-  adamw_(plain.master, plain.grad, plain.exp_avg, plain.exp_avg_sq, {});
+  scaled.update({.grad_scale = factor});
+  plain.update({});
   EXPECT_TRUE(same_bits(scaled.master, plain.master));
   EXPECT_TRUE(same_bits(scaled.exp_avg_sq, plain.exp_avg_sq));
 }
@@ -174,13 +158,7 @@ TEST_P(AdamW, WritesTheMasterInLowPrecision) {
       // Beyond both ends of float16's range, with denormals of both formats.
       state.master.copy_(random_spread(numel, GetParam(), /*decades=*/15));
       at::Tensor low = at::empty({numel + 1}, format).narrow(0, 1, numel);
-      adamw_(
-          state.master,
-          state.grad,
-          state.exp_avg,
-          state.exp_avg_sq,
-          {.lr = 1e-30},
-          low);
+      state.update({.lr = 1e-30}, low);
       EXPECT_TRUE(same_bits(low, state.master.to(format)))
           << format << ", numel " << numel;
     }
@@ -195,7 +173,7 @@ TEST(AdamWAccuracy, StaysCloseToFloat64OverTenSteps) {
   for (step.step = 1; step.step <= kSteps; ++step.step) {
     state.grad.copy_(random_spread(4099, at::kFloat));
     exact.grad.copy_(state.grad);
-    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
+    state.update(step);
     reference_adamw_float64(exact, step);
   }
   // Per step: half a unit in the last place for each of the product with the
@@ -218,7 +196,7 @@ TEST(AdamWAccuracy, DriftsNoMoreThanLibTorchOverAThousandSteps) {
     state.grad.copy_(at::randn({513}));
     exact.grad.copy_(state.grad);
     libtorch.step(state.grad);
-    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
+    state.update(step);
     reference_adamw_float64(exact, step);
   }
   const auto drift = [&](const at::Tensor& master) {

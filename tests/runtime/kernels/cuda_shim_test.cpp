@@ -5,7 +5,7 @@
 #include "runtime/kernels/pack_reference.h"
 #include "support/cuda_shim/kernel_run.h"
 #include "support/cuda_shim/vast_array.h"
-#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/lamb.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -29,22 +29,32 @@ using tests::cuda_shim::kernel_options;
 using tests::cuda_shim::OptionsScope;
 using tests::cuda_shim::VastArray;
 
-/// Calls launch(shards) with the runs as the kernels' arguments.
-template <typename Run, typename Launch>
-void with_shards(std::span<const Run> runs, const Launch& launch) {
-  const auto call = [&]<typename T>(T) {
-    std::vector<detail::ShardOf<T, Run>> shards;
-    for (const Run& run : runs) {
-      shards.push_back(
-          detail::shard_of<T>(detail::UpdateChecks("cuda_shim_test"), run));
-    }
-    EXPECT_EQ(launch(shards), cudaSuccess);
-  };
+const detail::UpdateChecks kChecks("cuda_shim_test");
+
+/// Calls use(T{}) with the type of the masters.
+template <typename Run, typename Use>
+void with_type(std::span<const Run> runs, const Use& use) {
   if (runs.front().tensors.master.scalar_type() == at::kDouble) {
-    call(double{});
+    use(double{});
   } else {
-    call(float{});
+    use(float{});
   }
+}
+
+/// Calls launch(shards) with the runs as the kernels' arguments.
+template <typename Launch>
+void with_shards(std::span<const LambRun> runs, const Launch& launch) {
+  with_type(runs, [&]<typename T>(T) {
+    std::vector<LambShard<T>> shards;
+    for (const LambRun& run : runs) {
+      shards.push_back(
+          detail::make_shard<LambShard<T>>(kChecks, run.tensors, run.step));
+      if (run.lr_factor.defined()) {
+        shards.back().rule.lr_factor = run.lr_factor.const_data_ptr<double>();
+      }
+    }
+    EXPECT_EQ(launch(std::span<const LambShard<T>>(shards)), cudaSuccess);
+  });
 }
 
 /// The kernels that were compiled as C++, as device_cases.h uses them.
@@ -56,10 +66,21 @@ struct ShimDevice {
         .narrow(0, offset, t.numel())
         .copy_(t);
   }
-  template <typename Run>
-  void update(std::span<const Run> runs) const {
-    with_shards(runs, [](const auto& shards) {
-      return launch_update(shards.data(), shards.size(), nullptr);
+  void update(std::span<const UpdateRun> runs) const {
+    with_type(runs, [&]<typename T>(T) {
+      std::visit(
+          [&]<typename Step>(const Step&) {
+            std::vector<ShardOf<T, Step>> shards;
+            for (const UpdateRun& run : runs) {
+              shards.push_back(detail::make_shard<ShardOf<T, Step>>(
+                  kChecks, run.tensors, std::get<Step>(run.step)));
+            }
+            EXPECT_EQ(
+                launch_update(
+                    std::span<const ShardOf<T, Step>>(shards), nullptr),
+                cudaSuccess);
+          },
+          runs.front().step);
     });
   }
   void lamb_moments(std::span<const LambRun> runs, const at::Tensor& sums)
@@ -68,15 +89,14 @@ struct ShimDevice {
         {static_cast<int64_t>(runs.size()), kLambCudaBlocks, 2}, at::kDouble);
     with_shards(runs, [&](const auto& shards) {
       return launch_lamb_moments(
-          shards.data(),
-          shards.size(),
-          partial.mutable_data_ptr<double>(),
-          nullptr);
+          shards, partial.mutable_data_ptr<double>(), nullptr);
     });
     sums.copy_(partial.sum(1));
   }
   void lamb_weights(std::span<const LambRun> runs) const {
-    update(runs);
+    with_shards(runs, [](const auto& shards) {
+      return launch_update(shards, nullptr);
+    });
   }
 };
 
@@ -166,9 +186,9 @@ TEST_F(CudaShim, AdamWIsAsInFloat64) {
   for (AdamWStep step; step.step <= 5; ++step.step) {
     state.grad.normal_();
     wide.grad.copy_(state.grad);
-    const AdamWRun run{
+    const UpdateRun run{
         {state.master, state.grad, state.exp_avg, state.exp_avg_sq, {}}, step};
-    ShimDevice().update(std::span<const AdamWRun>(&run, 1));
+    ShimDevice().update(std::span<const UpdateRun>(&run, 1));
     reference_adamw_float64(wide, step);
   }
   // Per step, three roundings of half a unit, of the decay, its product and the
@@ -205,19 +225,18 @@ TEST_F(CudaShim, UpdatesReachElementsPast32Bits) {
       .master = master.data(),
       .grad = grad.data(),
       .grad_format = LowPrecision::kBFloat16,
-      .moment = moment.data(),
-      .moment_sq = moment_sq.data(),
-      .moment_format = LowPrecision::kBFloat16,
+      .states = {moment.data(), moment_sq.data()},
+      .state_format = LowPrecision::kBFloat16,
       .low_precision = low.data(),
       .low_precision_format = LowPrecision::kBFloat16,
       .rounding = RoundingKey(step.rounding),
       .numel = kVast,
-      .scalars = AdamWScalars<float>(step)};
-  EXPECT_EQ(launch_update(&shard, 1, nullptr), cudaSuccess);
+      .rule = AdamWRule<float>(step)};
+  EXPECT_EQ(launch_update(std::span(&shard, 1), nullptr), cudaSuccess);
   // The noise of these elements is that of their numbers.
   step.rounding.first_element += static_cast<uint64_t>(first);
-  const AdamWRun run{cpu, step};
-  adamw_runs_({&run, 1});
+  const UpdateRun run{cpu, step};
+  update_runs_({&run, 1});
   device_cases::expect_same(seen, cpu);
 }
 
@@ -315,13 +334,13 @@ TEST_F(CudaShim, PackingRoundsWhatIsNotFiniteOrTooLarge) {
 TEST_F(CudaShim, ErrorsOfLaunchesEndTheUpdate) {
   const UpdateTensors t = random_tensors(8, at::kFloat);
   std::vector<AdamWShard<float>> shards(
-      100,
-      detail::make_shard<AdamWShard<float>>(
-          detail::UpdateChecks("cuda_shim_test"), t, AdamWStep(), 2));
+      100, detail::make_shard<AdamWShard<float>>(kChecks, t, AdamWStep()));
   std::vector<PackShard> packs(
       300, {nullptr, t.grad.mutable_data_ptr(), 8, ElementType::kFloat32});
   kernel_options().failing_launch = 2;
-  EXPECT_NE(launch_update(shards.data(), shards.size(), nullptr), cudaSuccess);
+  EXPECT_NE(
+      launch_update(std::span<const AdamWShard<float>>(shards), nullptr),
+      cudaSuccess);
   EXPECT_EQ(kernel_options().launches, 2);
   kernel_options().launches = 0;
   EXPECT_NE(

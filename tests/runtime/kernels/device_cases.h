@@ -141,13 +141,13 @@ void check_adamw_steps(const Device& device, at::ScalarType dtype) {
       for (step.step = 1; step.step <= 5; ++step.step) {
         cpu.grad.copy_(random_spread(numel, dtype));
         other.grad.copy_(cpu.grad);
-        const runtime::AdamWRun run{
+        const runtime::UpdateRun run{
             {cpu.master, cpu.grad, cpu.exp_avg, cpu.exp_avg_sq, cpu_low}, step};
-        runtime::adamw_runs_({&run, 1});
-        const runtime::AdamWRun own{
+        runtime::update_runs_({&run, 1});
+        const runtime::UpdateRun own{
             {other.master, other.grad, other.exp_avg, other.exp_avg_sq, low},
             step};
-        device.update(std::span<const runtime::AdamWRun>(&own, 1));
+        device.update(std::span<const runtime::UpdateRun>(&own, 1));
         expect_same(own.tensors, run.tensors);
       }
     }
@@ -240,18 +240,18 @@ void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
             dtype == at::kFloat ? std::numeric_limits<int32_t>::max()
                                 : std::numeric_limits<int64_t>::max());
     const runtime::UpdateTensors own = on_device(device, cpu);
-    const runtime::AdanRun cpu_adan{
+    const runtime::UpdateRun cpu_adan{
         converted(cpu, at::Device(at::kCPU)),
-        {.step = 3, .rounding = {true, 5, 1'000'003}}};
-    runtime::adan_runs_({&cpu_adan, 1});
-    const runtime::AdanRun adan{on_device(device, cpu), cpu_adan.step};
-    device.update(std::span<const runtime::AdanRun>(&adan, 1));
+        runtime::AdanStep{.step = 3, .rounding = {true, 5, 1'000'003}}};
+    runtime::update_runs_({&cpu_adan, 1});
+    const runtime::UpdateRun adan{on_device(device, cpu), cpu_adan.step};
+    device.update(std::span<const runtime::UpdateRun>(&adan, 1));
     expect_same(adan.tensors, cpu_adan.tensors);
     const runtime::AdamWStep step{.step = 3, .rounding = {true, 5, 1'000'003}};
-    const runtime::AdamWRun cpu_run{cpu, step};
-    runtime::adamw_runs_({&cpu_run, 1});
-    const runtime::AdamWRun run{own, step};
-    device.update(std::span<const runtime::AdamWRun>(&run, 1));
+    const runtime::UpdateRun cpu_run{cpu, step};
+    runtime::update_runs_({&cpu_run, 1});
+    const runtime::UpdateRun run{own, step};
+    device.update(std::span<const runtime::UpdateRun>(&run, 1));
     expect_same(own, cpu);
   }
 }
@@ -263,7 +263,7 @@ void check_many_runs(const Device& device, at::ScalarType dtype) {
   const runtime::UpdateTensors cpu = random_tensors(20'000, dtype);
   const runtime::UpdateTensors own = on_device(device, cpu);
   const auto runs_of = [](const runtime::UpdateTensors& t) {
-    std::vector<runtime::SgdRun> runs;
+    std::vector<runtime::UpdateRun> runs;
     int64_t offset = 0;
     for (int64_t i = 0; i < 100; ++i) {
       const int64_t numel = i % 13;
@@ -273,14 +273,15 @@ void check_many_runs(const Device& device, at::ScalarType dtype) {
             t.moment.narrow(0, offset, numel),
             {},
             {}},
-           {.lr = 0.01 * static_cast<double>(i), .momentum = 0.9}});
+           runtime::SgdStep{
+               .lr = 0.01 * static_cast<double>(i), .momentum = 0.9}});
       offset += numel + 1;
     }
     return runs;
   };
-  runtime::sgd_runs_(runs_of(cpu));
+  runtime::update_runs_(runs_of(cpu));
   const auto runs = runs_of(own);
-  device.update(std::span<const runtime::SgdRun>(runs));
+  device.update(std::span<const runtime::UpdateRun>(runs));
   expect_same(own, cpu);
 }
 

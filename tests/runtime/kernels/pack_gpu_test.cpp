@@ -2,8 +2,8 @@
 // Packing and sums of powers on CUDA, against LibTorch's operators.
 #include "runtime/kernels/pack_reference.h"
 
+#include "support/power_sums.h"
 #include "tessera/runtime/core/cuda_backend.h"
-#include "tessera/runtime/kernels/power_sum.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far one step of AdamW is from the same step in float64.
 #include "runtime/kernels/adamw_reference.h"
-#include "tessera/runtime/kernels/adamw.h"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +30,7 @@ struct Worst {
 
 /// A step of one element in float64, from scalars as the kernel has them.
 void compare(
-    const AdamWScalars<float>& s,
+    const AdamWRule<float>& s,
     double p,
     double g,
     double m,
@@ -74,8 +73,8 @@ Worst worst_of_steps(double weight_scale) {
     state.grad.copy_(at::randn({kNumel}) * 1e-2);
     const AdamWState before = state.clone();
     const AdamWStep step{.step = t};
-    adamw_(state.master, state.grad, state.exp_avg, state.exp_avg_sq, step);
-    const AdamWScalars<float> scalars(step);
+    state.update(step);
+    const AdamWRule<float> scalars(step);
     for (int64_t i = 0; i < kNumel; ++i) {
       const auto at = [i](const at::Tensor& tensor) {
         return tensor.const_data_ptr<float>()[i];

@@ -3,9 +3,8 @@
 // rounding, and the look for gradients that are not finite.
 #include "runtime/kernels/adamw_reference.h"
 #include "runtime/kernels/update_reference.h"
+#include "support/power_sums.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/adamw_cpu.h"
-#include "tessera/runtime/kernels/power_sum.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <gtest/gtest.h>
@@ -64,14 +63,15 @@ struct NarrowState {
         .master = master.mutable_data_ptr<float>(),
         .grad = grad.const_data_ptr(),
         .grad_format = format_of(grad.scalar_type()),
-        .moment = moment.mutable_data_ptr(),
-        .moment_sq = moment_sq.mutable_data_ptr(),
-        .moment_diff = moment_diff.mutable_data_ptr(),
-        .previous_grad = previous_grad.mutable_data_ptr(),
-        .moment_format = LowPrecision::kBFloat16,
+        .states =
+            {moment.mutable_data_ptr(),
+             moment_sq.mutable_data_ptr(),
+             moment_diff.mutable_data_ptr(),
+             previous_grad.mutable_data_ptr()},
+        .state_format = LowPrecision::kBFloat16,
         .rounding = RoundingKey(step.rounding),
         .numel = master.numel(),
-        .scalars = decltype(Shard::scalars)(step)};
+        .rule = typename Shard::Rule(step)};
     if (low.scalar_type() != at::kFloat) {
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = format_of(low.scalar_type());
@@ -82,13 +82,13 @@ struct NarrowState {
   void update(Isa isa, bool stochastic) const {
     const StochasticRounding rounding{stochastic, 17, 1'000'003};
     AdamWStep adam{.step = 3, .grad_scale = 0.7, .rounding = rounding};
-    run_cpu_updates({adamw_update(isa, shard<AdamWShard<float>>(adam))});
+    run_cpu_updates({update_of(isa, shard<ShardOf<float, AdamWStep>>(adam))});
     LionStep lion{.weight_decay = 0.1, .rounding = rounding};
-    run_cpu_updates({update_of(isa, shard<LionShard<float>>(lion))});
+    run_cpu_updates({update_of(isa, shard<ShardOf<float, LionStep>>(lion))});
     SgdStep sgd{.momentum = 0.9, .step = 2, .rounding = rounding};
-    run_cpu_updates({update_of(isa, shard<SgdShard<float>>(sgd))});
+    run_cpu_updates({update_of(isa, shard<ShardOf<float, SgdStep>>(sgd))});
     AdanStep adan{.weight_decay = 0.1, .step = 2, .rounding = rounding};
-    run_cpu_updates({update_of(isa, shard<AdanShard<float>>(adan))});
+    run_cpu_updates({update_of(isa, shard<ShardOf<float, AdanStep>>(adan))});
     const auto lamb = shard<LambShard<float>>(adam);
     lamb_moments_cpu(isa, lamb);
     lamb_weights_cpu(isa, lamb);
@@ -151,17 +151,17 @@ TEST(NarrowMoments, AreTheExactOnesRounded) {
 TEST(NarrowMoments, OfOneDtypeOnly) {
   UpdateTensors tensors = random_tensors(8, at::kFloat);
   tensors.moment = tensors.moment.to(at::kBFloat16);
-  const AdamWRun run{tensors, {}};
-  EXPECT_THROW(adamw_runs_({&run, 1}), Error);
+  const UpdateRun run{tensors, AdamWStep{}};
+  EXPECT_THROW(update_runs_({&run, 1}), Error);
   tensors.moment_sq = tensors.moment_sq.to(at::kHalf);
   tensors.moment = tensors.moment.to(at::kHalf);
-  const AdamWRun half{tensors, {}};
-  EXPECT_THROW(adamw_runs_({&half, 1}), Error);
+  const UpdateRun half{tensors, AdamWStep{}};
+  EXPECT_THROW(update_runs_({&half, 1}), Error);
   for (const size_t other : {2, 3}) {
     UpdateTensors mixed = random_tensors(8, at::kFloat);
     *mixed.states()[other] = mixed.states()[other]->to(at::kBFloat16);
-    const AdanRun adan{mixed, {}};
-    EXPECT_THROW(adan_runs_({&adan, 1}), Error);
+    const UpdateRun adan{mixed, AdanStep{}};
+    EXPECT_THROW(update_runs_({&adan, 1}), Error);
   }
 }
 
@@ -174,9 +174,9 @@ at::Tensor rounded(
   UpdateTensors tensors = random_tensors(values.numel(), at::kFloat);
   tensors.master = values;
   tensors.low_precision = at::zeros_like(values, at::kBFloat16);
-  const AdamWRun run{
-      tensors, {.lr = 0, .weight_decay = 0, .rounding = rounding}};
-  adamw_runs_({&run, 1});
+  const UpdateRun run{
+      tensors, AdamWStep{.lr = 0, .weight_decay = 0, .rounding = rounding}};
+  update_runs_({&run, 1});
   return tensors.low_precision;
 }
 
@@ -251,11 +251,12 @@ TEST(StochasticRounding, KeepsASecondMomentMoving) {
     tensors.moment = at::zeros({kNumel}, at::kBFloat16);
     tensors.moment_sq = at::full({kNumel}, 0.5, at::kBFloat16);
     for (int64_t step = 1; step <= 1000; ++step) {
-      const AdamWRun run{
+      const UpdateRun run{
           tensors,
-          {.step = step,
-           .rounding = {stochastic, static_cast<uint64_t>(step)}}};
-      adamw_runs_({&run, 1});
+          AdamWStep{
+              .step = step,
+              .rounding = {stochastic, static_cast<uint64_t>(step)}}};
+      update_runs_({&run, 1});
     }
     const double mean = tensors.moment_sq.to(at::kDouble).mean().item<double>();
     // 1 - 0.5 * 0.999^1000 = 0.816; the mean of 4096 walks is within 0.001.
@@ -266,26 +267,26 @@ TEST(StochasticRounding, KeepsASecondMomentMoving) {
 TEST(StochasticRounding, IsNotForFloat16) {
   UpdateTensors tensors = random_tensors(8, at::kFloat);
   tensors.low_precision = at::zeros({8}, at::kHalf);
-  const AdamWRun run{tensors, {.rounding = {true, 1}}};
-  EXPECT_THROW(adamw_runs_({&run, 1}), Error);
+  const UpdateRun run{tensors, AdamWStep{.rounding = {true, 1}}};
+  EXPECT_THROW(update_runs_({&run, 1}), Error);
 }
 
 class FiniteGradients : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   static void expect_seen(const UpdateTensors& t, bool finite) {
-    const AdamWRun adam{t, {}};
-    const SgdRun sgd{t, {}};
-    const LionRun lion{t, {}};
-    const AdanRun adan{t, {}};
+    const UpdateRun adam{t, AdamWStep{}};
+    const UpdateRun sgd{t, SgdStep{}};
+    const UpdateRun lion{t, LionStep{}};
+    const UpdateRun adan{t, AdanStep{}};
     const LambRun lamb{t, {}, {}};
-    EXPECT_EQ(adan_runs_({&adan, 1}), finite);
-    EXPECT_EQ(adamw_runs_({&adam, 1}), finite);
-    EXPECT_EQ(sgd_runs_({&sgd, 1}), finite);
-    EXPECT_EQ(lion_runs_({&lion, 1}), finite);
+    EXPECT_EQ(update_runs_({&adan, 1}), finite);
+    EXPECT_EQ(update_runs_({&adam, 1}), finite);
+    EXPECT_EQ(update_runs_({&sgd, 1}), finite);
+    EXPECT_EQ(update_runs_({&lion, 1}), finite);
     EXPECT_EQ(
         lamb_moments_({&lamb, 1}, at::empty({1, 2}, at::kDouble)), finite);
     for (const double p : {1.0, 2.0, HUGE_VAL}) {
-      EXPECT_EQ(std::isfinite(power_sum(t.grad, p)), finite) << p;
+      EXPECT_EQ(std::isfinite(power_sums({t.grad}, p).front()), finite) << p;
     }
   }
 };
@@ -336,10 +337,10 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
     for (at::Tensor* state : copy.states()) {
       state->fill_(NAN);
     }
-    const AdanRun adan{in_place, {.step = 2}};
-    const AdanRun adan_copy{copy, {.step = 2}};
-    EXPECT_TRUE(adan_runs_({&adan, 1}));
-    EXPECT_TRUE(adan_runs_({&adan_copy, 1}, {&old, 1}));
+    const UpdateRun adan{in_place, AdanStep{.step = 2}};
+    const UpdateRun adan_copy{copy, AdanStep{.step = 2}};
+    EXPECT_TRUE(update_runs_({&adan, 1}));
+    EXPECT_TRUE(update_runs_({&adan_copy, 1}, {&old, 1}));
     for (const auto& [a, b] :
          {std::pair(copy, in_place), std::pair(old, kept)}) {
       EXPECT_TRUE(same_bits(a.master, b.master));
@@ -351,8 +352,8 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
   }
   const UpdateTensors small = random_tensors(3, at::kFloat);
   const UpdateTensors large = random_tensors(4, at::kFloat);
-  const LionRun lion{small, {}};
-  EXPECT_THROW(lion_runs_({&lion, 1}, {&large, 1}), Error);
+  const UpdateRun lion{small, LionStep{}};
+  EXPECT_THROW(update_runs_({&lion, 1}, {&large, 1}), Error);
 }
 
 } // namespace tessera::runtime::update_formats_test

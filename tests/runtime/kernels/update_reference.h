@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include <span>
-#include <type_traits>
 
 namespace tessera {
 
@@ -46,17 +45,8 @@ runtime::UpdateTensors converted(
 
 /// The kernels as a user calls them: those of the device of the tensors.
 struct PublicKernels {
-  template <typename Run>
-  void update(std::span<const Run> runs) const {
-    if constexpr (std::is_same_v<Run, runtime::AdamWRun>) {
-      runtime::adamw_runs_(runs);
-    } else if constexpr (std::is_same_v<Run, runtime::SgdRun>) {
-      runtime::sgd_runs_(runs);
-    } else if constexpr (std::is_same_v<Run, runtime::AdanRun>) {
-      runtime::adan_runs_(runs);
-    } else {
-      runtime::lion_runs_(runs);
-    }
+  void update(std::span<const runtime::UpdateRun> runs) const {
+    runtime::update_runs_(runs);
   }
   void lamb_moments(
       std::span<const runtime::LambRun> runs,
@@ -72,37 +62,35 @@ struct PublicKernels {
 /// @param kernels PublicKernels, or what stands for them.
 template <typename Body, typename Kernels = PublicKernels>
 void for_each_update(const Body& body, const Kernels& kernels = {}) {
-  const auto updates = [&]<typename Run>(const Run& like) {
-    return [&kernels, like](const runtime::UpdateTensors& t) {
-      Run run = like;
-      run.tensors = t;
-      kernels.update(std::span<const Run>(&run, 1));
+  const auto updates = [&](const runtime::UpdateStep& step) {
+    return [&kernels, step](const runtime::UpdateTensors& t) {
+      const runtime::UpdateRun run{t, step};
+      kernels.update({&run, 1});
     };
   };
-  body(updates(runtime::AdamWRun{{}, {.step = 3}}), "AdamW");
+  body(updates(runtime::AdamWStep{.step = 3}), "AdamW");
   body(
-      updates(runtime::AdamWRun{
-          {}, {.decoupled_decay = false, .step = 3, .grad_scale = 0.3}}),
+      updates(runtime::AdamWStep{
+          .decoupled_decay = false, .step = 3, .grad_scale = 0.3}),
       "Adam");
   body(
-      updates(runtime::SgdRun{
-          {},
-          {.momentum = 0.9,
-           .weight_decay = 0.1,
-           .nesterov = true,
-           .step = 2,
-           .grad_scale = 0.3}}),
+      updates(runtime::SgdStep{
+          .momentum = 0.9,
+          .weight_decay = 0.1,
+          .nesterov = true,
+          .step = 2,
+          .grad_scale = 0.3}),
       "SGD");
-  body(updates(runtime::SgdRun{{}, {.lr = 0.1}}), "SGD without momentum");
+  body(updates(runtime::SgdStep{.lr = 0.1}), "SGD without momentum");
   body(
-      updates(runtime::LionRun{{}, {.weight_decay = 0.1, .grad_scale = 0.3}}),
+      updates(runtime::LionStep{.weight_decay = 0.1, .grad_scale = 0.3}),
       "Lion");
   body(
-      updates(runtime::AdanRun{
-          {}, {.weight_decay = 0.1, .step = 3, .grad_scale = 0.3}}),
+      updates(
+          runtime::AdanStep{.weight_decay = 0.1, .step = 3, .grad_scale = 0.3}),
       "Adan");
   body(
-      updates(runtime::AdanRun{{}, {.weight_decay = 0.1, .no_prox = true}}),
+      updates(runtime::AdanStep{.weight_decay = 0.1, .no_prox = true}),
       "Adan's first step");
   body(
       [&kernels](const runtime::UpdateTensors& t) {

@@ -4,6 +4,7 @@
 #include "runtime/kernels/adamw_reference.h"
 #include "runtime/kernels/update_reference.h"
 #include "support/expect_error.h"
+#include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <gtest/gtest.h>
@@ -27,17 +28,10 @@ std::vector<Isa> isas() {
   return found;
 }
 
-template <typename T, typename Scalars, typename Step>
-UpdateShard<T, Scalars> shard_of(const UpdateTensors& t, const Step& step) {
-  return {
-      .master = t.master.mutable_data_ptr<T>(),
-      .grad = t.grad.const_data_ptr(),
-      .moment = t.moment.mutable_data_ptr<T>(),
-      .moment_sq = t.moment_sq.mutable_data_ptr<T>(),
-      .moment_diff = t.moment_diff.mutable_data_ptr<T>(),
-      .previous_grad = t.previous_grad.mutable_data_ptr<T>(),
-      .numel = t.master.numel(),
-      .scalars = Scalars(step)};
+template <typename Step>
+ShardOf<float, Step> shard_of(const UpdateTensors& t, const Step& step) {
+  return detail::make_shard<ShardOf<float, Step>>(
+      detail::UpdateChecks("update_runs_test"), t, step);
 }
 
 /// The update in float64 and its relative distance from float32's.
@@ -64,22 +58,23 @@ void expect_near_float64(const Update& update, double tolerance) {
 TEST(UpdateRuns, SgdAndLionAreNearFloat64) {
   expect_near_float64(
       [](const UpdateTensors& t, int64_t step) {
-        const SgdRun run{
+        const UpdateRun run{
             t,
-            {.lr = 0.1,
-             .momentum = 0.9,
-             .dampening = 0.1,
-             .weight_decay = 0.01,
-             .nesterov = false,
-             .step = step,
-             .grad_scale = 0.5}};
-        sgd_runs_({&run, 1});
+            SgdStep{
+                .lr = 0.1,
+                .momentum = 0.9,
+                .dampening = 0.1,
+                .weight_decay = 0.01,
+                .nesterov = false,
+                .step = step,
+                .grad_scale = 0.5}};
+        update_runs_({&run, 1});
       },
       1e-5);
   expect_near_float64(
       [](const UpdateTensors& t, int64_t) {
-        const LionRun run{t, {.lr = 0.01, .weight_decay = 0.1}};
-        lion_runs_({&run, 1});
+        const UpdateRun run{t, LionStep{.lr = 0.01, .weight_decay = 0.1}};
+        update_runs_({&run, 1});
       },
       1e-5);
 }
@@ -90,21 +85,22 @@ TEST(UpdateRuns, AdanIsNearFloat64AndItsFirstStepHasNoDifference) {
   for (const bool no_prox : {false, true}) {
     expect_near_float64(
         [&](const UpdateTensors& t, int64_t step) {
-          const AdanRun run{
+          const UpdateRun run{
               t,
-              {.lr = 0.01,
-               .weight_decay = 0.1,
-               .no_prox = no_prox,
-               .step = step,
-               .grad_scale = 0.5}};
-          adan_runs_({&run, 1});
+              AdanStep{
+                  .lr = 0.01,
+                  .weight_decay = 0.1,
+                  .no_prox = no_prox,
+                  .step = step,
+                  .grad_scale = 0.5}};
+          update_runs_({&run, 1});
         },
         1e-5);
   }
   const UpdateTensors t = random_tensors(1027, at::kDouble);
   const UpdateTensors old = converted(t, at::kDouble);
-  const AdanRun run{t, {.grad_scale = 0.5}};
-  adan_runs_({&run, 1});
+  const UpdateRun run{t, AdanStep{.grad_scale = 0.5}};
+  update_runs_({&run, 1});
   EXPECT_TRUE(torch::equal(t.previous_grad, old.grad * 0.5));
   EXPECT_TRUE(at::allclose(t.moment_diff, old.moment_diff * 0.92, 1e-14));
   EXPECT_TRUE(at::allclose(
@@ -119,8 +115,8 @@ TEST(UpdateRuns, AdanRefusesHyperparametersAndTensorsThatDoNotFit) {
                            std::initializer_list<const char*> parts) {
     expect_error(
         [&] {
-          const AdanRun run{t, step};
-          adan_runs_({&run, 1});
+          const UpdateRun run{t, step};
+          update_runs_({&run, 1});
         },
         parts);
   };
@@ -135,8 +131,8 @@ TEST(UpdateRuns, AdanRefusesHyperparametersAndTensorsThatDoNotFit) {
        {std::pair(2, "exp_avg_diff"), std::pair(3, "previous_grad")}) {
     UpdateTensors other = t;
     *other.states()[static_cast<size_t>(state)] = at::zeros({7});
-    const AdanRun run{other, {}};
-    expect_error([&] { adan_runs_({&run, 1}); }, {name, "has shape [7]"});
+    const UpdateRun run{other, AdanStep{}};
+    expect_error([&] { update_runs_({&run, 1}); }, {name, "has shape [7]"});
   }
 }
 
@@ -168,16 +164,14 @@ TEST(UpdateRuns, HaveTheSameBitsOnEveryInstructionSet) {
       UpdateTensors t = converted(start, at::kFloat);
       run_cpu_updates({update_of(
           isa,
-          shard_of<float, SgdScalars<float>>(
+          shard_of(
               t, SgdStep{.momentum = 0.9, .weight_decay = 0.1, .step = 2}))});
-      run_cpu_updates({update_of(
-          isa,
-          shard_of<float, LionScalars<float>>(
-              t, LionStep{.weight_decay = 0.1}))});
+      run_cpu_updates(
+          {update_of(isa, shard_of(t, LionStep{.weight_decay = 0.1}))});
       for (const int64_t step : {1, 2}) {
         run_cpu_updates({update_of(
             isa,
-            shard_of<float, AdanScalars<float>>(
+            shard_of(
                 t,
                 AdanStep{
                     .weight_decay = 0.1,
@@ -203,8 +197,7 @@ TEST(UpdateRuns, LionsSignOfZeroIsZeroAndOfNanIsNan) {
     t.master.fill_(1);
     t.moment.zero_();
     t.grad.copy_(at::tensor({0.0f, -0.0f, NAN}));
-    run_cpu_updates({update_of(
-        isa, shard_of<float, LionScalars<float>>(t, LionStep{.lr = 0.5}))});
+    run_cpu_updates({update_of(isa, shard_of(t, LionStep{.lr = 0.5}))});
     EXPECT_EQ(t.master[0].item<float>(), 1);
     EXPECT_EQ(t.master[1].item<float>(), 1);
     EXPECT_TRUE(std::isnan(t.master[2].item<float>()));
@@ -270,17 +263,17 @@ TEST(UpdateRuns, AFactorInATensorMultipliesTheGradient) {
 TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
   std::vector<UpdateTensors> together;
   std::vector<UpdateTensors> alone;
-  std::vector<SgdRun> runs;
+  std::vector<UpdateRun> runs;
   for (const int64_t numel : kSizes) {
     together.push_back(random_tensors(numel, at::kFloat));
     alone.push_back(converted(together.back(), at::kFloat));
     const SgdStep step{
         .lr = 0.01 * static_cast<double>(numel), .momentum = 0.5};
     runs.push_back({together.back(), step});
-    const SgdRun own{alone.back(), step};
-    sgd_runs_({&own, 1});
+    const UpdateRun own{alone.back(), step};
+    update_runs_({&own, 1});
   }
-  sgd_runs_(runs);
+  update_runs_(runs);
   for (size_t i = 0; i < together.size(); ++i) {
     EXPECT_TRUE(same_bits(together[i].master, alone[i].master));
   }

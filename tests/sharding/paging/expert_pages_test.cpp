@@ -73,7 +73,8 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
     EXPECT_EQ(pages[0].mesh, meshes.module);
     EXPECT_TRUE(pages[1].of_experts);
     EXPECT_EQ(pages[1].mesh, *meshes.experts);
-    const SlotPlan slots(pages, std::vector<ShardTiers>(pages.size()), options);
+    const SlotPlan slots(
+        pages, std::vector<runtime::ShardTiers>(pages.size()), options);
     MemoryLedger ledger;
     Pager pager(
         std::make_unique<PageRanks>(world, meshes, pages),

@@ -119,7 +119,8 @@ PagingPlan plan_with_two_meshes(
   };
   std::vector<PageSpec> pages = pages_over(0);
   pages[1] = pages_over(2)[1];
-  const SlotPlan slots(pages, std::vector<ShardTiers>(pages.size()), options);
+  const SlotPlan slots(
+      pages, std::vector<runtime::ShardTiers>(pages.size()), options);
   return {pages, slots, slots.room()};
 }
 

@@ -3,9 +3,9 @@
 // Norms of gradients of which each rank has a part, for training loops of tests
 // without an engine.
 
+#include "support/power_sums.h"
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/power_sum.h"
 #include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <ATen/ops/tensor.h>
@@ -41,7 +41,7 @@ inline Gradients gradients_of(const torch::nn::Module& module) {
   return found;
 }
 
-/// power_sum() of all of them as one.
+/// The power sum of all of them as one.
 inline double joined_power_sum(
     const std::vector<at::Tensor>& tensors,
     double p) {

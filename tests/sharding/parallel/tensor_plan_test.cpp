@@ -275,7 +275,10 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
     };
     expect(
         {{"layers.*.mlp.0", kColumn}, {"layers.*.atention.query", kColumn}},
-        {"'layers.*.atention.query'", "no module", "attention.query"});
+        {"'layers.*.atention.query'",
+         "matches nothing",
+         "attention.query",
+         "text without dots"});
     expect({{"layers.*", kColumn}}, {"'layers.0'", "PlainLayer", "Linear"});
     expect({{"head", kVocab}}, {"'head'", "Linear", "kVocab", "Embedding"});
     expect({{"embed", kRow}}, {"'embed'", "kRow", "Linear"});

@@ -3,7 +3,6 @@
 // the current stream.
 #include "support/vdev/vdev.h"
 
-#include "tessera/runtime/kernels/adamw_cpu.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/isa.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -12,21 +11,18 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <span>
+#include <variant>
 #include <vector>
 
 namespace tessera::tests::vdev {
 
 namespace {
 
-using runtime::AdamWShard;
-using runtime::AdanShard;
 using runtime::ElementType;
 using runtime::LambShard;
-using runtime::LionShard;
 using runtime::LowPrecision;
 using runtime::PackMode;
 using runtime::PackShard;
-using runtime::SgdShard;
 
 void add(
     std::vector<Access>& accesses,
@@ -69,14 +65,13 @@ std::vector<Access> accesses_of(
   };
   std::vector<Access> accesses;
   for (const Shard& shard : shards) {
-    const size_t moment_item = size_of(shard.moment_format);
+    const size_t state_item = size_of(shard.state_format);
     add(accesses, shard.grad, shard.numel, size_of(shard.grad_format), false);
     add(accesses, shard.grad_factor, 1, sizeof(double), false);
     add(accesses, shard.master, shard.numel, sizeof(T), writes_master);
-    add(accesses, shard.moment, shard.numel, moment_item, true);
-    add(accesses, shard.moment_sq, shard.numel, moment_item, true);
-    add(accesses, shard.moment_diff, shard.numel, moment_item, true);
-    add(accesses, shard.previous_grad, shard.numel, moment_item, true);
+    for (const void* state : shard.states) {
+      add(accesses, state, shard.numel, state_item, true);
+    }
     if (shard.low_precision_format != LowPrecision::kNone) {
       add(accesses,
           shard.low_precision,
@@ -88,16 +83,6 @@ std::vector<Access> accesses_of(
   return accesses;
 }
 
-template <typename T>
-runtime::CpuUpdate cpu_update_of(const AdamWShard<T>& shard) {
-  return runtime::adamw_update(runtime::best_isa(), shard);
-}
-
-template <typename Shard>
-runtime::CpuUpdate cpu_update_of(const Shard& shard) {
-  return runtime::update_of(runtime::best_isa(), shard);
-}
-
 template <typename Shard>
 void update(std::span<const Shard> shards) {
   issue_kernel(
@@ -106,24 +91,25 @@ void update(std::span<const Shard> shards) {
       [own = std::vector<Shard>(shards.begin(), shards.end())] {
         for (Shard shard : own) {
           runtime::fold_grad_factor(shard);
-          const runtime::CpuUpdate update = cpu_update_of(shard);
+          const runtime::CpuUpdate update =
+              runtime::update_of(runtime::best_isa(), shard);
           update.range(0, update.numel);
         }
       });
 }
 
 template <typename T>
-void lamb_weights(std::span<const LambShard<T>> shards) {
+void update(std::span<const LambShard<T>> shards) {
   auto accesses = accesses_of(shards, /*writes_master=*/true);
   for (const LambShard<T>& shard : shards) {
-    add(accesses, shard.scalars.lr_factor, 1, sizeof(double), false);
+    add(accesses, shard.rule.lr_factor, 1, sizeof(double), false);
   }
   issue_kernel(
       "lamb_weights_kernel",
       std::move(accesses),
       [own = std::vector<LambShard<T>>(shards.begin(), shards.end())] {
         for (LambShard<T> shard : own) {
-          runtime::fold_lr_factor(shard.scalars);
+          runtime::fold_lr_factor(shard.rule);
           runtime::lamb_weights_cpu(runtime::best_isa(), shard);
         }
       });
@@ -224,18 +210,12 @@ void pack(
 void install_kernels() {
   runtime::register_pack_cuda(&pack);
   runtime::register_update_cuda(
-      {&update<AdamWShard<float>>,
-       &update<AdamWShard<double>>,
-       &update<SgdShard<float>>,
-       &update<SgdShard<double>>,
-       &update<LionShard<float>>,
-       &update<LionShard<double>>,
-       &update<AdanShard<float>>,
-       &update<AdanShard<double>>,
-       &lamb_weights<float>,
-       &lamb_weights<double>,
-       &lamb_moments<float>,
-       &lamb_moments<double>});
+      {[](const runtime::UpdateShards& shards) {
+         std::visit([](auto s) { update(s); }, shards);
+       },
+       [](const runtime::LambShards& shards, double* sums) {
+         std::visit([&](auto s) { lamb_moments(s, sums); }, shards);
+       }});
 }
 
 } // namespace tessera::tests::vdev

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/offload/activations/activation_room.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <algorithm>
+
+namespace tessera::offload {
+
+ActivationRoom::ActivationRoom(const HostMemoryOptions& options)
+    : memory_(options, ledger_) {}
+
+int64_t ActivationRoom::slab_bytes() const {
+  int64_t bytes = 0;
+  for (const Slab& slab : slabs_) {
+    bytes += slab.buffer.numel();
+  }
+  return bytes;
+}
+
+HostPiece ActivationRoom::take(int64_t bytes) {
+  for (size_t i = 0; i < slabs_.size(); ++i) {
+    if (HostPiece piece = take_from(i, bytes); piece.defined()) {
+      return piece;
+    }
+  }
+  if (!add_slab(bytes)) {
+    return {};
+  }
+  return take_from(slabs_.size() - 1, bytes);
+}
+
+HostPiece ActivationRoom::take_from(size_t slab, int64_t bytes) {
+  Slab& from = slabs_[slab];
+  const auto offset = from.allocator.allocate(bytes);
+  if (!offset) {
+    return {};
+  }
+  return {
+      from.buffer.narrow(0, *offset, bytes),
+      from.marks.marks_of(*offset, *offset + bytes),
+      slab,
+      *offset};
+}
+
+void ActivationRoom::give_back(HostPiece& piece) {
+  Slab& slab = slabs_[piece.slab];
+  slab.allocator.release(piece.offset);
+  slab.marks.leave(
+      piece.offset, piece.offset + piece.bytes.numel(), piece.after);
+  piece = {};
+}
+
+bool ActivationRoom::add_slab(int64_t bytes) {
+  const int64_t needed = HostMemory::rounded(bytes);
+  const int64_t free =
+      memory_.free_bytes() / HostMemory::kPage * HostMemory::kPage;
+  if (needed > free) {
+    return false;
+  }
+  const int64_t capacity = std::min(std::max(needed, kSlabBytes), free);
+  try {
+    slabs_.push_back(
+        {memory_.allocate("activations", MemoryPurpose::kActivations, capacity),
+         runtime::OffsetAllocator(capacity),
+         {}});
+  } catch (const Error&) {
+    return false; // the system has no more
+  }
+  return true;
+}
+
+} // namespace tessera::offload
