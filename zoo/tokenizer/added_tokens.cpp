@@ -75,7 +75,7 @@ std::vector<TextPart> AddedTokenFinder::parts_of(std::string_view text) const {
   uint32_t end = 0; // of the last part
   const auto add_between = [&](uint32_t begin) {
     if (end < begin) {
-      parts.push_back({{end, begin}, std::nullopt});
+      parts.push_back({{end, begin}, std::nullopt, 0, 0});
     }
   };
   for (size_t at = 0; at < text.size();) {
@@ -93,6 +93,7 @@ std::vector<TextPart> AddedTokenFinder::parts_of(std::string_view text) const {
     if (token.is_single_word && is_inside_word(text, bytes)) {
       continue;
     }
+    const ByteRange own = bytes;
     if (token.strips_left) {
       while (bytes.begin > end) {
         const size_t last = before(text, bytes.begin);
@@ -111,7 +112,11 @@ std::vector<TextPart> AddedTokenFinder::parts_of(std::string_view text) const {
     bytes.begin = std::max(bytes.begin, end); // a token before may strip it
     if (bytes.begin < bytes.end) {
       add_between(bytes.begin);
-      parts.push_back({bytes, token.id});
+      parts.push_back(
+          {bytes,
+           token.id,
+           own.begin - std::min(own.begin, bytes.begin),
+           bytes.end - own.end});
       end = bytes.end;
     }
   }

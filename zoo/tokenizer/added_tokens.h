@@ -31,6 +31,8 @@ struct AddedToken {
 struct TextPart {
   ByteRange bytes;
   std::optional<int64_t> id; ///< of the added token
+  uint32_t spaces_before = 0; ///< bytes that it takes with it
+  uint32_t spaces_after = 0;
 };
 
 /// Finds tokens in texts: the leftmost first, of those that begin at the same

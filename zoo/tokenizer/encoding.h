@@ -18,6 +18,9 @@ struct PlacedToken {
   /// Of the text that it comes from, in bytes; empty for tokens that a post-
   /// processor adds.
   ByteRange bytes;
+  /// Bytes of white space at both ends that an added token takes with it.
+  uint16_t spaces_before = 0;
+  uint16_t spaces_after = 0;
   int32_t word = -1; ///< number of its word in the text; -1: it is added
   int32_t text = -1; ///< 0: the first, 1: the second; -1: it is added
 };

@@ -167,7 +167,7 @@ class TrimmedOffsets {
   }
 
   void trim(PlacedToken& token, bool is_first) const {
-    uint32_t leading = 0;
+    uint32_t leading = token.spaces_before;
     uint32_t trailing = 0;
     bool is_at_beginning = true; // so far, all are spaces
     for_each_code_point(token_text_(token.id), [&](char32_t c, size_t) {
@@ -175,6 +175,7 @@ class TrimmedOffsets {
       is_at_beginning = is_at_beginning && is_space(c);
       leading += is_at_beginning ? 1 : 0;
     });
+    trailing += token.spaces_after;
     if (leading > 0 && is_first && adds_prefix_space_) {
       --leading; // is not in the text
     }

@@ -89,7 +89,7 @@ class TextEncoder {
     }
     for (const TextPart& part : parts_.raw[kind]->parts_of(whole)) {
       if (part.id) {
-        add(*part.id, part.bytes, words_++);
+        add_added(part, part.bytes);
       } else {
         add_text(whole, part.bytes, kind);
       }
@@ -105,6 +105,12 @@ class TextEncoder {
          .bytes = options_.with_offsets ? bytes : ByteRange{},
          .word = word,
          .text = text_});
+  }
+
+  void add_added(const TextPart& part, ByteRange bytes) {
+    add(*part.id, bytes, words_++);
+    tokens_.back().spaces_before = static_cast<uint16_t>(part.spaces_before);
+    tokens_.back().spaces_after = static_cast<uint16_t>(part.spaces_after);
   }
 
   /// What lies between added tokens of the text as given.
@@ -123,9 +129,9 @@ class TextEncoder {
     for (const TextPart& part :
          parts_.normalized[kind]->parts_of(text.text())) {
       if (part.id) {
-        add(*part.id,
-            options_.with_offsets ? text.origin(part.bytes) : ByteRange{},
-            words_++);
+        add_added(
+            part,
+            options_.with_offsets ? text.origin(part.bytes) : ByteRange{});
       } else {
         AlignedText between = text.part(part.bytes);
         add_words(between);
@@ -235,6 +241,7 @@ void Tokenizer::Parts::prepare() {
         normalizer->apply(text);
         looked_for = text.text();
       }
+      decoded[id] = looked_for;
       tokens[place].push_back(token);
       texts[place].push_back(std::move(looked_for));
     }
@@ -317,7 +324,9 @@ std::string Tokenizer::decode(
   std::vector<std::string> parts;
   parts.reserve(ids.size());
   for (const int64_t id : ids) {
-    const std::string& text = token(id);
+    const auto added = parts_->decoded.find(id);
+    const std::string& text =
+        added != parts_->decoded.end() ? added->second : token(id);
     if (!text.empty() && !(skip_special_tokens && is_special(id))) {
       parts.push_back(text);
     }

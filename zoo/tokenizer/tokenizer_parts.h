@@ -11,6 +11,7 @@
 #include "tessera/zoo/tokenizer/token_model.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,8 @@ struct Tokenizer::Parts {
   std::unique_ptr<const AddedTokenFinder> raw[2];
   std::unique_ptr<const AddedTokenFinder> normalized[2];
   std::map<std::string, int64_t, std::less<>> added_ids;
+  /// The texts that added tokens are decoded to: normalized, if they are.
+  std::map<int64_t, std::string> decoded;
 
   /// Caches that no thread uses now.
   mutable std::mutex mutex;
