@@ -6,6 +6,7 @@
 #include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/tokenizer/sentencepiece_text.h"
 #include "tessera/zoo/tokenizer/tokenizer_parts.h"
+#include "tessera/zoo/tokenizer/vocabulary.h"
 
 #include <algorithm>
 #include <array>
@@ -112,10 +113,10 @@ std::vector<std::string> lines_of(const fs::path& path) {
 
 /// What the tokenizer.json of a BERT folder with a vocab.txt would be.
 json bert_document(const fs::path& path, const Settings& settings) {
+  const Vocabulary listed = Vocabulary::from_vocab_file(path);
   json vocab = json::object();
-  const std::vector<std::string> lines = lines_of(path);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    vocab[lines[i]] = i; // of equal lines the last one counts
+  for (int64_t id = 0; id < listed.size(); ++id) {
+    vocab[listed.token(id)] = id;
   }
   const std::string sep = settings.token("sep_token", "[SEP]");
   const std::string cls = settings.token("cls_token", "[CLS]");
