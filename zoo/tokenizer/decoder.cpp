@@ -60,15 +60,6 @@ Value value_or(const JsonValue& section, const char* key, Value otherwise) {
   return found && !found->value().is_null() ? found->as<Value>() : otherwise;
 }
 
-/// A field of exactly one character.
-char32_t read_character(const JsonValue& field) {
-  const auto text = field.as<std::string>();
-  if (count_code_points(text) != 1) {
-    field.fail("one character");
-  }
-  return code_point_at(text, 0);
-}
-
 /// Turns the characters of bytes into bytes; all parts become one.
 class ByteLevelDecoder : public TokenDecoder {
  public:

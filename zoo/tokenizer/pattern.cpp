@@ -52,4 +52,12 @@ Pattern read_pattern(const runtime::JsonValue& section) {
               : Pattern(Regex(regex->as<std::string>()));
 }
 
+char32_t read_character(const runtime::JsonValue& field) {
+  const auto text = field.as<std::string>();
+  if (count_code_points(text) != 1) {
+    field.fail("one character");
+  }
+  return code_point_at(text, 0);
+}
+
 } // namespace tessera::zoo

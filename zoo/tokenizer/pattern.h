@@ -32,4 +32,8 @@ class Pattern {
 /// @throws tessera::Error on anything else.
 Pattern read_pattern(const runtime::JsonValue& section);
 
+/// A field of exactly one character.
+/// @throws tessera::Error on anything else.
+char32_t read_character(const runtime::JsonValue& field);
+
 } // namespace tessera::zoo

@@ -319,14 +319,6 @@ class PreTokenizerSequence : public PreTokenizer {
   std::vector<std::unique_ptr<const PreTokenizer>> parts_;
 };
 
-char32_t read_character(const JsonValue& value) {
-  const std::string text = value.as<std::string>();
-  if (text.empty() || utf8_length(text, 0) != text.size()) {
-    value.fail("one character");
-  }
-  return code_point_at(text, 0);
-}
-
 /// Whether another pre-tokenizer sees the words.
 enum class Place { kLast, kBeforeOthers };
 

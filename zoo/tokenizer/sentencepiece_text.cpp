@@ -18,9 +18,9 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr char32_t kSpaceCharacter = 0x2581;
-constexpr std::string_view kSpace = "\xe2\x96\x81";
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+constexpr char32_t kEscapedSpaceCharacter = 0x2581;
+constexpr std::string_view kEscapedSpace = "\xe2\x96\x81";
+constexpr std::string_view kBrokenByte = "\xef\xbf\xbd";
 
 class SentencePieceNormalizing : public Normalizer {
  public:
@@ -69,7 +69,7 @@ class SentencePieceNormalizing : public Normalizer {
   };
 
   char32_t space() const {
-    return options_.escape_whitespaces ? kSpaceCharacter : U' ';
+    return options_.escape_whitespaces ? kEscapedSpaceCharacter : U' ';
   }
 
   /// What replaces the next characters of a text.
@@ -157,7 +157,7 @@ class SentencePieceDecoding : public TokenDecoder {
         std::string storage;
         const bool is_valid =
             valid_utf8(rest.substr(0, length), storage).data() == rest.data();
-        text += is_valid ? rest.substr(0, length) : kReplacement;
+        text += is_valid ? rest.substr(0, length) : kBrokenByte;
         i += is_valid ? length : 1;
       }
       bytes.clear();
@@ -180,8 +180,8 @@ class SentencePieceDecoding : public TokenDecoder {
       const bool strips = text.empty() && !had_space && !adds_suffix_ &&
                           (normalizer_.add_dummy_prefix ||
                            normalizer_.remove_extra_whitespaces);
-      if (strips && own.starts_with(kSpace)) {
-        own.remove_prefix(kSpace.size());
+      if (strips && own.starts_with(kEscapedSpace)) {
+        own.remove_prefix(kEscapedSpace.size());
         had_space = !normalizer_.remove_extra_whitespaces;
       }
       append_spaced(own, text);
@@ -196,13 +196,13 @@ class SentencePieceDecoding : public TokenDecoder {
  private:
   static void append_spaced(std::string_view part, std::string& text) {
     while (!part.empty()) {
-      const size_t at = std::min(part.find(kSpace), part.size());
+      const size_t at = std::min(part.find(kEscapedSpace), part.size());
       text += part.substr(0, at);
       if (at == part.size()) {
         return;
       }
       text += ' ';
-      part.remove_prefix(at + kSpace.size());
+      part.remove_prefix(at + kEscapedSpace.size());
     }
   }
 

@@ -7,7 +7,7 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+constexpr std::string_view kReplacementText = "\xef\xbf\xbd";
 
 /// How many bytes at `at` are a code point, or the longest beginning of one.
 struct Sequence {
@@ -86,7 +86,8 @@ std::string_view valid_utf8(std::string_view text, std::string& storage) {
   while (at < text.size()) {
     const Sequence sequence = sequence_at(text, at);
     storage.append(
-        sequence.is_complete ? text.substr(at, sequence.length) : kReplacement);
+        sequence.is_complete ? text.substr(at, sequence.length)
+                             : kReplacementText);
     at += sequence.length;
   }
   return storage;
