@@ -723,6 +723,10 @@ class Translator {
     }
     ++classes_;
     const bool is_inverted = accept("^");
+    if (is_inverted && classes_ > 1 && options_.ignores_case) {
+      // Oniguruma adds other cases to the outer class, PCRE2 to the inner one.
+      refuse("an inverted class in another one, in a part that ignores case,");
+    }
     std::optional<CharacterSet> all; // of parts before a "&&"
     std::optional<CharacterSet> part;
     const auto add = [&](const CharacterSet& set) {

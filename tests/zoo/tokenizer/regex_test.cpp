@@ -68,6 +68,7 @@ TEST(Regex, RefusesWhatHasNoCounterpart) {
       {R"((?<n>a)\1)", "numbers of groups beside names of groups"},
       {"(?i)stop", "letters that have a ligature"},
       {R"((?i:\p{Lu}))", "letters of one case"},
+      {"(?i:[a[^b]])", "an inverted class in another one"},
       {"a\\", "a backslash at the end"}};
   for (const auto& [pattern, error] : kPatterns) {
     expect_error([&] { Regex{pattern}; }, {error});
