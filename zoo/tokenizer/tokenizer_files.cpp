@@ -128,7 +128,12 @@ json bert_document(const fs::path& path, const Settings& settings) {
         token);
   }
   return {
-      {"normalizer", {{"type", "BertNormalizer"}}},
+      {"normalizer",
+       {{"type", "BertNormalizer"},
+        {"clean_text", true},
+        {"handle_chinese_chars", true},
+        {"strip_accents", nullptr},
+        {"lowercase", true}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"post_processor",
        {{"type", "BertProcessing"},

@@ -55,7 +55,12 @@ json tokenizer() {
   return {
       {"added_tokens",
        {{{"id", 11}, {"content", "[NEW]"}, {"normalized", false}}}},
-      {"normalizer", {{"type", "BertNormalizer"}, {"lowercase", true}}},
+      {"normalizer",
+       {{"type", "BertNormalizer"},
+        {"clean_text", true},
+        {"handle_chinese_chars", true},
+        {"strip_accents", nullptr},
+        {"lowercase", true}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"model",
        {{"type", "WordPiece"},
