@@ -129,6 +129,9 @@ Value filter_trim(
   const Options options = bound_arguments(given, "trim", {"chars"});
   const Value characters = option_or_none(options[0]);
   return converted_text(subject, budget, [&](std::string_view text) {
+    if (const Text* part = characters.as_text()) {
+      budget.spend_search(text, part->bytes);
+    }
     return characters.is_none()
                ? strip(text)
                : strip(

@@ -420,6 +420,10 @@ void Budget::spend_steps(std::size_t steps) {
       max_steps_);
 }
 
+void Budget::spend_search(std::string_view text, std::string_view part) {
+  spend_steps((text.size() / 64) * (part.size() / 64 + 1));
+}
+
 void Budget::spend_bytes(std::size_t bytes) {
   TESSERA_CHECK(
       bytes <= static_cast<std::size_t>(max_bytes_ - bytes_),
@@ -613,12 +617,16 @@ bool is_truthy(const Value& value) {
   if (const auto number = value.as_number()) {
     return *number != 0;
   }
+  if (const Text* text = value.as_text()) {
+    return !text->bytes.empty();
+  }
   const auto count = length(value);
   return !count || *count != 0;
 }
 
 std::string to_text(const Value& value, Budget& budget) {
   if (const Text* text = value.as_text()) {
+    budget.spend_steps(text->bytes.size() / 64);
     return text->bytes;
   }
   if (value.is_undefined()) {
@@ -721,7 +729,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
         part != nullptr,
         "a value of type {} cannot be in a string; use a string",
         type_name(item));
-    budget.spend_steps(text->bytes.size() / 64);
+    budget.spend_search(text->bytes, part->bytes);
     return text->bytes.find(part->bytes) != std::string::npos;
   }
   if (const Dict* dict = container.as_dict()) {
