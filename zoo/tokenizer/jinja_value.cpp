@@ -144,13 +144,13 @@ std::string json_key(const Value& key, const JsonFormat& format) {
   if (const Text* text = key.as_text()) {
     return json_text(text->bytes, format.ensure_ascii);
   }
-  if (const bool* flag = key.get_if<bool>()) {
+  if (const auto* flag = key.get_if<bool>()) {
     return *flag ? "\"true\"" : "\"false\"";
   }
-  if (const std::int64_t* number = key.get_if<std::int64_t>()) {
+  if (const auto* number = key.get_if<std::int64_t>()) {
     return formatted("\"{}\"", *number);
   }
-  if (const double* number = key.get_if<double>()) {
+  if (const auto* number = key.get_if<double>()) {
     return "\"" + float_text(*number) + "\"";
   }
   TESSERA_CHECK(
@@ -233,13 +233,13 @@ void write_json(
         [&](std::size_t i, const std::string& inner) {
           write_json(sequence->items[i], format, inner, out, budget);
         });
-  } else if (const bool* flag = value.get_if<bool>()) {
+  } else if (const auto* flag = value.get_if<bool>()) {
     out.add(*flag ? "true" : "false");
   } else if (value.is_none()) {
     out.add("null");
-  } else if (const std::int64_t* number = value.get_if<std::int64_t>()) {
+  } else if (const auto* number = value.get_if<std::int64_t>()) {
     out.add(std::to_string(*number));
-  } else if (const double* real = value.get_if<double>()) {
+  } else if (const auto* real = value.get_if<double>()) {
     const std::string shown = float_text(*real);
     out.add(
         shown == "nan"    ? "NaN"
@@ -247,7 +247,7 @@ void write_json(
         : shown == "-inf" ? "-Infinity"
                           : shown);
   } else {
-    const Undefined* undefined = value.get_if<Undefined>();
+    const auto* undefined = value.get_if<Undefined>();
     TESSERA_FAIL(
         "tojson: {} has no form in JSON; use strings, numbers, bools, none, lists and dicts",
         undefined != nullptr && undefined->reason
@@ -399,7 +399,9 @@ Value json_value_at(
   if (json.is_object()) {
     Dict dict;
     for (const auto& [key, item] : json.items()) {
-      const std::string inner = place + "." + key;
+      std::string inner = place;
+      inner += ".";
+      inner += key;
       dict.set(
           json_scalar(key, inner, budget),
           json_value_at(item, inner, depth + 1, budget),
@@ -635,7 +637,7 @@ std::string to_text(const Value& value, Budget& budget) {
   if (value.is_none()) {
     return "None";
   }
-  if (const bool* flag = value.get_if<bool>()) {
+  if (const auto* flag = value.get_if<bool>()) {
     return *flag ? "True" : "False";
   }
   if (const auto* number = value.get_if<std::int64_t>()) {
