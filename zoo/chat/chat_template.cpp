@@ -74,8 +74,11 @@ jinja::EvaluationOptions evaluation_options(
 }
 
 ordered_json first_messages(const ordered_json& messages, std::size_t count) {
-  return ordered_json(
-      messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
+  ordered_json result = ordered_json::array();
+  for (std::size_t i = 0; i < count; ++i) {
+    result.push_back(messages[i]);
+  }
+  return result;
 }
 
 ByteRange byte_range(std::size_t begin, std::size_t end) {

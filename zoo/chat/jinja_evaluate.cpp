@@ -438,7 +438,7 @@ class Evaluator {
     if (const auto* method = callee.get_if<std::shared_ptr<const Method>>()) {
       return call_method(**method, arguments, budget_);
     }
-    if (const Builtin* builtin = callee.get_if<Builtin>()) {
+    if (const auto* builtin = callee.get_if<Builtin>()) {
       for (const BuiltinRow& row : kBuiltins) {
         if (row.name == builtin->name) {
           return (this->*row.call)(arguments);

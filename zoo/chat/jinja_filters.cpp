@@ -129,6 +129,9 @@ Value filter_trim(
   const Options options = bound_arguments(given, "trim", {"chars"});
   const Value characters = option_or_none(options[0]);
   return converted_text(subject, budget, [&](std::string_view text) {
+    if (const Text* part = characters.as_text()) {
+      budget.spend_search(text, part->bytes);
+    }
     return characters.is_none()
                ? strip(text)
                : strip(
@@ -216,8 +219,10 @@ std::string indentation(const Value& width) {
   const std::int64_t count = integer_argument(width, "indent", "width");
   TESSERA_CHECK(
       count <= 1000, "indent: the width {} is above 1000; reduce it", count);
-  return std::string(
+  std::string spaces;
+  spaces.resize(
       static_cast<std::size_t>(std::max<std::int64_t>(count, 0)), ' ');
+  return spaces;
 }
 
 Value filter_indent(
@@ -724,10 +729,10 @@ Value filter_map(const Value& subject, const Arguments& given, Budget& budget) {
     const Options options =
         bound_arguments(given, "map", {"attribute", "default"}, 1);
     for (const Value& item : elements(subject, budget)) {
-      Value found = attribute_at(item, *options[0], budget);
+      const Value found = attribute_at(item, *options[0], budget);
       const bool takes_default =
           found.is_undefined() && options[1] && !options[1]->is_none();
-      result.push_back(takes_default ? *options[1] : std::move(found));
+      result.push_back(takes_default ? *options[1] : found);
     }
   } else {
     const std::string& name =

@@ -642,6 +642,16 @@ Value call_text_method(
       method.name);
   const std::string_view text = plain(*method.owner);
   budget.spend_steps(1 + text.size() / 64);
+  for (const Value& argument : arguments.positional) {
+    if (const Text* part = argument.as_text()) {
+      budget.spend_search(text, part->bytes);
+    }
+  }
+  for (const auto& [name, argument] : arguments.named) {
+    if (const Text* part = argument.as_text()) {
+      budget.spend_search(text, part->bytes);
+    }
+  }
   Value result = found->second(text, arguments, budget);
   if (const Text* made = result.as_text()) {
     budget.spend_bytes(made->bytes.size());
@@ -925,6 +935,7 @@ Value percent_format(
       several != nullptr && several->kind == SequenceKind::kTuple
           ? several->items
           : std::vector<Value>{values};
+  budget.spend_bytes(text.size());
   std::string result;
   std::size_t next = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -982,7 +993,7 @@ Value replaced_text(
     budget.spend_bytes(part.size());
     result += part;
   };
-  budget.spend_steps(text.size() / 64);
+  budget.spend_search(text, from);
   const auto goes_on = [&] { return count < 0 || count-- > 0; };
   if (from.empty()) {
     while (goes_on()) {

@@ -144,13 +144,13 @@ std::string json_key(const Value& key, const JsonFormat& format) {
   if (const Text* text = key.as_text()) {
     return json_text(text->bytes, format.ensure_ascii);
   }
-  if (const bool* flag = key.get_if<bool>()) {
+  if (const auto* flag = key.get_if<bool>()) {
     return *flag ? "\"true\"" : "\"false\"";
   }
-  if (const std::int64_t* number = key.get_if<std::int64_t>()) {
+  if (const auto* number = key.get_if<std::int64_t>()) {
     return formatted("\"{}\"", *number);
   }
-  if (const double* number = key.get_if<double>()) {
+  if (const auto* number = key.get_if<double>()) {
     return "\"" + float_text(*number) + "\"";
   }
   TESSERA_CHECK(
@@ -233,13 +233,13 @@ void write_json(
         [&](std::size_t i, const std::string& inner) {
           write_json(sequence->items[i], format, inner, out, budget);
         });
-  } else if (const bool* flag = value.get_if<bool>()) {
+  } else if (const auto* flag = value.get_if<bool>()) {
     out.add(*flag ? "true" : "false");
   } else if (value.is_none()) {
     out.add("null");
-  } else if (const std::int64_t* number = value.get_if<std::int64_t>()) {
+  } else if (const auto* number = value.get_if<std::int64_t>()) {
     out.add(std::to_string(*number));
-  } else if (const double* real = value.get_if<double>()) {
+  } else if (const auto* real = value.get_if<double>()) {
     const std::string shown = float_text(*real);
     out.add(
         shown == "nan"    ? "NaN"
@@ -247,7 +247,7 @@ void write_json(
         : shown == "-inf" ? "-Infinity"
                           : shown);
   } else {
-    const Undefined* undefined = value.get_if<Undefined>();
+    const auto* undefined = value.get_if<Undefined>();
     TESSERA_FAIL(
         "tojson: {} has no form in JSON; use strings, numbers, bools, none, lists and dicts",
         undefined != nullptr && undefined->reason
@@ -399,7 +399,9 @@ Value json_value_at(
   if (json.is_object()) {
     Dict dict;
     for (const auto& [key, item] : json.items()) {
-      const std::string inner = place + "." + key;
+      std::string inner = place;
+      inner += ".";
+      inner += key;
       dict.set(
           json_scalar(key, inner, budget),
           json_value_at(item, inner, depth + 1, budget),
@@ -418,6 +420,10 @@ void Budget::spend_steps(std::size_t steps) {
       steps_ <= max_steps_,
       "the template needs more than {} steps; does it loop without end? Otherwise raise the limit max_steps",
       max_steps_);
+}
+
+void Budget::spend_search(std::string_view text, std::string_view part) {
+  spend_steps((text.size() / 64) * (part.size() / 64 + 1));
 }
 
 void Budget::spend_bytes(std::size_t bytes) {
@@ -613,12 +619,16 @@ bool is_truthy(const Value& value) {
   if (const auto number = value.as_number()) {
     return *number != 0;
   }
+  if (const Text* text = value.as_text()) {
+    return !text->bytes.empty();
+  }
   const auto count = length(value);
   return !count || *count != 0;
 }
 
 std::string to_text(const Value& value, Budget& budget) {
   if (const Text* text = value.as_text()) {
+    budget.spend_steps(text->bytes.size() / 64);
     return text->bytes;
   }
   if (value.is_undefined()) {
@@ -627,7 +637,7 @@ std::string to_text(const Value& value, Budget& budget) {
   if (value.is_none()) {
     return "None";
   }
-  if (const bool* flag = value.get_if<bool>()) {
+  if (const auto* flag = value.get_if<bool>()) {
     return *flag ? "True" : "False";
   }
   if (const auto* number = value.get_if<std::int64_t>()) {
@@ -721,7 +731,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
         part != nullptr,
         "a value of type {} cannot be in a string; use a string",
         type_name(item));
-    budget.spend_steps(text->bytes.size() / 64);
+    budget.spend_search(text->bytes, part->bytes);
     return text->bytes.find(part->bytes) != std::string::npos;
   }
   if (const Dict* dict = container.as_dict()) {

@@ -28,6 +28,8 @@ class Budget {
 
   /// @throws tessera::Error when more than `max_steps` were spent.
   void spend_steps(std::size_t steps = 1);
+  /// Of looking for a part at every place of a text.
+  void spend_search(std::string_view text, std::string_view part);
   /// Of strings, lists and dicts that the template made, also of those that it
   /// no longer holds.
   /// @throws tessera::Error when more than `max_bytes` were spent.
