@@ -180,8 +180,12 @@ Encoding encode_texts(
   TextEncoder encoder(parts, options, cache);
   std::vector<TokenSequence> sequences;
   for (size_t i = 0; i < texts.size(); ++i) {
-    sequences.push_back(encoder.encode(
-        texts[i], static_cast<int32_t>(i), static_cast<int64_t>(i)));
+    try {
+      sequences.push_back(encoder.encode(
+          texts[i], static_cast<int32_t>(i), static_cast<int64_t>(i)));
+    } catch (const Error& error) {
+      TESSERA_FAIL("{}: {}", parts.origin, error.what());
+    }
   }
   Encoding result;
   const Truncation& truncation = options.truncation;

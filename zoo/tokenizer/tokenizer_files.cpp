@@ -89,7 +89,8 @@ json special_tokens(
   std::set<std::string> seen;
   for (const auto& [key, otherwise] : names) {
     const std::string content = settings.token(key, otherwise);
-    if (vocab.contains(content) && seen.insert(content).second) {
+    if (vocab.contains(content) && vocab.at(content).is_number_integer() &&
+        seen.insert(content).second) {
       tokens.push_back(special_token(
           content,
           vocab.at(content).get<int64_t>(),
@@ -111,6 +112,27 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
+/// Whether a section of a tokenizer.json says that it is of a type.
+bool is_type(const json& section, const char* type) {
+  return section.is_object() && section.contains("type") &&
+         section["type"] == type;
+}
+
+using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
+
+/// The names of special tokens where no file says them.
+SpecialTokens default_special_tokens(const json& document) {
+  if (document.contains("model") && is_type(document["model"], "WordPiece")) {
+    return {
+        {"unk_token", "[UNK]"},
+        {"sep_token", "[SEP]"},
+        {"pad_token", "[PAD]"},
+        {"cls_token", "[CLS]"},
+        {"mask_token", "[MASK]"}};
+  }
+  return {};
+}
+
 /// What the tokenizer.json of a BERT folder with a vocab.txt would be.
 json bert_document(const fs::path& path, const Settings& settings) {
   const Vocabulary listed = Vocabulary::from_vocab_file(path);
@@ -118,9 +140,10 @@ json bert_document(const fs::path& path, const Settings& settings) {
   for (int64_t id = 0; id < listed.size(); ++id) {
     vocab[listed.token(id)] = id;
   }
+  const std::string unk = settings.token("unk_token", "[UNK]");
   const std::string sep = settings.token("sep_token", "[SEP]");
   const std::string cls = settings.token("cls_token", "[CLS]");
-  for (const std::string& token : {sep, cls}) {
+  for (const std::string& token : {unk, sep, cls}) {
     TESSERA_CHECK(
         vocab.contains(token),
         "{} has no line '{}'; it is not the vocabulary of a BERT model, or tokenizer_config.json names other tokens",
@@ -151,7 +174,7 @@ json bert_document(const fs::path& path, const Settings& settings) {
             {"mask_token", "[MASK]"}})},
       {"model",
        {{"type", "WordPiece"},
-        {"unk_token", settings.token("unk_token", "[UNK]")},
+        {"unk_token", unk},
         {"continuing_subword_prefix", "##"},
         {"max_input_chars_per_word", 100},
         {"vocab", vocab}}}};
@@ -231,8 +254,7 @@ json byte_level_document(const fs::path& folder, const Settings& settings) {
 void overrule(json& document, const Settings& settings) {
   const JsonFields& config = settings.config;
   json& normalizer = document["normalizer"];
-  if (normalizer.is_object() &&
-      normalizer.value("type", "") == "BertNormalizer" &&
+  if (is_type(normalizer, "BertNormalizer") &&
       settings.kind() == "BertTokenizer") {
     const bool lower = config.get_or("do_lower_case", true);
     normalizer["lowercase"] = lower;
@@ -243,8 +265,7 @@ void overrule(json& document, const Settings& settings) {
   }
   json& pre_tokenizer = document["pre_tokenizer"];
   const auto adds_space = config.get<bool>("add_prefix_space");
-  if (adds_space && pre_tokenizer.is_object() &&
-      pre_tokenizer.value("type", "") == "ByteLevel") {
+  if (adds_space && is_type(pre_tokenizer, "ByteLevel")) {
     pre_tokenizer["add_prefix_space"] = *adds_space;
   }
 }
@@ -440,6 +461,11 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   if (!document.is_null()) {
     add_listed_tokens(document, settings);
     read_tokenizer_json(document, file.string(), *parts);
+    for (const auto& [key, token] : default_special_tokens(document)) {
+      if (parts->model->find(token)) {
+        parts->settings.special_tokens.emplace_back(key, token);
+      }
+    }
   } else {
     for (const char* name :
          {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}) {

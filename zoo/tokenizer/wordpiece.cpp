@@ -2,6 +2,7 @@
 #include "tessera/zoo/tokenizer/wordpiece.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <utility>
@@ -69,10 +70,10 @@ void WordPiece::divide(
   tokens.resize(first);
   TESSERA_CHECK(
       unk_id_,
-      "the WordPiece vocabulary of {} tokens covers '{}' not, and lacks the unknown token '{}'; set 'unk_token' to one of its tokens",
+      "the vocabulary of {} tokens has none for {} and lacks the unknown token {}; set 'unk_token' to one of its tokens",
       vocabulary().count(),
-      word,
-      options_.unk_token);
+      runtime::show_json(std::string(word)),
+      runtime::show_json(options_.unk_token));
   tokens.push_back({*unk_id_, {0, static_cast<uint32_t>(word.size())}});
 }
 

@@ -64,6 +64,7 @@ json tokenizer() {
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"model",
        {{"type", "WordPiece"},
+        {"unk_token", "[UNK]"},
         {"continuing_subword_prefix", "##"},
         {"max_input_chars_per_word", 100},
         {"vocab", vocabulary}}}};

@@ -114,7 +114,7 @@ TEST(TokenModel, TreatsUnknownCharactersAsTheOptionsSay) {
   EXPECT_EQ(ids(wordpiece()), (Ids{0}));
   expect_error(
       [&] { ids(changed(wordpiece(), "unk_token", "none")); },
-      {"'xxab'", "'none'"});
+      {R"("xxab")", R"("none")"});
   EXPECT_EQ(ids(word_level()), (Ids{5}));
   expect_error(
       [&] { ids(changed(word_level(), "unk_token", "none")); },
