@@ -5,7 +5,7 @@
 #include "program_main.h"
 #include "text_source.h"
 
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -20,14 +20,14 @@ namespace {
 
 void print_tokens(
     const std::string& text,
-    const zoo::Encoding& encoding,
-    const zoo::Vocabulary& vocabulary,
+    const std::vector<int64_t>& encoded,
+    const zoo::Tokenizer& tokenizer,
     bool as_json) {
   std::vector<std::string> pieces;
   std::string ids;
   std::string joined;
-  for (const int64_t id : encoding.input_ids) {
-    pieces.push_back(vocabulary.token(id));
+  for (const int64_t id : encoded) {
+    pieces.push_back(tokenizer.token(id));
     ids += " " + std::to_string(id);
     joined += " " + pieces.back();
   }
@@ -36,7 +36,7 @@ void print_tokens(
     return;
   }
   const nlohmann::ordered_json json{
-      {"text", text}, {"input_ids", encoding.input_ids}, {"pieces", pieces}};
+      {"text", text}, {"input_ids", encoded}, {"pieces", pieces}};
   const std::string line =
       json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::printf("%s\n", line.c_str());
@@ -58,8 +58,7 @@ int run_tokens(int argc, char** argv) {
       app,
       "model",
       folder,
-      "Hugging Face folder with a BERT tokenizer, or run folder of `tessera "
-      "train`");
+      "Hugging Face folder with a tokenizer, or run folder of `tessera train`");
   app.add_option(
       "texts", texts, "The texts; none: lines of --input or standard input");
   app.add_option(
@@ -74,14 +73,13 @@ int run_tokens(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  const auto tokenizer = zoo::BertTokenizer::from_folder(folder);
-  const zoo::EncodeOptions options{
-      .max_length = 0, .add_special_tokens = !no_special_tokens};
+  const auto tokenizer = zoo::Tokenizer::from_folder(folder);
+  const zoo::EncodeOptions options{.add_special_tokens = !no_special_tokens};
   TextSource source(texts, input, {"text"});
   for (auto batch = source.next(1); !batch.empty(); batch = source.next(1)) {
     const std::string& text = batch.front().text;
     print_tokens(
-        text, tokenizer.encode(text, options), tokenizer.vocabulary(), as_json);
+        text, tokenizer.encode(text, options).ids(), tokenizer, as_json);
     std::fflush(stdout);
   }
   return 0;

@@ -47,6 +47,9 @@ class JsonValue {
   const nlohmann::json& value() const {
     return value_;
   }
+  const std::string& place() const {
+    return place_;
+  }
 
   /// Throws "PLACE is VALUE, but must be `expected`", and the remedy.
   [[noreturn]] void fail(const std::string& expected) const;

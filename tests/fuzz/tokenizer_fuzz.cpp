@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A BERT tokenizer's files and a text, each of any bytes: vocab.txt,
+// A tokenizer's files and a text, each of any bytes: vocab.txt,
 // tokenizer_config.json, tokenizer.json and the text, with lines "====" between
 // them. A file that is empty is left out.
 
 #include "fuzz/fuzz_target.h"
 #include "support/temporary_folder.h"
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -31,11 +31,11 @@ std::string_view next_part(std::string_view& rest) {
 void read_and_encode(
     const std::filesystem::path& folder,
     std::string_view text) {
-  const auto tokenizer = zoo::BertTokenizer::from_folder(folder);
+  const auto tokenizer = zoo::Tokenizer::from_folder(folder);
   const zoo::Encoding encoding =
-      tokenizer.encode_pair(text, text, {.max_length = 16});
-  for (const int64_t id : encoding.input_ids) {
-    if (id < 0 || id >= tokenizer.vocabulary().size()) {
+      tokenizer.encode_pair(text, text, {.truncation = {.max_length = 16}});
+  for (const int64_t id : encoding.ids()) {
+    if (id < 0 || id >= tokenizer.size()) {
       std::abort(); // whatever says Error is refused input
     }
   }

@@ -6,7 +6,7 @@
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/tensor_files.h"
 #include "tessera/zoo/tasks/text_classifier.h"
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 #include "zoo/support.h"
 #include "zoo/tensor_support.h"
 
@@ -55,16 +55,18 @@ std::shared_ptr<Model> classifier(
 TEST(MiniLm, EqualsTransformersFromTheTextOn) {
   const auto reference =
       runtime::SafetensorsFile::open(fixture("minilm.safetensors"));
-  const auto tokenizer = BertTokenizer::from_folder(minilm_folder());
+  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
   std::vector<Encoding> rows;
   for (const auto& texts :
        nlohmann::json::parse(reference.metadata().at("texts"))) {
     const auto first = texts.at(0).get<std::string>();
     rows.push_back(
         texts.size() == 1
-            ? tokenizer.encode(first, {.max_length = 16})
+            ? tokenizer.encode(first, {.truncation = {.max_length = 16}})
             : tokenizer.encode_pair(
-                  first, texts.at(1).get<std::string>(), {.max_length = 16}));
+                  first,
+                  texts.at(1).get<std::string>(),
+                  {.truncation = {.max_length = 16}}));
   }
   const EncodedBatch batch = tokenizer.pad(rows, {.length = 16});
   ModelInput input;

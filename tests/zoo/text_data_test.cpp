@@ -74,7 +74,7 @@ TEST_F(TextData, LabelsAreNumbersForRegression) {
 }
 
 TEST_F(TextData, HeldOutLabelsAreNamedWithTheirLine) {
-  const auto tokenizer = BertTokenizer::from_folder(minilm_folder());
+  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
   const auto texts = read({"1", "7"});
   expect_error(
       [&] {
@@ -88,11 +88,15 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
       write(R"({"question": "a game", "passage": "a mail", "label": 1})");
   const auto texts =
       read_labelled_texts(path, {{"question", "passage"}, "label"});
-  const auto tokenizer = BertTokenizer::from_folder(minilm_folder());
+  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
   const auto encoded = encode_labelled_texts(texts, {"1"}, tokenizer, 16);
   const Encoding expected = tokenizer.encode_pair("a game", "a mail");
-  EXPECT_EQ(encoded.front().encoding.input_ids, expected.input_ids);
-  EXPECT_EQ(encoded.front().encoding.token_type_ids, expected.token_type_ids);
+  const EncodedBatch batch =
+      tokenizer.pad({encoded.front().encoding, expected});
+  const auto row = batch.token_type_ids.begin() + batch.length;
+  EXPECT_EQ(encoded.front().encoding.ids(), expected.ids());
+  EXPECT_TRUE(
+      std::equal(row, row + batch.length, batch.token_type_ids.begin()));
   expect_error(
       [&] {
         read_labelled_texts(path, {{"question", "answer"}, "label"});
@@ -101,7 +105,7 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
 }
 
 TEST_F(TextData, TruncatedTextsAreCounted) {
-  const auto tokenizer = BertTokenizer::from_folder(minilm_folder());
+  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
   LabelledTexts texts;
   // 8 and 9 tokens with [CLS] and [SEP]
   texts.texts.push_back({.text = "a a a a a a", .label = "x"});

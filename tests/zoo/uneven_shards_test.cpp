@@ -4,6 +4,7 @@
 // any limits of group sizes, and is what one rank trains.
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/models/pretrained.h"
 

@@ -33,7 +33,7 @@ std::string texts_text(int64_t count) {
 } // namespace
 
 ModelInput padded_input(
-    const BertTokenizer& tokenizer,
+    const Tokenizer& tokenizer,
     const std::vector<Encoding>& texts,
     int64_t multiple_of,
     c10::Device device) {
@@ -49,7 +49,7 @@ ModelInput padded_input(
 }
 
 TextBatches::TextBatches(
-    std::shared_ptr<const BertTokenizer> tokenizer,
+    std::shared_ptr<const Tokenizer> tokenizer,
     std::vector<LabelledEncoding> examples,
     size_t classes,
     int64_t sequence_multiple,

@@ -4,7 +4,7 @@
 
 #include "tessera/zoo/tasks/data_set.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <c10/core/Device.h>
 
@@ -15,7 +15,7 @@ namespace tessera::zoo {
 /// A batch of texts, padded to the longest one, on `device`.
 /// @param multiple_of the length is rounded up to a multiple of this.
 ModelInput padded_input(
-    const BertTokenizer& tokenizer,
+    const Tokenizer& tokenizer,
     const std::vector<Encoding>& texts,
     int64_t multiple_of,
     c10::Device device);
@@ -24,7 +24,7 @@ ModelInput padded_input(
 class TextBatches : public DataSet {
  public:
   TextBatches(
-      std::shared_ptr<const BertTokenizer> tokenizer,
+      std::shared_ptr<const Tokenizer> tokenizer,
       std::vector<LabelledEncoding> examples,
       size_t classes,
       int64_t sequence_multiple,
@@ -44,7 +44,7 @@ class TextBatches : public DataSet {
   TaskScore report(const Score& score) const override;
 
  private:
-  std::shared_ptr<const BertTokenizer> tokenizer_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<LabelledEncoding> examples_;
   size_t classes_;
   int64_t sequence_multiple_;

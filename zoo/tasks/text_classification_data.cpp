@@ -283,12 +283,12 @@ void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
 std::vector<LabelledEncoding> encode_labelled_texts(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const BertTokenizer& tokenizer,
+    const Tokenizer& tokenizer,
     int64_t max_length) {
   std::vector<LabelledEncoding> examples;
   examples.reserve(texts.texts.size());
   EncodeOptions options;
-  options.max_length = max_length;
+  options.truncation.max_length = max_length;
   for (const LabelledText& text : texts.texts) {
     LabelledEncoding example;
     example.number = text.number;

@@ -3,7 +3,7 @@
 // read_labelled_texts() reads labeled texts from JSON lines files;
 // encode_labelled_texts() tokenizes them.
 
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -78,7 +78,7 @@ struct LabelledEncoding {
 std::vector<LabelledEncoding> encode_labelled_texts(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const BertTokenizer& tokenizer,
+    const Tokenizer& tokenizer,
     int64_t max_length);
 
 /// Number of examples that were truncated.

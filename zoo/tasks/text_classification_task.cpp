@@ -86,7 +86,7 @@ std::vector<LabelledEncoding> encoded(
     const TrainingConfig& config,
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const BertTokenizer& tokenizer) {
+    const Tokenizer& tokenizer) {
   auto examples =
       encode_labelled_texts(texts, labels, tokenizer, config.max_length);
   if (const auto count = truncated_count(examples);
@@ -106,8 +106,8 @@ Task open_texts(
     World& world,
     ParallelRun& parallel,
     ModelState state) {
-  const auto tokenizer = std::make_shared<const BertTokenizer>(
-      BertTokenizer::from_folder(config.model_folder));
+  const auto tokenizer = std::make_shared<const Tokenizer>(
+      Tokenizer::from_folder(config.model_folder));
   std::optional<LabelledTexts> train, heldout;
   if (state != ModelState::kTrained) {
     train = labelled_texts(config, config.train_file, /*is_heldout=*/false);

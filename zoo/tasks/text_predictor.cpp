@@ -79,18 +79,18 @@ TextPredictor::TextPredictor(
       "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
       folder.string(),
       runtime::show_json(model_->config().at("architectures")));
-  tokenizer_.emplace(BertTokenizer::from_folder(loaded.tokenizer));
+  tokenizer_.emplace(Tokenizer::from_folder(loaded.tokenizer));
   move_module(*model_, device);
   materialize(*model_);
   model_->eval();
   if (labels_ != HeadLabels::kNumbers) {
     classes_ = classes_of(*model_);
   }
-  options_.max_length = max_length != 0 ? max_length
-                        : loaded.max_length != 0
-                            ? loaded.max_length
-                            : model_->position_limit().value_or(0);
-  check_positions(*model_, options_.max_length);
+  options_.truncation.max_length = max_length != 0 ? max_length
+                                   : loaded.max_length != 0
+                                       ? loaded.max_length
+                                       : model_->position_limit().value_or(0);
+  check_positions(*model_, options_.truncation.max_length);
 }
 
 std::vector<std::vector<double>> TextPredictor::predict(

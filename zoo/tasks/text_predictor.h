@@ -4,7 +4,7 @@
 
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/model.h"
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <c10/core/Device.h>
 
@@ -55,7 +55,7 @@ class TextPredictor {
 
  private:
   std::shared_ptr<Model> model_;
-  std::optional<BertTokenizer> tokenizer_;
+  std::optional<Tokenizer> tokenizer_;
   std::vector<std::string> text_keys_;
   HeadLabels labels_ = HeadLabels::kOther;
   std::vector<std::string> classes_;

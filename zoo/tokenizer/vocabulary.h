@@ -5,56 +5,64 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace tessera::zoo {
 
-/// A one-to-one map between tokens (UTF-8) and ids 0 .. size - 1.
+/// A one-to-one map between tokens (UTF-8) and ids below 2^31. Ids may be left
+/// out.
 class Vocabulary {
  public:
   /// Takes (token, id) pairs in any order.
   /// @param origin their source, for messages.
-  /// @throws Error if there are none, if a token is empty or repeated, or if
-  ///     the ids are not 0 .. size - 1.
+  /// @throws Error if there are none, if a token or an id is repeated or an id
+  ///     out of range.
   Vocabulary(
-      std::vector<std::pair<std::string, std::int64_t>> tokens,
+      std::vector<std::pair<std::string, int64_t>> tokens,
       const std::string& origin);
 
   /// Reads a vocab.txt: one token per line; the id is the line number, from 0.
-  /// @throws Error as the constructor, naming the line.
+  /// @throws Error as the constructor, or if a line is empty, naming the line.
   static Vocabulary from_vocab_file(const std::filesystem::path& path);
 
-  /// The token's id, or -1.
-  std::int64_t find(std::string_view token) const;
+  std::optional<uint32_t> find(std::string_view token) const;
 
-  /// @throws Error if the id is not in 0 .. size() - 1.
-  const std::string& token(std::int64_t id) const;
+  /// Empty: no token has the id.
+  const std::string& token(uint32_t id) const;
 
-  std::int64_t size() const {
-    return static_cast<std::int64_t>(tokens_.size());
+  /// The largest id + 1.
+  uint32_t size() const {
+    return entries_.back().id + 1;
+  }
+  /// Of tokens; less than size() if ids are left out.
+  uint32_t count() const {
+    return static_cast<uint32_t>(entries_.size());
   }
 
   /// Length of the longest token in bytes.
-  std::size_t longest_token_bytes() const {
+  size_t longest_token_bytes() const {
     return longest_token_bytes_;
   }
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>{}(text);
-    }
+  struct Entry {
+    std::string token;
+    uint32_t id = 0;
   };
+  /// Of an open-addressing hash table over entries_.
+  struct Slot {
+    uint32_t hash = 0; ///< upper half
+    uint32_t entry = kFree;
+  };
+  static constexpr uint32_t kFree = 0xffffffff;
 
-  std::vector<std::string> tokens_;
-  std::unordered_map<std::string, std::int64_t, Hash, std::equal_to<>> ids_;
-  std::size_t longest_token_bytes_ = 0;
+  std::vector<Entry> entries_; ///< by id
+  std::vector<Slot> slots_; ///< a power of two
+  size_t longest_token_bytes_ = 0;
 };
 
 } // namespace tessera::zoo

@@ -2,8 +2,9 @@
 #include "tessera/zoo/tokenizer/wordpiece.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/zoo/tokenizer/utf8.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera::zoo {
@@ -15,50 +16,65 @@ bool begins_character(char byte) {
 
 } // namespace
 
+struct WordPiece::Work : Scratch {
+  std::string candidate;
+};
+
 WordPiece::WordPiece(Vocabulary vocabulary, WordPieceOptions options)
-    : vocabulary_(std::move(vocabulary)),
+    : CachedTokenModel(std::move(vocabulary), {.has_bytes = options.has_bytes}),
       options_(std::move(options)),
-      unk_id_(vocabulary_.find(options_.unk_token)) {
-  TESSERA_CHECK(
-      unk_id_ >= 0,
-      "the vocabulary of {} tokens lacks the unknown token '{}'; is this vocab.txt one of a BERT model?",
-      vocabulary_.size(),
-      options_.unk_token);
+      unk_id_(find(options_.unk_token)) {}
+
+std::unique_ptr<CachedTokenModel::Scratch> WordPiece::make_scratch() const {
+  return std::make_unique<Work>();
 }
 
-void WordPiece::append(std::string_view word, std::vector<std::int64_t>& ids)
-    const {
-  const auto characters =
-      std::count_if(word.begin(), word.end(), begins_character);
-  if (characters > options_.max_characters_per_word) {
-    ids.push_back(unk_id_);
+bool WordPiece::append_pieces(
+    std::string_view word,
+    std::string& candidate,
+    std::vector<WordToken>& tokens) const {
+  for (size_t start = 0; start < word.size();) {
+    candidate = start == 0 ? "" : options_.continuing_prefix;
+    const size_t prefix_bytes = candidate.size();
+    candidate += word.substr(start, vocabulary().longest_token_bytes());
+    std::optional<uint32_t> id;
+    size_t end = start + candidate.size() - prefix_bytes;
+    for (; end > start; --end, candidate.pop_back()) {
+      if (end == word.size() || begins_character(word[end])) {
+        id = find(candidate);
+        if (id) {
+          break;
+        }
+      }
+    }
+    if (!id) {
+      return false;
+    }
+    tokens.push_back(
+        {*id, {static_cast<uint32_t>(start), static_cast<uint32_t>(end)}});
+    start = end;
+  }
+  return true;
+}
+
+void WordPiece::divide(
+    std::string_view word,
+    Scratch& scratch,
+    std::vector<WordToken>& tokens) const {
+  const size_t first = tokens.size();
+  const auto characters = static_cast<int64_t>(count_code_points(word));
+  if (characters <= options_.max_characters_per_word &&
+      append_pieces(word, static_cast<Work&>(scratch).candidate, tokens)) {
     return;
   }
-  const std::size_t first_id = ids.size();
-  std::string candidate;
-  for (std::size_t start = 0; start < word.size();) {
-    candidate = start == 0 ? "" : options_.continuing_prefix;
-    const std::size_t prefix_bytes = candidate.size();
-    candidate += word.substr(start, vocabulary_.longest_token_bytes());
-    std::int64_t id = -1;
-    while (candidate.size() > prefix_bytes) {
-      const std::size_t end = start + candidate.size() - prefix_bytes;
-      const bool ends_character =
-          end == word.size() || begins_character(word[end]);
-      id = ends_character ? vocabulary_.find(candidate) : -1;
-      if (id >= 0) {
-        start = end;
-        break;
-      }
-      candidate.pop_back();
-    }
-    if (id < 0) {
-      ids.resize(first_id);
-      ids.push_back(unk_id_);
-      return;
-    }
-    ids.push_back(id);
-  }
+  tokens.resize(first);
+  TESSERA_CHECK(
+      unk_id_,
+      "the vocabulary of {} tokens has none for {} and lacks the unknown token {}; set 'unk_token' to one of its tokens",
+      vocabulary().count(),
+      runtime::show_json(std::string(word)),
+      runtime::show_json(options_.unk_token));
+  tokens.push_back({*unk_id_, {0, static_cast<uint32_t>(word.size())}});
 }
 
 } // namespace tessera::zoo

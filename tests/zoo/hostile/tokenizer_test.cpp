@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A BERT tokenizer's files that are damaged, and texts of any bytes.
 
+#include "tessera/zoo/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/zoo/tokenizer/bert_tokenizer.h"
 #include "zoo/hostile/values.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace tessera::zoo::tokenizer_test {
+namespace tessera::zoo::hostile_tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -55,10 +55,16 @@ json tokenizer() {
   return {
       {"added_tokens",
        {{{"id", 11}, {"content", "[NEW]"}, {"normalized", false}}}},
-      {"normalizer", {{"type", "BertNormalizer"}, {"lowercase", true}}},
+      {"normalizer",
+       {{"type", "BertNormalizer"},
+        {"clean_text", true},
+        {"handle_chinese_chars", true},
+        {"strip_accents", nullptr},
+        {"lowercase", true}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"model",
        {{"type", "WordPiece"},
+        {"unk_token", "[UNK]"},
         {"continuing_subword_prefix", "##"},
         {"max_input_chars_per_word", 100},
         {"vocab", vocabulary}}}};
@@ -78,15 +84,15 @@ class HostileTokenizer : public ::testing::Test {
   /// It reads texts, or is refused with an error that names `file` and `key`.
   void load(const std::string& file, const std::string& key = "") {
     try {
-      const auto tokenizer = BertTokenizer::from_folder(folder_.path());
+      const auto tokenizer = Tokenizer::from_folder(folder_.path());
       const Encoding encoding = tokenizer.encode(
           "Una\xff"
           "ff un\xc3\xa4"
           "b [MASK][NEW] \xe4\xb8\xad!",
-          {.max_length = 7});
-      EXPECT_LE(encoding.input_ids.size(), 7U);
-      for (const int64_t id : encoding.input_ids) {
-        EXPECT_LT(id, tokenizer.vocabulary().size());
+          {.truncation = {.max_length = 7}});
+      EXPECT_LE(encoding.tokens.size(), 7U);
+      for (const int64_t id : encoding.ids()) {
+        EXPECT_LT(id, tokenizer.size());
       }
       ++loaded_;
     } catch (const Error& error) {
@@ -180,7 +186,7 @@ TEST_F(HostileTokenizer, NamesLinesOfVocabularies) {
 }
 
 TEST_F(HostileTokenizer, TakesTextsOfAnyBytes) {
-  const auto tokenizer = BertTokenizer::from_folder(folder_.path());
+  const auto tokenizer = Tokenizer::from_folder(folder_.path());
   Numbers numbers(3);
   for (int i = 0; i < 2000; ++i) {
     std::string text;
@@ -189,9 +195,9 @@ TEST_F(HostileTokenizer, TakesTextsOfAnyBytes) {
                                     : std::string(1, numbers.byte());
     }
     for (const int64_t id : tokenizer.ids(text)) {
-      ASSERT_LT(id, tokenizer.vocabulary().size());
+      ASSERT_LT(id, tokenizer.size());
     }
   }
 }
 
-} // namespace tessera::zoo::tokenizer_test
+} // namespace tessera::zoo::hostile_tokenizer_test

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tokenizer/decoder.h"
+
+#include "tessera/zoo/tokenizer/byte_alphabet.h"
+#include "tessera/zoo/tokenizer/pattern.h"
+#include "tessera/zoo/tokenizer/utf8.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+using runtime::JsonValue;
+
+void replace_all(
+    std::string& text,
+    std::string_view what,
+    std::string_view by) {
+  for (size_t at = text.find(what); at != std::string::npos && !what.empty();
+       at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+}
+
+/// Takes out the spaces before English punctuation and contractions.
+void clean_up(std::string& text) {
+  using Rule = std::pair<std::string_view, std::string_view>;
+  constexpr std::array<Rule, 11> kRules{
+      {{" .", "."},
+       {" ?", "?"},
+       {" !", "!"},
+       {" ,", ","},
+       {" ' ", "'"},
+       {" n't", "n't"},
+       {" 'm", "'m"},
+       {" do not", " don't"},
+       {" 's", "'s"},
+       {" 've", "'ve"},
+       {" 're", "'re"}}};
+  for (const auto& [what, by] : kRules) {
+    replace_all(text, what, by);
+  }
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::string());
+}
+
+template <typename Value>
+Value value_or(const JsonValue& section, const char* key, Value otherwise) {
+  const auto found = section.find(key);
+  return found && !found->value().is_null() ? found->as<Value>() : otherwise;
+}
+
+/// Turns the characters of bytes into bytes; all parts become one.
+class ByteLevelDecoder : public TokenDecoder {
+ public:
+  void apply(std::vector<std::string>& parts) const override {
+    std::string bytes;
+    for (const std::string& part : parts) {
+      bytes += bytes_of_token(part).value_or(part);
+    }
+    parts.assign(1, std::move(bytes));
+  }
+};
+
+/// Joins pieces with their prefix to the word before, others with a space.
+class WordPieceDecoder : public TokenDecoder {
+ public:
+  explicit WordPieceDecoder(const JsonValue& section)
+      : prefix_(section.at("prefix").as<std::string>()),
+        cleans_up_(section.at("cleanup").as<bool>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string& part = parts[i];
+      if (i > 0) {
+        if (part.compare(0, prefix_.size(), prefix_) == 0) {
+          part.erase(0, prefix_.size());
+        } else {
+          part.insert(0, " ");
+        }
+      }
+      if (cleans_up_) {
+        clean_up(part);
+      }
+    }
+  }
+
+ private:
+  std::string prefix_;
+  bool cleans_up_;
+};
+
+/// Turns the replacement character into spaces; at the beginning it goes.
+class MetaspaceDecoder : public TokenDecoder {
+ public:
+  explicit MetaspaceDecoder(const JsonValue& section)
+      : replacement_(read_character(section.at("replacement"))) {
+    // Older files have `add_prefix_space` in place of `prepend_scheme`.
+    const bool adds = value_or(section, "add_prefix_space", true);
+    prepends_ =
+        value_or<std::string>(
+            section, "prepend_scheme", adds ? "always" : "never") != "never";
+  }
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string text;
+      for_each_code_point(parts[i], [&](char32_t c, size_t) {
+        if (c != replacement_) {
+          append_utf8(text, c);
+        } else if (i > 0 || !prepends_) {
+          text.push_back(' ');
+        }
+      });
+      parts[i] = std::move(text);
+    }
+  }
+
+ private:
+  char32_t replacement_;
+  bool prepends_ = true;
+};
+
+/// Turns the suffix of words into a space, but after the last word.
+class SuffixDecoder : public TokenDecoder {
+ public:
+  explicit SuffixDecoder(const JsonValue& section)
+      : suffix_(section.at("suffix").as<std::string>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      replace_all(parts[i], suffix_, i + 1 == parts.size() ? "" : " ");
+    }
+  }
+
+ private:
+  std::string suffix_;
+};
+
+/// The byte that a token such as "<0x0A>" stands for.
+std::optional<char> byte_token(std::string_view token) {
+  if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') {
+    return std::nullopt;
+  }
+  unsigned char byte = 0;
+  const char* const end = token.data() + 5;
+  const auto [at, error] = std::from_chars(token.data() + 3, end, byte, 16);
+  return error == std::errc() && at == end
+             ? std::optional(static_cast<char>(byte))
+             : std::nullopt;
+}
+
+/// Turns runs of tokens of bytes into their text, or each byte into U+FFFD if
+/// they are none.
+class ByteFallbackDecoder : public TokenDecoder {
+ public:
+  void apply(std::vector<std::string>& parts) const override {
+    std::vector<std::string> results;
+    std::string bytes;
+    const auto flush = [&] {
+      std::string storage;
+      if (valid_utf8(bytes, storage).data() == bytes.data()) {
+        if (!bytes.empty()) {
+          results.push_back(bytes);
+        }
+      } else {
+        results.insert(results.end(), bytes.size(), "\xef\xbf\xbd");
+      }
+      bytes.clear();
+    };
+    for (std::string& part : parts) {
+      if (const auto byte = byte_token(part)) {
+        bytes.push_back(*byte);
+      } else {
+        flush();
+        results.push_back(std::move(part));
+      }
+    }
+    flush();
+    parts = std::move(results);
+  }
+};
+
+/// Makes one part of all.
+class FuseDecoder : public TokenDecoder {
+ public:
+  void apply(std::vector<std::string>& parts) const override {
+    parts.assign(1, joined(parts));
+  }
+};
+
+/// Takes up to so many of a character from both ends of every part.
+class StripDecoder : public TokenDecoder {
+ public:
+  explicit StripDecoder(const JsonValue& section)
+      : start_(section.at("start").integer()),
+        stop_(section.at("stop").integer()) {
+    append_utf8(content_, read_character(section.at("content")));
+  }
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (std::string& part : parts) {
+      std::string_view text = part;
+      for (int64_t i = 0; i < start_ && text.starts_with(content_); ++i) {
+        text.remove_prefix(content_.size());
+      }
+      for (int64_t i = 0; i < stop_ && text.ends_with(content_); ++i) {
+        text.remove_suffix(content_.size());
+      }
+      part = std::string(text);
+    }
+  }
+
+ private:
+  std::string content_;
+  int64_t start_;
+  int64_t stop_;
+};
+
+/// Replaces what a pattern matches in every part.
+class ReplaceDecoder : public TokenDecoder {
+ public:
+  explicit ReplaceDecoder(const JsonValue& section)
+      : what_(read_pattern(section.at("pattern"))),
+        by_(section.at("content").as<std::string>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    std::vector<ByteRange> matches;
+    for (std::string& part : parts) {
+      matches.clear();
+      what_.find_all(part, matches);
+      std::string result;
+      size_t end = 0;
+      for (const ByteRange& match : matches) {
+        result.append(part, end, match.begin - end);
+        result += by_;
+        end = match.end;
+      }
+      result.append(part, end);
+      part = std::move(result);
+    }
+  }
+
+ private:
+  Pattern what_;
+  std::string by_;
+};
+
+/// Joins what connectionist temporal classification repeats or leaves blank.
+class CtcDecoder : public TokenDecoder {
+ public:
+  explicit CtcDecoder(const JsonValue& section)
+      : pad_(section.at("pad_token").as<std::string>()),
+        delimiter_(section.at("word_delimiter_token").as<std::string>()),
+        cleans_up_(section.at("cleanup").as<bool>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    for (std::string& part : parts) {
+      replace_all(part, pad_, "");
+      if (cleans_up_) {
+        clean_up(part);
+        replace_all(part, delimiter_, " ");
+      }
+    }
+  }
+
+ private:
+  std::string pad_;
+  std::string delimiter_;
+  bool cleans_up_;
+};
+
+/// Several, one after the other.
+class DecoderSequence : public TokenDecoder {
+ public:
+  explicit DecoderSequence(const JsonValue& section) {
+    for (const JsonValue& item : section.at("decoders").elements()) {
+      decoders_.push_back(read_decoder(item));
+    }
+  }
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (const auto& decoder : decoders_) {
+      decoder->apply(parts);
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<const TokenDecoder>> decoders_;
+};
+
+} // namespace
+
+std::unique_ptr<const TokenDecoder> read_decoder(const JsonValue& section) {
+  const auto type = section.at("type").as<std::string>();
+  if (type == "ByteLevel") {
+    return std::make_unique<ByteLevelDecoder>();
+  }
+  if (type == "WordPiece") {
+    return std::make_unique<WordPieceDecoder>(section);
+  }
+  if (type == "Metaspace") {
+    return std::make_unique<MetaspaceDecoder>(section);
+  }
+  if (type == "BPEDecoder") {
+    return std::make_unique<SuffixDecoder>(section);
+  }
+  if (type == "ByteFallback") {
+    return std::make_unique<ByteFallbackDecoder>();
+  }
+  if (type == "Fuse") {
+    return std::make_unique<FuseDecoder>();
+  }
+  if (type == "Strip") {
+    return std::make_unique<StripDecoder>(section);
+  }
+  if (type == "Replace") {
+    return std::make_unique<ReplaceDecoder>(section);
+  }
+  if (type == "CTC") {
+    return std::make_unique<CtcDecoder>(section);
+  }
+  if (type == "Sequence") {
+    return std::make_unique<DecoderSequence>(section);
+  }
+  section.at("type").fail(
+      "BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse, Metaspace, Replace, Sequence, Strip or WordPiece");
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `TokenDecoder` makes text of tokens; `read_decoder()` makes one of a
+// tokenizer.json.
+
+#include "tessera/runtime/core/json_value.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// Immutable; may be used from several threads at once.
+class TokenDecoder {
+ public:
+  virtual ~TokenDecoder() = default;
+  /// Rewrites the parts of a text, which are tokens at first; the text is all
+  /// of them. Parts need not be valid UTF-8.
+  virtual void apply(std::vector<std::string>& parts) const = 0;
+};
+
+/// The decoder that `section` describes, with the fields and the results of the
+/// `tokenizers` library: BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse,
+/// Metaspace, Replace, Sequence, Strip, WordPiece.
+/// @throws tessera::Error on another type or a value that does not fit it.
+std::unique_ptr<const TokenDecoder> read_decoder(
+    const runtime::JsonValue& section);
+
+} // namespace tessera::zoo

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads tokenizer.json, the file of the `tokenizers` library.
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/zoo/tokenizer/tokenizer_parts.h"
+
+#include <limits>
+#include <optional>
+
+namespace tessera::zoo {
+
+namespace {
+
+using runtime::JsonValue;
+
+constexpr const char* kRemedy =
+    "; fetch the tokenizer's files again, or save them with the `tokenizers` package";
+
+/// A section that may be absent or null.
+std::optional<JsonValue> section_of(const JsonValue& file, const char* key) {
+  const auto found = file.find(key);
+  return found && !found->value().is_null() ? found : std::nullopt;
+}
+
+/// A token that the vocabulary has too has the id that it has there.
+void add_token(
+    AddedToken token,
+    const JsonValue& item,
+    TokenizerReader::Parts& parts) {
+  if (const auto known = parts.model->find(token.content);
+      known && *known != token.id) {
+    log_warning(
+        "{}: the added token '{}' has id {}, but {} in the vocabulary, which counts",
+        parts.origin,
+        token.content,
+        token.id,
+        *known);
+    token.id = *known;
+  }
+  const auto [other, is_new] = parts.added.emplace(token.id, token);
+  if (!is_new && other->second.content != token.content) {
+    item.at("id").fail(
+        "another id than that of '" + other->second.content + "'");
+  }
+}
+
+} // namespace
+
+AddedToken read_added_token(const JsonValue& item) {
+  const auto flag = [&](const char* key) {
+    const auto found = item.find(key);
+    return found && found->as<bool>();
+  };
+  AddedToken token{
+      .content = item.at("content").as<std::string>(),
+      .id = item.at("id").integer(
+          {.min = 0, .max = std::numeric_limits<int32_t>::max()}),
+      .is_special = flag("special"),
+      .is_single_word = flag("single_word"),
+      .strips_left = flag("lstrip"),
+      .strips_right = flag("rstrip"),
+      .is_normalized = flag("normalized")};
+  if (token.content.empty()) {
+    item.at("content").fail("a text that is not empty");
+  }
+  return token;
+}
+
+void read_tokenizer_json(
+    const nlohmann::json& document,
+    const std::string& origin,
+    TokenizerReader::Parts& parts) {
+  parts.origin = origin;
+  const JsonValue file(document, origin, kRemedy);
+  if (const auto section = section_of(file, "normalizer")) {
+    parts.normalizer = read_normalizer(*section);
+  }
+  if (const auto section = section_of(file, "pre_tokenizer")) {
+    parts.pre_tokenizer = read_pre_tokenizer(*section);
+  }
+  parts.model = read_token_model(
+      file.at("model"),
+      parts.pre_tokenizer != nullptr && parts.pre_tokenizer->makes_bytes());
+  if (const auto section = section_of(file, "added_tokens")) {
+    for (const JsonValue& item : section->elements()) {
+      add_token(read_added_token(item), item, parts);
+    }
+  }
+  if (const auto section = section_of(file, "post_processor")) {
+    parts.post_processor = read_post_processor(
+        *section, [&parts](int64_t id) -> const std::string& {
+          const auto added = parts.added.find(id);
+          return added != parts.added.end()
+                     ? added->second.content
+                     : parts.model->token(static_cast<uint32_t>(id));
+        });
+  }
+  if (const auto section = section_of(file, "decoder")) {
+    parts.decoder = read_decoder(*section);
+  }
+}
+
+} // namespace tessera::zoo
