@@ -10,15 +10,6 @@
 namespace tessera::zoo {
 namespace {
 
-constexpr uint32_t kNoStart = 0xffffffff;
-
-/// The end of the best path up to a place in the word.
-struct PathEnd {
-  double score = 0; ///< of the path
-  uint32_t begin = kNoStart; ///< of the last token
-  uint32_t id = 0;
-};
-
 std::vector<std::pair<std::string_view, uint32_t>> strings_to_find(
     const Vocabulary& vocabulary,
     const UnigramOptions& options) {
@@ -34,6 +25,13 @@ std::vector<std::pair<std::string_view, uint32_t>> strings_to_find(
 } // namespace
 
 struct Unigram::Work : Scratch {
+  static constexpr uint32_t kNoPath = 0xffffffff;
+  /// The end of the best path up to a place in the word.
+  struct PathEnd {
+    double score = 0; ///< of the path
+    uint32_t begin = kNoPath; ///< of the last token
+    uint32_t id = 0;
+  };
   std::vector<PathEnd> ends; ///< by place in the word
   std::vector<WordToken> path; ///< from its end
 };
@@ -65,16 +63,16 @@ void Unigram::find_best_path(std::string_view word, Work& work) const {
     return is_float ? static_cast<double>(static_cast<float>(score)) : score;
   };
   auto& ends = work.ends;
-  ends.assign(word.size() + 1, PathEnd());
+  ends.assign(word.size() + 1, Work::PathEnd());
   for (uint32_t begin = 0; begin < word.size();) {
     const size_t character_bytes = utf8_length(word, begin);
     const double score_here = ends[begin].score;
     bool is_known = false; // the character
     // Of equal paths the one whose last token is the longest remains.
     const auto offer = [&](size_t length, double token_score, auto id) {
-      PathEnd& end = ends[begin + length];
+      Work::PathEnd& end = ends[begin + length];
       const double score = rounded(token_score + score_here);
-      if (end.begin == kNoStart || score > end.score) {
+      if (end.begin == Work::kNoPath || score > end.score) {
         end = {score, begin, id()};
       }
     };
@@ -91,7 +89,7 @@ void Unigram::find_best_path(std::string_view word, Work& work) const {
   }
   work.path.clear();
   for (auto end = static_cast<uint32_t>(word.size()); end > 0;) {
-    const PathEnd& last = ends[end];
+    const Work::PathEnd& last = ends[end];
     work.path.push_back({last.id, {last.begin, end}});
     end = last.begin;
   }

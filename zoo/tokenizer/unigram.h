@@ -16,7 +16,8 @@ namespace tessera::zoo {
 
 /// Whose results are reproduced, where they differ.
 enum class UnigramReference {
-  /// Sums are float64. A run of unknown characters that is a token becomes it.
+  /// Sums are float64. A run of unknown characters that is a token becomes that
+  /// token.
   kTokenizers,
   /// Sums are float32.
   kSentencePiece,

@@ -126,6 +126,16 @@ TEST(TokenModel, PrefersTheLongestLastTokenOfEqualPaths) {
   EXPECT_EQ(ids_of(*token_model_of(unigram()), "ab"), (Ids{3}));
 }
 
+// Scores made with tokenizers 0.23.3. With the nearest doubles the best path is
+// "aaa" "aaa" "a".
+TEST(TokenModel, RoundsScoresAsTheReference) {
+  const auto model = token_model_of(json::parse(
+      R"({"type": "Unigram", "unk_id": 0, "byte_fallback": false,
+          "vocab": [["?", 0.0], ["a", -5.356048865967729],
+                    ["aa", -8.148127220034304], ["aaa", -3.7226514518506795]]})"));
+  EXPECT_EQ(ids_of(*model, "aaaaaaa"), (Ids{1, 3, 3}));
+}
+
 TEST(TokenModel, CountsCharactersOfWordPiecesLongestWord) {
   const auto model = token_model_of(wordpiece());
   EXPECT_EQ(ids_of(*model, "abbb"), (Ids{2, 3, 3}));
