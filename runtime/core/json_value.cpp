@@ -25,6 +25,14 @@ std::optional<JsonValue> JsonValue::find(const std::string& key) const {
   return JsonValue(*found, place_ + ": '" + key + "'", remedy_);
 }
 
+std::optional<JsonValue> JsonValue::find_set(const std::string& key) const {
+  auto found = find(key);
+  if (found && found->value_.is_null()) {
+    return std::nullopt;
+  }
+  return found;
+}
+
 JsonValue JsonValue::at(const std::string& key) const {
   const auto found = find(key);
   if (!found) {

@@ -31,6 +31,20 @@ class JsonValue {
   /// Nothing if the key is absent.
   /// @throws tessera::Error if this is not an object.
   std::optional<JsonValue> find(const std::string& key) const;
+  /// As find(), also nothing if the value is null.
+  std::optional<JsonValue> find_set(const std::string& key) const;
+  /// The value of a key, as as<Value>(); `otherwise` if it is absent.
+  template <typename Value>
+  Value value_or(const std::string& key, Value otherwise) const {
+    const auto found = find(key);
+    return found ? found->template as<Value>() : std::move(otherwise);
+  }
+  /// As value_or(), also `otherwise` if the value is null.
+  template <typename Value>
+  Value set_or(const std::string& key, Value otherwise) const {
+    const auto found = find_set(key);
+    return found ? found->template as<Value>() : std::move(otherwise);
+  }
   /// @throws tessera::Error if this is not an array.
   std::vector<JsonValue> elements() const;
   /// The keys of an object, in order.

@@ -4,30 +4,14 @@
 #include "tessera/runtime/core/cpu_quota.h"
 #include "tessera/runtime/core/peer_failure.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string_view>
-#include <thread>
 
 namespace tessera::runtime {
-
-namespace {
-
-/// Number of cores that this process may use, which taskset and containers
-/// limit.
-int usable_cores() {
-  cpu_set_t set;
-  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0
-                        ? CPU_COUNT(&set)
-                        : static_cast<int>(std::thread::hardware_concurrency());
-  return std::min(cores, cpu_quota());
-}
-
-} // namespace
 
 std::vector<std::string> rank_environment(const RankPlace& place) {
   const std::string rank = std::to_string(place.rank);
@@ -48,7 +32,7 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
   };
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     changes["OMP_NUM_THREADS"] =
-        std::to_string(std::max(1, usable_cores() / place.world_size));
+        std::to_string(std::max(1, usable_cpus() / place.world_size));
   }
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
     // c10d's warnings about lost peers are stack traces; the rank that left

@@ -16,7 +16,7 @@ bool can_divide_at_spaces(
   // A word that is a token could be divided before it is found.
   if (options.has_bytes || options.ignore_merges ||
       !options.continuing_prefix.empty() ||
-      !options.end_of_word_suffix.empty() || !vocabulary.find("\xe2\x96\x81")) {
+      !options.end_of_word_suffix.empty() || !vocabulary.find(kEscapedSpace)) {
     return false;
   }
   return std::none_of(merges.begin(), merges.end(), [&](const auto& merge) {

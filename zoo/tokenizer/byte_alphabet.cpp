@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tokenizer/byte_alphabet.h"
 
+#include "tessera/runtime/core/format.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 
 namespace tessera::zoo {
@@ -65,6 +67,20 @@ std::string token_of_bytes(std::string_view bytes) {
     append_utf8(token, byte_alphabet()[static_cast<unsigned char>(byte)]);
   }
   return token;
+}
+
+std::string token_of_byte(unsigned char byte) {
+  return formatted("<0x{:02X}>", static_cast<int>(byte));
+}
+
+std::optional<unsigned char> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') {
+    return std::nullopt;
+  }
+  unsigned char byte = 0;
+  const char* const end = token.data() + 5;
+  const auto [at, error] = std::from_chars(token.data() + 3, end, byte, 16);
+  return error == std::errc() && at == end ? std::optional(byte) : std::nullopt;
 }
 
 } // namespace tessera::zoo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `byte_alphabet()` are the printable characters by which GPT-2's vocabulary
-// writes bytes.
+// writes bytes; `token_of_byte()` is how those of sentencepiece do.
 
 #include <array>
 #include <optional>
@@ -22,5 +22,12 @@ std::optional<std::string> bytes_of_token(std::string_view token);
 
 /// How a vocabulary writes bytes.
 std::string token_of_bytes(std::string_view bytes);
+
+/// "<0x0A>", as vocabularies with tokens of single bytes among others write
+/// one.
+std::string token_of_byte(unsigned char byte);
+
+/// The byte that such a token stands for; nothing if it is another token.
+std::optional<unsigned char> byte_of_token(std::string_view token);
 
 } // namespace tessera::zoo

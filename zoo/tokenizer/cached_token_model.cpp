@@ -11,18 +11,16 @@
 namespace tessera::zoo {
 namespace {
 
-constexpr std::string_view kSpaceCharacter = "\xe2\x96\x81"; // U+2581
-
 /// Where the first U+2581 that follows another character stands.
 size_t find_inner_space(std::string_view text) {
-  size_t at = text.find(kSpaceCharacter);
+  size_t at = text.find(kEscapedSpace);
   while (at != std::string_view::npos) {
     const bool is_inner =
-        at > 0 && !text.substr(0, at).ends_with(kSpaceCharacter);
+        at > 0 && !text.substr(0, at).ends_with(kEscapedSpace);
     if (is_inner) {
       return at;
     }
-    at = text.find(kSpaceCharacter, at + kSpaceCharacter.size());
+    at = text.find(kEscapedSpace, at + kEscapedSpace.size());
   }
   return at;
 }
@@ -36,7 +34,8 @@ bool has_inner_space(std::string_view token) {
 std::vector<std::optional<uint32_t>> byte_tokens(const Vocabulary& vocabulary) {
   std::vector<std::optional<uint32_t>> tokens;
   for (int byte = 0; byte < 256; ++byte) {
-    tokens.push_back(vocabulary.find(formatted("<0x{:02X}>", byte)));
+    tokens.push_back(
+        vocabulary.find(token_of_byte(static_cast<unsigned char>(byte))));
   }
   return tokens;
 }

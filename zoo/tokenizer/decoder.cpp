@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <numeric>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -52,12 +50,6 @@ void clean_up(std::string& text) {
 
 std::string joined(const std::vector<std::string>& parts) {
   return std::accumulate(parts.begin(), parts.end(), std::string());
-}
-
-template <typename Value>
-Value value_or(const JsonValue& section, const char* key, Value otherwise) {
-  const auto found = section.find(key);
-  return found && !found->value().is_null() ? found->as<Value>() : otherwise;
 }
 
 /// Turns the characters of bytes into bytes; all parts become one.
@@ -106,10 +98,9 @@ class MetaspaceDecoder : public TokenDecoder {
   explicit MetaspaceDecoder(const JsonValue& section)
       : replacement_(read_character(section.at("replacement"))) {
     // Older files have `add_prefix_space` in place of `prepend_scheme`.
-    const bool adds = value_or(section, "add_prefix_space", true);
-    prepends_ =
-        value_or<std::string>(
-            section, "prepend_scheme", adds ? "always" : "never") != "never";
+    const bool adds = section.set_or("add_prefix_space", true);
+    prepends_ = section.set_or<std::string>(
+                    "prepend_scheme", adds ? "always" : "never") != "never";
   }
 
   void apply(std::vector<std::string>& parts) const override {
@@ -147,19 +138,6 @@ class SuffixDecoder : public TokenDecoder {
   std::string suffix_;
 };
 
-/// The byte that a token such as "<0x0A>" stands for.
-std::optional<char> byte_token(std::string_view token) {
-  if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') {
-    return std::nullopt;
-  }
-  unsigned char byte = 0;
-  const char* const end = token.data() + 5;
-  const auto [at, error] = std::from_chars(token.data() + 3, end, byte, 16);
-  return error == std::errc() && at == end
-             ? std::optional(static_cast<char>(byte))
-             : std::nullopt;
-}
-
 /// Turns runs of tokens of bytes into their text, or each byte into U+FFFD if
 /// they are none.
 class ByteFallbackDecoder : public TokenDecoder {
@@ -174,13 +152,14 @@ class ByteFallbackDecoder : public TokenDecoder {
           results.push_back(bytes);
         }
       } else {
-        results.insert(results.end(), bytes.size(), "\xef\xbf\xbd");
+        results.insert(
+            results.end(), bytes.size(), std::string(kReplacementUtf8));
       }
       bytes.clear();
     };
     for (std::string& part : parts) {
-      if (const auto byte = byte_token(part)) {
-        bytes.push_back(*byte);
+      if (const auto byte = byte_of_token(part)) {
+        bytes.push_back(static_cast<char>(*byte));
       } else {
         flush();
         results.push_back(std::move(part));

@@ -32,11 +32,6 @@ void set_type(TokenSequence& text, int64_t type_id) {
   }
 }
 
-bool read_bool(const JsonValue& section, const char* key, bool otherwise) {
-  const auto found = section.find(key);
-  return found ? found->as<bool>() : otherwise;
-}
-
 /// One entry of a template: a text, or special tokens.
 struct TemplatePiece {
   int text = -1; ///< 0 or 1; -1: special tokens
@@ -198,9 +193,9 @@ class RobertaProcessing : public PostProcessor {
   RobertaProcessing(const JsonValue& section, TokenText token_text)
       : sep_(read_token_pair(section.at("sep"))),
         cls_(read_token_pair(section.at("cls"))) {
-    if (read_bool(section, "trim_offsets", true)) {
+    if (section.value_or("trim_offsets", true)) {
       trimmed_.emplace(
-          read_bool(section, "add_prefix_space", true), std::move(token_text));
+          section.value_or("add_prefix_space", true), std::move(token_text));
     }
   }
 
@@ -233,9 +228,9 @@ class RobertaProcessing : public PostProcessor {
 class ByteLevelProcessing : public PostProcessor {
  public:
   ByteLevelProcessing(const JsonValue& section, TokenText token_text) {
-    if (read_bool(section, "trim_offsets", true)) {
+    if (section.value_or("trim_offsets", true)) {
       trimmed_.emplace(
-          read_bool(section, "add_prefix_space", true), std::move(token_text));
+          section.value_or("add_prefix_space", true), std::move(token_text));
     }
   }
 

@@ -27,7 +27,7 @@ bool can_divide_pieces_at_spaces(
     const Vocabulary& vocabulary,
     const SentencePieceModel& model) {
   // How an unused piece is divided again depends on the whole text.
-  return vocabulary.find("\xe2\x96\x81") &&
+  return vocabulary.find(kEscapedSpace) &&
          std::none_of(
              model.pieces.begin(), model.pieces.end(), [](const auto& piece) {
                return piece.kind == SentencePieceKind::kUnused ||

@@ -2,6 +2,7 @@
 #include "tessera/zoo/tokenizer/sentencepiece_model.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/tokenizer/byte_alphabet.h"
 #include "tessera/zoo/tokenizer/sentencepiece_bpe.h"
 #include "tessera/zoo/tokenizer/unigram.h"
 #include "tessera/zoo/tokenizer/utf8.h"
@@ -287,7 +288,7 @@ void check_pieces(const SentencePieceModel& model) {
       bytes.size());
   for (int byte = 0; model.byte_fallback && byte < 256; ++byte) {
     TESSERA_CHECK(
-        bytes.erase(formatted("<0x{:02X}>", byte)) == 1,
+        bytes.erase(token_of_byte(static_cast<unsigned char>(byte))) == 1,
         "{}: byte_fallback is true, but no piece is that of the byte {}, of type BYTE; fetch the file again",
         origin,
         byte);

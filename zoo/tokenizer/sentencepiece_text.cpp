@@ -2,6 +2,7 @@
 #include "tessera/zoo/tokenizer/sentencepiece_text.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/tokenizer/byte_alphabet.h"
 #include "tessera/zoo/tokenizer/character_map.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
@@ -19,8 +20,6 @@ namespace tessera::zoo {
 namespace {
 
 constexpr char32_t kEscapedSpaceCharacter = 0x2581;
-constexpr std::string_view kEscapedSpace = "\xe2\x96\x81";
-constexpr std::string_view kBrokenByte = "\xef\xbf\xbd";
 
 class SentencePieceNormalizing : public Normalizer {
  public:
@@ -157,15 +156,14 @@ class SentencePieceDecoding : public TokenDecoder {
         std::string storage;
         const bool is_valid =
             valid_utf8(rest.substr(0, length), storage).data() == rest.data();
-        text += is_valid ? rest.substr(0, length) : kBrokenByte;
+        text += is_valid ? rest.substr(0, length) : kReplacementUtf8;
         i += is_valid ? length : 1;
       }
       bytes.clear();
     };
     for (const std::string& part : parts) {
       if (bytes_.count(part) > 0) {
-        bytes.push_back(static_cast<char>(
-            std::stoi(part.substr(3, 2), nullptr, /*base=*/16)));
+        bytes.push_back(static_cast<char>(*byte_of_token(part)));
         continue;
       }
       flush();

@@ -20,24 +20,6 @@ namespace {
 
 using runtime::JsonValue;
 
-/// Nothing if the key is absent or null.
-std::optional<JsonValue> find_set(
-    const JsonValue& section,
-    const std::string& key) {
-  auto found = section.find(key);
-  return found && !found->value().is_null() ? found : std::nullopt;
-}
-
-bool flag(const JsonValue& section, const std::string& key) {
-  const auto found = find_set(section, key);
-  return found && found->as<bool>();
-}
-
-std::string text_or_empty(const JsonValue& section, const std::string& key) {
-  const auto found = find_set(section, key);
-  return found ? found->as<std::string>() : "";
-}
-
 /// The tokens and ids of an object. Vocabularies are large: a value gets a
 /// JsonValue, with its place, only for a message.
 Vocabulary read_vocabulary_of_ids(const JsonValue& vocabulary) {
@@ -120,22 +102,23 @@ std::vector<Bpe::Merge> read_merges(
 std::unique_ptr<const TokenModel> read_bpe(
     const JsonValue& section,
     bool has_bytes) {
-  if (const auto dropout = find_set(section, "dropout");
+  if (const auto dropout = section.find_set("dropout");
       dropout && dropout->as<double>() != 0) {
     dropout->fail(
         "0 or null: texts would be divided at random; set it to null to train or predict without dropout of merges");
   }
   BpeOptions options;
   options.has_bytes = has_bytes;
-  if (const auto unk = find_set(section, "unk_token")) {
+  if (const auto unk = section.find_set("unk_token")) {
     options.unk_token = unk->as<std::string>();
   }
   options.continuing_prefix =
-      text_or_empty(section, "continuing_subword_prefix");
-  options.end_of_word_suffix = text_or_empty(section, "end_of_word_suffix");
-  options.fuse_unk = flag(section, "fuse_unk");
-  options.byte_fallback = flag(section, "byte_fallback");
-  options.ignore_merges = flag(section, "ignore_merges");
+      section.set_or<std::string>("continuing_subword_prefix", "");
+  options.end_of_word_suffix =
+      section.set_or<std::string>("end_of_word_suffix", "");
+  options.fuse_unk = section.set_or("fuse_unk", false);
+  options.byte_fallback = section.set_or("byte_fallback", false);
+  options.ignore_merges = section.set_or("ignore_merges", false);
   Vocabulary vocabulary = read_vocabulary_of_ids(section.at("vocab"));
   const auto merges = read_merges(section.at("merges"), vocabulary, options);
   return std::make_unique<Bpe>(
@@ -216,11 +199,11 @@ std::unique_ptr<const TokenModel> read_unigram(
     min_score = std::min(min_score, score);
   }
   options.unk_score = min_score - kUnkPenalty;
-  if (const auto unk_id = find_set(section, "unk_id")) {
+  if (const auto unk_id = section.find_set("unk_id")) {
     options.unk_id = static_cast<uint32_t>(unk_id->integer(
         {.min = 0, .max = static_cast<int64_t>(listed.size()) - 1}));
   }
-  options.byte_fallback = flag(section, "byte_fallback");
+  options.byte_fallback = section.set_or("byte_fallback", false);
   return std::make_unique<Unigram>(
       Vocabulary(std::move(tokens), pieces.place()), std::move(options));
 }

@@ -6,8 +6,6 @@
 #include "tessera/zoo/tokenizer/tokenizer_parts.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -22,14 +20,6 @@ namespace {
 constexpr size_t kMaxTextBytes = size_t{1} << 31;
 
 const std::string kNoToken;
-
-int usable_cpus() {
-  cpu_set_t set;
-  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0
-                        ? CPU_COUNT(&set)
-                        : static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, std::min(cores, runtime::cpu_quota()));
-}
 
 /// A cache that a call uses on its own, given back at its end.
 class CacheLease {
@@ -287,7 +277,7 @@ std::vector<Encoding> Tokenizer::encode_batch(
     size_t threads) const {
   std::vector<Encoding> results(texts.size());
   if (threads == 0) {
-    threads = static_cast<size_t>(usable_cpus());
+    threads = static_cast<size_t>(runtime::usable_cpus());
   }
   threads = std::min(threads, texts.size());
   std::atomic<size_t> next{0};
@@ -449,7 +439,7 @@ std::string DecodeStream::add(int64_t id) {
   ids_.push_back(id);
   const std::string text = tokenizer_.decode(ids_, skips_special_);
   const bool is_complete =
-      text.size() > prefix_.size() && !text.ends_with("\xef\xbf\xbd");
+      text.size() > prefix_.size() && !text.ends_with(kReplacementUtf8);
   if (!is_complete) {
     return "";
   }

@@ -16,12 +16,6 @@ using runtime::JsonValue;
 constexpr const char* kRemedy =
     "; fetch the tokenizer's files again, or save them with the `tokenizers` package";
 
-/// A section that may be absent or null.
-std::optional<JsonValue> section_of(const JsonValue& file, const char* key) {
-  const auto found = file.find(key);
-  return found && !found->value().is_null() ? found : std::nullopt;
-}
-
 /// A token that the vocabulary has too has the id that it has there.
 void add_token(
     AddedToken token,
@@ -47,19 +41,15 @@ void add_token(
 } // namespace
 
 AddedToken read_added_token(const JsonValue& item) {
-  const auto flag = [&](const char* key) {
-    const auto found = item.find(key);
-    return found && found->as<bool>();
-  };
   AddedToken token{
       .content = item.at("content").as<std::string>(),
       .id = item.at("id").integer(
           {.min = 0, .max = std::numeric_limits<int32_t>::max()}),
-      .is_special = flag("special"),
-      .is_single_word = flag("single_word"),
-      .strips_left = flag("lstrip"),
-      .strips_right = flag("rstrip"),
-      .is_normalized = flag("normalized")};
+      .is_special = item.value_or("special", false),
+      .is_single_word = item.value_or("single_word", false),
+      .strips_left = item.value_or("lstrip", false),
+      .strips_right = item.value_or("rstrip", false),
+      .is_normalized = item.value_or("normalized", false)};
   if (token.content.empty()) {
     item.at("content").fail("a text that is not empty");
   }
@@ -72,21 +62,21 @@ void read_tokenizer_json(
     TokenizerReader::Parts& parts) {
   parts.origin = origin;
   const JsonValue file(document, origin, kRemedy);
-  if (const auto section = section_of(file, "normalizer")) {
+  if (const auto section = file.find_set("normalizer")) {
     parts.normalizer = read_normalizer(*section);
   }
-  if (const auto section = section_of(file, "pre_tokenizer")) {
+  if (const auto section = file.find_set("pre_tokenizer")) {
     parts.pre_tokenizer = read_pre_tokenizer(*section);
   }
   parts.model = read_token_model(
       file.at("model"),
       parts.pre_tokenizer != nullptr && parts.pre_tokenizer->makes_bytes());
-  if (const auto section = section_of(file, "added_tokens")) {
+  if (const auto section = file.find_set("added_tokens")) {
     for (const JsonValue& item : section->elements()) {
       add_token(read_added_token(item), item, parts);
     }
   }
-  if (const auto section = section_of(file, "post_processor")) {
+  if (const auto section = file.find_set("post_processor")) {
     parts.post_processor = read_post_processor(
         *section, [&parts](int64_t id) -> const std::string& {
           const auto added = parts.added.find(id);
@@ -95,7 +85,7 @@ void read_tokenizer_json(
                      : parts.model->token(static_cast<uint32_t>(id));
         });
   }
-  if (const auto section = section_of(file, "decoder")) {
+  if (const auto section = file.find_set("decoder")) {
     parts.decoder = read_decoder(*section);
   }
 }

@@ -7,8 +7,6 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr std::string_view kReplacementText = "\xef\xbf\xbd";
-
 /// How many bytes at `at` are a code point, or the longest beginning of one.
 struct Sequence {
   size_t length = 0;
@@ -87,7 +85,7 @@ std::string_view valid_utf8(std::string_view text, std::string& storage) {
     const Sequence sequence = sequence_at(text, at);
     storage.append(
         sequence.is_complete ? text.substr(at, sequence.length)
-                             : kReplacementText);
+                             : kReplacementUtf8);
     at += sequence.length;
   }
   return storage;

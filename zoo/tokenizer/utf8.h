@@ -10,6 +10,11 @@
 
 namespace tessera::zoo {
 
+/// U+FFFD, which stands for what is not UTF-8.
+inline constexpr std::string_view kReplacementUtf8 = "\xef\xbf\xbd";
+/// U+2581, by which sentencepiece and those after it write spaces.
+inline constexpr std::string_view kEscapedSpace = "\xe2\x96\x81";
+
 /// Length in bytes of the code point at `at` of valid UTF-8; 1 for a byte that
 /// begins none, as in texts of bytes.
 inline size_t utf8_length(std::string_view text, size_t at) {
