@@ -69,9 +69,21 @@ at::Tensor vocab_parallel_cross_entropy(
     const at::Tensor& target,
     const VocabParallelLossOptions& options) {
   const sharding::DTensorImpl* wrapper = sharding::dtensor(logits);
+  if (wrapper == nullptr) {
+    TESSERA_CHECK(
+        logits.dim() >= 1,
+        "vocab_parallel_cross_entropy: the logits have no dimension.");
+    Communicator alone("logits of one rank");
+    return vocab_parallel_cross_entropy(
+        logits,
+        full_tensor(target),
+        sharding::DimSplit(logits.size(-1), /*parts=*/1),
+        alone,
+        options);
+  }
   TESSERA_CHECK(
-      wrapper != nullptr && wrapper->divided() && wrapper->dim_from_end() == -1,
-      "vocab_parallel_cross_entropy: logits of sizes {} are not divided along their last dimension, as those of a column-parallel layer. For whole ones, use torch::nn::functional::cross_entropy.",
+      wrapper->divided() && wrapper->dim_from_end() == -1,
+      "vocab_parallel_cross_entropy: logits of sizes {} are divided, but not along their last dimension, as those of a column-parallel layer. Make them whole by full_tensor().",
       logits.sizes());
   return vocab_parallel_cross_entropy(
       sharding::local_of(logits),

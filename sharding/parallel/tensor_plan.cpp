@@ -155,6 +155,9 @@ class Planner {
   }
 
   void apply() const {
+    if (how_->group->size() == 1) {
+      return; // untagged weights take LibTorch's own operators
+    }
     for (const Step& step : steps_) {
       step.parameter.mutable_grad().reset();
       step.parameter.set_data(

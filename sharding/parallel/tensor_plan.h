@@ -70,7 +70,8 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 /// specs_in() finds the partitioned parameters, and so do checkpoints, clipping
 /// and ZeRO; the names in named_parameters() do not change. The module may be
 /// moved and cast (Module::to), but not cloned. Weights that are tied by
-/// sharing a tensor stay tied.
+/// sharing a tensor stay tied. With a group of one rank, the plan is checked
+/// and nothing is changed.
 /// @param how the group must outlive the module. With `sequence`, activations
 ///   between layers are divided along dimension `sequence_dim`; where a length
 ///   is not divisible by the number of ranks, they stay whole.

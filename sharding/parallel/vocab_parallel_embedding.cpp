@@ -2,7 +2,9 @@
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/divided_weight.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/parallel/vocab_range.h"
 
 #include <ATen/ops/embedding.h>
 
@@ -35,6 +37,9 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
 }
 
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
+  if (sharding::divided_parameter(weight) == nullptr) { // else the lookup does
+    sharding::check_tokens(tokens, weight.size(0), "VocabParallelEmbedding");
+  }
   return at::embedding(weight, tokens, padding_id_);
 }
 

@@ -30,12 +30,12 @@ constexpr int64_t kBlockNumel = int64_t{1} << 20;
 struct LossSetup : torch::CustomClassHolder {
   LossSetup(
       const sharding::DimSplit& vocab,
-      Communicator& group,
+      int rank,
       const VocabParallelLossOptions& options)
-      : vocab(vocab), group(group), options(options) {}
+      : vocab(vocab), rank(rank), options(options) {}
 
   sharding::DimSplit vocab;
-  Communicator& group;
+  int rank; ///< of the group
   VocabParallelLossOptions options;
 };
 
@@ -60,7 +60,8 @@ struct RowSums {
 RowSums sums_over_ranks(
     const at::Tensor& logits,
     const sharding::OwnTokens& targets,
-    LossSetup& setup) {
+    const LossSetup& setup,
+    Communicator& group) {
   const auto options =
       logits.options().dtype(at::toOpMathType(logits.scalar_type()));
   const at::Tensor mine = at::zeros({3, logits.size(0)}, options);
@@ -76,13 +77,10 @@ RowSums sums_over_ranks(
     }
   });
   mine[1].masked_fill_(targets.elsewhere, 0);
-  const at::Tensor all =
-      at::empty({setup.group.size(), 3, logits.size(0)}, options);
-  setup.group
+  const at::Tensor all = at::empty({group.size(), 3, logits.size(0)}, options);
+  group
       .all_gather(
-          all,
-          mine,
-          "cross-entropy over the group '" + setup.group.name() + "'")
+          all, mine, "cross-entropy over the group '" + group.name() + "'")
       .wait();
   return {
       at::logsumexp(all.select(1, 0), 0),
@@ -96,11 +94,12 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       AutogradContext* context,
       const at::Tensor& logits,
       const at::Tensor& target,
-      const c10::intrusive_ptr<LossSetup>& setup) {
+      const c10::intrusive_ptr<LossSetup>& setup,
+      Communicator* group) {
     const auto& options = setup->options;
     const sharding::OwnTokens own =
-        own_tokens(target, setup->vocab, setup->group.rank());
-    const RowSums sums = sums_over_ranks(logits, own, *setup);
+        own_tokens(target, setup->vocab, setup->rank);
+    const RowSums sums = sums_over_ranks(logits, own, *setup, *group);
     const double smooth = options.label_smoothing;
     at::Tensor loss = sums.lse - (1 - smooth) * sums.target_logit;
     if (smooth != 0) {
@@ -145,7 +144,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
     const double smooth = setup->options.label_smoothing;
     const double spread = smooth / static_cast<double>(setup->vocab.size());
     const sharding::OwnTokens own =
-        own_tokens(target, setup->vocab, setup->group.rank());
+        own_tokens(target, setup->vocab, setup->rank);
 
     const at::Tensor scale = gradients[0] * saved[3];
     // Includes the derivative of the z loss.
@@ -166,7 +165,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       rows.scatter_add_(1, rows_of(own.rows), rows_of(target_part));
       result.narrow(0, first, count).copy_(rows);
     });
-    return {result, at::Tensor(), at::Tensor()};
+    return {result, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -192,7 +191,8 @@ std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
 void check_arguments(
     const at::Tensor& logits,
     const at::Tensor& target,
-    const LossSetup& setup) {
+    const LossSetup& setup,
+    int ranks) {
   TESSERA_CHECK(
       logits.dim() >= 1 &&
           logits.sizes().slice(0, logits.dim() - 1) == target.sizes(),
@@ -200,16 +200,15 @@ void check_arguments(
       logits.sizes(),
       target.sizes());
   TESSERA_CHECK(
-      setup.vocab.parts() == setup.group.size() &&
-          logits.size(-1) == setup.vocab.length(setup.group.rank()),
+      setup.vocab.parts() == ranks &&
+          logits.size(-1) == setup.vocab.length(setup.rank),
       "vocab_parallel_cross_entropy: {} logits for each token, but with a vocabulary of {} in {} parts, rank {} of {} should have {}.",
       logits.size(-1),
       setup.vocab.size(),
       setup.vocab.parts(),
-      setup.group.rank(),
-      setup.group.size(),
-      setup.vocab.length(
-          std::min(setup.group.rank(), setup.vocab.parts() - 1)));
+      setup.rank,
+      ranks,
+      setup.vocab.length(std::min(setup.rank, setup.vocab.parts() - 1)));
   TESSERA_CHECK(
       setup.options.label_smoothing >= 0 && setup.options.label_smoothing <= 1,
       "vocab_parallel_cross_entropy: label_smoothing is {}; it must be from 0 to 1.",
@@ -224,8 +223,9 @@ at::Tensor vocab_parallel_cross_entropy(
     const sharding::DimSplit& vocab,
     Communicator& group,
     const VocabParallelLossOptions& options) {
-  const auto setup = c10::make_intrusive<LossSetup>(vocab, group, options);
-  check_arguments(logits, target, *setup);
+  const auto setup =
+      c10::make_intrusive<LossSetup>(vocab, group.rank(), options);
+  check_arguments(logits, target, *setup, group.size());
   sharding::check_tokens(
       target.masked_fill(target.eq(options.ignore_index), 0),
       vocab.size(),
@@ -236,7 +236,8 @@ at::Tensor vocab_parallel_cross_entropy(
   const at::Tensor loss = LossFunction::apply(
       logits.permute(order).reshape({-1, logits.size(-1)}),
       ordered_target.reshape({-1}),
-      setup);
+      setup,
+      &group);
   if (options.reduction != LossReduction::kNone) {
     return loss;
   }

@@ -44,7 +44,7 @@ struct VocabParallelLossOptions {
 /// @param target [...], int64, equal on all ranks.
 /// @param vocab how the vocabulary is partitioned over `group`.
 /// @return in float32 or float64, bitwise equal on all ranks. Collective;
-///   blocks. Differentiable once. `group` must outlive the graph.
+///   blocks. Differentiable once.
 /// @throws tessera::Error when shapes do not match each other or the split, or
 ///   a target is neither a token nor ignored.
 at::Tensor vocab_parallel_cross_entropy(
@@ -56,8 +56,8 @@ at::Tensor vocab_parallel_cross_entropy(
 
 /// As above for logits as a column-parallel layer returns them.
 /// @param logits [..., vocabulary], divided along the last dimension
-///   ([Note: DTensors]).
-/// @throws tessera::Error when they are divided otherwise, or not at all.
+///   ([Note: DTensors]); or whole, as on one rank.
+/// @throws tessera::Error when they are divided otherwise.
 at::Tensor vocab_parallel_cross_entropy(
     const at::Tensor& logits,
     const at::Tensor& target,

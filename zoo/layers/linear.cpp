@@ -96,9 +96,17 @@ at::Tensor Linear::forward(const at::Tensor& x) {
   // LinearImpl::forward() multiplies and then adds the bias: it rounds as
   // LibTorch's layer does, but with a group its communication would not overlap
   // with the product.
-  const at::Tensor product = layer_->context.parallel() == nullptr
-                                 ? layer_->forward(x)
-                                 : at::linear(x, layer_->weight, layer_->bias);
+  at::Tensor product;
+  if (layer_->context.parallel() == nullptr) {
+    product = layer_->forward(x);
+  } else if (
+      layer_->division == LinearDivision::kRow && layer_->bias.defined()) {
+    // The bias is added to the sum over the ranks; rounded alike on one rank.
+    product = at::linear(x, layer_->weight);
+    product = product + layer_->bias.to(product.scalar_type());
+  } else {
+    product = at::linear(x, layer_->weight, layer_->bias);
+  }
   return layer_->adapter ? product + layer_->adapter->forward(x) : product;
 }
 

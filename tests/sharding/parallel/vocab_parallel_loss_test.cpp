@@ -220,11 +220,21 @@ TEST(VocabParallelCrossEntropy, WrongArgumentsAreNamed) {
             {.label_smoothing = 2});
       },
       {"label_smoothing is 2"});
-  expect_error(
-      [&] {
-        vocab_parallel_cross_entropy(logits, torch::zeros({2}, at::kLong));
-      },
-      {"[2, 3]", "not divided"});
+}
+
+TEST(VocabParallelCrossEntropy, TakesWholeLogitsAsOfOneRank) {
+  const at::Tensor logits =
+      torch::randn({2, 5, 7}, at::kDouble).requires_grad_();
+  const at::Tensor target = torch::randint(7, {2, 5}, at::kLong);
+  const at::Tensor loss = vocab_parallel_cross_entropy(logits, target);
+  loss.backward();
+  const at::Tensor gradient = logits.grad().clone();
+  logits.mutable_grad().zero_();
+  const at::Tensor expected =
+      at::cross_entropy_loss(logits.view({10, 7}), target.view({10}));
+  expected.backward();
+  EXPECT_TRUE(loss.allclose(expected, 0, 1e-12));
+  EXPECT_TRUE(gradient.allclose(logits.grad(), 0, 1e-12));
 }
 
 } // namespace tessera::sharding::vocab_parallel_loss_test
