@@ -6,10 +6,11 @@
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #
-# TARGET: safetensors, tokenizer, config_reader, train_config, model_config,
-# manifest, chat_template; all of them by default, one after the other, SECONDS
-# each. New inputs are kept in build/fuzz/corpus and used by the next run; an
-# input that fails is kept in build/fuzz/found, and the script exits with 1.
+# TARGET: safetensors, tokenizer, tokenizer_parts, tokenizer_json,
+# sentencepiece, chat_template, config_reader, train_config, model_config,
+# manifest; all of them by default, one after the other, SECONDS each. New
+# inputs are kept in build/fuzz/corpus and used by the next run; an input that
+# fails is kept in build/fuzz/found, and the script exits with 1.
 # Environment:
 #   JOBS=N                parallel compilations
 #   TESSERA_SKIP_PACKAGES=1, TESSERA_CACHE=FOLDER: as for scripts/setup.sh
@@ -24,8 +25,8 @@ fi
 shift
 targets=("$@")
 if [[ ${#targets[@]} -eq 0 ]]; then
-  targets=(safetensors tokenizer chat_template config_reader train_config
-    model_config manifest)
+  targets=(safetensors tokenizer tokenizer_parts tokenizer_json sentencepiece
+    chat_template config_reader train_config model_config manifest)
 fi
 if ! command -v clang++ >/dev/null; then
   printf 'fuzz: clang++ is missing; install it, e.g. apt-get install clang\n' >&2

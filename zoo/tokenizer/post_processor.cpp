@@ -22,6 +22,12 @@ constexpr runtime::IntRange kIds{
     .min = 0,
     .max = std::numeric_limits<int32_t>::max()};
 
+void check_id(const JsonValue& place, int64_t id, const TokenText& token_text) {
+  if (token_text(id).empty()) {
+    place.fail("the id of a token in the vocabulary");
+  }
+}
+
 PlacedToken special_token(int64_t id, int64_t type_id) {
   return {.id = id, .type_id = type_id};
 }
@@ -48,11 +54,17 @@ class TemplateProcessing : public PostProcessor {
   TemplateProcessing(Template single, Template pair)
       : single_(std::move(single)), pair_(std::move(pair)) {}
 
-  static std::unique_ptr<const PostProcessor> read(const JsonValue& section) {
+  static std::unique_ptr<const PostProcessor> read(
+      const JsonValue& section,
+      const TokenText& token_text) {
     std::map<std::string, std::vector<int64_t>> special;
     const JsonValue tokens = section.at("special_tokens");
     for (const std::string& name : tokens.keys()) {
-      special[name] = tokens.at(name).at("ids").integers(kIds);
+      const JsonValue ids = tokens.at(name).at("ids");
+      special[name] = ids.integers(kIds);
+      for (const int64_t id : special[name]) {
+        check_id(ids, id, token_text);
+      }
     }
     return std::make_unique<TemplateProcessing>(
         read_template(section.at("single"), special, 1),
@@ -122,18 +134,24 @@ class TemplateProcessing : public PostProcessor {
 };
 
 /// ["token", id], as BertProcessing and RobertaProcessing write a token.
-int64_t read_token_pair(const JsonValue& pair) {
+int64_t read_token_pair(const JsonValue& pair, const TokenText& token_text) {
   const auto elements = pair.elements();
   if (elements.size() != 2) {
     pair.fail("a token and its id, e.g. [\"[SEP]\", 102]");
   }
-  return elements[1].integer(kIds);
+  const int64_t id = elements[1].integer(kIds);
+  check_id(elements[1], id, token_text);
+  return id;
 }
 
 /// cls a sep, or cls a sep b sep, with the second text and its sep of type 1.
-std::unique_ptr<const PostProcessor> read_bert(const JsonValue& section) {
-  const std::vector<int64_t> sep{read_token_pair(section.at("sep"))};
-  const std::vector<int64_t> cls{read_token_pair(section.at("cls"))};
+std::unique_ptr<const PostProcessor> read_bert(
+    const JsonValue& section,
+    const TokenText& token_text) {
+  const std::vector<int64_t> sep{
+      read_token_pair(section.at("sep"), token_text)};
+  const std::vector<int64_t> cls{
+      read_token_pair(section.at("cls"), token_text)};
   const TemplatePiece a{.text = 0};
   const TemplatePiece b{.text = 1, .ids = {}, .type_id = 1};
   const TemplatePiece begin{.text = -1, .ids = cls};
@@ -191,8 +209,8 @@ class TrimmedOffsets {
 class RobertaProcessing : public PostProcessor {
  public:
   RobertaProcessing(const JsonValue& section, TokenText token_text)
-      : sep_(read_token_pair(section.at("sep"))),
-        cls_(read_token_pair(section.at("cls"))) {
+      : sep_(read_token_pair(section.at("sep"), token_text)),
+        cls_(read_token_pair(section.at("cls"), token_text)) {
     if (section.value_or("trim_offsets", true)) {
       trimmed_.emplace(
           section.value_or("add_prefix_space", true), std::move(token_text));
@@ -286,10 +304,10 @@ std::unique_ptr<const PostProcessor> read_post_processor(
     TokenText token_text) {
   const auto type = section.at("type").as<std::string>();
   if (type == "TemplateProcessing") {
-    return TemplateProcessing::read(section);
+    return TemplateProcessing::read(section, token_text);
   }
   if (type == "BertProcessing") {
-    return read_bert(section);
+    return read_bert(section, token_text);
   }
   if (type == "RobertaProcessing") {
     return std::make_unique<RobertaProcessing>(section, std::move(token_text));

@@ -77,7 +77,8 @@ class Tokenizer {
   /// @throws tessera::Error as from_file(), or if the folder has none of these.
   static Tokenizer from_folder(const std::filesystem::path& folder);
 
-  /// Tokenizes a text. Bytes that are not UTF-8 are read as U+FFFD.
+  /// Tokenizes a text. Bytes that are not UTF-8 are read as U+FFFD; places are
+  /// those in the text with U+FFFD.
   /// @throws tessera::Error if the text has 2 GiB or more, if it needs an
   ///   unknown token and the vocabulary has none, or if truncation is not
   ///   possible.
