@@ -23,6 +23,7 @@ namespace tessera::zoo {
 
 class ColumnChecks;
 struct ExampleOptions;
+struct PatchEmbeddingOptions;
 
 /// The meaning of `ModelInput::labels`.
 enum class HeadLabels {
@@ -56,6 +57,15 @@ class Head {
   /// Integer labels are less than this, or -100; 0: they are not checked.
   virtual int64_t classes() const {
     return 0;
+  }
+  /// The images that the model takes; null: it takes none.
+  virtual const PatchEmbeddingOptions* images() const {
+    return nullptr;
+  }
+  /// Whether there are two views of each image: `pixel_values` and
+  /// `second_pixel_values`.
+  virtual bool takes_two_views() const {
+    return false;
   }
   /// The meaning of the values of an input.
   virtual InputKind kind_of(const std::string& input) const {

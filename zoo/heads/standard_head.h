@@ -25,6 +25,9 @@ class StandardHead : public Head {
   int64_t vocab() const override {
     return inputs_.vocab;
   }
+  const PatchEmbeddingOptions* images() const override {
+    return inputs_.images ? &*inputs_.images : nullptr;
+  }
   void check(const ColumnChecks& examples) const override;
 
  protected:

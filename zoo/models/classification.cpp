@@ -54,6 +54,9 @@ at::Tensor classifier_loss(
   if (problem == kMultiLabel) {
     return at::binary_cross_entropy_with_logits(logits, labels);
   }
+  if (at::isFloatingType(labels.scalar_type())) {
+    return at::cross_entropy_loss(logits.to(at::kFloat), labels.to(at::kFloat));
+  }
   return cross_entropy(logits, labels.flatten());
 }
 

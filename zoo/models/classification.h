@@ -27,7 +27,8 @@ struct ClassifierOptions {
 
 /// The loss of a sequence classifier.
 /// @param logits [B, labels]
-/// @param labels [B], or [B, labels] for several labels per row.
+/// @param labels [B], or [B, labels] for several labels per row; with the type
+///     "single_label_classification" floats are the distribution of a row.
 at::Tensor classifier_loss(
     const at::Tensor& logits,
     const at::Tensor& labels,

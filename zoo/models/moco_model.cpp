@@ -59,6 +59,9 @@ class TwoViewHead : public StandardHead {
   TwoViewHead(MocoModel& model, const PatchEmbeddingOptions& images)
       : StandardHead({.images = images}), model_(model) {}
 
+  bool takes_two_views() const override {
+    return true;
+  }
   void begin_training(ParallelRun& parallel) override {
     if (parallel.batches().count > 1) {
       model_.gather_over(&parallel.groups()[ParallelGroup::kBatches]);

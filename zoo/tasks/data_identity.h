@@ -8,9 +8,10 @@
 
 namespace tessera::zoo {
 
-/// {"path", "bytes", "checksum"} of a data file, or of all files of a folder.
-/// The checksum covers names, sizes and contents; of large files, blocks that
-/// are spread evenly, 64 MiB in all. Blocks on the disk.
+/// {"path", "bytes", "checksum"} of a data file, or of all files of a folder
+/// and of those in it. The checksum covers names, sizes and contents; of large
+/// files, blocks that are spread evenly, 64 MiB in all; of more than 1024
+/// files, the contents of as many. Blocks on the disk.
 /// @throws tessera::Error if a file cannot be read.
 nlohmann::json data_identity(const std::filesystem::path& path);
 

@@ -15,28 +15,6 @@ namespace tessera::zoo {
 
 namespace {
 
-/// [channels, 1, 1], or one number for all, on the device of `pixels`.
-at::Tensor per_channel(
-    const std::vector<double>& numbers,
-    const at::Tensor& pixels) {
-  return torch::tensor(numbers, torch::kFloat)
-      .view({-1, 1, 1})
-      .to(pixels.device());
-}
-
-at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
-  const bool is_bytes = !pixels.is_floating_point();
-  at::Tensor result = pixels.to(torch::kFloat);
-  const double scale = how.scale.value_or(is_bytes ? 1.0 / 255 : 1.0);
-  if (scale != 1) {
-    result = result * scale;
-  }
-  if (!how.mean.empty()) {
-    result = result - per_channel(how.mean, pixels);
-  }
-  return how.std.empty() ? result : result / per_channel(how.std, pixels);
-}
-
 /// The values of a file in the types that models take, except for pixels.
 at::Tensor widened(const at::Tensor& numbers, InputKind kind) {
   switch (kind) {

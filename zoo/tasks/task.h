@@ -62,6 +62,8 @@ extern const TaskKind kTextClassification;
 extern const TaskKind kLanguageModel;
 /// Inputs of any model in safetensors files.
 extern const TaskKind kExamples;
+/// A folder of images with a subfolder per class.
+extern const TaskKind kImageFolder;
 
 /// All kinds, by name.
 const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds();

@@ -8,6 +8,7 @@
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/tasks/image_options.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 #include "tessera/zoo/tasks/token_file.h"
@@ -62,6 +63,7 @@ struct TrainingConfig {
   /// Without ExampleOptions::sequence_multiple, which depends on the layout of
   /// ranks.
   ExampleOptions examples;
+  ImageOptions images; ///< of a folder of images
   /// Scoring of examples also reports accuracy; false: the loss only, without
   /// materializing the logits of all tokens.
   bool accuracy = true;

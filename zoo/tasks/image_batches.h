@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `ImageBatches` makes batches of the images of a folder.
+
+#include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/tasks/image_folder.h"
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+namespace tessera::zoo {
+
+/// Decodes the images of a batch on LibTorch's intra-op threads, and makes
+/// their views: one, or two for heads that take them, drawn anew for each image
+/// and epoch. Images that are scored get their middle part, or two views that
+/// are the same each time.
+class ImageBatches : public DataSet {
+ public:
+  /// @param head outlives this.
+  /// @param images completed, see complete_from_preprocessor().
+  /// @param examples the pixels, the seed, and what else heads draw.
+  /// @throws tessera::Error if the model does not take images of 1 or 3
+  ///     channels; if mix-up is asked for without classes.
+  ImageBatches(
+      ImageFolder folder,
+      const Head& head,
+      const ImageOptions& images,
+      const ExampleOptions& examples,
+      c10::Device device);
+
+  size_t size() const override {
+    return folder_.images.size();
+  }
+  std::string text() const override;
+  ModelInput make(
+      const std::vector<size_t>& examples,
+      int64_t epoch,
+      bool loss_only) const override;
+  bool measures_metric() const override {
+    return has_classes_;
+  }
+  TaskScore report(const Score& score) const override;
+
+ private:
+  struct Decoding;
+
+  at::Tensor decoded(
+      const std::vector<Decoding>& images,
+      int64_t views,
+      int64_t epoch) const;
+  void add_mixed(
+      NamedTensors& batch,
+      const std::vector<size_t>& examples,
+      int64_t epoch) const;
+
+  ImageFolder folder_;
+  const Head& head_;
+  ImageOptions options_;
+  ExampleOptions examples_;
+  c10::Device device_;
+  ViewRecipe recipe_;
+  bool has_classes_;
+};
+
+} // namespace tessera::zoo
