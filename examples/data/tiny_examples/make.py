@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tiny data sets for `"task": "examples"`, for trying its recipes:
+"""Writes tiny data sets for `"task": "examples"` and `"image_folder"`, for
+trying their recipes:
 
     make.py FOLDER
 
 stripes_{train,heldout}.safetensors   images, and which way their stripes run
 reversed_{train,heldout}.safetensors  sequences, and the same sequences reversed
 counting_{train,heldout}.safetensors  sequences in which each token follows from the one before
+stripes/{train,heldout}/CLASS/*.png   such images as files, in a folder per class
 
 Needs nothing but Python. With NumPy, safetensors.numpy.save_file() writes such
 files from a dict of arrays.
@@ -17,6 +19,7 @@ import pathlib
 import random
 import struct
 import sys
+import zlib
 
 CODES = {"U8": "B", "U16": "H", "I64": "q"}
 PAD, END, MASK = 0, 1, 2  # tokens; the others are from 3 on
@@ -49,6 +52,31 @@ def stripes(draw, rows, size=16):
                     pixels.append(bright + draw.randrange(40))
     return {"pixel_values": ("U8", [rows, 3, size, size], pixels),
             "labels": ("I64", [rows], labels)}
+
+
+def png(path, size, pixels):
+    """Writes a color image. pixels: rows of red, green and blue, as bytes."""
+    def chunk(kind, body):
+        return (struct.pack(">I", len(body)) + kind + body +
+                struct.pack(">I", zlib.crc32(kind + body)))
+
+    rows = b"".join(b"\0" + bytes(pixels[y * size * 3:(y + 1) * size * 3])
+                    for y in range(size))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" +
+        chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)) +
+        chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def stripe_files(draw, folder, count, size=24):
+    for number in range(count):
+        made = stripes(draw, 1, size)
+        planes = made["pixel_values"][2]
+        area = size * size
+        pixels = [planes[c * area + i] for i in range(area) for c in range(3)]
+        label = ("level", "upright", "falling")[made["labels"][2][0]]
+        png(folder / label / f"{number:04}.png", size, pixels)
 
 
 def padded(tokens, length, padding):
@@ -92,6 +120,9 @@ def main():
             path = folder / f"{name}_{part}.safetensors"
             write(path, make(draw, rows))
             print(path)
+    for part, count in [("train", 600), ("heldout", 120)]:
+        stripe_files(draw, folder / "stripes" / part, count)
+        print(folder / "stripes" / part)
 
 
 if __name__ == "__main__":

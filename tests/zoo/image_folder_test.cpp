@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task image_folder: what is read of folders, the batches, and whole runs.
+#include "tessera/zoo/tasks/image_folder.h"
+
+#include "support/expect_error.h"
+#include "support/forked_ranks.h"
+#include "support/temporary_folder.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/patch_heads.h"
+#include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/evaluate_run.h"
+#include "tessera/zoo/tasks/image_batches.h"
+#include "tessera/zoo/tasks/run_training.h"
+#include "zoo/image_files.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <numeric>
+
+namespace tessera::zoo::image_folder_test {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSide = 16;
+
+PatchEmbeddingOptions small_images(int64_t channels = 3) {
+  return {
+      .channels = channels,
+      .image = {kSide, kSide},
+      .patch = {4, 4},
+      .features = 8};
+}
+
+ClassHead class_head() {
+  return {HeadInputs{.images = small_images()}, ClassifierOptions{2}};
+}
+
+class ImageFolders : public ::testing::Test {
+ protected:
+  fs::path train() const {
+    return folder_ / "train";
+  }
+
+  ImageBatches batches(
+      const Head& head,
+      const ImageOptions& options = {},
+      const ExampleOptions& examples = {}) const {
+    return {
+        ImageFolder::read(train(), head.labels() == HeadLabels::kClass),
+        head,
+        options,
+        examples,
+        at::kCPU};
+  }
+
+  TemporaryFolder folder_;
+};
+
+at::Tensor pixels_of(
+    const ImageBatches& data,
+    const std::vector<size_t>& examples,
+    int64_t epoch) {
+  return data.make(examples, epoch, /*loss_only=*/true).pixel_values;
+}
+
+} // namespace
+
+TEST_F(ImageFolders, HaveAClassPerSubfolder) {
+  write_tinted_images(train(), 3, 0);
+  fs::create_directories(train() / "red" / "more");
+  fs::rename(train() / "red" / "2.png", train() / "red" / "more" / "2.PNG");
+  std::ofstream(train() / "red" / "notes.txt") << "not an image";
+  std::ofstream(train() / "LICENSE") << "neither";
+  fs::create_directories(train() / ".cache");
+  ImageFolder folder = ImageFolder::read(train(), true);
+  EXPECT_EQ(folder.classes, (std::vector<std::string>{"blue", "red"}));
+  ASSERT_EQ(folder.images.size(), 6);
+  EXPECT_EQ(folder.images[2].path, train() / "blue" / "2.png");
+  EXPECT_EQ(folder.images[2].label, 0);
+  EXPECT_EQ(folder.images[5].path, train() / "red" / "more" / "2.PNG");
+  EXPECT_EQ(folder.images[5].label, 1);
+  folder.check({}, true);
+  folder.relabel({"red", "green", "blue"});
+  EXPECT_EQ(folder.images[2].label, 2);
+  EXPECT_EQ(folder.images[5].label, 0);
+  expect_error(
+      [&] {
+        folder.relabel({"red", "green"});
+      },
+      {"train/blue'", "no class of this name", "red", "green"});
+  EXPECT_EQ(ImageFolder::read(train() / "red", false).images.size(), 3);
+}
+
+TEST_F(ImageFolders, AreRefusedWithWhatIsMissing) {
+  expect_error([&] { ImageFolder::read(train(), true); }, {"not a folder"});
+  fs::create_directories(train());
+  expect_error([&] { ImageFolder::read(train(), true); }, {"no subfolders"});
+  expect_error([&] { ImageFolder::read(train(), false); }, {"no images"});
+  write_tinted_images(train(), 1, 0);
+  fs::create_directories(train() / "green");
+  expect_error(
+      [&] { ImageFolder::read(train(), true); },
+      {"train/green' has no images"});
+  fs::remove(train() / "green");
+  write_png(train() / "lost.png", tinted_image({4, 4}, 0, 0));
+  expect_error(
+      [&] { ImageFolder::read(train(), true); },
+      {"lost.png' lies outside of the subfolders"});
+}
+
+TEST_F(ImageFolders, BadImagesAreRefusedOrSkippedAndCounted) {
+  write_tinted_images(train(), 4, 0);
+  std::ofstream(train() / "red" / "1.png", std::ios::binary)
+      << "\x89PNG broken";
+  std::ofstream(train() / "red" / "x.webp") << "RIFF....WEBP";
+  ImageFolder folder = ImageFolder::read(train(), true);
+  EXPECT_EQ(folder.images.size(), 9);
+  expect_error(
+      [&] { folder.check({}, true); },
+      {"red/1.png'", "2 of 9 images are bad", "data.skip_bad_images"});
+  testing::internal::CaptureStderr();
+  folder.check({.skip_bad_images = true}, true);
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find("2 of 9 images are bad"),
+      std::string::npos);
+  EXPECT_EQ(folder.images.size(), 7);
+  for (const auto& image : folder.images) {
+    EXPECT_NE(image.path, train() / "red" / "1.png");
+  }
+  // Pixels that are broken behind a sound header.
+  std::string bytes = runtime::read_text_file(train() / "blue" / "0.png");
+  bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
+  std::ofstream(train() / "blue" / "0.png", std::ios::binary) << bytes;
+  EXPECT_NO_THROW(folder.check({}, true));
+  expect_error(
+      [&] { folder.check({.check = ImageCheck::kPixels}, true); },
+      {"blue/0.png'", "1 of 7"});
+}
+
+TEST_F(ImageFolders, AreSplitByClassAndName) {
+  write_tinted_images(train(), 10, 0);
+  const ImageFolder all = ImageFolder::read(train(), true);
+  ImageFolder kept = all;
+  const ImageFolder heldout = kept.take_heldout(0.3);
+  EXPECT_EQ(heldout.images.size(), 6);
+  EXPECT_EQ(kept.images.size(), 14);
+  std::set<fs::path> names;
+  int64_t red = 0;
+  for (const auto& image : heldout.images) {
+    names.insert(image.path);
+    red += image.label;
+  }
+  EXPECT_EQ(red, 3);
+  for (const auto& image : kept.images) {
+    EXPECT_FALSE(names.contains(image.path));
+  }
+  // Where the folder lies does not matter.
+  fs::rename(train(), folder_ / "moved");
+  ImageFolder moved = ImageFolder::read(folder_ / "moved", true);
+  const ImageFolder again = moved.take_heldout(0.3);
+  for (size_t i = 0; i < again.images.size(); ++i) {
+    EXPECT_EQ(
+        again.images[i].path.lexically_relative(folder_ / "moved"),
+        heldout.images[i].path.lexically_relative(train()));
+  }
+}
+
+TEST_F(ImageFolders, ViewsFollowFromSeedEpochAndExampleAlone) {
+  write_tinted_images(train(), 6, 0);
+  const ClassHead head = class_head();
+  const ImageBatches data = batches(head);
+  const at::Tensor all = pixels_of(data, {0, 1, 2, 3, 4, 5}, 1);
+  EXPECT_EQ(all.sizes(), (std::vector<int64_t>{6, 3, kSide, kSide}));
+  EXPECT_EQ(all.scalar_type(), at::kFloat);
+  EXPECT_TRUE(all.narrow(0, 3, 2).equal(pixels_of(data, {3, 4}, 1)));
+  EXPECT_FALSE(all.equal(pixels_of(data, {0, 1, 2, 3, 4, 5}, 2)));
+  const ImageBatches other = batches(head, {}, {.seed = 1});
+  EXPECT_FALSE(all.equal(pixels_of(other, {0, 1, 2, 3, 4, 5}, 1)));
+  // The same file twice: other examples, other views.
+  fs::copy_file(
+      train() / "blue" / "0.png",
+      train() / "blue" / "1.png",
+      fs::copy_options::overwrite_existing);
+  const at::Tensor two = pixels_of(data, {0, 1}, 1);
+  EXPECT_FALSE(two[0].equal(two[1]));
+  // Scored images are the same each time, and nothing of them is random.
+  const at::Tensor scored = pixels_of(data, {0, 1}, kScoredEpoch);
+  EXPECT_TRUE(scored[0].equal(scored[1]));
+  const ImageBatches still =
+      batches(head, {.views = {.recipe = ViewRecipe::kNone}});
+  EXPECT_TRUE(scored.equal(pixels_of(still, {0, 1}, 5)));
+}
+
+TEST_F(ImageFolders, ScoredPixelsAreNormalized) {
+  Image image({40, 20}); // the middle 20 x 20 are (51, 102, 255)
+  for (int64_t y = 10; y < 30; ++y) {
+    for (int64_t x = 0; x < 20; ++x) {
+      image.row(y)[x * 3] = 51;
+      image.row(y)[x * 3 + 1] = 102;
+      image.row(y)[x * 3 + 2] = 255;
+    }
+  }
+  write_png(train() / "a" / "0.png", image);
+  write_png(train() / "b" / "0.png", image);
+  const ClassHead head = class_head();
+  ImageOptions options{.fit = ImageFit::kCenterCrop, .center_crop = 0.9};
+  ExampleOptions examples;
+  const ImageBatches data = batches(
+      head,
+      options,
+      {.pixels = {.mean = {0.1, 0.2, 0.3}, .std = {0.5, 0.25, 0.5}}});
+  const auto input = data.make({0, 1}, kScoredEpoch, false);
+  for (const auto& [channel, value] :
+       {std::pair(0, 0.2), std::pair(1, 0.8), std::pair(2, 1.4)}) {
+    EXPECT_TRUE(input.pixel_values.select(1, channel)
+                    .allclose(torch::full({2, kSide, kSide}, value)));
+  }
+  EXPECT_TRUE(input.labels.equal(torch::tensor({0, 1}, torch::kLong)));
+  // Black above and below, if the whole image is stretched.
+  options.fit = ImageFit::kStretch;
+  const at::Tensor whole = pixels_of(batches(head, options), {0}, kScoredEpoch);
+  EXPECT_EQ(whole[0][2][0].max().item<float>(), 0);
+  EXPECT_EQ(whole[0][2][8].min().item<float>(), 1);
+}
+
+TEST_F(ImageFolders, MixUpBlendsImagesAndLabels) {
+  write_tinted_images(train(), 6, 0);
+  const ClassHead head = class_head();
+  ImageOptions options{.views = {.recipe = ViewRecipe::kNone}};
+  const ImageBatches plain = batches(head, options);
+  options.mixup = 1;
+  const ImageBatches data = batches(head, options);
+  std::vector<size_t> rows(12);
+  std::iota(rows.begin(), rows.end(), size_t{0});
+  const ModelInput mixed = data.make(rows, 3, true);
+  EXPECT_EQ(mixed.labels.sizes(), (std::vector<int64_t>{12, 2}));
+  EXPECT_TRUE(mixed.labels.sum(1).allclose(torch::ones({12})));
+  EXPECT_GT(
+      mixed.labels.gt(0.01)
+          .logical_and(mixed.labels.lt(0.99))
+          .sum()
+          .item<int64_t>(),
+      2);
+  // Each row is its own image, and another one by the weight of the label.
+  const at::Tensor own = pixels_of(plain, rows, 3);
+  int64_t found = 0;
+  for (int64_t i = 0; i < 12; ++i) {
+    const double weight = mixed.labels[i][i < 6 ? 0 : 1].item<double>();
+    const at::Tensor rest = mixed.pixel_values[i] - weight * own[i];
+    for (int64_t j = 0; j < 12; ++j) {
+      if ((j < 6) != (i < 6) && rest.allclose((1 - weight) * own[j], 0, 1e-5)) {
+        ++found;
+        break;
+      }
+    }
+  }
+  EXPECT_GT(found, 2);
+  EXPECT_TRUE(
+      mixed.pixel_values.narrow(0, 4, 1).equal(pixels_of(data, {4}, 3)));
+  // What is scored is not mixed.
+  EXPECT_TRUE(pixels_of(data, rows, kScoredEpoch)
+                  .equal(pixels_of(plain, rows, kScoredEpoch)));
+  // Equal weights of both classes: the loss is the mean of theirs.
+  const ClassifierOptions single{2, "single_label_classification"};
+  const at::Tensor logits = torch::tensor({{2.0, -1.0}});
+  const auto loss = [&](const at::Tensor& labels) {
+    return classifier_loss(logits, labels, single).item<double>();
+  };
+  EXPECT_NEAR(
+      loss(torch::tensor({{0.25, 0.75}})),
+      0.25 * loss(torch::tensor({0})) + 0.75 * loss(torch::tensor({1})),
+      1e-6);
+}
+
+TEST_F(ImageFolders, GiveMocoTwoViewsOfEachImage) {
+  write_tinted_images(train() / "any", 3, 0);
+  const fs::path config = fs::path(tests::source_dir()) /
+                          "tests/zoo/fixtures/models/moco/config.json";
+  const auto model = from_config(
+      runtime::parse_json(runtime::read_text_file(config), config.string()));
+  const auto head = model->head();
+  const ImageBatches data = batches(*head);
+  const ModelInput input = data.make({0, 5}, 0, true);
+  const at::Tensor& second = input.others.at("second_pixel_values");
+  EXPECT_EQ(second.sizes(), input.pixel_values.sizes());
+  EXPECT_FALSE(second[0].equal(input.pixel_values[0]));
+  EXPECT_FALSE(second[1].equal(input.pixel_values[1]));
+  EXPECT_FALSE(input.labels.defined());
+  const ModelInput again = data.make({5}, 0, true);
+  EXPECT_TRUE(second[1].equal(again.others.at("second_pixel_values")[0]));
+  const ModelInput later = data.make({0, 5}, 1, true);
+  EXPECT_FALSE(second.equal(later.others.at("second_pixel_values")));
+  EXPECT_FALSE(input.pixel_values.equal(later.pixel_values));
+  model->train();
+  EXPECT_TRUE(model->forward(input).loss.isfinite().item<bool>());
+}
+
+TEST_F(ImageFolders, GiveAutoencodersPixelsAndNoise) {
+  write_tinted_images(train(), 2, 0);
+  const AutoencoderHead head(small_images(1));
+  const ImageBatches data = batches(head);
+  const ModelInput input = data.make({0, 1, 2}, 0, true);
+  EXPECT_EQ(
+      input.pixel_values.sizes(), (std::vector<int64_t>{3, 1, kSide, kSide}));
+  EXPECT_EQ(input.others.at("noise").sizes(), (std::vector<int64_t>{3, 16}));
+  expect_error([&] { batches(head, {.mixup = 1}); }, {"data.mixup"});
+}
+
+TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
+  ImageOptions images;
+  PixelOptions pixels;
+  complete_from_preprocessor({}, images, pixels);
+  EXPECT_EQ(images.fit, ImageFit::kCenterCrop);
+  EXPECT_EQ(images.interpolation, Interpolation::kBilinear);
+  EXPECT_EQ(pixels.mean, (std::vector<double>{0.485, 0.456, 0.406}));
+  const auto complete = [&](const char* text) {
+    std::ofstream(folder_ / "preprocessor_config.json") << text;
+    images = {};
+    pixels = {.std = {0.9}};
+    complete_from_preprocessor(folder_.path(), images, pixels);
+  };
+  complete(R"({"size": {"height": 224, "width": 224}, "resample": 3,
+      "image_mean": [0.5, 0.4, 0.3], "image_std": [0.1, 0.1, 0.1],
+      "rescale_factor": 0.01})");
+  EXPECT_EQ(images.fit, ImageFit::kStretch);
+  EXPECT_EQ(images.interpolation, Interpolation::kBicubic);
+  EXPECT_EQ(pixels.mean, (std::vector<double>{0.5, 0.4, 0.3}));
+  EXPECT_EQ(pixels.std, (std::vector<double>{0.9})); // the configuration's
+  EXPECT_EQ(pixels.scale, 0.01);
+  expect_error(
+      [&] { complete(R"({"resample": 1})"); },
+      {"preprocessor_config.json", "'resample' is 1"});
+  expect_error(
+      [&] { complete(R"({"image_mean": "a"})"); }, {"image_mean", "numbers"});
+}
+
+namespace {
+
+class ImageRuns : public ImageFolders {
+ protected:
+  ImageRuns() {
+    write_tinted_images(train(), 24, 0);
+    write_tinted_images(folder_ / "heldout", 8, 1000);
+    std::ofstream(folder_ / "model.json") << R"({
+        "model_type": "vit", "architectures": ["ViTForImageClassification"],
+        "image_size": 16, "patch_size": 8, "hidden_size": 24,
+        "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 32, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0})";
+  }
+
+  TrainingConfig config(
+      int64_t batch_size,
+      const std::vector<std::string>& overrides = {}) const {
+    const fs::path file = folder_ / "train.json";
+    const nlohmann::json json = {
+        {"task", "image_folder"},
+        {"model", {{"config", (folder_ / "model.json").string()}}},
+        {"data",
+         {{"train", train().string()},
+          {"heldout", (folder_ / "heldout").string()},
+          {"views", {{"area", {0.3, 1}}}}}},
+        {"optimizer", {{"lr", 0.003}}},
+        {"training",
+         {{"batch_size", batch_size}, {"epochs", 10}, {"max_steps", 40}}},
+        {"output", {{"folder", run().string()}}}};
+    runtime::write_file_atomically(file, json.dump());
+    return read_training_config(file, overrides);
+  }
+
+  fs::path run() const {
+    return folder_ / "run";
+  }
+
+  static void on_ranks(int ranks, const std::function<void()>& body) {
+    const auto job = tests::run_as_ranks(ranks, [&] {
+      try {
+        body();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+      std::cout.flush();
+      std::fflush(nullptr);
+      return ::testing::Test::HasFailure() ? 1 : 0;
+    });
+    EXPECT_EQ(job.exit_code, 0) << job.output;
+  }
+};
+
+} // namespace
+
+TEST_F(ImageRuns, TrainAViTThatTellsColorsOnOneRankAsOnTwo) {
+  std::vector<double> losses;
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    fs::remove_all(run());
+    on_ranks(ranks, [&] {
+      const TrainingResult result = run_training(config(8 / ranks));
+      ASSERT_TRUE(result.score.has_value());
+      EXPECT_EQ(result.score->values.at("heldout_accuracy"), 1.0)
+          << result.score->text;
+      EXPECT_EQ(result.score->values.at("heldout_examples"), 16);
+      EXPECT_EQ(result.score->values.at("majority_baseline"), 0.5);
+      EXPECT_EQ(evaluate_run(run()).text, result.score->text);
+    });
+    const auto result = runtime::parse_json(
+        runtime::read_text_file(run() / "result.json"), "result.json");
+    losses.push_back(result.at("heldout_loss").get<double>());
+    const auto model = runtime::parse_json(
+        runtime::read_text_file(run() / "model/config.json"), "config.json");
+    EXPECT_EQ(model.at("id2label").at("1"), "red");
+  }
+  // Below log(2), and equal up to the order of sums: other views would move it
+  // in its first digits.
+  EXPECT_LT(losses.at(0), 0.3);
+  EXPECT_NEAR(losses.at(0), losses.at(1), 1e-4 * losses.at(0));
+}
+
+TEST_F(ImageRuns, CheckImagesBeforeTheFirstStep) {
+  std::ofstream(folder_ / "heldout" / "red" / "3.png") << "broken";
+  on_ranks(1, [&] {
+    expect_error(
+        [&] { run_training(config(8)); },
+        {"heldout/red/3.png'", "1 of 16 images are bad"});
+    EXPECT_FALSE(fs::exists(run()));
+    const auto result = run_training(
+        config(8, {"data.skip_bad_images=true", "training.max_steps=2"}));
+    EXPECT_EQ(result.score->values.at("heldout_examples"), 15);
+  });
+}
+
+TEST_F(ImageRuns, HoldOutAShareAndRefuseWhatDoesNotFit) {
+  on_ranks(1, [&] {
+    const auto result = run_training(config(
+        8,
+        {"data.heldout=",
+         "data.heldout_share=0.25",
+         "data.mixup=0.2",
+         "training.max_steps=3"}));
+    EXPECT_EQ(result.score->values.at("heldout_examples"), 12);
+    EXPECT_EQ(evaluate_run(run()).text, result.score->text);
+  });
+  expect_error(
+      [&] { config(8, {"data.heldout_share=0.25"}); }, {"heldout_share"});
+  expect_error(
+      [&] { config(8, {"data.views.jitter=[1, 2]"}); }, {"jitter", "four"});
+  expect_error(
+      [&] { config(8, {"data.views.area=[0.5, 0.2]"}); }, {"area", "smaller"});
+}
+
+} // namespace tessera::zoo::image_folder_test
