@@ -61,11 +61,12 @@ Pixel hsv_of(const Pixel& rgb) {
   if (rgb[0] == most) {
     hue = below(2) - below(1);
   } else if (rgb[1] == most) {
-    hue = 2.0F + below(0) - below(2);
+    hue = static_cast<float>(2.0 + below(0) - below(2));
   } else {
-    hue = 4.0F + below(1) - below(0);
+    hue = static_cast<float>(4.0 + below(1) - below(0));
   }
-  const double turn = std::fmod(hue / 6.0 + 1.0, 1.0);
+  // Sums in double are rounded to float, as by Pillow.
+  const auto turn = static_cast<float>(std::fmod(hue / 6.0 + 1.0, 1.0));
   return {
       static_cast<uint8_t>(turn * 255.0),
       static_cast<uint8_t>(range / static_cast<float>(most) * 255.0),

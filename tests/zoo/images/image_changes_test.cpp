@@ -170,12 +170,11 @@ TEST(ImageChanges, MakePillowsBytes) {
   expect("flatter", 0, [](Image& image) { change_contrast(image, 0.5); });
   expect("saturated", 0, [](Image& image) { change_saturation(image, 1.4); });
   expect("paler", 0, [](Image& image) { change_saturation(image, 0.4); });
-  expect("hue", 1, [](Image& image) { change_hue(image, 0.1); });
-  expect("hue_back", 1, [](Image& image) { change_hue(image, -0.3); });
-  // Pillow approximates the Gaussian by three boxes; the image without any
-  // blur is 60 away.
+  expect("hue", 0, [](Image& image) { change_hue(image, 0.1); });
+  expect("hue_back", 0, [](Image& image) { change_hue(image, -0.3); });
+  // Pillow approximates the Gaussian by three boxes.
   expect("blurred", 8, [](Image& image) { blur(image, 1.2); });
-  EXPECT_GT(distance(photo(), "photo.blurred"), 30);
+  EXPECT_GT(distance(photo(), "photo.blurred"), 20);
 }
 
 TEST(ImageViews, CropsAreWithinTheirLimits) {
