@@ -296,6 +296,12 @@ TEST_F(ImageFolders, GiveMocoTwoViewsOfEachImage) {
   const ModelInput later = data.make({0, 5}, 1, true);
   EXPECT_FALSE(second.equal(later.others.at("second_pixel_values")));
   EXPECT_FALSE(input.pixel_values.equal(later.pixel_values));
+  // Also where both views have the same recipe.
+  const ImageBatches crops =
+      batches(*head, {.views = {.recipe = ViewRecipe::kCrop}});
+  const ModelInput cropped = crops.make({0}, 0, true);
+  EXPECT_FALSE(
+      cropped.pixel_values.equal(cropped.others.at("second_pixel_values")));
   model->train();
   EXPECT_TRUE(model->forward(input).loss.isfinite().item<bool>());
 }
