@@ -73,7 +73,10 @@ void write_model(
   for (const auto& from :
        {fixtures() / "models" / name, fixtures() / "text_generation"}) {
     std::filesystem::copy(
-        from, folder, std::filesystem::copy_options::overwrite_existing);
+        from,
+        folder,
+        std::filesystem::copy_options::recursive |
+            std::filesystem::copy_options::overwrite_existing);
   }
 }
 
@@ -234,15 +237,15 @@ TEST(Generate, AnswersInAConversation) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return result.output;
   };
-  const std::string first = answer("an");
+  const std::string first = answer("the cat");
   const std::string second =
-      answer("an" + first.substr(0, first.size() - 1) + "in");
-  const std::string other = answer("in");
+      answer("the cat" + first.substr(0, first.size() - 1) + "an");
+  const std::string other = answer("an");
   ASSERT_NE(second, other);
   for (const auto& [ranks, layout] :
        std::vector<std::pair<int, std::vector<std::string>>>{
            {1, {}}, {4, {"--tensor", "2", "--pipeline", "2"}}}) {
-    type(folder / "typed", "an\n\nin\n/reset\nin\n/exit\nan\n");
+    type(folder / "typed", "the cat\n\nan\n/reset\nan\n/exit\nin\n");
     std::vector<std::string> more{"--chat", "--max-new-tokens", "4"};
     more.insert(more.end(), layout.begin(), layout.end());
     const auto result = tests::run_forked(ranks, text_command(model, more));
