@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera generate` as a user runs it, on one rank and on several.
 #include "support/paths.h"
+#include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "tessera/zoo/generation/blanks.h"
+#include "tessera/zoo/models/pretrained.h"
 #include "tools/run_forked.h"
 #include "tools/run_program.h"
+#include "zoo/scaled_glm.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -67,11 +71,15 @@ std::vector<std::string> command(
 }
 
 /// A model with the tokenizer of the fixture.
+/// @param name empty: the tokenizer alone.
 void write_model(
     const std::filesystem::path& folder,
     const std::string& name = "llama") {
   for (const auto& from :
        {fixtures() / "models" / name, fixtures() / "text_generation"}) {
+    if (name.empty() && from != fixtures() / "text_generation") {
+      continue;
+    }
     std::filesystem::copy(
         from,
         folder,
@@ -283,6 +291,37 @@ TEST(Generate, AnswersInAConversation) {
   std::ofstream(folder / "chats.jsonl") << "\n{\"prompt\": 1}\n";
   fails({"--chat", "--input", input}, "chats.jsonl:2 has no 'messages'");
   fails({"--system", "x", "--prompt", "an"}, "--system requires --chat");
+}
+
+// GLM whole: from marks in a text to the text with its blanks filled.
+TEST(Generate, FillsBlanksOnAnyLayout) {
+  const TemporaryFolder folder;
+  const nlohmann::json all =
+      read_json(fixtures() / "text_generation/blanks.json");
+  tests::run_ranks(1, [&](World&) { // LibTorch does not run in this process
+    const auto model = zoo::from_pretrained(fixtures() / "models/glm_2021");
+    tests::scale_glm(*model, all["scales"]);
+    zoo::save_pretrained(*model, folder / "scaled");
+  });
+  write_model(folder / "scaled", "");
+  std::vector<std::string> prompts{"--max-new-tokens", "6"};
+  std::string expected;
+  for (size_t i = 0; i < all["cases"].size(); ++i) {
+    const nlohmann::json& one = all["cases"][i];
+    prompts.insert(prompts.end(), {"--prompt", one["prompt"]});
+    expected += "[" + std::to_string(i + 1) + "] " +
+                zoo::with_blanks_filled(
+                    one["prompt"].get<std::string>(), one["texts"]) +
+                "\n";
+  }
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, std::vector<std::string>>>{
+           {1, {}}, {4, {"--tensor", "2", "--pipeline", "2"}}, {2, {}}}) {
+    auto words = text_command(folder / "scaled", prompts);
+    words.insert(words.end(), layout.begin(), layout.end());
+    const auto result = tests::run_forked(ranks, words);
+    EXPECT_EQ(result.output, expected) << ranks;
+  }
 }
 
 TEST(Generate, GoesOnAsTransformersDoes) {

@@ -9,6 +9,7 @@
 #include "tessera/zoo/generation/next_token.h"
 #include "tessera/zoo/generation/stop_filter.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "zoo/scaled_glm.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -61,36 +62,6 @@ GenerateOptions options_of(const nlohmann::json& json) {
   return options;
 }
 
-std::shared_ptr<Model> scaled_glm(const nlohmann::json& scales) {
-  const auto model = load("glm_2021");
-  const torch::NoGradGuard no_grad;
-  const std::map<std::string, std::vector<std::string>> names{
-      {"final_layernorm.bias", {"final_norm.bias"}},
-      {"position_embeddings",
-       {"embeddings.positions.weight", "embeddings.block_positions.weight"}},
-      {"query_key_value.weight",
-       {"attention.query.weight",
-        "attention.key.weight",
-        "attention.value.weight"}},
-      {"dense",
-       {"attention.output.weight",
-        "attention.output.bias",
-        "feed_forward.up.weight",
-        "feed_forward.up.bias",
-        "feed_forward.down.weight",
-        "feed_forward.down.bias"}}};
-  for (auto& item : model->named_parameters()) {
-    for (const auto& [part, scale] : scales.items()) {
-      for (const std::string& name : names.at(part)) {
-        if (item.key().ends_with(name)) {
-          item.value().mul_(scale.get<double>());
-        }
-      }
-    }
-  }
-  return model;
-}
-
 /// The prompts of one call come out as each alone.
 void expect_results(
     const nlohmann::json& expected,
@@ -136,7 +107,8 @@ TEST(TextGenerator, WritesAsTransformersDoes) {
 
 TEST(TextGenerator, FillsBlanksAsTheFormulasDo) {
   const nlohmann::json all = read("blanks.json");
-  const auto model = scaled_glm(all["scales"]);
+  const auto model = load("glm_2021");
+  tests::scale_glm(*model, all["scales"]);
   TextOptions options;
   options.tokens.max_new_tokens = all["max_new_tokens"];
   const TextGenerator generator(*model, tokenizer(), options);
