@@ -43,7 +43,8 @@ std::shared_ptr<Model> load(const std::string& name) {
   return from_pretrained(fixtures() / "models" / name);
 }
 
-GenerateOptions options_of(const nlohmann::json& json) {
+GenerateOptions options_of(nlohmann::json json, const nlohmann::json& changes) {
+  json.update(changes);
   GenerateOptions options;
   options.max_new_tokens = json.at("max_new_tokens");
   options.eos_token_id = {json.at("eos_token_id")};
@@ -82,11 +83,14 @@ void expect_results(
 
 TEST(TextGenerator, WritesAsTransformersDoes) {
   std::map<std::string, int> reasons;
-  for (const nlohmann::json& one : read("texts.json")) {
+  const nlohmann::json all = read("texts.json");
+  const std::vector<std::string> prompts = all["prompts"];
+  for (const nlohmann::json& one : all["cases"]) {
     const auto model = load(one["model"]);
     const TextGenerator generator(
-        *model, tokenizer(), {.tokens = options_of(one["options"])});
-    const std::vector<std::string> prompts = one["prompts"];
+        *model,
+        tokenizer(),
+        {.tokens = options_of(all["options"], one["options"])});
     std::map<size_t, std::string> streamed;
     const auto found = generator.generate(
         prompts,
