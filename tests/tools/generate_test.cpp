@@ -90,8 +90,11 @@ void write_model(
 
 /// What a case of the fixture of texts has.
 nlohmann::json texts_case(const std::string& model, const std::string& way) {
-  for (const auto& one : read_json(fixtures() / "text_generation/texts.json")) {
+  const nlohmann::json all =
+      read_json(fixtures() / "text_generation/texts.json");
+  for (nlohmann::json one : all.at("cases")) {
     if (one.at("model") == model && one.at("way") == way) {
+      one["prompts"] = all.at("prompts");
       return one;
     }
   }
