@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat_session.h"
 
-#include "tessera/runtime/core/error.h"
-
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -75,10 +73,15 @@ void hold_chat(
       messages = beginning(system);
       continue;
     }
-    TESSERA_CHECK(
-        !line->starts_with('/'),
-        "'{}' is no command of the conversation; there are /reset and /exit",
-        *line);
+    if (line->starts_with('/')) {
+      if (prints) {
+        std::fprintf(
+            stderr,
+            "'%s' is no command; there are /reset and /exit\n",
+            line->c_str());
+      }
+      continue;
+    }
     messages.push_back(message("user", *line));
     const auto answers = generator.generate(
         {chat.render(messages, "the conversation")},

@@ -286,8 +286,12 @@ TEST(Generate, AnswersInAConversation) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[1]["text"].get<std::string>() + "\n", answer("he, in"));
   EXPECT_EQ(lines[1]["messages"].size(), 2U);
-  type(folder / "typed", "/what\n");
-  fails({"--chat"}, "'/what' is no command");
+  type(folder / "typed", "/what\nan\n");
+  const auto mistyped = tests::run_forked(
+      1, text_command(model, {"--chat", "--max-new-tokens", "4"}));
+  EXPECT_EQ(
+      mistyped.output,
+      "'/what' is no command; there are /reset and /exit\n" + other);
   std::ofstream(folder / "chats.jsonl") << "{\"messages\": 1}\n";
   const std::string input = (folder / "chats.jsonl").string();
   fails({"--chat", "--input", input}, "chats.jsonl:1: 'messages' is 1");
