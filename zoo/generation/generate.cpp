@@ -41,7 +41,8 @@ int64_t copies_in(const GenerateOptions& options) {
 std::unique_ptr<TextSearch> make_search(
     const Model& model,
     const ModelInput& prompt,
-    const GenerateOptions& options) {
+    const GenerateOptions& options,
+    const EndsSequence& ends) {
   const int64_t copies = copies_in(options);
   const at::Tensor begin = model.first_token()
                                ? torch::full(
@@ -56,10 +57,10 @@ std::unique_ptr<TextSearch> make_search(
   const at::Tensor rows = repeated(begin, copies);
   if (options.num_beams > 1) {
     return std::make_unique<BeamSearch>(
-        options, rows, repeated(padding, copies));
+        options, rows, repeated(padding, copies), ends);
   }
   return std::make_unique<SingleSearch>(
-      options, rows, repeated(padding, copies));
+      options, rows, repeated(padding, copies), ends);
 }
 
 class Writer {
@@ -68,7 +69,8 @@ class Writer {
       Model& model,
       const ModelInput& prompt,
       const GenerateOptions& options,
-      ParallelRun* parallel)
+      ParallelRun* parallel,
+      const EndsSequence& ends)
       : model_(model),
         prompt_(prompt),
         copies_(copies_in(options)),
@@ -81,7 +83,7 @@ class Writer {
     check();
     options.check();
     check_positions(options.max_new_tokens);
-    search_ = make_search(model, prompt, options);
+    search_ = make_search(model, prompt, options, ends);
     given_ = search_->rows().size(1);
     make_groups(prompt.input_ids.size(0), given_ + options.max_new_tokens);
   }
@@ -92,6 +94,7 @@ class Writer {
     at::Tensor logits = read(prompt_rows());
     prompt_.input_ids = repeated(prompt_.input_ids, copies_);
     prompt_.attention_mask = repeated(prompt_.attention_mask, copies_);
+    prompt_.position_ids = repeated(prompt_.position_ids, copies_);
     repeat_groups();
     if (logits.defined()) {
       logits = repeated(logits, copies_);
@@ -118,12 +121,21 @@ class Writer {
         prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
             prompt_.input_ids.numel() > 0,
         "generate: input_ids are missing, empty or not [batch, sequence]");
+    const bool blanks = model_.fills_blanks();
     for (const auto& [name, tensor] : prompt_.named()) {
       TESSERA_CHECK(
-          name == "input_ids" || name == "attention_mask",
-          "generate: unexpected input '{}'; only input_ids and attention_mask are accepted",
-          name);
+          name == "input_ids" || name == "attention_mask" ||
+              (blanks && (name == "position_ids" || name == "sep")),
+          "generate: unexpected input '{}'; only input_ids and attention_mask are accepted{}",
+          name,
+          blanks ? ", and position_ids and sep" : "");
     }
+    TESSERA_CHECK(
+        !blanks || (prompt_.position_ids.defined() &&
+                    prompt_.others.count("sep") == 1 &&
+                    prompt_.position_ids.dim() == 3 &&
+                    prompt_.position_ids.size(2) == prompt_.input_ids.size(1)),
+        "generate: the model fills blanks; give it sep [batch] and position_ids [batch, 2, sequence], as blank_inputs() makes them");
     const at::Tensor& mask = prompt_.attention_mask;
     TESSERA_CHECK(
         !mask.defined() || mask.sizes() == prompt_.input_ids.sizes(),
@@ -140,6 +152,17 @@ class Writer {
   /// generated. The last token is never an input.
   void check_positions(int64_t max_new_tokens) const {
     const auto most = model_.position_limit();
+    if (model_.fills_blanks()) {
+      const at::Tensor blank = prompt_.position_ids.select(1, 1).select(1, -1);
+      const int64_t last = blank.max().item<int64_t>() + max_new_tokens - 1;
+      TESSERA_CHECK(
+          !most || last < *most,
+          "generate: max_new_tokens is {}; the model has {} positions for what it fills in: use {} or less",
+          max_new_tokens,
+          most.value_or(0),
+          max_new_tokens - (last + 1 - most.value_or(0)));
+      return;
+    }
     const int64_t given = prompt_.input_ids.size(1);
     TESSERA_CHECK(
         !most || given + max_new_tokens - 1 <= *most,
@@ -206,11 +229,40 @@ class Writer {
     if (prompt_.attention_mask.defined()) {
       input.attention_mask = at::constant_pad_nd(
           own(prompt_.attention_mask), {0, rows.size(1) - given_}, 1);
+    }
+    if (model_.fills_blanks()) {
+      add_blanks(group, read, fresh.size(1), input);
+    } else if (prompt_.attention_mask.defined()) {
       input.position_ids = positions_without_padding(input.attention_mask)
                                .narrow(1, read, fresh.size(1))
                                .clamp_min(0);
     }
     return input;
+  }
+
+  /// Adds the positions of `count` tokens after the first `read` ones, and the
+  /// length of the context with the first of them.
+  void add_blanks(
+      const TextGroup& group,
+      int64_t read,
+      int64_t count,
+      ModelInput& input) const {
+    const at::Tensor own =
+        prompt_.position_ids.narrow(0, group.first, group.rows).to(device_);
+    if (read == 0) {
+      input.position_ids = own;
+      input.others["sep"] = prompt_.others.at("sep")
+                                .narrow(0, group.first, group.rows)
+                                .to(device_);
+      return;
+    }
+    const at::Tensor last = own.narrow(2, given_ - 1, 1);
+    const at::Tensor steps =
+        torch::arange(read, read + count, last.options()) - (given_ - 1);
+    input.position_ids = at::cat(
+        {last.narrow(1, 0, 1).expand({-1, 1, count}),
+         last.narrow(1, 1, 1) + steps},
+        1);
   }
 
   /// @return logits of the next token [B, vocabulary] on the rank with the
@@ -275,8 +327,12 @@ at::Tensor generate(
     Model& model,
     const ModelInput& prompt,
     const GenerateOptions& options,
-    ParallelRun* parallel) {
-  return Writer(model, prompt, options, parallel).write();
+    ParallelRun* parallel,
+    const EndsSequence& ends) {
+  TESSERA_CHECK(
+      options.stop_strings.empty() || ends,
+      "generate: stop_strings is given, but generate() sees tokens only; use zoo::TextGenerator");
+  return Writer(model, prompt, options, parallel, ends).write();
 }
 
 } // namespace tessera::zoo

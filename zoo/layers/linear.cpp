@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/linear.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/few_rows_linear.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
@@ -18,6 +19,15 @@ namespace {
 constexpr std::string_view kInAdapter = ".adapter."; // kAdapterModule
 
 } // namespace
+
+at::Tensor linear_product(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  return runtime::takes_few_rows(x, weight, bias)
+             ? runtime::few_rows_linear(x, weight, bias)
+             : at::linear(x, weight, bias);
+}
 
 bool is_adapter_parameter(std::string_view name) {
   return name.find(kInAdapter) != std::string_view::npos;
@@ -97,7 +107,9 @@ at::Tensor Linear::forward(const at::Tensor& x) {
   // LibTorch's layer does, but with a group its communication would not overlap
   // with the product.
   at::Tensor product;
-  if (layer_->context.parallel() == nullptr) {
+  if (runtime::takes_few_rows(x, layer_->weight, layer_->bias)) {
+    product = runtime::few_rows_linear(x, layer_->weight, layer_->bias);
+  } else if (layer_->context.parallel() == nullptr) {
     product = layer_->forward(x);
   } else if (
       layer_->division == LinearDivision::kRow && layer_->bias.defined()) {

@@ -206,7 +206,7 @@ std::optional<int64_t> Decoder::position_limit() const {
 
 bool Decoder::takes_cache() const {
   const TensorParallel* tensor = context_.parallel();
-  return !decoder_.prefix && context_.context() == nullptr &&
+  return context_.context() == nullptr &&
          (tensor == nullptr || !tensor->sequence);
 }
 
@@ -237,8 +237,18 @@ void Decoder::check(const ModelInput& input) const {
       input.position_ids.defined() ? input.position_ids.sizes()
                                    : at::IntArrayRef());
   const int64_t most = decoder_.learned_positions - decoder_.position_offset;
+  const bool has_own_positions =
+      decoder_.block_positions > 0 && input.position_ids.defined();
+  if (has_own_positions && input.position_ids.is_cpu()) {
+    const auto last = input.position_ids.max().item<int64_t>();
+    TESSERA_CHECK(
+        last < most,
+        "position_ids hold {}; the model has {} positions; use shorter sequences",
+        last,
+        most);
+  }
   TESSERA_CHECK(
-      decoder_.learned_positions == 0 || length <= most,
+      decoder_.learned_positions == 0 || has_own_positions || length <= most,
       "sequences of {} tokens; the model has {} positions; truncate the sequences",
       length,
       most);
@@ -309,6 +319,10 @@ LayerInput Decoder::layer_input(
   }
   const at::Tensor seen = padding_mask(input.attention_mask);
   if (const auto sep = input.others.find("sep"); sep != input.others.end()) {
+    TESSERA_CHECK(
+        past == 0,
+        "'sep' is given for tokens that follow {} cached ones; give it with the first tokens only",
+        past);
     layer.mask = with_safe_rows(all_of(
         {causal_mask(length, device) | prefix_mask(sep->second, length),
          seen}));

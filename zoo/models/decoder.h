@@ -104,7 +104,11 @@ class Decoder : public Model {
   bool divides_sequences() const override {
     return true;
   }
-  /// False under context parallelism and with a bidirectional prefix.
+  bool fills_blanks() const override {
+    return decoder_.prefix && decoder_.block_positions > 0;
+  }
+  /// False under context parallelism. Tokens that follow cached ones attend to
+  /// all of them: a prefix belongs to the first tokens.
   bool takes_cache() const override;
 
  protected:

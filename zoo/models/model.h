@@ -156,6 +156,12 @@ class Model : public torch::nn::Module {
     return false;
   }
 
+  /// Whether the model writes what belongs in blanks of a text (GLM): it then
+  /// generates from `sep` and position_ids, see generate().
+  virtual bool fills_blanks() const {
+    return false;
+  }
+
   /// Whether the model supports ModelInput::cache.
   virtual bool takes_cache() const {
     return false;
