@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/tasks/run_model.h"
-#include "tessera/zoo/tasks/token_batches.h"
+#include "tessera/zoo/data/token_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <ATen/ops/tensor.h>

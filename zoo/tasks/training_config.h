@@ -10,7 +10,7 @@
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/tasks/token_file.h"
+#include "tessera/zoo/data/token_file.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tasks/token_batches.h"
+#include "tessera/zoo/data/token_batches.h"
 
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/memory/to_device.h"

@@ -3,7 +3,7 @@
 // `TokenBatches` cuts a file of tokens into sequences of equal length.
 
 #include "tessera/zoo/tasks/data_set.h"
-#include "tessera/zoo/tasks/token_file.h"
+#include "tessera/zoo/data/token_file.h"
 
 #include <c10/core/Device.h>
 
