@@ -38,7 +38,7 @@ class TokenizeFiles : public ::testing::Test {
  protected:
   TokenizeFiles() {
     options_.output = folder_ / "out";
-    options_.end_token = "<|endoftext|>";
+    options_.end_token = "<|end|>";
   }
 
   std::string write(const std::string& name, const std::string& content) {
@@ -53,7 +53,7 @@ class TokenizeFiles : public ::testing::Test {
   /// Texts of the documents, of which each has the end token.
   Texts texts_of(const fs::path& path) const {
     const auto tokenizer = Tokenizer::from_file(model());
-    const int64_t end = *tokenizer.id_of("<|endoftext|>");
+    const int64_t end = *tokenizer.id_of("<|end|>");
     const TokenDocuments data(path);
     Texts texts;
     for (int64_t i = 0; i < data.size(); ++i) {
@@ -207,9 +207,9 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
 }
 
 TEST_F(TokenizeFiles, EndsDocumentsWithTheTokenThatIsAsked) {
-  options_.inputs = {write("a.txt", "a<|endoftext|>b")};
+  options_.inputs = {write("a.txt", "a<|end|>b")};
   const auto tokenizer = Tokenizer::from_file(model());
-  const int64_t end = *tokenizer.id_of("<|endoftext|>");
+  const int64_t end = *tokenizer.id_of("<|end|>");
   const auto ends = [&] {
     options_.overwrite = true;
     run();
