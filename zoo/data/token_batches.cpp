@@ -39,6 +39,10 @@ ModelInput TokenBatches::make(
 }
 
 TaskScore TokenBatches::report(const Score& score) const {
+  return token_score(score);
+}
+
+TaskScore token_score(const Score& score) {
   return {
       formatted(
           "loss {:.4f} over {} tokens (perplexity {:.2f})",

@@ -115,10 +115,9 @@ TokenDocuments::Opened TokenDocuments::opened(
     const TokenFileOptions& options) {
   if (const fs::path index = megatron_index_of(path); !index.empty()) {
     MegatronIndex read = read_megatron_index(index);
-    fs::path tokens = index;
-    tokens.replace_extension(".bin");
     return {
-        TokenFile(tokens, TokenLayout{read.type, 0, read.begins.back()}),
+        TokenFile(
+            token_files_of(path).front(), TokenLayout{read.type, 0, read.begins.back()}),
         TokenFormat::kMegatron,
         true,
         std::move(read.begins)};
@@ -184,6 +183,15 @@ at::Tensor TokenDocuments::read(int64_t document) const {
       file_.path().string(),
       size());
   return file_.read(begin(document), length(document));
+}
+
+std::vector<fs::path> token_files_of(const fs::path& path) {
+  const fs::path index = megatron_index_of(path);
+  if (index.empty()) {
+    return {path};
+  }
+  fs::path tokens = index;
+  return {tokens.replace_extension(".bin"), index};
 }
 
 bool is_held_out(int64_t document, double share) {

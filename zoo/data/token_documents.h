@@ -84,6 +84,11 @@ class TokenDocuments {
   std::vector<int64_t> begins_; ///< of documents, and the end
 };
 
+/// The files that TokenDocuments reads for a path: one, or a .bin and an .idx
+/// file.
+std::vector<std::filesystem::path> token_files_of(
+    const std::filesystem::path& path);
+
 /// Whether a document is of the held-out part of a file. A function of its
 /// number alone, so that the parts of a file are the same in every run.
 /// @param share of the documents that are held out, on average.

@@ -103,7 +103,7 @@ Task open_examples(
         task.model->architecture(),
         options,
         config.accuracy,
-        world.device());
+        at::kCPU);
   };
   if (state == ModelState::kFirst) {
     task.train = open(config.train_file);

@@ -139,7 +139,7 @@ Task open_texts(
                        encoded(config, *texts, labels, *tokenizer),
                        labels.size(),
                        parallel.batches().sequence_multiple,
-                       world.device())
+                       at::kCPU)
                  : nullptr;
   };
   task.train = batches_of(train);
