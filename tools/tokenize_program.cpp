@@ -118,20 +118,24 @@ int run_tokenize(int argc, char** argv) {
       ->required();
   app.add_option("--output", output, "PREFIX of the files that are written")
       ->required();
-  app.add_option("--format", options.format.format, "Of all files, whatever their suffix")
-      ->transform(CLI::Transformer(
-          std::map<std::string, zoo::TextFormat>{
-              {"text", zoo::TextFormat::kText},
-              {"jsonl", zoo::TextFormat::kJsonLines},
-              {"csv", zoo::TextFormat::kCsv},
-              {"tsv", zoo::TextFormat::kTsv}}))
+  app.add_option(
+         "--format",
+         options.format.format,
+         "Of all files, whatever their suffix")
+      ->transform(CLI::Transformer(std::map<std::string, zoo::TextFormat>{
+          {"text", zoo::TextFormat::kText},
+          {"jsonl", zoo::TextFormat::kJsonLines},
+          {"csv", zoo::TextFormat::kCsv},
+          {"tsv", zoo::TextFormat::kTsv}}))
       ->option_text("text|jsonl|csv|tsv");
-  app.add_option("--document", options.format.unit, "What a document of a text file is: all of it, lines up to an empty one, or a line")
-      ->transform(CLI::Transformer(
-          std::map<std::string, zoo::TextUnit>{
-              {"file", zoo::TextUnit::kFile},
-              {"paragraph", zoo::TextUnit::kParagraph},
-              {"line", zoo::TextUnit::kLine}}))
+  app.add_option(
+         "--document",
+         options.format.unit,
+         "What a document of a text file is: all of it, lines up to an empty one, or a line")
+      ->transform(CLI::Transformer(std::map<std::string, zoo::TextUnit>{
+          {"file", zoo::TextUnit::kFile},
+          {"paragraph", zoo::TextUnit::kParagraph},
+          {"line", zoo::TextUnit::kLine}}))
       ->option_text("file|paragraph|line [file]");
   app.add_option(
          "--text-key",
@@ -164,7 +168,9 @@ int run_tokenize(int argc, char** argv) {
       options.workers,
       "Threads [as many as there are CPUs]; they do not change the result");
   app.add_flag(
-      "--overwrite", options.overwrite, "Replace earlier files, and begin anew");
+      "--overwrite",
+      options.overwrite,
+      "Replace earlier files, and begin anew");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

@@ -5,7 +5,6 @@
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/memory/to_device.h"
 
-
 namespace tessera {
 
 void visit_fields(runtime::OptionFields& fields, DataLoaderOptions& options) {

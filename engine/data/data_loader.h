@@ -91,12 +91,14 @@ class DataLoader : public Checkpointable {
       return batch;
     }
     std::unique_lock lock(mutex_);
+    if (has_failed_) {
+      restart(number_);
+      changed_.notify_all();
+    }
     changed_.wait(lock, [this] { return made_.count(number_) > 0; });
     Made made = std::move(made_.at(number_));
-    if (made.error) {
-      restart(number_);
-      lock.unlock();
-      changed_.notify_all();
+    has_failed_ = made.error != nullptr;
+    if (has_failed_) {
       std::rethrow_exception(made.error);
     }
     made_.erase(number_);
@@ -152,6 +154,7 @@ class DataLoader : public Checkpointable {
   void restart(int64_t number) {
     made_.clear();
     number_ = next_made_ = number;
+    has_failed_ = false;
     ++restarts_;
   }
 
@@ -189,6 +192,7 @@ class DataLoader : public Checkpointable {
   int64_t number_ = 0; ///< written by the user's thread, under the mutex
   int64_t next_made_ = 0; ///< that a thread takes
   int64_t restarts_ = 0; ///< what was begun before one is discarded
+  bool has_failed_ = false; ///< made_ has the error that next() has thrown
   bool stops_ = false;
   std::map<int64_t, Made> made_; ///< by number, at most `prefetch`
   std::vector<std::jthread> threads_; ///< the last member: they use the others

@@ -14,12 +14,18 @@ SampleOrder::SampleOrder(
     size_t samples,
     int64_t batch_size,
     const BatchShare& share,
-    uint64_t seed)
-    : samples_(samples), batch_size_(batch_size), share_(share), seed_(seed) {
+    uint64_t seed,
+    int64_t micro_batches)
+    : samples_(samples),
+      batch_size_(batch_size),
+      share_(share),
+      seed_(seed),
+      micro_batches_(micro_batches) {
   TESSERA_CHECK(
-      batch_size > 0 && share.count > 0 && share.index >= 0 &&
-          share.index < share.count,
-      "SampleOrder: batches of {} samples, the share {} of {}; sizes are at least 1, and a share is less than their number",
+      batch_size > 0 && micro_batches > 0 && share.count > 0 &&
+          share.index >= 0 && share.index < share.count,
+      "SampleOrder: {} batches of {} samples, the share {} of {}; sizes are at least 1, and a share is less than their number",
+      micro_batches,
       batch_size,
       share.index,
       share.count);
@@ -32,7 +38,9 @@ SampleOrder::SampleOrder(
 }
 
 int64_t SampleOrder::batches_per_epoch() const {
-  return static_cast<int64_t>(samples_) / global_batch_size();
+  const int64_t batches = static_cast<int64_t>(samples_) / global_batch_size();
+  return batches < micro_batches_ ? batches
+                                  : batches - batches % micro_batches_;
 }
 
 std::shared_ptr<const SampleOrder::Order> SampleOrder::order_of(
@@ -63,8 +71,8 @@ SampleBatch SampleOrder::batch(int64_t number) const {
   const int64_t epoch = number / batches_per_epoch();
   const int64_t index = number % batches_per_epoch();
   const auto order = order_of(epoch);
-  const auto first = order->begin() +
-                     (index * share_.count + share_.index) * batch_size_;
+  const auto first =
+      order->begin() + (index * share_.count + share_.index) * batch_size_;
   return {number, epoch, {first, first + batch_size_}};
 }
 

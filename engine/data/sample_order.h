@@ -28,8 +28,10 @@ struct SamplePosition {
 
 /// The samples of each epoch in an order of its own, a function of seed and
 /// epoch alone. Successive batches of all ranks together take the next ones;
-/// those that do not fill a last batch are skipped in this epoch. May be used
-/// from several threads at once.
+/// those that do not fill a last optimizer step are skipped in this epoch, so
+/// that the stream of samples is the same for any number of ranks, batch size
+/// and number of micro-batches whose product is the same. May be used from
+/// several threads at once.
 class SampleOrder {
  public:
   /// @param samples of the data.
@@ -37,12 +39,15 @@ class SampleOrder {
   /// @param share which of the batches at a time this rank has; see
   ///     ParallelRun::batches().
   /// @param seed the same on all ranks.
+  /// @param micro_batches of one optimizer step. Where an epoch has fewer
+  ///     samples than one step, steps have samples of several.
   /// @throws tessera::Error if the samples do not fill one batch on each rank.
   SampleOrder(
       size_t samples,
       int64_t batch_size,
       const BatchShare& share,
-      uint64_t seed);
+      uint64_t seed,
+      int64_t micro_batches = 1);
 
   int64_t batches_per_epoch() const;
   int64_t batch_size() const {
@@ -69,6 +74,7 @@ class SampleOrder {
   int64_t batch_size_;
   BatchShare share_;
   uint64_t seed_;
+  int64_t micro_batches_;
   mutable std::mutex mutex_;
   mutable std::map<int64_t, std::shared_ptr<const Order>> orders_;
 };

@@ -19,12 +19,11 @@ void read_all(
   zoo::TextPosition position;
   for (int i = 0; i < 50; ++i) {
     const auto document = documents.next();
-    const auto same =
-        zoo::TextDocuments({path}, options, position).next();
+    const auto same = zoo::TextDocuments({path}, options, position).next();
     if (document.has_value() != same.has_value() ||
-        (document && (document->text != same->text ||
-                      document->problem != same->problem ||
-                      document->next.offset != same->next.offset))) {
+        (document &&
+         (document->text != same->text || document->problem != same->problem ||
+          document->next.offset != same->next.offset))) {
       throw std::logic_error("another document from its position");
     }
     if (!document) {

@@ -60,8 +60,8 @@ class TokenizeTool : public ::testing::Test {
 } // namespace
 
 TEST_F(TokenizeTool, GoesFromTextToAModelInTwoCommands) {
-  const auto made = tokenize(
-      {"--input", path("texts/**/*.txt"), "--split", "0.8,0.2"});
+  const auto made =
+      tokenize({"--input", path("texts/**/*.txt"), "--split", "0.8,0.2"});
   ASSERT_EQ(made.exit_code, 0) << made.output;
   EXPECT_NE(made.output.find("60 documents"), std::string::npos) << made.output;
   EXPECT_NE(made.output.find("0 bad rows"), std::string::npos);
@@ -81,8 +81,7 @@ TEST_F(TokenizeTool, GoesFromTextToAModelInTwoCommands) {
   EXPECT_NE(
       trained.output.find("documents in sequences of 32"), std::string::npos)
       << trained.output;
-  EXPECT_GT(
-      read_json(folder_ / "run/result.json").at("heldout_tokens"), 100);
+  EXPECT_GT(read_json(folder_ / "run/result.json").at("heldout_tokens"), 100);
   // The files of a run are compared by their content.
   fs::copy_file(
       folder_ / "out-heldout.bin",
@@ -120,8 +119,7 @@ TEST_F(TokenizeTool, TakesOneDocumentPerLine) {
   const auto bad = tokenize(words);
   EXPECT_NE(bad.exit_code, 0);
   EXPECT_NE(
-      bad.output.find(path("b.csv") + ":3: 'body' is empty"),
-      std::string::npos)
+      bad.output.find(path("b.csv") + ":3: 'body' is empty"), std::string::npos)
       << bad.output;
   auto skipping = words;
   skipping.emplace_back("--skip-bad");

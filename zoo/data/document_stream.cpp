@@ -54,8 +54,7 @@ std::shared_ptr<const DocumentStream::Order> DocumentStream::order_of(
     // The farthest one.
     const auto first = orders_.begin();
     const auto last = std::prev(orders_.end());
-    orders_.erase(
-        epoch - first->first >= last->first - epoch ? first : last);
+    orders_.erase(epoch - first->first >= last->first - epoch ? first : last);
   }
   return found;
 }
@@ -80,8 +79,7 @@ void DocumentStream::read(
   for (int64_t done = 0; done < count; ++at) {
     const auto i = static_cast<size_t>(at);
     const int64_t document = order->documents[i];
-    const int64_t from =
-        begin + done - (ends[i] - data_->length(document));
+    const int64_t from = begin + done - (ends[i] - data_->length(document));
     const int64_t part = std::min(count - done, ends[i] - begin - done);
     if (part == 0) {
       continue; // an empty document

@@ -143,8 +143,7 @@ void DocumentWriter::finish() {
   write_megatron_index(idx(), type_, lengths);
   std::error_code code;
   fs::rename(tokens_.path, bin(), code);
-  TESSERA_CHECK(
-      !code, "cannot write '{}': {}", bin().string(), code.message());
+  TESSERA_CHECK(!code, "cannot write '{}': {}", bin().string(), code.message());
   runtime::detail::sync_folder(bin().parent_path());
 }
 

@@ -23,8 +23,9 @@ using namespace std::string_view_literals;
 constexpr std::string_view kIndexMagic = "MMIDIDX\0\0"sv;
 constexpr uint64_t kIndexVersion = 1;
 constexpr int64_t kIndexHeaderBytes = 9 + 8 + 1 + 8 + 8;
-constexpr const char* kRemake = "copy it again, or make it again, e.g. with "
-                                "`tessera tokenize`";
+constexpr const char* kRemake =
+    "copy it again, or make it again, e.g. with "
+    "`tessera tokenize`";
 
 struct TypeCode {
   uint8_t code;
@@ -94,11 +95,10 @@ IndexHeader index_header(
   const auto sequences = IndexArray<uint64_t>(data + 18)[0];
   const auto boundaries = IndexArray<uint64_t>(data + 26)[0];
   const auto most = static_cast<uint64_t>(bytes);
-  const uint64_t needed =
-      sequences > most || boundaries > most
-          ? UINT64_MAX
-          : static_cast<uint64_t>(kIndexHeaderBytes) + 12 * sequences +
-                8 * boundaries;
+  const uint64_t needed = sequences > most || boundaries > most
+                              ? UINT64_MAX
+                              : static_cast<uint64_t>(kIndexHeaderBytes) +
+                                    12 * sequences + 8 * boundaries;
   TESSERA_CHECK(
       needed != most - sequences,
       "'{}' has a mode for each sequence, as multimodal data have, which is not supported: give a file of texts",
@@ -117,9 +117,7 @@ IndexHeader index_header(
       path.string(),
       kRemake);
   return {
-      type,
-      static_cast<int64_t>(sequences),
-      static_cast<int64_t>(boundaries)};
+      type, static_cast<int64_t>(sequences), static_cast<int64_t>(boundaries)};
 }
 
 template <typename Value>

@@ -60,8 +60,8 @@ void add_matches(const std::string& pattern, std::vector<fs::path>& files) {
   const size_t before = files.size();
   std::error_code code;
   const auto add = [&](const fs::directory_entry& entry) {
-    const std::string path = has_folder ? entry.path().string()
-                                        : entry.path().filename().string();
+    const std::string path =
+        has_folder ? entry.path().string() : entry.path().filename().string();
     if (entry.is_regular_file() && matches(pattern, path)) {
       files.emplace_back(path);
     }
@@ -85,9 +85,9 @@ void add_matches(const std::string& pattern, std::vector<fs::path>& files) {
       files.size() > before,
       "no file matches '{}'{}",
       pattern,
-      code ? formatted(
-                 ": cannot read '{}': {}", folder.string(), code.message())
-           : "");
+      code
+          ? formatted(": cannot read '{}': {}", folder.string(), code.message())
+          : "");
 }
 
 /// The number of the byte that is not UTF-8; nothing: all are.
@@ -220,8 +220,7 @@ bool TextDocuments::read_row(std::string& row) {
 bool TextDocuments::read_paragraph(std::string& text) {
   text.clear();
   for (std::string row; read_row(row);) {
-    const bool is_blank =
-        row.find_first_not_of(" \t\f\v") == std::string::npos;
+    const bool is_blank = row.find_first_not_of(" \t\f\v") == std::string::npos;
     if (is_blank && !text.empty()) {
       return true;
     }
@@ -233,9 +232,8 @@ bool TextDocuments::read_paragraph(std::string& text) {
   return !text.empty();
 }
 
-void TextDocuments::read_json(
-    const std::string& row,
-    TextDocument& document) const {
+void TextDocuments::read_json(const std::string& row, TextDocument& document)
+    const {
   const int64_t line = document_line_;
   try {
     nlohmann::json object =
@@ -331,12 +329,11 @@ void TextDocuments::check_text(TextDocument& document) const {
   }
   const bool is_text = format_ == TextFormat::kText;
   if (document.text.empty()) {
-    document.problem =
-        is_text ? empty_file_text()
-                : formatted(
-                      "{}: '{}' is empty",
-                      place(document_line_),
-                      options_.text_key);
+    document.problem = is_text ? empty_file_text()
+                               : formatted(
+                                     "{}: '{}' is empty",
+                                     place(document_line_),
+                                     options_.text_key);
   } else if (const auto bad = first_not_utf8(document.text)) {
     const auto at = document.text.begin() + static_cast<std::ptrdiff_t>(*bad);
     const auto lines = std::count(document.text.begin(), at, '\n');

@@ -117,7 +117,8 @@ TokenDocuments::Opened TokenDocuments::opened(
     MegatronIndex read = read_megatron_index(index);
     return {
         TokenFile(
-            token_files_of(path).front(), TokenLayout{read.type, 0, read.begins.back()}),
+            token_files_of(path).front(),
+            TokenLayout{read.type, 0, read.begins.back()}),
         TokenFormat::kMegatron,
         true,
         std::move(read.begins)};
@@ -129,8 +130,7 @@ TokenDocuments::Opened TokenDocuments::opened(
         "'{}': the number of tokens, the third number of its header, is {}: make the file again",
         path.string(),
         count);
-    TokenFile file(
-        path, TokenLayout{version->type, kLlmCHeaderBytes, count});
+    TokenFile file(path, TokenLayout{version->type, kLlmCHeaderBytes, count});
     auto begins = document_begins(
         file, options.end_token.value_or(version->begin_token), true);
     return {std::move(file), TokenFormat::kLlmC, true, std::move(begins)};

@@ -238,8 +238,7 @@ at::Tensor TokenFile::read(int64_t begin, int64_t count) const {
   check_inside(begin, count);
   at::Tensor tokens = torch::empty({count}, torch::kInt64);
   read_into(
-      begin,
-      {tokens.mutable_data_ptr<int64_t>(), static_cast<size_t>(count)});
+      begin, {tokens.mutable_data_ptr<int64_t>(), static_cast<size_t>(count)});
   return tokens;
 }
 

@@ -88,8 +88,7 @@ json identity_of(
       {"unit", static_cast<int>(options.format.unit)},
       {"text_key", options.format.text_key},
       {"held_out", options.held_out},
-      {"append_end",
-       options.append_end ? json(*options.append_end) : json()},
+      {"append_end", options.append_end ? json(*options.append_end) : json()},
       {"end_token", options.end_token},
       {"parse_special_tokens", options.parse_special_tokens},
       {"skip_bad", options.skip_bad}};

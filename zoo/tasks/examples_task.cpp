@@ -88,7 +88,7 @@ void finish_examples(
 
 Task open_examples(
     const TrainingConfig& config,
-    World& world,
+    World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
   Task task;

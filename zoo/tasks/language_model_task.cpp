@@ -70,8 +70,7 @@ std::shared_ptr<const TokenDocuments> opened(
     const TrainingConfig& config,
     const std::filesystem::path& path) {
   return std::make_shared<const TokenDocuments>(
-      path,
-      TokenFileOptions{config.token_type, config.token_data.end_token});
+      path, TokenFileOptions{config.token_type, config.token_data.end_token});
 }
 
 /// The files that are trained on, and what they are drawn in proportion to.
@@ -161,10 +160,9 @@ std::unique_ptr<DataSet> batches_of(
     c10::Device device) {
   const auto& files = training.files;
   const bool separate = config.token_data.separate_documents;
-  const bool is_packed = training.files.size() > 1 ||
-                         !training.weights.empty() ||
-                         part != DocumentPart::kAll ||
-                         files.front()->knows_documents();
+  const bool is_packed =
+      training.files.size() > 1 || !training.weights.empty() ||
+      part != DocumentPart::kAll || files.front()->knows_documents();
   if (!is_packed && !separate) {
     check_has_text(files.front()->file(), config.max_length);
     return std::make_unique<TokenBatches>(
@@ -180,8 +178,7 @@ std::unique_ptr<DataSet> batches_of(
   }
   return std::make_unique<PackedBatches>(
       std::move(streams),
-      part == DocumentPart::kHeldOut ? std::vector<double>()
-                                     : training.weights,
+      part == DocumentPart::kHeldOut ? std::vector<double>() : training.weights,
       PackedOptions{config.max_length, separate, config.seed},
       device);
 }
@@ -239,11 +236,9 @@ Task open_tokens(
         at::kCPU);
   }
   if (splits) {
-    task.heldout =
-        batches_of(train, DocumentPart::kHeldOut, config, at::kCPU);
+    task.heldout = batches_of(train, DocumentPart::kHeldOut, config, at::kCPU);
   } else if (!heldout.files.empty()) {
-    task.heldout =
-        batches_of(heldout, DocumentPart::kAll, config, at::kCPU);
+    task.heldout = batches_of(heldout, DocumentPart::kAll, config, at::kCPU);
   }
   return task;
 }

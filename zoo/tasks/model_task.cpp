@@ -65,11 +65,17 @@ ModelTask::ModelTask(
     ParallelRun& parallel,
     int64_t batch_size,
     uint64_t seed,
-    const DataLoaderOptions& loading)
+    const DataLoaderOptions& loading,
+    int64_t accumulate)
     : task_(task),
       engine_(engine),
       same_batch_(parallel.one_batch()),
-      order_(task.train->size(), batch_size, parallel.batches(), seed),
+      order_(
+          task.train->size(),
+          batch_size,
+          parallel.batches(),
+          seed,
+          accumulate),
       forward_chunk_(pipeline_forward(
           *task.model,
           [this](int number) -> const ModelInput& {

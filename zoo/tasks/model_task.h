@@ -15,8 +15,7 @@
 namespace tessera::zoo {
 
 /// The model's own loss over shuffled batches. Ranks with different batches
-/// take their own rows of every global batch; rows that do not fill a last
-/// global batch are skipped in this epoch.
+/// take their own rows of every global batch; see SampleOrder.
 class ModelTask : public PipelineTask {
  public:
   /// @param task with training data; this and the others outlive this object.
@@ -25,13 +24,15 @@ class ModelTask : public PipelineTask {
   /// @param seed of the order of examples, the same on all ranks.
   /// @throws tessera::Error if the examples do not fill one global batch.
   /// @param loading of batches.
+  /// @param accumulate micro-batches of an optimizer step.
   ModelTask(
       const Task& task,
       Engine& engine,
       ParallelRun& parallel,
       int64_t batch_size,
       uint64_t seed,
-      const DataLoaderOptions& loading = {});
+      const DataLoaderOptions& loading = {},
+      int64_t accumulate = 1);
 
   int64_t batches_per_epoch() const override {
     return order_.batches_per_epoch();

@@ -283,7 +283,8 @@ TrainingResult run_training(TrainingConfig config) {
       parallel,
       config.batch_size,
       config.seed,
-      config.loader);
+      config.loader,
+      config.trainer.accumulate);
   config.trainer.facts = facts_of(world, config, *task.model);
   if (world.rank() == 0) {
     config.trainer.description["data"]["samples"] = task.train->size();

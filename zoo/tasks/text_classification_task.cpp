@@ -103,7 +103,7 @@ std::vector<LabelledEncoding> encoded(
 
 Task open_texts(
     const TrainingConfig& config,
-    World& world,
+    World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
   const auto tokenizer = std::make_shared<const Tokenizer>(

@@ -8,11 +8,11 @@
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/adapters/lora_config.h"
+#include "tessera/zoo/data/token_data_options.h"
+#include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/data/token_data_options.h"
-#include "tessera/zoo/data/token_file.h"
 
 #include <nlohmann/json.hpp>
 

@@ -87,9 +87,33 @@ TEST(SampleOrder, HasEachSampleOnceInAnEpochOverAllRanks) {
       SampleOrder(25, 2, {}, 9).batch(1).samples,
       SampleOrder(25, 2, {}, 10).batch(1).samples);
   expect_error(
-      [] { SampleOrder(7, 2, {1, 4}, 0); },
+      [] {
+        SampleOrder(7, 2, {1, 4}, 0);
+      },
       {"7 examples", "one batch of 2", "4 ranks"});
   expect_error([] { SampleOrder(7, 2, {4, 4}, 0); }, {"share 4 of 4"});
+}
+
+// 30 samples, 24 of which fill steps of 8.
+TEST(SampleOrder, HasTheSameStepsForAnyLayoutOfThem) {
+  const auto steps_of = [](int ranks, int64_t batch_size, int64_t micro) {
+    Numbers all;
+    for (int64_t number = 0; number < 7 * micro; ++number) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        const SampleOrder order(30, batch_size, {rank, ranks}, 3, micro);
+        EXPECT_EQ(order.batches_per_epoch(), 3 * micro);
+        const Numbers samples = order.batch(number).samples;
+        all.insert(all.end(), samples.begin(), samples.end());
+      }
+    }
+    return all;
+  };
+  const Numbers expected = steps_of(1, 8, 1);
+  EXPECT_EQ(steps_of(1, 1, 8), expected);
+  EXPECT_EQ(steps_of(4, 2, 1), expected);
+  EXPECT_EQ(steps_of(2, 1, 4), expected);
+  // Less than a step: what batches there are.
+  EXPECT_EQ(SampleOrder(30, 2, {}, 3, 20).batches_per_epoch(), 15);
 }
 
 TEST(DataLoader, HasTheSameBatchesWithAnyThreads) {
@@ -144,10 +168,14 @@ TEST(DataLoader, MakesBatchesAheadButNotMoreThanItMay) {
   here.next();
   EXPECT_EQ(maker, std::this_thread::get_id());
   expect_error(
-      [&] { DataLoader<int64_t>(order, make, {-1, 3}); },
+      [&] {
+        DataLoader<int64_t>(order, make, {-1, 3});
+      },
       {"data.loader.threads", "-1"});
   expect_error(
-      [&] { DataLoader<int64_t>(order, make, {1, 0}); },
+      [&] {
+        DataLoader<int64_t>(order, make, {1, 0});
+      },
       {"data.loader.prefetch", "0"});
 }
 

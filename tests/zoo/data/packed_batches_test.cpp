@@ -7,8 +7,8 @@
 #include "tessera/zoo/data/random_order.h"
 #include "tessera/zoo/models/registry.h"
 
-#include <torch/torch.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -34,8 +34,7 @@ class PackedBatchesTest : public ::testing::Test {
       const std::vector<int>& lengths,
       uint64_t key = 7,
       uint16_t first = 2) {
-    const auto path =
-        folder_ / ("tokens" + std::to_string(files_++) + ".bin");
+    const auto path = folder_ / ("tokens" + std::to_string(files_++) + ".bin");
     std::vector<uint16_t> tokens;
     for (const int length : lengths) {
       for (int i = 1; i < length; ++i) {
@@ -116,8 +115,8 @@ TEST_F(PackedBatchesTest, HaveEachTokenOnceInDocumentsOfAnyOrder) {
     // Documents are whole and in a row.
     std::set<int64_t> seen;
     for (size_t i = 1; i < all.size(); ++i) {
-      EXPECT_TRUE(all[i - 1] == kEnd || all[i] == kEnd ||
-                  all[i] == all[i - 1] + 1);
+      EXPECT_TRUE(
+          all[i - 1] == kEnd || all[i] == kEnd || all[i] == all[i - 1] + 1);
       EXPECT_TRUE(all[i] == kEnd || seen.insert(all[i]).second);
     }
     if (epoch == kScoredEpoch) {
@@ -154,9 +153,8 @@ TEST_F(PackedBatchesTest, NumberDocumentsAndPlaces) {
   EXPECT_EQ(
       ids_of(batch.labels),
       (Ids{-100, 3, 1, -100, -100, 5, 6, 1, -100, -100, 8, 9, 10, 11, 12, 13}));
-  const ModelInput joined =
-      packed({stream({3, 1, 4, 9})}, {}, {.length = 8})
-          .make({0, 1}, kScoredEpoch, true);
+  const ModelInput joined = packed({stream({3, 1, 4, 9})}, {}, {.length = 8})
+                                .make({0, 1}, kScoredEpoch, true);
   EXPECT_EQ(ids_of(joined.labels), ids_of(batch.input_ids));
   EXPECT_EQ(joined.named().count("document_ids"), 0);
   EXPECT_EQ(joined.named().count("position_ids"), 0);
@@ -178,8 +176,8 @@ TEST_F(PackedBatchesTest, DrawOfSourcesInProportionToTheirWeights) {
       const auto sample = data.sample(i, epoch);
       ++counts[sample.source];
       drawn[{sample.source, sample.epoch}].insert(sample.index);
-      const bool is_second = row(data, i, epoch)[1] >= 1000 ||
-                             row(data, i, epoch)[2] >= 1000;
+      const bool is_second =
+          row(data, i, epoch)[1] >= 1000 || row(data, i, epoch)[2] >= 1000;
       EXPECT_EQ(is_second, sample.source == 1);
     }
     EXPECT_EQ(counts[0], 6);
@@ -215,10 +213,14 @@ TEST_F(PackedBatchesTest, DrawOfSourcesInProportionToTheirWeights) {
     EXPECT_EQ(sample.index, static_cast<int64_t>(i < 20 ? i : i - 20));
   }
   expect_error(
-      [&] { packed(sources(), {1, 1000}, {.length = 4}); },
+      [&] {
+        packed(sources(), {1, 1000}, {.length = 4});
+      },
       {"tokens", "1 of 1001", "none of the 25 samples"});
   expect_error(
-      [&] { packed({stream({3, 4})}, {}, {.length = 8}); },
+      [&] {
+        packed({stream({3, 4})}, {}, {.length = 8});
+      },
       {"7 tokens in 2 documents", "model.max_length, 8"});
 }
 
@@ -319,8 +321,8 @@ TEST_F(PackedBatchesTest, GiveTheLossesOfDocumentsAlone) {
     without.position_ids = at::Tensor();
     const double shifted = model->forward(without).loss.item<double>();
     // Rotary embeddings, float32, know distances alone.
-    const bool is_relative = config.at("model_type") != "gpt2" &&
-                             config.at("model_type") != "opt";
+    const bool is_relative =
+        config.at("model_type") != "gpt2" && config.at("model_type") != "opt";
     EXPECT_EQ(std::abs(shifted - expected) < 1e-5, is_relative) << config;
     without = packed_input;
     without.labels = without.input_ids;

@@ -8,8 +8,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/data/megatron_index.h"
 
-#include <torch/types.h>
 #include <gtest/gtest.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 using Documents = std::vector<std::vector<int64_t>>;
 
 fs::path fixture(const std::string& name) {
-  return fs::path(tests::source_dir()) / "tests/zoo/fixtures/token_documents" / name;
+  return fs::path(tests::source_dir()) / "tests/zoo/fixtures/token_documents" /
+         name;
 }
 
 Documents expected() {
@@ -118,8 +119,7 @@ TEST(TokenDocuments, EndAtATokenWithoutAnIndex) {
   write_bytes(folder / "open.bin", bytes);
   documents.back().pop_back();
   EXPECT_EQ(
-      documents_of(
-          TokenDocuments(folder / "open.bin", {.end_token = 50256})),
+      documents_of(TokenDocuments(folder / "open.bin", {.end_token = 50256})),
       documents);
 }
 
@@ -193,12 +193,12 @@ TEST(TokenDocuments, NameWhatIsWrongInAnIndex) {
   refused(with(good, documents, int64_t{1}), {"document 0", "sequence 1"});
   refused(with(good, documents + 8, int64_t{10}), {"document 1", "0 .. 9"});
   refused(with(good, documents + 16, int64_t{1}), {"document 2", "2 .. 9"});
-  refused(with(good, documents + 40, int64_t{8}), {"sequence 8", "there are 9"});
+  refused(
+      with(good, documents + 40, int64_t{8}), {"sequence 8", "there are 9"});
   write_bytes(idx, good);
   for (const char* text : {"", "abc"}) {
     write_bytes(folder / "x.bin", text);
-    expect_error(
-        [&] { TokenDocuments{folder / "x"}; }, {"x.bin", "truncated"});
+    expect_error([&] { TokenDocuments{folder / "x"}; }, {"x.bin", "truncated"});
   }
   fs::remove(folder / "x.bin");
   expect_error([&] { TokenDocuments{folder / "x"}; }, {"x.bin", "cannot read"});

@@ -9,10 +9,10 @@
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <torch/types.h>
 #include <unistd.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <csignal>
@@ -127,11 +127,11 @@ TEST_F(TokenizeFiles, TakesFilesParagraphsAndLines) {
 TEST_F(TokenizeFiles, TakesJsonLinesAndTables) {
   options_.inputs = {
       write("a.jsonl", "{\"text\": \"a\\nb\", \"x\": 1}\n\n{\"text\": \"c\"}"),
-      write("b.csv", "x,text\r\n1,plain\r\n\r\n2,\"a \"\"b\"\",\nc\"\r\n3,e\"f"),
+      write(
+          "b.csv", "x,text\r\n1,plain\r\n\r\n2,\"a \"\"b\"\",\nc\"\r\n3,e\"f"),
       write("c.tsv", "text\tx\na,b\t1\n")};
   EXPECT_EQ(
-      tokenized(),
-      (Texts{"a\nb", "c", "plain", "a \"b\",\nc", "e\"f", "a,b"}));
+      tokenized(), (Texts{"a\nb", "c", "plain", "a \"b\",\nc", "e\"f", "a,b"}));
   options_.format.text_key = "x";
   options_.inputs = {options_.inputs[1]};
   EXPECT_EQ(tokenized(), (Texts{"1", "2", "3"}));
@@ -150,8 +150,7 @@ TEST_F(TokenizeFiles, TakesPatterns) {
   options_.inputs = {base + "/*.py"};
   EXPECT_EQ(tokenized(), (Texts{"p/a.py", "p/b.py"}));
   options_.inputs = {base + "/**/*.py"};
-  EXPECT_EQ(
-      tokenized(), (Texts{"p/a.py", "p/b.py", "p/q/c.py", "p/q/r/d.py"}));
+  EXPECT_EQ(tokenized(), (Texts{"p/a.py", "p/b.py", "p/q/c.py", "p/q/r/d.py"}));
   options_.inputs = {base + "/q/**/d.py", base + "/a.py"};
   EXPECT_EQ(tokenized(), (Texts{"p/q/r/d.py", "p/a.py"}));
   const auto refused = [&](const std::string& input,
@@ -182,16 +181,25 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
     options_.overwrite = false;
     fs::remove(folder_ / "out.bin");
   };
-  bad("a.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n", {":2:", "'text' is missing"}, 1);
+  bad("a.jsonl",
+      "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n",
+      {":2:", "'text' is missing"},
+      1);
   bad("b.jsonl", "{\"text\": 7}\n", {"b.jsonl:1:", "'text' is 7"});
-  bad("c.jsonl", "\n[1]\n{\"text\": \"c\"}", {"c.jsonl:2:", "JSON object", "[1]"}, 1);
+  bad("c.jsonl",
+      "\n[1]\n{\"text\": \"c\"}",
+      {"c.jsonl:2:", "JSON object", "[1]"},
+      1);
   bad("d.jsonl", "{\"text\": \"a\"\n", {"d.jsonl:1"});
   bad("e.jsonl", "{\"text\": \"\"}\n", {"e.jsonl:1:", "'text' is empty"});
   bad("f.jsonl", "{\"text\": \"\xff\"}\n", {"f.jsonl:1"});
   bad("g.txt", "", {"g.txt: the file is empty"});
   bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 7", "0xfe", "UTF-8"});
   bad("i.csv", "text,x\na\nb,1\n", {"i.csv:2:", "1 fields", "the header 2"}, 1);
-  bad("j.csv", "text\n\"a\n\"b\nc\n", {"j.csv:2:", "after its closing quote"}, 1);
+  bad("j.csv",
+      "text\n\"a\n\"b\nc\n",
+      {"j.csv:2:", "after its closing quote"},
+      1);
   bad("k.csv", "text\na\n\"b\nc\n", {"k.csv:3:", "is not closed"}, 1);
   bad("l.csv", "text,x\n\"a\n\xff\",1\n", {"l.csv:3:", "'text'", "0xff"});
   bad("m.csv", "text,x\n,1\n", {"m.csv:2:", "'text' is empty"});
