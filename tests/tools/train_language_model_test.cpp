@@ -208,7 +208,7 @@ TEST_F(TrainLanguageModel, HasTheLossesOfOneRankUnderAnyLayout) {
 }
 
 // The stream of samples is that of one run, whatever ranks go on with it:
-// blended, packed and kept apart, within an epoch and into the next.
+// blended and packed, within an epoch and into the next.
 TEST_F(TrainLanguageModel, GoesOnAtTheSameSampleWithOtherRanks) {
   // 24 and 6 sequences of 16 tokens: 12 and 18 of them in each epoch.
   write_documents("long", 361);
@@ -222,7 +222,7 @@ TEST_F(TrainLanguageModel, GoesOnAtTheSameSampleWithOtherRanks) {
       "data.train=",
       blend,
       "data.end_token=0",
-      "data.separate_documents=true",
+      "optimizer.lr=1e-3",
       "training.epochs=4",
       "schedule.decay=constant",
       "training.save_every=1"};
@@ -272,12 +272,12 @@ TEST_F(TrainLanguageModel, GoesOnAtTheSameSampleWithOtherRanks) {
   double least_step = 1;
   for (size_t i = 0; i < alone.size(); ++i) {
     // Float32 sums in other orders, over ten steps of AdamW.
-    EXPECT_NEAR(moved[i], alone[i], 5e-4) << "step " << i + 1;
-    for (size_t j = 0; j < i; ++j) {
-      least_step = std::min(least_step, std::abs(alone[i] - alone[j]));
+    EXPECT_NEAR(moved[i], alone[i], 1e-4) << "step " << i + 1;
+    if (i > 0) {
+      least_step = std::min(least_step, std::abs(alone[i] - alone[i - 1]));
     }
   }
-  EXPECT_GT(least_step, 1e-3) << "other samples have other losses";
+  EXPECT_GT(least_step, 5e-4) << "other samples have other losses";
 }
 
 TEST_F(TrainLanguageModel, HoldsOutDocumentsAndKeepsThemApart) {
