@@ -75,7 +75,13 @@ int run(
 
   config.trainer.random_seed = config.seed;
   zoo::ModelTask batches(
-      task, engine, parallel, config.batch_size, config.seed);
+      task,
+      engine,
+      parallel,
+      config.batch_size,
+      config.seed,
+      config.loader,
+      config.trainer.accumulate);
   model->train();
   runtime::reset_peak_bytes(world.device());
   const auto summary = train(world, engine, batches, config.trainer);

@@ -33,6 +33,7 @@ const char* const kRecipes[] = {
     "finetune_minilm_lora.json",
     "finetune_bert_large.json",
     "train_gpt_13b.json",
+    "train_gpt_python.json",
     "train_vit_stripes.json",
     "train_t5_reversed.json",
     "pretrain_bert_counting.json",

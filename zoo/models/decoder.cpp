@@ -210,6 +210,12 @@ bool Decoder::takes_cache() const {
          (tensor == nullptr || !tensor->sequence);
 }
 
+bool Decoder::takes_documents() const {
+  const ContextParallel* context = context_.context();
+  return !decoder_.prefix && decoder_.block_positions == 0 &&
+         (context == nullptr || context->kind != ContextKind::kRing);
+}
+
 void Decoder::check(const ModelInput& input) const {
   check_ids("input_ids", input.input_ids, decoder_.vocab);
   const int64_t length = past_tokens(input) + input.input_ids.size(1);
@@ -224,6 +230,16 @@ void Decoder::check(const ModelInput& input) const {
       kDecoderInputs.end() - (decoder_.token_types ? 0 : 1));
   if (decoder_.prefix) {
     taken.emplace_back("sep");
+  }
+  if (takes_documents()) {
+    taken.emplace_back("document_ids");
+    if (const auto found = input.others.find("document_ids");
+        found != input.others.end()) {
+      check_same_shape("document_ids", found->second, input.input_ids);
+      TESSERA_CHECK(
+          input.cache == nullptr,
+          "document_ids and a cache are given; a cache has one document");
+    }
   }
   if (head_kind_ == DecoderHead::kQuestionAnswering) {
     std::erase(taken, "labels");
@@ -317,7 +333,11 @@ LayerInput Decoder::layer_input(
         ask ? positions.max().item<int64_t>() + 1 : length,
         dtype);
   }
-  const at::Tensor seen = padding_mask(input.attention_mask);
+  const auto documents = input.others.find("document_ids");
+  const at::Tensor seen = all_of(
+      {padding_mask(input.attention_mask),
+       documents == input.others.end() ? at::Tensor()
+                                       : document_mask(documents->second)});
   if (const auto sep = input.others.find("sep"); sep != input.others.end()) {
     TESSERA_CHECK(
         past == 0,

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +55,11 @@ struct ModelInput {
   /// Computes the loss only, without materializing the logits of all tokens.
   bool loss_only = false;
   bool hidden_states = false; ///< return the hidden states
+
+  /// These tensors as `change` makes them; undefined ones stay so, and one that
+  /// is in two places is changed once.
+  ModelInput with_tensors(
+      const std::function<at::Tensor(const at::Tensor&)>& change) const;
 
   /// Fills the fields from arguments by name.
   static ModelInput from_named(const NamedTensors& tensors);
@@ -164,6 +170,13 @@ class Model : public torch::nn::Module {
 
   /// Whether the model supports ModelInput::cache.
   virtual bool takes_cache() const {
+    return false;
+  }
+
+  /// Whether the model takes `document_ids` [B, S] among ModelInput::others:
+  /// tokens attend to those of the same number only. Their positions are those
+  /// of position_ids, which begin anew in each document if they are to.
+  virtual bool takes_documents() const {
     return false;
   }
 

@@ -60,10 +60,9 @@ std::vector<fs::path> data_files(const fs::path& path) {
   return files;
 }
 
-} // namespace
-
-nlohmann::json data_identity(const fs::path& path) {
-  const std::vector<fs::path> files = data_files(path);
+nlohmann::json identity_of_files(
+    const fs::path& path,
+    const std::vector<fs::path>& files) {
   const uint64_t blocks =
       std::max<uint64_t>(2, kBlocks / std::max<size_t>(1, files.size()));
   const auto checksum = [](const std::string& text) {
@@ -83,6 +82,16 @@ nlohmann::json data_identity(const fs::path& path) {
   }
   return {
       {"path", path.string()}, {"bytes", bytes}, {"checksum", checksum(all)}};
+}
+
+} // namespace
+
+nlohmann::json data_identity(const fs::path& path) {
+  return identity_of_files(path, data_files(path));
+}
+
+nlohmann::json data_identity(const std::vector<fs::path>& paths) {
+  return identity_of_files(paths.front(), paths);
 }
 
 } // namespace tessera::zoo

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -13,5 +14,8 @@ namespace tessera::zoo {
 /// are spread evenly, 64 MiB in all. Blocks on the disk.
 /// @throws tessera::Error if a file cannot be read.
 nlohmann::json data_identity(const std::filesystem::path& path);
+
+/// That of several files together, whose "path" is the first's.
+nlohmann::json data_identity(const std::vector<std::filesystem::path>& paths);
 
 } // namespace tessera::zoo

@@ -33,9 +33,9 @@ class DataSet {
   /// "1024 tokens in sequences of 16".
   virtual std::string text() const = 0;
 
-  /// Makes a batch of the examples with these numbers, on the model's device.
-  /// Random choices depend only on the numbers of the example and the epoch, so
-  /// they are the same under any layout of ranks.
+  /// Makes a batch of the examples with these numbers, on the CPU, on any
+  /// thread and several at once. Random choices depend only on the numbers of
+  /// the example and the epoch, so they are the same under any layout of ranks.
   /// @param loss_only only the loss is used; see ModelInput.
   virtual ModelInput make(
       const std::vector<size_t>& examples,

@@ -2,14 +2,13 @@
 #include "tessera/zoo/tasks/model_task.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/parallel/same_batch.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
-#include <numeric>
-#include <random>
 #include <utility>
 
 namespace tessera::zoo {
@@ -44,6 +43,12 @@ int64_t tokens_of(const ModelInput& batch) {
              : tokens;
 }
 
+ModelInput on_device(const ModelInput& batch, c10::Device device) {
+  return batch.with_tensors([device](const at::Tensor& tensor) {
+    return runtime::to_device(tensor, device);
+  });
+}
+
 std::vector<at::Tensor> tensors_of(const ModelInput& batch) {
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : batch.named()) {
@@ -59,52 +64,47 @@ ModelTask::ModelTask(
     Engine& engine,
     ParallelRun& parallel,
     int64_t batch_size,
-    uint64_t seed)
+    uint64_t seed,
+    const DataLoaderOptions& loading,
+    int64_t accumulate)
     : task_(task),
       engine_(engine),
-      share_(parallel.batches()),
       same_batch_(parallel.one_batch()),
-      batch_size_(batch_size),
-      seed_(seed),
+      order_(
+          task.train->size(),
+          batch_size,
+          parallel.batches(),
+          seed,
+          accumulate),
       forward_chunk_(pipeline_forward(
           *task.model,
           [this](int number) -> const ModelInput& {
             return batches_.at(static_cast<size_t>(number));
-          })) {
-  TESSERA_CHECK(
-      batches_per_epoch() > 0,
-      "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or provide more data.",
-      task_.train->size(),
-      batch_size_,
-      share_.count);
+          })),
+      loader_(
+          order_,
+          [&data = *task.train,
+           device = engine.device()](const SampleBatch& batch) {
+            return data.make(batch.samples, batch.epoch, /*loss_only=*/true)
+                .with_tensors([device](const at::Tensor& tensor) {
+                  return pinned(tensor, device);
+                });
+          },
+          loading) {
   task_.head->begin_training(parallel);
-}
-
-int64_t ModelTask::batches_per_epoch() const {
-  return static_cast<int64_t>(task_.train->size()) /
-         (batch_size_ * share_.count);
 }
 
 void ModelTask::begin_epoch(int64_t epoch) {
   epoch_ = epoch;
-  order_.resize(task_.train->size());
-  std::iota(order_.begin(), order_.end(), size_t{0});
-  std::mt19937_64 generator(seed_ + static_cast<uint64_t>(epoch));
-  // Fisher-Yates by hand: std::shuffle differs between standard libraries.
-  for (size_t i = order_.size() - 1; i > 0; --i) {
-    std::swap(order_[i], order_[generator() % (i + 1)]);
-  }
 }
 
 int64_t ModelTask::load_micro_batch(int64_t index, int number) {
-  const int64_t first = (index * share_.count + share_.index) * batch_size_;
-  const std::vector<size_t> rows(
-      order_.begin() + first, order_.begin() + first + batch_size_);
   const auto at = static_cast<size_t>(number);
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
   }
-  batches_[at] = task_.train->make(rows, epoch_, /*loss_only=*/true);
+  loader_.seek(epoch_ * batches_per_epoch() + index);
+  batches_[at] = on_device(loader_.next(), engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
     sharding::check_same_batch(tensors_of(batches_[at]), *same_batch_);
   }
@@ -180,7 +180,8 @@ Score evaluate(
     if (rows.empty()) {
       rows.push_back(0);
     }
-    inputs.push_back(data.make(rows, kScoredEpoch, /*loss_only=*/!metric));
+    inputs.push_back(on_device(
+        data.make(rows, kScoredEpoch, /*loss_only=*/!metric), engine.device()));
     if (inputs.size() == run_length) {
       run_inputs();
     }

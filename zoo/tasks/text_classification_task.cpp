@@ -103,7 +103,7 @@ std::vector<LabelledEncoding> encoded(
 
 Task open_texts(
     const TrainingConfig& config,
-    World& world,
+    World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
   const auto tokenizer = std::make_shared<const Tokenizer>(
@@ -139,7 +139,7 @@ Task open_texts(
                        encoded(config, *texts, labels, *tokenizer),
                        labels.size(),
                        parallel.batches().sequence_multiple,
-                       world.device())
+                       at::kCPU)
                  : nullptr;
   };
   task.train = batches_of(train);

@@ -122,7 +122,10 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         config.overwrite,
         "overwrite a run in `output.folder` that has checkpoints or an exported model");
   });
-  fields.group("data", "", [&] { config.task->visit_data(fields, config); });
+  fields.group("data", "", [&] {
+    config.task->visit_data(fields, config);
+    fields.object("loader", config.loader, "");
+  });
 }
 
 namespace {

@@ -2,15 +2,17 @@
 #pragma once
 // `TrainingConfig` is the configuration of `tessera train`.
 
+#include "tessera/engine/data/data_loader.h"
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/adapters/lora_config.h"
+#include "tessera/zoo/data/token_data_options.h"
+#include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/tasks/token_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -59,6 +61,8 @@ struct TrainingConfig {
   std::filesystem::path heldout_file; ///< empty: no scoring
   TextClassificationColumns columns; ///< of labeled texts
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens
+  TokenDataOptions token_data; ///< instead of train_file, and how it is cut
+  DataLoaderOptions loader; ///< of training data
   /// Without ExampleOptions::sequence_multiple, which depends on the layout of
   /// ranks.
   ExampleOptions examples;

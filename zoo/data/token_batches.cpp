@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tasks/token_batches.h"
+#include "tessera/zoo/data/token_batches.h"
 
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/memory/to_device.h"
@@ -39,6 +39,10 @@ ModelInput TokenBatches::make(
 }
 
 TaskScore TokenBatches::report(const Score& score) const {
+  return token_score(score);
+}
+
+TaskScore token_score(const Score& score) {
   return {
       formatted(
           "loss {:.4f} over {} tokens (perplexity {:.2f})",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token files: what is none, and tokens outside of a vocabulary.
-#include "tessera/zoo/tasks/token_file.h"
+#include "tessera/zoo/data/token_file.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 

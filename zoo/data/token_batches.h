@@ -2,12 +2,15 @@
 #pragma once
 // `TokenBatches` cuts a file of tokens into sequences of equal length.
 
+#include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/tasks/data_set.h"
-#include "tessera/zoo/tasks/token_file.h"
 
 #include <c10/core/Device.h>
 
 namespace tessera::zoo {
+
+/// "loss 1.2345 over 960 tokens (perplexity 3.44)".
+TaskScore token_score(const Score& score);
 
 /// Consecutive sequences of `length` tokens are the examples; tokens that do
 /// not fill one are left out. The first token of each is not predicted.
