@@ -370,7 +370,7 @@ struct TextRows::Source {
           options.columns.empty() ? "the header names" : "data.columns has",
           columns.size()));
     }
-    TextRow row{nlohmann::json::object(), path, row_line};
+    TextRow row{nlohmann::json::object(), path, row_line, /*is_of_table=*/true};
     for (size_t i = 0; i < columns.size(); ++i) {
       row.values[columns[i]] = std::move((*fields)[i]);
     }

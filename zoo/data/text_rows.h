@@ -23,6 +23,7 @@ struct TextRow {
   nlohmann::json values;
   std::filesystem::path file;
   int64_t line = 0; ///< its first, from 1
+  bool is_of_table = false; ///< all values are strings
 
   /// "FILE:LINE", for messages.
   std::string place() const;

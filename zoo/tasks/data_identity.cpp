@@ -62,8 +62,14 @@ std::vector<fs::path> data_files(const fs::path& path) {
 
 } // namespace
 
-nlohmann::json data_identity(const fs::path& path) {
-  const std::vector<fs::path> files = data_files(path);
+nlohmann::json data_identity(const std::vector<fs::path>& paths) {
+  std::vector<fs::path> files;
+  std::string names;
+  for (const fs::path& path : paths) {
+    const auto more = data_files(path);
+    files.insert(files.end(), more.begin(), more.end());
+    names += (names.empty() ? "" : ", ") + path.string();
+  }
   const uint64_t blocks =
       std::max<uint64_t>(2, kBlocks / std::max<size_t>(1, files.size()));
   const auto checksum = [](const std::string& text) {
@@ -81,8 +87,7 @@ nlohmann::json data_identity(const fs::path& path) {
         own,
         checksum(sample_of(file, own, blocks)));
   }
-  return {
-      {"path", path.string()}, {"bytes", bytes}, {"checksum", checksum(all)}};
+  return {{"path", names}, {"bytes", bytes}, {"checksum", checksum(all)}};
 }
 
 } // namespace tessera::zoo

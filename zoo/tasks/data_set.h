@@ -45,6 +45,11 @@ class DataSet {
   /// Whether Head::metric() is measured when these examples are scored; else
   /// the loss only.
   virtual bool measures_metric() const = 0;
+  /// The number of logits per example that report() is given in
+  /// Score::outputs; 0: none.
+  virtual int64_t outputs_per_example() const {
+    return 0;
+  }
   virtual TaskScore report(const Score& score) const = 0;
 };
 

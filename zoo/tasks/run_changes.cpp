@@ -165,7 +165,7 @@ json describe_run(const TrainingConfig& config) {
        model_identity(
            config.model_folder.empty() ? config.model_config
                                        : config.model_folder / "config.json")},
-      {"data", data_identity(config.train_file)}};
+      {"data", data_identity(config.train_files())}};
 }
 
 RunChanges changes_between(const json& saved, const json& now) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task "text_classification": labeled texts in JSON lines, and a sequence
-// classifier whose classes are their labels.
+// The task "text_classification": labeled texts in JSON lines or tables, and a
+// sequence classifier whose classes are their labels.
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -23,8 +23,10 @@ void visit_classifier(runtime::OptionFields& fields, TrainingConfig& config) {
   visit_problem_type(
       fields,
       config,
-      {"single_label_classification", "regression"},
-      "transformers' key: `regression` predicts numbers");
+      {"single_label_classification",
+       "multi_label_classification",
+       "regression"},
+      "transformers' key: `multi_label_classification` predicts any number of classes per text, `regression` numbers");
   fields.field(
       "max_length",
       config.max_length,
@@ -33,14 +35,42 @@ void visit_classifier(runtime::OptionFields& fields, TrainingConfig& config) {
 }
 
 void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
-  fields.field(runtime::required("train"), config.train_file, "JSON lines");
-  fields.field(
-      "heldout", config.heldout_file, "JSON lines (empty: nothing is scored)");
+  fields.one_or_many(
+      runtime::required("train"),
+      config.texts.train,
+      "JSON lines, CSV or TSV: one file or several, also patterns such as `data/*.csv`");
+  fields.one_or_many(
+      "heldout",
+      config.texts.heldout,
+      "the same (empty: nothing is scored); several files are also scored one by one");
+  TextClassificationColumns& columns = config.columns;
   fields.one_or_many(
       "text_key",
-      config.columns.texts,
-      "key of the text in JSON lines; `[\"a\", \"b\"]`: pairs of texts");
-  fields.field("label_key", config.columns.label, "key of the label there");
+      columns.texts,
+      "key or column of the text; `[\"a\", \"b\"]`: pairs of texts");
+  fields.field("label_key", columns.label, "key or column of the label");
+  fields.field(
+      "label_separator",
+      columns.label_separator,
+      "with several labels per text: what is between them where they are one string");
+  fields.field(
+      "columns",
+      columns.rows.columns,
+      "names of the columns of tables without a header");
+  fields.field(
+      "quotes",
+      columns.rows.quotes,
+      "fields of tables may stand in quotes; false: quotes are characters like others");
+  bool skips = columns.bad_rows == BadRows::kSkip;
+  fields.field(
+      "skip_bad_rows",
+      skips,
+      "leave out rows that cannot be used, and log how many; otherwise they are an error");
+  columns.bad_rows = skips ? BadRows::kSkip : BadRows::kError;
+  fields.one_or_many(
+      "metric",
+      config.metrics,
+      "what is measured on `data.heldout`, the most important first: `accuracy`, `f1` (of the second of two classes), `f1_macro`, `f1_micro`, `matthews`; of numbers `pearson`, `spearman`. By default accuracy; of several labels `f1_micro`, `f1_macro` and `accuracy`; of numbers both correlations");
 }
 
 void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
@@ -55,14 +85,19 @@ void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
     reader.get_object("data").fail(
         "text_key", "give one key, or two for pairs of texts");
   }
+  // An empty string is no file.
+  std::erase(config.texts.heldout, "");
+  std::erase(config.texts.train, "");
 }
 
 LabelledTexts labelled_texts(
     const TrainingConfig& config,
-    const std::filesystem::path& file,
+    const std::vector<std::string>& names,
     bool is_heldout) {
-  auto texts =
-      read_labelled_texts(file, config.columns, config.is_regression());
+  auto texts = read_labelled_texts(
+      matching_files(names),
+      config.columns,
+      text_labels_of(config.problem_type));
   if (is_log_rank_zero()) {
     warn_about_labels(texts, is_heldout);
   }
@@ -86,14 +121,27 @@ std::vector<LabelledEncoding> encoded(
     const TrainingConfig& config,
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const Tokenizer& tokenizer) {
-  auto examples =
-      encode_labelled_texts(texts, labels, tokenizer, config.max_length);
+    const Tokenizer& tokenizer,
+    int64_t vocab) {
+  auto examples = encode_labelled_texts(
+      texts, labels, tokenizer, config.max_length, config.columns.bad_rows);
+  for (const LabelledEncoding& example : examples) {
+    for (const PlacedToken& token : example.encoding.tokens) {
+      TESSERA_CHECK(
+          token.id < vocab,
+          "'{}': the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
+          texts.name(),
+          config.model_folder.string(),
+          tokenizer.token(token.id),
+          token.id,
+          vocab);
+    }
+  }
   if (const auto count = truncated_count(examples);
       count > 0 && is_log_rank_zero()) {
     log_info(
         "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
-        texts.path.string(),
+        texts.name(),
         count,
         examples.size(),
         config.max_length);
@@ -106,24 +154,23 @@ Task open_texts(
     World& world,
     ParallelRun& parallel,
     ModelState state) {
-  const auto tokenizer = std::make_shared<const Tokenizer>(
-      Tokenizer::from_folder(config.model_folder));
+  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
   std::optional<LabelledTexts> train, heldout;
   if (state != ModelState::kTrained) {
-    train = labelled_texts(config, config.train_file, /*is_heldout=*/false);
+    train = labelled_texts(config, config.texts.train, /*is_heldout=*/false);
   }
-  if (!config.heldout_file.empty()) {
-    heldout = labelled_texts(config, config.heldout_file, /*is_heldout=*/true);
+  if (!config.texts.heldout.empty()) {
+    heldout = labelled_texts(config, config.texts.heldout, /*is_heldout=*/true);
   }
   Task task;
   task.model = lazy_text_classifier(
       config.model_folder,
       train ? class_fields(*train) : nlohmann::json::object(),
       layer_context(parallel),
-      config.strict);
+      config.strict,
+      &tokenizer);
   task.head = head_of(*task.model);
-  const HeadLabels wanted =
-      config.is_regression() ? HeadLabels::kNumbers : HeadLabels::kClass;
+  const HeadLabels wanted = text_labels_of(config.problem_type);
   TESSERA_CHECK(
       task.head->labels() == wanted,
       "model.problem_type is \"{}\", but the model in '{}' predicts {}",
@@ -131,16 +178,24 @@ Task open_texts(
       config.model_folder.string(),
       predicted_by(task.head->labels()));
   check_positions(*task.model, config.max_length);
+  TextInputs inputs =
+      text_inputs(*task.model, *task.head, tokenizer, config.model_folder);
+  inputs.multiple_of = parallel.batches().sequence_multiple;
+  inputs.device = world.device();
   const auto labels = config.is_regression() ? std::vector<std::string>()
                                              : classes_of(*task.model);
+  const auto metrics = text_metrics_for(config.metrics, wanted, labels.size());
   const auto batches_of = [&](const std::optional<LabelledTexts>& texts) {
-    return texts ? std::make_unique<TextBatches>(
-                       tokenizer,
-                       encoded(config, *texts, labels, *tokenizer),
-                       labels.size(),
-                       parallel.batches().sequence_multiple,
-                       world.device())
-                 : nullptr;
+    return texts
+               ? std::make_unique<TextBatches>(
+                     encoded(
+                         config, *texts, labels, tokenizer, task.head->vocab()),
+                     texts->files,
+                     wanted,
+                     labels.size(),
+                     metrics,
+                     inputs)
+               : nullptr;
   };
   task.train = batches_of(train);
   task.heldout = batches_of(heldout);

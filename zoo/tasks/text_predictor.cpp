@@ -39,11 +39,17 @@ Loaded loaded_run(const fs::path& run) {
       read_training_config(run / "config.json", {}, &kTextClassification);
   Loaded loaded;
   if (config.lora && !config.lora->merge && fs::exists(run / "adapter")) {
+    const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
     loaded.model = lazy_text_classifier(
         config.model_folder,
         config.is_regression() ? class_fields({}, config.problem_type)
                                : class_fields(read_labelled_texts(
-                                     config.train_file, config.columns)));
+                                     config.train_files(),
+                                     config.columns,
+                                     text_labels_of(config.problem_type))),
+        {},
+        config.strict,
+        &tokenizer);
     load_lora(*loaded.model, run / "adapter");
     loaded.tokenizer = config.model_folder;
   } else {
@@ -80,6 +86,8 @@ TextPredictor::TextPredictor(
       folder.string(),
       runtime::show_json(model_->config().at("architectures")));
   tokenizer_.emplace(Tokenizer::from_folder(loaded.tokenizer));
+  inputs_ = text_inputs(*model_, *head, *tokenizer_, loaded.tokenizer);
+  inputs_.device = device;
   move_module(*model_, device);
   materialize(*model_);
   model_->eval();
@@ -103,11 +111,7 @@ std::vector<std::vector<double>> TextPredictor::predict(
         are_pairs ? tokenizer_->encode_pair(text.text, text.second, options_)
                   : tokenizer_->encode(text.text, options_));
   }
-  const ModelInput input = padded_input(
-      *tokenizer_,
-      encodings,
-      /*multiple_of=*/1,
-      model_->parameters().front().device());
+  const ModelInput input = padded_input(encodings, inputs_);
   const at::Tensor logits =
       model_->forward(input).logits.to(at::kCPU, at::kDouble);
   const at::Tensor scores = labels_ == HeadLabels::kNumbers ? logits

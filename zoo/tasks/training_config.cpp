@@ -163,6 +163,11 @@ void finish_fields(
 
 } // namespace
 
+std::vector<std::filesystem::path> TrainingConfig::train_files() const {
+  return texts.train.empty() ? std::vector{train_file}
+                             : matching_files(texts.train);
+}
+
 TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
