@@ -119,8 +119,8 @@ class TextClassification : public ::testing::Test {
     std::ofstream out(path);
     out << "question,answer,label\n";
     for (int i = 0; i < rows; ++i) {
-      out << "\"" << kTexts[i % 5] << "\",\"" << kTexts[i / 5 % 4]
-          << "\"," << labels[static_cast<size_t>(i) % labels.size()] << "\n";
+      out << "\"" << kTexts[i % 5] << "\",\"" << kTexts[i / 5 % 4] << "\","
+          << labels[static_cast<size_t>(i) % labels.size()] << "\n";
     }
     return path;
   }
@@ -350,6 +350,43 @@ TEST_F(TextClassification, ScoresAreTheSameOverRanks) {
       }
     });
   }
+}
+
+TEST_F(TextClassification, PublishedDataNeedsAFolderAndItsName) {
+  const fs::path mnli = folder_ / "MNLI";
+  fs::create_directory(mnli);
+  const auto write = [&](const char* name, const char* labels, int rows) {
+    std::ofstream out(mnli / name);
+    out << "index\tsentence1\tsentence2\t" << labels << "gold_label\n";
+    for (int i = 0; i < rows; ++i) {
+      out << i << "\tA \"game of cards.\t" << kTexts[i % 5] << "\t"
+          << (*labels != 0 ? "neutral\t" : "")
+          << (i % 2 == 0 ? "neutral" : "entailment") << "\n";
+    }
+  };
+  write("train.tsv", "label1\t", 16);
+  write("dev_matched.tsv", "", 6);
+  write("dev_mismatched.tsv", "", 5);
+  on_ranks(1, [&] {
+    write_model(model_, kFamilies[1]);
+    const auto result = run_training(config(
+        {"data.preset=glue/mnli",
+         "data.train=" + mnli.string(),
+         "data.heldout="}));
+    const auto& values = result.score->values;
+    EXPECT_EQ(values.at("heldout_examples"), 11);
+    const double matched = values.at("heldout_accuracy_dev_matched");
+    const double mismatched = values.at("heldout_accuracy_dev_mismatched");
+    EXPECT_NEAR(
+        values.at("heldout_accuracy"),
+        (6 * matched + 5 * mismatched) / 11,
+        1e-12);
+    EXPECT_EQ(evaluate_run(run_).values, values);
+    // A class that is not in the data is one of the model's.
+    EXPECT_EQ(
+        TextPredictor(run_, 0, c10::kCPU).classes(),
+        text_preset("glue/mnli").labels);
+  });
 }
 
 TEST_F(TextClassification, TrainsOnSeveralLabelsAndOnNumbers) {

@@ -127,7 +127,20 @@ TextBatches::TextBatches(
       labels_(labels),
       classes_(classes),
       metrics_(std::move(metrics)),
-      inputs_(inputs) {}
+      inputs_(inputs) {
+  const bool has_groups =
+      classes_ == 2 &&
+      std::none_of(
+          examples_.begin(), examples_.end(), [](const LabelledEncoding& one) {
+            return one.group.empty();
+          });
+  for (const TextMetric& metric : metrics_) {
+    TESSERA_CHECK(
+        has_groups || !metric.needs_groups,
+        "data.metric is \"{}\", of texts that belong together, as in some of the sets of data.preset; these do not",
+        metric.name);
+  }
+}
 
 std::string TextBatches::text() const {
   return texts_text(static_cast<int64_t>(size())) + " with " +
@@ -177,7 +190,7 @@ ModelInput TextBatches::make(
 TextPredictions TextBatches::predictions(
     const at::Tensor& outputs,
     std::optional<size_t> file) const {
-  TextPredictions predictions{labels_, ClassCounts(classes_), {}, {}};
+  TextPredictions predictions{labels_, ClassCounts(classes_), {}, {}, {}};
   const auto* logits = outputs.const_data_ptr<double>();
   for (const LabelledEncoding& example : examples_) {
     if (file && example.file != *file) {
@@ -187,6 +200,13 @@ TextPredictions TextBatches::predictions(
     } else {
       predictions.counts.add(
           example.labels, predicted_classes(logits, classes_, labels_));
+      if (!example.group.empty() && classes_ == 2) {
+        predictions.groups[{example.file, example.group}].push_back(
+            {logits[1] - logits[0],
+             example.labels.front() == 1,
+             example.candidate,
+             example.answers});
+      }
     }
     logits += outputs_per_example();
   }

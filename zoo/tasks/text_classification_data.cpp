@@ -139,6 +139,9 @@ class Reader {
       LabelledTexts& result)
       : columns_(columns), labels_(labels), result_(result) {
     result_.are_pairs = columns.texts.size() > 1;
+    if (columns.preset != nullptr) {
+      result_.classes = columns.preset->labels;
+    }
     result_.have_several_labels = labels == HeadLabels::kClasses;
     if (labels == HeadLabels::kNumbers) {
       result_.kind = LabelKind::kNumbers;
@@ -149,7 +152,7 @@ class Reader {
     first_in_file_.reset();
     const size_t before = result_.texts.size();
     const int64_t skipped = for_each_row(
-        {file}, columns_.rows, columns_.bad_rows, [&](const TextRow& row) {
+        {file}, rows_of(file), columns_.bad_rows, [&](const TextRow& row) {
           add(row);
         });
     TESSERA_CHECK(
@@ -170,7 +173,27 @@ class Reader {
   }
 
  private:
+  /// GLUE's tables have no quotes, and CoLA's no header.
+  TextRowOptions rows_of(const std::filesystem::path& file) const {
+    TextRowOptions rows = columns_.rows;
+    if (columns_.preset != nullptr) {
+      rows.quotes = false;
+      if (file.extension() == ".tsv") {
+        rows.columns = columns_.preset->columns;
+      }
+    }
+    return rows;
+  }
+
   void add(const TextRow& row) {
+    if (columns_.preset != nullptr) {
+      for (LabelledText& text : columns_.preset->read(*columns_.preset, row)) {
+        text.file = result_.files.size() - 1;
+        text.line = row.line;
+        result_.texts.push_back(std::move(text));
+      }
+      return;
+    }
     const std::string place = row.place();
     if (first_in_file_) {
       check_is_like_first(row.values, place);
@@ -347,6 +370,9 @@ HeadLabels text_labels_of(const std::string& problem_type) {
 }
 
 std::vector<std::string> labels_of(const LabelledTexts& texts) {
+  if (!texts.classes.empty()) {
+    return texts.classes;
+  }
   std::set<std::string> distinct;
   for (const LabelledText& text : texts.texts) {
     distinct.insert(text.labels.begin(), text.labels.end());
@@ -415,6 +441,9 @@ std::vector<LabelledEncoding> encode_labelled_texts(
     LabelledEncoding example;
     example.number = text.number;
     example.file = text.file;
+    example.group = text.group;
+    example.candidate = text.candidate;
+    example.answers = text.answers;
     try {
       example.labels = indices_of_labels(texts, text, labels);
     } catch (const Error& error) {

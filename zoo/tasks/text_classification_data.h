@@ -5,6 +5,7 @@
 
 #include "tessera/zoo/data/text_rows.h"
 #include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/tasks/text_presets.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,6 +23,9 @@ struct TextClassificationColumns {
   std::string label = "label";
   /// Between several labels that are one string.
   std::string label_separator = ",";
+  /// A published set of texts, whose own keys count instead of these; may be
+  /// null.
+  const TextPreset* preset = nullptr;
   TextRowOptions rows;
   BadRows bad_rows = BadRows::kError;
 };
@@ -37,6 +41,10 @@ struct LabelledText {
   /// kNumbers.
   std::vector<std::string> labels;
   double number = 0; ///< for kNumbers: what is predicted
+  /// What it belongs to, such as a question with several texts; of its file.
+  std::string group;
+  std::string candidate; ///< the answer that it stands for
+  std::vector<std::string> answers; ///< the right ones of the group
   size_t file = 0; ///< in LabelledTexts::files
   int64_t line = 0; ///< in the file
 };
@@ -47,6 +55,7 @@ struct LabelledTexts {
   LabelKind kind = LabelKind::kStrings;
   bool are_pairs = false;
   bool have_several_labels = false; ///< or none: any number per text
+  std::vector<std::string> classes; ///< of a preset; empty: the labels
   std::vector<LabelledText> texts;
 
   /// The files, for messages.
@@ -79,7 +88,7 @@ LabelledTexts read_labelled_texts(
 /// The labels of texts for a problem_type, transformers' key; kClass for "".
 HeadLabels text_labels_of(const std::string& problem_type);
 
-/// The distinct labels, sorted; integers by value.
+/// LabelledTexts::classes, or the distinct labels, sorted; integers by value.
 std::vector<std::string> labels_of(const LabelledTexts& texts);
 
 /// Logs what is probably a mistake: empty texts, an empty label, one class.
@@ -92,6 +101,9 @@ struct LabelledEncoding {
   std::vector<int64_t> labels;
   double number = 0; ///< LabelledText::number
   size_t file = 0; ///< LabelledText::file
+  std::string group; ///< as of LabelledText
+  std::string candidate;
+  std::vector<std::string> answers;
 };
 
 /// Tokenizes all texts, each truncated to `max_length` tokens.

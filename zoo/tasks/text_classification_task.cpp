@@ -44,6 +44,16 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
       config.texts.heldout,
       "the same (empty: nothing is scored); several files are also scored one by one");
   TextClassificationColumns& columns = config.columns;
+  std::vector<std::pair<std::string, const TextPreset*>> presets{
+      {"none", nullptr}};
+  for (const TextPreset& preset : text_presets()) {
+    presets.emplace_back(preset.name, &preset);
+  }
+  fields.choice(
+      "preset",
+      columns.preset,
+      presets,
+      "a published data set: its keys, labels and metrics, and `data.train` may be the folder with its files");
   fields.one_or_many(
       "text_key",
       columns.texts,
@@ -84,6 +94,24 @@ void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
   if (texts.empty() || texts.size() > 2) {
     reader.get_object("data").fail(
         "text_key", "give one key, or two for pairs of texts");
+  }
+  if (const TextPreset* preset = config.columns.preset) {
+    config.columns.texts = preset->text_keys.front();
+    config.problem_type = preset->problem_type;
+    if (config.metrics.empty()) {
+      config.metrics = preset->metrics;
+    }
+    if (config.texts.train.size() == 1 &&
+        std::filesystem::is_directory(config.texts.train.front())) {
+      const std::filesystem::path folder = config.texts.train.front();
+      reader.run_check([&] {
+        config.texts.train = preset_files(*preset, folder, /*heldout=*/false);
+        if (config.texts.heldout.empty()) {
+          config.texts.heldout =
+              preset_files(*preset, folder, /*heldout=*/true);
+        }
+      });
+    }
   }
   // An empty string is no file.
   std::erase(config.texts.heldout, "");

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/metrics/answers.h"
 #include "tessera/zoo/metrics/correlation.h"
 
 #include <algorithm>
@@ -10,6 +11,28 @@
 namespace tessera::zoo {
 
 namespace {
+
+using Group = std::vector<GroupedPrediction>;
+
+const GroupedPrediction& best_of(const Group& group) {
+  return *std::max_element(
+      group.begin(),
+      group.end(),
+      [](const GroupedPrediction& a, const GroupedPrediction& b) {
+        return a.score < b.score;
+      });
+}
+
+/// The mean over groups.
+double mean_over_groups(
+    const TextPredictions& predictions,
+    double (*value)(const Group& group)) {
+  double sum = 0;
+  for (const auto& [place, group] : predictions.groups) {
+    sum += value(group);
+  }
+  return sum / static_cast<double>(predictions.groups.size());
+}
 
 /// In the order in which they are usual.
 std::vector<std::string> usual_metrics(HeadLabels labels) {
@@ -52,6 +75,55 @@ const std::vector<TextMetric>& text_metrics() {
        false,
        one,
        [](const P& p) { return p.counts.matthews(); }},
+      {"choice_accuracy",
+       "accuracy of choices",
+       true,
+       one,
+       [](const P& p) {
+         return mean_over_groups(p, [](const Group& g) {
+           return best_of(g).is_wanted ? 1.0 : 0.0;
+         });
+       },
+       /*needs_groups=*/true},
+      {"group_exact_match",
+       "exact match",
+       true,
+       one,
+       [](const P& p) {
+         return mean_over_groups(p, [](const Group& g) {
+           return std::all_of(
+                      g.begin(),
+                      g.end(),
+                      [](const GroupedPrediction& one) {
+                        return (one.score > 0) == one.is_wanted;
+                      })
+                      ? 1.0
+                      : 0.0;
+         });
+       },
+       /*needs_groups=*/true},
+      {"answer_f1",
+       "F1 of answers",
+       true,
+       one,
+       [](const P& p) {
+         return mean_over_groups(p, [](const Group& g) {
+           const GroupedPrediction& best = best_of(g);
+           return answer_f1(best.candidate, best.answers);
+         });
+       },
+       /*needs_groups=*/true},
+      {"answer_exact_match",
+       "exact match",
+       true,
+       one,
+       [](const P& p) {
+         return mean_over_groups(p, [](const Group& g) {
+           const GroupedPrediction& best = best_of(g);
+           return answer_exact_match(best.candidate, best.answers);
+         });
+       },
+       /*needs_groups=*/true},
       {"pearson",
        "Pearson correlation",
        false,

@@ -5,10 +5,20 @@
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/metrics/class_counts.h"
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::zoo {
+
+/// A text among those of a group, scored by the second of two classes.
+struct GroupedPrediction {
+  double score = 0; ///< how much more likely the second class is
+  bool is_wanted = false; ///< to be of the second class
+  std::string candidate;
+  std::vector<std::string> answers;
+};
 
 /// What was predicted for texts, and what was wanted.
 struct TextPredictions {
@@ -16,6 +26,9 @@ struct TextPredictions {
   ClassCounts counts{0}; ///< of classes
   std::vector<double> predicted; ///< of numbers
   std::vector<double> wanted;
+  /// By file and group, of texts that belong together.
+  std::map<std::pair<size_t, std::string>, std::vector<GroupedPrediction>>
+      groups;
 };
 
 struct TextMetric {
@@ -24,6 +37,7 @@ struct TextMetric {
   bool is_share; ///< shown as a percentage
   std::vector<HeadLabels> of; ///< labels that it is for
   double (*value)(const TextPredictions& predictions);
+  bool needs_groups = false; ///< of texts
 };
 
 /// All metrics, by the names that `data.metric` takes.
