@@ -373,6 +373,7 @@ TEST_F(TextClassification, PublishedDataNeedsAFolderAndItsName) {
         {"data.preset=glue/mnli",
          "data.train=" + mnli.string(),
          "data.heldout="}));
+    ASSERT_TRUE(result.score.has_value());
     const auto& values = result.score->values;
     EXPECT_EQ(values.at("heldout_examples"), 11);
     const double matched = values.at("heldout_accuracy_dev_matched");

@@ -168,9 +168,10 @@ Score evaluate(
       }
       task.head->add_score({inputs[i], outputs[i], metric}, sums);
       if (width > 0) {
-        const at::Tensor logits = outputs[i].logits.reshape({-1, width});
-        all_outputs.slice(0, first_rows[i], first_rows[i] + logits.size(0))
-            .copy_(logits);
+        const at::Tensor found =
+            data.outputs_of(inputs[i], outputs[i]).reshape({-1, width});
+        all_outputs.slice(0, first_rows[i], first_rows[i] + found.size(0))
+            .copy_(found);
       }
     }
     inputs.clear();

@@ -6,6 +6,8 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
 
+#include "tessera/zoo/tasks/prompt_template.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -138,7 +140,10 @@ class Reader {
       HeadLabels labels,
       LabelledTexts& result)
       : columns_(columns), labels_(labels), result_(result) {
-    result_.are_pairs = columns.texts.size() > 1;
+    result_.are_pairs = columns.texts.size() > 1 && columns.prompt.empty();
+    if (!columns.prompt.empty()) {
+      prompt_.emplace(columns.prompt);
+    }
     if (columns.preset != nullptr) {
       result_.classes = columns.preset->labels;
     }
@@ -187,7 +192,16 @@ class Reader {
 
   void add(const TextRow& row) {
     if (columns_.preset != nullptr) {
-      for (LabelledText& text : columns_.preset->read(*columns_.preset, row)) {
+      auto texts = columns_.preset->read(*columns_.preset, row);
+      if (prompt_) {
+        TESSERA_CHECK(
+            texts.size() == 1 && texts.front().group.empty(),
+            "{}: data.template is for one label per row; {} has several",
+            row.place(),
+            columns_.preset->name);
+        texts.front().text = prompt_->fill(row);
+      }
+      for (LabelledText& text : texts) {
         text.file = result_.files.size() - 1;
         text.line = row.line;
         result_.texts.push_back(std::move(text));
@@ -198,7 +212,12 @@ class Reader {
     if (first_in_file_) {
       check_is_like_first(row.values, place);
     }
-    LabelledText text = text_in(row.values, columns_.texts, place, kKeys);
+    LabelledText text;
+    if (prompt_) {
+      text.text = prompt_->fill(row);
+    } else {
+      text = text_in(row.values, columns_.texts, place, kKeys);
+    }
     text.file = result_.files.size() - 1;
     text.line = row.line;
     const json& label = column_of(row.values, columns_.label, place, kKeys);
@@ -230,7 +249,7 @@ class Reader {
 
   /// The columns exist, since the first line has them.
   void check_is_like_first(const json& object, const std::string& place) const {
-    auto columns = columns_.texts;
+    auto columns = prompt_ ? std::vector<std::string>() : columns_.texts;
     columns.push_back(columns_.label);
     for (const std::string& key : columns) {
       TESSERA_CHECK(
@@ -294,6 +313,7 @@ class Reader {
   const TextClassificationColumns& columns_;
   HeadLabels labels_;
   LabelledTexts& result_;
+  std::optional<PromptTemplate> prompt_;
   bool has_table_ = false;
   std::optional<int64_t> first_in_file_; ///< line of its first example
   std::string first_label_; ///< in JSON lines, for messages
@@ -426,20 +446,18 @@ void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
   }
 }
 
-std::vector<LabelledEncoding> encode_labelled_texts(
+std::vector<LabelledEncoding> labelled_examples(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const Tokenizer& tokenizer,
-    int64_t max_length,
     BadRows bad_rows) {
   std::vector<LabelledEncoding> examples;
-  int64_t skipped = 0;
   examples.reserve(texts.texts.size());
-  EncodeOptions options;
-  options.truncation.max_length = max_length;
-  for (const LabelledText& text : texts.texts) {
+  int64_t skipped = 0;
+  for (size_t i = 0; i < texts.texts.size(); ++i) {
+    const LabelledText& text = texts.texts[i];
     LabelledEncoding example;
     example.number = text.number;
+    example.text = i;
     example.file = text.file;
     example.group = text.group;
     example.candidate = text.candidate;
@@ -455,9 +473,6 @@ std::vector<LabelledEncoding> encode_labelled_texts(
       }
       continue;
     }
-    example.encoding =
-        texts.are_pairs ? tokenizer.encode_pair(text.text, text.second, options)
-                        : tokenizer.encode(text.text, options);
     examples.push_back(std::move(example));
   }
   TESSERA_CHECK(
@@ -467,6 +482,24 @@ std::vector<LabelledEncoding> encode_labelled_texts(
         "{} rows of '{}' with unknown labels were skipped",
         skipped,
         texts.name());
+  }
+  return examples;
+}
+
+std::vector<LabelledEncoding> encode_labelled_texts(
+    const LabelledTexts& texts,
+    const std::vector<std::string>& labels,
+    const Tokenizer& tokenizer,
+    int64_t max_length,
+    BadRows bad_rows) {
+  auto examples = labelled_examples(texts, labels, bad_rows);
+  EncodeOptions options;
+  options.truncation.max_length = max_length;
+  for (LabelledEncoding& example : examples) {
+    const LabelledText& text = texts.texts[example.text];
+    example.encoding =
+        texts.are_pairs ? tokenizer.encode_pair(text.text, text.second, options)
+                        : tokenizer.encode(text.text, options);
   }
   return examples;
 }

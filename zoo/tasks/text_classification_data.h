@@ -26,6 +26,8 @@ struct TextClassificationColumns {
   /// A published set of texts, whose own keys count instead of these; may be
   /// null.
   const TextPreset* preset = nullptr;
+  /// Of a PromptTemplate, whose prompt is then the text; empty: there is none.
+  std::string prompt;
   TextRowOptions rows;
   BadRows bad_rows = BadRows::kError;
 };
@@ -100,11 +102,19 @@ struct LabelledEncoding {
   /// Indices into the list of labels: one, or with kClasses any number.
   std::vector<int64_t> labels;
   double number = 0; ///< LabelledText::number
+  size_t text = 0; ///< in LabelledTexts::texts
   size_t file = 0; ///< LabelledText::file
   std::string group; ///< as of LabelledText
   std::string candidate;
   std::vector<std::string> answers;
 };
+
+/// The texts with their labels, not tokenized.
+/// @throws Error as encode_labelled_texts().
+std::vector<LabelledEncoding> labelled_examples(
+    const LabelledTexts& texts,
+    const std::vector<std::string>& labels,
+    BadRows bad_rows = BadRows::kError);
 
 /// Tokenizes all texts, each truncated to `max_length` tokens.
 /// @param labels ignored if the labels are numbers.

@@ -6,6 +6,8 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/prompt_batches.h"
+#include "tessera/zoo/tasks/prompt_template.h"
 #include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -71,6 +73,14 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
       "quotes",
       columns.rows.quotes,
       "fields of tables may stand in quotes; false: quotes are characters like others");
+  fields.field(
+      "template",
+      columns.prompt,
+      "instead of a classifier, a language model goes on with the label's words: `{passage} question: {question}? answer: [label]`, with keys or columns in braces");
+  fields.field(
+      "verbalizers",
+      config.verbalizers,
+      "with `template`: the words of labels, `[\"true=yes\", \"false=no\"]`; a label without stands for itself");
   bool skips = columns.bad_rows == BadRows::kSkip;
   fields.field(
       "skip_bad_rows",
@@ -95,6 +105,9 @@ void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
     reader.get_object("data").fail(
         "text_key", "give one key, or two for pairs of texts");
   }
+  // An empty string is no file.
+  std::erase(config.texts.heldout, "");
+  std::erase(config.texts.train, "");
   if (const TextPreset* preset = config.columns.preset) {
     config.columns.texts = preset->text_keys.front();
     config.problem_type = preset->problem_type;
@@ -113,9 +126,17 @@ void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
       });
     }
   }
-  // An empty string is no file.
-  std::erase(config.texts.heldout, "");
-  std::erase(config.texts.train, "");
+  if (!config.columns.prompt.empty()) {
+    reader.run_check([&] { PromptTemplate(config.columns.prompt); });
+    if (config.problem_type != "single_label_classification") {
+      reader.get_object("data").fail(
+          "template",
+          "it is for one class per text, not for " + config.problem_type);
+    }
+  } else if (!config.verbalizers.empty()) {
+    reader.get_object("data").fail(
+        "verbalizers", "they are for data.template; set it");
+  }
 }
 
 LabelledTexts labelled_texts(
@@ -145,6 +166,38 @@ const char* predicted_by(HeadLabels labels) {
   }
 }
 
+/// @throws tessera::Error on a token that the model does not have.
+void check_vocabulary(
+    const TrainingConfig& config,
+    const std::vector<int64_t>& ids,
+    const Tokenizer& tokenizer,
+    int64_t vocab) {
+  for (const int64_t id : ids) {
+    TESSERA_CHECK(
+        id < vocab,
+        "the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
+        config.model_folder.string(),
+        tokenizer.token(id),
+        id,
+        vocab);
+  }
+}
+
+void log_truncated(
+    const TrainingConfig& config,
+    const LabelledTexts& texts,
+    int64_t truncated,
+    size_t all) {
+  if (truncated > 0 && is_log_rank_zero()) {
+    log_info(
+        "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
+        texts.name(),
+        truncated,
+        all,
+        config.max_length);
+  }
+}
+
 std::vector<LabelledEncoding> encoded(
     const TrainingConfig& config,
     const LabelledTexts& texts,
@@ -154,27 +207,106 @@ std::vector<LabelledEncoding> encoded(
   auto examples = encode_labelled_texts(
       texts, labels, tokenizer, config.max_length, config.columns.bad_rows);
   for (const LabelledEncoding& example : examples) {
-    for (const PlacedToken& token : example.encoding.tokens) {
-      TESSERA_CHECK(
-          token.id < vocab,
-          "'{}': the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
-          texts.name(),
-          config.model_folder.string(),
-          tokenizer.token(token.id),
-          token.id,
-          vocab);
-    }
+    check_vocabulary(config, example.encoding.ids(), tokenizer, vocab);
   }
-  if (const auto count = truncated_count(examples);
-      count > 0 && is_log_rank_zero()) {
-    log_info(
-        "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
-        texts.name(),
-        count,
-        examples.size(),
-        config.max_length);
-  }
+  log_truncated(config, texts, truncated_count(examples), examples.size());
   return examples;
+}
+
+/// Whether only the training data say what the labels of prompts are: a
+/// language model does not, unlike a classifier.
+bool labels_are_in_data(const TrainingConfig& config) {
+  return !config.columns.prompt.empty() && config.columns.preset == nullptr &&
+         config.verbalizers.empty();
+}
+
+/// The labels of prompts: those of the preset, of the verbalizers or the data.
+std::vector<std::string> prompted_labels(
+    const TrainingConfig& config,
+    const std::optional<LabelledTexts>& train) {
+  if (config.columns.preset != nullptr) {
+    return config.columns.preset->labels;
+  }
+  if (labels_are_in_data(config)) {
+    return labels_of(*train);
+  }
+  std::vector<std::string> labels;
+  for (const std::string& one : config.verbalizers) {
+    labels.push_back(one.substr(0, one.find('=')));
+  }
+  return labels;
+}
+
+/// A language model that goes on with prompts.
+Task open_prompts(
+    const TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    ModelState state,
+    const Tokenizer& tokenizer,
+    const std::optional<LabelledTexts>& train,
+    const std::optional<LabelledTexts>& heldout) {
+  FromPretrainedOptions options;
+  options.context = layer_context(parallel);
+  options.lazy = true;
+  options.strict = config.strict;
+  options.head = {"language model", [](const Head& head) {
+                    return head.labels() == HeadLabels::kNextTokens ||
+                           !head.trimmed_with_labels().empty();
+                  }};
+  Task task;
+  task.model = from_pretrained(config.model_folder, options);
+  task.head = head_of(*task.model);
+  check_positions(*task.model, config.max_length);
+  const auto kind = task.model->first_token() ? PromptKind::kEncoderDecoder
+                                              : PromptKind::kDecoder;
+  // Padding is masked: any token will do.
+  const TextInputs inputs{
+      .padding_token =
+          padding_token(task.model->config(), tokenizer).value_or(0),
+      .multiple_of = parallel.batches().sequence_multiple,
+      .device = world.device()};
+  const auto labels = prompted_labels(config, train);
+  const auto words = verbalizers_of(labels, config.verbalizers);
+  const auto batches_of =
+      [&](const std::optional<LabelledTexts>& texts,
+          bool scores_labels) -> std::unique_ptr<PromptBatches> {
+    if (!texts) {
+      return nullptr;
+    }
+    auto examples = labelled_examples(*texts, labels, config.columns.bad_rows);
+    std::vector<PromptedText> prompts;
+    int64_t truncated = 0;
+    for (const LabelledEncoding& example : examples) {
+      prompts.push_back(prompted_text(
+          texts->texts[example.text].text,
+          words,
+          tokenizer,
+          kind,
+          config.max_length));
+      prompts.back().label = static_cast<size_t>(example.labels.front());
+      truncated += prompts.back().is_truncated ? 1 : 0;
+      for (const PromptedLabel& one : prompts.back().labels) {
+        check_vocabulary(config, one.input, tokenizer, task.head->vocab());
+        check_vocabulary(config, one.words, tokenizer, task.head->vocab());
+      }
+    }
+    log_truncated(config, *texts, truncated, examples.size());
+    TextBatches score(
+        std::move(examples),
+        texts->files,
+        HeadLabels::kClass,
+        labels.size(),
+        text_metrics_for(config.metrics, HeadLabels::kClass, labels.size()),
+        inputs);
+    return std::make_unique<PromptBatches>(
+        std::move(prompts), scores_labels, kind, std::move(score), inputs);
+  };
+  if (state != ModelState::kTrained) {
+    task.train = batches_of(train, /*scores_labels=*/false);
+  }
+  task.heldout = batches_of(heldout, /*scores_labels=*/true);
+  return task;
 }
 
 Task open_texts(
@@ -184,11 +316,15 @@ Task open_texts(
     ModelState state) {
   const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
   std::optional<LabelledTexts> train, heldout;
-  if (state != ModelState::kTrained) {
+  if (state != ModelState::kTrained || labels_are_in_data(config)) {
     train = labelled_texts(config, config.texts.train, /*is_heldout=*/false);
   }
   if (!config.texts.heldout.empty()) {
     heldout = labelled_texts(config, config.texts.heldout, /*is_heldout=*/true);
+  }
+  if (!config.columns.prompt.empty()) {
+    return open_prompts(
+        config, world, parallel, state, tokenizer, train, heldout);
   }
   Task task;
   task.model = lazy_text_classifier(

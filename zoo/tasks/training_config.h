@@ -65,6 +65,7 @@ struct TrainingConfig {
   std::filesystem::path heldout_file; ///< empty: no scoring
   TextFiles texts; ///< of labeled texts, instead of these two
   TextClassificationColumns columns; ///< of labeled texts
+  std::vector<std::string> verbalizers; ///< see verbalizers_of()
   std::vector<std::string> metrics; ///< of labeled texts; empty: the usual
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens
   /// Without ExampleOptions::sequence_multiple, which depends on the layout of
