@@ -211,7 +211,6 @@ TEST_F(Prompts, LanguageModelsLearnToClassify) {
         std::pair{"llama", "llama2"},
         std::pair{"t5", "t5"}}) {
     SCOPED_TRACE(model);
-    json before;
     on_ranks(1, [&] {
       write_model(model, tokenizer);
       config();
@@ -231,15 +230,15 @@ TEST_F(Prompts, LanguageModelsLearnToClassify) {
     // 26 rows of texts and labels over 4 ranks, not all of which have as many.
     on_ranks(4, [&] {
       const auto score = evaluate_run(run_, {"training.batch_size=3"});
-      for (const auto& [name, value] :
-           read_json(folder_ / "after.json").items()) {
+      const json after = read_json(folder_ / "after.json");
+      for (const auto& [name, value] : after.items()) {
         EXPECT_NEAR(score.values.at(name), value, 1e-5) << name;
       }
       config();
       const auto untrained =
           evaluate_run(folder_ / "train.json", {"training.batch_size=3"});
-      for (const auto& [name, value] :
-           read_json(folder_ / "before.json").items()) {
+      const json before = read_json(folder_ / "before.json");
+      for (const auto& [name, value] : before.items()) {
         EXPECT_NEAR(untrained.values.at(name), value, 1e-5) << name;
       }
     });
@@ -250,7 +249,7 @@ TEST_F(Prompts, WhatDoesNotFitIsNamed) {
   write_data(8, "train.jsonl");
   write_data(4, "heldout.jsonl");
   on_ranks(1, [&] {
-    write_model("bert_classifier", "bert");
+    write_model("bert", "bert");
     expect_error([&] { run_training(config()); }, {"has no language model"});
   });
   expect_error(

@@ -37,6 +37,12 @@ Loaded loaded_folder(const fs::path& folder) {
 Loaded loaded_run(const fs::path& run) {
   const TrainingConfig config =
       read_training_config(run / "config.json", {}, &kTextClassification);
+  TESSERA_CHECK(
+      config.columns.prompt.empty(),
+      "'{}' has a language model that goes on with data.template, no classifier; score texts with `tessera eval {} data.heldout=FILE`, or write prompts for `tessera generate --model {}`",
+      run.string(),
+      run.string(),
+      run.string());
   Loaded loaded;
   if (config.lora && !config.lora->merge && fs::exists(run / "adapter")) {
     const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
