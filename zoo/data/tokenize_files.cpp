@@ -73,11 +73,11 @@ json identity_of(
       const std::string suffix = entry.path().extension().string();
       if (suffix == ".json" || suffix == ".txt" || suffix == ".model") {
         tokenizer[entry.path().filename().string()] =
-            data_identity(entry.path()).at("checksum");
+            data_identity({entry.path()}).at("checksum");
       }
     }
   } else {
-    tokenizer["file"] = data_identity(model).at("checksum");
+    tokenizer["file"] = data_identity({model}).at("checksum");
   }
   return {
       {"inputs", inputs},

@@ -53,6 +53,10 @@ class Head {
   virtual int64_t vocab() const {
     return 0;
   }
+  /// Token types are less than this; 0: the model does not take any.
+  virtual int64_t token_types() const {
+    return 0;
+  }
   /// Integer labels are less than this, or -100; 0: they are not checked.
   virtual int64_t classes() const {
     return 0;

@@ -27,6 +27,9 @@ struct Score {
   /// Of heads that predict numbers.
   double squared_error = 0; ///< mean
   double pearson = 0; ///< correlation; NaN if either side is constant
+  /// DataSet::outputs_of() all examples, in their order: float64 [examples,
+  /// outputs] on the CPU. Undefined unless outputs_per_example() asks for them.
+  at::Tensor outputs;
 };
 
 struct ScoredBatch {

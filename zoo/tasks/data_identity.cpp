@@ -60,9 +60,16 @@ std::vector<fs::path> data_files(const fs::path& path) {
   return files;
 }
 
-nlohmann::json identity_of_files(
-    const fs::path& path,
-    const std::vector<fs::path>& files) {
+} // namespace
+
+nlohmann::json data_identity(const std::vector<fs::path>& paths) {
+  std::vector<fs::path> files;
+  std::string names;
+  for (const fs::path& path : paths) {
+    const auto more = data_files(path);
+    files.insert(files.end(), more.begin(), more.end());
+    names += (names.empty() ? "" : ", ") + path.string();
+  }
   const uint64_t blocks =
       std::max<uint64_t>(2, kBlocks / std::max<size_t>(1, files.size()));
   const auto checksum = [](const std::string& text) {
@@ -80,18 +87,7 @@ nlohmann::json identity_of_files(
         own,
         checksum(sample_of(file, own, blocks)));
   }
-  return {
-      {"path", path.string()}, {"bytes", bytes}, {"checksum", checksum(all)}};
-}
-
-} // namespace
-
-nlohmann::json data_identity(const fs::path& path) {
-  return identity_of_files(path, data_files(path));
-}
-
-nlohmann::json data_identity(const std::vector<fs::path>& paths) {
-  return identity_of_files(paths.front(), paths);
+  return {{"path", names}, {"bytes", bytes}, {"checksum", checksum(all)}};
 }
 
 } // namespace tessera::zoo

@@ -9,13 +9,10 @@
 
 namespace tessera::zoo {
 
-/// {"path", "bytes", "checksum"} of a data file, or of all files of a folder.
-/// The checksum covers names, sizes and contents; of large files, blocks that
-/// are spread evenly, 64 MiB in all. Blocks on the disk.
+/// {"path", "bytes", "checksum"} of data files; a folder stands for all its
+/// files. The checksum covers names, sizes and contents; of large files, blocks
+/// that are spread evenly, 64 MiB in all. Blocks on the disk.
 /// @throws tessera::Error if a file cannot be read.
-nlohmann::json data_identity(const std::filesystem::path& path);
-
-/// That of several files together, whose "path" is the first's.
 nlohmann::json data_identity(const std::vector<std::filesystem::path>& paths);
 
 } // namespace tessera::zoo

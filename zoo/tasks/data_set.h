@@ -45,6 +45,16 @@ class DataSet {
   /// Whether Head::metric() is measured when these examples are scored; else
   /// the loss only.
   virtual bool measures_metric() const = 0;
+  /// How many numbers per example report() is given in Score::outputs; 0: none.
+  virtual int64_t outputs_per_example() const {
+    return 0;
+  }
+  /// These of a batch: [rows, outputs_per_example()], or as many numbers.
+  virtual at::Tensor outputs_of(
+      const ModelInput& /*input*/,
+      const ModelOutput& output) const {
+    return output.logits;
+  }
   virtual TaskScore report(const Score& score) const = 0;
 };
 

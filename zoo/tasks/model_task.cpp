@@ -154,17 +154,28 @@ Score evaluate(
   const auto run_length =
       static_cast<size_t>(4 * parallel.mesh().size(ParallelGroup::kPipeline));
   ScoreSums sums;
+  // The rows that this rank has scored; the others' are 0 until all are summed.
+  const int64_t width = metric ? data.outputs_per_example() : 0;
+  const at::Tensor all_outputs =
+      width > 0 ? torch::zeros({count, width}, at::kDouble) : at::Tensor();
   std::vector<ModelInput> inputs;
-  std::vector<bool> is_filler;
+  std::vector<int64_t> first_rows; // -1: a filler
   const auto run_inputs = [&] {
     const auto outputs = run_model(parallel, model, inputs);
     for (size_t i = 0; parallel.tells_loss() && i < outputs.size(); ++i) {
-      if (!is_filler[i]) {
-        task.head->add_score({inputs[i], outputs[i], metric}, sums);
+      if (first_rows[i] < 0) {
+        continue;
+      }
+      task.head->add_score({inputs[i], outputs[i], metric}, sums);
+      if (width > 0) {
+        const at::Tensor found =
+            data.outputs_of(inputs[i], outputs[i]).reshape({-1, width});
+        all_outputs.slice(0, first_rows[i], first_rows[i] + found.size(0))
+            .copy_(found);
       }
     }
     inputs.clear();
-    is_filler.clear();
+    first_rows.clear();
   };
   // Every rank runs the same number of forwards, because unsharding is
   // collective. A rank without rows of its own in the last one repeats an
@@ -176,7 +187,7 @@ Score evaluate(
     for (int64_t row = first; row < last; ++row) {
       rows.push_back(static_cast<size_t>(row));
     }
-    is_filler.push_back(rows.empty());
+    first_rows.push_back(rows.empty() ? -1 : first);
     if (rows.empty()) {
       rows.push_back(0);
     }
@@ -190,7 +201,12 @@ Score evaluate(
     run_inputs();
   }
   model.train(was_training);
-  return sums.total(engine, metric ? task.head->metric() : Metric{});
+  Score score = sums.total(engine, metric ? task.head->metric() : Metric{});
+  if (width > 0) {
+    engine.sum_over_ranks(all_outputs);
+    score.outputs = all_outputs;
+  }
+  return score;
 }
 
 } // namespace tessera::zoo

@@ -4,7 +4,6 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tasks/data_identity.h"
 
 #include <algorithm>
@@ -153,19 +152,6 @@ json model_identity(const std::filesystem::path& file) {
   return config;
 }
 
-json training_data_identity(const TrainingConfig& config) {
-  std::vector<std::filesystem::path> files;
-  for (const BlendedFile& file : config.token_data.blend) {
-    const auto found = token_files_of(file.path);
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  if (files.empty()) {
-    files = token_files_of(config.train_file);
-  }
-  return files.size() == 1 ? data_identity(files.front())
-                           : data_identity(files);
-}
-
 } // namespace
 
 json describe_run(const TrainingConfig& config) {
@@ -180,7 +166,7 @@ json describe_run(const TrainingConfig& config) {
        model_identity(
            config.model_folder.empty() ? config.model_config
                                        : config.model_folder / "config.json")},
-      {"data", training_data_identity(config)}};
+      {"data", data_identity(config.train_files())}};
 }
 
 RunChanges changes_between(const json& saved, const json& now) {

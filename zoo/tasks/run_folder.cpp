@@ -41,7 +41,7 @@ bool has_result(const fs::path& folder) {
   return false;
 }
 
-std::string indented(const std::vector<std::string>& lines) {
+std::string joined_lines(const std::vector<std::string>& lines) {
   std::string all;
   for (const std::string& line : lines) {
     all += "\n  " + line;
@@ -154,18 +154,18 @@ bool RunFolder::check_changes(
       changes.refused.empty(),
       "training.resume: '{}' was trained with settings that cannot change. Use the same ones, or another output.folder for a new run:{}",
       checkpoint.string(),
-      indented(changes.refused));
+      joined_lines(changes.refused));
   TESSERA_CHECK(
       changes.data.empty() || config_.new_data,
       "training.resume: '{}' was trained with other data. Use the same data, or set training.new_data=true to continue from the first sample of these:{}",
       checkpoint.string(),
-      indented(changes.data));
+      joined_lines(changes.data));
   if (!changes.accepted.empty() || !changes.data.empty()) {
     log_info(
         "resuming with changes since '{}':{}{}",
         checkpoint.string(),
-        indented(changes.data),
-        indented(changes.accepted));
+        joined_lines(changes.data),
+        joined_lines(changes.accepted));
   }
   return !changes.data.empty();
 }

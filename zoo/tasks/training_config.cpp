@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/io/config_file.h"
 #include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
@@ -165,6 +166,21 @@ void finish_fields(
 }
 
 } // namespace
+
+std::vector<std::filesystem::path> TrainingConfig::train_files() const {
+  if (!texts.train.empty()) {
+    return matching_files(texts.train);
+  }
+  if (token_data.blend.empty()) {
+    return token_files_of(train_file);
+  }
+  std::vector<std::filesystem::path> files;
+  for (const BlendedFile& file : token_data.blend) {
+    const auto found = token_files_of(file.path);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
 
 TrainingConfig read_training_config(
     const std::filesystem::path& file,

@@ -34,6 +34,12 @@ struct LoraOptions {
 
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
 
+/// Files of labeled texts, by name or pattern; see matching_files().
+struct TextFiles {
+  std::vector<std::string> train;
+  std::vector<std::string> heldout;
+};
+
 /// Paths are relative to the working directory. A kind of task leaves fields
 /// that it has no keys for as they are.
 struct TrainingConfig {
@@ -59,7 +65,10 @@ struct TrainingConfig {
 
   std::filesystem::path train_file; ///< of examples, also a folder
   std::filesystem::path heldout_file; ///< empty: no scoring
+  TextFiles texts; ///< of labeled texts, instead of these two
   TextClassificationColumns columns; ///< of labeled texts
+  std::vector<std::string> verbalizers; ///< see verbalizers_of()
+  std::vector<std::string> metrics; ///< of labeled texts; empty: the usual
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens
   TokenDataOptions token_data; ///< instead of train_file, and how it is cut
   DataLoaderOptions loader; ///< of training data
@@ -88,6 +97,13 @@ struct TrainingConfig {
   bool is_regression() const {
     return problem_type == "regression";
   }
+  /// Whether there is anything to score.
+  bool has_heldout() const {
+    return !heldout_file.empty() || !texts.heldout.empty();
+  }
+  /// All files that are trained on.
+  /// @throws tessera::Error as matching_files().
+  std::vector<std::filesystem::path> train_files() const;
 };
 
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);
