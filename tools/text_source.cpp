@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/zoo/tasks/data_format.h"
+#include "tessera/zoo/data/data_format.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
 #include <unistd.h>

@@ -3,7 +3,7 @@
 // `TextDocuments` reads documents from text files, JSON lines and CSV files,
 // and goes on from any of them.
 
-#include "tessera/zoo/data/csv_reader.h"
+#include "tessera/zoo/data/text_rows.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace tessera::zoo {
 
-enum class TextFormat { kText, kJsonLines, kCsv, kTsv };
+enum class TextFormat { kText, kJsonLines, kCsv, kTsv }; // RowFormat and text
 
 /// What one document of a text file is.
 enum class TextUnit {
@@ -46,12 +46,6 @@ struct TextDocument {
   TextPosition next; ///< of the document after it
 };
 
-/// Files and patterns of them, in their order; the files of a pattern are
-/// sorted. `**` stands for any folders.
-/// @throws tessera::Error naming what is no file, or matches none.
-std::vector<std::filesystem::path> expanded_paths(
-    const std::vector<std::string>& patterns);
-
 /// Documents must be UTF-8 and not empty.
 class TextDocuments {
  public:
@@ -69,13 +63,12 @@ class TextDocuments {
  private:
   void open();
   void close();
-  TextFormat format_of(const std::filesystem::path& path) const;
   /// @return false at the end of the file.
   bool read_row(std::string& row);
   bool read_paragraph(std::string& text);
   bool next_in_file(TextDocument& document);
-  void read_json(const std::string& row, TextDocument& document) const;
-  bool next_record(TextDocument& document);
+  /// A row of JSON lines or a table.
+  bool next_in_rows(TextDocument& document);
   /// Says in TextDocument::problem that a text is empty or not UTF-8.
   void check_text(TextDocument& document) const;
   std::string place(int64_t line) const;
@@ -85,11 +78,8 @@ class TextDocuments {
   TextFormatOptions options_;
   TextPosition position_; ///< of what is read next
   int64_t document_line_ = 1; ///< where the document read last begins
-  std::ifstream stream_; ///< of files_[position_.file]; closed between files
-  TextFormat format_ = TextFormat::kText;
-  std::optional<CsvReader> csv_;
-  std::vector<std::string> columns_; ///< of a CSV file
-  size_t text_column_ = 0;
+  std::ifstream stream_; ///< of a text that is read, files_[position_.file]
+  std::unique_ptr<TextRows> rows_; ///< of another file that is read
 };
 
 } // namespace tessera::zoo

@@ -4,10 +4,8 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/tasks/data_format.h"
+#include "tessera/zoo/data/data_format.h"
 #include "tessera/zoo/tokenizer/utf8.h"
-
-#include <glob.h>
 
 #include <algorithm>
 #include <array>
@@ -70,18 +68,6 @@ void check_is_text(const fs::path& path) {
   refuse(path, name_of(format), command);
 }
 
-/// The offset of the first byte that is not UTF-8; nullopt: there is none.
-std::optional<size_t> first_bad_byte(std::string_view text) {
-  std::string storage;
-  const std::string_view valid = valid_utf8(text, storage);
-  if (valid.data() == text.data()) {
-    return std::nullopt;
-  }
-  const auto [a, b] =
-      std::mismatch(text.begin(), text.end(), valid.begin(), valid.end());
-  return static_cast<size_t>(a - text.begin());
-}
-
 constexpr char kNoTable = '\0';
 
 /// The character that separates the columns of a header; kNoTable: none does.
@@ -105,13 +91,19 @@ char separator_in(std::string_view header) {
 
 /// kNoTable for JSON lines.
 /// @throws Error on what is neither.
-char separator_of(const fs::path& path, std::string_view first) {
+char separator_of(
+    const fs::path& path,
+    std::string_view first,
+    std::optional<RowFormat> format) {
   const std::string extension = path.extension().string();
+  if (!format && (extension == ".tsv" || extension == ".csv")) {
+    format = extension == ".tsv" ? RowFormat::kTsv : RowFormat::kCsv;
+  }
   const char start = first.empty() ? '{' : first.front();
-  if (extension == ".tsv") {
+  if (format == RowFormat::kTsv) {
     return '\t';
   }
-  if (extension == ".csv") {
+  if (format == RowFormat::kCsv) {
     const char found = separator_in(first);
     return found == kNoTable ? ',' : found; // one column
   }
@@ -133,12 +125,13 @@ char separator_of(const fs::path& path, std::string_view first) {
             shell_word(path),
             converted(path)));
   }
-  const bool is_json =
-      extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
+  const bool is_json = format == RowFormat::kJsonLines ||
+                       extension == ".json" || extension == ".jsonl" ||
+                       extension == ".ndjson";
   const char separator = separator_in(first);
   if (is_json && separator != kNoTable) {
     TESSERA_FAIL(
-        "'{}' has the extension of JSON lines, but begins like a table with {}; name it *.{}",
+        "'{}' should be JSON lines by its name, but begins like a table with {}; name it *.{}",
         path.string(),
         separator == '\t'  ? "tabs (TSV)"
         : separator == ',' ? "commas (CSV)"
@@ -208,6 +201,17 @@ class TextRows::Bytes {
                ? std::string_view()
                : start.substr(from).substr(0, start.substr(from).find('\n'));
   }
+  /// Of the next byte.
+  RowPosition position() const {
+    return {file_offset_ - static_cast<int64_t>(end_ - at_), line_};
+  }
+  void seek(RowPosition position) {
+    file_.clear();
+    file_.seekg(position.offset);
+    file_offset_ = position.offset;
+    line_ = position.line;
+    at_ = end_ = 0;
+  }
   /// Of the next byte, from 1.
   int64_t line() const {
     return line_;
@@ -236,6 +240,7 @@ class TextRows::Bytes {
         std::strerror(errno));
     at_ = 0;
     end_ = static_cast<size_t>(file_.gcount());
+    file_offset_ += file_.gcount();
     return end_ > 0;
   }
 
@@ -244,15 +249,19 @@ class TextRows::Bytes {
   std::vector<char> buffer_;
   size_t at_ = 0;
   size_t end_ = 0;
+  int64_t file_offset_ = 0; ///< of buffer_[end_]
   int64_t line_ = 1;
 };
 
 struct TextRows::Source {
-  Source(const fs::path& file, const TextRowOptions& how)
+  Source(const fs::path& file, const TextRowOptions& how, RowPosition start)
       : path(file), bytes(file), options(how) {
-    separator = separator_of(path, bytes.first_line());
+    separator = separator_of(path, bytes.first_line(), options.format);
     if (separator != kNoTable) {
       read_header();
+    }
+    if (start.offset > 0) {
+      bytes.seek(start);
     }
   }
 
@@ -310,7 +319,7 @@ struct TextRows::Source {
         std::string rest;
         bytes.get_line(rest);
         throw BadRow(formatted(
-            "{}:{}: '{}' follows the quote that closes a field; write quotes within quotes twice, or set data.quotes=false if quotes have no meaning",
+            "{}:{}: '{}' follows the quote that closes a field; write quotes within quotes twice, or have quotes read as characters (data.quotes=false)",
             path.string(),
             row_line,
             static_cast<char>(c)));
@@ -329,7 +338,7 @@ struct TextRows::Source {
       bytes.check_size(field.size());
       TESSERA_CHECK(
           c >= 0,
-          "{}:{}: a quote opens a field and is never closed; close it, or set data.quotes=false if quotes have no meaning",
+          "{}:{}: a quote opens a field and is never closed; close it, or have quotes read as characters (data.quotes=false)",
           path.string(),
           begin);
       if (c == '"') {
@@ -344,7 +353,7 @@ struct TextRows::Source {
 
   void check_utf8(const std::vector<std::string>& fields) const {
     for (size_t i = 0; i < fields.size(); ++i) {
-      if (const auto at = first_bad_byte(fields[i])) {
+      if (const auto at = first_not_utf8(fields[i])) {
         throw BadRow(formatted(
             "{}:{}: '{}' is not UTF-8 (byte {} of the field is 0x{:02x}); save the file as UTF-8",
             path.string(),
@@ -413,9 +422,12 @@ std::string TextRow::place() const {
   return formatted("{}:{}", file.string(), line);
 }
 
-TextRows::TextRows(const fs::path& path, const TextRowOptions& options) {
+TextRows::TextRows(
+    const fs::path& path,
+    const TextRowOptions& options,
+    RowPosition start) {
   check_is_text(path);
-  source_ = std::make_unique<Source>(path, options);
+  source_ = std::make_unique<Source>(path, options, start);
 }
 
 TextRows::~TextRows() = default;
@@ -423,6 +435,14 @@ TextRows::~TextRows() = default;
 std::optional<TextRow> TextRows::next() {
   return source_->separator == kNoTable ? source_->next_of_json()
                                         : source_->next_of_table();
+}
+
+const std::vector<std::string>& TextRows::columns() const {
+  return source_->columns;
+}
+
+RowPosition TextRows::position() const {
+  return source_->bytes.position();
 }
 
 int64_t for_each_row(
@@ -471,35 +491,6 @@ int64_t for_each_row(
                          : "");
   }
   return skipped;
-}
-
-std::vector<fs::path> matching_files(const std::vector<std::string>& names) {
-  std::vector<fs::path> files;
-  for (const std::string& name : names) {
-    if (name.find_first_of("*?[") == std::string::npos || fs::exists(name)) {
-      files.emplace_back(name);
-      continue;
-    }
-    glob_t found{};
-    const int code = ::glob(name.c_str(), 0, nullptr, &found);
-    for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) {
-      files.emplace_back(found.gl_pathv[i]);
-    }
-    ::globfree(&found);
-    TESSERA_CHECK(
-        code == 0,
-        "'{}': {}",
-        name,
-        code == GLOB_NOMATCH ? "no file matches" : "cannot read its folder");
-  }
-  std::set<fs::path> distinct;
-  for (const fs::path& file : files) {
-    TESSERA_CHECK(
-        distinct.insert(file.lexically_normal()).second,
-        "'{}' is named twice",
-        file.string());
-  }
-  return files;
 }
 
 } // namespace tessera::zoo

@@ -35,7 +35,11 @@ class BadRow : public Error {
   using Error::Error;
 };
 
+enum class RowFormat { kJsonLines, kCsv, kTsv };
+
 struct TextRowOptions {
+  /// Nothing: as the file's name and first line say.
+  std::optional<RowFormat> format;
   /// The columns of a table without a header; empty: its first line has them.
   std::vector<std::string> columns;
   /// Whether fields of tables may stand in quotes, as RFC 4180 and Python's csv
@@ -43,6 +47,12 @@ struct TextRowOptions {
   bool quotes = true;
 
   bool operator==(const TextRowOptions&) const = default;
+};
+
+/// Where a row begins.
+struct RowPosition {
+  int64_t offset = 0; ///< in bytes
+  int64_t line = 1;
 };
 
 /// Files that end in .csv are tables with commas or semicolons, in .tsv with
@@ -54,9 +64,11 @@ class TextRows {
   /// @throws Error if the file cannot be read or is of another format; the
   ///   message has a command that converts common ones. Also if the header of a
   ///   table names a column twice.
+  /// @param start where to begin, as position() says.
   explicit TextRows(
       const std::filesystem::path& path,
-      const TextRowOptions& options = {});
+      const TextRowOptions& options = {},
+      RowPosition start = {});
   ~TextRows();
 
   TextRows(const TextRows&) = delete;
@@ -67,6 +79,11 @@ class TextRows {
   ///   UTF-8, or has more or fewer fields than the header; the row after it can
   ///   be read. Error on a quote that is never closed, and on rows of 256 MiB.
   std::optional<TextRow> next();
+
+  /// Of a table; empty for JSON lines.
+  const std::vector<std::string>& columns() const;
+  /// Where what next() reads next begins.
+  RowPosition position() const;
 
  private:
   class Bytes;
@@ -87,12 +104,5 @@ int64_t for_each_row(
     const TextRowOptions& options,
     BadRows bad,
     const std::function<void(const TextRow& row)>& use);
-
-/// The files that names stand for: a name with `*`, `?` or `[` for all files
-/// that match it, sorted.
-/// @throws Error naming a pattern that matches nothing, and a file that is
-///   named twice.
-std::vector<std::filesystem::path> matching_files(
-    const std::vector<std::string>& names);
 
 } // namespace tessera::zoo

@@ -2,7 +2,7 @@
 #include "tessera/zoo/data/token_file.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tasks/data_format.h"
+#include "tessera/zoo/data/data_format.h"
 
 #include <torch/types.h>
 

@@ -6,6 +6,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/file_lock.h"
 #include "tessera/zoo/data/document_writer.h"
+#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tasks/data_identity.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
@@ -131,12 +132,25 @@ SavedProgress from_json(const json& object) {
   return saved;
 }
 
+std::vector<fs::path> existing_files(const std::vector<std::string>& names) {
+  const std::vector<fs::path> files = matching_files(names);
+  for (const fs::path& file : files) {
+    TESSERA_CHECK(fs::exists(file), "'{}' does not exist", file.string());
+    TESSERA_CHECK(
+        !fs::is_directory(file),
+        "'{}' is a folder; give its files, e.g. as '{}/**/*.txt'",
+        file.string(),
+        file.string());
+  }
+  return files;
+}
+
 /// One call of tokenize_files().
 class TokenizeRun {
  public:
   TokenizeRun(const fs::path& model, const TokenizeOptions& options)
       : options_(options),
-        files_(expanded_paths(options.inputs)),
+        files_(existing_files(options.inputs)),
         tokenizer_(tokenizer_of(model)),
         end_token_(end_token_of(tokenizer_, model, options)) {
     for (const fs::path& file : files_) {

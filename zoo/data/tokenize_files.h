@@ -24,7 +24,7 @@ struct TokenizeProgress {
 };
 
 struct TokenizeOptions {
-  std::vector<std::string> inputs; ///< see expanded_paths()
+  std::vector<std::string> inputs; ///< see matching_files()
   TextFormatOptions format;
   /// PREFIX of PREFIX.bin and PREFIX.idx; its folder must exist.
   std::filesystem::path output;

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/prompt_batches.h"
 #include "tessera/zoo/tasks/prompt_template.h"
@@ -321,8 +322,7 @@ Task open_texts(
     heldout = labelled_texts(config, config.texts.heldout, /*is_heldout=*/true);
   }
   if (!config.columns.prompt.empty()) {
-    return open_prompts(
-        config, parallel, state, tokenizer, train, heldout);
+    return open_prompts(config, parallel, state, tokenizer, train, heldout);
   }
   Task task;
   task.model = lazy_text_classifier(

@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/io/config_file.h"
 #include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"

@@ -187,7 +187,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
       1);
   bad("b.jsonl", "{\"text\": 7}\n", {"b.jsonl:1:", "'text' is 7"});
   bad("c.jsonl",
-      "\n[1]\n{\"text\": \"c\"}",
+      "{\"text\": \"c\"}\n[1]",
       {"c.jsonl:2:", "JSON object", "[1]"},
       1);
   bad("d.jsonl", "{\"text\": \"a\"\n", {"d.jsonl:1"});
@@ -195,16 +195,17 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   bad("f.jsonl", "{\"text\": \"\xff\"}\n", {"f.jsonl:1"});
   bad("g.txt", "", {"g.txt: the file is empty"});
   bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 7", "0xfe", "UTF-8"});
-  bad("i.csv", "text,x\na\nb,1\n", {"i.csv:2:", "1 fields", "the header 2"}, 1);
-  bad("j.csv",
-      "text\n\"a\n\"b\nc\n",
-      {"j.csv:2:", "after its closing quote"},
+  bad("i.csv",
+      "text,x\na\nb,1\n",
+      {"i.csv:2:", "1 fields", "names 2 columns"},
       1);
-  bad("k.csv", "text\na\n\"b\nc\n", {"k.csv:3:", "is not closed"}, 1);
-  bad("l.csv", "text,x\n\"a\n\xff\",1\n", {"l.csv:3:", "'text'", "0xff"});
+  bad("j.csv", "text\n\"a\n\"b\nc\n", {"j.csv:2:", "follows the quote"}, 1);
+  bad("l.csv", "text,x\n\"a\n\xff\",1\n", {"l.csv:2:", "'text'", "0xff"});
   bad("m.csv", "text,x\n,1\n", {"m.csv:2:", "'text' is empty"});
   // These are no rows.
   options_.skip_bad = true;
+  options_.inputs = {write("k.csv", "text\na\n\"b\nc\n")};
+  expect_error([&] { run(); }, {"k.csv:3:", "never closed"});
   options_.inputs = {write("n.csv", "a,b\nc,d\n")};
   expect_error([&] { run(); }, {"n.csv:1", "'text'", "[\"a\",\"b\"]"});
   options_.inputs = {write("o.txt", "\x1f\x8b" + std::string(99, 'x'))};

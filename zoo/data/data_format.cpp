@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/tasks/data_format.h"
+#include "tessera/zoo/data/data_format.h"
 
 #include "tessera/runtime/core/format.h"
 
