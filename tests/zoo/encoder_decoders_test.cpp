@@ -28,6 +28,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         "cpm2",
         "cpm2_base",
+        "cpm2_scaled",
         "mt5",
         "mt5_base",
         "mt5_classifier",
