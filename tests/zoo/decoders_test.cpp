@@ -342,7 +342,7 @@ TEST(Decoder, TakesModelCentersConfigurations) {
       {"position_size", 23},
       {"norm_eps", 1e-5},
       {"dropout_p", 0.1},
-      {"ffn_activate_fn", "gelu"},
+      {"ffn_activate_fn", "gelu_new"},
       {"tied", true},
       {"int8", false},
       {"half", true}};

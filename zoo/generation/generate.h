@@ -18,9 +18,9 @@ namespace tessera::zoo {
 /// flight as there are pipeline stages. Collective; blocks.
 /// @param model with a language model head, in evaluation mode; may be wrapped
 ///     by an engine.
-/// @param prompt input_ids [B, S] and attention_mask, padded on the left; for
-///     an encoder-decoder the encoder's input, with padding anywhere. Nothing
-///     else.
+/// @param prompt input_ids [B, S] and attention_mask, padded on the left, and
+///     Model::continued_inputs(); for an encoder-decoder the encoder's input,
+///     with padding anywhere. Nothing else.
 /// @param parallel null if no ranks partition the layers.
 /// @return int64 [B * num_return_sequences, S + n] on the CPU: the prompts
 ///     followed by up to max_new_tokens tokens; for an encoder-decoder the
