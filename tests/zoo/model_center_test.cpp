@@ -43,10 +43,10 @@ json cpm(const char* type) {
   return {
       {"model_type", type},
       {"vocab_size", 61},
-      {"dim_model", 24},
+      {"dim_model", 16},
       {"num_heads", 4},
-      {"dim_head", 8},
-      {"dim_ff", 36},
+      {"dim_head", 6},
+      {"dim_ff", 20},
       {"num_layers", 2},
       {"pos_bias_type", "relative"},
       {"position_bias_num_buckets", 8},
@@ -132,6 +132,7 @@ TEST(ModelCenter, ConfiguresCpm3) {
   for (const char* key : {"norm_bias", "att_bias", "ffn_bias", "int8"}) {
     expect_refused(cpm3(), key, true, {"true"});
   }
+  expect_refused(cpm3(), "cls_head", 3, {"is 3", "cpm3"});
   expect_refused(cpm3(), "pos_bias_type", "rotary", {"relative"});
   expect_refused(cpm3(), "segment_types", 5000, {"at most 4096"});
   expect_refused(cpm3(), "prompt_types", 1 << 27, {"'prompt_length' 3"});

@@ -101,6 +101,18 @@ TypeNames opt_keys() {
       .default_activation = "relu"};
 }
 
+/// @throws tessera::Error if tokens are classified.
+void refuse_classes(const ConfigFields& fields, nlohmann::json& result) {
+  const auto classes = fields.json("cls_head");
+  TESSERA_CHECK(
+      !classes || *classes == 0,
+      "{}: 'cls_head' is {}; a {} has no head that classifies tokens",
+      fields.origin(),
+      runtime::show_json(*classes),
+      result.at("model_type").get<std::string>());
+  result.erase("num_labels");
+}
+
 /// GLM of 2021. Its inner features are four times its features, and its gelu is
 /// the approximation, which the weights were trained with; ModelCenter computes
 /// the exact one.
@@ -113,12 +125,7 @@ void convert_glm(const ConfigFields& fields, nlohmann::json& result) {
       fields.origin(),
       inner,
       4 * features);
-  const auto classes = fields.json("cls_head");
-  TESSERA_CHECK(
-      !classes || *classes == 0,
-      "{}: 'cls_head' is {}; a glm has no head that classifies tokens",
-      fields.origin(),
-      runtime::show_json(*classes));
+  refuse_classes(fields, result);
   const auto activation = result.at("hidden_act").get<std::string>();
   TESSERA_CHECK(
       activation.starts_with("gelu"),
@@ -178,6 +185,7 @@ TypeNames t5_keys(const char* type) {
 TypeNames cpm_keys(const char* type, const std::vector<Renamed>& more = {}) {
   TypeNames names = t5_keys(type);
   names.chooses_scales = true;
+  names.convert = refuse_classes;
   names.default_activation = "gated_gelu";
   names.more = more;
   names.more.push_back({"length_scale", {"length_scale"}});
@@ -373,20 +381,20 @@ nlohmann::json from_model_center(
   }
   if (!names.scaled) { // T5's field includes the gate
     result[names.activation] = (is_gated ? "gated-" : "") + activation;
-    return result;
+  } else {
+    const bool must_be_gated =
+        std::string_view(names.default_activation).starts_with(gated);
+    TESSERA_CHECK(
+        is_gated == must_be_gated,
+        "{}: 'ffn_activate_fn' is {}; feed-forward layers of a {} {} gated",
+        origin,
+        fields.get<std::string>({"ffn_activate_fn"}, ""),
+        names.model_type,
+        must_be_gated ? "must be" : "are not");
+    // As in Hugging Face's files, gelu is the exact one and gelu_new an
+    // approximation.
+    result[names.activation] = activation;
   }
-  const bool must_be_gated =
-      std::string_view(names.default_activation).starts_with(gated);
-  TESSERA_CHECK(
-      is_gated == must_be_gated,
-      "{}: 'ffn_activate_fn' is {}; feed-forward layers of a {} {} gated",
-      origin,
-      fields.get<std::string>({"ffn_activate_fn"}, ""),
-      names.model_type,
-      must_be_gated ? "must be" : "are not");
-  // As in Hugging Face's files, gelu is the exact one and gelu_new an
-  // approximation.
-  result[names.activation] = activation;
   if (names.convert != nullptr) {
     names.convert(fields, result);
   }
