@@ -80,6 +80,9 @@ TEST_P(CpmModels, Generate) {
   const int64_t given = 7;
   const int64_t more = 5;
   ModelInput prompt = part_of(texts(GetParam()), 0, given);
+  // The last token is given, and sees less than what follows it.
+  prompt.others["context"][0].narrow(0, 4, 3).copy_(
+      torch::tensor({0, 0, 1}, torch::kLong));
   prompt.others["span"].zero_();
   prompt.others["span"][0].narrow(0, 4, 3).fill_(1);
   prompt.attention_mask = torch::ones({2, given}, torch::kLong);
@@ -109,9 +112,8 @@ TEST_P(CpmModels, Generate) {
     }
   }
   EXPECT_TRUE(found.equal(whole.input_ids)) << found << whole.input_ids;
-  // Beams are reordered with their inputs, and the best is no worse.
+  // Inputs are repeated for each beam.
   options.num_beams = 3;
-  options.num_return_sequences = 1;
   EXPECT_EQ(
       generate(*model, prompt, options).sizes(),
       (at::IntArrayRef{2, given + more}));
