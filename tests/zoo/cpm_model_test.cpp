@@ -3,6 +3,8 @@
 // and what is refused.
 
 #include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/engine.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/heads/head.h"
@@ -117,6 +119,28 @@ TEST_P(CpmModels, Generate) {
   EXPECT_EQ(
       generate(*model, prompt, options).sizes(),
       (at::IntArrayRef{2, given + more}));
+}
+
+// Every pipeline stage keeps the inputs of the tokens so far.
+TEST_P(CpmModels, GenerateDivided) {
+  ModelInput prompt = part_of(texts(GetParam()), 0, 7);
+  GenerateOptions options;
+  options.max_new_tokens = 4;
+  options.num_beams = 2;
+  const auto whole = load(GetParam());
+  const at::Tensor expected = generate(*whole, prompt, options);
+  tests::run_ranks(4, [&](World& world) {
+    ParallelOptions layout;
+    layout.sizes = {.shard = 1, .tensor = 2, .pipeline = 2};
+    ParallelRun parallel(world, layout, 2);
+    const auto model = from_pretrained(
+        fixture("models") / GetParam(), {.context = layer_context(parallel)});
+    EngineOptions engine_options;
+    engine_options.log_memory = false;
+    engine_options.parallel = parallel.mesh_if_given();
+    const Engine engine(world, model, engine_options);
+    EXPECT_TRUE(generate(*model, prompt, options, &parallel).equal(expected));
+  });
 }
 
 // y = (x W + x A B) / sqrt(in), before and after.
