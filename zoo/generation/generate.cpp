@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera::zoo {
@@ -30,6 +32,18 @@ struct TextGroup {
 at::Tensor repeated(const at::Tensor& rows, int64_t copies) {
   return rows.defined() && copies > 1 ? rows.repeat_interleave(copies, 0)
                                       : rows;
+}
+
+/// An input per token of the prompts, up to `length` tokens.
+at::Tensor continued_to(
+    int64_t length,
+    const at::Tensor& given,
+    NewTokens how) {
+  at::Tensor added = given.narrow(1, given.size(1) - 1, 1);
+  if (how == NewTokens::kZero) {
+    added = at::zeros_like(added);
+  }
+  return at::cat({given, added.expand({-1, length - given.size(1)})}, 1);
 }
 
 /// The number of rows per prompt.
@@ -81,6 +95,11 @@ class Writer {
                 : &parallel->groups()[ParallelGroup::kPipeline]),
         device_(prompt.input_ids.device()) {
     check();
+    for (const auto& [name, tensor] : prompt.named()) {
+      if (model.continued_inputs().contains(name)) {
+        continued_.emplace(name, tensor);
+      }
+    }
     options.check();
     check_positions(options.max_new_tokens);
     search_ = make_search(model, prompt, options, ends);
@@ -95,6 +114,9 @@ class Writer {
     prompt_.input_ids = repeated(prompt_.input_ids, copies_);
     prompt_.attention_mask = repeated(prompt_.attention_mask, copies_);
     prompt_.position_ids = repeated(prompt_.position_ids, copies_);
+    for (auto& [name, tensor] : continued_) {
+      tensor = repeated(tensor, copies_);
+    }
     repeat_groups();
     if (logits.defined()) {
       logits = repeated(logits, copies_);
@@ -122,13 +144,27 @@ class Writer {
             prompt_.input_ids.numel() > 0,
         "generate: input_ids are missing, empty or not [batch, sequence]");
     const bool blanks = model_.fills_blanks();
+    const auto continued = model_.continued_inputs();
+    std::string more = blanks ? ", position_ids, sep" : "";
+    for (const auto& [name, how] : continued) {
+      more += ", " + name;
+    }
     for (const auto& [name, tensor] : prompt_.named()) {
+      if (blanks && (name == "position_ids" || name == "sep")) {
+        continue; // checked below
+      }
       TESSERA_CHECK(
           name == "input_ids" || name == "attention_mask" ||
-              (blanks && (name == "position_ids" || name == "sep")),
-          "generate: unexpected input '{}'; only input_ids and attention_mask are accepted{}",
+              continued.contains(name),
+          "generate: unexpected input '{}'; only input_ids, attention_mask{} are accepted",
           name,
-          blanks ? ", and position_ids and sep" : "");
+          more);
+      TESSERA_CHECK(
+          tensor.sizes() == prompt_.input_ids.sizes(),
+          "generate: {} is {}, but input_ids are {}",
+          name,
+          tensor.sizes(),
+          prompt_.input_ids.sizes());
     }
     TESSERA_CHECK(
         !blanks || (prompt_.position_ids.defined() &&
@@ -137,11 +173,6 @@ class Writer {
                     prompt_.position_ids.size(2) == prompt_.input_ids.size(1)),
         "generate: the model fills blanks; give it sep [batch] and position_ids [batch, 2, sequence], as blank_inputs() makes them");
     const at::Tensor& mask = prompt_.attention_mask;
-    TESSERA_CHECK(
-        !mask.defined() || mask.sizes() == prompt_.input_ids.sizes(),
-        "generate: attention_mask is {}, but input_ids are {}",
-        mask.defined() ? mask.sizes() : at::IntArrayRef(),
-        prompt_.input_ids.sizes());
     TESSERA_CHECK(
         model_.first_token() || !mask.defined() ||
             mask.select(1, -1).ne(0).all().item<bool>(),
@@ -237,6 +268,13 @@ class Writer {
                                .narrow(1, read, fresh.size(1))
                                .clamp_min(0);
     }
+    const auto how = model_.continued_inputs();
+    for (const auto& [name, given] : continued_) {
+      const at::Tensor all =
+          continued_to(rows.size(1), own(given), how.at(name));
+      (name == "token_type_ids" ? input.token_type_ids : input.others[name]) =
+          all.narrow(1, read, fresh.size(1));
+    }
     return input;
   }
 
@@ -312,6 +350,7 @@ class Writer {
 
   Model& model_;
   ModelInput prompt_;
+  NamedTensors continued_; ///< of prompt_, see Model::continued_inputs()
   int64_t copies_; ///< rows per prompt, after it has been processed
   PipelineExecutor* executor_;
   Communicator* stages_; ///< null without a pipeline

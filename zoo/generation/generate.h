@@ -19,11 +19,12 @@ namespace tessera::zoo {
 /// flight as there are pipeline stages. Collective; blocks.
 /// @param model with a language model head, in evaluation mode; may be wrapped
 ///     by an engine.
-/// @param prompt input_ids [B, S] and attention_mask, padded on the left; for
-///     an encoder-decoder the encoder's input, with padding anywhere. A model
-///     that fills blanks (Model::fills_blanks()) needs `sep` [B] and
-///     position_ids [B, 2, S] too, see BlankedText; new tokens keep the last
-///     position, and count on within the blank. Nothing else.
+/// @param prompt input_ids [B, S] and attention_mask, padded on the left, and
+///     Model::continued_inputs(); for an encoder-decoder the encoder's input,
+///     with padding anywhere. A model that fills blanks
+///     (Model::fills_blanks()) needs `sep` [B] and position_ids [B, 2, S] too,
+///     see BlankedText; new tokens keep the last position, and count on within
+///     the blank. Nothing else.
 /// @param parallel null if no ranks partition the layers.
 /// @param ends further reasons for a sequence to end.
 /// @return int64 [B * num_return_sequences, S + n] on the CPU: the prompts

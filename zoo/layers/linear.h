@@ -29,6 +29,9 @@ struct LinearOptions {
   /// such as those of one head; 0: every rank has the whole layer. By default,
   /// too many ranks are an error.
   std::optional<int64_t> fine_unit = {};
+  /// The result, adapter included, is divided by the root of `in`, so that
+  /// weights have a deviation of about 1 (ModelCenter). Only without a bias.
+  bool length_scale = false;
 };
 
 /// `LinearAdapter` computes an addend of a linear layer's result, such as
@@ -74,10 +77,11 @@ at::Tensor linear_product(
 /// files do not contain it.
 bool is_adapter_parameter(std::string_view name);
 
-/// y = x W^T + b, plus the adapter's result. A handle: the layer is registered
-/// in its owner module, with parameters `weight` [out, in] and `bias` [out].
-/// With a group it is partitioned as the function that creates it says; what it
-/// takes and returns looks whole ([Note: DTensors]).
+/// y = x W^T + b, plus the adapter's result; LinearOptions::length_scale
+/// divides it. A handle: the layer is registered in its owner module, with
+/// parameters `weight` [out, in] and `bias` [out]. With a group it is
+/// partitioned as the function that creates it says; what it takes and returns
+/// looks whole ([Note: DTensors]).
 class Linear {
  public:
   Linear() = default;
@@ -113,8 +117,8 @@ class Linear {
       const std::vector<Linear*>& columns);
 
   /// The weight, for code that multiplies by it directly.
-  /// @throws tessera::Error if the layer has an adapter, which that code would
-  ///     ignore.
+  /// @throws tessera::Error if the layer has an adapter or a scale, which that
+  ///     code would ignore.
   const at::Tensor& weight() const;
   const at::Tensor& bias() const; ///< undefined without one
 
@@ -125,6 +129,9 @@ class Linear {
       LinearDivision division,
       const LayerContext& context,
       const LinearOptions& options);
+
+  /// The result, from the product of input and weight.
+  at::Tensor finished(const at::Tensor& product, const at::Tensor& x) const;
 
   std::shared_ptr<LinearLayer> layer_;
 };

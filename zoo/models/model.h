@@ -84,6 +84,12 @@ struct ModelOutput {
   NamedTensors named() const;
 };
 
+/// The value of an input per token at tokens that a model generates.
+enum class NewTokens {
+  kAsLast, ///< that of the prompt's last token
+  kZero,
+};
+
 /// `LayerState` is what one layer passes to the next; fields that a model does
 /// not use stay undefined.
 struct LayerState {
@@ -178,6 +184,12 @@ class Model : public torch::nn::Module {
   /// of position_ids, which begin anew in each document if they are to.
   virtual bool takes_documents() const {
     return false;
+  }
+
+  /// The inputs per token besides input_ids and attention_mask that a prompt of
+  /// generate() may have, and how they continue.
+  virtual std::map<std::string, NewTokens> continued_inputs() const {
+    return {};
   }
 
   /// The layers that this object holds.
