@@ -76,7 +76,7 @@ std::vector<Subject> subjects() {
       {"hidden_size", 32},
       {"num_layers", 2},
       {"num_attention_heads", 4},
-      {"max_sequence_length", 48},
+      {"max_sequence_length", 56},
       {"embedding_dropout_prob", 0.0},
       {"output_dropout_prob", 0.0},
       {"attention_dropout_prob", 0.0},
@@ -161,6 +161,7 @@ class ObjectivesTraining : public ::testing::Test {
       return ::testing::Test::HasFailure() ? 1 : 0;
     });
     EXPECT_EQ(job.exit_code, 0) << job.output;
+    std::cout << job.output;
   }
 
   const TemporaryFolder folder_;
@@ -174,8 +175,9 @@ TEST_F(ObjectivesTraining, LearnFromAConfiguration) {
     const auto file = write(subject);
     run(1, [&] {
       const TrainingResult result =
-          run_training(read_training_config(file, {"training.max_steps=250"}));
+          run_training(read_training_config(file, {"training.max_steps=150"}));
       ASSERT_TRUE(result.score.has_value());
+      std::fprintf(stderr, "%s\n", result.score->text.c_str());
       EXPECT_LT(
           result.score->values.at("heldout_loss").get<double>(), subject.loss);
       // What is scored is drawn the same each time.

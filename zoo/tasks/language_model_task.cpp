@@ -253,9 +253,18 @@ Task open_tokens(
         *task.head,
         {config.max_length, multiple, config.seed, config.model_folder});
   }
-  check_positions(
-      *task.model,
-      objective == nullptr ? config.max_length : objective->positions());
+  if (objective == nullptr) {
+    check_positions(*task.model, config.max_length);
+  } else {
+    const auto limit = task.model->position_limit();
+    TESSERA_CHECK(
+        !limit || objective->positions() <= *limit,
+        "model.max_length is {}, in which texts of the objective \"{}\" have {} positions, but the model has {}; lower it",
+        config.max_length,
+        name_of(kind),
+        objective->positions(),
+        limit.value_or(0));
+  }
   for (const TrainingFiles* part : {&train, &heldout}) {
     for (const auto& file : part->files) {
       check_has_text(
