@@ -28,14 +28,14 @@ namespace {
 using nlohmann::json;
 using tests::losses_of;
 
-constexpr int kText = 12; ///< text tokens are 12 .. 31, others special
+constexpr int kText = 12; ///< text tokens are 12 .. 16, others special
 
 struct Subject {
   const char* name;
   json model;
   int max_length;
   json data; ///< more of the section `data`
-  double loss; ///< to reach; a guess among 20 has 3.0
+  double loss; ///< to reach; a guess among 5 has 1.6
 };
 
 std::vector<Subject> subjects() {
@@ -97,16 +97,16 @@ std::vector<Subject> subjects() {
     return more;
   };
   return {
-      {"masked", bert, 32, with({}), 1.0},
+      {"masked", bert, 32, with({}), 0.8},
       // The loss of pairs is added: at most log(2).
       {"pairs",
        pairs,
        32,
        with({{"mask", {{"pairs", "sentence_order"}}}}),
-       1.7},
-      {"spans", t5, 24, with({}), 1.5},
-      {"prefix", t5, 24, with({{"objective", "prefix"}}), 1.3},
-      {"blanks", glm, 64, with({{"blanks", {{"sentence_ends", {12}}}}}), 1.5}};
+       1.5},
+      {"spans", t5, 24, with({}), 0.9},
+      {"prefix", t5, 24, with({{"objective", "prefix"}}), 0.8},
+      {"blanks", glm, 64, with({{"blanks", {{"sentence_ends", {12}}}}}), 0.9}};
 }
 
 class ObjectivesTraining : public ::testing::Test {
@@ -116,7 +116,7 @@ class ObjectivesTraining : public ::testing::Test {
     std::ofstream file(folder_ / "tokens.bin", std::ios::binary);
     for (int document = 0; document < 300; ++document) {
       for (int i = 0; i < 8 + document * 7 % 40; ++i) {
-        file.put(static_cast<char>(kText + (document * 11 + i) % 20)).put('\0');
+        file.put(static_cast<char>(kText + (document * 11 + i) % 5)).put('\0');
       }
       file.put(3).put('\0');
     }
@@ -138,7 +138,7 @@ class ObjectivesTraining : public ::testing::Test {
              {{"config", path(".model.json").string()},
               {"max_length", subject.max_length}}},
             {"data", data},
-            {"optimizer", {{"lr", 3e-3}, {"weight_decay", 0}}},
+            {"optimizer", {{"lr", 5e-3}, {"weight_decay", 0}}},
             {"training",
              {{"batch_size", 16},
               {"epochs", 1000},
@@ -175,14 +175,18 @@ TEST_F(ObjectivesTraining, LearnFromAConfiguration) {
     const auto file = write(subject);
     run(1, [&] {
       const TrainingResult result =
-          run_training(read_training_config(file, {"training.max_steps=150"}));
+          run_training(read_training_config(file, {"training.max_steps=100"}));
       ASSERT_TRUE(result.score.has_value());
-      std::fprintf(stderr, "%s\n", result.score->text.c_str());
+      std::cout << "LOSS " << subject.name << " " << result.score->text
+                << std::endl;
       EXPECT_LT(
           result.score->values.at("heldout_loss").get<double>(), subject.loss);
       // What is scored is drawn the same each time.
       const TaskScore again = evaluate_run(folder_ / subject.name);
-      EXPECT_EQ(again.values, result.score->values);
+      EXPECT_NEAR(
+          again.values.at("heldout_loss").get<double>(),
+          result.score->values.at("heldout_loss").get<double>(),
+          1e-5); // float32
     });
   }
 }
