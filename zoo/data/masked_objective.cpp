@@ -50,15 +50,15 @@ MaskedObjective::MaskedObjective(
       is_special_[static_cast<size_t>(*token)] = true;
     }
   }
-  if (options_.whole_words) {
+  if (options_.whole_word) {
     TESSERA_CHECK(
         tokenizer.has_value(),
-        "data.mask.whole_words is true, for which the tokenizer has to be known: set data.tokenizer to the folder of the one that made the token files");
+        "data.mask.whole_word is true, for which the tokenizer has to be known: set data.tokenizer to the folder of the one that made the token files");
     words_.emplace(*tokenizer, options_.words);
   }
   TESSERA_CHECK(
-      options_.words.empty() || options_.whole_words,
-      "data.mask.words is '{}', but data.mask.whole_words is false; set it to true",
+      options_.words.empty() || options_.whole_word,
+      "data.mask.words is '{}', but data.mask.whole_word is false; set it to true",
       options_.words.string());
 }
 

@@ -68,8 +68,8 @@ void visit_fields(runtime::OptionFields& fields, SpecialTokens& tokens) {
 void visit_fields(runtime::OptionFields& fields, MaskedTextOptions& options) {
   visit_rates(fields, options.tokens);
   fields.field(
-      "whole_words",
-      options.whole_words,
+      "whole_word",
+      options.whole_word,
       "the tokens of a word are predicted together: words by the tokenizer's own marks (`##`, U+2581, U+0120)");
   fields.field(
       "words",

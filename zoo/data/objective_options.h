@@ -54,7 +54,7 @@ enum class PairKind {
 
 struct MaskedTextOptions {
   TokenMaskOptions tokens; ///< without mask_token and never_masked
-  bool whole_words = false;
+  bool whole_word = false;
   std::filesystem::path words; ///< a list of Chinese words; may be empty
   PairKind pairs = PairKind::kNextSentence;
 };

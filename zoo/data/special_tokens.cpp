@@ -193,7 +193,7 @@ WordTable::WordTable(
       });
   TESSERA_CHECK(
       mark.count > 0,
-      "data.mask.whole_words is true, but no token of the tokenizer has a mark of words (\"##\", U+2581 or U+0120); set it to false");
+      "data.mask.whole_word is true, but no token of the tokenizer has a mark of words (\"##\", U+2581 or U+0120); set it to false");
   for (int64_t id = 0; id < tokenizer.size(); ++id) {
     std::string_view text = tokenizer.token(id);
     Token token;

@@ -229,7 +229,7 @@ TEST_F(ObjectivesTest, MaskWholeWords) {
   std::ofstream(folder_ / "words.txt") << "北京\n北京大学\n学生\n大学\n";
   ObjectiveOptions options = masked_options();
   options.tokenizer = write_tokenizer(tokens);
-  options.mask.whole_words = true;
+  options.mask.whole_word = true;
   options.mask.words = folder_ / "words.txt";
   const WordTable table(
       Tokenizer::from_file(options.tokenizer), options.mask.words);
@@ -604,10 +604,10 @@ TEST_F(ObjectivesTest, NameWhatIsMissing) {
       [&] { made(Kind::kMasked, options, masked, 64); },
       {"data.special_tokens.end is 400", "400 tokens"});
   options = masked_options();
-  options.mask.whole_words = true;
+  options.mask.whole_word = true;
   expect_error(
       [&] { made(Kind::kMasked, options, masked, 64); },
-      {"data.mask.whole_words", "data.tokenizer"});
+      {"data.mask.whole_word", "data.tokenizer"});
   options.tokenizer = write_tokenizer({"<unk>", "a", "b"});
   expect_error(
       [&] { made(Kind::kMasked, options, masked, 64); },
@@ -616,7 +616,7 @@ TEST_F(ObjectivesTest, NameWhatIsMissing) {
   options.mask.words = "words.txt";
   expect_error(
       [&] { made(Kind::kMasked, options, masked, 64); },
-      {"data.mask.words", "data.mask.whole_words is false"});
+      {"data.mask.words", "data.mask.whole_word is false"});
   options = {};
   options.special.end = 1;
   options.tokenizer =
