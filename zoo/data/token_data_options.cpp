@@ -34,6 +34,7 @@ void visit_fields(runtime::OptionFields& fields, TokenDataOptions& options) {
       "separate_documents",
       options.separate_documents,
       "tokens attend to their own document only, its positions begin at 0, and its first token is not predicted; otherwise a sequence is one text, whatever it was cut from");
+  visit_fields(fields, options.objective);
 }
 
 } // namespace tessera::zoo

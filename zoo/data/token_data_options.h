@@ -2,6 +2,8 @@
 #pragma once
 // `TokenDataOptions` says how sequences are made of documents of tokens.
 
+#include "tessera/zoo/data/objective_options.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -33,6 +35,7 @@ struct TokenDataOptions {
   /// Tokens attend to their own document only, its positions begin at 0, and
   /// its first token is not predicted.
   bool separate_documents = false;
+  ObjectiveOptions objective;
 };
 
 void visit_fields(runtime::OptionFields& fields, TokenDataOptions& options);

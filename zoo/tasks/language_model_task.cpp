@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task "language_model": predicts the next token in files of tokens.
+// The task "language_model": predicts tokens in files of tokens.
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/zoo/data/mixed_bits.h"
+#include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/packed_batches.h"
 #include "tessera/zoo/data/token_batches.h"
 #include "tessera/zoo/tasks/run_model.h"
@@ -57,6 +59,11 @@ void finish_tokens(
         "train",
         "set either this, a token file, or data.blend, a list of them with "
         "weights");
+  }
+  const auto& mask = config.token_data.objective.mask.tokens;
+  if (mask.masked + mask.random > 1) {
+    data.get_object("mask").fail(
+        "random", "`masked` and `random` must add up to at most 1");
   }
   if (config.token_data.split > 0 && !config.heldout_file.empty()) {
     data.fail(
@@ -153,17 +160,19 @@ std::shared_ptr<const DocumentStream> stream_of(
 }
 
 /// Cuts a file as it is, or packs its documents if it says where they are.
+/// @param objective null: the next token.
 std::unique_ptr<DataSet> batches_of(
     const TrainingFiles& training,
     DocumentPart part,
     const TrainingConfig& config,
+    const std::shared_ptr<const Objective>& objective,
     c10::Device device) {
   const auto& files = training.files;
   const bool separate = config.token_data.separate_documents;
   const bool is_packed =
       training.files.size() > 1 || !training.weights.empty() ||
       part != DocumentPart::kAll || files.front()->knows_documents();
-  if (!is_packed && !separate) {
+  if (!is_packed && !separate && objective == nullptr) {
     check_has_text(files.front()->file(), config.max_length);
     return std::make_unique<TokenBatches>(
         files.front()->file(), config.max_length, device);
@@ -176,9 +185,19 @@ std::unique_ptr<DataSet> batches_of(
         file->file().path().string());
     streams.push_back(stream_of(file, part, config, streams.size()));
   }
+  const auto weights =
+      part == DocumentPart::kHeldOut ? std::vector<double>() : training.weights;
+  if (objective != nullptr) {
+    return std::make_unique<ObjectiveBatches>(
+        objective,
+        PackedSamples(
+            std::move(streams),
+            weights,
+            {objective->text_tokens(), /*shared=*/0, config.seed}));
+  }
   return std::make_unique<PackedBatches>(
       std::move(streams),
-      part == DocumentPart::kHeldOut ? std::vector<double>() : training.weights,
+      weights,
       PackedOptions{config.max_length, separate, config.seed},
       device);
 }
@@ -191,7 +210,6 @@ Task open_tokens(
   TrainingFiles heldout;
   if (!config.heldout_file.empty()) {
     heldout.files.push_back(opened(config, config.heldout_file));
-    check_has_text(heldout.files.front()->file(), config.max_length);
   }
   const bool trains = state == ModelState::kFirst;
   const bool splits = config.token_data.split > 0;
@@ -203,26 +221,57 @@ Task open_tokens(
   task.model = configured_model(config, parallel);
   task.head = task.model->head();
   TESSERA_CHECK(
-      task.head != nullptr && task.head->labels() == HeadLabels::kNextTokens,
-      "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
+      task.head != nullptr,
+      "language_model: a {} has no head; set a model.architecture that has one, such as GPT2LMHeadModel or BertForMaskedLM",
       task.model->architecture());
+  const ObjectiveOptions& options = config.token_data.objective;
+  const ObjectiveKind kind =
+      objective_of(options, *task.head, task.model->architecture());
+  const bool separate = config.token_data.separate_documents;
   TESSERA_CHECK(
-      !config.token_data.separate_documents || task.model->takes_documents(),
+      !separate || kind == ObjectiveKind::kNextToken,
+      "data.separate_documents is true, which the objective \"{}\" does not know; set it to false",
+      name_of(kind));
+  TESSERA_CHECK(
+      !separate || task.model->takes_documents(),
       "data.separate_documents: a {} cannot keep documents apart{}; set it to false",
       task.model->architecture(),
       config.parallel.context_attention == ContextKind::kRing
           ? " under ring attention, which has no masks (parallel.context_attention)"
           : "");
-  check_positions(*task.model, config.max_length);
-  for (const auto& file : train.files) {
-    check_has_text(file->file(), config.max_length);
-  }
   const int64_t multiple = parallel.batches().sequence_multiple;
   TESSERA_CHECK(
       !trains || config.max_length % multiple == 0,
       "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",
       config.max_length,
       multiple);
+  std::shared_ptr<const Objective> objective;
+  if (kind != ObjectiveKind::kNextToken) {
+    objective = make_objective(
+        kind,
+        options,
+        *task.head,
+        {config.max_length, multiple, config.seed, config.model_folder});
+  }
+  if (objective == nullptr) {
+    check_positions(*task.model, config.max_length);
+  } else {
+    const auto limit = task.model->position_limit();
+    TESSERA_CHECK(
+        !limit || objective->positions() <= *limit,
+        "model.max_length is {}, in which texts of the objective \"{}\" have {} positions, but the model has {}; lower it",
+        config.max_length,
+        name_of(kind),
+        objective->positions(),
+        limit.value_or(0));
+  }
+  for (const TrainingFiles* part : {&train, &heldout}) {
+    for (const auto& file : part->files) {
+      check_has_text(
+          file->file(),
+          objective == nullptr ? config.max_length : objective->text_tokens());
+    }
+  }
   for (const TrainingFiles* part : {&train, &heldout}) {
     for (const auto& file : part->files) {
       check_tokens(world, file->file(), task.head->vocab());
@@ -233,12 +282,15 @@ Task open_tokens(
         train,
         splits ? DocumentPart::kTraining : DocumentPart::kAll,
         config,
+        objective,
         at::kCPU);
   }
   if (splits) {
-    task.heldout = batches_of(train, DocumentPart::kHeldOut, config, at::kCPU);
+    task.heldout =
+        batches_of(train, DocumentPart::kHeldOut, config, objective, at::kCPU);
   } else if (!heldout.files.empty()) {
-    task.heldout = batches_of(heldout, DocumentPart::kAll, config, at::kCPU);
+    task.heldout =
+        batches_of(heldout, DocumentPart::kAll, config, objective, at::kCPU);
   }
   return task;
 }
