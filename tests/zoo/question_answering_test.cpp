@@ -5,7 +5,7 @@
 
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/zoo/metrics/answers.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
 #include "tessera/zoo/tasks/run_training.h"
@@ -212,10 +212,10 @@ TEST_F(QuestionAnswering, WindowsAndSpansAreThoseOfTransformers) {
         "data.json",
         published(
             one.at("context"),
-            {asked(
+            json::array({asked(
                 "id",
                 one.at("question"),
-                {{one.at("answer"), one.at("answer_start")}})})
+                {{one.at("answer"), one.at("answer_start")}})}))
             .dump());
     const auto question = read_questions({file}).front();
     EXPECT_EQ(bytes_of(question), one.at("answer"));
@@ -228,12 +228,15 @@ TEST_F(QuestionAnswering, WindowsAndSpansAreThoseOfTransformers) {
       const ContextWindow& window = encoded.windows[i];
       const Encoding encoding = encoded.encoding(window);
       EXPECT_EQ(encoding.ids(), windows[i].at("ids"));
-      EXPECT_EQ(
-          std::count_if(
-              encoding.tokens.begin(),
-              encoding.tokens.end(),
-              [](const PlacedToken& token) { return token.type_id == 1; }),
-          windows[i].at("second_type"));
+      // T5's tokenizer gives windows but the first one types, which T5 has not.
+      if (one.at("tokenizer") != "t5") {
+        EXPECT_EQ(
+            std::count_if(
+                encoding.tokens.begin(),
+                encoding.tokens.end(),
+                [](const PlacedToken& token) { return token.type_id == 1; }),
+            windows[i].at("second_type"));
+      }
       const auto tokens =
           tokens_of_answer(encoded, window, question.first_answer);
       const json place =
@@ -273,6 +276,27 @@ TEST_F(QuestionAnswering, WhatTheQuestionLeavesMustExceedTheOverlap) {
   // A context that fits needs no overlap.
   question.context = "cat";
   EXPECT_EQ(encode_question(question, tokenizer, 40, 39).windows.size(), 1U);
+}
+
+TEST_F(QuestionAnswering, TheContextIsFirstWherePaddingIsOnTheLeft) {
+  fs::copy(fixture("tokenizers") / "bert.json", folder_ / "tokenizer.json");
+  write("tokenizer_config.json", R"({"padding_side": "left"})");
+  const auto tokenizer =
+      Tokenizer::from_folder(fs::path(folder_ / "x").parent_path());
+  AnsweredQuestion question;
+  question.question = "of";
+  question.context = "the a on the a on the a on 1 the";
+  question.first_answer = {27, 28};
+  const auto encoded = encode_question(question, tokenizer, 10, 2);
+  // [CLS] and [SEP] thrice, and the question's only token
+  ASSERT_EQ(encoded.windows.size(), 3U);
+  const ContextWindow& last = encoded.windows[2];
+  const auto tokens = tokens_of_answer(encoded, last, question.first_answer);
+  ASSERT_TRUE(tokens.has_value());
+  EXPECT_EQ(
+      encoded.encoding(last).ids(),
+      tokenizer.encode_pair("on 1 the", "of").ids());
+  EXPECT_EQ(*tokens, (std::pair<int64_t, int64_t>(2, 2)));
 }
 
 TEST_F(QuestionAnswering, ReadsPublishedFilesAndRows) {
@@ -540,6 +564,7 @@ TEST_F(QuestionAnswering, ATinyBertLearnsAndScoresTheSameOverRanks) {
         {"data.unanswerable=true",
          "training.batch_size=16",
          "training.max_steps=250",
+         "training.epochs=10",
          "optimizer.lr=0.003"}));
     ASSERT_TRUE(result.score.has_value());
     std::cout << result.score->text << "\n";
@@ -549,13 +574,15 @@ TEST_F(QuestionAnswering, ATinyBertLearnsAndScoresTheSameOverRanks) {
         result.score->values.at("heldout_windows"),
         result.score->values.at("heldout_examples"));
   });
-  // At another threshold some are wrong: a mistake would be seen.
-  const std::vector<std::string> overrides{"data.no_answer_threshold=6"};
+  // Where all are answered some are wrong: a mistake would be seen.
+  const std::vector<std::string> overrides{"data.no_answer_threshold=1000"};
   json scores;
   for (const int ranks : {1, 2}) {
     on_ranks(ranks, [&] {
       const json values = evaluate_run(run_, overrides).values;
-      std::ofstream(folder_ / ("score" + std::to_string(ranks))) << values;
+      if (is_log_rank_zero()) {
+        std::ofstream(folder_ / ("score" + std::to_string(ranks))) << values;
+      }
     });
     scores.push_back(read_json(folder_ / ("score" + std::to_string(ranks))));
   }
@@ -567,7 +594,7 @@ TEST_F(QuestionAnswering, ATinyBertLearnsAndScoresTheSameOverRanks) {
   EXPECT_LT(scores[0].at("heldout_exact_match"), 1);
 }
 
-TEST_F(QuestionAnswering, ModelsWithoutTheHeadAndBadKeysAreRefused) {
+TEST_F(QuestionAnswering, KeysThatDoNotFitAreRefused) {
   const auto refused = [&](const std::vector<std::string>& overrides) {
     std::string message;
     try {
