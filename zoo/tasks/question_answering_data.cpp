@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <utility>
@@ -397,20 +398,10 @@ std::string answer_text(
     int64_t first,
     int64_t last) {
   const int64_t shift = window.begin - question.context.begin;
-  size_t begin =
+  const size_t begin =
       question.tokens[static_cast<size_t>(first + shift)].bytes.begin;
-  size_t end = question.tokens[static_cast<size_t>(last + shift)].bytes.end;
-  // Tokens of bytes may divide a character, which is then taken as a whole.
-  const auto is_inside = [&](size_t at) {
-    return at < context.size() &&
-           (static_cast<unsigned char>(context[at]) & 0xc0) == 0x80;
-  };
-  while (is_inside(begin)) {
-    --begin;
-  }
-  while (is_inside(end)) {
-    ++end;
-  }
+  const size_t end =
+      question.tokens[static_cast<size_t>(last + shift)].bytes.end;
   const std::string_view text =
       std::string_view(context).substr(begin, end - begin);
   const size_t from = text.find_first_not_of(kSpaces);

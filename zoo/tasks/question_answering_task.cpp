@@ -10,6 +10,9 @@
 #include "tessera/zoo/tasks/question_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
 
+#include <memory>
+#include <utility>
+
 namespace tessera::zoo {
 
 namespace {
