@@ -461,7 +461,7 @@ TEST_F(QuestionAnswering, ReportsAnswersOfAllWindowsAndNone) {
       published(
           context,
           {asked("a", "the", {{"2", 50}, {"1", 24}}),
-           asked("b", "the", {{"1", 24}}),
+           asked("b", "the", {{"1 the", 24}}),
            asked("c", "the", {})})
           .dump());
   const auto outputs_for = [&](const QuestionBatches& batches,
@@ -476,6 +476,24 @@ TEST_F(QuestionAnswering, ReportsAnswersOfAllWindowsAndNone) {
     ModelOutput output;
     const auto one = input.input_ids.eq(*tokenizer.id_of("1"));
     const auto two = input.input_ids.eq(*tokenizer.id_of("2"));
+    // The answers: "2" in a's second window, "1 the" in b's first one.
+    const auto place = [](const at::Tensor& is_it, int64_t row) {
+      return is_it[row].to(at::kLong).argmax().item<int64_t>();
+    };
+    const auto positions = [&](const char* name) {
+      const at::Tensor& found = input.others.at(name);
+      return std::vector<int64_t>(
+          found.const_data_ptr<int64_t>(),
+          found.const_data_ptr<int64_t>() + found.numel());
+    };
+    const int64_t second = place(two, 1);
+    const int64_t first = place(one, 2);
+    EXPECT_EQ(
+        positions("start_positions"),
+        (std::vector<int64_t>{0, second, first, 0, 0, 0}));
+    EXPECT_EQ(
+        positions("end_positions"),
+        (std::vector<int64_t>{0, second, first + 1, 0, 0, 0}));
     at::Tensor logits = one.to(at::kDouble) * 5 + two.to(at::kDouble) * 3;
     size_t at = 0;
     for (size_t q = 0; q < 3; ++q) {
