@@ -10,7 +10,11 @@ TESSERA_FUZZ_TARGET(train_config) {
   const MemoryFile file(input);
   // As of the file's own task, and of each.
   for (const char* const task :
-       {"", "text_classification", "language_model", "examples"}) {
+       {"",
+        "text_classification",
+        "question_answering",
+        "language_model",
+        "examples"}) {
     std::vector<std::string> overrides;
     if (*task != 0) {
       overrides.push_back(std::string("task=") + task);

@@ -58,6 +58,8 @@ struct TaskKind {
 
 /// Labeled texts in JSON lines.
 extern const TaskKind kTextClassification;
+/// Questions with the texts that have their answers.
+extern const TaskKind kQuestionAnswering;
 /// A file of tokens.
 extern const TaskKind kLanguageModel;
 /// Inputs of any model in safetensors files.

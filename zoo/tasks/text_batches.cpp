@@ -79,6 +79,20 @@ TextInputs text_inputs(
   return {.padding_token = *padding, .has_token_types = head.token_types() > 1};
 }
 
+void check_token(
+    int64_t id,
+    const Tokenizer& tokenizer,
+    int64_t vocab,
+    const std::filesystem::path& folder) {
+  TESSERA_CHECK(
+      id < vocab,
+      "the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
+      folder.string(),
+      tokenizer.token(id),
+      id,
+      vocab);
+}
+
 ModelInput padded_input(
     const std::vector<Encoding>& texts,
     const TextInputs& inputs) {

@@ -38,6 +38,14 @@ TextInputs text_inputs(
     const Tokenizer& tokenizer,
     const std::filesystem::path& folder);
 
+/// @param folder of the tokenizer.
+/// @throws tessera::Error on a token that the model does not have.
+void check_token(
+    int64_t id,
+    const Tokenizer& tokenizer,
+    int64_t vocab,
+    const std::filesystem::path& folder);
+
 /// A batch of texts, padded on the right to the longest one.
 ModelInput padded_input(
     const std::vector<Encoding>& texts,

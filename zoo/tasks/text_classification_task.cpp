@@ -174,13 +174,7 @@ void check_vocabulary(
     const Tokenizer& tokenizer,
     int64_t vocab) {
   for (const int64_t id : ids) {
-    TESSERA_CHECK(
-        id < vocab,
-        "the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
-        config.model_folder.string(),
-        tokenizer.token(id),
-        id,
-        vocab);
+    check_token(id, tokenizer, vocab, config.model_folder);
   }
 }
 

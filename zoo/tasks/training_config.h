@@ -11,6 +11,7 @@
 #include "tessera/zoo/data/token_data_options.h"
 #include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/tasks/question_answering_data.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
@@ -69,6 +70,7 @@ struct TrainingConfig {
   TextClassificationColumns columns; ///< of labeled texts
   std::vector<std::string> verbalizers; ///< see verbalizers_of()
   std::vector<std::string> metrics; ///< of labeled texts; empty: the usual
+  QuestionOptions questions;
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens
   TokenDataOptions token_data; ///< instead of train_file, and how it is cut
   DataLoaderOptions loader; ///< of training data
