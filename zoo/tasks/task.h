@@ -60,6 +60,8 @@ struct TaskKind {
 extern const TaskKind kTextClassification;
 /// A file of tokens.
 extern const TaskKind kLanguageModel;
+/// Conversations, or prompts and completions.
+extern const TaskKind kSupervised;
 /// Inputs of any model in safetensors files.
 extern const TaskKind kExamples;
 
