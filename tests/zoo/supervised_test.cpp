@@ -51,12 +51,6 @@ Ids mask_of(const SupervisedText& text) {
   return mask;
 }
 
-Ids ids_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.contiguous().view(-1);
-  const auto* begin = flat.const_data_ptr<int64_t>();
-  return {begin, begin + flat.numel()};
-}
-
 class Supervised : public ::testing::Test {
  protected:
   /// @param chat_template empty: none.
@@ -122,6 +116,9 @@ class Supervised : public ::testing::Test {
     config["vocab_size"] = own.size();
     config["pad_token_id"] = 0;
     config["eos_token_id"] = *own.id_of(eos);
+    if (config.contains("decoder_start_token_id")) {
+      config["decoder_start_token_id"] = 0;
+    }
     for (const char* key : {"n_positions", "max_position_embeddings"}) {
       if (config.contains(key)) {
         config[key] = 144;
@@ -246,7 +243,10 @@ TEST_F(Supervised, LearnsCompletionsAndTheirEnd) {
     const auto words = tokenizer(name, eos);
     const auto text = encoder(words, options).encode(row(values));
     const Ids end{*words.id_of(eos)};
-    const Ids prompt = words.encode("question: is it so? answer:").ids();
+    Ids prompt = words.encode("question: is it so? answer:").ids();
+    if (*begin != '\0') {
+      prompt.pop_back(); // the colon, in one token with the space after it
+    }
     EXPECT_EQ(
         text.tokens,
         words.encode("question: is it so? answer: no way").ids() + end);
@@ -317,77 +317,80 @@ TEST_F(Supervised, PackedAndPaddedRowsHaveTheLossesOfRowsAlone) {
   const SupervisedBatches packed(texts, inputs, {}, words, 1);
   ASSERT_EQ(padded.size(), 8U);
   ASSERT_LT(packed.size(), 6U);
-  for (const char* name : {"gpt2", "llama"}) {
-    json config = read_json(fixture("models") / name / "config.json");
-    config["vocab_size"] = words.size();
-    for (const char* key : {"n_positions", "max_position_embeddings"}) {
-      if (config.contains(key)) {
-        config[key] = 80;
-      }
-    }
-    torch::manual_seed(3);
-    const auto model = from_config(config);
-    model->to(torch::kDouble);
-    model->eval();
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : model->parameters()) { // far from uniform
-      parameter.normal_(0, 0.5);
-    }
-    // By hand: of each learned token, given those before it.
-    std::vector<double> sums;
-    for (const SupervisedText& text : texts) {
-      ModelInput alone;
-      alone.input_ids = torch::tensor(text.tokens).unsqueeze(0);
-      const at::Tensor scores = model->forward(alone).logits[0].log_softmax(-1);
-      double sum = 0;
-      for (const TokenRange& range : text.answers) {
-        for (int64_t i = range.begin; i < range.end; ++i) {
-          sum -=
-              scores[i - 1][text.tokens[static_cast<size_t>(i)]].item<double>();
+  on_ranks(1, [&] { // threads of LibTorch do not survive a fork
+    for (const char* name : {"gpt2", "llama"}) {
+      json config = read_json(fixture("models") / name / "config.json");
+      config["vocab_size"] = words.size();
+      for (const char* key : {"n_positions", "max_position_embeddings"}) {
+        if (config.contains(key)) {
+          config[key] = 80;
         }
       }
-      sums.push_back(sum);
-    }
-    for (const SupervisedBatches* data : {&padded, &packed}) {
-      for (size_t i = 0; i < data->size(); ++i) {
+      torch::manual_seed(3);
+      const auto model = from_config(config);
+      model->to(torch::kDouble);
+      model->eval();
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters()) { // far from uniform
+        parameter.normal_(0, 0.5);
+      }
+      // By hand: of each learned token, given those before it.
+      std::vector<double> sums;
+      for (const SupervisedText& text : texts) {
+        ModelInput alone;
+        alone.input_ids = torch::tensor(text.tokens).unsqueeze(0);
+        const at::Tensor scores =
+            model->forward(alone).logits[0].log_softmax(-1);
         double sum = 0;
-        int64_t learned = 0;
-        for (const size_t one : data->rows(i)) {
-          sum += sums[one];
-          learned += texts[one].learned();
+        for (const TokenRange& range : text.answers) {
+          for (int64_t i = range.begin; i < range.end; ++i) {
+            sum -= scores[i - 1][text.tokens[static_cast<size_t>(i)]]
+                       .item<double>();
+          }
         }
-        const ModelInput input = data->make({i}, 0, true);
-        EXPECT_NEAR(
-            model->forward(input).loss.item<double>(),
-            sum / static_cast<double>(learned),
-            1e-10)
-            << name << " " << i;
-        if (data->rows(i).size() > 1) {
-          ModelInput without = input; // makes a difference
-          without.others.erase("document_ids");
-          EXPECT_GT(
-              std::abs(
-                  model->forward(without).loss.item<double>() -
-                  sum / static_cast<double>(learned)),
-              1e-6);
+        sums.push_back(sum);
+      }
+      for (const SupervisedBatches* data : {&padded, &packed}) {
+        for (size_t i = 0; i < data->size(); ++i) {
+          double sum = 0;
+          int64_t learned = 0;
+          for (const size_t one : data->rows(i)) {
+            sum += sums[one];
+            learned += texts[one].learned();
+          }
+          const ModelInput input = data->make({i}, 0, true);
+          EXPECT_NEAR(
+              model->forward(input).loss.item<double>(),
+              sum / static_cast<double>(learned),
+              1e-10)
+              << name << " " << i;
+          if (data->rows(i).size() > 1) {
+            ModelInput without = input; // makes a difference
+            without.others.erase("document_ids");
+            EXPECT_GT(
+                std::abs(
+                    model->forward(without).loss.item<double>() -
+                    sum / static_cast<double>(learned)),
+                1e-6);
+          }
         }
       }
+      // Together, with padding.
+      std::vector<size_t> all(padded.size());
+      std::iota(all.begin(), all.end(), 0);
+      const ModelInput input = padded.make(all, 0, true);
+      EXPECT_EQ(input.input_ids.size(1) % 4, 0);
+      int64_t learned = 0;
+      for (const SupervisedText& text : texts) {
+        learned += text.learned();
+      }
+      EXPECT_NEAR(
+          model->forward(input).loss.item<double>(),
+          std::accumulate(sums.begin(), sums.end(), 0.0) /
+              static_cast<double>(learned),
+          1e-10);
     }
-    // Together, with padding.
-    std::vector<size_t> all(padded.size());
-    std::iota(all.begin(), all.end(), 0);
-    const ModelInput input = padded.make(all, 0, true);
-    EXPECT_EQ(input.input_ids.size(1) % 4, 0);
-    int64_t learned = 0;
-    for (const SupervisedText& text : texts) {
-      learned += text.learned();
-    }
-    EXPECT_NEAR(
-        model->forward(input).loss.item<double>(),
-        std::accumulate(sums.begin(), sums.end(), 0.0) /
-            static_cast<double>(learned),
-        1e-10);
-  }
+  });
 }
 
 TEST_F(Supervised, BadRowsAreNamed) {
@@ -398,9 +401,16 @@ TEST_F(Supervised, BadRowsAreNamed) {
                            const Names& parts,
                            PromptKind kind = PromptKind::kDecoder) {
     const auto path = file("bad.jsonl", good + "\n" + line + "\n");
-    Names all = parts;
-    all.emplace_back("bad.jsonl:2");
-    expect_error([&] { encoder(words, {}, kind).read({path}); }, all);
+    try {
+      encoder(words, {}, kind).read({path});
+      ADD_FAILURE() << line;
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("bad.jsonl:2"), std::string::npos) << message;
+      for (const std::string& part : parts) {
+        EXPECT_NE(message.find(part), std::string::npos) << message;
+      }
+    }
     SupervisedOptions skips;
     skips.bad_rows = BadRows::kSkip;
     EXPECT_EQ(encoder(words, skips, kind).read({path}).size(), 1U) << line;
@@ -442,7 +452,7 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
        {std::tuple{"t5", "t5", "</s>"},
         std::tuple{"llama", "llama2", "</s>"}}) {
     SCOPED_TRACE(model);
-    const Names more{"training.epochs=60"};
+    const Names more{"training.epochs=40", "training.batch_size=1"};
     on_ranks(1, [&, model = model, words = words, eos = eos] {
       write_model(model, words, eos);
       config();
@@ -490,6 +500,7 @@ TEST_F(Supervised, GoesOnInTheMiddleOfAnEpoch) {
           "data.heldout=",
           "data.metric=[]",
           "training.epochs=2",
+          "schedule.decay=constant",
           "training.batch_size=2",
           "output.overwrite=false",
           "output.folder=" + (folder_ / name).string()};
@@ -505,8 +516,8 @@ TEST_F(Supervised, GoesOnInTheMiddleOfAnEpoch) {
     const auto part =
         run(name + "part",
             {packed, "training.max_steps=3", "training.save_every=3"});
-    EXPECT_NE(part, whole);
-    EXPECT_EQ(run(name + "part", {packed, "training.resume=true"}), whole);
+    EXPECT_FALSE(part == whole);
+    EXPECT_TRUE(run(name + "part", {packed, "training.resume=true"}) == whole);
   }
 }
 
