@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "divided_model.h"
 
-#include "model_folder.h"
-
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/run_folder.h"
 #include "tessera/zoo/tasks/run_model.h"
 
 namespace tessera::tools {
 
 void add_model_options(CLI::App& app, ModelArguments& arguments) {
-  add_model_folder(
-      app,
-      "--model",
-      arguments.model,
-      "Hugging Face folder, or run folder of `tessera train`");
+  app.add_option_function<std::string>(
+         "--model",
+         [&arguments](const std::string& given) {
+           const auto found = zoo::adapted_folder_of(given);
+           arguments.model = found.model.string();
+           arguments.adapter = found.adapter.string();
+         },
+         "Hugging Face folder, folder of a LoRA adapter, or run folder of "
+         "`tessera train`")
+      ->required();
   app.add_option(
       "--architecture",
       arguments.architecture,
@@ -69,6 +74,9 @@ DividedModel::DividedModel(const ModelArguments& arguments)
   options.strict = arguments.strict;
   options.context = zoo::layer_context(parallel_);
   model_ = zoo::from_pretrained(arguments.model, options);
+  if (!arguments.adapter.empty()) {
+    zoo::load_lora(*model_, arguments.adapter);
+  }
   move_module(*model_, world_.device());
   zoo::freeze(*model_);
   const MemoryBudget& memory = arguments.memory;

@@ -16,6 +16,7 @@ namespace tessera::tools {
 
 struct ModelArguments {
   std::string model;
+  std::string adapter; ///< LoRA on the model; empty: none
   std::string architecture;
   bool strict = true; ///< see zoo::FromPretrainedOptions::strict
   ParallelOptions parallel;

@@ -32,6 +32,7 @@ const char* const kRecipes[] = {
     "finetune_minilm.json",
     "finetune_minilm_lora.json",
     "finetune_bert_large.json",
+    "finetune_chat_lora.json",
     "train_gpt_13b.json",
     "train_gpt_python.json",
     "train_vit_stripes.json",

@@ -18,6 +18,22 @@ const std::string& needed_template(
   return settings.chat_template;
 }
 
+/// @throws Error naming `place`.
+void check_messages(
+    const nlohmann::ordered_json& messages,
+    const std::string& place) {
+  bool are_messages = messages.is_array() && !messages.empty();
+  for (const auto& message : messages) {
+    are_messages = are_messages && message.is_object() &&
+                   message.contains("role") && message["role"].is_string();
+  }
+  TESSERA_CHECK(
+      are_messages,
+      "{}: 'messages' is {}; it must be a list of objects, the latest last: [{{\"role\": \"user\", \"content\": \"Hi\"}}]",
+      place,
+      runtime::show_json(nlohmann::json(messages)));
+}
+
 } // namespace
 
 ChatPrompt::ChatPrompt(
@@ -39,18 +55,26 @@ ChatPrompt::ChatPrompt(
 std::string ChatPrompt::render(
     const nlohmann::ordered_json& messages,
     const std::string& place) const {
-  bool are_messages = messages.is_array() && !messages.empty();
-  for (const auto& message : messages) {
-    are_messages = are_messages && message.is_object() &&
-                   message.contains("role") && message["role"].is_string();
-  }
-  TESSERA_CHECK(
-      are_messages,
-      "{}: 'messages' is {}; it must be a list of objects, the latest last: [{{\"role\": \"user\", \"content\": \"Hi\"}}]",
-      place,
-      runtime::show_json(nlohmann::json(messages)));
+  check_messages(messages, place);
   try {
     return template_.render(messages, options_);
+  } catch (const Error& error) {
+    TESSERA_FAIL("{}: {}", place, error.what());
+  }
+}
+
+RenderedChat ChatPrompt::render_with_answers(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  check_messages(messages, place);
+  ChatTemplateOptions options = options_;
+  options.add_generation_prompt = false;
+  options.tools = tools;
+  try {
+    return template_.has_generation_blocks()
+               ? template_.render_with_marked_answers(messages, options)
+               : template_.render_with_compared_answers(messages, options);
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }

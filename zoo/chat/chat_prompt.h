@@ -26,6 +26,15 @@ class ChatPrompt {
       const nlohmann::ordered_json& messages,
       const std::string& place) const;
 
+  /// The whole conversation, with what the assistant says in it: by the
+  /// template's generation blocks, else by comparison; see ChatTemplate.
+  /// @param tools that the template sees; null or an array.
+  /// @throws tessera::Error as render().
+  RenderedChat render_with_answers(
+      const nlohmann::ordered_json& messages,
+      const std::string& place,
+      const nlohmann::ordered_json& tools = nullptr) const;
+
  private:
   ChatTemplate template_;
   ChatTemplateOptions options_;

@@ -379,7 +379,8 @@ struct TextRows::Source {
           options.columns.empty() ? "the header names" : "data.columns has",
           columns.size()));
     }
-    TextRow row{nlohmann::json::object(), path, row_line, /*is_of_table=*/true};
+    TextRow row{
+        nlohmann::json::object(), path, row_line, /*is_of_table=*/true, {}};
     for (size_t i = 0; i < columns.size(); ++i) {
       row.values[columns[i]] = std::move((*fields)[i]);
     }
@@ -393,7 +394,7 @@ struct TextRows::Source {
       if (is_blank(line)) {
         continue;
       }
-      TextRow row{{}, path, row_line};
+      TextRow row{{}, path, row_line, /*is_of_table=*/false, {}};
       try {
         row.values = runtime::parse_json(line, path.string(), row_line);
       } catch (const Error& error) {
@@ -405,6 +406,7 @@ struct TextRows::Source {
             row.place(),
             runtime::show_json(row.values)));
       }
+      row.text = std::move(line);
       return row;
     }
     return std::nullopt;

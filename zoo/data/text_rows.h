@@ -24,6 +24,7 @@ struct TextRow {
   std::filesystem::path file;
   int64_t line = 0; ///< its first, from 1
   bool is_of_table = false; ///< all values are strings
+  std::string text; ///< of JSON lines: the line, with its keys in order
 
   /// "FILE:LINE", for messages.
   std::string place() const;

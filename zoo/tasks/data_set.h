@@ -3,6 +3,7 @@
 // `DataSet` is numbered examples that are made into batches of a model's
 // inputs.
 
+#include "tessera/zoo/generation/generate_options.h"
 #include "tessera/zoo/heads/score.h"
 #include "tessera/zoo/models/model.h"
 
@@ -22,6 +23,12 @@ inline constexpr int64_t kScoredEpoch = -1;
 struct TaskScore {
   std::string text; ///< "accuracy 91.7 % of 24 texts, ..."
   nlohmann::ordered_json values; ///< by name in result.json
+};
+
+/// Prompts whose generated texts are scored, too.
+struct ScoredPrompts {
+  std::vector<std::vector<int64_t>> prompts; ///< tokens; none is empty
+  GenerateOptions options; ///< of one text for each
 };
 
 class DataSet {
@@ -54,6 +61,10 @@ class DataSet {
       const ModelInput& /*input*/,
       const ModelOutput& output) const {
     return output.logits;
+  }
+  /// Score::generated is made of them; null: nothing is.
+  virtual const ScoredPrompts* prompts() const {
+    return nullptr;
   }
   virtual TaskScore report(const Score& score) const = 0;
 };

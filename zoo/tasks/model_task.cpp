@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/parallel/same_batch.h"
+#include "tessera/zoo/generation/generate.h"
+#include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/types.h>
@@ -47,6 +49,44 @@ ModelInput on_device(const ModelInput& batch, c10::Device device) {
   return batch.with_tensors([device](const at::Tensor& tensor) {
     return runtime::to_device(tensor, device);
   });
+}
+
+/// Generates for all prompts on every rank, because unsharding is collective
+/// and texts end at different places.
+std::vector<std::vector<int64_t>> generated_tokens(
+    const ScoredPrompts& all,
+    Model& model,
+    c10::Device device,
+    ParallelRun& parallel,
+    int64_t batch_size) {
+  const auto& ends = all.options.eos_token_id;
+  const auto rows = static_cast<size_t>(batch_size);
+  std::vector<std::vector<int64_t>> texts;
+  for (size_t begin = 0; begin < all.prompts.size(); begin += rows) {
+    const size_t end = std::min(begin + rows, all.prompts.size());
+    const ModelInput batch = prompt_batch(
+        {all.prompts.begin() + static_cast<std::ptrdiff_t>(begin),
+         all.prompts.begin() + static_cast<std::ptrdiff_t>(end)},
+        all.options.pad_token_id,
+        device);
+    GenerateOptions options = all.options;
+    const auto most = model.position_limit();
+    if (most && !model.first_token()) {
+      options.max_new_tokens =
+          std::min(options.max_new_tokens, *most + 1 - batch.input_ids.size(1));
+    }
+    const at::Tensor sequences = generate(model, batch, options, &parallel);
+    const int64_t given = model.first_token() ? 1 : batch.input_ids.size(1);
+    for (int64_t row = 0; row < sequences.size(0); ++row) {
+      const at::Tensor own = sequences[row].slice(0, given).contiguous();
+      const auto* first = own.const_data_ptr<int64_t>();
+      texts.emplace_back(
+          first,
+          std::find_first_of(
+              first, first + own.numel(), ends.begin(), ends.end()));
+    }
+  }
+  return texts;
 }
 
 std::vector<at::Tensor> tensors_of(const ModelInput& batch) {
@@ -200,8 +240,14 @@ Score evaluate(
   if (!inputs.empty()) {
     run_inputs();
   }
+  std::vector<std::vector<int64_t>> generated;
+  if (const ScoredPrompts* prompts = data.prompts()) {
+    generated = generated_tokens(
+        *prompts, model, engine.device(), parallel, batch_size);
+  }
   model.train(was_training);
   Score score = sums.total(engine, metric ? task.head->metric() : Metric{});
+  score.generated = std::move(generated);
   if (width > 0) {
     engine.sum_over_ranks(all_outputs);
     score.outputs = all_outputs;

@@ -10,21 +10,16 @@
 
 namespace tessera::zoo {
 
-namespace {
-
-constexpr std::string_view kLabelPlace = "[label]";
-
-} // namespace
-
-PromptTemplate::PromptTemplate(std::string_view text) {
+PromptTemplate::PromptTemplate(std::string_view text, std::string_view place) {
   TESSERA_CHECK(
-      text.ends_with(kLabelPlace) &&
-          text.find(kLabelPlace) == text.size() - kLabelPlace.size(),
-      "data.template is \"{}\"; it must end with {}, where the label's words go, and have it nowhere else",
+      text.ends_with(place) && text.find(place) == text.size() - place.size(),
+      "data.template is \"{}\"; it must end with {}, where what the model writes goes, and have it nowhere else",
       text,
-      kLabelPlace);
-  text.remove_suffix(kLabelPlace.size());
-  text = text.substr(0, text.find_last_not_of(' ') + 1);
+      place);
+  text.remove_suffix(place.size());
+  const size_t end = text.find_last_not_of(' ') + 1;
+  separator_ = text.substr(end);
+  text = text.substr(0, end);
   std::string key;
   for (;;) {
     const size_t open = text.find('{');

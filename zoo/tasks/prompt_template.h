@@ -13,20 +13,28 @@
 namespace tessera::zoo {
 
 /// "{passage} question: {question}? answer: [label]": keys of rows in braces,
-/// and at the end the place of the label.
+/// and at the end the place of the label, or of another thing.
 class PromptTemplate {
  public:
-  /// @throws Error if `[label]` is not at the end, or a brace is not closed.
-  explicit PromptTemplate(std::string_view text);
+  /// @throws Error if `place` is not at the end, or a brace is not closed.
+  explicit PromptTemplate(
+      std::string_view text,
+      std::string_view place = "[label]");
 
-  /// The prompt of a row, up to the label and without the space before it.
+  /// The prompt of a row, up to the place and without separator().
   /// Numbers and booleans are written as in JSON.
   /// @throws Error naming the row and a key that it lacks.
   std::string fill(const TextRow& row) const;
 
+  /// The spaces between the prompt and the place.
+  const std::string& separator() const {
+    return separator_;
+  }
+
  private:
   /// A key, and the text after it; the first one has no key.
   std::vector<std::pair<std::string, std::string>> parts_;
+  std::string separator_;
 };
 
 /// The words of each label.

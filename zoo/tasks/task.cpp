@@ -12,6 +12,7 @@ const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds() {
          {&kTextClassification,
           &kQuestionAnswering,
           &kLanguageModel,
+          &kSupervised,
           &kExamples}) {
       all.emplace_back(kind->name, kind);
     }

@@ -62,6 +62,8 @@ extern const TaskKind kTextClassification;
 extern const TaskKind kQuestionAnswering;
 /// A file of tokens.
 extern const TaskKind kLanguageModel;
+/// Conversations, or prompts and completions.
+extern const TaskKind kSupervised;
 /// Inputs of any model in safetensors files.
 extern const TaskKind kExamples;
 

@@ -76,7 +76,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
     fields.field(
         "folder",
         config.model_folder,
-        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `question_answering` one with a head for it, for `language_model` a language model, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported");
+        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `question_answering` one with a head for it, for `language_model` and `supervised` a language model, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported");
     fields.field(
         "strict",
         config.strict,

@@ -12,6 +12,7 @@
 #include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
+#include "tessera/zoo/tasks/supervised_texts.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
@@ -35,7 +36,7 @@ struct LoraOptions {
 
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
 
-/// Files of labeled texts, by name or pattern; see matching_files().
+/// Files of rows of texts, by name or pattern; see matching_files().
 struct TextFiles {
   std::vector<std::string> train;
   std::vector<std::string> heldout;
@@ -66,11 +67,13 @@ struct TrainingConfig {
 
   std::filesystem::path train_file; ///< of examples, also a folder
   std::filesystem::path heldout_file; ///< empty: no scoring
-  TextFiles texts; ///< of labeled texts, instead of these two
+  TextFiles texts; ///< of texts, instead of these two
   TextClassificationColumns columns; ///< of labeled texts
   std::vector<std::string> verbalizers; ///< see verbalizers_of()
-  std::vector<std::string> metrics; ///< of labeled texts; empty: the usual
   QuestionOptions questions;
+  SupervisedOptions supervised;
+  /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
+  std::vector<std::string> metrics;
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens
   TokenDataOptions token_data; ///< instead of train_file, and how it is cut
   DataLoaderOptions loader; ///< of training data
