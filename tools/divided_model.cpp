@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "divided_model.h"
 
-#include "model_folder.h"
-
+#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/run_folder.h"
 #include "tessera/zoo/tasks/run_model.h"
 
 namespace tessera::tools {
 
 void add_model_options(CLI::App& app, ModelArguments& arguments) {
-  add_model_folder(
-      app,
-      "--model",
-      arguments.model,
-      "Hugging Face folder, or run folder of `tessera train`");
+  app.add_option_function<std::string>(
+         "--model",
+         [&arguments](const std::string& given) {
+           const auto found = zoo::adapted_folder_of(given);
+           arguments.model = found.model.string();
+           arguments.adapter = found.adapter.string();
+         },
+         "Hugging Face folder, folder of a LoRA adapter, or run folder of "
+         "`tessera train`")
+      ->required();
   app.add_option(
       "--architecture",
       arguments.architecture,
@@ -38,6 +44,25 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
       arguments.parallel.sizes.expert,
       "Number of expert-parallel ranks, which divide the experts of a layer; "
       "they are among the ranks that shard the parameters");
+  app.add_option_function<uint64_t>(
+         "--device-memory",
+         [&arguments](uint64_t bytes) {
+           arguments.memory.device_bytes = static_cast<int64_t>(bytes);
+         },
+         "Memory of the device for the parameters of a rank, e.g. 20GB; those "
+         "that do not fit are copied there for their layers")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app.add_option_function<uint64_t>(
+         "--host-memory",
+         [&arguments](uint64_t bytes) {
+           arguments.memory.host_bytes = static_cast<int64_t>(bytes);
+         },
+         "With --device-memory: host memory for what does not fit there")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app.add_option(
+      "--nvme",
+      arguments.memory.nvme_path,
+      "With --device-memory: folder of a local disk for what fits in neither");
 }
 
 DividedModel::DividedModel(const ModelArguments& arguments)
@@ -49,11 +74,19 @@ DividedModel::DividedModel(const ModelArguments& arguments)
   options.strict = arguments.strict;
   options.context = zoo::layer_context(parallel_);
   model_ = zoo::from_pretrained(arguments.model, options);
+  if (!arguments.adapter.empty()) {
+    zoo::load_lora(*model_, arguments.adapter);
+  }
   move_module(*model_, world_.device());
   zoo::freeze(*model_);
-  if (world_.size() > 1) {
+  const MemoryBudget& memory = arguments.memory;
+  TESSERA_CHECK(
+      memory.device_bytes || (!memory.host_bytes && memory.nvme_path.empty()),
+      "--host-memory and --nvme are for what does not fit in --device-memory; give it too");
+  if (world_.size() > 1 || memory.device_bytes) {
     EngineOptions engine_options;
     engine_options.log_memory = false;
+    engine_options.memory = memory;
     engine_options.parallel = parallel_.mesh_if_given();
     engine_.emplace(world_, model_, engine_options);
   } else {

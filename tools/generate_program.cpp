@@ -1,39 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera generate --model DIR --input IDS.json --output OUT.json`: generates
-// tokens from tokenized prompts.
+// `tessera generate --model DIR --prompt TEXT`: continues texts, answers in
+// conversations (--chat), and continues token sequences.
 
+#include "chat_session.h"
 #include "divided_model.h"
+#include "generate_options.h"
 #include "program_main.h"
+#include "shared_text.h"
+#include "text_source.h"
 
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/chat/chat_prompt.h"
 #include "tessera/zoo/generation/generate.h"
+#include "tessera/zoo/generation/prompt_batch.h"
+#include "tessera/zoo/generation/text_generator.h"
 #include "tessera/zoo/json_fields.h"
 
-#include <torch/types.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
-#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::tools {
 
 namespace {
 
-const std::map<std::string, zoo::EarlyStopping> kEarlyStopping{
-    {"no", zoo::EarlyStopping::kNo},
-    {"yes", zoo::EarlyStopping::kYes},
-    {"never", zoo::EarlyStopping::kNever}};
+/// New tokens of a text if nothing else is said: a paragraph.
+constexpr int64_t kMostNewTokens = 256;
 
 struct GenerateArguments {
   ModelArguments model;
+  std::vector<std::string> prompts;
   std::string input;
   std::string output;
+  std::string text_key = "prompt";
+  size_t batch_size = 8;
+  bool skip_special_tokens = true;
+  bool is_chat = false;
+  std::string system;
+
+  bool are_tokens() const {
+    return input.ends_with(".json");
+  }
+  bool is_conversation() const {
+    return is_chat && input.empty() && prompts.empty();
+  }
 };
 
-/// Lists of integers; nullopt if it is anything else.
+/// Lists of integers; empty if it is anything else.
 std::vector<std::vector<int64_t>> texts_of(const nlohmann::json& lists) {
   std::vector<std::vector<int64_t>> texts;
   for (const nlohmann::json& list : lists) {
@@ -72,17 +91,14 @@ void drop_masked(
   }
 }
 
-/// Reads sequences of different lengths and pads them on the left.
-zoo::ModelInput read_prompt(
-    const std::string& file,
-    int64_t padding,
-    at::Device device) {
+/// Reads token sequences of different lengths.
+std::vector<std::vector<int64_t>> read_sequences(const std::string& file) {
   const zoo::JsonFields fields(
       runtime::parse_json(runtime::read_text_file(file), file), file);
   for (const auto& item : fields.object().items()) {
     TESSERA_CHECK(
         item.key() == "input_ids" || item.key() == "attention_mask",
-        "{}: unexpected key '{}'; give only 'input_ids', sequences of any lengths",
+        "{}: unexpected key '{}'; give only 'input_ids', sequences of any lengths; for texts, give JSON lines in a file .jsonl, {{\"prompt\": \"...\"}}",
         file,
         item.key());
   }
@@ -92,36 +108,18 @@ zoo::ModelInput read_prompt(
       mask != fields.object().end() && !texts.empty()) {
     drop_masked(file, *mask, texts);
   }
-  size_t longest = 0;
-  for (const auto& text : texts) {
-    longest = text.empty() ? SIZE_MAX : std::max(longest, text.size());
-  }
+  const bool has_empty =
+      std::any_of(texts.begin(), texts.end(), [](const auto& text) {
+        return text.empty();
+      });
   TESSERA_CHECK(
-      longest > 0 && longest != SIZE_MAX,
+      !texts.empty() && !has_empty,
       "{}: 'input_ids' is {}; it must be a list of token sequences of any lengths: [[5, 7], [3]]",
       file,
       fields.object().contains("input_ids")
           ? runtime::show_json(fields.object().at("input_ids"))
           : "missing");
-  const auto rows = static_cast<int64_t>(texts.size());
-  const auto length = static_cast<int64_t>(longest);
-  zoo::ModelInput prompt;
-  prompt.input_ids = torch::full({rows, length}, padding, torch::kLong);
-  prompt.attention_mask = torch::zeros({rows, length}, torch::kLong);
-  bool is_padded = false;
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto& text = texts[static_cast<size_t>(row)];
-    const auto own = static_cast<int64_t>(text.size());
-    prompt.input_ids[row]
-        .narrow(0, length - own, own)
-        .copy_(torch::tensor(text, torch::kLong));
-    prompt.attention_mask[row].narrow(0, length - own, own).fill_(1);
-    is_padded = is_padded || own < length;
-  }
-  prompt.input_ids = prompt.input_ids.to(device);
-  prompt.attention_mask =
-      is_padded ? prompt.attention_mask.to(device) : at::Tensor();
-  return prompt;
+  return texts;
 }
 
 /// Writes sequences without the padding on the left.
@@ -147,154 +145,17 @@ void write_sequences(
       file, nlohmann::json{{"sequences", sequences}}.dump() + "\n");
 }
 
-/// Options of the command line, which override those of the folder.
-class GivenOptions {
- public:
-  explicit GivenOptions(CLI::App& app) : app_(app) {}
-
-  template <typename Value>
-  CLI::Option* add(
-      const char* name,
-      Value zoo::GenerateOptions::*field,
-      const char* help) {
-    CLI::Option* option = app_.add_option(name, given_.*field, help);
-    take_if_given(option, field);
-    return option;
-  }
-  void add_flag(
-      const char* name,
-      bool zoo::GenerateOptions::*field,
-      const char* help) {
-    take_if_given(app_.add_flag(name, given_.*field, help), field);
-  }
-
-  /// @throws tessera::Error if an option is given that only affects sampling,
-  ///     and sampling is off.
-  void check_used(const zoo::GenerateOptions& options) const {
-    for (const char* const name :
-         {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
-      TESSERA_CHECK(
-          options.do_sample || app_.count(name) == 0,
-          "{} only affects sampling, which is off; add --sample, or remove it",
-          name);
-    }
-  }
-
-  zoo::GenerateOptions over(zoo::GenerateOptions options) const {
-    for (const auto& take : takes_) {
-      take(options);
-    }
-    return options;
-  }
-
- private:
-  template <typename Value>
-  void take_if_given(
-      const CLI::Option* option,
-      Value zoo::GenerateOptions::*field) {
-    takes_.emplace_back([this, option, field](zoo::GenerateOptions& options) {
-      if (option->count() > 0) {
-        options.*field = given_.*field;
-      }
-    });
-  }
-
-  CLI::App& app_;
-  zoo::GenerateOptions given_;
-  std::vector<std::function<void(zoo::GenerateOptions&)>> takes_;
-};
-
-} // namespace
-
-int run_generate(int argc, char** argv) {
-  CLI::App app(
-      "Continues sequences. Options that are not given default to "
-      "generation_config.json of the model, or to transformers' defaults",
-      "tessera generate");
-  GenerateArguments arguments;
-  add_model_options(app, arguments.model);
-  app.add_option(
-         "--input",
-         arguments.input,
-         "JSON file: {\"input_ids\": [[5, 7], [3]]}, sequences of any lengths")
-      ->required();
-  app.add_option(
-         "--output",
-         arguments.output,
-         "JSON file to write: {\"sequences\": [[...], [...]]}; the results for "
-         "one input sequence follow each other")
-      ->required();
-  using Options = zoo::GenerateOptions;
-  GivenOptions given(app);
-  given.add(
-      "--max-new-tokens",
-      &Options::max_new_tokens,
-      "Maximum number of new tokens per sequence");
-  given.add(
-      "--min-new-tokens",
-      &Options::min_new_tokens,
-      "Minimum number of new tokens before a sequence may end");
-  given.add(
-      "--repetition-penalty",
-      &Options::repetition_penalty,
-      "Above 1: tokens already in the sequence become less likely");
-  given.add(
-      "--no-repeat-ngram-size",
-      &Options::no_repeat_ngram_size,
-      "Do not repeat any sequence of this many tokens; 0: off");
-  given.add_flag(
-      "--sample,!--greedy",
-      &Options::do_sample,
-      "Sample tokens, or always take the most likely one");
-  given.add(
-      "--temperature",
-      &Options::temperature,
-      "Divides the logits when sampling");
-  given.add(
-      "--top-k",
-      &Options::top_k,
-      "Sample from this many most likely tokens; 0: from all");
-  given.add(
-      "--top-p",
-      &Options::top_p,
-      "Sample from the most likely tokens with this total probability");
-  given.add(
-      "--min-p",
-      &Options::min_p,
-      "Sample from tokens with at least this fraction of the highest probability");
-  given.add("--seed", &Options::seed, "Seed of the random number generator");
-  given.add(
-      "--num-beams",
-      &Options::num_beams,
-      "Above 1: beam search with this many beams");
-  given.add(
-      "--length-penalty",
-      &Options::length_penalty,
-      "Beam search: above 0 favors long sequences");
-  given
-      .add(
-          "--early-stopping",
-          &Options::early_stopping,
-          "Beam search: yes stops once as many sequences have ended as there "
-          "are beams, no stops when a better one is unlikely, never when none "
-          "is possible")
-      ->transform(CLI::CheckedTransformer(kEarlyStopping)
-                      .description("no, yes or never"));
-  given.add(
-      "--num-return-sequences",
-      &Options::num_return_sequences,
-      "Results per input sequence: the best beams, or samples");
-  if (const auto code = parse_arguments(app, argc, argv)) {
-    return *code;
-  }
-  const zoo::GenerateOptions options =
-      given.over(zoo::generate_options(arguments.model.model));
-  options.check();
-  given.check_used(options);
-
+void generate_tokens(
+    const GenerateArguments& arguments,
+    const zoo::GenerateOptions& options) {
+  TESSERA_CHECK(
+      !arguments.output.empty(),
+      "--output is missing; token sequences of '{}' need a file to write",
+      arguments.input);
+  const auto sequences = read_sequences(arguments.input);
   DividedModel divided(arguments.model);
-  const zoo::ModelInput prompt =
-      read_prompt(arguments.input, options.pad_token_id, divided.device());
+  const zoo::ModelInput prompt = zoo::prompt_batch(
+      sequences, std::max<int64_t>(0, options.pad_token_id), divided.device());
   const at::Tensor tokens =
       zoo::generate(divided.model(), prompt, options, &divided.parallel());
   if (divided.tells()) {
@@ -303,6 +164,306 @@ int run_generate(int argc, char** argv) {
         tokens,
         divided.model().first_token() ? zoo::ModelInput() : prompt);
   }
+}
+
+/// Prompts or conversations, and how they are shown.
+struct Asked {
+  std::string prompt; ///< as the model is given it
+  nlohmann::ordered_json shown; ///< {"prompt": ...} or {"messages": ...}
+};
+
+/// Reads what is asked, in batches.
+class AskedTexts {
+ public:
+  AskedTexts(
+      const GenerateArguments& arguments,
+      const zoo::ChatPrompt* chat,
+      World& world)
+      : arguments_(arguments), chat_(chat), shared_(world) {
+    if (world.rank() != 0) {
+      return;
+    }
+    if (chat != nullptr && !arguments.input.empty()) {
+      read_conversations();
+    } else {
+      source_.emplace(
+          arguments.prompts,
+          arguments.input,
+          std::vector<std::string>{arguments.text_key});
+    }
+  }
+
+  /// Empty after the last one. Collective.
+  std::vector<Asked> next() {
+    const auto batch = shared_.next([&] { return read_batch(); });
+    std::vector<Asked> all;
+    if (batch) {
+      for (const auto& one : nlohmann::ordered_json::parse(*batch)) {
+        all.push_back({one.at(0).get<std::string>(), one.at(1)});
+      }
+    }
+    return all;
+  }
+
+ private:
+  nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const {
+    if (!arguments_.system.empty() && messages.is_array()) {
+      messages.insert(
+          messages.begin(),
+          nlohmann::ordered_json{
+              {"role", "system"}, {"content", arguments_.system}});
+    }
+    return messages;
+  }
+
+  void read_conversations() {
+    const std::string& file = arguments_.input;
+    const std::string text = runtime::read_text_file(file);
+    int64_t number = 0;
+    for (size_t begin = 0; begin < text.size(); ++number) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string line = text.substr(begin, end - begin);
+      begin = end + 1;
+      if (line.find_first_not_of(" \t\r") == std::string::npos) {
+        continue;
+      }
+      const zoo::JsonFields fields(
+          runtime::parse_json(line, file, number + 1),
+          formatted("{}:{}", file, number + 1));
+      TESSERA_CHECK(
+          fields.contains("messages"),
+          "{} has no 'messages'; --chat takes lines of {{\"messages\": [{{\"role\": \"user\", \"content\": \"Hi\"}}]}}",
+          fields.origin());
+      // The order of keys is kept: templates show it.
+      auto messages =
+          with_system(nlohmann::ordered_json::parse(line)["messages"]);
+      asked_.push_back(
+          {chat_->render(messages, fields.origin()), {{"messages", messages}}});
+    }
+    TESSERA_CHECK(!asked_.empty(), "'{}' is empty", file);
+  }
+
+  /// The next ones as JSON: [[prompt, shown], ...].
+  std::optional<std::string> read_batch() {
+    auto batch = nlohmann::ordered_json::array();
+    const auto add = [&](const Asked& one) {
+      batch.push_back({one.prompt, one.shown});
+    };
+    if (source_) {
+      for (const auto& text : source_->next(arguments_.batch_size)) {
+        if (chat_ == nullptr) {
+          add({text.text, {{"prompt", text.text}}});
+          continue;
+        }
+        auto messages = nlohmann::ordered_json::array();
+        messages.push_back(
+            nlohmann::ordered_json{{"role", "user"}, {"content", text.text}});
+        messages = with_system(std::move(messages));
+        add({chat_->render(messages, "--prompt"), {{"messages", messages}}});
+      }
+    } else {
+      for (; used_ < asked_.size() && batch.size() < arguments_.batch_size;
+           ++used_) {
+        add(asked_[used_]);
+      }
+    }
+    // Bytes of a text that are not UTF-8 become U+FFFD, as when it is encoded.
+    return batch.empty()
+               ? std::nullopt
+               : std::optional(batch.dump(
+                     -1,
+                     ' ',
+                     false,
+                     nlohmann::ordered_json::error_handler_t::replace));
+  }
+
+  const GenerateArguments& arguments_;
+  const zoo::ChatPrompt* chat_;
+  SharedText shared_;
+  std::optional<TextSource> source_; ///< on rank 0
+  std::vector<Asked> asked_; ///< conversations of a file, on rank 0
+  size_t used_ = 0;
+};
+
+/// Prints texts, or collects them for a file.
+class TextWriter {
+ public:
+  TextWriter(const GenerateArguments& arguments, size_t copies, bool writes)
+      : arguments_(arguments), copies_(copies), writes_(writes) {}
+
+  /// Whether a single text appears as it is generated.
+  bool streams(const std::vector<Asked>& batch) const {
+    return writes_ && arguments_.output.empty() && copies_ == 1 &&
+           batch.size() == 1;
+  }
+
+  static void stream(std::string_view piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  void write(
+      const std::vector<Asked>& batch,
+      const std::vector<zoo::GeneratedText>& texts,
+      bool is_streamed) {
+    if (!writes_) {
+      return;
+    }
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (!arguments_.output.empty()) {
+        nlohmann::ordered_json line = batch[i / copies_].shown;
+        line["text"] = texts[i].text;
+        line["finish_reason"] = name_of(texts[i].reason);
+        line["new_tokens"] = texts[i].tokens.size();
+        lines_ += line.dump(
+                      -1,
+                      ' ',
+                      false,
+                      nlohmann::ordered_json::error_handler_t::replace) +
+                  "\n";
+      } else if (is_streamed) {
+        stream("\n");
+      } else {
+        stream(formatted("[{}] {}\n", ++printed_, texts[i].text));
+      }
+    }
+  }
+
+  void finish() const {
+    if (writes_ && !arguments_.output.empty()) {
+      runtime::write_file_atomically(arguments_.output, lines_);
+    }
+  }
+
+ private:
+  const GenerateArguments& arguments_;
+  size_t copies_;
+  bool writes_;
+  std::string lines_;
+  int64_t printed_ = 0;
+};
+
+void generate_texts(
+    const GenerateArguments& arguments,
+    const zoo::TextOptions& options) {
+  const auto tokenizer = zoo::Tokenizer::from_folder(arguments.model.model);
+  std::optional<zoo::ChatPrompt> chat;
+  if (arguments.is_chat) {
+    chat.emplace(tokenizer.settings(), arguments.model.model);
+  }
+  DividedModel divided(arguments.model);
+  const zoo::TextGenerator generator(
+      divided.model(),
+      tokenizer,
+      options,
+      divided.device(),
+      &divided.parallel());
+  if (arguments.is_conversation()) {
+    SharedText typed(divided.world());
+    hold_chat(generator, *chat, arguments.system, typed, divided.is_first());
+    return;
+  }
+  AskedTexts asked(arguments, chat ? &*chat : nullptr, divided.world());
+  TextWriter writer(
+      arguments,
+      static_cast<size_t>(options.tokens.num_return_sequences),
+      divided.is_first());
+  for (auto batch = asked.next(); !batch.empty(); batch = asked.next()) {
+    std::vector<std::string> prompts;
+    for (const Asked& one : batch) {
+      prompts.push_back(one.prompt);
+    }
+    const bool streams = writer.streams(batch);
+    writer.write(
+        batch,
+        generator.generate(
+            prompts,
+            [&](size_t, std::string_view piece) {
+              if (streams) {
+                TextWriter::stream(piece);
+              }
+            }),
+        streams);
+  }
+  writer.finish();
+}
+
+void add_text_options(CLI::App& app, GenerateArguments& arguments) {
+  app.add_option(
+         "--prompt",
+         arguments.prompts,
+         "Text to continue; may be given several times. Without it and --input: "
+         "lines of standard input")
+      ->allow_extra_args(false);
+  app.add_option(
+      "--input",
+      arguments.input,
+      "File of one prompt per line, or of JSON objects {\"prompt\": ...}, with "
+      "--chat {\"messages\": [...]}; a file .json has token sequences of any "
+      "lengths: {\"input_ids\": [[5, 7], [3]]}");
+  app.add_option(
+      "--output",
+      arguments.output,
+      "File of JSON lines to write instead of printing: {\"prompt\", \"text\", "
+      "\"finish_reason\", \"new_tokens\"}; for token sequences "
+      "{\"sequences\": [[...], [...]]}. The results for one prompt follow each "
+      "other");
+  app.add_option(
+      "--text-key",
+      arguments.text_key,
+      "Key of the prompt in JSON objects; default: prompt");
+  app.add_option(
+         "--batch-size",
+         arguments.batch_size,
+         "Prompts that are processed together; default: 8")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 20));
+  app.add_flag(
+      "--skip-special-tokens,!--keep-special-tokens",
+      arguments.skip_special_tokens,
+      "Leave special tokens out of the texts, or not");
+  CLI::Option* chat = app.add_flag(
+      "--chat",
+      arguments.is_chat,
+      "Answer messages, by the chat template of the model's tokenizer: of "
+      "--prompt, of --input, or in a conversation");
+  app.add_option(
+         "--system",
+         arguments.system,
+         "The message of the system that a conversation begins with")
+      ->needs(chat);
+}
+
+} // namespace
+
+int run_generate(int argc, char** argv) {
+  CLI::App app(
+      "Continues texts. Options that are not given default to "
+      "generation_config.json of the model, or to transformers' defaults, but "
+      "texts have up to 256 new tokens",
+      "tessera generate");
+  GenerateArguments arguments;
+  add_model_options(app, arguments.model);
+  add_text_options(app, arguments);
+  const GivenOptions given(app);
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  if (arguments.are_tokens()) {
+    TESSERA_CHECK(
+        !arguments.is_chat && arguments.prompts.empty(),
+        "--input '{}' has token sequences, which go with neither --chat nor --prompt; name a file of JSON lines .jsonl",
+        arguments.input);
+    generate_tokens(arguments, given.over(arguments.model.model, {}));
+    return 0;
+  }
+  zoo::GenerateOptions defaults;
+  defaults.max_new_tokens = kMostNewTokens;
+  zoo::TextOptions options;
+  options.tokens = given.over(arguments.model.model, defaults);
+  options.add_special_tokens = !arguments.is_chat;
+  options.skip_special_tokens = arguments.skip_special_tokens;
+  options.fit_to_model = !given.is_given("--max-new-tokens");
+  generate_texts(arguments, options);
   return 0;
 }
 

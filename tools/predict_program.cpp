@@ -189,12 +189,12 @@ int run_predict(int argc, char** argv) {
   app.add_option(
       "--input",
       arguments.input,
-      "File of one text per line (of pairs: two, separated by a tab), or of "
-      "JSON objects");
+      "File of one text per line (of pairs: two, separated by a tab), of JSON "
+      "objects, or a table (.csv, .tsv)");
   app.add_option(
          "--text-key",
          arguments.text_keys,
-         "Key of the text in JSON objects; twice for pairs; default: data.text_key "
+         "Key of the text in JSON objects and tables; twice for pairs; default: data.text_key "
          "of the run, or text")
       ->allow_extra_args(false);
   app.add_option(

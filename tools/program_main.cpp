@@ -29,6 +29,7 @@ constexpr RunCommand kCommands[] = {
     {"bench", run_bench},
     {"predict", run_predict},
     {"tokens", run_tokens},
+    {"tokenize", run_tokenize},
     {"keys", run_keys},
 };
 

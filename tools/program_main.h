@@ -35,5 +35,6 @@ int run_convert(int argc, char** argv);
 int run_bench(int argc, char** argv);
 int run_predict(int argc, char** argv);
 int run_tokens(int argc, char** argv);
+int run_tokenize(int argc, char** argv);
 
 } // namespace tessera::tools

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/zoo/tasks/data_format.h"
+#include "tessera/zoo/data/data_format.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
 #include <unistd.h>
@@ -52,6 +52,10 @@ TextSource::TextSource(
       "'{}' is {}; expected lines of text, or JSON lines",
       file,
       zoo::name_of(format));
+  if (file.ends_with(".csv") || file.ends_with(".tsv")) {
+    table_ = std::make_unique<zoo::TextRows>(file);
+    return;
+  }
   file_.open(file);
   TESSERA_CHECK(
       file_.is_open(), "cannot read '{}': {}", file, std::strerror(errno));
@@ -81,6 +85,14 @@ std::optional<zoo::TextPair> TextSource::next_argument() {
 }
 
 std::optional<zoo::TextPair> TextSource::next_line() {
+  if (table_ != nullptr) {
+    const auto row = table_->next();
+    if (!row) {
+      return std::nullopt;
+    }
+    auto text = zoo::text_in(row->values, columns_, row->place(), "--text-key");
+    return zoo::TextPair{std::move(text.text), std::move(text.second)};
+  }
   std::istream& lines = file_.is_open() ? file_ : std::cin;
   for (std::string line; std::getline(lines, line);) {
     ++line_;

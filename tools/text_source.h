@@ -3,11 +3,13 @@
 // `TextSource` provides the texts of a command that takes them as arguments,
 // from a file or from standard input.
 
+#include "tessera/zoo/data/text_rows.h"
 #include "tessera/zoo/tasks/text_predictor.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +17,8 @@
 namespace tessera::tools {
 
 /// Texts are lines, and with pairs, two texts separated by a tab. If the first
-/// line starts with '{', all are JSON objects instead. Empty lines are skipped.
+/// line starts with '{', all are JSON objects instead; files that end in .csv
+/// or .tsv are tables with a header. Empty lines are skipped.
 class TextSource {
  public:
   /// @param arguments the texts themselves, pairs one after the other; if
@@ -44,6 +47,7 @@ class TextSource {
   std::vector<std::string> arguments_;
   std::vector<std::string> columns_;
   std::string name_; ///< of the file, for messages
+  std::unique_ptr<zoo::TextRows> table_; ///< null: lines
   std::ifstream file_; ///< not open: standard input
   bool has_arguments_;
   bool is_typed_ = false;

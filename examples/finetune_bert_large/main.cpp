@@ -43,7 +43,7 @@ int run(
   zoo::TrainingConfig config = zoo::read_training_config(
       config_file, overrides, &zoo::kTextClassification);
   TESSERA_CHECK(
-      !config.heldout_file.empty() && !config.is_regression(),
+      config.has_heldout() && !config.is_regression(),
       "this example classifies and scores data.heldout; use `tessera train` for regression, or without held-out data");
   World& world = engine::init_on(config.device);
   check_model_folder(config.model_folder);
@@ -75,7 +75,13 @@ int run(
 
   config.trainer.random_seed = config.seed;
   zoo::ModelTask batches(
-      task, engine, parallel, config.batch_size, config.seed);
+      task,
+      engine,
+      parallel,
+      config.batch_size,
+      config.seed,
+      config.loader,
+      config.trainer.accumulate);
   model->train();
   runtime::reset_peak_bytes(world.device());
   const auto summary = train(world, engine, batches, config.trainer);

@@ -79,8 +79,12 @@ class OptionReader final : public OptionFields {
             key, field.numbers, value_of<std::optional<double>>(fallback));
       case OptionKind::kString:
         if (field.shape == OptionShape::kOneOrMany) {
+          if (fallback.is_null() && !reader.contains(key)) {
+            return reader.get_string(key); // an error: it is required
+          }
           return reader.get_string_or_strings(
-              key, fallback.get<std::vector<std::string>>());
+              key,
+              value_of<Strings>(fallback).value_or(std::vector<std::string>()));
         }
         if (field.shape == OptionShape::kOneOrArray) {
           return read_one_or_array(reader, key, fallback);

@@ -5,11 +5,14 @@
 
 namespace tessera::runtime {
 
+at::Tensor pinned_for(const at::Tensor& host, c10::Device device) {
+  return at::isAccelerator(device.type()) && host.is_cpu() && !host.is_pinned()
+             ? host.pin_memory()
+             : host;
+}
+
 at::Tensor to_device(const at::Tensor& host, c10::Device device) {
-  const bool needs_pinning =
-      at::isAccelerator(device.type()) && host.is_cpu() && !host.is_pinned();
-  return (needs_pinning ? host.pin_memory() : host)
-      .to(device, /*non_blocking=*/true);
+  return pinned_for(host, device).to(device, /*non_blocking=*/true);
 }
 
 } // namespace tessera::runtime

@@ -12,9 +12,11 @@ TESSERA_FUZZ_TARGET(train_config) {
   for (const char* const task :
        {"",
         "text_classification",
+        "question_answering",
         "language_model",
-        "examples",
-        "image_folder"}) {
+        "supervised",
+        "image_folder",
+        "examples"}) {
     std::vector<std::string> overrides;
     if (*task != 0) {
       overrides.push_back(std::string("task=") + task);

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera generate` as a user runs it, on one rank and on several.
 #include "support/paths.h"
+#include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "tessera/zoo/generation/blanks.h"
+#include "tessera/zoo/models/pretrained.h"
 #include "tools/run_forked.h"
 #include "tools/run_program.h"
+#include "zoo/scaled_glm.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::generate_test {
@@ -63,7 +70,266 @@ std::vector<std::string> command(
       output.string()};
 }
 
+/// A model with the tokenizer of the fixture.
+/// @param name empty: the tokenizer alone.
+void write_model(
+    const std::filesystem::path& folder,
+    const std::string& name = "llama") {
+  for (const auto& from :
+       {fixtures() / "models" / name, fixtures() / "text_generation"}) {
+    if (name.empty() && from != fixtures() / "text_generation") {
+      continue;
+    }
+    std::filesystem::copy(
+        from,
+        folder,
+        std::filesystem::copy_options::recursive |
+            std::filesystem::copy_options::overwrite_existing);
+  }
+}
+
+/// What a case of the fixture of texts has.
+nlohmann::json texts_case(const std::string& model, const std::string& way) {
+  const nlohmann::json all =
+      read_json(fixtures() / "text_generation/texts.json");
+  for (nlohmann::json one : all.at("cases")) {
+    if (one.at("model") == model && one.at("way") == way) {
+      one["prompts"] = all.at("prompts");
+      return one;
+    }
+  }
+  return {};
+}
+
+nlohmann::json read_lines(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  nlohmann::json lines = nlohmann::json::array();
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  return lines;
+}
+
+std::vector<std::string> text_command(
+    const std::filesystem::path& model,
+    const std::vector<std::string>& more) {
+  std::vector<std::string> words{"generate", "--model", model.string()};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// Lets what a command types come from a file.
+void type(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+  ASSERT_NE(std::freopen(file.c_str(), "r", stdin), nullptr);
+  std::cin.clear();
+}
+
 } // namespace
+
+// From text to text, alone and divided; a pipeline has the texts on its last
+// rank, but rank 0 prints.
+TEST(Generate, ContinuesTextsOnAnyLayout) {
+  const TemporaryFolder folder;
+  write_model(folder / "model");
+  const nlohmann::json expected = texts_case("llama", "stops");
+  {
+    std::ofstream lines(folder / "prompts.jsonl");
+    for (const auto& prompt : expected["prompts"]) {
+      lines << nlohmann::json{{"prompt", prompt}} << "\n\n";
+    }
+  }
+  const std::vector<std::string> options{
+      "--max-new-tokens",
+      "8",
+      "--repetition-penalty",
+      "1.5",
+      "--stop",
+      "zq",
+      "--stop",
+      "h",
+      "--stop",
+      " the"};
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, std::vector<std::string>>>{
+           {1, {}}, {2, {}}, {4, {"--tensor", "2", "--pipeline", "2"}}}) {
+    auto words = text_command(
+        folder / "model",
+        {"--input",
+         (folder / "prompts.jsonl").string(),
+         "--output",
+         (folder / "out.jsonl").string(),
+         "--batch-size",
+         "2"});
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), layout.begin(), layout.end());
+    const auto result = tests::run_forked(ranks, words);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    const nlohmann::json lines = read_lines(folder / "out.jsonl");
+    ASSERT_EQ(lines.size(), 3U);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i]["prompt"], expected["prompts"][i]);
+      EXPECT_EQ(lines[i]["text"], expected["results"][i]["text"]) << ranks;
+      EXPECT_EQ(lines[i]["finish_reason"], expected["results"][i]["reason"]);
+      EXPECT_EQ(
+          lines[i]["new_tokens"], expected["results"][i]["tokens"].size());
+    }
+    std::filesystem::remove(folder / "out.jsonl");
+    // One prompt, to the terminal.
+    words = text_command(folder / "model", {"--prompt", "an"});
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), layout.begin(), layout.end());
+    const auto printed = tests::run_forked(ranks, words);
+    ASSERT_EQ(printed.exit_code, 0) << printed.output;
+    EXPECT_EQ(
+        printed.output,
+        expected["results"][1]["text"].get<std::string>() + "\n");
+  }
+}
+
+TEST(Generate, ReadsTextsFromAnywhere) {
+  const TemporaryFolder folder;
+  write_model(folder / "model", "t5");
+  const nlohmann::json expected = texts_case("t5", "greedy");
+  std::string typed;
+  std::string printed;
+  std::vector<std::string> given{"--max-new-tokens", "8"};
+  for (size_t i = 0; i < 3; ++i) {
+    const std::string prompt = expected["prompts"][i];
+    given.insert(given.end(), {"--prompt", prompt});
+    typed += prompt + "\r\n\n";
+    printed += "[" + std::to_string(i + 1) + "] " +
+               expected["results"][i]["text"].get<std::string>() + "\n";
+  }
+  const auto as_options =
+      tests::run_forked(1, text_command(folder / "model", given));
+  EXPECT_EQ(as_options.output, printed);
+  std::ofstream(folder / "prompts.txt") << typed;
+  const auto from_file = tests::run_forked(
+      1,
+      text_command(
+          folder / "model",
+          {"--max-new-tokens",
+           "8",
+           "--input",
+           (folder / "prompts.txt").string()}));
+  EXPECT_EQ(from_file.output, printed);
+  for (const int ranks : {1, 2}) { // standard input is that of rank 0
+    type(folder / "typed", typed);
+    const auto from_input = tests::run_forked(
+        ranks, text_command(folder / "model", {"--max-new-tokens", "8"}));
+    EXPECT_EQ(from_input.output, printed);
+  }
+}
+
+TEST(Generate, AnswersInAConversation) {
+  const TemporaryFolder folder;
+  write_model(folder / "model");
+  const auto model = folder / "model";
+  const auto fails = [&](const std::vector<std::string>& more,
+                         const char* expected) {
+    const auto result = tests::run_forked(1, text_command(model, more));
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
+  };
+  fails({"--chat", "--prompt", "an"}, "has no chat template");
+  std::ofstream(model / "chat_template.jinja")
+      << "{% for m in messages %}{{ m.content }}{% if m.role == 'system' %}, {% endif %}{% endfor %}";
+  // Without special tokens: the template has none.
+  const auto answer = [&](const std::string& prompt) {
+    nlohmann::json config =
+        read_json(fixtures() / "text_generation/tokenizer.json");
+    config["post_processor"] = nullptr;
+    const auto plain = folder / "plain";
+    write_model(plain);
+    std::ofstream(plain / "tokenizer.json") << config;
+    const auto result = tests::run_forked(
+        1, text_command(plain, {"--prompt", prompt, "--max-new-tokens", "4"}));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return result.output;
+  };
+  const std::string first = answer("the cat");
+  const std::string second =
+      answer("the cat" + first.substr(0, first.size() - 1) + "an");
+  const std::string other = answer("an");
+  ASSERT_NE(second, other);
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, std::vector<std::string>>>{
+           {1, {}}, {4, {"--tensor", "2", "--pipeline", "2"}}}) {
+    type(folder / "typed", "the cat\n\nan\n/reset\nan\n/exit\nin\n");
+    std::vector<std::string> more{"--chat", "--max-new-tokens", "4"};
+    more.insert(more.end(), layout.begin(), layout.end());
+    const auto result = tests::run_forked(ranks, text_command(model, more));
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.output, first + second + other);
+  }
+  std::ofstream(folder / "chats.jsonl")
+      << R"({"messages": [{"role": "user", "content": "an"}]})"
+      << "\n"
+      << R"({"messages": [{"role": "user", "content": "in"}]})"
+      << "\n";
+  const auto result = tests::run_forked(
+      1,
+      text_command(
+          model,
+          {"--chat",
+           "--system",
+           "he",
+           "--input",
+           (folder / "chats.jsonl").string(),
+           "--output",
+           (folder / "out.jsonl").string(),
+           "--max-new-tokens",
+           "4"}));
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const nlohmann::json lines = read_lines(folder / "out.jsonl");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1]["text"].get<std::string>() + "\n", answer("he, in"));
+  EXPECT_EQ(lines[1]["messages"].size(), 2U);
+  type(folder / "typed", "/what\nan\n");
+  const auto mistyped = tests::run_forked(
+      1, text_command(model, {"--chat", "--max-new-tokens", "4"}));
+  EXPECT_EQ(
+      mistyped.output,
+      "'/what' is no command; there are /reset and /exit\n" + other);
+  std::ofstream(folder / "chats.jsonl") << "{\"messages\": 1}\n";
+  const std::string input = (folder / "chats.jsonl").string();
+  fails({"--chat", "--input", input}, "chats.jsonl:1: 'messages' is 1");
+  std::ofstream(folder / "chats.jsonl") << "\n{\"prompt\": 1}\n";
+  fails({"--chat", "--input", input}, "chats.jsonl:2 has no 'messages'");
+  fails({"--system", "x", "--prompt", "an"}, "--system requires --chat");
+}
+
+// GLM whole: from marks in a text to the text with its blanks filled.
+TEST(Generate, FillsBlanksOnAnyLayout) {
+  const TemporaryFolder folder;
+  const nlohmann::json all =
+      read_json(fixtures() / "text_generation/blanks.json");
+  tests::run_ranks(1, [&](World&) { // LibTorch does not run in this process
+    const auto model = zoo::from_pretrained(fixtures() / "models/glm_2021");
+    tests::scale_glm(*model, all["scales"]);
+    zoo::save_pretrained(*model, folder / "scaled");
+  });
+  write_model(folder / "scaled", "");
+  std::vector<std::string> prompts{"--max-new-tokens", "6"};
+  std::string expected;
+  for (size_t i = 0; i < all["cases"].size(); ++i) {
+    const nlohmann::json& one = all["cases"][i];
+    prompts.insert(prompts.end(), {"--prompt", one["prompt"]});
+    expected += "[" + std::to_string(i + 1) + "] " +
+                zoo::with_blanks_filled(
+                    one["prompt"].get<std::string>(), one["texts"]) +
+                "\n";
+  }
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, std::vector<std::string>>>{
+           {1, {}}, {4, {"--tensor", "2", "--pipeline", "2"}}, {2, {}}}) {
+    auto words = text_command(folder / "scaled", prompts);
+    words.insert(words.end(), layout.begin(), layout.end());
+    const auto result = tests::run_forked(ranks, words);
+    EXPECT_EQ(result.output, expected) << ranks;
+  }
+}
 
 TEST(Generate, GoesOnAsTransformersDoes) {
   const TemporaryFolder folder;
@@ -184,6 +450,7 @@ TEST(Generate, SaysWhatIsWrong) {
   fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
   const std::string good = R"({"input_ids": [[1]]})";
   fails(good, {"--sample", "--top-p", "2"}, "top_p is 2");
+  fails(good, {"--prompt", "an"}, "go with neither --chat nor --prompt");
   for (const char* const option :
        {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
     fails(good, {option, "1"}, "add --sample");

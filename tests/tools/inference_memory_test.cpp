@@ -13,6 +13,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::inference_memory_test {
@@ -89,6 +90,50 @@ TEST(InferenceMemory, IsLessOnSeveralRanksThanOnOne) {
           << program << (layout.empty() ? "" : layout.front());
     }
   }
+}
+
+// With a budget below the weights' size, most of them are in files until their
+// layers run: the same tokens, within the budget and what one layer needs.
+TEST(InferenceMemory, IsLessWithABudget) {
+  const TemporaryFolder folder;
+  write_model(folder / "model");
+  std::ofstream(folder / "ids.json") << R"({"input_ids": [[1, 2, 3, 4]]})";
+  const std::string tiny =
+      tests::source_dir() + std::string("/tests/zoo/fixtures/models/llama");
+  const std::string model = (folder / "model").string();
+  const auto peak = [&](const std::string& of,
+                        const std::vector<std::string>& more) {
+    std::vector<std::string> words{
+        "generate",
+        "--model",
+        of,
+        "--input",
+        (folder / "ids.json").string(),
+        "--output",
+        (folder / "out.json").string(),
+        "--max-new-tokens",
+        "4"};
+    words.insert(words.end(), more.begin(), more.end());
+    const int64_t bytes = peak_bytes(1, words);
+    return std::pair(bytes, tests::read_json(folder / "out.json"));
+  };
+  const auto alone = peak(model, {});
+  constexpr int64_t kBudget = kWeightBytes / 3;
+  std::filesystem::create_directory(folder / "disk");
+  const auto budgeted = peak(
+      model,
+      {"--device-memory",
+       std::to_string(kBudget),
+       "--host-memory",
+       std::to_string(kBudget / 2),
+       "--nvme",
+       (folder / "disk").string()});
+  EXPECT_EQ(budgeted.second, alone.second);
+  // Beyond what a program has without weights to speak of, and the pages of the
+  // file, which count until the kernel drops them.
+  const int64_t base = peak(tiny, {}).first + kWeightBytes;
+  EXPECT_GT(alone.first - base, 9 * kWeightBytes / 10);
+  EXPECT_LT(budgeted.first - base, 3 * kBudget / 2);
 }
 
 } // namespace tessera::inference_memory_test

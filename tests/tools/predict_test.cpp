@@ -180,6 +180,17 @@ TEST_F(Predict, BooleanLabelsOfPairs) {
   EXPECT_EQ(found[0].at("passage"), "a game of cards");
   // The second text counts.
   EXPECT_NE(found[0].at("probabilities"), found[1].at("probabilities"));
+  // Tables have columns of the same names.
+  const auto table = folder_ / "pairs.csv";
+  std::ofstream(table) << "passage,question\r\n"
+                          "\"a game of cards\",is it a game\r\n";
+  const auto of_table =
+      lines({"predict", run_.string(), "--json", "--input", table.string()});
+  ASSERT_EQ(of_table.size(), 1U);
+  EXPECT_NEAR(
+      nlohmann::json::parse(of_table[0]).at("probabilities").at("true"),
+      found[0].at("probabilities").at("true").get<double>(),
+      1e-6);
   const auto refused = run_forked(1, {"predict", run_.string(), "one text"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(

@@ -3,6 +3,7 @@
 // with them, and under any layout of ranks.
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tools/run_forked.h"
 #include "tools/run_program.h"
@@ -10,6 +11,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -45,6 +48,20 @@ class TrainLanguageModel : public ::testing::Test {
         "model": {"max_length": 16}, "optimizer": {"lr": 1e-2},
         "training": {"batch_size": 4, "clip_grad_norm": 1.0, "seed": 3,
           "max_steps": 4}, "data": {}, "output": {}})";
+  }
+
+  /// Documents of 1 to 19 tokens that count, ended by token 0.
+  void write_documents(const std::string& name, int tokens) const {
+    std::ofstream file(folder_ / (name + ".bin"), std::ios::binary);
+    int left = 1;
+    for (int i = 0; i < tokens; ++i) {
+      const bool is_end = --left == 0;
+      const char token =
+          is_end ? '\0' : static_cast<char>(1 + (i * i / 7 + left) % 22);
+      left = is_end ? 1 + i * 7 % 19 : left;
+      file.write(&token, 1);
+      file.put('\0');
+    }
   }
 
   tests::LaunchedJob::Result run(
@@ -190,6 +207,131 @@ TEST_F(TrainLanguageModel, HasTheLossesOfOneRankUnderAnyLayout) {
        "parallel.context_layout=zigzag"});
 }
 
+// The stream of samples is that of one run, whatever ranks go on with it:
+// blended and packed, within an epoch and into the next.
+TEST_F(TrainLanguageModel, GoesOnAtTheSameSampleWithOtherRanks) {
+  // 24 and 6 sequences of 16 tokens: 12 and 18 of them in each epoch.
+  write_documents("long", 361);
+  write_documents("short", 93);
+  const std::string blend = formatted(
+      R"(data.blend=[{{"path": "{}"}}, {{"path": "{}", "weight": 1.5}}])",
+      (folder_ / "long.bin").string(),
+      (folder_ / "short.bin").string());
+  const std::vector<std::string> data{
+      fresh(),
+      "data.train=",
+      blend,
+      "data.end_token=0",
+      "optimizer.lr=1e-3",
+      "training.epochs=4",
+      "schedule.decay=constant",
+      "training.save_every=1"};
+  const auto train = [&](const std::string& name,
+                         int ranks,
+                         std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), data.begin(), data.end());
+    const auto result = run(name, ranks, overrides);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(
+        result.output.find("documents in 2 files in sequences of 16"),
+        std::string::npos)
+        << result.output;
+    return losses_of(folder_ / name);
+  };
+  const auto alone = train(
+      "alone",
+      1,
+      {"training.accumulate=4",
+       "training.batch_size=2",
+       "training.max_steps=10"});
+  ASSERT_EQ(alone.size(), 10U);
+  train("moved", 4, {"training.batch_size=2", "training.max_steps=2"});
+  // 30 samples an epoch: 3 steps of 8, and 6 samples that are left.
+  train(
+      "moved",
+      2,
+      {"training.resume=true",
+       "training.batch_size=4",
+       "training.max_steps=5"});
+  train(
+      "moved",
+      2,
+      {"training.resume=true",
+       "training.batch_size=1",
+       "training.accumulate=4",
+       "training.max_steps=8",
+       "data.loader.threads=3"});
+  const auto moved = train(
+      "moved",
+      1,
+      {"training.resume=true",
+       "training.batch_size=8",
+       "training.max_steps=10",
+       "data.loader.threads=0"});
+  ASSERT_EQ(moved.size(), alone.size());
+  double least_step = 1;
+  for (size_t i = 0; i < alone.size(); ++i) {
+    // Float32 sums in other orders, over ten steps of AdamW.
+    EXPECT_NEAR(moved[i], alone[i], 1e-4) << "step " << i + 1;
+    if (i > 0) {
+      least_step = std::min(least_step, std::abs(alone[i] - alone[i - 1]));
+    }
+  }
+  EXPECT_GT(least_step, 5e-4) << "other samples have other losses";
+}
+
+TEST_F(TrainLanguageModel, HoldsOutDocumentsAndKeepsThemApart) {
+  write_documents("data", 600);
+  const std::vector<std::string> data{
+      fresh(),
+      "data.train=" + (folder_ / "data.bin").string(),
+      "data.end_token=0",
+      "data.split=0.3",
+      "training.max_steps=2",
+      "training.batch_size=2"};
+  const auto train = [&](const std::string& name,
+                         int ranks,
+                         std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), data.begin(), data.end());
+    const auto result = run(name, ranks, overrides);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return read_json(folder_ / name / "result.json");
+  };
+  const auto joined = train("joined", 1, {});
+  const auto apart = train("apart", 1, {"data.separate_documents=true"});
+  // Another share of the tokens is predicted, in the same sequences.
+  EXPECT_EQ(joined.at("heldout_tokens").get<int64_t>() % 15, 0);
+  EXPECT_LT(apart.at("heldout_tokens"), joined.at("heldout_tokens"));
+  EXPECT_NE(apart.at("last_loss"), joined.at("last_loss"));
+  const auto score = run_forked(1, {"eval", (folder_ / "apart").string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  char expected[60];
+  std::snprintf(
+      expected,
+      sizeof(expected),
+      "loss %.4f over %lld tokens",
+      apart.at("heldout_loss").get<double>(),
+      apart.at("heldout_tokens").get<long long>());
+  EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
+  // Under any layout of ranks that has masks.
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{"parallel.tensor=2", "parallel.sequence=true"},
+        {"parallel.context=2"},
+        {"parallel.pipeline=2"}}) {
+    std::vector<std::string> overrides = layout;
+    overrides.emplace_back("data.separate_documents=true");
+    overrides.emplace_back("output.overwrite=true");
+    const auto found = train("divided", 2, overrides);
+    EXPECT_EQ(found.at("heldout_tokens"), apart.at("heldout_tokens"));
+    // Float32 sums in other orders, over two steps of AdamW.
+    EXPECT_NEAR(
+        found.at("heldout_loss").get<double>(),
+        apart.at("heldout_loss").get<double>(),
+        2e-4)
+        << layout.front();
+  }
+}
+
 // By as many ranks as there are, whoever has trained it; what is done stays.
 TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
   const std::string heldout =
@@ -279,6 +421,30 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   };
   fails(1, {}, "model.folder is");
   fails(1, {fresh(), "model.folder=x"}, "set either this");
+  fails(1, {fresh(), "data.train="}, "data.blend, a list");
+  fails(1, {fresh(), "data.split=0.5"}, "set data.end_token");
+  fails(
+      1,
+      {fresh(), "data.separate_documents=true"},
+      "set data.end_token to the token that ends them");
+  fails(
+      1,
+      {fresh(), "data.end_token=22", "data.split=1e-9"},
+      "for the held-out part");
+  fails(
+      1,
+      {fresh(),
+       "data.split=0.5",
+       "data.heldout=" + (folder_ / "tokens.bin").string()},
+      "set either this or data.heldout");
+  fails(
+      2,
+      {fresh(),
+       "data.end_token=22",
+       "data.separate_documents=true",
+       "parallel.context=2",
+       "parallel.context_attention=ring"},
+      "under ring attention");
   fails(1, {fresh(), "data.train=absent.bin"}, "'absent.bin'");
   fails(1, {fresh(), "model.max_length=17"}, "the model has 16 positions");
   fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");

@@ -28,6 +28,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         "cpm2",
         "cpm2_base",
+        "cpm2_scaled",
         "mt5",
         "mt5_base",
         "mt5_classifier",
@@ -174,10 +175,10 @@ TEST(EncoderDecoder, TakesModelCentersConfigurations) {
   const auto model = from_config(
       {{"model_type", "cpm2"},
        {"vocab_size", 61},
-       {"dim_model", 24},
+       {"dim_model", 16},
        {"num_heads", 4},
-       {"dim_head", 8},
-       {"dim_ff", 36},
+       {"dim_head", 6},
+       {"dim_ff", 20},
        {"num_encoder_layers", 2},
        {"num_decoder_layers", 2},
        {"position_bias_num_buckets", 8},

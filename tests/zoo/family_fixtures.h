@@ -19,6 +19,7 @@ inline constexpr const char* kFamilyFixtures[] = {
     "chatglm",
     "cpm1",
     "cpm2",
+    "cpm3",
     "glm",
     "glm4",
     "glm_2021",

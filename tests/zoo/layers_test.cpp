@@ -81,6 +81,23 @@ TEST(Positions, EqualTransformers) {
   }
 }
 
+// Those of CPM-Ant, which are CPM-3's.
+TEST(Positions, HaveBucketsOfSegments) {
+  const auto file = reference();
+  const at::Tensor queries = fixture_tensor(file, "segments.queries");
+  const at::Tensor keys = fixture_tensor(file, "segments.keys");
+  const at::Tensor distances = relative_buckets(
+      50, 50, {.buckets = 16, .max_distance = 20}, torch::kCPU);
+  const at::Tensor rows = torch::where(
+      queries.unsqueeze(2).eq(keys.unsqueeze(1)),
+      distances,
+      16 + segment_buckets(queries, keys, 4));
+  EXPECT_TRUE(fixture_tensor(file, "segments.weight")
+                  .index({rows})
+                  .permute({0, 3, 1, 2})
+                  .equal(fixture_tensor(file, "segments.bias")));
+}
+
 TEST(Rotary, ScalesAsTransformers) {
   const auto file = reference();
   RotaryOptions options;

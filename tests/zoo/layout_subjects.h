@@ -23,6 +23,7 @@ struct Subject {
   bool takes_ring = true; ///< they can do so by ring attention
   std::vector<int64_t> image = {}; ///< height, width; none for texts
   bool has_views = false; ///< of each image two
+  int64_t segments = 0; ///< of texts, above 0 with a context and spans
   /// Not where batch norms of a few rows, or routers, make much of roundings.
   bool takes_lower_precision = true;
   bool takes_recomputation = true; ///< routers' losses need what layers kept
@@ -86,6 +87,16 @@ inline const Subject kSubjects[] = {
          "num_heads": 6, "relative_attention_num_buckets": 8,
          "dropout_rate": 0.2, "relative_attention_max_distance": 10})",
      .takes_ring = false},
+    // Prompts are in a table of their own, and the bias is of each text.
+    {.name = "cpm3",
+     .architecture = "CPM3ForLM",
+     .config = R"({"model_type": "cpm3", "vocab_size": 31, "d_model": 12,
+         "d_kv": 2, "d_ff": 18, "num_layers": 5, "num_heads": 6,
+         "relative_attention_num_buckets": 8,
+         "relative_attention_max_distance": 10, "dropout_rate": 0.2,
+         "prompt_types": 15, "prompt_length": 2, "segment_types": 3})",
+     .takes_ring = false,
+     .segments = 3},
     {.name = "qwen3_moe",
      .architecture = "Qwen3MoeForCausalLM",
      .config = R"({"model_type": "qwen3_moe", "vocab_size": 29,
@@ -204,6 +215,14 @@ inline ModelInput batch_of(
       input.labels[1].narrow(0, 6, 2).fill_(-100);
     }
     input.labels[0][number] = -100; // as many everywhere
+  }
+  if (subject.segments > 0) {
+    input.token_type_ids =
+        torch::randint(subject.segments, {2, 8}, torch::kLong);
+    input.others["context"] = torch::zeros({2, 8}, torch::kLong);
+    input.others["context"].narrow(1, 0, 3).fill_(1);
+    input.others["span"] = torch::zeros({2, 8}, torch::kLong);
+    input.others["span"][0].narrow(0, 5, 3).fill_(1);
   }
   return input;
 }

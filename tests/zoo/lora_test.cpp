@@ -346,6 +346,7 @@ TEST(LoraModel, RefusesAdaptersOfLanguageHeads) {
       {"bert_untied", {"query", "decoder"}},
       {"chatglm", {"output_layer"}},
       {"cpm1", {"output_projection"}},
+      {"cpm3_untied", {"output_projection"}},
       {"gpt2", {"c_attn", "lm_head"}}, // tied
       {"llama", {"lm_head"}},
       {"roberta", {"query", "lm_head.decoder"}}, // tied

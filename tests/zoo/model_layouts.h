@@ -55,19 +55,21 @@ inline const std::vector<Refusal>& refusals() {
        {"mae_wide", "vit_base", "vit_labels", "vit_masked"},
        "tokens are not divisible",
        "turn off sequence parallelism"},
-      // Windows with global tokens, spans and patches need what other ranks
-      // have; images are short.
+      // Windows with global tokens and patches need what other ranks have;
+      // images are short.
       {Layout::kUlysses,
-       {"cpm1*", "longformer*", "mae*", "moco", "swin_*", "vit_*"},
+       {"longformer*", "mae*", "moco", "swin_*", "vit_*"},
        "does not support context parallelism",
        "context size of 1"},
       {Layout::kRing,
-       {"cpm1*", "longformer*", "mae*", "moco", "swin_*", "vit_*"},
+       {"longformer*", "mae*", "moco", "swin_*", "vit_*"},
        "does not support context parallelism",
        "context size of 1"},
       // A ring has keys of one rank at a time: no masks, biases or windows.
       {Layout::kRing,
-       {"cpm2*",
+       {"cpm1*",
+        "cpm2*",
+        "cpm3*",
         "glm_2021",
         "mt5*",
         "qwen2",

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <string>
 
 namespace tessera::zoo::recipes_test {
 
@@ -18,6 +19,19 @@ namespace {
 
 std::filesystem::path configs() {
   return std::filesystem::path(tests::source_dir()) / "configs";
+}
+
+/// The number of parameters of models/NAME.json.
+int64_t parameters_of(const std::string& name) {
+  const auto path = configs() / "models" / (name + ".json");
+  const auto json =
+      runtime::parse_json(runtime::read_text_file(path), path.string());
+  const auto model = lazy([&] { return zoo::from_config(json); });
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model->parameters()) {
+    count += parameter.numel();
+  }
+  return count;
 }
 
 } // namespace
@@ -36,16 +50,17 @@ TEST(Recipes, AreRead) {
 }
 
 TEST(Recipes, TheGptOf13BillionHasAsMany) {
-  const auto path = configs() / "models/gpt_13b.json";
-  const auto json =
-      runtime::parse_json(runtime::read_text_file(path), path.string());
-  const auto model = lazy([&] { return zoo::from_config(json); });
-  int64_t count = 0;
-  for (const at::Tensor& parameter : model->parameters()) {
-    count += parameter.numel();
-  }
   constexpr int64_t h = 5120;
-  EXPECT_EQ(count, (50257 + 2048) * h + 40 * (12 * h * h + 13 * h) + 2 * h);
+  EXPECT_EQ(
+      parameters_of("gpt_13b"),
+      (50257 + 2048) * h + 40 * (12 * h * h + 13 * h) + 2 * h);
+}
+
+TEST(Recipes, GlmLargeHas335Million) {
+  constexpr int64_t h = 1024;
+  const int64_t count = parameters_of("glm_large");
+  EXPECT_EQ(count, (30592 + 2 * 513) * h + 24 * (12 * h * h + 13 * h) + 2 * h);
+  EXPECT_EQ(count / 1000000, 334); // published as 335M
 }
 
 } // namespace tessera::zoo::recipes_test

@@ -29,12 +29,12 @@ class TextData : public ::testing::Test {
   /// Texts with these labels, as JSON.
   LabelledTexts read(
       const std::vector<std::string>& labels,
-      bool numbers = false) const {
+      HeadLabels kind = HeadLabels::kClass) const {
     std::string content;
     for (const std::string& label : labels) {
       content += R"({"text": "a", "label": )" + label + "}\n";
     }
-    return read_labelled_texts(write(content), {}, numbers);
+    return read_labelled_texts({write(content)}, {}, kind);
   }
 
   const TemporaryFolder folder_;
@@ -50,7 +50,7 @@ TEST_F(TextData, LabelsAreStringsIntegersOrBooleans) {
   EXPECT_EQ(labels_of(read({"true", "false"})), (Names{"false", "true"}));
   for (const auto& [label, remedy] :
        {std::pair{"0.5", "model.problem_type=regression"},
-        {"[1, 0]", "\"task\": \"examples\""},
+        {"[1, 0]", "model.problem_type=multi_label_classification"},
         {"null", "expected a string, an integer or a boolean"}}) {
     expect_error([&] { read({label}); }, {"data.jsonl:1: 'label' is ", remedy});
   }
@@ -62,13 +62,13 @@ TEST_F(TextData, LabelsAreStringsIntegersOrBooleans) {
 }
 
 TEST_F(TextData, LabelsAreNumbersForRegression) {
-  const auto texts = read({"0.5", "3", "\"-1.5\""}, /*numbers=*/true);
+  const auto texts = read({"0.5", "3", "\"-1.5\""}, HeadLabels::kNumbers);
   EXPECT_EQ(texts.texts[0].number, 0.5);
   EXPECT_EQ(texts.texts[1].number, 3);
   EXPECT_EQ(texts.texts[2].number, -1.5);
   expect_error(
       [&] {
-        read({"1", "\"3 stars\""}, true);
+        read({"1", "\"3 stars\""}, HeadLabels::kNumbers);
       },
       {"data.jsonl:2: 'label' is \"3 stars\"", "regression"});
 }
@@ -87,7 +87,7 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
   const auto path =
       write(R"({"question": "a game", "passage": "a mail", "label": 1})");
   const auto texts =
-      read_labelled_texts(path, {{"question", "passage"}, "label"});
+      read_labelled_texts({path}, {{"question", "passage"}, "label"});
   const auto tokenizer = Tokenizer::from_folder(minilm_folder());
   const auto encoded = encode_labelled_texts(texts, {"1"}, tokenizer, 16);
   const Encoding expected = tokenizer.encode_pair("a game", "a mail");
@@ -99,17 +99,17 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
       std::equal(row, row + batch.length, batch.token_type_ids.begin()));
   expect_error(
       [&] {
-        read_labelled_texts(path, {{"question", "answer"}, "label"});
+        read_labelled_texts({path}, {{"question", "answer"}, "label"});
       },
       {"data.jsonl:1: there is no 'answer'", "passage", "data.text_key"});
 }
 
 TEST_F(TextData, TruncatedTextsAreCounted) {
   const auto tokenizer = Tokenizer::from_folder(minilm_folder());
-  LabelledTexts texts;
+  LabelledTexts texts{.files = {"texts"}};
   // 8 and 9 tokens with [CLS] and [SEP]
-  texts.texts.push_back({.text = "a a a a a a", .label = "x"});
-  texts.texts.push_back({.text = "a a a a a a a", .label = "x"});
+  texts.texts.push_back({.text = "a a a a a a", .labels = {"x"}});
+  texts.texts.push_back({.text = "a a a a a a a", .labels = {"x"}});
   EXPECT_EQ(
       truncated_count(encode_labelled_texts(texts, {"x"}, tokenizer, 8)), 1);
 }
@@ -117,7 +117,7 @@ TEST_F(TextData, TruncatedTextsAreCounted) {
 TEST_F(TextData, WarnsAboutWhatIsProbablyAMistake) {
   const auto warned = [&](const std::string& content) {
     ::testing::internal::CaptureStderr();
-    warn_about_labels(read_labelled_texts(write(content)));
+    warn_about_labels(read_labelled_texts({write(content)}));
     return ::testing::internal::GetCapturedStderr();
   };
   const std::string one = "{\"text\": \"a\", \"label\": \"x\"}\n";
@@ -139,45 +139,111 @@ TEST_F(TextData, MissingColumnsAreComparedWithTheFirstLine) {
   const std::string one = "{\"text\": \"a\", \"label\": \"x\"}\n";
   const std::string other = "{\"text\": \"b\", \"stars\": 3}\n";
   expect_error(
-      [&] { read_labelled_texts(write(other + one)); },
+      [&] { read_labelled_texts({write(other + one)}); },
       {"data.jsonl:1: there is no 'label'", "data.label_key"});
   expect_error(
-      [&] { read_labelled_texts(write(one + other)); },
+      [&] { read_labelled_texts({write(one + other)}); },
       {"data.jsonl:2: there is no 'label', unlike in line 1"});
 }
 
-TEST_F(TextData, OtherFormatsAreNamedWithAConversion) {
-  struct Case {
-    const char* name;
-    std::string content;
-    std::initializer_list<const char*> parts;
-  };
-  const std::string gzip("\x1f\x8b\x08\x00\x00", 5);
-  const Case cases[] = {
-      {"t.csv", "text,label\na,b\n", {"(CSV)", "csv.DictReader", "t.jsonl"}},
-      {"t2.csv", "text;label\na, b;c\n", {"(CSV)", "delimiter=\";\""}},
-      {"t.tsv", "text\tlabel\na\tb\n", {"(TSV)", "delimiter="}},
-      {"t.json", "[\n{\"text\": 1}]", {"a JSON array", "json.load"}},
-      {"t2.json", "{\n\"text\": 1}", {"over several lines", "jq -c ."}},
-      {"t.jsonl.gz", gzip, {"compressed with gzip", "gunzip --keep"}},
-      {"t.parquet", "PAR1....", {"a Parquet file", "read_parquet"}},
-  };
-  for (const Case& one : cases) {
-    SCOPED_TRACE(one.name);
-    const auto path = write(one.content, one.name);
-    expect_error([&] { read_labelled_texts(path); }, {"expected JSON lines"});
-    expect_error([&] { read_labelled_texts(path); }, one.parts);
+// Formats that cannot be read are in data/text_rows_test.cpp.
+TEST_F(TextData, TablesAndJsonLinesGiveTheSameTexts) {
+  const auto json = write(
+      "{\"text\": \"a, b\", \"more\": \"c\", \"label\": 10}\n"
+      "{\"text\": \"d\", \"more\": \"e\\nf\", \"label\": 9}\n",
+      "a.jsonl");
+  const auto csv =
+      write("label,text,more\r\n10,\"a, b\",c\r\n9,d,\"e\nf\"\r\n", "a.csv");
+  const auto tsv =
+      write("text\tlabel\tmore\na, b\t10\tc\nd\t9\t\"e\nf\"\n", "a.tsv");
+  for (const auto& path : {json, csv, tsv}) {
+    const auto read = read_labelled_texts({path}, {{"text", "more"}});
+    ASSERT_EQ(read.texts.size(), 2U) << path;
+    EXPECT_EQ(read.kind, LabelKind::kIntegers);
+    EXPECT_EQ(labels_of(read), (Names{"9", "10"}));
+    EXPECT_EQ(read.texts[0].text, "a, b");
+    EXPECT_EQ(read.texts[0].second, "c");
+    EXPECT_EQ(read.texts[1].second, "e\nf");
+    EXPECT_EQ(read.texts[1].labels, (Names{"9"}));
   }
-  // The command does not write what it reads, and shells take the path.
+  const auto all = read_labelled_texts({json, csv, tsv}, {{"text", "more"}});
+  EXPECT_EQ(all.texts.size(), 6U);
+  EXPECT_EQ(all.place(all.texts[3]), csv.string() + ":3");
+  const auto words = write("text,label\na,1\nb,many\n", "words.csv");
+  EXPECT_EQ(read_labelled_texts({words}).kind, LabelKind::kStrings);
+}
+
+TEST_F(TextData, TextsMayHaveSeveralLabels) {
+  const auto read_several = [&](const std::vector<std::string>& labels) {
+    return read(labels, HeadLabels::kClasses);
+  };
+  const auto lists =
+      read_several({"[\"b\", \"a\"]", "[]", "[\"c\"]", "[\"c\", \"c\"]"});
+  EXPECT_TRUE(lists.have_several_labels);
+  EXPECT_EQ(labels_of(lists), (Names{"a", "b", "c"}));
+  EXPECT_EQ(lists.texts[0].labels, (Names{"a", "b"}));
+  EXPECT_EQ(lists.texts[1].labels, Names());
+  EXPECT_EQ(lists.texts[3].labels, Names{"c"});
+  const auto strings = read_several({"\" b ,a\"", "\"\"", "\"c\""});
+  EXPECT_EQ(strings.texts[0].labels, (Names{"a", "b"}));
+  EXPECT_EQ(strings.texts[1].labels, Names());
+  EXPECT_EQ(read_several({"[10, 9]", "2"}).texts[0].labels, (Names{"10", "9"}));
+  const auto csv = read_labelled_texts(
+      {write("text,label\na,x|y\nb,y\n", "a.csv")},
+      {.label_separator = "|"},
+      HeadLabels::kClasses);
+  EXPECT_EQ(csv.texts[0].labels, (Names{"x", "y"}));
+  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
+  const auto encoded =
+      encode_labelled_texts(csv, labels_of(csv), tokenizer, 16);
+  EXPECT_EQ(encoded[0].labels, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(encoded[1].labels, (std::vector<int64_t>{1}));
   expect_error(
-      [&] { read_labelled_texts(write("text,label\na,b\n", "it's.jsonl")); },
-      {"it'\\''s.jsonl' > '", "it'\\''s_converted.jsonl'"});
-  // A byte order mark and commas are no table.
+      [&] { read_several({"[1, [2]]"}); }, {"data.jsonl:1: 'label' is [2]"});
+}
+
+TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {
+  const auto path = write(
+      "{\"text\": \"a\", \"label\": \"x\"}\n"
+      "{\"text\": \"b\"}\n"
+      "{\"text\": 3, \"label\": \"x\"}\n"
+      "{\"text\": \"c\", \"label\": null}\n"
+      "{\"text\": \"caf\xe9\", \"label\": \"x\"}\n"
+      "{\"text\": \"d\", \"label\": \"z\"}\n");
+  ::testing::internal::CaptureStderr();
+  const auto texts = read_labelled_texts({path}, {.bad_rows = BadRows::kSkip});
+  EXPECT_EQ(texts.texts.size(), 2U);
+  EXPECT_EQ(texts.texts[1].text, "d");
+  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
   EXPECT_EQ(
-      read_labelled_texts(
-          write("\xef\xbb\xbf{\"text\": \"a, b\", \"label\": \"x\"}"))
-          .texts.size(),
+      encode_labelled_texts(texts, {"x"}, tokenizer, 16, BadRows::kSkip).size(),
       1U);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  for (const char* part :
+       {"data.jsonl:2: there is no 'label'",
+        "data.jsonl:3: 'text' is 3",
+        "4 bad rows of '",
+        "data.jsonl:6: the label 'z'",
+        "1 rows of '"}) {
+    EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
+  }
+  expect_error(
+      [&] {
+        encode_labelled_texts(texts, {"w"}, tokenizer, 16, BadRows::kSkip);
+      },
+      {"no text has a known label"});
+  expect_error(
+      [&] {
+        read_labelled_texts(
+            {write("{\"text\": 1}\n", "b.jsonl")},
+            {.bad_rows = BadRows::kSkip});
+      },
+      {"b.jsonl: the file contains no examples, only bad rows"});
+  for (const char* name : {"empty.jsonl", "empty.csv", "empty.tsv"}) {
+    expect_error(
+        [&] { read_labelled_texts({write("", name)}); },
+        {name, "contains no examples"});
+  }
 }
 
 TEST_F(TextData, PositionsAndBadBytesAreReadable) {
@@ -185,7 +251,7 @@ TEST_F(TextData, PositionsAndBadBytesAreReadable) {
   const auto path =
       write(good + "\n" + good + "{\"text\": \"caf\xe9\", \"label\": 1}");
   expect_error(
-      [&] { read_labelled_texts(path); }, {"data.jsonl:4:15: ", "caf\\xE9"});
+      [&] { read_labelled_texts({path}); }, {"data.jsonl:4:15: ", "caf\\xE9"});
 }
 
 TEST_F(TextData, ExamplesSayWhatAFileIs) {

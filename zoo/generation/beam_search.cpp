@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -38,8 +39,10 @@ at::Tensor best_places(const at::Tensor& scores, int64_t count) {
 BeamSearch::BeamSearch(
     const GenerateOptions& options,
     const at::Tensor& rows,
-    const at::Tensor& padding)
+    const at::Tensor& padding,
+    EndsSequence ends)
     : options_(options),
+      ends_(std::move(ends)),
       texts_(rows.size(0) / options.num_beams),
       given_(rows.size(1)),
       rows_(rows),
@@ -87,11 +90,24 @@ TokenProposal BeamSearch::blank() const {
       torch::empty({texts_, candidates()}, torch::kFloat)};
 }
 
-at::Tensor BeamSearch::ends(const at::Tensor& tokens) const {
+at::Tensor BeamSearch::ends(const at::Tensor& texts) const {
+  const at::Tensor tokens = texts.select(2, -1);
   at::Tensor found = torch::full_like(
       tokens, written() + 1 >= options_.max_new_tokens, torch::kBool);
   for (const int64_t end : options_.eos_token_id) {
     found |= tokens.eq(end);
+  }
+  const at::Tensor whole = texts.contiguous();
+  for (int64_t text = 0; ends_ && text < texts_; ++text) {
+    for (int64_t i = 0; i < whole.size(1); ++i) {
+      const int64_t* begin = whole[text][i].const_data_ptr<int64_t>() + given_;
+      if (!found[text][i].item<bool>() &&
+          ends_(
+              text * options_.num_beams,
+              {begin, static_cast<size_t>(written() + 1)})) {
+        found[text][i] = true;
+      }
+    }
   }
   return found;
 }
@@ -102,7 +118,7 @@ at::Tensor BeamSearch::advance(const TokenProposal& proposal) {
   const at::Tensor beam = proposal.tokens.remainder(beams);
   const at::Tensor texts = at::cat(
       {chosen(rows_.view({texts_, beams, -1}), beam), tokens.unsqueeze(2)}, 2);
-  const at::Tensor ended = ends(tokens);
+  const at::Tensor ended = ends(texts);
 
   const at::Tensor going_on = only(proposal.scores, ended.logical_not());
   const at::Tensor places = best_places(going_on, beams);

@@ -20,7 +20,8 @@ class BeamSearch : public TextSearch {
   BeamSearch(
       const GenerateOptions& options,
       const at::Tensor& rows,
-      const at::Tensor& padding);
+      const at::Tensor& padding,
+      EndsSequence ends = {});
 
   /// @throws tessera::Error if the vocabulary has too few tokens for the beams.
   TokenProposal propose(const at::Tensor& logits) override;
@@ -44,7 +45,9 @@ class BeamSearch : public TextSearch {
   int64_t written() const {
     return rows_.size(1) - given_;
   }
-  at::Tensor ends(const at::Tensor& tokens) const;
+  /// Which of the candidates end with their last token.
+  /// @param texts [prompts, candidates, length so far + 1].
+  at::Tensor ends(const at::Tensor& texts) const;
   void set_aside(
       const at::Tensor& texts,
       const at::Tensor& scores,
@@ -54,6 +57,7 @@ class BeamSearch : public TextSearch {
   at::Tensor may_improve() const;
 
   GenerateOptions options_;
+  EndsSequence ends_;
   int64_t texts_;
   int64_t given_; ///< prompt length in tokens
   at::Tensor rows_;

@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera::zoo {
@@ -32,6 +34,18 @@ at::Tensor repeated(const at::Tensor& rows, int64_t copies) {
                                       : rows;
 }
 
+/// An input per token of the prompts, up to `length` tokens.
+at::Tensor continued_to(
+    int64_t length,
+    const at::Tensor& given,
+    NewTokens how) {
+  at::Tensor added = given.narrow(1, given.size(1) - 1, 1);
+  if (how == NewTokens::kZero) {
+    added = at::zeros_like(added);
+  }
+  return at::cat({given, added.expand({-1, length - given.size(1)})}, 1);
+}
+
 /// The number of rows per prompt.
 int64_t copies_in(const GenerateOptions& options) {
   return std::max(options.num_beams, options.num_return_sequences);
@@ -41,7 +55,8 @@ int64_t copies_in(const GenerateOptions& options) {
 std::unique_ptr<TextSearch> make_search(
     const Model& model,
     const ModelInput& prompt,
-    const GenerateOptions& options) {
+    const GenerateOptions& options,
+    const EndsSequence& ends) {
   const int64_t copies = copies_in(options);
   const at::Tensor begin = model.first_token()
                                ? torch::full(
@@ -56,10 +71,10 @@ std::unique_ptr<TextSearch> make_search(
   const at::Tensor rows = repeated(begin, copies);
   if (options.num_beams > 1) {
     return std::make_unique<BeamSearch>(
-        options, rows, repeated(padding, copies));
+        options, rows, repeated(padding, copies), ends);
   }
   return std::make_unique<SingleSearch>(
-      options, rows, repeated(padding, copies));
+      options, rows, repeated(padding, copies), ends);
 }
 
 class Writer {
@@ -68,7 +83,8 @@ class Writer {
       Model& model,
       const ModelInput& prompt,
       const GenerateOptions& options,
-      ParallelRun* parallel)
+      ParallelRun* parallel,
+      const EndsSequence& ends)
       : model_(model),
         prompt_(prompt),
         copies_(copies_in(options)),
@@ -79,9 +95,14 @@ class Writer {
                 : &parallel->groups()[ParallelGroup::kPipeline]),
         device_(prompt.input_ids.device()) {
     check();
+    for (const auto& [name, tensor] : prompt.named()) {
+      if (model.continued_inputs().contains(name)) {
+        continued_.emplace(name, tensor);
+      }
+    }
     options.check();
     check_positions(options.max_new_tokens);
-    search_ = make_search(model, prompt, options);
+    search_ = make_search(model, prompt, options, ends);
     given_ = search_->rows().size(1);
     make_groups(prompt.input_ids.size(0), given_ + options.max_new_tokens);
   }
@@ -92,6 +113,10 @@ class Writer {
     at::Tensor logits = read(prompt_rows());
     prompt_.input_ids = repeated(prompt_.input_ids, copies_);
     prompt_.attention_mask = repeated(prompt_.attention_mask, copies_);
+    prompt_.position_ids = repeated(prompt_.position_ids, copies_);
+    for (auto& [name, tensor] : continued_) {
+      tensor = repeated(tensor, copies_);
+    }
     repeat_groups();
     if (logits.defined()) {
       logits = repeated(logits, copies_);
@@ -118,18 +143,36 @@ class Writer {
         prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
             prompt_.input_ids.numel() > 0,
         "generate: input_ids are missing, empty or not [batch, sequence]");
-    for (const auto& [name, tensor] : prompt_.named()) {
-      TESSERA_CHECK(
-          name == "input_ids" || name == "attention_mask",
-          "generate: unexpected input '{}'; only input_ids and attention_mask are accepted",
-          name);
+    const bool blanks = model_.fills_blanks();
+    const auto continued = model_.continued_inputs();
+    std::string more = blanks ? ", position_ids, sep" : "";
+    for (const auto& [name, how] : continued) {
+      more += ", " + name;
     }
-    const at::Tensor& mask = prompt_.attention_mask;
+    for (const auto& [name, tensor] : prompt_.named()) {
+      if (blanks && (name == "position_ids" || name == "sep")) {
+        continue; // checked below
+      }
+      TESSERA_CHECK(
+          name == "input_ids" || name == "attention_mask" ||
+              continued.contains(name),
+          "generate: unexpected input '{}'; only input_ids, attention_mask{} are accepted",
+          name,
+          more);
+      TESSERA_CHECK(
+          tensor.sizes() == prompt_.input_ids.sizes(),
+          "generate: {} is {}, but input_ids are {}",
+          name,
+          tensor.sizes(),
+          prompt_.input_ids.sizes());
+    }
     TESSERA_CHECK(
-        !mask.defined() || mask.sizes() == prompt_.input_ids.sizes(),
-        "generate: attention_mask is {}, but input_ids are {}",
-        mask.defined() ? mask.sizes() : at::IntArrayRef(),
-        prompt_.input_ids.sizes());
+        !blanks || (prompt_.position_ids.defined() &&
+                    prompt_.others.count("sep") == 1 &&
+                    prompt_.position_ids.dim() == 3 &&
+                    prompt_.position_ids.size(2) == prompt_.input_ids.size(1)),
+        "generate: the model fills blanks; give it sep [batch] and position_ids [batch, 2, sequence], as blank_inputs() makes them");
+    const at::Tensor& mask = prompt_.attention_mask;
     TESSERA_CHECK(
         model_.first_token() || !mask.defined() ||
             mask.select(1, -1).ne(0).all().item<bool>(),
@@ -140,6 +183,17 @@ class Writer {
   /// generated. The last token is never an input.
   void check_positions(int64_t max_new_tokens) const {
     const auto most = model_.position_limit();
+    if (model_.fills_blanks()) {
+      const at::Tensor blank = prompt_.position_ids.select(1, 1).select(1, -1);
+      const int64_t last = blank.max().item<int64_t>() + max_new_tokens - 1;
+      TESSERA_CHECK(
+          !most || last < *most,
+          "generate: max_new_tokens is {}; the model has {} positions for what it fills in: use {} or less",
+          max_new_tokens,
+          most.value_or(0),
+          max_new_tokens - (last + 1 - most.value_or(0)));
+      return;
+    }
     const int64_t given = prompt_.input_ids.size(1);
     TESSERA_CHECK(
         !most || given + max_new_tokens - 1 <= *most,
@@ -206,11 +260,47 @@ class Writer {
     if (prompt_.attention_mask.defined()) {
       input.attention_mask = at::constant_pad_nd(
           own(prompt_.attention_mask), {0, rows.size(1) - given_}, 1);
+    }
+    if (model_.fills_blanks()) {
+      add_blanks(group, read, fresh.size(1), input);
+    } else if (prompt_.attention_mask.defined()) {
       input.position_ids = positions_without_padding(input.attention_mask)
                                .narrow(1, read, fresh.size(1))
                                .clamp_min(0);
     }
+    const auto how = model_.continued_inputs();
+    for (const auto& [name, given] : continued_) {
+      const at::Tensor all =
+          continued_to(rows.size(1), own(given), how.at(name));
+      (name == "token_type_ids" ? input.token_type_ids : input.others[name]) =
+          all.narrow(1, read, fresh.size(1));
+    }
     return input;
+  }
+
+  /// Adds the positions of `count` tokens after the first `read` ones, and the
+  /// length of the context with the first of them.
+  void add_blanks(
+      const TextGroup& group,
+      int64_t read,
+      int64_t count,
+      ModelInput& input) const {
+    const at::Tensor own =
+        prompt_.position_ids.narrow(0, group.first, group.rows).to(device_);
+    if (read == 0) {
+      input.position_ids = own;
+      input.others["sep"] = prompt_.others.at("sep")
+                                .narrow(0, group.first, group.rows)
+                                .to(device_);
+      return;
+    }
+    const at::Tensor last = own.narrow(2, given_ - 1, 1);
+    const at::Tensor steps =
+        torch::arange(read, read + count, last.options()) - (given_ - 1);
+    input.position_ids = at::cat(
+        {last.narrow(1, 0, 1).expand({-1, 1, count}),
+         last.narrow(1, 1, 1) + steps},
+        1);
   }
 
   /// @return logits of the next token [B, vocabulary] on the rank with the
@@ -260,6 +350,7 @@ class Writer {
 
   Model& model_;
   ModelInput prompt_;
+  NamedTensors continued_; ///< of prompt_, see Model::continued_inputs()
   int64_t copies_; ///< rows per prompt, after it has been processed
   PipelineExecutor* executor_;
   Communicator* stages_; ///< null without a pipeline
@@ -275,8 +366,12 @@ at::Tensor generate(
     Model& model,
     const ModelInput& prompt,
     const GenerateOptions& options,
-    ParallelRun* parallel) {
-  return Writer(model, prompt, options, parallel).write();
+    ParallelRun* parallel,
+    const EndsSequence& ends) {
+  TESSERA_CHECK(
+      options.stop_strings.empty() || ends,
+      "generate: stop_strings is given, but generate() sees tokens only; use zoo::TextGenerator");
+  return Writer(model, prompt, options, parallel, ends).write();
 }
 
 } // namespace tessera::zoo

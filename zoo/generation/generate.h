@@ -5,6 +5,7 @@
 
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/generation/generate_options.h"
+#include "tessera/zoo/generation/text_search.h"
 #include "tessera/zoo/models/model.h"
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +19,14 @@ namespace tessera::zoo {
 /// flight as there are pipeline stages. Collective; blocks.
 /// @param model with a language model head, in evaluation mode; may be wrapped
 ///     by an engine.
-/// @param prompt input_ids [B, S] and attention_mask, padded on the left; for
-///     an encoder-decoder the encoder's input, with padding anywhere. Nothing
-///     else.
+/// @param prompt input_ids [B, S] and attention_mask, padded on the left, and
+///     Model::continued_inputs(); for an encoder-decoder the encoder's input,
+///     with padding anywhere. A model that fills blanks
+///     (Model::fills_blanks()) needs `sep` [B] and position_ids [B, 2, S] too,
+///     see BlankedText; new tokens keep the last position, and count on within
+///     the blank. Nothing else.
 /// @param parallel null if no ranks partition the layers.
+/// @param ends further reasons for a sequence to end.
 /// @return int64 [B * num_return_sequences, S + n] on the CPU: the prompts
 ///     followed by up to max_new_tokens tokens; for an encoder-decoder the
 ///     decoder's sequences, which begin with its start token. The sequences of
@@ -33,6 +38,7 @@ at::Tensor generate(
     Model& model,
     const ModelInput& prompt,
     const GenerateOptions& options,
-    ParallelRun* parallel = nullptr);
+    ParallelRun* parallel = nullptr,
+    const EndsSequence& ends = {});
 
 } // namespace tessera::zoo

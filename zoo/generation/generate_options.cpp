@@ -44,6 +44,26 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
   options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
 }
 
+/// A text or a list of them.
+std::vector<std::string> stop_strings_in(const JsonFields& fields) {
+  const nlohmann::json value =
+      fields.object().value("stop_strings", nlohmann::json());
+  std::vector<std::string> texts;
+  for (const nlohmann::json& one :
+       value.is_array() ? value : nlohmann::json::array({value})) {
+    if (value.is_null()) {
+      break;
+    }
+    TESSERA_CHECK(
+        one.is_string(),
+        "{}: 'stop_strings' is {}, but must be a string or a list of strings",
+        fields.origin(),
+        runtime::show_json(value));
+    texts.push_back(one.get<std::string>());
+  }
+  return texts;
+}
+
 /// A boolean or "never".
 EarlyStopping early_stopping_in(const JsonFields& fields) {
   const nlohmann::json value =
@@ -107,6 +127,9 @@ void GenerateOptions::check_values(const std::string& place) const {
       "top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
   check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "between 0 and 1");
   check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
+  for (const std::string& stop : stop_strings) {
+    check_range("a stop string", "empty", !stop.empty(), "a text");
+  }
   check_range(
       "num_return_sequences",
       num_return_sequences,
@@ -114,8 +137,10 @@ void GenerateOptions::check_values(const std::string& place) const {
       "1 or more");
 }
 
-GenerateOptions generate_options(const std::filesystem::path& folder) {
-  GenerateOptions options;
+GenerateOptions generate_options(
+    const std::filesystem::path& folder,
+    const GenerateOptions& defaults) {
+  GenerateOptions options = defaults;
   read_tokens(JsonFields::from_file(folder / "config.json"), options);
   const auto fields = JsonFields::from_file(folder / "generation_config.json");
   read_tokens(fields, options);
@@ -134,6 +159,7 @@ GenerateOptions generate_options(const std::filesystem::path& folder) {
   read("num_beams", options.num_beams);
   read("length_penalty", options.length_penalty);
   options.early_stopping = early_stopping_in(fields);
+  options.stop_strings = stop_strings_in(fields);
   read("num_return_sequences", options.num_return_sequences);
   options.check_values(fields.origin() + ": ");
   return options;

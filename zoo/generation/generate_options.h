@@ -23,6 +23,9 @@ struct GenerateOptions {
   /// Tokens that end a sequence; empty: only max_new_tokens does.
   std::vector<int64_t> eos_token_id;
   int64_t pad_token_id = 0; ///< after the end of a sequence
+  /// A sequence ends when its new text contains one of them. Only for
+  /// TextGenerator, which knows the text: generate() refuses them.
+  std::vector<std::string> stop_strings;
 
   /// Above 1: tokens that the sequence contains become less likely
   /// (arXiv:1909.05858).
@@ -60,7 +63,10 @@ struct GenerateOptions {
 /// Reads the options from a model's folder: generation_config.json, and
 /// config.json for tokens that it does not name. Files and fields may be
 /// missing.
+/// @param defaults of what they do not say.
 /// @throws tessera::Error naming the file and the field.
-GenerateOptions generate_options(const std::filesystem::path& folder);
+GenerateOptions generate_options(
+    const std::filesystem::path& folder,
+    const GenerateOptions& defaults = {});
 
 } // namespace tessera::zoo

@@ -5,13 +5,18 @@
 
 #include <torch/types.h>
 
+#include <utility>
+#include <vector>
+
 namespace tessera::zoo {
 
 SingleSearch::SingleSearch(
     const GenerateOptions& options,
     const at::Tensor& rows,
-    const at::Tensor& padding)
+    const at::Tensor& padding,
+    EndsSequence ends)
     : options_(options),
+      ends_(std::move(ends)),
       next_(options),
       rows_(rows),
       padding_(padding),
@@ -32,8 +37,19 @@ at::Tensor SingleSearch::advance(const TokenProposal& proposal) {
   const at::Tensor next =
       proposal.tokens.masked_fill(ended_.unsqueeze(1), options_.pad_token_id);
   rows_ = at::cat({rows_, next}, 1);
+  std::vector<int64_t> stopped;
+  for (int64_t row = 0; ends_ && row < rows_.size(0); ++row) {
+    const int64_t* begin = rows_[row].const_data_ptr<int64_t>() + given_;
+    if (!ended_[row].item<bool>() &&
+        ends_(row, {begin, static_cast<size_t>(written())})) {
+      stopped.push_back(row);
+    }
+  }
   for (const int64_t end : options_.eos_token_id) {
     ended_ |= proposal.tokens.select(1, 0).eq(end);
+  }
+  for (const int64_t row : stopped) {
+    ended_[row] = true;
   }
   return {};
 }

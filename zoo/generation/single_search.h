@@ -16,7 +16,8 @@ class SingleSearch : public TextSearch {
   SingleSearch(
       const GenerateOptions& options,
       const at::Tensor& rows,
-      const at::Tensor& padding);
+      const at::Tensor& padding,
+      EndsSequence ends = {});
 
   TokenProposal propose(const at::Tensor& logits) override;
   TokenProposal blank() const override;
@@ -35,6 +36,7 @@ class SingleSearch : public TextSearch {
   }
 
   GenerateOptions options_;
+  EndsSequence ends_;
   NextToken next_;
   at::Tensor rows_;
   at::Tensor padding_;

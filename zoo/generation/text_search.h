@@ -4,7 +4,21 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
+#include <span>
+
 namespace tessera::zoo {
+
+/// Whether a sequence ends with its latest token although that is none of
+/// GenerateOptions::eos_token_id. Called on every rank, with the same answer.
+/// @param row of the search: prompt * copies + copy; with beams, the prompt's
+///     first row.
+/// @param written the new tokens of the sequence, never none. Without beams
+///     every token of a row is passed once, in order, until the row has ended,
+///     the end token too.
+using EndsSequence =
+    std::function<bool(int64_t row, std::span<const int64_t> written)>;
 
 /// The tokens proposed from logits: all that ranks without logits need.
 struct TokenProposal {

@@ -6,8 +6,11 @@
 #include "tessera/zoo/models/weight_folder.h"
 
 #include <filesystem>
+#include <string>
 
 namespace tessera::zoo {
+
+class Model;
 
 struct GgufOptions {
   /// The type of matrices; see gguf_type_of().

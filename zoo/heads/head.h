@@ -4,6 +4,7 @@
 // labels, and how it is scored. `Model::head()` makes it.
 
 #include "tessera/engine/engine.h"
+#include "tessera/zoo/data/objective_options.h"
 #include "tessera/zoo/heads/score.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/input_kind.h"
@@ -54,6 +55,10 @@ class Head {
   virtual int64_t vocab() const {
     return 0;
   }
+  /// Token types are less than this; 0: the model does not take any.
+  virtual int64_t token_types() const {
+    return 0;
+  }
   /// Integer labels are less than this, or -100; 0: they are not checked.
   virtual int64_t classes() const {
     return 0;
@@ -87,6 +92,16 @@ class Head {
   }
   /// Whether labels can be made by masking tokens (ExampleOptions::token_mask).
   virtual bool predicts_masked_tokens() const {
+    return false;
+  }
+  /// What the model can be pretrained on, of documents of tokens; the first is
+  /// the usual.
+  virtual std::vector<ObjectiveKind> objectives() const {
+    return {};
+  }
+  /// Whether it also learns how the two texts of a pair are related
+  /// (`next_sentence_label`).
+  virtual bool predicts_pairs() const {
     return false;
   }
   /// Adds random inputs that the file does not have.

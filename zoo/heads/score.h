@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -27,6 +28,11 @@ struct Score {
   /// Of heads that predict numbers.
   double squared_error = 0; ///< mean
   double pearson = 0; ///< correlation; NaN if either side is constant
+  /// DataSet::outputs_of() all examples, in their order: float64 [examples,
+  /// outputs] on the CPU. Undefined unless outputs_per_example() asks for them.
+  at::Tensor outputs;
+  /// The new tokens of DataSet::prompts(), without what ends them.
+  std::vector<std::vector<int64_t>> generated;
 };
 
 struct ScoredBatch {

@@ -14,6 +14,7 @@ namespace tessera::zoo {
 /// The inputs of a model: the tokens of texts, or images.
 struct HeadInputs {
   int64_t vocab = 0; ///< vocabulary size; 0: not known
+  int64_t token_types = 0; ///< of the inputs; 0: there are none
   std::optional<PatchEmbeddingOptions> images; ///< of image models
 };
 
@@ -27,6 +28,9 @@ class StandardHead : public Head {
   }
   const PatchEmbeddingOptions* images() const override {
     return inputs_.images ? &*inputs_.images : nullptr;
+  }
+  int64_t token_types() const override {
+    return inputs_.token_types;
   }
   void check(const ColumnChecks& examples) const override;
 

@@ -47,6 +47,9 @@ class NextTokenHead : public TokenHead {
   HeadLabels labels() const override {
     return HeadLabels::kNextTokens;
   }
+  std::vector<ObjectiveKind> objectives() const override {
+    return {ObjectiveKind::kNextToken};
+  }
   void complete(NamedTensors& batch) const override;
   bool has_labels(const NamedTensors& batch) const override;
   void add_score(const ScoredBatch& batch, ScoreSums& sums) const override;
@@ -65,6 +68,12 @@ class MaskedTokenHead : public TokenHead {
   bool predicts_masked_tokens() const override {
     return true;
   }
+  std::vector<ObjectiveKind> objectives() const override {
+    return {ObjectiveKind::kMasked};
+  }
+  bool predicts_pairs() const override {
+    return follows_;
+  }
   void draw(
       NamedTensors& batch,
       const ExampleOptions& options,
@@ -79,12 +88,26 @@ class MaskedTokenHead : public TokenHead {
   bool follows_;
 };
 
+/// The tokens that fill the blanks of a text are predicted, in place.
+class BlankHead : public TokenHead {
+ public:
+  explicit BlankHead(const HeadInputs& inputs)
+      : TokenHead(inputs, inputs.vocab) {}
+
+  std::vector<ObjectiveKind> objectives() const override {
+    return {ObjectiveKind::kBlankFilling};
+  }
+};
+
 /// The tokens of an encoder-decoder's second text are predicted.
 class SecondTextHead : public TokenHead {
  public:
   explicit SecondTextHead(const HeadInputs& inputs)
       : TokenHead(inputs, inputs.vocab) {}
 
+  std::vector<ObjectiveKind> objectives() const override {
+    return {ObjectiveKind::kSpanCorruption, ObjectiveKind::kPrefix};
+  }
   std::vector<std::string> trimmed_with_tokens() const override {
     return {};
   }

@@ -103,7 +103,8 @@ AttentionImpl::AttentionImpl(
        options_.query_bias,
        q_unit,
        options_.query_deviation,
-       /*fine_unit=*/head});
+       /*fine_unit=*/head,
+       options_.length_scale});
   // Every rank has all keys and values where there are fewer heads of them than
   // ranks.
   const auto column =
@@ -117,7 +118,8 @@ AttentionImpl::AttentionImpl(
              bias,
              unit,
              options_.deviation,
-             /*fine_unit=*/0});
+             /*fine_unit=*/0,
+             options_.length_scale});
       };
   key_ = column("key", options_.memory_features, head, options_.key_bias);
   value_ = column("value", options_.memory_features, head, options_.value_bias);
@@ -130,7 +132,8 @@ AttentionImpl::AttentionImpl(
        options_.output_bias,
        q_unit,
        options_.output_deviation,
-       /*fine_unit=*/head});
+       /*fine_unit=*/head,
+       options_.length_scale});
   if (options_.query_key_norm) {
     NormOptions norm = *options_.query_key_norm;
     norm.features = head;

@@ -40,6 +40,7 @@ struct AttentionOptions {
   double deviation = 0.02; ///< standard deviation of initial weights
   double query_deviation = 0; ///< of the query projection; 0: as the others
   double output_deviation = 0; ///< of the output projection; 0: as the others
+  bool length_scale = false; ///< of all projections; see LinearOptions
   AttentionFunction function = fused_attention;
 
   /// These options with the zeros replaced by their defaults.

@@ -10,7 +10,11 @@ FeedForwardImpl::FeedForwardImpl(
       options_(options),
       activation_(zoo::activation(options.activation)) {
   const LinearOptions widening{
-      options.features, options.inner, options.bias, 1, options.deviation};
+      .in = options.features,
+      .out = options.inner,
+      .bias = options.bias,
+      .deviation = options.deviation,
+      .length_scale = options.length_scale};
   if (options.gated) {
     gate_ = Linear::column(*this, "gate", context_, widening);
   }
@@ -19,12 +23,12 @@ FeedForwardImpl::FeedForwardImpl(
       *this,
       "down",
       context_,
-      {options.inner,
-       options.features,
-       options.bias,
-       1,
-       options.output_deviation == 0 ? options.deviation
-                                     : options.output_deviation});
+      {.in = options.inner,
+       .out = options.features,
+       .bias = options.bias,
+       .deviation = options.output_deviation == 0 ? options.deviation
+                                                  : options.output_deviation,
+       .length_scale = options.length_scale});
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {

@@ -23,6 +23,7 @@ struct FeedForwardOptions {
   double dropout = 0; ///< of the inner features, in training mode
   double deviation = 0.02; ///< standard deviation of initial weights
   double output_deviation = 0; ///< of `down`; 0: as the others
+  bool length_scale = false; ///< of all projections; see LinearOptions
 };
 
 /// Column-parallel projections `up` (and `gate`), and row-parallel `down`.

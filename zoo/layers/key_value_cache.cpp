@@ -53,6 +53,33 @@ KeyValueCache::KeysAndValues KeyValueCache::extend(
   return {keys.narrow(2, 0, end), values.narrow(2, 0, end)};
 }
 
+at::Tensor KeyValueCache::extend_input(
+    const std::string& name,
+    const at::Tensor& tokens) {
+  const auto found = inputs_.find(name);
+  TESSERA_CHECK(
+      length_ == 0 || tokens.defined() == (found != inputs_.end()),
+      "KeyValueCache: {} is {} for the new tokens, unlike for the {} tokens before; give it for all or none",
+      name,
+      tokens.defined() ? "given" : "missing",
+      length_);
+  if (!tokens.defined()) {
+    return {};
+  }
+  const int64_t end = length_ + tokens.size(1);
+  TESSERA_CHECK(
+      end <= capacity_,
+      "KeyValueCache: sequences of {} tokens exceed the capacity of {}",
+      end,
+      capacity_);
+  at::Tensor& all = inputs_[name];
+  if (!all.defined()) {
+    all = at::empty({tokens.size(0), capacity_}, tokens.options());
+  }
+  all.narrow(1, length_, tokens.size(1)).copy_(tokens);
+  return all.narrow(1, 0, end);
+}
+
 const KeyValueCache::KeysAndValues* KeyValueCache::kept(
     const void* layer) const {
   const auto found = kept_.find(layer);
@@ -76,6 +103,9 @@ void KeyValueCache::reorder(const at::Tensor& rows) {
       chosen(both.first);
       chosen(both.second);
     }
+  }
+  for (auto& [name, tensor] : inputs_) {
+    chosen(tensor);
   }
   chosen(memory);
 }

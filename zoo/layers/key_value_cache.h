@@ -7,13 +7,15 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 
 namespace tessera::zoo {
 
 /// Lets a model extend sequences without processing them again: keeps, for
 /// every attention layer, the keys and values of all tokens so far, for the
-/// heads on this rank. For one batch and one model, or one pipeline stage of
+/// heads on this rank, and inputs per token that masks and biases depend on.
+/// For one batch and one model, or one pipeline stage of
 /// it; without gradients.
 class KeyValueCache {
  public:
@@ -48,6 +50,15 @@ class KeyValueCache {
       const at::Tensor& key,
       const at::Tensor& value);
 
+  /// Appends an input per token, such as token_type_ids, of the tokens being
+  /// processed now.
+  /// @param tokens [B, new tokens], or undefined if the model is not given it.
+  /// @return that of all tokens so far, [B, length() + new tokens], or
+  ///     undefined; a view of the cache.
+  /// @throws tessera::Error if it is given for some tokens only, or the
+  ///     capacity is exceeded.
+  at::Tensor extend_input(const std::string& name, const at::Tensor& tokens);
+
   /// The constant keys and values of an encoder's output; null before keep().
   const KeysAndValues* kept(const void* layer) const;
   KeysAndValues keep(const void* layer, KeysAndValues whole);
@@ -63,6 +74,7 @@ class KeyValueCache {
   int64_t length_ = 0;
   std::map<const void*, KeysAndValues> growing_; ///< [B, heads, capacity, n]
   std::map<const void*, KeysAndValues> kept_;
+  std::map<std::string, at::Tensor> inputs_; ///< [B, capacity]
 };
 
 } // namespace tessera::zoo

@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/linear.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/few_rows_linear.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
@@ -9,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
 
+#include <cmath>
 #include <optional>
 
 namespace tessera::zoo {
@@ -18,6 +20,15 @@ namespace {
 constexpr std::string_view kInAdapter = ".adapter."; // kAdapterModule
 
 } // namespace
+
+at::Tensor linear_product(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  return runtime::takes_few_rows(x, weight, bias)
+             ? runtime::few_rows_linear(x, weight, bias)
+             : at::linear(x, weight, bias);
+}
 
 bool is_adapter_parameter(std::string_view name) {
   return name.find(kInAdapter) != std::string_view::npos;
@@ -34,6 +45,11 @@ LinearLayer::LinearLayer(
       division(division),
       context(context),
       sizes(sizes) {
+  TESSERA_CHECK(
+      !sizes.length_scale || !sizes.bias,
+      "a linear layer [{}, {}] has a bias and length_scale; use one of them",
+      sizes.out,
+      sizes.in);
   if (context.parallel() == nullptr) {
     const at::NoGradGuard no_grad;
     weight.normal_(0, sizes.deviation);
@@ -97,7 +113,9 @@ at::Tensor Linear::forward(const at::Tensor& x) {
   // LibTorch's layer does, but with a group its communication would not overlap
   // with the product.
   at::Tensor product;
-  if (layer_->context.parallel() == nullptr) {
+  if (runtime::takes_few_rows(x, layer_->weight, layer_->bias)) {
+    product = runtime::few_rows_linear(x, layer_->weight, layer_->bias);
+  } else if (layer_->context.parallel() == nullptr) {
     product = layer_->forward(x);
   } else if (
       layer_->division == LinearDivision::kRow && layer_->bias.defined()) {
@@ -107,7 +125,16 @@ at::Tensor Linear::forward(const at::Tensor& x) {
   } else {
     product = at::linear(x, layer_->weight, layer_->bias);
   }
-  return layer_->adapter ? product + layer_->adapter->forward(x) : product;
+  return finished(product, x);
+}
+
+at::Tensor Linear::finished(const at::Tensor& product, const at::Tensor& x)
+    const {
+  const at::Tensor all =
+      layer_->adapter ? product + layer_->adapter->forward(x) : product;
+  return layer_->sizes.length_scale
+             ? all * (1 / std::sqrt(static_cast<double>(layer_->sizes.in)))
+             : all;
 }
 
 std::vector<at::Tensor> Linear::forward_columns(
@@ -126,9 +153,7 @@ std::vector<at::Tensor> Linear::forward_columns(
   }
   results = linear_each(x, weights);
   for (size_t i = 0; i < columns.size(); ++i) {
-    if (const auto& adapter = columns[i]->layer_->adapter) {
-      results[i] = results[i] + adapter->forward(x);
-    }
+    results[i] = columns[i]->finished(results[i], x);
   }
   return results;
 }
@@ -137,6 +162,11 @@ const at::Tensor& Linear::weight() const {
   TESSERA_CHECK(
       !layer_->adapter,
       "a linear layer [{}, {}] has an adapter, but the model uses its weight directly, as in the head of a language model; remove it from the adapter's target_modules, or name it in modules_to_save",
+      layer_->sizes.out,
+      layer_->sizes.in);
+  TESSERA_CHECK(
+      !layer_->sizes.length_scale,
+      "a linear layer [{}, {}] has length_scale, but its weight is used directly",
       layer_->sizes.out,
       layer_->sizes.in);
   return layer_->weight;

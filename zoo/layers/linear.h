@@ -29,6 +29,9 @@ struct LinearOptions {
   /// such as those of one head; 0: every rank has the whole layer. By default,
   /// too many ranks are an error.
   std::optional<int64_t> fine_unit = {};
+  /// The result, adapter included, is divided by the root of `in`, so that
+  /// weights have a deviation of about 1 (ModelCenter). Only without a bias.
+  bool length_scale = false;
 };
 
 /// `LinearAdapter` computes an addend of a linear layer's result, such as
@@ -62,14 +65,23 @@ class LinearLayer : public torch::nn::LinearImpl {
 /// The name of an adapter's module in its linear layer.
 inline constexpr const char* kAdapterModule = "adapter";
 
+/// As at::linear(); for a few rows without gradients on the CPU faster, and
+/// then equal up to rounding.
+/// @param bias may be undefined.
+at::Tensor linear_product(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias);
+
 /// Whether a parameter of this name belongs to an adapter; the model's own
 /// files do not contain it.
 bool is_adapter_parameter(std::string_view name);
 
-/// y = x W^T + b, plus the adapter's result. A handle: the layer is registered
-/// in its owner module, with parameters `weight` [out, in] and `bias` [out].
-/// With a group it is partitioned as the function that creates it says; what it
-/// takes and returns looks whole ([Note: DTensors]).
+/// y = x W^T + b, plus the adapter's result; LinearOptions::length_scale
+/// divides it. A handle: the layer is registered in its owner module, with
+/// parameters `weight` [out, in] and `bias` [out]. With a group it is
+/// partitioned as the function that creates it says; what it takes and returns
+/// looks whole ([Note: DTensors]).
 class Linear {
  public:
   Linear() = default;
@@ -105,8 +117,8 @@ class Linear {
       const std::vector<Linear*>& columns);
 
   /// The weight, for code that multiplies by it directly.
-  /// @throws tessera::Error if the layer has an adapter, which that code would
-  ///     ignore.
+  /// @throws tessera::Error if the layer has an adapter or a scale, which that
+  ///     code would ignore.
   const at::Tensor& weight() const;
   const at::Tensor& bias() const; ///< undefined without one
 
@@ -117,6 +129,9 @@ class Linear {
       LinearDivision division,
       const LayerContext& context,
       const LinearOptions& options);
+
+  /// The result, from the product of input and weight.
+  at::Tensor finished(const at::Tensor& product, const at::Tensor& x) const;
 
   std::shared_ptr<LinearLayer> layer_;
 };

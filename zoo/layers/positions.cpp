@@ -39,9 +39,15 @@ at::Tensor relative_buckets(
     const at::Device& device,
     int64_t first) {
   const auto places = torch::dtype(torch::kInt64).device(device);
-  const at::Tensor relative =
+  return relative_buckets(
       torch::arange(keys, places).unsqueeze(0) -
-      torch::arange(first, first + queries, places).unsqueeze(1);
+          torch::arange(first, first + queries, places).unsqueeze(1),
+      options);
+}
+
+at::Tensor relative_buckets(
+    const at::Tensor& relative,
+    const RelativeBuckets& options) {
   int64_t buckets = options.buckets;
   at::Tensor begin = torch::zeros_like(relative);
   at::Tensor distance;
@@ -62,6 +68,13 @@ at::Tensor relative_buckets(
                   .to(torch::kInt64);
   return begin +
          torch::where(distance.lt(exact), distance, far.clamp_max(buckets - 1));
+}
+
+at::Tensor segment_buckets(
+    const at::Tensor& of_queries,
+    const at::Tensor& of_keys,
+    int64_t segments) {
+  return of_queries.unsqueeze(2) * segments + of_keys.unsqueeze(1);
 }
 
 } // namespace tessera::zoo

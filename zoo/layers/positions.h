@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Position encodings other than rotary: sinusoidal tables, T5's relative
-// buckets.
+// buckets, CPM-3's buckets of segments.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -39,5 +39,18 @@ at::Tensor relative_buckets(
     const RelativeBuckets& options,
     const at::Device& device,
     int64_t first = 0);
+
+/// The same for any positions: key - query, int64 of any shape.
+at::Tensor relative_buckets(
+    const at::Tensor& relative,
+    const RelativeBuckets& options);
+
+/// The bucket of each pair of segments, as in ModelCenter's CPM-3: query's *
+/// segments + key's. int64 [B, queries, keys].
+/// @param of_queries, of_keys int64 [B, queries], [B, keys], below `segments`.
+at::Tensor segment_buckets(
+    const at::Tensor& of_queries,
+    const at::Tensor& of_keys,
+    int64_t segments);
 
 } // namespace tessera::zoo

@@ -206,8 +206,14 @@ std::optional<int64_t> Decoder::position_limit() const {
 
 bool Decoder::takes_cache() const {
   const TensorParallel* tensor = context_.parallel();
-  return !decoder_.prefix && context_.context() == nullptr &&
+  return context_.context() == nullptr &&
          (tensor == nullptr || !tensor->sequence);
+}
+
+bool Decoder::takes_documents() const {
+  const ContextParallel* context = context_.context();
+  return !decoder_.prefix && decoder_.block_positions == 0 &&
+         (context == nullptr || context->kind != ContextKind::kRing);
 }
 
 void Decoder::check(const ModelInput& input) const {
@@ -225,6 +231,16 @@ void Decoder::check(const ModelInput& input) const {
   if (decoder_.prefix) {
     taken.emplace_back("sep");
   }
+  if (takes_documents()) {
+    taken.emplace_back("document_ids");
+    if (const auto found = input.others.find("document_ids");
+        found != input.others.end()) {
+      check_same_shape("document_ids", found->second, input.input_ids);
+      TESSERA_CHECK(
+          input.cache == nullptr,
+          "document_ids and a cache are given; a cache has one document");
+    }
+  }
   if (head_kind_ == DecoderHead::kQuestionAnswering) {
     std::erase(taken, "labels");
     taken.insert(taken.end(), {"start_positions", "end_positions"});
@@ -237,8 +253,18 @@ void Decoder::check(const ModelInput& input) const {
       input.position_ids.defined() ? input.position_ids.sizes()
                                    : at::IntArrayRef());
   const int64_t most = decoder_.learned_positions - decoder_.position_offset;
+  const bool has_own_positions =
+      decoder_.block_positions > 0 && input.position_ids.defined();
+  if (has_own_positions && input.position_ids.is_cpu()) {
+    const auto last = input.position_ids.max().item<int64_t>();
+    TESSERA_CHECK(
+        last < most,
+        "position_ids hold {}; the model has {} positions; use shorter sequences",
+        last,
+        most);
+  }
   TESSERA_CHECK(
-      decoder_.learned_positions == 0 || length <= most,
+      decoder_.learned_positions == 0 || has_own_positions || length <= most,
       "sequences of {} tokens; the model has {} positions; truncate the sequences",
       length,
       most);
@@ -307,8 +333,16 @@ LayerInput Decoder::layer_input(
         ask ? positions.max().item<int64_t>() + 1 : length,
         dtype);
   }
-  const at::Tensor seen = padding_mask(input.attention_mask);
+  const auto documents = input.others.find("document_ids");
+  const at::Tensor seen = all_of(
+      {padding_mask(input.attention_mask),
+       documents == input.others.end() ? at::Tensor()
+                                       : document_mask(documents->second)});
   if (const auto sep = input.others.find("sep"); sep != input.others.end()) {
+    TESSERA_CHECK(
+        past == 0,
+        "'sep' is given for tokens that follow {} cached ones; give it with the first tokens only",
+        past);
     layer.mask = with_safe_rows(all_of(
         {causal_mask(length, device) | prefix_mask(sep->second, length),
          seen}));

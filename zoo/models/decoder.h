@@ -79,7 +79,8 @@ struct DecoderConfig {
 /// last pipeline stage has `embeddings.tokens` too.
 ///
 /// Takes input_ids, attention_mask, position_ids, token_type_ids if the model
-/// has them, `sep` if it has a prefix, and labels: tokens [B, S], where each
+/// has them, `sep` if it has a prefix, document_ids if takes_documents(), and
+/// labels: tokens [B, S], where each
 /// token predicts the next one's, or classes [B] or [B, S]. For question
 /// answering see add_answers().
 class Decoder : public Model {
@@ -104,8 +105,14 @@ class Decoder : public Model {
   bool divides_sequences() const override {
     return true;
   }
-  /// False under context parallelism and with a bidirectional prefix.
+  bool fills_blanks() const override {
+    return decoder_.prefix && decoder_.block_positions > 0;
+  }
+  /// False under context parallelism. Tokens that follow cached ones attend to
+  /// all of them: a prefix belongs to the first tokens.
   bool takes_cache() const override;
+  /// Not with a prefix, with positions within blanks, nor under ring attention.
+  bool takes_documents() const override;
 
  protected:
   void check(const ModelInput& input) const override;

@@ -23,7 +23,7 @@ std::unique_ptr<Head> Decoder::head() {
       break;
     case DecoderHead::kCausalLm:
       if (decoder_.labels_in_place) {
-        return std::make_unique<TokenHead>(inputs, inputs.vocab);
+        return std::make_unique<BlankHead>(inputs);
       }
       return std::make_unique<NextTokenHead>(inputs);
     case DecoderHead::kSequenceClassification:

@@ -14,7 +14,8 @@
 namespace tessera::zoo {
 
 std::unique_ptr<Head> Encoder::head() {
-  const HeadInputs inputs{.vocab = encoder_.vocab};
+  const HeadInputs inputs{
+      .vocab = encoder_.vocab, .token_types = encoder_.token_types};
   switch (head_kind_) {
     case EncoderHead::kBase:
       break;

@@ -10,14 +10,14 @@ namespace tessera::zoo {
 
 std::vector<ModelFamily> built_in_families() {
   return {
-      bert_family(),       chatglm_family(),   cpm1_family(),
-      cpm2_family(),       glm4_family(),      glm_family(),
-      gpt2_family(),       gptj_family(),      llama_family(),
-      longformer_family(), moco_v3_family(),   mt5_family(),
-      opt_family(),        qwen2_family(),     qwen2_moe_family(),
-      qwen3_family(),      qwen3_moe_family(), roberta_family(),
-      roformer_family(),   swin_family(),      t5_family(),
-      vit_family(),        vit_mae_family(),
+      bert_family(),      chatglm_family(),    cpm1_family(),
+      cpm2_family(),      cpm3_family(),       glm4_family(),
+      glm_family(),       gpt2_family(),       gptj_family(),
+      llama_family(),     longformer_family(), moco_v3_family(),
+      mt5_family(),       opt_family(),        qwen2_family(),
+      qwen2_moe_family(), qwen3_family(),      qwen3_moe_family(),
+      roberta_family(),   roformer_family(),   swin_family(),
+      t5_family(),        vit_family(),        vit_mae_family(),
   };
 }
 

@@ -16,6 +16,7 @@ ModelFamily bert_family();
 ModelFamily chatglm_family();
 ModelFamily cpm1_family();
 ModelFamily cpm2_family();
+ModelFamily cpm3_family();
 ModelFamily glm4_family();
 ModelFamily glm_family();
 ModelFamily gpt2_family();

@@ -42,6 +42,32 @@ bool* recomputed_flag(torch::nn::Module& module) {
 
 } // namespace
 
+ModelInput ModelInput::with_tensors(
+    const std::function<at::Tensor(const at::Tensor&)>& change) const {
+  std::vector<std::pair<at::Tensor, at::Tensor>> changed;
+  const auto apply = [&](at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      return;
+    }
+    for (const auto& [before, after] : changed) {
+      if (before.is_same(tensor)) {
+        tensor = after;
+        return;
+      }
+    }
+    changed.emplace_back(tensor, change(tensor));
+    tensor = changed.back().second;
+  };
+  ModelInput result = *this;
+  for (const InputField& field : kInputFields) {
+    apply(result.*field.member);
+  }
+  for (auto& [name, tensor] : result.others) {
+    apply(tensor);
+  }
+  return result;
+}
+
 ModelInput ModelInput::from_named(const NamedTensors& tensors) {
   ModelInput input;
   input.others = tensors;

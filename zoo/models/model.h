@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,6 +56,11 @@ struct ModelInput {
   bool loss_only = false;
   bool hidden_states = false; ///< return the hidden states
 
+  /// These tensors as `change` makes them; undefined ones stay so, and one that
+  /// is in two places is changed once.
+  ModelInput with_tensors(
+      const std::function<at::Tensor(const at::Tensor&)>& change) const;
+
   /// Fills the fields from arguments by name.
   static ModelInput from_named(const NamedTensors& tensors);
   /// All defined tensors by name; the inverse of from_named().
@@ -76,6 +82,12 @@ struct ModelOutput {
 
   /// All defined tensors by name; hidden states as "hidden_states.0", ...
   NamedTensors named() const;
+};
+
+/// The value of an input per token at tokens that a model generates.
+enum class NewTokens {
+  kAsLast, ///< that of the prompt's last token
+  kZero,
 };
 
 /// `LayerState` is what one layer passes to the next; fields that a model does
@@ -156,9 +168,28 @@ class Model : public torch::nn::Module {
     return false;
   }
 
+  /// Whether the model writes what belongs in blanks of a text (GLM): it then
+  /// generates from `sep` and position_ids, see generate().
+  virtual bool fills_blanks() const {
+    return false;
+  }
+
   /// Whether the model supports ModelInput::cache.
   virtual bool takes_cache() const {
     return false;
+  }
+
+  /// Whether the model takes `document_ids` [B, S] among ModelInput::others:
+  /// tokens attend to those of the same number only. Their positions are those
+  /// of position_ids, which begin anew in each document if they are to.
+  virtual bool takes_documents() const {
+    return false;
+  }
+
+  /// The inputs per token besides input_ids and attention_mask that a prompt of
+  /// generate() may have, and how they continue.
+  virtual std::map<std::string, NewTokens> continued_inputs() const {
+    return {};
   }
 
   /// The layers that this object holds.

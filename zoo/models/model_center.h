@@ -8,7 +8,8 @@
 
 namespace tessera::zoo {
 
-/// Whether a configuration uses ModelCenter's names: `dim_model`.
+/// Whether a configuration uses ModelCenter's names: `dim_model`, or in a ViT
+/// `mlp_size`.
 bool is_model_center(const nlohmann::json& config);
 
 /// The same model in Hugging Face's names. ModelCenter's files do not say which
@@ -16,8 +17,9 @@ bool is_model_center(const nlohmann::json& config);
 /// `..._init_mean`) are dropped. ModelCenter's `dropout_p` also applies to the
 /// inner features of feed-forward layers, unlike in Hugging Face's models.
 /// @throws tessera::Error on variants that no Hugging Face model has, such as
-///     `length_scale`, norms before BERT's layers or biases in T5's, and on
-///     types that are not implemented.
+///     `length_scale` in other models than CPM, norms before BERT's layers,
+///     biases in T5's or a layer before ViT's classifier, and on types that are
+///     not implemented.
 nlohmann::json from_model_center(
     const nlohmann::json& config,
     const std::string& origin);

@@ -21,7 +21,8 @@ RelativeStackImpl::RelativeStackImpl(
     relative_bias_ = register_module(
         "relative_bias",
         torch::nn::Embedding(
-            options_.buckets.buckets, options_.layers.front().attention.heads));
+            options_.buckets.buckets + options_.segments * options_.segments,
+            options_.layers.front().attention.heads));
     const torch::NoGradGuard no_grad;
     relative_bias_->weight.normal_(0, options_.bias_deviation);
   }
@@ -34,11 +35,13 @@ at::Tensor RelativeStackImpl::bias(
     int64_t length,
     const at::Device& device,
     int64_t past) {
-  return relative_bias_
-      ->forward(relative_buckets(
-          length, past + length, options_.buckets, device, past))
-      .permute({2, 0, 1})
-      .unsqueeze(0);
+  return bias(
+      relative_buckets(length, past + length, options_.buckets, device, past)
+          .unsqueeze(0));
+}
+
+at::Tensor RelativeStackImpl::bias(const at::Tensor& rows) {
+  return relative_bias_->forward(rows).permute({0, 3, 1, 2});
 }
 
 void RelativeStackImpl::run(

@@ -39,7 +39,8 @@ EncoderDecoderConfig t5_config(const ConfigFields& fields) {
 }
 
 EncoderDecoderConfig mt5_config(const ConfigFields& fields) {
-  EncoderDecoderConfig model = t5_like_config(fields, "gated-gelu");
+  EncoderDecoderConfig model =
+      t5_like_config(fields, {.activation = "gated-gelu"});
   model.tied_head = is_tied(fields, /*scaled=*/false);
   return model;
 }

@@ -74,11 +74,11 @@ void add_head(NameTable& table, EncoderDecoderHead head) {
 
 EncoderDecoderConfig t5_like_config(
     const ConfigFields& fields,
-    const std::string& activation) {
+    const T5LikeDefaults& defaults) {
   EncoderDecoderConfig model;
   model.vocab = fields.size({"vocab_size"});
   model.features = fields.size({"d_model", "hidden_size"});
-  model.dropout = fields.probability({"dropout_rate"}, 0.1);
+  model.dropout = fields.probability({"dropout_rate"}, defaults.dropout);
   model.padding_token =
       fields.token({"pad_token_id"}, model.vocab, 0).value_or(0);
   model.start_token =
@@ -112,12 +112,13 @@ EncoderDecoderConfig t5_like_config(
   layer.feed_forward.deviation = attention.deviation;
   layer.feed_forward.output_deviation =
       factor * inverse_root(layer.feed_forward.inner);
-  read_activation(fields, activation, layer.feed_forward);
+  read_activation(fields, defaults.activation, layer.feed_forward);
 
   RelativeStackOptions& encoder = model.encoder;
-  encoder.buckets.buckets = fields.size({"relative_attention_num_buckets"}, 32);
-  encoder.buckets.max_distance =
-      fields.size({"relative_attention_max_distance"}, 128);
+  encoder.buckets.buckets =
+      fields.size({"relative_attention_num_buckets"}, defaults.buckets.buckets);
+  encoder.buckets.max_distance = fields.size(
+      {"relative_attention_max_distance"}, defaults.buckets.max_distance);
   TESSERA_CHECK(
       encoder.buckets.buckets >= 4 &&
           encoder.buckets.max_distance > encoder.buckets.buckets / 2,

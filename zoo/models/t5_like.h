@@ -9,11 +9,17 @@
 
 namespace tessera::zoo {
 
+/// What the fields are where config.json lacks them.
+struct T5LikeDefaults {
+  std::string activation = "relu"; ///< `feed_forward_proj`
+  RelativeBuckets buckets;
+  double dropout = 0.1;
+};
+
 /// Reads the fields that they share; the head is tied and not scaled.
-/// @param activation `feed_forward_proj` where config.json lacks it.
 EncoderDecoderConfig t5_like_config(
     const ConfigFields& fields,
-    const std::string& activation = "relu");
+    const T5LikeDefaults& defaults = {});
 
 using EncoderDecoderConfigOf =
     EncoderDecoderConfig (*)(const ConfigFields& fields);

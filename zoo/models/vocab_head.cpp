@@ -3,6 +3,7 @@
 
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
+#include "tessera/zoo/layers/linear.h"
 
 #include <ATen/ops/linear.h>
 
@@ -12,7 +13,7 @@ at::Tensor VocabHead::logits(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& bias) const {
-  return context_.whole(at::linear(hidden, weight, bias));
+  return context_.whole(linear_product(hidden, weight, bias));
 }
 
 at::Tensor VocabHead::loss(

@@ -46,25 +46,39 @@ std::string sample_of(const fs::path& path, uint64_t bytes, uint64_t blocks) {
   return sample;
 }
 
-std::vector<fs::path> data_files(const fs::path& path) {
-  std::vector<fs::path> files;
+struct NamedFile {
+  fs::path path;
+  std::string name; ///< in its data
+};
+
+std::vector<NamedFile> data_files(const fs::path& path) {
+  std::vector<NamedFile> files;
   if (!fs::is_directory(path)) {
-    return {path};
+    return {{path, path.filename().string()}};
   }
   for (const auto& entry : fs::recursive_directory_iterator(
            path, fs::directory_options::follow_directory_symlink)) {
     if (entry.is_regular_file()) {
-      files.push_back(entry.path());
+      files.push_back(
+          {entry.path(), entry.path().lexically_relative(path).string()});
     }
   }
-  std::sort(files.begin(), files.end());
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) {
+    return a.path < b.path;
+  });
   return files;
 }
 
 } // namespace
 
-nlohmann::json data_identity(const fs::path& path) {
-  const std::vector<fs::path> files = data_files(path);
+nlohmann::json data_identity(const std::vector<fs::path>& paths) {
+  std::vector<NamedFile> files;
+  std::string names;
+  for (const fs::path& path : paths) {
+    const auto more = data_files(path);
+    files.insert(files.end(), more.begin(), more.end());
+    names += (names.empty() ? "" : ", ") + path.string();
+  }
   const size_t count = std::max<size_t>(1, files.size());
   const uint64_t blocks = std::max<uint64_t>(2, kBlocks / count);
   // Of many files, as of images, the contents of some that lie evenly.
@@ -75,18 +89,17 @@ nlohmann::json data_identity(const fs::path& path) {
   uint64_t bytes = 0;
   std::string all;
   for (size_t i = 0; i < files.size(); ++i) {
-    const fs::path& file = files[i];
+    const fs::path& file = files[i].path;
     const uint64_t own = size_of_file(file);
     bytes += own;
     // The same file is the same data under another name.
     all += formatted(
         "{} {} {}\n",
-        files.size() == 1 ? "" : file.lexically_relative(path).string(),
+        files.size() == 1 ? "" : files[i].name,
         own,
         i % apart == 0 ? checksum(sample_of(file, own, blocks)) : "");
   }
-  return {
-      {"path", path.string()}, {"bytes", bytes}, {"checksum", checksum(all)}};
+  return {{"path", names}, {"bytes", bytes}, {"checksum", checksum(all)}};
 }
 
 } // namespace tessera::zoo

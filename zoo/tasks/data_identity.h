@@ -5,14 +5,15 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
+#include <vector>
 
 namespace tessera::zoo {
 
-/// {"path", "bytes", "checksum"} of a data file, or of all files of a folder
-/// and of those in it. The checksum covers names, sizes and contents; of large
-/// files, blocks that are spread evenly, 64 MiB in all; of more than 1024
+/// {"path", "bytes", "checksum"} of data files; a folder stands for all files
+/// in it and its folders. The checksum covers names, sizes and contents; of
+/// large files, blocks that are spread evenly, 64 MiB in all; of more than 1024
 /// files, the contents of as many. Blocks on the disk.
 /// @throws tessera::Error if a file cannot be read.
-nlohmann::json data_identity(const std::filesystem::path& path);
+nlohmann::json data_identity(const std::vector<std::filesystem::path>& paths);
 
 } // namespace tessera::zoo

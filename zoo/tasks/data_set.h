@@ -3,6 +3,7 @@
 // `DataSet` is numbered examples that are made into batches of a model's
 // inputs.
 
+#include "tessera/zoo/generation/generate_options.h"
 #include "tessera/zoo/heads/score.h"
 #include "tessera/zoo/models/model.h"
 
@@ -24,6 +25,12 @@ struct TaskScore {
   nlohmann::ordered_json values; ///< by name in result.json
 };
 
+/// Prompts whose generated texts are scored, too.
+struct ScoredPrompts {
+  std::vector<std::vector<int64_t>> prompts; ///< tokens; none is empty
+  GenerateOptions options; ///< of one text for each
+};
+
 class DataSet {
  public:
   virtual ~DataSet() = default;
@@ -33,9 +40,9 @@ class DataSet {
   /// "1024 tokens in sequences of 16".
   virtual std::string text() const = 0;
 
-  /// Makes a batch of the examples with these numbers, on the model's device.
-  /// Random choices depend only on the numbers of the example and the epoch, so
-  /// they are the same under any layout of ranks.
+  /// Makes a batch of the examples with these numbers, on the CPU, on any
+  /// thread and several at once. Random choices depend only on the numbers of
+  /// the example and the epoch, so they are the same under any layout of ranks.
   /// @param loss_only only the loss is used; see ModelInput.
   virtual ModelInput make(
       const std::vector<size_t>& examples,
@@ -45,6 +52,20 @@ class DataSet {
   /// Whether Head::metric() is measured when these examples are scored; else
   /// the loss only.
   virtual bool measures_metric() const = 0;
+  /// How many numbers per example report() is given in Score::outputs; 0: none.
+  virtual int64_t outputs_per_example() const {
+    return 0;
+  }
+  /// These of a batch: [rows, outputs_per_example()], or as many numbers.
+  virtual at::Tensor outputs_of(
+      const ModelInput& /*input*/,
+      const ModelOutput& output) const {
+    return output.logits;
+  }
+  /// Score::generated is made of them; null: nothing is.
+  virtual const ScoredPrompts* prompts() const {
+    return nullptr;
+  }
   virtual TaskScore report(const Score& score) const = 0;
 };
 

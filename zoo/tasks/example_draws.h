@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,19 @@ at::Tensor draws_of(
     uint64_t seed,
     int64_t each);
 
+/// Numbers uniform in [0, 1), one after the other.
+using Uniforms = std::function<double()>;
+
+/// The numbers of draws_of() for one example, from number `first` on.
+Uniforms uniforms_of(
+    size_t example,
+    int64_t epoch,
+    uint64_t seed,
+    int64_t first = 0);
+
+/// An integer in [0, count), by one number.
+int64_t below(const Uniforms& draws, int64_t count);
+
 struct TokenMaskOptions {
   double probability = 0.15; ///< that a token is predicted
   int64_t mask_token = 0;
@@ -38,6 +52,8 @@ struct TokenMaskOptions {
 };
 
 void visit_fields(runtime::OptionFields& fields, TokenMaskOptions& options);
+/// The fields that are not tokens.
+void visit_rates(runtime::OptionFields& fields, TokenMaskOptions& options);
 
 struct MaskedTokens {
   at::Tensor ids; ///< int64 [B, S]
@@ -46,16 +62,20 @@ struct MaskedTokens {
 
 /// Masks tokens for BERT's pre-training (arXiv:1810.04805): each with the given
 /// probability, and in a sequence where none is selected, the token that came
-/// closest.
+/// closest. The tokens of a word are selected together.
 /// @param ids int64 [B, S]
 /// @param is_text [B, S], 0 at padding; undefined: no padding.
 /// @param draws three numbers for each token, see draws_of().
+/// @param words int64 [B, S], the place of the first token of each token's
+/// word;
+///     undefined: each token is one.
 MaskedTokens mask_tokens(
     const at::Tensor& ids,
     const at::Tensor& is_text,
     const at::Tensor& draws,
     int64_t vocab,
-    const TokenMaskOptions& options);
+    const TokenMaskOptions& options,
+    const at::Tensor& words = {});
 
 /// Masks the fraction `share` of the patches of each image, at least one: those
 /// with the smallest numbers. float32 [B, patches] -> bool.

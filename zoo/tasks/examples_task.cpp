@@ -88,7 +88,7 @@ void finish_examples(
 
 Task open_examples(
     const TrainingConfig& config,
-    World& world,
+    World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
   Task task;
@@ -103,7 +103,7 @@ Task open_examples(
         task.model->architecture(),
         options,
         config.accuracy,
-        world.device());
+        at::kCPU);
   };
   if (state == ModelState::kFirst) {
     task.train = open(config.train_file);

@@ -3,7 +3,6 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/runtime/memory/to_device.h"
 #include "tessera/runtime/threads/parallel.h"
 #include "tessera/zoo/images/image_changes.h"
 #include "tessera/zoo/images/image_file.h"
@@ -49,13 +48,11 @@ ImageBatches::ImageBatches(
     ImageFolder folder,
     const Head& head,
     const ImageOptions& images,
-    const ExampleOptions& examples,
-    c10::Device device)
+    const ExampleOptions& examples)
     : folder_(std::move(folder)),
       head_(head),
       options_(images),
       examples_(examples),
-      device_(device),
       recipe_(options_.views.recipe.value_or(
           head.takes_two_views() ? ViewRecipe::kMoco : ViewRecipe::kCrop)),
       has_classes_(head.labels() == HeadLabels::kClass) {
@@ -203,7 +200,6 @@ ModelInput ImageBatches::make(
     return draws_of(examples, epoch, examples_.seed, each);
   });
   for (auto& [name, tensor] : batch) {
-    tensor = runtime::to_device(tensor, device_);
     if (head_.kind_of(name) == InputKind::kPixels) {
       tensor = prepared_pixels(tensor, examples_.pixels);
     }

@@ -7,7 +7,6 @@
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/image_folder.h"
 
-#include <c10/core/Device.h>
 
 #include <memory>
 
@@ -28,8 +27,7 @@ class ImageBatches : public DataSet {
       ImageFolder folder,
       const Head& head,
       const ImageOptions& images,
-      const ExampleOptions& examples,
-      c10::Device device);
+      const ExampleOptions& examples);
 
   size_t size() const override {
     return folder_.images.size();
@@ -60,7 +58,6 @@ class ImageBatches : public DataSet {
   const Head& head_;
   ImageOptions options_;
   ExampleOptions examples_;
-  c10::Device device_;
   ViewRecipe recipe_;
   bool has_classes_;
 };

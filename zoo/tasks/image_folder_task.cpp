@@ -178,11 +178,7 @@ Task open_images(
       folder->relabel(classes_of(*task.model));
     }
     return std::make_unique<ImageBatches>(
-        std::move(*folder),
-        *task.head,
-        images,
-        config.examples,
-        world.device());
+        std::move(*folder), *task.head, images, config.examples);
   };
   if (state == ModelState::kFirst) {
     task.train = open(train);

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task "language_model": predicts the next token in a file of tokens.
+// The task "language_model": predicts tokens in files of tokens.
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/zoo/data/mixed_bits.h"
+#include "tessera/zoo/data/objective.h"
+#include "tessera/zoo/data/packed_batches.h"
+#include "tessera/zoo/data/token_batches.h"
 #include "tessera/zoo/tasks/run_model.h"
-#include "tessera/zoo/tasks/token_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <ATen/ops/tensor.h>
 
-#include <optional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -28,7 +33,10 @@ void visit_language_model(
 }
 
 void visit_tokens(runtime::OptionFields& fields, TrainingConfig& config) {
-  fields.field(runtime::required("train"), config.train_file, "a token file");
+  fields.field(
+      "train",
+      config.train_file,
+      "a token file: of `tessera tokenize` or Megatron (PREFIX, PREFIX.bin or PREFIX.idx), of llm.c, or one without a header; either this or `data.blend`");
   fields.field(
       "heldout",
       config.heldout_file,
@@ -37,29 +45,65 @@ void visit_tokens(runtime::OptionFields& fields, TrainingConfig& config) {
       "token_type",
       config.token_type,
       {{"uint16", TokenType::kUint16}, {"int32", TokenType::kInt32}},
-      "type of the tokens in a token file, as nanoGPT writes them (`numpy.array(ids, \"uint16\").tofile(\"train.bin\")`)");
+      "type of the tokens in a file without a header, as nanoGPT writes them (`numpy.array(ids, \"uint16\").tofile(\"train.bin\")`)");
+  visit_fields(fields, config.token_data);
 }
 
 void finish_tokens(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
   check_model_source(reader, config);
+  const auto data = reader.get_object("data");
+  if (config.train_file.empty() == config.token_data.blend.empty()) {
+    data.fail(
+        "train",
+        "set either this, a token file, or data.blend, a list of them with "
+        "weights");
+  }
+  const auto& mask = config.token_data.objective.mask.tokens;
+  if (mask.masked + mask.random > 1) {
+    data.get_object("mask").fail(
+        "random", "`masked` and `random` must add up to at most 1");
+  }
+  if (config.token_data.split > 0 && !config.heldout_file.empty()) {
+    data.fail(
+        "split",
+        "it holds out a part of the training data; set either this or "
+        "data.heldout");
+  }
 }
 
-std::optional<TokenFile> opened(
+std::shared_ptr<const TokenDocuments> opened(
     const TrainingConfig& config,
     const std::filesystem::path& path) {
-  return path.empty()
-             ? std::nullopt
-             : std::optional<TokenFile>(std::in_place, path, config.token_type);
+  return std::make_shared<const TokenDocuments>(
+      path, TokenFileOptions{config.token_type, config.token_data.end_token});
 }
 
-void check_has_text(const std::optional<TokenFile>& tokens, int64_t length) {
+/// The files that are trained on, and what they are drawn in proportion to.
+struct TrainingFiles {
+  std::vector<std::shared_ptr<const TokenDocuments>> files;
+  std::vector<double> weights; ///< empty for one file
+};
+
+TrainingFiles opened_training_files(const TrainingConfig& config) {
+  TrainingFiles opened_files;
+  for (const BlendedFile& file : config.token_data.blend) {
+    opened_files.files.push_back(opened(config, file.path));
+    opened_files.weights.push_back(file.weight);
+  }
+  if (opened_files.files.empty()) {
+    opened_files.files.push_back(opened(config, config.train_file));
+  }
+  return opened_files;
+}
+
+void check_has_text(const TokenFile& tokens, int64_t length) {
   TESSERA_CHECK(
-      !tokens || tokens->size() >= length,
+      tokens.size() >= length,
       "'{}' has {} tokens, fewer than one sequence of model.max_length, {}; only complete sequences count",
-      tokens->path().string(),
-      tokens->size(),
+      tokens.path().string(),
+      tokens.size(),
       length);
 }
 
@@ -84,40 +128,170 @@ void check_tokens(World& world, const TokenFile& tokens, int64_t vocab) {
   }
 }
 
+enum class DocumentPart { kAll, kTraining, kHeldOut };
+
+std::shared_ptr<const DocumentStream> stream_of(
+    const std::shared_ptr<const TokenDocuments>& data,
+    DocumentPart part,
+    const TrainingConfig& config,
+    size_t number) {
+  const double split = config.token_data.split;
+  std::vector<int64_t> documents;
+  for (int64_t i = 0; i < data->size(); ++i) {
+    if (part == DocumentPart::kAll ||
+        is_held_out(i, split) == (part == DocumentPart::kHeldOut)) {
+      documents.push_back(i);
+    }
+  }
+  TESSERA_CHECK(
+      part == DocumentPart::kAll || data->knows_documents(),
+      "data.split is {}, but '{}' does not say where its documents end; set data.end_token to the token that ends them, or name another file as data.heldout",
+      split,
+      data->file().path().string());
+  TESSERA_CHECK(
+      !documents.empty(),
+      "data.split is {}, which leaves no document of the {} of '{}' for {}; set another share, or name another file as data.heldout",
+      split,
+      data->size(),
+      data->file().path().string(),
+      part == DocumentPart::kHeldOut ? "the held-out part" : "training");
+  return std::make_shared<const DocumentStream>(
+      data, std::move(documents), mixed_bits(config.seed) + number);
+}
+
+/// Cuts a file as it is, or packs its documents if it says where they are.
+/// @param objective null: the next token.
+std::unique_ptr<DataSet> batches_of(
+    const TrainingFiles& training,
+    DocumentPart part,
+    const TrainingConfig& config,
+    const std::shared_ptr<const Objective>& objective,
+    c10::Device device) {
+  const auto& files = training.files;
+  const bool separate = config.token_data.separate_documents;
+  const bool is_packed =
+      training.files.size() > 1 || !training.weights.empty() ||
+      part != DocumentPart::kAll || files.front()->knows_documents();
+  if (!is_packed && !separate && objective == nullptr) {
+    check_has_text(files.front()->file(), config.max_length);
+    return std::make_unique<TokenBatches>(
+        files.front()->file(), config.max_length, device);
+  }
+  std::vector<std::shared_ptr<const DocumentStream>> streams;
+  for (const auto& file : files) {
+    TESSERA_CHECK(
+        !separate || file->knows_documents(),
+        "data.separate_documents is true, but '{}' does not say where its documents end; set data.end_token to the token that ends them",
+        file->file().path().string());
+    streams.push_back(stream_of(file, part, config, streams.size()));
+  }
+  const auto weights =
+      part == DocumentPart::kHeldOut ? std::vector<double>() : training.weights;
+  if (objective != nullptr) {
+    return std::make_unique<ObjectiveBatches>(
+        objective,
+        PackedSamples(
+            std::move(streams),
+            weights,
+            {objective->text_tokens(), /*shared=*/0, config.seed}));
+  }
+  return std::make_unique<PackedBatches>(
+      std::move(streams),
+      weights,
+      PackedOptions{config.max_length, separate, config.seed},
+      device);
+}
+
 Task open_tokens(
     const TrainingConfig& config,
     World& world,
     ParallelRun& parallel,
     ModelState state) {
-  auto heldout = opened(config, config.heldout_file);
-  check_has_text(heldout, config.max_length);
-  auto train =
-      opened(config, state == ModelState::kFirst ? config.train_file : "");
+  TrainingFiles heldout;
+  if (!config.heldout_file.empty()) {
+    heldout.files.push_back(opened(config, config.heldout_file));
+  }
+  const bool trains = state == ModelState::kFirst;
+  const bool splits = config.token_data.split > 0;
+  TrainingFiles train;
+  if (trains || splits) {
+    train = opened_training_files(config);
+  }
   Task task;
   task.model = configured_model(config, parallel);
   task.head = task.model->head();
   TESSERA_CHECK(
-      task.head != nullptr && task.head->labels() == HeadLabels::kNextTokens,
-      "language_model: a {} does not predict the next token; set a model.folder or model.architecture that does, such as GPT2LMHeadModel or LlamaForCausalLM",
+      task.head != nullptr,
+      "language_model: a {} has no head; set a model.architecture that has one, such as GPT2LMHeadModel or BertForMaskedLM",
       task.model->architecture());
-  check_positions(*task.model, config.max_length);
-  check_has_text(train, config.max_length);
+  const ObjectiveOptions& options = config.token_data.objective;
+  const ObjectiveKind kind =
+      objective_of(options, *task.head, task.model->architecture());
+  const bool separate = config.token_data.separate_documents;
+  TESSERA_CHECK(
+      !separate || kind == ObjectiveKind::kNextToken,
+      "data.separate_documents is true, which the objective \"{}\" does not know; set it to false",
+      name_of(kind));
+  TESSERA_CHECK(
+      !separate || task.model->takes_documents(),
+      "data.separate_documents: a {} cannot keep documents apart{}; set it to false",
+      task.model->architecture(),
+      config.parallel.context_attention == ContextKind::kRing
+          ? " under ring attention, which has no masks (parallel.context_attention)"
+          : "");
   const int64_t multiple = parallel.batches().sequence_multiple;
   TESSERA_CHECK(
-      !train || config.max_length % multiple == 0,
+      !trains || config.max_length % multiple == 0,
       "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",
       config.max_length,
       multiple);
-  const auto batches_of = [&](std::optional<TokenFile>& tokens) {
-    if (!tokens) {
-      return std::unique_ptr<TokenBatches>();
+  std::shared_ptr<const Objective> objective;
+  if (kind != ObjectiveKind::kNextToken) {
+    objective = make_objective(
+        kind,
+        options,
+        *task.head,
+        {config.max_length, multiple, config.seed, config.model_folder});
+  }
+  if (objective == nullptr) {
+    check_positions(*task.model, config.max_length);
+  } else {
+    const auto limit = task.model->position_limit();
+    TESSERA_CHECK(
+        !limit || objective->positions() <= *limit,
+        "model.max_length is {}, in which texts of the objective \"{}\" have {} positions, but the model has {}; lower it",
+        config.max_length,
+        name_of(kind),
+        objective->positions(),
+        limit.value_or(0));
+  }
+  for (const TrainingFiles* part : {&train, &heldout}) {
+    for (const auto& file : part->files) {
+      check_has_text(
+          file->file(),
+          objective == nullptr ? config.max_length : objective->text_tokens());
     }
-    check_tokens(world, *tokens, task.head->vocab());
-    return std::make_unique<TokenBatches>(
-        std::move(*tokens), config.max_length, world.device());
-  };
-  task.train = batches_of(train);
-  task.heldout = batches_of(heldout);
+  }
+  for (const TrainingFiles* part : {&train, &heldout}) {
+    for (const auto& file : part->files) {
+      check_tokens(world, file->file(), task.head->vocab());
+    }
+  }
+  if (trains) {
+    task.train = batches_of(
+        train,
+        splits ? DocumentPart::kTraining : DocumentPart::kAll,
+        config,
+        objective,
+        at::kCPU);
+  }
+  if (splits) {
+    task.heldout =
+        batches_of(train, DocumentPart::kHeldOut, config, objective, at::kCPU);
+  } else if (!heldout.files.empty()) {
+    task.heldout =
+        batches_of(heldout, DocumentPart::kAll, config, objective, at::kCPU);
+  }
   return task;
 }
 

@@ -2,14 +2,15 @@
 #include "tessera/zoo/tasks/model_task.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/parallel/same_batch.h"
+#include "tessera/zoo/generation/generate.h"
+#include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
-#include <numeric>
-#include <random>
 #include <utility>
 
 namespace tessera::zoo {
@@ -44,6 +45,50 @@ int64_t tokens_of(const ModelInput& batch) {
              : tokens;
 }
 
+ModelInput on_device(const ModelInput& batch, c10::Device device) {
+  return batch.with_tensors([device](const at::Tensor& tensor) {
+    return runtime::to_device(tensor, device);
+  });
+}
+
+/// Generates for all prompts on every rank, because unsharding is collective
+/// and texts end at different places.
+std::vector<std::vector<int64_t>> generated_tokens(
+    const ScoredPrompts& all,
+    Model& model,
+    c10::Device device,
+    ParallelRun& parallel,
+    int64_t batch_size) {
+  const auto& ends = all.options.eos_token_id;
+  const auto rows = static_cast<size_t>(batch_size);
+  std::vector<std::vector<int64_t>> texts;
+  for (size_t begin = 0; begin < all.prompts.size(); begin += rows) {
+    const size_t end = std::min(begin + rows, all.prompts.size());
+    const ModelInput batch = prompt_batch(
+        {all.prompts.begin() + static_cast<std::ptrdiff_t>(begin),
+         all.prompts.begin() + static_cast<std::ptrdiff_t>(end)},
+        all.options.pad_token_id,
+        device);
+    GenerateOptions options = all.options;
+    const auto most = model.position_limit();
+    if (most && !model.first_token()) {
+      options.max_new_tokens =
+          std::min(options.max_new_tokens, *most + 1 - batch.input_ids.size(1));
+    }
+    const at::Tensor sequences = generate(model, batch, options, &parallel);
+    const int64_t given = model.first_token() ? 1 : batch.input_ids.size(1);
+    for (int64_t row = 0; row < sequences.size(0); ++row) {
+      const at::Tensor own = sequences[row].slice(0, given).contiguous();
+      const auto* first = own.const_data_ptr<int64_t>();
+      texts.emplace_back(
+          first,
+          std::find_first_of(
+              first, first + own.numel(), ends.begin(), ends.end()));
+    }
+  }
+  return texts;
+}
+
 std::vector<at::Tensor> tensors_of(const ModelInput& batch) {
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : batch.named()) {
@@ -59,52 +104,47 @@ ModelTask::ModelTask(
     Engine& engine,
     ParallelRun& parallel,
     int64_t batch_size,
-    uint64_t seed)
+    uint64_t seed,
+    const DataLoaderOptions& loading,
+    int64_t accumulate)
     : task_(task),
       engine_(engine),
-      share_(parallel.batches()),
       same_batch_(parallel.one_batch()),
-      batch_size_(batch_size),
-      seed_(seed),
+      order_(
+          task.train->size(),
+          batch_size,
+          parallel.batches(),
+          seed,
+          accumulate),
       forward_chunk_(pipeline_forward(
           *task.model,
           [this](int number) -> const ModelInput& {
             return batches_.at(static_cast<size_t>(number));
-          })) {
-  TESSERA_CHECK(
-      batches_per_epoch() > 0,
-      "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or provide more data.",
-      task_.train->size(),
-      batch_size_,
-      share_.count);
+          })),
+      loader_(
+          order_,
+          [&data = *task.train,
+           device = engine.device()](const SampleBatch& batch) {
+            return data.make(batch.samples, batch.epoch, /*loss_only=*/true)
+                .with_tensors([device](const at::Tensor& tensor) {
+                  return pinned(tensor, device);
+                });
+          },
+          loading) {
   task_.head->begin_training(parallel);
-}
-
-int64_t ModelTask::batches_per_epoch() const {
-  return static_cast<int64_t>(task_.train->size()) /
-         (batch_size_ * share_.count);
 }
 
 void ModelTask::begin_epoch(int64_t epoch) {
   epoch_ = epoch;
-  order_.resize(task_.train->size());
-  std::iota(order_.begin(), order_.end(), size_t{0});
-  std::mt19937_64 generator(seed_ + static_cast<uint64_t>(epoch));
-  // Fisher-Yates by hand: std::shuffle differs between standard libraries.
-  for (size_t i = order_.size() - 1; i > 0; --i) {
-    std::swap(order_[i], order_[generator() % (i + 1)]);
-  }
 }
 
 int64_t ModelTask::load_micro_batch(int64_t index, int number) {
-  const int64_t first = (index * share_.count + share_.index) * batch_size_;
-  const std::vector<size_t> rows(
-      order_.begin() + first, order_.begin() + first + batch_size_);
   const auto at = static_cast<size_t>(number);
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
   }
-  batches_[at] = task_.train->make(rows, epoch_, /*loss_only=*/true);
+  loader_.seek(epoch_ * batches_per_epoch() + index);
+  batches_[at] = on_device(loader_.next(), engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
     sharding::check_same_batch(tensors_of(batches_[at]), *same_batch_);
   }
@@ -154,17 +194,28 @@ Score evaluate(
   const auto run_length =
       static_cast<size_t>(4 * parallel.mesh().size(ParallelGroup::kPipeline));
   ScoreSums sums;
+  // The rows that this rank has scored; the others' are 0 until all are summed.
+  const int64_t width = metric ? data.outputs_per_example() : 0;
+  const at::Tensor all_outputs =
+      width > 0 ? torch::zeros({count, width}, at::kDouble) : at::Tensor();
   std::vector<ModelInput> inputs;
-  std::vector<bool> is_filler;
+  std::vector<int64_t> first_rows; // -1: a filler
   const auto run_inputs = [&] {
     const auto outputs = run_model(parallel, model, inputs);
     for (size_t i = 0; parallel.tells_loss() && i < outputs.size(); ++i) {
-      if (!is_filler[i]) {
-        task.head->add_score({inputs[i], outputs[i], metric}, sums);
+      if (first_rows[i] < 0) {
+        continue;
+      }
+      task.head->add_score({inputs[i], outputs[i], metric}, sums);
+      if (width > 0) {
+        const at::Tensor found =
+            data.outputs_of(inputs[i], outputs[i]).reshape({-1, width});
+        all_outputs.slice(0, first_rows[i], first_rows[i] + found.size(0))
+            .copy_(found);
       }
     }
     inputs.clear();
-    is_filler.clear();
+    first_rows.clear();
   };
   // Every rank runs the same number of forwards, because unsharding is
   // collective. A rank without rows of its own in the last one repeats an
@@ -176,11 +227,12 @@ Score evaluate(
     for (int64_t row = first; row < last; ++row) {
       rows.push_back(static_cast<size_t>(row));
     }
-    is_filler.push_back(rows.empty());
+    first_rows.push_back(rows.empty() ? -1 : first);
     if (rows.empty()) {
       rows.push_back(0);
     }
-    inputs.push_back(data.make(rows, kScoredEpoch, /*loss_only=*/!metric));
+    inputs.push_back(on_device(
+        data.make(rows, kScoredEpoch, /*loss_only=*/!metric), engine.device()));
     if (inputs.size() == run_length) {
       run_inputs();
     }
@@ -188,8 +240,19 @@ Score evaluate(
   if (!inputs.empty()) {
     run_inputs();
   }
+  std::vector<std::vector<int64_t>> generated;
+  if (const ScoredPrompts* prompts = data.prompts()) {
+    generated = generated_tokens(
+        *prompts, model, engine.device(), parallel, batch_size);
+  }
   model.train(was_training);
-  return sums.total(engine, metric ? task.head->metric() : Metric{});
+  Score score = sums.total(engine, metric ? task.head->metric() : Metric{});
+  score.generated = std::move(generated);
+  if (width > 0) {
+    engine.sum_over_ranks(all_outputs);
+    score.outputs = all_outputs;
+  }
+  return score;
 }
 
 } // namespace tessera::zoo

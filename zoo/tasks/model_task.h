@@ -3,6 +3,7 @@
 // `ModelTask` trains the model of a task on its training data; evaluate()
 // scores it on the held-out data.
 
+#include "tessera/engine/data/data_loader.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/training_task.h"
@@ -14,8 +15,7 @@
 namespace tessera::zoo {
 
 /// The model's own loss over shuffled batches. Ranks with different batches
-/// take their own rows of every global batch; rows that do not fill a last
-/// global batch are skipped in this epoch.
+/// take their own rows of every global batch; see SampleOrder.
 class ModelTask : public PipelineTask {
  public:
   /// @param task with training data; this and the others outlive this object.
@@ -23,16 +23,22 @@ class ModelTask : public PipelineTask {
   /// @param batch_size rows per rank and micro-batch.
   /// @param seed of the order of examples, the same on all ranks.
   /// @throws tessera::Error if the examples do not fill one global batch.
+  /// @param loading of batches.
+  /// @param accumulate micro-batches of an optimizer step.
   ModelTask(
       const Task& task,
       Engine& engine,
       ParallelRun& parallel,
       int64_t batch_size,
-      uint64_t seed);
+      uint64_t seed,
+      const DataLoaderOptions& loading = {},
+      int64_t accumulate = 1);
 
-  int64_t batches_per_epoch() const override;
+  int64_t batches_per_epoch() const override {
+    return order_.batches_per_epoch();
+  }
   int64_t batch_size() const override {
-    return batch_size_;
+    return order_.batch_size();
   }
   void begin_epoch(int64_t epoch) override;
   void load(int64_t index) override;
@@ -48,16 +54,14 @@ class ModelTask : public PipelineTask {
  private:
   const Task& task_;
   Engine& engine_;
-  BatchShare share_;
   /// The ranks that see the same batches, which periodically verify that they
   /// do. Null if each rank sees its own.
   Communicator* same_batch_;
-  int64_t batch_size_;
-  uint64_t seed_;
-  std::vector<size_t> order_;
-  int64_t epoch_ = 0; ///< the epoch of `order_`
+  SampleOrder order_;
+  int64_t epoch_ = 0;
   std::vector<ModelInput> batches_; ///< of a step, by micro-batch number
   PipelineForward forward_chunk_;
+  DataLoader<ModelInput> loader_;
 };
 
 /// Scores the wrapped model in evaluation mode on all held-out examples,

@@ -46,6 +46,7 @@ constexpr std::array kRules{
     ChangeRule{"data.check", Change::kAccepted},
     ChangeRule{"data.fit", Change::kAccepted},
     ChangeRule{"data.center_crop", Change::kAccepted},
+    ChangeRule{"data.loader", Change::kAccepted},
     ChangeRule{"data", Change::kData},
     ChangeRule{"model.checkpoint_layers", Change::kAccepted},
     ChangeRule{"model.max_length", Change::kAccepted},
@@ -168,7 +169,7 @@ json describe_run(const TrainingConfig& config) {
        model_identity(
            config.model_folder.empty() ? config.model_config
                                        : config.model_folder / "config.json")},
-      {"data", data_identity(config.train_file)}};
+      {"data", data_identity(config.train_files())}};
 }
 
 RunChanges changes_between(const json& saved, const json& now) {

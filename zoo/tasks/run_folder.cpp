@@ -3,6 +3,7 @@
 
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/hf_folder_writer.h"
@@ -97,6 +98,38 @@ fs::path model_folder_of(const fs::path& path) {
       "'{}' is a run of `tessera train` that has not exported a model yet; if it has checkpoints, make a model of the newest with `tessera export {}`, or resume the run with training.resume=true",
       path.string(),
       path.string());
+}
+
+AdaptedFolder adapted_folder_of(const fs::path& path) {
+  const auto is_adapter = [](const fs::path& folder) {
+    return fs::exists(folder / "adapter_config.json");
+  };
+  AdaptedFolder found;
+  std::string base;
+  if (is_adapter(path) && !fs::exists(path / "config.json")) {
+    found.adapter = path;
+    const auto file = path / "adapter_config.json";
+    base = runtime::parse_json(runtime::read_text_file(file), file.string())
+               .value("base_model_name_or_path", "");
+  } else if (
+      is_run_folder(path) && !fs::exists(path / "model" / "config.json") &&
+      is_adapter(path / "adapter")) {
+    found.adapter = path / "adapter";
+    const auto file = path / "config.json";
+    base = runtime::parse_json(runtime::read_text_file(file), file.string())
+               .at("model")
+               .value("folder", "");
+  } else {
+    return {model_folder_of(path), {}};
+  }
+  found.model = model_folder_of(base);
+  TESSERA_CHECK(
+      fs::exists(found.model / "config.json"),
+      "'{}' is an adapter on the model '{}', which is not there; start in the folder that its path begins at, or merge the adapter with `tessera convert --merge-lora {}`",
+      found.adapter.string(),
+      base,
+      found.adapter.string());
+  return found;
 }
 
 RunLock::RunLock(const fs::path& run_folder)

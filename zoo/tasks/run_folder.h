@@ -24,6 +24,18 @@ bool is_run_folder(const std::filesystem::path& folder);
 ///     adapter.
 std::filesystem::path model_folder_of(const std::filesystem::path& path);
 
+/// The folder of a model, and of a LoRA adapter on it; the latter may be empty.
+struct AdaptedFolder {
+  std::filesystem::path model;
+  std::filesystem::path adapter;
+};
+
+/// As model_folder_of(); but of a run that has only an adapter, and of an
+/// adapter's own folder, also the model that the adapter was trained on.
+/// @throws tessera::Error as model_folder_of(), or naming that model if it is
+///     not there.
+AdaptedFolder adapted_folder_of(const std::filesystem::path& path);
+
 /// Locks a run folder for the life of this object. @throws tessera::Error if
 /// another run writes to it, naming its pid and host.
 class RunLock {

@@ -277,7 +277,14 @@ TrainingResult run_training(TrainingConfig config) {
   Engine engine = wrap_model(world, parallel, config, task.model);
   config.trainer.parallel = &parallel;
   config.trainer.random_seed = config.seed;
-  ModelTask batches(task, engine, parallel, config.batch_size, config.seed);
+  ModelTask batches(
+      task,
+      engine,
+      parallel,
+      config.batch_size,
+      config.seed,
+      config.loader,
+      config.trainer.accumulate);
   config.trainer.facts = facts_of(world, config, *task.model);
   if (world.rank() == 0) {
     config.trainer.description["data"]["samples"] = task.train->size();

@@ -9,7 +9,12 @@ const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds() {
   static const auto kinds = [] {
     std::vector<std::pair<std::string, const TaskKind*>> all;
     for (const TaskKind* kind :
-         {&kTextClassification, &kLanguageModel, &kExamples, &kImageFolder}) {
+         {&kTextClassification,
+          &kQuestionAnswering,
+          &kLanguageModel,
+          &kSupervised,
+          &kImageFolder,
+          &kExamples}) {
       all.emplace_back(kind->name, kind);
     }
     return all;

@@ -58,8 +58,12 @@ struct TaskKind {
 
 /// Labeled texts in JSON lines.
 extern const TaskKind kTextClassification;
+/// Questions with the texts that have their answers.
+extern const TaskKind kQuestionAnswering;
 /// A file of tokens.
 extern const TaskKind kLanguageModel;
+/// Conversations, or prompts and completions.
+extern const TaskKind kSupervised;
 /// Inputs of any model in safetensors files.
 extern const TaskKind kExamples;
 /// A folder of images with a subfolder per class.

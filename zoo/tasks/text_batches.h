@@ -4,31 +4,66 @@
 
 #include "tessera/zoo/tasks/data_set.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
+#include "tessera/zoo/tasks/text_metrics.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
 #include <memory>
 
 namespace tessera::zoo {
 
-/// A batch of texts, padded to the longest one, on `device`.
-/// @param multiple_of the length is rounded up to a multiple of this.
-ModelInput padded_input(
-    const Tokenizer& tokenizer,
-    const std::vector<Encoding>& texts,
-    int64_t multiple_of,
-    c10::Device device);
+/// How tokenized texts become the inputs of a model.
+struct TextInputs {
+  int64_t padding_token = 0;
+  /// Whether the model distinguishes the texts of a pair by token_type_ids.
+  bool has_token_types = false;
+  /// The length is rounded up to a multiple of this.
+  int64_t multiple_of = 1;
+  c10::Device device = c10::kCPU;
+};
 
-/// Texts with classes or, if `classes` is 0, numbers.
+/// The token that a model's inputs are padded with: config.json's pad_token_id,
+/// else the tokenizer's.
+std::optional<int64_t> padding_token(
+    const nlohmann::json& config,
+    const Tokenizer& tokenizer);
+
+/// The inputs that a model takes. @param folder of the tokenizer, for messages.
+/// @throws tessera::Error if nothing says which token is padding.
+TextInputs text_inputs(
+    const Model& model,
+    const Head& head,
+    const Tokenizer& tokenizer,
+    const std::filesystem::path& folder);
+
+/// @param folder of the tokenizer.
+/// @throws tessera::Error on a token that the model does not have.
+void check_token(
+    int64_t id,
+    const Tokenizer& tokenizer,
+    int64_t vocab,
+    const std::filesystem::path& folder);
+
+/// A batch of texts, padded on the right to the longest one.
+ModelInput padded_input(
+    const std::vector<Encoding>& texts,
+    const TextInputs& inputs);
+
+/// Texts with a class each, with any number of classes, or with numbers.
 class TextBatches : public DataSet {
  public:
+  /// @param files whose texts are also scored by themselves, if there are
+  ///     several; in the order of LabelledEncoding::file.
+  /// @param metrics of text_metrics_for(), the most important one first.
   TextBatches(
-      std::shared_ptr<const Tokenizer> tokenizer,
       std::vector<LabelledEncoding> examples,
+      std::vector<std::filesystem::path> files,
+      HeadLabels labels,
       size_t classes,
-      int64_t sequence_multiple,
-      c10::Device device);
+      std::vector<TextMetric> metrics,
+      const TextInputs& inputs);
 
   size_t size() const override {
     return examples_.size();
@@ -41,14 +76,23 @@ class TextBatches : public DataSet {
   bool measures_metric() const override {
     return true;
   }
+  int64_t outputs_per_example() const override {
+    return labels_ == HeadLabels::kNumbers ? 1 : static_cast<int64_t>(classes_);
+  }
   TaskScore report(const Score& score) const override;
 
  private:
-  std::shared_ptr<const Tokenizer> tokenizer_;
+  /// @param file the only one that counts; nullopt: all.
+  TextPredictions predictions(
+      const at::Tensor& outputs,
+      std::optional<size_t> file) const;
+
   std::vector<LabelledEncoding> examples_;
+  std::vector<std::filesystem::path> files_;
+  HeadLabels labels_;
   size_t classes_;
-  int64_t sequence_multiple_;
-  c10::Device device_;
+  std::vector<TextMetric> metrics_;
+  TextInputs inputs_;
 };
 
 } // namespace tessera::zoo

@@ -5,7 +5,8 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/tasks/json_lines.h"
+
+#include "tessera/zoo/tasks/prompt_template.h"
 
 #include <nlohmann/json.hpp>
 
@@ -94,42 +95,161 @@ const char* remedy_for(const json& value) {
   return value.is_number_float()
              ? "; to predict numbers, set model.problem_type=regression"
          : value.is_array()
-             ? "; several labels per text need \"task\": \"examples\""
+             ? "; for several labels per text, set model.problem_type=multi_label_classification"
              : "";
+}
+
+std::string trimmed(std::string_view text) {
+  constexpr const char* kSpace = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kSpace);
+  return begin == std::string_view::npos
+             ? ""
+             : std::string(text.substr(
+                   begin, text.find_last_not_of(kSpace) + 1 - begin));
+}
+
+/// The labels in one string; none if it is empty.
+std::vector<json> split_labels(
+    const std::string& text,
+    const std::string& separator) {
+  std::vector<json> labels;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end =
+        separator.empty() ? text.npos : text.find(separator, begin);
+    std::string label =
+        trimmed(std::string_view(text).substr(begin, end - begin));
+    if (!label.empty()) {
+      labels.emplace_back(std::move(label));
+    }
+    begin = end == text.npos ? text.size() + 1 : end + separator.size();
+  }
+  return labels;
+}
+
+bool is_integer(const std::string& text) {
+  int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  return code == std::errc() && stop == end;
 }
 
 class Reader {
  public:
-  Reader(const TextClassificationColumns& columns, LabelledTexts& result)
-      : columns_(columns), result_(result) {}
-
-  void add(const json& object, int64_t line) {
-    const std::string place = formatted("{}:{}", result_.path.string(), line);
-    if (!result_.texts.empty()) {
-      check_is_like_first(object, place);
+  Reader(
+      const TextClassificationColumns& columns,
+      HeadLabels labels,
+      LabelledTexts& result)
+      : columns_(columns), labels_(labels), result_(result) {
+    result_.are_pairs = columns.texts.size() > 1 && columns.prompt.empty();
+    if (!columns.prompt.empty()) {
+      prompt_.emplace(columns.prompt);
     }
-    LabelledText text = text_in(object, columns_.texts, place, kKeys);
-    text.line = line;
-    const json& label = column_of(object, columns_.label, place, kKeys);
-    if (result_.kind == LabelKind::kNumbers) {
-      const auto number = number_of(label);
-      TESSERA_CHECK(
-          number.has_value(),
-          "{}: '{}' is {}; model.problem_type is \"regression\", which predicts numbers",
-          place,
-          columns_.label,
-          runtime::show_json(label));
-      text.number = *number;
+    if (columns.preset != nullptr) {
+      result_.classes = columns.preset->labels;
+    }
+    result_.have_several_labels = labels == HeadLabels::kClasses;
+    if (labels == HeadLabels::kNumbers) {
+      result_.kind = LabelKind::kNumbers;
+    }
+  }
+
+  void add_file(const std::filesystem::path& file) {
+    first_in_file_.reset();
+    const size_t before = result_.texts.size();
+    const int64_t skipped = for_each_row(
+        {file}, rows_of(file), columns_.bad_rows, [&](const TextRow& row) {
+          add(row);
+        });
+    TESSERA_CHECK(
+        result_.texts.size() > before,
+        "{}: the file contains no examples{}. Expected a table (CSV, TSV), or one JSON object per line, like {{\"text\": \"...\", \"label\": \"...\"}}.",
+        file.string(),
+        skipped > 0 ? ", only bad rows" : "");
+  }
+
+  void finish() {
+    if (has_table_ && labels_ != HeadLabels::kNumbers) {
+      // A table does not say of what kind its fields are.
+      const auto names = labels_of(result_);
+      result_.kind = std::all_of(names.begin(), names.end(), is_integer)
+                         ? LabelKind::kIntegers
+                         : LabelKind::kStrings;
+    }
+  }
+
+ private:
+  /// GLUE's tables have no quotes, and CoLA's no header.
+  TextRowOptions rows_of(const std::filesystem::path& file) const {
+    TextRowOptions rows = columns_.rows;
+    if (columns_.preset != nullptr) {
+      rows.quotes = false;
+      if (file.extension() == ".tsv") {
+        rows.columns = columns_.preset->columns;
+      }
+    }
+    return rows;
+  }
+
+  void add(const TextRow& row) {
+    if (columns_.preset != nullptr) {
+      auto texts = columns_.preset->read(*columns_.preset, row);
+      if (prompt_) {
+        TESSERA_CHECK(
+            texts.size() == 1 && texts.front().group.empty(),
+            "{}: data.template is for one label per row; {} has several",
+            row.place(),
+            columns_.preset->name);
+        texts.front().text = prompt_->fill(row);
+      }
+      for (LabelledText& text : texts) {
+        text.file = result_.files.size() - 1;
+        text.line = row.line;
+        result_.texts.push_back(std::move(text));
+      }
+      return;
+    }
+    const std::string place = row.place();
+    if (first_in_file_) {
+      check_is_like_first(row.values, place);
+    }
+    LabelledText text;
+    if (prompt_) {
+      text.text = prompt_->fill(row);
     } else {
-      text.label = class_of(label, place);
+      text = text_in(row.values, columns_.texts, place, kKeys);
+    }
+    text.file = result_.files.size() - 1;
+    text.line = row.line;
+    const json& label = column_of(row.values, columns_.label, place, kKeys);
+    switch (labels_) {
+      case HeadLabels::kNumbers: {
+        const auto number = number_of(label);
+        TESSERA_CHECK(
+            number.has_value(),
+            "{}: '{}' is {}; model.problem_type is \"regression\", which predicts numbers",
+            place,
+            columns_.label,
+            runtime::show_json(label));
+        text.number = *number;
+        break;
+      }
+      case HeadLabels::kClasses:
+        text.labels = classes_of(label, row, place);
+        break;
+      default:
+        text.labels = {class_of(label, row, place)};
+        break;
+    }
+    has_table_ = has_table_ || row.is_of_table;
+    if (!first_in_file_) {
+      first_in_file_ = row.line;
     }
     result_.texts.push_back(std::move(text));
   }
 
- private:
   /// The columns exist, since the first line has them.
   void check_is_like_first(const json& object, const std::string& place) const {
-    auto columns = columns_.texts;
+    auto columns = prompt_ ? std::vector<std::string>() : columns_.texts;
     columns.push_back(columns_.label);
     for (const std::string& key : columns) {
       TESSERA_CHECK(
@@ -137,11 +257,31 @@ class Reader {
           "{}: there is no '{}', unlike in line {}; add it or remove the line",
           place,
           key,
-          result_.texts.front().line);
+          *first_in_file_);
     }
   }
 
-  std::string class_of(const json& label, const std::string& place) {
+  std::vector<std::string> classes_of(
+      const json& label,
+      const TextRow& row,
+      const std::string& place) {
+    const std::vector<json> each =
+        label.is_array() ? label.get<std::vector<json>>()
+        : label.is_string()
+            ? split_labels(
+                  label.get_ref<const std::string&>(), columns_.label_separator)
+            : std::vector<json>{label};
+    std::set<std::string> names;
+    for (const json& one : each) {
+      names.insert(class_of(one, row, place));
+    }
+    return {names.begin(), names.end()};
+  }
+
+  std::string class_of(
+      const json& label,
+      const TextRow& row,
+      const std::string& place) {
     const auto kind = kind_of_class(label);
     TESSERA_CHECK(
         kind.has_value(),
@@ -150,47 +290,71 @@ class Reader {
         columns_.label,
         runtime::show_json(label),
         remedy_for(label));
-    if (result_.texts.empty()) {
-      result_.kind = *kind;
-      first_ = runtime::show_json(label);
+    if (!row.is_of_table) {
+      if (first_label_.empty()) {
+        result_.kind = *kind;
+        first_label_ = runtime::show_json(label);
+        first_place_ = row.file == result_.files.front()
+                           ? formatted("line {}", row.line)
+                           : place;
+      }
+      TESSERA_CHECK(
+          result_.kind == *kind,
+          "{}: '{}' is {}, but {} in {}; give all labels the same type",
+          place,
+          columns_.label,
+          runtime::show_json(label),
+          first_label_,
+          first_place_);
     }
-    TESSERA_CHECK(
-        result_.kind == *kind,
-        "{}: '{}' is {}, but {} in line {}; give all labels the same type",
-        place,
-        columns_.label,
-        runtime::show_json(label),
-        first_,
-        result_.texts.front().line);
     return label.is_string() ? label.get<std::string>() : label.dump();
   }
 
   const TextClassificationColumns& columns_;
+  HeadLabels labels_;
   LabelledTexts& result_;
-  std::string first_; ///< the first label, for messages
+  std::optional<PromptTemplate> prompt_;
+  bool has_table_ = false;
+  std::optional<int64_t> first_in_file_; ///< line of its first example
+  std::string first_label_; ///< in JSON lines, for messages
+  std::string first_place_;
 };
 
-int64_t index_of_label(
+std::vector<int64_t> indices_of_labels(
     const LabelledTexts& texts,
     const LabelledText& text,
     const std::vector<std::string>& labels) {
-  const auto found = std::find(labels.begin(), labels.end(), text.label);
-  if (found == labels.end()) {
-    const std::string nearest = runtime::nearest_name(text.label, labels);
-    TESSERA_FAIL(
-        "{}:{}: the label '{}' of the text {} is not among the {} labels of the training data{}",
-        texts.path.string(),
-        text.line,
-        text.label,
-        runtime::show_json(text.text),
-        labels.size(),
-        nearest.empty() ? ": " + runtime::show_json(labels)
-                        : "; did you mean '" + nearest + "'?");
+  std::vector<int64_t> indices;
+  for (const std::string& label : text.labels) {
+    const auto found = std::find(labels.begin(), labels.end(), label);
+    if (found == labels.end()) {
+      const std::string nearest = runtime::nearest_name(label, labels);
+      TESSERA_FAIL(
+          "{}: the label '{}' of the text {} is not among the {} labels of the training data{}",
+          texts.place(text),
+          label,
+          runtime::show_json(text.text),
+          labels.size(),
+          nearest.empty() ? ": " + runtime::show_json(labels)
+                          : "; did you mean '" + nearest + "'?");
+    }
+    indices.push_back(found - labels.begin());
   }
-  return found - labels.begin();
+  return indices;
 }
 
 } // namespace
+
+std::string LabelledTexts::name() const {
+  return files.size() == 1
+             ? files.front().string()
+             : formatted(
+                   "{} and {} more", files.front().string(), files.size() - 1);
+}
+
+std::string LabelledTexts::place(const LabelledText& text) const {
+  return formatted("{}:{}", files.at(text.file).string(), text.line);
+}
 
 LabelledText text_in(
     const json& object,
@@ -206,30 +370,32 @@ LabelledText text_in(
 }
 
 LabelledTexts read_labelled_texts(
-    const std::filesystem::path& path,
+    const std::vector<std::filesystem::path>& files,
     const TextClassificationColumns& columns,
-    bool numbers) {
+    HeadLabels labels) {
   LabelledTexts result;
-  result.path = path;
-  result.are_pairs = columns.texts.size() > 1;
-  if (numbers) {
-    result.kind = LabelKind::kNumbers;
+  Reader reader(columns, labels, result);
+  for (const auto& file : files) {
+    result.files.push_back(file);
+    reader.add_file(file);
   }
-  Reader reader(columns, result);
-  read_json_lines(path, [&](const json& object, int64_t line) {
-    reader.add(object, line);
-  });
-  TESSERA_CHECK(
-      !result.texts.empty(),
-      "{}: the file contains no examples. Expected one JSON object per line, like {{\"text\": \"...\", \"label\": \"...\"}}.",
-      path.string());
+  reader.finish();
   return result;
 }
 
+HeadLabels text_labels_of(const std::string& problem_type) {
+  return problem_type == "regression"                   ? HeadLabels::kNumbers
+         : problem_type == "multi_label_classification" ? HeadLabels::kClasses
+                                                        : HeadLabels::kClass;
+}
+
 std::vector<std::string> labels_of(const LabelledTexts& texts) {
+  if (!texts.classes.empty()) {
+    return texts.classes;
+  }
   std::set<std::string> distinct;
   for (const LabelledText& text : texts.texts) {
-    distinct.insert(text.label);
+    distinct.insert(text.labels.begin(), text.labels.end());
   }
   std::vector<std::string> labels(distinct.begin(), distinct.end());
   if (texts.kind == LabelKind::kIntegers) {
@@ -250,9 +416,9 @@ void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
     constexpr const char* kBlank = " \t\r\n";
     empty_texts +=
         text.text.find_first_not_of(kBlank) == std::string::npos ? 1 : 0;
-    empty_labels += text.label.empty() ? 1 : 0;
+    empty_labels += std::count(text.labels.begin(), text.labels.end(), "");
   }
-  const std::string path = texts.path.string();
+  const std::string path = texts.name();
   if (empty_texts > 0) {
     log_warning(
         "'{}': {} of {} texts are empty",
@@ -280,25 +446,60 @@ void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
   }
 }
 
+std::vector<LabelledEncoding> labelled_examples(
+    const LabelledTexts& texts,
+    const std::vector<std::string>& labels,
+    BadRows bad_rows) {
+  std::vector<LabelledEncoding> examples;
+  examples.reserve(texts.texts.size());
+  int64_t skipped = 0;
+  for (size_t i = 0; i < texts.texts.size(); ++i) {
+    const LabelledText& text = texts.texts[i];
+    LabelledEncoding example;
+    example.number = text.number;
+    example.text = i;
+    example.file = text.file;
+    example.group = text.group;
+    example.candidate = text.candidate;
+    example.answers = text.answers;
+    try {
+      example.labels = indices_of_labels(texts, text, labels);
+    } catch (const Error& error) {
+      if (bad_rows == BadRows::kError) {
+        throw;
+      }
+      if (skipped++ == 0 && is_log_rank_zero()) {
+        log_warning("skipped: {}", error.what());
+      }
+      continue;
+    }
+    examples.push_back(std::move(example));
+  }
+  TESSERA_CHECK(
+      !examples.empty(), "'{}': no text has a known label", texts.name());
+  if (skipped > 0 && is_log_rank_zero()) {
+    log_warning(
+        "{} rows of '{}' with unknown labels were skipped",
+        skipped,
+        texts.name());
+  }
+  return examples;
+}
+
 std::vector<LabelledEncoding> encode_labelled_texts(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
     const Tokenizer& tokenizer,
-    int64_t max_length) {
-  std::vector<LabelledEncoding> examples;
-  examples.reserve(texts.texts.size());
+    int64_t max_length,
+    BadRows bad_rows) {
+  auto examples = labelled_examples(texts, labels, bad_rows);
   EncodeOptions options;
   options.truncation.max_length = max_length;
-  for (const LabelledText& text : texts.texts) {
-    LabelledEncoding example;
-    example.number = text.number;
-    if (texts.kind != LabelKind::kNumbers) {
-      example.label = index_of_label(texts, text, labels);
-    }
+  for (LabelledEncoding& example : examples) {
+    const LabelledText& text = texts.texts[example.text];
     example.encoding =
         texts.are_pairs ? tokenizer.encode_pair(text.text, text.second, options)
                         : tokenizer.encode(text.text, options);
-    examples.push_back(std::move(example));
   }
   return examples;
 }
@@ -311,10 +512,10 @@ int64_t truncated_count(const std::vector<LabelledEncoding>& examples) {
 }
 
 double majority_share(const std::vector<LabelledEncoding>& examples) {
-  std::map<int64_t, int64_t> counts;
+  std::map<std::vector<int64_t>, int64_t> counts;
   int64_t most = 0;
   for (const LabelledEncoding& example : examples) {
-    most = std::max(most, ++counts[example.label]);
+    most = std::max(most, ++counts[example.labels]);
   }
   return static_cast<double>(most) / static_cast<double>(examples.size());
 }

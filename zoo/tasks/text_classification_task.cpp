@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task "text_classification": labeled texts in JSON lines, and a sequence
-// classifier whose classes are their labels.
+// The task "text_classification": labeled texts in JSON lines or tables, and a
+// sequence classifier whose classes are their labels.
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/prompt_batches.h"
+#include "tessera/zoo/tasks/prompt_template.h"
 #include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -23,8 +26,10 @@ void visit_classifier(runtime::OptionFields& fields, TrainingConfig& config) {
   visit_problem_type(
       fields,
       config,
-      {"single_label_classification", "regression"},
-      "transformers' key: `regression` predicts numbers");
+      {"single_label_classification",
+       "multi_label_classification",
+       "regression"},
+      "transformers' key: `multi_label_classification` predicts any number of classes per text, `regression` numbers");
   fields.field(
       "max_length",
       config.max_length,
@@ -33,14 +38,60 @@ void visit_classifier(runtime::OptionFields& fields, TrainingConfig& config) {
 }
 
 void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
-  fields.field(runtime::required("train"), config.train_file, "JSON lines");
-  fields.field(
-      "heldout", config.heldout_file, "JSON lines (empty: nothing is scored)");
+  fields.one_or_many(
+      runtime::required("train"),
+      config.texts.train,
+      "JSON lines, CSV or TSV: one file or several, also patterns such as `data/*.csv`");
+  fields.one_or_many(
+      "heldout",
+      config.texts.heldout,
+      "the same (empty: nothing is scored); several files are also scored one by one");
+  TextClassificationColumns& columns = config.columns;
+  std::vector<std::pair<std::string, const TextPreset*>> presets{
+      {"none", nullptr}};
+  for (const TextPreset& preset : text_presets()) {
+    presets.emplace_back(preset.name, &preset);
+  }
+  fields.choice(
+      "preset",
+      columns.preset,
+      presets,
+      "a published data set: its keys, labels and metrics, and `data.train` may be the folder with its files");
   fields.one_or_many(
       "text_key",
-      config.columns.texts,
-      "key of the text in JSON lines; `[\"a\", \"b\"]`: pairs of texts");
-  fields.field("label_key", config.columns.label, "key of the label there");
+      columns.texts,
+      "key or column of the text; `[\"a\", \"b\"]`: pairs of texts");
+  fields.field("label_key", columns.label, "key or column of the label");
+  fields.field(
+      "label_separator",
+      columns.label_separator,
+      "with several labels per text: what is between them where they are one string");
+  fields.field(
+      "columns",
+      columns.rows.columns,
+      "names of the columns of tables without a header");
+  fields.field(
+      "quotes",
+      columns.rows.quotes,
+      "fields of tables may stand in quotes; false: quotes are characters like others");
+  fields.field(
+      "template",
+      columns.prompt,
+      "instead of a classifier, a language model goes on with the label's words: `{passage} question: {question}? answer: [label]`, with keys or columns in braces");
+  fields.field(
+      "verbalizers",
+      config.verbalizers,
+      "with `template`: the words of labels, `[\"true=yes\", \"false=no\"]`; a label without stands for itself");
+  bool skips = columns.bad_rows == BadRows::kSkip;
+  fields.field(
+      "skip_bad_rows",
+      skips,
+      "leave out rows that cannot be used, and log how many; otherwise they are an error");
+  columns.bad_rows = skips ? BadRows::kSkip : BadRows::kError;
+  fields.one_or_many(
+      "metric",
+      config.metrics,
+      "what is measured on `data.heldout`, the most important first: `accuracy`, `f1` (of the second of two classes), `f1_macro`, `f1_micro`, `matthews`; of numbers `pearson`, `spearman`. By default accuracy; of several labels `f1_micro`, `f1_macro` and `accuracy`; of numbers both correlations");
 }
 
 void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
@@ -55,14 +106,48 @@ void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
     reader.get_object("data").fail(
         "text_key", "give one key, or two for pairs of texts");
   }
+  // An empty string is no file.
+  std::erase(config.texts.heldout, "");
+  std::erase(config.texts.train, "");
+  if (const TextPreset* preset = config.columns.preset) {
+    config.columns.texts = preset->text_keys.front();
+    config.problem_type = preset->problem_type;
+    if (config.metrics.empty()) {
+      config.metrics = preset->metrics;
+    }
+    if (config.texts.train.size() == 1 &&
+        std::filesystem::is_directory(config.texts.train.front())) {
+      const std::filesystem::path folder = config.texts.train.front();
+      reader.run_check([&] {
+        config.texts.train = preset_files(*preset, folder, /*heldout=*/false);
+        if (config.texts.heldout.empty()) {
+          config.texts.heldout =
+              preset_files(*preset, folder, /*heldout=*/true);
+        }
+      });
+    }
+  }
+  if (!config.columns.prompt.empty()) {
+    reader.run_check([&] { PromptTemplate(config.columns.prompt); });
+    if (config.problem_type != "single_label_classification") {
+      reader.get_object("data").fail(
+          "template",
+          "it is for one class per text, not for " + config.problem_type);
+    }
+  } else if (!config.verbalizers.empty()) {
+    reader.get_object("data").fail(
+        "verbalizers", "they are for data.template; set it");
+  }
 }
 
 LabelledTexts labelled_texts(
     const TrainingConfig& config,
-    const std::filesystem::path& file,
+    const std::vector<std::string>& names,
     bool is_heldout) {
-  auto texts =
-      read_labelled_texts(file, config.columns, config.is_regression());
+  auto texts = read_labelled_texts(
+      matching_files(names),
+      config.columns,
+      text_labels_of(config.problem_type));
   if (is_log_rank_zero()) {
     warn_about_labels(texts, is_heldout);
   }
@@ -82,48 +167,166 @@ const char* predicted_by(HeadLabels labels) {
   }
 }
 
+/// @throws tessera::Error on a token that the model does not have.
+void check_vocabulary(
+    const TrainingConfig& config,
+    const std::vector<int64_t>& ids,
+    const Tokenizer& tokenizer,
+    int64_t vocab) {
+  for (const int64_t id : ids) {
+    check_token(id, tokenizer, vocab, config.model_folder);
+  }
+}
+
+void log_truncated(
+    const TrainingConfig& config,
+    const LabelledTexts& texts,
+    int64_t truncated,
+    size_t all) {
+  if (truncated > 0 && is_log_rank_zero()) {
+    log_info(
+        "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
+        texts.name(),
+        truncated,
+        all,
+        config.max_length);
+  }
+}
+
 std::vector<LabelledEncoding> encoded(
     const TrainingConfig& config,
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const Tokenizer& tokenizer) {
-  auto examples =
-      encode_labelled_texts(texts, labels, tokenizer, config.max_length);
-  if (const auto count = truncated_count(examples);
-      count > 0 && is_log_rank_zero()) {
-    log_info(
-        "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
-        texts.path.string(),
-        count,
-        examples.size(),
-        config.max_length);
+    const Tokenizer& tokenizer,
+    int64_t vocab) {
+  auto examples = encode_labelled_texts(
+      texts, labels, tokenizer, config.max_length, config.columns.bad_rows);
+  for (const LabelledEncoding& example : examples) {
+    check_vocabulary(config, example.encoding.ids(), tokenizer, vocab);
   }
+  log_truncated(config, texts, truncated_count(examples), examples.size());
   return examples;
+}
+
+/// Whether only the training data say what the labels of prompts are: a
+/// language model does not, unlike a classifier.
+bool labels_are_in_data(const TrainingConfig& config) {
+  return !config.columns.prompt.empty() && config.columns.preset == nullptr &&
+         config.verbalizers.empty();
+}
+
+/// The labels of prompts: those of the preset, of the verbalizers or the data.
+std::vector<std::string> prompted_labels(
+    const TrainingConfig& config,
+    const std::optional<LabelledTexts>& train) {
+  if (config.columns.preset != nullptr) {
+    return config.columns.preset->labels;
+  }
+  if (labels_are_in_data(config)) {
+    return labels_of(*train);
+  }
+  std::vector<std::string> labels;
+  for (const std::string& one : config.verbalizers) {
+    labels.push_back(one.substr(0, one.find('=')));
+  }
+  return labels;
+}
+
+/// A language model that goes on with prompts.
+Task open_prompts(
+    const TrainingConfig& config,
+    ParallelRun& parallel,
+    ModelState state,
+    const Tokenizer& tokenizer,
+    const std::optional<LabelledTexts>& train,
+    const std::optional<LabelledTexts>& heldout) {
+  FromPretrainedOptions options;
+  options.context = layer_context(parallel);
+  options.lazy = true;
+  options.strict = config.strict;
+  options.head = {"language model", [](const Head& head) {
+                    return head.labels() == HeadLabels::kNextTokens ||
+                           !head.trimmed_with_labels().empty();
+                  }};
+  Task task;
+  task.model = from_pretrained(config.model_folder, options);
+  task.head = head_of(*task.model);
+  check_positions(*task.model, config.max_length);
+  const auto kind = task.model->first_token() ? PromptKind::kEncoderDecoder
+                                              : PromptKind::kDecoder;
+  // Padding is masked: any token will do.
+  const TextInputs inputs{
+      .padding_token =
+          padding_token(task.model->config(), tokenizer).value_or(0),
+      .multiple_of = parallel.batches().sequence_multiple};
+  const auto labels = prompted_labels(config, train);
+  const auto words = verbalizers_of(labels, config.verbalizers);
+  const auto batches_of =
+      [&](const std::optional<LabelledTexts>& texts,
+          bool scores_labels) -> std::unique_ptr<PromptBatches> {
+    if (!texts) {
+      return nullptr;
+    }
+    auto examples = labelled_examples(*texts, labels, config.columns.bad_rows);
+    std::vector<PromptedText> prompts;
+    int64_t truncated = 0;
+    for (const LabelledEncoding& example : examples) {
+      prompts.push_back(prompted_text(
+          texts->texts[example.text].text,
+          words,
+          tokenizer,
+          kind,
+          config.max_length));
+      prompts.back().label = static_cast<size_t>(example.labels.front());
+      truncated += prompts.back().is_truncated ? 1 : 0;
+      for (const PromptedLabel& one : prompts.back().labels) {
+        check_vocabulary(config, one.input, tokenizer, task.head->vocab());
+        check_vocabulary(config, one.words, tokenizer, task.head->vocab());
+      }
+    }
+    log_truncated(config, *texts, truncated, examples.size());
+    TextBatches score(
+        std::move(examples),
+        texts->files,
+        HeadLabels::kClass,
+        labels.size(),
+        text_metrics_for(config.metrics, HeadLabels::kClass, labels.size()),
+        inputs);
+    return std::make_unique<PromptBatches>(
+        std::move(prompts), scores_labels, kind, std::move(score), inputs);
+  };
+  if (state != ModelState::kTrained) {
+    task.train = batches_of(train, /*scores_labels=*/false);
+  }
+  task.heldout = batches_of(heldout, /*scores_labels=*/true);
+  return task;
 }
 
 Task open_texts(
     const TrainingConfig& config,
-    World& world,
+    World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
-  const auto tokenizer = std::make_shared<const Tokenizer>(
-      Tokenizer::from_folder(config.model_folder));
+  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
   std::optional<LabelledTexts> train, heldout;
-  if (state != ModelState::kTrained) {
-    train = labelled_texts(config, config.train_file, /*is_heldout=*/false);
+  if (state != ModelState::kTrained || labels_are_in_data(config)) {
+    train = labelled_texts(config, config.texts.train, /*is_heldout=*/false);
   }
-  if (!config.heldout_file.empty()) {
-    heldout = labelled_texts(config, config.heldout_file, /*is_heldout=*/true);
+  if (!config.texts.heldout.empty()) {
+    heldout = labelled_texts(config, config.texts.heldout, /*is_heldout=*/true);
+  }
+  if (!config.columns.prompt.empty()) {
+    return open_prompts(config, parallel, state, tokenizer, train, heldout);
   }
   Task task;
   task.model = lazy_text_classifier(
       config.model_folder,
       train ? class_fields(*train) : nlohmann::json::object(),
       layer_context(parallel),
-      config.strict);
+      config.strict,
+      &tokenizer);
   task.head = head_of(*task.model);
-  const HeadLabels wanted =
-      config.is_regression() ? HeadLabels::kNumbers : HeadLabels::kClass;
+  const HeadLabels wanted = text_labels_of(config.problem_type);
   TESSERA_CHECK(
       task.head->labels() == wanted,
       "model.problem_type is \"{}\", but the model in '{}' predicts {}",
@@ -131,16 +334,23 @@ Task open_texts(
       config.model_folder.string(),
       predicted_by(task.head->labels()));
   check_positions(*task.model, config.max_length);
+  TextInputs inputs =
+      text_inputs(*task.model, *task.head, tokenizer, config.model_folder);
+  inputs.multiple_of = parallel.batches().sequence_multiple;
   const auto labels = config.is_regression() ? std::vector<std::string>()
                                              : classes_of(*task.model);
+  const auto metrics = text_metrics_for(config.metrics, wanted, labels.size());
   const auto batches_of = [&](const std::optional<LabelledTexts>& texts) {
-    return texts ? std::make_unique<TextBatches>(
-                       tokenizer,
-                       encoded(config, *texts, labels, *tokenizer),
-                       labels.size(),
-                       parallel.batches().sequence_multiple,
-                       world.device())
-                 : nullptr;
+    return texts
+               ? std::make_unique<TextBatches>(
+                     encoded(
+                         config, *texts, labels, tokenizer, task.head->vocab()),
+                     texts->files,
+                     wanted,
+                     labels.size(),
+                     metrics,
+                     inputs)
+               : nullptr;
   };
   task.train = batches_of(train);
   task.heldout = batches_of(heldout);

@@ -2,7 +2,10 @@
 #include "tessera/zoo/tasks/text_classifier.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/text_batches.h"
 
 namespace tessera::zoo {
 
@@ -33,7 +36,10 @@ nlohmann::json class_fields(
 nlohmann::json class_fields(const LabelledTexts& texts) {
   return texts.kind == LabelKind::kNumbers
              ? class_fields({}, "regression")
-             : class_fields(labels_of(texts), "single_label_classification");
+             : class_fields(
+                   labels_of(texts),
+                   texts.have_several_labels ? "multi_label_classification"
+                                             : "single_label_classification");
 }
 
 bool predicts_for_examples(HeadLabels labels) {
@@ -45,7 +51,8 @@ std::shared_ptr<Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const nlohmann::json& classes,
     const LayerContext& context,
-    bool strict) {
+    bool strict,
+    const Tokenizer* tokenizer) {
   FromPretrainedOptions options;
   options.context = context;
   options.lazy = true;
@@ -56,6 +63,16 @@ std::shared_ptr<Model> lazy_text_classifier(
                   }};
   options.config = classes;
   options.fresh_heads = !classes.empty();
+  const auto file = folder / "config.json";
+  if (tokenizer != nullptr && std::filesystem::exists(file)) {
+    // Decoders classify at the last token that is not padding.
+    const auto config =
+        runtime::parse_json(runtime::read_text_file(file), file.string());
+    const auto padding = padding_token(config, *tokenizer);
+    if (padding && config.value("pad_token_id", nlohmann::json()) != *padding) {
+      options.config["pad_token_id"] = *padding;
+    }
+  }
   return from_pretrained(folder, options);
 }
 

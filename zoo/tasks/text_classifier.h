@@ -35,13 +35,16 @@ bool predicts_for_examples(HeadLabels labels);
 /// initialized from the default generator, which ranks must seed alike.
 /// @param classes of class_fields(); empty: those of config.json.
 /// @param strict see FromPretrainedOptions::strict.
+/// @param tokenizer its padding token is the model's if config.json has none;
+///     may be null.
 /// @throws tessera::Error as from_pretrained(); also if the family has no
 ///     classifier, or the checkpoint has one for other classes.
 std::shared_ptr<Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const nlohmann::json& classes = nlohmann::json::object(),
     const LayerContext& context = {},
-    bool strict = true);
+    bool strict = true,
+    const Tokenizer* tokenizer = nullptr);
 
 /// The names of a classifier's classes, in the order of its logits.
 std::vector<std::string> classes_of(const Model& model);

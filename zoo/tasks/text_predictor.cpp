@@ -37,13 +37,25 @@ Loaded loaded_folder(const fs::path& folder) {
 Loaded loaded_run(const fs::path& run) {
   const TrainingConfig config =
       read_training_config(run / "config.json", {}, &kTextClassification);
+  TESSERA_CHECK(
+      config.columns.prompt.empty(),
+      "'{}' has a language model that goes on with data.template, no classifier; score texts with `tessera eval {} data.heldout=FILE`, or write prompts for `tessera generate --model {}`",
+      run.string(),
+      run.string(),
+      run.string());
   Loaded loaded;
   if (config.lora && !config.lora->merge && fs::exists(run / "adapter")) {
+    const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
     loaded.model = lazy_text_classifier(
         config.model_folder,
         config.is_regression() ? class_fields({}, config.problem_type)
                                : class_fields(read_labelled_texts(
-                                     config.train_file, config.columns)));
+                                     config.train_files(),
+                                     config.columns,
+                                     text_labels_of(config.problem_type))),
+        {},
+        config.strict,
+        &tokenizer);
     load_lora(*loaded.model, run / "adapter");
     loaded.tokenizer = config.model_folder;
   } else {
@@ -80,6 +92,8 @@ TextPredictor::TextPredictor(
       folder.string(),
       runtime::show_json(model_->config().at("architectures")));
   tokenizer_.emplace(Tokenizer::from_folder(loaded.tokenizer));
+  inputs_ = text_inputs(*model_, *head, *tokenizer_, loaded.tokenizer);
+  inputs_.device = device;
   move_module(*model_, device);
   materialize(*model_);
   model_->eval();
@@ -103,11 +117,7 @@ std::vector<std::vector<double>> TextPredictor::predict(
         are_pairs ? tokenizer_->encode_pair(text.text, text.second, options_)
                   : tokenizer_->encode(text.text, options_));
   }
-  const ModelInput input = padded_input(
-      *tokenizer_,
-      encodings,
-      /*multiple_of=*/1,
-      model_->parameters().front().device());
+  const ModelInput input = padded_input(encodings, inputs_);
   const at::Tensor logits =
       model_->forward(input).logits.to(at::kCPU, at::kDouble);
   const at::Tensor scores = labels_ == HeadLabels::kNumbers ? logits

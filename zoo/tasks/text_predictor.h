@@ -4,6 +4,7 @@
 
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/model.h"
+#include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <c10/core/Device.h>
@@ -60,6 +61,7 @@ class TextPredictor {
   HeadLabels labels_ = HeadLabels::kOther;
   std::vector<std::string> classes_;
   EncodeOptions options_;
+  TextInputs inputs_;
 };
 
 } // namespace tessera::zoo

@@ -7,6 +7,8 @@
 #include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/io/config_file.h"
 #include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
@@ -74,7 +76,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
     fields.field(
         "folder",
         config.model_folder,
-        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `language_model` a language model, for `image_folder` one of images, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported");
+        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `question_answering` one with a head for it, for `language_model` and `supervised` a language model, for `image_folder` one of images, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported");
     fields.field(
         "strict",
         config.strict,
@@ -122,7 +124,10 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         config.overwrite,
         "overwrite a run in `output.folder` that has checkpoints or an exported model");
   });
-  fields.group("data", "", [&] { config.task->visit_data(fields, config); });
+  fields.group("data", "", [&] {
+    config.task->visit_data(fields, config);
+    fields.object("loader", config.loader, "");
+  });
 }
 
 namespace {
@@ -162,6 +167,21 @@ void finish_fields(
 }
 
 } // namespace
+
+std::vector<std::filesystem::path> TrainingConfig::train_files() const {
+  if (!texts.train.empty()) {
+    return matching_files(texts.train);
+  }
+  if (token_data.blend.empty()) {
+    return token_files_of(train_file);
+  }
+  std::vector<std::filesystem::path> files;
+  for (const BlendedFile& file : token_data.blend) {
+    const auto found = token_files_of(file.path);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
 
 TrainingConfig read_training_config(
     const std::filesystem::path& file,

@@ -2,16 +2,20 @@
 #pragma once
 // `TrainingConfig` is the configuration of `tessera train`.
 
+#include "tessera/engine/data/data_loader.h"
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/adapters/lora_config.h"
+#include "tessera/zoo/data/token_data_options.h"
+#include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/image_options.h"
+#include "tessera/zoo/tasks/question_answering_data.h"
+#include "tessera/zoo/tasks/supervised_texts.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/tasks/token_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -32,6 +36,12 @@ struct LoraOptions {
 };
 
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
+
+/// Files of rows of texts, by name or pattern; see matching_files().
+struct TextFiles {
+  std::vector<std::string> train;
+  std::vector<std::string> heldout;
+};
 
 /// Paths are relative to the working directory. A kind of task leaves fields
 /// that it has no keys for as they are.
@@ -58,8 +68,16 @@ struct TrainingConfig {
 
   std::filesystem::path train_file; ///< of examples, also a folder
   std::filesystem::path heldout_file; ///< empty: no scoring
+  TextFiles texts; ///< of texts, instead of these two
   TextClassificationColumns columns; ///< of labeled texts
+  std::vector<std::string> verbalizers; ///< see verbalizers_of()
+  QuestionOptions questions;
+  SupervisedOptions supervised;
+  /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
+  std::vector<std::string> metrics;
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens
+  TokenDataOptions token_data; ///< instead of train_file, and how it is cut
+  DataLoaderOptions loader; ///< of training data
   /// Without ExampleOptions::sequence_multiple, which depends on the layout of
   /// ranks.
   ExampleOptions examples;
@@ -86,6 +104,13 @@ struct TrainingConfig {
   bool is_regression() const {
     return problem_type == "regression";
   }
+  /// Whether there is anything to score.
+  bool has_heldout() const {
+    return !heldout_file.empty() || !texts.heldout.empty();
+  }
+  /// All files that are trained on.
+  /// @throws tessera::Error as matching_files().
+  std::vector<std::filesystem::path> train_files() const;
 };
 
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);

@@ -320,6 +320,11 @@ std::string read_chat_template(
   if (fs::exists(own)) {
     return runtime::read_text_file(own);
   }
+  const fs::path of_processor = folder / "chat_template.json";
+  if (fs::exists(of_processor)) {
+    return JsonFields::from_file(of_processor)
+        .require<std::string>("chat_template");
+  }
   const auto found = config.object().find("chat_template");
   if (found == config.object().end() || !found->is_array()) {
     return config.get_or<std::string>("chat_template", "");

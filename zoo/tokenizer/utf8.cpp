@@ -68,6 +68,17 @@ void append_utf8(std::string& text, char32_t c) {
   }
 }
 
+std::optional<size_t> first_not_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const Sequence sequence = sequence_at(text, at);
+    if (!sequence.is_complete) {
+      return at;
+    }
+    at += sequence.length;
+  }
+  return std::nullopt;
+}
+
 std::string_view valid_utf8(std::string_view text, std::string& storage) {
   size_t at = 0;
   while (at < text.size()) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -55,6 +56,9 @@ void append_utf8(std::string& text, char32_t code_point);
 /// bytes.decode(errors="replace") does. `text` itself if it is valid, in which
 /// case `storage` is not touched.
 std::string_view valid_utf8(std::string_view text, std::string& storage);
+
+/// The number of the first byte that is not UTF-8; nothing: all are.
+std::optional<size_t> first_not_utf8(std::string_view text);
 
 /// Whether the text ends within a code point that further bytes may complete.
 bool ends_within_code_point(std::string_view text);

@@ -4,9 +4,9 @@
 
 #include "support/expect_error.h"
 #include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/generation/generate_options.h"
 #include "tessera/zoo/models/sentence_embedding.h"
-#include "tessera/zoo/tasks/token_file.h"
 #include "zoo/hostile/folder.h"
 #include "zoo/hostile/values.h"
 

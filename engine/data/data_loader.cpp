@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/data/data_loader.h"
+
+#include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/memory/to_device.h"
+
+namespace tessera {
+
+void visit_fields(runtime::OptionFields& fields, DataLoaderOptions& options) {
+  fields.field(
+      "threads",
+      options.threads,
+      {.min = 0},
+      "threads per rank that make batches while others are trained on; 0: they are made when they are needed. The batches are the same");
+  fields.field(
+      "prefetch",
+      options.prefetch,
+      {.min = 1},
+      "batches that are made ahead at most");
+}
+
+void check(const DataLoaderOptions& options) {
+  runtime::check_fields("data.loader", options);
+}
+
+at::Tensor pinned(const at::Tensor& host, c10::Device device) {
+  return runtime::pinned_for(host, device);
+}
+
+} // namespace tessera

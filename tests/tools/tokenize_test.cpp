@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera tokenize` as a user runs it: from text to a trained model in two
+// commands.
+#include "support/paths.h"
+#include "support/temporary_folder.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tools/run_forked.h"
+#include "tools/run_program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera::tokenize_test {
+
+namespace {
+
+namespace fs = std::filesystem;
+using tests::read_json;
+using tests::run_forked;
+
+class TokenizeTool : public ::testing::Test {
+ protected:
+  TokenizeTool() {
+    fs::create_directories(folder_ / "texts/more");
+    for (int i = 0; i < 60; ++i) {
+      std::ofstream(
+          folder_ / ((i % 2 == 0 ? "texts/" : "texts/more/") +
+                     std::to_string(i) + ".txt"))
+          << "def f" << i << "(self):\n    return self.value + " << i << "\n";
+    }
+    std::ofstream(folder_ / "gpt.json") << R"({"model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"], "vocab_size": 2048, "n_embd": 16,
+        "n_layer": 2, "n_head": 2, "n_positions": 32})";
+  }
+
+  std::string path(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+
+  tests::LaunchedJob::Result tokenize(
+      const std::vector<std::string>& words) const {
+    std::vector<std::string> all{
+        "tokenize",
+        "--model",
+        tests::source_dir() + "/examples/data/python_gpt",
+        "--output",
+        path("out")};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_forked(1, all);
+  }
+
+  const TemporaryFolder folder_;
+};
+
+} // namespace
+
+TEST_F(TokenizeTool, GoesFromTextToAModelInTwoCommands) {
+  const auto made =
+      tokenize({"--input", path("texts/**/*.txt"), "--split", "0.8,0.2"});
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  EXPECT_NE(made.output.find("60 documents"), std::string::npos) << made.output;
+  EXPECT_NE(made.output.find("0 bad rows"), std::string::npos);
+  EXPECT_NE(made.output.find(path("out-train.bin")), std::string::npos);
+  const auto trained = run_forked(
+      2,
+      {"train",
+       tests::source_dir() + "/configs/train_gpt_python.json",
+       "model.config=" + path("gpt.json"),
+       "model.max_length=32",
+       "training.batch_size=2",
+       "training.max_steps=3",
+       "data.train=" + path("out-train"),
+       "data.heldout=" + path("out-heldout.bin"),
+       "output.folder=" + path("run")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_NE(
+      trained.output.find("documents in sequences of 32"), std::string::npos)
+      << trained.output;
+  EXPECT_GT(read_json(folder_ / "run/result.json").at("heldout_tokens"), 100);
+  // The files of a run are compared by their content.
+  fs::copy_file(
+      folder_ / "out-heldout.bin",
+      folder_ / "out-train.bin",
+      fs::copy_options::overwrite_existing);
+  fs::copy_file(
+      folder_ / "out-heldout.idx",
+      folder_ / "out-train.idx",
+      fs::copy_options::overwrite_existing);
+  const auto other = run_forked(
+      2,
+      {"train",
+       path("run/config.json"),
+       "training.resume=true",
+       "training.max_steps=4"});
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_NE(other.output.find("trained with other data"), std::string::npos)
+      << other.output;
+}
+
+TEST_F(TokenizeTool, TakesOneDocumentPerLine) {
+  std::ofstream(folder_ / "a.txt") << "One.\n\nTwo.\n";
+  std::ofstream(folder_ / "b.csv") << "x,body\n1,Three.\n2,\n";
+  const std::vector<std::string> words{
+      "--input",
+      path("a.txt"),
+      path("b.csv"),
+      "--document",
+      "line",
+      "--text-key",
+      "body",
+      "--workers",
+      "2",
+      "--no-append-end"};
+  const auto bad = tokenize(words);
+  EXPECT_NE(bad.exit_code, 0);
+  EXPECT_NE(
+      bad.output.find(path("b.csv") + ":3: 'body' is empty"), std::string::npos)
+      << bad.output;
+  auto skipping = words;
+  skipping.emplace_back("--skip-bad");
+  const auto made = tokenize(skipping);
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  EXPECT_NE(made.output.find("3 documents"), std::string::npos) << made.output;
+  EXPECT_NE(made.output.find("1 bad rows"), std::string::npos);
+  const auto again = tokenize(skipping);
+  EXPECT_NE(again.exit_code, 0);
+  EXPECT_NE(again.output.find("--overwrite"), std::string::npos)
+      << again.output;
+}
+
+TEST_F(TokenizeTool, SaysWhatIsWrong) {
+  const auto fails = [&](const std::vector<std::string>& words,
+                         const std::string& expected) {
+    const auto result = tokenize(words);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << result.output;
+    EXPECT_FALSE(fs::exists(folder_ / "out.bin")) << expected;
+  };
+  const std::string text = path("texts/0.txt");
+  fails({}, "--input");
+  fails({"--input", text, "--split", "0.5,0.4"}, "--split takes");
+  fails({"--input", text, "--document", "page"}, "--document");
+  fails({"--input", text, "--format", "xml"}, "--format");
+  fails({"--input", text, "--end-token", "<none>"}, "<none>");
+  fails({"--input", path("none.txt")}, "does not exist");
+  fails({"--input", path("texts")}, "is a folder");
+  const auto lost = run_forked(
+      1,
+      {"tokenize",
+       "--model",
+       tests::source_dir() + "/examples/data/python_gpt",
+       "--input",
+       text,
+       "--output",
+       path("absent/out")});
+  EXPECT_NE(lost.exit_code, 0);
+  EXPECT_NE(lost.output.find("a folder that exists"), std::string::npos);
+}
+
+} // namespace tessera::tokenize_test

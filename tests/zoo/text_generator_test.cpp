@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts that models write, against transformers' and, for GLM, against formulas
+// in Python (tools/fixtures/text_generation.py).
+#include "tessera/zoo/generation/text_generator.h"
+#include "support/expect_error.h"
+#include "support/paths.h"
+#include "tessera/zoo/chat/chat_prompt.h"
+#include "tessera/zoo/generation/blanks.h"
+#include "tessera/zoo/generation/next_token.h"
+#include "tessera/zoo/generation/stop_filter.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "zoo/scaled_glm.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo::text_generator_test {
+namespace {
+
+std::filesystem::path fixtures() {
+  return std::filesystem::path(tests::source_dir()) / "tests/zoo/fixtures";
+}
+
+nlohmann::json read(const char* name) {
+  std::ifstream file(fixtures() / "text_generation" / name);
+  return nlohmann::json::parse(file);
+}
+
+Tokenizer tokenizer() {
+  return Tokenizer::from_folder(fixtures() / "text_generation");
+}
+
+std::shared_ptr<Model> load(const std::string& name) {
+  return from_pretrained(fixtures() / "models" / name);
+}
+
+GenerateOptions options_of(nlohmann::json json, const nlohmann::json& changes) {
+  json.update(changes);
+  GenerateOptions options;
+  options.max_new_tokens = json.at("max_new_tokens");
+  options.eos_token_id = {json.at("eos_token_id")};
+  options.pad_token_id = json.at("pad_token_id");
+  options.repetition_penalty = json.value("repetition_penalty", 1.0);
+  options.no_repeat_ngram_size = json.value("no_repeat_ngram_size", 0);
+  options.num_beams = json.value("num_beams", 1);
+  options.num_return_sequences = json.value("num_return_sequences", 1);
+  options.length_penalty = json.value("length_penalty", 1.0);
+  options.stop_strings = json.value("stop_strings", std::vector<std::string>());
+  if (json.contains("early_stopping")) {
+    options.early_stopping = json["early_stopping"] == "never"
+                                 ? EarlyStopping::kNever
+                                 : EarlyStopping::kYes;
+  }
+  return options;
+}
+
+/// The prompts of one call come out as each alone.
+void expect_results(
+    const nlohmann::json& expected,
+    const std::vector<GeneratedText>& found,
+    const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i) {
+    auto tokens = found[i].tokens;
+    EXPECT_EQ(nlohmann::json(tokens), expected[i]["tokens"])
+        << what << ", " << i;
+    EXPECT_EQ(found[i].text, expected[i]["text"]) << what << ", " << i;
+    EXPECT_EQ(name_of(found[i].reason), expected[i]["reason"])
+        << what << ", " << i;
+  }
+}
+
+} // namespace
+
+TEST(TextGenerator, WritesAsTransformersDoes) {
+  std::map<std::string, int> reasons;
+  const nlohmann::json all = read("texts.json");
+  const std::vector<std::string> prompts = all["prompts"];
+  for (const nlohmann::json& one : all["cases"]) {
+    const auto model = load(one["model"]);
+    const TextGenerator generator(
+        *model,
+        tokenizer(),
+        {.tokens = options_of(all["options"], one["options"])});
+    std::map<size_t, std::string> streamed;
+    const auto found = generator.generate(
+        prompts,
+        [&](size_t text, std::string_view piece) { streamed[text] += piece; });
+    expect_results(
+        one["results"],
+        found,
+        one["model"].get<std::string>() + " " + one["way"].get<std::string>());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(streamed[i], found[i].text);
+      ++reasons[name_of(found[i].reason)];
+    }
+  }
+  EXPECT_GT(reasons["stop"], 5);
+  EXPECT_GT(reasons["end"], 1);
+  EXPECT_GT(reasons["length"], 5);
+}
+
+TEST(TextGenerator, FillsBlanksAsTheFormulasDo) {
+  const nlohmann::json all = read("blanks.json");
+  const auto model = load("glm_2021");
+  tests::scale_glm(*model, all["scales"]);
+  TextOptions options;
+  options.tokens.max_new_tokens = all["max_new_tokens"];
+  const TextGenerator generator(*model, tokenizer(), options);
+  std::vector<std::string> prompts;
+  bool has_end = false;
+  for (const nlohmann::json& one : all["cases"]) {
+    prompts.push_back(one["prompt"]);
+  }
+  // Together: with padding, and different numbers of blanks.
+  const auto found = generator.generate(prompts);
+  ASSERT_EQ(found.size(), prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const nlohmann::json& one = all["cases"][i];
+    const auto alone = generator.generate({prompts[i]});
+    std::vector<int64_t> tokens;
+    bool is_cut = false;
+    for (const std::vector<int64_t> blank : one["filled"]) {
+      tokens.insert(tokens.end(), blank.begin(), blank.end());
+      const bool ends = blank.back() == 5 || blank.back() == 7;
+      has_end = has_end || ends;
+      is_cut = is_cut || !ends;
+    }
+    for (const GeneratedText& text : {found[i], alone[0]}) {
+      EXPECT_EQ(text.tokens, tokens) << prompts[i];
+      EXPECT_EQ(
+          text.text,
+          with_blanks_filled(
+              prompts[i], one["texts"].get<std::vector<std::string>>()));
+      EXPECT_EQ(
+          text.reason, is_cut ? FinishReason::kLength : FinishReason::kEnd);
+    }
+  }
+  EXPECT_TRUE(has_end);
+  // Samples of one prompt go their own ways.
+  options.tokens.do_sample = true;
+  options.tokens.temperature = 5;
+  options.tokens.num_return_sequences = 3;
+  const TextGenerator sampler(*model, tokenizer(), options);
+  const auto several = sampler.generate({prompts[2], prompts[0]});
+  ASSERT_EQ(several.size(), 6U);
+  EXPECT_NE(several[0].tokens, several[1].tokens);
+  EXPECT_TRUE(several[3].text.starts_with("the "));
+}
+
+TEST(Blanks, ArePlacedAsByTheAuthors) {
+  const Tokenizer words = tokenizer();
+  const BlankTokens tokens = BlankTokens::of(words);
+  EXPECT_EQ(tokens.blanks, (std::vector<int64_t>{8, 9, 10}));
+  EXPECT_EQ(tokens.start, 6);
+  EXPECT_EQ(tokens.end, 7);
+  BlankedText text = blanked_text(words, tokens, "an [MASK] or [gMASK]");
+  EXPECT_EQ(
+      text.context, (std::vector<int64_t>{4, 49, 11, 8, 11, 58, 11, 10, 5}));
+  EXPECT_EQ(text.blanks, (std::vector<int64_t>{3, 7}));
+  text.filled = {{20, 21}};
+  const ModelInput input =
+      blank_inputs({text, blanked_text(words, tokens, "[MASK]")}, 6, at::kCPU);
+  EXPECT_TRUE(input.input_ids.equal(torch::tensor(
+      {{4, 49, 11, 8, 11, 58, 11, 10, 5, 6, 20, 21, 6},
+       {6, 6, 6, 6, 6, 6, 6, 6, 6, 4, 8, 5, 6}},
+      torch::kLong)));
+  EXPECT_TRUE(input.position_ids[0].equal(torch::tensor(
+      {{0, 1, 2, 3, 4, 5, 6, 7, 8, 3, 3, 3, 7},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 1}},
+      torch::kLong)));
+  EXPECT_TRUE(input.position_ids[1].equal(torch::tensor(
+      {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 1},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+      torch::kLong)));
+  EXPECT_TRUE(
+      input.others.at("sep").equal(torch::tensor({9, 12}, torch::kLong)));
+  EXPECT_EQ(
+      with_blanks_filled("at [MASK] (once [gMASK]", {" a b ", "c"}),
+      "at a b (once c");
+}
+
+TEST(StopFilter, ShowsNothingOfAStopString) {
+  StopFilter filter({"###", "\nUser:"});
+  EXPECT_EQ(filter.add("a#"), "a");
+  EXPECT_EQ(filter.add("#b\n"), "##b");
+  EXPECT_EQ(filter.add("Us"), "");
+  EXPECT_EQ(filter.add("e"), "");
+  EXPECT_EQ(filter.add("d #"), "\nUsed ");
+  EXPECT_EQ(filter.add("##x"), "");
+  EXPECT_TRUE(filter.is_stopped());
+  EXPECT_EQ(filter.add("more"), "");
+  EXPECT_EQ(filter.finish(), "");
+  StopFilter open({"abc"});
+  EXPECT_EQ(open.add("xab"), "x");
+  EXPECT_EQ(open.finish(), "ab");
+}
+
+TEST(TextGenerator, SaysWhatIsWrong) {
+  const auto model = load("gpt2"); // 23 positions
+  TextOptions options;
+  options.tokens.max_new_tokens = 9;
+  const TextGenerator generator(*model, tokenizer(), options);
+  expect_error(
+      [&] {
+        generator.generate({"an", std::string(30, 'x')});
+      },
+      {"prompt 2 has 31 tokens", "max_new_tokens is 9", "23 positions"});
+  expect_error(
+      [&] { generator.generate({std::string(16, 'x')}); },
+      {"prompt 1 has 17 tokens", "set max_new_tokens to 7"});
+  options.fit_to_model = true;
+  const TextGenerator fitting(*model, tokenizer(), options);
+  EXPECT_LE(fitting.generate({std::string(16, 'x')})[0].tokens.size(), 7U);
+  const auto glm = load("glm_2021");
+  const TextGenerator filler(*glm, tokenizer(), options);
+  expect_error(
+      [&] {
+        filler.generate({"an [MASK]", "no blank"});
+      },
+      {"prompt 2", "no blank", "[MASK]"});
+  ModelInput prompt;
+  prompt.input_ids = torch::tensor({{5, 6, 7}}, torch::kLong);
+  expect_error(
+      [&] { zoo::generate(*glm, prompt, options.tokens); },
+      {"fills blanks", "position_ids"});
+  options.tokens.stop_strings = {"x"};
+  expect_error(
+      [&] { zoo::generate(*model, prompt, options.tokens); },
+      {"stop_strings", "TextGenerator"});
+}
+
+// The chances of tokens by transformers; 20,000 draws with one seed.
+TEST(NextToken, DrawsByTheChancesOfTransformers) {
+  const nlohmann::json all = read("chances.json");
+  constexpr int64_t kDraws = 20'000;
+  const at::Tensor logits =
+      torch::tensor(all["logits"].get<std::vector<float>>());
+  for (const nlohmann::json& one : all["cases"]) {
+    const nlohmann::json& given = one["options"];
+    GenerateOptions options;
+    options.do_sample = true;
+    options.temperature = given.value("temperature", 1.0);
+    options.top_k = given.value("top_k", 0);
+    options.top_p = given.value("top_p", 1.0);
+    options.min_p = given.value("min_p", 0.0);
+    options.seed = 11;
+    const at::Tensor counts = NextToken(options)
+                                  .choose(logits.expand({kDraws, -1}).clone())
+                                  .bincount({}, logits.numel());
+    double chi_square = 0;
+    int64_t kept = 0;
+    for (int64_t token = 0; token < logits.numel(); ++token) {
+      const double expected =
+          kDraws * one["chances"][static_cast<size_t>(token)].get<double>();
+      const auto count = static_cast<double>(counts[token].item<int64_t>());
+      if (expected == 0) {
+        EXPECT_EQ(count, 0) << given << ", token " << token;
+        continue;
+      }
+      ++kept;
+      chi_square += (count - expected) * (count - expected) / expected;
+    }
+    // Of a chi-square distribution, 0.1 % is above (Wilson and Hilferty).
+    const auto free = static_cast<double>(kept - 1);
+    const double part = 2 / (9 * free);
+    const double limit =
+        free * std::pow(1 - part + 3.09 * std::sqrt(part), 3.0);
+    EXPECT_LT(chi_square, limit) << given << ", " << kept << " tokens";
+  }
+}
+
+TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / "tessera-chat-prompt-test";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy(
+      fixtures() / "text_generation/tokenizer.json",
+      folder / "tokenizer.json",
+      std::filesystem::copy_options::overwrite_existing);
+  const nlohmann::json messages =
+      nlohmann::json::parse(R"([{"role": "user", "content": "an"}])");
+  const auto rendered = [&] {
+    return ChatPrompt(
+               Tokenizer::from_folder(folder).settings(), folder.string())
+        .render(messages, "line 1");
+  };
+  expect_error(
+      rendered, {folder.c_str(), "no chat template", "chat_template.jinja"});
+  const auto write = [&](const char* name, const nlohmann::json& json) {
+    std::ofstream(folder / name) << json;
+  };
+  const std::string text =
+      "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{{ pad_token }}{% endfor %}{% if add_generation_prompt %}A{% endif %}";
+  write("chat_template.json", {{"chat_template", "P" + text}});
+  EXPECT_EQ(rendered(), "PanA");
+  nlohmann::json config{
+      {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}};
+  std::filesystem::remove(folder / "chat_template.json");
+  config["chat_template"] = text;
+  write("tokenizer_config.json", config);
+  EXPECT_EQ(rendered(), "<s>an</s><pad>A");
+  config["chat_template"] = nlohmann::json::parse(
+      R"([{"name": "tool_use", "template": "T"},
+          {"name": "default", "template": "{{ bos_token }}D"}])");
+  write("tokenizer_config.json", config);
+  EXPECT_EQ(rendered(), "<s>D");
+  std::ofstream(folder / "chat_template.jinja") << "J{{ eos_token }}";
+  EXPECT_EQ(rendered(), "J</s>");
+  const ChatPrompt chat(
+      Tokenizer::from_folder(folder).settings(), folder.string());
+  for (const char* bad : {"[]", "{}", R"([{"content": "x"}])", R"(["x"])"}) {
+    expect_error(
+        [&] { chat.render(nlohmann::json::parse(bad), "a.jsonl:3"); },
+        {"a.jsonl:3", "'messages' is"});
+  }
+  std::ofstream(folder / "chat_template.jinja")
+      << "{{ raise_exception('roles must alternate') }}";
+  expect_error(rendered, {"line 1", "roles must alternate"});
+  std::filesystem::remove_all(folder);
+}
+
+} // namespace tessera::zoo::text_generator_test

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "generate_options.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <map>
+#include <string>
+
+namespace tessera::tools {
+
+namespace {
+
+const std::map<std::string, zoo::EarlyStopping> kEarlyStopping{
+    {"no", zoo::EarlyStopping::kNo},
+    {"yes", zoo::EarlyStopping::kYes},
+    {"never", zoo::EarlyStopping::kNever}};
+
+} // namespace
+
+template <typename Value>
+CLI::Option* GivenOptions::add(
+    const char* name,
+    Value zoo::GenerateOptions::*field,
+    const char* help) {
+  CLI::Option* option = app_.add_option(name, given_.*field, help);
+  take_if_given(option, field);
+  return option;
+}
+
+void GivenOptions::add_flag(
+    const char* name,
+    bool zoo::GenerateOptions::*field,
+    const char* help) {
+  take_if_given(app_.add_flag(name, given_.*field, help), field);
+}
+
+template <typename Value>
+void GivenOptions::take_if_given(
+    const CLI::Option* option,
+    Value zoo::GenerateOptions::*field) {
+  takes_.emplace_back([this, option, field](zoo::GenerateOptions& options) {
+    if (option->count() > 0) {
+      options.*field = given_.*field;
+    }
+  });
+}
+
+GivenOptions::GivenOptions(CLI::App& app) : app_(app) {
+  using Options = zoo::GenerateOptions;
+  add("--max-new-tokens",
+      &Options::max_new_tokens,
+      "Maximum number of new tokens per sequence");
+  add("--min-new-tokens",
+      &Options::min_new_tokens,
+      "Minimum number of new tokens before a sequence may end");
+  add("--repetition-penalty",
+      &Options::repetition_penalty,
+      "Above 1: tokens already in the sequence become less likely");
+  add("--no-repeat-ngram-size",
+      &Options::no_repeat_ngram_size,
+      "Do not repeat any sequence of this many tokens; 0: off");
+  add_flag(
+      "--sample,!--greedy",
+      &Options::do_sample,
+      "Sample tokens, or always take the most likely one");
+  add("--temperature",
+      &Options::temperature,
+      "Divides the logits when sampling");
+  add("--top-k",
+      &Options::top_k,
+      "Sample from this many most likely tokens; 0: from all");
+  add("--top-p",
+      &Options::top_p,
+      "Sample from the most likely tokens with this total probability");
+  add("--min-p",
+      &Options::min_p,
+      "Sample from tokens with at least this fraction of the highest probability");
+  add("--seed", &Options::seed, "Seed of the random number generator");
+  add("--num-beams",
+      &Options::num_beams,
+      "Above 1: beam search with this many beams");
+  add("--length-penalty",
+      &Options::length_penalty,
+      "Beam search: above 0 favors long sequences");
+  add("--early-stopping",
+      &Options::early_stopping,
+      "Beam search: yes stops once as many sequences have ended as there "
+      "are beams, no stops when a better one is unlikely, never when none "
+      "is possible")
+      ->transform(CLI::CheckedTransformer(kEarlyStopping)
+                      .description("no, yes or never"));
+  add("--num-return-sequences",
+      &Options::num_return_sequences,
+      "Results per input sequence: the best beams, or samples");
+  add("--stop",
+      &Options::stop_strings,
+      "A text ends before this text; may be given several times")
+      ->allow_extra_args(false);
+}
+
+zoo::GenerateOptions GivenOptions::over(
+    const std::string& folder,
+    const zoo::GenerateOptions& defaults) const {
+  zoo::GenerateOptions options = zoo::generate_options(folder, defaults);
+  for (const auto& take : takes_) {
+    take(options);
+  }
+  options.check();
+  for (const char* const name :
+       {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
+    TESSERA_CHECK(
+        options.do_sample || !is_given(name),
+        "{} only affects sampling, which is off; add --sample, or remove it",
+        name);
+  }
+  return options;
+}
+
+} // namespace tessera::tools

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/chat/chat_prompt.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+
+namespace tessera::zoo {
+
+namespace {
+
+const std::string& needed_template(
+    const TokenizerSettings& settings,
+    const std::string& place) {
+  TESSERA_CHECK(
+      !settings.chat_template.empty(),
+      "'{}' has no chat template: neither chat_template.jinja or chat_template.json, nor 'chat_template' (of several, one named \"default\") in tokenizer_config.json; use a model that was tuned for conversations, or add the template that this one was tuned with as chat_template.jinja",
+      place);
+  return settings.chat_template;
+}
+
+/// @throws Error naming `place`.
+void check_messages(
+    const nlohmann::ordered_json& messages,
+    const std::string& place) {
+  bool are_messages = messages.is_array() && !messages.empty();
+  for (const auto& message : messages) {
+    are_messages = are_messages && message.is_object() &&
+                   message.contains("role") && message["role"].is_string();
+  }
+  TESSERA_CHECK(
+      are_messages,
+      "{}: 'messages' is {}; it must be a list of objects, the latest last: [{{\"role\": \"user\", \"content\": \"Hi\"}}]",
+      place,
+      runtime::show_json(nlohmann::json(messages)));
+}
+
+} // namespace
+
+ChatPrompt::ChatPrompt(
+    const TokenizerSettings& settings,
+    const std::string& place)
+    : template_(needed_template(settings, place), place + ": chat template") {
+  options_.add_generation_prompt = true;
+  for (const auto& [name, token] : settings.special_tokens) {
+    if (name == "bos_token") {
+      options_.bos_token = token;
+    } else if (name == "eos_token") {
+      options_.eos_token = token;
+    } else {
+      options_.variables[name] = token;
+    }
+  }
+}
+
+std::string ChatPrompt::render(
+    const nlohmann::ordered_json& messages,
+    const std::string& place) const {
+  check_messages(messages, place);
+  try {
+    return template_.render(messages, options_);
+  } catch (const Error& error) {
+    TESSERA_FAIL("{}: {}", place, error.what());
+  }
+}
+
+RenderedChat ChatPrompt::render_with_answers(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  check_messages(messages, place);
+  ChatTemplateOptions options = options_;
+  options.add_generation_prompt = false;
+  options.tools = tools;
+  try {
+    return template_.has_generation_blocks()
+               ? template_.render_with_marked_answers(messages, options)
+               : template_.render_with_compared_answers(messages, options);
+  } catch (const Error& error) {
+    TESSERA_FAIL("{}: {}", place, error.what());
+  }
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `ChatPrompt` renders conversations to prompts by a tokenizer's own template.
+
+#include "tessera/zoo/chat/chat_template.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace tessera::zoo {
+
+/// As transformers' apply_chat_template(add_generation_prompt=True): the text
+/// is to be encoded without special tokens. Immutable.
+class ChatPrompt {
+ public:
+  /// @param place of the tokenizer, e.g. its folder.
+  /// @throws tessera::Error if it has no template, or one that is malformed.
+  ChatPrompt(const TokenizerSettings& settings, const std::string& place);
+
+  /// @param messages see ChatTemplate::render().
+  /// @throws tessera::Error naming `place` and the message that is none, or as
+  ///     ChatTemplate::render().
+  std::string render(
+      const nlohmann::ordered_json& messages,
+      const std::string& place) const;
+
+  /// The whole conversation, with what the assistant says in it: by the
+  /// template's generation blocks, else by comparison; see ChatTemplate.
+  /// @param tools that the template sees; null or an array.
+  /// @throws tessera::Error as render().
+  RenderedChat render_with_answers(
+      const nlohmann::ordered_json& messages,
+      const std::string& place,
+      const nlohmann::ordered_json& tools = nullptr) const;
+
+ private:
+  ChatTemplate template_;
+  ChatTemplateOptions options_;
+};
+
+} // namespace tessera::zoo

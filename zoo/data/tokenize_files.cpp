@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/data/tokenize_files.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/file_lock.h"
+#include "tessera/zoo/data/document_writer.h"
+#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/tasks/data_identity.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+namespace tessera::zoo {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+/// Megatron's: larger vocabularies have int32.
+constexpr int64_t kUint16Vocab = 65500;
+
+Tokenizer tokenizer_of(const fs::path& model) {
+  return fs::is_directory(model) ? Tokenizer::from_folder(model)
+                                 : Tokenizer::from_file(model);
+}
+
+std::optional<int64_t> end_token_of(
+    const Tokenizer& tokenizer,
+    const fs::path& model,
+    const TokenizeOptions& options) {
+  if (options.append_end == false) {
+    return std::nullopt;
+  }
+  const auto found = options.end_token.empty()
+                         ? tokenizer.special_id("eos_token")
+                         : tokenizer.id_of(options.end_token);
+  TESSERA_CHECK(
+      found || options.end_token.empty(),
+      "the tokenizer of '{}' has no token '{}'; name another one with --end-token",
+      model.string(),
+      options.end_token);
+  TESSERA_CHECK(
+      found || !options.append_end,
+      "the files of '{}' name no eos_token to end documents with; name a token with --end-token, or leave it out with --no-append-end",
+      model.string());
+  return found;
+}
+
+/// What decides the bytes that are written.
+json identity_of(
+    const fs::path& model,
+    const std::vector<fs::path>& files,
+    const TokenizeOptions& options) {
+  json inputs = json::array();
+  for (const fs::path& file : files) {
+    inputs.push_back(
+        {file.string(),
+         fs::file_size(file),
+         fs::last_write_time(file).time_since_epoch().count()});
+  }
+  json tokenizer = json::object();
+  if (fs::is_directory(model)) {
+    for (const auto& entry : fs::directory_iterator(model)) {
+      const std::string suffix = entry.path().extension().string();
+      if (suffix == ".json" || suffix == ".txt" || suffix == ".model") {
+        tokenizer[entry.path().filename().string()] =
+            data_identity({entry.path()}).at("checksum");
+      }
+    }
+  } else {
+    tokenizer["file"] = data_identity({model}).at("checksum");
+  }
+  return {
+      {"inputs", inputs},
+      {"tokenizer", tokenizer},
+      {"format",
+       options.format.format ? json(static_cast<int>(*options.format.format))
+                             : json()},
+      {"unit", static_cast<int>(options.format.unit)},
+      {"text_key", options.format.text_key},
+      {"held_out", options.held_out},
+      {"append_end", options.append_end ? json(*options.append_end) : json()},
+      {"end_token", options.end_token},
+      {"parse_special_tokens", options.parse_special_tokens},
+      {"skip_bad", options.skip_bad}};
+}
+
+/// How far the work is, as in PREFIX.progress.json.
+struct SavedProgress {
+  TextPosition position;
+  TokenizeProgress counts;
+  std::vector<WrittenDocuments> marks; ///< of each writer
+};
+
+json to_json(const SavedProgress& saved) {
+  json marks = json::array();
+  for (const auto& mark : saved.marks) {
+    marks.push_back({mark.documents, mark.tokens});
+  }
+  return {
+      {"file", saved.position.file},
+      {"offset", saved.position.offset},
+      {"line", saved.position.line},
+      {"documents", saved.counts.documents},
+      {"tokens", saved.counts.tokens},
+      {"bad_rows", saved.counts.bad_rows},
+      {"marks", marks}};
+}
+
+SavedProgress from_json(const json& object) {
+  SavedProgress saved;
+  saved.position = {
+      object.at("file").get<size_t>(),
+      object.at("offset").get<int64_t>(),
+      object.at("line").get<int64_t>()};
+  saved.counts.documents = object.at("documents");
+  saved.counts.tokens = object.at("tokens");
+  saved.counts.bad_rows = object.at("bad_rows");
+  for (const json& mark : object.at("marks")) {
+    saved.marks.push_back({mark.at(0), mark.at(1)});
+  }
+  return saved;
+}
+
+std::vector<fs::path> existing_files(const std::vector<std::string>& names) {
+  const std::vector<fs::path> files = matching_files(names);
+  for (const fs::path& file : files) {
+    TESSERA_CHECK(fs::exists(file), "'{}' does not exist", file.string());
+    TESSERA_CHECK(
+        !fs::is_directory(file),
+        "'{}' is a folder; give its files, e.g. as '{}/**/*.txt'",
+        file.string(),
+        file.string());
+  }
+  return files;
+}
+
+/// One call of tokenize_files().
+class TokenizeRun {
+ public:
+  TokenizeRun(const fs::path& model, const TokenizeOptions& options)
+      : options_(options),
+        files_(existing_files(options.inputs)),
+        tokenizer_(tokenizer_of(model)),
+        end_token_(end_token_of(tokenizer_, model, options)) {
+    for (const fs::path& file : files_) {
+      begins_.push_back(saved_.counts.total_bytes);
+      saved_.counts.total_bytes += static_cast<int64_t>(fs::file_size(file));
+    }
+    begins_.push_back(saved_.counts.total_bytes);
+    identity_ = identity_of(model, files_, options);
+    resume();
+    const auto type = tokenizer_.size() < kUint16Vocab ? TokenType::kUint16
+                                                       : TokenType::kInt32;
+    const auto prefixes = outputs();
+    saved_.marks.resize(prefixes.size());
+    for (size_t i = 0; i < prefixes.size(); ++i) {
+      writers_.emplace_back(prefixes[i], type, saved_.marks[i]);
+    }
+  }
+
+  TokenizeResult run() {
+    TokenizeResult result;
+    result.resumed_documents = saved_.counts.documents;
+    TextDocuments source(files_, options_.format, saved_.position);
+    auto last_save = Clock::now();
+    while (read_batch(source)) {
+      write_batch();
+      const std::chrono::duration<double> elapsed = Clock::now() - last_save;
+      if (elapsed.count() >= options_.save_seconds) {
+        save();
+        last_save = Clock::now();
+      }
+      if (options_.progress) {
+        options_.progress(saved_.counts);
+      }
+    }
+    TESSERA_CHECK(
+        saved_.counts.documents > 0,
+        "there is no document in the input, of which {} bad rows were skipped",
+        saved_.counts.bad_rows);
+    save(); // of everything, for an interruption from here on
+    for (DocumentWriter& writer : writers_) {
+      writer.finish();
+      result.outputs.push_back(writer.bin());
+    }
+    fs::remove(progress_file());
+    for (DocumentWriter& writer : writers_) {
+      writer.remove_parts();
+    }
+    result.progress = saved_.counts;
+    return result;
+  }
+
+ private:
+  std::vector<fs::path> outputs() const {
+    const std::string prefix = options_.output.string();
+    return options_.held_out > 0
+               ? std::vector<fs::path>{prefix + "-train", prefix + "-heldout"}
+               : std::vector<fs::path>{prefix};
+  }
+
+  fs::path progress_file() const {
+    return options_.output.string() + ".progress.json";
+  }
+
+  /// Finds out where to begin.
+  void resume() {
+    const fs::path file = progress_file();
+    if (options_.overwrite) {
+      fs::remove(file);
+    }
+    if (!fs::exists(file)) {
+      for (const fs::path& prefix : outputs()) {
+        const std::string bin = prefix.string() + ".bin";
+        TESSERA_CHECK(
+            options_.overwrite || !fs::exists(bin),
+            "'{}' exists; give another --output, or replace it with --overwrite",
+            bin);
+      }
+      return;
+    }
+    const json read =
+        runtime::parse_json(runtime::read_text_file(file), file.string());
+    try {
+      TESSERA_CHECK(
+          read.at("identity") == identity_,
+          "'{}' was left by an interrupted run over other files, or with another tokenizer or other options; give the same to continue it, another --output, or --overwrite to begin anew",
+          file.string());
+      const int64_t total = saved_.counts.total_bytes;
+      saved_ = from_json(read.at("progress"));
+      saved_.counts.total_bytes = total;
+      TESSERA_CHECK(
+          saved_.marks.size() == outputs().size() &&
+              saved_.position.file <= files_.size(),
+          "'{}' contradicts itself; begin anew with --overwrite",
+          file.string());
+    } catch (const json::exception& error) {
+      TESSERA_FAIL(
+          "'{}' is damaged ({}); begin anew with --overwrite",
+          file.string(),
+          error.what());
+    }
+  }
+
+  void save() {
+    saved_.marks.clear();
+    for (DocumentWriter& writer : writers_) {
+      saved_.marks.push_back(writer.sync());
+    }
+    runtime::write_file_atomically(
+        progress_file(),
+        json{{"identity", identity_}, {"progress", to_json(saved_)}}.dump() +
+            "\n");
+  }
+
+  /// @return false at the end of the input.
+  bool read_batch(TextDocuments& source) {
+    texts_.clear();
+    int64_t bytes = 0;
+    bool is_more = false;
+    while (bytes < options_.batch_bytes) {
+      auto document = source.next();
+      if (!document) {
+        break;
+      }
+      is_more = true;
+      saved_.position = document->next;
+      if (!document->problem.empty()) {
+        TESSERA_CHECK(
+            options_.skip_bad,
+            "{}. Mend it, or skip and count what cannot be read with --skip-bad",
+            document->problem);
+        ++saved_.counts.bad_rows;
+        continue;
+      }
+      bytes += static_cast<int64_t>(document->text.size());
+      texts_.push_back(std::move(document->text));
+    }
+    saved_.counts.bytes = std::min(
+        begins_[saved_.position.file] + saved_.position.offset,
+        saved_.counts.total_bytes);
+    return is_more;
+  }
+
+  void write_batch() {
+    const std::vector<std::string_view> views(texts_.begin(), texts_.end());
+    const auto encoded = tokenizer_.encode_batch(
+        views,
+        {.add_special_tokens = false,
+         .splits_special_tokens = !options_.parse_special_tokens},
+        options_.workers);
+    for (const Encoding& one : encoded) {
+      std::vector<int64_t> ids = one.ids();
+      if (end_token_) {
+        ids.push_back(*end_token_);
+      }
+      const bool to_heldout =
+          writers_.size() > 1 &&
+          is_held_out(saved_.counts.documents, options_.held_out);
+      writers_[to_heldout ? 1 : 0].add(ids);
+      ++saved_.counts.documents;
+      saved_.counts.tokens += static_cast<int64_t>(ids.size());
+    }
+  }
+
+  const TokenizeOptions& options_;
+  std::vector<fs::path> files_;
+  std::vector<int64_t> begins_; ///< of files, in bytes of the input
+  Tokenizer tokenizer_;
+  std::optional<int64_t> end_token_;
+  json identity_;
+  SavedProgress saved_;
+  std::vector<DocumentWriter> writers_;
+  std::vector<std::string> texts_;
+};
+
+} // namespace
+
+TokenizeResult tokenize_files(
+    const fs::path& model,
+    const TokenizeOptions& options) {
+  TESSERA_CHECK(
+      options.held_out >= 0 && options.held_out < 1,
+      "the share of held-out documents is {}; it must be at least 0 and less than 1",
+      options.held_out);
+  TESSERA_CHECK(!options.inputs.empty(), "there are no input files");
+  const fs::path folder = options.output.parent_path();
+  TESSERA_CHECK(
+      !options.output.filename().empty() &&
+          (folder.empty() || fs::is_directory(folder)),
+      "--output is '{}'; give a prefix of files in a folder that exists",
+      options.output.string());
+  const fs::path lock_file = options.output.string() + ".lock";
+  const runtime::FileLock lock(
+      lock_file, formatted("the output '{}'", options.output.string()));
+  TokenizeResult result = TokenizeRun(model, options).run();
+  std::error_code ignored;
+  fs::remove(lock_file, ignored);
+  return result;
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `PromptTemplate` makes a prompt of a row, which a language model goes on with
+// the words that stand for a label.
+
+#include "tessera/zoo/data/text_rows.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// "{passage} question: {question}? answer: [label]": keys of rows in braces,
+/// and at the end the place of the label, or of another thing.
+class PromptTemplate {
+ public:
+  /// @throws Error if `place` is not at the end, or a brace is not closed.
+  explicit PromptTemplate(
+      std::string_view text,
+      std::string_view place = "[label]");
+
+  /// The prompt of a row, up to the place and without separator().
+  /// Numbers and booleans are written as in JSON.
+  /// @throws Error naming the row and a key that it lacks.
+  std::string fill(const TextRow& row) const;
+
+  /// The spaces between the prompt and the place.
+  const std::string& separator() const {
+    return separator_;
+  }
+
+ private:
+  /// A key, and the text after it; the first one has no key.
+  std::vector<std::pair<std::string, std::string>> parts_;
+  std::string separator_;
+};
+
+/// The words of each label.
+/// @param given "LABEL=WORDS" each; a label that is not given stands for
+///     itself.
+/// @throws Error naming data.verbalizers on an unknown label, or on two labels
+///     with the same words.
+std::vector<std::string> verbalizers_of(
+    const std::vector<std::string>& labels,
+    const std::vector<std::string>& given);
+
+} // namespace tessera::zoo

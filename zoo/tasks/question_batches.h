@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `QuestionBatches` makes batches of questions with windows of their contexts,
+// and selects answers from what a model says of all windows of a question.
+
+#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/tasks/question_answering_data.h"
+#include "tessera/zoo/tasks/text_batches.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// A part of a question's window as an answer.
+struct FoundAnswer {
+  size_t window = 0; ///< of those of the question
+  int64_t first = 0; ///< token of EncodedQuestion::encoding()
+  int64_t last = 0;
+  double score = 0; ///< logit of the start + logit of the end
+};
+
+/// The answers of a question.
+struct QuestionAnswers {
+  std::vector<FoundAnswer> best; ///< the best one first
+  /// Of the first token as start and end, the least over all windows.
+  double no_answer_score = 0;
+};
+
+/// The highest logits of starts and ends of windows, as answers_of() takes
+/// them: [rows, 1 + 4 * best_places], float64.
+/// @param start [rows, length]. @param mask 0: the token is padding.
+at::Tensor best_places_of(
+    const at::Tensor& start,
+    const at::Tensor& end,
+    const at::Tensor& mask,
+    int64_t best_places);
+
+/// Selects from all pairs of a likely start and end in the same window.
+/// @param places best_places_of() the question's windows, a row each.
+QuestionAnswers answers_of(
+    const EncodedQuestion& question,
+    const double* places,
+    const QuestionOptions& options);
+
+class QuestionBatches : public DataSet {
+ public:
+  /// @throws Error as encode_question(), unless bad rows are skipped.
+  QuestionBatches(
+      std::vector<AnsweredQuestion> questions,
+      const Tokenizer& tokenizer,
+      int64_t max_length,
+      const QuestionOptions& options,
+      const TextInputs& inputs);
+
+  /// Of windows.
+  size_t size() const override {
+    return windows_.size();
+  }
+  std::string text() const override;
+  ModelInput make(
+      const std::vector<size_t>& examples,
+      int64_t epoch,
+      bool loss_only) const override;
+  bool measures_metric() const override {
+    return true;
+  }
+  int64_t outputs_per_example() const override {
+    return 1 + 4 * options_.best_places;
+  }
+  at::Tensor outputs_of(const ModelInput& input, const ModelOutput& output)
+      const override;
+  TaskScore report(const Score& score) const override;
+
+  /// @param outputs of Score.
+  /// @return the answer to each question; empty: it has none.
+  std::vector<std::string> answers(const at::Tensor& outputs) const;
+  const std::vector<AnsweredQuestion>& questions() const {
+    return questions_;
+  }
+  const std::vector<EncodedQuestion>& encoded() const {
+    return encoded_;
+  }
+
+ private:
+  struct Window {
+    size_t question;
+    size_t number; ///< of the question's windows
+    int64_t first; ///< token of the answer; 0: the window has none
+    int64_t last;
+  };
+  struct Answer {
+    std::string text; ///< the best one that is not empty
+    double no_answer = 0; ///< how much higher the score of none is
+  };
+
+  std::vector<Answer> found(const at::Tensor& outputs) const;
+  bool is_answered(const Answer& answer) const;
+
+  std::vector<AnsweredQuestion> questions_;
+  std::vector<EncodedQuestion> encoded_; ///< of questions_
+  std::vector<Window> windows_;
+  QuestionOptions options_;
+  TextInputs inputs_;
+};
+
+} // namespace tessera::zoo

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `SupervisedEncoder` makes tokens of rows that are conversations, or prompts
+// and completions, and says which of them a model learns to write.
+
+#include "tessera/zoo/chat/chat_prompt.h"
+#include "tessera/zoo/data/text_rows.h"
+#include "tessera/zoo/tasks/prompt_batches.h"
+#include "tessera/zoo/tasks/prompt_template.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// A part of the section `data` of the task supervised.
+struct SupervisedOptions {
+  /// Keys of rows. A row with messages is a conversation.
+  std::string messages = "messages";
+  std::string prompt = "prompt";
+  std::string completion = "completion";
+  /// Of a PromptTemplate that ends with kCompletionPlace, instead of `prompt`;
+  /// empty: there is none.
+  std::string prompt_template;
+  TextRowOptions rows;
+  BadRows bad_rows = BadRows::kError;
+  /// Several rows in one sequence; nullopt: if the model can keep them apart.
+  std::optional<bool> packed;
+  /// Held-out rows for which texts are generated, if metrics of these are asked
+  /// for.
+  int64_t generate_heldout = 100;
+  int64_t max_new_tokens = 128; ///< of these texts
+};
+
+inline constexpr std::string_view kCompletionPlace = "[completion]";
+
+/// Tokens [begin, end) of a text.
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool operator==(const TokenRange&) const = default;
+};
+
+/// A row as tokens.
+struct SupervisedText {
+  /// Of decoders the whole row, of encoder-decoders the input.
+  std::vector<int64_t> tokens;
+  /// Of decoders: the tokens that are learned, in order; the first token of a
+  /// row is not among them, because nothing is before it.
+  std::vector<TokenRange> answers;
+  std::vector<int64_t> target; ///< of encoder-decoders
+  /// The completion, or what the last answer says.
+  std::string reference;
+  bool is_truncated = false;
+
+  /// The number of tokens that are learned.
+  int64_t learned() const;
+  /// What is before the last answer; of encoder-decoders the input.
+  std::vector<int64_t> prompt() const;
+};
+
+class SupervisedEncoder {
+ public:
+  /// @param folder of the tokenizer, for messages.
+  /// @param vocab of the model; ids are less.
+  /// @param max_length of a row, of input and target each.
+  /// @throws tessera::Error on a malformed template, and without an eos_token.
+  SupervisedEncoder(
+      Tokenizer tokenizer,
+      SupervisedOptions options,
+      PromptKind kind,
+      std::filesystem::path folder,
+      int64_t vocab,
+      int64_t max_length);
+
+  /// A conversation is rendered by the tokenizer's chat template; learned are
+  /// the assistant's answers, see ChatPrompt::render_with_answers(): tokens
+  /// with a byte of one. Of prompt and completion, which are tokenized
+  /// together, learned are tokens that reach beyond the prompt and the
+  /// eos_token, which is added. What is too long loses its end.
+  /// @throws tessera::Error naming the row and what is missing or wrong, also
+  ///     if nothing is left to learn.
+  SupervisedText encode(const TextRow& row) const;
+
+  /// Encodes all rows of files, and logs how many are truncated.
+  /// @throws tessera::Error as encode() and for_each_row(), and if a file has
+  ///     no rows that can be used.
+  std::vector<SupervisedText> read(const std::vector<std::string>& files) const;
+
+  const Tokenizer& tokenizer() const {
+    return tokenizer_;
+  }
+
+ private:
+  SupervisedText conversation(const TextRow& row) const;
+  SupervisedText continued(
+      const std::string& prompt,
+      const std::string& completion) const;
+  SupervisedText translated(
+      const std::string& prompt,
+      const std::string& completion) const;
+  const std::string& text_of(const TextRow& row, const std::string& key) const;
+  bool is_conversation(const TextRow& row) const {
+    return row.values.contains(options_.messages);
+  }
+
+  Tokenizer tokenizer_;
+  SupervisedOptions options_;
+  PromptKind kind_;
+  std::filesystem::path folder_;
+  int64_t vocab_;
+  int64_t max_length_;
+  int64_t end_token_;
+  std::optional<PromptTemplate> template_;
+  std::optional<ChatPrompt> chat_; ///< nullopt: the tokenizer has no template
+};
+
+} // namespace tessera::zoo
