@@ -7,7 +7,6 @@
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/image_folder.h"
 
-
 #include <memory>
 
 namespace tessera::zoo {
