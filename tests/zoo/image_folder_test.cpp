@@ -54,8 +54,7 @@ class ImageFolders : public ::testing::Test {
         ImageFolder::read(train(), head.labels() == HeadLabels::kClass),
         head,
         options,
-        examples,
-        at::kCPU};
+        examples};
   }
 
   TemporaryFolder folder_;
