@@ -201,14 +201,15 @@ TEST_F(TextClassification, TrainsAndPredictsWithEveryKindOfFamily) {
       EXPECT_EQ(
           predictor.classes(),
           (std::vector<std::string>{"maybe", "no", "yes"}));
-      // Padding changes nothing: a batch is as its texts alone.
+      // Padding changes nothing: a batch is as its texts alone, up to the
+      // rounding of products of few rows (few_rows_linear.h).
       const auto pairs = some_pairs(5);
       const auto together = predictor.predict(pairs, true);
       double spread = 0;
       for (size_t i = 0; i < pairs.size(); ++i) {
         const auto alone = predictor.predict({pairs[i]}, true).front();
         for (size_t k = 0; k < 3; ++k) {
-          EXPECT_NEAR(together[i][k], alone[k], 1e-5) << i;
+          EXPECT_NEAR(together[i][k], alone[k], 5e-5) << i;
           spread = std::max(spread, std::abs(together[i][k] - together[0][k]));
         }
       }
