@@ -2,10 +2,12 @@
 #include "tessera/zoo/layers/attention.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/local_heads.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 #include "tessera/zoo/layers/context_attention.h"
 
+#include <ATen/ops/dropout.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -223,6 +225,13 @@ at::Tensor AttentionImpl::forward(
   call.scale = options_.scale.value_or(
       1 / std::sqrt(static_cast<double>(options_.head_features)));
   call.dropout = is_training() ? options_.dropout : 0;
+  if (call.dropout > 0 && context_.parallel() != nullptr &&
+      context_.context() == nullptr && query.is_cpu() && !is_dtensor(query)) {
+    // One rank of a group: the arithmetic of several.
+    call.drop_weights = [p = call.dropout](const at::Tensor& weights) {
+      return at::dropout(weights, p, true);
+    };
+  }
   return output_.forward(
       attend(context_, options_, call).transpose(1, 2).flatten(2));
 }

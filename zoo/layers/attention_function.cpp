@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/attention_function.h"
 
-#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/weights_attention.h"
 
 #include <ATen/ops/dropout.h>
@@ -23,10 +22,7 @@ bool needs_all_heads(const AttentionCall& call) {
 } // namespace
 
 at::Tensor fused_attention(const AttentionCall& call) {
-  // On a CPU no kernel of LibTorch fuses dropout: one arithmetic for any number
-  // of ranks.
-  if (call.drop_weights ||
-      (call.dropout > 0 && call.query.is_cpu() && !is_dtensor(call.query))) {
+  if (call.drop_weights) {
     return plain_attention(call);
   }
   const int64_t group = call.query.size(1) / call.key.size(1);
