@@ -449,7 +449,8 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
   fails(1, {fresh(), "model.max_length=17"}, "the model has 16 positions");
   fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");
   fails(2, {fresh(), "parallel.expert=2"}, "has no experts");
-  fails(1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model has no head");
+  fails(
+      1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model has no head");
   fails(1, {fresh(), "task=lm"}, "language_model");
   fails(
       1,
