@@ -9,13 +9,17 @@
 #include "tessera/runtime/launch/rank_environment.h"
 
 #include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -66,6 +70,25 @@ inline LaunchedJob::Result run_as_ranks(
     return code;
   });
   return job.wait();
+}
+
+/// As run_as_ranks(), for bodies with expectations: a rank fails with one that
+/// failed, or with an exception.
+inline LaunchedJob::Result on_ranks(
+    int ranks,
+    const std::function<void()>& body) {
+  const auto job = run_as_ranks(ranks, [&] {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    std::cout.flush();
+    std::fflush(nullptr);
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+  return job;
 }
 
 } // namespace tessera::tests

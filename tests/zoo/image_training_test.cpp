@@ -15,7 +15,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <string>
 #include <vector>
 
@@ -64,20 +63,6 @@ class ImageRuns : public ::testing::Test {
     return folder_ / "run";
   }
 
-  static void on_ranks(int ranks, const std::function<void()>& body) {
-    const auto job = tests::run_as_ranks(ranks, [&] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      std::cout.flush();
-      std::fflush(nullptr);
-      return ::testing::Test::HasFailure() ? 1 : 0;
-    });
-    EXPECT_EQ(job.exit_code, 0) << job.output;
-  }
-
   TemporaryFolder folder_;
 };
 
@@ -88,7 +73,7 @@ TEST_F(ImageRuns, TrainAViTThatTellsColorsOnOneRankAsOnTwo) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
     fs::remove_all(run());
-    on_ranks(ranks, [&] {
+    tests::on_ranks(ranks, [&] {
       const TrainingResult result = run_training(config(8 / ranks));
       ASSERT_TRUE(result.score.has_value());
       EXPECT_EQ(result.score->values.at("heldout_accuracy"), 1.0)
@@ -112,7 +97,7 @@ TEST_F(ImageRuns, TrainAViTThatTellsColorsOnOneRankAsOnTwo) {
 
 TEST_F(ImageRuns, CheckImagesBeforeTheFirstStep) {
   std::ofstream(folder_ / "heldout" / "red" / "3.png") << "broken";
-  on_ranks(1, [&] {
+  tests::on_ranks(1, [&] {
     expect_error(
         [&] { run_training(config(8)); },
         {"heldout/red/3.png'", "1 of 16 images are bad"});
@@ -124,7 +109,7 @@ TEST_F(ImageRuns, CheckImagesBeforeTheFirstStep) {
 }
 
 TEST_F(ImageRuns, HoldOutAShareAndRefuseWhatDoesNotFit) {
-  on_ranks(1, [&] {
+  tests::on_ranks(1, [&] {
     const auto result = run_training(config(
         8,
         {"data.heldout=",

@@ -13,11 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <string>
 #include <vector>
 
@@ -150,20 +148,6 @@ class ObjectivesTraining : public ::testing::Test {
     return path(".json");
   }
 
-  static void run(int ranks, const std::function<void()>& body) {
-    const auto job = tests::run_as_ranks(ranks, [&] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      std::cout.flush();
-      std::fflush(nullptr);
-      return ::testing::Test::HasFailure() ? 1 : 0;
-    });
-    EXPECT_EQ(job.exit_code, 0) << job.output;
-  }
-
   const TemporaryFolder folder_;
 };
 
@@ -173,7 +157,7 @@ TEST_F(ObjectivesTraining, LearnFromAConfiguration) {
   for (const Subject& subject : subjects()) {
     SCOPED_TRACE(subject.name);
     const auto file = write(subject);
-    run(1, [&] {
+    tests::on_ranks(1, [&] {
       const TrainingResult result =
           run_training(read_training_config(file, {"training.max_steps=200"}));
       ASSERT_TRUE(result.score.has_value());
@@ -197,7 +181,7 @@ TEST_F(ObjectivesTraining, HaveTheLossesOfOneRankOnTwo) {
     for (const int ranks : {1, 2}) {
       const auto folder = folder_ / ("ranks" + std::to_string(ranks));
       std::filesystem::remove_all(folder);
-      run(ranks, [&] {
+      tests::on_ranks(ranks, [&] {
         run_training(read_training_config(
             file,
             {"training.max_steps=6",
@@ -230,7 +214,7 @@ TEST_F(ObjectivesTraining, AreCheckedBeforeTheFirstStep) {
     }
     EXPECT_FALSE(std::filesystem::exists(folder_ / glm.name));
   };
-  run(1, [&] {
+  tests::on_ranks(1, [&] {
     refused(
         {"data.special_tokens.piece_end=40"},
         "data.special_tokens.piece_end is 40");

@@ -17,7 +17,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 
 namespace tessera::zoo::prompts_test {
 
@@ -89,20 +88,6 @@ class Prompts : public ::testing::Test {
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(file, values.dump());
     return read_training_config(file, overrides);
-  }
-
-  static void on_ranks(int ranks, const std::function<void()>& body) {
-    const auto job = tests::run_as_ranks(ranks, [&] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      std::cout.flush();
-      std::fflush(nullptr);
-      return ::testing::Test::HasFailure() ? 1 : 0;
-    });
-    EXPECT_EQ(job.exit_code, 0) << job.output;
   }
 
   const TemporaryFolder folder_;
@@ -182,7 +167,7 @@ TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
 }
 
 TEST_F(Prompts, LikelihoodsAreSumsOverTheWords) {
-  on_ranks(1, [] {
+  tests::on_ranks(1, [] {
     const at::Tensor logits =
         torch::tensor({{{1.0, 2.0, 0.5}, {0.0, 3.0, 1.0}, {2.0, 2.0, 2.0}}});
     const auto at_place = [&](int64_t place, int64_t token) {
@@ -211,14 +196,14 @@ TEST_F(Prompts, LanguageModelsLearnToClassify) {
         std::pair{"llama", "llama2"},
         std::pair{"t5", "t5"}}) {
     SCOPED_TRACE(model);
-    on_ranks(1, [&] {
+    tests::on_ranks(1, [&] {
       write_model(model, tokenizer);
       config();
       const auto untrained = evaluate_run(folder_ / "train.json");
       EXPECT_GT(untrained.values.at("heldout_loss"), 2);
       std::ofstream(folder_ / "before.json") << untrained.values;
     });
-    on_ranks(1, [&] {
+    tests::on_ranks(1, [&] {
       const auto result = run_training(config());
       ASSERT_TRUE(result.score.has_value());
       EXPECT_EQ(result.score->values.at("heldout_accuracy"), 1.0);
@@ -228,7 +213,7 @@ TEST_F(Prompts, LanguageModelsLearnToClassify) {
       std::ofstream(folder_ / "after.json") << result.score->values;
     });
     // 26 rows of texts and labels over 4 ranks, not all of which have as many.
-    on_ranks(4, [&] {
+    tests::on_ranks(4, [&] {
       const auto score = evaluate_run(run_, {"training.batch_size=3"});
       const json after = read_json(folder_ / "after.json");
       for (const auto& [name, value] : after.items()) {
@@ -248,7 +233,7 @@ TEST_F(Prompts, LanguageModelsLearnToClassify) {
 TEST_F(Prompts, WhatDoesNotFitIsNamed) {
   write_data(8, "train.jsonl");
   write_data(4, "heldout.jsonl");
-  on_ranks(1, [&] {
+  tests::on_ranks(1, [&] {
     write_model("bert", "bert");
     expect_error([&] { run_training(config()); }, {"has no language model"});
   });
@@ -259,7 +244,7 @@ TEST_F(Prompts, WhatDoesNotFitIsNamed) {
       [&] { config({"data.template="}); }, {"verbalizers", "data.template"});
   expect_error(
       [&] { config({"data.preset=glue/stsb"}); }, {"one class per text"});
-  on_ranks(1, [&] {
+  tests::on_ranks(1, [&] {
     write_model("gpt2", "gpt2");
     expect_error(
         [&] {

@@ -95,18 +95,7 @@ class QuestionAnswering : public ::testing::Test {
   }
 
   static void on_ranks(int ranks, const std::function<void()>& body) {
-    const auto job = tests::run_as_ranks(ranks, [&] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      std::cout.flush();
-      std::fflush(nullptr);
-      return ::testing::Test::HasFailure() ? 1 : 0;
-    });
-    EXPECT_EQ(job.exit_code, 0) << job.output;
-    output_ = job.output;
+    output_ = tests::on_ranks(ranks, body).output;
   }
 
   /// A model with newly initialized weights beside its tokenizer.
@@ -368,7 +357,7 @@ TEST_F(QuestionAnswering, BadQuestionsAreNamedOrSkipped) {
   const auto none = write("none.json", published(kContext, qas).dump());
   EXPECT_NE(error_of(none).find("data.unanswerable=true"), std::string::npos);
   QuestionOptions options;
-  options.bad_rows = BadRows::kSkip;
+  options.rows.bad_rows = BadRows::kSkip;
   EXPECT_EQ(read_questions({file}, options).size(), 1U);
   options.unanswerable = true;
   EXPECT_EQ(read_questions({file}, options).size(), 2U);
@@ -531,7 +520,7 @@ TEST_F(QuestionAnswering, ReportsAnswersOfAllWindowsAndNone) {
   EXPECT_EQ(
       made().answers(score.outputs), (std::vector<std::string>{"1", "", "1"}));
   options.unanswerable = false; // all have answers then
-  options.bad_rows = BadRows::kSkip;
+  options.rows.bad_rows = BadRows::kSkip;
   EXPECT_EQ(
       made().answers(score.outputs), (std::vector<std::string>{"1", "1"}));
 }

@@ -17,7 +17,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <numeric>
 #include <set>
 
@@ -150,20 +149,6 @@ class Supervised : public ::testing::Test {
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(path, values.dump());
     return read_training_config(path, overrides);
-  }
-
-  static void on_ranks(int ranks, const std::function<void()>& body) {
-    const auto job = tests::run_as_ranks(ranks, [&] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      std::cout.flush();
-      std::fflush(nullptr);
-      return ::testing::Test::HasFailure() ? 1 : 0;
-    });
-    EXPECT_EQ(job.exit_code, 0) << job.output;
   }
 
   const TemporaryFolder folder_;
@@ -317,7 +302,7 @@ TEST_F(Supervised, PackedAndPaddedRowsHaveTheLossesOfRowsAlone) {
   const SupervisedBatches packed(texts, inputs, {}, words, 1);
   ASSERT_EQ(padded.size(), 8U);
   ASSERT_LT(packed.size(), 6U);
-  on_ranks(1, [&] { // threads of LibTorch do not survive a fork
+  tests::on_ranks(1, [&] { // threads of LibTorch do not survive a fork
     for (const char* name : {"gpt2", "llama"}) {
       json config = read_json(fixture("models") / name / "config.json");
       config["vocab_size"] = words.size();
@@ -412,7 +397,7 @@ TEST_F(Supervised, BadRowsAreNamed) {
       }
     }
     SupervisedOptions skips;
-    skips.bad_rows = BadRows::kSkip;
+    skips.rows.bad_rows = BadRows::kSkip;
     EXPECT_EQ(encoder(words, skips, kind).read({path}).size(), 1U) << line;
   };
   refuses(R"({"prompt": "a"})", {"'completion'", "data.messages_key"});
@@ -431,7 +416,7 @@ TEST_F(Supervised, BadRowsAreNamed) {
       [&] { encoder(words).read({file("empty.jsonl", "")}); }, {"empty.jsonl"});
   // A tokenizer without a template is no row's fault.
   SupervisedOptions skips;
-  skips.bad_rows = BadRows::kSkip;
+  skips.rows.bad_rows = BadRows::kSkip;
   expect_error(
       [&] {
         encoder(tokenizer("qwen2", "<|end|>"), skips)
@@ -453,14 +438,14 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
         std::tuple{"llama", "llama2", "</s>"}}) {
     SCOPED_TRACE(model);
     const Names more{"training.epochs=40", "training.batch_size=1"};
-    on_ranks(1, [&, model = model, words = words, eos = eos] {
+    tests::on_ranks(1, [&, model = model, words = words, eos = eos] {
       write_model(model, words, eos);
       config();
       const auto untrained = evaluate_run(folder_ / "train.json");
       EXPECT_EQ(untrained.values.at("heldout_exact_match"), 0.0);
       EXPECT_GT(untrained.values.at("heldout_loss"), 2);
     });
-    on_ranks(1, [&] {
+    tests::on_ranks(1, [&] {
       const auto result = run_training(config(more));
       ASSERT_TRUE(result.score.has_value());
       const auto& values = result.score->values;
@@ -472,7 +457,7 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
       EXPECT_EQ(evaluate_run(run_).values, values);
       std::ofstream(folder_ / "after.json") << values;
     });
-    on_ranks(2, [&] {
+    tests::on_ranks(2, [&] {
       const auto score = evaluate_run(run_, {"training.batch_size=3"});
       const json after = read_json(folder_ / "after.json");
       for (const auto& [name, value] : after.items()) {
@@ -495,7 +480,7 @@ TEST_F(Supervised, GoesOnInTheMiddleOfAnEpoch) {
   }
   file("train.jsonl", rows);
   const auto run = [&](const std::string& name, const Names& more) {
-    on_ranks(1, [&] {
+    tests::on_ranks(1, [&] {
       Names overrides{
           "data.heldout=",
           "data.metric=[]",
@@ -509,7 +494,7 @@ TEST_F(Supervised, GoesOnInTheMiddleOfAnEpoch) {
     });
     return runtime::read_text_file(folder_ / name / "model/model.safetensors");
   };
-  on_ranks(1, [&] { write_model("llama", "qwen2", "<|end|>", kLines); });
+  tests::on_ranks(1, [&] { write_model("llama", "qwen2", "<|end|>", kLines); });
   for (const std::string packed : {"data.packed=true", "data.packed=false"}) {
     const std::string name = packed == "data.packed=true" ? "p" : "u";
     const auto whole = run(name + "whole", {packed});
@@ -528,12 +513,12 @@ TEST_F(Supervised, WhatDoesNotFitIsNamed) {
   expect_error([&] { config({"data.heldout="}); }, {"data.metric"});
   expect_error([&] { config({"data.template={prompt}"}); }, {"[completion]"});
   expect_error([&] { config({"model.folder="}); }, {"model.folder"});
-  on_ranks(1, [&] {
+  tests::on_ranks(1, [&] {
     write_model("t5", "t5", "</s>");
     expect_error(
         [&] { run_training(config({"data.packed=true"})); }, {"data.packed"});
   });
-  on_ranks(1, [&] {
+  tests::on_ranks(1, [&] {
     write_model("bert", "bert", "[SEP]");
     expect_error([&] { run_training(config()); }, {"has no language model"});
   });

@@ -21,7 +21,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <thread>
 
 namespace tessera::zoo::text_classification_test {
@@ -142,18 +141,7 @@ class TextClassification : public ::testing::Test {
   }
 
   static void on_ranks(int ranks, const std::function<void()>& body) {
-    const auto job = tests::run_as_ranks(ranks, [&] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      std::cout.flush();
-      std::fflush(nullptr);
-      return ::testing::Test::HasFailure() ? 1 : 0;
-    });
-    EXPECT_EQ(job.exit_code, 0) << job.output;
-    output_ = job.output;
+    output_ = tests::on_ranks(ranks, body).output;
   }
 
   /// Runs of `action` in a process of their own, which must fail with `part`.

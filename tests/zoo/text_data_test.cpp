@@ -211,7 +211,8 @@ TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {
       "{\"text\": \"caf\xe9\", \"label\": \"x\"}\n"
       "{\"text\": \"d\", \"label\": \"z\"}\n");
   ::testing::internal::CaptureStderr();
-  const auto texts = read_labelled_texts({path}, {.bad_rows = BadRows::kSkip});
+  const auto texts =
+      read_labelled_texts({path}, {.rows = {.bad_rows = BadRows::kSkip}});
   EXPECT_EQ(texts.texts.size(), 2U);
   EXPECT_EQ(texts.texts[1].text, "d");
   const auto tokenizer = Tokenizer::from_folder(minilm_folder());
@@ -236,7 +237,7 @@ TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {
       [&] {
         read_labelled_texts(
             {write("{\"text\": 1}\n", "b.jsonl")},
-            {.bad_rows = BadRows::kSkip});
+            {.rows = {.bad_rows = BadRows::kSkip}});
       },
       {"b.jsonl: the file contains no examples, only bad rows"});
   for (const char* name : {"empty.jsonl", "empty.csv", "empty.tsv"}) {

@@ -447,10 +447,26 @@ RowPosition TextRows::position() const {
   return source_->bytes.position();
 }
 
+void visit_fields(runtime::OptionFields& fields, TextRowOptions& options) {
+  fields.field(
+      "columns",
+      options.columns,
+      "names of the columns of tables without a header");
+  fields.field(
+      "quotes",
+      options.quotes,
+      "fields of tables may stand in quotes; false: quotes are characters like others");
+  bool skips = options.bad_rows == BadRows::kSkip;
+  fields.field(
+      "skip_bad_rows",
+      skips,
+      "leave out rows that cannot be used, and log how many; otherwise they are an error");
+  options.bad_rows = skips ? BadRows::kSkip : BadRows::kError;
+}
+
 int64_t for_each_row(
     const std::vector<fs::path>& files,
     const TextRowOptions& options,
-    BadRows bad,
     const std::function<void(const TextRow& row)>& use) {
   int64_t skipped = 0;
   const auto skip = [&](const Error& error) {
@@ -465,7 +481,7 @@ int64_t for_each_row(
       try {
         row = rows.next();
       } catch (const BadRow& error) {
-        if (bad == BadRows::kError) {
+        if (options.bad_rows == BadRows::kError) {
           throw;
         }
         skip(error);
@@ -477,7 +493,7 @@ int64_t for_each_row(
       try {
         use(*row);
       } catch (const Error& error) {
-        if (bad == BadRows::kError) {
+        if (options.bad_rows == BadRows::kError) {
           throw;
         }
         skip(error);

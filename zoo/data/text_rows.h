@@ -15,6 +15,12 @@
 #include <string>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera::zoo {
 
 /// One row of a file.
@@ -38,6 +44,9 @@ class BadRow : public Error {
 
 enum class RowFormat { kJsonLines, kCsv, kTsv };
 
+/// How rows that cannot be used are treated.
+enum class BadRows { kError, kSkip };
+
 struct TextRowOptions {
   /// Nothing: as the file's name and first line say.
   std::optional<RowFormat> format;
@@ -46,9 +55,13 @@ struct TextRowOptions {
   /// Whether fields of tables may stand in quotes, as RFC 4180 and Python's csv
   /// module have it; false: quotes are characters like others.
   bool quotes = true;
+  /// Of for_each_row().
+  BadRows bad_rows = BadRows::kError;
 
   bool operator==(const TextRowOptions&) const = default;
 };
+
+void visit_fields(runtime::OptionFields& fields, TextRowOptions& options);
 
 /// Where a row begins.
 struct RowPosition {
@@ -92,18 +105,14 @@ class TextRows {
   std::unique_ptr<Source> source_;
 };
 
-/// How rows that cannot be used are treated.
-enum class BadRows { kError, kSkip };
-
-/// Calls `use` with each row of the files.
-/// @param bad kSkip: a BadRow, and any Error of `use`, leaves out that row; the
-///   first ones and their number are logged.
+/// Calls `use` with each row of the files. With BadRows::kSkip, a BadRow and
+/// any Error of `use` leave out that row; the first ones and their number are
+/// logged.
 /// @return the number of rows left out.
-/// @throws Error as TextRows and, with kError, as `use`.
+/// @throws Error as TextRows and, with BadRows::kError, as `use`.
 int64_t for_each_row(
     const std::vector<std::filesystem::path>& files,
     const TextRowOptions& options,
-    BadRows bad,
     const std::function<void(const TextRow& row)>& use);
 
 } // namespace tessera::zoo

@@ -5,10 +5,6 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/models/cpm_like.h"
 #include "tessera/zoo/models/families.h"
-#include "tessera/zoo/models/model_center_names.h"
-
-#include <memory>
-#include <utility>
 
 namespace tessera::zoo {
 
@@ -45,39 +41,10 @@ CpmConfig cpm3_config(const ConfigFields& fields) {
   return config;
 }
 
-NameTable cpm3_names(bool has_head) {
-  NameTable table{
-      .prefix = "cpm3.",
-      .base =
-          {{"prompt_embedding", {"embeddings.prompts"}},
-           {"input_embedding", {"embeddings.tokens"}},
-           {"position_bias.relative_attention_bias",
-            {"encoder.relative_bias.weight"}}},
-      .head = {{"output_projection", {"head"}}},
-      .is_base = !has_head,
-      .ignored = {"output_projection.*"}};
-  add_model_center_stack(table, "encoder", "encoder");
-  return table;
-}
-
-MakeModel make_cpm3(bool has_head) {
-  return [has_head](
-             const ConfigFields& fields,
-             const LayerContext& context,
-             nlohmann::json json) -> std::shared_ptr<Model> {
-    return std::make_shared<CpmModel>(
-        cpm3_config(fields),
-        has_head,
-        context,
-        std::move(json),
-        cpm3_names(has_head));
-  };
-}
-
 } // namespace
 
 ModelFamily cpm3_family() {
-  return {"cpm3", {{"CPM3ForLM", make_cpm3(true)}, {"CPM3", make_cpm3(false)}}};
+  return cpm_family("cpm3", "CPM3", cpm3_config);
 }
 
 } // namespace tessera::zoo

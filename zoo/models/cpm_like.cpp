@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/cpm_like.h"
 
+#include "tessera/zoo/models/model_center_names.h"
 #include "tessera/zoo/models/t5_like.h"
 
 #include <cmath>
-#include <string>
+#include <memory>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -20,6 +22,26 @@ std::string cpm_activation(const ConfigFields& fields) {
       fields.origin(),
       name);
   return name == "gated-gelu" ? "gelu" : "gelu_new";
+}
+
+NameTable cpm_names(
+    const std::string& prefix,
+    bool has_head,
+    bool has_prompts) {
+  NameTable table{
+      .prefix = prefix,
+      .base =
+          {{"input_embedding", {"embeddings.tokens"}},
+           {"position_bias.relative_attention_bias",
+            {"encoder.relative_bias.weight"}}},
+      .head = {{"output_projection", {"head"}}},
+      .is_base = !has_head,
+      .ignored = {"output_projection.*"}};
+  if (has_prompts) {
+    table.base.push_back({"prompt_embedding", {"embeddings.prompts"}});
+  }
+  add_model_center_stack(table, "encoder", "encoder");
+  return table;
 }
 
 } // namespace
@@ -81,6 +103,26 @@ CpmConfig cpm_config(
   config.embedding_deviation = both.embedding_deviation;
   config.head_deviation = both.head_deviation;
   return config;
+}
+
+ModelFamily cpm_family(
+    const std::string& name,
+    const std::string& stem,
+    CpmConfig (*config)(const ConfigFields& fields)) {
+  const auto make = [&](bool has_head) -> MakeModel {
+    return [=](const ConfigFields& fields,
+               const LayerContext& context,
+               nlohmann::json json) -> std::shared_ptr<Model> {
+      const CpmConfig sizes = config(fields);
+      return std::make_shared<CpmModel>(
+          sizes,
+          has_head,
+          context,
+          std::move(json),
+          cpm_names(name + ".", has_head, sizes.prompt_rows > 0));
+    };
+  };
+  return {name, {{stem + "ForLM", make(true)}, {stem, make(false)}}};
 }
 
 } // namespace tessera::zoo

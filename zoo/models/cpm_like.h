@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// cpm_like_config() reads the configuration that CPM-1, CPM-2 and CPM-3 share
-// in ModelCenter.
+// cpm_like_config() and cpm_family(): what CPM-1, CPM-2 and CPM-3 share in
+// ModelCenter.
 
 #include "tessera/zoo/models/cpm_model.h"
 #include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/registry.h"
+
+#include <string>
 
 namespace tessera::zoo {
 
@@ -29,5 +31,12 @@ EncoderDecoderConfig cpm_like_config(
 CpmConfig cpm_config(
     const ConfigFields& fields,
     const CpmLikeDefaults& defaults = {});
+
+/// A family of models with one half, `<stem>ForLM` and `<stem>`, with
+/// ModelCenter's names. @param name of the family, also its names' prefix.
+ModelFamily cpm_family(
+    const std::string& name,
+    const std::string& stem,
+    CpmConfig (*config)(const ConfigFields& fields));
 
 } // namespace tessera::zoo

@@ -125,9 +125,7 @@ class QuestionReader {
       add_published(file);
     } else {
       for_each_row(
-          {file}, options_.rows, options_.bad_rows, [&](const TextRow& row) {
-            add_row(row);
-          });
+          {file}, options_.rows, [&](const TextRow& row) { add_row(row); });
     }
     TESSERA_CHECK(
         questions.size() > before,
@@ -152,7 +150,7 @@ class QuestionReader {
           try {
             add_asked(asked, context, name, place);
           } catch (const Error& error) {
-            if (options_.bad_rows == BadRows::kError) {
+            if (options_.rows.bad_rows == BadRows::kError) {
               throw;
             }
             if (++skipped <= kShownBadQuestions && is_log_rank_zero()) {

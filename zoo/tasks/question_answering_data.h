@@ -24,7 +24,6 @@ struct QuestionOptions {
   std::string answer_start = "answer_start";
   std::string id = "id";
   TextRowOptions rows;
-  BadRows bad_rows = BadRows::kError;
   /// Whether questions may have no answer, as in SQuAD 2.0.
   bool unanswerable = false;
   int64_t window_overlap = 128; ///< tokens of the context

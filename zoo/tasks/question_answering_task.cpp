@@ -53,20 +53,7 @@ void visit_questions(runtime::OptionFields& fields, TrainingConfig& config) {
       "id_key",
       options.id,
       "in rows: key or column of a name for the question in messages");
-  fields.field(
-      "columns",
-      options.rows.columns,
-      "names of the columns of tables without a header");
-  fields.field(
-      "quotes",
-      options.rows.quotes,
-      "fields of tables may stand in quotes; false: quotes are characters like others");
-  bool skips = options.bad_rows == BadRows::kSkip;
-  fields.field(
-      "skip_bad_rows",
-      skips,
-      "leave out rows that cannot be used, and log how many; otherwise they are an error");
-  options.bad_rows = skips ? BadRows::kSkip : BadRows::kError;
+  visit_fields(fields, options.rows);
   fields.field(
       "unanswerable",
       options.unanswerable,
@@ -96,12 +83,7 @@ void visit_questions(runtime::OptionFields& fields, TrainingConfig& config) {
 void finish_questions(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
-  // batches are padded to their longest window
-  config.parallel.shapes_vary = true;
-  if (config.model_folder.empty()) {
-    reader.get_object("model").fail(
-        "folder", "give the Hugging Face folder of a model");
-  }
+  finish_text_files(reader, config);
   if (config.questions.window_overlap >= config.max_length) {
     reader.get_object("data").fail(
         "window_overlap",
@@ -110,9 +92,6 @@ void finish_questions(
             config.questions.window_overlap,
             config.max_length));
   }
-  // An empty string is no file.
-  std::erase(config.texts.heldout, "");
-  std::erase(config.texts.train, "");
 }
 
 Task open_questions(

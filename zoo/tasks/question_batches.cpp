@@ -166,7 +166,7 @@ QuestionBatches::QuestionBatches(
       encoded = encode_question(
           question, tokenizer, max_length, options_.window_overlap);
     } catch (const Error& error) {
-      if (options_.bad_rows == BadRows::kError) {
+      if (options_.rows.bad_rows == BadRows::kError) {
         throw;
       }
       if (++skipped == 1 && is_log_rank_zero()) {

@@ -53,20 +53,7 @@ void visit_supervised_rows(
       "packed",
       options.packed,
       "several rows in one sequence of `model.max_length`, none of which sees another; by default if the model can keep them apart. Otherwise each row is padded to the longest of its batch");
-  fields.field(
-      "columns",
-      options.rows.columns,
-      "names of the columns of tables without a header");
-  fields.field(
-      "quotes",
-      options.rows.quotes,
-      "fields of tables may stand in quotes; false: quotes are characters like others");
-  bool skips = options.bad_rows == BadRows::kSkip;
-  fields.field(
-      "skip_bad_rows",
-      skips,
-      "leave out rows that cannot be used, and log how many; otherwise they are an error");
-  options.bad_rows = skips ? BadRows::kSkip : BadRows::kError;
+  visit_fields(fields, options.rows);
   fields.one_or_many(
       "metric",
       config.metrics,
@@ -86,14 +73,7 @@ void visit_supervised_rows(
 void finish_supervised(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
-  config.parallel.shapes_vary = true; // unless rows are packed
-  if (config.model_folder.empty()) {
-    reader.get_object("model").fail(
-        "folder", "give the Hugging Face folder of a language model");
-  }
-  // An empty string is no file.
-  std::erase(config.texts.heldout, "");
-  std::erase(config.texts.train, "");
+  finish_text_files(reader, config);
   reader.run_check([&] { generated_metrics_for(config.metrics); });
   if (!config.supervised.prompt_template.empty()) {
     reader.run_check([&] {

@@ -260,16 +260,15 @@ std::vector<SupervisedText> SupervisedEncoder::read(
     const size_t before = texts.size();
     int64_t truncated = 0;
     bool lacks_template = false;
-    for_each_row(
-        {file}, options_.rows, options_.bad_rows, [&](const TextRow& row) {
-          // No row that lacks something: it would be left out.
-          if (is_conversation(row) && !chat_) {
-            lacks_template = true;
-            return;
-          }
-          texts.push_back(encode(row));
-          truncated += texts.back().is_truncated ? 1 : 0;
-        });
+    for_each_row({file}, options_.rows, [&](const TextRow& row) {
+      // No row that lacks something: it would be left out.
+      if (is_conversation(row) && !chat_) {
+        lacks_template = true;
+        return;
+      }
+      texts.push_back(encode(row));
+      truncated += texts.back().is_truncated ? 1 : 0;
+    });
     if (lacks_template) {
       const ChatPrompt refused(tokenizer_.settings(), folder_.string());
     }

@@ -27,7 +27,6 @@ struct SupervisedOptions {
   /// empty: there is none.
   std::string prompt_template;
   TextRowOptions rows;
-  BadRows bad_rows = BadRows::kError;
   /// Several rows in one sequence; nullopt: if the model can keep them apart.
   std::optional<bool> packed;
   /// Held-out rows for which texts are generated, if metrics of these are asked

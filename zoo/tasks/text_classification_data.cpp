@@ -157,9 +157,7 @@ class Reader {
     first_in_file_.reset();
     const size_t before = result_.texts.size();
     const int64_t skipped = for_each_row(
-        {file}, rows_of(file), columns_.bad_rows, [&](const TextRow& row) {
-          add(row);
-        });
+        {file}, rows_of(file), [&](const TextRow& row) { add(row); });
     TESSERA_CHECK(
         result_.texts.size() > before,
         "{}: the file contains no examples{}. Expected a table (CSV, TSV), or one JSON object per line, like {{\"text\": \"...\", \"label\": \"...\"}}.",

@@ -29,7 +29,6 @@ struct TextClassificationColumns {
   /// Of a PromptTemplate, whose prompt is then the text; empty: there is none.
   std::string prompt;
   TextRowOptions rows;
-  BadRows bad_rows = BadRows::kError;
 };
 
 /// What the labels of files are.

@@ -66,14 +66,7 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
       "label_separator",
       columns.label_separator,
       "with several labels per text: what is between them where they are one string");
-  fields.field(
-      "columns",
-      columns.rows.columns,
-      "names of the columns of tables without a header");
-  fields.field(
-      "quotes",
-      columns.rows.quotes,
-      "fields of tables may stand in quotes; false: quotes are characters like others");
+  visit_fields(fields, columns.rows);
   fields.field(
       "template",
       columns.prompt,
@@ -82,12 +75,6 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
       "verbalizers",
       config.verbalizers,
       "with `template`: the words of labels, `[\"true=yes\", \"false=no\"]`; a label without stands for itself");
-  bool skips = columns.bad_rows == BadRows::kSkip;
-  fields.field(
-      "skip_bad_rows",
-      skips,
-      "leave out rows that cannot be used, and log how many; otherwise they are an error");
-  columns.bad_rows = skips ? BadRows::kSkip : BadRows::kError;
   fields.one_or_many(
       "metric",
       config.metrics,
@@ -95,20 +82,12 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
 }
 
 void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
-  // batches are padded to their longest text
-  config.parallel.shapes_vary = true;
-  if (config.model_folder.empty()) {
-    reader.get_object("model").fail(
-        "folder", "give the Hugging Face folder of a model");
-  }
+  finish_text_files(reader, config);
   const auto& texts = config.columns.texts;
   if (texts.empty() || texts.size() > 2) {
     reader.get_object("data").fail(
         "text_key", "give one key, or two for pairs of texts");
   }
-  // An empty string is no file.
-  std::erase(config.texts.heldout, "");
-  std::erase(config.texts.train, "");
   if (const TextPreset* preset = config.columns.preset) {
     config.columns.texts = preset->text_keys.front();
     config.problem_type = preset->problem_type;
@@ -200,7 +179,11 @@ std::vector<LabelledEncoding> encoded(
     const Tokenizer& tokenizer,
     int64_t vocab) {
   auto examples = encode_labelled_texts(
-      texts, labels, tokenizer, config.max_length, config.columns.bad_rows);
+      texts,
+      labels,
+      tokenizer,
+      config.max_length,
+      config.columns.rows.bad_rows);
   for (const LabelledEncoding& example : examples) {
     check_vocabulary(config, example.encoding.ids(), tokenizer, vocab);
   }
@@ -267,7 +250,8 @@ Task open_prompts(
     if (!texts) {
       return nullptr;
     }
-    auto examples = labelled_examples(*texts, labels, config.columns.bad_rows);
+    auto examples =
+        labelled_examples(*texts, labels, config.columns.rows.bad_rows);
     std::vector<PromptedText> prompts;
     int64_t truncated = 0;
     for (const LabelledEncoding& example : examples) {

@@ -50,6 +50,19 @@ void visit_problem_type(
   config.problem_type = problem.value_or("");
 }
 
+void finish_text_files(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  config.parallel.shapes_vary = true;
+  if (config.model_folder.empty()) {
+    reader.get_object("model").fail(
+        "folder", "give the Hugging Face folder of a model");
+  }
+  for (auto* files : {&config.texts.train, &config.texts.heldout}) {
+    std::erase(*files, ""); // no file
+  }
+}
+
 void check_model_source(
     const runtime::ConfigReader& reader,
     const TrainingConfig& config) {

@@ -123,6 +123,13 @@ TrainingConfig read_training_config(
     const std::vector<std::string>& overrides = {},
     const TaskKind* kind = nullptr);
 
+/// What tasks on files of rows have in common: a model to start from, files
+/// with names, batches padded to their longest text.
+/// @throws tessera::Error without `model.folder`.
+void finish_text_files(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config);
+
 /// `model.config` and `model.architecture`, of kinds whose models may be newly
 /// initialized.
 void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config);

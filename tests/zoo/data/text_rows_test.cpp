@@ -130,11 +130,10 @@ TEST_F(TextRowsTest, BadRowsAreNamedAndTheNextOnesRead) {
       used.push_back(row.values.at("a"));
       TESSERA_CHECK(used.back() != "3", "three is not wanted");
     };
-    expect_error(
-        [&] { for_each_row({path}, {}, BadRows::kError, use); }, one.parts);
+    expect_error([&] { for_each_row({path}, {}, use); }, one.parts);
     used.clear();
     ::testing::internal::CaptureStderr();
-    EXPECT_EQ(for_each_row({path, path}, {}, BadRows::kSkip, use), 4);
+    EXPECT_EQ(for_each_row({path, path}, {.bad_rows = BadRows::kSkip}, use), 4);
     const std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(used, (Rows{"1", "3", "1", "3"}));
     EXPECT_NE(log.find("three is not wanted"), std::string::npos) << log;
