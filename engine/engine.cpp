@@ -3,7 +3,9 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"
+#include "tessera/engine/checkpoint/background_saves.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
+#include "tessera/engine/checkpoint/checkpoint_save.h"
 #include "tessera/engine/checkpoint/model_tensors.h"
 #include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/engine/optim/optimizer.h"
@@ -322,6 +324,9 @@ ModelTensors Engine::model_tensors() {
 
 void Engine::unwrap() {
   check_usable("unwrap");
+  if (saves_) {
+    saves_->finish();
+  }
   optimizer_->finish_updates();
   pager_->unwrap();
 }
@@ -339,17 +344,40 @@ std::filesystem::path Engine::save(
     const std::filesystem::path& folder,
     const std::vector<Checkpointable*>& states,
     int keep_last) {
-  check_usable("save");
+  check_can_save("save");
+  if (saves_) {
+    saves_->finish();
+  }
+  return engine::CheckpointSave(checkpoint_subject(states), folder, keep_last)
+      .write(*files_, pager_->watch_failures());
+}
+
+PendingSave Engine::save_in_background(
+    const std::filesystem::path& folder,
+    const std::vector<Checkpointable*>& states,
+    int keep_last) {
+  check_can_save("save_in_background");
+  TESSERA_CHECK(
+      saves_,
+      "Engine::save_in_background: there is no memory for a copy of the state. Set EngineOptions::save_in_background.");
+  return saves_->begin(checkpoint_subject(states), folder, keep_last);
+}
+
+void Engine::check_can_save(const char* function) const {
+  check_usable(function);
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
-      "Engine::save: backward has already updated some groups (update_in_backward). Call step() first.");
-  return engine::save_checkpoint(checkpoint_subject(states), folder, keep_last);
+      "Engine::{}: backward has already updated some groups (update_in_backward). Call step() first.",
+      function);
 }
 
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
   check_usable("load");
+  if (saves_) {
+    saves_->finish();
+  }
   return engine::load_checkpoint(checkpoint_subject(states), path);
 }
 

@@ -3,6 +3,7 @@
 // `Engine` trains an unmodified module with its parameters, gradients and
 // optimizer state sharded over all ranks; `wrap()` makes one.
 
+#include "tessera/engine/checkpoint/pending_save.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/optim/optimizer_options.h"
@@ -30,6 +31,7 @@
 namespace tessera::engine {
 
 class ActivationOffload;
+class BackgroundSaves;
 struct CheckpointSubject;
 class OptimizerRules;
 class ShardedOptimizer;
@@ -94,6 +96,10 @@ struct EngineOptions {
   /// they have in the whole model. Replaces ShardingOptions::shard_ranks. Not
   /// owned; used by wrap() only. Null: every rank has the whole module.
   const ParallelMesh* parallel = nullptr;
+  /// Engine::save_in_background() may be called: training waits for a copy of
+  /// what is saved, in host memory, but not for the disk. The memory plan has
+  /// room for the copy.
+  bool save_in_background = false;
   /// Rank 0 logs the memory table before the first step.
   bool log_memory = true;
 };
@@ -262,6 +268,19 @@ class Engine {
       const std::vector<Checkpointable*>& states = {},
       int keep_last = 0);
 
+  /// As save(), but returns once the state is copied to host memory; files are
+  /// written while training continues. Requires
+  /// EngineOptions::save_in_background. Waits until the save before is done,
+  /// as do save(), load() and the destructor. Collective.
+  PendingSave save_in_background(
+      const std::filesystem::path& folder,
+      const std::vector<Checkpointable*>& states = {},
+      int keep_last = 0);
+  /// Whether save_in_background() may be called.
+  bool saves_in_background() const {
+    return saves_ != nullptr;
+  }
+
   /// Loads a checkpoint. On the number of ranks that saved it, training resumes
   /// bit for bit. Other numbers of data, shard, tensor and pipeline ranks and
   /// other groups can load it too, if the whole model is the same. Collective;
@@ -332,6 +351,7 @@ class Engine {
       Engine& engine,
       const TensorRecorder& recorder);
   void check_usable(const char* function) const;
+  void check_can_save(const char* function) const;
   /// What save() writes and load() reads.
   engine::CheckpointSubject checkpoint_subject(
       const std::vector<Checkpointable*>& states);
@@ -359,6 +379,7 @@ class Engine {
   std::unique_ptr<engine::ActivationOffload> activations_; ///< null with kOff
   bool logs_activations_ = false; ///< after the next step
   TierBytes planned_memory_{};
+  std::unique_ptr<engine::BackgroundSaves> saves_; ///< null: not wanted
 };
 
 /// Shards the parameters of `module` over all ranks. Afterwards the module is

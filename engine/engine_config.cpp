@@ -25,6 +25,10 @@ void visit_fields(runtime::OptionFields& fields, EngineOptions& options) {
       options.update_in_backward,
       update_in_backward.c_str());
   fields.field(
+      "save_in_background",
+      options.save_in_background,
+      "checkpoints are written while training continues, from a copy of the state in host memory, which the memory table has as `snapshot`; the last one is waited for");
+  fields.field(
       "log_memory",
       options.log_memory,
       "log the memory table before the first step");

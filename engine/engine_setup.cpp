@@ -3,6 +3,7 @@
 #include "tessera/engine/engine.h"
 
 #include "tessera/engine/activation_offload.h"
+#include "tessera/engine/checkpoint/background_saves.h"
 #include "tessera/engine/library_memory.h"
 #include "tessera/engine/memory_plan.h"
 #include "tessera/engine/optim/optimizer.h"
@@ -14,6 +15,7 @@
 #include "tessera/offload/placement/tier_stores.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/paging/pager.h"
@@ -58,11 +60,12 @@ bool offloads_activations(
 }
 
 /// The memory budget of shards and state: memory.host_bytes less what is
-/// reserved for activations, memory.device_bytes less what libraries have
-/// taken.
+/// reserved for activations and for a snapshot, memory.device_bytes less what
+/// libraries have taken.
 MemoryBudget budget_of_state(
     const EngineOptions& options,
     bool offloads_activations,
+    int64_t snapshot,
     int64_t libraries) {
   MemoryBudget memory = options.memory;
   if (memory.device_bytes) {
@@ -70,6 +73,16 @@ MemoryBudget budget_of_state(
   }
   if (memory.host_bytes && offloads_activations) {
     *memory.host_bytes -= options.offload.activation_host_bytes.value_or(0);
+  }
+  if (memory.host_bytes) {
+    *memory.host_bytes -= snapshot;
+    TESSERA_CHECK(
+        *memory.host_bytes >= 0,
+        "save_in_background takes {} of host memory for a copy of what is saved, but memory.host_bytes is {}, of which {} are for activations; raise memory.host_bytes, use more ranks, or set save_in_background to false.",
+        runtime::size_text(snapshot),
+        runtime::size_text(*options.memory.host_bytes),
+        runtime::size_text(
+            *options.memory.host_bytes - *memory.host_bytes - snapshot));
   }
   return memory;
 }
@@ -216,12 +229,13 @@ Engine::Engine(
   // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
   const bool offloads = offloads_activations(*module_, options);
-  const MemoryBudget budget = budget_of_state(options, offloads, libraries);
-  const offload::TierPlan tiers = offload::plan_tiers(
-      engine::tier_needs(pages, rules, sharding),
-      options.placement,
-      budget,
-      options.offload);
+  const offload::TierNeeds needs = engine::tier_needs(pages, rules, sharding);
+  const int64_t snapshot =
+      options.save_in_background ? engine::snapshot_bytes(pages, needs) : 0;
+  const MemoryBudget budget =
+      budget_of_state(options, offloads, snapshot, libraries);
+  const offload::TierPlan tiers =
+      offload::plan_tiers(needs, options.placement, budget, options.offload);
   const engine::UpdatePlan updates = engine::plan_updates(
       pages, tiers, rules, options.offload, budget, *ranks);
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
@@ -229,7 +243,13 @@ Engine::Engine(
   norms_on_device_ = on_all_ranks(*ranks, optimizer_->is_all_on_device());
   const sharding::SlotPlan slots(pages, tiers.pages, sharding);
   const engine::MemoryPlan memory = engine::plan_memory(
-      {pages, tiers, slots, optimizer_->planned_bytes(), libraries, offloads},
+      {pages,
+       tiers,
+       slots,
+       optimizer_->planned_bytes(),
+       libraries,
+       offloads,
+       snapshot},
       options);
   planned_memory_ = memory.bytes;
   const bool logs = options.log_memory && world.rank() == 0;
@@ -255,6 +275,10 @@ Engine::Engine(
   files_ = world.new_communicator("files of the model");
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   sharding::copy_tied_values(*pager_);
+  if (options.save_in_background) {
+    saves_ = std::make_unique<engine::BackgroundSaves>(
+        world, device, *ledger_, pager_->watch_failures());
+  }
   if (offloads) {
     activations_ = std::make_unique<engine::ActivationOffload>(
         *module_,

@@ -71,6 +71,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
         offload::BlockPipeline::staging_bytes();
   }
   planned(MemoryTier::kDevice, MemoryPurpose::kLibraries) = needs.libraries;
+  planned(MemoryTier::kHost, MemoryPurpose::kSnapshot) = needs.snapshot;
   // What only the first step has of gradients: there has to be room for it.
   int64_t first_step = 0;
   for (const sharding::PageSpec& page : needs.pages) {

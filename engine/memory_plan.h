@@ -31,6 +31,7 @@ struct MemoryNeeds {
   TierBytes optimizer{}; ///< ShardedOptimizer::planned_bytes()
   int64_t libraries = 0; ///< library_bytes()
   bool offloads_activations = false; ///< some of them rest on the host
+  int64_t snapshot = 0; ///< of EngineOptions::save_in_background
 };
 
 struct MemoryPlan {

@@ -69,6 +69,18 @@ offload::PageNeeds page_needs(
   return needs;
 }
 
+int64_t snapshot_bytes(
+    const std::vector<sharding::PageSpec>& pages,
+    const offload::TierNeeds& needs) {
+  int64_t bytes = 0;
+  for (size_t g = 0; g < pages.size(); ++g) {
+    // Separate master weights are state, and saved instead of the weights.
+    bytes += needs.pages[g].state +
+             (pages[g].has_own_master ? 0 : needs.pages[g].parameters);
+  }
+  return bytes;
+}
+
 int64_t device_needs(
     const std::vector<sharding::PageSpec>& pages,
     const sharding::PagerOptions& sharding,

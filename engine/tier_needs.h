@@ -26,6 +26,12 @@ offload::PageNeeds page_needs(
     const sharding::PageSpec& page,
     const OptimizerRules& rules);
 
+/// The most that a snapshot of parameters and optimizer state takes; see
+/// EngineOptions::save_in_background.
+int64_t snapshot_bytes(
+    const std::vector<sharding::PageSpec>& pages,
+    const offload::TierNeeds& needs);
+
 /// Bytes on the device besides optimizer state: shards of parameters and
 /// gradients that rest there, and the smallest slots.
 /// @param tiers per page; empty: everything is on the device.

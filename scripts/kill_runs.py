@@ -4,14 +4,17 @@
 
     kill_runs.py [--build build/release] [--trials 50] [--seed 0] [--first 0]
 
-Trains a small model on one or two ranks, in a folder on a small tmpfs (which
-needs the right to mount one). At a random point from its start to its export
-the run gets SIGINT or SIGTERM, a rank or the launcher is killed, or the disk
+Trains a small model on one or two ranks, in a folder on a small tmpfs (disks
+are not filled where it cannot be mounted), and saves it every 50 steps, or every
+3 in the background. At a random point from its start to its export the run gets
+SIGINT or SIGTERM, a rank, all ranks or the launcher are killed, or the disk
 fills up. Then:
 
 - the run has ended within a minute, or, with a full disk, done all its steps;
 - every step that the log called saved, or a later one, is in checkpoints/, and
   `tessera export` makes a model of it;
+- the losses that the log has then are those of a run that nothing disturbed,
+  to the last bit;
 - what a rank that could still speak wrote last says where the checkpoint is;
 - the same command with training.resume=true does the remaining steps.
 
@@ -39,7 +42,9 @@ DISK_KIB = 6000
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 # After this output, and a random time, the fault happens.
 MARKS = ["", "training on", "saved step", "saved step 250", "last loss"]
-FAULTS = ["SIGINT", "SIGTERM", "kill rank", "kill launcher", "full disk"]
+FAULTS = ["SIGINT", "SIGTERM", "kill rank", "kill all ranks", "kill launcher",
+          "full disk"]
+BACKGROUND = ["save_in_background=true", "training.save_every=3"]
 
 
 def write_inputs(folder: pathlib.Path) -> None:
@@ -120,6 +125,9 @@ def fill(disk: pathlib.Path) -> None:
 def cause(fault: str, run: Run, disk: pathlib.Path, rng) -> None:
     if fault == "full disk":
         fill(disk)
+    elif fault == "kill all ranks":
+        for pid in run.ranks():
+            os.kill(pid, signal.SIGKILL)
     elif fault == "kill rank":
         for pid in run.ranks()[:1] if rng.random() < 0.5 else run.ranks()[-1:]:
             os.kill(pid, signal.SIGKILL)
@@ -129,26 +137,36 @@ def cause(fault: str, run: Run, disk: pathlib.Path, rng) -> None:
             else getattr(signal, fault))
 
 
+def losses_of(run_folder: pathlib.Path) -> dict[int, float]:
+    losses = {}
+    for line in (run_folder / "metrics.jsonl").read_text().splitlines():
+        values = json.loads(line)
+        losses[values["step"]] = values["loss"]
+    return losses
+
+
 def last_words_needed(fault: str, ranks: int) -> bool:
     return fault in ("SIGINT", "SIGTERM", "full disk") or (
         fault == "kill rank" and ranks > 1)
 
 
-def trial(tessera, folder, disk, rng) -> str:
+def trial(tessera, folder, disk, rng, undisturbed, faults) -> str:
     """One run with one fault. Returns what it did.
 
     Raises AssertionError if something was lost.
     """
     ranks = rng.choice([1, 2])
-    fault = rng.choice(FAULTS)
+    fault = rng.choice(faults)
+    words = rng.choice([[], BACKGROUND])
     mark = rng.choice(MARKS)
     delay = rng.random() * (1.5 if mark == "" else 0.3)
     run_folder = disk / "run"
-    run = Run(tessera, folder, run_folder, ranks)
+    run = Run(tessera, folder, run_folder, ranks, words)
     run.wait_for(mark)
     time.sleep(delay)
     cause(fault, run, disk, rng)
-    what = f"{ranks} ranks, {fault} {delay:.2f} s after '{mark}'"
+    what = (f"{ranks} ranks, {fault} {delay:.2f} s after '{mark}'"
+            f"{', in the background' if words else ''}")
     try:
         code = run.wait(60)
     except AssertionError as error:
@@ -173,21 +191,31 @@ def trial(tessera, folder, disk, rng) -> str:
         newest = f"step-{steps[-1]:06}"
         check(not last_words_needed(fault, ranks) or newest in run.output,
               "the end does not say where the checkpoint is")
-    resumed = Run(tessera, folder, run_folder, ranks, ["training.resume=true"])
+    resumed = Run(tessera, folder, run_folder, ranks,
+                  [*words, "training.resume=true"])
     again = resumed.wait(120)
     check(again == 0, f"not resumed: {resumed.output}")
     check(saved_steps(run_folder)[-1] == STEPS
           and (run_folder / "result.json").exists()
           and (run_folder / "model" / "model.safetensors").exists(),
           f"not finished: {resumed.output}")
+    check(losses_of(run_folder) == undisturbed[ranks],
+          "the losses are not those of a run that nothing disturbed")
     return what
+
+
+def mount(disk: pathlib.Path) -> bool:
+    return subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k",
+         "tessera-kill-runs", str(disk)], check=False,
+        capture_output=True).returncode == 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=pathlib.Path,
                         default=ROOT / "build/release")
-    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0,
                         help="number of the first trial, to repeat one")
@@ -197,23 +225,32 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_inputs(folder)
+        undisturbed = {}
+        for ranks in (1, 2):
+            run = Run(tessera, folder, folder / f"undisturbed-{ranks}", ranks)
+            if run.wait(120) != 0:
+                print(run.output)
+                return 1
+            undisturbed[ranks] = losses_of(folder / f"undisturbed-{ranks}")
         for number in range(
                 arguments.first, arguments.first + arguments.trials):
             rng = random.Random(f"{arguments.seed}/{number}")
             start = time.time()
             disk = folder / f"disk-{number}"
             disk.mkdir()
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k",
-                 "tessera-kill-runs", str(disk)], check=True)
+            is_mounted = mount(disk)
+            faults = [one for one in FAULTS
+                      if is_mounted or one != "full disk"]
             try:
-                print(number, trial(tessera, folder, disk, rng),
+                print(number, trial(tessera, folder, disk, rng, undisturbed,
+                                    faults),
                       f"({time.time() - start:.0f} s)", flush=True)
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 failed += 1
                 print(number, "FAILED:", error, flush=True)
             finally:
-                subprocess.run(["umount", "-l", str(disk)], check=True)
+                if is_mounted:
+                    subprocess.run(["umount", "-l", str(disk)], check=True)
     print(f"{failed} of {arguments.trials} trials failed")
     return 1 if failed else 0
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `save_checkpoint()` and `load_checkpoint()` save an engine to a folder and
-// load it on any number of ranks; see [Note: checkpoint folders].
-// Engine::save() and Engine::load() call them.
+// `CheckpointSubject` is what a checkpoint contains; `load_checkpoint()` loads
+// one on any number of ranks; see [Note: checkpoint folders].
 
 #include "tessera/engine/checkpoint/checkpointable.h"
 #include "tessera/engine/loss_scaler.h"
@@ -27,13 +26,6 @@ struct CheckpointSubject {
   LossScaler& scaler;
   std::vector<Checkpointable*> states; ///< the user's objects
 };
-
-/// Collective; blocks on the disk.
-/// @return the checkpoint's folder.
-std::filesystem::path save_checkpoint(
-    const CheckpointSubject& subject,
-    const std::filesystem::path& folder,
-    int keep_last);
 
 /// Collective; blocks on the disk.
 /// @return the step that was loaded.

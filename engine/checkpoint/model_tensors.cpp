@@ -2,9 +2,8 @@
 #include "tessera/engine/checkpoint/model_tensors.h"
 
 #include "tessera/runtime/comm/gather_texts.h"
+#include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/peer_failure.h"
-#include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/paging/pager.h"
@@ -13,7 +12,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <nlohmann/json.hpp>
@@ -564,25 +562,7 @@ void ModelTensors::for_each(
 void ModelTensors::on_all_ranks(
     const std::string& what,
     const std::function<void()>& work) {
-  std::exception_ptr error;
-  try {
-    work();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  const at::Tensor failed = at::tensor({error ? 1.0 : 0.0}, at::kDouble);
-  ranks_->all_reduce_sum(failed, what).wait(watch());
-  if (error) {
-    std::rethrow_exception(error);
-  }
-  if (failed.item<double>() != 0) {
-    runtime::blame_peer();
-    TESSERA_FAIL(
-        "{} failed on {}; see their errors.",
-        what,
-        runtime::count_text(
-            static_cast<int64_t>(failed.item<double>()), "other rank"));
-  }
+  runtime::on_all_ranks(*ranks_, what, work, watch());
 }
 
 } // namespace tessera

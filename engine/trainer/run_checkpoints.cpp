@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <system_error>
 #include <utility>
 
@@ -149,6 +150,9 @@ RunCheckpoints::RunCheckpoints(
       engine_(engine),
       options_(options),
       states_(std::move(states)) {
+  if (!options.description.is_null()) {
+    description_ = std::make_unique<Description>(options.description);
+  }
   if (options.save_minutes > 0 || options.stop_signal) {
     agreement_.emplace(world, "end of a step", engine.watch_failures());
   }
@@ -180,17 +184,21 @@ RunCheckpoints::Decision RunCheckpoints::decide(int64_t step, bool is_last) {
   return decision;
 }
 
-RunCheckpoints::Saved RunCheckpoints::save(int64_t step) {
-  Description description(options_.description);
+std::vector<Checkpointable*> RunCheckpoints::all_states() {
   std::vector<Checkpointable*> states = states_;
-  if (!options_.description.is_null()) {
-    states.push_back(&description);
+  if (description_) {
+    states.push_back(description_.get());
   }
-  const auto start = Clock::now();
+  return states;
+}
+
+RunCheckpoints::Saved RunCheckpoints::told(
+    int64_t step,
+    Clock::time_point start,
+    const std::function<fs::path()>& finish) {
   Saved saved;
   try {
-    saved.path = engine_.save(
-        checkpoints_of(options_.run_folder), states, options_.keep_last);
+    saved.path = finish();
     saved.text = formatted(
         "saved step {} in {} ({}, {:.1f} s)",
         step,
@@ -200,8 +208,42 @@ RunCheckpoints::Saved RunCheckpoints::save(int64_t step) {
   } catch (const std::exception& error) {
     saved.text = formatted("step {} was not saved: {}", step, error.what());
   }
+  return saved;
+}
+
+RunCheckpoints::Saved RunCheckpoints::save(int64_t step) {
+  const Saved saved = told(step, Clock::now(), [&] {
+    return engine_.save(
+        checkpoints_of(options_.run_folder), all_states(), options_.keep_last);
+  });
   saved_at_ = Clock::now();
   return saved;
+}
+
+void RunCheckpoints::begin_save(int64_t step) {
+  const auto start = Clock::now();
+  try {
+    pending_ = {
+        step,
+        start,
+        engine_.save_in_background(
+            checkpoints_of(options_.run_folder),
+            all_states(),
+            options_.keep_last)};
+  } catch (const std::exception&) {
+    std::promise<fs::path> failed;
+    failed.set_exception(std::current_exception());
+    pending_ = {step, start, PendingSave(failed.get_future().share())};
+  }
+  saved_at_ = Clock::now();
+}
+
+std::optional<RunCheckpoints::Saved> RunCheckpoints::begun_save(bool blocks) {
+  if (!pending_ || (!blocks && !pending_->save.is_done())) {
+    return std::nullopt;
+  }
+  const Pending pending = *std::exchange(pending_, std::nullopt);
+  return told(pending.step, pending.start, [&] { return pending.save.wait(); });
 }
 
 } // namespace tessera::engine

@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,21 +69,44 @@ class RunCheckpoints {
   /// decides.
   Decision decide(int64_t step, bool is_last);
 
-  /// Collective; blocks on the disk. If it fails, training can continue.
   struct Saved {
     std::filesystem::path path; ///< empty if it failed
     std::string text; ///< of the log
   };
+  /// Saves. Collective; blocks on the disk. If it fails, training can continue.
   Saved save(int64_t step);
+  /// Begins to save in the background, which Engine::saves_in_background()
+  /// allows. Collective; blocks until the save before is done, and while the
+  /// state is copied.
+  void begin_save(int64_t step);
+  /// What became of begin_save(), told once; nothing while files are written.
+  /// Not collective. @param blocks until they are.
+  std::optional<Saved> begun_save(bool blocks);
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  struct Pending {
+    int64_t step = 0;
+    Clock::time_point start;
+    PendingSave save;
+  };
+
+  /// What is saved with the engine.
+  std::vector<Checkpointable*> all_states();
+  /// Calls `finish`, which returns the checkpoint.
+  static Saved told(
+      int64_t step,
+      Clock::time_point start,
+      const std::function<std::filesystem::path()>& finish);
 
   World& world_;
   Engine& engine_;
   const TrainerOptions& options_;
   std::vector<Checkpointable*> states_;
+  std::unique_ptr<Checkpointable> description_; ///< null: there is none
   std::optional<JobAgreement> agreement_;
+  std::optional<Pending> pending_;
   Clock::time_point saved_at_ = Clock::now();
 };
 

@@ -138,6 +138,9 @@ void RunMonitor::tell_saved(const std::string& text, bool is_saved) {
   } else if (!is_saved) {
     log_warning("{}", text); // the cause may be here
   }
+}
+
+void RunMonitor::skip_time() {
   interval_start_ = Clock::now();
 }
 

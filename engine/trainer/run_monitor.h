@@ -59,9 +59,11 @@ class RunMonitor {
   /// overflowed.
   void tell_skipped(int64_t step);
 
-  /// Logs that a checkpoint was saved or why not. The time since the last step
-  /// does not count as the time of steps.
+  /// Logs that a checkpoint was saved or why not.
   void tell_saved(const std::string& text, bool is_saved);
+
+  /// The time since the last step does not count as the time of steps.
+  void skip_time();
 
   /// Ends the log.
   /// @param summary gets what was measured.

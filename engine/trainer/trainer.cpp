@@ -175,12 +175,20 @@ TrainingSummary train(
           is_skipped ? std::optional(std::numeric_limits<double>::infinity())
                      : std::optional<double>(grad_norm));
     }
-    if (end.saves) {
+    const bool is_end = step == total_steps || end.stop_signal != 0;
+    if (const auto saved = checkpoints.begun_save(end.saves || is_end)) {
+      monitor.tell_saved(saved->text, !saved->path.empty());
+    }
+    if (end.saves && engine.saves_in_background() && !is_end) {
+      checkpoints.begin_save(step);
+      monitor.skip_time();
+    } else if (end.saves) {
       const auto saved = checkpoints.save(step);
-      summary.checkpoint = saved.path;
+      if (is_end) {
+        summary.checkpoint = saved.path;
+      }
       monitor.tell_saved(saved.text, !saved.path.empty());
-    } else {
-      summary.checkpoint.clear();
+      monitor.skip_time();
     }
     summary.stop_signal = end.stop_signal;
   }

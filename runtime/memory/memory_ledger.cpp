@@ -43,6 +43,8 @@ const char* name_of(MemoryPurpose purpose) {
       return "staging";
     case MemoryPurpose::kActivations:
       return "activations";
+    case MemoryPurpose::kSnapshot:
+      return "snapshot";
     case MemoryPurpose::kLibraries:
       return "CUDA, libraries";
   }

@@ -33,10 +33,11 @@ enum class MemoryPurpose {
   kReduceSlots, ///< whole gradients until they are reduced
   kStaging, ///< buffers for data in transit between tiers
   kActivations, ///< tensors saved for backward that rest on the host
+  kSnapshot, ///< copy of the state that is saved in the background
   kLibraries, ///< what CUDA, NCCL and cuBLAS take, as measured
 };
 
-inline constexpr size_t kMemoryPurposeCount = 8;
+inline constexpr size_t kMemoryPurposeCount = 9;
 
 /// "parameters", "gradients", ...
 const char* name_of(MemoryPurpose purpose);
@@ -51,7 +52,7 @@ int64_t total_bytes(const MemoryBytes& bytes);
 using TierBytes = std::array<MemoryBytes, kMemoryTierCount>;
 
 /// Formats a table for the log with one row per purpose, under `title`;
-/// staging, activations and libraries only if they are used.
+/// those from staging on only if they are used.
 std::string memory_table(const std::string& title, const MemoryBytes& bytes);
 
 /// As above with one column per tier, if any tier but the device is used.

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/checkpoint/rank_file.h"
+
+#include "tessera/engine/checkpoint/rng_state.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/checksum.h"
+#include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/sharding/tensors/tensor_io.h"
+
+#include <set>
+#include <utility>
+
+namespace tessera::engine {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kSnapshotAlignment = 64;
+
+void check_names(const std::vector<Checkpointable*>& states) {
+  std::set<std::string> names{RngState().name()};
+  for (const Checkpointable* state : states) {
+    TESSERA_CHECK(
+        names.insert(state->name()).second,
+        "save: two states are named '{}'; give each a unique name.",
+        state->name());
+  }
+}
+
+int64_t snapshot_bytes_of(const TensorSpec& spec) {
+  const int64_t bytes =
+      runtime::bytes_of(c10::multiply_integers(spec.sizes), spec.dtype);
+  return (bytes + kSnapshotAlignment - 1) / kSnapshotAlignment *
+         kSnapshotAlignment;
+}
+
+} // namespace
+
+std::string rank_file_name(int rank, const char* ending) {
+  return "rank-" + std::to_string(rank) + ending;
+}
+
+RankFile::RankFile(
+    const CheckpointSubject& subject,
+    const ModelTensors& model,
+    int rank) {
+  check_names(subject.states);
+  rank_.file = rank_file_name(rank, ".safetensors");
+  // Shared by the functions that read it, one tensor at a time.
+  struct Source {
+    SubjectTensors tensors;
+    PieceReader reader{tensors};
+  };
+  const auto source = std::make_shared<Source>(tensors_of(subject, model));
+  for (const SubjectPiece& piece : source->tensors.pieces) {
+    if (model.holds(*model.find(piece.parameter))) {
+      add({.name = "piece/" + piece.state + "/" + piece.parameter,
+           .parameter = piece.parameter,
+           .state = piece.state,
+           .part = piece.part},
+          source->tensors.tensors[piece.tensor].dtype,
+          {piece.part.numel},
+          [source, &piece] { return source->reader.values(piece); });
+    }
+  }
+  for (const SubjectWhole& whole : source->tensors.wholes) {
+    if (model.is_first_holder(*model.find(whole.parameter))) {
+      add({.name = "whole/" + whole.state + "/" + whole.parameter,
+           .parameter = whole.parameter,
+           .state = whole.state},
+          whole.values);
+    }
+  }
+  for (const SubjectOpaque& opaque : source->tensors.opaques) {
+    add({.name = "opaque/" + opaque.name}, opaque.save());
+  }
+  for (const auto& [name, values] : source->tensors.buffers) {
+    add({.name = "buffer/" + name}, values);
+  }
+  add_state(RngState());
+  for (const Checkpointable* state : subject.states) {
+    if (rank == 0 || state->is_per_rank()) {
+      add_state(*state);
+    }
+  }
+}
+
+void RankFile::add(SavedTensor what, const at::Tensor& values) {
+  add(std::move(what),
+      values.scalar_type(),
+      values.sizes().vec(),
+      [values = values.detach()] { return values; });
+}
+
+void RankFile::add(
+    SavedTensor what,
+    at::ScalarType dtype,
+    std::vector<int64_t> sizes,
+    std::function<at::Tensor()> load) {
+  specs_.push_back(whole_spec({what.name}, std::move(sizes), dtype));
+  rank_.tensors.push_back(std::move(what));
+  loads_.push_back(std::move(load));
+}
+
+void RankFile::add_state(const Checkpointable& state) {
+  CheckpointState saved = state.save_state();
+  rank_.states[state.name()] = std::move(saved.values);
+  for (const auto& [name, tensor] : saved.tensors) {
+    add({.name = "state/" + state.name() + "/" + name}, tensor);
+  }
+}
+
+int64_t RankFile::snapshot_bytes() const {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : specs_) {
+    bytes += snapshot_bytes_of(spec);
+  }
+  return bytes;
+}
+
+void RankFile::take_snapshot(const at::Tensor& memory) {
+  int64_t offset = 0;
+  for (size_t i = 0; i < loads_.size(); ++i) {
+    const TensorSpec& spec = specs_[i];
+    const at::Tensor copy =
+        memory
+            .narrow(
+                0,
+                offset,
+                runtime::bytes_of(
+                    c10::multiply_integers(spec.sizes), spec.dtype))
+            .view(spec.dtype)
+            .view(spec.sizes);
+    copy.copy_(loads_[i]());
+    loads_[i] = [copy] { return copy; };
+    offset += snapshot_bytes_of(spec);
+  }
+}
+
+SavedRank RankFile::write(const fs::path& folder) {
+  sharding::TensorFileWriter writer(folder / rank_.file, specs_, {});
+  for (size_t i = 0; i < loads_.size(); ++i) {
+    const at::Tensor bytes = loads_[i]().cpu().contiguous();
+    rank_.tensors[i].checksum =
+        runtime::checksum_of(sharding::raw_bytes(bytes));
+    writer.write(rank_.tensors[i].name, bytes);
+  }
+  writer.commit();
+  rank_.bytes = fs::file_size(folder / rank_.file);
+  return rank_;
+}
+
+} // namespace tessera::engine
