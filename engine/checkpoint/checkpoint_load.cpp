@@ -95,6 +95,9 @@ class Loading {
     const auto& states =
         reader_.manifest().ranks[static_cast<size_t>(*rank)].states;
     const auto found = states.find(state.name());
+    if (found == states.end() && state.is_optional()) {
+      return std::nullopt;
+    }
     TESSERA_CHECK(
         found != states.end(),
         "load: the checkpoint has no state '{}'; it was not passed to save().",

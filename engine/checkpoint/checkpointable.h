@@ -36,6 +36,12 @@ class Checkpointable {
     return false;
   }
 
+  /// Whether a checkpoint without this state may be loaded, which leaves the
+  /// object as it is.
+  virtual bool is_optional() const {
+    return false;
+  }
+
   virtual CheckpointState save_state() const = 0;
   virtual void load_state(const CheckpointState& state) = 0;
 };

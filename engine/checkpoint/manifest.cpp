@@ -21,6 +21,7 @@ namespace {
 constexpr int kFormat = 2;
 constexpr int kOldestFormat = 1; // without parts
 constexpr const char* kManifest = "manifest.json";
+constexpr const char* kBest = "best";
 constexpr const char* kPrefix = "step-";
 constexpr const char* kRemedy =
     "; the checkpoint is damaged or from another version: load another one";
@@ -247,6 +248,11 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
 }
 
 fs::path find_checkpoint(const fs::path& path) {
+  if (path.filename() == kBest) {
+    if (const auto best = best_checkpoint(path.parent_path())) {
+      return *best;
+    }
+  }
   if (fs::exists(path / kManifest)) {
     return path;
   }
@@ -267,6 +273,31 @@ fs::path find_checkpoint(const fs::path& path) {
                      : "The folder next to it contains: " + others);
 }
 
+void mark_best(const fs::path& checkpoint) {
+  const fs::path link = checkpoint.parent_path() / kBest;
+  const fs::path made = checkpoint.parent_path() / ".best.partial";
+  std::error_code code;
+  fs::remove(made, code);
+  fs::create_directory_symlink(checkpoint.filename(), made, code);
+  if (!code) {
+    fs::rename(made, link, code);
+  }
+  TESSERA_CHECK(
+      !code,
+      "the link {} to the best checkpoint cannot be made: {}",
+      link,
+      code.message());
+}
+
+std::optional<fs::path> best_checkpoint(const fs::path& folder) {
+  std::error_code code;
+  const fs::path target = fs::read_symlink(folder / kBest, code);
+  if (code || !fs::exists(folder / target / kManifest)) {
+    return std::nullopt;
+  }
+  return folder / target;
+}
+
 void prune_checkpoints(const fs::path& folder, int keep) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -279,8 +310,11 @@ void prune_checkpoints(const fs::path& folder, int keep) {
     return;
   }
   all.resize(all.size() - static_cast<size_t>(keep));
+  const auto best = best_checkpoint(folder);
   for (const fs::path& old : all) {
-    runtime::remove_folder(old);
+    if (!best || best->filename() != old.filename()) {
+      runtime::remove_folder(old);
+    }
   }
 }
 

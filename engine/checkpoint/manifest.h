@@ -101,8 +101,17 @@ std::vector<std::filesystem::path> list_checkpoints(
 /// @throws tessera::Error if there is none, naming those in the same folder.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-/// Removes all but the last `keep` checkpoints, and the remains of interrupted
-/// runs.
+/// Makes "best" in the folder of the checkpoint a link to it.
+/// @throws tessera::Error naming the link and the system's reason.
+void mark_best(const std::filesystem::path& checkpoint);
+
+/// What "best" in a folder of checkpoints is a link to; nothing if that is no
+/// checkpoint.
+std::optional<std::filesystem::path> best_checkpoint(
+    const std::filesystem::path& folder);
+
+/// Removes all but the last `keep` checkpoints and best_checkpoint(), and the
+/// remains of interrupted runs.
 /// @param keep 0 keeps all.
 void prune_checkpoints(const std::filesystem::path& folder, int keep);
 

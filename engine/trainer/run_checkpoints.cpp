@@ -165,6 +165,17 @@ void RunCheckpoints::load(const fs::path& checkpoint) {
   }
 }
 
+bool RunCheckpoints::load_best(int64_t step) {
+  const fs::path folder = checkpoints_of(options_.run_folder);
+  const auto best = best_checkpoint(folder);
+  const bool is_there =
+      best && best->filename() == checkpoint_path(folder, step).filename();
+  if (is_there) {
+    load_run_checkpoint(engine_, *best, {});
+  }
+  return is_there;
+}
+
 RunCheckpoints::Decision RunCheckpoints::decide(int64_t step, bool is_last) {
   Decision decision;
   decision.saves = (is_last && options_.save_last) ||
@@ -194,11 +205,15 @@ std::vector<Checkpointable*> RunCheckpoints::all_states() {
 
 RunCheckpoints::Saved RunCheckpoints::told(
     int64_t step,
+    bool is_best,
     Clock::time_point start,
     const std::function<fs::path()>& finish) {
   Saved saved;
   try {
     saved.path = finish();
+    if (is_best && world_.rank() == 0) {
+      mark_best(saved.path);
+    }
     saved.text = formatted(
         "saved step {} in {} ({}, {:.1f} s)",
         step,
@@ -211,8 +226,8 @@ RunCheckpoints::Saved RunCheckpoints::told(
   return saved;
 }
 
-RunCheckpoints::Saved RunCheckpoints::save(int64_t step) {
-  const Saved saved = told(step, Clock::now(), [&] {
+RunCheckpoints::Saved RunCheckpoints::save(int64_t step, bool is_best) {
+  const Saved saved = told(step, is_best, Clock::now(), [&] {
     return engine_.save(
         checkpoints_of(options_.run_folder), all_states(), options_.keep_last);
   });
@@ -220,11 +235,12 @@ RunCheckpoints::Saved RunCheckpoints::save(int64_t step) {
   return saved;
 }
 
-void RunCheckpoints::begin_save(int64_t step) {
+void RunCheckpoints::begin_save(int64_t step, bool is_best) {
   const auto start = Clock::now();
   try {
     pending_ = {
         step,
+        is_best,
         start,
         engine_.save_in_background(
             checkpoints_of(options_.run_folder),
@@ -233,7 +249,7 @@ void RunCheckpoints::begin_save(int64_t step) {
   } catch (const std::exception&) {
     std::promise<fs::path> failed;
     failed.set_exception(std::current_exception());
-    pending_ = {step, start, PendingSave(failed.get_future().share())};
+    pending_ = {step, is_best, start, PendingSave(failed.get_future().share())};
   }
   saved_at_ = Clock::now();
 }
@@ -243,7 +259,9 @@ std::optional<RunCheckpoints::Saved> RunCheckpoints::begun_save(bool blocks) {
     return std::nullopt;
   }
   const Pending pending = *std::exchange(pending_, std::nullopt);
-  return told(pending.step, pending.start, [&] { return pending.save.wait(); });
+  return told(pending.step, pending.is_best, pending.start, [&] {
+    return pending.save.wait();
+  });
 }
 
 } // namespace tessera::engine

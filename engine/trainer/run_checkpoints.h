@@ -60,6 +60,12 @@ class RunCheckpoints {
   /// Collective; blocks.
   void load(const std::filesystem::path& checkpoint);
 
+  /// Loads parameters and optimizer state of the best checkpoint, for the end
+  /// of a run. Collective; blocks.
+  /// @return false, with nothing loaded, if it is not that of `step`, which
+  ///   could not be saved.
+  bool load_best(int64_t step);
+
   /// What follows a step.
   struct Decision {
     bool saves = false;
@@ -74,11 +80,12 @@ class RunCheckpoints {
     std::string text; ///< of the log
   };
   /// Saves. Collective; blocks on the disk. If it fails, training can continue.
-  Saved save(int64_t step);
+  /// @param is_best the checkpoint becomes the best one of the folder.
+  Saved save(int64_t step, bool is_best);
   /// Begins to save in the background, which Engine::saves_in_background()
   /// allows. Collective; blocks until the save before is done, and while the
   /// state is copied.
-  void begin_save(int64_t step);
+  void begin_save(int64_t step, bool is_best);
   /// What became of begin_save(), told once; nothing while files are written.
   /// Not collective. @param blocks until they are.
   std::optional<Saved> begun_save(bool blocks);
@@ -88,6 +95,7 @@ class RunCheckpoints {
 
   struct Pending {
     int64_t step = 0;
+    bool is_best = false;
     Clock::time_point start;
     PendingSave save;
   };
@@ -95,8 +103,9 @@ class RunCheckpoints {
   /// What is saved with the engine.
   std::vector<Checkpointable*> all_states();
   /// Calls `finish`, which returns the checkpoint.
-  static Saved told(
+  Saved told(
       int64_t step,
+      bool is_best,
       Clock::time_point start,
       const std::function<std::filesystem::path()>& finish);
 

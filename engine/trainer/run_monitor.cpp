@@ -101,7 +101,8 @@ void RunMonitor::write(
     int64_t step,
     double epoch,
     double lr,
-    std::optional<double> grad_norm) {
+    std::optional<double> grad_norm,
+    const std::optional<TaskScore>& score) {
   const auto steps = static_cast<double>(step - written_steps_);
   StepMetrics metrics;
   metrics.step = step;
@@ -117,11 +118,34 @@ void RunMonitor::write(
   metrics.step_seconds = seconds / steps;
   metrics.tokens_per_s = metrics.tokens / seconds;
   metrics.memory_bytes = runtime::peak_bytes(device_);
+  if (score) {
+    for (const auto& [name, value] : score->values.items()) {
+      // Not their number, which is an integer.
+      if (name.starts_with(kHeldoutPrefix) && value.is_number_float()) {
+        metrics.heldout.emplace_back(name, value.get<double>());
+      }
+    }
+  }
   if (log_) {
     log_->add(metrics);
   }
   written_steps_ = step;
   interval_start_ = Clock::now();
+}
+
+TaskScore RunMonitor::score(TrainingTask& task, int64_t step) {
+  const auto start = Clock::now();
+  const auto score = task.score();
+  TESSERA_CHECK(
+      score.has_value(),
+      "training.evaluate_every is {}, but there are no held-out data; set data.heldout, or training.evaluate_every=0",
+      options_.evaluate_every);
+  interval_start_ += Clock::now() - start;
+  if (log_) {
+    log_->say(
+        formatted("step {}: held-out {}", step, score->text), LogLevel::kInfo);
+  }
+  return *score;
 }
 
 void RunMonitor::tell_skipped(int64_t step) {

@@ -53,7 +53,12 @@ class RunMonitor {
       int64_t step,
       double epoch,
       double lr,
-      std::optional<double> grad_norm);
+      std::optional<double> grad_norm,
+      const std::optional<TaskScore>& score);
+
+  /// Scores the held-out data; the time does not count as that of the step.
+  /// Collective. @throws tessera::Error if there are none.
+  TaskScore score(TrainingTask& task, int64_t step);
 
   /// Logs from time to time that steps were skipped because gradients
   /// overflowed.

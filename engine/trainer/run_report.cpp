@@ -107,6 +107,44 @@ LinePlot norm_plot(const std::vector<StepMetrics>& lines) {
   return plot;
 }
 
+constexpr const char* kHeldoutLoss = "heldout_loss";
+
+PlotSeries heldout_series(
+    const std::vector<StepMetrics>& lines,
+    const std::string& name) {
+  PlotSeries series{"held-out", {}, /*smooth=*/false};
+  for (const StepMetrics& line : lines) {
+    for (const auto& [own, value] : line.heldout) {
+      if (own == name) {
+        series.points.push_back({static_cast<double>(line.step), value});
+      }
+    }
+  }
+  return series;
+}
+
+/// Of each held-out value but the loss.
+std::vector<LinePlot> heldout_plots(const std::vector<StepMetrics>& lines) {
+  std::vector<std::string> names;
+  for (const StepMetrics& line : lines) {
+    for (const auto& [name, value] : line.heldout) {
+      if (name != kHeldoutLoss &&
+          std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
+    }
+  }
+  std::vector<LinePlot> plots;
+  for (const std::string& name : names) {
+    std::string label = name.substr(kHeldoutPrefix.size());
+    std::replace(label.begin(), label.end(), '_', ' ');
+    LinePlot plot = plot_over_steps("Held-out " + label, label);
+    plot.series.push_back(heldout_series(lines, name));
+    plots.push_back(std::move(plot));
+  }
+  return plots;
+}
+
 } // namespace
 
 LinePlot loss_plot(const std::vector<StepMetrics>& lines) {
@@ -115,6 +153,11 @@ LinePlot loss_plot(const std::vector<StepMetrics>& lines) {
       series_of(lines, "loss", /*smooth=*/true, [](const StepMetrics& line) {
         return line.loss;
       }));
+  if (auto heldout = heldout_series(lines, kHeldoutLoss);
+      !heldout.points.empty()) {
+    plot.title = "Loss";
+    plot.series.push_back(std::move(heldout));
+  }
   return plot;
 }
 
@@ -143,6 +186,9 @@ HtmlReport run_report(
       {"peak memory of rank 0", format_bytes(peak)}};
   report.facts.insert(report.facts.end(), measured.begin(), measured.end());
   report.plots.push_back(loss_plot(lines));
+  for (LinePlot& plot : heldout_plots(lines)) {
+    report.plots.push_back(std::move(plot));
+  }
   if (auto norms = norm_plot(lines); !norms.series[0].points.empty()) {
     report.plots.push_back(std::move(norms));
   }

@@ -56,6 +56,9 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
   if (metrics.split && metrics.split->forward == 0) {
     line.erase("forward_s"); // of a pipeline, which counts it as backward
   }
+  for (const auto& [name, value] : metrics.heldout) {
+    line[name] = value;
+  }
   return line;
 }
 
@@ -69,6 +72,11 @@ StepMetrics step_metrics_of(const nlohmann::ordered_json& line) {
   }
   for_each_number(
       metrics, [&](const char* key, auto& value) { read(line, key, value); });
+  for (const auto& [name, value] : line.items()) {
+    if (name.starts_with(kHeldoutPrefix) && value.is_number()) {
+      metrics.heldout.emplace_back(name, value.get<double>());
+    }
+  }
   return metrics;
 }
 

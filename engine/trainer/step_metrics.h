@@ -8,8 +8,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tessera::engine {
+
+/// Begins the names of values of held-out data.
+inline constexpr std::string_view kHeldoutPrefix = "heldout_";
 
 /// One line of the log: means over the steps since the previous line; `step` is
 /// the last of them.
@@ -27,6 +34,9 @@ struct StepMetrics {
   int64_t memory_bytes = 0; ///< peak of rank 0 on its device
   double step_seconds = 0; ///< of one step
   std::optional<StepSplit> split; ///< of rank 0, per step
+  /// Of the held-out data after the last step, such as "heldout_loss"; empty if
+  /// they were not scored.
+  std::vector<std::pair<std::string, double>> heldout;
 };
 
 /// The metrics as a line of metrics.jsonl.

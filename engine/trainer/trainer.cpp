@@ -3,6 +3,7 @@
 #include "tessera/engine/parallel_run.h"
 
 #include "tessera/engine/schedule/lr_scheduler.h"
+#include "tessera/engine/trainer/best_score.h"
 #include "tessera/engine/trainer/micro_batches.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_monitor.h"
@@ -106,8 +107,9 @@ TrainingSummary train(
   LrScheduler scheduler(engine.learning_rate(), schedule);
   engine::RunPosition progress(
       batches, task.batch_size() * batch_share(world, options).count);
+  engine::BestScore best(options.best_metric);
   engine::RunCheckpoints checkpoints(
-      world, engine, options, {&scheduler, &progress});
+      world, engine, options, {&scheduler, &progress, &best});
   if (const auto from = checkpoint_of(world, options)) {
     checkpoints.load(*from);
     if (options.restart_data) {
@@ -140,13 +142,17 @@ TrainingSummary train(
   engine::MicroBatches micro_batches(engine, task, world, options, monitor);
   int64_t& batch = progress.batch;
   TrainingSummary summary;
-  while (progress.steps < total_steps && summary.stop_signal == 0) {
+  const bool keeps_best = options.keep_best || options.export_best;
+  bool is_end = progress.steps >= total_steps;
+  while (!is_end) {
     scheduler.step(engine); // backward may update already
     micro_batches.run(progress.steps, batch);
     const int64_t step = progress.steps + 1;
     monitor.end();
     const auto end = checkpoints.decide(step, step == total_steps);
-    const bool reports = monitor.reports(step, end.saves);
+    const bool scores =
+        options.evaluate_every > 0 && step % options.evaluate_every == 0;
+    const bool reports = monitor.reports(step, end.saves || scores);
     if (reports) {
       // Before the step, so that a loss that is not finite does not reach the
       // weights.
@@ -167,23 +173,35 @@ TrainingSummary train(
     if (is_skipped) {
       monitor.tell_skipped(step);
     }
+    std::optional<TaskScore> score;
+    bool is_best = false;
+    if (scores) {
+      score = monitor.score(task, step);
+      is_best = best.add(*score, step);
+    }
+    summary.stopped_early = scores && options.early_stop > 0 &&
+                            best.since_best() >= options.early_stop;
+    is_end =
+        step == total_steps || end.stop_signal != 0 || summary.stopped_early;
     if (reports) {
       monitor.write(
           step,
           static_cast<double>(batch) / static_cast<double>(batches),
           engine.learning_rate(),
           is_skipped ? std::optional(std::numeric_limits<double>::infinity())
-                     : std::optional<double>(grad_norm));
+                     : std::optional<double>(grad_norm),
+          score);
     }
-    const bool is_end = step == total_steps || end.stop_signal != 0;
-    if (const auto saved = checkpoints.begun_save(end.saves || is_end)) {
+    const bool saves =
+        end.saves || (is_best && keeps_best) || (is_end && options.save_last);
+    if (const auto saved = checkpoints.begun_save(saves || is_end)) {
       monitor.tell_saved(saved->text, !saved->path.empty());
     }
-    if (end.saves && engine.saves_in_background() && !is_end) {
-      checkpoints.begin_save(step);
+    if (saves && engine.saves_in_background() && !is_end) {
+      checkpoints.begin_save(step, is_best && keeps_best);
       monitor.skip_time();
-    } else if (end.saves) {
-      const auto saved = checkpoints.save(step);
+    } else if (saves) {
+      const auto saved = checkpoints.save(step, is_best && keeps_best);
       if (is_end) {
         summary.checkpoint = saved.path;
       }
@@ -191,6 +209,13 @@ TrainingSummary train(
       monitor.skip_time();
     }
     summary.stop_signal = end.stop_signal;
+  }
+  summary.best_step = best.step();
+  summary.best_text = best.text();
+  summary.has_best_weights = best.step() > 0 && best.step() == progress.steps;
+  if (options.export_best && summary.stop_signal == 0 && best.step() > 0 &&
+      !summary.has_best_weights) {
+    summary.has_best_weights = checkpoints.load_best(best.step());
   }
   // Restored for further training by the caller.
   engine.set_learning_rate(scheduler.peak_learning_rate());

@@ -55,6 +55,20 @@ struct TrainerOptions {
   bool save_last = true;
   /// Number of checkpoints that are kept; 0 keeps all.
   int keep_last = 2;
+  /// Optimizer steps between scores of the held-out data; 0: they are not
+  /// scored while the run trains.
+  int64_t evaluate_every = 0;
+  /// What makes a score the best one: a name among TaskScore::values, with or
+  /// without "heldout_". Losses and perplexities are better if lower.
+  std::string best_metric = "loss";
+  /// Whether a checkpoint is saved after each score that is better than those
+  /// before; the last of them is kept beside keep_last, as "best".
+  bool keep_best = false;
+  /// Whether the run ends with the weights of the best checkpoint; it then
+  /// keeps one.
+  bool export_best = false;
+  /// Ends the run after so many scores without a better one; 0: it does not.
+  int64_t early_stop = 0;
   /// Resumes from the latest checkpoint of the run folder, if there is one, as
   /// if the run had not been interrupted. With other ranks or batch sizes it
   /// resumes at the same sample, and makes as many steps of the remaining
@@ -99,6 +113,11 @@ struct TrainingSummary {
   /// The largest result of TrainerOptions::stop_signal on any rank, if it ended
   /// the run; else 0.
   int stop_signal = 0;
+  bool stopped_early = false; ///< because of TrainerOptions::early_stop
+  /// Of the best score; 0: there is none.
+  int64_t best_step = 0;
+  std::string best_text; ///< "heldout_loss 1.25 of step 300"
+  bool has_best_weights = false; ///< the engine has those of best_step
   /// The checkpoint of the last step; empty if there is none, because
   /// TrainerOptions::save_last is false or it could not be written.
   std::filesystem::path checkpoint;

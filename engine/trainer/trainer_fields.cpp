@@ -46,6 +46,28 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       {.min = 0, .max = 1000},
       "number of checkpoints that are kept; 0: all");
   fields.field(
+      "evaluate_every",
+      options.evaluate_every,
+      {.min = 0},
+      "optimizer steps between scores of the held-out data while the run trains; 0: they are scored at its end only");
+  fields.field(
+      "best_metric",
+      options.best_metric,
+      "with `evaluate_every`: what makes a score the best one, e.g. `accuracy`; losses and perplexities are better if lower, others if higher");
+  fields.field(
+      "keep_best",
+      options.keep_best,
+      "with `evaluate_every`: save a checkpoint after each score that is better than those before, and keep the best one beside the last ones; `checkpoints/best` is a link to it");
+  fields.field(
+      "export_best",
+      options.export_best,
+      "as `keep_best`, and export the best checkpoint instead of the last step");
+  fields.field(
+      "early_stop",
+      options.early_stop,
+      {.min = 0},
+      "with `evaluate_every`: end the run after so many scores without a better one; 0: never");
+  fields.field(
       "resume_from",
       options.resume_from,
       "resume from this checkpoint of the run folder, e.g. `step-100`, or from a path; later ones are renamed to `replaced-step-N`");

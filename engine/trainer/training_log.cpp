@@ -73,7 +73,10 @@ void TrainingLog::add(const StepMetrics& metrics) {
   try_to([&] { metrics_.write(line); });
   EventFileWriter::Scalars scalars;
   for (const auto& [key, value] : line.items()) {
-    if (key != "step") {
+    if (key.starts_with(kHeldoutPrefix)) {
+      scalars.emplace_back(
+          "heldout/" + key.substr(kHeldoutPrefix.size()), value.get<double>());
+    } else if (key != "step") {
       scalars.emplace_back("train/" + key, value.get<double>());
     }
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `TrainingTask` gives the trainer batches and losses; the trainer knows
-// neither the data nor the model.
+// `TrainingTask` gives the trainer batches, losses and scores; the trainer
+// knows neither the data nor the model.
 
 #include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -14,6 +17,12 @@ namespace tessera {
 struct MicroBatch {
   at::Tensor loss; ///< scalar, the mean over the micro-batch
   int64_t tokens = 0; ///< on this rank, padding included
+};
+
+/// A score of held-out data, for people and for programs.
+struct TaskScore {
+  std::string text; ///< "accuracy 91.7 % of 24 texts, ..."
+  nlohmann::ordered_json values; ///< by name in result.json
 };
 
 /// One rank's share of the data and the model's forward. All ranks have the
@@ -43,6 +52,12 @@ class TrainingTask {
   /// Called after optimizer step `step` of `steps`, counted from 1, except
   /// after steps skipped because of an overflow. Collective.
   virtual void after_step(int64_t /*step*/, int64_t /*steps*/) {}
+
+  /// Scores the model on held-out data, and leaves it as it was. Collective.
+  /// @return the same on all ranks; nothing if there are no such data.
+  virtual std::optional<TaskScore> score() {
+    return std::nullopt;
+  }
 };
 
 /// A task whose model may be divided into pipeline stages.

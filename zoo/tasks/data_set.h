@@ -3,11 +3,10 @@
 // `DataSet` is numbered examples that are made into batches of a model's
 // inputs.
 
+#include "tessera/engine/trainer/training_task.h"
 #include "tessera/zoo/generation/generate_options.h"
 #include "tessera/zoo/heads/score.h"
 #include "tessera/zoo/models/model.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>
@@ -18,12 +17,6 @@ namespace tessera::zoo {
 /// The epoch number for examples that are scored: their random masks are the
 /// same each time.
 inline constexpr int64_t kScoredEpoch = -1;
-
-/// A score for people and for programs.
-struct TaskScore {
-  std::string text; ///< "accuracy 91.7 % of 24 texts, ..."
-  nlohmann::ordered_json values; ///< by name in result.json
-};
 
 /// Prompts whose generated texts are scored, too.
 struct ScoredPrompts {

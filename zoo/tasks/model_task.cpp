@@ -109,6 +109,7 @@ ModelTask::ModelTask(
     int64_t accumulate)
     : task_(task),
       engine_(engine),
+      parallel_(parallel),
       same_batch_(parallel.one_batch()),
       order_(
           task.train->size(),
@@ -173,6 +174,14 @@ std::vector<at::Tensor> ModelTask::forward_chunk(
 
 void ModelTask::after_step(int64_t step, int64_t steps) {
   task_.head->after_step(engine_, step, steps);
+}
+
+std::optional<TaskScore> ModelTask::score() {
+  if (task_.heldout == nullptr) {
+    return std::nullopt;
+  }
+  return task_.heldout->report(
+      evaluate(task_, engine_, parallel_, order_.batch_size()));
 }
 
 Score evaluate(

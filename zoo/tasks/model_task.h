@@ -10,6 +10,7 @@
 #include "tessera/zoo/tasks/task.h"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tessera::zoo {
@@ -44,6 +45,7 @@ class ModelTask : public PipelineTask {
   void load(int64_t index) override;
   MicroBatch forward(int64_t index) override;
   void after_step(int64_t step, int64_t steps) override;
+  std::optional<TaskScore> score() override;
 
   int64_t load_micro_batch(int64_t index, int number) override;
   std::vector<at::Tensor> forward_chunk(
@@ -54,6 +56,7 @@ class ModelTask : public PipelineTask {
  private:
   const Task& task_;
   Engine& engine_;
+  ParallelRun& parallel_;
   /// The ranks that see the same batches, which periodically verify that they
   /// do. Null if each rank sees its own.
   Communicator* same_batch_;

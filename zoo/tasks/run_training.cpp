@@ -131,6 +131,23 @@ void tell_stop(const TrainingConfig& config, const TrainingSummary& summary) {
   }
 }
 
+void tell_best(const TrainingConfig& config, const TrainingSummary& summary) {
+  if (summary.stopped_early) {
+    log_info(
+        "ended after step {} of {}: {} scores without a better one (training.early_stop)",
+        summary.steps,
+        summary.total_steps,
+        config.trainer.early_stop);
+  }
+  if (summary.best_step > 0) {
+    log_info("best: {}", summary.best_text);
+  }
+  if (config.trainer.export_best && !summary.has_best_weights) {
+    log_warning(
+        "the best checkpoint could not be saved; the last step is exported");
+  }
+}
+
 void tell_training(const TrainingSummary& summary) {
   std::printf(
       "%s (%lld to %lld of %lld) in %.0f s, %.0f tokens/s, last loss "
@@ -201,6 +218,7 @@ void finish_run(
   const bool tells = world.rank() == 0;
   if (tells && summary.new_steps > 0) {
     tell_training(summary);
+    tell_best(config, summary);
   }
   after_training(
       world,
@@ -294,6 +312,10 @@ TrainingResult run_training(TrainingConfig config) {
         steps_text(world, parallel, config, batches));
     log_info("{}", facts_text(config.trainer.facts));
   }
+  TESSERA_CHECK(
+      config.trainer.evaluate_every == 0 || task.heldout != nullptr,
+      "training.evaluate_every is {}, but there are no held-out data; set data.heldout",
+      config.trainer.evaluate_every);
   // Only now, so that a rejected run leaves no folder.
   agreement.from_rank_zero("preparing the run folder", [&] {
     folder.prepare();

@@ -170,6 +170,17 @@ void finish_fields(
   if (!config.trainer.resume_from.empty()) {
     config.trainer.resume = true;
   }
+  if (config.trainer.evaluate_every == 0) {
+    const auto needs_scores = [&](bool is_set, const char* key) {
+      if (is_set) {
+        reader.get_object("training")
+            .fail(key, "it is for training.evaluate_every; set that");
+      }
+    };
+    needs_scores(config.trainer.keep_best, "keep_best");
+    needs_scores(config.trainer.export_best, "export_best");
+    needs_scores(config.trainer.early_stop > 0, "early_stop");
+  }
   if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
     reader.get_object("training")
         .fail(

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Held-out data are scored while a run trains: the numbers are in the log, the
+// best checkpoint stays, and a run that gets no better ends.
+#include "engine/checkpoint/checkpoint_support.h"
+
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/trainer/run_report.h"
+#include "tessera/engine/trainer/trainer.h"
+
+#include <limits>
+#include <vector>
+
+namespace tessera::engine::heldout_scores_test {
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace tests;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Scores that are given, one after the other.
+class ScoredTask : public TrainingTask {
+ public:
+  ScoredTask(Restless net, std::vector<double> losses, int64_t dies_at = -1)
+      : net_(std::move(net)), losses_(std::move(losses)), dies_at_(dies_at) {}
+
+  int64_t batches_per_epoch() const override {
+    return 12;
+  }
+  int64_t batch_size() const override {
+    return 5;
+  }
+  void begin_epoch(int64_t /*epoch*/) override {}
+  void after_step(int64_t step, int64_t /*steps*/) override {
+    step_ = step;
+  }
+  MicroBatch forward(int64_t /*index*/) override {
+    TESSERA_CHECK(done_++ != dies_at_, "the machine is gone");
+    return {net_->forward(torch::randn({5, 7})).square().mean(), 35};
+  }
+  std::optional<TaskScore> score() override {
+    if (losses_.empty()) {
+      return std::nullopt;
+    }
+    const double loss = losses_.at(static_cast<size_t>(step_ / 2 - 1));
+    TaskScore score{"loss as given", {{"heldout_loss", loss}}};
+    score.values["heldout_accuracy"] = 1 - loss;
+    score.values["heldout_examples"] = 7;
+    return score;
+  }
+
+ private:
+  Restless net_;
+  std::vector<double> losses_;
+  int64_t dies_at_;
+  int64_t done_ = 0;
+  int64_t step_ = 0;
+};
+
+TrainerOptions options_of(const fs::path& folder) {
+  fs::create_directories(folder);
+  TrainerOptions options;
+  options.save_minutes = 0;
+  options.evaluate_every = 2;
+  options.run_folder = folder;
+  return options;
+}
+
+struct Trained {
+  TrainingSummary summary;
+  std::map<std::string, at::Tensor> values;
+};
+
+Trained trained(
+    World& world,
+    const TrainerOptions& options,
+    const std::vector<double>& losses,
+    bool in_background = false) {
+  auto net = make_restless(1, torch::kFloat);
+  auto engine_options = group_per_layer();
+  engine_options.save_in_background = in_background;
+  auto engine = wrap(net, engine_options);
+  torch::manual_seed(4 + world.rank());
+  ScoredTask task(net, losses);
+  Trained result;
+  result.summary = train(world, engine, task, options);
+  result.values = values_of(engine, *net);
+  return result;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::path& one : list_checkpoints(folder)) {
+    names.push_back(one.filename());
+  }
+  return names;
+}
+
+} // namespace
+
+TEST(HeldoutScores, AreInTheLinesOfTheirSteps) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const auto options = options_of(folder / "run");
+    const auto summary =
+        trained(world, options, {0.5, 0.4, 0.6, kNan, 0.3, 0.3}).summary;
+    EXPECT_EQ(summary.steps, 12);
+    EXPECT_FALSE(summary.stopped_early);
+    EXPECT_EQ(summary.best_step, 10);
+    EXPECT_EQ(summary.best_text, "heldout_loss 0.3 of step 10");
+    if (world.rank() != 0) {
+      return;
+    }
+    const auto lines = read_metrics(folder / "run");
+    ASSERT_EQ(lines.size(), 12U);
+    EXPECT_TRUE(lines[0].heldout.empty());
+    ASSERT_EQ(lines[1].heldout.size(), 2U); // the number of examples is not
+    EXPECT_EQ(lines[1].heldout[0].first, "heldout_loss");
+    EXPECT_EQ(lines[1].heldout[0].second, 0.5);
+    EXPECT_EQ(lines[3].heldout[1].second, 1 - 0.4);
+    const LinePlot plot = loss_plot(lines);
+    ASSERT_EQ(plot.series.size(), 2U);
+    EXPECT_EQ(plot.series[1].points.size(), 5U); // NaN is none
+    EXPECT_EQ(
+        run_report("run", lines, {}, "").plots[1].title, "Held-out accuracy");
+  });
+}
+
+TEST(HeldoutScores, EndARunThatGetsNoBetter) {
+  for (const std::string metric : {"loss", "heldout_accuracy"}) {
+    const TemporaryFolder folder;
+    run_ranks(2, [&](World& world) {
+      auto options = options_of(folder / "run");
+      options.early_stop = 2;
+      options.best_metric = metric;
+      const auto summary =
+          trained(world, options, {0.5, 0.6, 0.4, 0.4, 0.5, 0.1}).summary;
+      EXPECT_TRUE(summary.stopped_early);
+      EXPECT_EQ(summary.steps, 10);
+      EXPECT_EQ(summary.total_steps, 12);
+      EXPECT_EQ(summary.best_step, 6);
+      EXPECT_EQ(summary.checkpoint.filename(), "step-000010");
+    });
+  }
+}
+
+// Of the last checkpoints one is kept, and the best one.
+TEST(HeldoutScores, KeepTheBestCheckpoint) {
+  for (const bool in_background : {false, true}) {
+    const TemporaryFolder folder;
+    run_ranks(2, [&](World& world) {
+      auto options = options_of(folder / "run");
+      options.keep_best = true;
+      options.keep_last = 1;
+      options.save_every = 3;
+      trained(world, options, {0.5, 0.4, 0.6, 0.7, 0.8, 0.9}, in_background);
+      const fs::path saved = folder / "run" / "checkpoints";
+      EXPECT_EQ(
+          names_in(saved),
+          (std::vector<std::string>{"step-000004", "step-000012"}));
+      ASSERT_TRUE(best_checkpoint(saved).has_value());
+      EXPECT_EQ(best_checkpoint(saved)->filename(), "step-000004");
+      EXPECT_EQ(find_checkpoint(saved / "best").filename(), "step-000004");
+    });
+  }
+}
+
+TEST(HeldoutScores, LeaveTheWeightsOfTheBestIfWanted) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const std::vector<double> losses{0.5, 0.4, 0.6, 0.7, 0.8, 0.9};
+    auto until_best = options_of(folder / "until");
+    until_best.max_steps = 4;
+    const auto expected = trained(world, until_best, losses);
+    EXPECT_TRUE(expected.summary.has_best_weights);
+
+    auto options = options_of(folder / "best");
+    options.export_best = true;
+    const auto best = trained(world, options, losses);
+    EXPECT_TRUE(best.summary.has_best_weights);
+    // The schedule of a run of four steps is another one.
+    const auto last = trained(world, options_of(folder / "last"), losses);
+    EXPECT_FALSE(last.summary.has_best_weights);
+    EXPECT_FALSE(torch::equal(
+        best.values.at("first.weight"), last.values.at("first.weight")));
+    auto again = make_restless(3, torch::kFloat);
+    auto engine = wrap(again, group_per_layer());
+    engine.load(folder / "best" / "checkpoints" / "step-000004");
+    expect_equal(best.values, values_of(engine, *again), "the best");
+  });
+}
+
+// The best value and the number of scores since are parts of checkpoints.
+TEST(HeldoutScores, CountOnAfterAResume) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const std::vector<double> losses{0.4, 0.5, 0.5, 0.5, 0.5, 0.5};
+    auto options = options_of(folder / "run");
+    options.early_stop = 3;
+    options.save_every = 4;
+    {
+      auto net = make_restless(1, torch::kFloat);
+      auto engine = wrap(net, group_per_layer());
+      ScoredTask task(net, losses, /*dies_at=*/5);
+      EXPECT_THROW(train(world, engine, task, options), Error);
+    }
+    options.resume = true;
+    const auto summary = trained(world, options, losses).summary;
+    EXPECT_EQ(summary.steps, 8);
+    EXPECT_EQ(summary.best_step, 2);
+  });
+}
+
+TEST(HeldoutScores, NameWhatIsMissing) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& world) {
+    auto options = options_of(folder / "metric");
+    options.best_metric = "f1";
+    expect_error(
+        [&] { trained(world, options, {0.5}); },
+        {"training.best_metric is 'f1'", "loss, accuracy, examples"});
+    expect_error(
+        [&] { trained(world, options_of(folder / "none"), {}); },
+        {"training.evaluate_every is 2", "data.heldout"});
+  });
+}
+
+} // namespace tessera::engine::heldout_scores_test
