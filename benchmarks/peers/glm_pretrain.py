@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loss curves of GLM's pretraining next to an implementation in plain PyTorch.
 
-    glm_pretrain.py build/release/bin/tessera [--steps 1000] [--seeds 2]
+    glm_pretrain.py build/release/bin/tessera [--steps 1000] [--seeds 3]
 
 Needs torch alone, a tokenizer of BERT's kind (models/minilm of `make demo`) and
 some text, by default the modules of Python's standard library. Nothing here is
@@ -14,9 +14,9 @@ with the authors' groups (biases and norms do not decay).
 Trains a small twin of configs/pretrain_glm_large.json in two ways:
 
 - on equal batches: this script packs text, draws blanks and initial weights,
-  and writes both for Tessera (the task `examples`). The losses of each step must
-  agree but for rounding, whose size is shown by the same in float64. Tessera
-  runs on 1 rank, on 2 ranks with ZeRO-3, and in the recipe's bfloat16.
+  and writes both for Tessera (the task `examples`). The losses of each step
+  must agree but for rounding, whose size is shown by the same in float64.
+  Tessera runs on 1 rank, on 2 ranks with ZeRO-3, and in the recipe's bfloat16.
 - on its own batches: each side initializes its weights, reads the token files,
   draws blanks and applies the recipe's dropout by itself. Only statistics can
   agree: smoothed curves are compared with the spread of seeds, as are losses on
@@ -27,11 +27,11 @@ Runs that are found in --folder are not repeated. Prints a report and writes
 """
 import argparse
 import ctypes
-import glob
 import json
 import math
 import os
 import random
+import re
 import statistics
 import struct
 import subprocess
@@ -52,6 +52,7 @@ RECIPE = ROOT / "configs" / "pretrain_glm_large.json"
 LAYERS, HIDDEN, HEADS, LENGTH = 4, 128, 4, 128
 ROWS, MICRO_BATCHES = 2, 2
 PEAK_LR = 1e-3
+DRAWS = 6 # of blanks of the held-out text
 VOCAB = 30592
 TOKENS = {"start": 101, "document_end": 102, "mask": 103,
           "sentence_mask": 30522, "document_mask": 30523,
@@ -522,10 +523,15 @@ class Twin:
             optimizer.zero_grad()
         result = {"losses": losses, "norms": norms}
         if own:
-            result.update(self.score(model.eval(), seed))
+            result["heldout"] = self.torch_scores(model, seed)
         self.keep(name, result, begin)
 
+    def torch_scores(self, model, seed):
+        return [self.score(model.eval(), 10 * seed + draw)
+                for draw in range(DRAWS)]
+
     def score(self, model, seed):
+        """The loss on held-out text with blanks of this seed, and labels."""
         held_out = self.examples("heldout", 1000 + seed)
         rows = [held_out.blanks.example(t) for t in held_out.texts()]
         total = labels = 0
@@ -534,7 +540,7 @@ class Twin:
                 loss, count = model.losses(batch_of(rows[i:i + 16]))
                 total += loss.item()
                 labels += count
-        return {"heldout_loss": total / labels, "heldout_tokens": labels}
+        return total / labels, labels
 
     # Tessera.
 
@@ -592,19 +598,28 @@ class Twin:
         result = {"losses": [line["loss"] for line in lines],
                   "norms": [line["grad_norm"] for line in lines]}
         if own:
-            scores = json.loads(
-                (self.folder / name / "result.json").read_text())
-            result.update({key: scores[key] for key in [
-                "heldout_loss", "heldout_tokens"]})
+            result["heldout"] = self.tessera_scores(name, seed)
             # The other side's blanks and model, with these weights.
             model = Glm(0.0)
             weights = read_safetensors(
                 self.folder / name / "model" / "model.safetensors")
             for key, parameter in saved_names(model).items():
                 parameter.data.copy_(weights[key])
-            result["heldout_loss_torch"] = self.score(
-                model.eval(), seed)["heldout_loss"]
+            result["heldout_torch"] = self.torch_scores(model, seed)
         self.keep(name, result, begin)
+
+    def tessera_scores(self, name, seed):
+        scores = []
+        for draw in range(DRAWS):
+            text = subprocess.run(
+                [self.options.tessera, "eval", self.folder / name,
+                 f"training.seed={10 * seed + draw}"], check=True,
+                capture_output=True, text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"}).stdout
+            loss, labels = re.search(
+                r"loss ([\d.]+) over (\d+) tokens", text).groups()
+            scores.append((float(loss), int(labels)))
+        return scores
 
     def keep(self, name, result, begin):
         result["seconds"] = time.monotonic() - begin
@@ -670,15 +685,14 @@ def report(twin):
           f"{reference['losses'][0]:.4f} to "
           f"{smoothed(reference['losses'], 50)[-1]:.4f}; per step, the "
           "absolute difference of losses")
-    print("| | max, steps 1 - 100 | mean | max | mean, last 100 | loss, last 50 "
-          "|\n| --- | --- | --- | --- | --- | --- |")
+    print("| | max, steps 1 - 50 | max, steps 1 - 100 | mean | max | "
+          "loss, last 50 |\n| --- | --- | --- | --- | --- | --- |")
 
     def row(title, one, other):
         far = distances(one["losses"], other["losses"])
-        print(f"| {title} | {max(far[:100]):.1e} | "
+        print(f"| {title} | {max(far[:50]):.1e} | {max(far[:100]):.1e} | "
               f"{statistics.fmean(far):.1e} | {max(far):.1e} | "
-              f"{statistics.fmean(far[-100:]):.1e} | "
-              f"{smoothed(one['losses'], 50)[-1]:.5f} |")
+              f"{smoothed(one['losses'], 50)[-1]:.3f} |")
 
     one, two = results["equal_tessera"], results["equal_tessera_2ranks"]
     row("Tessera, PyTorch", one, reference)
@@ -690,8 +704,8 @@ def report(twin):
     row("Tessera in bfloat16, PyTorch in float64",
         results["equal_tessera_bf16"], exact)
     norms = [abs(a - b) / b for a, b in zip(one["norms"], exact["norms"])]
-    print(f"gradient norms, Tessera and float64: relative difference mean "
-          f"{statistics.fmean(norms):.1e}, max {max(norms):.1e}")
+    print("gradient norms of the first 100 steps, Tessera and PyTorch in "
+          f"float64: relative difference at most {max(norms[:100]):.1e}")
 
     width = max(1, steps // 20)
     seeds = range(1, twin.options.seeds + 1)
@@ -722,14 +736,21 @@ def report(twin):
           f"{statistics.fmean(differences):+.4f}, root mean square "
           f"{math.sqrt(statistics.fmean(d * d for d in differences)):.4f}, "
           f"expected of seeds {pooled:.4f}")
-    for side, runs in own.items():
-        losses = [one["heldout_loss"] for one in runs]
-        labels = [one["heldout_tokens"] for one in runs]
-        print(f"held-out, {side}: {', '.join(f'{x:.4f}' for x in losses)} "
-              f"over {', '.join(map(str, labels))} labels")
-    print("held-out, weights of Tessera, blanks and model of PyTorch:",
-          ", ".join(f"{one['heldout_loss_torch']:.4f}"
-                    for one in own["tessera"]))
+    print(f"\nHeld-out text, {DRAWS} draws of blanks for each seed: loss, its "
+          "standard deviation, labels\n| weights | blanks and model | "
+          + " | ".join(f"seed {seed}" for seed in seeds)
+          + " |\n| --- | --- |" + " --- |" * len(seeds))
+    for weights, scorer, runs, key in [
+            ("PyTorch", "PyTorch", own["torch"], "heldout"),
+            ("Tessera", "PyTorch", own["tessera"], "heldout_torch"),
+            ("Tessera", "Tessera", own["tessera"], "heldout")]:
+        cells = []
+        for one in runs:
+            losses, labels = zip(*one[key])
+            spread = statistics.stdev(losses) if len(losses) > 1 else math.nan
+            cells.append(f"{statistics.fmean(losses):.3f} ({spread:.3f}), "
+                         f"{statistics.fmean(labels):.0f}")
+        print(f"| {weights} | {scorer} | {' | '.join(cells)} |")
     print("seconds:", ", ".join(
         f"{name} {one['seconds']:.0f}" for name, one in results.items()))
     Path(twin.options.figure).write_text(figure(results, curves, width))
@@ -743,7 +764,7 @@ class Svg:
     def __init__(self, panels):
         self.parts = [
             '<svg xmlns="http://www.w3.org/2000/svg" '
-            f'viewBox="0 0 {panels * (self.WIDTH + self.GAP)} '
+            f'viewBox="0 0 {panels * (self.WIDTH + self.GAP) + 16} '
             f'{self.HEIGHT + 130}" font-family="sans-serif" font-size="11">',
             '<rect width="100%" height="100%" fill="#fff"/>']
 
@@ -840,7 +861,7 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tessera")
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2,
                         help="runs of one thread at a time")
     parser.add_argument("--tokenizer", default=str(ROOT / "models" / "minilm"))
