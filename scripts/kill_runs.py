@@ -182,7 +182,7 @@ def trial(tessera, folder, disk, rng, undisturbed, faults) -> str:
 
     check(max(steps, default=0) >= max(told, default=0), "a step is lost")
     if steps:
-        target = folder / "exported"
+        target = disk.with_name(disk.name + "-exported")
         exported = subprocess.run(
             [tessera, "export", str(run_folder), "--to", str(target)],
             capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT,

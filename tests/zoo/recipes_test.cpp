@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <regex>
 #include <string>
 
 namespace tessera::zoo::recipes_test {
@@ -61,6 +62,25 @@ TEST(Recipes, GlmLargeHas335Million) {
   const int64_t count = parameters_of("glm_large");
   EXPECT_EQ(count, (30592 + 2 * 513) * h + 24 * (12 * h * h + 13 * h) + 2 * h);
   EXPECT_EQ(count / 1000000, 334); // published as 335M
+}
+
+TEST(Recipes, GlmLargeDecaysNeitherBiasesNorNorms) {
+  // As the authors' glm_get_params_for_weight_decay_optimization().
+  const TrainingConfig config =
+      read_training_config(configs() / "pretrain_glm_large.json");
+  const auto path = configs() / "models" / "glm_large.json";
+  const auto json =
+      runtime::parse_json(runtime::read_text_file(path), path.string());
+  const auto model = lazy([&] { return zoo::from_config(json); });
+  for (const auto& item : model->named_parameters()) {
+    double decay = config.engine.optimizer.weight_decay.value_or(-1);
+    for (const ParameterRule& rule : config.engine.optimizer.parameters) {
+      if (std::regex_match(item.key(), std::regex(rule.pattern))) {
+        decay = rule.weight_decay.value_or(decay);
+      }
+    }
+    EXPECT_EQ(decay, item.value().dim() == 1 ? 0 : 0.1) << item.key();
+  }
 }
 
 } // namespace tessera::zoo::recipes_test
