@@ -123,6 +123,11 @@ TrainingConfig read_training_config(
     const std::vector<std::string>& overrides = {},
     const TaskKind* kind = nullptr);
 
+/// The same of a configuration that is not a file.
+TrainingConfig read_training_config(
+    const runtime::ConfigReader& reader,
+    const TaskKind* kind = nullptr);
+
 /// `model.config` and `model.architecture`, of kinds whose models may be newly
 /// initialized.
 void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config);
