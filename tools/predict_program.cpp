@@ -132,7 +132,8 @@ void for_each_question(
     auto all = zoo::read_questions({arguments.input}, options);
     for (size_t begin = 0; begin < all.size(); begin += count) {
       const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
-      use({std::make_move_iterator(first),
+      use(
+          {std::make_move_iterator(first),
            std::make_move_iterator(
                first + static_cast<std::ptrdiff_t>(
                            std::min(count, all.size() - begin)))});

@@ -73,9 +73,8 @@ std::string ClassLines::line(
   return text(values) + "\t" + on_one_line(shown);
 }
 
-void ClassLines::add_json(
-    ordered_json& json,
-    const std::vector<double>& values) const {
+void ClassLines::add_json(ordered_json& json, const std::vector<double>& values)
+    const {
   if (labels_.kind == zoo::HeadLabels::kNumbers) {
     json["value"] =
         values.size() == 1 ? ordered_json(values[0]) : ordered_json(values);

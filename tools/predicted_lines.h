@@ -32,9 +32,8 @@ class ClassLines {
       const std::vector<double>& values) const;
 
  private:
-  void add_json(
-      nlohmann::ordered_json& json,
-      const std::vector<double>& values) const;
+  void add_json(nlohmann::ordered_json& json, const std::vector<double>& values)
+      const;
   std::string text(const std::vector<double>& values) const;
 
   const zoo::ClassLabels& labels_;

@@ -115,8 +115,7 @@ std::vector<std::string> TextSource::next_texts(size_t count) {
   std::vector<std::string> texts;
   next(count, [&](const zoo::TextRow& row) {
     texts.push_back(
-        zoo::text_in(
-            row.values, {columns_.front()}, row.place(), "--text-key")
+        zoo::text_in(row.values, {columns_.front()}, row.place(), "--text-key")
             .text);
   });
   return texts;

@@ -13,8 +13,8 @@ std::vector<PredictedAnswer> ranked_answers(
     const AnswerPrediction& prediction) {
   std::vector<PredictedAnswer> all = prediction.best;
   if (prediction.no_answer_probability > 0) {
-    const auto after = std::find_if(
-        all.begin(), all.end(), [&](const PredictedAnswer& one) {
+    const auto after =
+        std::find_if(all.begin(), all.end(), [&](const PredictedAnswer& one) {
           return one.score < prediction.no_answer_score;
         });
     all.insert(
@@ -33,8 +33,7 @@ void AnswerFiles::add(const PredictedQuestion& predicted) {
     return;
   }
   const AnsweredQuestion& question = predicted.question;
-  const auto [other, is_new] =
-      places_.emplace(question.id, question.place);
+  const auto [other, is_new] = places_.emplace(question.id, question.place);
   TESSERA_CHECK(
       is_new,
       "{}: {} has the same id, '{}', and files of answers are by id; give each question another one, or name their key in data.id_key",

@@ -13,8 +13,8 @@ namespace tessera::zoo {
 
 ClassLabels class_labels_of(const TrainedModel& trained) {
   ClassLabels labels;
-  labels.kind = trained.head == nullptr ? HeadLabels::kOther
-                                        : trained.head->labels();
+  labels.kind =
+      trained.head == nullptr ? HeadLabels::kOther : trained.head->labels();
   TESSERA_CHECK(
       predicts_for_examples(labels.kind),
       "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
@@ -30,11 +30,10 @@ std::vector<std::vector<double>> class_values(
     const at::Tensor& logits,
     HeadLabels labels) {
   const at::Tensor raw = logits.to(at::kCPU, at::kDouble);
-  const at::Tensor all =
-      (labels == HeadLabels::kNumbers   ? raw
-       : labels == HeadLabels::kClasses ? raw.sigmoid()
-                                        : raw.softmax(-1))
-          .contiguous();
+  const at::Tensor all = (labels == HeadLabels::kNumbers   ? raw
+                          : labels == HeadLabels::kClasses ? raw.sigmoid()
+                                                           : raw.softmax(-1))
+                             .contiguous();
   std::vector<std::vector<double>> values;
   const int64_t each = all.size(-1);
   for (int64_t row = 0; row < all.size(0); ++row) {

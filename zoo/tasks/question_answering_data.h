@@ -62,7 +62,9 @@ bool is_published_questions(const std::filesystem::path& file);
 
 /// The question of a row, without answers.
 /// @throws Error naming the row and a key that it lacks.
-AnsweredQuestion question_in(const TextRow& row, const QuestionOptions& options);
+AnsweredQuestion question_in(
+    const TextRow& row,
+    const QuestionOptions& options);
 
 /// Tokens [begin, end) of EncodedQuestion::tokens.
 struct ContextWindow {

@@ -297,8 +297,8 @@ std::vector<AnswerPrediction> QuestionBatches::predictions(
   for (size_t i = 0; i < questions_.size(); ++i) {
     all.push_back(prediction(
         questions_[i], encoded_[i], answers_of(encoded_[i], row, options_)));
-    row +=
-        static_cast<int64_t>(encoded_[i].windows.size()) * outputs_per_example();
+    row += static_cast<int64_t>(encoded_[i].windows.size()) *
+           outputs_per_example();
   }
   return all;
 }

@@ -52,11 +52,8 @@ TrainingConfig default_config(
     json["data"]["window_overlap"] =
         std::min(QuestionOptions().window_overlap, length / 2);
   }
-  return read_training_config(
-      runtime::ConfigReader(
-          std::move(json),
-          "predictions of '" + folder.string() + "'",
-          overrides));
+  return read_training_config(runtime::ConfigReader(
+      std::move(json), "predictions of '" + folder.string() + "'", overrides));
 }
 
 TrainedModel of_folder(
@@ -66,8 +63,8 @@ TrainedModel of_folder(
   options.lazy = true;
   auto model = from_pretrained(folder, options);
   auto head = model->head();
-  TrainingConfig config = default_config(
-      predicted_task_of(head.get()), folder, *model, overrides);
+  TrainingConfig config =
+      default_config(predicted_task_of(head.get()), folder, *model, overrides);
   return {folder, std::move(config), std::move(model), std::move(head)};
 }
 

@@ -187,8 +187,7 @@ TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     const TaskKind* kind) {
-  return read_training_config(
-      runtime::read_config_file(file, overrides), kind);
+  return read_training_config(runtime::read_config_file(file, overrides), kind);
 }
 
 TrainingConfig read_training_config(
