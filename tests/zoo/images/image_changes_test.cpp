@@ -141,22 +141,27 @@ TEST(ImageFile, ThatIsTooShortForItsPixelsIsRefusedByItsHeader) {
     expect_error([&] { check_image(file); }, {name, "bytes are too few"});
     expect_error([&] { read_image(file); }, {"11585 x 11585 pixels"});
   }
-  // A width of 16 pixels and a height of 2^20, with the header's checksum.
+  // A width of 16 pixels and a height of 2^19, with the header's checksum.
   const auto png = changed_file(folder, "gray.png", [&](std::string& bytes) {
-    bytes.replace(16, 8, std::string({0, 0, 0, 16, 0, 16, 0, 0}));
-    bytes.replace(29, 4, "\x45\xf5\x93\x0d");
+    bytes.replace(16, 8, std::string({0, 0, 0, 16, 0, 8, 0, 0}));
+    bytes.replace(29, 4, "\xea\xab\xb9\x93");
   });
   expect_error([&] { check_image(png); }, {"gray.png", "bytes are too few"});
 }
 
 TEST(ImageFile, OfManyScansIsRefused) {
   const TemporaryFolder folder;
+  // The first scan again and again, up to the marker behind it.
   const auto with_scans = [&](int more) {
     return changed_file(folder, "progressive.jpg", [&](std::string& bytes) {
-      const size_t last = bytes.rfind("\xff\xda");
-      const std::string scan = bytes.substr(last, bytes.size() - 2 - last);
+      const size_t begin = bytes.find("\xff\xda");
+      size_t end = bytes.find('\xff', begin + 2);
+      while (bytes[end + 1] == 0) {
+        end = bytes.find('\xff', end + 2);
+      }
+      const std::string scan = bytes.substr(begin, end - begin);
       for (int i = 0; i < more; ++i) {
-        bytes.insert(bytes.size() - 2, scan);
+        bytes.insert(end, scan);
       }
     });
   };
