@@ -258,8 +258,8 @@ TEST_F(PredictAnswers, OfSquadsFilesAreThoseThatAreScored) {
        "data.no_answer_threshold=1000",
        "--predictions",
        path("all.json")});
-  for (const auto& [id, answer] :
-       tests::read_json(folder_ / "all.json").items()) {
+  const json all = tests::read_json(folder_ / "all.json");
+  for (const auto& [id, answer] : all.items()) {
     EXPECT_NE(answer, "") << id;
   }
   // The folder of the model answers likewise, once it is told the options.
