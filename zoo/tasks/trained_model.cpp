@@ -13,6 +13,8 @@
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
+#include <torch/utils.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -93,6 +95,8 @@ TrainedModel of_run(
     options.strict = config.strict;
     model = from_pretrained(config.model_folder, options);
   } else {
+    // for newly initialized weights that the adapter does not have
+    torch::manual_seed(config.seed);
     model = config.task->base_model(config, LayerContext());
     load_lora(*model, run.adapter);
   }
