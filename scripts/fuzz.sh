@@ -8,9 +8,10 @@
 #
 # TARGET: safetensors, tokenizer, tokenizer_parts, tokenizer_json,
 # sentencepiece, chat_template, config_reader, train_config, model_config,
-# manifest; all of them by default, one after the other, SECONDS each. New
-# inputs are kept in build/fuzz/corpus and used by the next run; an input that
-# fails is kept in build/fuzz/found, and the script exits with 1.
+# manifest, token_documents, text_documents, image; all of them by default, one
+# after the other, SECONDS each. New inputs are kept in build/fuzz/corpus and
+# used by the next run; an input that fails is kept in build/fuzz/found, and the
+# script exits with 1.
 # Environment:
 #   JOBS=N                parallel compilations
 #   TESSERA_SKIP_PACKAGES=1, TESSERA_CACHE=FOLDER: as for scripts/setup.sh
@@ -26,7 +27,8 @@ shift
 targets=("$@")
 if [[ ${#targets[@]} -eq 0 ]]; then
   targets=(safetensors tokenizer tokenizer_parts tokenizer_json sentencepiece
-    chat_template config_reader train_config model_config manifest)
+    chat_template config_reader train_config model_config manifest
+    token_documents text_documents image)
 fi
 if ! command -v clang++ >/dev/null; then
   printf 'fuzz: clang++ is missing; install it, e.g. apt-get install clang\n' >&2

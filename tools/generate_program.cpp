@@ -250,14 +250,14 @@ class AskedTexts {
       batch.push_back({one.prompt, one.shown});
     };
     if (source_) {
-      for (const auto& text : source_->next(arguments_.batch_size)) {
+      for (const auto& text : source_->next_texts(arguments_.batch_size)) {
         if (chat_ == nullptr) {
-          add({text.text, {{"prompt", text.text}}});
+          add({text, {{"prompt", text}}});
           continue;
         }
         auto messages = nlohmann::ordered_json::array();
         messages.push_back(
-            nlohmann::ordered_json{{"role", "user"}, {"content", text.text}});
+            nlohmann::ordered_json{{"role", "user"}, {"content", text}});
         messages = with_system(std::move(messages));
         add({chat_->render(messages, "--prompt"), {{"messages", messages}}});
       }

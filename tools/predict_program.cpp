@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera predict RUN [TEXT...]`: classifies texts with a trained model.
+// `tessera predict RUN [INPUT...]`: classifies texts and images and answers
+// questions with a trained model.
 
+#include "predicted_lines.h"
 #include "program_main.h"
 #include "text_source.h"
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/zoo/tasks/answer_files.h"
+#include "tessera/zoo/tasks/image_predictor.h"
 #include "tessera/zoo/tasks/text_predictor.h"
 
 #include <CLI/CLI.hpp>
@@ -14,7 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <numeric>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,196 +30,317 @@ namespace {
 
 struct PredictArguments {
   std::string model;
-  std::vector<std::string> texts;
+  std::vector<std::string> inputs; ///< texts, or names of images
+  std::vector<std::string> questions;
+  std::vector<std::string> contexts; ///< one for all questions, or one each
   std::string input;
   std::vector<std::string> text_keys; ///< empty: those of the run
   int64_t max_length = 0; ///< 0: that of the run
   int64_t batch_size = 32;
-  size_t top = 1;
-  bool as_json = false;
+  std::vector<std::string> overrides;
+  zoo::AnswerFileNames files;
+  LineOptions lines;
 };
 
-/// Prints predictions.
-class Printer {
- public:
-  /// @param text_keys two for pairs.
-  Printer(
-      const PredictArguments& arguments,
-      const zoo::TextPredictor& predictor,
-      std::vector<std::string> text_keys)
-      : arguments_(arguments),
-        predictor_(predictor),
-        text_keys_(std::move(text_keys)) {}
+void print_line(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+}
 
-  void print(const std::vector<zoo::TextPair>& texts) const {
-    const auto values = predictor_.predict(texts, are_pairs());
-    for (size_t row = 0; row < texts.size(); ++row) {
-      const std::string line = arguments_.as_json
-                                   ? json_line(texts[row], values[row])
-                                   : text_line(texts[row], values[row]);
-      std::printf("%s\n", line.c_str());
-    }
-    std::fflush(stdout); // before the next text is typed
-  }
-
- private:
-  /// Classes from the most likely one.
-  static std::vector<size_t> ranked(const std::vector<double>& values) {
-    std::vector<size_t> order(values.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return values[a] > values[b];
-    });
-    return order;
-  }
-
-  bool are_pairs() const {
-    return text_keys_.size() > 1;
-  }
-  bool predicts_numbers() const {
-    return predictor_.labels() == zoo::HeadLabels::kNumbers;
-  }
-  bool has_several_labels() const {
-    return predictor_.labels() == zoo::HeadLabels::kClasses;
-  }
-
-  std::string json_line(
-      const zoo::TextPair& text,
-      const std::vector<double>& values) const {
-    nlohmann::ordered_json json{{text_keys_.front(), text.text}};
-    if (are_pairs()) {
-      json[text_keys_.back()] = text.second;
-    }
-    if (predicts_numbers()) {
-      json["value"] = values.size() == 1 ? nlohmann::ordered_json(values[0])
-                                         : nlohmann::ordered_json(values);
-    } else {
-      nlohmann::ordered_json probabilities;
-      nlohmann::ordered_json likely = nlohmann::ordered_json::array();
-      for (size_t i = 0; i < values.size(); ++i) {
-        probabilities[predictor_.classes()[i]] = values[i];
-        if (values[i] >= kLikely) {
-          likely.push_back(predictor_.classes()[i]);
-        }
-      }
-      if (has_several_labels()) {
-        json["labels"] = likely;
-      } else {
-        const size_t best = ranked(values).front();
-        json["label"] = predictor_.classes()[best];
-        json["probability"] = values[best];
-      }
-      json["probabilities"] = probabilities;
-    }
-    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
-
-  std::string text_line(
-      const zoo::TextPair& text,
-      const std::vector<double>& values) const {
-    std::string line;
-    const auto add =
-        [&](const std::string& name, const char* format, double x) {
-          std::array<char, 64> number{};
-          std::snprintf(number.data(), number.size(), format, x);
-          line += (line.empty() ? "" : ", ") + name + number.data();
-        };
-    if (predicts_numbers()) {
-      for (const double value : values) {
-        add("", "%.4f", value);
-      }
-    } else {
-      size_t shown = 0;
-      for (const size_t i : ranked(values)) {
-        if (has_several_labels() ? values[i] >= kLikely
-                                 : shown++ < arguments_.top) {
-          add(predictor_.classes()[i] + " ", "%.1f %%", 100 * values[i]);
-        }
-      }
-    }
-    std::string one_line =
-        are_pairs() ? text.text + " | " + text.second : text.text;
-    std::replace_if(
-        one_line.begin(),
-        one_line.end(),
-        [](char c) { return c == '\n' || c == '\t' || c == '\r'; },
-        ' ');
-    return (line.empty() ? "no label" : line) + "\t" + one_line;
-  }
-
-  static constexpr double kLikely = 0.5; ///< of several labels
-
-  const PredictArguments& arguments_;
-  const zoo::TextPredictor& predictor_;
-  std::vector<std::string> text_keys_;
-};
-
-void predict(const PredictArguments& arguments) {
-  check_one_process("predict");
+void predict_texts(
+    const PredictArguments& arguments,
+    zoo::TrainedModel trained,
+    c10::Device device) {
+  const zoo::TextClassificationColumns columns = trained.config.columns;
+  TESSERA_CHECK(
+      arguments.text_keys.empty() || columns.prompt.empty(),
+      "--text-key: the keys are those of data.template, \"{}\"; change it with --set data.template=...",
+      columns.prompt);
   TESSERA_CHECK(
       arguments.text_keys.size() <= 2,
       "--text-key is given {} times; give it once, or twice for pairs of texts",
       arguments.text_keys.size());
-  const zoo::TextPredictor predictor(
-      arguments.model, arguments.max_length, init().device());
-  const auto keys =
-      arguments.text_keys.empty() ? predictor.text_keys() : arguments.text_keys;
-  const Printer printer(arguments, predictor, keys);
-  TextSource source(arguments.texts, arguments.input, keys);
-  const auto count = static_cast<size_t>(arguments.batch_size);
-  for (auto texts = source.next(count); !texts.empty();
-       texts = source.next(count)) {
-    printer.print(texts);
+  if (!arguments.text_keys.empty()) {
+    trained.config.columns.texts = arguments.text_keys;
   }
+  const auto predictor = zoo::TextPredictor::open(std::move(trained), device);
+  const ClassLines lines(predictor->labels(), arguments.lines);
+  TextSource source(
+      arguments.inputs,
+      arguments.input,
+      predictor->keys(),
+      columns.rows,
+      columns.bad_rows);
+  for (;;) {
+    std::vector<zoo::TextPair> texts;
+    std::vector<nlohmann::ordered_json> shown;
+    source.next(
+        static_cast<size_t>(arguments.batch_size),
+        [&](const zoo::TextRow& row) {
+          texts.push_back(predictor->text_of(row));
+          nlohmann::ordered_json& values = shown.emplace_back();
+          for (const std::string& key : predictor->keys()) {
+            values[key] = row.values.at(key);
+          }
+        });
+    if (texts.empty()) {
+      break;
+    }
+    const auto values = predictor->predict(texts);
+    for (size_t i = 0; i < values.size(); ++i) {
+      print_line(lines.line(shown[i], values[i]));
+    }
+    std::fflush(stdout); // before the next text is typed
+  }
+}
+
+/// Questions and contexts as they follow each other in arguments.
+std::vector<std::string> asked_pairs(const PredictArguments& arguments) {
+  if (arguments.questions.empty()) {
+    TESSERA_CHECK(
+        arguments.contexts.empty(),
+        "--context is given without a question; ask with --question");
+    return arguments.inputs;
+  }
+  TESSERA_CHECK(
+      arguments.inputs.empty(),
+      "questions are given as arguments and with --question; give them one way");
+  const auto& contexts = arguments.contexts;
+  TESSERA_CHECK(
+      contexts.size() == 1 || contexts.size() == arguments.questions.size(),
+      "--question is given {} times and --context {} times; give one context for all questions, or one for each",
+      arguments.questions.size(),
+      contexts.size());
+  std::vector<std::string> pairs;
+  for (size_t i = 0; i < arguments.questions.size(); ++i) {
+    pairs.push_back(arguments.questions[i]);
+    pairs.push_back(contexts[contexts.size() == 1 ? 0 : i]);
+  }
+  return pairs;
+}
+
+/// Gives questions to `use`, some at a time.
+void for_each_question(
+    const PredictArguments& arguments,
+    const zoo::QuestionOptions& options,
+    const std::function<void(std::vector<zoo::AnsweredQuestion>)>& use) {
+  const auto count = static_cast<size_t>(arguments.batch_size);
+  if (!arguments.input.empty() && arguments.input != "-" &&
+      zoo::is_published_questions(arguments.input)) {
+    TESSERA_CHECK(
+        asked_pairs(arguments).empty(),
+        "questions are given as arguments and with --input; give them one way");
+    auto all = zoo::read_questions({arguments.input}, options);
+    for (size_t begin = 0; begin < all.size(); begin += count) {
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+      use(
+          {std::make_move_iterator(first),
+           std::make_move_iterator(
+               first + static_cast<std::ptrdiff_t>(
+                           std::min(count, all.size() - begin)))});
+    }
+    return;
+  }
+  TextSource source(
+      asked_pairs(arguments),
+      arguments.input,
+      {options.question, options.context},
+      options.rows,
+      options.bad_rows);
+  int64_t number = 0;
+  for (;;) {
+    std::vector<zoo::AnsweredQuestion> questions;
+    source.next(count, [&](const zoo::TextRow& row) {
+      zoo::AnsweredQuestion question = zoo::question_in(row, options);
+      ++number;
+      if (question.id.empty()) {
+        question.id = std::to_string(number);
+      }
+      questions.push_back(std::move(question));
+    });
+    if (questions.empty()) {
+      break;
+    }
+    use(std::move(questions));
+  }
+}
+
+void predict_answers(
+    const PredictArguments& arguments,
+    zoo::TrainedModel trained,
+    c10::Device device) {
+  TESSERA_CHECK(
+      arguments.text_keys.empty() || arguments.text_keys.size() == 2,
+      "--text-key is given once; questions have two: first that of the question, then that of the context");
+  if (!arguments.text_keys.empty()) {
+    trained.config.questions.question = arguments.text_keys.front();
+    trained.config.questions.context = arguments.text_keys.back();
+  }
+  const zoo::QuestionPredictor predictor(std::move(trained), device);
+  const AnswerLines lines(arguments.lines);
+  zoo::AnswerFiles files(arguments.files);
+  for_each_question(
+      arguments,
+      predictor.options(),
+      [&](std::vector<zoo::AnsweredQuestion> questions) {
+        for (const zoo::PredictedQuestion& one :
+             predictor.predict(std::move(questions), arguments.batch_size)) {
+          files.add(one);
+          print_line(lines.line(one));
+        }
+        std::fflush(stdout);
+      });
+  files.write();
+}
+
+void predict_images(
+    const PredictArguments& arguments,
+    zoo::TrainedModel trained,
+    c10::Device device) {
+  TESSERA_CHECK(
+      arguments.input.empty() && arguments.text_keys.empty() &&
+          arguments.max_length == 0,
+      "--input, --text-key and --max-length are for texts; give images as arguments: files, folders or patterns");
+  TESSERA_CHECK(
+      !arguments.inputs.empty(),
+      "'{}' classifies images; name files, folders or patterns of them",
+      arguments.model);
+  const zoo::ImagePredictor predictor(std::move(trained), device);
+  const ClassLines lines(predictor.labels(), arguments.lines);
+  const auto images = predictor.images_of(arguments.inputs);
+  const auto count = static_cast<size_t>(arguments.batch_size);
+  for (size_t begin = 0; begin < images.size(); begin += count) {
+    const std::vector<zoo::ImageFolder::File> batch(
+        images.begin() + static_cast<std::ptrdiff_t>(begin),
+        images.begin() + static_cast<std::ptrdiff_t>(
+                             std::min(begin + count, images.size())));
+    const auto values = predictor.predict(batch);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const nlohmann::ordered_json path{{"path", batch[i].path.string()}};
+      print_line(lines.line(path, values[i]));
+    }
+    std::fflush(stdout);
+  }
+}
+
+/// One row per kind of task that has predictions.
+struct PredictedKind {
+  const zoo::TaskKind& kind;
+  void (*predict)(
+      const PredictArguments& arguments,
+      zoo::TrainedModel trained,
+      c10::Device device);
+};
+const std::array kPredictedKinds{
+    PredictedKind{zoo::kTextClassification, predict_texts},
+    PredictedKind{zoo::kQuestionAnswering, predict_answers},
+    PredictedKind{zoo::kImageFolder, predict_images}};
+
+void predict(const PredictArguments& arguments) {
+  check_one_process("predict");
+  zoo::TrainedModel trained =
+      zoo::trained_model(arguments.model, arguments.overrides);
+  if (arguments.max_length != 0) {
+    trained.config.max_length = arguments.max_length;
+  }
+  const zoo::TaskKind* const kind = trained.config.task;
+  TESSERA_CHECK(
+      kind == &zoo::kQuestionAnswering ||
+          (arguments.questions.empty() && arguments.contexts.empty() &&
+           arguments.files.empty()),
+      "--question, --context, --predictions, --n-best and --null-odds are for models that answer questions, and '{}' is one of {}",
+      arguments.model,
+      kind->name);
+  const auto* const found = std::find_if(
+      kPredictedKinds.begin(),
+      kPredictedKinds.end(),
+      [&](const PredictedKind& one) { return &one.kind == kind; });
+  found->predict(arguments, std::move(trained), init().device());
 }
 
 } // namespace
 
 int run_predict(int argc, char** argv) {
   CLI::App app(
-      "Classifies texts with a trained text classifier: prints the label, its "
-      "probability and the text, or the number that a regression predicts",
+      "Predicts with a trained model: classifies texts and images (prints the "
+      "label, its probability and the text or path; the number that a "
+      "regression predicts), answers questions about contexts (prints the "
+      "answer, its probability and the question)",
       "tessera predict");
   PredictArguments arguments;
   app.add_option(
          "run",
          arguments.model,
-         "Run folder of `tessera train` with task text_classification, or "
-         "Hugging Face folder of a sequence classifier")
+         "Run folder of `tessera train` with task text_classification, "
+         "question_answering or image_folder, or Hugging Face folder of such a "
+         "model")
       ->required();
   app.add_option(
-      "texts",
-      arguments.texts,
-      "The texts; none: lines of --input or standard input");
+      "inputs",
+      arguments.inputs,
+      "The texts, one argument for each key of a row: pairs, or a question and "
+      "its context, one after the other; none: lines of --input or standard "
+      "input. Of images: files, folders and patterns such as 'new/*.jpg'");
+  app.add_option("--question", arguments.questions, "A question; repeatable")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--context",
+         arguments.contexts,
+         "The context of the questions, or of each --question in turn")
+      ->allow_extra_args(false);
   app.add_option(
       "--input",
       arguments.input,
-      "File of one text per line (of pairs: two, separated by a tab), of JSON "
-      "objects, or a table (.csv, .tsv)");
+      "File of one text per line (of pairs and questions: two, separated by a "
+      "tab), of JSON objects, a table (.csv, .tsv), or of SQuAD's form");
   app.add_option(
          "--text-key",
          arguments.text_keys,
-         "Key of the text in JSON objects and tables; twice for pairs; default: data.text_key "
-         "of the run, or text")
+         "Key of the text in JSON objects and tables; twice for pairs, or for "
+         "question and context; default: as in the configuration of the run")
       ->allow_extra_args(false);
   app.add_option(
          "--max-length",
          arguments.max_length,
-         "Tokens to truncate texts to; default: model.max_length of the run, or "
-         "the positions of the model")
+         "Tokens to truncate texts to, or of a question with a window of its "
+         "context; default: model.max_length of the run, or the positions of "
+         "the model")
       ->check(CLI::Range(int64_t{8}, int64_t{1} << 20));
   app.add_option(
          "--batch-size",
          arguments.batch_size,
-         "Texts per forward pass; default 32")
+         "Texts, windows or images per forward pass; default 32")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_option(
-         "--top", arguments.top, "Number of most likely labels to print")
+         "--set",
+         arguments.overrides,
+         "KEY=VALUE, a key of the run's configuration; repeatable: "
+         "data.skip_bad_rows=true and data.skip_bad_images=true leave out and "
+         "count what cannot be used, data.no_answer_threshold=N decides when "
+         "there is no answer")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--top",
+         arguments.lines.top,
+         "Number of most likely labels or answers to print")
       ->check(CLI::Range(size_t{1}, size_t{1} << 20));
   app.add_flag(
       "--json",
-      arguments.as_json,
-      "Print one JSON object per text, with the probabilities of all labels");
+      arguments.lines.as_json,
+      "Print one JSON object each, with the probabilities of all labels, or "
+      "the best answers and where they are");
+  app.add_option(
+      "--predictions",
+      arguments.files.predictions,
+      "Also write the answers to this file, as SQuAD's scripts read them");
+  app.add_option(
+      "--n-best",
+      arguments.files.n_best,
+      "Also write the best answers of each question to this file");
+  app.add_option(
+      "--null-odds",
+      arguments.files.null_odds,
+      "Also write how much higher the score of no answer is, for "
+      "evaluate-v2.0.py --na-prob-file");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

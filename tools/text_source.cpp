@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/zoo/data/data_format.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
@@ -18,24 +19,44 @@
 
 namespace tessera::tools {
 
+namespace {
+
+constexpr int64_t kShownSkipped = 3;
+
+/// "pairs of 'a' and 'b'".
+std::string columns_text(const std::vector<std::string>& columns) {
+  std::string text = columns.size() == 2 ? "pairs of " : "rows of ";
+  for (size_t i = 0; i < columns.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == columns.size() ? " and " : ", ");
+    text += "'" + columns[i] + "'";
+  }
+  return text;
+}
+
+} // namespace
+
 TextSource::TextSource(
     std::vector<std::string> arguments,
     const std::string& file,
-    std::vector<std::string> columns)
+    std::vector<std::string> columns,
+    const zoo::TextRowOptions& rows,
+    zoo::BadRows bad_rows)
     : arguments_(std::move(arguments)),
       columns_(std::move(columns)),
       name_(file),
+      bad_rows_(bad_rows),
       has_arguments_(!arguments_.empty()) {
   TESSERA_CHECK(
       !has_arguments_ || file.empty(),
       "texts are given as arguments and with --input; give them one way");
   TESSERA_CHECK(
-      !are_pairs() || arguments_.size() % 2 == 0,
-      "{} texts are given, but the model takes pairs of '{}' and '{}'; give two arguments for each pair",
+      arguments_.size() % columns_.size() == 0,
+      "{} texts are given, but the model takes {}; give {} arguments for each",
       arguments_.size(),
-      columns_.front(),
-      columns_.back());
+      columns_text(columns_),
+      columns_.size());
   if (has_arguments_) {
+    name_ = "argument";
     return;
   }
   if (file.empty() || file == "-") {
@@ -53,7 +74,7 @@ TextSource::TextSource(
       file,
       zoo::name_of(format));
   if (file.ends_with(".csv") || file.ends_with(".tsv")) {
-    table_ = std::make_unique<zoo::TextRows>(file);
+    table_ = std::make_unique<zoo::TextRows>(file, rows);
     return;
   }
   file_.open(file);
@@ -61,37 +82,70 @@ TextSource::TextSource(
       file_.is_open(), "cannot read '{}': {}", file, std::strerror(errno));
 }
 
-std::vector<zoo::TextPair> TextSource::next(size_t count) {
-  std::vector<zoo::TextPair> texts;
-  while (texts.size() < (is_typed_ ? 1 : count)) {
-    auto text = has_arguments_ ? next_argument() : next_line();
-    if (!text) {
+size_t TextSource::next(
+    size_t count,
+    const std::function<void(const zoo::TextRow& row)>& use) {
+  size_t used = 0;
+  while (used < (is_typed_ ? 1 : count)) {
+    std::optional<zoo::TextRow> row;
+    try {
+      row = has_arguments_ ? next_argument() : next_row();
+    } catch (const zoo::BadRow& error) {
+      log_skipped(error);
+      continue;
+    }
+    if (!row) {
       break;
     }
-    texts.push_back(std::move(*text));
+    try {
+      use(*row);
+      ++used;
+    } catch (const Error& error) {
+      log_skipped(error);
+    }
   }
+  if (used == 0 && skipped_ > 0) {
+    log_warning("{} bad rows of {} were skipped", skipped_, name_);
+    skipped_ = 0;
+  }
+  return used;
+}
+
+std::vector<std::string> TextSource::next_texts(size_t count) {
+  std::vector<std::string> texts;
+  next(count, [&](const zoo::TextRow& row) {
+    texts.push_back(
+        zoo::text_in(row.values, {columns_.front()}, row.place(), "--text-key")
+            .text);
+  });
   return texts;
 }
 
-std::optional<zoo::TextPair> TextSource::next_argument() {
+void TextSource::log_skipped(const Error& error) {
+  if (bad_rows_ == zoo::BadRows::kError) {
+    throw; // what is being handled
+  }
+  if (++skipped_ <= kShownSkipped) {
+    log_warning("skipped: {}", error.what());
+  }
+}
+
+std::optional<zoo::TextRow> TextSource::next_argument() {
   if (used_arguments_ == arguments_.size()) {
     return std::nullopt;
   }
-  zoo::TextPair text{arguments_[used_arguments_++], ""};
-  if (are_pairs()) {
-    text.second = arguments_[used_arguments_++];
+  zoo::TextRow row;
+  row.file = name_;
+  row.line = static_cast<int64_t>(used_arguments_) + 1;
+  for (const std::string& column : columns_) {
+    row.values[column] = arguments_[used_arguments_++];
   }
-  return text;
+  return row;
 }
 
-std::optional<zoo::TextPair> TextSource::next_line() {
+std::optional<zoo::TextRow> TextSource::next_row() {
   if (table_ != nullptr) {
-    const auto row = table_->next();
-    if (!row) {
-      return std::nullopt;
-    }
-    auto text = zoo::text_in(row->values, columns_, row->place(), "--text-key");
-    return zoo::TextPair{std::move(text.text), std::move(text.second)};
+    return table_->next();
   }
   std::istream& lines = file_.is_open() ? file_ : std::cin;
   for (std::string line; std::getline(lines, line);) {
@@ -109,24 +163,37 @@ std::optional<zoo::TextPair> TextSource::next_line() {
   return std::nullopt;
 }
 
-zoo::TextPair TextSource::parsed(const std::string& line) const {
-  const std::string place = formatted("{}:{}", name_, line_);
+zoo::TextRow TextSource::parsed(const std::string& line) const {
+  zoo::TextRow row;
+  row.file = name_;
+  row.line = line_;
   if (*is_json_) {
-    auto text = zoo::text_in(
-        runtime::parse_json(line, name_, line_), columns_, place, "--text-key");
-    return {std::move(text.text), std::move(text.second)};
+    try {
+      row.values = runtime::parse_json(line, name_, line_);
+    } catch (const Error& error) {
+      throw zoo::BadRow(error.what());
+    }
+    if (!row.values.is_object()) {
+      throw zoo::BadRow(formatted(
+          "{}: expected a JSON object, as in the first line", row.place()));
+    }
+    return row;
   }
-  if (!are_pairs()) {
-    return {line, ""};
+  size_t begin = 0;
+  for (const std::string& column : columns_) {
+    const bool is_last = &column == &columns_.back();
+    const size_t tab = is_last ? line.size() : line.find('\t', begin);
+    if (tab == std::string::npos) {
+      throw zoo::BadRow(formatted(
+          "{}: expected {} texts separated by tabs, or a JSON object, because the model takes {}",
+          row.place(),
+          columns_.size(),
+          columns_text(columns_)));
+    }
+    row.values[column] = line.substr(begin, tab - begin);
+    begin = tab + 1;
   }
-  const size_t tab = line.find('\t');
-  TESSERA_CHECK(
-      tab != std::string::npos,
-      "{}: expected two texts separated by a tab, or a JSON object with '{}' and '{}', because the model takes pairs",
-      place,
-      columns_.front(),
-      columns_.back());
-  return {line.substr(0, tab), line.substr(tab + 1)};
+  return row;
 }
 
 } // namespace tessera::tools

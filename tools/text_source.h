@@ -4,11 +4,11 @@
 // from a file or from standard input.
 
 #include "tessera/zoo/data/text_rows.h"
-#include "tessera/zoo/tasks/text_predictor.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,43 +16,53 @@
 
 namespace tessera::tools {
 
-/// Texts are lines, and with pairs, two texts separated by a tab. If the first
-/// line starts with '{', all are JSON objects instead; files that end in .csv
-/// or .tsv are tables with a header. Empty lines are skipped.
+/// Rows with a text for each column. Texts are lines, and with several columns,
+/// texts separated by tabs. If the first line starts with '{', all are JSON
+/// objects instead; files that end in .csv or .tsv are tables. Empty lines are
+/// skipped.
 class TextSource {
  public:
-  /// @param arguments the texts themselves, pairs one after the other; if
-  ///     empty, they are read from `file`.
+  /// @param arguments the texts themselves, those of a row one after the other;
+  ///     if empty, they are read from `file`.
   /// @param file "-" or empty: standard input.
-  /// @param columns keys of JSON objects: one, or two for pairs.
+  /// @param columns keys of rows; JSON objects and tables may have others.
+  /// @param rows how tables are read.
   /// @throws tessera::Error if the file cannot be read or is not text.
   TextSource(
       std::vector<std::string> arguments,
       const std::string& file,
-      std::vector<std::string> columns);
+      std::vector<std::string> columns,
+      const zoo::TextRowOptions& rows = {},
+      zoo::BadRows bad_rows = zoo::BadRows::kError);
 
-  /// The next texts; empty after the last one. At a terminal one at a time, so
-  /// that each is answered before the next one is typed.
+  /// Calls `use` with the next rows, up to `count`; at a terminal with one, so
+  /// that each is answered before the next one is typed. If bad rows are
+  /// skipped, an Error of `use` leaves out the row.
+  /// @return how many were used; 0 after the last one.
   /// @throws tessera::Error naming file and line.
-  std::vector<zoo::TextPair> next(size_t count);
+  size_t next(
+      size_t count,
+      const std::function<void(const zoo::TextRow& row)>& use);
+  /// The same of the first column: its texts; none after the last one.
+  std::vector<std::string> next_texts(size_t count);
 
  private:
-  std::optional<zoo::TextPair> next_argument();
-  std::optional<zoo::TextPair> next_line();
-  zoo::TextPair parsed(const std::string& line) const;
-  bool are_pairs() const {
-    return columns_.size() > 1;
-  }
+  std::optional<zoo::TextRow> next_row();
+  std::optional<zoo::TextRow> next_argument();
+  zoo::TextRow parsed(const std::string& line) const;
+  void log_skipped(const Error& error);
 
   std::vector<std::string> arguments_;
   std::vector<std::string> columns_;
   std::string name_; ///< of the file, for messages
   std::unique_ptr<zoo::TextRows> table_; ///< null: lines
   std::ifstream file_; ///< not open: standard input
+  zoo::BadRows bad_rows_;
   bool has_arguments_;
   bool is_typed_ = false;
   size_t used_arguments_ = 0;
   int64_t line_ = 0;
+  int64_t skipped_ = 0;
   std::optional<bool> is_json_; ///< nullopt before the first line
 };
 

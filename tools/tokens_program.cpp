@@ -76,8 +76,9 @@ int run_tokens(int argc, char** argv) {
   const auto tokenizer = zoo::Tokenizer::from_folder(folder);
   const zoo::EncodeOptions options{.add_special_tokens = !no_special_tokens};
   TextSource source(texts, input, {"text"});
-  for (auto batch = source.next(1); !batch.empty(); batch = source.next(1)) {
-    const std::string& text = batch.front().text;
+  for (auto batch = source.next_texts(1); !batch.empty();
+       batch = source.next_texts(1)) {
+    const std::string& text = batch.front();
     print_tokens(
         text, tokenizer.encode(text, options).ids(), tokenizer, as_json);
     std::fflush(stdout);

@@ -173,6 +173,12 @@ std::vector<TextPair> some_pairs(size_t count) {
   return pairs;
 }
 
+std::unique_ptr<TextPredictor> predictor_of(
+    const fs::path& folder,
+    const std::vector<std::string>& overrides = {}) {
+  return TextPredictor::open(trained_model(folder, overrides), c10::kCPU);
+}
+
 } // namespace
 
 TEST_F(TextClassification, TrainsAndPredictsWithEveryKindOfFamily) {
@@ -185,17 +191,17 @@ TEST_F(TextClassification, TrainsAndPredictsWithEveryKindOfFamily) {
       EXPECT_EQ(result.summary.steps, 2);
       ASSERT_TRUE(result.score.has_value());
       EXPECT_EQ(evaluate_run(run_).values, result.score->values);
-      const TextPredictor predictor(run_, 0, c10::kCPU);
+      const auto predictor = predictor_of(run_);
       EXPECT_EQ(
-          predictor.classes(),
+          predictor->labels().names,
           (std::vector<std::string>{"maybe", "no", "yes"}));
       // Padding changes nothing: a batch is as its texts alone, up to the
       // rounding of products of few rows (few_rows_linear.h).
       const auto pairs = some_pairs(5);
-      const auto together = predictor.predict(pairs, true);
+      const auto together = predictor->predict(pairs);
       double spread = 0;
       for (size_t i = 0; i < pairs.size(); ++i) {
-        const auto alone = predictor.predict({pairs[i]}, true).front();
+        const auto alone = predictor->predict({pairs[i]}).front();
         for (size_t k = 0; k < 3; ++k) {
           EXPECT_NEAR(together[i][k], alone[k], 5e-5) << i;
           spread = std::max(spread, std::abs(together[i][k] - together[0][k]));
@@ -295,13 +301,15 @@ TEST_F(TextClassification, ScoresAreTheSameOverRanks) {
         kFamilies[4],
         {{"id2label", {{"0", "0"}, {"1", "1"}}},
          {"label2id", {{"0", 0}, {"1", 1}}}});
-    const TextPredictor predictor(model_, 40, c10::kCPU);
+    const auto predictor = predictor_of(
+        model_,
+        {R"(data.text_key=["question", "answer"])", "model.max_length=40"});
     const auto counts_of = [&](const std::vector<std::string>& labels,
                                size_t rows,
                                ClassCounts& counts) {
       const auto pairs = some_pairs(rows);
       for (size_t i = 0; i < rows; ++i) {
-        const auto found = predictor.predict({pairs[i]}, true).front();
+        const auto found = predictor->predict({pairs[i]}).front();
         counts.add(
             {labels[i % labels.size()] == "1" ? 1 : 0},
             {found[1] > found[0] ? 1 : 0});
@@ -374,8 +382,7 @@ TEST_F(TextClassification, PublishedDataNeedsAFolderAndItsName) {
     EXPECT_EQ(evaluate_run(run_).values, values);
     // A class that is not in the data is one of the model's.
     EXPECT_EQ(
-        TextPredictor(run_, 0, c10::kCPU).classes(),
-        text_preset("glue/mnli").labels);
+        predictor_of(run_)->labels().names, text_preset("glue/mnli").labels);
   });
 }
 
@@ -396,16 +403,16 @@ TEST_F(TextClassification, TrainsOnSeveralLabelsAndOnNumbers) {
     EXPECT_EQ(evaluate_run(run_).values, result.score->values);
   });
   on_ranks(1, [&] {
-    const TextPredictor predictor(run_, 0, c10::kCPU);
-    EXPECT_EQ(predictor.labels(), HeadLabels::kClasses);
-    EXPECT_EQ(predictor.classes(), (std::vector<std::string>{"a", "b", "c"}));
+    const ClassLabels labels = predictor_of(run_)->labels();
+    EXPECT_EQ(labels.kind, HeadLabels::kClasses);
+    EXPECT_EQ(labels.names, (std::vector<std::string>{"a", "b", "c"}));
   });
   write_pairs({"0.5", "-2", "3.25"}, 20);
   on_ranks(1, [&] {
     const auto result = run_training(config({"model.problem_type=regression"}));
-    const TextPredictor predictor(run_, 0, c10::kCPU);
+    const auto predictor = predictor_of(run_);
     std::vector<double> found, wanted;
-    for (const auto& values : predictor.predict(some_pairs(20), true)) {
+    for (const auto& values : predictor->predict(some_pairs(20))) {
       found.push_back(values.front());
       wanted.push_back(std::array{0.5, -2.0, 3.25}[wanted.size() % 3]);
     }

@@ -17,6 +17,11 @@ namespace tessera::zoo {
 
 namespace {
 
+/// Huffman codes have a bit at least, and blocks of 64 pixels a code.
+constexpr int64_t kMostPixelsPerByte = 8 * 64;
+/// Of progressive images; common are ten. Each goes over the whole image, and a
+/// file of empty ones would take minutes.
+constexpr int kMostScans = 500;
 /// The end of a JPEG file in which its last marker is looked for.
 constexpr size_t kJpegTail = 1 << 16;
 
@@ -43,6 +48,19 @@ void on_jpeg_message(j_common_ptr info, int level) {
 
 void on_jpeg_text(j_common_ptr /*info*/) {}
 
+void on_jpeg_progress(j_common_ptr info) {
+  if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number >
+      kMostScans) {
+    auto* errors = reinterpret_cast<JpegErrors*>(info->err);
+    std::snprintf(
+        errors->text.data(),
+        errors->text.size(),
+        "it has more than %d scans",
+        kMostScans);
+    std::longjmp(errors->back, 1);
+  }
+}
+
 /// Errors return by longjmp(): no function that libjpeg returns into has
 /// objects with destructors.
 class JpegReader {
@@ -52,6 +70,7 @@ class JpegReader {
     errors_.manager.error_exit = on_jpeg_error;
     errors_.manager.emit_message = on_jpeg_message;
     errors_.manager.output_message = on_jpeg_text;
+    progress_.progress_monitor = on_jpeg_progress;
   }
   ~JpegReader() {
     jpeg_destroy_decompress(&info_); // nothing if it was not created
@@ -72,6 +91,14 @@ class JpegReader {
         size().width,
         size().height,
         kMostDecodedPixels);
+    // Before memory is allocated for them.
+    TESSERA_CHECK(
+        info_.arith_code != 0 ||
+            size().area() / kMostPixelsPerByte <= std::ssize(file_),
+        "the JPEG image has {} x {} pixels, for which its {} bytes are too few: the file is cut off",
+        size().width,
+        size().height,
+        file_.size());
   }
   ImageSize size() const {
     return {info_.image_height, info_.image_width};
@@ -90,6 +117,7 @@ class JpegReader {
       return false;
     }
     jpeg_create_decompress(&info_);
+    info_.progress = &progress_;
     jpeg_mem_src(&info_, file_.data(), file_.size());
     jpeg_read_header(&info_, TRUE);
     return true;
@@ -120,6 +148,7 @@ class JpegReader {
   std::span<const uint8_t> file_;
   jpeg_decompress_struct info_{};
   JpegErrors errors_{};
+  jpeg_progress_mgr progress_{};
 };
 
 /// a * b / 255, rounded.

@@ -15,13 +15,16 @@ namespace tessera::zoo {
 namespace {
 
 constexpr size_t kPngSignature = 8; // bytes
+/// Deflate's codes have two bits at least, and stand for 258 bytes at most.
+constexpr size_t kMostDeflation = 8 / 2 * 258;
 
 /// Errors return by longjmp(): no function that libpng returns into has
 /// objects with destructors.
 class PngReader {
  public:
   explicit PngReader(std::span<const uint8_t> file)
-      : rest_(file),
+      : file_bytes_(file.size()),
+        rest_(file),
         png_(png_create_read_struct(
             PNG_LIBPNG_VER_STRING,
             this,
@@ -45,6 +48,15 @@ class PngReader {
         size().width,
         size().height,
         kMostDecodedPixels);
+    // Before memory is allocated for them.
+    TESSERA_CHECK(
+        png_get_rowbytes(png_, info_) * static_cast<size_t>(size().height) /
+                kMostDeflation <=
+            file_bytes_,
+        "the PNG image has {} x {} pixels, for which its {} bytes are too few: the file is cut off",
+        size().width,
+        size().height,
+        file_bytes_);
   }
   ImageSize size() const {
     return {
@@ -115,6 +127,7 @@ class PngReader {
     TESSERA_CHECK(done, "the PNG image is broken: {}", text_.data());
   }
 
+  size_t file_bytes_;
   std::span<const uint8_t> rest_;
   std::array<char, 200> text_{};
   png_structp png_;

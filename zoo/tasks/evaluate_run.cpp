@@ -2,12 +2,11 @@
 #include "tessera/zoo/tasks/evaluate_run.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/run_folder.h"
 #include "tessera/zoo/tasks/run_model.h"
+#include "tessera/zoo/tasks/trained_model.h"
 
 #include <torch/utils.h>
 
@@ -19,49 +18,27 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The trained model to score.
-struct Trained {
-  fs::path config;
-  std::vector<std::string> overrides;
-  fs::path adapter; ///< on the base model; may be empty
-};
-
-/// Discards the layout of ranks that the model was trained with.
-constexpr const char* kOneRank = "parallel={}";
-
-/// The trained model of a run folder: the exported model replaces the one that
-/// training started from.
-Trained trained_in(const fs::path& run, std::vector<std::string> overrides) {
+/// The trained model of a run that has come to its end.
+TrainedRun finished_run(
+    const fs::path& run,
+    const std::vector<std::string>& overrides) {
   TESSERA_CHECK(
       fs::exists(run / "result.json"),
       "'{}' has no result.json: it is not a run of `tessera train`, or the run has not finished; {}",
       run.string(),
       newest_checkpoint_text(run));
-  Trained trained{run / "config.json", std::move(overrides), {}};
-  if (!fs::exists(run / "model") && fs::exists(run / "adapter")) {
-    trained.adapter = run / "adapter"; // LoRA that was not merged
-    trained.overrides.insert(trained.overrides.begin(), kOneRank);
-    return trained;
-  }
-  const auto config = runtime::parse_json(
-      runtime::read_text_file(trained.config), trained.config.string());
-  std::vector<std::string> first{
-      "model.folder=" + (run / "model").string(), kOneRank};
-  if (config.contains("model") && config["model"].contains("config")) {
-    first.emplace_back("model.config=");
-  }
-  trained.overrides.insert(
-      trained.overrides.begin(), first.begin(), first.end());
-  return trained;
+  return trained_run(run, overrides);
 }
 
 /// A configuration outside of a run folder has a trained model in model.folder.
-Trained trained_of(const fs::path& file, std::vector<std::string> overrides) {
+TrainedRun scored_run(
+    const fs::path& file,
+    const std::vector<std::string>& overrides) {
   if (file.filename() == "config.json" &&
       fs::exists(file.parent_path() / "metrics.jsonl")) {
-    return trained_in(file.parent_path(), std::move(overrides));
+    return finished_run(file.parent_path(), overrides);
   }
-  return {file, std::move(overrides), {}};
+  return {file, overrides, {}};
 }
 
 } // namespace
@@ -69,8 +46,9 @@ Trained trained_of(const fs::path& file, std::vector<std::string> overrides) {
 TaskScore evaluate_run(
     const fs::path& run,
     const std::vector<std::string>& overrides) {
-  const Trained trained = fs::is_directory(run) ? trained_in(run, overrides)
-                                                : trained_of(run, overrides);
+  const TrainedRun trained = fs::is_directory(run)
+                                 ? finished_run(run, overrides)
+                                 : scored_run(run, overrides);
   TrainingConfig config =
       read_training_config(trained.config, trained.overrides);
   check(config.engine);

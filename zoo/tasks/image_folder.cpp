@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/runtime/threads/parallel.h"
+#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/images/image_file.h"
 
 #include <algorithm>
@@ -140,6 +141,22 @@ ImageFolder ImageFolder::read(const fs::path& path, bool has_classes) {
     folder.classes.push_back(subfolder.filename().string());
   }
   sort_by_path(folder.images);
+  return folder;
+}
+
+ImageFolder ImageFolder::of(const std::vector<std::string>& names) {
+  ImageFolder folder;
+  for (const fs::path& path : matching_files(names)) {
+    if (fs::is_directory(path)) {
+      const ImageFolder inside = read(path, /*has_classes=*/false);
+      folder.images.insert(
+          folder.images.end(), inside.images.begin(), inside.images.end());
+      continue;
+    }
+    TESSERA_CHECK(
+        fs::exists(path), "'{}': there is no such file", path.string());
+    folder.images.push_back({path, -1});
+  }
   return folder;
 }
 

@@ -28,6 +28,13 @@ struct ImageFolder {
   ///     none, or if there are images outside of the subfolders.
   static ImageFolder read(const std::filesystem::path& path, bool has_classes);
 
+  /// Images without labels.
+  /// @param names of files, of folders with images in them, and patterns; see
+  ///     matching_files().
+  /// @throws tessera::Error naming what does not exist, and a folder without
+  ///     images.
+  static ImageFolder of(const std::vector<std::string>& names);
+
   /// Checks all images, many at a time. Blocks on the disk.
   /// @param tells whether the number of bad images is logged.
   /// @throws tessera::Error naming a bad image, unless they are skipped.

@@ -126,6 +126,39 @@ std::string image_architecture(const TrainingConfig& config) {
              : name;
 }
 
+/// As it is trained on a folder with these classes.
+TrainingConfig classifier_config(
+    TrainingConfig config,
+    const ImageFolder& train) {
+  if (config.classes.empty()) {
+    config.classes = train.classes;
+  }
+  TESSERA_CHECK(
+      config.classes.size() >= 2,
+      "'{}' has one class, '{}'; a classifier needs two",
+      config.train_file.string(),
+      config.classes.front());
+  config.problem_type = "single_label_classification";
+  return config;
+}
+
+bool is_classifier(const std::string& architecture) {
+  return architecture.ends_with("ForImageClassification");
+}
+
+/// Adapters are trained on existing weights.
+std::shared_ptr<Model> base_of_images(
+    const TrainingConfig& config,
+    const LayerContext& context) {
+  TrainingConfig with = config;
+  with.architecture = image_architecture(config);
+  if (is_classifier(with.architecture)) {
+    with = classifier_config(
+        with, ImageFolder::read(config.train_file, /*has_classes=*/true));
+  }
+  return pretrained_model(with, context);
+}
+
 Task open_images(
     const TrainingConfig& config,
     World& world,
@@ -133,8 +166,7 @@ Task open_images(
     ModelState state) {
   TrainingConfig with = config;
   with.architecture = image_architecture(config);
-  const bool has_classes =
-      with.architecture.ends_with("ForImageClassification");
+  const bool has_classes = is_classifier(with.architecture);
   const bool trains = state != ModelState::kTrained;
   const ImageOptions& images = config.images;
   const auto read = [&](const std::filesystem::path& path) {
@@ -153,15 +185,7 @@ Task open_images(
     heldout = train->take_heldout(images.heldout_share);
   }
   if (has_classes && trains) {
-    if (with.classes.empty()) {
-      with.classes = train->classes;
-    }
-    TESSERA_CHECK(
-        with.classes.size() >= 2,
-        "'{}' has one class, '{}'; a classifier needs two",
-        config.train_file.string(),
-        with.classes.front());
-    with.problem_type = "single_label_classification";
+    with = classifier_config(with, *train);
   }
   Task task;
   task.model = configured_model(with, parallel);
@@ -195,6 +219,7 @@ const TaskKind kImageFolder{
     visit_image_model,
     visit_image_data,
     finish_images,
-    open_images};
+    open_images,
+    base_of_images};
 
 } // namespace tessera::zoo

@@ -119,6 +119,31 @@ PromptedText prompted_text(
   return text;
 }
 
+ModelInput prompted_input(
+    const std::vector<const PromptedLabel*>& labels,
+    PromptKind kind,
+    const TextInputs& inputs) {
+  std::vector<std::vector<int64_t>> ids, masks, words;
+  for (const PromptedLabel* one : labels) {
+    ids.push_back(one->input);
+    masks.emplace_back(one->input.size(), 1);
+    words.push_back(one->words);
+    if (kind == PromptKind::kDecoder) {
+      words.back().insert(
+          words.back().begin(), one->input.size() - one->words.size(), -100);
+    }
+  }
+  const auto on_device = [&](const auto& rows, int64_t padding) {
+    return runtime::to_device(
+        padded_rows(rows, padding, inputs.multiple_of), inputs.device);
+  };
+  ModelInput batch;
+  batch.input_ids = on_device(ids, inputs.padding_token);
+  batch.attention_mask = on_device(masks, 0);
+  batch.labels = on_device(words, -100);
+  return batch;
+}
+
 at::Tensor label_likelihoods(
     const at::Tensor& logits,
     const at::Tensor& labels,
@@ -153,28 +178,14 @@ ModelInput PromptBatches::make(
     const std::vector<size_t>& examples,
     int64_t /*epoch*/,
     bool loss_only) const {
-  std::vector<std::vector<int64_t>> inputs, masks, labels;
+  std::vector<const PromptedLabel*> labels;
   for (const size_t example : examples) {
     const PromptedText& text =
         texts_[scores_labels_ ? example / classes() : example];
-    const PromptedLabel& one =
-        text.labels[scores_labels_ ? example % classes() : text.label];
-    inputs.push_back(one.input);
-    masks.emplace_back(one.input.size(), 1);
-    labels.push_back(one.words);
-    if (kind_ == PromptKind::kDecoder) {
-      labels.back().insert(
-          labels.back().begin(), one.input.size() - one.words.size(), -100);
-    }
+    labels.push_back(
+        &text.labels[scores_labels_ ? example % classes() : text.label]);
   }
-  const auto on_device = [&](const auto& rows, int64_t padding) {
-    return runtime::to_device(
-        padded_rows(rows, padding, inputs_.multiple_of), inputs_.device);
-  };
-  ModelInput batch;
-  batch.input_ids = on_device(inputs, inputs_.padding_token);
-  batch.attention_mask = on_device(masks, 0);
-  batch.labels = on_device(labels, -100);
+  ModelInput batch = prompted_input(labels, kind_, inputs_);
   batch.loss_only = loss_only;
   return batch;
 }

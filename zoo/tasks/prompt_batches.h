@@ -38,6 +38,12 @@ PromptedText prompted_text(
     PromptKind kind,
     int64_t max_length);
 
+/// A batch of prompts with the words of a label each.
+ModelInput prompted_input(
+    const std::vector<const PromptedLabel*>& labels,
+    PromptKind kind,
+    const TextInputs& inputs);
+
 /// The log-likelihood of the labels of each row: float32 [rows].
 /// @param logits [rows, length, vocabulary]
 /// @param labels [rows, length], -100 for none.

@@ -60,6 +60,17 @@ std::string PromptTemplate::fill(const TextRow& row) const {
   return prompt;
 }
 
+std::vector<std::string> PromptTemplate::keys() const {
+  std::vector<std::string> keys;
+  for (size_t i = 1; i < parts_.size(); ++i) {
+    const std::string& key = parts_[i].first;
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
 std::vector<std::string> verbalizers_of(
     const std::vector<std::string>& labels,
     const std::vector<std::string>& given) {

@@ -26,6 +26,9 @@ class PromptTemplate {
   /// @throws Error naming the row and a key that it lacks.
   std::string fill(const TextRow& row) const;
 
+  /// The keys of rows, each once, in the order of the text.
+  std::vector<std::string> keys() const;
+
   /// The spaces between the prompt and the place.
   const std::string& separator() const {
     return separator_;

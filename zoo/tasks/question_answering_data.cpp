@@ -24,26 +24,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr int64_t kShownBadQuestions = 3;
 
-/// Whether a file begins as SQuAD is published: an object with an array `data`.
-bool is_published_form(const fs::path& file) {
-  std::string start(size_t{64} << 10, '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(start.data(), static_cast<std::streamsize>(start.size()));
-  start.resize(static_cast<size_t>(in.gcount()));
-  constexpr std::string_view kKey = "\"data\"";
-  const size_t brace = start.find('{');
-  const size_t key = start.find(kKey);
-  if (brace == start.npos || key == start.npos || brace > key) {
-    return false;
-  }
-  const size_t colon = start.find_first_not_of(kSpaces, key + kKey.size());
-  if (colon == start.npos || start[colon] != ':') {
-    return false;
-  }
-  const size_t value = start.find_first_not_of(kSpaces, colon + 1);
-  return value != start.npos && start[value] == '[';
-}
-
 const json& value_at(
     const json& object,
     const std::string& key,
@@ -113,6 +93,13 @@ std::optional<size_t> byte_of(std::string_view text, int64_t code_point) {
   return code_point == 0 ? std::optional(byte) : std::nullopt;
 }
 
+void check_context(const AnsweredQuestion& question) {
+  TESSERA_CHECK(
+      question.context.find_first_not_of(kSpaces) != std::string::npos,
+      "{}: the context is empty",
+      question.place);
+}
+
 class QuestionReader {
  public:
   explicit QuestionReader(const QuestionOptions& options) : options_(options) {}
@@ -121,7 +108,7 @@ class QuestionReader {
 
   void add_file(const fs::path& file) {
     const size_t before = questions.size();
-    if (is_published_form(file)) {
+    if (is_published_questions(file)) {
       add_published(file);
     } else {
       for_each_row(
@@ -177,7 +164,7 @@ class QuestionReader {
     question.context = context;
     std::vector<std::pair<std::string, int64_t>> answers;
     const bool is_impossible = asked.value("is_impossible", json()) == true;
-    if (!is_impossible) {
+    if (options_.reads_answers && !is_impossible) {
       for (const json& one : array_at(asked, "answers", question.place)) {
         answers.emplace_back(
             string_at(one, "text", question.place),
@@ -189,15 +176,12 @@ class QuestionReader {
   }
 
   void add_row(const TextRow& row) {
-    AnsweredQuestion question;
-    question.place = row.place();
-    if (const auto id = row.values.find(options_.id); id != row.values.end()) {
-      question.id = id->is_string() ? id->get<std::string>() : id->dump();
-      question.place += formatted(": question '{}'", question.id);
+    AnsweredQuestion question = question_in(row, options_);
+    if (!options_.reads_answers) {
+      add(std::move(question), {});
+      return;
     }
     const std::string& place = question.place;
-    question.question = string_at(row.values, options_.question, place);
-    question.context = string_at(row.values, options_.context, place);
     // As the `datasets` package writes SQuAD: {"text": [], "answer_start": []}.
     const auto nested = row.values.find("answers");
     const bool is_nested = nested != row.values.end() && nested->is_object() &&
@@ -236,10 +220,7 @@ class QuestionReader {
   void add(
       AnsweredQuestion question,
       const std::vector<std::pair<std::string, int64_t>>& answers) {
-    TESSERA_CHECK(
-        question.context.find_first_not_of(kSpaces) != std::string::npos,
-        "{}: the context is empty",
-        question.place);
+    check_context(question);
     const std::string_view context = question.context;
     for (const auto& [text, start] : answers) {
       const size_t before = text.find_first_not_of(kSpaces);
@@ -272,7 +253,8 @@ class QuestionReader {
       question.answers.push_back(text);
     }
     TESSERA_CHECK(
-        !question.answers.empty() || options_.unanswerable,
+        !question.answers.empty() || options_.unanswerable ||
+            !options_.reads_answers,
         "{}: it has no answer; for data with such questions, as SQuAD 2.0, set data.unanswerable=true",
         question.place);
     questions.push_back(std::move(question));
@@ -297,6 +279,40 @@ std::vector<AnsweredQuestion> read_questions(
     reader.add_file(file);
   }
   return std::move(reader.questions);
+}
+
+bool is_published_questions(const fs::path& file) {
+  std::string start(size_t{64} << 10, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  constexpr std::string_view kKey = "\"data\"";
+  const size_t brace = start.find('{');
+  const size_t key = start.find(kKey);
+  if (brace == start.npos || key == start.npos || brace > key) {
+    return false;
+  }
+  const size_t colon = start.find_first_not_of(kSpaces, key + kKey.size());
+  if (colon == start.npos || start[colon] != ':') {
+    return false;
+  }
+  const size_t value = start.find_first_not_of(kSpaces, colon + 1);
+  return value != start.npos && start[value] == '[';
+}
+
+AnsweredQuestion question_in(
+    const TextRow& row,
+    const QuestionOptions& options) {
+  AnsweredQuestion question;
+  question.place = row.place();
+  if (const auto id = row.values.find(options.id); id != row.values.end()) {
+    question.id = id->is_string() ? id->get<std::string>() : id->dump();
+    question.place += formatted(": question '{}'", question.id);
+  }
+  question.question = string_at(row.values, options.question, question.place);
+  question.context = string_at(row.values, options.context, question.place);
+  check_context(question);
+  return question;
 }
 
 Encoding EncodedQuestion::encoding(const ContextWindow& window) const {
@@ -389,7 +405,7 @@ std::optional<std::pair<int64_t, int64_t>> tokens_of_answer(
   return std::pair(first + shift, last + shift);
 }
 
-std::string answer_text(
+ByteRange answer_bytes(
     const std::string& context,
     const EncodedQuestion& question,
     const ContextWindow& window,
@@ -404,9 +420,11 @@ std::string answer_text(
       std::string_view(context).substr(begin, end - begin);
   const size_t from = text.find_first_not_of(kSpaces);
   return from == text.npos
-             ? ""
-             : std::string(text.substr(
-                   from, text.find_last_not_of(kSpaces) + 1 - from));
+             ? ByteRange{}
+             : ByteRange{
+                   static_cast<uint32_t>(begin + from),
+                   static_cast<uint32_t>(
+                       begin + text.find_last_not_of(kSpaces) + 1)};
 }
 
 } // namespace tessera::zoo

@@ -24,6 +24,9 @@ struct QuestionOptions {
   std::string answer_start = "answer_start";
   std::string id = "id";
   TextRowOptions rows;
+  /// False: questions are to be answered, and what rows have of answers is not
+  /// looked at.
+  bool reads_answers = true;
   /// Whether questions may have no answer, as in SQuAD 2.0.
   bool unanswerable = false;
   int64_t window_overlap = 128; ///< tokens of the context
@@ -52,6 +55,15 @@ struct AnsweredQuestion {
 std::vector<AnsweredQuestion> read_questions(
     const std::vector<std::filesystem::path>& files,
     const QuestionOptions& options = {});
+
+/// Whether a file begins as SQuAD is published: an object with an array `data`.
+bool is_published_questions(const std::filesystem::path& file);
+
+/// The question of a row, without answers.
+/// @throws Error naming the row and a key that it lacks.
+AnsweredQuestion question_in(
+    const TextRow& row,
+    const QuestionOptions& options);
 
 /// Tokens [begin, end) of EncodedQuestion::tokens.
 struct ContextWindow {
@@ -89,9 +101,9 @@ std::optional<std::pair<int64_t, int64_t>> tokens_of_answer(
     const ContextWindow& window,
     ByteRange bytes);
 
-/// What the tokens `first` to `last` of encoding() stand for in the context,
-/// without white space around it.
-std::string answer_text(
+/// The bytes of the context that the tokens `first` to `last` of encoding()
+/// stand for, without white space around them.
+ByteRange answer_bytes(
     const std::string& context,
     const EncodedQuestion& question,
     const ContextWindow& window,

@@ -94,6 +94,20 @@ void finish_questions(
   }
 }
 
+std::shared_ptr<Model> answer_model(
+    const TrainingConfig& config,
+    const LayerContext& context) {
+  FromPretrainedOptions options;
+  options.context = context;
+  options.lazy = true;
+  options.strict = config.strict;
+  options.head = {"head that finds answers", [](const Head& head) {
+                    return head.vocab() > 0 &&
+                           dynamic_cast<const AnswerHead*>(&head) != nullptr;
+                  }};
+  return from_pretrained(config.model_folder, options);
+}
+
 Task open_questions(
     const TrainingConfig& config,
     World& /*world*/,
@@ -110,16 +124,8 @@ Task open_questions(
   if (!config.texts.heldout.empty()) {
     heldout = questions_of(config.texts.heldout);
   }
-  FromPretrainedOptions options;
-  options.context = layer_context(parallel);
-  options.lazy = true;
-  options.strict = config.strict;
-  options.head = {"head that finds answers", [](const Head& head) {
-                    return head.vocab() > 0 &&
-                           dynamic_cast<const AnswerHead*>(&head) != nullptr;
-                  }};
   Task task;
-  task.model = from_pretrained(config.model_folder, options);
+  task.model = answer_model(config, layer_context(parallel));
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
   TextInputs inputs =
@@ -136,6 +142,10 @@ Task open_questions(
         config.max_length,
         config.questions,
         inputs);
+    TESSERA_CHECK(
+        batches->size() > 0,
+        "data: no question leaves its context room in model.max_length, {}",
+        config.max_length);
     for (const EncodedQuestion& question : batches->encoded()) {
       for (const PlacedToken& token : question.tokens) {
         check_token(
@@ -157,6 +167,7 @@ const TaskKind kQuestionAnswering{
     visit_answer_model,
     visit_questions,
     finish_questions,
-    open_questions};
+    open_questions,
+    answer_model};
 
 } // namespace tessera::zoo

@@ -186,11 +186,6 @@ QuestionBatches::QuestionBatches(
     questions_.push_back(std::move(question));
     encoded_.push_back(std::move(encoded));
   }
-  TESSERA_CHECK(
-      !questions_.empty(),
-      "data: none of {} questions leaves its context room in model.max_length, {}",
-      skipped,
-      max_length);
   if (is_log_rank_zero() && skipped > 0) {
     log_warning("{} questions that are too long were skipped", skipped);
   }
@@ -243,44 +238,76 @@ at::Tensor QuestionBatches::outputs_of(
       options_.best_places);
 }
 
-std::vector<QuestionBatches::Answer> QuestionBatches::found(
-    const at::Tensor& outputs) const {
-  std::vector<Answer> answers;
-  const auto* row = outputs.const_data_ptr<double>();
-  for (size_t i = 0; i < questions_.size(); ++i) {
-    const EncodedQuestion& question = encoded_[i];
-    const QuestionAnswers all = answers_of(question, row, options_);
-    // Without any pair, there is none.
-    Answer answer{"", -kNever};
-    for (const FoundAnswer& one : all.best) {
-      answer.text = answer_text(
-          questions_[i].context,
-          question,
-          question.windows[one.window],
-          one.first,
-          one.last);
-      if (!answer.text.empty()) {
-        answer.no_answer = all.no_answer_score - one.score;
-        break;
-      }
-    }
-    answers.push_back(std::move(answer));
-    row +=
-        static_cast<int64_t>(question.windows.size()) * outputs_per_example();
-  }
-  return answers;
+double AnswerPrediction::no_answer_margin() const {
+  return best.empty() ? -kNever : no_answer_score - best.front().score;
 }
 
-bool QuestionBatches::is_answered(const Answer& answer) const {
-  return !options_.unanswerable ||
-         answer.no_answer <= options_.no_answer_threshold;
+AnswerPrediction QuestionBatches::prediction(
+    const AnsweredQuestion& question,
+    const EncodedQuestion& encoded,
+    const QuestionAnswers& found) const {
+  AnswerPrediction result;
+  result.no_answer_score = found.no_answer_score;
+  for (const FoundAnswer& one : found.best) {
+    const ByteRange bytes = answer_bytes(
+        question.context,
+        encoded,
+        encoded.windows[one.window],
+        one.first,
+        one.last);
+    // Windows have parts of the context in common.
+    const bool is_new = std::none_of(
+        result.best.begin(),
+        result.best.end(),
+        [&](const PredictedAnswer& other) { return other.bytes == bytes; });
+    if (bytes.size() > 0 && is_new) {
+      result.best.push_back(
+          {question.context.substr(bytes.begin, bytes.size()),
+           bytes,
+           one.score,
+           0});
+    }
+  }
+  const bool may_have_none = options_.unanswerable || result.best.empty();
+  result.is_answered =
+      !result.best.empty() &&
+      (!options_.unanswerable ||
+       result.no_answer_margin() <= options_.no_answer_threshold);
+  double highest = may_have_none ? result.no_answer_score : kNever;
+  if (!result.best.empty()) {
+    highest = std::max(highest, result.best.front().score);
+  }
+  const auto weight = [&](double score) { return std::exp(score - highest); };
+  double sum = may_have_none ? weight(result.no_answer_score) : 0;
+  for (const PredictedAnswer& one : result.best) {
+    sum += weight(one.score);
+  }
+  for (PredictedAnswer& one : result.best) {
+    one.probability = weight(one.score) / sum;
+  }
+  result.no_answer_probability =
+      may_have_none ? weight(result.no_answer_score) / sum : 0;
+  return result;
+}
+
+std::vector<AnswerPrediction> QuestionBatches::predictions(
+    const at::Tensor& outputs) const {
+  std::vector<AnswerPrediction> all;
+  const auto* row = outputs.const_data_ptr<double>();
+  for (size_t i = 0; i < questions_.size(); ++i) {
+    all.push_back(prediction(
+        questions_[i], encoded_[i], answers_of(encoded_[i], row, options_)));
+    row += static_cast<int64_t>(encoded_[i].windows.size()) *
+           outputs_per_example();
+  }
+  return all;
 }
 
 std::vector<std::string> QuestionBatches::answers(
     const at::Tensor& outputs) const {
   std::vector<std::string> texts;
-  for (Answer& answer : found(outputs)) {
-    texts.push_back(is_answered(answer) ? std::move(answer.text) : "");
+  for (const AnswerPrediction& one : predictions(outputs)) {
+    texts.push_back(one.answer());
   }
   return texts;
 }
@@ -288,16 +315,18 @@ std::vector<std::string> QuestionBatches::answers(
 TaskScore QuestionBatches::report(const Score& score) const {
   AnswerSums all, with_answer, without_answer;
   std::vector<std::tuple<double, double, double>> thresholds;
-  const auto answers = found(score.outputs);
-  for (size_t i = 0; i < answers.size(); ++i) {
+  const auto all_predicted = predictions(score.outputs);
+  for (size_t i = 0; i < all_predicted.size(); ++i) {
+    const AnswerPrediction& predicted = all_predicted[i];
     const auto wanted = references_of(questions_[i]);
-    const std::string text = is_answered(answers[i]) ? answers[i].text : "";
+    const std::string text = predicted.answer();
     all.add(text, wanted);
     (questions_[i].answers.empty() ? without_answer : with_answer)
         .add(text, wanted);
     thresholds.emplace_back(
-        answers[i].no_answer,
-        answer_f1(answers[i].text, wanted),
+        predicted.no_answer_margin(),
+        answer_f1(
+            predicted.best.empty() ? "" : predicted.best.front().text, wanted),
         answer_f1("", wanted));
   }
   TaskScore result;

@@ -44,6 +44,33 @@ QuestionAnswers answers_of(
     const double* places,
     const QuestionOptions& options);
 
+/// An answer as it stands in the context.
+struct PredictedAnswer {
+  std::string text; ///< not empty
+  ByteRange bytes; ///< of the context
+  double score = 0; ///< FoundAnswer::score
+  /// Among these answers, and none if questions may have none: the softmax of
+  /// their scores.
+  double probability = 0;
+};
+
+/// What a model says of a question.
+struct AnswerPrediction {
+  /// The best one first, each part of the context once. It may be empty.
+  std::vector<PredictedAnswer> best;
+  double no_answer_score = 0; ///< see QuestionAnswers
+  double no_answer_probability = 0; ///< 0 if every question has an answer
+  /// Whether the best one is the answer; otherwise there is none.
+  bool is_answered = false;
+
+  /// How much higher the score of no answer is than that of the best one.
+  double no_answer_margin() const;
+  /// The answer; empty: there is none.
+  std::string answer() const {
+    return is_answered ? best.front().text : "";
+  }
+};
+
 class QuestionBatches : public DataSet {
  public:
   /// @throws Error as encode_question(), unless bad rows are skipped.
@@ -74,7 +101,9 @@ class QuestionBatches : public DataSet {
   TaskScore report(const Score& score) const override;
 
   /// @param outputs of Score.
-  /// @return the answer to each question; empty: it has none.
+  /// @return one for each of questions().
+  std::vector<AnswerPrediction> predictions(const at::Tensor& outputs) const;
+  /// The answers of predictions().
   std::vector<std::string> answers(const at::Tensor& outputs) const;
   const std::vector<AnsweredQuestion>& questions() const {
     return questions_;
@@ -90,13 +119,10 @@ class QuestionBatches : public DataSet {
     int64_t first; ///< token of the answer; 0: the window has none
     int64_t last;
   };
-  struct Answer {
-    std::string text; ///< the best one that is not empty
-    double no_answer = 0; ///< how much higher the score of none is
-  };
-
-  std::vector<Answer> found(const at::Tensor& outputs) const;
-  bool is_answered(const Answer& answer) const;
+  AnswerPrediction prediction(
+      const AnsweredQuestion& question,
+      const EncodedQuestion& encoded,
+      const QuestionAnswers& found) const;
 
   std::vector<AnsweredQuestion> questions_;
   std::vector<EncodedQuestion> encoded_; ///< of questions_

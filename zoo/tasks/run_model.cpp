@@ -13,25 +13,29 @@
 
 namespace tessera::zoo {
 
+std::shared_ptr<Model> pretrained_model(
+    const TrainingConfig& config,
+    const LayerContext& context) {
+  FromPretrainedOptions options;
+  options.architecture = config.architecture;
+  options.config = class_fields(config.classes, config.problem_type);
+  options.fresh_heads = !options.config.empty();
+  options.strict = config.strict;
+  options.context = context;
+  options.lazy = true;
+  return from_pretrained(config.model_folder, options);
+}
+
 std::shared_ptr<Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel) {
-  const nlohmann::json classes =
-      class_fields(config.classes, config.problem_type);
   if (!config.model_folder.empty()) {
-    FromPretrainedOptions options;
-    options.architecture = config.architecture;
-    options.config = classes;
-    options.fresh_heads = !classes.empty();
-    options.strict = config.strict;
-    options.context = layer_context(parallel);
-    options.lazy = true;
-    return from_pretrained(config.model_folder, options);
+    return pretrained_model(config, layer_context(parallel));
   }
   const std::string origin = config.model_config.string();
   nlohmann::json json =
       runtime::parse_json(runtime::read_text_file(config.model_config), origin);
-  json.update(classes);
+  json.update(class_fields(config.classes, config.problem_type));
   const auto model = lazy([&] {
     return from_config(
         json, {config.architecture, fresh_layer_context(parallel)}, origin);

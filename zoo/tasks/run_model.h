@@ -23,6 +23,11 @@ std::shared_ptr<Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel);
 
+/// The same of TrainingConfig::model_folder, in a context of one's own.
+std::shared_ptr<Model> pretrained_model(
+    const TrainingConfig& config,
+    const LayerContext& context);
+
 /// Adds the adapter, if the configuration has one, and logs its size.
 void add_lora(const TrainingConfig& config, const World& world, Model& model);
 

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/zoo/data/file_patterns.h"
 
 #include <nlohmann/json.hpp>
 

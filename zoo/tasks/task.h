@@ -6,6 +6,7 @@
 #include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/tasks/data_set.h"
 
 #include <memory>
@@ -54,6 +55,11 @@ struct TaskKind {
       World& world,
       ParallelRun& parallel,
       ModelState state);
+  /// The model that training starts from, without memory, with the head that it
+  /// trains. Null: there are no predictions, see trained_model().
+  std::shared_ptr<Model> (*base_model)(
+      const TrainingConfig& config,
+      const LayerContext& context) = nullptr;
 };
 
 /// Labeled texts in JSON lines.

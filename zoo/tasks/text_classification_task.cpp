@@ -9,6 +9,7 @@
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/prompt_batches.h"
 #include "tessera/zoo/tasks/prompt_template.h"
+#include "tessera/zoo/tasks/prompted_model.h"
 #include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -191,30 +192,6 @@ std::vector<LabelledEncoding> encoded(
   return examples;
 }
 
-/// Whether only the training data say what the labels of prompts are: a
-/// language model does not, unlike a classifier.
-bool labels_are_in_data(const TrainingConfig& config) {
-  return !config.columns.prompt.empty() && config.columns.preset == nullptr &&
-         config.verbalizers.empty();
-}
-
-/// The labels of prompts: those of the preset, of the verbalizers or the data.
-std::vector<std::string> prompted_labels(
-    const TrainingConfig& config,
-    const std::optional<LabelledTexts>& train) {
-  if (config.columns.preset != nullptr) {
-    return config.columns.preset->labels;
-  }
-  if (labels_are_in_data(config)) {
-    return labels_of(*train);
-  }
-  std::vector<std::string> labels;
-  for (const std::string& one : config.verbalizers) {
-    labels.push_back(one.substr(0, one.find('=')));
-  }
-  return labels;
-}
-
 /// A language model that goes on with prompts.
 Task open_prompts(
     const TrainingConfig& config,
@@ -223,25 +200,13 @@ Task open_prompts(
     const Tokenizer& tokenizer,
     const std::optional<LabelledTexts>& train,
     const std::optional<LabelledTexts>& heldout) {
-  FromPretrainedOptions options;
-  options.context = layer_context(parallel);
-  options.lazy = true;
-  options.strict = config.strict;
-  options.head = {"language model", [](const Head& head) {
-                    return head.labels() == HeadLabels::kNextTokens ||
-                           !head.trimmed_with_labels().empty();
-                  }};
   Task task;
-  task.model = from_pretrained(config.model_folder, options);
+  task.model = prompted_model(config, layer_context(parallel));
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
-  const auto kind = task.model->first_token() ? PromptKind::kEncoderDecoder
-                                              : PromptKind::kDecoder;
-  // Padding is masked: any token will do.
-  const TextInputs inputs{
-      .padding_token =
-          padding_token(task.model->config(), tokenizer).value_or(0),
-      .multiple_of = parallel.batches().sequence_multiple};
+  const PromptKind kind = prompt_kind_of(*task.model);
+  TextInputs inputs = prompt_inputs(*task.model, tokenizer);
+  inputs.multiple_of = parallel.batches().sequence_multiple;
   const auto labels = prompted_labels(config, train);
   const auto words = verbalizers_of(labels, config.verbalizers);
   const auto batches_of =
@@ -284,6 +249,25 @@ Task open_prompts(
   }
   task.heldout = batches_of(heldout, /*scores_labels=*/true);
   return task;
+}
+
+std::shared_ptr<Model> base_of_texts(
+    const TrainingConfig& config,
+    const LayerContext& context) {
+  if (!config.columns.prompt.empty()) {
+    return prompted_model(config, context);
+  }
+  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
+  return lazy_text_classifier(
+      config.model_folder,
+      config.is_regression() ? class_fields({}, config.problem_type)
+                             : class_fields(read_labelled_texts(
+                                   config.train_files(),
+                                   config.columns,
+                                   text_labels_of(config.problem_type))),
+      context,
+      config.strict,
+      &tokenizer);
 }
 
 Task open_texts(
@@ -349,6 +333,7 @@ const TaskKind kTextClassification{
     visit_classifier,
     visit_texts,
     finish_texts,
-    open_texts};
+    open_texts,
+    base_of_texts};
 
 } // namespace tessera::zoo

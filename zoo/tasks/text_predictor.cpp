@@ -2,135 +2,150 @@
 #include "tessera/zoo/tasks/text_predictor.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/json_text.h"
-#include "tessera/sharding/lazy/lazy.h"
-#include "tessera/sharding/lazy/move_module.h"
-#include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/run_folder.h"
+#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/zoo/tasks/prompt_template.h"
+#include "tessera/zoo/tasks/prompted_model.h"
 #include "tessera/zoo/tasks/text_batches.h"
-#include "tessera/zoo/tasks/text_classifier.h"
-#include "tessera/zoo/tasks/training_config.h"
 
 #include <torch/types.h>
 
-namespace tessera::zoo {
+#include <optional>
+#include <utility>
 
-namespace fs = std::filesystem;
+namespace tessera::zoo {
 
 namespace {
 
-/// A classifier without memory, and what its run was configured with.
-struct Loaded {
-  std::shared_ptr<Model> model;
-  fs::path tokenizer; ///< its folder
-  std::vector<std::string> text_keys = {"text"};
-  int64_t max_length = 0; ///< 0: not configured
+class ClassifierPredictor : public TextPredictor {
+ public:
+  ClassifierPredictor(TrainedModel trained, c10::Device device)
+      : TextPredictor(class_labels_of(trained), trained.config.columns.texts),
+        trained_(std::move(trained)),
+        tokenizer_(Tokenizer::from_folder(trained_.config.model_folder)),
+        inputs_(text_inputs(
+            *trained_.model,
+            *trained_.head,
+            tokenizer_,
+            trained_.config.model_folder)) {
+    inputs_.device = device;
+    trained_.place(device);
+    options_.truncation.max_length = trained_.config.max_length;
+  }
+
+  TextPair text_of(const TextRow& row) const override {
+    LabelledText text = text_in(row.values, keys(), row.place(), "--text-key");
+    return {std::move(text.text), std::move(text.second)};
+  }
+
+  std::vector<std::vector<double>> predict(
+      const std::vector<TextPair>& texts) const override {
+    const at::NoGradGuard no_grad;
+    std::vector<Encoding> encodings;
+    for (const TextPair& text : texts) {
+      encodings.push_back(
+          keys().size() > 1
+              ? tokenizer_.encode_pair(text.text, text.second, options_)
+              : tokenizer_.encode(text.text, options_));
+    }
+    return class_values(
+        trained_.model->forward(padded_input(encodings, inputs_)).logits,
+        labels().kind);
+  }
+
+ private:
+  TrainedModel trained_;
+  Tokenizer tokenizer_;
+  TextInputs inputs_;
+  EncodeOptions options_;
 };
 
-Loaded loaded_folder(const fs::path& folder) {
-  FromPretrainedOptions options;
-  options.lazy = true;
-  return {from_pretrained(folder, options), folder};
-}
-
-Loaded loaded_run(const fs::path& run) {
-  const TrainingConfig config =
-      read_training_config(run / "config.json", {}, &kTextClassification);
-  TESSERA_CHECK(
-      config.columns.prompt.empty(),
-      "'{}' has a language model that goes on with data.template, no classifier; score texts with `tessera eval {} data.heldout=FILE`, or write prompts for `tessera generate --model {}`",
-      run.string(),
-      run.string(),
-      run.string());
-  Loaded loaded;
-  if (config.lora && !config.lora->merge && fs::exists(run / "adapter")) {
-    const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
-    loaded.model = lazy_text_classifier(
-        config.model_folder,
-        config.is_regression() ? class_fields({}, config.problem_type)
-                               : class_fields(read_labelled_texts(
-                                     config.train_files(),
-                                     config.columns,
-                                     text_labels_of(config.problem_type))),
-        {},
-        config.strict,
-        &tokenizer);
-    load_lora(*loaded.model, run / "adapter");
-    loaded.tokenizer = config.model_folder;
-  } else {
-    loaded = loaded_folder(model_folder_of(run));
+class PromptPredictor : public TextPredictor {
+ public:
+  PromptPredictor(
+      TrainedModel trained,
+      std::vector<std::string> labels,
+      const PromptTemplate& prompt,
+      c10::Device device)
+      : TextPredictor({HeadLabels::kClass, labels}, prompt.keys()),
+        trained_(std::move(trained)),
+        tokenizer_(Tokenizer::from_folder(trained_.config.model_folder)),
+        prompt_(prompt),
+        words_(verbalizers_of(labels, trained_.config.verbalizers)),
+        inputs_(prompt_inputs(*trained_.model, tokenizer_)) {
+    inputs_.device = device;
+    trained_.place(device);
   }
-  loaded.text_keys = config.columns.texts;
-  loaded.max_length = config.max_length;
-  return loaded;
-}
 
-Loaded loaded_from(const fs::path& folder) {
+  TextPair text_of(const TextRow& row) const override {
+    return {prompt_.fill(row), ""};
+  }
+
+  std::vector<std::vector<double>> predict(
+      const std::vector<TextPair>& texts) const override {
+    const at::NoGradGuard no_grad;
+    const PromptKind kind = prompt_kind_of(*trained_.model);
+    std::vector<PromptedText> prompts;
+    for (const TextPair& text : texts) {
+      prompts.push_back(prompted_text(
+          text.text, words_, tokenizer_, kind, trained_.config.max_length));
+    }
+    std::vector<const PromptedLabel*> rows;
+    for (const PromptedText& prompt : prompts) {
+      for (const PromptedLabel& label : prompt.labels) {
+        rows.push_back(&label);
+      }
+    }
+    const ModelInput input = prompted_input(rows, kind, inputs_);
+    const at::Tensor likelihoods = label_likelihoods(
+        trained_.model->forward(input).logits, input.labels, kind);
+    return class_values(
+        likelihoods.view({-1, static_cast<int64_t>(words_.size())}),
+        HeadLabels::kClass);
+  }
+
+ private:
+  TrainedModel trained_;
+  Tokenizer tokenizer_;
+  PromptTemplate prompt_;
+  std::vector<std::string> words_; ///< of the labels
+  TextInputs inputs_;
+};
+
+std::unique_ptr<TextPredictor> open_prompts_of(
+    TrainedModel trained,
+    c10::Device device) {
+  const TrainingConfig& config = trained.config;
   TESSERA_CHECK(
-      fs::exists(folder / "config.json"),
-      "'{}' {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
-      folder.string(),
-      fs::exists(folder) ? "has no config.json" : "does not exist");
-  return is_run_folder(folder) ? loaded_run(folder) : loaded_folder(folder);
+      trained.head != nullptr && goes_on_with_prompts(*trained.head),
+      "'{}' has no language model, which data.template needs; it has a {}",
+      trained.folder.string(),
+      trained.model->architecture());
+  std::optional<LabelledTexts> train;
+  if (labels_are_in_data(config)) {
+    TESSERA_CHECK(
+        !config.texts.train.empty(),
+        "data.template: nothing says what the labels are; name them with data.verbalizers, such as --set 'data.verbalizers=[\"true=yes\", \"false=no\"]'");
+    train = read_labelled_texts(
+        config.train_files(),
+        config.columns,
+        text_labels_of(config.problem_type));
+  }
+  auto labels = prompted_labels(config, train);
+  const PromptTemplate prompt(config.columns.prompt);
+  return std::make_unique<PromptPredictor>(
+      std::move(trained), std::move(labels), prompt, device);
 }
 
 } // namespace
 
-TextPredictor::TextPredictor(
-    const fs::path& folder,
-    int64_t max_length,
+std::unique_ptr<TextPredictor> TextPredictor::open(
+    TrainedModel trained,
     c10::Device device) {
-  const Loaded loaded = loaded_from(folder);
-  model_ = loaded.model;
-  text_keys_ = loaded.text_keys;
-  const auto head = model_->head();
-  labels_ = head == nullptr ? HeadLabels::kOther : head->labels();
-  TESSERA_CHECK(
-      predicts_for_examples(labels_),
-      "'{}' has no trained classifier: architectures in its config.json is {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
-      folder.string(),
-      runtime::show_json(model_->config().at("architectures")));
-  tokenizer_.emplace(Tokenizer::from_folder(loaded.tokenizer));
-  inputs_ = text_inputs(*model_, *head, *tokenizer_, loaded.tokenizer);
-  inputs_.device = device;
-  move_module(*model_, device);
-  materialize(*model_);
-  model_->eval();
-  if (labels_ != HeadLabels::kNumbers) {
-    classes_ = classes_of(*model_);
+  check_positions(*trained.model, trained.config.max_length);
+  if (!trained.config.columns.prompt.empty()) {
+    return open_prompts_of(std::move(trained), device);
   }
-  options_.truncation.max_length = max_length != 0 ? max_length
-                                   : loaded.max_length != 0
-                                       ? loaded.max_length
-                                       : model_->position_limit().value_or(0);
-  check_positions(*model_, options_.truncation.max_length);
-}
-
-std::vector<std::vector<double>> TextPredictor::predict(
-    const std::vector<TextPair>& texts,
-    bool are_pairs) const {
-  const at::NoGradGuard no_grad;
-  std::vector<Encoding> encodings;
-  for (const TextPair& text : texts) {
-    encodings.push_back(
-        are_pairs ? tokenizer_->encode_pair(text.text, text.second, options_)
-                  : tokenizer_->encode(text.text, options_));
-  }
-  const ModelInput input = padded_input(encodings, inputs_);
-  const at::Tensor logits =
-      model_->forward(input).logits.to(at::kCPU, at::kDouble);
-  const at::Tensor scores = labels_ == HeadLabels::kNumbers ? logits
-                            : labels_ == HeadLabels::kClasses
-                                ? logits.sigmoid()
-                                : logits.softmax(-1);
-  std::vector<std::vector<double>> values;
-  for (int64_t row = 0; row < scores.size(0); ++row) {
-    const at::Tensor own = scores[row].contiguous();
-    const auto* begin = own.const_data_ptr<double>();
-    values.emplace_back(begin, begin + own.numel());
-  }
-  return values;
+  return std::make_unique<ClassifierPredictor>(std::move(trained), device);
 }
 
 } // namespace tessera::zoo

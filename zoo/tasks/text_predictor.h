@@ -1,67 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `TextPredictor` predicts with a trained text classifier.
+// `TextPredictor` predicts the labels of texts with a trained classifier, or
+// with a language model that was trained to go on with prompts.
 
-#include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/models/model.h"
-#include "tessera/zoo/tasks/text_batches.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/zoo/data/text_rows.h"
+#include "tessera/zoo/tasks/class_values.h"
+#include "tessera/zoo/tasks/trained_model.h"
 
 #include <c10/core/Device.h>
 
-#include <cstdint>
-#include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera::zoo {
 
 struct TextPair {
-  std::string text;
+  std::string text; ///< or the prompt
   std::string second; ///< of a pair
 };
 
 class TextPredictor {
  public:
-  /// Loads the whole classifier. @param folder a run folder of the task
-  /// text_classification, or the Hugging Face folder of a sequence classifier.
-  /// @param max_length of texts, in tokens; 0: that of the run, or the model's
-  ///     positions.
-  /// @throws tessera::Error if there is no trained classifier.
-  TextPredictor(
-      const std::filesystem::path& folder,
-      int64_t max_length,
+  virtual ~TextPredictor() = default;
+  TextPredictor(const TextPredictor&) = delete;
+  TextPredictor& operator=(const TextPredictor&) = delete;
+
+  /// With TrainingConfig::columns a prompt for a language model, else a
+  /// classifier. Gives the model memory on the device.
+  /// @param trained its TrainingConfig::max_length is that of texts, in tokens.
+  /// @throws tessera::Error if the model is neither.
+  static std::unique_ptr<TextPredictor> open(
+      TrainedModel trained,
       c10::Device device);
 
-  /// The keys that texts had in the run's data; "text" without a run.
-  const std::vector<std::string>& text_keys() const {
-    return text_keys_;
-  }
-  /// kClass, kClasses or kNumbers.
-  HeadLabels labels() const {
+  /// The probabilities of these, or these numbers, are predicted.
+  const ClassLabels& labels() const {
     return labels_;
   }
-  /// The names of the classes; empty if numbers are predicted.
-  const std::vector<std::string>& classes() const {
-    return classes_;
+  /// The keys of rows that text_of() reads.
+  const std::vector<std::string>& keys() const {
+    return keys_;
   }
+  /// What is predicted of.
+  /// @throws tessera::Error naming the row and a key that it lacks.
+  virtual TextPair text_of(const TextRow& row) const = 0;
 
-  /// The probability of each class, or the numbers, of each text.
-  /// @param are_pairs whether TextPair::second is used.
-  std::vector<std::vector<double>> predict(
-      const std::vector<TextPair>& texts,
-      bool are_pairs) const;
+  /// See class_values().
+  virtual std::vector<std::vector<double>> predict(
+      const std::vector<TextPair>& texts) const = 0;
+
+ protected:
+  TextPredictor(ClassLabels labels, std::vector<std::string> keys)
+      : labels_(std::move(labels)), keys_(std::move(keys)) {}
 
  private:
-  std::shared_ptr<Model> model_;
-  std::optional<Tokenizer> tokenizer_;
-  std::vector<std::string> text_keys_;
-  HeadLabels labels_ = HeadLabels::kOther;
-  std::vector<std::string> classes_;
-  EncodeOptions options_;
-  TextInputs inputs_;
+  ClassLabels labels_;
+  std::vector<std::string> keys_;
 };
 
 } // namespace tessera::zoo

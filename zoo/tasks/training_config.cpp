@@ -211,8 +211,12 @@ TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     const TaskKind* kind) {
-  const runtime::ConfigReader reader =
-      runtime::read_config_file(file, overrides);
+  return read_training_config(runtime::read_config_file(file, overrides), kind);
+}
+
+TrainingConfig read_training_config(
+    const runtime::ConfigReader& reader,
+    const TaskKind* kind) {
   const auto* const found =
       reader.get_enum<const TaskKind*>("task", task_kinds());
   if (kind != nullptr && kind != found) {

@@ -123,6 +123,11 @@ TrainingConfig read_training_config(
     const std::vector<std::string>& overrides = {},
     const TaskKind* kind = nullptr);
 
+/// The same of a configuration that is not a file.
+TrainingConfig read_training_config(
+    const runtime::ConfigReader& reader,
+    const TaskKind* kind = nullptr);
+
 /// What tasks on files of rows have in common: a model to start from, files
 /// with names, batches padded to their longest text.
 /// @throws tessera::Error without `model.folder`.

@@ -115,6 +115,62 @@ TEST(ImageFile, ThatIsCutOffIsRefusedByItsHeaderOrEnd) {
   expect_error([&] { read_image(folder.path()); }, {"Is a directory"});
 }
 
+/// A copy of a fixture after a change of its bytes.
+template <typename Change>
+fs::path changed_file(
+    const TemporaryFolder& folder,
+    const std::string& name,
+    const Change& change) {
+  std::string bytes = bytes_of_file(fixture_folder() / name);
+  change(bytes);
+  std::ofstream(folder / name, std::ios::binary) << bytes;
+  return folder / name;
+}
+
+// Before 400 MB of memory are allocated for them.
+TEST(ImageFile, ThatIsTooShortForItsPixelsIsRefusedByItsHeader) {
+  const TemporaryFolder folder;
+  const std::string side = {0x2D, 0x41}; // 11585
+  for (const auto& [name, marker] :
+       {std::pair("color.jpg", "\xff\xc0"),
+        std::pair("progressive.jpg", "\xff\xc2")}) {
+    SCOPED_TRACE(name);
+    const auto file = changed_file(folder, name, [&](std::string& bytes) {
+      bytes.replace(bytes.find(marker) + 5, 4, side + side);
+    });
+    expect_error([&] { check_image(file); }, {name, "bytes are too few"});
+    expect_error([&] { read_image(file); }, {"11585 x 11585 pixels"});
+  }
+  // A width of 16 pixels and a height of 2^19, with the header's checksum.
+  const auto png = changed_file(folder, "gray.png", [&](std::string& bytes) {
+    bytes.replace(16, 8, std::string({0, 0, 0, 16, 0, 8, 0, 0}));
+    bytes.replace(29, 4, "\xea\xab\xb9\x93");
+  });
+  expect_error([&] { check_image(png); }, {"gray.png", "bytes are too few"});
+}
+
+TEST(ImageFile, OfManyScansIsRefused) {
+  const TemporaryFolder folder;
+  // The first scan again and again, up to the marker behind it.
+  const auto with_scans = [&](int more) {
+    return changed_file(folder, "progressive.jpg", [&](std::string& bytes) {
+      const size_t begin = bytes.find("\xff\xda");
+      size_t end = bytes.find('\xff', begin + 2);
+      while (bytes[end + 1] == 0) {
+        end = bytes.find('\xff', end + 2);
+      }
+      const std::string scan = bytes.substr(begin, end - begin);
+      for (int i = 0; i < more; ++i) {
+        bytes.insert(end, scan);
+      }
+    });
+  };
+  EXPECT_GT(read_image(with_scans(400)).size.area(), 0);
+  expect_error(
+      [&] { read_image(with_scans(600)); },
+      {"progressive.jpg", "more than 500 scans"});
+}
+
 // Any change of a byte is either found or gives some pixels.
 TEST(ImageFile, ThatIsDamagedDoesNoHarm) {
   const TemporaryFolder folder;

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/tasks/prompted_model.h"
+
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/training_config.h"
+
+namespace tessera::zoo {
+
+std::shared_ptr<Model> prompted_model(
+    const TrainingConfig& config,
+    const LayerContext& context) {
+  FromPretrainedOptions options;
+  options.context = context;
+  options.lazy = true;
+  options.strict = config.strict;
+  options.head = {"language model", goes_on_with_prompts};
+  return from_pretrained(config.model_folder, options);
+}
+
+bool goes_on_with_prompts(const Head& head) {
+  return head.labels() == HeadLabels::kNextTokens ||
+         !head.trimmed_with_labels().empty();
+}
+
+PromptKind prompt_kind_of(const Model& model) {
+  return model.first_token() ? PromptKind::kEncoderDecoder
+                             : PromptKind::kDecoder;
+}
+
+TextInputs prompt_inputs(const Model& model, const Tokenizer& tokenizer) {
+  // Padding is masked: any token will do.
+  return {
+      .padding_token = padding_token(model.config(), tokenizer).value_or(0)};
+}
+
+bool labels_are_in_data(const TrainingConfig& config) {
+  return !config.columns.prompt.empty() && config.columns.preset == nullptr &&
+         config.verbalizers.empty();
+}
+
+std::vector<std::string> prompted_labels(
+    const TrainingConfig& config,
+    const std::optional<LabelledTexts>& train) {
+  if (config.columns.preset != nullptr) {
+    return config.columns.preset->labels;
+  }
+  if (labels_are_in_data(config)) {
+    return labels_of(*train);
+  }
+  std::vector<std::string> labels;
+  for (const std::string& one : config.verbalizers) {
+    labels.push_back(one.substr(0, one.find('=')));
+  }
+  return labels;
+}
+
+} // namespace tessera::zoo
