@@ -69,7 +69,7 @@ void predict_texts(
       arguments.input,
       predictor->keys(),
       columns.rows,
-      columns.bad_rows);
+      columns.rows.bad_rows);
   for (;;) {
     std::vector<zoo::TextPair> texts;
     std::vector<nlohmann::ordered_json> shown;
@@ -145,7 +145,7 @@ void for_each_question(
       arguments.input,
       {options.question, options.context},
       options.rows,
-      options.bad_rows);
+      options.rows.bad_rows);
   int64_t number = 0;
   for (;;) {
     std::vector<zoo::AnsweredQuestion> questions;

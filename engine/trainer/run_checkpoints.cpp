@@ -158,6 +158,11 @@ RunCheckpoints::RunCheckpoints(
   }
 }
 
+std::optional<fs::path> RunCheckpoints::newest() const {
+  const auto all = list_checkpoints(checkpoints_of(options_.run_folder));
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
 void RunCheckpoints::load(const fs::path& checkpoint) {
   load_run_checkpoint(engine_, checkpoint, states_);
   if (world_.rank() == 0) {

@@ -55,6 +55,9 @@ class RunCheckpoints {
       const TrainerOptions& options,
       std::vector<Checkpointable*> states);
 
+  /// The newest checkpoint of the run; nothing if there is none.
+  std::optional<std::filesystem::path> newest() const;
+
   /// Loads `checkpoint`. Later checkpoints in the same folder, which the run
   /// does not continue, get other names, so that they are not resumed from.
   /// Collective; blocks.

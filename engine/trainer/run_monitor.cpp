@@ -5,7 +5,6 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/device_memory.h"
 
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -16,18 +15,6 @@ namespace {
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
       .count();
-}
-
-void check_finite(double loss, int64_t first_step, int64_t last_step) {
-  const std::string steps = first_step == last_step
-                                ? "of step " + std::to_string(last_step)
-                                : "over steps " + std::to_string(first_step) +
-                                      " to " + std::to_string(last_step);
-  TESSERA_CHECK(
-      std::isfinite(loss),
-      "training: the loss {} is {}. Lower the learning rate, clip the gradients (training.clip_grad_norm), or check the data of these steps.",
-      steps,
-      loss);
 }
 
 } // namespace
@@ -91,10 +78,30 @@ bool RunMonitor::reports(int64_t step, bool saves) const {
   return step % options_.log_every == 0 || step == total_steps_ || saves;
 }
 
-void RunMonitor::read_losses(int64_t step) {
+double RunMonitor::read_losses(int64_t step) {
   totals_ = losses_.take(engine_, batches_.count, step - written_steps_);
-  check_finite(totals_.loss, written_steps_ + 1, step);
   tokens_ += totals_.tokens;
+  return totals_.loss;
+}
+
+void RunMonitor::rewind(int64_t step, int64_t total_steps) {
+  if (timing_) {
+    timing_->take();
+  }
+  if (log_) {
+    log_.reset(); // its files are closed before they are opened again
+    log_ = std::make_unique<TrainingLog>(
+        options_.run_folder, total_steps, step, options_.facts);
+  }
+  total_steps_ = total_steps;
+  written_steps_ = step;
+  interval_start_ = Clock::now();
+}
+
+void RunMonitor::tell_rolled_back(const std::string& text) {
+  if (log_) {
+    log_->say(text, LogLevel::kWarning);
+  }
 }
 
 void RunMonitor::write(

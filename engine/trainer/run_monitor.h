@@ -44,8 +44,16 @@ class RunMonitor {
   bool reports(int64_t step, bool saves) const;
 
   /// Reads the losses up to and including `step`. Collective; blocks.
-  /// @throws tessera::Error if their mean is not finite.
-  void read_losses(int64_t step);
+  /// @return their mean, over all ranks.
+  double read_losses(int64_t step);
+
+  /// The last step with a line.
+  int64_t written_steps() const {
+    return written_steps_;
+  }
+
+  /// Takes back the lines after `step`, which follow again.
+  void rewind(int64_t step, int64_t total_steps);
 
   /// Writes a line for the steps whose losses were read last, and starts the
   /// next.
@@ -63,6 +71,9 @@ class RunMonitor {
   /// Logs from time to time that steps were skipped because gradients
   /// overflowed.
   void tell_skipped(int64_t step);
+
+  /// Logs that the run returned to a checkpoint, and why.
+  void tell_rolled_back(const std::string& text);
 
   /// Logs that a checkpoint was saved or why not.
   void tell_saved(const std::string& text, bool is_saved);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tessera::engine {
 
@@ -14,12 +15,33 @@ namespace tessera::engine {
 /// at the same place in the data.
 class RunPosition : public Checkpointable {
  public:
+  /// Micro-batches [begin, end) of a rank since the start of the run.
+  struct Range {
+    int64_t begin = 0;
+    int64_t end = 0;
+
+    bool operator==(const Range&) const = default;
+  };
+
   /// @param batches_per_epoch of one rank.
   /// @param batch_samples of all ranks together in one micro-batch.
   RunPosition(int64_t batches_per_epoch, int64_t batch_samples);
 
   int64_t steps = 0; ///< optimizer steps done
   int64_t batch = 0; ///< micro-batches of a rank since the start of the run
+  /// What is not trained on, because of bad losses.
+  std::vector<Range> skipped;
+
+  /// Advances `batch` past what is skipped.
+  /// @return whether it did.
+  bool pass_skipped();
+  /// Micro-batches from here on that are skipped.
+  int64_t skipped_ahead() const;
+
+  /// Samples of all ranks together in micro-batches [0, count) of an epoch.
+  int64_t samples_in(int64_t count) const {
+    return count * batch_samples_;
+  }
 
   /// Samples that are seen twice because the loaded position lies within a
   /// micro-batch.
@@ -29,6 +51,7 @@ class RunPosition : public Checkpointable {
 
   std::string name() const override;
   CheckpointState save_state() const override;
+  /// Adds to `skipped`.
   void load_state(const CheckpointState& state) override;
 
  private:

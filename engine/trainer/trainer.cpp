@@ -4,6 +4,7 @@
 
 #include "tessera/engine/schedule/lr_scheduler.h"
 #include "tessera/engine/trainer/best_score.h"
+#include "tessera/engine/trainer/loss_watch.h"
 #include "tessera/engine/trainer/micro_batches.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_monitor.h"
@@ -15,7 +16,7 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
-#include <vector>
+#include <string>
 
 namespace tessera {
 
@@ -26,7 +27,8 @@ int64_t total_steps_from(
     const engine::RunPosition& position,
     const TrainerOptions& options,
     int64_t batches_per_epoch) {
-  const int64_t left = options.epochs * batches_per_epoch - position.batch;
+  const int64_t left = options.epochs * batches_per_epoch - position.batch -
+                       position.skipped_ahead();
   const int64_t all = position.steps + left / options.accumulate;
   return options.max_steps > 0 ? std::min(all, options.max_steps) : all;
 }
@@ -89,139 +91,264 @@ int64_t total_steps_of(
       {task.batches_per_epoch(), 1}, options, task.batches_per_epoch());
 }
 
+namespace {
+
+/// How often a run goes back before it gives up.
+constexpr int kMostRollBacks = 20;
+
+/// One call of train().
+class Training {
+ public:
+  Training(
+      World& world,
+      Engine& engine,
+      TrainingTask& task,
+      const TrainerOptions& options)
+      : world_(world),
+        engine_(engine),
+        task_(task),
+        options_(options),
+        batches_(task.batches_per_epoch()),
+        total_steps_(checked_steps(options, task)),
+        scheduler_(
+            engine.learning_rate(),
+            with_steps(options.schedule, total_steps_)),
+        progress_(
+            batches_,
+            task.batch_size() * batch_share(world, options).count),
+        best_(options.best_metric),
+        checkpoints_(world, engine, options, {&scheduler_, &progress_, &best_}),
+        watch_(options.loss_spike) {
+    if (const auto from = checkpoint_of(world, options)) {
+      resume(*from);
+    }
+    warn_of_bubbles(world, options);
+    warn_of_warmup(world, with_steps(options.schedule, total_steps_));
+    monitor_.emplace(world, engine, options, total_steps_, progress_.steps);
+    micro_batches_.emplace(engine, task, world, options, *monitor_);
+    good_batch_ = progress_.batch;
+  }
+
+  TrainingSummary run() {
+    bool is_end = progress_.steps >= total_steps_;
+    while (!is_end) {
+      is_end = step();
+    }
+    summary_.best_step = best_.step();
+    summary_.best_text = best_.text();
+    summary_.has_best_weights =
+        best_.step() > 0 && best_.step() == progress_.steps;
+    if (options_.export_best && summary_.stop_signal == 0 && best_.step() > 0 &&
+        !summary_.has_best_weights) {
+      summary_.has_best_weights = checkpoints_.load_best(best_.step());
+    }
+    // Restored for further training by the caller.
+    engine_.set_learning_rate(scheduler_.peak_learning_rate());
+    summary_.total_steps = total_steps_;
+    monitor_->finish(progress_.steps, summary_);
+    return summary_;
+  }
+
+ private:
+  static int64_t checked_steps(
+      const TrainerOptions& options,
+      const TrainingTask& task) {
+    const int64_t steps = total_steps_of(options, task);
+    TESSERA_CHECK(
+        steps > 0,
+        "training: {} epoch(s) of {} batches per rank are too few for one optimizer step of {} micro-batches. Use more data or epochs, or smaller batches.",
+        options.epochs,
+        task.batches_per_epoch(),
+        options.accumulate);
+    return steps;
+  }
+
+  static LrScheduleOptions with_steps(
+      LrScheduleOptions schedule,
+      int64_t total_steps) {
+    schedule.total_steps = total_steps;
+    return schedule;
+  }
+
+  /// Loads a checkpoint of this or an earlier run.
+  void load(const std::filesystem::path& from) {
+    checkpoints_.load(from);
+    if (options_.restart_data && !has_restarted_data_) {
+      progress_.batch = 0;
+    }
+    has_restarted_data_ = true;
+    // Other ranks or batch sizes give another number of remaining steps.
+    total_steps_ = total_steps_from(progress_, options_, batches_);
+    scheduler_.set_total_steps(total_steps_);
+    if (progress_.batch % batches_ != 0) {
+      task_.begin_epoch(progress_.batch / batches_);
+    }
+  }
+
+  void resume(const std::filesystem::path& from) {
+    load(from);
+    if (world_.rank() == 0) {
+      log_info(
+          "resuming from step {} of {} ('{}')",
+          progress_.steps,
+          total_steps_,
+          from.string());
+      if (progress_.repeated_samples() > 0 && !options_.restart_data) {
+        log_info(
+            "{} samples are repeated: the checkpoint is in the middle of a batch of the current size",
+            progress_.repeated_samples());
+      }
+    }
+  }
+
+  /// @return whether it was the last one.
+  bool step() {
+    if (progress_.pass_skipped() && progress_.batch % batches_ != 0) {
+      task_.begin_epoch(progress_.batch / batches_);
+    }
+    scheduler_.step(engine_); // backward may update already
+    micro_batches_->run(progress_.steps, progress_.batch);
+    const int64_t step = progress_.steps + 1;
+    monitor_->end();
+    const auto end = checkpoints_.decide(step, step == total_steps_);
+    const bool scores =
+        options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
+    const bool reports = monitor_->reports(step, end.saves || scores);
+    if (reports) {
+      // Before the step, so that a loss that is not finite does not reach the
+      // weights.
+      const int64_t first = monitor_->written_steps() + 1;
+      const double loss = monitor_->read_losses(step);
+      if (const auto problem = watch_.add(loss, first, step)) {
+        roll_back(*problem);
+        return progress_.steps >= total_steps_;
+      }
+    }
+    monitor_->begin(engine::StepPhase::kOptimizer);
+    std::optional<DeferredScalar> grad_norm;
+    if (options_.clip_grad_norm > 0) {
+      grad_norm = engine_.clip_grad_norm(options_.clip_grad_norm);
+    }
+    const bool is_skipped = !engine_.step();
+    if (!is_skipped) {
+      task_.after_step(step, total_steps_);
+    }
+    monitor_->end();
+
+    progress_.steps = step;
+    if (is_skipped) {
+      monitor_->tell_skipped(step);
+    }
+    std::optional<TaskScore> score;
+    bool is_best = false;
+    if (scores) {
+      score = monitor_->score(task_, step);
+      is_best = best_.add(*score, step) &&
+                (options_.keep_best || options_.export_best);
+    }
+    summary_.stop_signal = end.stop_signal;
+    summary_.stopped_early = scores && options_.early_stop > 0 &&
+                             best_.since_best() >= options_.early_stop;
+    const bool is_end =
+        step == total_steps_ || end.stop_signal != 0 || summary_.stopped_early;
+    if (reports) {
+      monitor_->write(
+          step,
+          static_cast<double>(progress_.batch) / static_cast<double>(batches_),
+          engine_.learning_rate(),
+          is_skipped ? std::optional(std::numeric_limits<double>::infinity())
+                     : std::optional<double>(grad_norm),
+          score);
+      good_batch_ = progress_.batch;
+    }
+    save(
+        step,
+        end.saves || is_best || (is_end && options_.save_last),
+        is_best,
+        is_end);
+    return is_end;
+  }
+
+  void save(int64_t step, bool saves, bool is_best, bool is_end) {
+    tell_begun_save(/*blocks=*/saves || is_end);
+    if (saves && engine_.saves_in_background() && !is_end) {
+      checkpoints_.begin_save(step, is_best);
+      monitor_->skip_time();
+    } else if (saves) {
+      const auto saved = checkpoints_.save(step, is_best);
+      if (is_end) {
+        summary_.checkpoint = saved.path;
+      }
+      monitor_->tell_saved(saved.text, !saved.path.empty());
+      monitor_->skip_time();
+    }
+  }
+
+  void tell_begun_save(bool blocks) {
+    if (const auto saved = checkpoints_.begun_save(blocks)) {
+      monitor_->tell_saved(saved->text, !saved->path.empty());
+    }
+  }
+
+  /// Returns to the newest checkpoint, and leaves out the micro-batches since
+  /// the last good loss. Collective: all ranks have the same losses.
+  /// @throws tessera::Error if that is not wanted or not possible.
+  void roll_back(const std::string& problem) {
+    tell_begun_save(/*blocks=*/true);
+    const auto newest = checkpoints_.newest();
+    TESSERA_CHECK(
+        options_.on_bad_loss == OnBadLoss::kRollBack && newest &&
+            roll_backs_ < kMostRollBacks,
+        "training: {}. Lower the learning rate, clip the gradients (training.clip_grad_norm), or check the data of these steps.{}",
+        problem,
+        options_.on_bad_loss != OnBadLoss::kRollBack
+            ? " training.on_bad_loss=roll_back leaves them out."
+        : newest ? formatted(" The run has gone back {} times.", kMostRollBacks)
+                 : std::string(" There is no checkpoint to go back to."));
+    ++roll_backs_;
+    const engine::RunPosition::Range bad{good_batch_, progress_.batch};
+    engine_.zero_grad();
+    progress_.skipped.push_back(bad);
+    load(*newest); // adds those of the checkpoint
+    watch_.rewind(progress_.steps);
+    monitor_->rewind(progress_.steps, total_steps_);
+    monitor_->tell_rolled_back(formatted(
+        "{}: back to step {}, without the {} samples since the last good loss (from sample {} of epoch {} on)",
+        problem,
+        progress_.steps,
+        progress_.samples_in(bad.end - bad.begin),
+        progress_.samples_in(bad.begin % batches_),
+        bad.begin / batches_));
+    good_batch_ = progress_.batch;
+  }
+
+  World& world_;
+  Engine& engine_;
+  TrainingTask& task_;
+  const TrainerOptions& options_;
+  int64_t batches_; ///< per epoch
+  int64_t total_steps_;
+  LrScheduler scheduler_;
+  engine::RunPosition progress_;
+  engine::BestScore best_;
+  engine::RunCheckpoints checkpoints_;
+  engine::LossWatch watch_;
+  std::optional<engine::RunMonitor> monitor_; ///< of the steps to do
+  std::optional<engine::MicroBatches> micro_batches_;
+  TrainingSummary summary_;
+  bool has_restarted_data_ = false;
+  int64_t good_batch_ = 0; ///< where the last good loss ended
+  int roll_backs_ = 0;
+};
+
+} // namespace
+
 TrainingSummary train(
     World& world,
     Engine& engine,
     TrainingTask& task,
     const TrainerOptions& options) {
-  const int64_t batches = task.batches_per_epoch();
-  int64_t total_steps = total_steps_of(options, task);
-  TESSERA_CHECK(
-      total_steps > 0,
-      "training: {} epoch(s) of {} batches per rank are too few for one optimizer step of {} micro-batches. Use more data or epochs, or smaller batches.",
-      options.epochs,
-      batches,
-      options.accumulate);
-  LrScheduleOptions schedule = options.schedule;
-  schedule.total_steps = total_steps;
-  LrScheduler scheduler(engine.learning_rate(), schedule);
-  engine::RunPosition progress(
-      batches, task.batch_size() * batch_share(world, options).count);
-  engine::BestScore best(options.best_metric);
-  engine::RunCheckpoints checkpoints(
-      world, engine, options, {&scheduler, &progress, &best});
-  if (const auto from = checkpoint_of(world, options)) {
-    checkpoints.load(*from);
-    if (options.restart_data) {
-      progress.batch = 0;
-    }
-    // Other ranks or batch sizes give another number of remaining steps.
-    total_steps = total_steps_from(progress, options, batches);
-    scheduler.set_total_steps(total_steps);
-    if (world.rank() == 0) {
-      log_info(
-          "resuming from step {} of {} ('{}')",
-          progress.steps,
-          total_steps,
-          from->string());
-      if (progress.repeated_samples() > 0 && !options.restart_data) {
-        log_info(
-            "{} samples are repeated: the checkpoint is in the middle of a batch of the current size",
-            progress.repeated_samples());
-      }
-    }
-    if (progress.batch % batches != 0) {
-      task.begin_epoch(progress.batch / batches);
-    }
-  }
-
-  warn_of_bubbles(world, options);
-  warn_of_warmup(world, schedule);
-  engine::RunMonitor monitor(
-      world, engine, options, total_steps, progress.steps);
-  engine::MicroBatches micro_batches(engine, task, world, options, monitor);
-  int64_t& batch = progress.batch;
-  TrainingSummary summary;
-  const bool keeps_best = options.keep_best || options.export_best;
-  bool is_end = progress.steps >= total_steps;
-  while (!is_end) {
-    scheduler.step(engine); // backward may update already
-    micro_batches.run(progress.steps, batch);
-    const int64_t step = progress.steps + 1;
-    monitor.end();
-    const auto end = checkpoints.decide(step, step == total_steps);
-    const bool scores =
-        options.evaluate_every > 0 && step % options.evaluate_every == 0;
-    const bool reports = monitor.reports(step, end.saves || scores);
-    if (reports) {
-      // Before the step, so that a loss that is not finite does not reach the
-      // weights.
-      monitor.read_losses(step);
-    }
-    monitor.begin(engine::StepPhase::kOptimizer);
-    std::optional<DeferredScalar> grad_norm;
-    if (options.clip_grad_norm > 0) {
-      grad_norm = engine.clip_grad_norm(options.clip_grad_norm);
-    }
-    const bool is_skipped = !engine.step();
-    if (!is_skipped) {
-      task.after_step(step, total_steps);
-    }
-    monitor.end();
-
-    progress.steps = step;
-    if (is_skipped) {
-      monitor.tell_skipped(step);
-    }
-    std::optional<TaskScore> score;
-    bool is_best = false;
-    if (scores) {
-      score = monitor.score(task, step);
-      is_best = best.add(*score, step);
-    }
-    summary.stopped_early = scores && options.early_stop > 0 &&
-                            best.since_best() >= options.early_stop;
-    is_end =
-        step == total_steps || end.stop_signal != 0 || summary.stopped_early;
-    if (reports) {
-      monitor.write(
-          step,
-          static_cast<double>(batch) / static_cast<double>(batches),
-          engine.learning_rate(),
-          is_skipped ? std::optional(std::numeric_limits<double>::infinity())
-                     : std::optional<double>(grad_norm),
-          score);
-    }
-    const bool saves =
-        end.saves || (is_best && keeps_best) || (is_end && options.save_last);
-    if (const auto saved = checkpoints.begun_save(saves || is_end)) {
-      monitor.tell_saved(saved->text, !saved->path.empty());
-    }
-    if (saves && engine.saves_in_background() && !is_end) {
-      checkpoints.begin_save(step, is_best && keeps_best);
-      monitor.skip_time();
-    } else if (saves) {
-      const auto saved = checkpoints.save(step, is_best && keeps_best);
-      if (is_end) {
-        summary.checkpoint = saved.path;
-      }
-      monitor.tell_saved(saved.text, !saved.path.empty());
-      monitor.skip_time();
-    }
-    summary.stop_signal = end.stop_signal;
-  }
-  summary.best_step = best.step();
-  summary.best_text = best.text();
-  summary.has_best_weights = best.step() > 0 && best.step() == progress.steps;
-  if (options.export_best && summary.stop_signal == 0 && best.step() > 0 &&
-      !summary.has_best_weights) {
-    summary.has_best_weights = checkpoints.load_best(best.step());
-  }
-  // Restored for further training by the caller.
-  engine.set_learning_rate(scheduler.peak_learning_rate());
-  summary.total_steps = total_steps;
-  monitor.finish(progress.steps, summary);
-  return summary;
+  return Training(world, engine, task, options).run();
 }
 
 } // namespace tessera

@@ -29,6 +29,14 @@ namespace tessera {
 struct BatchShare;
 class ParallelRun;
 
+/// What follows a loss that is not finite, or a spike (TrainerOptions).
+enum class OnBadLoss {
+  kStop, ///< the run ends with an error
+  /// The run returns to its newest checkpoint, and leaves out the samples since
+  /// the last good loss.
+  kRollBack,
+};
+
 struct TrainerOptions {
   int64_t epochs = 1;
   /// Stops after this many optimizer steps; 0: after all epochs.
@@ -37,6 +45,10 @@ struct TrainerOptions {
   int64_t accumulate = 1;
   /// Limit of the global 2-norm of gradients; 0 does not clip.
   double clip_grad_norm = 0;
+  OnBadLoss on_bad_loss = OnBadLoss::kStop;
+  /// A loss is bad, too, if it is above this times the median of up to 64 lines
+  /// of the log before it (at least 8); 0: only if it is not finite.
+  double loss_spike = 0;
   /// Schedule of the engine's learning rate at the start; train() sets
   /// total_steps.
   LrScheduleOptions schedule;
@@ -136,7 +148,9 @@ int64_t total_steps_of(const TrainerOptions& options, const TrainingTask& task);
 /// Trains `engine` on `task`. Rank 0 shows progress on standard output and
 /// writes the files of TrainingLog. A checkpoint or a log that cannot be
 /// written is a warning, and training continues. Collective.
-/// @throws tessera::Error if a loss is not finite, naming the step.
+/// @throws tessera::Error if a loss is bad, naming the step, unless the run
+/// rolls
+///   back.
 TrainingSummary train(
     World& world,
     Engine& engine,

@@ -75,6 +75,16 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       "resume",
       options.resume,
       "resume from the latest checkpoint in the run folder; see [below](#ending-and-resuming)");
+  fields.choice(
+      "on_bad_loss",
+      options.on_bad_loss,
+      {{"stop", OnBadLoss::kStop}, {"roll_back", OnBadLoss::kRollBack}},
+      "after a loss that is not finite, or a spike: `stop` with an error, or return to the newest checkpoint and leave out the samples since the last good loss, 20 times at most");
+  fields.field(
+      "loss_spike",
+      options.loss_spike,
+      {.min = 0},
+      "a loss above this times the median of the last 64 lines of the log is bad, too, e.g. 3; 0: only one that is not finite");
   fields.field(
       "clip_grad_norm",
       options.clip_grad_norm,
