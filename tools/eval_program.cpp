@@ -29,7 +29,7 @@ int run_eval(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  const zoo::TaskScore score = zoo::evaluate_run(path, overrides);
+  const TaskScore score = zoo::evaluate_run(path, overrides);
   if (init().rank() == 0) {
     std::printf("%s\n", score.text.c_str());
   }

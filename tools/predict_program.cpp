@@ -65,11 +65,7 @@ void predict_texts(
   const auto predictor = zoo::TextPredictor::open(std::move(trained), device);
   const ClassLines lines(predictor->labels(), arguments.lines);
   TextSource source(
-      arguments.inputs,
-      arguments.input,
-      predictor->keys(),
-      columns.rows,
-      columns.rows.bad_rows);
+      arguments.inputs, arguments.input, predictor->keys(), columns.rows);
   for (;;) {
     std::vector<zoo::TextPair> texts;
     std::vector<nlohmann::ordered_json> shown;
@@ -144,8 +140,7 @@ void for_each_question(
       asked_pairs(arguments),
       arguments.input,
       {options.question, options.context},
-      options.rows,
-      options.rows.bad_rows);
+      options.rows);
   int64_t number = 0;
   for (;;) {
     std::vector<zoo::AnsweredQuestion> questions;

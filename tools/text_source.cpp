@@ -39,12 +39,11 @@ TextSource::TextSource(
     std::vector<std::string> arguments,
     const std::string& file,
     std::vector<std::string> columns,
-    const zoo::TextRowOptions& rows,
-    zoo::BadRows bad_rows)
+    const zoo::TextRowOptions& rows)
     : arguments_(std::move(arguments)),
       columns_(std::move(columns)),
       name_(file),
-      bad_rows_(bad_rows),
+      bad_rows_(rows.bad_rows),
       has_arguments_(!arguments_.empty()) {
   TESSERA_CHECK(
       !has_arguments_ || file.empty(),

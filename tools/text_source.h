@@ -26,14 +26,13 @@ class TextSource {
   ///     if empty, they are read from `file`.
   /// @param file "-" or empty: standard input.
   /// @param columns keys of rows; JSON objects and tables may have others.
-  /// @param rows how tables are read.
+  /// @param rows how tables are read, and what becomes of bad rows.
   /// @throws tessera::Error if the file cannot be read or is not text.
   TextSource(
       std::vector<std::string> arguments,
       const std::string& file,
       std::vector<std::string> columns,
-      const zoo::TextRowOptions& rows = {},
-      zoo::BadRows bad_rows = zoo::BadRows::kError);
+      const zoo::TextRowOptions& rows = {});
 
   /// Calls `use` with the next rows, up to `count`; at a terminal with one, so
   /// that each is answered before the next one is typed. If bad rows are

@@ -261,6 +261,41 @@ TEST_F(RunTraining, TrainsAModelOfTheUserWithoutAHead) {
   });
 }
 
+TEST_F(RunTraining, ScoresWhileItTrainsWithoutChangingWhatIsTrained) {
+  write_floats();
+  const auto losses_of = [&](const std::string& every) {
+    const std::string overrides = "training.evaluate_every=" + every;
+    on_ranks(2, [&] {
+      const auto result = run_training(config(
+          {overrides,
+           "training.max_steps=9",
+           "model.architecture=PlainAmountModel"}));
+      EXPECT_EQ(result.summary.best_step > 0, every != "0");
+    });
+    std::vector<double> losses;
+    std::vector<double> scores;
+    std::ifstream lines(run() / "metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      const auto values = runtime::parse_json(line, "metrics.jsonl");
+      losses.push_back(values.at("loss"));
+      if (values.contains("heldout_loss")) {
+        scores.push_back(values.at("heldout_loss"));
+      }
+    }
+    EXPECT_EQ(losses.size(), 9U);
+    if (every != "0") {
+      EXPECT_EQ(scores.size(), 3U);
+      // At the end the same weights are scored again.
+      const auto result = runtime::parse_json(
+          runtime::read_text_file(run() / "result.json"), "result.json");
+      EXPECT_EQ(scores.back(), result.at("heldout_loss").get<double>());
+    }
+    fs::remove_all(run());
+    return losses;
+  };
+  EXPECT_EQ(losses_of("3"), losses_of("0"));
+}
+
 // A process may make several runs; a finished one is refused before anything is
 // changed.
 TEST_F(RunTraining, RunsOneAfterTheOther) {
