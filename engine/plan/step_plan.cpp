@@ -127,6 +127,7 @@ class PlannedRank {
       : training_(training),
         job_(job),
         simulation_(simulation),
+        run_(job.device),
         recorder_(run_),
         world_(job.rank, job.world_size, without_cuda(), simulation),
         parallel_(world_, job.parallel, job.accumulate),

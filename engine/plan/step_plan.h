@@ -66,6 +66,10 @@ struct StepMemoryPlan {
 struct PlannedJob {
   int rank = 0;
   int world_size = 1;
+  /// Of the real run: kCPU or kCUDA. On CUDA, attention and dropout keep what
+  /// LibTorch's CUDA kernels keep; workspaces of libraries, and what LibTorch's
+  /// allocator rounds up, are not included.
+  c10::DeviceType device = c10::kCPU;
   /// How ranks divide the model.
   ParallelOptions parallel;
   /// Micro-batches of an optimizer step.

@@ -6,6 +6,8 @@
 
 namespace tessera::runtime {
 
+namespace dry_flop {
+
 namespace {
 
 using Flops = double (*)(const DryCall& call);
@@ -36,9 +38,8 @@ double attention_flops(
 }
 
 /// Each element of the output costs a filter.
-double convolution_flops(const at::Tensor& output, const at::Tensor& weight) {
-  return 2 * elements(output) * elements(weight) /
-         static_cast<double>(weight.size(0));
+double convolution_flops(double outputs, const at::Tensor& weight) {
+  return 2 * outputs * elements(weight) / static_cast<double>(weight.size(0));
 }
 
 const std::unordered_map<std::string, Flops>& flops_by_name() {
@@ -60,14 +61,52 @@ const std::unordered_map<std::string, Flops>& flops_by_name() {
        [](const DryCall& c) {
          return attention_flops(c.tensor(1), c.tensor(2), c.tensor(3), 3, 2);
        }},
+      {"aten::_scaled_dot_product_flash_attention",
+       [](const DryCall& c) {
+         return attention_flops(c.tensor(0), c.tensor(1), c.tensor(2), 1, 1);
+       }},
+      {"aten::_scaled_dot_product_flash_attention_backward",
+       [](const DryCall& c) {
+         return attention_flops(c.tensor(1), c.tensor(2), c.tensor(3), 3, 2);
+       }},
+      {"aten::_scaled_dot_product_efficient_attention",
+       [](const DryCall& c) {
+         return attention_flops(c.tensor(0), c.tensor(1), c.tensor(2), 1, 1);
+       }},
+      {"aten::_scaled_dot_product_efficient_attention_backward",
+       [](const DryCall& c) {
+         return attention_flops(c.tensor(1), c.tensor(2), c.tensor(3), 3, 2);
+       }},
+      {"aten::mkldnn_convolution",
+       [](const DryCall& c) {
+         // Kernels that do not overlap, or nearly: an output per stride.
+         double outputs =
+             static_cast<double>(c.tensor(0).size(0) * c.tensor(1).size(0));
+         const auto stride = c.ints(4);
+         for (int64_t dim = 2; dim < c.tensor(0).dim(); ++dim) {
+           const auto i = static_cast<size_t>(dim - 2);
+           outputs *=
+               static_cast<double>(c.tensor(0).size(dim)) /
+               static_cast<double>(stride.size() == 1 ? stride[0] : stride[i]);
+         }
+         return convolution_flops(outputs, c.tensor(1));
+       }},
+      {"aten::convolution_backward",
+       [](const DryCall& c) {
+         const auto wanted = c.argument(10).toBoolList();
+         return convolution_flops(elements(c.tensor(0)), c.tensor(2)) *
+                ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+       }},
   };
   return table;
 }
 
 } // namespace
 
+} // namespace dry_flop
+
 double dry_flops(const DryCall& call) {
-  const auto& table = flops_by_name();
+  const auto& table = dry_flop::flops_by_name();
   const auto found = table.find(call.name());
   return found == table.end() ? 0 : found->second(call);
 }

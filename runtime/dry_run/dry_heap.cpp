@@ -79,20 +79,8 @@ std::byte* take_memory(size_t bytes, bool is_mapped) {
   return static_cast<std::byte*>(data);
 }
 
-void free_block(void* context) {
-  std::unique_ptr<DryBlock> block(static_cast<DryBlock*>(context));
-  DryBlocks& all = dry_blocks();
-  {
-    const std::lock_guard lock(all.mutex);
-    all.by_end.erase(block->data + block->bytes);
-    --all.count;
-  }
-  if (block->is_mapped) {
-    ::munmap(block->data, block->bytes);
-  } else {
-    std::free(block->data);
-  }
-  block->count(-static_cast<int64_t>(block->bytes));
+void free_block(void* data) {
+  free_dry_block(data);
 }
 
 } // namespace
@@ -138,7 +126,7 @@ c10::DataPtr DryHeap::make_block(
     ++all.count;
   }
   block->count(static_cast<int64_t>(bytes));
-  return {data, block, &free_block, c10::kCPU};
+  return {data, data, &free_block, c10::kCPU};
 }
 
 bool is_dry_memory(const void* data) {
@@ -160,12 +148,36 @@ bool has_dry_values(const void* data) {
   return block == nullptr || block->has_values;
 }
 
-void forget_dry_values(const void* data) {
+void set_dry_values(const void* data, bool has_values) {
   DryBlocks& all = dry_blocks();
   const std::lock_guard lock(all.mutex);
   if (DryBlock* block = all.find(data)) {
-    block->has_values = false;
+    block->has_values = has_values;
   }
+}
+
+bool free_dry_block(void* data) {
+  DryBlocks& all = dry_blocks();
+  if (all.count.load(std::memory_order_relaxed) == 0 || data == nullptr) {
+    return false;
+  }
+  std::unique_ptr<DryBlock> block;
+  {
+    const std::lock_guard lock(all.mutex);
+    block.reset(all.find(data));
+    if (block == nullptr) {
+      return false;
+    }
+    all.by_end.erase(block->data + block->bytes);
+    --all.count;
+  }
+  if (block->is_mapped) {
+    ::munmap(block->data, block->bytes);
+  } else {
+    std::free(block->data);
+  }
+  block->count(-static_cast<int64_t>(block->bytes));
+  return true;
 }
 
 DryAllocation& dry_allocation() {

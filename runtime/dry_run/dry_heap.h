@@ -31,7 +31,7 @@ class DryHeap : public std::enable_shared_from_this<DryHeap> {
   using Watcher = std::function<void(int64_t live, int64_t change)>;
 
   /// @param has_values whether what will be stored there has meaning, as in
-  ///   small tensors that are really computed.
+  ///   small tensors that are really computed. Small blocks always begin so.
   c10::DataPtr allocate(size_t bytes, bool has_values);
   /// Memory of another tier, which is counted elsewhere.
   c10::DataPtr allocate_uncounted(size_t bytes);
@@ -62,18 +62,23 @@ class DryHeap : public std::enable_shared_from_this<DryHeap> {
   Watcher watcher_;
 };
 
+/// Frees the block that begins at `data`; false if there is none. For the
+/// deleter of CPU memory, which raw allocations of libraries share.
+bool free_dry_block(void* data);
+
 /// Whether what is stored at `data` has meaning: memory outside of dry runs,
 /// or a block of small values. Null has none.
 bool has_dry_values(const void* data);
 
-/// From now on what is stored in the block around `data` has no meaning.
-void forget_dry_values(const void* data);
+/// From now on what is stored in the block around `data` has no meaning, or has
+/// one.
+void set_dry_values(const void* data, bool has_values);
 
 /// The heap that CPU tensors of this thread come from; null outside of dry
 /// runs.
 struct DryAllocation {
   std::shared_ptr<DryHeap> heap;
-  bool has_values = true;
+  bool has_values = true; ///< of large blocks; small ones have them
 };
 DryAllocation& dry_allocation();
 

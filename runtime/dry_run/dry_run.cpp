@@ -2,6 +2,7 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
@@ -19,13 +20,15 @@
 
 namespace tessera::runtime {
 
+namespace dry_operator {
+
 namespace {
 
 constexpr auto kDryKey = c10::DispatchKey::Fake;
 
 // Operators on tensors with values compute if what they read and make is at
 // most this.
-constexpr size_t kMostComputedBytes = size_t{4} << 20;
+constexpr size_t kMostComputedBytes = size_t{32} << 20;
 
 DryRun*& current_run() {
   static thread_local DryRun* current = nullptr;
@@ -57,6 +60,18 @@ bool returns_written_arguments(const c10::FunctionSchema& schema) {
                return result.alias_info() != nullptr &&
                       result.alias_info()->isWrite();
              });
+}
+
+/// Whether an operator writes an argument whose former values it does not read.
+bool only_writes(const c10::FunctionSchema& schema, size_t argument) {
+  static const std::unordered_set<std::string> kFilling = {
+      "aten::zero_", "aten::fill_", "aten::copy_"};
+  return schema.arguments()[argument].is_out() ||
+         (argument == 0 && kFilling.count(schema.name()) > 0);
+}
+
+bool is_random(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -101,8 +116,6 @@ OperatorWay way_of(const c10::OperatorHandle& op) {
   };
   // Their kernels for the CPU consist of other operators.
   static const std::unordered_set<std::string> kComposed = {
-      "aten::native_dropout",
-      "aten::native_dropout_backward",
       "tessera::mixed_norm",
       "tessera::mixed_norm_backward",
   };
@@ -216,12 +229,9 @@ class DryOperator {
       begin();
     }
     switch (way) {
-      case OperatorWay::kRun: {
-        const c10::impl::ExcludeDispatchKeyGuard guard{
-            c10::DispatchKeySet{kDryKey}};
-        op_.redispatchBoxed(keys_, &stack_);
+      case OperatorWay::kRun:
+        run();
         return;
-      }
       case OperatorWay::kCompose:
         op_.redispatchBoxed(keys_, &stack_);
         return;
@@ -260,17 +270,29 @@ class DryOperator {
   }
 
  private:
+  void run() {
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    op_.redispatchBoxed(keys_, &stack_);
+    // New numbers have none, however few they are.
+    if (call_.name() == "aten::empty" ||
+        call_.name() == "aten::empty_strided") {
+      const at::Tensor made = torch::jit::peek(stack_, 0, 1).toTensor();
+      if (made.is_floating_point() && made.numel() > 0) {
+        set_dry_values(data_of(made), false);
+      }
+    }
+  }
+
   /// Looks at the arguments.
   void begin() {
-    bool all_values = true;
+    bool all_values = !is_random(op_);
     size_t bytes = 0;
-    const void* named = nullptr;
-    call_.for_each_tensor([&](const at::Tensor& tensor, size_t) {
-      all_values = all_values && has_values(tensor);
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      all_values =
+          all_values && (only_writes(op_.schema(), i) || has_values(tensor));
       bytes += tensor.nbytes();
       if (tensor.has_storage()) {
-        named =
-            named == nullptr ? tensor.storage().unsafeGetStorageImpl() : named;
         run_.begin_operator(
             call_.name(), tensor.storage().unsafeGetStorageImpl());
       }
@@ -293,17 +315,14 @@ class DryOperator {
   }
 
   void compute() {
-    const c10::impl::ExcludeDispatchKeyGuard guard{
-        c10::DispatchKeySet{kDryKey}};
-    bool& has_values = dry_allocation().has_values;
-    const bool had = std::exchange(has_values, true);
-    try {
-      op_.redispatchBoxed(keys_, &stack_);
-    } catch (...) {
-      has_values = had;
-      throw;
-    }
-    has_values = had;
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      if (only_writes(op_.schema(), i) && tensor.has_storage() &&
+          tensor.nbytes() == tensor.storage().nbytes()) {
+        set_dry_values(data_of(tensor), true);
+      }
+    });
+    const DryValues values;
+    op_.redispatchBoxed(keys_, &stack_);
   }
 
   /// The program wants to know a value: zero if there is none.
@@ -343,7 +362,7 @@ class DryOperator {
   void forget_written() {
     call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
       if (call_.writes(i)) {
-        forget_dry_values(data_of(tensor));
+        set_dry_values(data_of(tensor), false);
       }
     });
   }
@@ -455,32 +474,45 @@ void register_dry_key() {
 
 } // namespace
 
+} // namespace dry_operator
+
 struct DryRun::Mode {
-  Mode() : key(c10::DispatchKeySet{kDryKey}) {}
+  explicit Mode(bool on_cuda)
+      : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
+    if (on_cuda) {
+      cuda.emplace(cuda_operators_key());
+    }
+  }
   c10::impl::IncludeDispatchKeyGuard key;
+  std::optional<c10::impl::IncludeDispatchKeyGuard> cuda;
 };
 
-DryRun::DryRun() : heap_(std::make_shared<DryHeap>()) {
+DryRun::DryRun(c10::DeviceType target)
+    : target_(target), heap_(std::make_shared<DryHeap>()) {
   TESSERA_CHECK(
-      current_run() == nullptr,
+      target == c10::kCPU || target == c10::kCUDA,
+      "dry run: a run on {} cannot be planned; the devices are cpu and cuda.",
+      c10::DeviceTypeName(target, /*lower_case=*/true));
+  TESSERA_CHECK(
+      dry_operator::current_run() == nullptr,
       "dry run: this thread is in one already; end it first.");
   static std::once_flag once;
-  std::call_once(once, register_dry_key);
+  std::call_once(once, dry_operator::register_dry_key);
   install_cpu_memory_counter();
   dry_allocation() = {heap_, false};
-  current_run() = this;
-  mode_ = std::make_unique<Mode>();
+  dry_operator::current_run() = this;
+  mode_ = std::make_unique<Mode>(target == c10::kCUDA);
 }
 
 DryRun::~DryRun() {
   mode_.reset();
-  current_run() = nullptr;
+  dry_operator::current_run() = nullptr;
   dry_allocation() = {};
   heap_->watch(nullptr);
 }
 
 DryRun* DryRun::current() {
-  return current_run();
+  return dry_operator::current_run();
 }
 
 void DryRun::name_storage(const at::Tensor& tensor, std::string module) {
@@ -520,18 +552,23 @@ void DryRun::assume(std::string what) {
   assumptions_.insert(std::move(what));
 }
 
-struct NotDry::State {
+bool computes_on_cpu(c10::Device device) {
+  const DryRun* run = DryRun::current();
+  return run == nullptr ? device.is_cpu() : run->target() == c10::kCPU;
+}
+
+struct DryValues::State {
   State()
-      : key(c10::DispatchKeySet{kDryKey}),
-        allocation(std::exchange(dry_allocation(), {})) {}
+      : key(c10::DispatchKeySet{dry_operator::kDryKey}),
+        had(std::exchange(dry_allocation().has_values, true)) {}
   c10::impl::ExcludeDispatchKeyGuard key;
-  DryAllocation allocation;
+  bool had;
 };
 
-NotDry::NotDry() : state_(std::make_unique<State>()) {}
+DryValues::DryValues() : state_(std::make_unique<State>()) {}
 
-NotDry::~NotDry() {
-  dry_allocation() = std::move(state_->allocation);
+DryValues::~DryValues() {
+  dry_allocation().has_values = state_->had;
 }
 
 } // namespace tessera::runtime

@@ -48,7 +48,10 @@ struct OperatorWork {
 /// before, such as a batch, keeps its values.
 class DryRun {
  public:
-  DryRun();
+  /// @param target the device of the real run, kCPU or kCUDA: which operators
+  ///   composite ones call, and what these keep for backward. Either way, the
+  ///   program sees CPU tensors.
+  explicit DryRun(c10::DeviceType target = c10::kCPU);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
@@ -56,6 +59,9 @@ class DryRun {
   /// That of this thread; null outside of dry runs.
   static DryRun* current();
 
+  c10::DeviceType target() const {
+    return target_;
+  }
   DryHeap& heap() {
     return *heap_;
   }
@@ -89,6 +95,7 @@ class DryRun {
  private:
   struct Mode;
 
+  c10::DeviceType target_;
   std::shared_ptr<DryHeap> heap_;
   std::unique_ptr<Mode> mode_;
   std::map<const void*, std::string> modules_;
@@ -99,14 +106,19 @@ class DryRun {
   std::vector<OperatorWork> work_;
 };
 
-/// While it lives, CPU memory of this thread is what it is outside of the dry
-/// run, and operators compute.
-class NotDry {
+/// Whether what this thread does on `device` runs on a CPU; false in dry runs
+/// for CUDA.
+bool computes_on_cpu(c10::Device device);
+
+/// While it lives, operators of this thread compute in a dry run too, and what
+/// they make has values: for the few numbers that decide about shapes, which
+/// code has to state where they are otherwise unknown (DryRun::assume()).
+class DryValues {
  public:
-  NotDry();
-  ~NotDry();
-  NotDry(const NotDry&) = delete;
-  NotDry& operator=(const NotDry&) = delete;
+  DryValues();
+  ~DryValues();
+  DryValues(const DryValues&) = delete;
+  DryValues& operator=(const DryValues&) = delete;
 
  private:
   struct State;

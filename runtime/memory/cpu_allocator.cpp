@@ -57,7 +57,7 @@ void* allocate_with_header(size_t bytes) {
 }
 
 void free_with_header(void* data) {
-  if (data == nullptr) {
+  if (data == nullptr || free_dry_block(data)) {
     return;
   }
   Header* header = static_cast<Header*>(data) - 1;
