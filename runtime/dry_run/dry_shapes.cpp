@@ -88,7 +88,7 @@ Results attention(const DryCall& call) {
   const at::Tensor k = call.tensor(1);
   const at::Tensor v = call.tensor(2);
   const at::ScalarType sums = sum_type(q);
-  const at::Tensor out = heads_first(q, q.size(2), v.size(3), q.scalar_type());
+  const at::Tensor out = at::empty_like(q);
   const at::Tensor logsumexp =
       at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(sums))
           .transpose(1, 2);
@@ -347,7 +347,7 @@ Results flash_attention(const DryCall& call) {
   const at::Tensor q = call.tensor(0);
   const auto numbers = q.options().dtype(at::kLong);
   return {
-      heads_first(q, q.size(2), call.tensor(2).size(3), q.scalar_type()),
+      at::empty_like(q),
       at::empty(
           {q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
       at::Tensor(),

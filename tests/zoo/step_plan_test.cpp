@@ -4,6 +4,7 @@
 #include "tessera/engine/plan/step_plan.h"
 
 #include "support/ranks.h"
+#include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
@@ -11,10 +12,13 @@
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/plan_training.h"
+#include "zoo/model_fixture.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <string>
 
 namespace tessera::zoo::step_plan_test {
@@ -284,6 +288,48 @@ TEST_P(StepPlan, IsWhatTheAllocatorCounts) {
     EXPECT_EQ(result.exit_code, 0);
     std::printf("%s", result.output.c_str());
   }
+}
+
+/// All models of the zoo, small: their operators have shapes on both devices.
+TEST(StepPlanOfAllModels, IsMade) {
+  int planned = 0;
+  for (const auto& folder :
+       std::filesystem::directory_iterator(fixture("models"))) {
+    const std::string name = folder.path().filename().string();
+    SCOPED_TRACE(name);
+    const nlohmann::json json = nlohmann::json::parse(
+        runtime::read_text_file(folder.path() / "config.json"));
+    const ModelInput input =
+        ModelInput::from_named(ModelFixture(name).tensors("in."));
+    for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
+      PlannedJob job;
+      job.device = device;
+      EngineOptions options;
+      options.log_memory = false;
+      try {
+        const StepMemoryPlan plan = tessera::plan(
+            {.make =
+                 [&](World& /*world*/, ParallelRun& /*parallel*/) {
+                   auto made = from_config(json);
+                   made->train();
+                   return made;
+                 },
+             .loss =
+                 [&](torch::nn::Module& module) {
+                   return loss_of(
+                       dynamic_cast<Model&>(module).forward(input), input);
+                 }},
+            options,
+            job);
+        EXPECT_GT(plan.flops(), 0);
+        EXPECT_GT(plan.peak.activations, 0);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << std::string(error.what()).substr(0, 300);
+      }
+    }
+    ++planned;
+  }
+  EXPECT_GT(planned, 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(
