@@ -2,6 +2,7 @@
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -42,7 +43,9 @@ int64_t rows_of_chunk(
   }
   constexpr int64_t kOnCpu = 256; // they stay in the cache
   constexpr int64_t kLogits = (int64_t{256} << 20) / sizeof(float);
-  return hidden.is_cpu() ? kOnCpu : std::max(kLogits / classes, kOnCpu);
+  return runtime::computes_on_cpu(hidden.device())
+             ? kOnCpu
+             : std::max(kLogits / classes, kOnCpu);
 }
 
 Found walk_chunks(

@@ -4,6 +4,7 @@
 #include "tessera/offload/stores/near_memory.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/io/posix_error.h"
 #include "tessera/runtime/memory/host_heap.h"
 #include "tessera/runtime/memory/host_pinning.h"
@@ -63,6 +64,21 @@ at::Tensor HostMemory::allocate(
   const auto options = at::TensorOptions().dtype(at::kByte);
   if (size == 0) {
     return at::from_blob(nullptr, {0}, options);
+  }
+  if (const auto heap = runtime::dry_allocation().heap) {
+    auto block = std::make_shared<c10::DataPtr>(
+        heap->allocate_uncounted(static_cast<size_t>(size)));
+    *used_ += size;
+    return at::from_blob(
+        block->get(),
+        {bytes},
+        [size,
+         block,
+         used = used_,
+         counted = ledger_.count(purpose, MemoryTier::kHost, size)](void*) {
+          *used -= size;
+        },
+        options);
   }
   void* data = ::mmap(
       nullptr,

@@ -6,6 +6,7 @@
 #include "tessera/runtime/comm/job_environment.h"
 #include "tessera/runtime/comm/rendezvous.h"
 #include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -83,6 +84,24 @@ World::World(
       store_(std::move(store)),
       options_(options) {}
 
+World::World(
+    int rank,
+    int size,
+    InitOptions options,
+    std::shared_ptr<runtime::SimulatedJob> simulation)
+    : rank_(rank),
+      size_(size),
+      local_rank_(rank),
+      store_(simulation->store()),
+      options_(options),
+      simulation_(std::move(simulation)) {
+  TESSERA_CHECK(
+      rank >= 0 && rank < size,
+      "a simulated job of {} ranks has no rank {}",
+      size,
+      rank);
+}
+
 World::~World() = default;
 
 int World::local_size() const {
@@ -93,6 +112,9 @@ int World::local_size() const {
 }
 
 at::Device World::device() const {
+  if (simulation_ && simulation_->device()) {
+    return *simulation_->device();
+  }
   if (!uses_cuda(options_)) {
     return at::kCPU;
   }
@@ -129,6 +151,12 @@ std::unique_ptr<Communicator> World::join_group(
       name);
   if (ranks.size() == 1 && !forces_backend(device)) {
     return std::make_unique<Communicator>(name);
+  }
+  if (simulation_) {
+    return std::make_unique<Communicator>(
+        name,
+        runtime::make_simulated_backend(simulation_, name, key, rank_, ranks),
+        options_.timeout);
   }
   c10::intrusive_ptr<c10d::Store> all = store_;
   if (!all) {
@@ -194,6 +222,17 @@ World& init_with_store(
       !world_slot(),
       "init_with_store: this process has already joined a job; call it only once, before init().");
   return set_world(std::make_unique<World>(rank, size, rank, store, options));
+}
+
+World& init_simulated(int rank, int size, const InitOptions& options) {
+  TESSERA_CHECK(
+      !world_slot(),
+      "init_simulated: this process has already joined a job; call it only once, before init().");
+  return set_world(std::make_unique<World>(
+      rank,
+      size,
+      options,
+      std::make_shared<runtime::SimulatedJob>(std::vector<int>{rank})));
 }
 
 World& world() {

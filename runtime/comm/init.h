@@ -11,6 +11,12 @@
 #include <string>
 #include <vector>
 
+namespace tessera::runtime {
+
+class SimulatedJob;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 class Communicator;
@@ -40,7 +46,19 @@ class World {
       int local_rank,
       c10::intrusive_ptr<c10d::Store> store,
       InitOptions options);
+  /// Rank `rank` of a job whose other ranks do not exist, or are threads of
+  /// this process; see simulated_job.h.
+  World(
+      int rank,
+      int size,
+      InitOptions options,
+      std::shared_ptr<runtime::SimulatedJob> simulation);
   ~World();
+
+  /// Null in a real job.
+  const std::shared_ptr<runtime::SimulatedJob>& simulation() const {
+    return simulation_;
+  }
 
   int rank() const {
     return rank_;
@@ -105,6 +123,7 @@ class World {
   int local_rank_;
   c10::intrusive_ptr<c10d::Store> store_;
   InitOptions options_;
+  std::shared_ptr<runtime::SimulatedJob> simulation_;
   int names_made_ = 0;
 };
 
@@ -127,6 +146,11 @@ World& init_with_store(
     int rank,
     int size,
     const InitOptions& options = {});
+
+/// Makes this process rank `rank` of a job of `size` ranks whose others do not
+/// exist; see simulated_job.h for what its collectives give.
+/// @throws tessera::Error when this process has already joined a job.
+World& init_simulated(int rank, int size, const InitOptions& options = {});
 
 /// Returns the World that init() made.
 /// @throws tessera::Error before init().

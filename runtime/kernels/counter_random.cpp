@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/counter_random.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/Dispatch.h>
@@ -180,6 +181,9 @@ void fill(
       "{}: the first element is {}; it must be at least 0.",
       function,
       first);
+  if (runtime::is_dry_memory(slice.const_data_ptr())) {
+    return;
+  }
   if (!slice.is_cpu()) {
     constexpr int64_t kPart = int64_t{1} << 22;
     const at::Tensor flat = slice.view({-1});

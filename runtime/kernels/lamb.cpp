@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/lamb.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -47,6 +48,9 @@ bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
     sums.copy_(partial.sum(1));
     return true;
   }
+  if (is_dry_memory(master.const_data_ptr())) {
+    return true;
+  }
   bool finite = true;
   auto* sum = sums.mutable_data_ptr<double>();
   for (LambShard<T>& shard : shards) {
@@ -66,6 +70,9 @@ void weights(std::span<const LambRun> runs) {
   const c10::DeviceGuard guard(master.device());
   if (!master.is_cpu()) {
     update_cuda(std::span<const LambShard<T>>(shards));
+    return;
+  }
+  if (is_dry_memory(master.const_data_ptr())) {
     return;
   }
   for (LambShard<T>& shard : shards) {

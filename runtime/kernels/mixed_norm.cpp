@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/mixed_norm.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/kernels/norm_arguments.h"
 #include "tessera/runtime/threads/parallel.h"
 
@@ -52,6 +53,9 @@ constexpr int64_t kGrain = int64_t{1} << 14;
 /// Calls call(row) for all rows, on several threads.
 template <typename Call>
 void for_rows(const at::Tensor& rows, const Call& call) {
+  if (is_dry_memory(rows.const_data_ptr())) {
+    return;
+  }
   parallel_for(
       0,
       rows.size(0),
@@ -167,6 +171,9 @@ void backward_of_parameters(
     int64_t features,
     float* weights, // [groups, features], as biases; null: not wanted
     float* biases) {
+  if (is_dry_memory(saved.x)) {
+    return;
+  }
   parallel_for(0, groups * features, 64, [&](int64_t begin, int64_t end) {
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t group = row % groups * features;

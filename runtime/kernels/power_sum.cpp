@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/power_sum.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <ATen/ops/_foreach_norm.h>
@@ -168,7 +169,7 @@ PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
   std::vector<at::Tensor> on_device;
   for (size_t i = 0; i < runs.size(); ++i) {
     check(runs[i], p);
-    if (runs[i].numel() == 0) {
+    if (runs[i].numel() == 0 || is_dry_memory(runs[i].const_data_ptr())) {
       continue;
     }
     if (runs[i].is_cpu()) {

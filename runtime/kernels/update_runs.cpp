@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -59,6 +60,9 @@ void dispatch(
   const c10::DeviceGuard guard(first.device());
   if (!first.is_cpu()) {
     update_cuda(std::span<const ShardOf<T, Step>>(shards));
+    return;
+  }
+  if (is_dry_memory(first.const_data_ptr())) {
     return;
   }
   std::vector<CpuUpdate> updates;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
 #include "tessera/runtime/memory/host_heap.h"
 
@@ -56,7 +57,7 @@ void* allocate_with_header(size_t bytes) {
 }
 
 void free_with_header(void* data) {
-  if (data == nullptr) {
+  if (data == nullptr || free_dry_block(data)) {
     return;
   }
   Header* header = static_cast<Header*>(data) - 1;
@@ -72,6 +73,9 @@ void free_with_header(void* data) {
 class CpuAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
+    if (const DryAllocation& dry = dry_allocation(); dry.heap) {
+      return dry.heap->allocate(bytes, dry.has_values);
+    }
     void* data = bytes == 0 ? nullptr : allocate_with_header(bytes);
     return {data, data, &free_with_header, c10::kCPU};
   }

@@ -2,10 +2,12 @@
 #include "tessera/sharding/parallel/expert_router.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/remainder.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
@@ -34,6 +36,19 @@ at::Tensor kept_within(
   const at::Tensor kept = at::empty_like(flat, at::kBool);
   kept.index_copy_(0, order, places < capacity);
   return kept.view({chosen.size(1), chosen.size(0)}).t().contiguous();
+}
+
+/// In a dry run, where no router decides: as many tokens for each expert.
+void balance_in_dry_run(at::Tensor& chosen, int64_t experts) {
+  runtime::DryRun* run = runtime::DryRun::current();
+  if (run == nullptr || !runtime::is_dry_memory(chosen.const_data_ptr())) {
+    return;
+  }
+  run->assume("routers choose all experts equally often");
+  const runtime::DryValues values;
+  chosen = at::arange(chosen.numel(), chosen.options())
+               .remainder(experts)
+               .view(chosen.sizes());
 }
 
 } // namespace
@@ -87,6 +102,7 @@ ExpertRouting route_tokens(
       at::sort(shares, /*stable=*/true, /*dim=*/-1, /*descending=*/true);
   ExpertRouting routing;
   routing.experts = chosen.narrow(1, 0, options.experts_per_token).contiguous();
+  balance_in_dry_run(routing.experts, experts);
   routing.weights = weights.narrow(1, 0, options.experts_per_token);
   if (options.normalise) {
     routing.weights = routing.weights / routing.weights.sum(-1, true);

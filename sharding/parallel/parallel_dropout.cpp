@@ -2,6 +2,7 @@
 #include "tessera/sharding/parallel/parallel_dropout.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/sharding/parallel/tensor_random.h"
 
 #include <ATen/ops/dropout.h>
@@ -40,7 +41,8 @@ at::Tensor drop_of_whole(
 
 bool draws_whole_masks(const TensorParallel& how, at::Device device) {
   return how.masks == DropoutMasks::kOfWhole ||
-         (how.masks == DropoutMasks::kByDevice && device.is_cpu());
+         (how.masks == DropoutMasks::kByDevice &&
+          runtime::computes_on_cpu(device));
 }
 
 at::Tensor dropout_part(

@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/attention.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/local_heads.h"
 #include "tessera/sharding/parallel/tensor_random.h"
@@ -226,7 +227,8 @@ at::Tensor AttentionImpl::forward(
       1 / std::sqrt(static_cast<double>(options_.head_features)));
   call.dropout = is_training() ? options_.dropout : 0;
   if (call.dropout > 0 && context_.parallel() != nullptr &&
-      context_.context() == nullptr && query.is_cpu() && !is_dtensor(query)) {
+      context_.context() == nullptr &&
+      runtime::computes_on_cpu(query.device()) && !is_dtensor(query)) {
     // One rank of a group: the arithmetic of several.
     call.drop_weights = [p = call.dropout](const at::Tensor& weights) {
       return at::dropout(weights, p, true);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/attention_function.h"
 
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/sharding/parallel/weights_attention.h"
 
 #include <ATen/ops/dropout.h>
@@ -16,7 +17,7 @@ namespace {
 /// heads: flash attention takes no mask, and the one that does takes no groups.
 /// The plain one would make all attention weights.
 bool needs_all_heads(const AttentionCall& call) {
-  return call.mask.defined() && !call.query.is_cpu();
+  return call.mask.defined() && !runtime::computes_on_cpu(call.query.device());
 }
 
 } // namespace

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/plan/step_plan.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/parallel/random_key.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <future>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// Follows the heap of a dry run: its peak and, while a step is recorded, its
+/// course.
+class MemoryRecorder {
+ public:
+  explicit MemoryRecorder(runtime::DryRun& run)
+      : run_(run), before_(run.heap().live_bytes()) {
+    run.heap().watch(
+        [this](int64_t live, int64_t change) { on_change(live, change); });
+  }
+  ~MemoryRecorder() {
+    run_.heap().watch(nullptr);
+  }
+  MemoryRecorder(const MemoryRecorder&) = delete;
+  MemoryRecorder& operator=(const MemoryRecorder&) = delete;
+
+  void begin(const Engine& engine) {
+    engine_ = &engine;
+    timeline_.clear();
+    take(run_.heap().live_bytes());
+  }
+
+  MemoryMoment now() const {
+    return moment(run_.heap().live_bytes());
+  }
+  const MemoryMoment& peak() const {
+    return peak_;
+  }
+  std::vector<MemoryMoment> timeline() {
+    take(run_.heap().live_bytes());
+    std::vector<MemoryMoment> coarse;
+    const int64_t least = peak_.total() / 1000;
+    for (MemoryMoment& each : timeline_) {
+      if (coarse.empty() ||
+          std::abs(each.total() - coarse.back().total()) > least) {
+        coarse.push_back(std::move(each));
+      }
+    }
+    return coarse;
+  }
+
+ private:
+  MemoryMoment moment(int64_t live) const {
+    MemoryMoment now{run_.module(), run_.running()};
+    if (engine_ != nullptr) {
+      now.engine = engine_->measured_memory();
+      // Of the process, not of LibTorch's allocator.
+      now.engine[static_cast<size_t>(MemoryPurpose::kLibraries)] = 0;
+    }
+    now.activations = live - before_ - total_bytes(now.engine);
+    return now;
+  }
+
+  void on_change(int64_t live, int64_t change) {
+    if (engine_ == nullptr) {
+      return;
+    }
+    if (live - before_ > peak_.total()) {
+      peak_ = moment(live);
+    }
+    drift_ += std::abs(change);
+    if (drift_ > peak_.total() / 4000) {
+      take(live);
+    }
+  }
+
+  void take(int64_t live) {
+    timeline_.push_back(moment(live));
+    drift_ = 0;
+  }
+
+  runtime::DryRun& run_;
+  int64_t before_;
+  const Engine* engine_ = nullptr;
+  MemoryMoment peak_;
+  std::vector<MemoryMoment> timeline_;
+  int64_t drift_ = 0;
+};
+
+void name_modules(runtime::DryRun& run, const torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    const std::string& name = item.key();
+    const size_t dot = name.rfind('.');
+    run.name_storage(
+        item.value(), dot == std::string::npos ? "" : name.substr(0, dot));
+  }
+}
+
+} // namespace
+
+double StepMemoryPlan::flops() const {
+  return std::accumulate(
+      operators.begin(),
+      operators.end(),
+      0.0,
+      [](double sum, const runtime::OperatorWork& work) {
+        return sum + work.flops;
+      });
+}
+
+namespace {
+
+/// The steps of one rank.
+class PlannedRank {
+ public:
+  PlannedRank(
+      const PlannedTraining& training,
+      const EngineOptions& options,
+      const PlannedJob& job,
+      const std::shared_ptr<runtime::SimulatedJob>& simulation)
+      : training_(training),
+        job_(job),
+        simulation_(simulation),
+        run_(job.device),
+        recorder_(run_),
+        world_(job.rank, job.world_size, without_cuda(), simulation),
+        parallel_(world_, job.parallel, job.accumulate),
+        module_(made(training)),
+        engine_(world_, module_, with_mesh(options, parallel_)) {
+    name_modules(run_, *module_);
+  }
+
+  StepMemoryPlan plan() {
+    StepMemoryPlan result;
+    result.rank = job_.rank;
+    for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
+      result.planned[tier] =
+          engine_.planned_memory(static_cast<MemoryTier>(tier));
+    }
+    for (int step = 0; step < job_.steps; ++step) {
+      recorder_.begin(engine_);
+      run_.forget_work();
+      simulation_->forget_work(job_.rank);
+      if (parallel_.pipeline() != nullptr) {
+        run_stage(step);
+      } else {
+        run_micro_batches(step, result);
+      }
+      if (job_.clips_gradients) {
+        engine_.clip_grad_norm(1);
+      }
+      engine_.step();
+    }
+    result.timeline = recorder_.timeline();
+    result.peak = recorder_.peak();
+    result.peak_bytes = result.peak.total();
+    result.operators = run_.work();
+    result.collectives = simulation_->work(job_.rank);
+    result.assumptions = {run_.assumptions().begin(), run_.assumptions().end()};
+    return result;
+  }
+
+ private:
+  static InitOptions without_cuda() {
+    InitOptions options;
+    options.use_cuda = false;
+    return options;
+  }
+
+  static EngineOptions with_mesh(
+      EngineOptions options,
+      const ParallelRun& parallel) {
+    options.parallel = parallel.mesh_if_given();
+    return options;
+  }
+
+  std::shared_ptr<torch::nn::Module> made(const PlannedTraining& training) {
+    auto module = training.make(world_, parallel_);
+    TESSERA_CHECK(
+        module != nullptr, "plan: PlannedTraining::make made no module");
+    return module;
+  }
+
+  template <typename Forward>
+  auto with_random_key(int step, int micro, const Forward& forward) {
+    std::optional<RandomKeyScope> scope;
+    if (job_.random_seed) {
+      const BatchShare share = parallel_.batches();
+      scope.emplace(
+          RandomKey{*job_.random_seed, step, micro * share.count + share.index},
+          engine_.device());
+    }
+    return forward();
+  }
+
+  void run_micro_batches(int step, StepMemoryPlan& result) {
+    TESSERA_CHECK(training_.loss, "plan: PlannedTraining::loss is empty");
+    for (int micro = 0; micro < job_.accumulate; ++micro) {
+      at::Tensor loss = with_random_key(
+          step, micro, [&] { return training_.loss(*module_); });
+      if (micro == 0) {
+        result.activations_after_forward = recorder_.now().activations;
+      }
+      engine_.backward(
+          job_.accumulate == 1 ? loss : loss / double(job_.accumulate));
+    }
+  }
+
+  void run_stage(int step) {
+    TESSERA_CHECK(
+        training_.stage,
+        "plan: there are pipeline stages, but PlannedTraining::stage is empty");
+    const PipelineForward forward = training_.stage(*module_);
+    PipelineCallbacks callbacks;
+    callbacks.forward =
+        [&](int chunk, int number, const std::vector<at::Tensor>& received) {
+          return with_random_key(
+              step, number, [&] { return forward(chunk, number, received); });
+        };
+    engine_.run_pipeline(*parallel_.pipeline(), callbacks);
+  }
+
+  const PlannedTraining& training_;
+  PlannedJob job_;
+  std::shared_ptr<runtime::SimulatedJob> simulation_;
+  runtime::DryRun run_;
+  MemoryRecorder recorder_;
+  World world_;
+  ParallelRun parallel_;
+  std::shared_ptr<torch::nn::Module> module_;
+  Engine engine_;
+};
+
+} // namespace
+
+std::vector<StepMemoryPlan> plan_stages(
+    const PlannedTraining& training,
+    const EngineOptions& options,
+    const PlannedJob& job) {
+  TESSERA_CHECK(
+      job.steps > 0 && job.accumulate > 0,
+      "plan: {} steps of {} micro-batches; both must be at least 1",
+      job.steps,
+      job.accumulate);
+  const ParallelMesh mesh(job.parallel.sizes, job.world_size, job.world_size);
+  const std::vector<int> ranks = mesh.ranks(ParallelGroup::kPipeline, job.rank);
+  const auto simulation = std::make_shared<runtime::SimulatedJob>(ranks);
+  std::vector<std::future<StepMemoryPlan>> stages;
+  for (const int rank : ranks) {
+    PlannedJob own = job;
+    own.rank = rank;
+    stages.push_back(std::async(std::launch::async, [&, own] {
+      try {
+        return PlannedRank(training, options, own, simulation).plan();
+      } catch (const std::exception& error) {
+        simulation->end(error.what());
+        throw;
+      }
+    }));
+  }
+  // All have to have ended before one throws: they use the arguments. That
+  // which failed first has told the others.
+  for (const auto& stage : stages) {
+    stage.wait();
+  }
+  std::vector<StepMemoryPlan> plans;
+  for (auto& stage : stages) {
+    plans.push_back(stage.get());
+  }
+  return plans;
+}
+
+StepMemoryPlan plan(
+    const PlannedTraining& training,
+    const EngineOptions& options,
+    const PlannedJob& job) {
+  std::vector<StepMemoryPlan> stages = plan_stages(training, options, job);
+  return std::move(*std::find_if(
+      stages.begin(), stages.end(), [&](const StepMemoryPlan& stage) {
+        return stage.rank == job.rank;
+      }));
+}
+
+} // namespace tessera

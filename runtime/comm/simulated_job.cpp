@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/comm/simulated_job.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace tessera::runtime {
+
+namespace {
+
+constexpr std::chrono::seconds kLongestWait{60};
+// What is larger consists of activations, which have no values.
+constexpr size_t kMostPostedBytes = size_t{64} << 10;
+
+class SimulatedWork : public c10d::Work {
+ public:
+  bool isCompleted() override {
+    return true;
+  }
+  bool isSuccess() const override {
+    return true;
+  }
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    return true;
+  }
+};
+
+class SimulatedBackend : public c10d::Backend {
+ public:
+  SimulatedBackend(
+      std::shared_ptr<SimulatedJob> job,
+      std::string communicator,
+      const std::string& key,
+      int rank,
+      const std::vector<int>& ranks)
+      : c10d::Backend(
+            static_cast<int>(
+                std::find(ranks.begin(), ranks.end(), rank) - ranks.begin()),
+            static_cast<int>(ranks.size())),
+        job_(std::move(job)),
+        communicator_(std::move(communicator)),
+        key_(key + "/" + std::to_string(ranks.front())),
+        rank_in_job_(rank),
+        ranks_(ranks) {}
+
+  const std::string getBackendName() const override { // NOLINT: overrides
+    return "simulated";
+  }
+
+  c10::intrusive_ptr<c10d::Work> _allgather_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::AllgatherOptions& /*options*/) override {
+    const c10::NoGradGuard no_grad;
+    count("all_gather", output);
+    const at::Tensor parts = output.view({getSize(), input.numel()});
+    const at::Tensor own = input.view({1, input.numel()});
+    // The input may be its part of the output.
+    for (int rank = 0; rank < getSize(); ++rank) {
+      if (rank != getRank() || !output.is_alias_of(input)) {
+        parts.narrow(0, rank, 1).copy_(own);
+      }
+    }
+    return done();
+  }
+
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::ReduceScatterOptions& /*options*/) override {
+    const c10::NoGradGuard no_grad;
+    count("reduce_scatter", input);
+    if (!output.is_alias_of(input)) {
+      output.view({-1}).copy_(input.view({-1}).narrow(
+          0, getRank() * output.numel(), output.numel()));
+    }
+    output.mul_(getSize());
+    return done();
+  }
+
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& /*taken*/,
+      std::vector<int64_t>& /*sent*/,
+      const c10d::AllToAllOptions& /*options*/) override {
+    const c10::NoGradGuard no_grad;
+    count("all_to_all", input);
+    if (output.numel() == input.numel()) {
+      output.view({-1}).copy_(input.view({-1}));
+    } else {
+      output.zero_();
+    }
+    return done();
+  }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceOptions& options) override {
+    const c10::NoGradGuard no_grad;
+    for (const at::Tensor& tensor : tensors) {
+      count("all_reduce", tensor);
+      if (options.reduceOp == c10d::ReduceOp::SUM) {
+        tensor.mul_(getSize());
+      }
+    }
+    return done();
+  }
+
+  c10::intrusive_ptr<c10d::Work> broadcast(
+      std::vector<at::Tensor>& tensors,
+      const c10d::BroadcastOptions& options) override {
+    for (const at::Tensor& tensor : tensors) {
+      count("broadcast", tensor);
+      if (tensor.nbytes() <= kMostPostedBytes) {
+        pass_on(tensor, static_cast<int>(options.rootRank));
+      }
+    }
+    return done();
+  }
+
+  c10::intrusive_ptr<c10d::Work> barrier(
+      const c10d::BarrierOptions& /*options*/) override {
+    return done();
+  }
+
+  void abort() override {}
+
+ private:
+  bool is_present(int rank) const {
+    const auto& present = job_->present();
+    return std::find(present.begin(), present.end(), rank) != present.end();
+  }
+
+  /// To and from the ranks of this process.
+  void pass_on(const at::Tensor& tensor, int root) {
+    const int from = ranks_[static_cast<size_t>(root)];
+    const auto name = [&](int to) {
+      return key_ + "/" + std::to_string(from) + "/" + std::to_string(to);
+    };
+    if (from == rank_in_job_) {
+      for (const int rank : ranks_) {
+        if (rank != from && is_present(rank)) {
+          job_->post(
+              name(rank),
+              {static_cast<const char*>(tensor.const_data_ptr()),
+               tensor.nbytes()});
+        }
+      }
+    } else if (is_present(from)) {
+      const std::string message = job_->take(name(rank_in_job_));
+      TESSERA_CHECK(
+          message.size() == tensor.nbytes(),
+          "{}: a simulated rank sends {} bytes where {} are expected",
+          communicator_,
+          message.size(),
+          tensor.nbytes());
+      std::memcpy(tensor.mutable_data_ptr(), message.data(), message.size());
+    }
+  }
+
+  void count(const char* kind, const at::Tensor& whole) {
+    job_->add_work(
+        rank_in_job_,
+        communicator_,
+        kind,
+        getSize(),
+        static_cast<double>(whole.nbytes()));
+  }
+
+  static c10::intrusive_ptr<c10d::Work> done() {
+    return c10::make_intrusive<SimulatedWork>();
+  }
+
+  std::shared_ptr<SimulatedJob> job_;
+  std::string communicator_;
+  std::string key_;
+  int rank_in_job_;
+  std::vector<int> ranks_;
+};
+
+} // namespace
+
+SimulatedJob::SimulatedJob(
+    std::vector<int> present,
+    std::optional<c10::Device> device)
+    : present_(std::move(present)),
+      device_(device),
+      store_(c10::make_intrusive<c10d::HashStore>()) {
+  store_->setTimeout(kLongestWait);
+}
+
+void SimulatedJob::add_work(
+    int rank,
+    const std::string& communicator,
+    const char* kind,
+    int ranks,
+    double bytes) {
+  const std::lock_guard lock(mutex_);
+  CollectiveWork& work = work_[{rank, communicator, kind, ranks}];
+  work.communicator = communicator;
+  work.kind = kind;
+  work.ranks = ranks;
+  ++work.calls;
+  work.bytes += bytes;
+}
+
+std::vector<CollectiveWork> SimulatedJob::work(int rank) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CollectiveWork> all;
+  for (const auto& [key, work] : work_) {
+    if (std::get<0>(key) == rank) {
+      all.push_back(work);
+    }
+  }
+  return all;
+}
+
+void SimulatedJob::forget_work(int rank) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(
+      work_, [&](const auto& each) { return std::get<0>(each.first) == rank; });
+}
+
+void SimulatedJob::post(const std::string& name, std::string message) {
+  {
+    const std::lock_guard lock(mutex_);
+    messages_[name].push_back(std::move(message));
+  }
+  changed_.notify_all();
+}
+
+std::string SimulatedJob::take(const std::string& name) {
+  std::unique_lock lock(mutex_);
+  std::deque<std::string>& waiting = messages_[name];
+  changed_.wait_for(
+      lock, kLongestWait, [&] { return !waiting.empty() || !end_.empty(); });
+  TESSERA_CHECK(
+      !waiting.empty(),
+      "a simulated rank waits for a message that does not come: {}",
+      end_.empty() ? name : end_);
+  std::string message = std::move(waiting.front());
+  waiting.pop_front();
+  return message;
+}
+
+void SimulatedJob::end(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = reason;
+  }
+  changed_.notify_all();
+}
+
+c10::intrusive_ptr<c10d::Backend> make_simulated_backend(
+    const std::shared_ptr<SimulatedJob>& job,
+    const std::string& communicator,
+    const std::string& key,
+    int rank,
+    const std::vector<int>& ranks) {
+  return c10::make_intrusive<SimulatedBackend>(
+      job, communicator, key, rank, ranks);
+}
+
+} // namespace tessera::runtime

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `SimulatedJob` stands for ranks that do not exist, so that one process runs a
+// rank of a job of any size.
+//
+// Collectives end at once, as if every rank had called them with the same
+// tensors: an all-gather repeats the input, a sum is multiplied by the number
+// of ranks; what another rank broadcasts keeps its former value. Some ranks may
+// be threads of this process, each with a World of its own: small tensors that
+// one of them broadcasts in a group reach the others, which is how pipeline
+// stages learn the shapes of what they receive.
+
+#include <c10/core/Device.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tessera::runtime {
+
+/// The collectives of one kind that a rank has called in a communicator.
+struct CollectiveWork {
+  std::string communicator; ///< e.g. "all-gathers"
+  std::string kind; ///< "all_gather", "reduce_scatter", "all_reduce", ...
+  int ranks = 0; ///< of the communicator
+  int64_t calls = 0;
+  /// Of the whole tensor: the output of an all-gather, the input of others.
+  double bytes = 0;
+};
+
+/// Thread-safe.
+class SimulatedJob {
+ public:
+  /// @param present the ranks that run in this process.
+  /// @param device World::device(); none: that of a real job.
+  explicit SimulatedJob(
+      std::vector<int> present,
+      std::optional<c10::Device> device = std::nullopt);
+
+  const std::vector<int>& present() const {
+    return present_;
+  }
+  const std::optional<c10::Device>& device() const {
+    return device_;
+  }
+  /// What ranks of this process share.
+  const c10::intrusive_ptr<c10d::Store>& store() const {
+    return store_;
+  }
+
+  void add_work(
+      int rank,
+      const std::string& communicator,
+      const char* kind,
+      int ranks,
+      double bytes);
+  /// What `rank` has called since the start, or since it was last forgotten.
+  std::vector<CollectiveWork> work(int rank) const;
+  void forget_work(int rank);
+
+  /// Leaves a message under a name; any number may wait there.
+  void post(const std::string& name, std::string message);
+  /// Takes the oldest message. Blocks until there is one.
+  /// @throws tessera::Error after end(), or if none comes within a minute.
+  std::string take(const std::string& name);
+  /// Another rank's thread has failed: nobody waits any longer.
+  void end(const std::string& reason);
+
+ private:
+  using Key = std::tuple<int, std::string, std::string, int>;
+
+  std::vector<int> present_;
+  std::optional<c10::Device> device_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Key, CollectiveWork> work_;
+  std::map<std::string, std::deque<std::string>> messages_;
+  std::string end_;
+};
+
+/// The backend of one group. @param key as World::join_group().
+/// @param ranks of the group; `rank` is among them.
+c10::intrusive_ptr<c10d::Backend> make_simulated_backend(
+    const std::shared_ptr<SimulatedJob>& job,
+    const std::string& communicator,
+    const std::string& key,
+    int rank,
+    const std::vector<int>& ranks);
+
+} // namespace tessera::runtime

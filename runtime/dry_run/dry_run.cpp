@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/dry_run/dry_run.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/cuda_operators.h"
+#include "tessera/runtime/dry_run/dry_call.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace tessera::runtime {
+
+namespace dry_operator {
+
+namespace {
+
+constexpr auto kDryKey = c10::DispatchKey::Fake;
+
+// Operators on tensors with values compute if what they read and make is at
+// most this.
+constexpr size_t kMostComputedBytes = size_t{32} << 20;
+
+DryRun*& current_run() {
+  static thread_local DryRun* current = nullptr;
+  return current;
+}
+
+enum class OperatorWay {
+  kRun, ///< it reads and writes no elements
+  kCompose, ///< its kernel calls operators, which are seen here again
+  kShape, ///< one of ours
+  kInPlace, ///< it writes to arguments and makes nothing
+  kMeta, ///< LibTorch's Meta kernel
+  kCompute, ///< nothing knows its shapes
+  kRead, ///< it tells the program a value
+};
+
+std::string full_name(const c10::FunctionSchema& schema) {
+  return schema.overload_name().empty()
+             ? schema.name()
+             : schema.name() + "." + schema.overload_name();
+}
+
+bool returns_written_arguments(const c10::FunctionSchema& schema) {
+  return !schema.returns().empty() &&
+         std::all_of(
+             schema.returns().begin(),
+             schema.returns().end(),
+             [](const c10::Argument& result) {
+               return result.alias_info() != nullptr &&
+                      result.alias_info()->isWrite();
+             });
+}
+
+/// Whether an operator writes an argument whose former values it does not read.
+bool only_writes(const c10::FunctionSchema& schema, size_t argument) {
+  static const std::unordered_set<std::string> kFilling = {
+      "aten::zero_", "aten::fill_", "aten::copy_"};
+  return schema.arguments()[argument].is_out() ||
+         (argument == 0 && kFilling.count(schema.name()) > 0);
+}
+
+bool is_random(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+bool is_view(const c10::FunctionSchema& schema) {
+  return !schema.returns().empty() &&
+         std::all_of(
+             schema.returns().begin(),
+             schema.returns().end(),
+             [](const c10::Argument& result) {
+               return result.alias_info() != nullptr &&
+                      !result.alias_info()->isWrite();
+             });
+}
+
+bool takes_out(const c10::FunctionSchema& schema) {
+  return std::any_of(
+      schema.arguments().begin(),
+      schema.arguments().end(),
+      [](const c10::Argument& argument) { return argument.is_out(); });
+}
+
+OperatorWay way_of(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string> kRunning = {
+      "aten::empty.memory_format",
+      "aten::empty_strided",
+      "aten::resize_",
+      "aten::set_.source_Storage",
+      "aten::set_.source_Storage_storage_offset",
+      "aten::set_.source_Tensor",
+      "aten::set_",
+      "aten::_fused_sdp_choice",
+      "aten::record_stream",
+      "aten::is_pinned",
+      "aten::_is_pinned",
+      "aten::as_strided_",
+      "aten::t_",
+      "aten::transpose_",
+      "aten::squeeze_",
+      "aten::squeeze_.dim",
+      "aten::unsqueeze_",
+      "aten::detach_",
+      "aten::set_data",
+  };
+  // Their kernels for the CPU consist of other operators.
+  static const std::unordered_set<std::string> kComposed = {
+      "tessera::mixed_norm",
+      "tessera::mixed_norm_backward",
+  };
+  static const std::unordered_set<std::string> kReading = {
+      "aten::_local_scalar_dense",
+      "aten::equal",
+      "aten::is_nonzero",
+  };
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string name = full_name(schema);
+  if (dry_shapes().count(name) > 0) {
+    return OperatorWay::kShape;
+  }
+  if (kRunning.count(name) > 0 || is_view(schema)) {
+    return OperatorWay::kRun;
+  }
+  if (kReading.count(name) > 0) {
+    return OperatorWay::kRead;
+  }
+  const bool has_cpu = op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  if (name == "aten::copy_") { // composed by name only
+    return OperatorWay::kInPlace;
+  }
+  if (kComposed.count(name) > 0 || !has_cpu) {
+    return OperatorWay::kCompose;
+  }
+  if (returns_written_arguments(schema) && !takes_out(schema)) {
+    return OperatorWay::kInPlace;
+  }
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    return OperatorWay::kMeta;
+  }
+  return schema.returns().empty() || takes_out(schema) ? OperatorWay::kInPlace
+                                                       : OperatorWay::kCompute;
+}
+
+OperatorWay cached_way(const c10::OperatorHandle& op) {
+  static thread_local std::unordered_map<c10::OperatorName, OperatorWay> ways;
+  const auto [place, is_new] =
+      ways.try_emplace(op.operator_name(), OperatorWay::kRun);
+  if (is_new) {
+    place->second = way_of(op);
+  }
+  return place->second;
+}
+
+const void* data_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().data() : nullptr;
+}
+
+bool has_values(const at::Tensor& tensor) {
+  return tensor.layout() != at::kStrided || tensor.numel() == 0 ||
+         has_dry_values(data_of(tensor));
+}
+
+/// What LibTorch's Meta kernel gets in place of a tensor.
+at::Tensor shape_of(const at::Tensor& tensor) {
+  at::Tensor meta(at::detail::empty_strided_meta(
+      tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+template <typename Map>
+c10::IValue mapped(const c10::IValue& value, const Map& map) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(map(value.toTensor()))
+                                      : value;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      list.push_back(map(tensor));
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor :
+         value.toOptionalTensorList()) {
+      list.push_back(
+          tensor && tensor->defined() ? std::optional<at::Tensor>(map(*tensor))
+                                      : tensor);
+    }
+    return list;
+  }
+  return value;
+}
+
+/// One call of an operator.
+class DryOperator {
+ public:
+  DryOperator(
+      DryRun& run,
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet keys,
+      torch::jit::Stack& stack)
+      : run_(run),
+        op_(op),
+        keys_(
+            keys &
+            c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kDryKey)),
+        stack_(stack),
+        call_(op, stack) {}
+
+  void serve() {
+    const OperatorWay way = cached_way(op_);
+    if (way != OperatorWay::kRun && way != OperatorWay::kCompose) {
+      begin();
+    }
+    switch (way) {
+      case OperatorWay::kRun:
+        run();
+        return;
+      case OperatorWay::kCompose:
+        op_.redispatchBoxed(keys_, &stack_);
+        return;
+      case OperatorWay::kRead:
+        read();
+        return;
+      case OperatorWay::kShape:
+        if (is_small_) {
+          compute();
+        } else {
+          const c10::impl::ExcludeDispatchKeyGuard guard{
+              c10::DispatchKeySet{kDryKey}};
+          call_.replace_by(dry_shapes().at(full_name(op_.schema()))(call_));
+        }
+        break;
+      case OperatorWay::kInPlace:
+        if (is_small_) {
+          compute();
+        } else {
+          return_written();
+        }
+        break;
+      case OperatorWay::kMeta:
+        by_meta();
+        break;
+      case OperatorWay::kCompute:
+        TESSERA_CHECK(
+            is_small_,
+            "a dry run does not know the shapes of the results of {} (in '{}'); they may depend on values. Add it to runtime/dry_run/dry_shapes.cpp.",
+            full_name(op_.schema()),
+            run_.module());
+        compute();
+        break;
+    }
+    finish();
+  }
+
+ private:
+  void run() {
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    op_.redispatchBoxed(keys_, &stack_);
+    // New numbers have none, however few they are.
+    if (call_.name() == "aten::empty" ||
+        call_.name() == "aten::empty_strided") {
+      const at::Tensor made = torch::jit::peek(stack_, 0, 1).toTensor();
+      if (made.is_floating_point() && made.numel() > 0) {
+        set_dry_values(data_of(made), false);
+      }
+    }
+  }
+
+  /// Looks at the arguments.
+  void begin() {
+    bool all_values = !is_random(op_);
+    size_t bytes = 0;
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      all_values =
+          all_values && (only_writes(op_.schema(), i) || has_values(tensor));
+      bytes += tensor.nbytes();
+      if (tensor.has_storage()) {
+        run_.begin_operator(
+            call_.name(), tensor.storage().unsafeGetStorageImpl());
+      }
+    });
+    is_small_ = all_values && bytes <= kMostComputedBytes;
+    bytes_ = static_cast<double>(bytes);
+    flops_ = dry_flops(call_);
+  }
+
+  void finish() {
+    double made = 0;
+    for (size_t i = 0; i < op_.schema().returns().size(); ++i) {
+      const c10::IValue& result =
+          torch::jit::peek(stack_, i, op_.schema().returns().size());
+      if (result.isTensor() && result.toTensor().defined()) {
+        made += static_cast<double>(result.toTensor().nbytes());
+      }
+    }
+    run_.add_work(call_.name(), flops_, bytes_ + made);
+  }
+
+  void compute() {
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      if (only_writes(op_.schema(), i) && tensor.has_storage() &&
+          tensor.nbytes() == tensor.storage().nbytes()) {
+        set_dry_values(data_of(tensor), true);
+      }
+    });
+    const DryValues values;
+    op_.redispatchBoxed(keys_, &stack_);
+  }
+
+  /// The program wants to know a value: zero if there is none.
+  void read() {
+    bool all_values = true;
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t) {
+      all_values = all_values && has_values(tensor);
+    });
+    if (!all_values) {
+      run_.assume(
+          full_name(op_.schema()) + " read zero in '" + run_.module() + "'");
+    }
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    if (!all_values && call_.name() == "aten::equal") {
+      call_.replace_by({true});
+      return;
+    }
+    op_.redispatchBoxed(keys_, &stack_);
+  }
+
+  /// Results that are arguments.
+  std::vector<c10::IValue> written() const {
+    std::vector<c10::IValue> results;
+    for (const c10::Argument& result : op_.schema().returns()) {
+      for (size_t i = 0; i < call_.count(); ++i) {
+        const auto* alias = op_.schema().arguments()[i].alias_info();
+        if (alias != nullptr && result.alias_info() != nullptr &&
+            *alias == *result.alias_info()) {
+          results.push_back(call_.argument(i));
+        }
+      }
+    }
+    return results;
+  }
+
+  void forget_written() {
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      if (call_.writes(i)) {
+        set_dry_values(data_of(tensor), false);
+      }
+    });
+  }
+
+  void return_written() {
+    forget_written();
+    call_.replace_by(written());
+  }
+
+  void by_meta() {
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    torch::jit::Stack results;
+    for (size_t i = 0; i < call_.count(); ++i) {
+      c10::IValue value = mapped(call_.argument(i), shape_of);
+      if (value.isDevice()) {
+        value = c10::Device(at::kMeta);
+      }
+      results.push_back(std::move(value));
+    }
+    const torch::jit::Stack shapes = results;
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &results);
+    if (is_small_ && bytes_of(results) <= kMostComputedBytes) {
+      compute();
+      return;
+    }
+    if (returns_written_arguments(op_.schema())) {
+      resize_written(shapes);
+      return_written();
+      return;
+    }
+    for (c10::IValue& result : results) {
+      result = mapped(result, [](const at::Tensor& meta) {
+        return at::empty_strided(
+            meta.sizes(),
+            meta.strides(),
+            at::device(at::kCPU).dtype(meta.scalar_type()));
+      });
+    }
+    call_.replace_by(std::move(results));
+  }
+
+  static size_t bytes_of(const torch::jit::Stack& values) {
+    size_t bytes = 0;
+    for (const c10::IValue& value : values) {
+      if (value.isTensor() && value.toTensor().defined()) {
+        bytes += value.toTensor().nbytes();
+      } else if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorList()) {
+          bytes += tensor.nbytes();
+        }
+      }
+    }
+    return bytes;
+  }
+
+  /// Results that are given as arguments may have to be resized.
+  void resize_written(const torch::jit::Stack& shapes) {
+    for (size_t i = 0; i < call_.count(); ++i) {
+      if (call_.writes(i) && call_.argument(i).isTensor()) {
+        const at::Tensor tensor = call_.tensor(i);
+        const at::Tensor shape = shapes[i].toTensor();
+        if (tensor.sizes() != shape.sizes()) {
+          tensor.resize_(shape.sizes());
+        }
+      }
+    }
+  }
+
+  DryRun& run_;
+  const c10::OperatorHandle& op_;
+  c10::DispatchKeySet keys_; ///< below this key
+  torch::jit::Stack& stack_;
+  DryCall call_;
+  bool is_small_ = false; ///< few values, all there
+  double bytes_ = 0;
+  double flops_ = 0;
+};
+
+void dry_fallback(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  DryRun* run = DryRun::current();
+  if (run == nullptr) {
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    op.redispatchBoxed(
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kDryKey),
+        stack);
+    return;
+  }
+  DryOperator(*run, op, keys, *stack).serve();
+}
+
+void register_dry_key() {
+  // Never destroyed, like the dispatcher.
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "_", kDryKey, __FILE__, __LINE__);
+  try {
+    library->fallback(
+        torch::CppFunction::makeFromBoxedFunction<&dry_fallback>());
+  } catch (const c10::Error& error) {
+    TESSERA_FAIL(
+        "dry run: another library in this process has taken the dispatch key Fake (two copies of Tessera?): {}",
+        error.what_without_backtrace());
+  }
+}
+
+} // namespace
+
+} // namespace dry_operator
+
+struct DryRun::Mode {
+  explicit Mode(bool on_cuda)
+      : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
+    if (on_cuda) {
+      cuda.emplace(cuda_operators_key());
+    }
+  }
+  c10::impl::IncludeDispatchKeyGuard key;
+  std::optional<c10::impl::IncludeDispatchKeyGuard> cuda;
+};
+
+DryRun::DryRun(c10::DeviceType target)
+    : target_(target), heap_(std::make_shared<DryHeap>()) {
+  TESSERA_CHECK(
+      target == c10::kCPU || target == c10::kCUDA,
+      "dry run: a run on {} cannot be planned; the devices are cpu and cuda.",
+      c10::DeviceTypeName(target, /*lower_case=*/true));
+  TESSERA_CHECK(
+      dry_operator::current_run() == nullptr,
+      "dry run: this thread is in one already; end it first.");
+  static std::once_flag once;
+  std::call_once(once, dry_operator::register_dry_key);
+  install_cpu_memory_counter();
+  dry_allocation() = {heap_, false};
+  dry_operator::current_run() = this;
+  mode_ = std::make_unique<Mode>(target == c10::kCUDA);
+}
+
+DryRun::~DryRun() {
+  mode_.reset();
+  dry_operator::current_run() = nullptr;
+  dry_allocation() = {};
+  heap_->watch(nullptr);
+}
+
+DryRun* DryRun::current() {
+  return dry_operator::current_run();
+}
+
+void DryRun::name_storage(const at::Tensor& tensor, std::string module) {
+  modules_[tensor.storage().unsafeGetStorageImpl()] = std::move(module);
+}
+
+void DryRun::begin_operator(const std::string& name, const void* storage) {
+  running_ = name;
+  if (const auto found = modules_.find(storage); found != modules_.end()) {
+    module_ = found->second;
+  }
+}
+
+void DryRun::add_work(const std::string& name, double flops, double bytes) {
+  const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  const auto [place, is_new] = rows_.try_emplace(
+      {module_, name + (in_backward ? " " : "")}, work_.size());
+  if (is_new) {
+    work_.push_back({module_, name, in_backward});
+  }
+  OperatorWork& row = work_[place->second];
+  ++row.calls;
+  row.flops += flops;
+  row.bytes += bytes;
+}
+
+void DryRun::forget_work() {
+  rows_.clear();
+  work_.clear();
+}
+
+std::vector<OperatorWork> DryRun::work() const {
+  return work_;
+}
+
+void DryRun::assume(std::string what) {
+  assumptions_.insert(std::move(what));
+}
+
+bool computes_on_cpu(c10::Device device) {
+  const DryRun* run = DryRun::current();
+  return run == nullptr ? device.is_cpu() : run->target() == c10::kCPU;
+}
+
+struct DryValues::State {
+  State()
+      : key(c10::DispatchKeySet{dry_operator::kDryKey}),
+        had(std::exchange(dry_allocation().has_values, true)) {}
+  c10::impl::ExcludeDispatchKeyGuard key;
+  bool had;
+};
+
+DryValues::DryValues() : state_(std::make_unique<State>()) {}
+
+DryValues::~DryValues() {
+  dry_allocation().has_values = state_->had;
+}
+
+} // namespace tessera::runtime

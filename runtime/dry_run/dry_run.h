@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `DryRun` executes a program without computing: while one is alive, operators
+// of its thread have shapes only, and the memory of CPU tensors is counted and
+// not taken. See [Note: dry memory].
+//
+// [Note: operators of a dry run] The dispatch key Fake, which LibTorch leaves
+// to others, is below autograd: graphs, saved tensors and hooks are those of a
+// real run, and so is the order in which tensors are freed. Its fallback sees
+// every operator that autograd and composite operators call, and
+//   - runs it where only small tensors with values take part, such as masks and
+//     positions, so that programs can read those;
+//   - lets an operator that is written in terms of others call them;
+//   - asks a shape kernel of ours (dry_shapes.cpp) for the results and the
+//     temporary memory of the CPU's kernel, or else
+//   - LibTorch's Meta kernel for the results.
+// What is read from tensors without values is zero; DryRun::assumptions() says
+// where that happened.
+
+#include "tessera/runtime/dry_run/dry_heap.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::runtime {
+
+/// What an operator did in a dry run, over all of its calls in a module.
+struct OperatorWork {
+  std::string module; ///< of the last parameter that was used
+  std::string name; ///< e.g. "aten::addmm"
+  bool in_backward = false; ///< also if backward recomputes a forward
+  int64_t calls = 0;
+  /// Two for each multiplication and addition of matrix products, convolutions
+  /// and attention; 0 for other operators.
+  double flops = 0;
+  double bytes = 0; ///< of its tensors, read or written
+};
+
+/// See above. One thread has one at a time. What is used in it and existed
+/// before, such as a batch, keeps its values.
+class DryRun {
+ public:
+  /// @param target the device of the real run, kCPU or kCUDA: which operators
+  ///   composite ones call, and what these keep for backward. Either way, the
+  ///   program sees CPU tensors.
+  explicit DryRun(c10::DeviceType target = c10::kCPU);
+  ~DryRun();
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
+
+  /// That of this thread; null outside of dry runs.
+  static DryRun* current();
+
+  c10::DeviceType target() const {
+    return target_;
+  }
+  DryHeap& heap() {
+    return *heap_;
+  }
+
+  /// Operators that use this tensor's storage count for `module`.
+  void name_storage(const at::Tensor& tensor, std::string module);
+
+  /// Drops what operators did.
+  void forget_work();
+  /// What they did since, in the order of first calls.
+  std::vector<OperatorWork> work() const;
+  /// The module of the last parameter that was used, and the operator that runs
+  /// or ran last.
+  const std::string& module() const {
+    return module_;
+  }
+  const std::string& running() const {
+    return running_;
+  }
+
+  /// Where the program read values that do not exist.
+  const std::set<std::string>& assumptions() const {
+    return assumptions_;
+  }
+  void assume(std::string what);
+
+  /// For the fallback.
+  void begin_operator(const std::string& name, const void* storage);
+  void add_work(const std::string& name, double flops, double bytes);
+
+ private:
+  struct Mode;
+
+  c10::DeviceType target_;
+  std::shared_ptr<DryHeap> heap_;
+  std::unique_ptr<Mode> mode_;
+  std::map<const void*, std::string> modules_;
+  std::string module_;
+  std::string running_;
+  std::set<std::string> assumptions_;
+  std::map<std::pair<std::string, std::string>, size_t> rows_;
+  std::vector<OperatorWork> work_;
+};
+
+/// Whether what this thread does on `device` runs on a CPU; false in dry runs
+/// for CUDA.
+bool computes_on_cpu(c10::Device device);
+
+/// While it lives, operators of this thread compute in a dry run too, and what
+/// they make has values: for the few numbers that decide about shapes, which
+/// code has to state where they are otherwise unknown (DryRun::assume()).
+class DryValues {
+ public:
+  DryValues();
+  ~DryValues();
+  DryValues(const DryValues&) = delete;
+  DryValues& operator=(const DryValues&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace tessera::runtime

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `plan_training()` says what memory a run of `tessera train` takes, from its
+// configuration and the model's config.json alone.
+
+#include "tessera/engine/plan/step_plan.h"
+#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/tasks/training_config.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::zoo {
+
+/// A batch of the largest shape that a run has: `rows` examples of `length`
+/// tokens each, or images of the size that the model was made for. Values mean
+/// nothing.
+/// @param masks texts are padded, so that there is an attention_mask.
+/// @throws tessera::Error on a model without head.
+ModelInput largest_batch(
+    Model& model,
+    int64_t rows,
+    int64_t length,
+    bool masks);
+
+/// Plans a step of the run that `config` describes, on `world_size` ranks:
+/// batches of training.batch_size examples of model.max_length tokens. Reads
+/// config.json (of model.config, or in model.folder) and neither weights nor
+/// data, which need not be there. model.checkpoint_layers has to be given where
+/// layers are to be recomputed.
+/// @param rank one of the pipeline's ranks.
+/// @param device of the run; see PlannedJob::device.
+/// @return by pipeline stage, as plan_stages().
+/// @throws tessera::Error as plan_stages().
+std::vector<StepMemoryPlan> plan_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank = 0,
+    c10::DeviceType device = c10::kCPU);
+
+} // namespace tessera::zoo
