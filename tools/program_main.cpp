@@ -30,6 +30,7 @@ constexpr RunCommand kCommands[] = {
     {"predict", run_predict},
     {"tokens", run_tokens},
     {"tokenize", run_tokenize},
+    {"plan", run_plan},
     {"keys", run_keys},
 };
 

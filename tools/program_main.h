@@ -36,5 +36,6 @@ int run_bench(int argc, char** argv);
 int run_predict(int argc, char** argv);
 int run_tokens(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
+int run_plan(int argc, char** argv);
 
 } // namespace tessera::tools

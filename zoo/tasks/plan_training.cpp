@@ -128,6 +128,14 @@ ModelInput largest_batch(
   return batch;
 }
 
+int64_t layers_of(const TrainingConfig& config) {
+  const ModelSource source = source_of(config);
+  const auto whole = lazy([&] {
+    return from_config(source.json, {.architecture = source.architecture});
+  });
+  return whole->stage().count();
+}
+
 std::vector<StepMemoryPlan> plan_training(
     const TrainingConfig& config,
     int world_size,

@@ -23,6 +23,10 @@ ModelInput largest_batch(
     int64_t length,
     bool masks);
 
+/// The layers of the model of a configuration, as model.checkpoint_layers counts
+/// them.
+int64_t layers_of(const TrainingConfig& config);
+
 /// Plans a step of the run that `config` describes, on `world_size` ranks:
 /// batches of training.batch_size examples of model.max_length tokens. Reads
 /// config.json (of model.config, or in model.folder) and neither weights nor

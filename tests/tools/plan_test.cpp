@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera plan`: estimated times are sums that can be checked by hand, layouts
+// keep what a step trains on, and what is written fits as it was said to.
+#include "plan/plan_search.h"
+#include "plan/step_time.h"
+#include "support/expect_error.h"
+#include "support/paths.h"
+#include "support/temporary_folder.h"
+#include "tools/run_program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera::tools::plan_test {
+
+namespace {
+
+using tests::expect_error;
+using tests::run_tessera;
+using tests::TemporaryFolder;
+
+/// Two nodes of four devices, with rates of round numbers.
+Machine machine() {
+  Machine machine;
+  machine.devices = 8;
+  machine.devices_per_node = 4;
+  machine.device_bytes = int64_t{1} << 40;
+  machine.rates = {
+      .flops_16bit = 100,
+      .flops_32bit = 50,
+      .device_memory = 10,
+      .in_node = 4,
+      .between_nodes = 1,
+      .device_to_host = 2,
+      .host_to_device = 1,
+      .host_update = 7};
+  return machine;
+}
+
+class Plan : public ::testing::Test {
+ protected:
+  Plan() {
+    std::ofstream(folder_ / "gpt.json") << R"({"model_type": "gpt2",
+        "vocab_size": 500, "n_embd": 64, "n_layer": 4, "n_head": 4,
+        "n_positions": 64})";
+    std::ofstream(folder_ / "train.json") << nlohmann::json{
+        {"task", "language_model"},
+        {"model",
+         {{"config", (folder_ / "gpt.json").string()}, {"max_length", 64}}},
+        {"data", {{"train", "nowhere.bin"}}},
+        {"optimizer", {{"lr", 1e-3}}},
+        {"training", {{"batch_size", 4}, {"accumulate", 2}}},
+        {"output", {{"folder", "nowhere"}}}};
+  }
+
+  PlanSearch search(int64_t device_bytes) const {
+    PlanSearch search;
+    search.config = folder_ / "train.json";
+    search.machine = machine();
+    search.machine.devices = 2;
+    search.machine.device = c10::kCPU;
+    search.machine.device_bytes = device_bytes;
+    return search;
+  }
+
+  const TemporaryFolder folder_;
+};
+
+} // namespace
+
+TEST(StepTimeEstimate, AddsOperatorsAndCollectives) {
+  StepMemoryPlan plan;
+  plan.operators = {
+      {.module = "a", .name = "aten::mm", .flops = 400, .bytes = 10},
+      {.module = "a", .name = "aten::add", .flops = 0, .bytes = 30}};
+  plan.collectives = {// 7/8 of the bytes leave a rank, between nodes
+                      {"engine shards", "all_gather", 8, 3, 16},
+                      // within a node, both ways
+                      {"mesh tensor", "all_reduce", 4, 1, 8},
+                      {"mesh alone", "all_reduce", 1, 1, 1000}};
+  const StepTime time = estimate_step(
+      {plan}, {.accumulate = 6, .planned_accumulate = 2}, machine());
+  EXPECT_DOUBLE_EQ(time.compute, 3 * (4 + 3));
+  EXPECT_DOUBLE_EQ(time.shards, 3 * 14);
+  EXPECT_DOUBLE_EQ(time.layers, 3 * 3);
+  EXPECT_DOUBLE_EQ(time.idle, 0);
+  EXPECT_DOUBLE_EQ(time.update, 0);
+  EXPECT_DOUBLE_EQ(time.total(), 42 + 9); // shards overlap
+  const StepTime slow = estimate_step(
+      {plan},
+      {.accumulate = 6, .planned_accumulate = 2, .in_16bit = false},
+      machine());
+  EXPECT_DOUBLE_EQ(slow.compute, 3 * (8 + 3));
+}
+
+TEST(StepTimeEstimate, IsThatOfTheSlowestStageAndCountsIdleOnes) {
+  StepMemoryPlan fast;
+  fast.operators = {{.module = "a", .name = "aten::mm", .flops = 100}};
+  StepMemoryPlan slow = fast;
+  slow.operators.front().flops = 200;
+  const StepTime time = estimate_step(
+      {fast, slow},
+      {.stages = 2, .accumulate = 4, .planned_accumulate = 4},
+      machine());
+  EXPECT_DOUBLE_EQ(time.compute, 2);
+  EXPECT_DOUBLE_EQ(time.idle, 0.5);
+}
+
+TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
+  StepMemoryPlan plan;
+  plan.planned[static_cast<size_t>(MemoryTier::kHost)]
+              [static_cast<size_t>(MemoryPurpose::kOptimizerState)] = 12 * 5;
+  // Five elements of 28 bytes, and so on each of the four ranks of a node.
+  EXPECT_DOUBLE_EQ(
+      estimate_step({plan}, {}, machine()).update, 5 * 28 * 4 / 7.0);
+  Machine cpus = machine();
+  cpus.device = c10::kCPU;
+  EXPECT_DOUBLE_EQ(estimate_step({plan}, {}, cpus).update, 0);
+}
+
+// 16 examples in each step, whatever the layout.
+TEST_F(Plan, KeepsTheExamplesOfAStep) {
+  const auto runs = search_plans(search(int64_t{1} << 40));
+  ASSERT_GE(runs.size(), 4U);
+  std::vector<std::string> layouts;
+  for (const PlannedRun& run : runs) {
+    SCOPED_TRACE(run.layout);
+    EXPECT_TRUE(run.fits()) << run.problem;
+    EXPECT_EQ(run.recomputed_layers, 0);
+    const auto& plan = run.stages.front();
+    EXPECT_GT(plan.peak_bytes, 0);
+    const bool is_divided = run.layout != "shard 2";
+    EXPECT_EQ(run.batch_size * run.accumulate * (is_divided ? 1 : 2), 16);
+    layouts.push_back(run.layout);
+  }
+  EXPECT_EQ(layouts[0], "shard 2");
+  for (const char* layout : {"shard 1, tensor 2", "shard 1, pipeline 2"}) {
+    EXPECT_NE(std::find(layouts.begin(), layouts.end(), layout), layouts.end());
+  }
+  const PlannedRun* best = best_of(runs);
+  ASSERT_NE(best, nullptr);
+  for (const PlannedRun& run : runs) {
+    EXPECT_LE(best->time.total(), run.time.total());
+  }
+}
+
+TEST_F(Plan, RecomputesAsFewLayersAsFit) {
+  const auto peak_with = [&](int layers) {
+    PlanSearch one = search(int64_t{1} << 40);
+    one.as_given = true;
+    one.overrides = {
+        "training.batch_size=1",
+        "training.accumulate=8",
+        "model.checkpoint_layers=" + std::to_string(layers)};
+    const auto runs = search_plans(one);
+    EXPECT_EQ(runs.size(), 1U);
+    return runs.front().device_bytes;
+  };
+  const int64_t with_two = peak_with(2);
+  ASSERT_LT(with_two, peak_with(1));
+  const auto runs = search_plans(search(with_two));
+  bool found = false;
+  for (const PlannedRun& run : runs) {
+    if (&run != runs.data() && run.layout == "shard 2" && run.batch_size == 1) {
+      found = true;
+      EXPECT_TRUE(run.fits()) << run.problem;
+      EXPECT_EQ(run.recomputed_layers, 2);
+    }
+  }
+  EXPECT_TRUE(found);
+  // The configuration as it is has four rows, which are too many.
+  EXPECT_FALSE(runs.front().fits());
+  EXPECT_NE(runs.front().problem.find("above the"), std::string::npos)
+      << runs.front().problem;
+}
+
+TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
+  const std::vector<std::string> words{
+      "plan",
+      (folder_ / "train.json").string(),
+      "--devices=2",
+      "--device=cpu",
+      "--device-memory=3MiB"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_tessera(1, all);
+  };
+  const auto written = with(
+      {"--write=" + (folder_ / "best.json").string(),
+       "--report=" + (folder_ / "plan.html").string()});
+  EXPECT_EQ(written.exit_code, 0) << written.output;
+  EXPECT_NE(written.output.find("best: "), std::string::npos);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "plan.html"));
+  const auto found = nlohmann::json::parse(with({"--json"}).output);
+  const auto& best = found.at("runs").at(found.at("best").get<size_t>());
+  auto again = words;
+  again[1] = (folder_ / "best.json").string();
+  again.emplace_back("--as-given");
+  again.emplace_back("--json");
+  const auto planned =
+      nlohmann::json::parse(run_tessera(1, again).output).at("runs").at(0);
+  EXPECT_EQ(planned.at("device_bytes"), best.at("device_bytes"));
+  EXPECT_EQ(planned.at("layout"), best.at("layout"));
+  EXPECT_TRUE(planned.at("fits").get<bool>());
+}
+
+TEST_F(Plan, SaysWhatIsWrong) {
+  const auto output_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"plan", (folder_ / "train.json").string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = run_tessera(1, words);
+    EXPECT_NE(result.exit_code, 0);
+    return result.output;
+  };
+  const auto expect_has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect_has(
+      output_of({"--device=cpu", "--device-memory=1KiB"}), "nothing fits");
+  expect_has(
+      output_of({"--device=tpu", "--device-memory=1GiB"}),
+      "there are no rates of 'tpu'; known are a100");
+  expect_has(
+      output_of({"--device-memory=1GiB", "--rate=in_noed=3"}), "in_noed");
+  expect_has(output_of({"--device-memory=much"}), "--device-memory");
+}
+
+} // namespace tessera::tools::plan_test

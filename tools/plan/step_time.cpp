@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/step_time.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tessera::tools {
+
+namespace {
+
+/// Adam on the host: reads master weight, two moments and gradient, and writes
+/// the first three; float32.
+constexpr double kUpdateBytes = 28;
+constexpr double kStateBytes = 12; // of them: master weight and moments
+
+double compute_seconds(
+    const StepMemoryPlan& plan,
+    bool in_16bit,
+    const Rates& rates) {
+  const double flops = in_16bit ? rates.flops_16bit : rates.flops_32bit;
+  double seconds = 0;
+  for (const runtime::OperatorWork& work : plan.operators) {
+    seconds += std::max(work.flops / flops, work.bytes / rates.device_memory);
+  }
+  return seconds;
+}
+
+/// Bytes that a rank sends, of the best known algorithms; see nccl-tests'
+/// PERFORMANCE.md.
+double sent_bytes(const runtime::CollectiveWork& work) {
+  const double others = static_cast<double>(work.ranks - 1) / work.ranks;
+  if (work.kind == "all_reduce") {
+    return 2 * work.bytes * others;
+  }
+  if (work.kind == "all_gather" || work.kind == "reduce_scatter" ||
+      work.kind == "all_to_all") {
+    return work.bytes * others;
+  }
+  return work.bytes; // broadcast, send
+}
+
+struct CollectiveTimes {
+  double shards = 0;
+  double layers = 0;
+};
+
+CollectiveTimes collective_seconds(
+    const StepMemoryPlan& plan,
+    const Machine& machine) {
+  CollectiveTimes times;
+  for (const runtime::CollectiveWork& work : plan.collectives) {
+    if (work.ranks < 2) {
+      continue;
+    }
+    // Ranks that divide layers are neighbors; shards are over all the others.
+    const bool is_of_shards = work.communicator.starts_with("engine ");
+    const bool in_node = is_of_shards
+                             ? machine.devices <= machine.devices_per_node
+                             : work.ranks <= machine.devices_per_node;
+    const double seconds =
+        sent_bytes(work) /
+        (in_node ? machine.rates.in_node : machine.rates.between_nodes);
+    (is_of_shards ? times.shards : times.layers) += seconds;
+  }
+  return times;
+}
+
+/// Of state that rests on the host.
+double update_seconds(const StepMemoryPlan& plan, const Machine& machine) {
+  const auto state = static_cast<double>(plan.planned[static_cast<size_t>(
+      MemoryTier::kHost)][static_cast<size_t>(MemoryPurpose::kOptimizerState)]);
+  if (state == 0 || machine.device == c10::kCPU) {
+    return 0;
+  }
+  const double elements = state / kStateBytes;
+  const int sharing = std::min(machine.devices, machine.devices_per_node);
+  const double update =
+      elements * kUpdateBytes * sharing / machine.rates.host_update;
+  // Gradients down and weights up, in 16 bits, while the CPUs update.
+  const double moved = std::max(
+      2 * elements / machine.rates.device_to_host,
+      2 * elements / machine.rates.host_to_device);
+  return std::max(update, moved);
+}
+
+} // namespace
+
+double StepTime::total() const {
+  return std::max(compute, shards) + layers + idle + update;
+}
+
+StepTime estimate_step(
+    const std::vector<StepMemoryPlan>& plans,
+    const EstimatedRun& run,
+    const Machine& machine) {
+  StepTime slowest;
+  for (const StepMemoryPlan& plan : plans) {
+    const double times = static_cast<double>(run.accumulate) /
+                         static_cast<double>(run.planned_accumulate);
+    const CollectiveTimes sent = collective_seconds(plan, machine);
+    StepTime time;
+    time.compute = times * compute_seconds(plan, run.in_16bit, machine.rates);
+    time.shards = times * sent.shards;
+    time.layers = times * sent.layers;
+    time.idle = (time.compute + time.layers) *
+                static_cast<double>(run.stages - 1) /
+                static_cast<double>(run.accumulate);
+    time.update = update_seconds(plan, machine);
+    if (time.total() > slowest.total()) {
+      slowest = time;
+    }
+  }
+  return slowest;
+}
+
+} // namespace tessera::tools

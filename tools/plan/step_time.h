@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `estimate_step()` estimates the time of a training step from what a dry run
+// of it computed and sent.
+
+#include "plan/machine.h"
+
+#include "tessera/engine/plan/step_plan.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::tools {
+
+/// Seconds of an optimizer step.
+struct StepTime {
+  double compute = 0; ///< of the slowest pipeline stage
+  /// All-gathers and reductions of shards, which overlap with computation.
+  double shards = 0;
+  double layers = 0; ///< other collectives, for which computation waits
+  double idle = 0; ///< of a pipeline's stages, waiting for each other
+  double update = 0; ///< of state in host memory, with its transfers
+
+  double total() const;
+};
+
+/// What is not in the plans.
+struct EstimatedRun {
+  int stages = 1; ///< of the pipeline
+  int64_t accumulate = 1; ///< micro-batches of a step
+  int64_t planned_accumulate = 1; ///< of the dry run
+  bool in_16bit = true;
+};
+
+/// Sums of operators and collectives at the machine's rates. Kernel launches,
+/// data and waits for the host are not included: good for comparing layouts,
+/// not for promises.
+/// @param plans of all pipeline stages.
+StepTime estimate_step(
+    const std::vector<StepMemoryPlan>& plans,
+    const EstimatedRun& run,
+    const Machine& machine);
+
+} // namespace tessera::tools

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera plan CONFIG`: whether a run fits into memory, which layout is the
+// fastest, and why the others are not.
+
+#include "plan/plan_search.h"
+#include "program_main.h"
+
+#include "tessera/engine/report/html_report.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/size_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/memory/memory_ledger.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::tools {
+
+namespace {
+
+struct PlanArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  int devices = 1;
+  int devices_per_node = 8;
+  std::string device_memory;
+  std::string host_memory;
+  std::string reserve;
+  std::string kind = "a100";
+  std::string bandwidths; ///< a file
+  std::vector<std::string> rates; ///< key=value
+  std::string write;
+  std::string report;
+  bool as_given = false;
+  bool as_json = false;
+};
+
+/// "40GiB" as configurations read it.
+int64_t bytes_of(const std::string& option, const std::string& text) {
+  const runtime::ConfigReader reader(
+      nlohmann::json{{option, text}}, "the command line");
+  return reader.get_bytes(option, {.min = 0});
+}
+
+Machine machine_of(const PlanArguments& arguments) {
+  Machine machine;
+  machine.devices = arguments.devices;
+  machine.devices_per_node = arguments.devices_per_node;
+  machine.device = arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
+  machine.device_bytes = bytes_of("--device-memory", arguments.device_memory);
+  const char* usual_reserve = machine.device == c10::kCPU ? "0" : "1.5GiB";
+  machine.reserved_bytes = bytes_of(
+      "--reserve",
+      arguments.reserve.empty() ? usual_reserve : arguments.reserve);
+  if (!arguments.host_memory.empty()) {
+    machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
+  }
+  machine.rates = known_rates(arguments.kind);
+  if (!arguments.bandwidths.empty()) {
+    machine.rates = measured_rates(
+        runtime::parse_json(
+            runtime::read_text_file(arguments.bandwidths),
+            arguments.bandwidths),
+        machine.rates);
+  }
+  runtime::read_fields(
+      runtime::ConfigReader(
+          nlohmann::json::object(), "--rate", arguments.rates),
+      machine.rates);
+  return machine;
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), seconds < 10 ? "%.2f" : "%.1f", seconds);
+  return text;
+}
+
+std::string gib(int64_t bytes) {
+  char text[32];
+  std::snprintf(
+      text, sizeof(text), "%.1f", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+/// One row of the table of layouts.
+void print_row(const PlannedRun& run) {
+  std::printf(
+      "%-30s %3lld x %-4lld %6lld  %-4s %7s %7s  %s\n",
+      run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
+      static_cast<long long>(run.batch_size),
+      static_cast<long long>(run.accumulate),
+      static_cast<long long>(run.recomputed_layers),
+      run.is_offloaded ? "host" : "-",
+      run.stages.empty() ? "-" : gib(run.device_bytes).c_str(),
+      run.stages.empty() ? "-" : gib(run.host_bytes).c_str(),
+      run.fits() ? seconds_text(run.time.total()).c_str()
+                 : ("no: " + run.problem).c_str());
+  std::fflush(stdout);
+}
+
+/// Why it is slower than the best one.
+std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
+  const StepTime& time = run.time;
+  const std::pair<const char*, double> parts[] = {
+      {"computation, recomputed layers included",
+       time.compute - best.time.compute},
+      {"all-gathers and reductions of shards",
+       std::max(time.shards - time.compute, 0.0) -
+           std::max(best.time.shards - best.time.compute, 0.0)},
+      {"collectives between layers", time.layers - best.time.layers},
+      {"idle pipeline stages", time.idle - best.time.idle},
+      {"updates in host memory", time.update - best.time.update}};
+  const auto* most = std::max_element(
+      std::begin(parts), std::end(parts), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      });
+  return formatted(
+      "{:.2f} times as long, most of it by {}",
+      time.total() / best.time.total(),
+      most->first);
+}
+
+void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
+  std::printf("\nbest: %s\n", best.layout.c_str());
+  for (const std::string& override : best.overrides) {
+    std::printf("  %s\n", override.c_str());
+  }
+  const StepTime& time = best.time;
+  std::printf(
+      "estimated: %s s per step (compute %s, collectives between layers %s, of "
+      "shards %s overlapped, idle %s, host updates %s), %.0f tokens/s\n",
+      seconds_text(time.total()).c_str(),
+      seconds_text(time.compute).c_str(),
+      seconds_text(time.layers).c_str(),
+      seconds_text(time.shards).c_str(),
+      seconds_text(time.idle).c_str(),
+      seconds_text(time.update).c_str(),
+      best.tokens_per_s);
+  for (size_t stage = 0; stage < best.stages.size(); ++stage) {
+    const StepMemoryPlan& plan = best.stages[stage];
+    std::printf(
+        "%s\n  %-16s %16s\n  %-16s %16s, in %s %s\n",
+        memory_table(
+            best.stages.size() == 1
+                ? std::string("memory of a rank")
+                : formatted("memory of a rank of pipeline stage {}", stage),
+            plan.planned)
+            .c_str(),
+        "activations",
+        runtime::size_text(plan.peak.activations).c_str(),
+        "peak",
+        runtime::size_text(plan.peak_bytes).c_str(),
+        plan.peak.module.c_str(),
+        plan.peak.operation.c_str());
+    for (const std::string& assumption : plan.assumptions) {
+      std::printf("  assumed: %s\n", assumption.c_str());
+    }
+  }
+  std::printf("the others that fit:\n");
+  for (const PlannedRun& run : runs) {
+    if (&run != &best && run.fits()) { // else the table says it
+      std::printf(
+          "  %s, %lld x %lld, %lld recomputed: %s\n",
+          run.layout.c_str(),
+          static_cast<long long>(run.batch_size),
+          static_cast<long long>(run.accumulate),
+          static_cast<long long>(run.recomputed_layers),
+          loss_text(run, best).c_str());
+    }
+  }
+}
+
+/// Memory over the last step of a rank, by what holds it.
+engine::LinePlot memory_plot(const StepMemoryPlan& plan, size_t stage) {
+  engine::LinePlot plot;
+  plot.title = formatted("Memory of pipeline stage {} over a step", stage);
+  plot.x_label = "moment";
+  plot.y_label = "GiB";
+  const auto add = [&](std::string label, const auto& bytes_of_moment) {
+    engine::PlotSeries series{std::move(label), {}, false};
+    for (size_t i = 0; i < plan.timeline.size(); ++i) {
+      series.points.push_back(
+          {static_cast<double>(i),
+           static_cast<double>(bytes_of_moment(plan.timeline[i])) / (1 << 30)});
+    }
+    plot.series.push_back(std::move(series));
+  };
+  add("total", [](const MemoryMoment& moment) { return moment.total(); });
+  add("activations",
+      [](const MemoryMoment& moment) { return moment.activations; });
+  for (const MemoryPurpose purpose :
+       {MemoryPurpose::kParameters,
+        MemoryPurpose::kGradients,
+        MemoryPurpose::kOptimizerState,
+        MemoryPurpose::kGatherSlots,
+        MemoryPurpose::kReduceSlots}) {
+    add(name_of(purpose), [purpose](const MemoryMoment& moment) {
+      return moment.engine[static_cast<size_t>(purpose)];
+    });
+  }
+  return plot;
+}
+
+void write_report(const std::string& file, const PlannedRun& best) {
+  engine::HtmlReport report;
+  report.title = "Plan";
+  report.facts = {
+      {"layout", best.layout},
+      {"rows x micro-batches",
+       formatted("{} x {}", best.batch_size, best.accumulate)},
+      {"recomputed layers", std::to_string(best.recomputed_layers)},
+      {"peak of a device", runtime::size_text(best.device_bytes)},
+      {"seconds per step, estimated", seconds_text(best.time.total())}};
+  for (size_t stage = 0; stage < best.stages.size(); ++stage) {
+    report.plots.push_back(memory_plot(best.stages[stage], stage));
+  }
+  runtime::write_file_atomically(file, engine::to_html(report));
+}
+
+/// A configuration that extends the given one.
+void write_config(const PlanArguments& arguments, const PlannedRun& best) {
+  nlohmann::ordered_json config{
+      {"extends",
+       std::filesystem::relative(
+           std::filesystem::absolute(arguments.config),
+           std::filesystem::absolute(arguments.write).parent_path())
+           .string()}};
+  std::vector<std::string> all = arguments.overrides;
+  all.insert(all.end(), best.overrides.begin(), best.overrides.end());
+  for (const std::string& override : all) {
+    const size_t equals = override.find('=');
+    std::string path = "/" + override.substr(0, equals);
+    std::replace(path.begin(), path.end(), '.', '/');
+    const std::string text = override.substr(equals + 1);
+    const auto value =
+        nlohmann::ordered_json::parse(text, nullptr, /*exceptions=*/false);
+    config[nlohmann::ordered_json::json_pointer(path)] =
+        value.is_discarded() ? nlohmann::ordered_json(text) : value;
+  }
+  runtime::write_file_atomically(arguments.write, config.dump(2) + "\n");
+}
+
+nlohmann::ordered_json json_of(const PlannedRun& run) {
+  nlohmann::ordered_json json{
+      {"overrides", run.overrides},
+      {"layout", run.layout},
+      {"fits", run.fits()},
+      {"problem", run.problem},
+      {"device_bytes", run.device_bytes},
+      {"host_bytes", run.host_bytes}};
+  if (!run.stages.empty()) {
+    json["step_s"] = run.time.total();
+    json["compute_s"] = run.time.compute;
+    json["shards_s"] = run.time.shards;
+    json["layers_s"] = run.time.layers;
+    json["idle_s"] = run.time.idle;
+    json["update_s"] = run.time.update;
+    json["tokens_per_s"] = run.tokens_per_s;
+    json["flops"] = run.flops;
+  }
+  return json;
+}
+
+int plan(const PlanArguments& arguments) {
+  PlanSearch search;
+  search.config = arguments.config;
+  search.overrides = arguments.overrides;
+  search.machine = machine_of(arguments);
+  search.as_given = arguments.as_given;
+  if (!arguments.as_json) {
+    std::printf(
+        "%d devices (%s), room of %s each\n%-30s %-10s %6s  %-4s %7s %7s  %s\n",
+        arguments.devices,
+        arguments.kind.c_str(),
+        runtime::size_text(search.machine.room()).c_str(),
+        "layout",
+        "rows",
+        "recomp",
+        "off",
+        "GiB",
+        "host",
+        "s/step");
+    search.tell = print_row;
+  }
+  const std::vector<PlannedRun> runs = search_plans(search);
+  const PlannedRun* best = best_of(runs);
+  if (arguments.as_json) {
+    nlohmann::ordered_json json{
+        {"best", nullptr}, {"runs", nlohmann::ordered_json::array()}};
+    for (const PlannedRun& run : runs) {
+      json["runs"].push_back(json_of(run));
+    }
+    if (best != nullptr) {
+      json["best"] = best - runs.data();
+    }
+    std::printf("%s\n", json.dump(2).c_str());
+  } else if (best != nullptr) {
+    print_best(*best, runs);
+  }
+  TESSERA_CHECK(
+      best != nullptr,
+      "nothing fits: use more devices, --host-memory for optimizer state, a shorter model.max_length, or a smaller model");
+  if (!arguments.report.empty()) {
+    write_report(arguments.report, *best);
+  }
+  if (!arguments.write.empty()) {
+    write_config(arguments, *best);
+  }
+  return 0;
+}
+
+} // namespace
+
+int run_plan(int argc, char** argv) {
+  CLI::App app(
+      "Plans a run of `tessera train` on any machine, by running it with shapes "
+      "only: memory over a step, what fits, which layout is estimated to be the "
+      "fastest, and why the others are not. Needs the model's config.json, "
+      "neither weights nor data nor devices",
+      "tessera plan");
+  PlanArguments arguments;
+  app.add_option("config", arguments.config, "The configuration")->required();
+  app.add_option(
+      "overrides", arguments.overrides, "key.path=value of the configuration");
+  app.add_option(
+         "--devices", arguments.devices, "Devices of the job, a rank each")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option(
+         "--devices-per-node",
+         arguments.devices_per_node,
+         "Devices of a node; default 8")
+      ->check(CLI::Range(1, 1024));
+  app.add_option(
+         "--device-memory",
+         arguments.device_memory,
+         "Memory of a device, e.g. 40GiB")
+      ->required();
+  app.add_option(
+      "--host-memory",
+      arguments.host_memory,
+      "Memory of a node that its ranks may use together, e.g. 900GiB; without, "
+      "nothing is offloaded");
+  app.add_option(
+      "--reserve",
+      arguments.reserve,
+      "Part of a device's memory for CUDA, NCCL and cuBLAS; default 1.5GiB, on "
+      "CPUs 0");
+  app.add_option(
+      "--device",
+      arguments.kind,
+      "Kind of device: a100, h100, rtx3090, cpu; default a100. Its rates are "
+      "usual ones");
+  app.add_option(
+      "--bandwidths",
+      arguments.bandwidths,
+      "File of `tessera bench --json` with rates measured there");
+  app.add_option(
+         "--rate",
+         arguments.rates,
+         "KEY=NUMBER: a rate, e.g. flops_16bit=2e14, in_node=2e11, "
+         "between_nodes=2e10, device_memory=1e12, host_update=1e11")
+      ->allow_extra_args(false);
+  app.add_flag(
+      "--as-given",
+      arguments.as_given,
+      "Plan the layout of the configuration only");
+  app.add_option(
+      "--write",
+      arguments.write,
+      "File for a configuration that extends the given one by the best layout");
+  app.add_option(
+      "--report", arguments.report, "HTML file with a picture of memory");
+  app.add_flag("--json", arguments.as_json, "Print one JSON object");
+  if (const auto code = parse_arguments(app, argc, argv)) {
+    return *code;
+  }
+  return plan(arguments);
+}
+
+} // namespace tessera::tools
