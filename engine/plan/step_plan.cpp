@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/plan/step_plan.h"
 
+#include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/lazy/replace_storage.h"
 #include "tessera/sharding/parallel/random_key.h"
+
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <future>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -109,9 +116,7 @@ double StepMemoryPlan::flops() const {
       operators.begin(),
       operators.end(),
       0.0,
-      [](double sum, const runtime::OperatorWork& work) {
-        return sum + work.flops;
-      });
+      [](double sum, const OperatorWork& work) { return sum + work.flops; });
 }
 
 namespace {
@@ -285,6 +290,102 @@ StepMemoryPlan plan(
       stages.begin(), stages.end(), [&](const StepMemoryPlan& stage) {
         return stage.rank == job.rank;
       }));
+}
+
+namespace {
+
+/// Puts dry memory in the place of a module's tensors, and gives them back.
+class LentModule {
+ public:
+  explicit LentModule(torch::nn::Module& module) {
+    const c10::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : module.parameters()) {
+      TESSERA_CHECK(
+          !sharding::has_page_key(parameter),
+          "plan: the module is wrapped already; plan before wrap().");
+      lend(parameter, /*copies=*/false);
+    }
+    for (const at::Tensor& buffer : module.buffers()) {
+      lend(buffer, /*copies=*/true);
+    }
+    dry_.clear(); // from here on the engine alone holds them
+  }
+
+  ~LentModule() {
+    const c10::NoGradGuard no_grad;
+    for (const Lent& each : lent_) {
+      if (sharding::has_page_key(each.tensor)) {
+        sharding::remove_page_key(each.tensor);
+      }
+      sharding::replace_storage(each.tensor, each.storage, each.dtype);
+      each.tensor.mutable_grad() = each.gradient;
+    }
+  }
+  LentModule(const LentModule&) = delete;
+  LentModule& operator=(const LentModule&) = delete;
+
+ private:
+  struct Lent {
+    at::Tensor tensor;
+    c10::Storage storage;
+    at::ScalarType dtype;
+    at::Tensor gradient;
+  };
+
+  void lend(const at::Tensor& tensor, bool copies) {
+    if (!tensor.defined() || !tensor.has_storage()) {
+      return;
+    }
+    const c10::Storage own = tensor.storage();
+    lent_.push_back({tensor, own, tensor.scalar_type(), tensor.grad()});
+    tensor.mutable_grad().reset();
+    at::Tensor& bytes = dry_[own.unsafeGetStorageImpl()];
+    if (!bytes.defined()) {
+      const auto count = static_cast<int64_t>(own.nbytes());
+      if (copies) {
+        const runtime::DryValues values;
+        bytes = at::empty({count}, at::kByte);
+        std::copy_n(
+            static_cast<const std::byte*>(own.data()),
+            own.nbytes(),
+            static_cast<std::byte*>(bytes.mutable_data_ptr()));
+      } else {
+        bytes = at::empty({count}, at::kByte);
+        runtime::set_dry_values(bytes.const_data_ptr(), false);
+      }
+    }
+    sharding::replace_storage(tensor, bytes.storage(), tensor.scalar_type());
+  }
+
+  std::vector<Lent> lent_;
+  std::map<const c10::StorageImpl*, at::Tensor> dry_;
+};
+
+} // namespace
+
+StepMemoryPlan plan(
+    torch::nn::Module& module,
+    const EngineOptions& options,
+    const std::function<at::Tensor()>& loss,
+    const PlannedJob& job) {
+  const ParallelSizes& sizes = job.parallel.sizes;
+  TESSERA_CHECK(
+      sizes.tensor == 1 && sizes.pipeline == 1 && sizes.expert == 1,
+      "plan: ranks that divide layers need a module each; use PlannedTraining.");
+  std::unique_ptr<LentModule> lent;
+  // Given back when the engine no longer uses the module, on whichever thread.
+  const StepMemoryPlan result = plan(
+      {.make =
+           [&](World& /*world*/, ParallelRun& /*parallel*/) {
+             lent = std::make_unique<LentModule>(module);
+             return std::shared_ptr<torch::nn::Module>(
+                 &module, [](torch::nn::Module*) {});
+           },
+       .loss = [&](torch::nn::Module& /*module*/) { return loss(); },
+       .stage = {}},
+      options,
+      job);
+  return result;
 }
 
 } // namespace tessera

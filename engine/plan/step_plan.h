@@ -5,8 +5,7 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
-#include "tessera/runtime/comm/simulated_job.h"
-#include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/dry_run/work_counts.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 
 #include <ATen/core/Tensor.h>
@@ -51,8 +50,8 @@ struct StepMemoryPlan {
   /// than a thousandth of the peak since the moment before.
   std::vector<MemoryMoment> timeline;
   /// What the last step computed and sent.
-  std::vector<runtime::OperatorWork> operators;
-  std::vector<runtime::CollectiveWork> collectives;
+  std::vector<OperatorWork> operators;
+  std::vector<CollectiveWork> collectives;
   /// Where the program read values that a dry run does not have, and what was
   /// assumed.
   std::vector<std::string> assumptions;
@@ -116,6 +115,16 @@ std::vector<StepMemoryPlan> plan_stages(
 StepMemoryPlan plan(
     const PlannedTraining& training,
     const EngineOptions& options,
+    const PlannedJob& job = {});
+
+/// As above, of a module that exists and is not wrapped: its parameters lend
+/// their shapes and get their values and gradients back; buffers are copied.
+/// @param loss the forward of a micro-batch through `module`.
+/// @param job without ranks that divide layers.
+StepMemoryPlan plan(
+    torch::nn::Module& module,
+    const EngineOptions& options,
+    const std::function<at::Tensor()>& loss,
     const PlannedJob& job = {});
 
 } // namespace tessera

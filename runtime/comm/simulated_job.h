@@ -10,6 +10,8 @@
 // one of them broadcasts in a group reach the others, which is how pipeline
 // stages learn the shapes of what they receive.
 
+#include "tessera/runtime/dry_run/work_counts.h"
+
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -27,16 +29,6 @@
 #include <vector>
 
 namespace tessera::runtime {
-
-/// The collectives of one kind that a rank has called in a communicator.
-struct CollectiveWork {
-  std::string communicator; ///< e.g. "all-gathers"
-  std::string kind; ///< "all_gather", "reduce_scatter", "all_reduce", ...
-  int ranks = 0; ///< of the communicator
-  int64_t calls = 0;
-  /// Of the whole tensor: the output of an all-gather, the input of others.
-  double bytes = 0;
-};
 
 /// Thread-safe.
 class SimulatedJob {

@@ -18,6 +18,7 @@
 // where that happened.
 
 #include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/dry_run/work_counts.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -31,18 +32,6 @@
 #include <vector>
 
 namespace tessera::runtime {
-
-/// What an operator did in a dry run, over all of its calls in a module.
-struct OperatorWork {
-  std::string module; ///< of the last parameter that was used
-  std::string name; ///< e.g. "aten::addmm"
-  bool in_backward = false; ///< also if backward recomputes a forward
-  int64_t calls = 0;
-  /// Two for each multiplication and addition of matrix products, convolutions
-  /// and attention; 0 for other operators.
-  double flops = 0;
-  double bytes = 0; ///< of its tensors, read or written
-};
 
 /// See above. One thread has one at a time. What is used in it and existed
 /// before, such as a batch, keeps its values.

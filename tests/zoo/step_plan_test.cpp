@@ -4,6 +4,7 @@
 #include "tessera/engine/plan/step_plan.h"
 
 #include "support/ranks.h"
+#include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
@@ -270,7 +271,9 @@ void expect_planned(const Case& given, World& world) {
   for (const std::string& each : plan.assumptions) {
     std::fprintf(stderr, "  %s\n", each.c_str());
   }
-  EXPECT_NEAR(said / measured, 1, 0.03) << subject.name;
+  // All is counted: what differs is the allocator's header of each block, and
+  // how many threads have buffers.
+  EXPECT_NEAR(said / measured, 1, 0.01) << subject.name;
 }
 
 class StepPlan : public ::testing::TestWithParam<Case> {};
@@ -330,6 +333,163 @@ TEST(StepPlanOfAllModels, IsMade) {
     ++planned;
   }
   EXPECT_GT(planned, 50);
+}
+
+/// A GPT of `layers` layers on CUDA, in bfloat16 with dropout.
+StepMemoryPlan planned_gpt(
+    int64_t layers,
+    int64_t features,
+    int64_t heads,
+    int ranks,
+    const ParallelSizes& sizes,
+    int64_t recomputed,
+    int accumulate) {
+  const nlohmann::json json = {
+      {"model_type", "gpt2"},
+      {"vocab_size", 50257},
+      {"n_positions", 2048},
+      {"n_embd", features},
+      {"n_layer", layers},
+      {"n_head", heads}};
+  ModelInput input;
+  input.input_ids = torch::ones({1, 2048}, torch::kLong);
+  input.labels = input.input_ids;
+  input.loss_only = true;
+  PlannedJob job = on(ranks, sizes, accumulate);
+  job.device = c10::kCUDA;
+  EngineOptions options;
+  options.log_memory = false;
+  options.precision.parameters = at::kBFloat16;
+  options.sharding.zero_stage = 3;
+  return tessera::plan(
+      {.make =
+           [&](World& /*world*/, ParallelRun& parallel) {
+             const auto model = lazy([&] {
+               return from_config(
+                   json,
+                   {.architecture = "GPT2LMHeadModel",
+                    .context = fresh_layer_context(parallel)});
+             });
+             init_parameters(*model, 5);
+             model->train();
+             model->set_recomputed_layers(recomputed);
+             return model;
+           },
+       .loss =
+           [&](torch::nn::Module& module) {
+             return dynamic_cast<Model&>(module).forward(input).loss;
+           },
+       .stage =
+           [&](torch::nn::Module& module) {
+             return pipeline_forward(
+                 dynamic_cast<Model&>(module),
+                 [&](int /*number*/) -> const ModelInput& { return input; });
+           }},
+      options,
+      job);
+}
+
+/// On any machine: 13 billion parameters on 8 devices of 40 GiB, 175 billion
+/// on 128 of 80.
+TEST(StepPlanOfLargeModels, IsMade) {
+  const StepMemoryPlan gpt_13b =
+      planned_gpt(40, 5120, 40, 8, {}, /*recomputed=*/39, 1);
+  // 6 for each parameter and token, 2 more for the layers that run twice.
+  constexpr double kParameters = 12.0 * 40 * 5120 * 5120;
+  EXPECT_NEAR(gpt_13b.flops() / (8 * kParameters * 2048), 1, 0.15);
+  EXPECT_LT(gpt_13b.peak_bytes, int64_t{40} << 30);
+  EXPECT_GT(gpt_13b.peak_bytes, int64_t{20} << 30);
+  const StepMemoryPlan gpt_175b = planned_gpt(
+      96, 12288, 96, 128, {.shard = 2, .tensor = 8, .pipeline = 8}, 96, 8);
+  EXPECT_LT(gpt_175b.peak_bytes, int64_t{80} << 30);
+  EXPECT_GT(gpt_175b.peak_bytes, int64_t{20} << 30);
+  std::printf(
+      "13B on 8: %.2f GiB, activations %.2f; 175B on 128: %.2f GiB, activations %.2f\n",
+      static_cast<double>(gpt_13b.peak_bytes) / (1 << 30),
+      static_cast<double>(gpt_13b.peak.activations) / (1 << 30),
+      static_cast<double>(gpt_175b.peak_bytes) / (1 << 30),
+      static_cast<double>(gpt_175b.peak.activations) / (1 << 30));
+}
+
+/// A module gets back what it lent, and is planned as one that is made.
+TEST(StepPlanOfAModule, LeavesItAsItWas) {
+  const nlohmann::json json = nlohmann::json::parse(kGpt2);
+  ModelInput input;
+  input.input_ids = torch::randint(3, 100, {4, 128});
+  input.labels = input.input_ids;
+  const auto model = from_config(json, {.architecture = "GPT2LMHeadModel"});
+  model->eval();
+  model->forward(input).loss.backward();
+  const at::Tensor before = model->forward(input).loss.detach();
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : model->parameters()) {
+    gradients.push_back(parameter.grad().clone());
+  }
+  EngineOptions options;
+  options.log_memory = false;
+  model->train();
+  const StepMemoryPlan plan = tessera::plan(
+      *model, options, [&] { return model->forward(input).loss; });
+  EXPECT_THROW(
+      tessera::plan(
+          *model,
+          options,
+          [&] {
+            model->forward(input);
+            return torch::rand({9}).nonzero();
+          }),
+      Error);
+  model->eval();
+  EXPECT_TRUE(model->forward(input).loss.equal(before));
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_TRUE(model->parameters()[i].grad().equal(gradients[i]));
+  }
+  model->zero_grad();
+  model->forward(input).loss.backward();
+  EXPECT_TRUE(model->parameters()[3].grad().equal(gradients[3]));
+
+  const StepMemoryPlan made = tessera::plan(
+      {.make =
+           [&](World& /*world*/, ParallelRun& /*parallel*/) {
+             auto twin = from_config(json, {.architecture = "GPT2LMHeadModel"});
+             twin->train();
+             return twin;
+           },
+       .loss =
+           [&](torch::nn::Module& module) {
+             return dynamic_cast<Model&>(module).forward(input).loss;
+           }},
+      options);
+  EXPECT_EQ(plan.peak_bytes, made.peak_bytes);
+  EXPECT_EQ(plan.flops(), made.flops());
+}
+
+/// The recipe of the quickstart, without weights and data.
+TEST(StepPlanOfAConfiguration, IsMade) {
+  const TemporaryFolder folder;
+  runtime::write_file_atomically(
+      folder.path() / "config.json",
+      R"({"model_type": "bert", "vocab_size": 1000, "hidden_size": 64,
+          "intermediate_size": 256, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "max_position_embeddings": 64})");
+  TrainingConfig config(kTextClassification);
+  config.model_folder = folder.path();
+  config.classes = {"bad", "good"};
+  config.max_length = 64;
+  config.batch_size = 8;
+  const auto plans = plan_training(config, 2);
+  ASSERT_EQ(plans.size(), 1);
+  config.batch_size = 16;
+  const auto doubled = plan_training(config, 2);
+  EXPECT_NEAR(
+      static_cast<double>(doubled[0].activations_after_forward) /
+          static_cast<double>(plans[0].activations_after_forward),
+      2,
+      0.1);
+  config.checkpoint_layers = 2;
+  EXPECT_LT(
+      plan_training(config, 2)[0].activations_after_forward,
+      doubled[0].activations_after_forward / 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(

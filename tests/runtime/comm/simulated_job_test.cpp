@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank of a job whose other ranks do not exist.
+#include "tessera/runtime/comm/simulated_job.h"
+
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/comm/init.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+namespace tessera::runtime::simulated_job_test {
+
+TEST(SimulatedJob, CollectivesAreThoseOfEqualRanks) {
+  const auto job = std::make_shared<SimulatedJob>(std::vector<int>{2});
+  World world(2, 4, {.use_cuda = false}, job);
+  const auto all = world.new_communicator("all");
+  EXPECT_EQ(all->rank(), 2);
+  EXPECT_EQ(all->size(), 4);
+
+  const at::Tensor gathered = torch::zeros({8});
+  all->all_gather(gathered, torch::tensor({1.0F, 2.0F}), "a gather").wait();
+  EXPECT_TRUE(gathered.equal(torch::tensor({1.0F, 2.0F}).repeat({4})));
+
+  const at::Tensor part = torch::zeros({2});
+  all->reduce_scatter_sum(part, torch::arange(8, torch::kFloat), "a sum")
+      .wait();
+  EXPECT_TRUE(part.equal(torch::tensor({16.0F, 20.0F})));
+
+  const at::Tensor sum = torch::ones({3});
+  all->all_reduce_sum(sum, "a sum").wait();
+  EXPECT_TRUE(sum.equal(torch::full({3}, 4.0F)));
+  all->all_reduce_max(sum, "a maximum").wait();
+  EXPECT_TRUE(sum.equal(torch::full({3}, 4.0F)));
+
+  const auto work = job->work(2);
+  ASSERT_EQ(work.size(), 3);
+  EXPECT_EQ(work[0].kind, "all_gather");
+  EXPECT_EQ(work[0].bytes, 32);
+  EXPECT_EQ(work[1].kind, "all_reduce");
+  EXPECT_EQ(work[1].calls, 2);
+  EXPECT_EQ(work[2].kind, "reduce_scatter");
+  EXPECT_EQ(work[2].bytes, 32);
+  job->forget_work(2);
+  EXPECT_TRUE(job->work(2).empty());
+}
+
+TEST(SimulatedJob, RanksOfTheProcessGetSmallBroadcasts) {
+  const auto job = std::make_shared<SimulatedJob>(std::vector<int>{0, 3});
+  const auto run = [&](int rank) {
+    World world(rank, 4, {.use_cuda = false}, job);
+    const auto pair = world.new_communicator("pair", at::kCPU, {0, 3});
+    const at::Tensor numbers =
+        rank == 0 ? torch::arange(5) : torch::zeros({5}, torch::kLong);
+    pair->broadcast(numbers, 0, "numbers").wait();
+    EXPECT_TRUE(numbers.equal(torch::arange(5))) << rank;
+  };
+  std::thread other([&] { run(3); });
+  run(0);
+  other.join();
+}
+
+TEST(SimulatedJob, NobodyWaitsForARankThatFailed) {
+  SimulatedJob job({0, 1});
+  std::thread other([&] { job.end("rank 1 has failed"); });
+  EXPECT_THROW(job.take("a message"), Error);
+  other.join();
+}
+
+} // namespace tessera::runtime::simulated_job_test

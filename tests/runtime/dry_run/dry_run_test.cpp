@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators of a dry run have shapes, bytes and arithmetic, but no memory.
+#include "tessera/runtime/dry_run/dry_run.h"
+
+#include "support/expect_error.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+namespace tessera::runtime::dry_run_test {
+
+namespace {
+
+double flops_of(const DryRun& run, const std::string& name) {
+  double flops = 0;
+  for (const OperatorWork& work : run.work()) {
+    flops += work.name == name ? work.flops : 0;
+  }
+  return flops;
+}
+
+} // namespace
+
+TEST(DryRun, TakesNoMemory) {
+  DryRun run;
+  // 4 TiB each.
+  const at::Tensor a = torch::ones({1 << 20, 1 << 20});
+  const at::Tensor b = torch::mm(a, a);
+  EXPECT_EQ(b.sizes(), a.sizes());
+  EXPECT_EQ(run.heap().live_bytes(), int64_t{8} << 40);
+  EXPECT_EQ(flops_of(run, "aten::mm"), 2.0 * (1LL << 60));
+  EXPECT_TRUE(is_dry_memory(b.const_data_ptr()));
+}
+
+TEST(DryRun, FreesWhatLibTorchFrees) {
+  DryRun run;
+  {
+    at::Tensor x = torch::empty({1 << 20}).requires_grad_();
+    EXPECT_EQ(run.heap().live_bytes(), 4 << 20);
+    at::Tensor y = x.exp(); // keeps its result
+    y = y * 2;
+    EXPECT_EQ(run.heap().live_bytes(), 12 << 20);
+    y.sum().backward();
+    y = {};
+    // x and its gradient.
+    EXPECT_EQ(run.heap().live_bytes(), 8 << 20);
+    EXPECT_GE(run.heap().peak_bytes(), 16 << 20);
+  }
+  EXPECT_EQ(run.heap().live_bytes(), 0);
+}
+
+TEST(DryRun, ComputesWhatHasValues) {
+  const at::Tensor before = torch::tensor({3, 1, 2});
+  DryRun run;
+  const at::Tensor mask = before.ne(1);
+  EXPECT_EQ(mask.sum().item<int64_t>(), 2);
+  EXPECT_EQ((torch::arange(100) * before[0]).max().item<int64_t>(), 297);
+  EXPECT_TRUE(run.assumptions().empty());
+  // Weights have none.
+  EXPECT_EQ(torch::rand({3}).sum().item<float>(), 0);
+  EXPECT_EQ(run.assumptions().size(), 1);
+}
+
+TEST(DryRun, NamesOperatorsWhoseShapesDependOnValues) {
+  DryRun run;
+  const at::Tensor x = torch::rand({100});
+  expect_error([&] { x.nonzero(); }, {"aten::nonzero", "dry run"});
+}
+
+TEST(DryRun, KeepsWhatTheDeviceKeeps) {
+  const auto kept = [](c10::DeviceType device) {
+    DryRun run(device);
+    const at::Tensor x =
+        torch::empty({2, 4, 256, 64}, torch::kBFloat16).requires_grad_();
+    const int64_t before = run.heap().live_bytes();
+    const at::Tensor y =
+        torch::scaled_dot_product_attention(x, x, x, {}, 0.1, true);
+    return run.heap().live_bytes() - before;
+  };
+  constexpr int64_t kOut = 2 * 4 * 256 * 64 * 2;
+  constexpr int64_t kSums = 2 * 4 * 256 * 4;
+  // Flash attention: the result, one number a row, the generator's state.
+  EXPECT_EQ(kept(c10::kCUDA), kOut + kSums + 16);
+  // The CPU makes attention weights and their masks.
+  EXPECT_GT(kept(c10::kCPU), kOut + 2 * 2 * 4 * 256 * 256 * 2);
+}
+
+TEST(DryRun, EndsWithItsScope) {
+  { DryRun run; }
+  EXPECT_EQ(DryRun::current(), nullptr);
+  const at::Tensor x = torch::ones({1 << 16});
+  EXPECT_FALSE(is_dry_memory(x.const_data_ptr()));
+  EXPECT_EQ(x.sum().item<float>(), 1 << 16);
+}
+
+TEST(DryRun, MemoryOutlivesIt) {
+  at::Tensor x;
+  {
+    DryRun run;
+    x = torch::ones({1 << 20});
+  }
+  EXPECT_TRUE(is_dry_memory(x.const_data_ptr()));
+  x = {};
+}
+
+} // namespace tessera::runtime::dry_run_test
