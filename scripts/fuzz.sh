@@ -6,7 +6,7 @@
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #
-# TARGET: safetensors, tokenizer, tokenizer_parts, tokenizer_json,
+# TARGET: safetensors, torch_file, tokenizer, tokenizer_parts, tokenizer_json,
 # sentencepiece, chat_template, config_reader, train_config, model_config,
 # manifest; all of them by default, one after the other, SECONDS each. New
 # inputs are kept in build/fuzz/corpus and used by the next run; an input that
@@ -25,7 +25,7 @@ fi
 shift
 targets=("$@")
 if [[ ${#targets[@]} -eq 0 ]]; then
-  targets=(safetensors tokenizer tokenizer_parts tokenizer_json sentencepiece
+  targets=(safetensors torch_file tokenizer tokenizer_parts tokenizer_json sentencepiece
     chat_template config_reader train_config model_config manifest)
 fi
 if ! command -v clang++ >/dev/null; then
