@@ -76,6 +76,9 @@ class CheckpointListing {
       const int64_t own = numel_of(parameter.sizes);
       numel += own;
       ordered_json states = ordered_json::object();
+      if (own > 0 && !states_[name].contains(engine::kMasterState)) {
+        problems_.push_back(formatted("'{}' has none of its elements", name));
+      }
       for (const auto& [state, found] : states_[name]) {
         states[state] = {{"dtype", found.dtype}, {"bytes", found.bytes}};
         if (found.is_divided && found.numel != own) {

@@ -333,7 +333,9 @@ class ZeroReader {
         fragments.push_back(file.tensor(file.get(all, name.c_str()), name));
       }
       add(unflattened(
-              name, shape, stretches(fragments, 0, sharding::numel_of(shape, {}))),
+              name,
+              shape,
+              stretches(fragments, 0, sharding::numel_of(shape, {}))),
           model);
     }
   }

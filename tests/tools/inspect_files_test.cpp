@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -108,10 +109,10 @@ TEST(Inspect, VerifiesFilesOfTorchSave) {
   std::string text = runtime::read_text_file(path);
   const auto listed = inspect({path.string(), "--json", "--verify"});
   ASSERT_EQ(listed.code, 0);
-  // A byte of the last storage, which lies before the entry "version".
-  const size_t at = text.rfind("PK\3\4", text.rfind("views/version"));
+  // A byte of an entry that readers of tensors do not need.
+  const size_t at = text.find("3\n", text.find("views/version"));
   ASSERT_NE(at, std::string::npos);
-  text[at - 70] ^= 1;
+  text[at] ^= 1;
   std::ofstream(path, std::ios::binary) << text;
   EXPECT_EQ(inspect({path.string()}).code, 0); // is read without checksums
   const auto damaged = inspect({path.string(), "--verify"});
@@ -164,6 +165,7 @@ TEST(Inspect, FindsWhatIsMissingOrDamaged) {
     }
   }
   ASSERT_EQ(files.size(), 2u);
+  std::sort(files.begin(), files.end());
   flip_byte(files[0], 1);
   EXPECT_EQ(inspect({checkpoint.string()}).code, 0);
   auto listed = inspect({checkpoint.string(), "--verify"});
