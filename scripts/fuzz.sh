@@ -6,7 +6,7 @@
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #
-# TARGET: safetensors, tokenizer, tokenizer_parts, tokenizer_json,
+# TARGET: safetensors, torch_file, tokenizer, tokenizer_parts, tokenizer_json,
 # sentencepiece, chat_template, config_reader, train_config, model_config,
 # manifest, token_documents, text_documents, image; all of them by default, one
 # after the other, SECONDS each. New inputs are kept in build/fuzz/corpus and
@@ -26,8 +26,8 @@ fi
 shift
 targets=("$@")
 if [[ ${#targets[@]} -eq 0 ]]; then
-  targets=(safetensors tokenizer tokenizer_parts tokenizer_json sentencepiece
-    chat_template config_reader train_config model_config manifest
+  targets=(safetensors torch_file tokenizer tokenizer_parts tokenizer_json
+    sentencepiece chat_template config_reader train_config model_config manifest
     token_documents text_documents image)
 fi
 if ! command -v clang++ >/dev/null; then

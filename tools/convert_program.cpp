@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera convert --from DIR --to PATH`: converts a model's folder to other
-// dtypes or to GGUF, or merges an adapter into it.
+// `tessera convert --from DIR --to PATH`: converts a model's folder, or another
+// engine's checkpoint, to other dtypes or to GGUF, or merges an adapter into
+// it.
 
 #include "model_folder.h"
 #include "program_main.h"
@@ -39,6 +40,7 @@ const std::map<std::string, at::ScalarType> kDtypes{
 
 struct ConvertArguments {
   std::string from;
+  std::string weights;
   std::string to;
   Format format = Format::kHuggingFace;
   std::string dtype = "keep";
@@ -56,7 +58,7 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
 void check_places(const ConvertArguments& arguments) {
   TESSERA_CHECK(
       fs::is_directory(arguments.from),
-      "--from is '{}', which is not a folder; give the folder of a Hugging Face model, with config.json and model.safetensors",
+      "--from is '{}', which is not a folder; give the folder of a Hugging Face model, with config.json and weights",
       arguments.from);
   TESSERA_CHECK(
       !is_same_place(arguments.from, arguments.to),
@@ -84,6 +86,7 @@ void convert(const ConvertArguments& arguments) {
   const fs::path from = arguments.from;
   zoo::FromPretrainedOptions options;
   options.architecture = arguments.architecture;
+  options.weights = arguments.weights;
   options.lazy = true; // tensors are read as they are written
   if (arguments.format == Format::kHuggingFace) {
     options.dtype.reset();
@@ -157,6 +160,12 @@ int run_convert(int argc, char** argv) {
       "--from",
       arguments.from,
       "Hugging Face folder to read, or run folder of `tessera train`");
+  app.add_option(
+      "--weights",
+      arguments.weights,
+      "File or checkpoint to read the weights from instead of --from, whose config.json and tokenizer are used: safetensors, "
+      "files of torch.save, checkpoints of FSDP "
+      "(torch.distributed.checkpoint) or of DeepSpeed with ZeRO");
   app.add_option("--to", arguments.to, "Folder or GGUF file to write")
       ->required();
   const CLI::Option* format = add_choice(

@@ -50,6 +50,8 @@ int run_program(int argc, char** argv) {
       add_program_command(
           app, "convert", "Convert a model to other dtypes or to GGUF"),
       add_program_command(
+          app, "inspect", "List what a checkpoint or weight file contains"),
+      add_program_command(
           app, "predict", "Classify texts with a trained text classifier"),
       add_program_command(app, "tokens", "Show the token ids of texts"),
       add_program_command(

@@ -27,6 +27,7 @@ constexpr RunCommand kCommands[] = {
     {"generate", run_generate},
     {"convert", run_convert},
     {"bench", run_bench},
+    {"inspect", run_inspect},
     {"predict", run_predict},
     {"tokens", run_tokens},
     {"tokenize", run_tokenize},

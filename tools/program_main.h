@@ -33,6 +33,7 @@ int run_logits(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_convert(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_inspect(int argc, char** argv);
 int run_predict(int argc, char** argv);
 int run_tokens(int argc, char** argv);
 int run_tokenize(int argc, char** argv);

@@ -221,7 +221,8 @@ void CheckpointReader::read_elements(
       part,
       [&](const runtime::SafetensorsEntry& entry,
           const sharding::CommonBlock& common) {
-        sharding::read_block(entry, common, values);
+        sharding::read_block(
+            {entry.name, entry.dtype, entry.data}, common, values);
       });
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/mapped_file.h"
 
 namespace tessera::runtime {
 
@@ -69,10 +70,6 @@ class SafetensorsFile {
   ///   the file cannot be read or is malformed.
   static SafetensorsFile open(const std::filesystem::path& path);
 
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
-
   /// All tensors, in the order of their data in the file.
   const std::vector<SafetensorsEntry>& entries() const {
     return entries_;
@@ -94,11 +91,10 @@ class SafetensorsFile {
 
  private:
   SafetensorsFile() = default;
-  void map_file();
   void read_header();
 
   std::filesystem::path path_;
-  std::span<const std::byte> mapping_;
+  MappedFile file_;
   std::vector<SafetensorsEntry> entries_;
   std::unordered_map<std::string_view, size_t> index_; // Into entries_.
   std::map<std::string, std::string> metadata_;

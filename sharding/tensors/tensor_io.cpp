@@ -39,15 +39,15 @@ std::vector<runtime::SafetensorsSpec> file_specs_of(
 /// Number of elements that are read and converted at a time.
 constexpr int64_t kChunkNumel = int64_t{1} << 19;
 
-/// Copies elements of an entry to `out`, one after another.
+/// Copies stored elements to `out`, one after another.
 template <size_t kBytes>
 void copy_elements(
-    const runtime::SafetensorsEntry& entry,
+    const StoredElements& elements,
     const CommonBlock& block,
     std::byte* out) {
   constexpr auto kSize = static_cast<int64_t>(kBytes);
   for_each_run(block, [&](int64_t here, int64_t there, int64_t numel) {
-    const std::byte* from = entry.data.data() + there * kSize;
+    const std::byte* from = elements.data.data() + there * kSize;
     if (numel == 1) {
       std::memcpy(out + here * kSize, from, kBytes);
     } else {
@@ -94,7 +94,7 @@ runtime::SafetensorsDtype saved_dtype_of(at::ScalarType dtype) {
 }
 
 at::ScalarType loaded_dtype_of(
-    const std::string& name,
+    std::string_view name,
     runtime::SafetensorsDtype dtype) {
   for (const auto& [torch_type, file_type] : kTypes) {
     if (file_type == dtype) {
@@ -123,30 +123,31 @@ at::Tensor loaded_tensor(const runtime::SafetensorsEntry& entry) {
 }
 
 void read_block(
-    const runtime::SafetensorsEntry& entry,
+    const StoredElements& elements,
     const CommonBlock& common,
     const at::Tensor& target) {
   const c10::NoGradGuard no_grad;
-  // Entries need not be aligned: copy bytes, then convert.
+  // The data need not be aligned: copy bytes, then convert.
   const at::Tensor buffer = at::empty(
-      {std::min(kChunkNumel, common.numel())}, loaded_dtype_of(entry));
+      {std::min(kChunkNumel, common.numel())},
+      loaded_dtype_of(elements.name, elements.dtype));
   for_each_chunk(common, [&](const CommonBlock& block) {
     CommonBlock read = block;
     read.here.offset = 0;
     read.here.strides = row_major_strides(block.sizes);
     auto* out = static_cast<std::byte*>(buffer.mutable_data_ptr());
-    switch (size_of(entry.dtype)) {
+    switch (size_of(elements.dtype)) {
       case 1:
-        copy_elements<1>(entry, read, out);
+        copy_elements<1>(elements, read, out);
         break;
       case 2:
-        copy_elements<2>(entry, read, out);
+        copy_elements<2>(elements, read, out);
         break;
       case 4:
-        copy_elements<4>(entry, read, out);
+        copy_elements<4>(elements, read, out);
         break;
       default:
-        copy_elements<8>(entry, read, out);
+        copy_elements<8>(elements, read, out);
     }
     target
         .as_strided(

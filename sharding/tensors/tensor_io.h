@@ -12,6 +12,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::sharding {
@@ -24,7 +25,7 @@ runtime::SafetensorsDtype saved_dtype_of(at::ScalarType dtype);
 /// @throws tessera::Error when LibTorch's CPU kernels do not support the type,
 ///   as for 8-bit floats and unsigned integers above 8 bits.
 at::ScalarType loaded_dtype_of(
-    const std::string& name,
+    std::string_view name,
     runtime::SafetensorsDtype dtype);
 inline at::ScalarType loaded_dtype_of(const runtime::SafetensorsEntry& entry) {
   return loaded_dtype_of(entry.name, entry.dtype);
@@ -36,12 +37,19 @@ std::span<const std::byte> raw_bytes(const at::Tensor& tensor);
 /// A copy of the entry on the CPU.
 at::Tensor loaded_tensor(const runtime::SafetensorsEntry& entry);
 
-/// Copies elements of an entry, converted to the target's dtype. Needs a few
-/// MiB in addition to the target.
-/// @param common elements of the target (here) and of the entry (there).
+/// Elements of a tensor in a mapped file.
+struct StoredElements {
+  std::string_view name; ///< for errors
+  runtime::SafetensorsDtype dtype;
+  std::span<const std::byte> data; ///< not aligned
+};
+
+/// Copies stored elements, converted to the target's dtype. Needs a few MiB in
+/// addition to the target.
+/// @param common elements of the target (here) and of the data (there).
 /// @param target on any device; places count from its first element.
 void read_block(
-    const runtime::SafetensorsEntry& entry,
+    const StoredElements& elements,
     const CommonBlock& common,
     const at::Tensor& target);
 

@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 /// A parameter's place in a flat buffer and where a file has it.
 struct FlatWeight {
-  const runtime::SafetensorsEntry* entry = nullptr;
-  sharding::TensorBlock source;
+  const sharding::WeightEntry* entry = nullptr;
+  std::vector<sharding::WeightPiece> source;
   TensorSpec spec;
   runtime::FlatSpan span;
   std::vector<int64_t> sizes; ///< of the parameter on this rank
@@ -46,17 +46,15 @@ FlatWeight flat_weight(const sharding::WeightTarget& target, int64_t begin) {
 /// Reads all that this rank has of a tensor.
 /// @param source the whole tensor in the entry.
 void read_own(
-    const runtime::SafetensorsEntry& entry,
-    const sharding::TensorBlock& source,
+    const sharding::WeightEntry& entry,
+    const std::vector<sharding::WeightPiece>& source,
     const TensorSpec& spec,
     const at::Tensor& target) {
   auto own = sharding::blocks_of(spec.sizes, spec.part());
   for (sharding::TensorBlock& block : own) {
     block.place = {0, target.strides().vec()};
   }
-  for (const auto& common : sharding::intersect(own, {&source, 1})) {
-    sharding::read_block(entry, common, target.detach());
-  }
+  sharding::read_pieces(entry, source, own, target.detach());
 }
 
 /// Writes the part of the weight that overlaps `slice`, which begins at element
@@ -74,11 +72,11 @@ void read_part(
   const int64_t offset = from - weight.span.begin;
   if (weight.is_contiguous) {
     const TensorPart here{weight.spec.part().ranges, offset, part.numel()};
-    for (const auto& common : sharding::intersect(
-             sharding::blocks_of(weight.spec.sizes, here),
-             {&weight.source, 1})) {
-      sharding::read_block(*weight.entry, common, part);
-    }
+    sharding::read_pieces(
+        *weight.entry,
+        weight.source,
+        sharding::blocks_of(weight.spec.sizes, here),
+        part);
     return;
   }
   // The elements are scattered over the buffer, possibly with gaps.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `load_weights()` loads safetensors files into a module, which may be in
+// `load_weights()` loads files of weights into a module, which may be in
 // memory, lazy or sharded.
 
 #include <torch/nn/module.h>

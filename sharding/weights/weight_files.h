@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `WeightFiles` opens a safetensors checkpoint, in one file or several.
+// `WeightFiles` opens the weights of a model, in one file or several.
 
-#include "tessera/runtime/io/safetensors.h"
+#include "tessera/sharding/weights/weight_entry.h"
 
 #include <filesystem>
 #include <map>
@@ -15,18 +15,28 @@ namespace tessera::sharding {
 /// that are requested are read. Copies share the files.
 class WeightFiles {
  public:
-  /// @param path a .safetensors file, an index file (.json), or a folder that
-  ///   contains model.safetensors or model.safetensors.index.json.
-  /// @throws tessera::Error when there are no safetensors, when a file is
+  /// @param path a .safetensors file, a file of torch.save (.bin, .pt, .pth,
+  ///   .ckpt; see torch_weights()), an index file (.json), or a folder that
+  ///   contains, in this order, model.safetensors, pytorch_model.bin (each
+  ///   alone or in several files with an index), pytorch_model.pt, a checkpoint
+  ///   of torch.distributed.checkpoint or DeepSpeed (torch_checkpoint.h), or
+  ///   mp_rank_00_model_states.pt (GLM). Names that torch.save wrote are those
+  ///   of the module without wrappers such as DistributedDataParallel.
+  /// @throws tessera::Error when there are no weights, when a file is
   ///   malformed, or when the index names a file or a tensor that does not
   ///   exist.
   static WeightFiles open(const std::filesystem::path& path);
 
+  /// Tensors that were made of others, such as under other names.
+  /// @param path names them in errors.
+  static WeightFiles of(const std::filesystem::path& path, WeightSet weights);
+
+  /// What keeps the files open.
+  const WeightSet& weights() const;
   /// The entries live as long as this object or a copy of it.
-  const std::map<std::string, const runtime::SafetensorsEntry*>& entries()
-      const;
+  const std::map<std::string, WeightEntry>& entries() const;
   /// Null if there is no tensor of that name.
-  const runtime::SafetensorsEntry* find(const std::string& name) const;
+  const WeightEntry* find(const std::string& name) const;
   const std::filesystem::path& path() const;
 
  private:

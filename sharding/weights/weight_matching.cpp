@@ -47,12 +47,11 @@ bool is_float(runtime::SafetensorsDtype dtype) {
          dtype == runtime::SafetensorsDtype::kF64;
 }
 
-bool is_convertible(
-    const runtime::SafetensorsEntry& entry,
-    at::ScalarType dtype) {
+bool is_convertible(const WeightEntry& entry, at::ScalarType dtype) {
   return at::isFloatingType(dtype)
              ? is_float(entry.dtype)
-             : !is_float(entry.dtype) && loaded_dtype_of(entry) == dtype;
+             : !is_float(entry.dtype) &&
+                   loaded_dtype_of(entry.name, entry.dtype) == dtype;
 }
 
 bool starts_with_any(
@@ -92,19 +91,32 @@ bool lies_within(const MappedWeight& weight) {
          std::equal(rows.begin() + 1, rows.end(), weight.sizes.begin() + 1);
 }
 
-/// The weight in the memory of the checkpoint's tensor.
-TensorBlock source_of(const MappedWeight& weight) {
-  TensorBlock block{
-      std::vector<int64_t>(weight.sizes.size(), 0),
-      weight.sizes,
-      {0, row_major_strides(weight.shape)}};
-  if (weight.is_transposed) {
-    std::reverse(block.place.strides.begin(), block.place.strides.end());
+/// The weight in the pieces of the checkpoint's tensor.
+std::vector<WeightPiece> source_of(
+    const MappedWeight& weight,
+    const WeightEntry& entry) {
+  std::vector<WeightPiece> source;
+  for (WeightPiece piece : entry.pieces) {
+    TensorBlock& block = piece.block;
+    if (weight.is_transposed) {
+      for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
+        std::reverse(one->begin(), one->end());
+      }
+    }
+    if (!block.sizes.empty()) {
+      const int64_t begin = std::max(block.begin[0], weight.first_row);
+      const int64_t end = std::min(
+          block.begin[0] + block.sizes[0], weight.first_row + weight.sizes[0]);
+      if (begin >= end) {
+        continue;
+      }
+      block.place.offset += (begin - block.begin[0]) * block.place.strides[0];
+      block.begin[0] = begin - weight.first_row;
+      block.sizes[0] = end - begin;
+    }
+    source.push_back(std::move(piece));
   }
-  if (!block.sizes.empty()) {
-    block.place.offset = weight.first_row * block.place.strides[0];
-  }
-  return block;
+  return source;
 }
 
 /// Finds an entry for each target.
@@ -126,7 +138,7 @@ class Matching {
 
   LoadWeightsReport match() {
     for (const auto& [name, entry] : files_.entries()) {
-      take(name, *entry);
+      take(name, entry);
     }
     for (const WeightTarget& target : targets_) {
       if (!target.is_found && !target.is_buffer) {
@@ -159,7 +171,7 @@ class Matching {
     return std::vector<MappedWeight>{{wanted, sizes, sizes}};
   }
 
-  void take(const std::string& name, const runtime::SafetensorsEntry& entry) {
+  void take(const std::string& name, const WeightEntry& entry) {
     const auto weights = mapped(name);
     if (!weights) {
       note_unexpected(name);
@@ -196,7 +208,7 @@ class Matching {
   void assign(
       WeightTarget& target,
       const MappedWeight& weight,
-      const runtime::SafetensorsEntry& entry) {
+      const WeightEntry& entry) {
     const at::ScalarType dtype = target.tensor.scalar_type();
     target.is_found = true;
     if (!taken_.insert(weight.name).second) {
@@ -226,7 +238,7 @@ class Matching {
     } else if (target.entry == nullptr) {
       // A tied target is found by one of its names.
       target.entry = &entry;
-      target.source = source_of(weight);
+      target.source = source_of(weight, entry);
     }
   }
 

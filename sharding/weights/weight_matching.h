@@ -4,7 +4,7 @@
 // tensor of a module.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/tensors/tensor_blocks.h"
+#include "tessera/sharding/tensors/tensor_spec.h"
 #include "tessera/sharding/weights/load_weights.h"
 #include "tessera/sharding/weights/weight_files.h"
 
@@ -22,8 +22,8 @@ struct WeightTarget {
   bool is_buffer = false;
   bool is_found = false; ///< whether a name was found
   /// Null: it keeps its values.
-  const runtime::SafetensorsEntry* entry = nullptr;
-  TensorBlock source; ///< the whole tensor in the entry
+  const WeightEntry* entry = nullptr;
+  std::vector<WeightPiece> source; ///< the whole tensor in the entry
 };
 
 /// Returns the parameters and registered buffers of `module`, tied ones once.

@@ -77,6 +77,39 @@ TEST(Convert, WritesFolders) {
       runtime::read_text_file(again / "model.safetensors"));
 }
 
+TEST(Convert, ReadsWeightsOfTorchSave) {
+  const TemporaryFolder folder;
+  const std::string weights = (fixtures() / "gpt2_bin").string();
+  const auto to = folder / "converted";
+  auto result = convert(
+      {"--from", model("gpt2"), "--weights", weights, "--to", to.string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_TRUE(
+      runtime::read_text_file(to / "model.safetensors") ==
+      runtime::read_text_file(fixtures() / "models/gpt2/model.safetensors"));
+  // With a config.json beside them, they are a model's folder.
+  const auto old = folder / "old";
+  std::filesystem::copy(weights, old);
+  std::filesystem::copy(fixtures() / "models/gpt2/config.json", old);
+  const auto again = folder / "again";
+  result = convert({"--from", old.string(), "--to", again.string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_TRUE(
+      runtime::read_text_file(again / "model.safetensors") ==
+      runtime::read_text_file(to / "model.safetensors"));
+  // The weights are those that are given, not others.
+  result = convert(
+      {"--from",
+       model("gpt2"),
+       "--weights",
+       (fixtures() / "models/bert/model.safetensors").string(),
+       "--to",
+       (folder / "wrong").string()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.output.find("do not match the model"), std::string::npos)
+      << result.output;
+}
+
 TEST(Convert, MergesAdapters) {
   const TemporaryFolder folder;
   const auto to = folder / "merged";

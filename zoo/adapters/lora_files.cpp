@@ -123,20 +123,20 @@ void check_ranks(
   const std::string_view end = ".lora_A.weight";
   for (const auto& [name, entry] : files.entries()) {
     if (!name.starts_with(prefix) || !name.ends_with(end) ||
-        entry->shape.size() != 2) {
+        entry.shape.size() != 2) {
       continue;
     }
     const std::string module =
         name.substr(prefix.size(), name.size() - prefix.size() - end.size());
     const int64_t rank = targets.rank_of(module);
     TESSERA_CHECK(
-        entry->shape[0] == rank,
+        entry.shape[0] == rank,
         "{}: 'r' or 'rank_pattern' gives {} the rank {}, but in {} it is {}; fetch the folder again",
         (folder / kConfigFile).string(),
         module,
         rank,
         files.path(),
-        entry->shape[0]);
+        entry.shape[0]);
   }
 }
 

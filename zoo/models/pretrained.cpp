@@ -8,6 +8,7 @@
 #include "tessera/sharding/weights/weight_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/models/model_center_weights.h"
 
 #include <torch/types.h>
 
@@ -213,6 +214,23 @@ void leave_other_heads(
   };
 }
 
+bool have_equal_bytes(const at::Tensor& a, const at::Tensor& b) {
+  const auto left = sharding::raw_bytes(a);
+  const auto right = sharding::raw_bytes(b);
+  return std::equal(left.begin(), left.end(), right.begin(), right.end());
+}
+
+/// The weights under transformers' names.
+/// @param config names the type of the model.
+sharding::WeightFiles open_weights(
+    const fs::path& path,
+    const nlohmann::json& config) {
+  auto files = sharding::WeightFiles::open(path);
+  return has_model_center_names(files)
+             ? from_model_center_weights(files, config.value("model_type", ""))
+             : files;
+}
+
 /// A folder's tensors, which a model may look at while it is made.
 class FolderTensors : public CheckpointTensors {
  public:
@@ -225,20 +243,17 @@ class FolderTensors : public CheckpointTensors {
   }
 
   bool differ(const std::string& one, const std::string& other) const override {
-    const runtime::SafetensorsEntry* a = find(one);
-    const runtime::SafetensorsEntry* b = find(other);
+    const sharding::WeightEntry* a = find(one);
+    const sharding::WeightEntry* b = find(other);
     return a != nullptr && b != nullptr &&
            (a->dtype != b->dtype || a->shape != b->shape ||
-            !std::equal(
-                a->data.begin(),
-                a->data.end(),
-                b->data.begin(),
-                b->data.end()));
+            !have_equal_bytes(
+                sharding::loaded_tensor(*a), sharding::loaded_tensor(*b)));
   }
 
  private:
   /// Null if the files lack it.
-  const runtime::SafetensorsEntry* find(const std::string& name) const {
+  const sharding::WeightEntry* find(const std::string& name) const {
     return files_ ? files_->find(name) : nullptr;
   }
 
@@ -252,7 +267,7 @@ void give_types(const sharding::WeightFiles& files, Model& model) {
   for (const auto& [name, entry] : files.entries()) {
     for (const MappedWeight& weight :
          map(name).value_or(std::vector<MappedWeight>())) {
-      types[weight.name] = sharding::loaded_dtype_of(*entry);
+      types[weight.name] = sharding::loaded_dtype_of(entry.name, entry.dtype);
     }
   }
   const auto type_of = [&](const std::string& name) {
@@ -291,6 +306,7 @@ bool is_own_architecture(const nlohmann::json& config, const Model& model) {
 /// fit.
 LoadWeightsReport load_fitting(
     Model& model,
+    const fs::path& folder,
     const sharding::WeightFiles& files,
     const FieldRecord& record,
     const FromPretrainedOptions& options,
@@ -306,7 +322,7 @@ LoadWeightsReport load_fitting(
     TESSERA_FAIL(
         "{}\nThe model is configured by {}: {}",
         error.what(),
-        files.path() / "config.json",
+        folder / "config.json",
         record.text());
   }
 }
@@ -347,7 +363,7 @@ LayerContext fresh_layer_context(ParallelRun& parallel) {
 }
 
 LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
-  const auto files = sharding::WeightFiles::open(folder);
+  const auto files = open_weights(folder, model.config());
   return load_weights(model, files, options_with(model, model.names(), files));
 }
 
@@ -370,7 +386,8 @@ std::shared_ptr<Model> from_pretrained(
   std::optional<sharding::WeightFiles> files;
   std::exception_ptr cannot_open; // errors of config.json come first
   try {
-    files = sharding::WeightFiles::open(folder);
+    files = open_weights(
+        options.weights.empty() ? folder : options.weights, config);
   } catch (const Error&) {
     cannot_open = std::current_exception();
   }
@@ -396,7 +413,9 @@ std::shared_ptr<Model> from_pretrained(
                            ? NewHead::kNone
                            : NewHead::kAbsentParts;
   log_report(
-      folder, *model, load_fitting(*model, *files, *record, options, head));
+      folder,
+      *model,
+      load_fitting(*model, folder, *files, *record, options, head));
   if (!options.lazy) {
     materialize(*model);
   }
@@ -412,7 +431,7 @@ LoadWeightsReport load_pretrained(
   // Tensors that this rank lacks belong to another pipeline stage, to experts
   // of other ranks or are unexpected; the engine can tell them apart.
   table.is_part = false;
-  const auto files = sharding::WeightFiles::open(folder);
+  const auto files = open_weights(folder, model.config());
   return engine.load_weights(files, options_with(model, table, files));
 }
 

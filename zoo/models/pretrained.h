@@ -44,6 +44,9 @@ struct FromPretrainedOptions {
   /// Refuses tensors of the checkpoint that neither this model nor another head
   /// of its family has; otherwise they are ignored and logged.
   bool strict = true;
+  /// Reads the weights from here instead of the folder; for what is accepted
+  /// see sharding::WeightFiles::open().
+  std::filesystem::path weights;
   LayerContext context; ///< plain or tensor-parallel, and the pipeline stage
   /// The dtype of parameters, to which the file's values are converted.
   /// nullopt: each parameter keeps its dtype in the file.
@@ -54,8 +57,10 @@ struct FromPretrainedOptions {
   bool lazy = false;
 };
 
-/// Loads the model of a folder with config.json and model.safetensors, in one
-/// file or in several with an index. The model is in evaluation mode. With a
+/// Loads the model of a folder with config.json and weights: model.safetensors
+/// or pytorch_model.bin, in one file or in several with an index, or what else
+/// sharding::WeightFiles::open() finds there. Weights with ModelCenter's names
+/// are read as well. The model is in evaluation mode. With a
 /// tensor-parallel group each rank reads its partition; collective only insofar
 /// as construction is.
 /// @throws tessera::Error naming the file and what is missing, unexpected, of

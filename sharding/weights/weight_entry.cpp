@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/weights/weight_entry.h"
+
+#include "tessera/sharding/tensors/tensor_io.h"
+
+#include <ATen/ops/empty.h>
+
+namespace tessera::sharding {
+
+WeightEntry whole_entry(const runtime::SafetensorsEntry& entry) {
+  WeightEntry whole{entry.name, entry.dtype, entry.shape, {}};
+  if (!entry.data.empty()) {
+    whole.pieces.push_back(
+        {{std::vector<int64_t>(entry.shape.size(), 0),
+          entry.shape,
+          {0, row_major_strides(entry.shape)}},
+         entry.data});
+  }
+  return whole;
+}
+
+void read_pieces(
+    const WeightEntry& entry,
+    std::span<const WeightPiece> pieces,
+    std::span<const TensorBlock> here,
+    const at::Tensor& target) {
+  for (const WeightPiece& piece : pieces) {
+    const StoredElements elements{entry.name, entry.dtype, piece.data};
+    for (const CommonBlock& common : intersect(here, {&piece.block, 1})) {
+      read_block(elements, common, target);
+    }
+  }
+}
+
+at::Tensor loaded_tensor(const WeightEntry& entry) {
+  at::Tensor tensor =
+      at::empty(entry.shape, loaded_dtype_of(entry.name, entry.dtype));
+  const TensorBlock whole{
+      std::vector<int64_t>(entry.shape.size(), 0),
+      entry.shape,
+      {0, row_major_strides(entry.shape)}};
+  read_pieces(entry, entry.pieces, {&whole, 1}, tensor);
+  return tensor;
+}
+
+} // namespace tessera::sharding

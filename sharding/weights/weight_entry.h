@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `WeightEntry` is a tensor of a checkpoint, in whatever pieces its files have
+// it.
+
+#include "tessera/runtime/io/safetensors.h"
+#include "tessera/sharding/tensors/tensor_blocks.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::sharding {
+
+/// A box of a tensor in a mapped file.
+struct WeightPiece {
+  TensorBlock block; ///< places count from the beginning of `data`
+  std::span<const std::byte> data; ///< not aligned
+};
+
+/// Its pieces do not overlap, and have all elements.
+struct WeightEntry {
+  std::string name;
+  runtime::SafetensorsDtype dtype = runtime::SafetensorsDtype::kF32;
+  std::vector<int64_t> shape;
+  std::vector<WeightPiece> pieces; ///< none without elements
+};
+
+/// The tensors of a checkpoint, and what keeps their files open.
+struct WeightSet {
+  std::map<std::string, WeightEntry> entries;
+  std::vector<std::shared_ptr<const void>> files;
+};
+
+/// A tensor that a file has whole, one element after another.
+WeightEntry whole_entry(const runtime::SafetensorsEntry& entry);
+
+/// Reads the elements of `here` that the pieces have, converted to the dtype of
+/// `target`; see read_block().
+/// @param pieces of the entry, or of a part of it, in the indices of `here`.
+void read_pieces(
+    const WeightEntry& entry,
+    std::span<const WeightPiece> pieces,
+    std::span<const TensorBlock> here,
+    const at::Tensor& target);
+
+/// A copy of the entry on the CPU.
+at::Tensor loaded_tensor(const WeightEntry& entry);
+
+} // namespace tessera::sharding

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/weights/weight_pieces.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::sharding {
+
+WeightEntry transposed(WeightEntry entry) {
+  if (entry.shape.size() != 2) {
+    return entry;
+  }
+  std::swap(entry.shape[0], entry.shape[1]);
+  for (WeightPiece& piece : entry.pieces) {
+    TensorBlock& block = piece.block;
+    for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
+      std::swap((*one)[0], (*one)[1]);
+    }
+  }
+  return entry;
+}
+
+WeightEntry narrowed(
+    WeightEntry entry,
+    int64_t dim,
+    int64_t begin,
+    int64_t end) {
+  const auto d = static_cast<size_t>(dim);
+  TESSERA_CHECK(
+      d < entry.shape.size() && 0 <= begin && begin <= end &&
+          end <= entry.shape[d],
+      "the tensor '{}' of sizes {} has no indices [{}, {}) in dimension {}",
+      entry.name,
+      at::IntArrayRef(entry.shape),
+      begin,
+      end,
+      dim);
+  std::vector<WeightPiece> kept;
+  for (WeightPiece& piece : entry.pieces) {
+    TensorBlock& block = piece.block;
+    const int64_t first = std::max(block.begin[d], begin);
+    const int64_t last = std::min(block.begin[d] + block.sizes[d], end);
+    if (first < last) {
+      block.place.offset += (first - block.begin[d]) * block.place.strides[d];
+      block.begin[d] = first - begin;
+      block.sizes[d] = last - first;
+      kept.push_back(std::move(piece));
+    }
+  }
+  entry.pieces = std::move(kept);
+  entry.shape[d] = end - begin;
+  return entry;
+}
+
+WeightEntry concatenated(
+    const std::string& name,
+    std::span<const WeightEntry> parts,
+    int64_t dim) {
+  TESSERA_CHECK(!parts.empty(), "there are no parts of '{}'", name);
+  const auto d = static_cast<size_t>(dim);
+  WeightEntry whole = parts.front();
+  whole.name = name;
+  for (const WeightEntry& part : parts.subspan(1)) {
+    std::vector<int64_t> sizes = part.shape;
+    if (d < sizes.size() && d < whole.shape.size()) {
+      sizes[d] = whole.shape[d];
+    }
+    TESSERA_CHECK(
+        d < sizes.size() && sizes == whole.shape && part.dtype == whole.dtype,
+        "'{}' of sizes {} ({}) and '{}' of sizes {} ({}) cannot be concatenated along dimension {}",
+        parts.front().name,
+        at::IntArrayRef(parts.front().shape),
+        name_of(whole.dtype),
+        part.name,
+        at::IntArrayRef(part.shape),
+        name_of(part.dtype),
+        dim);
+    for (WeightPiece piece : part.pieces) {
+      piece.block.begin[d] += whole.shape[d];
+      whole.pieces.push_back(std::move(piece));
+    }
+    whole.shape[d] += part.shape[d];
+  }
+  return whole;
+}
+
+WeightEntry unflattened(
+    const std::string& name,
+    const std::vector<int64_t>& shape,
+    std::span<const WeightStretch> stretches) {
+  WeightEntry whole{name, runtime::SafetensorsDtype::kF32, shape, {}};
+  const int64_t numel = numel_of(shape, {});
+  int64_t done = 0;
+  for (const WeightStretch& stretch : stretches) {
+    const WeightEntry& flat = *stretch.flat;
+    TESSERA_CHECK(
+        flat.shape.size() == 1 && flat.pieces.size() <= 1 &&
+            stretch.offset >= 0 && stretch.numel >= 0 &&
+            stretch.offset <= flat.shape[0] - stretch.numel,
+        "'{}' has the elements [{}, {}) of '{}', which has the sizes {}",
+        name,
+        stretch.offset,
+        stretch.offset + stretch.numel,
+        flat.name,
+        at::IntArrayRef(flat.shape));
+    whole.dtype = flat.dtype;
+    if (stretch.numel == 0) {
+      continue;
+    }
+    const WeightPiece& from = flat.pieces.front();
+    TESSERA_CHECK(
+        from.block.place.strides[0] == 1 && done + stretch.numel <= numel,
+        "'{}' of sizes {} has more elements in the files",
+        name,
+        at::IntArrayRef(shape));
+    for (TensorBlock block : blocks_of(shape, {{}, done, stretch.numel})) {
+      block.place.offset += from.block.place.offset + stretch.offset;
+      whole.pieces.push_back({std::move(block), from.data});
+    }
+    done += stretch.numel;
+  }
+  TESSERA_CHECK(
+      done == numel,
+      "of '{}', which has {} elements, only {} are in the files",
+      name,
+      numel,
+      done);
+  return whole;
+}
+
+} // namespace tessera::sharding
