@@ -19,7 +19,7 @@ double compute_seconds(
     const Rates& rates) {
   const double flops = in_16bit ? rates.flops_16bit : rates.flops_32bit;
   double seconds = 0;
-  for (const runtime::OperatorWork& work : plan.operators) {
+  for (const OperatorWork& work : plan.operators) {
     seconds += std::max(work.flops / flops, work.bytes / rates.device_memory);
   }
   return seconds;
@@ -27,7 +27,7 @@ double compute_seconds(
 
 /// Bytes that a rank sends, of the best known algorithms; see nccl-tests'
 /// PERFORMANCE.md.
-double sent_bytes(const runtime::CollectiveWork& work) {
+double sent_bytes(const CollectiveWork& work) {
   const double others = static_cast<double>(work.ranks - 1) / work.ranks;
   if (work.kind == "all_reduce") {
     return 2 * work.bytes * others;
@@ -48,7 +48,7 @@ CollectiveTimes collective_seconds(
     const StepMemoryPlan& plan,
     const Machine& machine) {
   CollectiveTimes times;
-  for (const runtime::CollectiveWork& work : plan.collectives) {
+  for (const CollectiveWork& work : plan.collectives) {
     if (work.ranks < 2) {
       continue;
     }
