@@ -244,7 +244,8 @@ class DryOperator {
         } else {
           const c10::impl::ExcludeDispatchKeyGuard guard{
               c10::DispatchKeySet{kDryKey}};
-          call_.replace_by(dry_shapes().at(full_name(op_.schema()))(call_));
+          call_.replace_by(
+              without_values(dry_shapes().at(full_name(op_.schema()))(call_)));
         }
         break;
       case OperatorWay::kInPlace:
@@ -402,7 +403,19 @@ class DryOperator {
             at::device(at::kCPU).dtype(meta.scalar_type()));
       });
     }
-    call_.replace_by(std::move(results));
+    call_.replace_by(without_values(std::move(results)));
+  }
+
+  /// Small blocks begin with values.
+  static std::vector<c10::IValue> without_values(
+      std::vector<c10::IValue> results) {
+    for (const c10::IValue& result : results) {
+      mapped(result, [](const at::Tensor& tensor) {
+        set_dry_values(data_of(tensor), false);
+        return tensor;
+      });
+    }
+    return results;
   }
 
   static size_t bytes_of(const torch::jit::Stack& values) {
@@ -480,11 +493,14 @@ struct DryRun::Mode {
   explicit Mode(bool on_cuda)
       : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
     if (on_cuda) {
-      cuda.emplace(cuda_operators_key());
+      // The key is one of those that LibTorch excludes by default.
+      const auto own = cuda_operators_key();
+      const auto now = c10::impl::tls_local_dispatch_key_set();
+      cuda.emplace(now.included_ | own, now.excluded_ - own);
     }
   }
   c10::impl::IncludeDispatchKeyGuard key;
-  std::optional<c10::impl::IncludeDispatchKeyGuard> cuda;
+  std::optional<c10::impl::ForceDispatchKeyGuard> cuda;
 };
 
 DryRun::DryRun(c10::DeviceType target)
