@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -252,6 +253,7 @@ class DryOperator {
         if (is_small_) {
           compute();
         } else {
+          make_room();
           return_written();
         }
         break;
@@ -366,6 +368,29 @@ class DryOperator {
         set_dry_values(data_of(tensor), false);
       }
     });
+  }
+
+  /// Operators on elements that have no Meta kernel resize what they are given
+  /// for their result, where it is empty.
+  void make_room() {
+    for (size_t i = 0; i < call_.count(); ++i) {
+      if (!op_.schema().arguments()[i].is_out() ||
+          call_.tensor(i).numel() > 0) {
+        continue;
+      }
+      std::vector<int64_t> sizes;
+      call_.for_each_tensor([&](const at::Tensor& tensor, size_t argument) {
+        if (!call_.writes(argument)) {
+          sizes = at::infer_size(sizes, tensor.sizes());
+        }
+      });
+      TESSERA_CHECK(
+          op_.hasTag(at::Tag::pointwise) || c10::multiply_integers(sizes) == 0,
+          "a dry run does not know the shapes of the results of {} (in '{}').",
+          full_name(op_.schema()),
+          run_.module());
+      call_.tensor(i).resize_(sizes);
+    }
   }
 
   void return_written() {
