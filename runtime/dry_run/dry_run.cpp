@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -244,13 +245,15 @@ class DryOperator {
         } else {
           const c10::impl::ExcludeDispatchKeyGuard guard{
               c10::DispatchKeySet{kDryKey}};
-          call_.replace_by(dry_shapes().at(full_name(op_.schema()))(call_));
+          call_.replace_by(
+              without_values(dry_shapes().at(full_name(op_.schema()))(call_)));
         }
         break;
       case OperatorWay::kInPlace:
         if (is_small_) {
           compute();
         } else {
+          make_room();
           return_written();
         }
         break;
@@ -367,6 +370,29 @@ class DryOperator {
     });
   }
 
+  /// Operators on elements that have no Meta kernel resize what they are given
+  /// for their result, where it is empty.
+  void make_room() {
+    for (size_t i = 0; i < call_.count(); ++i) {
+      if (!op_.schema().arguments()[i].is_out() ||
+          call_.tensor(i).numel() > 0) {
+        continue;
+      }
+      std::vector<int64_t> sizes;
+      call_.for_each_tensor([&](const at::Tensor& tensor, size_t argument) {
+        if (!call_.writes(argument)) {
+          sizes = at::infer_size(sizes, tensor.sizes());
+        }
+      });
+      TESSERA_CHECK(
+          op_.hasTag(at::Tag::pointwise) || c10::multiply_integers(sizes) == 0,
+          "a dry run does not know the shapes of the results of {} (in '{}').",
+          full_name(op_.schema()),
+          run_.module());
+      call_.tensor(i).resize_(sizes);
+    }
+  }
+
   void return_written() {
     forget_written();
     call_.replace_by(written());
@@ -402,7 +428,19 @@ class DryOperator {
             at::device(at::kCPU).dtype(meta.scalar_type()));
       });
     }
-    call_.replace_by(std::move(results));
+    call_.replace_by(without_values(std::move(results)));
+  }
+
+  /// Small blocks begin with values.
+  static std::vector<c10::IValue> without_values(
+      std::vector<c10::IValue> results) {
+    for (const c10::IValue& result : results) {
+      mapped(result, [](const at::Tensor& tensor) {
+        set_dry_values(data_of(tensor), false);
+        return tensor;
+      });
+    }
+    return results;
   }
 
   static size_t bytes_of(const torch::jit::Stack& values) {
@@ -480,11 +518,14 @@ struct DryRun::Mode {
   explicit Mode(bool on_cuda)
       : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
     if (on_cuda) {
-      cuda.emplace(cuda_operators_key());
+      // The key is one of those that LibTorch excludes by default.
+      const auto own = cuda_operators_key();
+      const auto now = c10::impl::tls_local_dispatch_key_set();
+      cuda.emplace(now.included_ | own, now.excluded_ - own);
     }
   }
   c10::impl::IncludeDispatchKeyGuard key;
-  std::optional<c10::impl::IncludeDispatchKeyGuard> cuda;
+  std::optional<c10::impl::ForceDispatchKeyGuard> cuda;
 };
 
 DryRun::DryRun(c10::DeviceType target)

@@ -187,6 +187,30 @@ Results where(const DryCall& call) {
   return {at::empty(sizes, a.options().dtype(dtype))};
 }
 
+/// pixel_shuffle(self, factor): [.., C f f, H, W] to [.., C, H f, W f]
+Results pixel_shuffle(const DryCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t factor = call.integer(1);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const size_t dims = sizes.size();
+  sizes[dims - 3] /= factor * factor;
+  sizes[dims - 2] *= factor;
+  sizes[dims - 1] *= factor;
+  return {at::empty(sizes, x.options())};
+}
+
+/// The inverse of pixel_shuffle.
+Results pixel_unshuffle(const DryCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const int64_t factor = call.integer(1);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const size_t dims = sizes.size();
+  sizes[dims - 3] *= factor * factor;
+  sizes[dims - 2] /= factor;
+  sizes[dims - 1] /= factor;
+  return {at::empty(sizes, x.options())};
+}
+
 /// An operator on two tensors.
 Results elementwise(const DryCall& call) {
   const at::Tensor a = call.tensor(0);
@@ -434,6 +458,8 @@ std::unordered_map<std::string, DryShape> make_shapes() {
       {"embedding_dense_backward", embedding_backward},
       {"native_dropout", dropout},
       {"native_dropout_backward", like_first},
+      {"pixel_shuffle", pixel_shuffle},
+      {"pixel_unshuffle", pixel_unshuffle},
       {"where.self", where},
       {"native_group_norm", group_norm},
       {"native_group_norm_backward", group_norm_backward},

@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/core/error.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -43,7 +43,7 @@ TEST(DryRun, FreesWhatLibTorchFrees) {
     y = y * 2;
     EXPECT_EQ(run.heap().live_bytes(), 12 << 20);
     y.sum().backward();
-    y = {};
+    y.reset();
     // x and its gradient.
     EXPECT_EQ(run.heap().live_bytes(), 8 << 20);
     EXPECT_GE(run.heap().peak_bytes(), 16 << 20);
@@ -102,7 +102,7 @@ TEST(DryRun, MemoryOutlivesIt) {
     x = torch::ones({1 << 20});
   }
   EXPECT_TRUE(is_dry_memory(x.const_data_ptr()));
-  x = {};
+  x.reset();
 }
 
 } // namespace tessera::runtime::dry_run_test
