@@ -13,6 +13,28 @@
 
 namespace tessera::runtime {
 
+std::vector<std::pair<std::string, std::string>> default_settings() {
+  const auto is_set = [](const char* name) {
+    return std::getenv(name) != nullptr;
+  };
+  std::vector<std::pair<std::string, std::string>> settings;
+  // c10d's warnings about lost peers are stack traces; errors are reported.
+  if (!is_set("TORCH_CPP_LOG_LEVEL")) {
+    settings.emplace_back("TORCH_CPP_LOG_LEVEL", "ERROR");
+  }
+  // libgomp's threads spin while they wait for each other, which on a machine
+  // that has other work takes the processor from the thread that is waited
+  // for: 60 steps of a small GPT on two busy cores took over 200 s with its
+  // default (300000 rounds), 58 s with 10000, 4 s with 1000 and 3 s without
+  // (OMP_WAIT_POLICY=passive). At high priority, 200 steps took 17 to 22 s with
+  // 1000 and 25 s without: some rounds bridge the time between two operators.
+  // libgomp itself takes 1000 where it knows of more threads than processors.
+  if (!is_set("GOMP_SPINCOUNT") && !is_set("OMP_WAIT_POLICY")) {
+    settings.emplace_back("GOMP_SPINCOUNT", "1000");
+  }
+  return settings;
+}
+
 std::vector<std::string> rank_environment(const RankPlace& place) {
   const std::string rank = std::to_string(place.rank);
   const std::string world_size = std::to_string(place.world_size);
@@ -34,10 +56,8 @@ std::vector<std::string> rank_environment(const RankPlace& place) {
     changes["OMP_NUM_THREADS"] =
         std::to_string(std::max(1, usable_cpus() / place.world_size));
   }
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-    // c10d's warnings about lost peers are stack traces; the rank that left
-    // has said why.
-    changes["TORCH_CPP_LOG_LEVEL"] = "ERROR";
+  for (const auto& [name, value] : default_settings()) {
+    changes[name] = value;
   }
   if (place.terminal_columns > 0) {
     changes["TESSERA_TERMINAL_COLUMNS"] =

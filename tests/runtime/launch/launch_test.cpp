@@ -52,11 +52,29 @@ void expect_contains(const std::string& text, const std::string& part) {
       << text;
 }
 
+/// What a rank has of a variable, if the user has set `name`.
+std::string spins(const char* name, const char* value) {
+  LaunchedJob job([&] {
+    ::unsetenv("OMP_WAIT_POLICY");
+    ::unsetenv("GOMP_SPINCOUNT");
+    ::setenv(name, value, 1);
+    return launch(shell(1, "echo \"spins=$GOMP_SPINCOUNT.\""));
+  });
+  return job.wait().output;
+}
+
 // Ignores SIGTERM and so do the programs it runs.
 const std::string kStubborn =
     "trap '' TERM; echo ready; while :; do sleep 0.1; done";
 
 } // namespace
+
+// Threads that spin take the processors of others.
+TEST(Launch, ThreadsSpinBrieflyUnlessTheUserSays) {
+  expect_contains(spins("UNRELATED", "1"), "spins=1000.");
+  expect_contains(spins("OMP_WAIT_POLICY", "active"), "spins=.");
+  expect_contains(spins("GOMP_SPINCOUNT", "7"), "spins=7.");
+}
 
 TEST(Launch, GivesEachRankTorchrunsEnvironment) {
   ::setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
