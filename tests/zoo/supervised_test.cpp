@@ -221,7 +221,7 @@ TEST_F(Supervised, WarnsIfChatsBeginOrEndUnlikeTheRows) {
   const auto warned = [&](const std::string& chat_template, Ids* prompt) {
     const auto words = tokenizer("qwen2", "<|end|>", chat_template);
     const json chat{
-        {"messages", {said("user", "Hello"), said("assistant", "Hi")}}};
+        {"messages", {said("user", "Hello"), said("assistant", "the world")}}};
     const auto path = file("chats.jsonl", chat.dump() + "\n" + chat.dump());
     ::testing::internal::CaptureStderr();
     const auto texts = encoder(words).read({path});
@@ -230,7 +230,7 @@ TEST_F(Supervised, WarnsIfChatsBeginOrEndUnlikeTheRows) {
   };
   Ids prompt;
   EXPECT_EQ(warned(kLines, &prompt), "");
-  // The space is a token of its own in the prompt, and one of " Hi" in the row.
+  // The space is a token of its own in the prompt, and of " the" in the row.
   const std::string spaced =
       "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
   const std::string log = warned(spaced, &prompt);

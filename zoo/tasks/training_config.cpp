@@ -149,19 +149,19 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
 
 namespace {
 
-/// The other tasks that have a key, "section.key".
-std::string tasks_with(const std::string& section, const std::string& key) {
+/// The tasks that have a key, "section.key".
+std::vector<std::string> tasks_with(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& [name, kind] : task_kinds()) {
     TrainingConfig defaults(*kind);
     const auto rows = runtime::describe_list(runtime::list_of(defaults)).rows;
     if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
-          return row.path == section + "." + key;
+          return row.path == path;
         })) {
       names.push_back(name);
     }
   }
-  return runtime::join_names(names);
+  return names;
 }
 
 /// ConfigReader::finish(), where keys of other tasks are named as such.
@@ -171,28 +171,34 @@ void finish_reading(
   try {
     reader.finish(foreign_keys());
   } catch (const Error& unknown) {
-    // "FILE: section.key is not a known key; ..."
+    // "FILE: section.key is not a known key; ...", or "...; use 'section.key'"
     const std::string text = unknown.what();
     const std::string line = text.substr(0, text.find('\n'));
+    constexpr std::string_view kUse = "; use '";
     const size_t end = line.find(" is not a known key");
-    const size_t begin = end == line.npos ? end : line.rfind(' ', end - 1);
-    if (begin == line.npos) {
+    const size_t space = end == line.npos ? end : line.rfind(' ', end - 1);
+    const size_t use = line.find(kUse);
+    if (space == line.npos) {
       throw;
     }
-    const std::string path = line.substr(begin + 1, end - begin - 1);
-    const size_t dot = path.find('.');
-    const std::string tasks =
-        dot == path.npos
-            ? ""
-            : tasks_with(path.substr(0, dot), path.substr(dot + 1));
-    if (tasks.empty()) {
+    const std::string given = line.substr(space + 1, end - space - 1);
+    const std::string meant =
+        use == line.npos
+            ? given
+            : line.substr(
+                  use + kUse.size(), line.rfind('\'') - use - kUse.size());
+    const auto tasks = tasks_with(meant);
+    if (tasks.empty() ||
+        std::find(tasks.begin(), tasks.end(), config.task->name) !=
+            tasks.end()) {
       throw;
     }
     TESSERA_FAIL(
-        "{} is not a key of the task {}, but of {}; remove it",
+        "{} is not a key of the task {}{}, but of {}; remove it",
         line.substr(0, end),
         config.task->name,
-        tasks);
+        meant == given ? "" : ", nor is '" + meant + "'",
+        runtime::join_names(tasks));
   }
 }
 

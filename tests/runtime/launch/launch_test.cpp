@@ -53,12 +53,12 @@ void expect_contains(const std::string& text, const std::string& part) {
 }
 
 /// What a rank has of a variable, if the user has set `name`.
-std::string spins(const char* name, const char* value) {
+std::string waits_of(const char* name, const char* value) {
   LaunchedJob job([&] {
     ::unsetenv("OMP_WAIT_POLICY");
     ::unsetenv("GOMP_SPINCOUNT");
     ::setenv(name, value, 1);
-    return launch(shell(1, "echo \"spins=$GOMP_SPINCOUNT.\""));
+    return launch(shell(1, "echo \"waits=$OMP_WAIT_POLICY.\""));
   });
   return job.wait().output;
 }
@@ -70,10 +70,10 @@ const std::string kStubborn =
 } // namespace
 
 // Threads that spin take the processors of others.
-TEST(Launch, ThreadsSpinBrieflyUnlessTheUserSays) {
-  expect_contains(spins("UNRELATED", "1"), "spins=1000.");
-  expect_contains(spins("OMP_WAIT_POLICY", "active"), "spins=.");
-  expect_contains(spins("GOMP_SPINCOUNT", "7"), "spins=7.");
+TEST(Launch, ThreadsWaitPassivelyUnlessTheUserSays) {
+  expect_contains(waits_of("UNRELATED", "1"), "waits=passive.");
+  expect_contains(waits_of("OMP_WAIT_POLICY", "active"), "waits=active.");
+  expect_contains(waits_of("GOMP_SPINCOUNT", "7"), "waits=.");
 }
 
 TEST(Launch, GivesEachRankTorchrunsEnvironment) {

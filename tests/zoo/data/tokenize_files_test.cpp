@@ -76,6 +76,10 @@ class TokenizeFiles : public ::testing::Test {
         TokenDocuments(result.outputs.front()).file().size());
     fs::remove(folder_ / "out.bin");
     fs::remove(folder_ / "out.idx");
+    EXPECT_EQ(
+        Tokenizer::from_folder(folder_ / "out.tokenizer").size(),
+        Tokenizer::from_file(model()).size());
+    fs::remove_all(folder_ / "out.tokenizer");
     // Nothing but that and the input is left.
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
       EXPECT_FALSE(entry.path().filename().string().starts_with("out"));
