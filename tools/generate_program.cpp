@@ -14,12 +14,14 @@
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/generation/text_generator.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/json_fields.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,6 +41,7 @@ struct GenerateArguments {
   std::string input;
   std::string output;
   std::string text_key = "prompt";
+  std::string tokenizer; ///< folder or file; empty: that of the model
   size_t batch_size = 8;
   bool skip_special_tokens = true;
   bool is_chat = false;
@@ -343,13 +346,31 @@ class TextWriter {
   int64_t printed_ = 0;
 };
 
+zoo::Tokenizer tokenizer_of(const GenerateArguments& arguments) {
+  const std::string& given = arguments.tokenizer;
+  if (!given.empty()) {
+    return std::filesystem::is_directory(given)
+               ? zoo::Tokenizer::from_folder(given)
+               : zoo::Tokenizer::from_file(given);
+  }
+  const std::string& folder = arguments.model.model;
+  TESSERA_CHECK(
+      !std::filesystem::is_directory(folder) || zoo::has_tokenizer(folder),
+      "'{}' has no tokenizer; name the one that made the model's training data with --tokenizer (`tessera tokenize` keeps it in PREFIX.tokenizer/), or copy its files there",
+      folder);
+  return zoo::Tokenizer::from_folder(folder);
+}
+
 void generate_texts(
     const GenerateArguments& arguments,
     const zoo::TextOptions& options) {
-  const auto tokenizer = zoo::Tokenizer::from_folder(arguments.model.model);
+  const auto tokenizer = tokenizer_of(arguments);
   std::optional<zoo::ChatPrompt> chat;
   if (arguments.is_chat) {
-    chat.emplace(tokenizer.settings(), arguments.model.model);
+    chat.emplace(
+        tokenizer.settings(),
+        arguments.tokenizer.empty() ? arguments.model.model
+                                    : arguments.tokenizer);
   }
   DividedModel divided(arguments.model);
   const zoo::TextGenerator generator(
@@ -412,6 +433,10 @@ void add_text_options(CLI::App& app, GenerateArguments& arguments) {
       "--text-key",
       arguments.text_key,
       "Key of the prompt in JSON objects; default: prompt");
+  app.add_option(
+      "--tokenizer",
+      arguments.tokenizer,
+      "Folder or file of the tokenizer; default: the one in the model's folder");
   app.add_option(
          "--batch-size",
          arguments.batch_size,

@@ -4,22 +4,31 @@
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/zoo/tasks/config_keys.h"
+#include "tessera/zoo/tasks/task.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <iostream>
+#include <string>
+#include <vector>
 
 namespace tessera::tools {
 
 int run_keys(int argc, char** argv) {
   CLI::App app("Lists the keys of a configuration", "tessera keys");
   std::string section;
+  std::string task;
   bool schema = false;
   bool markdown = false;
   app.add_option("section", section, "A key, or a section such as optimizer");
-  app.add_flag("--schema", schema, "Print the JSON Schema, for editors");
+  CLI::Option* by_task = app.add_option(
+      "--task", task, "Only keys of this task, e.g. text_classification");
+  app.add_flag("--schema", schema, "Print the JSON Schema, for editors")
+      ->excludes(by_task);
   app.add_flag("--markdown", markdown, "Print the table of configs/README.md");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
@@ -30,9 +39,28 @@ int run_keys(int argc, char** argv) {
     std::cout << text.dump(1) << "\n";
     return 0;
   }
-  const auto rows = runtime::rows_in(zoo::config_rows(), section);
+  auto rows = runtime::rows_in(zoo::config_rows(), section);
   TESSERA_CHECK(
       !rows.empty(), "there is no key '{}'; `tessera keys` lists all", section);
+  if (!task.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, kind] : zoo::task_kinds()) {
+      names.push_back(name);
+    }
+    TESSERA_CHECK(
+        std::find(names.begin(), names.end(), task) != names.end(),
+        "--task is '{}'; the tasks are {}",
+        task,
+        runtime::join_names(names));
+    std::erase_if(rows, [&](const runtime::OptionRow& row) {
+      const auto& only = row.only_for; // also names of other choices
+      return std::find(only.begin(), only.end(), task) == only.end() &&
+             std::find_first_of(
+                 only.begin(), only.end(), names.begin(), names.end()) !=
+                 only.end();
+    });
+    TESSERA_CHECK(!rows.empty(), "the task {} has no key '{}'", task, section);
+  }
   std::cout
       << (markdown ? runtime::markdown_table(rows) : runtime::key_list(rows));
   return 0;

@@ -46,7 +46,8 @@ int run_program(int argc, char** argv) {
       add_program_command(app, "eval", "Score a trained model"),
       add_program_command(
           app, "logits", "Write the outputs of a model, for comparison"),
-      add_program_command(app, "generate", "Continue token sequences"),
+      add_program_command(
+          app, "generate", "Continue texts, answer in conversations"),
       add_program_command(
           app, "convert", "Convert a model to other dtypes or to GGUF"),
       add_program_command(

@@ -5,6 +5,7 @@
 #include "command.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/launch/rank_environment.h"
 
 #include <unistd.h>
 
@@ -29,8 +30,10 @@ namespace {
     pointers.push_back(argument.data());
   }
   pointers.push_back(nullptr);
-  // c10d's warnings about lost peers are stack traces; errors are reported.
-  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+  // libgomp reads its own when it is loaded, which is in the next program.
+  for (const auto& [name, value] : runtime::default_settings()) {
+    ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
+  }
   ::execv(program.c_str(), pointers.data());
   TESSERA_FAIL(
       "cannot start '{}': {}. It belongs beside the tessera program; build or install it again.",

@@ -4,8 +4,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/zoo/data/data_format.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
+#include "tessera/zoo/tokenizer/utf8.h"
 
 #include <unistd.h>
 
@@ -50,8 +52,9 @@ TextSource::TextSource(
       "texts are given as arguments and with --input; give them one way");
   TESSERA_CHECK(
       arguments_.size() % columns_.size() == 0,
-      "{} texts are given, but the model takes {}; give {} arguments for each",
-      arguments_.size(),
+      "{} given, but the model takes {}; give {} arguments for each",
+      arguments_.size() == 1 ? "1 text is"
+                             : formatted("{} texts are", arguments_.size()),
       columns_text(columns_),
       columns_.size());
   if (has_arguments_) {
@@ -104,8 +107,21 @@ size_t TextSource::next(
     }
   }
   if (used == 0 && skipped_ > 0) {
-    log_warning("{} bad rows of {} were skipped", skipped_, name_);
+    log_warning(
+        "{} of {} {} skipped",
+        runtime::count_text(skipped_, "bad row"),
+        name_,
+        skipped_ == 1 ? "was" : "were");
     skipped_ = 0;
+  }
+  if (used == 0 && empty_lines_ > 0 && !is_typed_) {
+    log_warning(
+        "{} of {} {} skipped, so that the results have other numbers than the lines after them; remove {} from the input, or give JSON lines",
+        runtime::count_text(empty_lines_, "empty line"),
+        name_,
+        empty_lines_ == 1 ? "was" : "were",
+        empty_lines_ == 1 ? "it" : "them");
+    empty_lines_ = 0;
   }
   return used;
 }
@@ -147,7 +163,8 @@ std::optional<zoo::TextRow> TextSource::next_row() {
     return table_->next();
   }
   std::istream& lines = file_.is_open() ? file_ : std::cin;
-  for (std::string line; std::getline(lines, line);) {
+  int64_t empty_lines = 0; // at the end of the file they do no harm
+  for (std::string line; std::getline(lines, line); ++empty_lines) {
     ++line_;
     if (line.ends_with('\r')) {
       line.pop_back();
@@ -156,6 +173,7 @@ std::optional<zoo::TextRow> TextSource::next_row() {
       if (!is_json_) {
         is_json_ = line.starts_with('{');
       }
+      empty_lines_ += empty_lines;
       return parsed(line);
     }
   }
@@ -177,6 +195,13 @@ zoo::TextRow TextSource::parsed(const std::string& line) const {
           "{}: expected a JSON object, as in the first line", row.place()));
     }
     return row;
+  }
+  if (const auto at = zoo::first_not_utf8(line)) {
+    throw zoo::BadRow(formatted(
+        "{}: byte {} of the line is 0x{:02x}, which is not UTF-8; save the file as UTF-8",
+        row.place(),
+        *at + 1,
+        static_cast<unsigned>(static_cast<unsigned char>(line[*at]))));
   }
   size_t begin = 0;
   for (const std::string& column : columns_) {

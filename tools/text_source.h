@@ -19,7 +19,7 @@ namespace tessera::tools {
 /// Rows with a text for each column. Texts are lines, and with several columns,
 /// texts separated by tabs. If the first line starts with '{', all are JSON
 /// objects instead; files that end in .csv or .tsv are tables. Empty lines are
-/// skipped.
+/// skipped, with a warning. Lines must be UTF-8.
 class TextSource {
  public:
   /// @param arguments the texts themselves, those of a row one after the other;
@@ -62,6 +62,7 @@ class TextSource {
   size_t used_arguments_ = 0;
   int64_t line_ = 0;
   int64_t skipped_ = 0;
+  int64_t empty_lines_ = 0; ///< before rows
   std::optional<bool> is_json_; ///< nullopt before the first line
 };
 

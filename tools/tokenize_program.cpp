@@ -5,6 +5,7 @@
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/zoo/data/tokenize_files.h"
 
 #include <unistd.h>
@@ -78,14 +79,18 @@ double held_out_of(const std::vector<double>& split) {
 void tell(const zoo::TokenizeResult& result) {
   if (result.resumed_documents > 0) {
     std::printf(
-        "continued after %lld documents of an interrupted run\n",
-        static_cast<long long>(result.resumed_documents));
+        "continued after %s of an interrupted run\n",
+        runtime::count_text(result.resumed_documents, "document").c_str());
   }
+  const int64_t bad_rows = result.progress.bad_rows;
   std::printf(
-      "%lld documents, %lld tokens, %lld bad rows skipped:",
-      static_cast<long long>(result.progress.documents),
-      static_cast<long long>(result.progress.tokens),
-      static_cast<long long>(result.progress.bad_rows));
+      "%s, %s%s:",
+      runtime::count_text(result.progress.documents, "document").c_str(),
+      runtime::count_text(result.progress.tokens, "token").c_str(),
+      bad_rows == 0
+          ? ""
+          : (", " + runtime::count_text(bad_rows, "bad row") + " skipped")
+                .c_str());
   for (const auto& output : result.outputs) {
     std::printf(" %s", output.c_str());
   }
@@ -97,7 +102,8 @@ void tell(const zoo::TokenizeResult& result) {
 int run_tokenize(int argc, char** argv) {
   CLI::App app(
       "Tokenizes text into files for the task language_model: PREFIX.bin "
-      "and PREFIX.idx, in Megatron's format. An interrupted run continues when "
+      "and PREFIX.idx, in Megatron's format, and PREFIX.tokenizer/, a copy of the "
+      "tokenizer, which training gives to its model. An interrupted run continues when "
       "it is started again",
       "tessera tokenize");
   zoo::TokenizeOptions options;

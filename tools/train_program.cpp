@@ -12,8 +12,10 @@ namespace tessera::tools {
 
 int run_train(int argc, char** argv) {
   CLI::App app(
-      "Trains a text classifier, a language model, or any model of the zoo "
-      "on examples",
+      "Trains a model from a configuration, whose key `task` says on what: "
+      "text_classification, question_answering, language_model, supervised "
+      "(conversations, prompts and completions), image_folder or examples "
+      "(inputs of any model)",
       "tessera train");
   std::string file;
   std::vector<std::string> overrides;

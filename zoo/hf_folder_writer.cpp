@@ -10,13 +10,15 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 namespace tessera::zoo {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kKeptFiles[] = {
+constexpr std::string_view kTokenizerFiles[] = {
     "vocab.txt",
     "vocab.json",
     "merges.txt",
@@ -26,13 +28,15 @@ constexpr std::string_view kKeptFiles[] = {
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
-    "additional_chat_templates", // a folder
+    "additional_chat_templates"}; // a folder
+
+constexpr std::string_view kOtherKeptFiles[] = {
     "generation_config.json",
     "preprocessor_config.json",
     "processor_config.json"};
 
 /// File names of SentencePiece models and tiktoken tables vary.
-constexpr std::string_view kKeptEndings[] = {".model", ".tiktoken"};
+constexpr std::string_view kTokenizerEndings[] = {".model", ".tiktoken"};
 
 /// Code referred to by `auto_map` in config.json and tokenizer_config.json.
 constexpr std::string_view kCode[] = {
@@ -41,17 +45,26 @@ constexpr std::string_view kCode[] = {
     "processing_",
     "tokenization_"};
 
+bool is_of_tokenizer(std::string_view name) {
+  const auto ends = [name](std::string_view end) {
+    return name.ends_with(end);
+  };
+  return std::find(
+             std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) !=
+             std::end(kTokenizerFiles) ||
+         std::any_of(
+             std::begin(kTokenizerEndings), std::end(kTokenizerEndings), ends);
+}
+
 /// Whether a file is copied with the model, since training does not change it.
 bool is_kept(std::string_view name) {
   const auto begins = [name](std::string_view start) {
     return name.starts_with(start);
   };
-  const auto ends = [name](std::string_view end) {
-    return name.ends_with(end);
-  };
-  return std::find(std::begin(kKeptFiles), std::end(kKeptFiles), name) !=
-             std::end(kKeptFiles) ||
-         std::any_of(std::begin(kKeptEndings), std::end(kKeptEndings), ends) ||
+  return is_of_tokenizer(name) ||
+         std::find(
+             std::begin(kOtherKeptFiles), std::end(kOtherKeptFiles), name) !=
+             std::end(kOtherKeptFiles) ||
          (name.ends_with(".py") &&
           std::any_of(std::begin(kCode), std::end(kCode), begins));
 }
@@ -71,6 +84,28 @@ void copy_into(const fs::path& file, const fs::path& folder) {
   }
 }
 
+/// Copies the entries of a folder that `is_wanted` holds for.
+void copy_entries(
+    const fs::path& from,
+    const fs::path& to,
+    bool (*is_wanted)(std::string_view name)) {
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(from, code)) {
+    const std::string name = entry.path().filename().string();
+    if (!is_wanted(name)) {
+      continue;
+    }
+    if (entry.is_directory()) {
+      fs::create_directory(to / name);
+      for (const auto& inner : fs::directory_iterator(entry.path())) {
+        copy_into(inner.path(), to / name);
+      }
+    } else {
+      copy_into(entry.path(), to);
+    }
+  }
+}
+
 } // namespace
 
 HfFolderWriter::HfFolderWriter(
@@ -83,21 +118,7 @@ HfFolderWriter::HfFolderWriter(
   if (tokenizer_folder.empty()) {
     return;
   }
-  std::error_code code;
-  for (const auto& entry : fs::directory_iterator(tokenizer_folder, code)) {
-    const std::string name = entry.path().filename().string();
-    if (!is_kept(name)) {
-      continue;
-    }
-    if (entry.is_directory()) {
-      fs::create_directory(folder_.temporary() / name);
-      for (const auto& inner : fs::directory_iterator(entry.path())) {
-        copy_into(inner.path(), folder_.temporary() / name);
-      }
-    } else {
-      copy_into(entry.path(), folder_.temporary());
-    }
-  }
+  copy_entries(tokenizer_folder, folder_.temporary(), is_kept);
 }
 
 fs::path HfFolderWriter::weights_path() const {
@@ -111,6 +132,56 @@ void HfFolderWriter::commit() {
       "{}: model.safetensors has not been written; write the weights before commit()",
       folder_.path());
   folder_.commit();
+}
+
+bool has_tokenizer(const fs::path& folder) {
+  if (folder.empty()) {
+    return false;
+  }
+  if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
+    return true;
+  }
+  for (const char* name :
+       {"tokenizer.json",
+        "vocab.txt",
+        "tokenizer.model",
+        "spiece.model",
+        "sentencepiece.bpe.model"}) {
+    if (fs::exists(folder / name)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& folder) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  TESSERA_CHECK(
+      fs::is_directory(folder),
+      "cannot create '{}' for the tokenizer: {}",
+      folder.string(),
+      code.message());
+  if (fs::equivalent(from, folder, code)) {
+    return;
+  }
+  std::vector<fs::path> earlier;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_of_tokenizer(entry.path().filename().string())) {
+      earlier.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : earlier) {
+    fs::remove_all(path);
+  }
+  if (fs::is_directory(from)) {
+    copy_entries(from, folder, is_of_tokenizer);
+    return;
+  }
+  runtime::write_file_atomically(
+      folder /
+          (from.extension() == ".model" ? "tokenizer.model" : "tokenizer.json"),
+      runtime::read_text_file(from));
 }
 
 void check_hf_folder(const fs::path& folder) {

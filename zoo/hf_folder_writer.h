@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `HfFolderWriter` writes a folder that transformers loads.
+// `HfFolderWriter` writes a folder that transformers loads; copy_tokenizer()
+// copies the tokenizer of one.
 
 #include "tessera/runtime/io/atomic_folder.h"
 
@@ -38,6 +39,18 @@ class HfFolderWriter {
  private:
   runtime::AtomicFolder folder_;
 };
+
+/// Whether a folder has what Tokenizer::from_folder() reads; false for "".
+bool has_tokenizer(const std::filesystem::path& folder);
+
+/// Copies the files of a tokenizer.
+/// @param from a folder, of which other files are left; a tokenizer.json; or a
+///     .model of sentencepiece.
+/// @param folder is created; it loses the tokenizer that it has.
+/// @throws Error naming a file that cannot be read or written.
+void copy_tokenizer(
+    const std::filesystem::path& from,
+    const std::filesystem::path& folder);
 
 /// @throws Error if HfFolderWriter would refuse to replace `folder`.
 void check_hf_folder(const std::filesystem::path& folder);

@@ -150,12 +150,18 @@ struct ConfigReader::Node {
       const Node& whole,
       std::span<const ForeignKey> foreign) const {
     for (const ForeignKey& other : foreign) {
-      if (key == other.name || path_of(key) == other.name) {
+      if ((key == other.name || path_of(key) == other.name) &&
+          path_of(key) != other.here) {
         return "use '" + std::string(other.here) + "'";
       }
     }
     if (const auto nearest = nearest_name(key, known); !nearest.empty()) {
-      return "did you mean '" + nearest + "'?";
+      return "did you mean '" + path_of(nearest) + "'?";
+    }
+    for (const std::string& name : known) { // "context" of "context_key"
+      if (name.starts_with(key + "_")) {
+        return "did you mean '" + path_of(name) + "'?";
+      }
     }
     if (const auto elsewhere = whole.path_of_known(key); !elsewhere.empty()) {
       return "did you mean '" + elsewhere + "'?";

@@ -43,7 +43,14 @@ void log_line(LogLevel level, std::string_view text) {
     line += "rank " + std::to_string(log_rank) + ": ";
   }
   line += level_name(level);
-  line += text;
+  // A name of the user's in a message does not move the cursor.
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_shown =
+        (byte >= 0x20 && byte != 0x7f) || c == '\n' || c == '\t';
+    line += is_shown ? std::string(1, c)
+                     : formatted("\\x{:02x}", static_cast<unsigned>(byte));
+  }
   line += '\n';
   // A failed write to the log is not an error.
   [[maybe_unused]] auto written =

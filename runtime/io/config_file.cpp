@@ -91,6 +91,12 @@ Extended load_with_base(
         show_json(*base));
     const auto base_file = file.parent_path() / base->get<std::string>();
     root.erase(base);
+    std::error_code code;
+    TESSERA_CHECK(
+        std::filesystem::exists(base_file, code),
+        "'{}', which '{}' extends, does not exist; give its path relative to the folder of that file",
+        base_file.string(),
+        file.string());
     Extended lower = load_with_base(base_file, above);
     TESSERA_CHECK(
         lower.root.is_object(),

@@ -3,6 +3,7 @@
 // `rank_environment()` makes the environment variables of a rank.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::runtime {
@@ -20,11 +21,16 @@ struct RankPlace {
   std::string blame_socket;
 };
 
+/// Variables that programs with LibTorch start with, {name, value}: those that
+/// the user has not set.
+std::vector<std::pair<std::string, std::string>> default_settings();
+
 /// The environment of a rank as "NAME=value" strings: that of this process with
 /// torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
 /// GROUP_RANK, MASTER_ADDR, MASTER_PORT). OMP_NUM_THREADS is the rank's share
-/// of the cores unless it is set, TESSERA_TERMINAL_COLUMNS the width of a
-/// progress bar, and TESSERA_LAUNCHER the socket of blame_peer().
+/// of the cores unless it is set, default_settings() are added,
+/// TESSERA_TERMINAL_COLUMNS the width of a progress bar, and TESSERA_LAUNCHER
+/// the socket of blame_peer().
 std::vector<std::string> rank_environment(const RankPlace& place);
 
 } // namespace tessera::runtime

@@ -63,6 +63,45 @@ TEST(Cli, ListsTheKeysOfASection) {
   EXPECT_NE(none.output.find("no key 'los_scale'"), std::string::npos);
 }
 
+TEST(Cli, ListsTheKeysOfATask) {
+  const auto all = run_tessera("keys data").output;
+  const auto result = run_tessera("keys data --task image_folder");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("data.mixup"), std::string::npos);
+  EXPECT_NE(result.output.find("data.loader."), std::string::npos);
+  EXPECT_NE(all.find("data.text_key"), std::string::npos);
+  EXPECT_EQ(result.output.find("data.text_key"), std::string::npos);
+  // "AdamW" in a row is no task.
+  EXPECT_EQ(
+      run_tessera("keys optimizer --task examples").output,
+      run_tessera("keys optimizer").output);
+  const auto wrong = run_tessera("keys data --task images");
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_NE(
+      wrong.output.find("--task is 'images'; the tasks are"), std::string::npos)
+      << wrong.output;
+}
+
+// libgomp says what it has read.
+TEST(Cli, ThreadsOfCommandsWaitPassively) {
+  const auto shown = [](const std::string& setting) {
+    const std::string line =
+        "exec env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT "
+        "OMP_DISPLAY_ENV=verbose " +
+        setting + " " + tests::program("tessera") + " keys loss_scale";
+    LaunchedJob job([&] {
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      return 1;
+    });
+    return job.wait().output;
+  };
+  const std::string usual = shown("UNRELATED=1");
+  EXPECT_NE(usual.find("GOMP_SPINCOUNT = '0'"), std::string::npos) << usual;
+  EXPECT_NE(
+      shown("GOMP_SPINCOUNT=7").find("GOMP_SPINCOUNT = '7'"),
+      std::string::npos);
+}
+
 TEST(Cli, NamesWhatDoesNotExistAndTheNearestThatDoes) {
   const std::pair<const char*, const char*> cases[] = {
       {"lanch", "tessera has no command 'lanch'; did you mean 'launch'?"},

@@ -457,4 +457,26 @@ TEST(Generate, SaysWhatIsWrong) {
   }
 }
 
+TEST(Generate, NamesThePredictorOfAClassifier) {
+  for (const char* architecture :
+       {"BertForSequenceClassification", "BertForQuestionAnswering"}) {
+    const auto result = tests::run_forked(
+        1,
+        {"generate",
+         "--model",
+         tests::source_dir() + "/models/minilm",
+         "--architecture",
+         architecture,
+         "--prompt",
+         "a game"});
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(
+        result.output.find(
+            std::string("a ") + architecture + " does not write texts"),
+        std::string::npos)
+        << result.output;
+    EXPECT_NE(result.output.find("`tessera predict`"), std::string::npos);
+  }
+}
+
 } // namespace tessera::generate_test

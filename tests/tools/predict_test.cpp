@@ -132,6 +132,25 @@ TEST_F(Predict, IntegerLabelsWithTheProbabilitiesThatAreScored) {
   ASSERT_EQ(read.size(), 2U);
   EXPECT_EQ(read[0], given[0]);
   EXPECT_TRUE(read[1].ends_with("\ta mail server")) << read[1];
+  const auto predicted = [&] {
+    return run_forked(1, {"predict", run_.string(), "--input", file.string()});
+  };
+  const auto told = predicted();
+  EXPECT_NE(
+      told.output.find("1 empty line of " + file.string() + " was skipped"),
+      std::string::npos)
+      << told.output;
+  // Those at the end are before no result.
+  std::ofstream(file) << "a game of cards\n\n\n";
+  EXPECT_EQ(predicted().output.find("empty line"), std::string::npos);
+  std::ofstream(file) << "a game of cards\ncaf\xe9\n";
+  const auto bad = predicted();
+  EXPECT_NE(bad.exit_code, 0);
+  EXPECT_NE(
+      bad.output.find(file.string() + ":2: byte 4 of the line is 0xe9"),
+      std::string::npos)
+      << bad.output;
+  std::ofstream(file) << "a game of cards\n\na mail server\r\n";
   const auto typed = run(
       {"/bin/sh",
        "-c",

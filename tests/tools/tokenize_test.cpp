@@ -64,7 +64,7 @@ TEST_F(TokenizeTool, GoesFromTextToAModelInTwoCommands) {
       tokenize({"--input", path("texts/**/*.txt"), "--split", "0.8,0.2"});
   ASSERT_EQ(made.exit_code, 0) << made.output;
   EXPECT_NE(made.output.find("60 documents"), std::string::npos) << made.output;
-  EXPECT_NE(made.output.find("0 bad rows"), std::string::npos);
+  EXPECT_EQ(made.output.find("bad row"), std::string::npos);
   EXPECT_NE(made.output.find(path("out-train.bin")), std::string::npos);
   const auto trained = run_forked(
       2,
@@ -126,7 +126,7 @@ TEST_F(TokenizeTool, TakesOneDocumentPerLine) {
   const auto made = tokenize(skipping);
   ASSERT_EQ(made.exit_code, 0) << made.output;
   EXPECT_NE(made.output.find("3 documents"), std::string::npos) << made.output;
-  EXPECT_NE(made.output.find("1 bad rows"), std::string::npos);
+  EXPECT_NE(made.output.find("1 bad row skipped"), std::string::npos);
   const auto again = tokenize(skipping);
   EXPECT_NE(again.exit_code, 0);
   EXPECT_NE(again.output.find("--overwrite"), std::string::npos)
@@ -141,7 +141,10 @@ TEST_F(TokenizeTool, SaysWhatIsWrong) {
     EXPECT_NE(result.output.find(expected), std::string::npos)
         << expected << " is not in:\n"
         << result.output;
-    EXPECT_FALSE(fs::exists(folder_ / "out.bin")) << expected;
+    for (const char* rest :
+         {"out.bin", "out.lock", "out.bin.part", "out.idx.part"}) {
+      EXPECT_FALSE(fs::exists(folder_ / rest)) << expected << ": " << rest;
+    }
   };
   const std::string text = path("texts/0.txt");
   fails({}, "--input");
@@ -151,17 +154,101 @@ TEST_F(TokenizeTool, SaysWhatIsWrong) {
   fails({"--input", text, "--end-token", "<none>"}, "<none>");
   fails({"--input", path("none.txt")}, "does not exist");
   fails({"--input", path("texts")}, "is a folder");
-  const auto lost = run_forked(
-      1,
-      {"tokenize",
-       "--model",
-       tests::source_dir() + "/examples/data/python_gpt",
-       "--input",
-       text,
-       "--output",
-       path("absent/out")});
+  std::ofstream(folder_ / "bad.txt") << "caf\xe9";
+  fails({"--input", path("bad.txt")}, "UTF-8");
+  const auto tokenize_to = [&](const std::string& output) {
+    return run_forked(
+        1,
+        {"tokenize",
+         "--model",
+         tests::source_dir() + "/examples/data/python_gpt",
+         "--input",
+         text,
+         "--output",
+         output});
+  };
+  const auto made = tokenize_to(path("new/folders/out"));
+  EXPECT_EQ(made.exit_code, 0) << made.output;
+  EXPECT_TRUE(fs::exists(folder_ / "new/folders/out.bin"));
+  const auto lost = tokenize_to(text + "/out");
   EXPECT_NE(lost.exit_code, 0);
-  EXPECT_NE(lost.output.find("a folder that exists"), std::string::npos);
+  EXPECT_NE(lost.output.find("cannot create the folder"), std::string::npos)
+      << lost.output;
+}
+
+// From text to a model that writes some.
+TEST_F(TokenizeTool, TheTokenizerOfTheDataGoesWithTheModel) {
+  ASSERT_EQ(tokenize({"--input", path("texts/*.txt")}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "out.tokenizer/tokenizer.json"));
+  std::ofstream(folder_ / "train.json")
+      << R"({"task": "language_model", "model": {"max_length": 32},
+        "training": {"batch_size": 2, "max_steps": 2},
+        "data": {}, "output": {"overwrite": true}})";
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{
+        "train",
+        path("train.json"),
+        "model.config=" + path("gpt.json"),
+        "data.train=" + path("out"),
+        "output.folder=" + path("run")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_forked(1, words);
+  };
+  const auto generate = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{
+        "generate",
+        "--model",
+        path("run"),
+        "--prompt",
+        "def ",
+        "--max-new-tokens",
+        "3"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_forked(1, words);
+  };
+  const auto trained = train({});
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  const auto written = generate({});
+  EXPECT_EQ(written.exit_code, 0) << written.output;
+  const auto exported = [&] { return run_forked(1, {"export", path("run")}); };
+  const fs::path own = folder_ / "run/model/tokenizer.json";
+  ASSERT_EQ(exported().exit_code, 0);
+  EXPECT_TRUE(fs::exists(own));
+
+  // Another tokenizer than the one that made the data.
+  const auto other = train(
+      {"data.tokenizer=" + tests::source_dir() +
+       "/tests/zoo/fixtures/tokenizers/qwen2.json"});
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_NE(
+      other.output.find(
+          "was made by the tokenizer in '" + path("out.tokenizer")),
+      std::string::npos)
+      << other.output;
+
+  // Data that do not say what made them.
+  fs::rename(folder_ / "out.tokenizer", folder_ / "elsewhere");
+  const auto unknown = train({});
+  ASSERT_EQ(unknown.exit_code, 0) << unknown.output;
+  EXPECT_NE(unknown.output.find("name it in data.tokenizer"), std::string::npos)
+      << unknown.output;
+  EXPECT_FALSE(fs::exists(own));
+  const auto refused = generate({});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("with --tokenizer"), std::string::npos)
+      << refused.output;
+  EXPECT_EQ(
+      generate({"--tokenizer", path("elsewhere")}).output, written.output);
+  EXPECT_EQ(
+      generate({"--tokenizer", path("elsewhere/tokenizer.json")}).exit_code, 0);
+  // What was copied there by hand is kept.
+  fs::copy_file(folder_ / "elsewhere/tokenizer.json", own);
+  ASSERT_EQ(exported().exit_code, 0);
+  EXPECT_TRUE(fs::exists(own));
+  // data.tokenizer says it.
+  fs::remove(own);
+  ASSERT_EQ(train({"data.tokenizer=" + path("elsewhere")}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(own));
 }
 
 } // namespace tessera::tokenize_test

@@ -163,7 +163,12 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
       {"batch_size=8", "did you mean 'training.batch_size'?"},
       {"fp16=true", "use 'precision.parameters=float16'"},
       {"zero_optimization.stage=2", "use 'sharding.zero_stage'"},
-      {"training.epoch=1", "did you mean 'epochs'?"},
+      {"training.epoch=1", "did you mean 'training.epochs'?"},
+      {"data.metrics=f1", "did you mean 'data.metric'?"},
+      {"data.packed=true",
+       "data.packed is not a key of the task text_classification, but of "
+       "supervised; remove it"},
+      {"output.folder=", "output.folder is the string \"\"; name the folder"},
       {"optimizer.lr=abc",
        "override 'optimizer.lr=abc': optimizer.lr is the string \"abc\"; "
        "expected a number"}};

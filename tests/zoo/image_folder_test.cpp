@@ -91,7 +91,7 @@ TEST_F(ImageFolders, HaveAClassPerSubfolder) {
       [&] {
         folder.relabel({"red", "green"});
       },
-      {"train/blue'", "no class of this name", "red", "green"});
+      {"train/blue'", "no class of this name", "\"red\"", "\"green\""});
   EXPECT_EQ(ImageFolder::read(train() / "red", false).images.size(), 3);
 }
 

@@ -108,6 +108,22 @@ TEST_F(ImageRuns, CheckImagesBeforeTheFirstStep) {
   });
 }
 
+TEST_F(ImageRuns, KeysOfOtherTasksAreNamed) {
+  const auto refused = [&](const std::string& override_text,
+                           std::initializer_list<const char*> parts) {
+    expect_error([&] { config(4, {override_text}); }, parts);
+  };
+  refused(
+      "model.max_length=3",
+      {"model.max_length is not a key of the task image_folder, but of "
+       "text_classification",
+       "remove it"});
+  refused(
+      "max_length=3",
+      {"max_length is not a key of the task image_folder, nor is "
+       "'model.max_length', but of text_classification"});
+}
+
 TEST_F(ImageRuns, HoldOutAShareAndRefuseWhatDoesNotFit) {
   tests::on_ranks(1, [&] {
     const auto result = run_training(config(

@@ -601,6 +601,20 @@ TEST_F(QuestionAnswering, ATinyBertLearnsAndScoresTheSameOverRanks) {
   EXPECT_LT(scores[0].at("heldout_exact_match"), 1);
 }
 
+TEST_F(QuestionAnswering, StartsAreNumbersUnlessInTables) {
+  const auto lines = write(
+      "a.jsonl",
+      R"({"question": "q", "context": "a b", "answer": "b", "answer_start": "2"})");
+  EXPECT_NE(
+      error_of(lines).find("a.jsonl:1: the answer starts at \"2\""),
+      std::string::npos)
+      << error_of(lines);
+  EXPECT_EQ(
+      error_of(
+          write("a.csv", "question,context,answer,answer_start\nq,a b,b,2\n")),
+      "no error");
+}
+
 TEST_F(QuestionAnswering, KeysThatDoNotFitAreRefused) {
   const auto refused = [&](const std::vector<std::string>& overrides) {
     std::string message;
@@ -614,6 +628,16 @@ TEST_F(QuestionAnswering, KeysThatDoNotFitAreRefused) {
   EXPECT_NE(
       refused({"data.window_overlap=32"}).find("window_overlap"),
       std::string::npos);
+  EXPECT_NE(
+      refused({"data.window_overlap=32"})
+          .find("is 32; set it below model.max_length, 32"),
+      std::string::npos);
+  // Of which half is the most that windows have in common by default.
+  EXPECT_EQ(config({"data.window_overlap=null"}).questions.window_overlap, 16);
+  EXPECT_EQ(
+      config({"data.window_overlap=null", "model.max_length=400"})
+          .questions.window_overlap,
+      128);
   EXPECT_NE(refused({"data.label_key=x"}).find("label_key"), std::string::npos);
 }
 

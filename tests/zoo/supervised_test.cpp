@@ -217,6 +217,46 @@ TEST_F(Supervised, LearnsAnswersOfATemplateWithoutMarks) {
       {"row.jsonl:1", "model.max_length"});
 }
 
+TEST_F(Supervised, WarnsIfChatsBeginOrEndUnlikeTheRows) {
+  const auto warned = [&](const std::string& chat_template, Ids* prompt) {
+    const auto words = tokenizer("qwen2", "<|end|>", chat_template);
+    const json chat{
+        {"messages", {said("user", "Hello"), said("assistant", "the world")}}};
+    const auto path = file("chats.jsonl", chat.dump() + "\n" + chat.dump());
+    ::testing::internal::CaptureStderr();
+    const auto texts = encoder(words).read({path});
+    *prompt = texts.front().prompt();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  Ids prompt;
+  EXPECT_EQ(warned(kLines, &prompt), "");
+  // The space is a token of its own in the prompt, and of " the" in the row.
+  const std::string spaced =
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+  const std::string log = warned(spaced, &prompt);
+  for (const char* part :
+       {"chats.jsonl:1: the prompt for the last answer",
+        "(2 such rows)",
+        "without a space"}) {
+    EXPECT_NE(log.find(part), std::string::npos) << log;
+  }
+  EXPECT_EQ(log.find("such rows", log.find("such rows") + 1), log.npos) << log;
+  // What is scored is written from the prompt of chats.
+  const auto words = tokenizer("qwen2", "<|end|>", spaced);
+  EXPECT_EQ(
+      prompt,
+      words.ids("user: Hello") + Ids{*words.id_of("<|end|>")} +
+          words.ids("assistant: "));
+  const std::string endless =
+      "{% for m in messages %}{{ m.role }}:\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:\n{% endif %}";
+  const std::string ends = warned(endless, &prompt);
+  EXPECT_NE(
+      ends.find("no answer ends with the eos_token \"<|end|>\""),
+      std::string::npos)
+      << ends;
+  EXPECT_NE(ends.find("{{ eos_token }}"), std::string::npos) << ends;
+}
+
 TEST_F(Supervised, LearnsCompletionsAndTheirEnd) {
   SupervisedOptions options;
   options.prompt_template = "question: {q} answer: [completion]";
@@ -406,7 +446,19 @@ TEST_F(Supervised, BadRowsAreNamed) {
   refuses(R"({"prompt": "a", "completion": ""})", {"'completion' is empty"});
   refuses(R"({"messages": "a"})", {"'messages' is \"a\""});
   refuses(R"({"messages": [{"content": "a"}]})", {"'messages' is"});
-  refuses(chat, {"no answer"});
+  refuses(chat, {"no answer", "the roles are user"});
+  const auto chat_of = [](const json& messages) {
+    return json{{"messages", messages}}.dump();
+  };
+  refuses(
+      chat_of({said("user", "a"), said("bot", "b")}),
+      {"no answer of the role assistant", "the roles are user, bot"});
+  refuses(
+      chat_of({{{"role", "user"}}, said("assistant", "b")}),
+      {"messages[0] of the role \"user\" has no 'content'"});
+  refuses(
+      chat_of({said("user", "a"), said("assistant", "")}),
+      {"messages[1] of the role \"assistant\" has an empty 'content'"});
   refuses(chat, {"encoder-decoder"}, PromptKind::kEncoderDecoder);
   refuses(R"({"prompt": )", {});
   const std::string table = file("t.csv", "messages\nhi\n");

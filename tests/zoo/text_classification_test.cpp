@@ -277,6 +277,9 @@ TEST_F(TextClassification, BadDataIsFoundBeforeTraining) {
   const auto other = write_pairs({"no", "perhaps"}, 8, "other.csv");
   bad("data.heldout=" + other.string(), "other.csv:3: the label 'perhaps'");
   bad("data.metric=pearson", "data.metric is \"pearson\"");
+  // Without the metrics of presets.
+  bad("data.metric=f1macro",
+      "'accuracy, f1, f1_macro, f1_micro, matthews'; did you mean 'f1_macro'?");
   bad("data.text_key=[\"question\", \"reply\"]", "there is no 'reply'");
   on_ranks(1, [&] {
     run_training(

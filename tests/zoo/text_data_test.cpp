@@ -124,15 +124,45 @@ TEST_F(TextData, WarnsAboutWhatIsProbablyAMistake) {
   EXPECT_NE(
       warned(one + one).find("all texts have the label 'x'"),
       std::string::npos);
-  EXPECT_NE(
-      warned(one + "{\"text\": \"a\", \"label\": \"\"}\n")
-          .find("1 of 2 texts have an empty label"),
-      std::string::npos);
-  EXPECT_NE(
-      warned(one + "{\"text\": \" \", \"label\": \"y\"}\n")
-          .find("1 of 2 texts are empty"),
-      std::string::npos);
   EXPECT_EQ(warned(one + "{\"text\": \"a\", \"label\": \"y\"}\n"), "");
+}
+
+TEST_F(TextData, EmptyTextsAndLabelsAreBadRows) {
+  const std::string good = "x,y,label\na,b,c\n";
+  const TextClassificationColumns pairs{{"x", "y"}};
+  for (const auto& [line, key] :
+       {std::pair{",b,c\n", "x"}, {"a, ,c\n", "y"}, {"a,b, \n", "label"}}) {
+    const auto path = write(good + line, "a.csv");
+    expect_error(
+        [&] { read_labelled_texts({path}, pairs); },
+        {"a.csv:3: '", key, "' is empty", "data.skip_bad_rows=true"});
+    auto skips = pairs;
+    skips.rows.bad_rows = BadRows::kSkip;
+    const auto texts = read_labelled_texts({path}, skips);
+    EXPECT_EQ(texts.texts.size(), 1U) << key;
+    EXPECT_EQ(labels_of(texts), Names{"c"}) << key;
+  }
+  expect_error(
+      [&] {
+        read_labelled_texts({write("{\"text\": \"a\", \"label\": \"\"}")});
+      },
+      {"data.jsonl:1: 'label' is empty"});
+}
+
+TEST_F(TextData, TablesWithoutAHeaderAndNumbersThatAreNoneHaveARemedy) {
+  expect_error(
+      [&] { read_labelled_texts({write("good,1\nbad,2\n", "a.csv")}); },
+      {"a.csv:2: there is no 'text'", "data.text_key", "data.columns"});
+  for (const char* label : {"nan", "", "many"}) {
+    expect_error(
+        [&] {
+          read_labelled_texts(
+              {write(std::string("text,label\na,") + label + "\n", "b.csv")},
+              {},
+              HeadLabels::kNumbers);
+        },
+        {"b.csv:2: 'label' is", "expected a number", "data.skip_bad_rows"});
+  }
 }
 
 TEST_F(TextData, MissingColumnsAreComparedWithTheFirstLine) {
@@ -225,7 +255,7 @@ TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {
         "data.jsonl:3: 'text' is 3",
         "4 bad rows of '",
         "data.jsonl:6: the label 'z'",
-        "1 rows of '"}) {
+        "1 row of '"}) {
     EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
   }
   expect_error(
@@ -252,7 +282,8 @@ TEST_F(TextData, PositionsAndBadBytesAreReadable) {
   const auto path =
       write(good + "\n" + good + "{\"text\": \"caf\xe9\", \"label\": 1}");
   expect_error(
-      [&] { read_labelled_texts({path}); }, {"data.jsonl:4:15: ", "caf\\xE9"});
+      [&] { read_labelled_texts({path}); },
+      {"data.jsonl:4:15: ", "caf\\xE9", "save the file as UTF-8"});
 }
 
 TEST_F(TextData, ExamplesSayWhatAFileIs) {

@@ -54,10 +54,13 @@ ChatPrompt::ChatPrompt(
 
 std::string ChatPrompt::render(
     const nlohmann::ordered_json& messages,
-    const std::string& place) const {
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
   check_messages(messages, place);
+  ChatTemplateOptions options = options_;
+  options.tools = tools;
   try {
-    return template_.render(messages, options_);
+    return template_.render(messages, options);
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }

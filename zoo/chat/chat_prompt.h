@@ -20,15 +20,16 @@ class ChatPrompt {
   ChatPrompt(const TokenizerSettings& settings, const std::string& place);
 
   /// @param messages see ChatTemplate::render().
+  /// @param tools that the template sees; null or an array.
   /// @throws tessera::Error naming `place` and the message that is none, or as
   ///     ChatTemplate::render().
   std::string render(
       const nlohmann::ordered_json& messages,
-      const std::string& place) const;
+      const std::string& place,
+      const nlohmann::ordered_json& tools = nullptr) const;
 
   /// The whole conversation, with what the assistant says in it: by the
   /// template's generation blocks, else by comparison; see ChatTemplate.
-  /// @param tools that the template sees; null or an array.
   /// @throws tessera::Error as render().
   RenderedChat render_with_answers(
       const nlohmann::ordered_json& messages,

@@ -43,7 +43,8 @@ class DocumentWriter {
   /// can do it again.
   void finish();
 
-  /// Removes PREFIX.idx.part, without which the writer cannot go on.
+  /// Removes PREFIX.bin.part and PREFIX.idx.part, without which the writer
+  /// cannot go on.
   void remove_parts();
 
   std::filesystem::path bin() const {

@@ -147,7 +147,7 @@ void visit_fields(runtime::OptionFields& fields, ObjectiveOptions& options) {
   fields.field(
       "tokenizer",
       options.tokenizer,
-      "a folder or file of the tokenizer that made the token files, for its special tokens and words; by default that in `model.folder`");
+      "a folder or file of the tokenizer that made the token files, for its special tokens and words, and for the exported model; by default that in `model.folder`, or the one that `tessera tokenize` left beside the files");
   fields.object("special_tokens", options.special, "");
   fields.object("mask", options.mask, "");
   fields.object("spans", options.spans, "");

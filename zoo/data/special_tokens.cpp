@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
@@ -50,17 +51,8 @@ std::optional<Tokenizer> objective_tokenizer(
     return std::filesystem::is_directory(path) ? Tokenizer::from_folder(path)
                                                : Tokenizer::from_file(path);
   }
-  if (!model_folder.empty()) {
-    for (const char* name :
-         {"tokenizer.json",
-          "vocab.txt",
-          "vocab.json",
-          "spiece.model",
-          "tokenizer.model"}) {
-      if (std::filesystem::exists(model_folder / name)) {
-        return Tokenizer::from_folder(model_folder);
-      }
-    }
+  if (!model_folder.empty() && has_tokenizer(model_folder)) {
+    return Tokenizer::from_folder(model_folder);
   }
   return std::nullopt;
 }

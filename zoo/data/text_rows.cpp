@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/zoo/data/data_format.h"
 #include "tessera/zoo/tokenizer/utf8.h"
@@ -25,6 +26,10 @@ namespace fs = std::filesystem;
 constexpr const char* kBlank = " \t\r\n";
 constexpr int64_t kMaxRowBytes = int64_t{256} << 20;
 constexpr int64_t kShownBadRows = 3;
+
+std::string count_text(size_t count, std::string_view noun) {
+  return runtime::count_text(static_cast<int64_t>(count), noun);
+}
 
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(kBlank) == std::string_view::npos;
@@ -372,12 +377,12 @@ struct TextRows::Source {
     }
     if (fields->size() != columns.size()) {
       throw BadRow(formatted(
-          "{}:{}: the row has {} fields, and {} {} columns",
+          "{}:{}: the row has {}, and {} {}",
           path.string(),
           row_line,
-          fields->size(),
+          count_text(fields->size(), "field"),
           options.columns.empty() ? "the header names" : "data.columns has",
-          columns.size()));
+          count_text(columns.size(), "column")));
     }
     TextRow row{
         nlohmann::json::object(), path, row_line, /*is_of_table=*/true, {}};
@@ -398,7 +403,9 @@ struct TextRows::Source {
       try {
         row.values = runtime::parse_json(line, path.string(), row_line);
       } catch (const Error& error) {
-        throw BadRow(error.what());
+        throw BadRow(
+            std::string(error.what()) +
+            (first_not_utf8(line) ? "; save the file as UTF-8" : ""));
       }
       if (!row.values.is_object()) {
         throw BadRow(formatted(
@@ -502,11 +509,12 @@ int64_t for_each_row(
   }
   if (skipped > 0 && is_log_rank_zero()) {
     log_warning(
-        "{} bad rows of '{}'{} were skipped",
-        skipped,
+        "{} of '{}'{} {} skipped",
+        count_text(static_cast<size_t>(skipped), "bad row"),
         files.front().string(),
-        files.size() > 1 ? formatted(" and {} more files", files.size() - 1)
-                         : "");
+        files.size() > 1 ? " and " + count_text(files.size() - 1, "more file")
+                         : "",
+        skipped == 1 ? "was" : "were");
   }
   return skipped;
 }

@@ -194,6 +194,10 @@ std::vector<fs::path> token_files_of(const fs::path& path) {
   return {tokens.replace_extension(".bin"), index};
 }
 
+fs::path tokenizer_beside(const fs::path& path) {
+  return token_files_of(path).front().replace_extension(".tokenizer");
+}
+
 bool is_held_out(int64_t document, double share) {
   // Not the seed of a run: what is held out is never trained on.
   constexpr uint64_t kSplitKey = 0x5b117;

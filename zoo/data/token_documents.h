@@ -89,6 +89,10 @@ class TokenDocuments {
 std::vector<std::filesystem::path> token_files_of(
     const std::filesystem::path& path);
 
+/// Where `tessera tokenize` keeps the tokenizer that made a file:
+/// PREFIX.tokenizer/. It need not be there.
+std::filesystem::path tokenizer_beside(const std::filesystem::path& path);
+
 /// Whether a document is of the held-out part of a file. A function of its
 /// number alone, so that the parts of a file are the same in every run.
 /// @param share of the documents that are held out, on average.

@@ -15,9 +15,21 @@ namespace tessera::zoo {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 /// @throws tessera::Error on a file that is known to be something else.
 void check_is_token_file(const std::filesystem::path& path, TokenType type) {
   const DataFormat format = data_format_of(path);
+  const std::string suffix = path.extension().string();
+  TESSERA_CHECK(
+      format != DataFormat::kText && suffix != ".txt" && suffix != ".json" &&
+          suffix != ".jsonl" && suffix != ".ndjson" && suffix != ".csv" &&
+          suffix != ".tsv",
+      "'{}' is text, not a token file. Tokenize it with: tessera tokenize --model FOLDER --input {} --output {}, where FOLDER has the model's tokenizer, and set data.train={}",
+      path.string(),
+      shell_word(path),
+      shell_word(fs::path(path).replace_extension()),
+      fs::path(path).replace_extension().string());
   if (format == DataFormat::kUnknown) {
     return;
   }
@@ -35,17 +47,14 @@ void check_is_token_file(const std::filesystem::path& path, TokenType type) {
         name);
   } else if (format == DataFormat::kLlmC) {
     command = formatted("tail -c +1025 {} > tokens.bin", path.string());
-  } else if (command.empty()) {
-    command = formatted(
-        "numpy.array(tokenizer(text)[\"input_ids\"], \"{}\").tofile(\"tokens.bin\") in Python, with the model's tokenizer of transformers",
-        name);
   }
   TESSERA_FAIL(
-      "'{}' is {}, not a token file: expected only token ids, as {} (data.token_type), one after another, without a header. Make one with: {}",
+      "'{}' is {}, not a token file: expected only token ids, as {} (data.token_type), one after another, without a header. {}",
       path.string(),
       name_of(format),
       name,
-      command);
+      command.empty() ? "Make one of text with `tessera tokenize`"
+                      : "Make one with: " + command);
 }
 
 /// The first of `count` values that is at least `bound`; `count` if none is.

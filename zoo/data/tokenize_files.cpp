@@ -3,11 +3,13 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/file_lock.h"
 #include "tessera/zoo/data/document_writer.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tasks/data_identity.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
@@ -55,6 +57,21 @@ std::optional<int64_t> end_token_of(
       model.string());
   return found;
 }
+
+/// Removes a file when it goes.
+class FileRemover {
+ public:
+  explicit FileRemover(fs::path file) : file_(std::move(file)) {}
+  ~FileRemover() {
+    std::error_code ignored;
+    fs::remove(file_, ignored);
+  }
+  FileRemover(const FileRemover&) = delete;
+  FileRemover& operator=(const FileRemover&) = delete;
+
+ private:
+  fs::path file_;
+};
 
 /// What decides the bytes that are written.
 json identity_of(
@@ -150,6 +167,7 @@ class TokenizeRun {
  public:
   TokenizeRun(const fs::path& model, const TokenizeOptions& options)
       : options_(options),
+        model_(model),
         files_(existing_files(options.inputs)),
         tokenizer_(tokenizer_of(model)),
         end_token_(end_token_of(tokenizer_, model, options)) {
@@ -187,10 +205,12 @@ class TokenizeRun {
     }
     TESSERA_CHECK(
         saved_.counts.documents > 0,
-        "there is no document in the input, of which {} bad rows were skipped",
-        saved_.counts.bad_rows);
+        "there is no document in the input; skipped: {}",
+        runtime::count_text(saved_.counts.bad_rows, "bad row"));
     save(); // of everything, for an interruption from here on
     for (DocumentWriter& writer : writers_) {
+      // Before the file that it made, so that it is there when that is.
+      copy_tokenizer(model_, tokenizer_beside(writer.bin()));
       writer.finish();
       result.outputs.push_back(writer.bin());
     }
@@ -200,6 +220,15 @@ class TokenizeRun {
     }
     result.progress = saved_.counts;
     return result;
+  }
+
+  /// After an error: removes what no later call can go on with.
+  void clean_up() {
+    if (!fs::exists(progress_file())) {
+      for (DocumentWriter& writer : writers_) {
+        writer.remove_parts();
+      }
+    }
   }
 
  private:
@@ -315,6 +344,7 @@ class TokenizeRun {
   }
 
   const TokenizeOptions& options_;
+  fs::path model_; ///< of the tokenizer
   std::vector<fs::path> files_;
   std::vector<int64_t> begins_; ///< of files, in bytes of the input
   Tokenizer tokenizer_;
@@ -335,19 +365,31 @@ TokenizeResult tokenize_files(
       "the share of held-out documents is {}; it must be at least 0 and less than 1",
       options.held_out);
   TESSERA_CHECK(!options.inputs.empty(), "there are no input files");
-  const fs::path folder = options.output.parent_path();
   TESSERA_CHECK(
-      !options.output.filename().empty() &&
-          (folder.empty() || fs::is_directory(folder)),
-      "--output is '{}'; give a prefix of files in a folder that exists",
+      !options.output.filename().empty(),
+      "--output is '{}'; give a prefix of files, such as data/texts",
       options.output.string());
+  if (const fs::path folder = options.output.parent_path(); !folder.empty()) {
+    std::error_code code;
+    fs::create_directories(folder, code);
+    TESSERA_CHECK(
+        fs::is_directory(folder),
+        "--output is '{}': cannot create the folder '{}'{}; give another one",
+        options.output.string(),
+        folder.string(),
+        code ? ": " + code.message() : "");
+  }
   const fs::path lock_file = options.output.string() + ".lock";
   const runtime::FileLock lock(
       lock_file, formatted("the output '{}'", options.output.string()));
-  TokenizeResult result = TokenizeRun(model, options).run();
-  std::error_code ignored;
-  fs::remove(lock_file, ignored);
-  return result;
+  const FileRemover remover(lock_file); // after an error, too
+  TokenizeRun run(model, options);
+  try {
+    return run.run();
+  } catch (...) {
+    run.clean_up();
+    throw;
+  }
 }
 
 } // namespace tessera::zoo

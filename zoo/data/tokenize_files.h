@@ -26,7 +26,8 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   std::vector<std::string> inputs; ///< see matching_files()
   TextFormatOptions format;
-  /// PREFIX of PREFIX.bin and PREFIX.idx; its folder must exist.
+  /// PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.tokenizer/, a copy of the
+  /// tokenizer; its folder is created.
   std::filesystem::path output;
   /// The share of documents that is_held_out() takes for PREFIX-heldout, beside
   /// PREFIX-train; 0: all are in PREFIX.
@@ -59,7 +60,8 @@ struct TokenizeResult {
 /// special tokens that a tokenizer adds to inputs. An interrupted call goes on
 /// where it was, if nothing but workers, batch_bytes and save_seconds changed,
 /// and writes the same bytes; what it needs for that is in PREFIX.progress.json
-/// and PREFIX*.part. One process at a time.
+/// and PREFIX*.part; after an error before the first save, nothing is left. One
+/// process at a time.
 /// @param model a folder with a tokenizer, or the file of one.
 /// @throws tessera::Error on a bad row, naming file, line and key; if the
 ///     output exists or was begun with other options; if a file cannot be read

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/generation/beam_search.h"
 #include "tessera/zoo/generation/single_search.h"
+#include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
@@ -94,7 +95,7 @@ class Writer {
                 ? nullptr
                 : &parallel->groups()[ParallelGroup::kPipeline]),
         device_(prompt.input_ids.device()) {
-    check();
+    check(parallel != nullptr && parallel->mesh_if_given() != nullptr);
     for (const auto& [name, tensor] : prompt.named()) {
       if (model.continued_inputs().contains(name)) {
         continued_.emplace(name, tensor);
@@ -134,11 +135,24 @@ class Writer {
   }
 
  private:
-  void check() const {
+  /// @param is_divided over ranks.
+  void check(bool is_divided) const {
+    const auto head = model_.head();
+    const HeadLabels labels =
+        head == nullptr ? HeadLabels::kOther : head->labels();
+    TESSERA_CHECK(
+        labels != HeadLabels::kClass && labels != HeadLabels::kClasses &&
+            labels != HeadLabels::kNumbers &&
+            dynamic_cast<const AnswerHead*>(head.get()) == nullptr,
+        "generate: a {} does not write texts; apply a model that classifies or finds answers with `tessera predict`",
+        model_.architecture());
     TESSERA_CHECK(
         model_.takes_cache(),
-        "generate: a {} with this parallel layout cannot continue sequences; use a causal model, and do not divide sequences over ranks",
-        model_.config().value("architectures", nlohmann::json()).dump());
+        "generate: a {} cannot continue sequences{}",
+        model_.architecture(),
+        is_divided
+            ? " in this layout of ranks; use a causal model, and do not divide sequences over ranks"
+            : "; use a causal model or an encoder-decoder");
     TESSERA_CHECK(
         prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
             prompt_.input_ids.numel() > 0,

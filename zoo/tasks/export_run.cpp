@@ -5,6 +5,7 @@
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_folder.h"
 #include "tessera/zoo/tasks/run_model.h"
 
@@ -23,11 +24,15 @@ ExportFolders folders_of(
     const ExportOptions& options,
     const TrainingConfig& config) {
   ExportFolders folders = folders_in_run(config);
+  // One that was put there by hand stays.
+  if (has_tokenizer(folders.model)) {
+    folders.tokenizer = folders.model;
+  }
   if (options.to.empty()) {
     return folders;
   }
   if (!folders.adapter.empty() && !folders.model.empty()) {
-    return {options.to / "model", options.to / "adapter"};
+    return {options.to / "model", options.to / "adapter", folders.tokenizer};
   }
   (folders.model.empty() ? folders.adapter : folders.model) = options.to;
   return folders;

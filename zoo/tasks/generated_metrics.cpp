@@ -74,12 +74,14 @@ std::vector<GeneratedMetric> generated_metrics_for(
   }
   std::vector<GeneratedMetric> found;
   for (const std::string& name : names) {
+    const std::string nearest = runtime::nearest_name(name, known);
     const auto place = std::find(known.begin(), known.end(), name);
     TESSERA_CHECK(
         place != known.end(),
-        "data.metric is \"{}\"; generated texts have '{}'",
+        "data.metric is \"{}\"; generated texts have '{}'{}",
         name,
-        runtime::join_names(known));
+        runtime::join_names(known),
+        nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
     found.push_back(
         generated_metrics()[static_cast<size_t>(place - known.begin())]);
   }

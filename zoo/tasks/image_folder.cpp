@@ -2,12 +2,15 @@
 #include "tessera/zoo/tasks/image_folder.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/runtime/threads/parallel.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/images/image_file.h"
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -217,9 +220,9 @@ void ImageFolder::relabel(const std::vector<std::string>& names) {
         "'{}': the model has no class of this name; its {} classes are {}{}",
         (path / name).string(),
         names.size(),
-        std::vector<std::string>(
+        runtime::show_json(std::vector<std::string>(
             names.begin(),
-            names.begin() + std::min<std::ptrdiff_t>(std::ssize(names), 8)),
+            names.begin() + std::min<std::ptrdiff_t>(std::ssize(names), 8))),
         names.size() > 8 ? " and more" : "");
     numbers.push_back(found - names.begin());
   }

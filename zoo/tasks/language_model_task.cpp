@@ -3,17 +3,24 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/data/mixed_bits.h"
 #include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/packed_batches.h"
 #include "tessera/zoo/data/token_batches.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/training_config.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <ATen/ops/tensor.h>
 
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -128,6 +135,100 @@ void check_tokens(World& world, const TokenFile& tokens, int64_t vocab) {
   }
 }
 
+Tokenizer tokenizer_at(const std::filesystem::path& path) {
+  return std::filesystem::is_directory(path) ? Tokenizer::from_folder(path)
+                                             : Tokenizer::from_file(path);
+}
+
+/// The first id of `made` for which `other` has another token, or none.
+std::optional<int64_t> first_other_token(
+    const Tokenizer& made,
+    const Tokenizer& other) {
+  for (int64_t id = 0; id < made.size(); ++id) {
+    if (made.token(id) != other.token(id)) {
+      return id;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Compares the tokenizer that made each file with data.tokenizer, that of
+/// model.folder and that of the first file, where they are known.
+/// @throws tessera::Error naming file, token and remedy if data.tokenizer or
+///     that of another file differs; for the model's there is a warning.
+void check_tokenizers(
+    const TrainingConfig& config,
+    const std::vector<const TrainingFiles*>& parts) {
+  namespace fs = std::filesystem;
+  const fs::path& given = config.token_data.objective.tokenizer;
+  std::optional<Tokenizer> chosen, first;
+  fs::path first_folder;
+  for (const TrainingFiles* part : parts) {
+    for (const auto& file : part->files) {
+      const fs::path folder = tokenizer_beside(file->file().path());
+      if (!fs::is_directory(folder) || !has_tokenizer(folder)) {
+        continue;
+      }
+      const Tokenizer made = Tokenizer::from_folder(folder);
+      const auto difference = [&](const Tokenizer& other) -> std::string {
+        const auto id = first_other_token(made, other);
+        return id ? formatted(
+                        "'{}' was made by the tokenizer in '{}', whose token {} is {}",
+                        file->file().path().string(),
+                        folder.string(),
+                        *id,
+                        runtime::show_json(made.token(*id))) +
+                        (*id < other.size()
+                             ? ", not " + runtime::show_json(other.token(*id))
+                             : formatted(", and not one of {}", other.size()))
+                  : "";
+      };
+      if (!given.empty()) {
+        chosen = chosen ? chosen : tokenizer_at(given);
+        const std::string text = difference(*chosen);
+        TESSERA_CHECK(
+            text.empty(),
+            "data.tokenizer is '{}', but {}; leave data.tokenizer out, or tokenize the text again with `tessera tokenize --model {}`",
+            given.string(),
+            text,
+            given.string());
+      } else if (first) {
+        const std::string text = difference(*first);
+        TESSERA_CHECK(
+            text.empty(),
+            "{}, as in '{}' of other files; tokenize all files with one tokenizer",
+            text,
+            first_folder.string());
+      }
+      if (!first) {
+        first = made;
+        first_folder = folder;
+        if (has_tokenizer(config.model_folder)) {
+          const std::string text =
+              difference(Tokenizer::from_folder(config.model_folder));
+          if (!text.empty() && is_log_rank_zero()) {
+            log_warning(
+                "{}, as in model.folder, '{}': the model reads other words than were written; tokenize the text again with `tessera tokenize --model {}`",
+                text,
+                config.model_folder.string(),
+                config.model_folder.string());
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Says that the trained model will have no tokenizer.
+void tell_missing_tokenizer(const TrainingConfig& config) {
+  if (is_log_rank_zero() && tokenizer_of_data(config).empty() &&
+      !has_tokenizer(config.model_folder)) {
+    log_info(
+        "'{}' does not say which tokenizer made it: model/ of the run gets none, without which `tessera generate` needs --tokenizer; name it in data.tokenizer",
+        config.train_files().front().string());
+  }
+}
+
 enum class DocumentPart { kAll, kTraining, kHeldOut };
 
 std::shared_ptr<const DocumentStream> stream_of(
@@ -224,7 +325,14 @@ Task open_tokens(
       task.head != nullptr,
       "language_model: a {} has no head; set a model.architecture that has one, such as GPT2LMHeadModel or BertForMaskedLM",
       task.model->architecture());
-  const ObjectiveOptions& options = config.token_data.objective;
+  check_tokenizers(config, {&train, &heldout});
+  if (trains) {
+    tell_missing_tokenizer(config);
+  }
+  ObjectiveOptions options = config.token_data.objective;
+  if (options.tokenizer.empty() && !has_tokenizer(config.model_folder)) {
+    options.tokenizer = tokenizer_of_data(config);
+  }
   const ObjectiveKind kind =
       objective_of(options, *task.head, task.model->architecture());
   const bool separate = config.token_data.separate_documents;

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/tokenizer/utf8.h"
 
@@ -31,7 +32,7 @@ const json& value_at(
   const auto found = object.is_object() ? object.find(key) : object.end();
   TESSERA_CHECK(
       object.is_object() && found != object.end(),
-      "{}: there is no '{}'; name the columns in data.question_key, data.context_key, data.answer_key and data.answer_start_key",
+      "{}: there is no '{}'; name the columns in data.question_key, data.context_key, data.answer_key and data.answer_start_key, or, of a table without a header, all of them in data.columns",
       place,
       key);
   return *found;
@@ -64,12 +65,15 @@ const json& array_at(
   return *found;
 }
 
-/// An integer, or a string with one, as tables have it.
-int64_t start_in(const json& value, const std::string& place) {
+/// An integer, or in tables, whose values are strings, a string with one.
+int64_t start_in(
+    const json& value,
+    const std::string& place,
+    bool is_of_table = false) {
   int64_t start = -1;
   if (value.is_number_integer()) {
     start = value.get<int64_t>();
-  } else if (value.is_string()) {
+  } else if (value.is_string() && is_of_table) {
     const auto& text = value.get_ref<const std::string&>();
     const char* const end = text.data() + text.size();
     if (std::from_chars(text.data(), end, start).ptr != end) {
@@ -148,7 +152,11 @@ class QuestionReader {
       }
     }
     if (skipped > 0 && is_log_rank_zero()) {
-      log_warning("{} bad questions of '{}' were skipped", skipped, name);
+      log_warning(
+          "{} of '{}' {} skipped",
+          runtime::count_text(skipped, "bad question"),
+          name,
+          skipped == 1 ? "was" : "were");
     }
   }
 
@@ -199,7 +207,8 @@ class QuestionReader {
           "{}: the answer is {}; expected a string",
           place,
           runtime::show_json(text));
-      answers.emplace_back(text.get<std::string>(), start_in(start, place));
+      answers.emplace_back(
+          text.get<std::string>(), start_in(start, place, row.is_of_table));
     };
     if (texts.is_array()) {
       TESSERA_CHECK(

@@ -10,6 +10,7 @@
 #include "tessera/zoo/tasks/question_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -63,11 +64,15 @@ void visit_questions(runtime::OptionFields& fields, TrainingConfig& config) {
       options.no_answer_threshold,
       {},
       "with `unanswerable`: a question has no answer if that scores higher than the best answer by more than this; the score of a run names the best one");
+  if (options.window_overlap == QuestionOptions().window_overlap) {
+    options.window_overlap =
+        std::min(options.window_overlap, config.max_length / 2);
+  }
   fields.field(
       "window_overlap",
       options.window_overlap,
       {.min = 0},
-      "tokens that windows of a long context have in common with the one before");
+      "tokens that windows of a long context have in common with the one before; by default at most half of `model.max_length`");
   fields.field(
       "max_answer_length",
       options.max_answer_tokens,
@@ -88,8 +93,7 @@ void finish_questions(
     reader.get_object("data").fail(
         "window_overlap",
         formatted(
-            "{} tokens are in common; windows have fewer than model.max_length, {}",
-            config.questions.window_overlap,
+            "set it below model.max_length, {}: windows have fewer tokens than that",
             config.max_length));
   }
 }

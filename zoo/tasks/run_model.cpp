@@ -8,10 +8,17 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 
+#include <optional>
+#include <system_error>
+
 namespace tessera::zoo {
+
+namespace fs = std::filesystem;
 
 std::shared_ptr<Model> pretrained_model(
     const TrainingConfig& config,
@@ -106,6 +113,58 @@ ExportFolders folders_in_run(const TrainingConfig& config) {
   return folders;
 }
 
+namespace {
+
+/// A tokenizer that is copied after a folder has been replaced. What is in that
+/// folder itself is copied beside it first.
+class KeptTokenizer {
+ public:
+  KeptTokenizer(const fs::path& source, const fs::path& replaced)
+      : source_(source) {
+    std::error_code code;
+    if (fs::equivalent(source, replaced, code)) {
+      source_ = replaced.string() + ".tokenizer";
+      copy_tokenizer(source, source_);
+      is_copy_ = true;
+    }
+  }
+  ~KeptTokenizer() {
+    if (is_copy_) {
+      std::error_code ignored;
+      fs::remove_all(source_, ignored);
+    }
+  }
+  KeptTokenizer(const KeptTokenizer&) = delete;
+  KeptTokenizer& operator=(const KeptTokenizer&) = delete;
+
+  void copy_to(const fs::path& folder) const {
+    copy_tokenizer(source_, folder);
+  }
+
+ private:
+  fs::path source_;
+  bool is_copy_ = false;
+};
+
+} // namespace
+
+fs::path tokenizer_of_data(const TrainingConfig& config) {
+  if (config.task != &kLanguageModel) {
+    return {};
+  }
+  const fs::path& given = config.token_data.objective.tokenizer;
+  if (!given.empty()) {
+    return given;
+  }
+  for (const fs::path& file : config.train_files()) {
+    if (const fs::path found = tokenizer_beside(file);
+        fs::is_directory(found)) {
+      return found;
+    }
+  }
+  return {};
+}
+
 void export_model(
     const TrainingConfig& config,
     Engine& engine,
@@ -117,10 +176,25 @@ void export_model(
   if (folders.model.empty()) {
     return;
   }
+  fs::path source = tokenizer_of_data(config);
+  if (source.empty()) {
+    source = folders.tokenizer;
+  }
+  if (has_tokenizer(config.model_folder)) {
+    source.clear(); // it is copied with the model's other files
+  }
+  // The folder may itself be the source, and is replaced.
+  std::optional<KeptTokenizer> kept;
+  if (is_log_rank_zero() && !source.empty()) {
+    kept.emplace(source, folders.model);
+  }
   if (config.lora) {
     save_merged(engine, model, folders.model, config.model_folder);
   } else {
     save_pretrained(engine, model, folders.model, config.model_folder);
+  }
+  if (kept) {
+    kept->copy_to(folders.model);
   }
 }
 

@@ -46,6 +46,9 @@ void freeze(const torch::nn::Module& model);
 struct ExportFolders {
   std::filesystem::path model; ///< for transformers; empty: not written
   std::filesystem::path adapter; ///< for PEFT; empty: not written
+  /// The source of the tokenizer if neither the model that training starts from
+  /// nor the data have one; empty: there is none.
+  std::filesystem::path tokenizer = {};
 
   /// "runs/a/adapter, runs/a/model".
   std::string text() const;
@@ -54,7 +57,12 @@ struct ExportFolders {
 /// model/, adapter/ or both in the run folder, as the configuration says.
 ExportFolders folders_in_run(const TrainingConfig& config);
 
-/// Collective.
+/// The tokenizer that made the token files that are trained on: data.tokenizer,
+/// or what `tessera tokenize` left beside them; empty: it is not known.
+std::filesystem::path tokenizer_of_data(const TrainingConfig& config);
+
+/// The model gets the tokenizer of model.folder, else tokenizer_of_data(), else
+/// that of `folders`. Collective.
 void export_model(
     const TrainingConfig& config,
     Engine& engine,

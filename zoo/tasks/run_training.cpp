@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/run_training.h"
 
+#include "tessera/engine/data/sample_order.h"
 #include "tessera/engine/report/event_file.h"
 #include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/engine/trainer/run_report.h"
@@ -291,6 +292,13 @@ TrainingResult run_training(TrainingConfig config) {
   torch::manual_seed(config.seed);
   const Task task =
       config.task->open(config, world, parallel, ModelState::kFirst);
+  // Throws if the data do not fill a batch: before weights are read.
+  [[maybe_unused]] const SampleOrder fills_a_batch(
+      task.train->size(),
+      config.batch_size,
+      parallel.batches(),
+      config.seed,
+      config.trainer.accumulate);
   add_lora(config, world, *task.model);
   Engine engine = wrap_model(world, parallel, config, task.model);
   config.trainer.parallel = &parallel;

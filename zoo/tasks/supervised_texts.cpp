@@ -4,7 +4,9 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/zoo/data/file_patterns.h"
+#include "tessera/zoo/generation/generate_options.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +16,8 @@
 namespace tessera::zoo {
 
 namespace {
+
+using nlohmann::ordered_json;
 
 /// The ranges of tokens that `is_learned` holds for; not the first token.
 template <typename Predicate>
@@ -32,6 +36,59 @@ std::vector<TokenRange> learned_ranges(
     ranges.back().end = place + 1;
   }
   return ranges;
+}
+
+/// "user, bot".
+std::string roles_of(const ordered_json& messages) {
+  std::vector<std::string> roles;
+  for (const auto& message : messages) {
+    const std::string role = message["role"];
+    if (std::find(roles.begin(), roles.end(), role) == roles.end()) {
+      roles.push_back(role);
+    }
+  }
+  return runtime::join_names(roles);
+}
+
+/// Whether a message says something beside its content.
+bool has_more(const ordered_json& message) {
+  for (const char* key : {"tool_calls", "function_call", "reasoning_content"}) {
+    if (message.contains(key) && !message[key].empty()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Checks that messages have contents, which templates write as nothing or as
+/// "None" where they are absent. Other checks are those of ChatPrompt.
+/// @throws tessera::Error naming place, message and role.
+void check_contents(
+    const ordered_json& messages,
+    const std::string& place,
+    const std::string& key) {
+  for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
+    const ordered_json& message = messages[i];
+    if (!message.is_object() || !message.contains("role") ||
+        has_more(message)) {
+      continue;
+    }
+    const std::string where = formatted(
+        "{}: {}[{}] of the role {}",
+        place,
+        key,
+        i,
+        runtime::show_json(nlohmann::json(message["role"])));
+    const auto content = message.find("content");
+    TESSERA_CHECK(
+        content != message.end() && !content->is_null(),
+        "{} has no 'content'; add it, or leave out the row",
+        where);
+    TESSERA_CHECK(
+        message["role"] != "assistant" || *content != "",
+        "{} has an empty 'content', so that an empty answer would be learned; write one, or leave out the row",
+        where);
+  }
 }
 
 void shorten(SupervisedText& text, int64_t max_length) {
@@ -59,10 +116,11 @@ int64_t SupervisedText::learned() const {
 }
 
 std::vector<int64_t> SupervisedText::prompt() const {
-  return answers.empty()
-             ? tokens
-             : std::vector<int64_t>(
-                   tokens.begin(), tokens.begin() + answers.back().begin);
+  if (!other_prompt.empty() || answers.empty()) {
+    return answers.empty() ? tokens : other_prompt;
+  }
+  const int64_t end = prompt_tokens > 0 ? prompt_tokens : answers.back().begin;
+  return {tokens.begin(), tokens.begin() + end};
 }
 
 SupervisedEncoder::SupervisedEncoder(
@@ -98,10 +156,13 @@ const std::string& SupervisedEncoder::text_of(
   const auto found = row.values.find(key);
   TESSERA_CHECK(
       found != row.values.end(),
-      "{}: there is neither '{}', a conversation, nor '{}', a text; name the keys of the rows in data.messages_key, or in data.prompt_key (or data.template) and data.completion_key",
+      "{}: there is neither '{}', a conversation, nor '{}', a text; name the keys of the rows in data.messages_key, or in data.prompt_key (or data.template) and data.completion_key{}",
       row.place(),
       options_.messages,
-      key);
+      key,
+      row.is_of_table
+          ? "; of a table without a header, name all columns in data.columns"
+          : "");
   TESSERA_CHECK(
       found->is_string(),
       "{}: '{}' is {}; it must be a text",
@@ -125,12 +186,14 @@ SupervisedText SupervisedEncoder::conversation(const TextRow& row) const {
       row.place(),
       options_.messages);
   // Templates show the keys in their order.
-  const auto values = nlohmann::ordered_json::parse(row.text);
+  const auto values = ordered_json::parse(row.text);
   const auto tools = values.find("tools");
-  const RenderedChat chat = chat_->render_with_answers(
-      values.at(options_.messages),
-      row.place(),
-      tools == values.end() ? nlohmann::ordered_json() : *tools);
+  const ordered_json listed_tools =
+      tools == values.end() ? ordered_json() : *tools;
+  const ordered_json& messages = values.at(options_.messages);
+  check_contents(messages, row.place(), options_.messages);
+  const RenderedChat chat =
+      chat_->render_with_answers(messages, row.place(), listed_tools);
   EncodeOptions how;
   how.add_special_tokens = false;
   how.with_offsets = true;
@@ -148,10 +211,114 @@ SupervisedText SupervisedEncoder::conversation(const TextRow& row) const {
   });
   TESSERA_CHECK(
       !text.answers.empty(),
-      "{}: '{}' has no answer of the role assistant to learn",
+      "{}: '{}' has no answer of the role assistant to learn; the roles are {}",
       row.place(),
-      options_.messages);
+      options_.messages,
+      roles_of(messages));
+  if (static_cast<int64_t>(text.tokens.size()) <= max_length_) {
+    add_prompt(text, messages, listed_tools, row.place());
+  }
   return text;
+}
+
+void SupervisedEncoder::add_prompt(
+    SupervisedText& text,
+    const ordered_json& messages,
+    const ordered_json& tools,
+    const std::string& place) const {
+  size_t last = messages.size();
+  while (last > 0 && messages[last - 1]["role"] != "assistant") {
+    --last;
+  }
+  if (last <= 1) {
+    return; // there is nothing to answer
+  }
+  auto before = ordered_json::array();
+  for (size_t i = 0; i + 1 < last; ++i) {
+    before.push_back(messages[i]);
+  }
+  std::string prompt;
+  try {
+    prompt = chat_->render(before, place, tools);
+  } catch (const Error&) {
+    return; // the template answers no such beginning
+  }
+  EncodeOptions how;
+  how.add_special_tokens = false;
+  std::vector<int64_t> ids = tokenizer_.encode(prompt, how).ids();
+  if (ids.size() < text.tokens.size() &&
+      std::equal(ids.begin(), ids.end(), text.tokens.begin())) {
+    text.prompt_tokens = static_cast<int64_t>(ids.size());
+  } else {
+    text.other_prompt = std::move(ids);
+  }
+}
+
+std::string SupervisedEncoder::missing_end(
+    const std::vector<SupervisedText>& texts,
+    size_t from) const {
+  std::vector<int64_t> ends = generate_options(folder_).eos_token_id;
+  ends.push_back(end_token_);
+  const SupervisedText* example = nullptr;
+  for (size_t i = from; i < texts.size(); ++i) {
+    const SupervisedText& text = texts[i];
+    if (text.is_truncated ||
+        (text.prompt_tokens == 0 && text.other_prompt.empty())) {
+      continue; // no conversation, or without its end
+    }
+    const TokenRange last = text.answers.back();
+    if (std::find_first_of(
+            text.tokens.begin() + last.begin,
+            text.tokens.begin() + last.end,
+            ends.begin(),
+            ends.end()) != text.tokens.begin() + last.end) {
+      return "";
+    }
+    example = example == nullptr ? &text : example;
+  }
+  return example == nullptr
+             ? ""
+             : tokenizer_.token(example->tokens[static_cast<size_t>(
+                   example->answers.back().end - 1)]);
+}
+
+void SupervisedEncoder::warn_about_chats(
+    const std::vector<SupervisedText>& texts,
+    const std::vector<std::string>& places,
+    size_t from) const {
+  int64_t others = 0;
+  size_t first = texts.size();
+  for (size_t i = from; i < texts.size(); ++i) {
+    if (!texts[i].other_prompt.empty()) {
+      first = others++ == 0 ? i : first;
+    }
+  }
+  if (others > 0) {
+    const SupervisedText& text = texts[first];
+    const auto [own, asked] = std::mismatch(
+        text.tokens.begin(),
+        text.tokens.end(),
+        text.other_prompt.begin(),
+        text.other_prompt.end());
+    const auto shown = [&](const auto& at, const auto& end) {
+      return at == end ? std::string("its end")
+                       : runtime::show_json(tokenizer_.token(*at));
+    };
+    log_warning(
+        "{}: the prompt for the last answer, which `tessera generate --chat` makes too, is not how the row begins: after {} tokens it has {}, but the row {} ({} such rows). The model learns to go on from other tokens than it will be given: let the chat template's generation prompt end where tokens end, e.g. without a space",
+        places[first - from],
+        own - text.tokens.begin(),
+        shown(asked, text.other_prompt.end()),
+        shown(own, text.tokens.end()),
+        others);
+  }
+  if (const std::string end = missing_end(texts, from); !end.empty()) {
+    log_warning(
+        "{}: no answer ends with the eos_token {}, but e.g. with {}, so that the model does not learn to stop: `tessera generate --chat` will go on to --max-new-tokens. Let the chat template write {{{{ eos_token }}}} after what the assistant says, or name the token that it writes as eos_token in tokenizer_config.json or as eos_token_id in generation_config.json",
+        places.front(),
+        runtime::show_json(tokenizer_.token(end_token_)),
+        runtime::show_json(end));
+  }
 }
 
 SupervisedText SupervisedEncoder::continued(
@@ -261,6 +428,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
     const size_t before = texts.size();
     int64_t truncated = 0;
     bool lacks_template = false;
+    std::vector<std::string> places;
     for_each_row({file}, options_.rows, [&](const TextRow& row) {
       // No row that lacks something: it would be left out.
       if (is_conversation(row) && !chat_) {
@@ -268,6 +436,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
         return;
       }
       texts.push_back(encode(row));
+      places.push_back(row.place());
       truncated += texts.back().is_truncated ? 1 : 0;
     });
     if (lacks_template) {
@@ -277,6 +446,9 @@ std::vector<SupervisedText> SupervisedEncoder::read(
         texts.size() > before,
         "'{}' has no rows that can be used",
         file.string());
+    if (is_log_rank_zero()) {
+      warn_about_chats(texts, places, before);
+    }
     if (truncated > 0 && is_log_rank_zero()) {
       log_warning(
           "'{}': {} of {} rows are longer than model.max_length, {} tokens, and lose their end",

@@ -56,10 +56,17 @@ struct SupervisedText {
   /// The completion, or what the last answer says.
   std::string reference;
   bool is_truncated = false;
+  /// Of a conversation that is not truncated: the tokens of the prompt for its
+  /// last answer, as `tessera generate --chat` makes it, where `tokens` do not
+  /// begin with them. Otherwise empty.
+  std::vector<int64_t> other_prompt;
+  /// Of a conversation that is not truncated: how many of `tokens` are that
+  /// prompt, if they begin with it.
+  int64_t prompt_tokens = 0;
 
   /// The number of tokens that are learned.
   int64_t learned() const;
-  /// What is before the last answer; of encoder-decoders the input.
+  /// What the last answer is generated from; of encoder-decoders the input.
   std::vector<int64_t> prompt() const;
 };
 
@@ -86,7 +93,9 @@ class SupervisedEncoder {
   ///     if nothing is left to learn.
   SupervisedText encode(const TextRow& row) const;
 
-  /// Encodes all rows of files, and logs how many are truncated.
+  /// Encodes all rows of files, and logs how many are truncated. Warns if
+  /// conversations do not begin with the prompt that is made to answer them, or
+  /// if no answer ends with a token that ends generation.
   /// @throws tessera::Error as encode() and for_each_row(), and if a file has
   ///     no rows that can be used.
   std::vector<SupervisedText> read(const std::vector<std::string>& files) const;
@@ -97,6 +106,20 @@ class SupervisedEncoder {
 
  private:
   SupervisedText conversation(const TextRow& row) const;
+  /// Fills in the prompt for the last answer.
+  void add_prompt(
+      SupervisedText& text,
+      const nlohmann::ordered_json& messages,
+      const nlohmann::ordered_json& tools,
+      const std::string& place) const;
+  /// "" if the answers of conversations end with a token that ends generation;
+  /// else what they end with.
+  std::string missing_end(const std::vector<SupervisedText>& texts, size_t from)
+      const;
+  void warn_about_chats(
+      const std::vector<SupervisedText>& texts,
+      const std::vector<std::string>& places,
+      size_t from) const;
   SupervisedText continued(
       const std::string& prompt,
       const std::string& completion) const;

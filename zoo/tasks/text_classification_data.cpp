@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/core/suggest.h"
 
 #include "tessera/zoo/tasks/prompt_template.h"
@@ -25,6 +26,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kKeys = "data.text_key and data.label_key";
+constexpr const char* kTableKeys =
+    "data.text_key and data.label_key, or, of a table without a header, all of them in data.columns";
 
 /// @param options what names the columns, for messages.
 const json& column_of(
@@ -126,6 +129,18 @@ std::vector<json> split_labels(
   return labels;
 }
 
+/// @throws Error on what a row has to say, and does not.
+void check_is_not_blank(
+    const std::string& text,
+    const std::string& key,
+    const std::string& place) {
+  TESSERA_CHECK(
+      !trimmed(text).empty(),
+      "{}: '{}' is empty; fill it in or remove the row, or skip such rows with data.skip_bad_rows=true",
+      place,
+      key);
+}
+
 bool is_integer(const std::string& text) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();
@@ -207,6 +222,7 @@ class Reader {
       return;
     }
     const std::string place = row.place();
+    const char* const keys = row.is_of_table ? kTableKeys : kKeys;
     if (first_in_file_) {
       check_is_like_first(row.values, place);
     }
@@ -214,17 +230,21 @@ class Reader {
     if (prompt_) {
       text.text = prompt_->fill(row);
     } else {
-      text = text_in(row.values, columns_.texts, place, kKeys);
+      text = text_in(row.values, columns_.texts, place, keys);
+      check_is_not_blank(text.text, columns_.texts.front(), place);
+      if (result_.are_pairs) {
+        check_is_not_blank(text.second, columns_.texts.back(), place);
+      }
     }
     text.file = result_.files.size() - 1;
     text.line = row.line;
-    const json& label = column_of(row.values, columns_.label, place, kKeys);
+    const json& label = column_of(row.values, columns_.label, place, keys);
     switch (labels_) {
       case HeadLabels::kNumbers: {
         const auto number = number_of(label);
         TESSERA_CHECK(
             number.has_value(),
-            "{}: '{}' is {}; model.problem_type is \"regression\", which predicts numbers",
+            "{}: '{}' is {}; expected a number, because model.problem_type is \"regression\": correct or remove the row, or skip such rows with data.skip_bad_rows=true",
             place,
             columns_.label,
             runtime::show_json(label));
@@ -288,6 +308,10 @@ class Reader {
         columns_.label,
         runtime::show_json(label),
         remedy_for(label));
+    if (label.is_string()) {
+      check_is_not_blank(
+          label.get_ref<const std::string&>(), columns_.label, place);
+    }
     if (!row.is_of_table) {
       if (first_label_.empty()) {
         result_.kind = *kind;
@@ -408,31 +432,21 @@ std::vector<std::string> labels_of(const LabelledTexts& texts) {
 }
 
 void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
-  int64_t empty_texts = 0;
-  int64_t empty_labels = 0;
-  for (const LabelledText& text : texts.texts) {
-    constexpr const char* kBlank = " \t\r\n";
-    empty_texts +=
-        text.text.find_first_not_of(kBlank) == std::string::npos ? 1 : 0;
-    empty_labels += std::count(text.labels.begin(), text.labels.end(), "");
-  }
+  const auto empty_texts = std::count_if(
+      texts.texts.begin(), texts.texts.end(), [](const LabelledText& text) {
+        return trimmed(text.text).empty(); // of a preset
+      });
   const std::string path = texts.name();
   if (empty_texts > 0) {
     log_warning(
-        "'{}': {} of {} texts are empty",
+        "'{}': {} of {} texts {} empty",
         path,
         empty_texts,
-        texts.texts.size());
+        texts.texts.size(),
+        empty_texts == 1 ? "is" : "are");
   }
   if (texts.kind == LabelKind::kNumbers) {
     return;
-  }
-  if (empty_labels > 0) {
-    log_warning(
-        "'{}': {} of {} texts have an empty label, which counts as a class of its own",
-        path,
-        empty_labels,
-        texts.texts.size());
   }
   if (const auto labels = labels_of(texts); labels.size() == 1) {
     log_warning(
@@ -477,9 +491,10 @@ std::vector<LabelledEncoding> labelled_examples(
       !examples.empty(), "'{}': no text has a known label", texts.name());
   if (skipped > 0 && is_log_rank_zero()) {
     log_warning(
-        "{} rows of '{}' with unknown labels were skipped",
-        skipped,
-        texts.name());
+        "{} of '{}' with unknown labels {} skipped",
+        runtime::count_text(skipped, "row"),
+        texts.name(),
+        skipped == 1 ? "was" : "were");
   }
   return examples;
 }

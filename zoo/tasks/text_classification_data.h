@@ -79,8 +79,9 @@ LabelledText text_in(
 /// @param labels kClass; kClasses: a label is an array of them, or a string
 ///     that is divided at the separator; kNumbers: labels are numbers to
 ///     predict, or strings with numbers.
-/// @throws Error naming file, line and problem; also if labels of JSON lines
-///     are of different kinds, or if a file has no examples.
+/// @throws Error naming file, line and problem; on texts and labels of classes
+///     that are blank, other than those of presets; also if labels of JSON
+///     lines are of different kinds, or if a file has no examples.
 LabelledTexts read_labelled_texts(
     const std::vector<std::filesystem::path>& files,
     const TextClassificationColumns& columns = {},
@@ -92,7 +93,7 @@ HeadLabels text_labels_of(const std::string& problem_type);
 /// LabelledTexts::classes, or the distinct labels, sorted; integers by value.
 std::vector<std::string> labels_of(const LabelledTexts& texts);
 
-/// Logs what is probably a mistake: empty texts, an empty label, one class.
+/// Logs what is probably a mistake: empty texts of a preset, one class.
 void warn_about_labels(const LabelledTexts& texts, bool is_heldout = false);
 
 /// One tokenized example.

@@ -165,11 +165,13 @@ void log_truncated(
     size_t all) {
   if (truncated > 0 && is_log_rank_zero()) {
     log_info(
-        "'{}': {} of {} texts are longer than model.max_length, {} tokens, and are truncated",
+        "'{}': {} of {} texts {} longer than model.max_length, {} tokens, and {} truncated",
         texts.name(),
         truncated,
         all,
-        config.max_length);
+        truncated == 1 ? "is" : "are",
+        config.max_length,
+        truncated == 1 ? "is" : "are");
   }
 }
 

@@ -140,20 +140,26 @@ std::vector<TextMetric> text_metrics_for(
     HeadLabels labels,
     size_t classes) {
   std::vector<std::string> usable;
+  std::vector<std::string> shown; // others are of presets
   for (const TextMetric& metric : text_metrics()) {
     if (std::find(metric.of.begin(), metric.of.end(), labels) !=
         metric.of.end()) {
       usable.emplace_back(metric.name);
+      if (!metric.needs_groups) {
+        shown.emplace_back(metric.name);
+      }
     }
   }
   std::vector<TextMetric> found;
   for (const std::string& name :
        names.empty() ? usual_metrics(labels) : names) {
+    const std::string nearest = runtime::nearest_name(name, shown);
     TESSERA_CHECK(
         std::find(usable.begin(), usable.end(), name) != usable.end(),
-        "data.metric is \"{}\"; for these labels it must be one of '{}'",
+        "data.metric is \"{}\"; for these labels it must be one of '{}'{}",
         name,
-        runtime::join_names(usable));
+        runtime::join_names(shown),
+        nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
     TESSERA_CHECK(
         name != "f1" || classes == 2,
         "data.metric is \"f1\", of the second of two classes, but there are {}; use f1_macro or f1_micro",

@@ -5,12 +5,16 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/option_schema.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/config_file.h"
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
+
+#include <algorithm>
 
 namespace tessera::zoo {
 
@@ -145,10 +149,67 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
 
 namespace {
 
+/// The tasks that have a key, "section.key".
+std::vector<std::string> tasks_with(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : task_kinds()) {
+    TrainingConfig defaults(*kind);
+    const auto rows = runtime::describe_list(runtime::list_of(defaults)).rows;
+    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
+          return row.path == path;
+        })) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+/// ConfigReader::finish(), where keys of other tasks are named as such.
+void finish_reading(
+    const runtime::ConfigReader& reader,
+    const TrainingConfig& config) {
+  try {
+    reader.finish(foreign_keys());
+  } catch (const Error& unknown) {
+    // "FILE: section.key is not a known key; ...", or "...; use 'section.key'"
+    const std::string text = unknown.what();
+    const std::string line = text.substr(0, text.find('\n'));
+    constexpr std::string_view kUse = "; use '";
+    const size_t end = line.find(" is not a known key");
+    const size_t space = end == line.npos ? end : line.rfind(' ', end - 1);
+    const size_t use = line.find(kUse);
+    if (space == line.npos) {
+      throw;
+    }
+    const std::string given = line.substr(space + 1, end - space - 1);
+    const std::string meant =
+        use == line.npos
+            ? given
+            : line.substr(
+                  use + kUse.size(), line.rfind('\'') - use - kUse.size());
+    const auto tasks = tasks_with(meant);
+    if (tasks.empty() ||
+        std::find(tasks.begin(), tasks.end(), config.task->name) !=
+            tasks.end()) {
+      throw;
+    }
+    TESSERA_FAIL(
+        "{} is not a key of the task {}{}, but of {}; remove it",
+        line.substr(0, end),
+        config.task->name,
+        meant == given ? "" : ", nor is '" + meant + "'",
+        runtime::join_names(tasks));
+  }
+}
+
 /// Completes what has been read: run folders stand for their models.
 void finish_fields(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
+  if (config.trainer.run_folder.empty()) {
+    reader.get_object("output").fail(
+        "folder", "name the folder of the run, e.g. output.folder=runs/first");
+  }
   config.model_folder = model_folder_of(config.model_folder);
   if (config.lora) {
     LoraConfig& adapter = config.lora->adapter;
@@ -226,7 +287,7 @@ TrainingConfig read_training_config(
   runtime::read_fields(reader, config);
   finish_fields(reader, config);
   config.task->finish(reader, config);
-  reader.finish(foreign_keys());
+  finish_reading(reader, config);
   config.resolved = reader.resolved();
   return config;
 }

@@ -480,7 +480,7 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
     }
     TESSERA_CHECK(
         fs::exists(file),
-        "{} has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, tokenizer.model, spiece.model and sentencepiece.bpe.model is there. Fetch the folder again with its tokenizer, or save one there with the `tokenizers` package.",
+        "{} has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, tokenizer.model, spiece.model and sentencepiece.bpe.model is there. Copy those of the tokenizer that made its training data there (`tessera tokenize` keeps it in PREFIX.tokenizer/), or fetch the folder again with them.",
         folder.string());
     read_sentencepiece(file, *parts);
   }

@@ -154,10 +154,10 @@ TEST(Config, UnknownKeysAreErrorsAtAnyDepth) {
   expect_error(
       [&] { config.finish(); },
       {"c.json: optimizer.learning_rat is not a known key",
-       "did you mean 'learning_rate'?"});
+       "did you mean 'optimizer.learning_rate'?"});
   expect_error(
       [&] { stages[1].finish(); },
-      {"stages.1.layrs is not a known key", "'layers'"});
+      {"stages.1.layrs is not a known key", "'stages.1.layers'"});
 }
 
 TEST(Config, AskingTwiceForAnObjectGivesTheSameReader) {
@@ -187,6 +187,22 @@ TEST(Config, NamesWhatAKeyIsCalledHere) {
   expect_error(
       [&] { finish(R"({"o": {"rows": 1}})"); },
       {"o.rows is not a known key; did you mean 'rows'?"});
+  // The key itself is no remedy: another task has it.
+  const ForeignKey own[] = {{"size", "o.size"}};
+  const auto config = read(R"({"o": {"size": 1}})");
+  config.get_object("o").get_double("lr", {}, 1.0);
+  expect_error(
+      [&] { config.finish(own); },
+      {"c.json: o.size is not a known key; known keys: lr"});
+}
+
+TEST(Config, SuggestsTheKeyThatBeginsWithTheWord) {
+  const auto config = read(R"({"data": {"context": "c"}})");
+  config.get_object("data").get_string("context_key", "context");
+  config.get_object("data").get_string("train", "");
+  expect_error(
+      [&] { config.finish(); },
+      {"c.json: data.context is not a known key; did you mean 'data.context_key'?"});
 }
 
 TEST(Config, FailSaysWhereAndWhat) {

@@ -139,7 +139,7 @@ TEST_F(ConfigFiles, BadFilesAreNamed) {
       {"a.json: extends is 3"});
   expect_error(
       [&] { read_config_file(write("a.json", R"({"extends": "no.json"})")); },
-      {"no.json"});
+      {"no.json', which '", "a.json' extends, does not exist"});
   write("list.json", "[1]");
   expect_error(
       [&] { read_config_file(write("a.json", R"({"extends": "list.json"})")); },

@@ -52,11 +52,29 @@ void expect_contains(const std::string& text, const std::string& part) {
       << text;
 }
 
+/// What a rank has of a variable, if the user has set `name`.
+std::string waits_of(const char* name, const char* value) {
+  LaunchedJob job([&] {
+    ::unsetenv("OMP_WAIT_POLICY");
+    ::unsetenv("GOMP_SPINCOUNT");
+    ::setenv(name, value, 1);
+    return launch(shell(1, "echo \"waits=$OMP_WAIT_POLICY.\""));
+  });
+  return job.wait().output;
+}
+
 // Ignores SIGTERM and so do the programs it runs.
 const std::string kStubborn =
     "trap '' TERM; echo ready; while :; do sleep 0.1; done";
 
 } // namespace
+
+// Threads that spin take the processors of others.
+TEST(Launch, ThreadsWaitPassivelyUnlessTheUserSays) {
+  expect_contains(waits_of("UNRELATED", "1"), "waits=passive.");
+  expect_contains(waits_of("OMP_WAIT_POLICY", "active"), "waits=active.");
+  expect_contains(waits_of("GOMP_SPINCOUNT", "7"), "waits=.");
+}
 
 TEST(Launch, GivesEachRankTorchrunsEnvironment) {
   ::setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);

@@ -111,8 +111,8 @@ TEST_F(TextRowsTest, BadRowsAreNamedAndTheNextOnesRead) {
        {"b.jsonl:2: ", "[1]"}},
       {"c.jsonl",
        "{\"a\":\"1\"}\n{\"a\":\"\xe9\"}\n{\"a\":\"3\"}\n",
-       {"c.jsonl:2:", "\\xE9"}},
-      {"d.csv", "a\n1\n2,2\n3\n", {"d.csv:3: ", "2 fields", "1 columns"}},
+       {"c.jsonl:2:", "\\xE9", "save the file as UTF-8"}},
+      {"d.csv", "a\n1\n2,2\n3\n", {"d.csv:3: ", "2 fields", "names 1 column"}},
       {"e.csv", "a\n1\nx\xe9y\n3\n", {"e.csv:3: 'a' is not UTF-8", "0xe9"}},
       {"f.csv", "a\n1\n\"x\"y\n3\n", {"f.csv:3: 'y' follows", "data.quotes"}},
   };
@@ -139,6 +139,17 @@ TEST_F(TextRowsTest, BadRowsAreNamedAndTheNextOnesRead) {
     EXPECT_NE(log.find("three is not wanted"), std::string::npos) << log;
     EXPECT_NE(log.find("4 bad rows of '"), std::string::npos) << log;
   }
+}
+
+TEST_F(TextRowsTest, OneRowIsCountedAsOne) {
+  const fs::path path = write("a,b\n1\n2,3\n", "a.csv");
+  ::testing::internal::CaptureStderr();
+  for_each_row(
+      {path}, {.bad_rows = BadRows::kSkip}, [](const TextRow& /*row*/) {});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("the row has 1 field, and"), std::string::npos) << log;
+  EXPECT_NE(log.find("1 bad row of '"), std::string::npos) << log;
+  EXPECT_NE(log.find("' was skipped"), std::string::npos) << log;
 }
 
 TEST_F(TextRowsTest, WhatCannotBeReadIsAnError) {

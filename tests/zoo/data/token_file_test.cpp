@@ -42,7 +42,17 @@ TEST(TokenFile, RefusesOtherFormatsWithAConversion) {
   while (text.size() < 70000) { // a character is cut where the sample ends
     text += "Grüße, 世界 and a line of text.\n";
   }
-  refused(text, {"is text", "tokenizer"});
+  std::ofstream(path) << text;
+  expect_error(
+      [&] { TokenFile(path, TokenType::kUint16); },
+      {"train.bin' is text, not a token file",
+       "tessera tokenize --model FOLDER --input",
+       "data.train="});
+  // Too short to be known by its content.
+  std::ofstream(folder / "short.jsonl") << "{}";
+  expect_error(
+      [&] { TokenFile(folder / "short.jsonl", TokenType::kUint16); },
+      {"short.jsonl' is text", "tessera tokenize"});
   refused("\x93NUMPY" + zeros, {"a NumPy array", "numpy.load", "tofile"});
   refused("\x1f\x8b" + zeros, {"gzip", "gunzip --keep"});
   refused(

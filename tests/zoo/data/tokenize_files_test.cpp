@@ -76,6 +76,10 @@ class TokenizeFiles : public ::testing::Test {
         TokenDocuments(result.outputs.front()).file().size());
     fs::remove(folder_ / "out.bin");
     fs::remove(folder_ / "out.idx");
+    EXPECT_EQ(
+        Tokenizer::from_folder(folder_ / "out.tokenizer").size(),
+        Tokenizer::from_file(model()).size());
+    fs::remove_all(folder_ / "out.tokenizer");
     // Nothing but that and the input is left.
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
       EXPECT_FALSE(entry.path().filename().string().starts_with("out"));
@@ -197,7 +201,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 7", "0xfe", "UTF-8"});
   bad("i.csv",
       "text,x\na\nb,1\n",
-      {"i.csv:2:", "1 fields", "names 2 columns"},
+      {"i.csv:2:", "1 field,", "names 2 columns"},
       1);
   bad("j.csv", "text\n\"a\n\"b\nc\n", {"j.csv:2:", "follows the quote"}, 1);
   bad("l.csv", "text,x\n\"a\n\xff\",1\n", {"l.csv:2:", "'text'", "0xff"});
@@ -212,7 +216,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   expect_error([&] { run(); }, {"o.txt", "gzip", "gunzip --keep"});
   options_.inputs = {write("p.txt", "")};
   options_.overwrite = true;
-  expect_error([&] { run(); }, {"no document", "1 bad rows"});
+  expect_error([&] { run(); }, {"no document", "1 bad row"});
 }
 
 TEST_F(TokenizeFiles, EndsDocumentsWithTheTokenThatIsAsked) {
