@@ -128,7 +128,7 @@ class Translation {
         number_in(require("SLURM_JOB_ID", kLauncher), "SLURM_JOB_ID");
     const std::int64_t step =
         number_in(require("SLURM_STEP_ID", kLauncher), "SLURM_STEP_ID");
-    set_port(std::to_string(kFirstSlurmPort + (job + step) % kSlurmPorts));
+    set_port(std::to_string(slurm_port_of(job, step)));
   }
 
   void set_port(const std::string& port) {
@@ -174,6 +174,10 @@ std::string first_slurm_host(const std::string& node_list) {
         close + 1, node_list.find_first_of("[,", close) - close - 1);
   }
   return host;
+}
+
+int slurm_port_of(std::int64_t job, std::int64_t step) {
+  return static_cast<int>(kFirstSlurmPort + (job + step) % kSlurmPorts);
 }
 
 int slurm_tasks_on_node(const std::string& tasks_per_node, int node) {

@@ -3,6 +3,7 @@
 // `adopt_job_environment()` translates the environment of launchers other than
 // torchrun (Open MPI, MPICH, Slurm, PMI) to torchrun's variables.
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -33,6 +34,10 @@ void adopt_job_environment();
 
 /// First host of a Slurm node list: gpu03 for "gpu[03-07,11],cpu2".
 std::string first_slurm_host(const std::string& node_list);
+
+/// Port from 15000 to 29999 for a Slurm job step, so that jobs on one node do
+/// not collide.
+int slurm_port_of(std::int64_t job, std::int64_t step);
 
 /// Number of tasks on node `node` of a list such as "4(x2),3": 4, 4, 3.
 /// @throws tessera::Error when there is no such node.

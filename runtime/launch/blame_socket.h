@@ -29,6 +29,11 @@ class BlameSocket {
   }
   /// Number of the next rank that blames another one, if any. Does not block.
   std::optional<int> next();
+  /// Drops the messages that have arrived.
+  void discard() {
+    while (next()) {
+    }
+  }
 
  private:
   UniqueFd fd_;

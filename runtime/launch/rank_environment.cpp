@@ -34,28 +34,32 @@ std::vector<std::pair<std::string, std::string>> default_settings() {
 }
 
 std::vector<std::string> rank_environment(const RankPlace& place) {
-  const std::string rank = std::to_string(place.rank);
-  const std::string world_size = std::to_string(place.world_size);
   std::map<std::string, std::string, std::less<>> changes{
-      {"RANK", rank},
-      {"LOCAL_RANK", rank},
-      {"WORLD_SIZE", world_size},
-      {"LOCAL_WORLD_SIZE", world_size},
-      {"GROUP_RANK", "0"},
-      {"MASTER_ADDR", "127.0.0.1"},
+      {"RANK", std::to_string(place.rank)},
+      {"LOCAL_RANK", std::to_string(place.local_rank)},
+      {"WORLD_SIZE", std::to_string(place.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(place.local_world_size)},
+      {"GROUP_RANK", std::to_string(place.node_rank)},
+      {"MASTER_ADDR", place.master_addr},
       {"MASTER_PORT", std::to_string(place.port)},
       // If inherited from an outer torchrun, this would tell rank 0 that the
       // agent has opened the store.
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
+      {"TORCHELASTIC_RESTART_COUNT", ""},
+      {"TORCHELASTIC_MAX_RESTARTS", ""},
       {"TESSERA_TERMINAL_COLUMNS", ""},
       {kLauncherSocketVariable, place.blame_socket},
   };
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     changes["OMP_NUM_THREADS"] =
-        std::to_string(std::max(1, usable_cpus() / place.world_size));
+        std::to_string(std::max(1, usable_cpus() / place.local_world_size));
   }
   for (const auto& [name, value] : default_settings()) {
     changes[name] = value;
+  }
+  if (place.max_restarts > 0) {
+    changes["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.restarts);
+    changes["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
   }
   if (place.terminal_columns > 0) {
     changes["TESSERA_TERMINAL_COLUMNS"] =

@@ -54,18 +54,76 @@ RankJob::Rank::Rank(
           LinePrefixer(prefix, shows_progress),
           LinePrefixer(prefix, shows_progress)} {}
 
-RankJob::RankJob(const LaunchOptions& options)
-    : options_(options), port_(options.port) {}
+RankJob::RankJob(const LaunchOptions& options) : options_(options) {
+  if (options.nodes.rank > 0) {
+    member_ = std::make_unique<NodeMember>(options);
+    return;
+  }
+  reservation_.emplace(options.port);
+  if (options.nodes.count > 1) {
+    leader_ = std::make_unique<NodeLeader>(options);
+  }
+}
 
 int RankJob::run() {
-  constexpr int kCannotExecute = 127;
-  if (!start_ranks()) {
-    flush_to_the_end();
-    return kCannotExecute;
+  while (true) {
+    auto code = meet_nodes();
+    if (!code) {
+      run_ranks();
+      code = conclude();
+    }
+    if (code) {
+      flush_to_the_end();
+      return *code;
+    }
   }
+}
+
+std::optional<int> RankJob::meet_nodes() {
+  const auto show = [&](std::string_view line) {
+    say(line);
+    flush();
+  };
+  if (member_) {
+    const NodeMessage order =
+        member_->next_order(signals_, show, stop_signals_);
+    if (order.kind == NodeMessageKind::kExit) {
+      if (!order.text.empty()) {
+        say(order.text);
+      }
+      return order.exit_code;
+    }
+    attempt_ = order.attempt;
+    port_ = order.port;
+    options_.max_restarts = order.count;
+    return std::nullopt;
+  }
+  if (attempt_ > 0 && options_.port == 0) {
+    reservation_.reset();
+    reservation_.emplace(0);
+  }
+  port_ = reservation_->port();
+  if (!leader_) {
+    return std::nullopt;
+  }
+  if (const auto signal = leader_->gather(signals_, show)) {
+    const int code = ProcessEnd{true, *signal}.exit_code();
+    const std::string line = "ended by signal " + describe_signal(*signal);
+    leader_->finish(
+        {.kind = NodeMessageKind::kExit, .text = line, .exit_code = code});
+    say(line);
+    return code;
+  }
+  leader_->start(attempt_, port_);
+  return std::nullopt;
+}
+
+void RankJob::run_ranks() {
+  start_ranks();
   while (!is_over()) {
     wait_for_events();
     take_signals();
+    take_messages();
     take_blames();
     pass_on_all();
     take_ended_ranks();
@@ -84,38 +142,113 @@ int RankJob::run() {
   for (const std::string& line : errors_.summary()) {
     say(line);
   }
-  flush_to_the_end();
-  const auto& end = first_failure_ ? first_failure_ : stopped_;
-  return end ? end->exit_code() : 0;
+  flush();
 }
 
-bool RankJob::start_ranks() {
+std::optional<int> RankJob::conclude() {
+  const auto failure = std::exchange(first_failure_, std::nullopt);
+  const int stopped_code = std::exchange(stopped_code_, 0);
+  ranks_.clear();
+  blames_.discard();
+  errors_ = {};
+  culprit_time_.reset();
+  kill_time_.reset();
+  killed_ = false;
+  linger_time_.reset();
+
+  if (member_) {
+    if (const std::string loss = member_->loss(); !loss.empty()) {
+      say("error: the job has failed: " + loss +
+          (failure && failure->text != loss ? "; on this node, " + failure->text
+                                            : ""));
+      return 1;
+    }
+    member_->send({.kind = NodeMessageKind::kDone, .exit_code = stopped_code});
+    return std::nullopt;
+  }
+  if (failure && failure->may_restart && stop_signals_ == 0 &&
+      attempt_ < options_.max_restarts) {
+    ++attempt_;
+    const std::string line = "starting all ranks again: restart " +
+                             std::to_string(attempt_) + " of " +
+                             std::to_string(options_.max_restarts);
+    say(line);
+    if (leader_) {
+      leader_->send_all({.kind = NodeMessageKind::kNotice, .text = line});
+    }
+    return std::nullopt;
+  }
+  const int code = failure ? failure->exit_code : stopped_code;
+  if (leader_) {
+    const std::string line =
+        failure ? "error: the job has failed: " + failure->text : "";
+    if (failure) {
+      say(line);
+      flush();
+    }
+    leader_->finish(
+        {.kind = NodeMessageKind::kExit, .text = line, .exit_code = code});
+  }
+  return code;
+}
+
+int RankJob::first_rank() const {
+  return options_.nodes.rank * options_.nproc;
+}
+
+std::string RankJob::describe(const Rank& rank) const {
+  std::string text = "rank " + std::to_string(rank.number) + " (pid " +
+                     std::to_string(rank.process->pid());
+  if (options_.nodes.count > 1) {
+    text +=
+        " on node " + std::to_string(options_.nodes.rank) + ", " + this_host();
+  }
+  return text + ")";
+}
+
+void RankJob::start_ranks() {
   const bool on_terminal = console_.is_terminal(ConsoleStream::kOut);
   ranks_.reserve(options_.nproc);
-  for (int number = 0; number < options_.nproc; ++number) {
+  for (int local = 0; local < options_.nproc; ++local) {
+    const int number = first_rank() + local;
     const bool shows_progress = number == 0 && on_terminal;
-    const int columns = shows_progress ? console_.terminal_columns() : 0;
+    RankPlace place;
+    place.rank = number;
+    place.world_size = options_.nodes.count * options_.nproc;
+    place.local_rank = local;
+    place.local_world_size = options_.nproc;
+    place.node_rank = options_.nodes.rank;
+    if (options_.nodes.count > 1) {
+      place.master_addr = options_.nodes.master_addr;
+    }
+    place.port = port_;
+    place.restarts = attempt_;
+    place.max_restarts = options_.max_restarts;
+    place.terminal_columns = shows_progress ? console_.terminal_columns() : 0;
+    place.blame_socket = blames_.name();
     auto process = std::make_unique<RankProcess>(
-        options_.command,
-        rank_environment(
-            {number, options_.nproc, port_.port(), columns, blames_.name()}),
-        signals_.outer_mask());
+        options_.command, rank_environment(place), signals_.outer_mask());
     if (const int error = process->exec_error(); error != 0) {
-      say("error: cannot start '" + options_.command.front() +
-          "': " + std::strerror(error) +
-          "; give the path of a program, or the name of one on PATH");
-      return false;
+      constexpr int kCannotExecute = 127;
+      std::string text = "cannot start '" + options_.command.front() + "'";
+      if (options_.nodes.count > 1) {
+        text += " on node " + std::to_string(options_.nodes.rank) + " (" +
+                this_host() + ")";
+      }
+      text += std::string(": ") + std::strerror(error) +
+              "; give the path of a program, or the name of one on PATH";
+      take_failure({text, kCannotExecute, false, /*may_restart=*/false});
+      return;
     }
     const std::string prefix =
         options_.prefix ? "[rank " + std::to_string(number) + "] " : "";
     ranks_.emplace_back(number, std::move(process), prefix, shows_progress);
     ++running_;
   }
-  return true;
 }
 
 bool RankJob::is_over() const {
-  if (running_ > 0) {
+  if (is_any_node_running()) {
     return false;
   }
   const bool all_read =
@@ -137,40 +270,118 @@ void RankJob::wait_for_events() {
       }
     }
   }
-  int timeout_ms = -1;
+  int timeout_ms = leader_ || member_ ? kNodeTurnMs : -1;
+  if (leader_) {
+    leader_->add_poll_entries(entries);
+  } else if (member_) {
+    member_->add_poll_entries(entries);
+  }
   auto deadline = running_ > 0 ? kill_time_ : linger_time_;
   if (running_ > 0 && !deadline) {
     deadline = culprit_time_;
   }
   if (deadline && !(running_ > 0 && killed_)) {
     const auto left = std::chrono::ceil<milliseconds>(*deadline - Clock::now());
-    timeout_ms = std::max(0, static_cast<int>(left.count()));
+    const int left_ms = std::max(0, static_cast<int>(left.count()));
+    timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
   }
   ::poll(entries.data(), entries.size(), timeout_ms);
 }
 
 void RankJob::take_signals() {
+  // Schedulers signal all launchers, and each tells the others.
+  constexpr std::chrono::seconds kSameRequest{5};
   while (const int signal = signals_.next()) {
-    if (signal == SIGCHLD) {
+    if (signal == SIGCHLD ||
+        (remote_stop_time_ &&
+         Clock::now() - *remote_stop_time_ < kSameRequest)) {
       continue;
     }
-    say("forwarding signal " + describe_signal(signal) + " to all ranks");
-    for (const Rank& rank : ranks_) {
-      rank.process->signal_group(signal);
+    stop(signal, stop_signals_ + 1);
+    forward_signal(signal, options_.nodes.rank);
+  }
+}
+
+void RankJob::stop(int signal, int count) {
+  say("forwarding signal " + describe_signal(signal) + " to all ranks");
+  for (const Rank& rank : ranks_) {
+    rank.process->signal_group(signal);
+  }
+  last_stop_signal_ = signal;
+  // The first signal lets ranks end in their own time, e.g. after a
+  // checkpoint.
+  stop_signals_ = count;
+  if (stop_signals_ > 1) {
+    end_ranks();
+  }
+}
+
+void RankJob::forward_signal(int signal, int sender) {
+  const NodeMessage message{
+      .kind = NodeMessageKind::kSignal,
+      .signal = signal,
+      .count = stop_signals_};
+  if (leader_) {
+    leader_->send_all(message, sender);
+  } else if (member_) {
+    member_->send(message);
+  }
+}
+
+void RankJob::take_messages() {
+  if (!leader_ && !member_) {
+    return;
+  }
+  for (const NodeMessage& message :
+       leader_ ? leader_->take_messages() : member_->take_messages()) {
+    switch (message.kind) {
+      case NodeMessageKind::kNotice:
+        say(message.text);
+        break;
+      case NodeMessageKind::kEnd:
+        say(message.text);
+        end_ranks();
+        break;
+      case NodeMessageKind::kSignal:
+        if (message.count > stop_signals_) {
+          remote_stop_time_ = Clock::now();
+          stop(message.signal, message.count);
+          if (leader_) {
+            forward_signal(message.signal, message.node_rank);
+          }
+        }
+        break;
+      case NodeMessageKind::kFailed:
+        take_failure(
+            {message.text,
+             message.exit_code,
+             message.blames_peer,
+             message.may_restart});
+        break;
+      case NodeMessageKind::kDone:
+        stopped_code_ = std::max(stopped_code_, message.exit_code);
+        break;
+      default:
+        break;
     }
-    last_stop_signal_ = signal;
-    // The first signal lets ranks end in their own time, e.g. after a
-    // checkpoint.
-    if (++stop_signals_ > 1) {
-      end_ranks();
+  }
+  if (member_ && !kill_time_) {
+    if (const std::string loss = member_->loss(); !loss.empty()) {
+      first_failure_ = first_failure_.value_or(Failure{loss});
+      end_job("error: " + loss + "; ending the ranks of this node");
     }
   }
 }
 
+bool RankJob::is_any_node_running() const {
+  return running_ > 0 || (leader_ && leader_->is_running());
+}
+
 void RankJob::take_blames() {
   while (const auto number = blames_.next()) {
-    if (*number >= 0 && *number < static_cast<int>(ranks_.size())) {
-      ranks_[static_cast<std::size_t>(*number)].blames_peer = true;
+    const int local = *number - first_rank();
+    if (local >= 0 && local < static_cast<int>(ranks_.size())) {
+      ranks_[static_cast<std::size_t>(local)].blames_peer = true;
     }
   }
 }
@@ -185,7 +396,7 @@ void RankJob::take_ended_ranks() {
     --running_;
     const ProcessEnd& end = *rank.process->poll_end();
     if (is_answer_to_signal(end, last_stop_signal_)) {
-      stopped_ = end;
+      stopped_code_ = end.exit_code();
     } else if (!end.is_success()) {
       failed.push_back(&rank);
     }
@@ -202,48 +413,90 @@ void RankJob::take_ended_ranks() {
         return order(a) < order(b);
       });
   if (culprit != failed.end()) {
-    take_failure(**culprit);
+    Rank& rank = **culprit;
+    // Its last output comes before our message.
+    for (const ConsoleStream stream : kStreams) {
+      pass_on(rank, stream);
+    }
+    const ProcessEnd& end = *rank.process->poll_end();
+    take_failure(
+        {describe(rank) + " " + end.describe(),
+         end.exit_code(),
+         rank.blames_peer});
   }
   if (running_ == 0 && !linger_time_) {
     linger_time_ = Clock::now() + kLinger;
   }
 }
 
-void RankJob::take_failure(Rank& rank) {
-  const bool is_effect = rank.blames_peer;
-  if (first_failure_ && (is_effect || !culprit_time_)) {
+void RankJob::take_failure(const Failure& failure) {
+  if (member_) {
+    // Node 0 decides, and answers with what to do.
+    member_->send(
+        {.kind = NodeMessageKind::kFailed,
+         .text = failure.text,
+         .exit_code = failure.exit_code,
+         .blames_peer = failure.blames_peer,
+         .may_restart = failure.may_restart});
+    if (!first_failure_ || first_failure_->blames_peer) {
+      first_failure_ = failure;
+    }
     return;
   }
-  first_failure_ = rank.process->poll_end();
-  // Its last output comes before our message.
-  for (const ConsoleStream stream : kStreams) {
-    pass_on(rank, stream);
+  if (first_failure_ && (failure.blames_peer || !culprit_time_)) {
+    return;
   }
-  const bool waits = is_effect && running_ > 0 && !kill_time_;
-  say("error: rank " + std::to_string(rank.number) + " (pid " +
-      std::to_string(rank.process->pid()) + ") " + first_failure_->describe() +
-      (is_effect ? " because of another rank" : "") +
-      (running_ == 0 ? ""
-       : waits       ? "; waiting for that rank"
-                     : "; ending the other ranks"));
-  if (waits) {
-    culprit_time_ = Clock::now() + kCulpritPatience;
-  } else {
+  first_failure_ = failure;
+  const bool others_run = is_any_node_running();
+  const bool waits = failure.blames_peer && others_run && !kill_time_;
+  const std::string line =
+      "error: " + failure.text +
+      (failure.blames_peer ? " because of another rank" : "") +
+      (!others_run ? ""
+       : waits     ? "; waiting for that rank"
+                   : "; ending the other ranks");
+  if (!waits) {
     culprit_time_.reset();
-    end_ranks();
+    end_job(line);
+    return;
   }
+  culprit_time_ = Clock::now() + kCulpritPatience;
+  say(line);
+  if (leader_) {
+    leader_->send_all({.kind = NodeMessageKind::kNotice, .text = line});
+  }
+}
+
+void RankJob::end_job(const std::string& line) {
+  say(line);
+  if (leader_) {
+    leader_->send_all({.kind = NodeMessageKind::kEnd, .text = line});
+  }
+  end_ranks();
 }
 
 void RankJob::keep_deadlines() {
   if (console_.is_reader_gone() && !first_failure_) {
-    first_failure_ = ProcessEnd{true, SIGPIPE};
-    say("error: the output was closed; ending the ranks");
-    end_ranks();
+    const std::string node =
+        options_.nodes.count > 1
+            ? " of the launcher of node " + std::to_string(options_.nodes.rank)
+            : "";
+    const Failure failure{
+        "the output" + node + " was closed",
+        ProcessEnd{true, SIGPIPE}.exit_code(),
+        /*blames_peer=*/false,
+        /*may_restart=*/false};
+    if (member_) {
+      take_failure(failure);
+    } else {
+      first_failure_ = failure;
+      end_job("error: " + failure.text + "; ending the ranks");
+    }
   }
-  if (culprit_time_ && running_ > 0 && Clock::now() >= *culprit_time_) {
+  if (culprit_time_ && is_any_node_running() &&
+      Clock::now() >= *culprit_time_) {
     culprit_time_.reset();
-    say("error: no other rank has failed; ending the remaining ranks");
-    end_ranks();
+    end_job("error: no other rank has failed; ending the remaining ranks");
   }
   if (!kill_time_ || killed_ || running_ == 0 || Clock::now() < *kill_time_) {
     return;

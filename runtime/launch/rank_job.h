@@ -6,6 +6,8 @@
 #include "tessera/runtime/launch/console.h"
 #include "tessera/runtime/launch/launch.h"
 #include "tessera/runtime/launch/line_prefixer.h"
+#include "tessera/runtime/launch/node_leader.h"
+#include "tessera/runtime/launch/node_member.h"
 #include "tessera/runtime/launch/port_reservation.h"
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/repeated_errors.h"
@@ -21,14 +23,15 @@
 
 namespace tessera::runtime {
 
-/// The ranks of one job from start to end. Single-threaded: output, signals,
-/// ended ranks and deadlines are events of one poll loop.
+/// The ranks of one job on this node from start to end, and on node 0 the
+/// decision why the job has ended. Single-threaded: output, signals, ended
+/// ranks, messages of other nodes and deadlines are events of one poll loop.
 class RankJob {
  public:
   explicit RankJob(const LaunchOptions& options);
 
-  /// Starts the ranks, waits for all of them and returns the exit code of the
-  /// job. Call it once.
+  /// Starts the ranks, also again if they may restart, waits for all of them
+  /// and returns the exit code of the job. Call it once.
   int run();
 
  private:
@@ -51,13 +54,35 @@ class RankJob {
     bool blames_peer = false;
   };
 
-  bool start_ranks();
+  /// Why the job ends before its ranks have succeeded.
+  struct Failure {
+    std::string text;
+    int exit_code = 1;
+    bool blames_peer = false;
+    bool may_restart = true;
+  };
+
+  /// Waits until all nodes have joined; returns the exit code of the job if it
+  /// ends instead.
+  std::optional<int> meet_nodes();
+  void run_ranks();
+  /// Returns the exit code of the job, unless node 0 determines it or the ranks
+  /// are to be started again.
+  std::optional<int> conclude();
+  int first_rank() const;
+  std::string describe(const Rank& rank) const;
+  void start_ranks();
   bool is_over() const;
   void wait_for_events();
   void take_signals();
   void take_blames();
   void take_ended_ranks();
-  void take_failure(Rank& rank);
+  void take_failure(const Failure& failure);
+  void take_messages();
+  void stop(int signal, int count);
+  void forward_signal(int signal, int sender);
+  bool is_any_node_running() const;
+  void end_job(const std::string& line);
   void keep_deadlines();
   void end_ranks();
   void pass_on(Rank& rank, ConsoleStream stream);
@@ -69,16 +94,25 @@ class RankJob {
   LaunchOptions options_;
   SignalScope signals_;
   BlameSocket blames_;
-  PortReservation port_;
+  // Of node 0 if there are several, and of the others.
+  std::unique_ptr<NodeLeader> leader_;
+  std::unique_ptr<NodeMember> member_;
+  // Only on node 0.
+  std::optional<PortReservation> reservation_;
+  int port_ = 0;
+  // How many times the ranks have been started before.
+  int attempt_ = 0;
   Console console_;
   std::vector<Rank> ranks_;
   RepeatedErrors errors_;
   int running_ = 0;
   int stop_signals_ = 0;
   int last_stop_signal_ = 0;
-  std::optional<ProcessEnd> first_failure_;
-  // A rank that ended as a signal asked it to.
-  std::optional<ProcessEnd> stopped_;
+  // When another node asked for the latest stop.
+  std::optional<Clock::time_point> remote_stop_time_;
+  std::optional<Failure> first_failure_;
+  // The exit code of ranks that ended as a signal asked them to, or 0.
+  int stopped_code_ = 0;
   // Until then, a rank that fails by itself replaces first_failure_, which
   // blames another rank.
   std::optional<Clock::time_point> culprit_time_;
