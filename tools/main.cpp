@@ -58,7 +58,9 @@ int run_program(int argc, char** argv) {
       add_program_command(
           app, "tokenize", "Make token files of text, to train on"),
       add_program_command(
-          app, "plan", "Find out what fits into memory, and which layout is fast"),
+          app,
+          "plan",
+          "Find out what fits into memory, and which layout is fast"),
       add_program_command(app, "keys", "List the keys of configurations"),
       add_program_command(
           app, "bench", "Measure bandwidths and predict step times"),

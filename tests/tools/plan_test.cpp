@@ -3,7 +3,6 @@
 // keep what a step trains on, and what is written fits as it was said to.
 #include "plan/plan_search.h"
 #include "plan/step_time.h"
-#include "support/expect_error.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tools/run_program.h"
@@ -11,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -20,9 +20,7 @@ namespace tessera::tools::plan_test {
 
 namespace {
 
-using tests::expect_error;
 using tests::run_tessera;
-using tests::TemporaryFolder;
 
 /// Two nodes of four devices, with rates of round numbers.
 Machine machine() {

@@ -23,8 +23,8 @@ ModelInput largest_batch(
     int64_t length,
     bool masks);
 
-/// The layers of the model of a configuration, as model.checkpoint_layers counts
-/// them.
+/// The layers of the model of a configuration, as model.checkpoint_layers
+/// counts them.
 int64_t layers_of(const TrainingConfig& config);
 
 /// Plans a step of the run that `config` describes, on `world_size` ranks:
