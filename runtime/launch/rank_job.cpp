@@ -173,6 +173,7 @@ std::optional<int> RankJob::conclude() {
                              std::to_string(attempt_) + " of " +
                              std::to_string(options_.max_restarts);
     say(line);
+    flush();
     if (leader_) {
       leader_->send_all({.kind = NodeMessageKind::kNotice, .text = line});
     }

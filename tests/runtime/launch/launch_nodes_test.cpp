@@ -232,7 +232,7 @@ class MissingNode : public ::testing::TestWithParam<int> {};
 
 TEST_P(MissingNode, IsNamedEveryTenSecondsAndIsAnErrorInTheEnd) {
   const int missing = GetParam();
-  LaunchOptions options = node_options(3, 1, "echo started");
+  LaunchOptions options = node_options(3, 1, "echo the rank runs");
   options.nodes.timeout = milliseconds(11500);
   Nodes nodes;
   for (int rank = 0; rank < 3; ++rank) {
@@ -243,7 +243,7 @@ TEST_P(MissingNode, IsNamedEveryTenSecondsAndIsAnErrorInTheEnd) {
   const std::string node = "node " + std::to_string(missing);
   for (const auto& result : wait_for_all(nodes)) {
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_EQ(result.output.find("started"), std::string::npos);
+    EXPECT_EQ(result.output.find("the rank runs"), std::string::npos);
     expect_contains(result.output, "waiting for " + node);
     expect_contains(last_line(result.output), "error: " + node);
     expect_contains(last_line(result.output), "within 11 s");
@@ -253,7 +253,7 @@ TEST_P(MissingNode, IsNamedEveryTenSecondsAndIsAnErrorInTheEnd) {
 INSTANTIATE_TEST_SUITE_P(LaunchNodes, MissingNode, ::testing::Values(0, 2));
 
 TEST(LaunchNodes, ANodeMayStartLate) {
-  const LaunchOptions options = node_options(2, 1, "echo started");
+  const LaunchOptions options = node_options(2, 1, "echo the rank runs");
   Nodes nodes;
   nodes.push_back(start_node(options, 1));
   ::usleep(1500000);
@@ -264,7 +264,7 @@ TEST(LaunchNodes, ANodeMayStartLate) {
 }
 
 TEST(LaunchNodes, DifferentOptionsAreErrorsThatNameBoth) {
-  const LaunchOptions options = node_options(2, 1, "echo started");
+  const LaunchOptions options = node_options(2, 1, "echo the rank runs");
   LaunchOptions more_ranks = options;
   more_ranks.nproc = 2;
   LaunchOptions more_nodes = options;
@@ -284,12 +284,12 @@ TEST(LaunchNodes, DifferentOptionsAreErrorsThatNameBoth) {
     nodes.push_back(start_node(other, 1));
     const auto results = wait_for_all(nodes);
     expect_failure(results, 1, {text});
-    EXPECT_EQ(results[0].output.find("started"), std::string::npos);
+    EXPECT_EQ(results[0].output.find("the rank runs"), std::string::npos);
   }
 }
 
 TEST(LaunchNodes, TwoNodesWithOneNumberAreAnError) {
-  const LaunchOptions options = node_options(3, 1, "echo started");
+  const LaunchOptions options = node_options(3, 1, "echo the rank runs");
   Nodes nodes;
   for (const int rank : {0, 1, 1}) {
     nodes.push_back(start_node(options, rank));
@@ -351,7 +351,7 @@ TEST(LaunchNodes, ASecondSignalEndsStubbornRanksOfAllNodes) {
 }
 
 TEST(LaunchNodes, ASignalEndsTheWaitForOthers) {
-  const LaunchOptions options = node_options(3, 1, "echo started");
+  const LaunchOptions options = node_options(3, 1, "echo the rank runs");
   Nodes nodes;
   nodes.push_back(start_node(options, 0));
   nodes.push_back(start_node(options, 1));
