@@ -48,8 +48,11 @@ struct PlanArguments {
 
 /// "40GiB" as configurations read it.
 int64_t bytes_of(const std::string& option, const std::string& text) {
+  const auto number = nlohmann::json::parse(text, nullptr, false);
   const runtime::ConfigReader reader(
-      nlohmann::json{{option, text}}, "the command line");
+      nlohmann::json{
+          {option, number.is_number() ? number : nlohmann::json(text)}},
+      "the command line");
   return reader.get_bytes(option, {.min = 0});
 }
 
@@ -63,6 +66,11 @@ Machine machine_of(const PlanArguments& arguments) {
   machine.reserved_bytes = bytes_of(
       "--reserve",
       arguments.reserve.empty() ? usual_reserve : arguments.reserve);
+  TESSERA_CHECK(
+      machine.room() > 0,
+      "--device-memory is {}, all of it reserved for CUDA, NCCL and cuBLAS (--reserve, {})",
+      runtime::size_text(machine.device_bytes),
+      runtime::size_text(machine.reserved_bytes));
   if (!arguments.host_memory.empty()) {
     machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
   }
@@ -74,10 +82,10 @@ Machine machine_of(const PlanArguments& arguments) {
             arguments.bandwidths),
         machine.rates);
   }
-  runtime::read_fields(
-      runtime::ConfigReader(
-          nlohmann::json::object(), "--rate", arguments.rates),
-      machine.rates);
+  const runtime::ConfigReader rates(
+      nlohmann::json::object(), "--rate", arguments.rates);
+  runtime::read_fields(rates, machine.rates);
+  rates.finish();
   return machine;
 }
 

@@ -45,7 +45,11 @@ inline LaunchedJob::Result run_as_ranks(
       }
       if (pids.back() == 0) {
         for (const std::string& variable : runtime::rank_environment(
-                 {.rank = rank, .world_size = ranks, .port = port.port()})) {
+                 {.rank = rank,
+                  .world_size = ranks,
+                  .local_rank = rank,
+                  .local_world_size = ranks,
+                  .port = port.port()})) {
           const size_t equals = variable.find('=');
           ::setenv(
               variable.substr(0, equals).c_str(),

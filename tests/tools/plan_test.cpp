@@ -225,7 +225,8 @@ TEST_F(Plan, SaysWhatIsWrong) {
       output_of({"--device=tpu", "--device-memory=1GiB"}),
       "there are no rates of 'tpu'; known are a100");
   expect_has(
-      output_of({"--device-memory=1GiB", "--rate=in_noed=3"}), "in_noed");
+      output_of({"--device-memory=4GiB", "--rate=in_noed=3"}), "in_noed");
+  expect_has(output_of({"--device-memory=1GiB"}), "--reserve");
   expect_has(output_of({"--device-memory=much"}), "--device-memory");
 }
 

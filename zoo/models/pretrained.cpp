@@ -226,8 +226,11 @@ sharding::WeightFiles open_weights(
     const fs::path& path,
     const nlohmann::json& config) {
   auto files = sharding::WeightFiles::open(path);
-  return has_model_center_names(files)
-             ? from_model_center_weights(files, config.value("model_type", ""))
+  const auto type = config.find("model_type");
+  // A value of another kind is an error where the model is made.
+  return type != config.end() && type->is_string() &&
+                 has_model_center_names(files)
+             ? from_model_center_weights(files, type->get<std::string>())
              : files;
 }
 
