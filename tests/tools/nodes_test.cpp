@@ -64,6 +64,9 @@ Nodes start_nodes(int nodes, int nproc, const Words& options, Words program) {
     started.push_back(std::make_unique<LaunchedJob>([words] {
       fs::current_path(tests::source_dir());
       ::setenv("TESSERA_TRANSPORT", "gloo", 1);
+      // The ranks of a node share its cores; other numbers of threads add up
+      // in other orders.
+      ::setenv("OMP_NUM_THREADS", "1", 1);
       std::vector<char*> argv;
       for (const std::string& word : words) {
         argv.push_back(const_cast<char*>(word.c_str()));
@@ -153,17 +156,13 @@ TEST(Nodes, RestartFromTheNewestCheckpoint) {
   }
   program.insert(
       program.end(),
-      {"training.max_steps=40",
-       "training.save_every=2",
+      {"training.max_steps=6",
+       "training.epochs=2",
+       "training.save_every=3",
        "training.resume=true"});
   Nodes nodes = start_nodes(2, 1, {"--max-restarts", "1"}, program);
   ASSERT_TRUE(nodes[1]->wait_for("run 1 is "));
-  const auto checkpoint =
-      folder.path() / "run/checkpoints/step-4/manifest.json";
-  for (int i = 0; i < 6000 && !fs::exists(checkpoint); ++i) {
-    ::usleep(10000);
-  }
-  ASSERT_TRUE(fs::exists(checkpoint));
+  ASSERT_TRUE(nodes[0]->wait_for("saved step 3 ")) << nodes[0]->output();
   ::kill(number_after(nodes[1]->output(), "run 1 is "), SIGKILL);
   for (const auto& node : nodes) {
     const auto result = node->wait();
@@ -176,7 +175,7 @@ TEST(Nodes, RestartFromTheNewestCheckpoint) {
   EXPECT_NE(nodes[0]->output().find("resum"), std::string::npos)
       << nodes[0]->output();
   // Nothing is lost or done twice.
-  EXPECT_EQ(losses_of(folder.path() / "run").size(), 40U);
+  EXPECT_EQ(losses_of(folder.path() / "run").size(), 6U);
 }
 
 } // namespace tessera::nodes_test
