@@ -58,6 +58,7 @@ int64_t bytes_of(const std::string& option, const std::string& text) {
 
 Machine machine_of(const PlanArguments& arguments) {
   Machine machine;
+  machine.rates = known_rates(arguments.kind);
   machine.devices = arguments.devices;
   machine.devices_per_node = arguments.devices_per_node;
   machine.device = arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
@@ -74,7 +75,6 @@ Machine machine_of(const PlanArguments& arguments) {
   if (!arguments.host_memory.empty()) {
     machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
   }
-  machine.rates = known_rates(arguments.kind);
   if (!arguments.bandwidths.empty()) {
     machine.rates = measured_rates(
         runtime::parse_json(
