@@ -155,6 +155,10 @@ int run_tokenize(int argc, char** argv) {
          "0.99,0.01")
       ->delimiter(',');
   app.add_option(
+      "--begin-token",
+      options.begin_token,
+      "Token that begins each document, such as <s> [none]");
+  app.add_option(
       "--end-token",
       options.end_token,
       "Token that ends each document [the tokenizer's eos_token]");

@@ -157,6 +157,35 @@ TEST(TextGenerator, FillsBlanksAsTheFormulasDo) {
   EXPECT_TRUE(several[3].text.starts_with("the "));
 }
 
+TEST(TextGenerator, FillsBlanksByBeams) {
+  const nlohmann::json all = read("blanks.json");
+  const auto model = load("glm_2021");
+  tests::scale_glm(*model, all["beam_scales"]);
+  TextOptions options;
+  options.tokens.max_new_tokens = all["max_new_tokens"];
+  options.tokens.num_beams = all["num_beams"];
+  const TextGenerator generator(*model, tokenizer(), options);
+  options.tokens.num_beams = 1;
+  const TextGenerator greedy(*model, tokenizer(), options);
+  std::vector<std::string> prompts;
+  for (const nlohmann::json& one : all["cases"]) {
+    prompts.push_back(one["prompt"]);
+  }
+  const auto together = generator.generate(prompts);
+  int differ = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<int64_t> tokens;
+    for (const std::vector<int64_t> blank :
+         all["cases"][i]["filled_by_beams"]) {
+      tokens.insert(tokens.end(), blank.begin(), blank.end());
+    }
+    EXPECT_EQ(together[i].tokens, tokens) << prompts[i];
+    EXPECT_EQ(generator.generate({prompts[i]})[0].tokens, tokens) << prompts[i];
+    differ += greedy.generate({prompts[i]})[0].tokens == tokens ? 0 : 1;
+  }
+  EXPECT_GT(differ, 2);
+}
+
 TEST(Blanks, ArePlacedAsByTheAuthors) {
   const Tokenizer words = tokenizer();
   const BlankTokens tokens = BlankTokens::of(words);

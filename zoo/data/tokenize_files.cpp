@@ -36,6 +36,31 @@ Tokenizer tokenizer_of(const fs::path& model) {
                                  : Tokenizer::from_file(model);
 }
 
+int64_t token_of(
+    const Tokenizer& tokenizer,
+    const fs::path& model,
+    const std::string& token,
+    const char* option) {
+  const auto found = tokenizer.id_of(token);
+  TESSERA_CHECK(
+      found,
+      "the tokenizer of '{}' has no token '{}'; name another one with {}",
+      model.string(),
+      token,
+      option);
+  return *found;
+}
+
+std::optional<int64_t> begin_token_of(
+    const Tokenizer& tokenizer,
+    const fs::path& model,
+    const TokenizeOptions& options) {
+  if (options.begin_token.empty()) {
+    return std::nullopt;
+  }
+  return token_of(tokenizer, model, options.begin_token, "--begin-token");
+}
+
 std::optional<int64_t> end_token_of(
     const Tokenizer& tokenizer,
     const fs::path& model,
@@ -43,14 +68,10 @@ std::optional<int64_t> end_token_of(
   if (options.append_end == false) {
     return std::nullopt;
   }
-  const auto found = options.end_token.empty()
-                         ? tokenizer.special_id("eos_token")
-                         : tokenizer.id_of(options.end_token);
-  TESSERA_CHECK(
-      found || options.end_token.empty(),
-      "the tokenizer of '{}' has no token '{}'; name another one with --end-token",
-      model.string(),
-      options.end_token);
+  if (!options.end_token.empty()) {
+    return token_of(tokenizer, model, options.end_token, "--end-token");
+  }
+  const auto found = tokenizer.special_id("eos_token");
   TESSERA_CHECK(
       found || !options.append_end,
       "the files of '{}' name no eos_token to end documents with; name a token with --end-token, or leave it out with --no-append-end",
@@ -106,6 +127,7 @@ json identity_of(
       {"unit", static_cast<int>(options.format.unit)},
       {"text_key", options.format.text_key},
       {"held_out", options.held_out},
+      {"begin_token", options.begin_token},
       {"append_end", options.append_end ? json(*options.append_end) : json()},
       {"end_token", options.end_token},
       {"parse_special_tokens", options.parse_special_tokens},
@@ -170,6 +192,7 @@ class TokenizeRun {
         model_(model),
         files_(existing_files(options.inputs)),
         tokenizer_(tokenizer_of(model)),
+        begin_token_(begin_token_of(tokenizer_, model, options)),
         end_token_(end_token_of(tokenizer_, model, options)) {
     for (const fs::path& file : files_) {
       begins_.push_back(saved_.counts.total_bytes);
@@ -331,6 +354,9 @@ class TokenizeRun {
         options_.workers);
     for (const Encoding& one : encoded) {
       std::vector<int64_t> ids = one.ids();
+      if (begin_token_) {
+        ids.insert(ids.begin(), *begin_token_);
+      }
       if (end_token_) {
         ids.push_back(*end_token_);
       }
@@ -348,6 +374,7 @@ class TokenizeRun {
   std::vector<fs::path> files_;
   std::vector<int64_t> begins_; ///< of files, in bytes of the input
   Tokenizer tokenizer_;
+  std::optional<int64_t> begin_token_;
   std::optional<int64_t> end_token_;
   json identity_;
   SavedProgress saved_;

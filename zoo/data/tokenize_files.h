@@ -32,6 +32,9 @@ struct TokenizeOptions {
   /// The share of documents that is_held_out() takes for PREFIX-heldout, beside
   /// PREFIX-train; 0: all are in PREFIX.
   double held_out = 0;
+  /// The token that begins each document, as the tokenizer's files write it;
+  /// empty: none.
+  std::string begin_token;
   /// Whether each document ends with a token; nothing: if there is one.
   std::optional<bool> append_end;
   /// That token, as the tokenizer's files write it; empty: its eos_token.

@@ -219,6 +219,29 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   expect_error([&] { run(); }, {"no document", "1 bad row"});
 }
 
+TEST_F(TokenizeFiles, BeginsDocumentsWithTheTokenThatIsAsked) {
+  options_.inputs = {write("a.txt", "ab"), write("b.txt", "c")};
+  const auto ids = [&](int64_t document) {
+    const TokenDocuments data(folder_ / "out");
+    std::vector<int64_t> found(static_cast<size_t>(data.length(document)));
+    data.read_into(document, 0, found);
+    return found;
+  };
+  const int64_t end = *Tokenizer::from_file(model()).id_of("<|end|>");
+  run();
+  const auto plain = std::vector{ids(0), ids(1)};
+  options_.overwrite = true;
+  options_.begin_token = "<|end|>";
+  run();
+  for (int64_t i = 0; i < 2; ++i) {
+    auto expected = plain[static_cast<size_t>(i)];
+    expected.insert(expected.begin(), end);
+    EXPECT_EQ(ids(i), expected);
+  }
+  options_.begin_token = "<no such>";
+  expect_error([&] { run(); }, {"gpt2.json", "<no such>", "--begin-token"});
+}
+
 TEST_F(TokenizeFiles, EndsDocumentsWithTheTokenThatIsAsked) {
   options_.inputs = {write("a.txt", "a<|end|>b")};
   const auto tokenizer = Tokenizer::from_file(model());
