@@ -67,8 +67,17 @@ void Engine::check_usable(const char* function) const {
   optimizer_->check_whole();
 }
 
+void Engine::check_may_change(const char* function) const {
+  check_usable(function);
+  const engine::WeightAverages* averages = optimizer_->averages();
+  TESSERA_CHECK(
+      averages == nullptr || !averages->are_in_use(),
+      "Engine::{}: averages are in the place of the weights; end the scope of Engine::ema() first.",
+      function);
+}
+
 void Engine::backward(const at::Tensor& loss) {
-  check_usable("backward");
+  check_may_change("backward");
   TESSERA_CHECK(
       loss.defined() && loss.numel() == 1,
       "Engine::backward: the loss has shape {}; it must be a scalar. Reduce it, e.g. with .mean().",
@@ -98,7 +107,7 @@ void Engine::backward(const at::Tensor& loss) {
 std::vector<at::Tensor> Engine::run_pipeline(
     PipelineExecutor& stage,
     const PipelineCallbacks& callbacks) {
-  check_usable("run_pipeline");
+  check_may_change("run_pipeline");
   pager_->check_identity();
   optimizer_->begin_backward(1 / scaler_.scale());
   std::vector<at::Tensor> losses;
@@ -198,7 +207,7 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 }
 
 bool Engine::step() {
-  check_usable("step");
+  check_may_change("step");
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
@@ -282,6 +291,22 @@ std::vector<size_t> Engine::groups_of(
   return groups;
 }
 
+EmaScope Engine::ema() {
+  check_may_change("ema");
+  TESSERA_CHECK(
+      optimizer_->averages() != nullptr,
+      "Engine::ema: no averages are kept; set OptimizerOptions::ema_decay (optimizer.ema_decay), e.g. to 0.999.");
+  TESSERA_CHECK(
+      !pager_->any_gradient(),
+      "Engine::ema: parameters have gradients, which the scope would drop. Call step() or zero_grad() first.");
+  return {*pager_, *optimizer_};
+}
+
+int64_t Engine::ema_steps() const {
+  const engine::WeightAverages* averages = optimizer_->averages();
+  return averages == nullptr ? 0 : averages->steps();
+}
+
 void Engine::for_each_parameter(
     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   check_usable("for_each_parameter");
@@ -307,7 +332,7 @@ LoadWeightsReport Engine::load_weights(
 LoadWeightsReport Engine::load_weights(
     const sharding::WeightFiles& files,
     const LoadWeightsOptions& options) {
-  check_usable("load_weights");
+  check_may_change("load_weights");
   optimizer_->finish_updates();
   return load_sharded_weights(*pager_, *module_, files, options, *files_);
 }
@@ -323,7 +348,7 @@ ModelTensors Engine::model_tensors() {
 }
 
 void Engine::unwrap() {
-  check_usable("unwrap");
+  check_may_change("unwrap");
   if (saves_) {
     saves_->finish();
   }
@@ -364,7 +389,7 @@ PendingSave Engine::save_in_background(
 }
 
 void Engine::check_can_save(const char* function) const {
-  check_usable(function);
+  check_may_change(function);
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::{}: backward has already updated some groups (update_in_backward). Call step() first.",
@@ -374,7 +399,7 @@ void Engine::check_can_save(const char* function) const {
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
-  check_usable("load");
+  check_may_change("load");
   if (saves_) {
     saves_->finish();
   }

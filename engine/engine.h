@@ -4,6 +4,7 @@
 // optimizer state sharded over all ranks; `wrap()` makes one.
 
 #include "tessera/engine/checkpoint/pending_save.h"
+#include "tessera/engine/ema_scope.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/loss_scaler.h"
 #include "tessera/engine/optim/optimizer_options.h"
@@ -212,6 +213,26 @@ class Engine {
   /// Unshards the parameters of a submodule of the wrapped module. Collective.
   GatherScope gather(const torch::nn::Module& part, bool writable = false);
 
+  /// Puts the averages of the trained weights (OptimizerOptions::ema_decay) in
+  /// the place of the weights until the scope ends, to score or to export them.
+  /// Call it between step() and the next backward(). Before the first step,
+  /// which the averages begin with, it changes nothing. Needs memory for one
+  /// shard at a time, and for 16-bit weights without master weights, or rounded
+  /// stochastically, for a copy of them on the host. Collective, as is the end
+  /// of the scope; blocks.
+  /// ```
+  /// {
+  ///   const auto averaged = engine.ema();
+  ///   engine.save_weights("averaged.safetensors");
+  /// }
+  /// ```
+  /// @throws tessera::Error if no averages are kept, another scope exists, or
+  ///   parameters have gradients.
+  EmaScope ema();
+  /// The steps that the averages are of; 0 before the first one, or if none are
+  /// kept.
+  int64_t ema_steps() const;
+
   /// Calls `visit` with the name and the whole value of every parameter,
   /// holding one group at a time; of divided experts, each rank visits its own.
   /// With master weights the value is that of the master weight, in the
@@ -351,6 +372,8 @@ class Engine {
       Engine& engine,
       const TensorRecorder& recorder);
   void check_usable(const char* function) const;
+  /// Also that the weights are in their place.
+  void check_may_change(const char* function) const;
   void check_can_save(const char* function) const;
   /// What save() writes and load() reads.
   engine::CheckpointSubject checkpoint_subject(

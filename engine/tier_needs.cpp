@@ -56,7 +56,11 @@ offload::PageNeeds page_needs(
                           : 0;
   const int64_t moment = HostMemory::rounded(
       bytes_of(numel + kStateAlignment * needs.runs, types.moment));
-  needs.state = own_master + moments * moment;
+  const int64_t average =
+      optimizer.ema_decay > 0
+          ? HostMemory::rounded(bytes_of(numel, types.master))
+          : 0;
+  needs.state = own_master + moments * moment + average;
   needs.staged_state = needs.state;
   if (optimizer.overlap == UpdateOverlap::kSpeculate) {
     needs.second_state = needs.state;

@@ -60,6 +60,9 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
        {{"scale", scaler.scale},
         {"good_steps", scaler.good_steps},
         {"skipped_steps", scaler.skipped_steps}}}};
+  if (optimizer.averages() != nullptr) {
+    manifest.engine["ema_steps"] = optimizer.averages()->steps();
+  }
   const DeviceMesh& mesh = subject.pager.model_mesh();
   manifest.tensor_ranks = mesh.size(kTensorAxis);
   manifest.stages = mesh.size(sharding::kPipelineAxis);

@@ -61,8 +61,10 @@ ModelLoading::ModelLoading(
     : subject_(subject), model_(model), tensors_(tensors), reader_(reader) {
   check_parameters();
   for (const SubjectPiece& piece : tensors_.pieces) {
-    reader_.check_elements(
-        saved_name(piece.parameter), piece.state, piece.part);
+    if (is_saved(piece)) {
+      reader_.check_elements(
+          saved_name(piece.parameter), piece.state, piece.part);
+    }
   }
   for (const SubjectWhole& whole : tensors_.wholes) {
     wholes_.push_back(same_shape(
@@ -100,6 +102,9 @@ void ModelLoading::apply() {
     parameter.steps = manifest.parameters.at(saved_name(name)).steps;
   }
   subject_.optimizer.set_steps(manifest.step);
+  if (WeightAverages* averages = subject_.optimizer.averages()) {
+    averages->set_steps(saved_averages());
+  }
   subject_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
   subject_.pager.invalidate();
 }
@@ -107,6 +112,17 @@ void ModelLoading::apply() {
 /// A tensor of rank `r`, or of another rank if that one does not have it.
 at::Tensor ModelLoading::any_tensor(int r, const std::string& name) {
   return reader_.tensor(reader_.rank_with(r, name).value_or(r), name);
+}
+
+/// The steps of which the checkpoint has averages of the weights; 0: it has
+/// none.
+int64_t ModelLoading::saved_averages() const {
+  return reader_.manifest().engine.value("ema_steps", int64_t{0});
+}
+
+/// Averages begin anew if they were not kept.
+bool ModelLoading::is_saved(const SubjectPiece& piece) const {
+  return piece.state != kAverageState || saved_averages() > 0;
 }
 
 /// The name that a parameter of the model has in the checkpoint.
@@ -171,6 +187,9 @@ void ModelLoading::load_pieces() {
   PieceReader own(tensors_);
   for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
     const SubjectPiece& piece = tensors_.pieces[i];
+    if (!is_saved(piece)) {
+      continue;
+    }
     reader_.read_elements(
         saved_name(piece.parameter),
         piece.state,

@@ -39,6 +39,8 @@ class ModelLoading {
       const sharding::ParameterRecord& record,
       const std::map<std::string, std::string>& saved_by);
   void load_pieces();
+  int64_t saved_averages() const;
+  bool is_saved(const SubjectPiece& piece) const;
 
   const CheckpointSubject& subject_;
   const ModelTensors& model_;

@@ -59,6 +59,9 @@ class GroupUpdates {
   /// Blocks until all of that work has ended.
   void wait_for_sums();
   void update(size_t g, std::vector<offload::StateUpdate> updates);
+  /// Submits work on group `g` that follows its updates; its state is not
+  /// fetched ahead. With overlap only.
+  void submit(size_t g, std::function<void()> work);
   void speculate(size_t g, offload::StateUpdate update);
   /// Forgets the speculated update of group `g`, which may still be running.
   void drop_speculation(size_t g) {
@@ -79,7 +82,6 @@ class GroupUpdates {
   void wait_all();
 
  private:
-  void submit(size_t g, std::function<void()> work);
   void push(
       size_t g,
       std::shared_ptr<offload::StateUpdate> update,

@@ -110,6 +110,15 @@ void visit_fields(OptionFields& fields, OptimizerOptions& options) {
       "stochastic_rounding",
       options.stochastic_rounding,
       "round bfloat16 moments and weights stochastically, so that small updates are not lost");
+  fields.field(
+      "ema_decay",
+      options.ema_decay,
+      {.min = 0, .max = 1, .open_max = true},
+      "keep an exponential moving average of the trained weights with this decay, e.g. 0.999, beside the optimizer state; 0: none. See `training.ema_evaluate`");
+  fields.field(
+      "ema_warmup",
+      options.ema_warmup,
+      "limit the decay of step n to (1 + n) / (10 + n), so that the average follows the weights closely at first");
   fields.choice(
       "overlap",
       options.overlap,

@@ -90,6 +90,12 @@ struct OptimizerOptions {
   /// rounding to nearest. The numbers depend on the step and the element only,
   /// not on the number of ranks.
   bool stochastic_rounding = false;
+  /// Keeps an exponential moving average of the trained weights with this
+  /// decay, below 1, e.g. 0.999; 0: none. See Engine::ema().
+  double ema_decay = 0;
+  /// The decay of step n, counted from 0, is at most (1 + n) / (10 + n), so
+  /// that the average follows the weights closely at first.
+  bool ema_warmup = false;
 };
 
 void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);

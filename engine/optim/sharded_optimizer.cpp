@@ -73,6 +73,10 @@ ShardedOptimizer::ShardedOptimizer(
     rule.optimizer().add_methods(
         context_, parameters, rule.options(), methods_);
   }
+  if (rules.options().ema_decay > 0) {
+    averages_ = std::make_unique<WeightAverages>(
+        context_, parameters_, tiers.pages, rules.options());
+  }
   updates_ =
       std::make_unique<GroupUpdates>(context_, overlap_ != UpdateOverlap::kOff);
   if (overlap_ == UpdateOverlap::kSpeculate) {
@@ -110,6 +114,9 @@ TierBytes ShardedOptimizer::planned_bytes() const {
   for (const auto& method : methods_) {
     method->add_state_bytes(bytes);
   }
+  if (averages_) {
+    averages_->add_state_bytes(bytes);
+  }
   updates_->add_bytes(bytes);
   const auto staging = static_cast<size_t>(MemoryPurpose::kStaging);
   bytes[static_cast<size_t>(MemoryTier::kHost)][staging] +=
@@ -142,6 +149,9 @@ void ShardedOptimizer::allocate_state(
   context_.streamed.allocate(ledger);
   for (const auto& method : methods_) {
     method->allocate(ledger);
+  }
+  if (averages_) {
+    averages_->allocate(ledger);
   }
   updates_->allocate();
 }
@@ -317,13 +327,22 @@ void ShardedOptimizer::finish_updates() {
   guarded([&] { updates_->wait_all(); });
 }
 
-void ShardedOptimizer::step_groups() {
-  bool all_elementwise = true;
+void ShardedOptimizer::step_groups(double average_factor) {
+  const bool all_elementwise =
+      std::all_of(methods_.begin(), methods_.end(), [](const auto& method) {
+        return method->is_elementwise();
+      });
+  const auto average = [&](size_t g) {
+    if (averages_) {
+      updates_->submit(
+          g, [this, g, average_factor] { averages_->update(g, average_factor); });
+    }
+  };
   for (size_t g = 0; g < context_.pages.size(); ++g) {
     updates_->update(g, prepare(g));
-  }
-  for (const auto& method : methods_) {
-    all_elementwise = all_elementwise && method->is_elementwise();
+    if (all_elementwise) {
+      average(g);
+    }
   }
   if (!all_elementwise) {
     updates_->wait_all();
@@ -331,6 +350,9 @@ void ShardedOptimizer::step_groups() {
       if (!method->is_elementwise()) {
         method->step({lr_});
       }
+    }
+    for (size_t g = 0; g < context_.pages.size(); ++g) {
+      average(g);
     }
   }
   updates_->end_step();
@@ -342,15 +364,19 @@ void ShardedOptimizer::step(double grad_scale) {
   for (OptimizedParameter& parameter : parameters_) {
     begin_update(parameter, grad_scale);
   }
+  const double average_factor = averages_ ? averages_->begin_step() : 0;
   guarded([&] {
     if (updates_->overlaps()) {
-      step_groups();
+      step_groups(average_factor);
       return;
     }
     for (const auto& method : methods_) {
       method->step({lr_});
     }
     context_.streamed.join();
+    for (size_t g = 0; averages_ && g < context_.pages.size(); ++g) {
+      averages_->update(g, average_factor);
+    }
   });
   ++steps_;
 }
@@ -373,6 +399,17 @@ void ShardedOptimizer::visit_state(StateVisitor& visitor) {
   for (const auto& method : methods_) {
     method->visit_state(visitor);
   }
+  if (averages_) {
+    averages_->visit_state(visitor);
+  }
+}
+
+void ShardedOptimizer::exchange_averages() {
+  check_whole();
+  finish_updates();
+  context_.pager->wait_for_gather_lane();
+  averages_->exchange();
+  context_.pager->invalidate();
 }
 
 } // namespace tessera::engine

@@ -7,6 +7,7 @@
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_plan.h"
+#include "tessera/engine/optim/weight_averages.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/paging/gradient_norm.h"
 #include "tessera/sharding/paging/pager.h"
@@ -146,13 +147,25 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// Shows all state to `visitor`, which may overwrite it.
   void visit_state(StateVisitor& visitor);
 
+  /// The averages of the weights; null: none are kept.
+  WeightAverages* averages() {
+    return averages_.get();
+  }
+  const WeightAverages* averages() const {
+    return averages_.get();
+  }
+  /// Exchanges weights and averages, for which gradients must have been reset.
+  /// Collective; blocks.
+  void exchange_averages();
+
  private:
   void add_speculation();
   void begin_update(OptimizedParameter& parameter, double grad_scale);
   /// The updates of elementwise methods, with the settings of begin_update().
   std::vector<offload::StateUpdate> prepare(size_t g);
   void speculate(size_t g);
-  void step_groups();
+  /// @param average_factor of WeightAverages::begin_step().
+  void step_groups(double average_factor);
   /// Calls `work`; a failure is recorded and reported to the other ranks.
   void guarded(const std::function<void()>& work);
 
@@ -164,6 +177,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   std::vector<OptimizedParameter> parameters_;
   std::vector<size_t> first_parameters_; ///< per group, and the end
   std::vector<std::unique_ptr<UpdateMethod>> methods_;
+  std::unique_ptr<WeightAverages> averages_; ///< null: none
   std::string damage_; ///< of an update that failed half-way; empty: none
   std::optional<sharding::GradientSums> sums_; ///< of the pager's gradients
   double sums_p_ = 2; ///< of the last norm

@@ -142,7 +142,13 @@ void RunMonitor::write(
 
 TaskScore RunMonitor::score(TrainingTask& task, int64_t step) {
   const auto start = Clock::now();
-  const auto score = task.score();
+  const auto score = [&] {
+    std::optional<EmaScope> averaged;
+    if (options_.ema_evaluate) {
+      averaged.emplace(engine_.ema());
+    }
+    return task.score();
+  }();
   TESSERA_CHECK(
       score.has_value(),
       "training.evaluate_every is {}, but there are no held-out data; set data.heldout, or training.evaluate_every=0",

@@ -81,6 +81,9 @@ struct TrainerOptions {
   bool export_best = false;
   /// Ends the run after so many scores without a better one; 0: it does not.
   int64_t early_stop = 0;
+  /// Whether held-out data are scored with the averages of the weights
+  /// (OptimizerOptions::ema_decay) in their place.
+  bool ema_evaluate = false;
   /// Resumes from the latest checkpoint of the run folder, if there is one, as
   /// if the run had not been interrupted. With other ranks or batch sizes it
   /// resumes at the same sample, and makes as many steps of the remaining

@@ -68,6 +68,10 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       {.min = 0},
       "with `evaluate_every`: end the run after so many scores without a better one; 0: never");
   fields.field(
+      "ema_evaluate",
+      options.ema_evaluate,
+      "with `optimizer.ema_decay`: score the held-out data, during the run and at its end, and export the model with the averages in the place of the weights");
+  fields.field(
       "resume_from",
       options.resume_from,
       "resume from this checkpoint of the run folder, e.g. `step-100`, or from a path; later ones are renamed to `replaced-step-N`");

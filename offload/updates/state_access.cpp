@@ -116,6 +116,11 @@ void StateAccess::begin_fetch(const runtime::RestingTensor& gradient) {
 
 ShardTensors StateAccess::open(const runtime::RestingTensor& gradient) {
   begin_fetch(gradient);
+  return open();
+}
+
+ShardTensors StateAccess::open() {
+  begin_fetch();
   ShardTensors tensors = shards_->tensors();
   runtime::wait_all(arriving_);
   tensors.state = open_;

@@ -85,6 +85,8 @@ class StateAccess {
   /// Completes the fetch and returns the tensors. Blocks until they have
   /// arrived.
   ShardTensors open(const runtime::RestingTensor& gradient);
+  /// As above, without the gradient.
+  ShardTensors open();
   /// Copies what was written back to where it rests, in the background.
   /// @param written the stretches of the shard that were written.
   void close(const std::vector<runtime::FlatSpan>& written, bool writes_state);

@@ -16,6 +16,8 @@ constexpr runtime::ForeignKey kForeignKeys[] = {
     {"bf16", "precision.parameters=bfloat16"},
     {"bfloat16", "precision.parameters=bfloat16"},
     {"dtype", "precision.parameters"},
+    {"ema_decay", "optimizer.ema_decay"},
+    {"ema_warmup", "optimizer.ema_warmup"},
     {"epsilon", "optimizer.eps"},
     {"fp16", "precision.parameters=float16"},
     {"grad_accum", "training.accumulate"},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/run_model.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -163,6 +164,18 @@ fs::path tokenizer_of_data(const TrainingConfig& config) {
     }
   }
   return {};
+}
+
+std::optional<EmaScope> averages_of_run(
+    const TrainingConfig& config,
+    Engine& engine) {
+  if (!config.trainer.ema_evaluate) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      engine.ema_steps() > 0,
+      "training.ema_evaluate is true, but the run has no averages of the weights, which begin with its first step under optimizer.ema_decay; set training.ema_evaluate=false");
+  return engine.ema();
 }
 
 void export_model(

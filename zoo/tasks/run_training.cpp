@@ -221,6 +221,7 @@ void finish_run(
     tell_training(summary);
     tell_best(config, summary);
   }
+  const auto averaged = averages_of_run(config, engine);
   after_training(
       world,
       signals,

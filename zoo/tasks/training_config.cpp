@@ -242,6 +242,14 @@ void finish_fields(
     needs_scores(config.trainer.export_best, "export_best");
     needs_scores(config.trainer.early_stop > 0, "early_stop");
   }
+  if (config.trainer.ema_evaluate &&
+      config.engine.optimizer.ema_decay == 0) {
+    reader.get_object("training")
+        .fail(
+            "ema_evaluate",
+            "there are no averages of the weights: set optimizer.ema_decay, "
+            "e.g. to 0.999");
+  }
   if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
     reader.get_object("training")
         .fail(

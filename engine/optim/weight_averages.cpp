@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/weight_averages.h"
+
+#include "tessera/engine/checkpoint/manifest.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::engine {
+
+namespace {
+
+/// As other state of the page, but of the master's precision, and never
+/// streamed.
+offload::UpdateSite average_site(
+    const offload::UpdateSite& site,
+    const runtime::ShardTiers& tiers) {
+  offload::UpdatedShard shard = site.shard();
+  shard.types.moment = shard.types.master;
+  return {std::move(shard), tiers, /*streams=*/false};
+}
+
+} // namespace
+
+WeightAverages::WeightAverages(
+    UpdateContext& context,
+    std::vector<OptimizedParameter>& parameters,
+    const std::vector<runtime::ShardTiers>& tiers,
+    const OptimizerOptions& options)
+    : context_(context),
+      decay_(options.ema_decay),
+      warmup_(options.ema_warmup) {
+  std::vector<OptimizedParameter*> all;
+  for (OptimizedParameter& parameter : parameters) {
+    all.push_back(&parameter);
+  }
+  for (size_t g = 0; g < context.pages.size(); ++g) {
+    averages_.emplace_back();
+    if (!context.sites[g]) {
+      continue;
+    }
+    Average& average = averages_.back().emplace();
+    average.site = std::make_unique<offload::UpdateSite>(
+        average_site(*context.sites[g], tiers[g]));
+    average.part = make_shard_part(context.pages[g], all);
+    // As in the shard, so that whole shards are averaged.
+    for (ParameterRun& run : average.part.runs) {
+      run.state_offset = run.shard_offset;
+    }
+    average.part.state_numel = context.pages[g].layout.shard_numel();
+    average.part.state = std::make_unique<offload::StateAccess>(
+        *average.site,
+        std::vector<std::string>{kAverageState},
+        average.part.state_numel,
+        /*runs=*/1,
+        context.staging,
+        context.streamed);
+  }
+}
+
+void WeightAverages::add_state_bytes(TierBytes& bytes) const {
+  for (const auto& average : averages_) {
+    if (average) {
+      average->part.state->add_bytes(bytes);
+    }
+  }
+}
+
+void WeightAverages::allocate(MemoryLedger& ledger) {
+  for (size_t g = 0; g < averages_.size(); ++g) {
+    if (!averages_[g]) {
+      continue;
+    }
+    Average& average = *averages_[g];
+    sharding::PagedGroup& page = *context_.pager->groups()[g];
+    average.access = std::make_unique<offload::ShardAccess>(
+        *average.site,
+        offload::RestingShards{
+            page.shard(),
+            page.own_master(),
+            context_.pager->bucket(g)->own_runs()},
+        context_.streamed);
+    average.part.state->allocate(
+        *average.access, context_.stores->store(g), ledger);
+  }
+}
+
+double WeightAverages::begin_step() {
+  const auto n = static_cast<double>(steps_++);
+  if (n == 0) {
+    return 1;
+  }
+  return 1 - (warmup_ ? std::min(decay_, (1 + n) / (10 + n)) : decay_);
+}
+
+void WeightAverages::update(size_t g, double factor) {
+  if (!averages_[g]) {
+    return;
+  }
+  if (context_.sites[g]->streams()) {
+    context_.streamed.join(); // its lanes still write the weights
+  }
+  offload::StateAccess& state = *averages_[g]->part.state;
+  const TransferWaits::Scope waits(context_.pager->transfer_waits());
+  const offload::ShardTensors tensors = state.open();
+  tensors.state.front().lerp_(tensors.master, factor);
+  state.close(/*written=*/{}, /*writes_state=*/true);
+}
+
+void WeightAverages::visit_state(StateVisitor& visitor) {
+  for (auto& average : averages_) {
+    if (!average) {
+      continue;
+    }
+    for (const ParameterRun& run : average->part.runs) {
+      visitor.elements(
+          run,
+          kAverageState,
+          average->part.state->stored().front(),
+          run.state_offset);
+    }
+  }
+}
+
+void WeightAverages::exchange() {
+  const c10::NoGradGuard no_grad;
+  for (size_t g = 0; g < averages_.size(); ++g) {
+    if (averages_[g] && steps_ > 0) {
+      are_in_use_ ? give_back(g) : use(g);
+    }
+  }
+  are_in_use_ = !are_in_use_;
+}
+
+void WeightAverages::use(size_t g) {
+  Average& average = *averages_[g];
+  sharding::PagedGroup& page = *context_.pager->groups()[g];
+  const runtime::RestingTensor& stored = average.part.state->stored().front();
+  const at::Tensor master = context_.pager->master_shard(g);
+  const bool is_exact = page.master().dtype() == stored.dtype();
+  if (!is_exact || (page.has_own_master() && context_.stochastic_rounding)) {
+    average.weights = page.shard().load(at::kCPU).clone();
+  }
+  const at::Tensor values = stored.load(page.device()).clone();
+  if (is_exact) {
+    stored.store(master);
+  }
+  page.write_master(values);
+}
+
+void WeightAverages::give_back(size_t g) {
+  Average& average = *averages_[g];
+  sharding::PagedGroup& page = *context_.pager->groups()[g];
+  const runtime::RestingTensor& stored = average.part.state->stored().front();
+  const at::Tensor master = context_.pager->master_shard(g);
+  if (page.master().dtype() == stored.dtype()) {
+    const at::Tensor values = stored.load(page.device()).clone();
+    stored.store(master);
+    page.write_master(values);
+  }
+  if (average.weights.defined()) {
+    page.shard().store(average.weights);
+    average.weights = at::Tensor();
+  }
+}
+
+} // namespace tessera::engine
