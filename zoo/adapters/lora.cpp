@@ -175,6 +175,30 @@ WeightNames lora_names(const Model& model) {
       model, lora_table(model, LoraRecord::of(model).targets, sizes_of(model))};
 }
 
+bool has_lora(const Model& model) {
+  return model.named_children().contains(LoraRecord::kName);
+}
+
+AdaptersOff::AdaptersOff(const Model& model) {
+  const LoraConfig& config = lora_config(model);
+  TESSERA_CHECK(
+      config.bias == LoraBias::kNone && config.modules_to_save.empty(),
+      "the adapter also trains {} of the base model, which cannot be switched off; set model.lora.bias=none and no model.lora.modules_to_save",
+      config.modules_to_save.empty() ? "biases" : "whole modules");
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* adapter = dynamic_cast<LoraLayer*>(module.get())) {
+      adapters_.push_back(adapter);
+      adapter->set_active(false);
+    }
+  }
+}
+
+AdaptersOff::~AdaptersOff() {
+  for (LoraLayer* adapter : adapters_) {
+    adapter->set_active(true);
+  }
+}
+
 void merge_lora(Model& model) {
   LoraRecord::of(model); // throws if there are none
   for (const auto& item : model.named_parameters()) {

@@ -21,6 +21,8 @@
 
 namespace tessera::zoo {
 
+class LoraLayer;
+
 /// Freezes the model and adds A and B to the linear layers that the
 /// configuration names; the biases and whole modules that it names stay
 /// trainable. Layers may be plain or tensor-parallel, the model lazy or a
@@ -55,6 +57,26 @@ void merge_lora(Model& model);
 /// Removes all adapters without adding them to the weights; otherwise as
 /// merge_lora(). The model may be without memory.
 void remove_lora(Model& model);
+
+/// Whether the model has adapters.
+bool has_lora(const Model& model);
+
+/// Switches all adapters off as long as it lives: the model computes what its
+/// base computes. On all ranks that divide the model.
+class [[nodiscard]] AdaptersOff {
+ public:
+  /// @param model must outlive this object.
+  /// @throws tessera::Error if the model has no adapters, or if parts of the
+  ///     base are trained with them (LoraConfig::bias, ::modules_to_save), which
+  ///     then would not be what they were.
+  explicit AdaptersOff(const Model& model);
+  ~AdaptersOff();
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+
+ private:
+  std::vector<LoraLayer*> adapters_;
+};
 
 /// Writes adapter_config.json and adapter_model.safetensors, as PEFT does; the
 /// folder appears whole or not at all. Collective over a tensor-parallel group,

@@ -50,6 +50,12 @@ class LoraLayer : public DistributedModule, public LinearAdapter {
   static LoraLayer* of(const LinearLayer& layer);
 
   at::Tensor forward(const at::Tensor& x) override;
+  bool is_active() const override {
+    return is_active_;
+  }
+  void set_active(bool active) {
+    is_active_ = active;
+  }
 
   /// The adapter's contribution to this rank's part of the weight: scaling * B
   /// A, in float32. Not collective; parameters must have memory.
@@ -63,6 +69,7 @@ class LoraLayer : public DistributedModule, public LinearAdapter {
   LayerContext context_;
   LoraLayerOptions options_;
   at::Tensor a_, b_;
+  bool is_active_ = true;
 };
 
 } // namespace tessera::zoo

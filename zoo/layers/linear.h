@@ -40,6 +40,10 @@ class LinearAdapter {
  public:
   virtual ~LinearAdapter() = default;
 
+  /// Whether it adds anything now.
+  virtual bool is_active() const {
+    return true;
+  }
   /// @param x [..., in], the layer's input.
   /// @return [..., out], divided as the layer's result. Collective with a
   ///     group.

@@ -67,7 +67,7 @@ TaskScore evaluate_run(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   // for newly initialized weights of an adapter's base model
   torch::manual_seed(config.seed);
-  const Task task = config.task->open(
+  Task task = config.task->open(
       config,
       world,
       parallel,
@@ -76,6 +76,9 @@ TaskScore evaluate_run(
     load_lora(*task.model, trained.adapter);
   }
   freeze(*task.model);
+  if (config.task->make_loss != nullptr) {
+    task.loss = loss_of_run(config, world, parallel, task);
+  }
   Engine engine = wrap_model(world, parallel, config, task.model);
   TESSERA_CHECK(
       task.heldout != nullptr,

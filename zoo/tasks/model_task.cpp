@@ -22,14 +22,17 @@ constexpr int64_t kBatchesBetweenChecks = 100;
 /// Runs the model on `inputs`. @return results where there are any.
 std::vector<ModelOutput> run_model(
     ParallelRun& parallel,
-    Model& model,
+    const Task& task,
     const std::vector<ModelInput>& inputs) {
+  Model& model = *task.model;
   if (parallel.pipeline() != nullptr) {
     return evaluate_pipeline(*parallel.pipeline(), model, inputs);
   }
   std::vector<ModelOutput> outputs;
   for (const ModelInput& input : inputs) {
-    outputs.push_back(model.forward(input));
+    outputs.push_back(
+        task.loss == nullptr ? model.forward(input)
+                             : task.loss->score(model, input));
   }
   return outputs;
 }
@@ -158,7 +161,9 @@ void ModelTask::load(int64_t index) {
 
 MicroBatch ModelTask::forward(int64_t /*index*/) {
   const ModelInput& batch = batches_.front();
-  const at::Tensor loss = task_.model->forward(batch).loss;
+  const at::Tensor loss = task_.loss == nullptr
+                              ? task_.model->forward(batch).loss
+                              : task_.loss->loss(*task_.model, batch);
   TESSERA_CHECK(
       loss.defined(),
       "training: the model returned no loss; its head has none, or the data has no labels");
@@ -210,12 +215,17 @@ Score evaluate(
   std::vector<ModelInput> inputs;
   std::vector<int64_t> first_rows; // -1: a filler
   const auto run_inputs = [&] {
-    const auto outputs = run_model(parallel, model, inputs);
+    const auto outputs = run_model(parallel, task, inputs);
     for (size_t i = 0; parallel.tells_loss() && i < outputs.size(); ++i) {
       if (first_rows[i] < 0) {
         continue;
       }
-      task.head->add_score({inputs[i], outputs[i], metric}, sums);
+      const ScoredBatch batch{inputs[i], outputs[i], metric};
+      if (task.loss == nullptr) {
+        task.head->add_score(batch, sums);
+      } else {
+        task.loss->add_score(*task.head, batch, sums);
+      }
       if (width > 0) {
         const at::Tensor found =
             data.outputs_of(inputs[i], outputs[i]).reshape({-1, width});

@@ -91,6 +91,29 @@ Engine wrap_model(
   return {world, model, config.engine};
 }
 
+std::unique_ptr<BatchLoss> loss_of_run(
+    TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    const Task& task) {
+  if (config.task->make_loss != nullptr) {
+    return config.task->make_loss(config, world, parallel, task);
+  }
+  if (!config.distill) {
+    return nullptr;
+  }
+  return std::make_unique<DistillationLoss>(
+      *config.distill,
+      *task.model,
+      *task.head,
+      std::make_unique<FrozenModel>(
+          config.distill->model,
+          "the teacher (distill.model)",
+          world,
+          parallel,
+          config));
+}
+
 void freeze(const torch::nn::Module& model) {
   for (const at::Tensor& parameter : model.parameters()) {
     parameter.set_requires_grad(false);

@@ -291,8 +291,7 @@ TrainingResult run_training(TrainingConfig config) {
   tell_layout(world, parallel);
   // newly initialized weights must be equal on all ranks
   torch::manual_seed(config.seed);
-  const Task task =
-      config.task->open(config, world, parallel, ModelState::kFirst);
+  Task task = config.task->open(config, world, parallel, ModelState::kFirst);
   // Throws if the data do not fill a batch: before weights are read.
   [[maybe_unused]] const SampleOrder fills_a_batch(
       task.train->size(),
@@ -301,6 +300,7 @@ TrainingResult run_training(TrainingConfig config) {
       config.seed,
       config.trainer.accumulate);
   add_lora(config, world, *task.model);
+  task.loss = loss_of_run(config, world, parallel, task);
   Engine engine = wrap_model(world, parallel, config, task.model);
   config.trainer.parallel = &parallel;
   config.trainer.random_seed = config.seed;

@@ -13,6 +13,7 @@ const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds() {
           &kQuestionAnswering,
           &kLanguageModel,
           &kSupervised,
+          &kPreference,
           &kImageFolder,
           &kExamples}) {
       all.emplace_back(kind->name, kind);

@@ -7,6 +7,7 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/layer_context.h"
+#include "tessera/zoo/tasks/batch_loss.h"
 #include "tessera/zoo/tasks/data_set.h"
 
 #include <memory>
@@ -37,6 +38,8 @@ struct Task {
   std::unique_ptr<Head> head; ///< of the model
   std::unique_ptr<DataSet> train; ///< null if the model is trained
   std::unique_ptr<DataSet> heldout; ///< null: nothing is scored
+  /// Of loss_of_run(); null: the model's own.
+  std::unique_ptr<BatchLoss> loss;
 };
 
 /// A format of data and the keys that describe it.
@@ -60,6 +63,17 @@ struct TaskKind {
   std::shared_ptr<Model> (*base_model)(
       const TrainingConfig& config,
       const LayerContext& context) = nullptr;
+  /// Sections of its own; null: there are none.
+  void (*visit_sections)(
+      runtime::OptionFields& fields,
+      TrainingConfig& config) = nullptr;
+  /// What it trains for instead of the model's own loss, before the model is
+  /// wrapped. Collective. Null: the model's own.
+  std::unique_ptr<BatchLoss> (*make_loss)(
+      TrainingConfig& config,
+      World& world,
+      ParallelRun& parallel,
+      const Task& task) = nullptr;
 };
 
 /// Labeled texts in JSON lines.
@@ -70,6 +84,8 @@ extern const TaskKind kQuestionAnswering;
 extern const TaskKind kLanguageModel;
 /// Conversations, or prompts and completions.
 extern const TaskKind kSupervised;
+/// Prompts with a better and a worse answer.
+extern const TaskKind kPreference;
 /// Inputs of any model in safetensors files.
 extern const TaskKind kExamples;
 /// A folder of images with a subfolder per class.

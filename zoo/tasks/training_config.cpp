@@ -109,6 +109,13 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "number of layers whose activations are recomputed in backward, by default 0 (`finetune_bert_large`: as few as fit)");
     config.task->visit_model(fields, config);
   });
+  fields.object(
+      "distill",
+      config.distill,
+      "train on the outputs of another model, too; see [below](#a-teacher)");
+  if (config.task->visit_sections != nullptr) {
+    config.task->visit_sections(fields, config);
+  }
   visit_fields(fields, config.engine);
   fields.object("parallel", config.parallel, "");
   fields.object("schedule", config.trainer.schedule, "");
@@ -241,6 +248,14 @@ void finish_fields(
     needs_scores(config.trainer.keep_best, "keep_best");
     needs_scores(config.trainer.export_best, "export_best");
     needs_scores(config.trainer.early_stop > 0, "early_stop");
+  }
+  if (config.distill) {
+    reader.run_check([&] { check(*config.distill); });
+    if (config.task->make_loss != nullptr) {
+      reader.fail(
+          "distill",
+          formatted("the task {} has a loss of its own", config.task->name));
+    }
   }
   if (config.trainer.ema_evaluate &&
       config.engine.optimizer.ema_decay == 0) {

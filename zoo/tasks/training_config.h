@@ -10,8 +10,11 @@
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/data/token_data_options.h"
 #include "tessera/zoo/data/token_file.h"
+#include "tessera/zoo/tasks/distillation.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/image_options.h"
+#include "tessera/zoo/tasks/preference_loss.h"
+#include "tessera/zoo/tasks/preference_texts.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
 #include "tessera/zoo/tasks/supervised_texts.h"
 #include "tessera/zoo/tasks/task.h"
@@ -73,6 +76,10 @@ struct TrainingConfig {
   std::vector<std::string> verbalizers; ///< see verbalizers_of()
   QuestionOptions questions;
   SupervisedOptions supervised;
+  PreferenceKeys preference_keys;
+  PreferenceOptions preference;
+  /// Also trains on the outputs of a teacher; nullopt: there is none.
+  std::optional<DistillationOptions> distill;
   /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
   std::vector<std::string> metrics;
   TokenType token_type = TokenType::kUint16; ///< of a file of tokens

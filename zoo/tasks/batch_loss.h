@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `BatchLoss` is what a task trains for where that is not the loss that the
+// model computes itself.
+
+#include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/heads/score.h"
+#include "tessera/zoo/models/model.h"
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::zoo {
+
+/// Not for pipeline stages. Functions are collective over the ranks of the job.
+class BatchLoss {
+ public:
+  virtual ~BatchLoss() = default;
+
+  /// The loss of a training batch, scalar, with its autograd graph.
+  virtual at::Tensor loss(Model& model, const ModelInput& batch) = 0;
+
+  /// Runs a batch that is scored, without gradients; by default as the model
+  /// does.
+  virtual ModelOutput score(Model& model, const ModelInput& batch) {
+    return model.forward(batch);
+  }
+  /// Adds a scored batch to `sums`; by default as the head of the model does.
+  virtual void add_score(
+      const Head& head,
+      const ScoredBatch& batch,
+      ScoreSums& sums) const {
+    head.add_score(batch, sums);
+  }
+};
+
+} // namespace tessera::zoo
