@@ -44,6 +44,7 @@ auto MicroBatches::with_random_key(
 }
 
 void MicroBatches::run(int64_t step, int64_t& batch) {
+  task_.begin_step(step);
   if (pipeline_ != nullptr) {
     run_stages(step, batch);
     return;

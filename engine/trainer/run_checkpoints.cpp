@@ -213,7 +213,7 @@ RunCheckpoints::Saved RunCheckpoints::told(
     bool is_best,
     Clock::time_point start,
     const std::function<fs::path()>& finish) {
-  Saved saved;
+  Saved saved{.step = step, .path = {}, .text = {}};
   try {
     saved.path = finish();
     if (is_best && world_.rank() == 0) {

@@ -79,6 +79,7 @@ class RunCheckpoints {
   Decision decide(int64_t step, bool is_last);
 
   struct Saved {
+    int64_t step = 0;
     std::filesystem::path path; ///< empty if it failed
     std::string text; ///< of the log
   };

@@ -9,6 +9,7 @@
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/run_position.h"
+#include "tessera/engine/trainer/training_hook.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
@@ -146,6 +147,9 @@ class Training {
     engine_.set_learning_rate(scheduler_.peak_learning_rate());
     summary_.total_steps = total_steps_;
     monitor_->finish(progress_.steps, summary_);
+    for_each_hook(progress_.steps, [&](auto& hook, const auto& at) {
+      hook.at_end(at, summary_);
+    });
     return summary_;
   }
 
@@ -207,9 +211,15 @@ class Training {
       task_.begin_epoch(progress_.batch / batches_);
     }
     scheduler_.step(engine_); // backward may update already
-    micro_batches_->run(progress_.steps, progress_.batch);
     const int64_t step = progress_.steps + 1;
+    for_each_hook(step, [](auto& hook, const auto& at) {
+      hook.before_step(at);
+    });
+    micro_batches_->run(progress_.steps, progress_.batch);
     monitor_->end();
+    for_each_hook(step, [](auto& hook, const auto& at) {
+      hook.after_backward(at);
+    });
     const auto end = checkpoints_.decide(step, step == total_steps_);
     const bool scores =
         options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
@@ -239,12 +249,18 @@ class Training {
     if (is_skipped) {
       monitor_->tell_skipped(step);
     }
+    for_each_hook(step, [&](auto& hook, const auto& at) {
+      hook.after_step(at, is_skipped);
+    });
     std::optional<TaskScore> score;
     bool is_best = false;
     if (scores) {
       score = monitor_->score(task_, step);
       is_best = best_.add(*score, step) &&
                 (options_.keep_best || options_.export_best);
+      for_each_hook(step, [&](auto& hook, const auto& at) {
+        hook.after_evaluation(at, *score);
+      });
     }
     summary_.stop_signal = end.stop_signal;
     summary_.stopped_early = scores && options_.early_stop > 0 &&
@@ -279,14 +295,31 @@ class Training {
       if (is_end) {
         summary_.checkpoint = saved.path;
       }
-      monitor_->tell_saved(saved.text, !saved.path.empty());
+      tell_saved(saved);
       monitor_->skip_time();
     }
   }
 
   void tell_begun_save(bool blocks) {
     if (const auto saved = checkpoints_.begun_save(blocks)) {
-      monitor_->tell_saved(saved->text, !saved->path.empty());
+      tell_saved(*saved);
+    }
+  }
+
+  void tell_saved(const engine::RunCheckpoints::Saved& saved) {
+    monitor_->tell_saved(saved.text, !saved.path.empty());
+    if (!saved.path.empty()) {
+      for_each_hook(saved.step, [&](auto& hook, const auto& at) {
+        hook.on_checkpoint(at, saved.path);
+      });
+    }
+  }
+
+  template <typename Call>
+  void for_each_hook(int64_t step, const Call& call) {
+    const TrainingPoint at{world_, engine_, step, total_steps_};
+    for (TrainingHook* hook : options_.hooks) {
+      call(*hook, at);
     }
   }
 

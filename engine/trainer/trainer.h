@@ -28,6 +28,7 @@ namespace tessera {
 
 struct BatchShare;
 class ParallelRun;
+class TrainingHook; // engine/trainer/training_hook.h
 
 /// What follows a loss that is not finite, or a spike (TrainerOptions).
 enum class OnBadLoss {
@@ -103,6 +104,9 @@ struct TrainerOptions {
   /// Polled after each backward: with a result other than 0 on any rank, all
   /// ranks finish the step, save a checkpoint and end. May be empty.
   std::function<int()> stop_signal;
+  /// Called at fixed points of the run, in this order; not owned. The same on
+  /// all ranks.
+  std::vector<TrainingHook*> hooks;
   /// The mesh and the pipeline, if ranks divide the model; with pipeline stages
   /// the task must be a PipelineTask. Not owned. Null: each rank has the whole
   /// model and batches of its own.

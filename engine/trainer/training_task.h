@@ -41,6 +41,9 @@ class TrainingTask {
   /// Shuffles the samples of epoch `epoch`, counted from 0; deterministic.
   virtual void begin_epoch(int64_t epoch) = 0;
 
+  /// Called before the micro-batches of optimizer step `step`, counted from 0.
+  virtual void begin_step(int64_t /*step*/) {}
+
   /// Makes batch `index` of the epoch and copies it to the model's device;
   /// forward() of it follows. For tasks whose forward() does not do so itself:
   /// the time spent on data is then measured separately.

@@ -348,6 +348,17 @@ Task open_tokens(
           ? " under ring attention, which has no masks (parallel.context_attention)"
           : "");
   const int64_t multiple = parallel.batches().sequence_multiple;
+  if (config.curriculum) {
+    TESSERA_CHECK(
+        kind == ObjectiveKind::kNextToken,
+        "training.curriculum cuts sequences, which the objective \"{}\" does not allow: a cut one may have nothing to predict; leave it out",
+        name_of(kind));
+    TESSERA_CHECK(
+        config.curriculum->multiple % multiple == 0,
+        "training.curriculum.multiple is {}; to divide sequences over ranks, it must be a multiple of {}",
+        config.curriculum->multiple,
+        multiple);
+  }
   TESSERA_CHECK(
       !trains || config.max_length % multiple == 0,
       "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",

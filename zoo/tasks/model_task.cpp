@@ -109,7 +109,9 @@ ModelTask::ModelTask(
     int64_t batch_size,
     uint64_t seed,
     const DataLoaderOptions& loading,
-    int64_t accumulate)
+    int64_t accumulate,
+    const std::optional<CurriculumOptions>& curriculum,
+    int64_t max_length)
     : task_(task),
       engine_(engine),
       parallel_(parallel),
@@ -120,6 +122,8 @@ ModelTask::ModelTask(
           parallel.batches(),
           seed,
           accumulate),
+      curriculum_(curriculum),
+      max_length_(max_length),
       forward_chunk_(pipeline_forward(
           *task.model,
           [this](int number) -> const ModelInput& {
@@ -148,7 +152,12 @@ int64_t ModelTask::load_micro_batch(int64_t index, int number) {
     batches_.resize(at + 1);
   }
   loader_.seek(epoch_ * batches_per_epoch() + index);
-  batches_[at] = on_device(loader_.next(), engine_.device());
+  ModelInput batch = loader_.next();
+  if (curriculum_) {
+    batch = first_tokens(
+        batch, curriculum_length(*curriculum_, max_length_, step_));
+  }
+  batches_[at] = on_device(batch, engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
     sharding::check_same_batch(tensors_of(batches_[at]), *same_batch_);
   }

@@ -7,6 +7,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/training_task.h"
+#include "tessera/zoo/tasks/sequence_curriculum.h"
 #include "tessera/zoo/tasks/task.h"
 
 #include <cstdint>
@@ -26,6 +27,8 @@ class ModelTask : public PipelineTask {
   /// @throws tessera::Error if the examples do not fill one global batch.
   /// @param loading of batches.
   /// @param accumulate micro-batches of an optimizer step.
+  /// @param curriculum nullopt: sequences are whole from the first step on.
+  /// @param max_length of whole sequences; for a curriculum.
   ModelTask(
       const Task& task,
       Engine& engine,
@@ -33,7 +36,9 @@ class ModelTask : public PipelineTask {
       int64_t batch_size,
       uint64_t seed,
       const DataLoaderOptions& loading = {},
-      int64_t accumulate = 1);
+      int64_t accumulate = 1,
+      const std::optional<CurriculumOptions>& curriculum = {},
+      int64_t max_length = 0);
 
   int64_t batches_per_epoch() const override {
     return order_.batches_per_epoch();
@@ -42,6 +47,9 @@ class ModelTask : public PipelineTask {
     return order_.batch_size();
   }
   void begin_epoch(int64_t epoch) override;
+  void begin_step(int64_t step) override {
+    step_ = step;
+  }
   void load(int64_t index) override;
   MicroBatch forward(int64_t index) override;
   void after_step(int64_t step, int64_t steps) override;
@@ -61,7 +69,10 @@ class ModelTask : public PipelineTask {
   /// do. Null if each rank sees its own.
   Communicator* same_batch_;
   SampleOrder order_;
+  std::optional<CurriculumOptions> curriculum_;
+  int64_t max_length_;
   int64_t epoch_ = 0;
+  int64_t step_ = 0;
   std::vector<ModelInput> batches_; ///< of a step, by micro-batch number
   PipelineForward forward_chunk_;
   DataLoader<ModelInput> loader_;

@@ -311,7 +311,9 @@ TrainingResult run_training(TrainingConfig config) {
       config.batch_size,
       config.seed,
       config.loader,
-      config.trainer.accumulate);
+      config.trainer.accumulate,
+      config.curriculum,
+      config.max_length);
   config.trainer.facts = facts_of(world, config, *task.model);
   if (world.rank() == 0) {
     config.trainer.description["data"]["samples"] = task.train->size();

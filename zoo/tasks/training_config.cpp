@@ -130,6 +130,10 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "new_data",
         config.new_data,
         "a resumed run may have other training data; it starts at their first sample");
+    fields.object(
+        "curriculum",
+        config.curriculum,
+        "train on the beginnings of sequences first, for `language_model` (next tokens) and `text_classification`; see [below](#short-sequences-first)");
     auto seed = static_cast<int64_t>(config.seed);
     fields.field(
         "seed",
@@ -248,6 +252,17 @@ void finish_fields(
     needs_scores(config.trainer.keep_best, "keep_best");
     needs_scores(config.trainer.export_best, "export_best");
     needs_scores(config.trainer.early_stop > 0, "early_stop");
+  }
+  if (config.curriculum) {
+    reader.run_check([&] { check(*config.curriculum, config.max_length); });
+    if (config.task != &kLanguageModel && config.task != &kTextClassification) {
+      reader.get_object("training")
+          .fail(
+              "curriculum",
+              "it is for the tasks language_model and text_classification; "
+              "leave it out");
+    }
+    config.parallel.shapes_vary = true;
   }
   if (config.distill) {
     reader.run_check([&] { check(*config.distill); });

@@ -16,6 +16,7 @@
 #include "tessera/zoo/tasks/preference_loss.h"
 #include "tessera/zoo/tasks/preference_texts.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
+#include "tessera/zoo/tasks/sequence_curriculum.h"
 #include "tessera/zoo/tasks/supervised_texts.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
@@ -78,6 +79,7 @@ struct TrainingConfig {
   SupervisedOptions supervised;
   PreferenceKeys preference_keys;
   PreferenceOptions preference;
+  std::optional<CurriculumOptions> curriculum;
   /// Also trains on the outputs of a teacher; nullopt: there is none.
   std::optional<DistillationOptions> distill;
   /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
