@@ -230,6 +230,10 @@ class Training {
       const int64_t first = monitor_->written_steps() + 1;
       const double loss = monitor_->read_losses(step);
       if (const auto problem = watch_.add(loss, first, step)) {
+        if (options_.on_bad_loss == OnBadLoss::kEnd) {
+          engine_.zero_grad();
+          return true;
+        }
         roll_back(*problem);
         return progress_.steps >= total_steps_;
       }

@@ -36,6 +36,7 @@ enum class OnBadLoss {
   /// The run returns to its newest checkpoint, and leaves out the samples since
   /// the last good loss.
   kRollBack,
+  kEnd, ///< the run ends with the step before
 };
 
 struct TrainerOptions {

@@ -262,6 +262,45 @@ void finish_run(
   }
 }
 
+TrainingResult test_rates(
+    const TrainingConfig& config,
+    World& world,
+    Engine& engine,
+    const Task& task,
+    TrainingTask& batches) {
+  task.model->train();
+  runtime::StopSignals signals;
+  TrainerOptions trainer = config.trainer;
+  trainer.stop_signal = [&] { return signals.received(); };
+  TrainingResult result;
+  result.summary.stop_signal = 0;
+  result.lr_range =
+      lr_range_test(world, engine, batches, trainer, *config.lr_range_test);
+  if (world.rank() == 0) {
+    const LrRangeResult& range = *result.lr_range;
+    const auto text = [](const std::optional<double>& lr) {
+      return lr ? formatted("{:.2g}", *lr) : std::string("none");
+    };
+    std::printf(
+        "learning rates: the loss falls most steeply at %s; a tenth of the "
+        "best is %s%s\n%s/lr_range_test: lr_range_test.json, "
+        "lr_range_test.svg, metrics.jsonl\n",
+        text(range.steepest_lr).c_str(),
+        text(range.tenth_of_best_lr).c_str(),
+        range.has_diverged
+            ? formatted(
+                  "; it diverges after {}",
+                  text(
+                      range.points.empty()
+                          ? std::optional<double>()
+                          : range.points.back().lr))
+                  .c_str()
+            : "",
+        trainer.run_folder.c_str());
+  }
+  return result;
+}
+
 /// Whether an earlier run has done all that this one was to do.
 bool is_done(const TrainingConfig& config, const TrainingSummary& summary) {
   const auto& folder = config.trainer.run_folder;
@@ -282,6 +321,7 @@ TrainingResult run_training(TrainingConfig config) {
   // Before a model is built, which may take long.
   RunFolder folder(config);
   config.trainer.restart_data =
+      !config.lr_range_test &&
       agreement.from_rank_zero("checking the run folder", [&] {
         config.trainer.description = describe_run(config);
         return folder.check(config.trainer.description) ? 1 : 0;
@@ -327,6 +367,9 @@ TrainingResult run_training(TrainingConfig config) {
       config.trainer.evaluate_every == 0 || task.heldout != nullptr,
       "training.evaluate_every is {}, but there are no held-out data; set data.heldout",
       config.trainer.evaluate_every);
+  if (config.lr_range_test) {
+    return test_rates(config, world, engine, task, batches);
+  }
   // Only now, so that a rejected run leaves no folder.
   agreement.from_rank_zero("preparing the run folder", [&] {
     folder.prepare();

@@ -12,6 +12,8 @@
 namespace tessera::zoo {
 
 struct TrainingResult {
+  /// Of TrainingConfig::lr_range_test, which then is all that was done.
+  std::optional<LrRangeResult> lr_range;
   /// TrainingSummary::stop_signal is not 0 if SIGINT, SIGTERM or SIGHUP ended
   /// the run, which has then saved a checkpoint and exported nothing.
   TrainingSummary summary;

@@ -134,6 +134,10 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "curriculum",
         config.curriculum,
         "train on the beginnings of sequences first, for `language_model` (next tokens) and `text_classification`; see [below](#short-sequences-first)");
+    fields.object(
+        "lr_range_test",
+        config.lr_range_test,
+        "instead of a run: raise the learning rate until the loss diverges, and suggest one; see [below](#looking-for-a-learning-rate)");
     auto seed = static_cast<int64_t>(config.seed);
     fields.field(
         "seed",
@@ -252,6 +256,9 @@ void finish_fields(
     needs_scores(config.trainer.keep_best, "keep_best");
     needs_scores(config.trainer.export_best, "export_best");
     needs_scores(config.trainer.early_stop > 0, "early_stop");
+  }
+  if (config.lr_range_test) {
+    reader.run_check([&] { check(*config.lr_range_test); });
   }
   if (config.curriculum) {
     reader.run_check([&] { check(*config.curriculum, config.max_length); });

@@ -6,6 +6,7 @@
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
+#include "tessera/engine/trainer/lr_range_test.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/data/token_data_options.h"
@@ -80,6 +81,8 @@ struct TrainingConfig {
   PreferenceKeys preference_keys;
   PreferenceOptions preference;
   std::optional<CurriculumOptions> curriculum;
+  /// Instead of a run, a test of learning rates.
+  std::optional<LrRangeOptions> lr_range_test;
   /// Also trains on the outputs of a teacher; nullopt: there is none.
   std::optional<DistillationOptions> distill;
   /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
