@@ -103,7 +103,6 @@ void WeightAverages::update(size_t g, double factor) {
     context_.streamed.join(); // its lanes still write the weights
   }
   offload::StateAccess& state = *averages_[g]->part.state;
-  const TransferWaits::Scope waits(context_.pager->transfer_waits());
   const offload::ShardTensors tensors = state.open();
   tensors.state.front().lerp_(tensors.master, factor);
   state.close(/*written=*/{}, /*writes_state=*/true);

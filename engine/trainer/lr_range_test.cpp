@@ -165,7 +165,8 @@ LrRangeResult lr_range_test(
   own.resume = false;
   own.resume_from.clear();
   own.restart_data = false;
-  own.schedule = {.decay = LrDecay::kConstant};
+  own.schedule = LrScheduleOptions();
+  own.schedule.decay = LrDecay::kConstant;
   RisingRate rising(options);
   own.hooks.push_back(&rising);
   TESSERA_CHECK(

@@ -49,9 +49,9 @@ struct LrRangeResult {
   bool has_diverged = false;
   /// Where the smoothed loss falls most steeply, over the logarithm of the
   /// rate; nothing if it never falls.
-  std::optional<double> steepest_lr;
+  std::optional<double> steepest_lr = {};
   /// A tenth of the rate at which the smoothed loss is the least.
-  std::optional<double> tenth_of_best_lr;
+  std::optional<double> tenth_of_best_lr = {};
 };
 
 /// What follows from the curve, up to its least loss.

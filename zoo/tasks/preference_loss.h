@@ -27,7 +27,7 @@ struct PreferenceOptions {
   double label_smoothing = 0;
   bool reference_free = false;
   /// Instead of the base of an adapter.
-  std::optional<FrozenModelOptions> reference;
+  std::optional<FrozenModelOptions> reference = {};
 };
 
 void visit_fields(runtime::OptionFields& fields, PreferenceOptions& options);
