@@ -96,7 +96,7 @@ TEST(LrRangeTest, SuggestsByTheCurve) {
     points.push_back({.lr = std::pow(10, -4 + i * 0.1), .loss = loss});
   }
   const auto result = lr_range_result(points, false);
-  // Smoothing is behind by a step.
+  // From 3 to 1.
   EXPECT_NEAR(*result.steepest_lr, std::pow(10, -4 + 1.1), 1e-9);
   EXPECT_NEAR(*result.tenth_of_best_lr, std::pow(10, -5 + 1.9), 3e-4);
   for (LrRangePoint& point : points) {

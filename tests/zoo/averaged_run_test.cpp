@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run scores and exports the averages of its weights, at once or afterwards.
+#include "support/expect_error.h"
+#include "support/forked_ranks.h"
+#include "tessera/engine/trainer/run_report.h"
+#include "tessera/zoo/tasks/evaluate_run.h"
+#include "tessera/zoo/tasks/export_run.h"
+#include "tessera/zoo/tasks/run_training.h"
+#include "zoo/model_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tessera::zoo::averaged_run_test {
+
+using nlohmann::json;
+
+TEST(AveragedRun, ScoresAndExportsAverages) {
+  const TemporaryFolder folder;
+  std::ofstream tokens(folder / "tokens.bin", std::ios::binary);
+  for (int i = 0; i < 600; ++i) {
+    const auto token = static_cast<uint16_t>((i * i) % 61);
+    tokens.write(reinterpret_cast<const char*>(&token), sizeof token);
+  }
+  tokens.close();
+  const json values = {
+      {"task", "language_model"},
+      {"model",
+       {{"config", (fixture("models") / "gpt2/config.json").string()},
+        {"max_length", 16}}},
+      {"data",
+       {{"train", (folder / "tokens.bin").string()},
+        {"heldout", (folder / "tokens.bin").string()}}},
+      {"optimizer", {{"lr", 0.05}, {"ema_decay", 0.5}}},
+      {"schedule", {{"decay", "constant"}}},
+      {"training",
+       {{"max_steps", 4}, {"evaluate_every", 4}, {"batch_size", 2}}},
+      {"output", {{"folder", "unset"}}}};
+  std::ofstream(folder / "train.json") << values;
+  const auto run = [&](const std::string& name,
+                       const std::vector<std::string>& more) {
+    std::vector<std::string> overrides{
+        "output.folder=" + (folder / name).string()};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return run_training(
+        read_training_config(folder / "train.json", overrides));
+  };
+  const auto weights = [&](const std::string& model) {
+    return runtime::read_text_file(folder / model / "model.safetensors");
+  };
+  tests::on_ranks(2, [&] {
+    const auto averaged = run("averaged", {"training.ema_evaluate=true"});
+    const auto plain = run("plain", {});
+    EXPECT_NE(weights("averaged/model"), weights("plain/model"));
+    EXPECT_EQ(evaluate_run(folder / "averaged").values, averaged.score->values);
+    EXPECT_NE(plain.score->values, averaged.score->values);
+    // Of the same step, while the run trained.
+    EXPECT_EQ(
+        engine::read_metrics(folder / "averaged").back().heldout.front().second,
+        averaged.score->values.at("heldout_loss").get<double>());
+    ExportOptions options;
+    options.run = folder / "plain";
+    options.to = folder / "later";
+    options.overrides = {"training.ema_evaluate=true"};
+    export_run(options);
+    EXPECT_EQ(weights("later"), weights("averaged/model"));
+    expect_error(
+        [&] {
+          run("none", {"training.ema_evaluate=true", "optimizer.ema_decay=0"});
+        },
+        {"ema_evaluate", "optimizer.ema_decay"});
+  });
+}
+
+} // namespace tessera::zoo::averaged_run_test
