@@ -15,6 +15,7 @@ TESSERA_FUZZ_TARGET(train_config) {
         "question_answering",
         "language_model",
         "supervised",
+        "preference",
         "image_folder",
         "examples"}) {
     std::vector<std::string> overrides;
