@@ -42,7 +42,7 @@ void take_from(
 
 void visit_fields(runtime::OptionFields& fields, FrozenModelOptions& options) {
   fields.field(
-      "folder",
+      runtime::required("folder"),
       options.folder,
       "Hugging Face folder of the model, or a run folder; it is sharded over all ranks (ZeRO stage 3), without gradients and optimizer state, and has a memory table of its own");
   fields.choice(
