@@ -11,9 +11,7 @@
 
 namespace tessera {
 
-EmaScope::EmaScope(
-    sharding::Pager& pager,
-    engine::ShardedOptimizer& optimizer)
+EmaScope::EmaScope(sharding::Pager& pager, engine::ShardedOptimizer& optimizer)
     : pager_(&pager), optimizer_(&optimizer) {
   optimizer.exchange_averages();
 }

@@ -334,8 +334,9 @@ void ShardedOptimizer::step_groups(double average_factor) {
       });
   const auto average = [&](size_t g) {
     if (averages_) {
-      updates_->submit(
-          g, [this, g, average_factor] { averages_->update(g, average_factor); });
+      updates_->submit(g, [this, g, average_factor] {
+        averages_->update(g, average_factor);
+      });
     }
   };
   for (size_t g = 0; g < context_.pages.size(); ++g) {

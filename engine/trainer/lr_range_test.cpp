@@ -72,8 +72,7 @@ void visit_fields(runtime::OptionFields& fields, LrRangeOptions& options) {
   constexpr runtime::DoubleRange kAbove0{.min = 0, .open_min = true};
   fields.field("min_lr", options.min_lr, kAbove0, "rate of the first step");
   fields.field("max_lr", options.max_lr, kAbove0, "rate of the last step");
-  fields.field(
-      "steps", options.steps, {.min = 2}, "optimizer steps, at most");
+  fields.field("steps", options.steps, {.min = 2}, "optimizer steps, at most");
   fields.choice(
       "growth",
       options.growth,
@@ -190,8 +189,7 @@ LrRangeResult lr_range_test(
     return {.points = {}, .has_diverged = has_diverged};
   }
   std::vector<LrRangePoint> points;
-  for (const engine::StepMetrics& line :
-       engine::read_metrics(own.run_folder)) {
+  for (const engine::StepMetrics& line : engine::read_metrics(own.run_folder)) {
     points.push_back({.lr = line.lr, .loss = line.loss});
   }
   LrRangeResult result = lr_range_result(std::move(points), has_diverged);

@@ -212,14 +212,12 @@ class Training {
     }
     scheduler_.step(engine_); // backward may update already
     const int64_t step = progress_.steps + 1;
-    for_each_hook(step, [](auto& hook, const auto& at) {
-      hook.before_step(at);
-    });
+    for_each_hook(
+        step, [](auto& hook, const auto& at) { hook.before_step(at); });
     micro_batches_->run(progress_.steps, progress_.batch);
     monitor_->end();
-    for_each_hook(step, [](auto& hook, const auto& at) {
-      hook.after_backward(at);
-    });
+    for_each_hook(
+        step, [](auto& hook, const auto& at) { hook.after_backward(at); });
     const auto end = checkpoints_.decide(step, step == total_steps_);
     const bool scores =
         options_.evaluate_every > 0 && step % options_.evaluate_every == 0;

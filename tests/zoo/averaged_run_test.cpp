@@ -46,8 +46,7 @@ TEST(AveragedRun, ScoresAndExportsAverages) {
     std::vector<std::string> overrides{
         "output.folder=" + (folder / name).string()};
     overrides.insert(overrides.end(), more.begin(), more.end());
-    return run_training(
-        read_training_config(folder / "train.json", overrides));
+    return run_training(read_training_config(folder / "train.json", overrides));
   };
   const auto weights = [&](const std::string& model) {
     return runtime::read_text_file(folder / model / "model.safetensors");

@@ -102,8 +102,8 @@ at::Tensor plain_loss(
 
 } // namespace
 
-class Distillation : public ::testing::TestWithParam<
-                         std::tuple<const char*, const char*>> {};
+class Distillation
+    : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(Distillation, EqualsPlainLibTorch) {
   const std::string name = std::get<0>(GetParam());

@@ -124,9 +124,8 @@ TEST(PreferenceLoss, EqualsTrl) {
         wanted = std::get<0>(wanted.sort(0));
       }
       // float32 log-probabilities of about -20.
-      EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 2e-5))
-          << found << "\n"
-          << wanted;
+      EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 2e-5)) << found << "\n"
+                                                              << wanted;
       preference.loss(*model, batch).backward();
       const auto gradients = trl.gradients(name);
       EXPECT_FALSE(gradients.empty());
@@ -252,8 +251,7 @@ TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
       const auto pairs = encoder.read({file("row.jsonl", {row})});
       return std::pair(learned(pairs[0].chosen), learned(pairs[0].rejected));
     };
-    const auto whole =
-        encoded({{"chosen", chosen}, {"rejected", rejected}});
+    const auto whole = encoded({{"chosen", chosen}, {"rejected", rejected}});
     EXPECT_EQ(whole.first, "yes|");
     EXPECT_EQ(whole.second, "no|not sure|");
     EXPECT_EQ(
@@ -283,8 +281,8 @@ TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
 TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
   tests::on_ranks(1, [&] { write_model(); });
   tests::on_ranks(2, [&] {
-    const auto before = run_training(
-        config({"training.max_steps=1", "optimizer.lr=1e-5"}));
+    const auto before =
+        run_training(config({"training.max_steps=1", "optimizer.lr=1e-5"}));
     EXPECT_NEAR(
         before.score->values.at("heldout_margin").get<double>(), 0, 0.05);
     const auto result = run_training(config());
@@ -299,9 +297,7 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
          "output.folder=" + (folder_ / "other").string()}));
     for (const auto& [name, value] : values.items()) {
       EXPECT_NEAR(
-          other.score->values.at(name).get<double>(),
-          value.get<double>(),
-          1e-5)
+          other.score->values.at(name).get<double>(), value.get<double>(), 1e-5)
           << name;
     }
     std::ofstream(folder_ / "values.json") << values;
@@ -326,8 +322,7 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
 TEST_F(Preference, WhatDoesNotFitIsNamed) {
   tests::on_ranks(1, [&] {
     write_model();
-    expect_error(
-        [&] { config({"model.lora="}); }, {"preference.reference"});
+    expect_error([&] { config({"model.lora="}); }, {"preference.reference"});
     expect_error(
         [&] {
           config({"preference.loss=ipo", "preference.label_smoothing=0.1"});

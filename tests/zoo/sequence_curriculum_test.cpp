@@ -93,8 +93,7 @@ TEST(SequenceCurriculum, GoesOnWhereARunResumes) {
       {"schedule", {{"decay", "constant"}}},
       {"training",
        {{"max_steps", 6},
-        {"curriculum",
-         {{"min_length", 4}, {"steps", 5}, {"multiple", 4}}}}},
+        {"curriculum", {{"min_length", 4}, {"steps", 5}, {"multiple", 4}}}}},
       {"output", {{"folder", "unset"}}}};
   std::ofstream(folder / "train.json") << values;
   std::ofstream tokens(folder / "tokens.bin", std::ios::binary);
@@ -118,15 +117,10 @@ TEST(SequenceCurriculum, GoesOnWhereARunResumes) {
 
 TEST(SequenceCurriculum, WhatDoesNotFitIsNamed) {
   expect_error(
-      [] {
-        check({.min_length = 64, .multiple = 8}, 32);
-      },
+      [] { check({.min_length = 64, .multiple = 8}, 32); },
       {"min_length is 64", "model.max_length is 32"});
   expect_error(
-      [] {
-        check({.min_length = 4, .multiple = 8}, 32);
-      },
-      {"multiple, 8"});
+      [] { check({.min_length = 4, .multiple = 8}, 32); }, {"multiple, 8"});
 }
 
 } // namespace tessera::zoo::sequence_curriculum_test

@@ -67,8 +67,8 @@ class [[nodiscard]] AdaptersOff {
  public:
   /// @param model must outlive this object.
   /// @throws tessera::Error if the model has no adapters, or if parts of the
-  ///     base are trained with them (LoraConfig::bias, ::modules_to_save), which
-  ///     then would not be what they were.
+  ///     base are trained with them (LoraConfig::bias, ::modules_to_save),
+  ///     which then would not be what they were.
   explicit AdaptersOff(const Model& model);
   ~AdaptersOff();
   AdaptersOff(const AdaptersOff&) = delete;

@@ -130,10 +130,9 @@ at::Tensor Linear::forward(const at::Tensor& x) {
 
 at::Tensor Linear::finished(const at::Tensor& product, const at::Tensor& x)
     const {
-  const at::Tensor all =
-      layer_->adapter && layer_->adapter->is_active()
-          ? product + layer_->adapter->forward(x)
-          : product;
+  const at::Tensor all = layer_->adapter && layer_->adapter->is_active()
+                             ? product + layer_->adapter->forward(x)
+                             : product;
   return layer_->sizes.length_scale
              ? all * (1 / std::sqrt(static_cast<double>(layer_->sizes.in)))
              : all;

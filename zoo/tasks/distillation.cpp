@@ -130,11 +130,10 @@ at::Tensor DistillationLoss::hidden_loss(
         other.sizes());
     const at::Tensor squares =
         (own.to(at::kFloat) - other.to(at::kFloat)).square().mean(-1);
-    const at::Tensor mean =
-        batch.attention_mask.defined()
-            ? (squares * batch.attention_mask).sum() /
-                  batch.attention_mask.sum()
-            : squares.mean();
+    const at::Tensor mean = batch.attention_mask.defined()
+                                ? (squares * batch.attention_mask).sum() /
+                                      batch.attention_mask.sum()
+                                : squares.mean();
     sum = sum.defined() ? sum + mean : mean;
   }
   return sum / static_cast<double>(options_.student_layers.size());

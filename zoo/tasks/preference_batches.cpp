@@ -112,8 +112,8 @@ ModelInput PreferenceBatches::make(
       }
     }
     const int64_t multiple = inputs_.multiple_of;
-    length = (static_cast<int64_t>(longest) + multiple - 1) / multiple *
-             multiple;
+    length =
+        (static_cast<int64_t>(longest) + multiple - 1) / multiple * multiple;
   }
   const auto rows =
       static_cast<int64_t>(examples.size()) * (packs ? 1 : int64_t{2});
@@ -150,8 +150,7 @@ ModelInput PreferenceBatches::make(
         if (packs) {
           number(begin, at, document++);
         } else {
-          std::fill_n(
-              mask.mutable_data_ptr<int64_t>() + begin, at - begin, 1);
+          std::fill_n(mask.mutable_data_ptr<int64_t>() + begin, at - begin, 1);
           at = ++row * length;
         }
       }

@@ -36,9 +36,8 @@ at::Tensor log_probabilities(
   TESSERA_CHECK(
       logits.defined() && logits.dim() == 3,
       "preference: the model has no logits of tokens; use a language model");
-  const at::Tensor predicting =
-      logits.flatten(0, 1).index_select(
-          0, batch.others.at(PairInputs::kPlaces));
+  const at::Tensor predicting = logits.flatten(0, 1).index_select(
+      0, batch.others.at(PairInputs::kPlaces));
   const at::Tensor losses = at::cross_entropy_loss(
       predicting.to(at::kFloat),
       batch.others.at(PairInputs::kTokens),
@@ -97,11 +96,10 @@ PairScores pair_scores(
   const at::Tensor h = ratios.select(1, 0) - ratios.select(1, 1);
   const double smoothing = options.label_smoothing;
   PairScores scores;
-  scores.losses =
-      is_ipo
-          ? (h - 1 / (2 * options.beta)).square()
-          : -at::log_sigmoid(options.beta * h) * (1 - smoothing) -
-                at::log_sigmoid(-options.beta * h) * smoothing;
+  scores.losses = is_ipo
+                      ? (h - 1 / (2 * options.beta)).square()
+                      : -at::log_sigmoid(options.beta * h) * (1 - smoothing) -
+                            at::log_sigmoid(-options.beta * h) * smoothing;
   const at::Tensor rewards = options.beta * ratios.detach();
   scores.chosen = rewards.select(1, 0);
   scores.rejected = rewards.select(1, 1);
@@ -113,9 +111,7 @@ PreferenceLoss::PreferenceLoss(
     std::unique_ptr<FrozenModel> reference)
     : options_(options), reference_(std::move(reference)) {}
 
-at::Tensor PreferenceLoss::reference_of(
-    Model& model,
-    const ModelInput& batch) {
+at::Tensor PreferenceLoss::reference_of(Model& model, const ModelInput& batch) {
   if (options_.reference_free) {
     return {};
   }
@@ -158,8 +154,7 @@ void PreferenceLoss::add_score(
     ScoreSums& sums) const {
   sums.add_loss(
       batch,
-      static_cast<double>(
-          batch.input.others.at(PairInputs::kLengths).size(0)));
+      static_cast<double>(batch.input.others.at(PairInputs::kLengths).size(0)));
 }
 
 } // namespace tessera::zoo

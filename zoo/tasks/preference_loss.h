@@ -58,8 +58,8 @@ PairScores pair_scores(
     const PreferenceOptions& options);
 
 /// Batches are those of PreferenceBatches. The reference is the base of the
-/// model's adapter, another model, or none. Dropout is off, also in training, as
-/// in TRL: the model is left in evaluation mode.
+/// model's adapter, another model, or none. Dropout is off, also in training,
+/// as in TRL: the model is left in evaluation mode.
 class PreferenceLoss : public BatchLoss {
  public:
   /// @param reference null: the base of the adapter, or none.
@@ -70,10 +70,8 @@ class PreferenceLoss : public BatchLoss {
   at::Tensor loss(Model& model, const ModelInput& batch) override;
   /// ModelOutput::logits are [P, kPairOutputs].
   ModelOutput score(Model& model, const ModelInput& batch) override;
-  void add_score(
-      const Head& head,
-      const ScoredBatch& batch,
-      ScoreSums& sums) const override;
+  void add_score(const Head& head, const ScoredBatch& batch, ScoreSums& sums)
+      const override;
 
  private:
   PairScores scores(Model& model, const ModelInput& batch);

@@ -40,7 +40,9 @@ void visit_preference_rows(
       config.texts.heldout,
       "the same (empty: nothing is scored): loss, accuracy (pairs whose better answer has the higher reward), margin and rewards");
   fields.field(
-      "prompt_key", config.preference_keys.prompt, "key or column of the prompt");
+      "prompt_key",
+      config.preference_keys.prompt,
+      "key or column of the prompt");
   fields.field(
       "chosen_key",
       config.preference_keys.chosen,

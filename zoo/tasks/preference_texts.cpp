@@ -132,10 +132,9 @@ PreferencePair PreferenceEncoder::encode(const TextRow& row) const {
         runtime::show_json(row.values[key]));
   }
   const auto prompt = row.values.find(keys_.prompt);
-  const bool is_chat =
-      row.values[keys_.chosen].is_array() ||
-      row.values[keys_.rejected].is_array() ||
-      (prompt != row.values.end() && prompt->is_array());
+  const bool is_chat = row.values[keys_.chosen].is_array() ||
+                       row.values[keys_.rejected].is_array() ||
+                       (prompt != row.values.end() && prompt->is_array());
   if (is_chat) {
     return conversations(row);
   }

@@ -291,9 +291,8 @@ TrainingResult test_rates(
             ? formatted(
                   "; it diverges after {}",
                   text(
-                      range.points.empty()
-                          ? std::optional<double>()
-                          : range.points.back().lr))
+                      range.points.empty() ? std::optional<double>()
+                                           : range.points.back().lr))
                   .c_str()
             : "",
         trainer.run_folder.c_str());

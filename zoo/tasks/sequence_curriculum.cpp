@@ -30,7 +30,8 @@ void visit_fields(runtime::OptionFields& fields, CurriculumOptions& options) {
   fields.choice(
       "growth",
       options.growth,
-      {{"linear", CurriculumGrowth::kLinear}, {"root", CurriculumGrowth::kRoot}},
+      {{"linear", CurriculumGrowth::kLinear},
+       {"root", CurriculumGrowth::kRoot}},
       "how lengths grow: with the step, or with its root, i.e. fast at first");
   fields.field(
       "root_degree",

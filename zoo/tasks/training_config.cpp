@@ -279,8 +279,7 @@ void finish_fields(
           formatted("the task {} has a loss of its own", config.task->name));
     }
   }
-  if (config.trainer.ema_evaluate &&
-      config.engine.optimizer.ema_decay == 0) {
+  if (config.trainer.ema_evaluate && config.engine.optimizer.ema_decay == 0) {
     reader.get_object("training")
         .fail(
             "ema_evaluate",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Averages of the weights are those that plain LibTorch computes, wherever they
-// rest and however weights are updated; a scope leaves the weights as they were.
+// rest and however weights are updated; a scope leaves the weights as they
+// were.
 #include "engine/offload/placement.h"
 
 #include "support/ranks.h"

@@ -63,8 +63,7 @@ TEST(LrRangeTest, FindsWhereTheLossFallsAndDiverges) {
     const auto result = lr_range_test(world, engine, task, trainer, range);
     EXPECT_TRUE(result.has_diverged);
     EXPECT_EQ(engine.learning_rate(), 0.125);
-    EXPECT_EQ(
-        runtime::read_text_file(folder / "result.json"), "of a run");
+    EXPECT_EQ(runtime::read_text_file(folder / "result.json"), "of a run");
     EXPECT_TRUE(std::filesystem::is_empty(folder / "checkpoints"));
     EXPECT_FALSE(std::filesystem::exists(folder / "metrics.jsonl"));
     if (world.rank() != 0) {

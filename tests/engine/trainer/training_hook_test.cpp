@@ -115,19 +115,28 @@ TEST(TrainingHook, IsCalledAtEachPoint) {
     EXPECT_EQ(
         first.calls,
         (std::vector<std::string>{
-            "before 1",       "backward 1", "step 1",
-            "before 2",       "backward 2", "step 2",
-            "as given 2",     "before 3",   "backward 3",
-            "step 3",         "saved step-3 3",
-            "before 4",       "backward 4", "step 4",
-            "as given 4",     "saved step-4 4",
+            "before 1",
+            "backward 1",
+            "step 1",
+            "before 2",
+            "backward 2",
+            "step 2",
+            "as given 2",
+            "before 3",
+            "backward 3",
+            "step 3",
+            "saved step-3 3",
+            "before 4",
+            "backward 4",
+            "step 4",
+            "as given 4",
+            "saved step-4 4",
             "end 4"}));
     options.run_folder = folder / "background";
     Recorder background;
     trained(world, options, {&background}, /*in_background=*/true);
     const auto has = [&](const char* call) {
-      return std::count(
-          background.calls.begin(), background.calls.end(), call);
+      return std::count(background.calls.begin(), background.calls.end(), call);
     };
     EXPECT_EQ(has("saved step-3 3"), 1);
     EXPECT_EQ(has("saved step-4 4"), 1);
