@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the commands of a page's shell blocks do when the page is tested. It is
+# sourced before a block. From the caller:
+#
+#   TESSERA  the program      SOURCE  the project      BUILD  its build folder
+#   MODE     check: tessera checks its arguments; run: it runs
+#   SHORT    in run: added to `tessera train`
+# shellcheck shell=bash
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# tessera ARGUMENTS... of a page.
+tessera() {
+  local -a own=()
+  if [[ ${1:-} == launch ]]; then
+    while (($# > 0)) && [[ $1 != -- ]]; do
+      own+=("$1")
+      shift
+    done
+    (($# > 1)) || fail "tessera launch needs a program after --"
+    if [[ $MODE == run ]]; then
+      [[ $2 != tessera ]] || set -- -- "$TESSERA" "${@:3}"
+      # shellcheck disable=SC2086 # words
+      [[ ${3:-} != train ]] || set -- "$@" $SHORT
+      "$TESSERA" "${own[@]}" "$@"
+    else
+      "$TESSERA" "${own[@]}" --check "$@" || exit
+      shift
+      "$@"
+    fi
+  elif [[ $MODE == run ]]; then
+    # shellcheck disable=SC2086 # words
+    [[ ${1:-} != train ]] || set -- "$@" $SHORT
+    "$TESSERA" "$@" || exit
+  else
+    "$TESSERA" "$@" --check || exit
+  fi
+}
+
+# Launchers of others: what they start is checked.
+started() {
+  while (($# > 0)) && [[ $1 != tessera && $1 != PROGRAM ]]; do
+    shift
+  done
+  (($# > 0)) || fail "no program in this command"
+  "$@"
+}
+srun() { started "$@"; }
+mpirun() { started "$@"; }
+torchrun() { started "$@"; }
+PROGRAM() { :; }
+
+docker() {
+  case $1 in
+    build)
+      [[ "$*" != *-f* || -e $SOURCE/$(sed 's/.*-f \([^ ]*\).*/\1/' <<<"$*") ]] ||
+        fail "docker build: no such file: $*"
+      ;;
+    run)
+      while (($# > 0)) && [[ $1 != tessera && $1 != tessera:* ]]; do
+        shift
+      done
+      tessera "${@:2}"
+      ;;
+    *) fail "docker $1" ;;
+  esac
+}
+
+# The project's own tools: their targets, presets and files exist.
+make() {
+  command make -n -C "$SOURCE" "$@" >/dev/null || fail "make $*"
+}
+
+cmake() {
+  local target
+  if [[ "$*" == *--preset* ]]; then
+    target=$(sed 's/.*--preset[= ]\([^ ]*\).*/\1/' <<<"$*")
+    grep -q "\"name\": \"$target\"" "$SOURCE/CMakePresets.json" ||
+      fail "cmake: there is no preset '$target'"
+  fi
+  if [[ "$*" == *--target* ]]; then
+    target=$(sed 's/.*--target[= ]\([^ ]*\).*/\1/' <<<"$*")
+    exists_program "$target"
+  fi
+  case "$*" in *TESSERA_*)
+    for target in $(grep -oE 'TESSERA_[A-Z_]+' <<<"$*"); do
+      grep -rqw "$target" "$SOURCE/CMakeLists.txt" "$SOURCE/cmake" ||
+        fail "cmake: there is no option $target"
+    done
+    ;;
+  esac
+}
+
+ctest() {
+  # Another ctest runs this test: it must not start one in the same folder.
+  local name=''
+  if [[ "$*" == *-R* ]]; then
+    name=$(sed 's/.*-R \([^ ]*\).*/\1/' <<<"$*")
+    grep -qE "^add_test\(\[?=?\[?[a-z_]*$name" "$BUILD/tests/CTestTestfile.cmake" ||
+      fail "ctest: there is no test like '$name'"
+  fi
+}
+
+# A program that the project builds: of tests, of tools, an example, a benchmark.
+exists_program() {
+  grep -qwE "tessera_tests\(${1%_tests}|$1" \
+    "$SOURCE"/{tests,tools,examples,benchmarks}/CMakeLists.txt ||
+    fail "no program '$1' is built"
+}
+
+# built NAME ARGUMENTS...: build/release/bin/NAME of a block.
+built() {
+  local name=$1 file
+  shift
+  exists_program "$name"
+  for file in "$@"; do
+    case $file in
+      --file=*) [[ -e $SOURCE/tests/${file#--file=} ]] || fail "$name: no $file" ;;
+    esac
+  done
+}
+
+# Commands of others, which download, need a device, or are not installed here.
+for command in hf git apt-get nc nvidia-smi /tmp/hf/bin/pip /tmp/hf/bin/python; do
+  eval "$command() { :; }"
+done
+if [[ $MODE == check ]]; then
+  python3() {
+    if [[ $1 == *.py ]]; then
+      [[ -e $1 || $1 == evaluate-v2.0.py ]] || fail "there is no $1"
+    elif [[ $1 == -c ]]; then
+      command python3 "$@"
+    fi
+  }
+  ls() { :; }
+fi
