@@ -13,7 +13,8 @@ namespace tessera::tools {
 
 /// Parses the command line. Returns the exit code if the program is to exit: 0
 /// after help or --check was requested, 2 on a usage error.
-/// @param check called for --check: what is known to be wrong before the command
+/// @param check called for --check: what is known to be wrong before the
+/// command
 ///     does anything; throws.
 std::optional<int> parse_arguments(
     CLI::App& app,

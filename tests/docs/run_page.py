@@ -100,6 +100,14 @@ class PageTest:
                 (self.folder / "models" / path.name).symlink_to(path.resolve())
         (self.folder / "CONFIG").write_text((SOURCE / CONFIG).read_text())
 
+    def write(self, name, text):
+        """A file of the page's own, in place of the project's link."""
+        path = self.folder / name
+        if path.is_symlink():
+            path.unlink()
+        path.write_text(text)
+        return path
+
     # One function for each language.
 
     def sh(self, block):
@@ -160,8 +168,7 @@ class PageTest:
         text = block.text.strip()
         value = json.loads(text if text.startswith("{") else "{" + text + "}")
         if "model" in block.marks:
-            path = self.folder / "a_model.json"
-            path.write_text(json.dumps(value))
+            path = self.write("a_model.json", json.dumps(value))
             self.command(
                 ["plan", PLAN_CONFIG, f"model.config={path}", "training.accumulate=1",
                  "training.batch_size=1", "--devices", "1", "--device-memory", "1000GiB",
@@ -173,8 +180,7 @@ class PageTest:
             value = {"extends": str(SOURCE / base), **value}
         elif "task" not in value:
             raise Failure(f"{block.place}: this is no configuration (`task`); mark what it is")
-        path = self.folder / block.marks.get("file", "a_config.json")
-        path.write_text(json.dumps(value))
+        path = self.write(block.marks.get("file", "a_config.json"), json.dumps(value))
         self.command(["train", str(path), *block.marks.get("with", "").split(), "--check"], block.place)
         # For commands of the page that take the run's folder.
         if run := value.get("output", {}).get("folder"):
@@ -223,7 +229,7 @@ class PageTest:
             try:
                 for block in blocks.blocks_of(text, self.page):
                     if (name := block.marks.get("file")) and "task" not in block.text:
-                        (self.folder / name).write_text(block.text)
+                        self.write(name, block.text)
                     test = getattr(self, block.language, None)
                     try:
                         if test:

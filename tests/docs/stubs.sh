@@ -52,12 +52,29 @@ srun() { started "$@"; }
 mpirun() { started "$@"; }
 torchrun() { started "$@"; }
 PROGRAM() { :; }
+nice() { # -n NUMBER COMMAND...
+  "${@:3}"
+}
+
+# value_of OPTION ARGUMENTS...: the argument after it, or after its "=".
+value_of() {
+  local option=$1
+  shift
+  while (($# > 0)); do
+    case $1 in
+      "$option") printf '%s\n' "$2" ;;
+      "$option"=*) printf '%s\n' "${1#*=}" ;;
+    esac
+    shift
+  done
+}
 
 docker() {
+  local file
   case $1 in
     build)
-      [[ "$*" != *-f* || -e $SOURCE/$(sed 's/.*-f \([^ ]*\).*/\1/' <<<"$*") ]] ||
-        fail "docker build: no such file: $*"
+      file=$(value_of -f "$@")
+      [[ -e $SOURCE/$file ]] || fail "docker build: there is no $file"
       ;;
     run)
       while (($# > 0)) && [[ $1 != tessera && $1 != tessera:* ]]; do
@@ -75,33 +92,30 @@ make() {
 }
 
 cmake() {
-  local target
-  if [[ "$*" == *--preset* ]]; then
-    target=$(sed 's/.*--preset[= ]\([^ ]*\).*/\1/' <<<"$*")
-    grep -q "\"name\": \"$target\"" "$SOURCE/CMakePresets.json" ||
-      fail "cmake: there is no preset '$target'"
-  fi
-  if [[ "$*" == *--target* ]]; then
-    target=$(sed 's/.*--target[= ]\([^ ]*\).*/\1/' <<<"$*")
-    exists_program "$target"
-  fi
-  case "$*" in *TESSERA_*)
-    for target in $(grep -oE 'TESSERA_[A-Z_]+' <<<"$*"); do
-      grep -rqw "$target" "$SOURCE/CMakeLists.txt" "$SOURCE/cmake" ||
-        fail "cmake: there is no option $target"
-    done
-    ;;
-  esac
+  local name
+  for name in $(value_of --preset "$@"); do
+    grep -q "\"name\": \"$name\"" "$SOURCE/CMakePresets.json" ||
+      fail "cmake: there is no preset '$name'"
+  done
+  for name in $(value_of --target "$@"); do
+    exists_program "$name"
+  done
+  for name in "$@"; do
+    [[ $name != -DTESSERA_* ]] || {
+      name=${name#-D}
+      grep -rqw "${name%%=*}" "$SOURCE/CMakeLists.txt" "$SOURCE/cmake" ||
+        fail "cmake: there is no option $name"
+    }
+  done
 }
 
 ctest() {
   # Another ctest runs this test: it must not start one in the same folder.
-  local name=''
-  if [[ "$*" == *-R* ]]; then
-    name=$(sed 's/.*-R \([^ ]*\).*/\1/' <<<"$*")
+  local name
+  for name in $(value_of -R "$@"); do
     grep -qE "^add_test\(\[?=?\[?[a-z_]*$name" "$BUILD/tests/CTestTestfile.cmake" ||
       fail "ctest: there is no test like '$name'"
-  fi
+  done
 }
 
 # A program that the project builds: of tests, of tools, an example, a benchmark.
