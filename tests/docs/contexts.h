@@ -14,6 +14,7 @@
 #include "tessera/tessera.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/generation/text_generator.h"
+#include "tessera/zoo/models/llama_like.h"
 #include "tessera/zoo/models/moco_model.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"

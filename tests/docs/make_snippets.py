@@ -50,11 +50,12 @@ CONTEXTS = {
     ),
     "layers": (
         [*TESSERA, "using namespace tessera::zoo;"],
-        "tessera::ParallelGroups& groups, tessera::TensorParallel how, torch::nn::Module& model,"
-        " tessera::zoo::ModelInput batch, at::Tensor x, uint64_t seed",
+        "tessera::ParallelGroups& groups, tessera::TensorParallel how,"
+        " std::shared_ptr<tessera::zoo::Model> model, tessera::zoo::ModelInput batch,"
+        " at::Tensor x, at::Device device, uint64_t seed, int64_t step, int64_t i",
     ),
     "file": ([], None),
-    "family": (["namespace tessera::zoo {"], None),
+    "family": (["using namespace tessera::zoo;"], None),
 }
 INCLUDE = re.compile(r"\s*#include .*")
 
@@ -75,8 +76,7 @@ def snippet(block):
         raise blocks.PageError(f"{block.place}: make_snippets.py has no context '{context}'")
     before, parameters = CONTEXTS[context]
     if parameters is None:
-        closing = ["}"] * sum(row.endswith("{") for row in before)
-        return includes, [f"namespace {name} {{", *before, line, *body, *closing, "}"]
+        return includes, [f"namespace {name} {{", *before, line, *body, "}"]
     # The inner braces let a block declare a name that is a parameter.
     head = [f"namespace {name} {{", "using namespace docs;", *before, f"void block({parameters}) {{ {{"]
     return includes, [*head, line, *body, "} }", "}"]

@@ -184,8 +184,9 @@ class PageTest:
         self.command(["train", str(path), *block.marks.get("with", "").split(), "--check"], block.place)
         # For commands of the page that take the run's folder.
         if run := value.get("output", {}).get("folder"):
-            (self.folder / run).mkdir(parents=True, exist_ok=True)
-            (self.folder / run / "config.json").write_text(json.dumps(value))
+            for name in (f"{run}/config.json", f"{run}/model/config.json"):
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                self.write(name, json.dumps(value))
 
     def python(self, block):
         ast.parse(block.text, block.place)

@@ -37,7 +37,18 @@ tessera() {
     "$TESSERA" "$@" || exit
   else
     "$TESSERA" "$@" --check || exit
+    [[ $1 != train ]] || made_run "${@:2}"
   fi
+}
+
+# made_run CONFIG KEY=VALUE...: the run folder, for the commands that follow.
+made_run() {
+  local folder
+  folder=$(printf '%s\n' "${@:2}" | sed -n 's/^output.folder=//p')
+  [[ -z $folder || $folder == /* ]] || {
+    mkdir -p "$folder/model"
+    tee "$folder/config.json" <"$1" >"$folder/model/config.json"
+  }
 }
 
 # Launchers of others: what they start is checked.
