@@ -30,7 +30,7 @@ void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.field(
       "config",
       config.model_config,
-      "instead of `folder`: a config.json whose model is newly initialized, with the same weights under any layout of ranks; see [below](#a-newly-initialized-model)");
+      "instead of `folder`: a config.json whose model is newly initialized, with the same weights under any layout of ranks; see [models](../docs/models.md#a-newly-initialized-model)");
   fields.field(
       "architecture",
       config.architecture,
@@ -87,7 +87,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
       runtime::required("task"),
       config.task,
       task_kinds(),
-      "what is trained on; see above");
+      "what is trained on; see [data](../docs/data.md)");
   visit_fields(fields, config.device);
   fields.group("model", "", [&] {
     fields.field(
@@ -112,7 +112,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.object(
       "distill",
       config.distill,
-      "train on the outputs of another model, too; see [below](#a-teacher)");
+      "train on the outputs of another model, too; see [training](../docs/training.md#a-teacher)");
   if (config.task->visit_sections != nullptr) {
     config.task->visit_sections(fields, config);
   }
@@ -133,11 +133,11 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
     fields.object(
         "curriculum",
         config.curriculum,
-        "train on the beginnings of sequences first, for `language_model` (next tokens) and `text_classification`; see [below](#short-sequences-first)");
+        "train on the beginnings of sequences first, for `language_model` (next tokens) and `text_classification`; see [training](../docs/training.md#short-sequences-first)");
     fields.object(
         "lr_range_test",
         config.lr_range_test,
-        "instead of a run: raise the learning rate until the loss diverges, and suggest one; see [below](#looking-for-a-learning-rate)");
+        "instead of a run: raise the learning rate until the loss diverges, and suggest one; see [training](../docs/training.md#looking-for-a-learning-rate)");
     auto seed = static_cast<int64_t>(config.seed);
     fields.field(
         "seed",
