@@ -128,11 +128,18 @@ LrRangeResult lr_range_result(
     return result; // it never falls
   }
   result.tenth_of_best_lr = best->lr / 10;
+  // Over a tenth of the points: single losses are noise. The first ones are
+  // means of few.
+  const auto count = static_cast<std::ptrdiff_t>(result.points.size());
+  const std::ptrdiff_t half = std::max<std::ptrdiff_t>(1, count / 20);
   double steepest = 0;
-  for (auto point = result.points.begin() + 1; point <= best; ++point) {
-    const LrRangePoint& before = *std::prev(point);
-    const double slope = (point->smoothed_loss - before.smoothed_loss) /
-                         std::log(point->lr / before.lr);
+  for (auto point = result.points.begin() + std::max(half, count / 10);
+       point <= best && point + half < result.points.end();
+       ++point) {
+    const LrRangePoint& before = *(point - half);
+    const LrRangePoint& after = *(point + half);
+    const double slope = (after.smoothed_loss - before.smoothed_loss) /
+                         std::log(after.lr / before.lr);
     if (slope < steepest) {
       steepest = slope;
       result.steepest_lr = point->lr;

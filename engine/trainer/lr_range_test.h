@@ -48,7 +48,7 @@ struct LrRangeResult {
   std::vector<LrRangePoint> points; ///< of the steps before it diverged
   bool has_diverged = false;
   /// Where the smoothed loss falls most steeply, over the logarithm of the
-  /// rate; nothing if it never falls.
+  /// rate and a tenth of the points; nothing if it never falls.
   std::optional<double> steepest_lr = {};
   /// A tenth of the rate at which the smoothed loss is the least.
   std::optional<double> tenth_of_best_lr = {};

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -158,12 +159,16 @@ TEST_P(Distillation, EqualsPlainLibTorch) {
           << loss.item<double>() << " " << own.item<double>();
       engine.backward(loss);
       const auto parameters = model->named_parameters();
+      double largest = 0;
+      for (const auto& item : plain->named_parameters()) {
+        largest =
+            std::max(largest, item.value().grad().abs().max().item<double>());
+      }
       for (const auto& item : plain->named_parameters()) {
         const at::Tensor wanted = item.value().grad();
         const at::Tensor found = engine.grad(parameters[item.key()]);
-        // Float32: sums in another order.
-        EXPECT_TRUE(torch::allclose(
-            found, wanted, 1e-4, 1e-5 * wanted.abs().max().item<double>()))
+        // Float32: sums in another order. Some are zero but for rounding.
+        EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 1e-6 * largest))
             << item.key();
       }
       engine.multiply_gradients(0); // the weights stay

@@ -131,7 +131,8 @@ TEST(PreferenceLoss, EqualsTrl) {
       EXPECT_FALSE(gradients.empty());
       const auto parameters = model->named_parameters();
       size_t compared = 0;
-      for (const NamedWeight& weight : lora_names(*model).weights()) {
+      const WeightNames names = lora_names(*model);
+      for (const NamedWeight& weight : names.weights()) {
         std::vector<torch::Tensor> ours;
         for (const std::string& own : weight.ours) {
           ours.push_back(parameters[own].grad());
@@ -192,7 +193,7 @@ class Preference : public ::testing::Test {
         {"data", {{"train", rows_}, {"heldout", rows_}}},
         {"optimizer", {{"lr", 0.01}}},
         {"schedule", {{"decay", "constant"}}},
-        {"training", {{"batch_size", 2}, {"epochs", 6}, {"seed", 5}}},
+        {"training", {{"batch_size", 2}, {"epochs", 20}, {"seed", 5}}},
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(folder_ / "train.json", values.dump());
     return read_training_config(folder_ / "train.json", overrides);
@@ -252,14 +253,14 @@ TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
       return std::pair(learned(pairs[0].chosen), learned(pairs[0].rejected));
     };
     const auto whole = encoded({{"chosen", chosen}, {"rejected", rejected}});
-    EXPECT_EQ(whole.first, "yes|");
-    EXPECT_EQ(whole.second, "no|not sure|");
+    EXPECT_EQ(whole.first, "yes \n|"); // with what ends it
+    EXPECT_EQ(whole.second, "no \n|not sure \n|");
     EXPECT_EQ(
         encoded(
             {{"prompt", prompt},
              {"chosen", json{said("assistant", "yes")}},
              {"rejected", "no"}}),
-        std::pair(std::string("yes|"), std::string("no|")));
+        std::pair(std::string("yes \n|"), std::string("no \n|")));
     EXPECT_EQ(
         encoded({{"prompt", "a b"}, {"chosen", " c"}, {"rejected", " d e"}}),
         std::pair(std::string("c|"), std::string("d e|")));
@@ -322,7 +323,7 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
 TEST_F(Preference, WhatDoesNotFitIsNamed) {
   tests::on_ranks(1, [&] {
     write_model();
-    expect_error([&] { config({"model.lora="}); }, {"preference.reference"});
+    expect_error([&] { config({"model.lora=null"}); }, {"preference.reference"});
     expect_error(
         [&] {
           config({"preference.loss=ipo", "preference.label_smoothing=0.1"});

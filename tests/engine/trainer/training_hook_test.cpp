@@ -125,12 +125,12 @@ TEST(TrainingHook, IsCalledAtEachPoint) {
             "before 3",
             "backward 3",
             "step 3",
-            "saved step-3 3",
+            "saved step-000003 3",
             "before 4",
             "backward 4",
             "step 4",
             "as given 4",
-            "saved step-4 4",
+            "saved step-000004 4",
             "end 4"}));
     options.run_folder = folder / "background";
     Recorder background;
@@ -138,8 +138,8 @@ TEST(TrainingHook, IsCalledAtEachPoint) {
     const auto has = [&](const char* call) {
       return std::count(background.calls.begin(), background.calls.end(), call);
     };
-    EXPECT_EQ(has("saved step-3 3"), 1);
-    EXPECT_EQ(has("saved step-4 4"), 1);
+    EXPECT_EQ(has("saved step-000003 3"), 1);
+    EXPECT_EQ(has("saved step-000004 4"), 1);
   });
 }
 
