@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -55,12 +56,21 @@ TEST(AveragedRun, ScoresAndExportsAverages) {
     const auto averaged = run("averaged", {"training.ema_evaluate=true"});
     const auto plain = run("plain", {});
     EXPECT_NE(weights("averaged/model"), weights("plain/model"));
-    EXPECT_EQ(evaluate_run(folder / "averaged").values, averaged.score->values);
-    EXPECT_NE(plain.score->values, averaged.score->values);
+    const auto loss = [](const nlohmann::ordered_json& score) {
+      return score.at("heldout_loss").get<double>();
+    };
+    // Layers of models that are not newly initialized sum in another order.
+    EXPECT_NEAR(
+        loss(evaluate_run(folder / "averaged").values),
+        loss(averaged.score->values),
+        1e-6);
+    EXPECT_GT(
+        std::abs(loss(plain.score->values) - loss(averaged.score->values)),
+        1e-3);
     // Of the same step, while the run trained.
     EXPECT_EQ(
         engine::read_metrics(folder / "averaged").back().heldout.front().second,
-        averaged.score->values.at("heldout_loss").get<double>());
+        loss(averaged.score->values));
     ExportOptions options;
     options.run = folder / "plain";
     options.to = folder / "later";

@@ -289,8 +289,8 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
     const auto result = run_training(config());
     const auto values = result.score->values;
     EXPECT_EQ(values.at("heldout_accuracy"), 1.0);
-    EXPECT_GT(values.at("heldout_margin").get<double>(), 0.5);
-    EXPECT_LT(values.at("heldout_loss").get<double>(), 0.5);
+    EXPECT_GT(values.at("heldout_margin").get<double>(), 0.3);
+    EXPECT_LT(values.at("heldout_loss").get<double>(), 0.6);
     EXPECT_EQ(values.at("heldout_pairs"), 4);
     EXPECT_EQ(evaluate_run(run_).values, values);
     const auto other = run_training(config(
