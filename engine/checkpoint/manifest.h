@@ -5,7 +5,7 @@
 //
 // [Note: checkpoint folders] A checkpoint is a folder "step-N": one safetensors
 // file per rank and manifest.json, which lists every tensor of every file with
-// its checksum. Values of parameters, and state that has one value per element
+// its checksum, and has one of its own values. Values of parameters, and state that has one value per element
 // of a parameter, are stored as the pieces that the ranks had: flat, in the
 // order of the parameter's memory, each with its offset. If a parameter is
 // divided over tensor-parallel ranks, the piece records which partition the
