@@ -278,6 +278,14 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   return found;
 }
 
+std::vector<fs::path> checkpoints_in(const fs::path& path) {
+  if (fs::exists(path / kManifest)) {
+    return {path};
+  }
+  auto found = list_checkpoints(path);
+  return found.empty() ? list_checkpoints(path / "checkpoints") : found;
+}
+
 fs::path find_checkpoint(const fs::path& path) {
   if (path.filename() == kBest) {
     if (const auto best = best_checkpoint(path.parent_path())) {

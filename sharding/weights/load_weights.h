@@ -19,6 +19,12 @@ class WeightFiles;
 
 } // namespace tessera::sharding
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 class Communicator;
@@ -44,6 +50,8 @@ struct RenameRule {
   std::string from; ///< regular expression (ECMAScript) of whole names
   std::string to; ///< $1 is what the first group matched; "" leaves it out
 };
+
+void visit_fields(runtime::OptionFields& fields, RenameRule& rule);
 
 struct LoadWeightsOptions {
   /// The first rule that matches a name in the checkpoint replaces it, before

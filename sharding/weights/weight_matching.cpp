@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/name_patterns.h"
+#include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/tensor_io.h"
@@ -383,3 +384,18 @@ LoadWeightsReport match_weights(
 }
 
 } // namespace tessera::sharding
+
+namespace tessera {
+
+void visit_fields(runtime::OptionFields& fields, RenameRule& rule) {
+  fields.field(
+      runtime::required("from"),
+      rule.from,
+      "regular expression (ECMAScript) that matches whole names");
+  fields.field(
+      "to",
+      rule.to,
+      "the new name, in which $1 is what the first group matched; an empty one leaves the tensor out");
+}
+
+} // namespace tessera
