@@ -19,7 +19,7 @@ using runtime::PickleNode;
 namespace {
 
 constexpr std::string_view kRank = "mp_rank_";
-constexpr const char* kRemedy =
+constexpr const char* kGiveAllRanks =
     "; give a checkpoint of Megatron-LM in the format `torch`, with the files of all tensor- and pipeline-parallel ranks";
 
 /// The file of a rank in its folder.
@@ -33,7 +33,7 @@ std::optional<fs::path> file_in(const fs::path& folder) {
 }
 
 /// The numbers in "mp_rank_01_002"; empty if it is another name.
-std::vector<int> numbers_in(const std::string& name) {
+std::vector<int> rank_numbers_in(const std::string& name) {
   std::vector<int> numbers;
   if (!name.starts_with(kRank)) {
     return numbers;
@@ -73,15 +73,13 @@ std::optional<std::string> model_name(std::string name) {
   return is_weight ? std::optional(std::move(name)) : std::nullopt;
 }
 
-constexpr std::string_view kLayers = "decoder.layers.";
-
 /// The number of the layer of "decoder.layers.3.mlp"; nothing for others.
-std::optional<int64_t> layer_of(const std::string& name) {
-  if (!name.starts_with(kLayers)) {
+std::optional<int64_t> layer_number(const std::string& name) {
+  if (!name.starts_with(kMegatronLayers)) {
     return std::nullopt;
   }
   const std::string digits =
-      name.substr(kLayers.size(), name.find('.', kLayers.size()) - kLayers.size());
+      name.substr(kMegatronLayers.size(), name.find('.', kMegatronLayers.size()) - kMegatronLayers.size());
   constexpr size_t kMostDigits = 6;
   return !digits.empty() && digits.size() <= kMostDigits &&
                  digits.find_first_not_of("0123456789") == std::string::npos
@@ -132,21 +130,21 @@ void MegatronCheckpoint::open_files() {
   std::map<std::pair<int, int>, fs::path> found; // stage, tensor-parallel rank
   for (const auto& entry : fs::directory_iterator(path_)) {
     const std::string name = entry.path().filename();
-    const std::vector<int> numbers = numbers_in(name);
+    const std::vector<int> numbers = rank_numbers_in(name);
     TESSERA_CHECK(
         numbers.size() <= 2,
         "{}: the folder {} is that of a rank with a part of the experts, which is not supported{}",
         path_,
         name,
-        kRemedy);
+        kGiveAllRanks);
     if (!numbers.empty()) {
       const auto file = file_in(entry.path());
       TESSERA_CHECK(
-          file, "{} has no model_optim_rng.pt{}", entry.path(), kRemedy);
+          file, "{} has no model_optim_rng.pt{}", entry.path(), kGiveAllRanks);
       found[{numbers.size() == 2 ? numbers[1] : 0, numbers[0]}] = *file;
     }
   }
-  TESSERA_CHECK(!found.empty(), "{} has no mp_rank_00{}", path_, kRemedy);
+  TESSERA_CHECK(!found.empty(), "{} has no mp_rank_00{}", path_, kGiveAllRanks);
   stages_ = found.rbegin()->first.first + 1;
   for (const auto& [place, file] : found) {
     tensor_ranks_ = std::max(tensor_ranks_, place.second + 1);
@@ -159,7 +157,7 @@ void MegatronCheckpoint::open_files() {
       found.size(),
       tensor_ranks_,
       stages_,
-      kRemedy);
+      kGiveAllRanks);
   opened_.resize(static_cast<size_t>(stages_));
   for (const auto& [place, file] : found) {
     const auto opened = std::make_shared<const runtime::TorchFile>(
@@ -177,7 +175,7 @@ void MegatronCheckpoint::read_header(const runtime::TorchFile& file) {
       "{}: the first file has {} without 'model'{}",
       path_,
       show(root),
-      kRemedy);
+      kGiveAllRanks);
   if (const PickleNode* version = root.find("checkpoint_version")) {
     version_ = version->is(PickleKind::kInt)
                    ? static_cast<double>(version->integer)
@@ -194,7 +192,7 @@ void MegatronCheckpoint::read_header(const runtime::TorchFile& file) {
         name,
         integer(name).value_or(0),
         ranks,
-        kRemedy);
+        kGiveAllRanks);
   }
 }
 
@@ -210,16 +208,16 @@ int64_t MegatronCheckpoint::add_chunk(
         "{}: the file of a rank has no '{}'{}",
         path_,
         model,
-        kRemedy);
+        kGiveAllRanks);
     for (const auto& [key, tensor] : ranks[rank]->tensors_in(*weights)) {
       auto name = model_name(key);
       if (!name) {
         continue;
       }
-      if (const auto layer = layer_of(*name)) {
+      if (const auto layer = layer_number(*name)) {
         layers = std::max(layers, *layer + 1);
-        const size_t end = name->find('.', kLayers.size());
-        *name = std::string(kLayers) + std::to_string(first_layer + *layer) +
+        const size_t end = name->find('.', kMegatronLayers.size());
+        *name = std::string(kMegatronLayers) + std::to_string(first_layer + *layer) +
                 name->substr(end);
       }
       std::vector<sharding::WeightEntry>& parts = tensors_[*name];
@@ -233,7 +231,7 @@ int64_t MegatronCheckpoint::add_chunk(
             parts.size(),
             ranks.size(),
             *name,
-            kRemedy);
+            kGiveAllRanks);
       }
     }
   }

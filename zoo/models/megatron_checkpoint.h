@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::zoo {
@@ -20,6 +21,9 @@ namespace tessera::zoo {
 /// Whether a folder, or the one that its latest_checkpointed_iteration.txt
 /// names, is such a checkpoint.
 bool is_megatron(const std::filesystem::path& folder);
+
+/// What names of layers begin with in MegatronCheckpoint::tensors().
+inline constexpr std::string_view kMegatronLayers = "decoder.layers.";
 
 class MegatronCheckpoint {
  public:

@@ -16,7 +16,6 @@ namespace {
 using nlohmann::json;
 using sharding::WeightEntry;
 
-constexpr std::string_view kLayers = "decoder.layers.";
 constexpr const char* kBias = ".bias";
 
 /// What a tensor of a layer is.
@@ -101,7 +100,7 @@ struct GptShape {
   int64_t kv_heads = 0;
 };
 
-GptShape shape_of(const json& config, const MegatronCheckpoint& checkpoint) {
+GptShape gpt_shape_of(const json& config, const MegatronCheckpoint& checkpoint) {
   const ConfigFields fields(config, checkpoint.path().string());
   const std::string type = fields.get<std::string>({"model_type"}, "");
   TESSERA_CHECK(
@@ -138,7 +137,7 @@ GptShape shape_of(const json& config, const MegatronCheckpoint& checkpoint) {
 class MegatronConversion {
  public:
   MegatronConversion(const MegatronCheckpoint& checkpoint, const json& config)
-      : checkpoint_(checkpoint), shape_(shape_of(config, checkpoint)) {
+      : checkpoint_(checkpoint), shape_(gpt_shape_of(config, checkpoint)) {
     const int64_t ranks = checkpoint.tensor_ranks();
     TESSERA_CHECK(
         shape_.heads % shape_.kv_heads == 0 && shape_.kv_heads % ranks == 0,
@@ -176,8 +175,8 @@ class MegatronConversion {
       put((is_gpt2 ? "transformer.ln_f" : "model.norm") +
               name.substr(name.rfind('.')),
           parts.front());
-    } else if (name.starts_with(kLayers)) {
-      const size_t end = name.find('.', kLayers.size());
+    } else if (name.starts_with(kMegatronLayers)) {
+      const size_t end = name.find('.', kMegatronLayers.size());
       const auto tensor =
           layer_tensor(std::string_view(name).substr(std::min(end, name.size() - 1) + 1));
       if (!tensor) {
@@ -185,7 +184,7 @@ class MegatronConversion {
       }
       add_of_layer(
           (is_gpt2 ? "transformer.h." : "model.layers.") +
-              name.substr(kLayers.size(), end - kLayers.size()) + ".",
+              name.substr(kMegatronLayers.size(), end - kMegatronLayers.size()) + ".",
           *tensor,
           name,
           parts);

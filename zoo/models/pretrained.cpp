@@ -282,7 +282,7 @@ sharding::WeightFiles open_weights(
 }
 
 /// The config.json of a folder, or what stands for it.
-JsonFields config_of(const fs::path& folder) {
+JsonFields config_in(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   if (!fs::exists(path) && is_megatron(folder)) {
     return {megatron_config(MegatronCheckpoint(folder)), folder.string()};
@@ -434,7 +434,7 @@ LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
 std::shared_ptr<Model> from_pretrained(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
-  const JsonFields fields = config_of(folder);
+  const JsonFields fields = config_in(folder);
   nlohmann::json config = fields.object();
   config.update(options.config);
   const std::string architecture =
