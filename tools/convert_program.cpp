@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera convert --from DIR --to PATH`: converts a model's folder, or another
-// engine's checkpoint, to other dtypes or to GGUF, merges an adapter into it, or
-// averages several.
+// engine's checkpoint, to other dtypes or to GGUF, merges an adapter into it,
+// or averages several.
 
 #include "model_folder.h"
 #include "program_main.h"
@@ -138,7 +138,8 @@ std::vector<sharding::AveragedWeights> averaged_weights(
   for (const std::string& given : arguments.average) {
     auto found = engine::checkpoints_in(given);
     TESSERA_CHECK(
-        arguments.last == 0 || static_cast<int64_t>(found.size()) >= arguments.last,
+        arguments.last == 0 ||
+            static_cast<int64_t>(found.size()) >= arguments.last,
         "--last is {}, but '{}' has {} checkpoints",
         arguments.last,
         given,
@@ -162,8 +163,7 @@ std::vector<sharding::AveragedWeights> averaged_weights(
       paths.size());
   std::vector<sharding::AveragedWeights> sets;
   for (size_t i = 0; i < paths.size(); ++i) {
-    const double factor =
-        arguments.factors.empty() ? 1 : arguments.factors[i];
+    const double factor = arguments.factors.empty() ? 1 : arguments.factors[i];
     log_info("averaging {} x {}", factor, paths[i]);
     sets.push_back({engine::open_weights(paths[i]), factor});
   }
@@ -186,11 +186,10 @@ void convert_average(ConvertArguments arguments) {
     arguments.from = arguments.average.front();
   }
   check_places(arguments);
-  const fs::path mean = to.parent_path() /
-                        ("." + (to.has_filename() ? to : to.parent_path())
-                                   .filename()
-                                   .string() +
-                         ".average.safetensors");
+  const fs::path mean =
+      to.parent_path() /
+      ("." + (to.has_filename() ? to : to.parent_path()).filename().string() +
+       ".average.safetensors");
   if (mean.has_parent_path()) {
     fs::create_directories(mean.parent_path());
   }
@@ -255,9 +254,9 @@ int run_convert(int argc, char** argv) {
       "Weights to average, instead of --weights: checkpoints or run folders of `tessera train` (the newest checkpoint), files and folders of weights. "
       "Their tensors must have the same names and shapes. With --to FILE.safetensors, --from is not needed");
   app.add_option(
-      "--last",
-      arguments.last,
-      "Average the last checkpoints, so many of each run folder of --average")
+         "--last",
+         arguments.last,
+         "Average the last checkpoints, so many of each run folder of --average")
       ->check(CLI::PositiveNumber);
   app.add_option(
       "--factors",

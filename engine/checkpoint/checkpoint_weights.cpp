@@ -103,8 +103,7 @@ class WeightListing {
         "{}: the memory of parameter '{}' has gaps or overlaps; only Engine::load() of the same model reads it",
         reader_.path(),
         tensor.parameter);
-    std::vector<TensorBlock> blocks =
-        sharding::blocks_of(sizes, *tensor.part);
+    std::vector<TensorBlock> blocks = sharding::blocks_of(sizes, *tensor.part);
     for (TensorBlock& block : blocks) {
       for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
         std::vector<int64_t> values(one->size());
@@ -131,9 +130,8 @@ class WeightListing {
     entries_.emplace(name, std::move(entry));
   }
 
-  void check_complete(
-      const std::string& name,
-      const SavedParameter& parameter) const {
+  void check_complete(const std::string& name, const SavedParameter& parameter)
+      const {
     const auto found = numel_.find(name);
     const int64_t numel = sharding::numel_of(parameter.sizes, {});
     TESSERA_CHECK(
@@ -153,9 +151,8 @@ class WeightListing {
 } // namespace
 
 bool is_checkpoint(const fs::path& path) {
-  return fs::is_directory(path) &&
-         (fs::exists(path / "manifest.json") ||
-          !list_checkpoints(path).empty());
+  return fs::is_directory(path) && (fs::exists(path / "manifest.json") ||
+                                    !list_checkpoints(path).empty());
 }
 
 sharding::WeightFiles checkpoint_weights(const fs::path& path) {

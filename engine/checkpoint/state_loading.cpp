@@ -186,9 +186,8 @@ void load_optimizer_state(
     trained.merge(found.at(0).get<std::set<std::string>>());
     without.merge(found.at(1).get<std::set<std::string>>());
   }
-  model.on_all_ranks("load_weights: comparing checksums", [&] {
-    loading->check(without);
-  });
+  model.on_all_ranks(
+      "load_weights: comparing checksums", [&] { loading->check(without); });
   model.on_all_ranks("load_weights", [&] { loading->apply(); });
   for (const std::string& name : trained) {
     (without.count(name) > 0 ? report.without_state : report.with_state)

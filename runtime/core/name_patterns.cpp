@@ -104,7 +104,8 @@ std::optional<std::string> NamePattern::replaced(
     std::string_view name,
     const std::string& replacement) const {
   std::match_results<std::string_view::const_iterator> match;
-  return std::regex_match(name.begin(), name.end(), match, compiled_->expression)
+  return std::regex_match(
+             name.begin(), name.end(), match, compiled_->expression)
              ? std::optional(match.format(replacement))
              : std::nullopt;
 }

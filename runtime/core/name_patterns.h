@@ -36,8 +36,8 @@ class NamePattern {
   /// Whether the expression matches some part of the name.
   bool is_found_in(std::string_view name) const;
 
-  /// The name as `replacement` has it, if the expression matches the whole name:
-  /// $1 is what the first group matched. Not of types.
+  /// The name as `replacement` has it, if the expression matches the whole
+  /// name: $1 is what the first group matched. Not of types.
   std::optional<std::string> replaced(
       std::string_view name,
       const std::string& replacement) const;

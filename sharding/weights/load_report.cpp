@@ -57,7 +57,9 @@ std::string LoadWeightsReport::text() const {
       runtime::count_text(static_cast<int64_t>(all), "tensor"));
   add_line(text, "not in the checkpoint, keep their values", missing);
   add_line(
-      text, "buffers not in the checkpoint, keep their values", missing_buffers);
+      text,
+      "buffers not in the checkpoint, keep their values",
+      missing_buffers);
   add_line(text, "of another shape, keep their values", other_shapes);
   add_line(text, "not chosen, keep their values", not_chosen);
   add_line(text, "of the checkpoint, not in the model", unexpected);

@@ -68,12 +68,10 @@ void verify_part(const FlatWeight& weight, int64_t first, int64_t numel) {
     return;
   }
   const TensorPart own = weight.spec.part();
-  const TensorPart here = weight.is_contiguous
-                              ? TensorPart{
-                                    own.ranges,
-                                    from - weight.span.begin,
-                                    to - from}
-                              : own;
+  const TensorPart here =
+      weight.is_contiguous
+          ? TensorPart{own.ranges, from - weight.span.begin, to - from}
+          : own;
   sharding::verify_pieces(
       weight.source, sharding::blocks_of(weight.spec.sizes, here));
 }

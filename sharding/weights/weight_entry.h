@@ -29,9 +29,7 @@ class DataCheck {
       std::string what,
       std::span<const std::byte> data,
       std::string checksum)
-      : what_(std::move(what)),
-        data_(data),
-        checksum_(std::move(checksum)) {}
+      : what_(std::move(what)), data_(data), checksum_(std::move(checksum)) {}
 
   /// @throws tessera::Error if they are damaged.
   void verify() const;

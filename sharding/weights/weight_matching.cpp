@@ -179,7 +179,8 @@ class Matching {
   /// The name that `map` or the module have to know.
   std::string renamed(const std::string& name) const {
     for (size_t i = 0; i < renamed_.size(); ++i) {
-      if (auto other = renamed_[i].replaced(name, options_.rename_rules[i].to)) {
+      if (auto other =
+              renamed_[i].replaced(name, options_.rename_rules[i].to)) {
         return *other;
       }
     }

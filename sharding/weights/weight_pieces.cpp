@@ -56,11 +56,7 @@ WeightEntry narrowed(
   return entry;
 }
 
-WeightEntry every(
-    WeightEntry entry,
-    int64_t dim,
-    int64_t first,
-    int64_t step) {
+WeightEntry every(WeightEntry entry, int64_t dim, int64_t first, int64_t step) {
   const auto d = static_cast<size_t>(dim);
   TESSERA_CHECK(
       d < entry.shape.size() && 0 <= first && first < step,

@@ -46,7 +46,8 @@ tests::LaunchedJob::Result train(
   json config{
       {"task", "language_model"},
       {"model",
-       {{"config", (folder / ("gpt" + std::to_string(layers) + ".json")).string()},
+       {{"config",
+         (folder / ("gpt" + std::to_string(layers) + ".json")).string()},
         {"max_length", 16}}},
       {"optimizer", {{"lr", 1e-3}}},
       {"training", {{"batch_size", 2}, {"max_steps", 4}, {"save_every", 2}}},
@@ -93,7 +94,8 @@ TEST(StartFrom, ACheckpointOfASmallerModelAndOtherRanks) {
   EXPECT_EQ(report.at("loaded").size(), 2u * 16 + 2) << report;
   EXPECT_EQ(report.at("with_state").size(), 2u * 16 + 2);
   EXPECT_EQ(report.at("missing").size(), 16u); // the layer between
-  EXPECT_EQ(report.at("missing").at(0).get<std::string>().substr(0, 8), "layers.1");
+  EXPECT_EQ(
+      report.at("missing").at(0).get<std::string>().substr(0, 8), "layers.1");
   EXPECT_EQ(report.at("not_chosen").size(), 2u);
   // A run that names nothing of the model.
   result = train(
@@ -101,7 +103,8 @@ TEST(StartFrom, ACheckpointOfASmallerModelAndOtherRanks) {
       "wrong",
       3,
       1,
-      {{"path", (folder / "small/checkpoints").string()}, {"only", {"layer\\..*"}}});
+      {{"path", (folder / "small/checkpoints").string()},
+       {"only", {"layer\\..*"}}});
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("'layer\\..*'"), std::string::npos)
       << result.output;
@@ -127,26 +130,48 @@ TEST(StartFrom, ACheckpointOfASmallerModelAndOtherRanks) {
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(weights_in("of_checkpoint") == weights_in("small/model"));
   result = convert(
-      {"--from", model, "--average", small, small, "--to",
+      {"--from",
+       model,
+       "--average",
+       small,
+       small,
+       "--to",
        (folder / "same").string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(weights_in("same") == weights_in("small/model"));
   result = convert(
-      {"--from", model, "--average", small, "--last", "2", "--to",
+      {"--from",
+       model,
+       "--average",
+       small,
+       "--last",
+       "2",
+       "--to",
        (folder / "mean").string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_FALSE(weights_in("mean") == weights_in("small/model"));
   EXPECT_FALSE(fs::exists(folder / ".mean.average.safetensors"));
   result = convert(
-      {"--average", model, (folder / "mean").string(), "--factors", "1", "0",
-       "--to", (folder / "first.safetensors").string()});
+      {"--average",
+       model,
+       (folder / "mean").string(),
+       "--factors",
+       "1",
+       "0",
+       "--to",
+       (folder / "first.safetensors").string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(
       runtime::read_text_file(folder / "first.safetensors") ==
       weights_in("small/model"));
   result = convert(
-      {"--from", model, "--average", small, (folder / "large").string(),
-       "--to", (folder / "other").string()});
+      {"--from",
+       model,
+       "--average",
+       small,
+       (folder / "large").string(),
+       "--to",
+       (folder / "other").string()});
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("are not of one model"), std::string::npos)
       << result.output;

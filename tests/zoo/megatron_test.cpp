@@ -31,8 +31,7 @@ fs::path fixture(const std::string& name) {
 TEST(Megatron, HasTheLogitsOfMegatronCore) {
   for (const std::string name : {"core_llama", "core_gpt"}) {
     SCOPED_TRACE(name);
-    const auto reference =
-        read_named_tensors(fixture(name + ".safetensors"));
+    const auto reference = read_named_tensors(fixture(name + ".safetensors"));
     const auto model = from_pretrained(fixture(name));
     ModelInput input;
     input.input_ids = reference.at("input_ids");

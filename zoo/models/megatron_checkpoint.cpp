@@ -78,8 +78,9 @@ std::optional<int64_t> layer_number(const std::string& name) {
   if (!name.starts_with(kMegatronLayers)) {
     return std::nullopt;
   }
-  const std::string digits =
-      name.substr(kMegatronLayers.size(), name.find('.', kMegatronLayers.size()) - kMegatronLayers.size());
+  const std::string digits = name.substr(
+      kMegatronLayers.size(),
+      name.find('.', kMegatronLayers.size()) - kMegatronLayers.size());
   constexpr size_t kMostDigits = 6;
   return !digits.empty() && digits.size() <= kMostDigits &&
                  digits.find_first_not_of("0123456789") == std::string::npos
@@ -217,8 +218,8 @@ int64_t MegatronCheckpoint::add_chunk(
       if (const auto layer = layer_number(*name)) {
         layers = std::max(layers, *layer + 1);
         const size_t end = name->find('.', kMegatronLayers.size());
-        *name = std::string(kMegatronLayers) + std::to_string(first_layer + *layer) +
-                name->substr(end);
+        *name = std::string(kMegatronLayers) +
+                std::to_string(first_layer + *layer) + name->substr(end);
       }
       std::vector<sharding::WeightEntry>& parts = tensors_[*name];
       if (parts.size() == rank) {
@@ -239,9 +240,9 @@ int64_t MegatronCheckpoint::add_chunk(
 }
 
 const PickleNode* MegatronCheckpoint::option(const char* name) const {
-  return options_ == nullptr                  ? nullptr
-         : options_->is(PickleKind::kDict)    ? options_->find(name)
-                                              : options_->attribute(name);
+  return options_ == nullptr               ? nullptr
+         : options_->is(PickleKind::kDict) ? options_->find(name)
+                                           : options_->attribute(name);
 }
 
 std::optional<int64_t> MegatronCheckpoint::integer(const char* name) const {

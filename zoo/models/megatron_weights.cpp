@@ -41,16 +41,34 @@ struct RoleRow {
 constexpr std::array kRoles{
     RoleRow{"input_layernorm", Role::kAttentionNorm, ""},
     RoleRow{"input_norm", Role::kAttentionNorm, ""},
-    RoleRow{"self_attention.linear_qkv.layer_norm_weight", Role::kAttentionNorm, ".weight"},
-    RoleRow{"self_attention.linear_qkv.layer_norm_bias", Role::kAttentionNorm, kBias},
-    RoleRow{"self_attention.layernorm_qkv.layer_norm_weight", Role::kAttentionNorm, ".weight"},
-    RoleRow{"self_attention.layernorm_qkv.layer_norm_bias", Role::kAttentionNorm, kBias},
+    RoleRow{
+        "self_attention.linear_qkv.layer_norm_weight",
+        Role::kAttentionNorm,
+        ".weight"},
+    RoleRow{
+        "self_attention.linear_qkv.layer_norm_bias",
+        Role::kAttentionNorm,
+        kBias},
+    RoleRow{
+        "self_attention.layernorm_qkv.layer_norm_weight",
+        Role::kAttentionNorm,
+        ".weight"},
+    RoleRow{
+        "self_attention.layernorm_qkv.layer_norm_bias",
+        Role::kAttentionNorm,
+        kBias},
     RoleRow{"post_attention_layernorm", Role::kFeedForwardNorm, ""},
     RoleRow{"post_attention_norm", Role::kFeedForwardNorm, ""},
     RoleRow{"pre_mlp_layernorm", Role::kFeedForwardNorm, ""},
-    RoleRow{"mlp.linear_fc1.layer_norm_weight", Role::kFeedForwardNorm, ".weight"},
+    RoleRow{
+        "mlp.linear_fc1.layer_norm_weight",
+        Role::kFeedForwardNorm,
+        ".weight"},
     RoleRow{"mlp.linear_fc1.layer_norm_bias", Role::kFeedForwardNorm, kBias},
-    RoleRow{"layernorm_mlp.layer_norm_weight", Role::kFeedForwardNorm, ".weight"},
+    RoleRow{
+        "layernorm_mlp.layer_norm_weight",
+        Role::kFeedForwardNorm,
+        ".weight"},
     RoleRow{"layernorm_mlp.layer_norm_bias", Role::kFeedForwardNorm, kBias},
     RoleRow{"self_attention.q_layernorm", Role::kQueryNorm, ""},
     RoleRow{"self_attention.k_layernorm", Role::kKeyNorm, ""},
@@ -79,8 +97,7 @@ struct LayerTensor {
 
 std::optional<LayerTensor> layer_tensor(std::string_view rest) {
   for (const RoleRow& row : kRoles) {
-    if (!row.end.empty() ? rest == row.theirs
-                         : rest.starts_with(row.theirs)) {
+    if (!row.end.empty() ? rest == row.theirs : rest.starts_with(row.theirs)) {
       const std::string end(
           row.end.empty() ? rest.substr(row.theirs.size()) : row.end);
       if (end == ".weight" || end == kBias) {
@@ -100,7 +117,9 @@ struct GptShape {
   int64_t kv_heads = 0;
 };
 
-GptShape gpt_shape_of(const json& config, const MegatronCheckpoint& checkpoint) {
+GptShape gpt_shape_of(
+    const json& config,
+    const MegatronCheckpoint& checkpoint) {
   const ConfigFields fields(config, checkpoint.path().string());
   const std::string type = fields.get<std::string>({"model_type"}, "");
   TESSERA_CHECK(
@@ -110,8 +129,7 @@ GptShape gpt_shape_of(const json& config, const MegatronCheckpoint& checkpoint) 
       type);
   GptShape shape;
   shape.is_gpt2 = type == "gpt2";
-  shape.is_tied =
-      fields.get<bool>({"tie_word_embeddings"}, shape.is_gpt2);
+  shape.is_tied = fields.get<bool>({"tie_word_embeddings"}, shape.is_gpt2);
   shape.vocab = fields.size({"vocab_size"});
   shape.heads = fields.size({"num_attention_heads", "n_head"});
   shape.kv_heads = shape.is_gpt2
@@ -177,14 +195,16 @@ class MegatronConversion {
           parts.front());
     } else if (name.starts_with(kMegatronLayers)) {
       const size_t end = name.find('.', kMegatronLayers.size());
-      const auto tensor =
-          layer_tensor(std::string_view(name).substr(std::min(end, name.size() - 1) + 1));
+      const auto tensor = layer_tensor(
+          std::string_view(name).substr(std::min(end, name.size() - 1) + 1));
       if (!tensor) {
         fail(name);
       }
       add_of_layer(
           (is_gpt2 ? "transformer.h." : "model.layers.") +
-              name.substr(kMegatronLayers.size(), end - kMegatronLayers.size()) + ".",
+              name.substr(
+                  kMegatronLayers.size(), end - kMegatronLayers.size()) +
+              ".",
           *tensor,
           name,
           parts);
@@ -198,22 +218,20 @@ class MegatronConversion {
       const LayerTensor& tensor,
       const std::string& name,
       const Parts& parts) {
-    const auto put_as = [&](const char* gpt2,
-                            const char* llama,
-                            const WeightEntry& entry) {
-      if (shape_.is_gpt2 && *gpt2 == '\0') {
-        fail(name);
-      }
-      put(layer + (shape_.is_gpt2 ? gpt2 : llama) + tensor.end, entry);
-    };
+    const auto put_as =
+        [&](const char* gpt2, const char* llama, const WeightEntry& entry) {
+          if (shape_.is_gpt2 && *gpt2 == '\0') {
+            fail(name);
+          }
+          put(layer + (shape_.is_gpt2 ? gpt2 : llama) + tensor.end, entry);
+        };
     // Megatron's matrices have one row for each output, GPT-2's one column.
     const auto matrix = [&](const WeightEntry& entry) {
       return shape_.is_gpt2 ? transposed(entry) : entry;
     };
     // What is divided along its inputs has one bias for all ranks.
     const auto of_inputs = [&] {
-      return tensor.end == kBias ? parts.front()
-                                 : concatenated(name, parts, 1);
+      return tensor.end == kBias ? parts.front() : concatenated(name, parts, 1);
     };
     switch (tensor.role) {
       case Role::kAttentionNorm:
@@ -297,10 +315,8 @@ class MegatronConversion {
     if (!is_by_group()) {
       const int64_t third = rows / 3;
       return checkpoint_.version() >= 1
-                 ? std::array{
-                       every(part, 0, 0, 3),
-                       every(part, 0, 1, 3),
-                       every(part, 0, 2, 3)}
+                 ? std::
+                       array{every(part, 0, 0, 3), every(part, 0, 1, 3), every(part, 0, 2, 3)}
                  : std::array{
                        narrowed(part, 0, 0, third),
                        narrowed(part, 0, third, 2 * third),
@@ -370,10 +386,9 @@ std::string activation_of(const MegatronCheckpoint& checkpoint) {
     return "relu2";
   }
   // Fused with the bias, it is the approximation by tanh.
-  return checkpoint.flag("openai_gelu").value_or(false) ? "gelu_new"
-         : checkpoint.flag("bias_gelu_fusion").value_or(false)
-             ? "gelu_fast"
-             : "gelu";
+  return checkpoint.flag("openai_gelu").value_or(false)        ? "gelu_new"
+         : checkpoint.flag("bias_gelu_fusion").value_or(false) ? "gelu_fast"
+                                                               : "gelu";
 }
 
 } // namespace
@@ -419,15 +434,14 @@ json megatron_config(const MegatronCheckpoint& checkpoint) {
       checkpoint.text("position_embedding_type").value_or("learned_absolute");
   const std::string norm =
       checkpoint.text("normalization").value_or("LayerNorm");
-  const double eps = checkpoint.number("norm_epsilon")
-                         .value_or(checkpoint.number("layernorm_epsilon")
-                                       .value_or(1e-5));
+  const double eps =
+      checkpoint.number("norm_epsilon")
+          .value_or(checkpoint.number("layernorm_epsilon").value_or(1e-5));
   json config{
       {"vocab_size", vocab},
       {"initializer_range",
        checkpoint.number("init_method_std").value_or(0.02)},
-      {"tie_word_embeddings",
-       !is_set("untie_embeddings_and_output_weights")}};
+      {"tie_word_embeddings", !is_set("untie_embeddings_and_output_weights")}};
   if (positions == "learned_absolute" && norm == "LayerNorm" &&
       !is_set("swiglu") && !is_set("group_query_attention")) {
     config.update(

@@ -159,13 +159,13 @@ WeightMap own_names(const Model& model) {
           name, MappedWeight{name, target.spec.sizes, target.spec.sizes});
     }
   }
-  return [own](std::string_view name)
-             -> std::optional<std::vector<MappedWeight>> {
-    const auto found = own->find(std::string(name));
-    return found == own->end()
-               ? std::nullopt
-               : std::optional(std::vector<MappedWeight>{found->second});
-  };
+  return
+      [own](std::string_view name) -> std::optional<std::vector<MappedWeight>> {
+        const auto found = own->find(std::string(name));
+        return found == own->end()
+                   ? std::nullopt
+                   : std::optional(std::vector<MappedWeight>{found->second});
+      };
 }
 
 /// What the files have of a model: under the names of its table, or, in a

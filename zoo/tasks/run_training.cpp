@@ -271,8 +271,8 @@ void start_from(
     const Model& model) {
   const TrainerOptions& trainer = config.trainer;
   if (!config.start_from ||
-      (trainer.resume && engine::checkpoint_to_resume(
-                             trainer.run_folder, trainer.resume_from))) {
+      (trainer.resume &&
+       engine::checkpoint_to_resume(trainer.run_folder, trainer.resume_from))) {
     return;
   }
   const auto& path = config.start_from->path;

@@ -77,8 +77,7 @@ class Fixture {
 
   /// Loading the newest checkpoint fails with `part`, and changes nothing.
   void expect_refused(const std::string& part, const std::string& what) {
-    const std::string message =
-        error_of([&] { engine_.load(newest()); });
+    const std::string message = error_of([&] { engine_.load(newest()); });
     EXPECT_NE(message.find(part), std::string::npos) << what << ": " << message;
   }
 

@@ -140,10 +140,9 @@ TEST(PartialLoad, ReportsEveryTensorOfBothSides) {
               name.starts_with("body.") ? "first" + name.substr(4) : name);
           const bool is_loaded =
               name.starts_with("body.") || name.starts_with("norm.");
-          EXPECT_TRUE(
-              value.equal(
-                  is_loaded ? sharding::loaded_tensor(*entry).to(value.dtype())
-                            : before.at(name)))
+          EXPECT_TRUE(value.equal(
+              is_loaded ? sharding::loaded_tensor(*entry).to(value.dtype())
+                        : before.at(name)))
               << name;
         }
       });
@@ -322,9 +321,9 @@ TEST(PartialLoad, IntoPartsOfAModelFromOtherParts) {
           const auto want = sharding::WeightFiles::open(
               folder / (std::string(from) + ".safetensors"));
           for (const LoadedWeight& weight : report.loaded) {
-            EXPECT_TRUE(sharding::loaded_tensor(*got.find(weight.name))
-                            .equal(sharding::loaded_tensor(
-                                *want.find(weight.name))))
+            EXPECT_TRUE(
+                sharding::loaded_tensor(*got.find(weight.name))
+                    .equal(sharding::loaded_tensor(*want.find(weight.name))))
                 << weight.name;
           }
         }

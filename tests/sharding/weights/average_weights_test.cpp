@@ -24,7 +24,8 @@ WeightFiles write(
     const Tensors& tensors) {
   std::vector<TensorSpec> specs;
   for (const auto& [key, value] : tensors) {
-    specs.push_back(whole_spec({key}, value.sizes().vec(), value.scalar_type()));
+    specs.push_back(
+        whole_spec({key}, value.sizes().vec(), value.scalar_type()));
   }
   TensorFileWriter writer(folder / name, specs);
   for (const auto& [key, value] : tensors) {
@@ -81,7 +82,9 @@ TEST(AverageWeights, AreOfOneModel) {
   other["count"] = torch::zeros({1});
   const auto second = write(folder, "b.safetensors", other);
   expect_error(
-      [&] { write_average({{first}, {second}}, folder / "c.safetensors"); },
+      [&] {
+        write_average({{first}, {second}}, folder / "c.safetensors");
+      },
       {"a.safetensors",
        "b.safetensors",
        "'half' is only in the first",

@@ -308,7 +308,8 @@ TEST(LoadWeights, NotStrictTakesWhatThereIs) {
   expect_loaded(net, weights);
   EXPECT_EQ(report.missing, std::vector<std::string>{"tied"});
   EXPECT_EQ(report.unexpected, std::vector<std::string>{"more"});
-  EXPECT_EQ(report.missing_buffers, std::vector<std::string>{"norm.running_mean"});
+  EXPECT_EQ(
+      report.missing_buffers, std::vector<std::string>{"norm.running_mean"});
   // Another shape is reported as well; another kind of numbers is refused.
   const at::Tensor low = net->low.detach().clone();
   more["low"] = torch::zeros({2});
