@@ -8,6 +8,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/weights/weight_files.h"
