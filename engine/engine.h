@@ -229,8 +229,8 @@ class Engine {
   /// @throws tessera::Error if no averages are kept, another scope exists, or
   ///   parameters have gradients.
   EmaScope ema();
-  /// The steps that the averages are of; 0 before the first one, or if none are
-  /// kept.
+  /// The steps that the averages are of; 0 before the first one, after
+  /// load_weights(), or if none are kept.
   int64_t ema_steps() const;
 
   /// Calls `visit` with the name and the whole value of every parameter,
@@ -241,10 +241,15 @@ class Engine {
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
-  /// Loads safetensors straight into the shards, and into buffers and ignored
-  /// parameters; see tessera::load_weights() for names and errors. The files
-  /// hold a whole model, of which each rank reads its part; the report lists
-  /// what no pipeline stage loaded. Collective.
+  /// Loads weights straight into the shards, and into buffers and ignored
+  /// parameters: all of the model or, as the options say, some of it; see
+  /// tessera::load_weights() for names and errors. The files hold a whole
+  /// model, of which each rank reads its part; the report is that of all
+  /// pipeline stages. Everything else - steps, learning rate, generators and,
+  /// without LoadWeightsOptions::optimizer_state, optimizer state - stays as it
+  /// is. Collective.
+  /// @param path files as for tessera::load_weights(), or a checkpoint of
+  ///   save() or a folder of them, of any layout of ranks and of any model.
   LoadWeightsReport load_weights(
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});
