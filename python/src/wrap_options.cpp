@@ -10,12 +10,12 @@
 
 namespace tessera::python {
 
-namespace {
-
 void visit_fields(runtime::OptionFields& fields, WrapOptions& options) {
   tessera::visit_fields(fields, options.engine);
   fields.object("parallel", options.parallel, "");
 }
+
+namespace {
 
 /// Marks keys of `tessera train` that are for others as known.
 void leave_to_others(const runtime::ConfigReader& reader) {

@@ -16,6 +16,8 @@ struct WrapOptions {
   ParallelOptions parallel;
 };
 
+void visit_fields(runtime::OptionFields& fields, WrapOptions& options);
+
 /// Sections of a configuration that say what is trained, on which data and for
 /// how long are left alone, as are those of init().
 /// @param json an object.

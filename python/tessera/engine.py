@@ -2,6 +2,7 @@
 """The engine of a wrapped module."""
 import json
 import os
+import sys
 import weakref
 
 import torch
@@ -264,9 +265,11 @@ class Engine:
 
 
 def _refuse_compiled(model):
+    # Not imported for this: without it nothing has been compiled.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
     for name, module in model.named_modules():
-        if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or \
-                getattr(module, "_compiled_call_impl", None) is not None:
+        if getattr(module, "_compiled_call_impl", None) is not None or (
+                dynamo and isinstance(module, dynamo.OptimizedModule)):
             raise _C.Error(
                 f"wrap: {name or 'the model'} is compiled by torch.compile, "
                 "whose code reads the memory of parameters without asking the "
