@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine of a wrapped module."""
+import contextlib
 import json
 import os
 import sys
@@ -60,6 +61,7 @@ class Engine:
         self._tree = Tree(model)
         self._engine = _C.Engine(
             self._tree.root, json.dumps(options), source, plan)
+        self._copies = _CopyGuard(self._tree.parameters())
         # Shards are freed while other ranks can still be reached.
         weakref.finalize(self, self._engine.close)
 
@@ -69,6 +71,7 @@ class Engine:
         They accumulate until step() or zero_grad(). The loss is multiplied by
         loss_scale, and gradients are divided by it.
         """
+        self._tree.check_parameters()
         self._engine.backward(loss)
 
     def step(self):
@@ -109,6 +112,7 @@ class Engine:
         """Adds a gradient that backward() did not compute."""
         self._engine.reduce(parameter, gradient)
 
+    @contextlib.contextmanager
     def gather(self, *what, writable=False):
         """A context manager in which parameters can be read.
 
@@ -126,7 +130,8 @@ class Engine:
                     parameters.extend(one.parameters())
                 else:
                     parameters.append(one)
-        return self._engine.gather(parameters, writable)
+        with self._copies.allowed(), self._engine.gather(parameters, writable):
+            yield
 
     def stream_state_dict(self):
         """Yields name and value of every parameter and persistent buffer.
@@ -222,6 +227,7 @@ class Engine:
         """Gives the module its whole parameters back and ends the engine."""
         self._engine.unwrap()
         self._engine.close()
+        self._copies.remove()
 
     def sum_over_ranks(self, values):
         """Sums a small CPU tensor over all ranks, in place."""
@@ -262,6 +268,42 @@ class Engine:
     def statistics(self):
         """Counters of all-gathers and reductions."""
         return self._engine.statistics
+
+
+class _CopyGuard:
+    """Refuses copy.deepcopy() of sharded parameters.
+
+    It would gather one after the other on every rank, for a whole model on each
+    of them that nothing keeps in step.
+    """
+
+    def __init__(self, parameters):
+        self._parameters = parameters
+        self._add()
+
+    def _add(self):
+        for parameter in self._parameters:
+            parameter.__deepcopy__ = _refuse_copy
+
+    def remove(self):
+        for parameter in self._parameters:
+            # Tied ones come several times.
+            parameter.__dict__.pop("__deepcopy__", None)
+
+    @contextlib.contextmanager
+    def allowed(self):
+        """While it is open, they are copied."""
+        self.remove()
+        try:
+            yield
+        finally:
+            self._add()
+
+
+def _refuse_copy(_memo):
+    raise _C.Error(
+        "copy.deepcopy: the module is sharded. Copy it before wrap(), or as a "
+        "whole model inside `with engine.gather():`, on every rank.")
 
 
 def _refuse_compiled(model):

@@ -31,6 +31,7 @@ class Tree:
 
     def __init__(self, module):
         self._nodes = {}
+        self._parameters = []
         self.root = self._node(module)
 
     def _node(self, module):
@@ -41,12 +42,27 @@ class Tree:
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 node.add_parameter(name, parameter)
+                self._parameters.append((module, name, parameter))
         for name, buffer in _persistent_buffers(module):
             node.set_buffer(name, buffer)
         for name, child in module._modules.items():
             if child is not None:
                 node.add_module(name, self._node(child))
         return node
+
+    def check_parameters(self):
+        """Raises an error if a parameter has been assigned anew."""
+        for module, name, parameter in self._parameters:
+            if module._parameters.get(name) is not parameter:
+                raise _C.Error(
+                    f"parameter {name!r} of a {type(module).__name__} was "
+                    "replaced after wrap(), so that it would not be trained. "
+                    "Assign it before wrap(), or write the values in place: "
+                    "with engine.gather(writable=True).")
+
+    def parameters(self):
+        """Every parameter, some of them several times."""
+        return [parameter for _, _, parameter in self._parameters]
 
     def refresh_buffers(self):
         """Takes over buffers that were assigned anew, before they are saved."""
