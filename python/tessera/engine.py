@@ -11,6 +11,7 @@ import torch
 from tessera import _C
 from tessera.job import init
 from tessera.states import states_of
+from tessera.torch_optimizer import EngineOptimizer, options_of
 from tessera.tree import Tree
 
 
@@ -30,7 +31,9 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
     options: sections of a configuration, before those of `config`: optimizer,
         sharding, precision, loss_scale, memory, placement, offload, parallel,
         update_in_backward, save_in_background, log_memory. See
-        configs/README.md.
+        configs/README.md. The optimizer may also be an AdamW, Adam or SGD of
+        torch that has not stepped: Engine.optimizer then takes its place, for
+        schedules.
 
         tessera.wrap(model, optimizer={"type": "adamw", "lr": 1e-4},
                      precision={"parameters": "bfloat16"},
@@ -41,12 +44,18 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
             f"wrap: {type(model).__name__} is not a torch.nn.Module.")
     _refuse_compiled(model)
     values, source = _read_config(config)
+    given = options.get("optimizer")
+    if isinstance(given, torch.optim.Optimizer):
+        options["optimizer"] = options_of(given, model)
     for key, value in options.items():
         _merge(values, key, value)
     if zero_stage is not None:
         _merge(values, "sharding", {"zero_stage": zero_stage})
     init()
-    return Engine(model, values, source, _plan_entries(tensor_plan))
+    engine = Engine(model, values, source, _plan_entries(tensor_plan))
+    if isinstance(given, torch.optim.Optimizer):
+        engine.optimizer = EngineOptimizer(engine, given)
+    return engine
 
 
 class Engine:
@@ -58,6 +67,7 @@ class Engine:
 
     def __init__(self, model, options, source, plan):
         self.module = model
+        self.optimizer = None  # an EngineOptimizer, in place of one of torch
         self._tree = Tree(model)
         self._engine = _C.Engine(
             self._tree.root, json.dumps(options), source, plan)
