@@ -182,11 +182,13 @@ void bind_checkpoints(py::module_& module) {
   py::class_<PythonState, std::shared_ptr<PythonState>>(module, "State")
       .def(py::init([](std::string name,
                        bool per_rank,
+                       bool optional,
                        py::function save,
                        py::function load) {
         return std::make_shared<PythonState>(
             std::move(name),
             per_rank,
+            optional,
             [save] {
               auto [values, tensors] = save().cast<
                   std::pair<std::string, std::map<std::string, at::Tensor>>>();

@@ -10,10 +10,12 @@ namespace tessera::python {
 PythonState::PythonState(
     std::string name,
     bool per_rank,
+    bool optional,
     std::function<StateParts()> save,
     std::function<void(const StateParts&)> load)
     : name_(std::move(name)),
       per_rank_(per_rank),
+      optional_(optional),
       save_(std::move(save)),
       load_(std::move(load)) {}
 

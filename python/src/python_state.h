@@ -22,6 +22,7 @@ class PythonState final : public Checkpointable {
   PythonState(
       std::string name,
       bool per_rank,
+      bool optional,
       std::function<StateParts()> save,
       std::function<void(const StateParts&)> load);
   /// Takes the GIL: it frees Python objects.
@@ -35,12 +36,16 @@ class PythonState final : public Checkpointable {
   bool is_per_rank() const override {
     return per_rank_;
   }
+  bool is_optional() const override {
+    return optional_;
+  }
   CheckpointState save_state() const override;
   void load_state(const CheckpointState& state) override;
 
  private:
   std::string name_;
   bool per_rank_;
+  bool optional_;
   std::function<StateParts()> save_;
   std::function<void(const StateParts&)> load_;
 };

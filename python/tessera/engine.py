@@ -204,7 +204,7 @@ class Engine:
         """
         self._tree.refresh_buffers()
         return self._engine.save(
-            os.fspath(folder), states_of(states), keep_last)
+            os.fspath(folder), self._states(states), keep_last)
 
     def save_in_background(self, folder, states=(), keep_last=0):
         """As save(), but returns a PendingSave once the state is copied.
@@ -213,12 +213,17 @@ class Engine:
         """
         self._tree.refresh_buffers()
         return self._engine.save_in_background(
-            os.fspath(folder), states_of(states), keep_last)
+            os.fspath(folder), self._states(states), keep_last)
 
     def load(self, path, states=()):
         """Loads a checkpoint, or the latest in a folder; returns its step."""
         self._tree.refresh_buffers()
-        return self._engine.load(os.fspath(path), states_of(states))
+        return self._engine.load(os.fspath(path), self._states(states))
+
+    def _states(self, states):
+        own = {} if self.optimizer is None else {
+            "optimizer groups": self.optimizer}
+        return states_of(own) + states_of(states)
 
     def load_weights(self, path, strict=True):
         """Loads safetensors, or files of torch.save, into the shards.

@@ -57,8 +57,8 @@ def _state(name, given):
     def load(values, tensors):
         given.load_state_dict(_join(json.loads(values), tensors))
 
-    per_rank = bool(getattr(given, "is_per_rank", False))
-    return _C.State(name, per_rank, save, load)
+    return _C.State(name, bool(getattr(given, "is_per_rank", False)),
+                    bool(getattr(given, "is_optional", False)), save, load)
 
 
 def states_of(given):

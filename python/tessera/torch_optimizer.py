@@ -83,8 +83,11 @@ class EngineOptimizer(torch.optim.Optimizer):
     """What schedules of torch see: groups with learning rates, and step().
 
     The rates of all groups have to keep their ratios, as they do under every
-    schedule that multiplies them.
+    schedule that multiplies them. Checkpoints of the engine have the groups'
+    values.
     """
+
+    is_optional = True
 
     def __init__(self, engine, optimizer):
         # No state and hooks of its own: the engine has the state.
