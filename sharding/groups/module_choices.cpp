@@ -4,8 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/suggest.h"
-
-#include <c10/util/Type.h>
+#include "tessera/sharding/groups/module_kind.h"
 
 #include <algorithm>
 #include <utility>
@@ -50,7 +49,7 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
     bool is_group = choice.own && choice.own->group;
     for (size_t i = 0; i < rules_.size(); ++i) {
       const std::string name =
-          rules_[i].type.empty() ? path : c10::demangle(typeid(module).name());
+          rules_[i].type.empty() ? path : kind_of(module).type;
       if (!patterns.matches(i, name)) {
         continue;
       }
