@@ -2,6 +2,7 @@
 // Texts that models write, against transformers' and, for GLM, against formulas
 // in Python (tools/fixtures/text_generation.py).
 #include "tessera/zoo/generation/text_generator.h"
+#include "support/chi_square.h"
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "tessera/zoo/chat/chat_prompt.h"
@@ -286,25 +287,13 @@ TEST(NextToken, DrawsByTheChancesOfTransformers) {
     const at::Tensor counts = NextToken(options)
                                   .choose(logits.expand({kDraws, -1}).clone())
                                   .bincount({}, logits.numel());
-    double chi_square = 0;
-    int64_t kept = 0;
+    std::map<int64_t, double> chances;
+    std::map<int64_t, int64_t> drawn;
     for (int64_t token = 0; token < logits.numel(); ++token) {
-      const double expected =
-          kDraws * one["chances"][static_cast<size_t>(token)].get<double>();
-      const auto count = static_cast<double>(counts[token].item<int64_t>());
-      if (expected == 0) {
-        EXPECT_EQ(count, 0) << given << ", token " << token;
-        continue;
-      }
-      ++kept;
-      chi_square += (count - expected) * (count - expected) / expected;
+      chances[token] = one["chances"][static_cast<size_t>(token)];
+      drawn[token] = counts[token].item<int64_t>();
     }
-    // Of a chi-square distribution, 0.1 % is above (Wilson and Hilferty).
-    const auto free = static_cast<double>(kept - 1);
-    const double part = 2 / (9 * free);
-    const double limit =
-        free * std::pow(1 - part + 3.09 * std::sqrt(part), 3.0);
-    EXPECT_LT(chi_square, limit) << given << ", " << kept << " tokens";
+    tests::expect_drawn(chances, drawn, given.dump());
   }
 }
 
