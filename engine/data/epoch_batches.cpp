@@ -9,8 +9,7 @@ SamplePosition EpochBatches::position_of(int64_t number) const {
   const int64_t epoch = number / per_epoch_;
   const int64_t index = number % per_epoch_;
   return {
-      epoch,
-      std::max<int64_t>(0, index * batch_samples_ + shift_in(epoch))};
+      epoch, std::max<int64_t>(0, index * batch_samples_ + shift_in(epoch))};
 }
 
 int64_t EpochBatches::number_at(const SamplePosition& position) const {

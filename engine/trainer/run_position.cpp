@@ -67,8 +67,8 @@ void RunPosition::load_state(const CheckpointState& state) {
     const int64_t count = range.at("count").get<int64_t>() + before;
     const Range whole{
         begins,
-        begins + (count + batches_.batch_samples() - 1) /
-                     batches_.batch_samples()};
+        begins +
+            (count + batches_.batch_samples() - 1) / batches_.batch_samples()};
     if (std::find(skipped.begin(), skipped.end(), whole) == skipped.end()) {
       skipped.push_back(whole);
     }

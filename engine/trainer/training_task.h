@@ -47,8 +47,8 @@ class TrainingTask {
     return 0;
   }
 
-  /// Lets a batch begin exactly there, see EpochBatches::begin_at(). Called when
-  /// a run resumes, unless samples_per_epoch() is 0.
+  /// Lets a batch begin exactly there, see EpochBatches::begin_at(). Called
+  /// when a run resumes, unless samples_per_epoch() is 0.
   virtual void begin_at(const SamplePosition& /*position*/) {}
 
   /// Shuffles the samples of epoch `epoch`, counted from 0; deterministic.

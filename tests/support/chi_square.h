@@ -24,8 +24,8 @@ void expect_drawn(
     draws += static_cast<double>(count);
     const auto found = chances.find(outcome);
     EXPECT_TRUE(count == 0 || (found != chances.end() && found->second > 0))
-        << what << ": drawn " << count << " times: "
-        << ::testing::PrintToString(outcome);
+        << what << ": drawn " << count
+        << " times: " << ::testing::PrintToString(outcome);
   }
   double chi_square = 0;
   int64_t kinds = 0;

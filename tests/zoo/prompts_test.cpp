@@ -9,8 +9,8 @@
 #include "support/temporary_folder.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
-#include "tessera/zoo/tasks/run_training.h"
 #include "tessera/zoo/tasks/prompted_model.h"
+#include "tessera/zoo/tasks/run_training.h"
 #include "zoo/scaled_glm.h"
 #include "zoo/support.h"
 
@@ -373,8 +373,7 @@ TEST_F(Prompts, WhatDoesNotFitIsNamed) {
         << json{{"passage", "a [gMASK]"}, {"question", "b"}, {"label", true}};
     expect_error(
         [&] {
-          run_training(
-              config({"data.template={question}? [MASK], {passage}"}));
+          run_training(config({"data.template={question}? [MASK], {passage}"}));
         },
         {"train.jsonl:1: 'passage' has [gMASK]"});
   });

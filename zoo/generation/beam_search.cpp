@@ -84,13 +84,12 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
   const at::Tensor all =
       (scores.view({texts_, options_.num_beams, -1}) + scores_.unsqueeze(2))
           .flatten(1);
-  const at::Tensor tokens = options_.do_sample
-                                ? torch::multinomial(
-                                      all.softmax(1),
-                                      candidates(),
-                                      /*replacement=*/false,
-                                      generator_)
-                                : best_places(all, candidates());
+  const at::Tensor tokens = options_.do_sample ? torch::multinomial(
+                                                     all.softmax(1),
+                                                     candidates(),
+                                                     /*replacement=*/false,
+                                                     generator_)
+                                               : best_places(all, candidates());
   const at::Tensor beam = tokens.div(scores.size(1), "floor");
   return {
       tokens.remainder(scores.size(1)) * options_.num_beams + beam,

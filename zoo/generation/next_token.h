@@ -10,8 +10,8 @@
 namespace tessera::zoo {
 
 /// Draws from the scores after apply_sampling_rules(), or takes the most likely
-/// token. Runs on the CPU in float32; ranks with the same scores choose the same
-/// tokens.
+/// token. Runs on the CPU in float32; ranks with the same scores choose the
+/// same tokens.
 class NextToken {
  public:
   explicit NextToken(const GenerateOptions& options);

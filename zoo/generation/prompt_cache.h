@@ -12,9 +12,9 @@
 
 namespace tessera::zoo {
 
-/// For generate(): the prompts of a conversation, each of which has those before
-/// it, are read from where they differ. For one model, one prompt at a time, and
-/// this rank's part of it; every rank has its own.
+/// For generate(): the prompts of a conversation, each of which has those
+/// before it, are read from where they differ. For one model, one prompt at a
+/// time, and this rank's part of it; every rank has its own.
 class PromptCache {
  public:
   /// The keys and values of the longest beginning of `prompt` that was read

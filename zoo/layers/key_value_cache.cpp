@@ -50,8 +50,7 @@ void KeyValueCache::resize(int64_t length, int64_t capacity) {
     }
   }
   for (auto& [name, tensor] : inputs_) {
-    at::Tensor room =
-        at::empty({tensor.size(0), capacity}, tensor.options());
+    at::Tensor room = at::empty({tensor.size(0), capacity}, tensor.options());
     room.narrow(1, 0, length).copy_(tensor.narrow(1, 0, length));
     tensor = std::move(room);
   }

@@ -166,7 +166,10 @@ bool holds(StemRule rule, std::string_view rest) {
   return false;
 }
 
-void replace_end(std::string& word, std::string_view from, std::string_view to) {
+void replace_end(
+    std::string& word,
+    std::string_view from,
+    std::string_view to) {
   word.resize(word.size() - from.size());
   word += to;
 }
@@ -174,8 +177,8 @@ void replace_end(std::string& word, std::string_view from, std::string_view to) 
 /// Only the first suffix that the word has is considered.
 /// @return whether it has one.
 bool replace_first(std::string& word, std::span<const Suffix> suffixes) {
-  const auto found = std::find_if(
-      suffixes.begin(), suffixes.end(), [&](const Suffix& suffix) {
+  const auto found =
+      std::find_if(suffixes.begin(), suffixes.end(), [&](const Suffix& suffix) {
         return word.ends_with(suffix.from);
       });
   if (found == suffixes.end()) {
@@ -210,7 +213,9 @@ void remove_past_or_gerund(std::string& word) {
     }
     return;
   }
-  const size_t length = word.ends_with("ed") ? 2 : word.ends_with("ing") ? 3 : 0;
+  const size_t length = word.ends_with("ed")    ? 2
+                        : word.ends_with("ing") ? 3
+                                                : 0;
   const size_t rest = word.size() - length;
   if (length == 0 ||
       vowels_in(word.substr(0, rest)).find('v') == std::string::npos) {

@@ -25,8 +25,8 @@ Words rouge_words(std::string_view text, RougeWords compared) {
     if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
       word += c;
     } else if (!word.empty()) {
-      const bool is_stemmed = compared == RougeWords::kStems &&
-                              word.size() >= kShortestStemmed;
+      const bool is_stemmed =
+          compared == RougeWords::kStems && word.size() >= kShortestStemmed;
       words.push_back(
           is_stemmed ? porter_stem(std::move(word)) : std::move(word));
       word.clear();

@@ -19,9 +19,7 @@ struct GeneratedMetric {
   const char* name; ///< "rouge_l", of `data.metric`
   const char* title; ///< "ROUGE-L", for people
   /// @param compared by the ROUGE metrics.
-  double (*value)(
-      const std::vector<GeneratedPair>& pairs,
-      RougeWords compared);
+  double (*value)(const std::vector<GeneratedPair>& pairs, RougeWords compared);
   bool is_share = true; ///< shown as a percentage
 };
 

@@ -138,8 +138,8 @@ SupervisedScoring scoring_of(
     const SupervisedInputs& inputs) {
   SupervisedScoring scoring;
   scoring.metrics = generated_metrics_for(config.metrics);
-  scoring.compared = config.supervised.rouge_stemmer ? RougeWords::kStems
-                                                    : RougeWords::kWhole;
+  scoring.compared =
+      config.supervised.rouge_stemmer ? RougeWords::kStems : RougeWords::kWhole;
   scoring.rows = config.supervised.generate_heldout;
   scoring.options.eos_token_id =
       generate_options(config.model_folder).eos_token_id;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics against scikit-learn, scipy, sacrebleu, rouge_score, NLTK and the official
-// SQuAD script, whose values tools/fixtures/text_metrics.py wrote.
+// Metrics against scikit-learn, scipy, sacrebleu, rouge_score, NLTK and the
+// official SQuAD script, whose values tools/fixtures/text_metrics.py wrote.
 #include "support/expect_error.h"
 #include "tessera/zoo/metrics/answers.h"
 #include "tessera/zoo/metrics/bleu.h"
