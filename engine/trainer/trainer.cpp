@@ -88,7 +88,9 @@ int64_t total_steps_of(
     const TrainerOptions& options,
     const TrainingTask& task) {
   return total_steps_from(
-      {task.batches_per_epoch(), 1}, options, task.batches_per_epoch());
+      engine::RunPosition({0, 1, task.batches_per_epoch()}),
+      options,
+      task.batches_per_epoch());
 }
 
 namespace {
@@ -114,8 +116,9 @@ class Training {
             engine.learning_rate(),
             with_steps(options.schedule, total_steps_)),
         progress_(
-            batches_,
-            task.batch_size() * batch_share(world, options).count),
+            {task.samples_per_epoch(),
+             task.batch_size() * batch_share(world, options).count,
+             batches_}),
         best_(options.best_metric),
         checkpoints_(world, engine, options, {&scheduler_, &progress_, &best_}),
         watch_(options.loss_spike) {
@@ -174,12 +177,15 @@ class Training {
   void load(const std::filesystem::path& from) {
     checkpoints_.load(from);
     if (options_.restart_data && !has_restarted_data_) {
-      progress_.batch = 0;
+      progress_.restart();
     }
     has_restarted_data_ = true;
     // Other ranks or batch sizes give another number of remaining steps.
     total_steps_ = total_steps_from(progress_, options_, batches_);
     scheduler_.set_total_steps(total_steps_);
+    if (task_.samples_per_epoch() > 0) {
+      task_.begin_at(progress_.position_of(progress_.batch));
+    }
     if (progress_.batch % batches_ != 0) {
       task_.begin_epoch(progress_.batch / batches_);
     }
@@ -317,8 +323,8 @@ class Training {
         problem,
         progress_.steps,
         progress_.samples_in(bad.end - bad.begin),
-        progress_.samples_in(bad.begin % batches_),
-        bad.begin / batches_));
+        progress_.position_of(bad.begin).samples,
+        progress_.position_of(bad.begin).epoch));
     good_batch_ = progress_.batch;
   }
 

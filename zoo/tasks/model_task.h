@@ -41,6 +41,12 @@ class ModelTask : public PipelineTask {
   int64_t batch_size() const override {
     return order_.batch_size();
   }
+  int64_t samples_per_epoch() const override {
+    return static_cast<int64_t>(order_.samples());
+  }
+  void begin_at(const SamplePosition& position) override {
+    loader_.seek(position);
+  }
   void begin_epoch(int64_t epoch) override;
   void load(int64_t index) override;
   MicroBatch forward(int64_t index) override;
