@@ -426,15 +426,16 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--report", arguments.report, "HTML file with a picture of memory");
   app.add_flag("--json", arguments.as_json, "Print one JSON object");
-  auto* world = app.add_option(
-                       "--simulate-world",
-                       arguments.simulated_world,
-                       "Train a rank of a job of so many ranks with numbers, on "
-                       "this machine and as the configuration is; the other "
-                       "ranks are simulated. Prints what was planned and what "
-                       "was measured")
-                    ->check(CLI::Range(1, 1 << 20))
-                    ->excludes(device_memory);
+  auto* world =
+      app.add_option(
+             "--simulate-world",
+             arguments.simulated_world,
+             "Train a rank of a job of so many ranks with numbers, on "
+             "this machine and as the configuration is; the other "
+             "ranks are simulated. Prints what was planned and what "
+             "was measured")
+          ->check(CLI::Range(1, 1 << 20))
+          ->excludes(device_memory);
   app.add_option("--simulate-rank", arguments.simulated_rank, "Default 0")
       ->check(CLI::NonNegativeNumber)
       ->needs(world);

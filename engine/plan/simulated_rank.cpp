@@ -154,8 +154,7 @@ class SimulatedRank {
     }
     const std::chrono::duration<double> passed = Clock::now() - begin;
     measured.seconds = passed.count();
-    measured.collective_seconds =
-        simulation_->seconds(job_.rank) - collectives;
+    measured.collective_seconds = simulation_->seconds(job_.rank) - collectives;
     run_.steps.push_back(measured);
     sample();
   }

@@ -16,13 +16,11 @@ void limit(c10::Device device, std::optional<int64_t> bytes) {
   // The allocator exists from the first tensor on.
   const at::Tensor first = at::empty({1}, at::TensorOptions().device(device));
   const c10::DeviceIndex index = first.device().index();
-  const size_t total = c10::getDeviceAllocator(device.type())
-                           ->getMemoryInfo(index)
-                           .second;
+  const size_t total =
+      c10::getDeviceAllocator(device.type())->getMemoryInfo(index).second;
   c10::cuda::CUDACachingAllocator::setMemoryFraction(
       bytes ? std::min(
-                  1.0,
-                  static_cast<double>(*bytes) / static_cast<double>(total))
+                  1.0, static_cast<double>(*bytes) / static_cast<double>(total))
             : 1.0,
       index);
 }

@@ -202,8 +202,7 @@ TEST_F(SimulatedRankLimits, KeepsToTheCap) {
        "on the device",
        "planned for the engine"});
   // Nothing of it is left.
-  EXPECT_EQ(
-      simulate_training(given, 2, 0, 1, {}).steps.size(), 1U);
+  EXPECT_EQ(simulate_training(given, 2, 0, 1, {}).steps.size(), 1U);
 }
 
 TEST_F(SimulatedRankLimits, RefusesWhatDependsOnOtherRanks) {

@@ -103,8 +103,7 @@ class Search {
         break; // the examples of a step cannot be divided so
       }
       add(*run);
-      if (!run->fits() ||
-          (best && run->time.total() > best->time.total())) {
+      if (!run->fits() || (best && run->time.total() > best->time.total())) {
         break; // what more rows save, recomputed layers cost
       }
       best = run;
@@ -263,9 +262,10 @@ class Search {
     const int batches = std::max(1, machine.devices / divided);
     run.batch_size = config.batch_size;
     run.accumulate = config.trainer.accumulate;
-    run.residency = config.engine.memory.device_bytes
-                        ? "budget"
-                        : formatted("zero {}", config.engine.sharding.zero_stage);
+    run.residency =
+        config.engine.memory.device_bytes
+            ? "budget"
+            : formatted("zero {}", config.engine.sharding.zero_stage);
     const auto& placement = config.engine.placement;
     if (placement.optimizer == MemoryTier::kHost ||
         (!placement.optimizer && config.engine.memory.host_bytes)) {

@@ -53,11 +53,11 @@ struct PlanSearch {
 /// The configuration as it is, first; then, unless PlanSearch::as_given, others
 /// with the same number of examples per step: tensor ranks within a node,
 /// pipeline stages, larger micro-batches while they fit, each with as few
-/// recomputed layers as fit. With host memory, optimizer state rests there where
-/// nothing else fits, and that and activations are tried in place of recomputed
-/// layers. Where all-gathers take longer than computation, so are ZeRO stages 2
-/// and 1, and a budget that keeps weights unsharded in what is left. Takes
-/// seconds for each.
+/// recomputed layers as fit. With host memory, optimizer state rests there
+/// where nothing else fits, and that and activations are tried in place of
+/// recomputed layers. Where all-gathers take longer than computation, so are
+/// ZeRO stages 2 and 1, and a budget that keeps weights unsharded in what is
+/// left. Takes seconds for each.
 /// @throws tessera::Error on a configuration that cannot be read.
 std::vector<PlannedRun> search_plans(const PlanSearch& search);
 

@@ -103,10 +103,9 @@ StepTime estimate_step(
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
     if (run.host_activation_bytes > 0) {
-      time.activations = static_cast<double>(run.accumulate) *
-                         run.host_activation_bytes *
-                         (1 / machine.rates.device_to_host +
-                          1 / machine.rates.host_to_device);
+      time.activations =
+          static_cast<double>(run.accumulate) * run.host_activation_bytes *
+          (1 / machine.rates.device_to_host + 1 / machine.rates.host_to_device);
     }
     time.idle = (time.compute + time.layers) *
                 static_cast<double>(run.stages - 1) /

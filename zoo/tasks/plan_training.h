@@ -43,8 +43,8 @@ std::vector<StepMemoryPlan> plan_training(
     int rank = 0,
     c10::DeviceType device = c10::kCPU);
 
-/// Trains rank `rank` of the run that `config` describes, with newly initialized
-/// weights and random tokens, in batches as in plan_training(); see
+/// Trains rank `rank` of the run that `config` describes, with newly
+/// initialized weights and random tokens, in batches as in plan_training(); see
 /// simulate_rank(). Joins a job of one rank (tessera::init()) on the
 /// configuration's device.
 /// @param steps of it.
