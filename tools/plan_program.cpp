@@ -13,6 +13,7 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -62,6 +63,9 @@ int64_t bytes_of(const std::string& option, const std::string& text) {
 }
 
 Machine machine_of(const PlanArguments& arguments) {
+  TESSERA_CHECK(
+      !arguments.device_memory.empty(),
+      "--device-memory is missing: how much memory does a device have, e.g. 40GiB?");
   Machine machine;
   machine.rates = known_rates(arguments.kind);
   machine.devices = arguments.devices;
@@ -344,7 +348,7 @@ int plan(const PlanArguments& arguments) {
   return 0;
 }
 
-int simulate(const PlanArguments& arguments) {
+Simulation simulation_of(const PlanArguments& arguments) {
   Simulation simulation;
   simulation.config = arguments.config;
   simulation.overrides = arguments.overrides;
@@ -360,9 +364,7 @@ int simulate(const PlanArguments& arguments) {
   if (!arguments.memory_cap.empty()) {
     simulation.memory_cap = bytes_of("--memory-cap", arguments.memory_cap);
   }
-  check_one_process("plan");
-  run_simulation(simulation);
-  return 0;
+  return simulation;
 }
 
 } // namespace
@@ -447,15 +449,22 @@ int run_plan(int argc, char** argv) {
   app.add_option("--steps", arguments.steps, "Of --simulate-world; default 2")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(world);
-  if (const auto code = parse_arguments(app, argc, argv)) {
+  const auto check = [&] {
+    if (arguments.simulated_world > 0) {
+      simulation_of(arguments);
+    } else {
+      machine_of(arguments);
+    }
+    zoo::read_training_config(arguments.config, arguments.overrides);
+  };
+  if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
   if (arguments.simulated_world > 0) {
-    return simulate(arguments);
+    check_one_process("plan");
+    run_simulation(simulation_of(arguments));
+    return 0;
   }
-  TESSERA_CHECK(
-      !arguments.device_memory.empty(),
-      "--device-memory is missing: how much memory does a device have, e.g. 40GiB?");
   return plan(arguments);
 }
 
