@@ -42,6 +42,11 @@ class MemoryRecorder {
     take(run_.heap().live_bytes());
   }
 
+  /// The engine is about to go; what is freed then is not recorded.
+  void end() {
+    engine_ = nullptr;
+  }
+
   MemoryMoment now() const {
     return moment(run_.heap().live_bytes());
   }
@@ -141,6 +146,11 @@ class PlannedRank {
         steps_(training, options, job, simulation, without_cuda()) {
     name_modules(run_, steps_.module());
   }
+  ~PlannedRank() {
+    recorder_.end();
+  }
+  PlannedRank(const PlannedRank&) = delete;
+  PlannedRank& operator=(const PlannedRank&) = delete;
 
   StepMemoryPlan plan() {
     StepMemoryPlan result;

@@ -137,7 +137,7 @@ std::vector<Recipe> recipes() {
        2},
       {"pretrain_qwen3_30b_a3b",
        "qwen3_30b_a3b",
-       8,
+       16,
        80,
        qwen,
        {"parallel.shard=2", "parallel.expert=2"},
@@ -235,7 +235,7 @@ class Twin {
     std::ofstream file(path, std::ios::binary);
     const auto put = [&](int token) {
       file.put(static_cast<char>(token));
-      for (int i = 1; i < (type == "uint32" ? 4 : 2); ++i) {
+      for (int i = 1; i < (type == "int32" ? 4 : 2); ++i) {
         file.put('\0');
       }
     };
