@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/device_memory.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 namespace tessera::runtime {
+
+namespace {
+
+using DeviceLimit = void (*)(c10::Device, std::optional<int64_t>);
+
+DeviceLimit& device_limit() {
+  static DeviceLimit registered = nullptr;
+  return registered;
+}
+
+} // namespace
 
 int64_t peak_bytes(c10::Device device) {
   if (device.is_cpu()) {
@@ -24,6 +36,22 @@ void reset_peak_bytes(c10::Device device) {
   } else {
     c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
   }
+}
+
+void limit_bytes(c10::Device device, std::optional<int64_t> bytes) {
+  if (device.is_cpu()) {
+    limit_cpu_bytes(bytes);
+    return;
+  }
+  TESSERA_CHECK(
+      device_limit() != nullptr,
+      "memory of {} cannot be limited: the CUDA plugin is not loaded",
+      device.str());
+  device_limit()(device, bytes);
+}
+
+void register_device_limit(DeviceLimit limit) {
+  device_limit() = limit;
 }
 
 } // namespace tessera::runtime

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace tessera::runtime {
 
@@ -15,5 +16,15 @@ int64_t peak_bytes(c10::Device device);
 
 /// Sets the peak to the bytes that are live now.
 void reset_peak_bytes(c10::Device device);
+
+/// While there is a limit, an allocation of a tensor that would exceed it
+/// throws c10::OutOfMemoryError. On CUDA, the limit is of LibTorch's caching
+/// allocator, with what it keeps. Nothing: what the device has.
+void limit_bytes(c10::Device device, std::optional<int64_t> bytes);
+
+/// limit_bytes() of devices. The CUDA plugin registers its own when it is
+/// loaded.
+void register_device_limit(
+    void (*limit)(c10::Device device, std::optional<int64_t> bytes));
 
 } // namespace tessera::runtime
