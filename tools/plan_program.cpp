@@ -40,7 +40,7 @@ struct PlanArguments {
   std::string host_memory;
   std::string reserve;
   std::string kind = "a100";
-  std::string bandwidths; ///< a file
+  std::vector<std::string> bandwidths; ///< files
   std::vector<std::string> rates; ///< key=value
   std::string write;
   std::string report;
@@ -84,11 +84,9 @@ Machine machine_of(const PlanArguments& arguments) {
   if (!arguments.host_memory.empty()) {
     machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
   }
-  if (!arguments.bandwidths.empty()) {
+  for (const std::string& file : arguments.bandwidths) {
     machine.rates = measured_rates(
-        runtime::parse_json(
-            runtime::read_text_file(arguments.bandwidths),
-            arguments.bandwidths),
+        runtime::parse_json(runtime::read_text_file(file), file),
         machine.rates);
   }
   const runtime::ConfigReader rates(
@@ -408,9 +406,11 @@ int run_plan(int argc, char** argv) {
       "Kind of device: a100, h100, rtx3090, cpu; default a100. Its rates are "
       "usual ones");
   app.add_option(
-      "--bandwidths",
-      arguments.bandwidths,
-      "File of `tessera bench --json` with rates measured there");
+         "--bandwidths",
+         arguments.bandwidths,
+         "File of `tessera bench --json` or `tessera bench comm --json` with "
+         "rates measured there; several times for several")
+      ->allow_extra_args(false);
   app.add_option(
          "--rate",
          arguments.rates,

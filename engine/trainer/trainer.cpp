@@ -6,9 +6,11 @@
 #include "tessera/engine/trainer/best_score.h"
 #include "tessera/engine/trainer/loss_watch.h"
 #include "tessera/engine/trainer/micro_batches.h"
+#include "tessera/engine/trainer/profiled_steps.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/run_position.h"
+#include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
@@ -79,6 +81,30 @@ void warn_of_warmup(const World& world, const LrScheduleOptions& schedule) {
 
 } // namespace
 
+std::vector<std::shared_ptr<MetricSink>> metric_sinks(
+    const TrainerOptions& options) {
+  std::vector<std::shared_ptr<MetricSink>> sinks;
+  for (const std::string& name : options.metrics) {
+    if (name != "jsonl") { // always there
+      sinks.push_back(make_metric_sink(name));
+    }
+  }
+  sinks.insert(sinks.end(), options.sinks.begin(), options.sinks.end());
+  return sinks;
+}
+
+void add_final_metrics(
+    const TrainerOptions& options,
+    const nlohmann::ordered_json& line) {
+  const MetricRun run = engine::metric_run_of(
+      options.run_folder, engine::read_metrics(options.run_folder));
+  for (const auto& sink : metric_sinks(options)) {
+    sink->begin(run);
+    sink->write(line);
+    sink->finish();
+  }
+}
+
 BatchShare batch_share(const World& world, const TrainerOptions& options) {
   return options.parallel != nullptr ? options.parallel->batches()
                                      : BatchShare{world.rank(), world.size()};
@@ -121,7 +147,8 @@ class Training {
              batches_}),
         best_(options.best_metric),
         checkpoints_(world, engine, options, {&scheduler_, &progress_, &best_}),
-        watch_(options.loss_spike) {
+        watch_(options.loss_spike),
+        profiled_(engine, options) {
     if (const auto from = checkpoint_of(world, options)) {
       resume(*from);
     }
@@ -137,6 +164,7 @@ class Training {
     while (!is_end) {
       is_end = step();
     }
+    tell_last_profile();
     summary_.best_step = best_.step();
     summary_.best_text = best_.text();
     summary_.has_best_weights =
@@ -212,9 +240,10 @@ class Training {
     if (progress_.pass_skipped() && progress_.batch % batches_ != 0) {
       task_.begin_epoch(progress_.batch / batches_);
     }
+    const int64_t step = progress_.steps + 1;
+    profiled_.begin(step);
     scheduler_.step(engine_); // backward may update already
     micro_batches_->run(progress_.steps, progress_.batch);
-    const int64_t step = progress_.steps + 1;
     monitor_->end();
     const auto end = checkpoints_.decide(step, step == total_steps_);
     const bool scores =
@@ -240,6 +269,9 @@ class Training {
       task_.after_step(step, total_steps_);
     }
     monitor_->end();
+    if (const auto profile = profiled_.end(step)) {
+      monitor_->tell(*profile);
+    }
 
     progress_.steps = step;
     if (is_skipped) {
@@ -287,6 +319,20 @@ class Training {
       }
       monitor_->tell_saved(saved.text, !saved.path.empty());
       monitor_->skip_time();
+    }
+  }
+
+  /// Of a run that ended before all of its steps were profiled.
+  void tell_last_profile() {
+    if (const auto profile = profiled_.finish()) {
+      monitor_->tell(*profile);
+    } else if (
+        options_.profile_steps > 0 &&
+        progress_.steps < options_.profile_first && world_.rank() == 0) {
+      log_warning(
+          "no step was profiled: the run has {} steps, and training.profile_first is {}",
+          progress_.steps,
+          options_.profile_first);
     }
   }
 
@@ -339,6 +385,7 @@ class Training {
   engine::BestScore best_;
   engine::RunCheckpoints checkpoints_;
   engine::LossWatch watch_;
+  engine::ProfiledSteps profiled_;
   std::optional<engine::RunMonitor> monitor_; ///< of the steps to do
   std::optional<engine::MicroBatches> micro_batches_;
   TrainingSummary summary_;

@@ -59,6 +59,12 @@ class TrainingTask {
   /// the time spent on data is then measured separately.
   virtual void load(int64_t /*index*/) {}
 
+  /// The tokens of the batch loaded last, as MicroBatch::tokens; 0 if they are
+  /// known after forward() only. Operations are counted once per number.
+  virtual int64_t loaded_tokens() const {
+    return 0;
+  }
+
   /// Forward of batch `index` of the epoch, the one loaded last.
   virtual MicroBatch forward(int64_t index) = 0;
 

@@ -6,6 +6,7 @@
 #include <c10/core/DeviceType.h>
 
 #include <string>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -13,6 +14,8 @@ struct CudaBackend {
   bool loaded = false;
   /// CUDA devices visible to this process; 0 unless loaded.
   int device_count = 0;
+  /// Of each of them, as the driver gives it: "NVIDIA A100-SXM4-80GB".
+  std::vector<std::string> device_names;
   /// Why it is not loaded; empty if it is.
   std::string reason;
   /// Another than CUDA only in tests.

@@ -17,17 +17,23 @@ DeviceLimit& device_limit() {
   return registered;
 }
 
-} // namespace
-
-int64_t peak_bytes(c10::Device device) {
-  if (device.is_cpu()) {
-    return cpu_bytes_peak();
-  }
+/// Of the caching allocator of an accelerator.
+auto allocated_bytes(c10::Device device) {
   constexpr auto kAll =
       static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto stats =
-      c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  return stats.allocated_bytes[kAll].peak;
+  return c10::getDeviceAllocator(device.type())
+      ->getDeviceStats(device.index())
+      .allocated_bytes[kAll];
+}
+
+} // namespace
+
+int64_t live_bytes(c10::Device device) {
+  return device.is_cpu() ? cpu_bytes_live() : allocated_bytes(device).current;
+}
+
+int64_t peak_bytes(c10::Device device) {
+  return device.is_cpu() ? cpu_bytes_peak() : allocated_bytes(device).peak;
 }
 
 void reset_peak_bytes(c10::Device device) {

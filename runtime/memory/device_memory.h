@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `peak_bytes()` returns the peak memory of LibTorch's tensors on a device,
-// including the CPU.
+// `live_bytes()` and `peak_bytes()` return the memory of LibTorch's tensors on
+// a device, including the CPU.
 
 #include <c10/core/Device.h>
 
@@ -9,6 +9,10 @@
 #include <optional>
 
 namespace tessera::runtime {
+
+/// Bytes of the live tensors on `device`. For the CPU it is 0 without the
+/// counter of cpu_memory_counter.h.
+int64_t live_bytes(c10::Device device);
 
 /// Peak of the live tensor bytes on `device` since the start or the last reset.
 /// For the CPU it is 0 without the counter of cpu_memory_counter.h.

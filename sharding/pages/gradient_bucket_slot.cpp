@@ -4,6 +4,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/profile/span_recorder.h"
 
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>
@@ -256,6 +257,7 @@ void GradientBucket::begin_reduce(
   } else {
     reduced_ = shard_.tensor();
   }
+  const runtime::TraceLaneScope traced(runtime::TraceLane::kReduce);
   pending_ = communicator.reduce_scatter_sum(
       reduced_, collected_, "reduction of '" + group_.name() + "'");
   if (lane.is_real() && !pending_.pending()) {
@@ -264,6 +266,7 @@ void GradientBucket::begin_reduce(
 }
 
 void GradientBucket::complete(const WaitCheck& check) {
+  const runtime::TraceLaneScope traced(runtime::TraceLane::kReduce);
   pending_.wait(check);
   if (replicas_.size() > 1) {
     replicas_

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/replace_storage.h"
@@ -216,6 +217,7 @@ void ParamGroup::issue_unshard() {
 /// Runs on the lane.
 /// @param shard this rank's shard, which may be in the slot.
 void ParamGroup::begin_gather(const at::Tensor& shard) {
+  const runtime::TraceLaneScope traced(runtime::TraceLane::kUnshard);
   gather_ = communicator_->all_gather(
       slot_.tensor, shard, "unshard of '" + spec_.name + "'");
   if (!gather_.pending()) {

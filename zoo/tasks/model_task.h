@@ -49,6 +49,7 @@ class ModelTask : public PipelineTask {
   }
   void begin_epoch(int64_t epoch) override;
   void load(int64_t index) override;
+  int64_t loaded_tokens() const override;
   MicroBatch forward(int64_t index) override;
   void after_step(int64_t step, int64_t steps) override;
   std::optional<TaskScore> score() override;
