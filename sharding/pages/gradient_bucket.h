@@ -46,6 +46,14 @@ namespace tessera::sharding {
 /// is never moved to a shard. A bucket made for this has a shard only while a
 /// step needs one.
 ///
+/// [Note: reductions in another format] With PageSpec::reduce_format, the
+/// gradients are encoded to a place behind them in the slot, a part for each
+/// rank, and exchanged: what arrives overwrites the gradients. Its sum, in
+/// float32 and divided by the number of ranks, is placed behind it. The sum over
+/// the replicas takes the same way twice, for the parts of a shard and for their
+/// sums, in the memory of what arrived first; where that is too small, because
+/// the shard is, the sum is sent as it is.
+///
 /// On a device with streams take(), and add() of what autograd accumulates,
 /// only keep the gradient until all have arrived or the reduction begins; then
 /// one kernel moves or adds all of them.
@@ -287,6 +295,15 @@ class GradientBucket {
   std::vector<runtime::FlatSpan> missing_spans() const;
   /// Copies the shard to `into`, on the current stream.
   void read_shard(const at::Tensor& into);
+  /// Issues the reduction over the ranks that shard the group, on the lane.
+  void issue_reduce(Communicator& communicator);
+  /// What arrives in another format becomes the sum over these ranks.
+  void sum_received();
+  /// Adds up the copies of the shard.
+  void sum_over_replicas(const WaitCheck& check);
+  void sum_encoded_over_replicas(int64_t part_numel, const WaitCheck& check);
+  /// Bytes [begin, begin + bytes) of the slot.
+  at::Tensor slot_bytes(int64_t begin, int64_t bytes) const;
   /// Ends the reduction, on the lane.
   void complete(const WaitCheck& check);
   /// Returns whether the reduction is added to what the shard already holds.
