@@ -9,6 +9,7 @@
 #include "tessera/engine/optim/optimizers/lamb.h"
 #include "tessera/engine/optim/optimizers/lion.h"
 #include "tessera/engine/optim/optimizers/muon.h"
+#include "tessera/engine/optim/optimizers/one_bit_adam.h"
 #include "tessera/engine/optim/optimizers/sgd.h"
 #include "tessera/engine/optim/optimizers/user_optimizer.h"
 #include "tessera/engine/optim/update_rule.h"

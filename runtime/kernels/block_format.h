@@ -7,7 +7,8 @@
 // per block; both begin at multiples of 16 bytes. A value is code * scale. The
 // scale maps the largest magnitude of the block to the largest code, so that
 // the error of an element is at most 1/254 (int8) or 1/14 (int4) of it, and in
-// fp8 1/16 of the element itself. A block with an infinity or a NaN is all NaN;
+// fp8 1/16 of the element itself. The scale of signs is the mean magnitude of
+// the values that are not zero. A block with an infinity or a NaN is all NaN;
 // one whose values are all below 1e-36 is zero.
 
 #include "tessera/runtime/kernels/device_function.h"
@@ -22,6 +23,7 @@ enum class CodeType : int32_t {
   kInt8,
   kInt4, ///< two to a byte, the first one in the low bits
   kFp8, ///< e4m3, without infinities (arXiv:2209.05433)
+  kSign, ///< eight to a byte, the first one in the lowest bit; 1: negative
 };
 
 struct BlockFormat {
@@ -35,7 +37,13 @@ struct BlockFormat {
   }
   /// Where the scales of a part of `numel` elements begin, in bytes.
   TESSERA_HOST_DEVICE int64_t scales_begin(int64_t numel) const {
-    return aligned(type == CodeType::kInt4 ? (numel + 1) / 2 : numel);
+    return aligned(code_bytes(numel));
+  }
+  /// Bytes of the codes of `numel` elements.
+  TESSERA_HOST_DEVICE int64_t code_bytes(int64_t numel) const {
+    return type == CodeType::kSign ? (numel + 7) / 8
+        : type == CodeType::kInt4 ? (numel + 1) / 2
+                                  : numel;
   }
   /// Bytes of a part of `numel` elements.
   TESSERA_HOST_DEVICE int64_t bytes(int64_t numel) const {
@@ -88,24 +96,42 @@ TESSERA_DEVICE inline float largest_code(CodeType type) {
                                    : 448.0f;
 }
 
+/// Partial sums of magnitudes: element i is added to sum i % kSignLanes, and the
+/// upper half of the sums to the lower one until one is left.
+inline constexpr int kSignLanes = 128;
+
 /// The numbers of a block.
 struct BlockScale {
   float scale; ///< is sent
   float inverse; ///< values are multiplied by it; 0: all codes are 0
 };
 
+inline constexpr uint32_t kInfinityBits = 0x7f800000;
+inline constexpr uint32_t kNanBits = 0x7fc00000;
+
 /// @param largest bits of the largest magnitude; those of an infinity or above
 ///   if some value is not finite.
 TESSERA_DEVICE inline BlockScale block_scale(CodeType type, uint32_t largest) {
-  constexpr uint32_t kInfinity = 0x7f800000;
-  if (largest >= kInfinity) {
-    return {float_of(0x7fc00000), 0};
+  if (largest >= kInfinityBits) {
+    return {float_of(kNanBits), 0};
   }
   const float magnitude = float_of(largest);
   if (magnitude < 1e-36f) { // its inverse may be infinite
     return {0, 0};
   }
   return {magnitude / largest_code(type), largest_code(type) / magnitude};
+}
+
+/// The scale of a block of signs. @param largest as above.
+/// @param count of values that are not zero.
+TESSERA_DEVICE inline float sign_scale(
+    uint32_t largest,
+    float sum,
+    int32_t count) {
+  if (largest >= kInfinityBits) {
+    return float_of(kNanBits);
+  }
+  return float_of(largest) < 1e-36f ? 0 : sum / static_cast<float>(count);
 }
 
 /// Rounds to the nearest integer, ties to even. @param value at most 2^22.

@@ -101,6 +101,82 @@ TESSERA_CLONES void decode_fp8(
   }
 }
 
+TESSERA_CLONES void encode_sign(
+    const float* values,
+    int64_t count,
+    uint8_t* codes) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint32_t code = 0;
+    for (int64_t k = 0; k < 8; ++k) {
+      code |= (values[i + k] < 0 ? 1u : 0u) << k;
+    }
+    codes[i / 8] = static_cast<uint8_t>(code);
+  }
+  if (i < count) {
+    uint32_t code = 0;
+    for (int64_t k = 0; i + k < count; ++k) {
+      code |= (values[i + k] < 0 ? 1u : 0u) << k;
+    }
+    codes[i / 8] = static_cast<uint8_t>(code);
+  }
+}
+
+TESSERA_CLONES void decode_sign(
+    const uint8_t* codes,
+    int64_t count,
+    float scale,
+    float* values) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const uint32_t code = codes[i / 8];
+    for (int64_t k = 0; k < 8; ++k) {
+      values[i + k] = float_of(bits_of(scale) ^ ((code >> k) & 1) << 31);
+    }
+  }
+  for (; i < count; ++i) {
+    values[i] = float_of(
+        bits_of(scale) ^ (uint32_t{codes[i / 8]} >> (i % 8) & 1) << 31);
+  }
+}
+
+/// Magnitudes of a block by lane, and how many are not zero.
+struct SignSums {
+  std::array<float, kSignLanes> lanes{};
+  int32_t count = 0;
+
+  float total() {
+    for (int half = kSignLanes / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) {
+        lanes[k] += lanes[k + half];
+      }
+    }
+    return lanes[0];
+  }
+};
+
+/// @param values of a block, from a multiple of kSignLanes on.
+TESSERA_CLONES void add_magnitudes(
+    const float* values,
+    int64_t count,
+    SignSums& sums) {
+  float* lanes = sums.lanes.data();
+  int64_t i = 0;
+  for (; i + kSignLanes <= count; i += kSignLanes) {
+    for (int64_t k = 0; k < kSignLanes; ++k) {
+      lanes[k] += float_of(bits_of(values[i + k]) & 0x7fffffff);
+    }
+  }
+  for (int64_t k = 0; i + k < count; ++k) {
+    lanes[k] += float_of(bits_of(values[i + k]) & 0x7fffffff);
+  }
+  int32_t not_zero = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    not_zero += values[j] != 0 ? 1 : 0;
+  }
+  sums.count += not_zero;
+}
+
 TESSERA_CLONES void add(const float* more, int64_t count, float* sums) {
   for (int64_t i = 0; i < count; ++i) {
     sums[i] += more[i];
@@ -137,10 +213,6 @@ void encode(
     int64_t count,
     float inverse,
     uint8_t* codes) {
-  if (inverse == 0) {
-    std::fill_n(codes, type == CodeType::kInt4 ? (count + 1) / 2 : count, 0);
-    return;
-  }
   switch (type) {
     case CodeType::kInt8:
       return encode_int8(values, count, inverse, codes);
@@ -148,6 +220,8 @@ void encode(
       return encode_int4(values, count, inverse, codes);
     case CodeType::kFp8:
       return encode_fp8(values, count, inverse, codes);
+    case CodeType::kSign:
+      return encode_sign(values, count, codes);
   }
 }
 
@@ -164,6 +238,8 @@ void decode(
       return decode_int4(codes, count, scale, values);
     case CodeType::kFp8:
       return decode_fp8(codes, count, scale, values);
+    case CodeType::kSign:
+      return decode_sign(codes, count, scale, values);
   }
 }
 
@@ -174,8 +250,7 @@ struct Part {
   uint8_t* wire;
 
   uint8_t* codes(int64_t first) const {
-    return wire +
-        (arrays.format.type == CodeType::kInt4 ? first / 2 : first);
+    return wire + arrays.format.code_bytes(first);
   }
   float* scale(int64_t first) const {
     return reinterpret_cast<float*>(
@@ -221,13 +296,25 @@ void encode_block(const Part& part, int64_t first, int64_t count) {
   std::array<float, kMostWidened> room;
   // A block that does not fit is widened twice.
   uint32_t largest = 0;
+  SignSums sums;
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
-    largest = std::max(
-        largest, largest_bits(part.load(first + i, some, room.data()), some));
+    const float* values = part.load(first + i, some, room.data());
+    largest = std::max(largest, largest_bits(values, some));
+    if (type == CodeType::kSign) {
+      add_magnitudes(values, some, sums);
+    }
   }
-  const BlockScale scale = block_scale(type, largest);
+  BlockScale scale = block_scale(type, largest);
+  if (type == CodeType::kSign) {
+    scale = {sign_scale(largest, sums.total(), sums.count), 0};
+  } else if (scale.inverse == 0) {
+    std::fill_n(part.codes(first), part.arrays.format.code_bytes(count), 0);
+  }
   *part.scale(first) = scale.scale;
+  if (type != CodeType::kSign && scale.inverse == 0) {
+    return;
+  }
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
     const float* values = part.is_float32() || count > kMostWidened

@@ -53,6 +53,24 @@ __device__ uint32_t block_largest(uint32_t own) {
   return largest;
 }
 
+/// The sum over the threads of the block, for all of them, see kSignLanes.
+template <typename T>
+__device__ T block_sum(T own) {
+  static_assert(kThreads == kSignLanes);
+  __shared__ T shared[kThreads];
+  shared[threadIdx.x] = own;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      shared[threadIdx.x] += shared[threadIdx.x + half];
+    }
+  }
+  __syncthreads();
+  const T sum = shared[0];
+  __syncthreads(); // the next one overwrites it
+  return sum;
+}
+
 /// One block of a part.
 struct Place {
   int64_t first; ///< element of the part
@@ -83,7 +101,31 @@ __device__ void encode_block(const BlockArrays& all, int64_t part, int64_t block
     const uint32_t own = bits_of(widen(values[i])) & 0x7fffffff;
     largest = own > largest ? own : largest;
   }
-  const BlockScale scale = block_scale(all.format.type, block_largest(largest));
+  largest = block_largest(largest);
+  uint8_t* codes = place.wire + all.format.code_bytes(place.first);
+  if (all.format.type == CodeType::kSign) {
+    float sum = 0;
+    int32_t count = 0;
+    for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+      const float value = widen(values[i]);
+      sum = __fadd_rn(sum, float_of(bits_of(value) & 0x7fffffff));
+      count += value != 0 ? 1 : 0;
+    }
+    sum = block_sum(sum);
+    count = block_sum(count);
+    if (threadIdx.x == 0) {
+      *place.scale = sign_scale(largest, sum, count);
+    }
+    for (int64_t i = threadIdx.x; 8 * i < place.count; i += kThreads) {
+      uint32_t code = 0;
+      for (int k = 0; k < 8 && 8 * i + k < place.count; ++k) {
+        code |= (widen(values[8 * i + k]) < 0 ? 1u : 0u) << k;
+      }
+      codes[i] = static_cast<uint8_t>(code);
+    }
+    return;
+  }
+  const BlockScale scale = block_scale(all.format.type, largest);
   if (threadIdx.x == 0) {
     *place.scale = scale.scale;
   }
@@ -92,7 +134,6 @@ __device__ void encode_block(const BlockArrays& all, int64_t part, int64_t block
                               : __fmul_rn(widen(values[i]), scale.inverse);
   };
   if (all.format.type == CodeType::kInt4) {
-    uint8_t* codes = place.wire + place.first / 2;
     for (int64_t i = threadIdx.x; 2 * i < place.count; i += kThreads) {
       const auto low = static_cast<uint32_t>(nearest_int(scaled(2 * i)));
       const auto high = 2 * i + 1 < place.count
@@ -102,7 +143,6 @@ __device__ void encode_block(const BlockArrays& all, int64_t part, int64_t block
     }
     return;
   }
-  uint8_t* codes = place.wire + place.first;
   for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
     codes[i] = all.format.type == CodeType::kFp8
         ? fp8_code(scaled(i))
@@ -125,6 +165,11 @@ __device__ float decoded(const BlockArrays& all, const Place& place, int64_t i) 
     }
     case CodeType::kFp8:
       return __fmul_rn(fp8_value(place.wire[element]), *place.scale);
+    case CodeType::kSign: {
+      const uint32_t eight = place.wire[element / 8];
+      return float_of(
+          bits_of(*place.scale) ^ (eight >> (element % 8) & 1) << 31);
+    }
   }
   return 0;
 }

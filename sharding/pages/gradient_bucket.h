@@ -27,6 +27,12 @@
 
 namespace tessera::sharding {
 
+/// What a reduction over ranks with copies of a group does.
+enum class GradientAveraging {
+  kOverRanks, ///< the average over all ranks
+  kNone, ///< each keeps its own, for an optimizer that exchanges something else
+};
+
 /// [Note: gradient life cycle] Autograd leaves a gradient in parameter.grad();
 /// take() moves it into the slot and puts a token there. The reduction adds the
 /// average over the ranks to the shard. A user's zero_grad() removes tokens:
@@ -105,6 +111,12 @@ class GradientBucket {
   void multiply(const DeferredScalar& factor);
   /// Multiplies the shard by factor().
   void apply_factor();
+
+  /// How gradients are reduced from the next open() on; at first kOverRanks.
+  /// kNone takes a group that is not divided.
+  void set_averaging(GradientAveraging averaging) {
+    averaging_ = averaging;
+  }
 
   /// Of slots; shard() too while is_applying().
   at::ScalarType slot_dtype() const {
@@ -337,6 +349,7 @@ class GradientBucket {
       arrived_on_; ///< streams that produced the waiting gradients
   std::optional<c10::Stream> writer_; ///< last stream that wrote to the slot
   const runtime::StreamLane* lane_ = nullptr; ///< of the reduction in progress
+  GradientAveraging averaging_ = GradientAveraging::kOverRanks;
   State state_ = State::kEmpty;
   Target target_ = Target::kShard;
   Use use_ = Use::kStep;

@@ -44,8 +44,9 @@ const char* GradientBucket::name_of(State state) {
 
 bool GradientBucket::divides_first() const {
   // Packing divides for nothing; by a power of two, it is exact.
-  return types_.slot == at::kHalf ||
-         (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_)));
+  return averaging_ == GradientAveraging::kOverRanks &&
+         (types_.slot == at::kHalf ||
+          (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_))));
 }
 
 void GradientBucket::multiply(const DeferredScalar& factor) {
@@ -352,9 +353,11 @@ void GradientBucket::sum_encoded_over_replicas(
 void GradientBucket::complete(const WaitCheck& check) {
   pending_.wait(check);
   sum_received();
-  sum_over_replicas(check);
-  if (!divides_first() && ranks_ > 1) {
-    reduced_.div_(ranks_);
+  if (averaging_ == GradientAveraging::kOverRanks) {
+    sum_over_replicas(check);
+    if (!divides_first() && ranks_ > 1) {
+      reduced_.div_(ranks_);
+    }
   }
   if (!applies_slot()) {
     store_reduced();
