@@ -70,7 +70,7 @@ enum class UpdateOverlap {
 /// ```
 struct OptimizerOptions {
   double lr = 1e-3;
-  /// By default 0.01 with AdamW, LAMB and Muon, else 0. A user's optimizer has
+  /// By default 0.01 with AdamW, LAMB, Muon, 1-bit Adam and 0/1 Adam, else 0. A user's optimizer has
   /// its own.
   std::optional<double> weight_decay;
   /// During this many first steps of a parameter its learning rate is zero: its
