@@ -208,7 +208,10 @@ void OneBitMethod::exchange_momentum(
         context_.pager->watch_failures());
   }
   for_runs([&](const Run& run, const at::Tensor& from, const at::Tensor&) {
-    run.state(0).copy_(from.div(momentum_factor(run.parameter)));
+    receive(
+        run,
+        from.to(run.state(0).scalar_type())
+            .div_(momentum_factor(run.parameter)));
   });
 }
 

@@ -89,6 +89,10 @@ class OneBitMethod : public ElementwiseMethod {
     return 1;
   }
   virtual double beta1() const = 0;
+  /// Stores the new momentum of a run, in place of the one before.
+  virtual void receive(const Run& run, const at::Tensor& momentum) {
+    run.state(0).copy_(momentum);
+  }
 
   /// Calls `body` for the runs of all parameters with a gradient.
   void for_each_run(const std::function<void(const Run&)>& body);

@@ -17,6 +17,7 @@ const std::vector<const engine::Optimizer*>& engine::configurable_optimizers() {
       &optimizer_of(std::type_identity<LambOptions>()),
       &optimizer_of(std::type_identity<OneBitAdamOptions>()),
       &optimizer_of(std::type_identity<ZeroOneAdamOptions>()),
+      &optimizer_of(std::type_identity<OneBitLambOptions>()),
       &optimizer_of(std::type_identity<AdafactorOptions>()),
       &optimizer_of(std::type_identity<MuonOptions>())};
   return all;

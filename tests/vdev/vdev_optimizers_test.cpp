@@ -150,7 +150,8 @@ TEST_P(Optimizers, MomentumInOneBitTrainsAsOnTheCpu) {
   run([](World& world) {
     for (const UpdateRule& rule :
          {UpdateRule(OneBitAdamOptions{.freeze_step = 2}),
-          UpdateRule(ZeroOneAdamOptions{.var_update_scaler = 1})}) {
+          UpdateRule(ZeroOneAdamOptions{.var_update_scaler = 1}),
+          UpdateRule(OneBitLambOptions{.freeze_step = 2})}) {
       EngineOptions options;
       options.optimizer.rule = rule;
       options.sharding.shard_ranks = 1;

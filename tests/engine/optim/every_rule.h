@@ -11,7 +11,7 @@ namespace tessera::tests {
 
 /// All of configurations, with their defaults; SGD with momentum, too. Not those
 /// that exchange momentum, which take a layout of their own
-/// (one_bit_adam_test.cpp).
+/// (one_bit_optimizers_test.cpp).
 inline std::vector<UpdateRule> every_rule() {
   std::vector<UpdateRule> rules;
   for (const auto* optimizer : engine::configurable_optimizers()) {

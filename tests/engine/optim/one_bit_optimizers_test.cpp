@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1-bit Adam and 0/1 Adam: against the papers' algorithms in float64, against
+// 1-bit Adam, 0/1 Adam and 1-bit LAMB: against the papers' algorithms in float64, against
 // AdamW, the bytes that are sent, and checkpoints.
 #include "engine/twin.h"
 #include "support/ranks.h"
@@ -10,18 +10,18 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-namespace tessera::one_bit_adam_test {
+namespace tessera::one_bit_optimizers_test {
 
 namespace {
 
 using tests::run_ranks;
-using tests::TemporaryFolder;
 
 /// Parameters whose gradients are given: the loss is their product with
 /// `gradient`, [numel] in the order of registration.
@@ -171,6 +171,100 @@ class Reference {
   at::Tensor second_;
 };
 
+/// Algorithm 1 of arXiv:2104.06069 in float64, with corrections of the bias.
+class LambReference {
+ public:
+  static constexpr int kFreeze = 4;
+
+  LambReference(at::Tensor weights, int ranks)
+      : weights_(weights.to(at::kDouble)),
+        ranks_(ranks),
+        average_(weights.numel(), ranks),
+        momentum_(torch::zeros_like(weights_)),
+        frozen_(torch::zeros_like(weights_)) {}
+
+  void step(int step) {
+    std::vector<at::Tensor> gradients;
+    for (int r = 0; r < ranks_; ++r) {
+      gradients.push_back(gradient_of(step, r).to(at::kDouble));
+    }
+    const at::Tensor all = torch::stack(gradients);
+    const double first = 1 - std::pow(0.9, step);
+    if (step <= kFreeze) {
+      const at::Tensor mean = all.mean(0);
+      momentum_ = 0.9 * momentum_ + 0.1 * mean;
+      frozen_ = 0.999 * frozen_ + 0.001 * mean * mean;
+      for (size_t l = 0; l < 2; ++l) {
+        const at::Tensor move = part(momentum_, l) / first /
+                ((part(frozen_, l) / (1 - std::pow(0.999, step))).sqrt() +
+                 1e-6) +
+            0.1 * part(weights_, l);
+        const double ratio = std::min(
+            10.0,
+            part(weights_, l).norm().item<double>() /
+                move.norm().item<double>());
+        ratios_[l] = step == 1 ? ratio : 0.9 * ratios_[l] + 0.1 * ratio;
+        part(weights_, l).sub_(move, 1e-2 * ratio);
+      }
+      if (step == kFreeze) {
+        frozen_ /= 1 - std::pow(0.999, step);
+        fresh_ = frozen_.clone();
+        const auto size = [&](size_t l) {
+          return part(momentum_, l).square().mean().sqrt().item<double>();
+        };
+        const double united = (size(0) + size(1)) / 2;
+        scales_ = {united / size(0), united / size(1)};
+      }
+      return;
+    }
+    const at::Tensor scale = torch::ones_like(weights_);
+    for (size_t l = 0; l < 2; ++l) {
+      part(scale, l).fill_(scales_[l]);
+    }
+    const at::Tensor now =
+        average_((0.9 * momentum_ + 0.1 * all) * scale, frozen_.ne(0)) / scale;
+    const at::Tensor gradient = (now - 0.9 * momentum_) / 0.1;
+    momentum_ = now;
+    fresh_ = 0.999 * fresh_ + 0.001 * gradient * gradient;
+    for (size_t l = 0; l < 2; ++l) {
+      const at::Tensor root = part(frozen_, l).sqrt() + 1e-6;
+      const at::Tensor direction = part(momentum_, l) / first / root;
+      const at::Tensor move = direction + 0.1 * part(weights_, l);
+      const double share = std::min(
+          1.0,
+          direction.norm().item<double>() / move.norm().item<double>());
+      const double largest =
+          (root / (part(fresh_, l).sqrt() + 1e-6)).max().item<double>();
+      double& factor = factors_[l];
+      factor = std::clamp(
+          std::clamp(largest * share + 1 - share, 0.5, 4.0),
+          factor * 0.9,
+          factor * 1.1);
+      part(weights_, l).sub_(move, 1e-2 * ratios_[l] * factor);
+    }
+  }
+  const at::Tensor& weights() const {
+    return weights_;
+  }
+
+ private:
+  /// Of the parameters of GivenGradients.
+  static at::Tensor part(const at::Tensor& all, size_t parameter) {
+    return parameter == 0 ? all.narrow(0, 0, 90 * 50)
+                          : all.narrow(0, 90 * 50, 37);
+  }
+
+  at::Tensor weights_;
+  int ranks_;
+  ReferenceAverage average_;
+  at::Tensor momentum_;
+  at::Tensor frozen_;
+  at::Tensor fresh_;
+  std::array<double, 2> ratios_{};
+  std::array<double, 2> scales_{1, 1};
+  std::array<double, 2> factors_{1, 1};
+};
+
 at::Tensor all_weights(GivenGradients& net, Engine& engine) {
   const torch::NoGradGuard no_grad;
   const GatherScope scope = engine.gather();
@@ -183,14 +277,15 @@ Engine wrapped(GivenGradients& net, const EngineOptions& options) {
 
 /// Both are compared after every step; a sign that is wrong, or an error that
 /// is forgotten, moves a weight by about the learning rate, 1e-2.
+template <typename MakeReference>
 void expect_follows(
     World& world,
     const UpdateRule& rule,
-    const ReferencePolicy& policy,
+    const MakeReference& make_reference,
     int steps) {
   GivenGradients net;
   Engine engine = wrapped(net, options_of(rule));
-  Reference reference(all_weights(net, engine), world.size(), policy);
+  auto reference = make_reference(all_weights(net, engine), world.size());
   for (int step = 1; step <= steps; ++step) {
     engine.backward(net->forward(gradient_of(step, world.rank())));
     engine.step();
@@ -212,7 +307,12 @@ TEST(OneBitAdam, IsThePapersAlgorithm) {
   for (const int ranks : {2, 4}) {
     run_ranks(ranks, [&](World& world) {
       expect_follows(
-          world, OneBitAdamOptions{.freeze_step = kFreeze}, policy, 14);
+          world,
+          OneBitAdamOptions{.freeze_step = kFreeze},
+          [&](const at::Tensor& weights, int size) {
+            return Reference(weights, size, policy);
+          },
+          14);
     });
   }
 }
@@ -232,8 +332,24 @@ TEST(ZeroOneAdam, UpdatesTheSecondMomentEverLessOften) {
       expect_follows(
           world,
           ZeroOneAdamOptions{.var_freeze_step = 12, .var_update_scaler = 2},
-          policy,
+          [&](const at::Tensor& weights, int size) {
+            return Reference(weights, size, policy);
+          },
           16);
+    });
+  }
+}
+
+TEST(OneBitLamb, IsThePapersAlgorithm) {
+  for (const int ranks : {2, 4}) {
+    run_ranks(ranks, [&](World& world) {
+      expect_follows(
+          world,
+          OneBitLambOptions{.freeze_step = LambReference::kFreeze},
+          [](const at::Tensor& weights, int size) {
+            return LambReference(weights, size);
+          },
+          14);
     });
   }
 }
@@ -270,11 +386,15 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear last;
 };
 
-double trained_loss(World& world, UpdateRule rule, int steps) {
+double trained_loss(
+    World& world,
+    UpdateRule rule,
+    int steps,
+    double lr = 2e-3) {
   torch::manual_seed(5);
   const auto net = std::make_shared<NetImpl>();
   EngineOptions options = options_of(std::move(rule));
-  options.optimizer.lr = 2e-3;
+  options.optimizer.lr = lr;
   options.optimizer.weight_decay = 0;
   Engine engine =
       wrap(std::shared_ptr<torch::nn::Module>(net), options);
@@ -299,7 +419,7 @@ double trained_loss(World& world, UpdateRule rule, int steps) {
 
 // The loss falls by more than half; without error feedback, or with signs of
 // another rank, these miss by more.
-TEST(OneBitAdam, TrainsAsWellAsItsExactTwin) {
+TEST(OneBitOptimizers, TrainAsWellAsTheirExactTwins) {
   for (const int ranks : {2, 4}) {
     run_ranks(ranks, [](World& world) {
       const double first = trained_loss(world, AdamWOptions{}, 0);
@@ -316,6 +436,10 @@ TEST(OneBitAdam, TrainsAsWellAsItsExactTwin) {
                   .var_freeze_step = 100, .var_update_scaler = 8},
               150),
           exact,
+          first / 20);
+      EXPECT_NEAR(
+          trained_loss(world, OneBitLambOptions{.freeze_step = 40}, 150, 1e-2),
+          trained_loss(world, LambOptions{}, 150, 1e-2),
           first / 20);
     });
   }
@@ -378,9 +502,9 @@ void train(Engine& engine, GivenGradients& net, int rank, int from, int to) {
   }
 }
 
-TEST(OneBitAdam, ResumesBitForBitAndOnOtherRanksWithoutErrors) {
+void expect_resumes(const UpdateRule& rule) {
   const TemporaryFolder folder;
-  const EngineOptions options = options_of(OneBitAdamOptions{.freeze_step = 3});
+  const EngineOptions options = options_of(rule);
   run_ranks(4, [&](World& world) {
     GivenGradients net;
     Engine engine = wrapped(net, options);
@@ -405,6 +529,12 @@ TEST(OneBitAdam, ResumesBitForBitAndOnOtherRanksWithoutErrors) {
     EXPECT_NE(result.output.find("begins at zero"), std::string::npos)
         << result.output;
   }
+}
+
+TEST(OneBitOptimizers, ResumeBitForBitAndOnOtherRanksWithoutErrors) {
+  expect_resumes(OneBitAdamOptions{.freeze_step = 3});
+  expect_resumes(ZeroOneAdamOptions{.var_update_scaler = 2});
+  expect_resumes(OneBitLambOptions{.freeze_step = 3});
 }
 
 TEST(OneBitAdam, RefusesWhatItCannotDo) {
@@ -435,4 +565,4 @@ TEST(OneBitAdam, RefusesWhatItCannotDo) {
 
 } // namespace
 
-} // namespace tessera::one_bit_adam_test
+} // namespace tessera::one_bit_optimizers_test
