@@ -129,8 +129,7 @@ int run() {
       "BM_Step/gather:int8",
       plain,
       with(Compression::kInt8, Compression::kNone));
-  compare(
-      "BM_Step/int8", plain, with(Compression::kInt8, Compression::kInt8));
+  compare("BM_Step/int8", plain, with(Compression::kInt8, Compression::kInt8));
   compare("BM_Step/fp8", plain, with(Compression::kFp8, Compression::kFp8));
   compare("BM_Step/int4", plain, with(Compression::kInt4, Compression::kInt4));
   EngineOptions whole;

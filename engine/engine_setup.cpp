@@ -159,7 +159,7 @@ bool sends_momentum(
     const engine::OptimizerRules& rules) {
   return std::any_of(pages.begin(), pages.end(), [&](const auto& page) {
     return page.trainable &&
-        std::any_of(
+           std::any_of(
                page.parameters.begin(),
                page.parameters.end(),
                [&](const sharding::PagedParameter& parameter) {

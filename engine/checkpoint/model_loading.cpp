@@ -46,9 +46,9 @@ bool has_own(
   const CheckpointManifest& saved = reader.manifest();
   const DeviceMesh& mesh = subject.pager.model_mesh();
   return reader.world_size() == subject.files.size() &&
-      saved.tensor_ranks == mesh.size(kTensorAxis) &&
-      saved.stages == mesh.size(sharding::kPipelineAxis) &&
-      reader.rank_with(subject.files.rank(), opaque) == subject.files.rank();
+         saved.tensor_ranks == mesh.size(kTensorAxis) &&
+         saved.stages == mesh.size(sharding::kPipelineAxis) &&
+         reader.rank_with(subject.files.rank(), opaque) == subject.files.rank();
 }
 
 at::Tensor same_shape(

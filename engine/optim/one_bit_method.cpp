@@ -39,8 +39,7 @@ Room room_for(const std::vector<CompressedAverage>& averages) {
 
 void OneBitMethod::Run::round() const {
   if (shard.low_precision.defined()) {
-    shard.low_precision.narrow(0, run.shard_offset, run.numel)
-        .copy_(master());
+    shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master());
   }
 }
 
@@ -80,8 +79,7 @@ OneBitMethod::OneBitMethod(
 void OneBitMethod::add_state_bytes(TierBytes& bytes) const {
   UpdateMethod::add_state_bytes(bytes);
   const auto add = [&](MemoryPurpose purpose, int64_t numel, auto dtype) {
-    offload::add_tier_bytes(
-        bytes, MemoryTier::kDevice, purpose, numel, dtype);
+    offload::add_tier_bytes(bytes, MemoryTier::kDevice, purpose, numel, dtype);
   };
   for (const CompressedAverage& average : averages_) {
     add(MemoryPurpose::kOptimizerState, average.error_numel(), at::kFloat);
@@ -103,8 +101,7 @@ void OneBitMethod::allocate(MemoryLedger& ledger) {
   }
   const Room room = room_for(averages_);
   const auto allocate = [&](int64_t numel, at::ScalarType dtype) {
-    return ledger.allocate_zeros(
-        MemoryPurpose::kStaging, numel, dtype, device);
+    return ledger.allocate_zeros(MemoryPurpose::kStaging, numel, dtype, device);
   };
   values_ = allocate(room.numel, at::kFloat);
   used_ = allocate(room.numel, at::kFloat);

@@ -15,12 +15,12 @@
 
 namespace tessera::engine {
 
-/// [Note: compressed steps] In some steps, gradients are averaged over the ranks
-/// and the method updates like any other. In the others, GradientBucket keeps
-/// this rank's own gradients; the method adds them to the momentum and averages
-/// that ([Note: averages in one bit]). Every rank has all of the state and
-/// updates all weights, which must be whole: the pages' shard axis has one rank
-/// (ShardingOptions::shard_ranks = 1), and replicas exchange momentum.
+/// [Note: compressed steps] In some steps, gradients are averaged over the
+/// ranks and the method updates like any other. In the others, GradientBucket
+/// keeps this rank's own gradients; the method adds them to the momentum and
+/// averages that ([Note: averages in one bit]). Every rank has all of the state
+/// and updates all weights, which must be whole: the pages' shard axis has one
+/// rank (ShardingOptions::shard_ranks = 1), and replicas exchange momentum.
 ///
 /// Elements whose second moment is zero had no gradient in any averaged step:
 /// nothing is known of their size, so they are neither sent nor updated.
@@ -78,10 +78,7 @@ class OneBitMethod : public ElementwiseMethod {
   /// A step with averaged gradients.
   virtual void averaged_step(const StepInput& input, int64_t step) = 0;
   /// Updates the weights of a run, whose first state is the new momentum.
-  virtual void update(
-      const Run& run,
-      const StepInput& input,
-      int64_t step) = 0;
+  virtual void update(const Run& run, const StepInput& input, int64_t step) = 0;
   /// The factor by which the momentum of a parameter is sent, and its inverse
   /// received.
   virtual double momentum_factor(

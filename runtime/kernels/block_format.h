@@ -41,9 +41,9 @@ struct BlockFormat {
   }
   /// Bytes of the codes of `numel` elements.
   TESSERA_HOST_DEVICE int64_t code_bytes(int64_t numel) const {
-    return type == CodeType::kSign ? (numel + 7) / 8
-        : type == CodeType::kInt4 ? (numel + 1) / 2
-                                  : numel;
+    return type == CodeType::kSign   ? (numel + 7) / 8
+           : type == CodeType::kInt4 ? (numel + 1) / 2
+                                     : numel;
   }
   /// Bytes of a part of `numel` elements.
   TESSERA_HOST_DEVICE int64_t bytes(int64_t numel) const {
@@ -91,13 +91,13 @@ TESSERA_DEVICE inline float float_of(uint32_t bits) {
 }
 
 TESSERA_DEVICE inline float largest_code(CodeType type) {
-  return type == CodeType::kInt8 ? 127.0f
+  return type == CodeType::kInt8   ? 127.0f
          : type == CodeType::kInt4 ? 7.0f
                                    : 448.0f;
 }
 
-/// Partial sums of magnitudes: element i is added to sum i % kSignLanes, and the
-/// upper half of the sums to the lower one until one is left.
+/// Partial sums of magnitudes: element i is added to sum i % kSignLanes, and
+/// the upper half of the sums to the lower one until one is left.
 inline constexpr int kSignLanes = 128;
 
 /// The numbers of a block.
@@ -156,8 +156,8 @@ TESSERA_DEVICE inline uint8_t fp8_code(float value) {
 
 TESSERA_DEVICE inline float fp8_value(uint8_t code) {
   const uint32_t magnitude = code & 0x7f;
-  const float small = static_cast<float>(static_cast<int32_t>(magnitude)) *
-      (1.0f / 512);
+  const float small =
+      static_cast<float>(static_cast<int32_t>(magnitude)) * (1.0f / 512);
   const float normal = float_of((magnitude << 20) + (120u << 23));
   const float value = magnitude < 8 ? small : normal;
   return float_of(bits_of(value) | (uint32_t{code} & 0x80) << 24);

@@ -46,7 +46,8 @@ TESSERA_CLONES void encode_int4(
     float inverse,
     uint8_t* codes) {
   for (int64_t i = 0; i < count / 2; ++i) {
-    const auto low = static_cast<uint32_t>(nearest_int(values[2 * i] * inverse));
+    const auto low =
+        static_cast<uint32_t>(nearest_int(values[2 * i] * inverse));
     const auto high =
         static_cast<uint32_t>(nearest_int(values[2 * i + 1] * inverse));
     codes[i] = static_cast<uint8_t>((low & 15) | (high << 4));
@@ -87,7 +88,8 @@ TESSERA_CLONES void decode_int4(
     values[2 * i + 1] = static_cast<float>(int4_value(codes[i] >> 4)) * scale;
   }
   if (count % 2 != 0) {
-    values[count - 1] = static_cast<float>(int4_value(codes[count / 2])) * scale;
+    values[count - 1] =
+        static_cast<float>(int4_value(codes[count / 2])) * scale;
   }
 }
 
@@ -255,7 +257,7 @@ struct Part {
   float* scale(int64_t first) const {
     return reinterpret_cast<float*>(
                wire + arrays.format.scales_begin(arrays.numel)) +
-        first / arrays.format.block_numel;
+           first / arrays.format.block_numel;
   }
   LowPrecision precision() const {
     return arrays.type == ElementType::kBFloat16 ? LowPrecision::kBFloat16
@@ -318,8 +320,8 @@ void encode_block(const Part& part, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
     const float* values = part.is_float32() || count > kMostWidened
-        ? part.load(first + i, some, room.data())
-        : room.data();
+                              ? part.load(first + i, some, room.data())
+                              : room.data();
     encode(type, values, some, scale.inverse, part.codes(first + i));
   }
 }
@@ -387,12 +389,13 @@ void detail::run_blocks_cpu(const BlockArrays& arrays) {
   }
   const int64_t block = arrays.format.block_numel;
   const auto for_blocks = [&](const auto& work) {
-    return CpuUpdate{arrays.numel, [&arrays, block, work](int64_t begin, int64_t end) {
-                       for (int64_t i = begin; i < end; i += block) {
-                         work(i, std::min(block, end - i));
-                       }
-                       return true;
-                     }};
+    return CpuUpdate{
+        arrays.numel, [&arrays, block, work](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; i += block) {
+            work(i, std::min(block, end - i));
+          }
+          return true;
+        }};
   };
   std::vector<CpuUpdate> work;
   if (sums) {

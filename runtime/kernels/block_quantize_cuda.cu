@@ -43,7 +43,8 @@ __device__ uint32_t block_largest(uint32_t own) {
   shared[threadIdx.x] = own;
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (threadIdx.x < half && shared[threadIdx.x + half] > shared[threadIdx.x]) {
+    if (threadIdx.x < half &&
+        shared[threadIdx.x + half] > shared[threadIdx.x]) {
       shared[threadIdx.x] = shared[threadIdx.x + half];
     }
   }
@@ -87,12 +88,15 @@ __device__ Place place_of(const BlockArrays& all, int64_t part, int64_t block) {
   place.wire = all.wire + part * all.format.bytes(all.numel);
   place.scale = reinterpret_cast<float*>(
                     place.wire + all.format.scales_begin(all.numel)) +
-      block;
+                block;
   return place;
 }
 
 template <typename T>
-__device__ void encode_block(const BlockArrays& all, int64_t part, int64_t block) {
+__device__ void encode_block(
+    const BlockArrays& all,
+    int64_t part,
+    int64_t block) {
   const Place place = place_of(all, part, block);
   const T* values =
       static_cast<const T*>(all.values) + part * all.numel + place.first;
@@ -136,21 +140,25 @@ __device__ void encode_block(const BlockArrays& all, int64_t part, int64_t block
   if (all.format.type == CodeType::kInt4) {
     for (int64_t i = threadIdx.x; 2 * i < place.count; i += kThreads) {
       const auto low = static_cast<uint32_t>(nearest_int(scaled(2 * i)));
-      const auto high = 2 * i + 1 < place.count
-          ? static_cast<uint32_t>(nearest_int(scaled(2 * i + 1)))
-          : 0u;
+      const auto high =
+          2 * i + 1 < place.count
+              ? static_cast<uint32_t>(nearest_int(scaled(2 * i + 1)))
+              : 0u;
       codes[i] = static_cast<uint8_t>((low & 15) | (high << 4));
     }
     return;
   }
   for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
     codes[i] = all.format.type == CodeType::kFp8
-        ? fp8_code(scaled(i))
-        : static_cast<uint8_t>(nearest_int(scaled(i)));
+                   ? fp8_code(scaled(i))
+                   : static_cast<uint8_t>(nearest_int(scaled(i)));
   }
 }
 
-__device__ float decoded(const BlockArrays& all, const Place& place, int64_t i) {
+__device__ float decoded(
+    const BlockArrays& all,
+    const Place& place,
+    int64_t i) {
   const int64_t element = place.first + i;
   switch (all.format.type) {
     case CodeType::kInt8:
@@ -175,7 +183,10 @@ __device__ float decoded(const BlockArrays& all, const Place& place, int64_t i) 
 }
 
 template <typename T>
-__device__ void decode_block(const BlockArrays& all, int64_t part, int64_t block) {
+__device__ void decode_block(
+    const BlockArrays& all,
+    int64_t part,
+    int64_t block) {
   const Place place = place_of(all, part, block);
   T* values = static_cast<T*>(all.values) + part * all.numel + place.first;
   for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
@@ -218,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t launch_blocks(const BlockArrays& arrays, cudaStream_t stream) {
   const int64_t blocks = arrays.format.blocks(arrays.numel) *
-      (arrays.work == BlockWork::kSum ? 1 : arrays.parts);
+                         (arrays.work == BlockWork::kSum ? 1 : arrays.parts);
   const dim3 grid(
       static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, kMostBlocks)));
   const auto with = [&]<typename T>(T) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `register_update_cuda()`, `register_pack_cuda()` and `register_blocks_cuda()`
-// receive the kernels of the CUDA plugin, so that the libraries are the same with and without CUDA.
+// receive the kernels of the CUDA plugin, so that the libraries are the same
+// with and without CUDA.
 
 #include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/kernels/lamb_rule.h"

@@ -217,7 +217,8 @@ struct GroupKind {
   std::string text() const {
     return std::string("[") + c10::toString(dtype) +
            (of_experts ? ", experts" : "") +
-        (full_precision ? ", full precision" : "") + (trainable ? "]" : ", frozen]");
+           (full_precision ? ", full precision" : "") +
+           (trainable ? "]" : ", frozen]");
   }
 };
 

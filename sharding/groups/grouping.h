@@ -49,8 +49,8 @@ struct GroupSpec {
 ///   their own;
 /// - modules that derive from ConfiguredModule are blocks;
 /// - each group is then split by dtype, requires_grad, whether its parameters
-///   are of divided experts and whether they are sent as they are; small parts of several groups, such as
-///   float32 norms, are combined.
+///   are of divided experts and whether they are sent as they are; small parts
+///   of several groups, such as float32 norms, are combined.
 ///
 /// `choices` may name the blocks instead, among other things. Groups are merged
 /// only if the same choices apply to them.

@@ -55,10 +55,10 @@ enum class GradientAveraging {
 /// [Note: reductions in another format] With PageSpec::reduce_format, the
 /// gradients are encoded to a place behind them in the slot, a part for each
 /// rank, and exchanged: what arrives overwrites the gradients. Its sum, in
-/// float32 and divided by the number of ranks, is placed behind it. The sum over
-/// the replicas takes the same way twice, for the parts of a shard and for their
-/// sums, in the memory of what arrived first; where that is too small, because
-/// the shard is, the sum is sent as it is.
+/// float32 and divided by the number of ranks, is placed behind it. The sum
+/// over the replicas takes the same way twice, for the parts of a shard and for
+/// their sums, in the memory of what arrived first; where that is too small,
+/// because the shard is, the sum is sent as it is.
 ///
 /// On a device with streams take(), and add() of what autograd accumulates,
 /// only keep the gradient until all have arrived or the reduction begins; then

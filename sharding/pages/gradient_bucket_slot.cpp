@@ -335,7 +335,8 @@ void GradientBucket::sum_encoded_over_replicas(
   const at::Tensor sent = slot_bytes(0, ranks * bytes);
   const at::Tensor received = slot_bytes(ranks * bytes, ranks * bytes);
   const at::Tensor parts = slot_.tensor.narrow(
-      0, reduced_.storage_offset() - slot_.tensor.storage_offset(),
+      0,
+      reduced_.storage_offset() - slot_.tensor.storage_offset(),
       ranks * part_numel);
   parts.narrow(0, reduced_.numel(), parts.numel() - reduced_.numel()).zero_();
   runtime::encode_blocks_(sent, parts, format, ranks);
@@ -366,8 +367,9 @@ void GradientBucket::complete(const WaitCheck& check) {
 }
 
 /// [shard_numel] of the shard's type: behind the gradients where the type is
-/// another, behind the result if that is behind what arrived, else a part of the slot that was another rank's, or memory that was
-/// not planned for where there is no other.
+/// another, behind the result if that is behind what arrived, else a part of
+/// the slot that was another rank's, or memory that was not planned for where
+/// there is no other.
 at::Tensor GradientBucket::room_for_shard() const {
   const int64_t numel = reduced_.numel();
   const int64_t wire = group_.spec().reduce_wire_numel();

@@ -177,13 +177,13 @@ int64_t PageSpec::reduce_wire_numel() const {
 int64_t PageSpec::gradient_slot_numel(bool stored) const {
   return gradients.slot_numel(
              layout.padded_numel(), layout.shard_numel(), stored) +
-      reduce_wire_numel();
+         reduce_wire_numel();
 }
 
 int64_t PageSpec::gradient_slot_bytes(bool stored) const {
   return trainable
-      ? runtime::bytes_of(gradient_slot_numel(stored), gradients.slot)
-      : 0;
+             ? runtime::bytes_of(gradient_slot_numel(stored), gradients.slot)
+             : 0;
 }
 
 PageSpec make_page_spec(

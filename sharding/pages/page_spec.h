@@ -81,8 +81,9 @@ struct PageSpec {
     return mesh.size(kShardAxis) * mesh.size(kReplicateAxis);
   }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
-  /// Of a slot in which it is unsharded, in elements of `dtype`: the parameters,
-  /// and behind them what arrives of a gather that is not of that type.
+  /// Of a slot in which it is unsharded, in elements of `dtype`: the
+  /// parameters, and behind them what arrives of a gather that is not of that
+  /// type.
   int64_t gather_slot_numel() const;
   int64_t gather_slot_bytes() const;
   int64_t gradient_shard_bytes() const; ///< 0 if it keeps none

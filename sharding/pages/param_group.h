@@ -133,8 +133,8 @@ class ParamGroup {
   }
 
   /// Starts the all-gather into `slot` ([PageSpec::gather_slot_numel()], or
-  /// [padded_numel] for kExact; dtype()), on the lane; if the shard is in a file, starts reading it; see
-  /// [Note: shards elsewhere].
+  /// [padded_numel] for kExact; dtype()), on the lane; if the shard is in a
+  /// file, starts reading it; see [Note: shards elsewhere].
   /// @param communicator, lane must outlive the group; the lane must be ordered
   ///   after writes to shard().
   void begin_unshard(

@@ -168,15 +168,14 @@ void expect_rounded_weights(World& world, int shard_ranks) {
       const at::Tensor seen = own[name].clone().reshape({-1});
       EXPECT_LT(
           share_of_different(
-              seen,
-              whole.narrow(0, parameter.span.begin, seen.numel())),
+              seen, whole.narrow(0, parameter.span.begin, seen.numel())),
           0.002)
           << name;
       expect_same_bits_on_all_ranks(world, seen);
     }
   }
-  EXPECT_FALSE(torch::equal(
-      own["second.weight"].clone(), exact.at("second.weight")));
+  EXPECT_FALSE(
+      torch::equal(own["second.weight"].clone(), exact.at("second.weight")));
 }
 
 TEST(Communication, OperatorsSeeRoundedWeightsAlikeOnAllRanks) {
@@ -315,7 +314,11 @@ struct Run {
   Tensors weights;
 };
 
-Run train(World& world, const EngineOptions& options, int steps, int every = 1) {
+Run train(
+    World& world,
+    const EngineOptions& options,
+    int steps,
+    int every = 1) {
   Net net = make_net();
   Engine engine = wrapped(net, options);
   for (int step = 0; step < steps; ++step) {
@@ -339,7 +342,8 @@ Run train(World& world, const EngineOptions& options, int steps, int every = 1) 
 
 void expect_same(const Run& a, const Run& b, const std::string& what) {
   for (const auto& [name, value] : a.weights) {
-    EXPECT_TRUE(torch::equal(value, b.weights.at(name))) << what << ": " << name;
+    EXPECT_TRUE(torch::equal(value, b.weights.at(name)))
+        << what << ": " << name;
   }
 }
 
@@ -404,8 +408,7 @@ TEST(Communication, SlotsAreAsPlanned) {
   run_ranks(2, [](World& world) {
     for (const int zero_stage : {1, 2, 3}) {
       Net net = make_net();
-      EngineOptions options =
-          options_of(Compression::kFp8, Compression::kInt8);
+      EngineOptions options = options_of(Compression::kFp8, Compression::kInt8);
       options.sharding.zero_stage = zero_stage;
       Engine engine = wrapped(net, options);
       for (int step = 0; step < 3; ++step) {
@@ -484,8 +487,7 @@ TEST(Communication, ThePlanKnowsTheBytes) {
   exact.precision.parameters = at::kBFloat16;
   options.precision.parameters = at::kBFloat16;
   EXPECT_NEAR(
-      planned_bytes(options, "all_gather") /
-          planned_bytes(exact, "all_gather"),
+      planned_bytes(options, "all_gather") / planned_bytes(exact, "all_gather"),
       0.5,
       0.02);
 }

@@ -170,8 +170,7 @@ class ZeroOneAdamMethod : public OneBitMethod {
 
   void averaged_step(const StepInput& input, int64_t step) override {
     for_each_run([&](const Run& run) {
-      const at::Tensor gradient =
-          run.gradient().to(run.state(0).scalar_type());
+      const at::Tensor gradient = run.gradient().to(run.state(0).scalar_type());
       run.state(0).mul_(options_.beta1).add_(gradient, 1 - options_.beta1);
       run.state(kSecondMoment)
           .mul_(options_.beta2)

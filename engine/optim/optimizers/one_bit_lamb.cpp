@@ -89,10 +89,7 @@ class OneBitLambMethod : public OneBitMethod {
                   .sqrt_()
                   .add_(options_.eps));
   }
-  static void apply(
-      const Run& run,
-      const at::Tensor& direction,
-      double rate) {
+  static void apply(const Run& run, const at::Tensor& direction, double rate) {
     run.master().sub_(direction.to(run.shard.master.scalar_type()), rate);
     run.round();
   }
@@ -118,8 +115,9 @@ class OneBitLambMethod : public OneBitMethod {
       }
       double& average = number(run.parameter, kAverageRatio);
       average = run.parameter.steps == 1
-          ? ratio
-          : options_.ratio_beta * average + (1 - options_.ratio_beta) * ratio;
+                    ? ratio
+                    : options_.ratio_beta * average +
+                          (1 - options_.ratio_beta) * ratio;
       apply(run, direction, input.lr_of(run.parameter) * ratio);
     });
     if (step == options_.freeze_step) {
@@ -136,7 +134,7 @@ class OneBitLambMethod : public OneBitMethod {
       run.state(kFrozen).div_(correction_of(options_.beta2, run));
       run.state(kFresh).copy_(run.state(kFrozen));
       const double size = norm_of(run.state(kMomentum)) /
-          std::sqrt(static_cast<double>(run.run.numel));
+                          std::sqrt(static_cast<double>(run.run.numel));
       sizes[&run.parameter] = size;
       mean += size;
     });
@@ -149,11 +147,9 @@ class OneBitLambMethod : public OneBitMethod {
   }
 
   void receive(const Run& run, const at::Tensor& momentum) override {
-    const at::Tensor gradient = momentum
-                                    .sub(
-                                        run.state(kMomentum),
-                                        options_.beta1)
-                                    .div_(1 - options_.beta1);
+    const at::Tensor gradient =
+        momentum.sub(run.state(kMomentum), options_.beta1)
+            .div_(1 - options_.beta1);
     run.state(kFresh)
         .mul_(options_.beta2)
         .addcmul_(gradient, gradient, 1 - options_.beta2);

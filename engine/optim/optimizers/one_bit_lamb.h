@@ -14,14 +14,14 @@ class Optimizer;
 
 } // namespace engine
 
-/// 1-bit LAMB (arXiv:2104.06069): LAMB for freeze_step steps, which also average
-/// each parameter's trust ratio. Then the second moment and that average stay as
-/// they are, and ranks exchange momentum as in 1-bit Adam, whose restrictions
-/// apply; momentum is sent scaled to the same size for all parameters. The trust
-/// ratio follows a second moment that goes on, with gradients that are computed
-/// from the change of the momentum: it is the average times the largest ratio of
-/// the roots of both moments, within the limits below. Waits for the device once
-/// per parameter and step.
+/// 1-bit LAMB (arXiv:2104.06069): LAMB for freeze_step steps, which also
+/// average each parameter's trust ratio. Then the second moment and that
+/// average stay as they are, and ranks exchange momentum as in 1-bit Adam,
+/// whose restrictions apply; momentum is sent scaled to the same size for all
+/// parameters. The trust ratio follows a second moment that goes on, with
+/// gradients that are computed from the change of the momentum: it is the
+/// average times the largest ratio of the roots of both moments, within the
+/// limits below. Waits for the device once per parameter and step.
 struct OneBitLambOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

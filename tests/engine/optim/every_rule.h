@@ -9,8 +9,8 @@
 
 namespace tessera::tests {
 
-/// All of configurations, with their defaults; SGD with momentum, too. Not those
-/// that exchange momentum, which take a layout of their own
+/// All of configurations, with their defaults; SGD with momentum, too. Not
+/// those that exchange momentum, which take a layout of their own
 /// (one_bit_optimizers_test.cpp).
 inline std::vector<UpdateRule> every_rule() {
   std::vector<UpdateRule> rules;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1-bit Adam, 0/1 Adam and 1-bit LAMB: against the papers' algorithms in float64, against
-// AdamW, the bytes that are sent, and checkpoints.
+// 1-bit Adam, 0/1 Adam and 1-bit LAMB: against the papers' algorithms in
+// float64, against AdamW, the bytes that are sent, and checkpoints.
 #include "engine/twin.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
@@ -36,7 +36,7 @@ struct GivenGradientsImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& gradient) {
     return (matrix.reshape({-1}) * gradient.narrow(0, 0, matrix.numel()))
                .sum() +
-        (vector * gradient.narrow(0, matrix.numel(), vector.numel())).sum();
+           (vector * gradient.narrow(0, matrix.numel(), vector.numel())).sum();
   }
   at::Tensor matrix;
   at::Tensor vector;
@@ -67,8 +67,8 @@ EngineOptions options_of(UpdateRule rule) {
   return options;
 }
 
-/// The exchange of both papers in float64: Algorithm 1 of arXiv:2102.02888, with
-/// a scale per block of 2048 elements of each rank's part.
+/// The exchange of both papers in float64: Algorithm 1 of arXiv:2102.02888,
+/// with a scale per block of 2048 elements of each rank's part.
 class ReferenceAverage {
  public:
   ReferenceAverage(int64_t numel, int ranks)
@@ -153,10 +153,9 @@ class Reference {
     } else {
       first_ = average_(0.9 * first_ + 0.1 * all, used);
     }
-    const at::Tensor root =
-        (second_ / what.second_correction).sqrt() + 1e-8;
+    const at::Tensor root = (second_ / what.second_correction).sqrt() + 1e-8;
     weights_ = weights_ * (1 - 1e-2 * 0.1) -
-        1e-2 * (first_ / (1 - std::pow(0.9, step))) / root;
+               1e-2 * (first_ / (1 - std::pow(0.9, step))) / root;
   }
   const at::Tensor& weights() const {
     return weights_;
@@ -195,7 +194,8 @@ class LambReference {
       momentum_ = 0.9 * momentum_ + 0.1 * mean;
       frozen_ = 0.999 * frozen_ + 0.001 * mean * mean;
       for (size_t l = 0; l < 2; ++l) {
-        const at::Tensor move = part(momentum_, l) / first /
+        const at::Tensor move =
+            part(momentum_, l) / first /
                 ((part(frozen_, l) / (1 - std::pow(0.999, step))).sqrt() +
                  1e-6) +
             0.1 * part(weights_, l);
@@ -231,8 +231,7 @@ class LambReference {
       const at::Tensor direction = part(momentum_, l) / first / root;
       const at::Tensor move = direction + 0.1 * part(weights_, l);
       const double share = std::min(
-          1.0,
-          direction.norm().item<double>() / move.norm().item<double>());
+          1.0, direction.norm().item<double>() / move.norm().item<double>());
       const double largest =
           (root / (part(fresh_, l).sqrt() + 1e-6)).max().item<double>();
       double& factor = factors_[l];
@@ -366,11 +365,9 @@ TEST(OneBitAdam, HasTheBitsOfAdamWBeforeItFreezes) {
       return all_weights(net, engine);
     };
     EXPECT_TRUE(torch::equal(
-        trained(OneBitAdamOptions{.freeze_step = 6}),
-        trained(AdamWOptions{})));
+        trained(OneBitAdamOptions{.freeze_step = 6}), trained(AdamWOptions{})));
     EXPECT_FALSE(torch::equal(
-        trained(OneBitAdamOptions{.freeze_step = 3}),
-        trained(AdamWOptions{})));
+        trained(OneBitAdamOptions{.freeze_step = 3}), trained(AdamWOptions{})));
   });
 }
 
@@ -396,8 +393,7 @@ double trained_loss(
   EngineOptions options = options_of(std::move(rule));
   options.optimizer.lr = lr;
   options.optimizer.weight_decay = 0;
-  Engine engine =
-      wrap(std::shared_ptr<torch::nn::Module>(net), options);
+  Engine engine = wrap(std::shared_ptr<torch::nn::Module>(net), options);
   const auto loss = [&](int step, int rank) {
     torch::manual_seed(7);
     const at::Tensor truth = torch::randn({24, 2});

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The block format: against its definition in float64, and the CUDA kernels,
 // compiled as C++, against the CPU's, bit by bit.
+#include "tessera/runtime/kernels/block_quantize.h"
 #include "support/cuda_shim/kernel_run.h"
 #include "support/expect_error.h"
-#include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/pack_runs.h"
 
@@ -49,9 +49,8 @@ std::vector<Case> cases() {
 /// Blocks of very different size, one of zeros, one with denormal numbers.
 at::Tensor values_of(const Case& c) {
   torch::manual_seed(c.numel + c.block);
-  const at::Tensor values =
-      torch::randn({c.parts * c.numel}) *
-      torch::exp(torch::randn({c.parts * c.numel}) * 2);
+  const at::Tensor values = torch::randn({c.parts * c.numel}) *
+                            torch::exp(torch::randn({c.parts * c.numel}) * 2);
   const int64_t some = std::min(c.block, c.numel);
   values.narrow(0, values.numel() - some, some).zero_();
   if (c.numel > 3 * c.block) {
@@ -68,8 +67,8 @@ at::Tensor wire_for(const Case& c, const BlockFormat& format) {
 /// The nearest code of e4m3: 8 numbers for each power of two, from 2^-6 to 448.
 double nearest_fp8(double value) {
   const double magnitude = std::abs(value);
-  const double exponent = std::max(
-      -6.0, magnitude > 0 ? std::floor(std::log2(magnitude)) : -6.0);
+  const double exponent =
+      std::max(-6.0, magnitude > 0 ? std::floor(std::log2(magnitude)) : -6.0);
   const double step = std::exp2(exponent - 3);
   return std::copysign(std::nearbyint(magnitude / step) * step, value);
 }
@@ -99,8 +98,7 @@ std::vector<double> rounded_block(
       result.push_back((value < 0 ? -1 : 1) * sum / count);
       continue;
     }
-    const auto inverse =
-        static_cast<float>(most) / static_cast<float>(largest);
+    const auto inverse = static_cast<float>(most) / static_cast<float>(largest);
     const double code = static_cast<float>(value) * inverse;
     const auto scale = static_cast<float>(largest) / static_cast<float>(most);
     result.push_back(
@@ -116,8 +114,7 @@ at::Tensor reference(const Case& c, const at::Tensor& values) {
   for (int64_t part = 0; part < c.parts; ++part) {
     for (int64_t first = 0; first < c.numel; first += c.block) {
       const int64_t count = std::min(c.block, c.numel - first);
-      const auto* from =
-          wide.const_data_ptr<double>() + part * c.numel + first;
+      const auto* from = wide.const_data_ptr<double>() + part * c.numel + first;
       const auto rounded = rounded_block({from, from + count}, c.type);
       std::copy(
           rounded.begin(),
@@ -166,8 +163,7 @@ TEST(BlockQuantize, RoundsAsDefined) {
     const at::Tensor back = torch::full_like(values, 7);
     decode_blocks_(back, wire, format, c.parts);
     // code * scale is rounded to float32, then to the type.
-    const at::Tensor expected =
-        reference(c, values).to(at::kFloat).to(c.dtype);
+    const at::Tensor expected = reference(c, values).to(at::kFloat).to(c.dtype);
     const double rounding = c.type == CodeType::kSign ? 1e-6 : 1e-7;
     EXPECT_TRUE(torch::allclose(
         back.to(at::kDouble),
