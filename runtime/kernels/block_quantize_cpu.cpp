@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block format on the CPU. Compiled with -O3, which vectorizes the loops,
-// and without contraction to fused multiply-adds, so that all instruction sets
-// give the same bits.
+// The block format on the CPU. Compiled with -O3, which vectorizes the loops.
+// Nothing is contracted to fused multiply-adds: all instruction sets give the
+// same bits.
 #include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/kernels/cpu_update.h"
 #include "tessera/runtime/kernels/isa.h"
