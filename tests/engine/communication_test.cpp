@@ -5,6 +5,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 #include "tessera/engine/plan/step_plan.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -257,7 +258,7 @@ Tensors reduced_gradients(
           if (replicas > 1 && fits) {
             round_to_int8(part);
           }
-          own += part;
+          own.add_(part);
         }
         if (replicas > 1 && fits) {
           round_to_int8(own);
@@ -309,12 +310,12 @@ TEST(Communication, GradientsAreSumsOfRoundedOnes) {
   });
 }
 
-struct Run {
+struct Trained {
   double loss = 0;
   Tensors weights;
 };
 
-Run train(
+Trained train(
     World& world,
     const EngineOptions& options,
     int steps,
@@ -328,7 +329,7 @@ Run train(
     }
     engine.step();
   }
-  Run run;
+  Trained run;
   const torch::NoGradGuard no_grad;
   const GatherScope scope = engine.gather();
   for (int k = 0; k < 8; ++k) {
@@ -340,7 +341,7 @@ Run train(
   return run;
 }
 
-void expect_same(const Run& a, const Run& b, const std::string& what) {
+void expect_same(const Trained& a, const Trained& b, const std::string& what) {
   for (const auto& [name, value] : a.weights) {
     EXPECT_TRUE(torch::equal(value, b.weights.at(name)))
         << what << ": " << name;
@@ -358,7 +359,7 @@ TEST(Communication, TrainsAsWellAsItsExactTwin) {
       const double first =
           train(world, options_of(Compression::kNone, Compression::kNone), 0)
               .loss;
-      const Run exact = with(Compression::kNone, Compression::kNone);
+      const Trained exact = with(Compression::kNone, Compression::kNone);
       EXPECT_LT(exact.loss, first / 2);
       const double near = first / 50;
       EXPECT_NEAR(
@@ -385,7 +386,7 @@ TEST(Communication, BitsDoNotDependOnPlaces) {
         options.precision.gradients = at::kBFloat16;
         options.precision.accumulate = at::kFloat;
       }
-      const Run base = train(world, options, 4, 2);
+      const Trained base = train(world, options, 4, 2);
       EngineOptions other = options;
       other.placement.gradients = MemoryTier::kHost;
       other.placement.optimizer = MemoryTier::kHost;
@@ -396,7 +397,7 @@ TEST(Communication, BitsDoNotDependOnPlaces) {
       other = options;
       other.sharding.zero_stage = 2;
       expect_same(train(world, other, 4, 2), base, "ZeRO stage 2");
-      const Run single = train(world, options, 4);
+      const Trained single = train(world, options, 4);
       other = options;
       other.update_in_backward = true;
       expect_same(train(world, other, 4), single, "update_in_backward");

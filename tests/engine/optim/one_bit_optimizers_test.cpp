@@ -23,6 +23,9 @@ namespace {
 
 using tests::run_ranks;
 
+/// The last step with averaged gradients, for the comparison with the papers.
+constexpr int kFreeze = 4;
+
 /// Parameters whose gradients are given: the loss is their product with
 /// `gradient`, [numel] in the order of registration.
 struct GivenGradientsImpl : torch::nn::Module {
@@ -173,8 +176,6 @@ class Reference {
 /// Algorithm 1 of arXiv:2104.06069 in float64, with corrections of the bias.
 class LambReference {
  public:
-  static constexpr int kFreeze = 4;
-
   LambReference(at::Tensor weights, int ranks)
       : weights_(weights.to(at::kDouble)),
         ranks_(ranks),
@@ -298,7 +299,6 @@ void expect_follows(
 }
 
 TEST(OneBitAdam, IsThePapersAlgorithm) {
-  constexpr int kFreeze = 4;
   const ReferencePolicy policy = [](int step) {
     return ReferenceStep{
         step <= kFreeze, 1 - std::pow(0.999, std::min(step, kFreeze))};
@@ -344,7 +344,7 @@ TEST(OneBitLamb, IsThePapersAlgorithm) {
     run_ranks(ranks, [&](World& world) {
       expect_follows(
           world,
-          OneBitLambOptions{.freeze_step = LambReference::kFreeze},
+          OneBitLambOptions{.freeze_step = kFreeze},
           [](const at::Tensor& weights, int size) {
             return LambReference(weights, size);
           },
