@@ -5,7 +5,6 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/kernels/pack_runs.h"
-#include "tessera/runtime/memory/tensor_bytes.h"
 
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>
@@ -305,19 +304,9 @@ void GradientBucket::sum_over_replicas(const WaitCheck& check) {
   if (replicas_.size() == 1) {
     return;
   }
-  const PageSpec& page = group_.spec();
-  if (page.reduce_format) {
-    const int64_t block = page.reduce_format->block_numel;
-    const int64_t ranks = replicas_.size();
-    const int64_t part =
-        ((reduced_.numel() + ranks - 1) / ranks + block - 1) / block * block;
-    const int64_t room =
-        page.reduce_wire_numel() * runtime::size_of(types_.slot);
-    if (2 * ranks * page.reduce_format->bytes(part) <= room &&
-        ranks * part <= collected_.numel()) {
-      sum_encoded_over_replicas(part, check);
-      return;
-    }
+  if (const int64_t part = group_.spec().replica_part_numel(); part > 0) {
+    sum_encoded_over_replicas(part, check);
+    return;
   }
   replicas_
       .all_reduce_sum(

@@ -95,20 +95,11 @@ std::optional<runtime::BlockFormat> format_of(
   return std::nullopt;
 }
 
-/// Elements of `dtype` that what all ranks send of a page takes.
-int64_t wire_numel(
-    const std::optional<runtime::BlockFormat>& format,
-    const runtime::FlatLayout& layout,
-    at::ScalarType dtype) {
-  if (!format) {
-    return 0;
-  }
-  const int64_t alignment =
-      runtime::OffsetAllocator::kAlignment / runtime::size_of(dtype);
-  const int64_t parts = layout.padded_numel() / layout.shard_numel();
-  const int64_t numel =
-      parts * format->bytes(layout.shard_numel()) / runtime::size_of(dtype);
-  return (numel + alignment - 1) / alignment * alignment;
+/// Elements of `dtype` that take so many bytes, in whole slots.
+int64_t slot_numel_of(int64_t bytes, at::ScalarType dtype) {
+  constexpr int64_t kAlignment = runtime::OffsetAllocator::kAlignment;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment /
+         runtime::size_of(dtype);
 }
 
 /// PagedParameter::counts
@@ -163,15 +154,39 @@ int64_t PageSpec::first_gradient_bytes() const {
 }
 
 int64_t PageSpec::gather_slot_numel() const {
-  return layout.padded_numel() + wire_numel(gather_format, layout, dtype);
+  const int64_t wire =
+      gather_format
+          ? mesh.size(kShardAxis) * gather_format->bytes(layout.shard_numel())
+          : 0;
+  return layout.padded_numel() + slot_numel_of(wire, dtype);
 }
 
 int64_t PageSpec::gather_slot_bytes() const {
   return runtime::bytes_of(gather_slot_numel(), dtype);
 }
 
+int64_t PageSpec::replica_part_numel() const {
+  const int64_t replicas = mesh.size(kReplicateAxis);
+  if (!reduce_format || replicas == 1) {
+    return 0;
+  }
+  const int64_t block = reduce_format->block_numel;
+  const int64_t part =
+      ((layout.shard_numel() + replicas - 1) / replicas + block - 1) / block *
+      block;
+  return replicas * part <= layout.padded_numel() ? part : 0;
+}
+
 int64_t PageSpec::reduce_wire_numel() const {
-  return wire_numel(reduce_format, layout, gradients.slot);
+  if (!reduce_format) {
+    return 0;
+  }
+  const int64_t replicas = mesh.size(kReplicateAxis);
+  return slot_numel_of(
+      std::max(
+          mesh.size(kShardAxis) * reduce_format->bytes(layout.shard_numel()),
+          2 * replicas * reduce_format->bytes(replica_part_numel())),
+      gradients.slot);
 }
 
 int64_t PageSpec::gradient_slot_numel(bool stored) const {
