@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/sharding/pages/replica_parts.h"
 
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>
@@ -304,7 +305,7 @@ void GradientBucket::sum_over_replicas(const WaitCheck& check) {
   if (replicas_.size() == 1) {
     return;
   }
-  if (const int64_t part = group_.spec().replica_part_numel(); part > 0) {
+  if (const int64_t part = replica_part_numel(group_.spec()); part > 0) {
     sum_encoded_over_replicas(part, check);
     return;
   }

@@ -5,6 +5,7 @@
 #include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/memory/offset_allocator.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/sharding/pages/replica_parts.h"
 
 #include <torch/nn/modules/linear.h>
 
@@ -115,6 +116,18 @@ bool counts(
 
 } // namespace
 
+int64_t replica_part_numel(const PageSpec& page) {
+  const int64_t replicas = page.mesh.size(kReplicateAxis);
+  if (!page.reduce_format || replicas == 1) {
+    return 0;
+  }
+  const int64_t block = page.reduce_format->block_numel;
+  const int64_t part =
+      ((page.layout.shard_numel() + replicas - 1) / replicas + block - 1) /
+      block * block;
+  return replicas * part <= page.layout.padded_numel() ? part : 0;
+}
+
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   const int64_t size = runtime::size_of(dtype);
   return (static_cast<int64_t>(storage.nbytes()) + size - 1) / size;
@@ -165,18 +178,6 @@ int64_t PageSpec::gather_slot_bytes() const {
   return runtime::bytes_of(gather_slot_numel(), dtype);
 }
 
-int64_t PageSpec::replica_part_numel() const {
-  const int64_t replicas = mesh.size(kReplicateAxis);
-  if (!reduce_format || replicas == 1) {
-    return 0;
-  }
-  const int64_t block = reduce_format->block_numel;
-  const int64_t part =
-      ((layout.shard_numel() + replicas - 1) / replicas + block - 1) / block *
-      block;
-  return replicas * part <= layout.padded_numel() ? part : 0;
-}
-
 int64_t PageSpec::reduce_wire_numel() const {
   if (!reduce_format) {
     return 0;
@@ -185,7 +186,7 @@ int64_t PageSpec::reduce_wire_numel() const {
   return slot_numel_of(
       std::max(
           mesh.size(kShardAxis) * reduce_format->bytes(layout.shard_numel()),
-          2 * replicas * reduce_format->bytes(replica_part_numel())),
+          2 * replicas * reduce_format->bytes(replica_part_numel(*this))),
       gradients.slot);
 }
 

@@ -89,9 +89,6 @@ struct PageSpec {
   int64_t gradient_shard_bytes() const; ///< 0 if it keeps none
   /// Of what the first step collects, which is not applied in backward yet.
   int64_t first_gradient_bytes() const;
-  /// Elements of a shard that each replica adds up and sends, if they send
-  /// reduce_format; 0: there are no replicas, or the shard is too small.
-  int64_t replica_part_numel() const;
   /// What a slot for whole gradients has behind them to send them in another
   /// format; in elements of their type.
   int64_t reduce_wire_numel() const;
