@@ -50,6 +50,7 @@ constexpr std::array kRules{
     ChangeRule{"data", Change::kData},
     ChangeRule{"model.checkpoint_layers", Change::kAccepted},
     ChangeRule{"model.max_length", Change::kAccepted},
+    ChangeRule{"model.start_from", Change::kAccepted},
     ChangeRule{"model.lora.base_model", Change::kAccepted},
     ChangeRule{"model.lora.dropout", Change::kAccepted},
     ChangeRule{"model.lora.merge", Change::kAccepted},
