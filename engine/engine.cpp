@@ -147,6 +147,10 @@ void Engine::check_keeps_gradients(const char* function) const {
       !pager_->options().update_in_backward,
       "Engine::{}: with update_in_backward, gradients are applied and freed during backward. Remove this call, or set update_in_backward to false.",
       function);
+  TESSERA_CHECK(
+      !sends_momentum_,
+      "Engine::{}: this optimizer exchanges momentum, and the ranks have different gradients. Remove this call and set training.clip_grad_norm to 0, or use AdamW.",
+      function);
 }
 
 DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {

@@ -94,6 +94,11 @@ bool ModuleChoices::keeps_float32(const std::string& parameter) const {
   return find(parameter, test) != nullptr;
 }
 
+bool ModuleChoices::is_sent_exactly(const std::string& parameter) const {
+  const auto test = [](const auto& options) { return options.full_precision; };
+  return find(parameter, test) != nullptr;
+}
+
 std::optional<int> ModuleChoices::zero_stage(const std::string& group) const {
   const ModuleOptions* found = find(group, [](const auto& options) {
     return options.zero_stage.has_value();
