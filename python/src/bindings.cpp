@@ -150,10 +150,10 @@ void bind_modules(py::module_& module) {
             const auto known = [&](const char* name) { return role == name; };
             return std::make_shared<ModuleTree>(sharding::ModuleKind{
                 type,
-                known("container")       ? sharding::ModuleRole::kContainer
-                    : known("embedding") ? sharding::ModuleRole::kEmbedding
-                    : known("linear")    ? sharding::ModuleRole::kLinear
-                                         : sharding::ModuleRole::kOther});
+                known("container")   ? sharding::ModuleRole::kContainer
+                : known("embedding") ? sharding::ModuleRole::kEmbedding
+                : known("linear")    ? sharding::ModuleRole::kLinear
+                                     : sharding::ModuleRole::kOther});
           }),
           py::arg("type"),
           py::arg("role"))
@@ -190,8 +190,11 @@ void bind_checkpoints(py::module_& module) {
             per_rank,
             optional,
             [save] {
-              auto [values, tensors] = save().cast<
-                  std::pair<std::string, std::map<std::string, at::Tensor>>>();
+              auto [values, tensors] =
+                  save()
+                      .cast<std::pair<
+                          std::string,
+                          std::map<std::string, at::Tensor>>>();
               return StateParts{std::move(values), std::move(tensors)};
             },
             [load](const StateParts& parts) {
@@ -209,15 +212,11 @@ void bind_checkpoints(py::module_& module) {
 void bind_engine(py::module_& module) {
   py::class_<Gather>(module, "Gather")
       .def(
-          "__enter__",
-          [](Gather& gather) { gather.enter(); },
-          ReleaseGil())
-      .def(
-          "__exit__",
-          [](Gather& gather, const py::args& /*unused*/) {
-            const py::gil_scoped_release no_gil;
-            gather.exit();
-          });
+          "__enter__", [](Gather& gather) { gather.enter(); }, ReleaseGil())
+      .def("__exit__", [](Gather& gather, const py::args& /*unused*/) {
+        const py::gil_scoped_release no_gil;
+        gather.exit();
+      });
 
   using Handle = EngineHandle;
   py::class_<Handle, std::shared_ptr<Handle>>(module, "Engine")
@@ -246,10 +245,12 @@ void bind_engine(py::module_& module) {
           },
           ReleaseGil())
       .def(
-          "step", [](Handle& handle) { return handle.engine().step(); },
+          "step",
+          [](Handle& handle) { return handle.engine().step(); },
           ReleaseGil())
       .def(
-          "zero_grad", [](Handle& handle) { handle.engine().zero_grad(); },
+          "zero_grad",
+          [](Handle& handle) { handle.engine().zero_grad(); },
           ReleaseGil())
       .def(
           "clip_grad_norm",
@@ -358,7 +359,8 @@ void bind_engine(py::module_& module) {
           },
           ReleaseGil())
       .def(
-          "unwrap", [](Handle& handle) { handle.engine().unwrap(); },
+          "unwrap",
+          [](Handle& handle) { handle.engine().unwrap(); },
           ReleaseGil())
       .def(
           "sum_over_ranks",
@@ -403,20 +405,15 @@ void bind_engine(py::module_& module) {
 
 void bind_data(py::module_& module) {
   py::class_<SampleOrder>(module, "SampleOrder")
-      .def(
-          py::init([](size_t samples,
-                      int64_t batch_size,
-                      int index,
-                      int count,
-                      uint64_t seed,
-                      int64_t accumulate) {
-            return std::make_unique<SampleOrder>(
-                samples,
-                batch_size,
-                BatchShare{index, count},
-                seed,
-                accumulate);
-          }))
+      .def(py::init([](size_t samples,
+                       int64_t batch_size,
+                       int index,
+                       int count,
+                       uint64_t seed,
+                       int64_t accumulate) {
+        return std::make_unique<SampleOrder>(
+            samples, batch_size, BatchShare{index, count}, seed, accumulate);
+      }))
       .def_property_readonly(
           "batches_per_epoch", &SampleOrder::batches_per_epoch)
       .def(

@@ -223,8 +223,7 @@ void page_fallback(
     }
     if (!found.accesses.empty() && kind == OperatorKind::kReplaceData) {
       check_keeps_data(found, arguments);
-    } else if (
-        !found.accesses.empty() && kind != OperatorKind::kMetadata) {
+    } else if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
       bring_in(found, op);
       uncached.emplace();
       if (const auto dtype = compute_dtype(found)) {

@@ -157,10 +157,10 @@ class ConfiguredTraining {
         config.task != &kLanguageModel && config.task != &kImageFolder);
     if (config.token_data.objective.kind == ObjectiveKind::kBlankFilling) {
       // Longer than the model's positions: those of blanks are their places.
-      batch_.position_ids = torch::zeros(
-          {config.batch_size, 2, config.max_length}, torch::kLong);
-      batch_.others["sep"] = torch::full(
-          {config.batch_size}, config.max_length / 2, torch::kLong);
+      batch_.position_ids =
+          torch::zeros({config.batch_size, 2, config.max_length}, torch::kLong);
+      batch_.others["sep"] =
+          torch::full({config.batch_size}, config.max_length / 2, torch::kLong);
     }
     job_.rank = rank;
     job_.world_size = world_size;
