@@ -412,12 +412,7 @@ struct RankBatches {
       int count,
       uint64_t seed,
       int64_t accumulate)
-      : order(
-            samples,
-            batch_size,
-            BatchShare{index, count},
-            seed,
-            accumulate),
+      : order(samples, batch_size, BatchShare{index, count}, seed, accumulate),
         batches(order.batches()) {}
 
   SampleOrder order;
