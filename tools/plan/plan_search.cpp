@@ -211,6 +211,8 @@ class Search {
     }
     if (layout.optimizer_on_host) {
       overrides.emplace_back("placement.optimizer=host");
+    } else if (layout.host_activations) {
+      overrides.emplace_back("placement.optimizer=device");
     }
     if (layout.host_activations) {
       overrides.emplace_back("placement.activations=host");
