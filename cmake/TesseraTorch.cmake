@@ -37,7 +37,7 @@ endif()
 get_filename_component(TESSERA_TORCH "${TESSERA_TORCH}" REALPATH)
 
 file(STRINGS "${TESSERA_TORCH}/include/torch/headeronly/version.h" _version_lines
-     REGEX "define TORCH_VERSION_(MAJOR|MINOR) [0-9]+")
+     REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
 string(REGEX MATCHALL "[0-9]+" _version "${_version_lines}")
 list(JOIN _version "." TESSERA_TORCH_VERSION)
 if(TESSERA_TORCH_VERSION VERSION_LESS 2.11)

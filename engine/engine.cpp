@@ -17,6 +17,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_check.h"
 #include "tessera/runtime/memory/out_of_memory.h"
+#include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/paging/gradient_norm.h"
 #include "tessera/sharding/paging/pager.h"
@@ -95,6 +96,8 @@ void Engine::backward(const at::Tensor& loss) {
       !pager_->any_gradient()) {
     scaler_.limit_for_float16_loss();
   }
+  const runtime::TraceSpan span(
+      runtime::TraceLane::kSteps, "backward", device());
   optimizer_->begin_backward(1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
@@ -111,6 +114,8 @@ std::vector<at::Tensor> Engine::run_pipeline(
     const PipelineCallbacks& callbacks) {
   check_may_change("run_pipeline");
   pager_->check_identity();
+  const runtime::TraceSpan span(
+      runtime::TraceLane::kSteps, "forwards and backwards", device());
   optimizer_->begin_backward(1 / scaler_.scale());
   std::vector<at::Tensor> losses;
   reporting_memory(
@@ -151,6 +156,10 @@ void Engine::check_keeps_gradients(const char* function) const {
       !pager_->options().update_in_backward,
       "Engine::{}: with update_in_backward, gradients are applied and freed during backward. Remove this call, or set update_in_backward to false.",
       function);
+  TESSERA_CHECK(
+      !sends_momentum_,
+      "Engine::{}: this optimizer exchanges momentum, and the ranks have different gradients. Remove this call and set training.clip_grad_norm to 0, or use AdamW.",
+      function);
 }
 
 DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
@@ -168,6 +177,8 @@ DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
 
 DeferredScalar Engine::grad_norm(double p) {
   check_keeps_gradients("grad_norm");
+  const runtime::TraceSpan span(
+      runtime::TraceLane::kOptimizer, "norm of the gradients", device());
   TESSERA_CHECK(p > 0, "Engine::grad_norm: p is {}; it must be above 0.", p);
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
@@ -210,6 +221,8 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 
 bool Engine::step() {
   check_may_change("step");
+  const runtime::TraceSpan span(
+      runtime::TraceLane::kOptimizer, "step", device());
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(

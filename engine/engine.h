@@ -403,6 +403,8 @@ class Engine {
   std::unique_ptr<Communicator> files_; ///< all ranks, while they use files
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;
   bool norms_on_device_ = false; ///< of all gradients, on all ranks
+  /// Whether ranks exchange momentum, see Optimizer::sends_momentum().
+  bool sends_momentum_ = false;
   LossScaler scaler_;
   std::unique_ptr<engine::ActivationOffload> activations_; ///< null with kOff
   bool logs_activations_ = false; ///< after the next step

@@ -153,6 +153,23 @@ void check_updates_of_parts(
   }
 }
 
+/// Whether some parameters have an optimizer that exchanges momentum.
+bool sends_momentum(
+    const std::vector<sharding::PageSpec>& pages,
+    const engine::OptimizerRules& rules) {
+  return std::any_of(pages.begin(), pages.end(), [&](const auto& page) {
+    return page.trainable &&
+           std::any_of(
+               page.parameters.begin(),
+               page.parameters.end(),
+               [&](const sharding::PagedParameter& parameter) {
+                 return rules.settings_for(parameter.record.spec.names)
+                     .rule.optimizer()
+                     .sends_momentum();
+               });
+  });
+}
+
 /// Whether all ranks of the model say so. Collective.
 bool on_all_ranks(sharding::PageRanks& ranks, bool mine) {
   const at::Tensor refuses = at::full({1}, mine ? 0 : 1, at::kInt);
@@ -224,6 +241,11 @@ Engine::Engine(
   if (options.parallel != nullptr) {
     check_updates_of_parts(pages, rules);
   }
+  sends_momentum_ = sends_momentum(pages, rules);
+  TESSERA_CHECK(
+      !sends_momentum_ || !scaler_.is_active(),
+      "wrap: {} cannot be combined with loss scaling, as its ranks have different gradients; train in bfloat16.",
+      name_of(options.optimizer.rule));
   auto ranks = std::make_unique<sharding::PageRanks>(world, meshes, pages);
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.

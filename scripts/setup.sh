@@ -28,7 +28,7 @@ readonly requirements=scripts/requirements
 readonly build=build/release
 readonly log=build/setup.log
 readonly debian_packages=(
-  g++ pkg-config ccache python3 python3-venv ca-certificates
+  g++ pkg-config ccache python3 python3-dev python3-venv ca-certificates
   libhwloc-dev liburing-dev nlohmann-json3-dev libcli11-dev libicu-dev libjpeg-dev libpcre2-dev libpng-dev libxxhash-dev libgtest-dev libgmock-dev python3-yaml)
 readonly model_files=(
   config.json model.safetensors vocab.txt tokenizer.json
@@ -355,6 +355,19 @@ setup_torch() {
   fi
 }
 
+# What tests in Python need. LibTorch's Python side, and with it the package,
+# is only there with the CUDA libraries.
+setup_python_tests() {
+  [[ $1 == ON && -z ${TESSERA_TORCH:-} ]] || return 0
+  if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+  then
+    say "Python is older than 3.11: the tests of the Python package are left out"
+    return
+  fi
+  install_requirements python-tests 1 \
+    "installing transformers, for tests (about 60 MB)"
+}
+
 torch_folder() {
   if [[ -n ${TESSERA_TORCH:-} ]]; then
     readlink -f "$TESSERA_TORCH"
@@ -434,7 +447,8 @@ configure() {
     arguments+=("-DCMAKE_CUDA_ARCHITECTURES=$CUDAARCHS")
   fi
   wanted=$(printf '%s\n' "$project" "${CXX:-}" "${arguments[@]}" &&
-    sha256sum CMakePresets.json "$requirements/tools.txt")
+    sha256sum CMakePresets.json "$requirements/tools.txt" &&
+    { cat .venv/.tessera-python-tests 2>/dev/null || true; })
   [[ -e $build/build.ninja && -e $stamp ]] &&
     [[ $(<"$stamp") == "$wanted" ]] && return
   # A tree that was moved, or made for another compiler, starts again.
@@ -455,6 +469,14 @@ setup_all() {
   setup_packages
   check_compiler
   locked "${TESSERA_CACHE:-$project/build}" install_all "$1"
+}
+
+# Before the build, which looks at what there is.
+setup_tests() {
+  local cuda
+  cuda=$(cuda_mode)
+  setup_all "$cuda"
+  locked "${TESSERA_CACHE:-$project/build}" setup_python_tests "$cuda"
 }
 
 build_targets() {
@@ -478,6 +500,7 @@ build_targets() {
 
 run_tests() {
   local tests
+  setup_tests
   build_targets
   say "running the tests"
   # Most tests use one core; some start four ranks of their own.

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <string_view>
 
 namespace tessera::tools {
 
@@ -20,9 +21,12 @@ constexpr double kMebi = 1 << 20;
 } // namespace
 
 int run_bench(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "comm") {
+    return run_bench_comm(argc - 1, argv + 1);
+  }
   CLI::App app(
       "Measures memory, disk and device bandwidths, and predicts the step times "
-      "that they allow",
+      "that they allow. `tessera bench comm` measures the collectives of a job",
       "tessera bench");
   BenchFindings findings;
   findings.parameter_counts = {335e6, 1.3e9, 13e9};

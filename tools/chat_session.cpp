@@ -64,6 +64,7 @@ void hold_chat(
         stderr);
   }
   nlohmann::ordered_json messages = beginning(system);
+  zoo::PromptCache kept;
   while (const auto line =
              typed.next([&] { return typed_line(is_terminal); })) {
     if (*line == "/exit") {
@@ -89,7 +90,8 @@ void hold_chat(
           if (prints) {
             print(piece);
           }
-        });
+        },
+        &kept);
     if (prints) {
       print("\n");
     }

@@ -78,7 +78,8 @@ GivenOptions::GivenOptions(CLI::App& app) : app_(app) {
   add("--seed", &Options::seed, "Seed of the random number generator");
   add("--num-beams",
       &Options::num_beams,
-      "Above 1: beam search with this many beams");
+      "Above 1: beam search with this many beams; with --sample their "
+      "continuations are drawn");
   add("--length-penalty",
       &Options::length_penalty,
       "Beam search: above 0 favors long sequences");

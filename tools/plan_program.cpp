@@ -3,6 +3,7 @@
 // fastest, and why the others are not.
 
 #include "plan/plan_search.h"
+#include "plan/simulation.h"
 #include "program_main.h"
 
 #include "tessera/engine/report/html_report.h"
@@ -39,12 +40,16 @@ struct PlanArguments {
   std::string host_memory;
   std::string reserve;
   std::string kind = "a100";
-  std::string bandwidths; ///< a file
+  std::vector<std::string> bandwidths; ///< files
   std::vector<std::string> rates; ///< key=value
   std::string write;
   std::string report;
   bool as_given = false;
   bool as_json = false;
+  int simulated_world = 0; ///< 0: nothing is simulated
+  int simulated_rank = 0;
+  std::string memory_cap;
+  int steps = 2;
 };
 
 /// "40GiB" as configurations read it.
@@ -58,6 +63,9 @@ int64_t bytes_of(const std::string& option, const std::string& text) {
 }
 
 Machine machine_of(const PlanArguments& arguments) {
+  TESSERA_CHECK(
+      !arguments.device_memory.empty(),
+      "--device-memory is missing: how much memory does a device have, e.g. 40GiB?");
   Machine machine;
   machine.rates = known_rates(arguments.kind);
   machine.devices = arguments.devices;
@@ -76,11 +84,9 @@ Machine machine_of(const PlanArguments& arguments) {
   if (!arguments.host_memory.empty()) {
     machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
   }
-  if (!arguments.bandwidths.empty()) {
+  for (const std::string& file : arguments.bandwidths) {
     machine.rates = measured_rates(
-        runtime::parse_json(
-            runtime::read_text_file(arguments.bandwidths),
-            arguments.bandwidths),
+        runtime::parse_json(runtime::read_text_file(file), file),
         machine.rates);
   }
   const runtime::ConfigReader rates(
@@ -106,12 +112,13 @@ std::string gib(int64_t bytes) {
 /// One row of the table of layouts.
 void print_row(const PlannedRun& run) {
   std::printf(
-      "%-30s %3lld x %-4lld %6lld  %-4s %7s %7s  %s\n",
+      "%-30s %3lld x %-4lld %6lld  %-7s %-11s %7s %7s  %s\n",
       run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
       static_cast<long long>(run.batch_size),
       static_cast<long long>(run.accumulate),
       static_cast<long long>(run.recomputed_layers),
-      run.is_offloaded ? "host" : "-",
+      run.residency.empty() ? "-" : run.residency.c_str(),
+      run.offloaded.empty() ? "-" : run.offloaded.c_str(),
       run.stages.empty() ? "-" : gib(run.device_bytes).c_str(),
       run.stages.empty() ? "-" : gib(run.host_bytes).c_str(),
       run.fits() ? seconds_text(run.time.total()).c_str()
@@ -128,6 +135,9 @@ std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
       {"all-gathers and reductions of shards",
        std::max(time.shards - time.compute, 0.0) -
            std::max(best.time.shards - best.time.compute, 0.0)},
+      {"activations to host memory and back",
+       std::max(time.activations - time.compute, 0.0) -
+           std::max(best.time.activations - best.time.compute, 0.0)},
       {"collectives between layers", time.layers - best.time.layers},
       {"idle pipeline stages", time.idle - best.time.idle},
       {"updates in host memory", time.update - best.time.update}};
@@ -227,6 +237,8 @@ void write_report(const std::string& file, const PlannedRun& best) {
   report.title = "Plan";
   report.facts = {
       {"layout", best.layout},
+      {"weights", best.residency},
+      {"on the host", best.offloaded.empty() ? "nothing" : best.offloaded},
       {"rows x micro-batches",
        formatted("{} x {}", best.batch_size, best.accumulate)},
       {"recomputed layers", std::to_string(best.recomputed_layers)},
@@ -265,6 +277,8 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
   nlohmann::ordered_json json{
       {"overrides", run.overrides},
       {"layout", run.layout},
+      {"weights", run.residency},
+      {"on_host", run.offloaded},
       {"fits", run.fits()},
       {"problem", run.problem},
       {"device_bytes", run.device_bytes},
@@ -273,6 +287,7 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
     json["step_s"] = run.time.total();
     json["compute_s"] = run.time.compute;
     json["shards_s"] = run.time.shards;
+    json["activations_s"] = run.time.activations;
     json["layers_s"] = run.time.layers;
     json["idle_s"] = run.time.idle;
     json["update_s"] = run.time.update;
@@ -290,14 +305,15 @@ int plan(const PlanArguments& arguments) {
   search.as_given = arguments.as_given;
   if (!arguments.as_json) {
     std::printf(
-        "%d devices (%s), room of %s each\n%-30s %-10s %6s  %-4s %7s %7s  %s\n",
+        "%d devices (%s), room of %s each\n%-30s %-10s %6s  %-7s %-11s %7s %7s  %s\n",
         arguments.devices,
         arguments.kind.c_str(),
         runtime::size_text(search.machine.room()).c_str(),
         "layout",
         "rows",
         "recomp",
-        "off",
+        "weights",
+        "on host",
         "GiB",
         "host",
         "s/step");
@@ -330,6 +346,25 @@ int plan(const PlanArguments& arguments) {
   return 0;
 }
 
+Simulation simulation_of(const PlanArguments& arguments) {
+  Simulation simulation;
+  simulation.config = arguments.config;
+  simulation.overrides = arguments.overrides;
+  simulation.world_size = arguments.simulated_world;
+  simulation.rank = arguments.simulated_rank;
+  simulation.steps = arguments.steps;
+  simulation.as_json = arguments.as_json;
+  TESSERA_CHECK(
+      simulation.rank < simulation.world_size,
+      "--simulate-rank is {}, but --simulate-world has {} ranks, counted from 0",
+      simulation.rank,
+      simulation.world_size);
+  if (!arguments.memory_cap.empty()) {
+    simulation.memory_cap = bytes_of("--memory-cap", arguments.memory_cap);
+  }
+  return simulation;
+}
+
 } // namespace
 
 int run_plan(int argc, char** argv) {
@@ -351,11 +386,10 @@ int run_plan(int argc, char** argv) {
          arguments.devices_per_node,
          "Devices of a node; default 8")
       ->check(CLI::Range(1, 1024));
-  app.add_option(
-         "--device-memory",
-         arguments.device_memory,
-         "Memory of a device, e.g. 40GiB")
-      ->required();
+  auto* device_memory = app.add_option(
+      "--device-memory",
+      arguments.device_memory,
+      "Memory of a device, e.g. 40GiB; required but for --simulate-world");
   app.add_option(
       "--host-memory",
       arguments.host_memory,
@@ -372,9 +406,11 @@ int run_plan(int argc, char** argv) {
       "Kind of device: a100, h100, rtx3090, cpu; default a100. Its rates are "
       "usual ones");
   app.add_option(
-      "--bandwidths",
-      arguments.bandwidths,
-      "File of `tessera bench --json` with rates measured there");
+         "--bandwidths",
+         arguments.bandwidths,
+         "File of `tessera bench --json` or `tessera bench comm --output` with "
+         "rates measured there; several times for several")
+      ->allow_extra_args(false);
   app.add_option(
          "--rate",
          arguments.rates,
@@ -392,12 +428,42 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--report", arguments.report, "HTML file with a picture of memory");
   app.add_flag("--json", arguments.as_json, "Print one JSON object");
+  auto* world =
+      app.add_option(
+             "--simulate-world",
+             arguments.simulated_world,
+             "Train a rank of a job of so many ranks with numbers, on "
+             "this machine and as the configuration is; the other "
+             "ranks are simulated. Prints what was planned and what "
+             "was measured")
+          ->check(CLI::Range(1, 1 << 20))
+          ->excludes(device_memory);
+  app.add_option("--simulate-rank", arguments.simulated_rank, "Default 0")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(world);
+  app.add_option(
+         "--memory-cap",
+         arguments.memory_cap,
+         "Memory for tensors on the device in --simulate-world, e.g. 11GiB")
+      ->needs(world);
+  app.add_option("--steps", arguments.steps, "Of --simulate-world; default 2")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(world);
   const auto check = [&] {
-    machine_of(arguments);
+    if (arguments.simulated_world > 0) {
+      simulation_of(arguments);
+    } else {
+      machine_of(arguments);
+    }
     zoo::read_training_config(arguments.config, arguments.overrides);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
+  }
+  if (arguments.simulated_world > 0) {
+    check_one_process("plan");
+    run_simulation(simulation_of(arguments));
+    return 0;
   }
   return plan(arguments);
 }

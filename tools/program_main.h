@@ -41,6 +41,7 @@ int run_logits(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_convert(int argc, char** argv);
 int run_bench(int argc, char** argv);
+int run_bench_comm(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_predict(int argc, char** argv);
 int run_tokens(int argc, char** argv);

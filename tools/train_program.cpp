@@ -3,12 +3,37 @@
 
 #include "program_main.h"
 
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/launch/stop_signals.h"
 #include "tessera/zoo/tasks/run_training.h"
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace tessera::tools {
+
+namespace {
+
+/// The first and the last of "10-12", or "10" alone.
+std::optional<std::pair<int64_t, int64_t>> parse_steps(
+    const std::string& text) {
+  const size_t dash = text.find('-');
+  int64_t first = 0;
+  int64_t last = 0;
+  const std::string end = dash == text.npos ? text : text.substr(dash + 1);
+  if (!CLI::detail::lexical_cast(text.substr(0, dash), first) ||
+      !CLI::detail::lexical_cast(end, last) || first < 1 || last < first) {
+    return std::nullopt;
+  }
+  return std::pair(first, last);
+}
+
+} // namespace
 
 int run_train(int argc, char** argv) {
   CLI::App app(
@@ -22,10 +47,35 @@ int run_train(int argc, char** argv) {
   app.add_option("config", file, "Configuration file (JSON)")->required();
   app.add_option(
       "overrides", overrides, "key.path=value, overrides the file's value");
+  bool profiles = false;
+  std::string profiled_steps;
+  auto* profile = app.add_flag(
+      "--profile",
+      profiles,
+      "Profile steps 10 to 12: time, operations and memory of each layer, and a "
+      "trace of each rank for Perfetto, in profile/ of the run folder");
+  app.add_option(
+         "--profile-steps", profiled_steps, "With --profile: others, as 10-12")
+      ->needs(profile)
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            return parse_steps(text)
+                       ? ""
+                       : "'" + text + "' is not a range of steps, as 10-12";
+          },
+          ""));
   app.footer("Keys and their defaults: tessera keys, or configs/README.md");
   const auto check = [&] { zoo::read_training_config(file, overrides); };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
+  }
+  if (profiles) {
+    const auto [first, last] =
+        parse_steps(profiled_steps)
+            .value_or(std::pair<int64_t, int64_t>(10, 12));
+    overrides.push_back(formatted("training.profile_first={}", first));
+    overrides.push_back(
+        formatted("training.profile_steps={}", last - first + 1));
   }
   const auto result =
       zoo::run_training(zoo::read_training_config(file, overrides));

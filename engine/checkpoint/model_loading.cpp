@@ -2,6 +2,7 @@
 #include "tessera/engine/checkpoint/model_loading.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/tensors/tensor_blocks.h"
 
@@ -35,6 +36,19 @@ void check_same_layout(
       "load: the checkpoint has no '{}' for rank {}: the state of a user-defined optimizer was saved with other shards or experts, or by a version in which divided experts had an engine of their own. Load with the layout that saved it; or write the weights with the version and layout that saved it (save_weights), load those, and begin with a new optimizer.",
       opaque,
       mesh.rank());
+}
+
+/// Whether this rank of the same layout has saved it.
+bool has_own(
+    const CheckpointSubject& subject,
+    const CheckpointReader& reader,
+    const std::string& opaque) {
+  const CheckpointManifest& saved = reader.manifest();
+  const DeviceMesh& mesh = subject.pager.model_mesh();
+  return reader.world_size() == subject.files.size() &&
+         saved.tensor_ranks == mesh.size(kTensorAxis) &&
+         saved.stages == mesh.size(sharding::kPipelineAxis) &&
+         reader.rank_with(subject.files.rank(), opaque) == subject.files.rank();
 }
 
 at::Tensor same_shape(
@@ -75,6 +89,10 @@ ModelLoading::ModelLoading(
   }
   for (const SubjectOpaque& opaque : tensors_.opaques) {
     const std::string name = "opaque/" + opaque.name;
+    if (opaque.reset && !has_own(subject_, reader_, name)) {
+      opaques_.emplace_back();
+      continue;
+    }
     check_same_layout(subject_, reader_, name);
     opaques_.push_back(reader_.tensor(subject_.files.rank(), name));
   }
@@ -91,7 +109,14 @@ void ModelLoading::apply() {
     tensors_.wholes[i].values.copy_(wholes_[i]);
   }
   for (size_t i = 0; i < opaques_.size(); ++i) {
-    tensors_.opaques[i].load(opaques_[i]);
+    if (opaques_[i].defined()) {
+      tensors_.opaques[i].load(opaques_[i]);
+      continue;
+    }
+    tensors_.opaques[i].reset();
+    log_warning(
+        "the checkpoint has no '{}' for this rank, of another number of ranks or another optimizer: it begins at zero.",
+        tensors_.opaques[i].name);
   }
   for (size_t i = 0; i < buffers_.size(); ++i) {
     tensors_.buffers[i].second.copy_(buffers_[i]);

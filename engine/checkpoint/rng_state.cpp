@@ -6,6 +6,7 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace tessera::engine {
@@ -27,6 +28,13 @@ at::Generator generator_of(c10::DeviceType accelerator) {
   return at::globalContext().defaultGenerator(at::Device(accelerator, -1));
 }
 
+/// LibTorch may have been built for one that this machine lacks.
+std::optional<c10::DeviceType> accelerator_with_device() {
+  const auto accelerator = at::getAccelerator();
+  return accelerator && at::accelerator::deviceCount() > 0 ? accelerator
+                                                           : std::nullopt;
+}
+
 std::string name_of(c10::DeviceType accelerator) {
   return c10::DeviceTypeName(accelerator, /*lower_case=*/true);
 }
@@ -40,7 +48,7 @@ std::string RngState::name() const {
 CheckpointState RngState::save_state() const {
   CheckpointState state;
   state.tensors["cpu"] = get_state(at::detail::getDefaultCPUGenerator());
-  if (const auto accelerator = at::getAccelerator()) {
+  if (const auto accelerator = accelerator_with_device()) {
     state.tensors[name_of(*accelerator)] =
         get_state(generator_of(*accelerator));
   }
@@ -49,7 +57,7 @@ CheckpointState RngState::save_state() const {
 
 void RngState::load_state(const CheckpointState& state) {
   set_state(at::detail::getDefaultCPUGenerator(), state.tensors.at("cpu"));
-  if (const auto accelerator = at::getAccelerator()) {
+  if (const auto accelerator = accelerator_with_device()) {
     const auto saved = state.tensors.find(name_of(*accelerator));
     if (saved != state.tensors.end()) {
       set_state(generator_of(*accelerator), saved->second);

@@ -55,11 +55,13 @@ class Collector : public StateVisitor {
   void opaque(
       const std::string& name,
       const std::function<at::Tensor()>& save,
-      const std::function<void(const at::Tensor&)>& load) override {
+      const std::function<void(const at::Tensor&)>& load,
+      const std::function<void()>& reset) override {
     tensors_.opaques.push_back(
         {name + "." + std::to_string(tensors_.opaques.size()) + part_,
          save,
-         load});
+         load,
+         reset});
   }
 
  private:

@@ -48,6 +48,7 @@ struct SubjectOpaque {
   std::string name;
   std::function<at::Tensor()> save;
   std::function<void(const at::Tensor&)> load;
+  std::function<void()> reset; ///< see StateVisitor::opaque(); may be null
 };
 
 struct SubjectTensors {

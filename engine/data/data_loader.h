@@ -49,7 +49,7 @@ at::Tensor pinned(const at::Tensor& host, c10::Device device);
 /// threads. The object itself is used from one thread.
 ///
 /// A Checkpointable: a checkpoint that contains it continues with the next
-/// batch, also with another number of ranks.
+/// sample, also with another number of ranks or batch size.
 template <typename Batch>
 class DataLoader : public Checkpointable {
  public:
@@ -63,7 +63,10 @@ class DataLoader : public Checkpointable {
       const SampleOrder& order,
       Make make,
       const DataLoaderOptions& options = {})
-      : order_(order), make_(std::move(make)), options_(options) {
+      : order_(order),
+        batches_(order.batches()),
+        make_(std::move(make)),
+        options_(options) {
     check(options);
     for (int i = 0; i < options_.threads; ++i) {
       threads_.emplace_back([this] { work(); });
@@ -86,7 +89,7 @@ class DataLoader : public Checkpointable {
   /// @throws what its Make has thrown; the next call makes it again.
   Batch next() {
     if (options_.threads == 0) {
-      Batch batch = make_(order_.batch(number_));
+      Batch batch = make_(order_.batch(number_, batches_));
       ++number_;
       return batch;
     }
@@ -125,10 +128,16 @@ class DataLoader : public Checkpointable {
   }
 
   SamplePosition position() const {
-    return order_.position_of(number_);
+    return batches_.position_of(number_);
   }
+  /// Goes to a sample, with which the next batch then begins, see
+  /// EpochBatches::begin_at().
   void seek(const SamplePosition& position) {
-    seek(order_.number_at(position));
+    {
+      const std::lock_guard lock(mutex_);
+      restart(batches_.begin_at(position));
+    }
+    changed_.notify_all();
   }
 
   std::string name() const override {
@@ -169,10 +178,11 @@ class DataLoader : public Checkpointable {
       }
       const int64_t number = next_made_++;
       const int64_t restarts = restarts_;
+      const EpochBatches batches = batches_;
       lock.unlock();
       Made made;
       try {
-        made.batch.emplace(make_(order_.batch(number)));
+        made.batch.emplace(make_(order_.batch(number, batches)));
       } catch (...) {
         made.error = std::current_exception();
       }
@@ -185,6 +195,7 @@ class DataLoader : public Checkpointable {
   }
 
   const SampleOrder& order_;
+  EpochBatches batches_; ///< written by the user's thread, under the mutex
   Make make_;
   DataLoaderOptions options_;
   std::mutex mutex_;

@@ -10,17 +10,21 @@
 
 namespace tessera {
 
-SampleOrder::SampleOrder(
+namespace {
+
+/// Batches of all ranks; of those that fill a step of `micro_batches`, if any.
+int64_t batches_in(
     size_t samples,
+    int64_t batch_samples,
+    int64_t micro_batches) {
+  const int64_t batches = static_cast<int64_t>(samples) / batch_samples;
+  return batches < micro_batches ? batches : batches - batches % micro_batches;
+}
+
+const BatchShare& checked(
     int64_t batch_size,
     const BatchShare& share,
-    uint64_t seed,
-    int64_t micro_batches)
-    : samples_(samples),
-      batch_size_(batch_size),
-      share_(share),
-      seed_(seed),
-      micro_batches_(micro_batches) {
+    int64_t micro_batches) {
   TESSERA_CHECK(
       batch_size > 0 && micro_batches > 0 && share.count > 0 &&
           share.index >= 0 && share.index < share.count,
@@ -29,18 +33,31 @@ SampleOrder::SampleOrder(
       batch_size,
       share.index,
       share.count);
+  return share;
+}
+
+} // namespace
+
+SampleOrder::SampleOrder(
+    size_t samples,
+    int64_t batch_size,
+    const BatchShare& share,
+    uint64_t seed,
+    int64_t micro_batches)
+    : samples_(samples),
+      batch_size_(batch_size),
+      share_(checked(batch_size, share, micro_batches)),
+      seed_(seed),
+      batches_(
+          static_cast<int64_t>(samples),
+          batch_size * share.count,
+          batches_in(samples, batch_size * share.count, micro_batches)) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
       "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or provide more data.",
       samples_,
       batch_size_,
       share_.count);
-}
-
-int64_t SampleOrder::batches_per_epoch() const {
-  const int64_t batches = static_cast<int64_t>(samples_) / global_batch_size();
-  return batches < micro_batches_ ? batches
-                                  : batches - batches % micro_batches_;
 }
 
 std::shared_ptr<const SampleOrder::Order> SampleOrder::order_of(
@@ -67,25 +84,13 @@ std::shared_ptr<const SampleOrder::Order> SampleOrder::order_of(
   return result;
 }
 
-SampleBatch SampleOrder::batch(int64_t number) const {
-  const int64_t epoch = number / batches_per_epoch();
-  const int64_t index = number % batches_per_epoch();
-  const auto order = order_of(epoch);
+SampleBatch SampleOrder::batch(int64_t number, const EpochBatches& batches)
+    const {
+  const SamplePosition begin = batches.position_of(number);
+  const auto order = order_of(begin.epoch);
   const auto first =
-      order->begin() + (index * share_.count + share_.index) * batch_size_;
-  return {number, epoch, {first, first + batch_size_}};
-}
-
-SamplePosition SampleOrder::position_of(int64_t number) const {
-  return {
-      number / batches_per_epoch(),
-      number % batches_per_epoch() * global_batch_size()};
-}
-
-int64_t SampleOrder::number_at(const SamplePosition& position) const {
-  // The rest of an epoch that does not fill a batch is left for the next one.
-  return position.epoch * batches_per_epoch() +
-         std::min(position.samples / global_batch_size(), batches_per_epoch());
+      order->begin() + begin.samples + share_.index * batch_size_;
+  return {number, begin.epoch, {first, first + batch_size_}};
 }
 
 } // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 // `SampleOrder` says which samples are in each batch of each rank.
 
+#include "tessera/engine/data/epoch_batches.h"
 #include "tessera/engine/parallel_run.h"
 
 #include <cstddef>
@@ -18,12 +19,6 @@ struct SampleBatch {
   int64_t number = 0; ///< from the start of the first epoch
   int64_t epoch = 0;
   std::vector<size_t> samples;
-};
-
-/// A place in the data that does not depend on the number of ranks.
-struct SamplePosition {
-  int64_t epoch = 0;
-  int64_t samples = 0; ///< of this epoch that all ranks together have had
 };
 
 /// The samples of each epoch in an order of its own, a function of seed and
@@ -49,32 +44,37 @@ class SampleOrder {
       uint64_t seed,
       int64_t micro_batches = 1);
 
-  int64_t batches_per_epoch() const;
+  int64_t batches_per_epoch() const {
+    return batches_.per_epoch();
+  }
   int64_t batch_size() const {
     return batch_size_;
   }
+  size_t samples() const {
+    return samples_;
+  }
 
-  SampleBatch batch(int64_t number) const;
+  /// The batches of all ranks, none of which begins elsewhere.
+  const EpochBatches& batches() const {
+    return batches_;
+  }
 
-  /// Where batch `number` begins.
-  SamplePosition position_of(int64_t number) const;
-  /// The batch that begins there; the one that contains it, if the position was
-  /// saved with another number of ranks or batch size and lies within one.
-  int64_t number_at(const SamplePosition& position) const;
+  SampleBatch batch(int64_t number) const {
+    return batch(number, batches_);
+  }
+  /// @param batches a copy of batches(), which may begin elsewhere.
+  SampleBatch batch(int64_t number, const EpochBatches& batches) const;
 
  private:
   using Order = std::vector<size_t>;
 
-  int64_t global_batch_size() const {
-    return batch_size_ * share_.count;
-  }
   std::shared_ptr<const Order> order_of(int64_t epoch) const;
 
   size_t samples_;
   int64_t batch_size_;
   BatchShare share_;
   uint64_t seed_;
-  int64_t micro_batches_;
+  EpochBatches batches_;
   mutable std::mutex mutex_;
   mutable std::map<int64_t, std::shared_ptr<const Order>> orders_;
 };

@@ -44,6 +44,12 @@ class Optimizer {
   virtual bool updates_elements_alone() const {
     return false;
   }
+  /// Whether there are steps in which its ranks exchange momentum in place of
+  /// gradients: these cannot be clipped, and the optimizer needs whole
+  /// parameters (OneBitMethod).
+  virtual bool sends_momentum() const {
+    return false;
+  }
   /// See OptimizerOptions::moment_dtype.
   virtual bool takes_moment_dtype() const {
     return false;

@@ -94,7 +94,7 @@ void visit_fields(OptionFields& fields, OptimizerOptions& options) {
       "weight_decay",
       weight_decay,
       kAtLeast0,
-      "decoupled, except for `adam` and `sgd`; by default 0.01 for `adamw`, `lamb` and `muon`, else 0");
+      "decoupled, except for `adam` and `sgd`; by default 0.01 for `adamw`, `lamb`, `muon`, `one_bit_adam`, `zero_one_adam` and `one_bit_lamb`, else 0");
   options.weight_decay = weight_decay;
   fields.field(
       "hold_steps",

@@ -9,6 +9,8 @@
 #include "tessera/engine/optim/optimizers/lamb.h"
 #include "tessera/engine/optim/optimizers/lion.h"
 #include "tessera/engine/optim/optimizers/muon.h"
+#include "tessera/engine/optim/optimizers/one_bit_adam.h"
+#include "tessera/engine/optim/optimizers/one_bit_lamb.h"
 #include "tessera/engine/optim/optimizers/sgd.h"
 #include "tessera/engine/optim/optimizers/user_optimizer.h"
 #include "tessera/engine/optim/update_rule.h"
@@ -69,7 +71,8 @@ enum class UpdateOverlap {
 /// ```
 struct OptimizerOptions {
   double lr = 1e-3;
-  /// By default 0.01 with AdamW, LAMB and Muon, else 0. A user's optimizer has
+  /// By default 0.01 with AdamW, LAMB, Muon, 1-bit Adam,
+  /// 0/1 Adam and 1-bit LAMB, else 0. A user's optimizer has
   /// its own.
   std::optional<double> weight_decay;
   /// During this many first steps of a parameter its learning rate is zero: its

@@ -15,6 +15,9 @@ const std::vector<const engine::Optimizer*>& engine::configurable_optimizers() {
       &optimizer_of(std::type_identity<LionOptions>()),
       &optimizer_of(std::type_identity<AdanOptions>()),
       &optimizer_of(std::type_identity<LambOptions>()),
+      &optimizer_of(std::type_identity<OneBitAdamOptions>()),
+      &optimizer_of(std::type_identity<ZeroOneAdamOptions>()),
+      &optimizer_of(std::type_identity<OneBitLambOptions>()),
       &optimizer_of(std::type_identity<AdafactorOptions>()),
       &optimizer_of(std::type_identity<MuonOptions>())};
   return all;

@@ -252,6 +252,9 @@ std::vector<offload::StateUpdate> ShardedOptimizer::prepare(size_t g) {
 void ShardedOptimizer::begin_backward(double grad_scale) {
   speculated_scale_ = grad_scale;
   updates_->begin_step();
+  for (const auto& method : methods_) {
+    method->begin_backward();
+  }
 }
 
 sharding::GradientSums& ShardedOptimizer::gradient_sums(double p) {

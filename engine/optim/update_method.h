@@ -114,10 +114,13 @@ class StateVisitor {
   /// Bytes that only this rank in this layout can load.
   /// @param save returns them: [n] uint8.
   /// @param load restores them.
+  /// @param reset does without them, where a checkpoint of another layout has
+  ///   none for this rank; null: such a checkpoint cannot be loaded.
   virtual void opaque(
       const std::string& name,
       const std::function<at::Tensor()>& save,
-      const std::function<void(const at::Tensor&)>& load) = 0;
+      const std::function<void(const at::Tensor&)>& load,
+      const std::function<void()>& reset = {}) = 0;
 };
 
 /// The surroundings of a method.
@@ -167,6 +170,9 @@ class UpdateMethod {
   /// Adds the bytes of state on this rank.
   virtual void add_state_bytes(TierBytes& bytes) const;
   virtual void allocate(MemoryLedger& ledger);
+
+  /// Called before each backward.
+  virtual void begin_backward() {}
 
   /// Updates the parameters that have a gradient. Collective if the method
   /// needs sums or whole matrices.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/plan/step_plan.h"
 
+#include "tessera/engine/plan/rank_steps.h"
 #include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/replace_storage.h"
-#include "tessera/sharding/parallel/random_key.h"
 
 #include <ATen/ops/empty.h>
 
@@ -15,7 +15,6 @@
 #include <future>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 namespace tessera {
@@ -41,6 +40,11 @@ class MemoryRecorder {
     engine_ = &engine;
     timeline_.clear();
     take(run_.heap().live_bytes());
+  }
+
+  /// The engine is about to go; what is freed then is not recorded.
+  void end() {
+    engine_ = nullptr;
   }
 
   MemoryMoment now() const {
@@ -121,6 +125,12 @@ double StepMemoryPlan::flops() const {
 
 namespace {
 
+InitOptions without_cuda() {
+  InitOptions options;
+  options.use_cuda = false;
+  return options;
+}
+
 /// The steps of one rank.
 class PlannedRank {
  public:
@@ -129,38 +139,35 @@ class PlannedRank {
       const EngineOptions& options,
       const PlannedJob& job,
       const std::shared_ptr<runtime::SimulatedJob>& simulation)
-      : training_(training),
-        job_(job),
+      : job_(job),
         simulation_(simulation),
         run_(job.device),
         recorder_(run_),
-        world_(job.rank, job.world_size, without_cuda(), simulation),
-        parallel_(world_, job.parallel, job.accumulate),
-        module_(made(training)),
-        engine_(world_, module_, with_mesh(options, parallel_)) {
-    name_modules(run_, *module_);
+        steps_(training, options, job, simulation, without_cuda()) {
+    name_modules(run_, steps_.module());
   }
+  ~PlannedRank() {
+    recorder_.end();
+  }
+  PlannedRank(const PlannedRank&) = delete;
+  PlannedRank& operator=(const PlannedRank&) = delete;
 
   StepMemoryPlan plan() {
     StepMemoryPlan result;
     result.rank = job_.rank;
     for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
       result.planned[tier] =
-          engine_.planned_memory(static_cast<MemoryTier>(tier));
+          steps_.engine().planned_memory(static_cast<MemoryTier>(tier));
     }
     for (int step = 0; step < job_.steps; ++step) {
-      recorder_.begin(engine_);
+      recorder_.begin(steps_.engine());
       run_.forget_work();
       simulation_->forget_work(job_.rank);
-      if (parallel_.pipeline() != nullptr) {
-        run_stage(step);
-      } else {
-        run_micro_batches(step, result);
-      }
-      if (job_.clips_gradients) {
-        engine_.clip_grad_norm(1);
-      }
-      engine_.step();
+      steps_.run(step, [&](int number) {
+        if (number == 0) {
+          result.activations_after_forward = recorder_.now().activations;
+        }
+      });
     }
     result.timeline = recorder_.timeline();
     result.peak = recorder_.peak();
@@ -172,77 +179,22 @@ class PlannedRank {
   }
 
  private:
-  static InitOptions without_cuda() {
-    InitOptions options;
-    options.use_cuda = false;
-    return options;
-  }
-
-  static EngineOptions with_mesh(
-      EngineOptions options,
-      const ParallelRun& parallel) {
-    options.parallel = parallel.mesh_if_given();
-    return options;
-  }
-
-  std::shared_ptr<torch::nn::Module> made(const PlannedTraining& training) {
-    auto module = training.make(world_, parallel_);
-    TESSERA_CHECK(
-        module != nullptr, "plan: PlannedTraining::make made no module");
-    return module;
-  }
-
-  template <typename Forward>
-  auto with_random_key(int step, int micro, const Forward& forward) {
-    std::optional<RandomKeyScope> scope;
-    if (job_.random_seed) {
-      const BatchShare share = parallel_.batches();
-      scope.emplace(
-          RandomKey{*job_.random_seed, step, micro * share.count + share.index},
-          engine_.device());
-    }
-    return forward();
-  }
-
-  void run_micro_batches(int step, StepMemoryPlan& result) {
-    TESSERA_CHECK(training_.loss, "plan: PlannedTraining::loss is empty");
-    for (int micro = 0; micro < job_.accumulate; ++micro) {
-      at::Tensor loss = with_random_key(
-          step, micro, [&] { return training_.loss(*module_); });
-      if (micro == 0) {
-        result.activations_after_forward = recorder_.now().activations;
-      }
-      engine_.backward(
-          job_.accumulate == 1 ? loss : loss / double(job_.accumulate));
-    }
-  }
-
-  void run_stage(int step) {
-    TESSERA_CHECK(
-        training_.stage,
-        "plan: there are pipeline stages, but PlannedTraining::stage is empty");
-    const PipelineForward forward = training_.stage(*module_);
-    PipelineCallbacks callbacks;
-    callbacks.forward =
-        [&](int chunk, int number, const std::vector<at::Tensor>& received) {
-          return with_random_key(
-              step, number, [&] { return forward(chunk, number, received); });
-        };
-    engine_.run_pipeline(*parallel_.pipeline(), callbacks);
-  }
-
-  const PlannedTraining& training_;
   PlannedJob job_;
   std::shared_ptr<runtime::SimulatedJob> simulation_;
   runtime::DryRun run_;
   MemoryRecorder recorder_;
-  World world_;
-  ParallelRun parallel_;
-  std::shared_ptr<torch::nn::Module> module_;
-  Engine engine_;
+  engine::RankSteps steps_;
 };
 
 } // namespace
+
+StepMemoryPlan engine::plan_rank(
+    const PlannedTraining& training,
+    const EngineOptions& options,
+    const PlannedJob& job,
+    const std::shared_ptr<runtime::SimulatedJob>& simulation) {
+  return PlannedRank(training, options, job, simulation).plan();
+}
 
 std::vector<StepMemoryPlan> plan_stages(
     const PlannedTraining& training,
@@ -262,7 +214,7 @@ std::vector<StepMemoryPlan> plan_stages(
     own.rank = rank;
     stages.push_back(std::async(std::launch::async, [&, own] {
       try {
-        return PlannedRank(training, options, own, simulation).plan();
+        return engine::plan_rank(training, options, own, simulation);
       } catch (const std::exception& error) {
         simulation->end(error.what());
         throw;

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/report/event_file.h"
 
-#include "tessera/runtime/core/error.h"
-#include "tessera/runtime/io/posix_error.h"
-#include "tessera/runtime/io/posix_file.h"
+#include "tessera/engine/report/crc32.h"
+#include "tessera/engine/report/proto_message.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
 #include <bit>
-#include <cerrno>
 #include <chrono>
+#include <string>
 #include <string_view>
 
 namespace tessera::engine {
@@ -21,77 +16,11 @@ namespace {
 constexpr std::string_view kEventPrefix = "events.out.tfevents.";
 constexpr std::string_view kSuffix = ".tessera";
 
-[[noreturn]] void fail_event(const std::filesystem::path& path) {
-  const int code = errno;
-  TESSERA_FAIL(
-      "cannot write the event file '{}': {}; {}",
-      path.string(),
-      runtime::detail::errno_text(code),
-      runtime::detail::errno_remedy(code));
-}
-
-/// CRC-32C (Castagnoli) as TFRecords require it: rotated and offset, so that
-/// checksums of data that contains checksums are not degenerate.
+/// As TFRecords require it: rotated and offset, so that checksums of data that
+/// contains checksums are not degenerate.
 uint32_t masked_crc(std::string_view data) {
-  static const auto kTable = [] {
-    std::array<uint32_t, 256> table{};
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      uint32_t crc = byte;
-      for (int bit = 0; bit < 8; ++bit) {
-        crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78 : 0);
-      }
-      table[byte] = crc;
-    }
-    return table;
-  }();
-  uint32_t crc = ~uint32_t{0};
-  for (const char c : data) {
-    crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
-  }
-  return std::rotr(~crc, 15) + 0xA282EAD8;
+  return std::rotr(crc32<kCrc32C>(data), 15) + 0xA282EAD8;
 }
-
-template <typename T>
-void append_little_endian(std::string& out, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    out += static_cast<char>(value >> (8 * i) & 0xFF);
-  }
-}
-
-/// Writes fields of a protocol buffer.
-class Message {
- public:
-  void add_varint(int field, uint64_t value) {
-    append_varint(static_cast<uint64_t>(field) << 3);
-    append_varint(value);
-  }
-  void add_double(int field, double value) {
-    append_varint(static_cast<uint64_t>(field) << 3 | 1);
-    append_little_endian(bytes_, std::bit_cast<uint64_t>(value));
-  }
-  void add_float(int field, float value) {
-    append_varint(static_cast<uint64_t>(field) << 3 | 5);
-    append_little_endian(bytes_, std::bit_cast<uint32_t>(value));
-  }
-  void add_bytes(int field, std::string_view value) {
-    append_varint(static_cast<uint64_t>(field) << 3 | 2);
-    append_varint(value.size());
-    bytes_ += value;
-  }
-  const std::string& bytes() const {
-    return bytes_;
-  }
-
- private:
-  void append_varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) {
-      bytes_ += static_cast<char>(value | 0x80);
-    }
-    bytes_ += static_cast<char>(value);
-  }
-
-  std::string bytes_;
-};
 
 double wall_seconds() {
   return std::chrono::duration<double>(
@@ -100,8 +29,8 @@ double wall_seconds() {
 }
 
 /// An Event with its wall_time (1) and step (2).
-Message event_of(int64_t step) {
-  Message event;
+ProtoMessage event_of(int64_t step) {
+  ProtoMessage event;
   event.add_double(1, wall_seconds());
   event.add_varint(2, static_cast<uint64_t>(step));
   return event;
@@ -125,51 +54,37 @@ EventFileWriter::EventFileWriter(
     remove_earlier_files(folder);
   }
   // TensorBoard reads the files of a folder in the order of their names.
-  for (auto number = static_cast<int64_t>(wall_seconds());; ++number) {
-    path_ = folder / (std::string(kEventPrefix) + std::to_string(number) +
-                      std::string(kSuffix));
-    fd_ = ::open(
-        path_.c_str(),
-        O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC,
-        0666);
-    if (fd_ >= 0) {
-      break;
-    }
-    if (errno != EEXIST) {
-      fail_event(path_);
-    }
+  for (auto number = static_cast<int64_t>(wall_seconds());
+       !file_ || !file_->is_open();
+       ++number) {
+    file_.emplace(
+        folder / (std::string(kEventPrefix) + std::to_string(number) +
+                  std::string(kSuffix)),
+        "the event file",
+        AppendedFile::Mode::kCreate);
   }
-  try {
-    Message version = event_of(0);
-    version.add_bytes(3, "brain.Event:2");
-    write_record(version.bytes());
-    if (resumed_step > 0) {
-      Message session; // SessionLog
-      session.add_varint(1, 1); // status = START
-      Message start = event_of(resumed_step + 1);
-      start.add_bytes(7, session.bytes());
-      write_record(start.bytes());
-    }
-  } catch (...) {
-    ::close(fd_);
-    throw;
+  ProtoMessage version = event_of(0);
+  version.add_bytes(3, "brain.Event:2");
+  write_record(version.bytes());
+  if (resumed_step > 0) {
+    ProtoMessage session; // SessionLog
+    session.add_varint(1, 1); // status = START
+    ProtoMessage start = event_of(resumed_step + 1);
+    start.add_message(7, session);
+    write_record(start.bytes());
   }
-}
-
-EventFileWriter::~EventFileWriter() {
-  ::close(fd_);
 }
 
 void EventFileWriter::write(int64_t step, const Scalars& scalars) {
-  Message summary;
+  ProtoMessage summary;
   for (const auto& [tag, number] : scalars) {
-    Message value;
+    ProtoMessage value;
     value.add_bytes(1, tag);
     value.add_float(2, static_cast<float>(number));
-    summary.add_bytes(1, value.bytes());
+    summary.add_message(1, value);
   }
-  Message event = event_of(step);
-  event.add_bytes(5, summary.bytes());
+  ProtoMessage event = event_of(step);
+  event.add_message(5, summary);
   write_record(event.bytes());
 }
 
@@ -179,16 +94,7 @@ void EventFileWriter::write_record(const std::string& event) {
   append_little_endian(record, masked_crc(record));
   record += event;
   append_little_endian(record, masked_crc(event));
-  size_t done = 0;
-  while (done < record.size()) {
-    const ssize_t count =
-        ::write(fd_, record.data() + done, record.size() - done);
-    if (count < 0 && errno != EINTR) {
-      runtime::detail::cut_appended(fd_, done);
-      fail_event(path_);
-    }
-    done += count < 0 ? 0 : static_cast<size_t>(count);
-  }
+  file_->append(record);
 }
 
 } // namespace tessera::engine

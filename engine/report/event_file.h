@@ -2,8 +2,11 @@
 #pragma once
 // `EventFileWriter` writes curves for TensorBoard.
 
+#include "tessera/engine/report/appended_file.h"
+
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +14,8 @@
 namespace tessera::engine {
 
 /// A TensorBoard event file with scalars: TFRecords (length, its masked
-/// CRC-32C, data, its masked CRC-32C) of `Event` protocol buffers. Each record
-/// is written by one system call. Used by one thread. Blocks on the disk;
-/// throws tessera::Error naming the file.
+/// CRC-32C, data, its masked CRC-32C) of `Event` protocol buffers in an
+/// AppendedFile.
 class EventFileWriter {
  public:
   using Scalars = std::vector<std::pair<std::string, double>>;
@@ -25,9 +27,6 @@ class EventFileWriter {
   EventFileWriter(
       const std::filesystem::path& folder,
       int64_t resumed_step = 0);
-  ~EventFileWriter();
-  EventFileWriter(const EventFileWriter&) = delete;
-  EventFileWriter& operator=(const EventFileWriter&) = delete;
 
   /// Writes one point of each curve, as float32. Leaves no part of a record if
   /// it throws.
@@ -36,8 +35,7 @@ class EventFileWriter {
  private:
   void write_record(const std::string& event);
 
-  std::filesystem::path path_;
-  int fd_ = -1;
+  std::optional<AppendedFile> file_;
 };
 
 } // namespace tessera::engine

@@ -15,7 +15,11 @@ constexpr const char* kStyle =
     "td,th{padding:.25em 1em .25em 0;text-align:left}"
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}"
     ".bar{background:#1f77b4;height:.8em}"
-    "svg{max-width:100%;height:auto}";
+    "svg{max-width:100%;height:auto}"
+    "pre{overflow-x:auto}"
+    "@media(prefers-color-scheme:dark){:root{color-scheme:dark}"
+    "body{background:#191919;color:#ddd}"
+    "svg{filter:invert(.9) hue-rotate(180deg)}}";
 
 std::string facts_table(const HtmlReport& report) {
   std::string out = "<table>\n";

@@ -2,16 +2,14 @@
 #pragma once
 // `JsonLinesWriter` writes metrics as JSON lines.
 
+#include "tessera/engine/report/appended_file.h"
+
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
 
 namespace tessera::engine {
 
-/// Writes one JSON object per line (https://jsonlines.org). Each line is
-/// written by one system call, so that the file can be followed while it grows
-/// and survives the death of the process (not that of the machine). Used by one
-/// thread. Blocks on the disk; throws tessera::Error naming the file.
+/// Writes one JSON object per line (https://jsonlines.org) to an AppendedFile.
 class JsonLinesWriter {
  public:
   enum class Mode {
@@ -20,19 +18,13 @@ class JsonLinesWriter {
   };
 
   explicit JsonLinesWriter(std::filesystem::path path, Mode mode = Mode::kNew);
-  ~JsonLinesWriter();
-  JsonLinesWriter(const JsonLinesWriter&) = delete;
-  JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
 
   /// Numbers that are not finite become null, because JSON does not have them.
   /// Leaves no part of a line if it throws.
   void write(const nlohmann::ordered_json& object);
 
  private:
-  void cut_torn_line();
-
-  std::filesystem::path path_;
-  int fd_ = -1;
+  AppendedFile file_;
 };
 
 } // namespace tessera::engine

@@ -80,7 +80,7 @@ std::string format_duration(double seconds) {
 }
 
 std::string format_count(double count) {
-  constexpr std::array<const char*, 4> kUnits{"", "k", "M", "G"};
+  constexpr std::array<const char*, 6> kUnits{"", "k", "M", "G", "T", "P"};
   size_t unit = 0;
   while (count >= 999.5 && unit + 1 < kUnits.size()) {
     count /= 1000;
@@ -89,60 +89,136 @@ std::string format_count(double count) {
   return (unit == 0 ? fixed(count, 0) : three_digits(count)) + kUnits[unit];
 }
 
-std::string format_progress(const Progress& progress, int columns) {
-  enum Field { kSteps, kLoss, kSpeed, kMemory, kLeft, kFields };
-  std::array<std::string, kFields> fields;
-  const bool has_total = progress.total_steps > 0;
-  double fraction = 0;
-  std::string percent;
-  if (has_total) {
-    fraction = std::clamp(
-        static_cast<double>(progress.step) /
-            static_cast<double>(progress.total_steps),
-        0.0,
-        1.0);
-    percent = fixed(std::floor(fraction * 100), 0) + "%";
-    percent.insert(0, 4 - percent.size(), ' ');
-    fields[kSteps] = std::to_string(progress.step) + "/" +
-                     std::to_string(progress.total_steps);
+std::string format_short(double value) {
+  if (!std::isfinite(value)) {
+    return std::isnan(value) ? "nan" : "inf";
+  }
+  if (value == 0 || (value >= 0.01 && value < 999.5)) {
+    return value == 0 ? "0" : three_digits(value);
+  }
+  // Two digits: 2.9e-5.
+  auto exponent = static_cast<int>(std::floor(std::log10(value)));
+  double digits = value / std::pow(10.0, exponent);
+  if (digits >= 9.95) {
+    digits /= 10;
+    ++exponent;
+  }
+  return fixed(digits, 1) + "e" + std::to_string(exponent);
+}
+
+namespace {
+
+/// In the order of the line.
+enum ProgressField {
+  kSteps,
+  kLoss,
+  kRate,
+  kNorm,
+  kSpeed,
+  kUtilization,
+  kMemory,
+  kLeft,
+  kFields
+};
+
+using ProgressTexts = std::array<std::string, kFields>;
+
+/// @param is_short words as short as they are understood.
+ProgressTexts progress_texts(const Progress& progress, bool is_short) {
+  ProgressTexts texts;
+  if (progress.total_steps > 0) {
+    texts[kSteps] = std::to_string(progress.step) + "/" +
+                    std::to_string(progress.total_steps);
   } else {
-    fields[kSteps] = formatted("step {}", progress.step);
+    texts[kSteps] = formatted("step {}", progress.step);
   }
   if (progress.loss) {
-    fields[kLoss] = "loss " + fixed(*progress.loss, 4);
+    texts[kLoss] = "loss " + fixed(*progress.loss, 4);
+  }
+  if (progress.learning_rate) {
+    texts[kRate] = "lr " + format_short(*progress.learning_rate);
+  }
+  if (progress.grad_norm) {
+    texts[kNorm] = "norm " + format_short(*progress.grad_norm);
   }
   if (progress.tokens_per_s) {
-    fields[kSpeed] = format_count(*progress.tokens_per_s) + " tokens/s";
+    texts[kSpeed] = format_count(*progress.tokens_per_s) +
+                    (is_short ? " tok/s" : " tokens/s");
+  }
+  if (progress.utilization) {
+    const double share = 100 * *progress.utilization;
+    const std::string percent = fixed(share, share < 9.95 ? 1 : 0) + "%";
+    if (!progress.has_measured_peak) {
+      texts[kUtilization] = "MFU " + percent;
+    } else {
+      texts[kUtilization] =
+          is_short ? percent + " peak" : percent + " of measured peak";
+    }
   }
   if (progress.memory_bytes) {
-    fields[kMemory] = format_bytes(*progress.memory_bytes) + "/rank";
+    texts[kMemory] = format_bytes(*progress.memory_bytes);
+    if (is_short) {
+      std::erase(texts[kMemory], ' ');
+    } else {
+      texts[kMemory] += "/rank";
+    }
   }
   if (progress.seconds_left) {
-    fields[kLeft] = format_duration(*progress.seconds_left) + " left";
+    texts[kLeft] = format_duration(*progress.seconds_left) + " left";
   }
-  const auto join = [&](const std::string& start) {
-    std::string line = start;
-    for (const std::string& field : fields) {
-      if (!field.empty()) {
-        line += (line.empty() ? "" : "  ") + field;
-      }
+  return texts;
+}
+
+std::string joined(
+    std::string line,
+    const ProgressTexts& texts,
+    const char* between) {
+  for (const std::string& text : texts) {
+    if (!text.empty()) {
+      line += (line.empty() ? "" : between) + text;
     }
-    return line;
-  };
+  }
+  return line;
+}
+
+} // namespace
+
+std::string format_progress(const Progress& progress, int columns) {
   const auto limit = static_cast<size_t>(std::max(columns, 1));
-  for (const Field next : {kMemory, kSpeed, kLoss, kLeft}) {
-    if (join(percent).size() <= limit) {
+  const bool has_total = progress.total_steps > 0;
+  const double fraction =
+      !has_total ? 0
+                 : std::clamp(
+                       static_cast<double>(progress.step) /
+                           static_cast<double>(progress.total_steps),
+                       0.0,
+                       1.0);
+  std::string percent;
+  if (has_total) {
+    percent = fixed(std::floor(fraction * 100), 0) + "%";
+    percent.insert(0, 4 - percent.size(), ' ');
+  }
+  ProgressTexts texts = progress_texts(progress, /*is_short=*/false);
+  std::string line = joined(percent, texts, "  ");
+  const auto room = static_cast<int>(limit) - static_cast<int>(line.size()) - 1;
+  if (has_total && room >= kSmallestBar) {
+    return joined(
+        percent + " " + bar(fraction, std::min(room, kBarColumns)),
+        texts,
+        "  ");
+  }
+  if (line.size() <= limit) {
+    return line;
+  }
+  texts = progress_texts(progress, /*is_short=*/true);
+  line = joined("", texts, " ");
+  for (const ProgressField next :
+       {kMemory, kUtilization, kRate, kNorm, kSpeed, kLoss, kLeft}) {
+    if (line.size() <= limit) {
       break;
     }
-    fields[next].clear();
-  }
-  std::string line = join(percent);
-  if (has_total) {
-    const auto room =
-        static_cast<int>(limit) - static_cast<int>(line.size()) - 1;
-    if (room >= kSmallestBar) {
-      line = join(percent + " " + bar(fraction, std::min(room, kBarColumns)));
-    }
+    texts[next].clear();
+    line = joined("", texts, " ");
   }
   line.resize(std::min(line.size(), limit));
   return line;

@@ -15,7 +15,12 @@ struct Progress {
   int64_t step = 0; ///< Steps done.
   int64_t total_steps = 0; ///< Zero if unknown.
   std::optional<double> loss;
+  std::optional<double> learning_rate;
+  std::optional<double> grad_norm; ///< Before clipping.
   std::optional<double> tokens_per_s; ///< Over all ranks.
+  /// Model FLOPs per second as a share of the peak of all devices.
+  std::optional<double> utilization;
+  bool has_measured_peak = false; ///< The peak is not that of a data sheet.
   std::optional<int64_t> memory_bytes; ///< Per rank.
   std::optional<double> seconds_left;
 };
@@ -29,8 +34,13 @@ std::string format_duration(double seconds);
 /// "950", "12.3k", "4.56M".
 std::string format_count(double count);
 
+/// A positive number in at most seven characters: "1.23", "2.9e-5", "inf".
+std::string format_short(double value);
+
 /// The line, without line end, at most `columns` wide. In a narrow line the bar
-/// shrinks and is omitted first, then memory, speed, loss and time left. Pure.
+/// shrinks and is omitted first; then words become shorter, so that all fits
+/// into a terminal of 80 columns; then memory, utilization, learning rate,
+/// gradient norm, speed, loss and time left are omitted, in this order. Pure.
 std::string format_progress(const Progress& progress, int columns);
 
 /// Columns of the terminal of a file descriptor; 80 if it is not a terminal.

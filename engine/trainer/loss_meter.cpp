@@ -14,15 +14,19 @@ void LossMeter::add(const at::Tensor& loss, int64_t parts, int64_t tokens) {
   tokens_ += tokens;
 }
 
-LossMeter::Totals LossMeter::take(Engine& engine, int batches, int64_t steps) {
+LossMeter::Totals LossMeter::take(
+    Engine& engine,
+    int batches,
+    int64_t steps,
+    double flops) {
   const auto mean_of = static_cast<double>(batches * steps);
   const at::Tensor sum = std::exchange(sum_, {});
   const double loss = sum.defined() ? sum.item<double>() / mean_of : 0;
   const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
-  const at::Tensor sums = at::tensor({loss, tokens}, at::kDouble);
+  const at::Tensor sums = at::tensor({loss, tokens, flops}, at::kDouble);
   engine.sum_over_ranks(sums);
   const auto* values = sums.const_data_ptr<double>();
-  return {values[0], values[1]};
+  return {values[0], values[1], values[2]};
 }
 
 } // namespace tessera::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `LossMeter` adds up the losses of some steps on their device.
+// `LossMeter` adds up the losses, tokens and FLOPs of some steps.
 
 #include "tessera/engine/engine.h"
 
@@ -16,6 +16,7 @@ class LossMeter {
   struct Totals {
     double loss = 0; ///< mean over the different batches and steps
     double tokens = 0; ///< sum over the different batches
+    double flops = 0; ///< sum over the ranks
   };
 
   /// @param loss scalar, of one of the `parts` micro-batches of a step.
@@ -25,7 +26,8 @@ class LossMeter {
   /// Of ranks that see the same batch only one may add losses. Collective;
   /// blocks.
   /// @param batches number of different batches that the ranks see at a time.
-  Totals take(Engine& engine, int batches, int64_t steps);
+  /// @param flops of this rank in these steps.
+  Totals take(Engine& engine, int batches, int64_t steps, double flops);
 
  private:
   at::Tensor sum_; ///< float64

@@ -2,6 +2,7 @@
 #include "tessera/engine/trainer/micro_batches.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/parallel/random_key.h"
 
 #include <vector>
@@ -50,8 +51,12 @@ void MicroBatches::run(int64_t step, int64_t& batch) {
     return;
   }
   for (int64_t micro = 0; micro < count_; ++micro, ++batch) {
-    begin(batch);
-    task_.load(batch % per_epoch_);
+    {
+      const runtime::TraceSpan span(runtime::TraceLane::kData, "batch");
+      begin(batch);
+      task_.load(batch % per_epoch_);
+    }
+    monitor_.begin_work(task_.loaded_tokens());
     monitor_.begin(StepPhase::kForward);
     const MicroBatch done = with_random_key(
         step, micro, [&] { return task_.forward(batch % per_epoch_); });
@@ -59,6 +64,7 @@ void MicroBatches::run(int64_t step, int64_t& batch) {
     monitor_.begin(StepPhase::kBackward);
     engine_.backward(
         count_ == 1 ? done.loss : done.loss / static_cast<double>(count_));
+    monitor_.end_work(done.tokens);
   }
 }
 
@@ -72,11 +78,13 @@ void MicroBatches::begin(int64_t batch) {
 void MicroBatches::run_stages(int64_t step, int64_t& batch) {
   int64_t tokens = 0;
   for (int64_t micro = 0; micro < count_; ++micro, ++batch) {
+    const runtime::TraceSpan span(runtime::TraceLane::kData, "batch");
     begin(batch);
     tokens +=
         stages_->load_micro_batch(batch % per_epoch_, static_cast<int>(micro));
   }
   // Forwards and backwards alternate: all of it counts as backward.
+  monitor_.begin_work(tokens);
   monitor_.begin(StepPhase::kBackward);
   PipelineCallbacks callbacks;
   callbacks.forward =
@@ -85,7 +93,9 @@ void MicroBatches::run_stages(int64_t step, int64_t& batch) {
           return stages_->forward_chunk(chunk, number, received);
         });
       };
-  monitor_.add(engine_.run_pipeline(*pipeline_, callbacks), tokens);
+  const auto losses = engine_.run_pipeline(*pipeline_, callbacks);
+  monitor_.end_work(tokens);
+  monitor_.add(losses, tokens);
 }
 
 } // namespace tessera::engine

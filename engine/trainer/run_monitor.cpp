@@ -4,7 +4,14 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/device_memory.h"
+#include "tessera/runtime/profile/device_peak.h"
+#include "tessera/sharding/paging/pager.h"
 
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -15,6 +22,32 @@ namespace {
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
       .count();
+}
+
+/// The type of most parameters.
+c10::ScalarType dtype_of(const Engine& engine) {
+  std::map<c10::ScalarType, int64_t> numel;
+  const sharding::Pager& pager = engine.pager();
+  for (size_t i = 0; i < pager.parameters().size(); ++i) {
+    const at::Tensor& parameter = pager.parameter(i).record.tensor;
+    numel[parameter.scalar_type()] += parameter.numel();
+  }
+  const auto most = std::max_element(
+      numel.begin(), numel.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      });
+  return most == numel.end() ? at::kFloat : most->first;
+}
+
+/// What all ranks' devices can do.
+StepWork peak_of_ranks(Engine& engine) {
+  engine.sum_over_ranks(at::zeros({1}, at::kDouble)); // all begin together
+  const auto peak = runtime::device_peak(engine.device(), dtype_of(engine));
+  const at::Tensor sums =
+      at::tensor({peak.flops_per_s, peak.is_measured ? 1.0 : 0.0}, at::kDouble);
+  engine.sum_over_ranks(sums);
+  const auto* values = sums.const_data_ptr<double>();
+  return {.peak_flops_per_s = values[0], .is_measured = values[1] > 0};
 }
 
 } // namespace
@@ -42,9 +75,17 @@ RunMonitor::RunMonitor(
   if (options.step_timing) {
     timing_.emplace(device_, engine_.transfer_waits());
   }
+  if (options.count_flops) {
+    flops_.emplace();
+    peak_ = peak_of_ranks(engine);
+  }
   if (world.rank() == 0) {
     log_ = std::make_unique<TrainingLog>(
-        options.run_folder, total_steps, done_steps, options.facts);
+        options.run_folder,
+        total_steps,
+        done_steps,
+        options.facts,
+        metric_sinks(options));
   }
 }
 
@@ -57,6 +98,18 @@ void RunMonitor::begin(StepPhase phase) {
 void RunMonitor::end() {
   if (timing_) {
     timing_->end();
+  }
+}
+
+void RunMonitor::begin_work(int64_t tokens) {
+  if (flops_) {
+    flops_->begin(tokens);
+  }
+}
+
+void RunMonitor::end_work(int64_t tokens) {
+  if (flops_) {
+    flops_->end(tokens);
   }
 }
 
@@ -79,7 +132,11 @@ bool RunMonitor::reports(int64_t step, bool saves) const {
 }
 
 double RunMonitor::read_losses(int64_t step) {
-  totals_ = losses_.take(engine_, batches_.count, step - written_steps_);
+  totals_ = losses_.take(
+      engine_,
+      batches_.count,
+      step - written_steps_,
+      flops_ ? flops_->take() : 0);
   tokens_ += totals_.tokens;
   return totals_.loss;
 }
@@ -91,11 +148,21 @@ void RunMonitor::rewind(int64_t step, int64_t total_steps) {
   if (log_) {
     log_.reset(); // its files are closed before they are opened again
     log_ = std::make_unique<TrainingLog>(
-        options_.run_folder, total_steps, step, options_.facts);
+        options_.run_folder,
+        total_steps,
+        step,
+        options_.facts,
+        metric_sinks(options_));
   }
   total_steps_ = total_steps;
   written_steps_ = step;
   interval_start_ = Clock::now();
+}
+
+void RunMonitor::tell(const std::string& text) {
+  if (log_) {
+    log_->say(text, LogLevel::kInfo);
+  }
 }
 
 void RunMonitor::tell_rolled_back(const std::string& text) {
@@ -124,6 +191,10 @@ void RunMonitor::write(
   const double seconds = seconds_since(interval_start_);
   metrics.step_seconds = seconds / steps;
   metrics.tokens_per_s = metrics.tokens / seconds;
+  if (totals_.flops > 0) {
+    metrics.work = peak_;
+    metrics.work->flops = totals_.flops / steps;
+  }
   metrics.memory_bytes = runtime::peak_bytes(device_);
   if (score) {
     for (const auto& [name, value] : score->values.items()) {

@@ -6,6 +6,8 @@
 #include "tessera/engine/parallel_run.h"
 #include "tessera/engine/trainer/loss_meter.h"
 #include "tessera/engine/trainer/skipped_steps.h"
+#include "tessera/engine/trainer/step_flops.h"
+#include "tessera/engine/trainer/step_metrics.h"
 #include "tessera/engine/trainer/step_timing.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/engine/trainer/training_log.h"
@@ -21,7 +23,8 @@ namespace tessera::engine {
 /// Watches the steps of one run on all ranks; rank 0 keeps the log.
 class RunMonitor {
  public:
-  /// All references must outlive the monitor.
+  /// All references must outlive the monitor. Collective: ranks on CPUs measure
+  /// their peaks at the same time.
   /// @param done_steps steps before the run was resumed.
   RunMonitor(
       const World& world,
@@ -34,6 +37,11 @@ class RunMonitor {
   /// TrainerOptions::step_timing.
   void begin(StepPhase phase);
   void end();
+
+  /// Surround the forward and backward of a micro-batch, or of all of a step;
+  /// see StepFlops. They do nothing without TrainerOptions::count_flops.
+  void begin_work(int64_t tokens);
+  void end_work(int64_t tokens);
 
   void add(const MicroBatch& batch);
   /// Adds what a pipeline returned for the micro-batches of a step.
@@ -72,6 +80,9 @@ class RunMonitor {
   /// overflowed.
   void tell_skipped(int64_t step);
 
+  /// Logs a text.
+  void tell(const std::string& text);
+
   /// Logs that the run returned to a checkpoint, and why.
   void tell_rolled_back(const std::string& text);
 
@@ -96,6 +107,8 @@ class RunMonitor {
   bool tells_loss_; ///< one of the ranks with the same batch
   c10::Device device_; ///< of the parameters
   std::optional<StepTiming> timing_;
+  std::optional<StepFlops> flops_;
+  StepWork peak_; ///< without FLOPs
   std::unique_ptr<TrainingLog> log_; ///< null but on rank 0
   SkippedSteps skipped_;
   LossMeter losses_;

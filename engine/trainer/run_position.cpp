@@ -5,9 +5,6 @@
 
 namespace tessera::engine {
 
-RunPosition::RunPosition(int64_t batches_per_epoch, int64_t batch_samples)
-    : batches_per_epoch_(batches_per_epoch), batch_samples_(batch_samples) {}
-
 bool RunPosition::pass_skipped() {
   const int64_t before = batch;
   bool moves = true;
@@ -36,42 +33,44 @@ std::string RunPosition::name() const {
 }
 
 CheckpointState RunPosition::save_state() const {
+  const SamplePosition here = position_of(batch);
   CheckpointState state{
-      {{"steps", steps},
-       {"epoch", batch / batches_per_epoch_},
-       {"samples", batch % batches_per_epoch_ * batch_samples_}},
-      {}};
+      {{"steps", steps}, {"epoch", here.epoch}, {"samples", here.samples}}, {}};
   for (const Range& range : skipped) {
+    const SamplePosition begin = position_of(range.begin);
     state.values["skipped"].push_back(
-        {{"epoch", range.begin / batches_per_epoch_},
-         {"samples", range.begin % batches_per_epoch_ * batch_samples_},
-         {"count", (range.end - range.begin) * batch_samples_}});
+        {{"epoch", begin.epoch},
+         {"samples", begin.samples},
+         {"count", samples_in(range.end - range.begin)}});
   }
   return state;
 }
 
 void RunPosition::load_state(const CheckpointState& state) {
   steps = state.values.at("steps");
-  const int64_t epoch = state.values.at("epoch");
-  const int64_t samples = state.values.at("samples");
-  // The rest of an epoch that does not fill a batch is left for the next one.
-  const int64_t within = std::min(samples / batch_samples_, batches_per_epoch_);
-  batch = epoch * batches_per_epoch_ + within;
+  const SamplePosition saved{
+      state.values.at("epoch"), state.values.at("samples")};
+  batch = batches_.begin_at(saved);
+  const SamplePosition here = position_of(batch);
   repeated_samples_ =
-      within < batches_per_epoch_ ? samples % batch_samples_ : 0;
+      here.epoch == saved.epoch ? saved.samples - here.samples : 0;
   if (!state.values.contains("skipped")) {
     return;
   }
   // Whole micro-batches that have any of the samples.
   for (const auto& range : state.values.at("skipped")) {
-    const int64_t first = range.at("samples");
-    const int64_t count = range.at("count");
-    const int64_t begin = range.at("epoch").get<int64_t>() * batches_per_epoch_;
-    const Range saved{
-        begin + first / batch_samples_,
-        begin + (first + count + batch_samples_ - 1) / batch_samples_};
-    if (std::find(skipped.begin(), skipped.end(), saved) == skipped.end()) {
-      skipped.push_back(saved);
+    const SamplePosition first{range.at("epoch"), range.at("samples")};
+    const int64_t begins = batches_.number_at(first);
+    const SamplePosition begin = position_of(begins);
+    const int64_t before =
+        begin.epoch == first.epoch ? first.samples - begin.samples : 0;
+    const int64_t count = range.at("count").get<int64_t>() + before;
+    const Range whole{
+        begins,
+        begins +
+            (count + batches_.batch_samples() - 1) / batches_.batch_samples()};
+    if (std::find(skipped.begin(), skipped.end(), whole) == skipped.end()) {
+      skipped.push_back(whole);
     }
   }
 }

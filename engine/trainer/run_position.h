@@ -3,6 +3,7 @@
 // `RunPosition` records how far a training run has come in its data.
 
 #include "tessera/engine/checkpoint/checkpointable.h"
+#include "tessera/engine/data/epoch_batches.h"
 
 #include <cstdint>
 #include <string>
@@ -23,9 +24,8 @@ class RunPosition : public Checkpointable {
     bool operator==(const Range&) const = default;
   };
 
-  /// @param batches_per_epoch of one rank.
-  /// @param batch_samples of all ranks together in one micro-batch.
-  RunPosition(int64_t batches_per_epoch, int64_t batch_samples);
+  /// @param batches micro-batches of all ranks together.
+  explicit RunPosition(const EpochBatches& batches) : batches_(batches) {}
 
   int64_t steps = 0; ///< optimizer steps done
   int64_t batch = 0; ///< micro-batches of a rank since the start of the run
@@ -38,9 +38,19 @@ class RunPosition : public Checkpointable {
   /// Micro-batches from here on that are skipped.
   int64_t skipped_ahead() const;
 
-  /// Samples of all ranks together in micro-batches [0, count) of an epoch.
+  /// Samples of all ranks together in `count` micro-batches.
   int64_t samples_in(int64_t count) const {
-    return count * batch_samples_;
+    return count * batches_.batch_samples();
+  }
+
+  /// Where micro-batch `number` of the run begins.
+  SamplePosition position_of(int64_t number) const {
+    return batches_.position_of(number);
+  }
+
+  /// Goes back to the first sample of the data.
+  void restart() {
+    batch = batches_.begin_at({});
   }
 
   /// Samples that are seen twice because the loaded position lies within a
@@ -55,8 +65,7 @@ class RunPosition : public Checkpointable {
   void load_state(const CheckpointState& state) override;
 
  private:
-  int64_t batches_per_epoch_;
-  int64_t batch_samples_;
+  EpochBatches batches_;
   int64_t repeated_samples_ = 0;
 };
 

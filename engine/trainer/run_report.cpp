@@ -107,6 +107,33 @@ LinePlot norm_plot(const std::vector<StepMetrics>& lines) {
   return plot;
 }
 
+/// The share of the peak, where it was counted.
+PlotSeries utilization_series(const std::vector<StepMetrics>& lines) {
+  PlotSeries series{"", {}, /*smooth=*/false};
+  for (const StepMetrics& line : lines) {
+    if (line.work) {
+      series.points.push_back(
+          {static_cast<double>(line.step),
+           100 * line.work->utilization(line.step_seconds)});
+    }
+  }
+  return series;
+}
+
+/// "41.2 % = 1.20T FLOP per step / (0.52 s x 5.60T FLOP/s, the peak of the
+/// ranks' devices)".
+std::string utilization_text(const StepMetrics& line) {
+  const StepWork& work = *line.work;
+  return formatted(
+      "{} % = {} model FLOP per step / ({} s x {} FLOP/s, the {} of all ranks)",
+      fixed(100 * work.utilization(line.step_seconds), 1),
+      format_count(work.flops),
+      format_short(line.step_seconds),
+      format_count(work.peak_flops_per_s),
+      work.is_measured ? "measured peak of matrix products"
+                       : "data sheets' peak");
+}
+
 constexpr const char* kHeldoutLoss = "heldout_loss";
 
 PlotSeries heldout_series(
@@ -185,6 +212,12 @@ HtmlReport run_report(
       {"tokens/s at the end", format_count(last.tokens_per_s)},
       {"peak memory of rank 0", format_bytes(peak)}};
   report.facts.insert(report.facts.end(), measured.begin(), measured.end());
+  if (last.work) {
+    report.facts.emplace_back(
+        last.work->is_measured ? "of measured peak, last line"
+                               : "MFU, last line",
+        utilization_text(last));
+  }
   report.plots.push_back(loss_plot(lines));
   for (LinePlot& plot : heldout_plots(lines)) {
     report.plots.push_back(std::move(plot));
@@ -196,6 +229,15 @@ HtmlReport run_report(
   rate.series.push_back(
       series_of(lines, "", false, [](const StepMetrics& l) { return l.lr; }));
   report.plots.push_back(std::move(rate));
+  if (auto series = utilization_series(lines); !series.points.empty()) {
+    LinePlot plot = plot_over_steps(
+        last.work && !last.work->is_measured
+            ? "Model FLOPs utilization (MFU)"
+            : "Matrix products, of measured peak",
+        "%");
+    plot.series.push_back(std::move(series));
+    report.plots.push_back(std::move(plot));
+  }
   if (const auto with_split = timed(lines); !with_split.empty()) {
     report.shares = shares_of(with_split);
     report.plots.push_back(time_plot(with_split));
@@ -203,21 +245,43 @@ HtmlReport run_report(
   return report;
 }
 
+namespace {
+
+/// That of the run folder; empty if there is none.
+std::string configuration_in(const std::filesystem::path& folder) {
+  const auto config = folder / "config.json";
+  return std::filesystem::exists(config) ? runtime::read_text_file(config) : "";
+}
+
+/// Its last name.
+std::string name_of_run(const std::filesystem::path& folder) {
+  return std::filesystem::absolute(folder).lexically_normal().filename();
+}
+
+} // namespace
+
+MetricRun metric_run_of(
+    const std::filesystem::path& folder,
+    const std::vector<StepMetrics>& lines) {
+  MetricRun run{folder, name_of_run(folder), nullptr, {}};
+  if (const std::string text = configuration_in(folder); !text.empty()) {
+    run.configuration = nlohmann::ordered_json::parse(text, nullptr, false);
+  }
+  for (const StepMetrics& line : lines) {
+    run.lines.push_back(to_json(line));
+  }
+  return run;
+}
+
 void write_run_report(
     const std::filesystem::path& folder,
     const std::vector<StepMetrics>& lines,
     const RunFacts& facts) {
-  const auto config = folder / "config.json";
-  const std::string configuration =
-      std::filesystem::exists(config) ? runtime::read_text_file(config) : "";
   runtime::write_file_atomically(folder / "loss.svg", to_svg(loss_plot(lines)));
   runtime::write_file_atomically(
       folder / "report.html",
       to_html(run_report(
-          std::filesystem::absolute(folder).lexically_normal().filename(),
-          lines,
-          facts,
-          configuration)));
+          name_of_run(folder), lines, facts, configuration_in(folder))));
 }
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& folder) {

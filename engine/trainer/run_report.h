@@ -3,6 +3,7 @@
 // `run_report()` draws the lines of a training log as curves.
 
 #include "tessera/engine/report/html_report.h"
+#include "tessera/engine/trainer/metric_sink.h"
 #include "tessera/engine/trainer/step_metrics.h"
 
 #include <filesystem>
@@ -40,5 +41,10 @@ void write_run_report(
 /// The lines of metrics.jsonl in a run folder, up to the first that is not
 /// readable; none if there is no such file.
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& folder);
+
+/// What sinks are told of a run with these lines.
+MetricRun metric_run_of(
+    const std::filesystem::path& folder,
+    const std::vector<StepMetrics>& lines);
 
 } // namespace tessera::engine

@@ -24,6 +24,10 @@ void read(const nlohmann::ordered_json& line, const char* key, int64_t& value) {
   }
 }
 
+/// The share of the peak, by what the peak is.
+constexpr const char* kMfu = "mfu";
+constexpr const char* kOfMeasuredPeak = "of_measured_peak";
+
 /// Calls `field` with each key and the number that it stands for.
 template <typename Metrics, typename Field>
 void for_each_number(Metrics& metrics, const Field& field) {
@@ -38,6 +42,10 @@ void for_each_number(Metrics& metrics, const Field& field) {
   field("tokens_per_s", metrics.tokens_per_s);
   field("memory_bytes", metrics.memory_bytes);
   field("step_s", metrics.step_seconds);
+  if (metrics.work) {
+    field("flops", metrics.work->flops);
+    field("peak_flops_per_s", metrics.work->peak_flops_per_s);
+  }
   if (metrics.split) {
     field("data_s", metrics.split->data);
     field("forward_s", metrics.split->forward);
@@ -56,6 +64,10 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
   if (metrics.split && metrics.split->forward == 0) {
     line.erase("forward_s"); // of a pipeline, which counts it as backward
   }
+  if (metrics.work) {
+    line[metrics.work->is_measured ? kOfMeasuredPeak : kMfu] =
+        metrics.work->utilization(metrics.step_seconds);
+  }
   for (const auto& [name, value] : metrics.heldout) {
     line[name] = value;
   }
@@ -64,6 +76,9 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
 
 StepMetrics step_metrics_of(const nlohmann::ordered_json& line) {
   StepMetrics metrics;
+  if (line.contains("flops")) {
+    metrics.work.emplace().is_measured = line.contains(kOfMeasuredPeak);
+  }
   if (line.contains("backward_s")) {
     metrics.split.emplace();
   }

@@ -18,6 +18,21 @@ namespace tessera::engine {
 /// Begins the names of values of held-out data.
 inline constexpr std::string_view kHeldoutPrefix = "heldout_";
 
+/// Work of a step beside what its devices could do.
+struct StepWork {
+  /// Model FLOPs of a step, all ranks: products of forward and backward, not
+  /// what is computed again; see runtime/profile/flop_counter.h.
+  double flops = 0;
+  double peak_flops_per_s = 0; ///< of all ranks
+  /// The peak was measured, and is not a data sheet's.
+  bool is_measured = false;
+
+  /// Model FLOPs utilization: the share of the peak in a step of `seconds`.
+  double utilization(double seconds) const {
+    return flops / (seconds * peak_flops_per_s);
+  }
+};
+
 /// One line of the log: means over the steps since the previous line; `step` is
 /// the last of them.
 struct StepMetrics {
@@ -33,6 +48,7 @@ struct StepMetrics {
   double tokens_per_s = 0; ///< over all ranks
   int64_t memory_bytes = 0; ///< peak of rank 0 on its device
   double step_seconds = 0; ///< of one step
+  std::optional<StepWork> work; ///< unset if not counted
   std::optional<StepSplit> split; ///< of rank 0, per step
   /// Of the held-out data after the last step, such as "heldout_loss"; empty if
   /// they were not scored.

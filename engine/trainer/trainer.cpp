@@ -6,9 +6,11 @@
 #include "tessera/engine/trainer/best_score.h"
 #include "tessera/engine/trainer/loss_watch.h"
 #include "tessera/engine/trainer/micro_batches.h"
+#include "tessera/engine/trainer/profiled_steps.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/run_position.h"
+#include "tessera/engine/trainer/run_report.h"
 #include "tessera/engine/trainer/training_hook.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -80,6 +82,30 @@ void warn_of_warmup(const World& world, const LrScheduleOptions& schedule) {
 
 } // namespace
 
+std::vector<std::shared_ptr<MetricSink>> metric_sinks(
+    const TrainerOptions& options) {
+  std::vector<std::shared_ptr<MetricSink>> sinks;
+  for (const std::string& name : options.metrics) {
+    if (name != "jsonl") { // always there
+      sinks.push_back(make_metric_sink(name));
+    }
+  }
+  sinks.insert(sinks.end(), options.sinks.begin(), options.sinks.end());
+  return sinks;
+}
+
+void add_final_metrics(
+    const TrainerOptions& options,
+    const nlohmann::ordered_json& line) {
+  const MetricRun run = engine::metric_run_of(
+      options.run_folder, engine::read_metrics(options.run_folder));
+  for (const auto& sink : metric_sinks(options)) {
+    sink->begin(run);
+    sink->write(line);
+    sink->finish();
+  }
+}
+
 BatchShare batch_share(const World& world, const TrainerOptions& options) {
   return options.parallel != nullptr ? options.parallel->batches()
                                      : BatchShare{world.rank(), world.size()};
@@ -89,7 +115,9 @@ int64_t total_steps_of(
     const TrainerOptions& options,
     const TrainingTask& task) {
   return total_steps_from(
-      {task.batches_per_epoch(), 1}, options, task.batches_per_epoch());
+      engine::RunPosition({0, 1, task.batches_per_epoch()}),
+      options,
+      task.batches_per_epoch());
 }
 
 namespace {
@@ -115,11 +143,13 @@ class Training {
             engine.learning_rate(),
             with_steps(options.schedule, total_steps_)),
         progress_(
-            batches_,
-            task.batch_size() * batch_share(world, options).count),
+            {task.samples_per_epoch(),
+             task.batch_size() * batch_share(world, options).count,
+             batches_}),
         best_(options.best_metric),
         checkpoints_(world, engine, options, {&scheduler_, &progress_, &best_}),
-        watch_(options.loss_spike) {
+        watch_(options.loss_spike),
+        profiled_(engine, options) {
     if (const auto from = checkpoint_of(world, options)) {
       resume(*from);
     }
@@ -135,6 +165,7 @@ class Training {
     while (!is_end) {
       is_end = step();
     }
+    tell_last_profile();
     summary_.best_step = best_.step();
     summary_.best_text = best_.text();
     summary_.has_best_weights =
@@ -178,12 +209,15 @@ class Training {
   void load(const std::filesystem::path& from) {
     checkpoints_.load(from);
     if (options_.restart_data && !has_restarted_data_) {
-      progress_.batch = 0;
+      progress_.restart();
     }
     has_restarted_data_ = true;
     // Other ranks or batch sizes give another number of remaining steps.
     total_steps_ = total_steps_from(progress_, options_, batches_);
     scheduler_.set_total_steps(total_steps_);
+    if (task_.samples_per_epoch() > 0) {
+      task_.begin_at(progress_.position_of(progress_.batch));
+    }
     if (progress_.batch % batches_ != 0) {
       task_.begin_epoch(progress_.batch / batches_);
     }
@@ -210,8 +244,9 @@ class Training {
     if (progress_.pass_skipped() && progress_.batch % batches_ != 0) {
       task_.begin_epoch(progress_.batch / batches_);
     }
-    scheduler_.step(engine_); // backward may update already
     const int64_t step = progress_.steps + 1;
+    profiled_.begin(step);
+    scheduler_.step(engine_); // backward may update already
     for_each_hook(
         step, [](auto& hook, const auto& at) { hook.before_step(at); });
     micro_batches_->run(progress_.steps, progress_.batch);
@@ -246,6 +281,9 @@ class Training {
       task_.after_step(step, total_steps_);
     }
     monitor_->end();
+    if (const auto profile = profiled_.end(step)) {
+      monitor_->tell(*profile);
+    }
 
     progress_.steps = step;
     if (is_skipped) {
@@ -302,6 +340,20 @@ class Training {
     }
   }
 
+  /// Of a run that ended before all of its steps were profiled.
+  void tell_last_profile() {
+    if (const auto profile = profiled_.finish()) {
+      monitor_->tell(*profile);
+    } else if (
+        options_.profile_steps > 0 &&
+        progress_.steps < options_.profile_first && world_.rank() == 0) {
+      log_warning(
+          "no step was profiled: the run has {} steps, and training.profile_first is {}",
+          progress_.steps,
+          options_.profile_first);
+    }
+  }
+
   void tell_begun_save(bool blocks) {
     if (const auto saved = checkpoints_.begun_save(blocks)) {
       tell_saved(*saved);
@@ -352,8 +404,8 @@ class Training {
         problem,
         progress_.steps,
         progress_.samples_in(bad.end - bad.begin),
-        progress_.samples_in(bad.begin % batches_),
-        bad.begin / batches_));
+        progress_.position_of(bad.begin).samples,
+        progress_.position_of(bad.begin).epoch));
     good_batch_ = progress_.batch;
   }
 
@@ -368,6 +420,7 @@ class Training {
   engine::BestScore best_;
   engine::RunCheckpoints checkpoints_;
   engine::LossWatch watch_;
+  engine::ProfiledSteps profiled_;
   std::optional<engine::RunMonitor> monitor_; ///< of the steps to do
   std::optional<engine::MicroBatches> micro_batches_;
   TrainingSummary summary_;

@@ -5,6 +5,7 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/schedule/lr_schedule.h"
+#include "tessera/engine/trainer/metric_sink.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/runtime/comm/init.h"
 
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,6 +62,14 @@ struct TrainerOptions {
   int64_t log_every = 1;
   /// Whether lines contain the split of the time of steps; see StepSplit.
   bool step_timing = true;
+  /// Whether lines contain the model's floating-point operations and their
+  /// share of the devices' peak; see StepWork.
+  bool count_flops = true;
+  /// Steps that are profiled, see StepProfiler; 0: none. Files: ProfiledSteps.
+  int64_t profile_steps = 0;
+  /// The first of them, from 1 on: after the steps in which memory is allocated
+  /// and the plan of pages is made.
+  int64_t profile_first = 10;
   /// Optimizer steps between checkpoints; 0: steps do not cause any.
   int64_t save_every = 0;
   /// Minutes between checkpoints, by the clock of rank 0; 0: time does not
@@ -116,6 +126,11 @@ struct TrainerOptions {
   /// the micro-batch and the layer, under any layout ([Note: random keys]).
   /// Nothing: the default generators are used.
   std::optional<uint64_t> random_seed;
+  /// Where the lines of the log go besides metrics.jsonl: names of
+  /// make_metric_sink(); "jsonl" may be among them.
+  std::vector<std::string> metrics{"jsonl", "tensorboard"};
+  /// The same, of the caller's own; rank 0 uses them.
+  std::vector<std::shared_ptr<MetricSink>> sinks;
   /// What the report says of the run besides its metrics, as names and values:
   /// the device, the number of ranks, the data.
   std::vector<std::pair<std::string, std::string>> facts;
@@ -146,6 +161,17 @@ struct TrainingSummary {
   double seconds = 0;
   double tokens_per_s = 0; ///< over all ranks, of new_steps
 };
+
+/// The sinks of TrainerOptions::metrics and ::sinks.
+/// @throws tessera::Error on a name that there is not.
+std::vector<std::shared_ptr<MetricSink>> metric_sinks(
+    const TrainerOptions& options);
+
+/// Gives a line to the sinks of a run that has ended, such as scores of its
+/// last step. Rank 0 only. @throws tessera::Error if one fails.
+void add_final_metrics(
+    const TrainerOptions& options,
+    const nlohmann::ordered_json& line);
 
 /// The share of the batches that a rank sees.
 BatchShare batch_share(const World& world, const TrainerOptions& options);

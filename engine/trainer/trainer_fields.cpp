@@ -27,6 +27,20 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       options.step_timing,
       "log lines split the time of a step into data, forward, backward, optimizer and exposed transfers");
   fields.field(
+      "count_flops",
+      options.count_flops,
+      "log lines contain the model's floating-point operations per step and their share of the devices' peak (MFU, or % of measured peak); see [the log](../docs/training.md#watching-a-run)");
+  fields.field(
+      "profile_steps",
+      options.profile_steps,
+      {.min = 0, .max = 1000},
+      "number of steps of which `profile/` in the run folder gets the time, operations and memory of each layer, and a trace for Perfetto; 0: none. `tessera train --profile` sets 3");
+  fields.field(
+      "profile_first",
+      options.profile_first,
+      {.min = 1},
+      "the first of these steps");
+  fields.field(
       "save_every",
       options.save_every,
       {.min = 0},

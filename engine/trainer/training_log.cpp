@@ -56,7 +56,8 @@ TrainingLog::TrainingLog(
     const std::filesystem::path& folder,
     int64_t total_steps,
     int64_t resumed_step,
-    RunFacts facts)
+    RunFacts facts,
+    std::vector<std::shared_ptr<MetricSink>> sinks)
     : folder_(folder),
       total_steps_(total_steps),
       facts_(std::move(facts)),
@@ -65,28 +66,32 @@ TrainingLog::TrainingLog(
           folder / "metrics.jsonl",
           resumed_step > 0 ? JsonLinesWriter::Mode::kAppend
                            : JsonLinesWriter::Mode::kNew),
-      events_(folder, resumed_step),
-      progress_(std::cout, progress_options()) {}
+      sinks_(std::move(sinks)),
+      progress_(std::cout, progress_options()) {
+  const MetricRun run = metric_run_of(folder, lines_);
+  for (const auto& sink : sinks_) {
+    sink->begin(run);
+  }
+}
 
 void TrainingLog::add(const StepMetrics& metrics) {
   const nlohmann::ordered_json line = to_json(metrics);
   try_to([&] { metrics_.write(line); });
-  EventFileWriter::Scalars scalars;
-  for (const auto& [key, value] : line.items()) {
-    if (key.starts_with(kHeldoutPrefix)) {
-      scalars.emplace_back(
-          "heldout/" + key.substr(kHeldoutPrefix.size()), value.get<double>());
-    } else if (key != "step") {
-      scalars.emplace_back("train/" + key, value.get<double>());
-    }
+  for (const auto& sink : sinks_) {
+    try_to([&] { sink->write(line); });
   }
-  try_to([&] { events_.write(metrics.step, scalars); });
   lines_.push_back(metrics);
   Progress progress;
   progress.step = metrics.step;
   progress.total_steps = total_steps_;
   progress.loss = metrics.loss;
+  progress.learning_rate = metrics.lr;
+  progress.grad_norm = metrics.grad_norm;
   progress.tokens_per_s = metrics.tokens_per_s;
+  if (metrics.work) {
+    progress.utilization = metrics.work->utilization(metrics.step_seconds);
+    progress.has_measured_peak = metrics.work->is_measured;
+  }
   progress.memory_bytes = metrics.memory_bytes;
   progress_.update(progress);
   if (const auto now = std::chrono::steady_clock::now(); now >= next_report_) {
@@ -102,6 +107,9 @@ void TrainingLog::say(const std::string& text, LogLevel level) {
 
 void TrainingLog::finish() {
   progress_.finish();
+  for (const auto& sink : sinks_) {
+    try_to([&] { sink->finish(); });
+  }
   write_report();
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 // `TrainingLog` shows and records a training run on rank 0.
 
-#include "tessera/engine/report/event_file.h"
 #include "tessera/engine/report/json_lines.h"
 #include "tessera/engine/report/progress_line.h"
+#include "tessera/engine/trainer/metric_sink.h"
 #include "tessera/engine/trainer/run_report.h"
 #include "tessera/engine/trainer/step_metrics.h"
 #include "tessera/runtime/core/log.h"
@@ -13,15 +13,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace tessera::engine {
 
-/// Shows progress on standard output and writes to a folder: metrics.jsonl, an
-/// event file for TensorBoard and, as the run goes and at its end, loss.svg and
-/// report.html. Once it is constructed, a file that cannot be written, e.g. on
-/// a full disk, is one warning and lacks what could not be written.
+/// Shows progress on standard output, writes metrics.jsonl to a folder and, as
+/// the run goes and at its end, loss.svg and report.html, and gives all lines
+/// to sinks. Once it is constructed, a file that cannot be written, e.g. on a
+/// full disk, is one warning and lacks what could not be written.
 class TrainingLog {
  public:
   /// @param resumed_step keeps lines up to this step and drops later ones,
@@ -31,7 +32,8 @@ class TrainingLog {
       const std::filesystem::path& folder,
       int64_t total_steps,
       int64_t resumed_step = 0,
-      RunFacts facts = {});
+      RunFacts facts = {},
+      std::vector<std::shared_ptr<MetricSink>> sinks = {});
 
   void add(const StepMetrics& metrics);
 
@@ -52,7 +54,7 @@ class TrainingLog {
   RunFacts facts_; ///< for the report
   std::vector<StepMetrics> lines_; ///< also from before the run was resumed
   JsonLinesWriter metrics_;
-  EventFileWriter events_;
+  std::vector<std::shared_ptr<MetricSink>> sinks_;
   ProgressLine progress_;
   bool has_warned_ = false;
   std::chrono::steady_clock::time_point next_report_{}; ///< when it is due

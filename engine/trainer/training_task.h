@@ -3,6 +3,8 @@
 // `TrainingTask` gives the trainer batches, losses and scores; the trainer
 // knows neither the data nor the model.
 
+#include "tessera/engine/data/epoch_batches.h"
+
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
@@ -38,6 +40,17 @@ class TrainingTask {
   /// number of ranks, so that a run can resume on other ranks.
   virtual int64_t batch_size() const = 0;
 
+  /// Samples of an epoch, those that fill no batch included. 0: batches begin
+  /// nowhere else, and a run that resumes within a batch of its size goes back
+  /// to the beginning of the batch.
+  virtual int64_t samples_per_epoch() const {
+    return 0;
+  }
+
+  /// Lets a batch begin exactly there, see EpochBatches::begin_at(). Called
+  /// when a run resumes, unless samples_per_epoch() is 0.
+  virtual void begin_at(const SamplePosition& /*position*/) {}
+
   /// Shuffles the samples of epoch `epoch`, counted from 0; deterministic.
   virtual void begin_epoch(int64_t epoch) = 0;
 
@@ -48,6 +61,12 @@ class TrainingTask {
   /// forward() of it follows. For tasks whose forward() does not do so itself:
   /// the time spent on data is then measured separately.
   virtual void load(int64_t /*index*/) {}
+
+  /// The tokens of the batch loaded last, as MicroBatch::tokens; 0 if they are
+  /// known after forward() only. Operations are counted once per number.
+  virtual int64_t loaded_tokens() const {
+    return 0;
+  }
 
   /// Forward of batch `index` of the epoch, the one loaded last.
   virtual MicroBatch forward(int64_t index) = 0;

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/posix_error.h"
 #include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/profile/span_recorder.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -62,6 +64,10 @@ class BlockPipeline::Transfer : public runtime::PendingTransfer::Work {
     }
   }
 
+  bool is_done() const {
+    return ended_.wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  }
   int64_t block_count() const {
     return (extent->bytes + kBlockBytes - 1) / kBlockBytes;
   }
@@ -130,6 +136,13 @@ runtime::PendingTransfer BlockPipeline::begin(
     bool is_write) {
   auto transfer =
       std::make_shared<Transfer>(std::move(extent), tensor, is_write);
+  if (runtime::SpanRecorder::current() != nullptr) {
+    runtime::SpanRecorder::watch(
+        runtime::TraceLane::kFiles,
+        (is_write ? "write of " : "read of ") + transfer->extent->name,
+        transfer->extent->bytes,
+        [transfer] { return transfer->is_done(); });
+  }
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(transfer);

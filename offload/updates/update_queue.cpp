@@ -2,6 +2,7 @@
 #include "tessera/offload/updates/update_queue.h"
 
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/profile/span_recorder.h"
 
 #include <c10/core/GradMode.h>
 
@@ -66,6 +67,8 @@ void UpdateQueue::run() {
     std::exception_ptr error;
     if (!skipped) {
       try {
+        const runtime::TraceSpan span(
+            runtime::TraceLane::kUpdates, "update beside the step");
         item.work();
       } catch (...) {
         error = std::current_exception();

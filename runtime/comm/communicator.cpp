@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
 #include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/profile/span_recorder.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -246,6 +247,10 @@ Communicator::Communicator(
       rank_(backend_->getRank()),
       size_(backend_->getSize()) {}
 
+std::string Communicator::transport() const {
+  return backend_ ? backend_->getBackendName() : "none";
+}
+
 Communicator::~Communicator() {
   if (on_stream()) {
     leave_device();
@@ -314,9 +319,41 @@ void Communicator::leave_device() noexcept {
   }
 }
 
+/// A collective on a stream is a span of that stream; of others it is only
+/// known whether they are done.
+void Communicator::trace(
+    const c10::intrusive_ptr<c10d::Work>& work,
+    const runtime::StreamTime& begin,
+    const std::string& what,
+    size_t bytes) const {
+  const auto lane = runtime::TraceLaneScope::current();
+  const auto count = static_cast<int64_t>(bytes);
+  if (on_stream()) {
+    runtime::SpanRecorder::add(
+        {lane,
+         what,
+         begin,
+         runtime::StreamTime::now(*device_),
+         /*on_device=*/true,
+         count});
+  } else {
+    runtime::SpanRecorder::watch(
+        lane, what, count, [work] { return work->isCompleted(); });
+  }
+}
+
 PendingCollective Communicator::pending(
-    c10::intrusive_ptr<c10d::Work> work,
-    std::string what) {
+    const std::function<c10::intrusive_ptr<c10d::Work>()>& issue,
+    std::string what,
+    size_t bytes) {
+  const bool is_traced = runtime::SpanRecorder::current() != nullptr;
+  const auto begin = is_traced && on_stream()
+                         ? runtime::StreamTime::now(*device_)
+                         : runtime::StreamTime();
+  auto work = issue();
+  if (is_traced) {
+    trace(work, begin, what, bytes);
+  }
   if (on_stream()) {
     const auto stream = runtime::current_stream(*device_);
     if (stream && std::find(streams_.begin(), streams_.end(), *stream) ==
@@ -364,9 +401,12 @@ PendingCollective Communicator::all_gather(
   at::Tensor out = as_bytes ? output.view(at::kByte) : output;
   at::Tensor in = as_bytes ? input.view(at::kByte) : input;
   return pending(
-      backend_->_allgather_base(
-          out, in, on_current_stream<c10d::AllgatherOptions>(on_stream())),
-      std::move(what));
+      [&] {
+        return backend_->_allgather_base(
+            out, in, on_current_stream<c10d::AllgatherOptions>(on_stream()));
+      },
+      std::move(what),
+      output.nbytes());
 }
 
 PendingCollective Communicator::reduce_scatter_sum(
@@ -389,7 +429,10 @@ PendingCollective Communicator::reduce_scatter_sum(
     // Gloo has no reduce-scatter. c10d emulates it by an all-reduce on a copy
     // of the input, whose handle waits forever, past timeouts and lost peers.
     std::vector<at::Tensor> tensors{input};
-    auto result = pending(backend_->allreduce(tensors), std::move(what));
+    auto result = pending(
+        [&] { return backend_->allreduce(tensors); },
+        std::move(what),
+        input.nbytes());
     const int64_t numel = output.numel();
     result.then([output, input, begin = rank_ * numel, numel] {
       const c10::NoGradGuard no_grad;
@@ -400,9 +443,14 @@ PendingCollective Communicator::reduce_scatter_sum(
   at::Tensor out = output;
   at::Tensor in = input;
   return pending(
-      backend_->_reduce_scatter_base(
-          out, in, on_current_stream<c10d::ReduceScatterOptions>(on_stream())),
-      std::move(what));
+      [&] {
+        return backend_->_reduce_scatter_base(
+            out,
+            in,
+            on_current_stream<c10d::ReduceScatterOptions>(on_stream()));
+      },
+      std::move(what),
+      input.nbytes());
 }
 
 PendingCollective Communicator::all_to_all(
@@ -458,13 +506,16 @@ PendingCollective Communicator::exchange(
     in = in.view(at::kByte);
   }
   return pending(
-      backend_->alltoall_base(
-          out,
-          in,
-          blocks.taken,
-          blocks.sent,
-          on_current_stream<c10d::AllToAllOptions>(on_stream())),
-      std::move(what));
+      [&] {
+        return backend_->alltoall_base(
+            out,
+            in,
+            blocks.taken,
+            blocks.sent,
+            on_current_stream<c10d::AllToAllOptions>(on_stream()));
+      },
+      std::move(what),
+      output.nbytes());
 }
 
 PendingCollective Communicator::all_reduce_sum(
@@ -479,9 +530,12 @@ PendingCollective Communicator::all_reduce_sum(
   }
   std::vector<at::Tensor> tensors{tensor};
   return pending(
-      backend_->allreduce(
-          tensors, on_current_stream<c10d::AllreduceOptions>(on_stream())),
-      std::move(what));
+      [&] {
+        return backend_->allreduce(
+            tensors, on_current_stream<c10d::AllreduceOptions>(on_stream()));
+      },
+      std::move(what),
+      tensor.nbytes());
 }
 
 PendingCollective Communicator::all_reduce_max(
@@ -497,7 +551,10 @@ PendingCollective Communicator::all_reduce_max(
   std::vector<at::Tensor> tensors{tensor};
   auto options = on_current_stream<c10d::AllreduceOptions>(on_stream());
   options.reduceOp = c10d::ReduceOp::MAX;
-  return pending(backend_->allreduce(tensors, options), std::move(what));
+  return pending(
+      [&] { return backend_->allreduce(tensors, options); },
+      std::move(what),
+      tensor.nbytes());
 }
 
 PendingCollective Communicator::broadcast(
@@ -514,7 +571,10 @@ PendingCollective Communicator::broadcast(
   std::vector<at::Tensor> tensors{tensor};
   auto options = on_current_stream<c10d::BroadcastOptions>(on_stream());
   options.rootRank = root;
-  return pending(backend_->broadcast(tensors, options), std::move(what));
+  return pending(
+      [&] { return backend_->broadcast(tensors, options); },
+      std::move(what),
+      tensor.nbytes());
 }
 
 void Communicator::abort() noexcept {
@@ -534,7 +594,8 @@ void Communicator::abort() noexcept {
 
 void Communicator::barrier(const WaitCheck& check) {
   if (backend_) {
-    pending(backend_->barrier(), "barrier of " + name_).wait(check);
+    pending([&] { return backend_->barrier(); }, "barrier of " + name_, 0)
+        .wait(check);
   }
 }
 

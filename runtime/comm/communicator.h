@@ -22,6 +22,7 @@
 namespace tessera::runtime {
 
 class RollCall;
+class StreamTime;
 
 } // namespace tessera::runtime
 
@@ -134,6 +135,8 @@ class Communicator {
   const std::string& name() const {
     return name_;
   }
+  /// c10d's name of the backend, such as "gloo"; "none" with one rank.
+  std::string transport() const;
 
   /// output[r * n, (r + 1) * n) = input of rank r, n = input.numel().
   /// @param what names the collective in errors, e.g. "unshard of 'layer.0'".
@@ -181,9 +184,17 @@ class Communicator {
       const at::Tensor& input,
       AllToAllBlocks blocks,
       std::string what);
+  /// Issues a collective.
+  /// @param bytes of its tensor, for traces.
   PendingCollective pending(
-      c10::intrusive_ptr<c10d::Work> work,
-      std::string what);
+      const std::function<c10::intrusive_ptr<c10d::Work>()>& issue,
+      std::string what,
+      size_t bytes);
+  void trace(
+      const c10::intrusive_ptr<c10d::Work>& work,
+      const runtime::StreamTime& begin,
+      const std::string& what,
+      size_t bytes) const;
   bool on_stream() const {
     return device_.has_value();
   }

@@ -69,6 +69,8 @@ c10::intrusive_ptr<c10d::Store> open_store(
   options.isServer = address.is_here;
   options.numWorkers = size;
   options.waitWorkers = false;
+  // torch.distributed in the same process may open it too.
+  options.multiTenant = true;
   const auto start = Clock::now();
   while (true) {
     const auto attempt = Clock::now();

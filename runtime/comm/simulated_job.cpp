@@ -2,6 +2,8 @@
 #include "tessera/runtime/comm/simulated_job.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -11,13 +13,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace tessera::runtime {
 
 namespace {
 
-constexpr std::chrono::seconds kLongestWait{60};
 // What is larger consists of activations, which have no values.
 constexpr size_t kMostPostedBytes = size_t{64} << 10;
 
@@ -61,6 +63,7 @@ class SimulatedBackend : public c10d::Backend {
       at::Tensor& input,
       const c10d::AllgatherOptions& /*options*/) override {
     const c10::NoGradGuard no_grad;
+    const Timer timer(*this);
     count("all_gather", output);
     const at::Tensor parts = output.view({getSize(), input.numel()});
     const at::Tensor own = input.view({1, input.numel()});
@@ -78,6 +81,7 @@ class SimulatedBackend : public c10d::Backend {
       at::Tensor& input,
       const c10d::ReduceScatterOptions& /*options*/) override {
     const c10::NoGradGuard no_grad;
+    const Timer timer(*this);
     count("reduce_scatter", input);
     if (!output.is_alias_of(input)) {
       output.view({-1}).copy_(input.view({-1}).narrow(
@@ -94,6 +98,7 @@ class SimulatedBackend : public c10d::Backend {
       std::vector<int64_t>& /*sent*/,
       const c10d::AllToAllOptions& /*options*/) override {
     const c10::NoGradGuard no_grad;
+    const Timer timer(*this);
     count("all_to_all", input);
     if (output.numel() == input.numel()) {
       output.view({-1}).copy_(input.view({-1}));
@@ -107,6 +112,7 @@ class SimulatedBackend : public c10d::Backend {
       std::vector<at::Tensor>& tensors,
       const c10d::AllreduceOptions& options) override {
     const c10::NoGradGuard no_grad;
+    const Timer timer(*this);
     for (const at::Tensor& tensor : tensors) {
       count("all_reduce", tensor);
       if (options.reduceOp == c10d::ReduceOp::SUM) {
@@ -119,10 +125,18 @@ class SimulatedBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> broadcast(
       std::vector<at::Tensor>& tensors,
       const c10d::BroadcastOptions& options) override {
+    const c10::NoGradGuard no_grad;
+    const Timer timer(*this);
     for (const at::Tensor& tensor : tensors) {
       count("broadcast", tensor);
+      const int root = ranks_[static_cast<size_t>(options.rootRank)];
+      if (root != rank_in_job_ && !is_present(root)) {
+        continue;
+      }
       if (tensor.nbytes() <= kMostPostedBytes) {
-        pass_on(tensor, static_cast<int>(options.rootRank));
+        pass_on(tensor, root);
+      } else if (root != rank_in_job_ && DryRun::current() == nullptr) {
+        tensor.zero_();
       }
     }
     return done();
@@ -142,21 +156,21 @@ class SimulatedBackend : public c10d::Backend {
   }
 
   /// To and from the ranks of this process.
-  void pass_on(const at::Tensor& tensor, int root) {
-    const int from = ranks_[static_cast<size_t>(root)];
+  void pass_on(const at::Tensor& tensor, int from) {
     const auto name = [&](int to) {
       return key_ + "/" + std::to_string(from) + "/" + std::to_string(to);
     };
     if (from == rank_in_job_) {
+      std::string message(tensor.nbytes(), '\0');
+      if (has_dry_values(tensor.const_data_ptr())) {
+        std::memcpy(message.data(), tensor.const_data_ptr(), tensor.nbytes());
+      }
       for (const int rank : ranks_) {
         if (rank != from && is_present(rank)) {
-          job_->post(
-              name(rank),
-              {static_cast<const char*>(tensor.const_data_ptr()),
-               tensor.nbytes()});
+          job_->post(name(rank), message);
         }
       }
-    } else if (is_present(from)) {
+    } else {
       const std::string message = job_->take(name(rank_in_job_));
       TESSERA_CHECK(
           message.size() == tensor.nbytes(),
@@ -167,6 +181,24 @@ class SimulatedBackend : public c10d::Backend {
       std::memcpy(tensor.mutable_data_ptr(), message.data(), message.size());
     }
   }
+
+  /// Adds its lifetime to the time of this rank in collectives.
+  class Timer {
+   public:
+    explicit Timer(const SimulatedBackend& backend) : backend_(backend) {}
+    ~Timer() {
+      const std::chrono::duration<double> passed = Clock::now() - begin_;
+      backend_.job_->add_seconds(backend_.rank_in_job_, passed.count());
+    }
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+
+   private:
+    using Clock = std::chrono::steady_clock;
+
+    const SimulatedBackend& backend_;
+    const Clock::time_point begin_ = Clock::now();
+  };
 
   void count(const char* kind, const at::Tensor& whole) {
     job_->add_work(
@@ -192,11 +224,13 @@ class SimulatedBackend : public c10d::Backend {
 
 SimulatedJob::SimulatedJob(
     std::vector<int> present,
-    std::optional<c10::Device> device)
+    std::optional<c10::Device> device,
+    std::chrono::seconds longest_wait)
     : present_(std::move(present)),
       device_(device),
+      longest_wait_(longest_wait),
       store_(c10::make_intrusive<c10d::HashStore>()) {
-  store_->setTimeout(kLongestWait);
+  store_->setTimeout(longest_wait);
 }
 
 void SimulatedJob::add_work(
@@ -231,6 +265,17 @@ void SimulatedJob::forget_work(int rank) {
       work_, [&](const auto& each) { return std::get<0>(each.first) == rank; });
 }
 
+void SimulatedJob::add_seconds(int rank, double seconds) {
+  const std::lock_guard lock(mutex_);
+  seconds_[rank] += seconds;
+}
+
+double SimulatedJob::seconds(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = seconds_.find(rank);
+  return found == seconds_.end() ? 0 : found->second;
+}
+
 void SimulatedJob::post(const std::string& name, std::string message) {
   {
     const std::lock_guard lock(mutex_);
@@ -243,7 +288,7 @@ std::string SimulatedJob::take(const std::string& name) {
   std::unique_lock lock(mutex_);
   std::deque<std::string>& waiting = messages_[name];
   changed_.wait_for(
-      lock, kLongestWait, [&] { return !waiting.empty() || !end_.empty(); });
+      lock, longest_wait_, [&] { return !waiting.empty() || !end_.empty(); });
   TESSERA_CHECK(
       !waiting.empty(),
       "a simulated rank waits for a message that does not come: {}",

@@ -8,7 +8,9 @@
 // of ranks; what another rank broadcasts keeps its former value. Some ranks may
 // be threads of this process, each with a World of its own: small tensors that
 // one of them broadcasts in a group reach the others, which is how pipeline
-// stages learn the shapes of what they receive.
+// stages learn the shapes of what they receive. Larger ones, activations and
+// their gradients, are received as zeros, as are those of a dry run: all
+// numbers are finite if this rank's are.
 
 #include "tessera/runtime/dry_run/work_counts.h"
 
@@ -16,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -35,9 +38,11 @@ class SimulatedJob {
  public:
   /// @param present the ranks that run in this process.
   /// @param device World::device(); none: that of a real job.
+  /// @param longest_wait of one of them for another; see take().
   explicit SimulatedJob(
       std::vector<int> present,
-      std::optional<c10::Device> device = std::nullopt);
+      std::optional<c10::Device> device = std::nullopt,
+      std::chrono::seconds longest_wait = std::chrono::minutes(1));
 
   const std::vector<int>& present() const {
     return present_;
@@ -60,10 +65,15 @@ class SimulatedJob {
   std::vector<CollectiveWork> work(int rank) const;
   void forget_work(int rank);
 
+  void add_seconds(int rank, double seconds);
+  /// Host time that `rank` has spent in collectives since the start, which in a
+  /// real job would be the network's.
+  double seconds(int rank) const;
+
   /// Leaves a message under a name; any number may wait there.
   void post(const std::string& name, std::string message);
   /// Takes the oldest message. Blocks until there is one.
-  /// @throws tessera::Error after end(), or if none comes within a minute.
+  /// @throws tessera::Error after end(), or if none comes within longest_wait.
   std::string take(const std::string& name);
   /// Another rank's thread has failed: nobody waits any longer.
   void end(const std::string& reason);
@@ -73,10 +83,12 @@ class SimulatedJob {
 
   std::vector<int> present_;
   std::optional<c10::Device> device_;
+  std::chrono::seconds longest_wait_;
   c10::intrusive_ptr<c10d::Store> store_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Key, CollectiveWork> work_;
+  std::map<int, double> seconds_; ///< by rank
   std::map<std::string, std::deque<std::string>> messages_;
   std::string end_;
 };

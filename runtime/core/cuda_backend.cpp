@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -16,6 +17,8 @@ namespace {
 // available without a toolkit.
 using DriverInit = int (*)(unsigned int flags);
 using DriverDeviceCount = int (*)(int* count);
+using DriverDevice = int (*)(int* device, int ordinal);
+using DriverDeviceName = int (*)(char* name, int length, int device);
 // Returns null on success, else the reason why CUDA cannot be used.
 using PluginStart = const char* (*)();
 
@@ -40,6 +43,24 @@ std::filesystem::path own_folder() {
 std::optional<CudaBackend>& replacement() {
   static std::optional<CudaBackend> backend;
   return backend;
+}
+
+/// Of `count` devices; empty where the driver does not tell.
+std::vector<std::string> device_names(void* driver, int count) {
+  const auto get =
+      reinterpret_cast<DriverDevice>(::dlsym(driver, "cuDeviceGet"));
+  const auto name_of =
+      reinterpret_cast<DriverDeviceName>(::dlsym(driver, "cuDeviceGetName"));
+  std::vector<std::string> names(static_cast<size_t>(count));
+  for (int i = 0; get != nullptr && name_of != nullptr && i < count; ++i) {
+    int device = 0;
+    std::array<char, 256> name{};
+    if (get(&device, i) == 0 &&
+        name_of(name.data(), static_cast<int>(name.size()) - 1, device) == 0) {
+      names[static_cast<size_t>(i)] = name.data();
+    }
+  }
+  return names;
 }
 
 CudaBackend load() {
@@ -67,6 +88,8 @@ CudaBackend load() {
     return not_loaded(
         "no CUDA device: the driver returned " + std::to_string(error));
   }
+
+  backend.device_names = device_names(driver, backend.device_count);
 
   const auto path = own_folder() / "libtessera_cuda.so";
   std::error_code ignored;

@@ -6,6 +6,7 @@
 #include <c10/core/DeviceType.h>
 
 #include <string>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -13,6 +14,8 @@ struct CudaBackend {
   bool loaded = false;
   /// CUDA devices visible to this process; 0 unless loaded.
   int device_count = 0;
+  /// Of each of them, as the driver gives it: "NVIDIA A100-SXM4-80GB".
+  std::vector<std::string> device_names;
   /// Why it is not loaded; empty if it is.
   std::string reason;
   /// Another than CUDA only in tests.
@@ -33,7 +36,7 @@ const CudaBackend& load_cuda_backend();
 /// Makes load_cuda_backend() return `backend` instead of loading the plugin, so
 /// that tests run on another accelerator. They register what the plugin would
 /// (register_nccl_backend(), register_update_cuda(), register_pack_cuda(),
-/// register_host_pinning()), before anything else runs.
+/// register_blocks_cuda(), register_host_pinning()), before anything else runs.
 void replace_cuda_backend(CudaBackend backend);
 
 } // namespace tessera::runtime

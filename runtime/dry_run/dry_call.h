@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `DryCall` is an operator's call in a dry run, as shape kernels see it;
-// `dry_shapes()` are those, `dry_flops()` counts arithmetic.
+// `dry_shapes()` are those.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -36,6 +36,9 @@ class DryCall {
   at::Tensor tensor(size_t i) const {
     const c10::IValue& value = argument(i);
     return value.isTensor() ? value.toTensor() : at::Tensor();
+  }
+  c10::ArrayRef<c10::IValue> arguments() const {
+    return torch::jit::last(stack_, count_);
   }
   std::vector<int64_t> ints(size_t i) const {
     return argument(i).toIntVector();
@@ -93,9 +96,5 @@ using DryShape = std::function<std::vector<c10::IValue>(const DryCall&)>;
 
 /// By name, with the overload after a dot if there is one.
 const std::unordered_map<std::string, DryShape>& dry_shapes();
-
-/// Two for each multiplication and addition of a call; 0 if the operator is not
-/// among those that count.
-double dry_flops(const DryCall& call);
 
 } // namespace tessera::runtime

@@ -5,6 +5,7 @@
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/operator_flops.h"
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -302,7 +303,7 @@ class DryOperator {
     });
     is_small_ = all_values && bytes <= kMostComputedBytes;
     bytes_ = static_cast<double>(bytes);
-    flops_ = dry_flops(call_);
+    flops_ = operator_flops(call_.name(), call_.arguments()).all;
   }
 
   void finish() {

@@ -10,6 +10,7 @@ namespace {
 // One plugin per process; it registers before any kernel is requested.
 UpdateCudaFunctions update_functions;
 PackCudaFunction pack_function = nullptr;
+BlocksCudaFunction blocks_function = nullptr;
 
 const UpdateCudaFunctions& registered() {
   TESSERA_CHECK(
@@ -45,6 +46,17 @@ void pack_cuda(
       pack_function != nullptr,
       "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA parameters cannot be collected; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   pack_function(shards, target_type, factor, mode);
+}
+
+void register_blocks_cuda(BlocksCudaFunction function) {
+  blocks_function = function;
+}
+
+void blocks_cuda(const BlockArrays& arrays) {
+  TESSERA_CHECK(
+      blocks_function != nullptr,
+      "block format: the CUDA backend is not loaded, so CUDA tensors cannot be sent in fewer bits; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+  blocks_function(arrays);
 }
 
 } // namespace tessera::runtime

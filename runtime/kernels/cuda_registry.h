@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `register_update_cuda()` and `register_pack_cuda()` receive the kernels of
-// the CUDA plugin, so that the libraries are the same with and without CUDA.
+// `register_update_cuda()`, `register_pack_cuda()` and `register_blocks_cuda()`
+// receive the kernels of the CUDA plugin, so that the libraries are the same
+// with and without CUDA.
 
+#include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/kernels/lamb_rule.h"
 #include "tessera/runtime/kernels/pack_shard.h"
 #include "tessera/runtime/kernels/update_rules.h"
@@ -66,5 +68,15 @@ void pack_cuda(
     ElementType target_type,
     double factor,
     PackMode mode);
+
+/// Encodes, decodes or sums device arrays, on the current stream of the current
+/// device; does not synchronize.
+using BlocksCudaFunction = void (*)(const BlockArrays& arrays);
+
+/// Called once, when the plugin is loaded.
+void register_blocks_cuda(BlocksCudaFunction function);
+
+/// @throws tessera::Error when no plugin has registered its function.
+void blocks_cuda(const BlockArrays& arrays);
 
 } // namespace tessera::runtime

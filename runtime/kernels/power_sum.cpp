@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/kernels/target_clones.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <ATen/ops/_foreach_norm.h>
@@ -13,16 +14,6 @@
 #include <array>
 #include <cmath>
 #include <vector>
-
-// Not with ThreadSanitizer: clones are selected during dynamic linking by code
-// that calls the sanitizer before it is initialized.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_THREAD__)
-#define TESSERA_CLONES \
-  __attribute__((target_clones("avx512f", "avx2,fma", "default")))
-#else
-#define TESSERA_CLONES
-#endif
 
 namespace tessera::runtime {
 

@@ -2,6 +2,7 @@
 // The part of the CUDA plugin that registers its kernels.
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
 #include "tessera/runtime/kernels/update_cuda.h"
@@ -60,7 +61,15 @@ void pack_on_current_stream(
       "pack_runs_");
 }
 
+void blocks_on_current_stream(const BlockArrays& arrays) {
+  check(
+      launch_blocks(arrays, current_stream()),
+      static_cast<size_t>(arrays.parts),
+      "block format");
+}
+
 const bool kRegistered = [] {
+  register_blocks_cuda(&blocks_on_current_stream);
   register_pack_cuda(&pack_on_current_stream);
   register_update_cuda(
       {&update_on_current_stream, &lamb_moments_on_current_stream});

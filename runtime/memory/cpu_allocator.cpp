@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
+#include "tessera/runtime/core/format.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
 #include "tessera/runtime/memory/host_heap.h"
@@ -8,9 +10,11 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <mutex>
 
 namespace tessera::runtime {
@@ -19,10 +23,22 @@ namespace {
 
 std::atomic<int64_t> live_bytes{0};
 std::atomic<int64_t> peak_bytes{0};
+std::atomic<int64_t> most_bytes{std::numeric_limits<int64_t>::max()};
 std::atomic<bool> keeping{false};
 
 void add_bytes(int64_t count) {
   const int64_t now = live_bytes += count;
+  if (const int64_t most = most_bytes; now > most) {
+    live_bytes -= count;
+    TORCH_CHECK_WITH(
+        OutOfMemoryError,
+        false,
+        formatted(
+            "the limit of {} is reached: {} are in use and {} more are asked for",
+            size_text(most),
+            size_text(now - count),
+            size_text(count)));
+  }
   int64_t peak = peak_bytes;
   while (now > peak && !peak_bytes.compare_exchange_weak(peak, now)) {
   }
@@ -45,14 +61,19 @@ struct alignas(64) Header {
 
 void* allocate_with_header(size_t bytes) {
   const size_t whole = bytes + sizeof(Header);
+  add_bytes(static_cast<int64_t>(whole));
   void* memory =
       keeping && whole >= kSmallestKept ? heap().take(whole) : nullptr;
   const bool is_kept = memory != nullptr;
   if (!is_kept) {
-    memory = c10::alloc_cpu(whole);
+    try {
+      memory = c10::alloc_cpu(whole);
+    } catch (...) {
+      live_bytes -= static_cast<int64_t>(whole);
+      throw;
+    }
   }
   auto* header = new (memory) Header{whole, is_kept};
-  add_bytes(static_cast<int64_t>(whole));
   return header + 1;
 }
 
@@ -118,6 +139,11 @@ int64_t cpu_bytes_peak() {
 
 void reset_cpu_bytes_peak() {
   peak_bytes = live_bytes.load();
+}
+
+void limit_cpu_bytes(std::optional<int64_t> bytes) {
+  install_cpu_memory_counter();
+  most_bytes = bytes.value_or(std::numeric_limits<int64_t>::max());
 }
 
 } // namespace tessera::runtime

@@ -5,6 +5,7 @@
 // of the resident set size.
 
 #include <cstdint>
+#include <optional>
 
 namespace tessera::runtime {
 
@@ -21,5 +22,10 @@ int64_t cpu_bytes_peak();
 
 /// Sets the peak to the bytes that are live now.
 void reset_cpu_bytes_peak();
+
+/// While there is a limit, an allocation that would raise the live bytes above
+/// it throws c10::OutOfMemoryError: a CPU that has as little memory as a
+/// device. Nothing: no limit. Installs the counter.
+void limit_cpu_bytes(std::optional<int64_t> bytes);
 
 } // namespace tessera::runtime

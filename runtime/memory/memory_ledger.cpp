@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/memory_ledger.h"
 
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/memory/host_heap.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -122,7 +124,19 @@ at::Tensor MemoryLedger::allocate(
     at::Device device,
     MemoryTier tier) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
-  const at::Tensor owner = at::empty({numel}, options);
+  const at::Tensor owner = [&] {
+    try {
+      return at::empty({numel}, options);
+    } catch (c10::Error& error) {
+      error.add_context(formatted(
+          "{} of {} on the {}",
+          runtime::size_text(
+              numel * static_cast<int64_t>(c10::elementSize(dtype))),
+          name_of(purpose),
+          name_of(tier)));
+      throw;
+    }
+  }();
   const auto bytes = static_cast<int64_t>(owner.nbytes());
   if (device.is_cpu() && bytes > 0) {
     runtime::prefer_huge_pages(owner.mutable_data_ptr(), owner.nbytes());

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/profile/span_recorder.h"
 
 #include <c10/core/GradMode.h>
 
@@ -18,6 +19,11 @@ class StreamCopy : public PendingTransfer::Work {
  public:
   StreamCopy(const at::Tensor& into, const at::Tensor& from)
       : into_(into), from_(from), done_(device().type()) {
+    const TraceSpan span(
+        into.is_cpu() ? TraceLane::kToHost : TraceLane::kToDevice,
+        "copy",
+        device(),
+        static_cast<int64_t>(from.nbytes()));
     into.copy_(from, /*non_blocking=*/true);
     done_.record(*current_stream(device()));
   }

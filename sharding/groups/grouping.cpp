@@ -210,12 +210,15 @@ struct GroupKind {
   at::ScalarType dtype;
   bool trainable;
   bool of_experts;
+  bool full_precision;
 
   auto operator<=>(const GroupKind&) const = default;
 
   std::string text() const {
     return std::string("[") + c10::toString(dtype) +
-           (of_experts ? ", experts" : "") + (trainable ? "]" : ", frozen]");
+           (of_experts ? ", experts" : "") +
+           (full_precision ? ", full precision" : "") +
+           (trainable ? "]" : ", frozen]");
   }
 };
 
@@ -258,11 +261,13 @@ class SmallParts {
 /// Makes one group per kind.
 void split_by_kind(
     const GroupSpec& group,
+    const ModuleChoices& choices,
     SmallParts& small,
     std::vector<GroupSpec>& out) {
   // A storage is one unit: it is trainable when any of its parameters is.
   std::unordered_set<const c10::StorageImpl*> trainable;
   std::unordered_set<const c10::StorageImpl*> of_experts;
+  std::unordered_set<const c10::StorageImpl*> full_precision;
   for (const auto& record : group.parameters) {
     if (record.tensor.requires_grad()) {
       trainable.insert(storage_of(record));
@@ -270,13 +275,20 @@ void split_by_kind(
     if (record.of_experts) {
       of_experts.insert(storage_of(record));
     }
+    const auto& names = record.spec.names;
+    if (std::any_of(names.begin(), names.end(), [&](const auto& name) {
+          return choices.is_sent_exactly(name);
+        })) {
+      full_precision.insert(storage_of(record));
+    }
   }
   std::vector<std::pair<GroupKind, GroupSpec>> kinds;
   for (const auto& record : group.parameters) {
     const GroupKind kind{
         record.dtype,
         trainable.contains(storage_of(record)),
-        of_experts.contains(storage_of(record))};
+        of_experts.contains(storage_of(record)),
+        full_precision.contains(storage_of(record))};
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });
@@ -284,6 +296,7 @@ void split_by_kind(
       GroupSpec part = group;
       part.parameters.clear();
       part.of_experts = kind.of_experts;
+      part.full_precision = kind.full_precision;
       kinds.emplace_back(kind, std::move(part));
       found = std::prev(kinds.end());
     }
@@ -324,7 +337,7 @@ std::vector<GroupSpec> make_groups(
   int block = 0;
   for (auto& group : collect_small(std::move(groups), policy.min_group_numel)) {
     group.blocks = {block++};
-    split_by_kind(group, small, result);
+    split_by_kind(group, choices, small, result);
   }
   return result;
 }

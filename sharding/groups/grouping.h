@@ -18,7 +18,7 @@
 namespace tessera::sharding {
 
 /// Parameters of one group; all have the same dtype and requires_grad, and all
-/// or none are of divided experts.
+/// or none are of divided experts, and are sent as they are.
 struct GroupSpec {
   std::string name; ///< path of the module, e.g. "encoder.layer.3"
   std::vector<ParameterRecord> parameters; ///< not empty
@@ -34,6 +34,7 @@ struct GroupSpec {
   std::optional<int> zero_stage = {};
   bool is_apart = false; ///< a parameter that is a group of its own
   bool of_experts = false; ///< as ParameterRecord::of_experts
+  bool full_precision = false; ///< as in ModuleOptions
 };
 
 /// Divides the parameters of `module` into groups, in registration order. By
@@ -47,9 +48,9 @@ struct GroupSpec {
 /// - storages that several groups use (tied or sliced weights) form groups of
 ///   their own;
 /// - modules that derive from ConfiguredModule are blocks;
-/// - each group is then split by dtype, requires_grad and whether its
-///   parameters are of divided experts; small parts of several groups, such as
-///   float32 norms, are combined.
+/// - each group is then split by dtype, requires_grad, whether its parameters
+///   are of divided experts and whether they are sent as they are; small parts
+///   of several groups, such as float32 norms, are combined.
 ///
 /// `choices` may name the blocks instead, among other things. Groups are merged
 /// only if the same choices apply to them.

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/groups/module_blocks.h"
 
-#include "tessera/sharding/groups/group_policy.h"
+#include "tessera/sharding/groups/module_kind.h"
 #include "tessera/sharding/parallel/tensor_specs.h"
 
-#include <c10/util/Type.h>
 #include <c10/util/accumulate.h>
-#include <torch/nn/modules/container/moduledict.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
-#include <typeindex>
-#include <unordered_set>
 #include <utility>
 
 namespace tessera::sharding {
@@ -31,10 +23,7 @@ std::string join(const std::string& path, const std::string& key) {
 }
 
 bool is_container(const Module& module) {
-  return dynamic_cast<const torch::nn::SequentialImpl*>(&module) ||
-         dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
-         dynamic_cast<const torch::nn::ModuleDictImpl*>(&module) ||
-         dynamic_cast<const ModuleContainer*>(&module);
+  return kind_of(module).role == ModuleRole::kContainer;
 }
 
 bool has_parameters(const Module& module) {
@@ -51,13 +40,12 @@ bool is_composite(const Module& module) {
 /// The default rule: repeated composite modules are blocks; there are no blocks
 /// inside blocks.
 void add_repeated_blocks(const Module& module, Modules& blocks) {
-  std::map<std::type_index, std::vector<const Module*>> by_type;
+  std::map<std::string, std::vector<const Module*>> by_type;
   for (const auto& child : module.children()) {
     if (dynamic_cast<const ConfiguredModule*>(child.get()) != nullptr) {
       blocks.insert(child.get());
     } else if (is_composite(*child)) {
-      const Module& reference = *child;
-      by_type[typeid(reference)].push_back(child.get());
+      by_type[kind_of(*child).type].push_back(child.get());
     }
   }
   for (const auto& [type, members] : by_type) {
@@ -85,38 +73,31 @@ void for_each_submodule(
   }
 }
 
-bool is_embedding(const Module& module) {
-  return dynamic_cast<const torch::nn::EmbeddingImpl*>(&module) ||
-         dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module);
-}
-
 /// Returns large embeddings and the linear layers that look like their output
 /// heads, by the sizes of their whole weights.
 Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   Modules apart;
   std::set<int64_t> vocabularies;
   const TensorSpecs specs = specs_in(module);
-  const auto whole_sizes = [&](const at::Tensor& weight) {
-    return spec_of(weight, specs).sizes;
+  // Of the weight of a module with this role; empty for other modules.
+  const auto whole_sizes = [&](const Module& part, ModuleRole role) {
+    const auto parameters = part.parameters(/*recurse=*/false);
+    return kind_of(part).role == role && !parameters.empty()
+               ? spec_of(parameters[0], specs).sizes
+               : std::vector<int64_t>();
   };
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
-        if (is_embedding(part) && has_parameters(part)) {
-          const auto sizes = whole_sizes(part.parameters(false)[0]);
-          if (c10::multiply_integers(sizes) >= min_numel) {
-            vocabularies.insert(sizes[0]);
-            apart.insert(&part);
-          }
+        const auto sizes = whole_sizes(part, ModuleRole::kEmbedding);
+        if (!sizes.empty() && c10::multiply_integers(sizes) >= min_numel) {
+          vocabularies.insert(sizes[0]);
+          apart.insert(&part);
         }
       });
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
-        const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&part);
-        if (linear == nullptr) {
-          return;
-        }
-        const auto sizes = whole_sizes(linear->weight);
-        if (c10::multiply_integers(sizes) >= min_numel &&
+        const auto sizes = whole_sizes(part, ModuleRole::kLinear);
+        if (!sizes.empty() && c10::multiply_integers(sizes) >= min_numel &&
             vocabularies.count(sizes[0])) {
           apart.insert(&part);
         }

@@ -4,8 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/suggest.h"
-
-#include <c10/util/Type.h>
+#include "tessera/sharding/groups/module_kind.h"
 
 #include <algorithm>
 #include <utility>
@@ -50,7 +49,7 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
     bool is_group = choice.own && choice.own->group;
     for (size_t i = 0; i < rules_.size(); ++i) {
       const std::string name =
-          rules_[i].type.empty() ? path : c10::demangle(typeid(module).name());
+          rules_[i].type.empty() ? path : kind_of(module).type;
       if (!patterns.matches(i, name)) {
         continue;
       }
@@ -92,6 +91,11 @@ bool ModuleChoices::ignores(const std::string& parameter) const {
 
 bool ModuleChoices::keeps_float32(const std::string& parameter) const {
   const auto test = [](const auto& options) { return options.float32; };
+  return find(parameter, test) != nullptr;
+}
+
+bool ModuleChoices::is_sent_exactly(const std::string& parameter) const {
+  const auto test = [](const auto& options) { return options.full_precision; };
   return find(parameter, test) != nullptr;
 }
 

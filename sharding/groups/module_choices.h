@@ -28,6 +28,8 @@ class ModuleChoices {
   /// Whether a module around the parameter, or the parameter, is ignored.
   bool ignores(const std::string& parameter) const;
   bool keeps_float32(const std::string& parameter) const;
+  /// Whether it is sent as it is, see ModuleOptions::full_precision.
+  bool is_sent_exactly(const std::string& parameter) const;
 
   /// Whether rules name modules that are groups, in place of the default ones.
   bool names_groups() const {

@@ -100,6 +100,10 @@ void visit_fields(runtime::OptionFields& fields, ModuleRule& rule) {
       rule.options.float32,
       "stay in float32, with everything in them");
   fields.field(
+      "full_precision",
+      rule.options.full_precision,
+      "are sent as they are, whatever `sharding.communication`, with everything in them");
+  fields.field(
       "ignored",
       rule.options.ignored,
       "are not sharded, averaged or trained, with everything in them");

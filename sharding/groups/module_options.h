@@ -35,6 +35,9 @@ struct ModuleOptions {
   /// Parameters stay in float32 (if PrecisionPolicy::parameters is lower), as
   /// do the module's results.
   bool float32 = false;
+  /// Parameters and their gradients are sent as they are, whatever
+  /// ShardingOptions::communication.
+  bool full_precision = false;
   /// Parameters are not sharded, paged, averaged over the ranks or optimized.
   /// They stay ordinary tensors of the caller, who may train them with a
   /// separate optimizer.

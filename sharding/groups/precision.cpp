@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/sharding/groups/module_kind.h"
 #include "tessera/sharding/groups/parameter_census.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace tessera {
 namespace {
 
 bool is_norm(const torch::nn::Module& module) {
-  return module.name().find("Norm") != std::string::npos;
+  return sharding::kind_of(module).type.find("Norm") != std::string::npos;
 }
 
 /// Returns the parameters of all norms.

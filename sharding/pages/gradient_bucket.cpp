@@ -96,9 +96,7 @@ void GradientBucket::ensure_shard() {
 }
 
 int64_t GradientBucket::slot_numel() const {
-  const runtime::FlatLayout& layout = group_.layout();
-  return types_.slot_numel(
-      layout.padded_numel(), layout.shard_numel(), is_stored());
+  return group_.spec().gradient_slot_numel(is_stored());
 }
 
 GradientBucket::~GradientBucket() {

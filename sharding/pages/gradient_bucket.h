@@ -27,6 +27,12 @@
 
 namespace tessera::sharding {
 
+/// What a reduction over ranks with copies of a group does.
+enum class GradientAveraging {
+  kOverRanks, ///< the average over all ranks
+  kNone, ///< each keeps its own, for an optimizer that exchanges something else
+};
+
 /// [Note: gradient life cycle] Autograd leaves a gradient in parameter.grad();
 /// take() moves it into the slot and puts a token there. The reduction adds the
 /// average over the ranks to the shard. A user's zero_grad() removes tokens:
@@ -45,6 +51,14 @@ namespace tessera::sharding {
 /// that is final at its reduction stays in the slot, is applied from there and
 /// is never moved to a shard. A bucket made for this has a shard only while a
 /// step needs one.
+///
+/// [Note: reductions in another format] With PageSpec::reduce_format, the
+/// gradients are encoded to a place behind them in the slot, a part for each
+/// rank, and exchanged: what arrives overwrites the gradients. Its sum, in
+/// float32 and divided by the number of ranks, is placed behind it. The sum
+/// over the replicas takes the same way twice, for the parts of a shard and for
+/// their sums, in the memory of what arrived first; where that is too small,
+/// because the shard is, the sum is sent as it is.
 ///
 /// On a device with streams take(), and add() of what autograd accumulates,
 /// only keep the gradient until all have arrived or the reduction begins; then
@@ -97,6 +111,12 @@ class GradientBucket {
   void multiply(const DeferredScalar& factor);
   /// Multiplies the shard by factor().
   void apply_factor();
+
+  /// How gradients are reduced from the next open() on; at first kOverRanks.
+  /// kNone takes a group that is not divided.
+  void set_averaging(GradientAveraging averaging) {
+    averaging_ = averaging;
+  }
 
   /// Of slots; shard() too while is_applying().
   at::ScalarType slot_dtype() const {
@@ -287,6 +307,15 @@ class GradientBucket {
   std::vector<runtime::FlatSpan> missing_spans() const;
   /// Copies the shard to `into`, on the current stream.
   void read_shard(const at::Tensor& into);
+  /// Issues the reduction over the ranks that shard the group, on the lane.
+  void issue_reduce(Communicator& communicator);
+  /// What arrives in another format becomes the sum over these ranks.
+  void sum_received();
+  /// Adds up the copies of the shard.
+  void sum_over_replicas(const WaitCheck& check);
+  void sum_encoded_over_replicas(int64_t part_numel, const WaitCheck& check);
+  /// Bytes [begin, begin + bytes) of the slot.
+  at::Tensor slot_bytes(int64_t begin, int64_t bytes) const;
   /// Ends the reduction, on the lane.
   void complete(const WaitCheck& check);
   /// Returns whether the reduction is added to what the shard already holds.
@@ -320,6 +349,7 @@ class GradientBucket {
       arrived_on_; ///< streams that produced the waiting gradients
   std::optional<c10::Stream> writer_; ///< last stream that wrote to the slot
   const runtime::StreamLane* lane_ = nullptr; ///< of the reduction in progress
+  GradientAveraging averaging_ = GradientAveraging::kOverRanks;
   State state_ = State::kEmpty;
   Target target_ = Target::kShard;
   Use use_ = Use::kStep;

@@ -3,7 +3,10 @@
 #include "tessera/sharding/pages/gradient_bucket.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/sharding/pages/replica_parts.h"
 
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>
@@ -42,8 +45,9 @@ const char* GradientBucket::name_of(State state) {
 
 bool GradientBucket::divides_first() const {
   // Packing divides for nothing; by a power of two, it is exact.
-  return types_.slot == at::kHalf ||
-         (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_)));
+  return averaging_ == GradientAveraging::kOverRanks &&
+         (types_.slot == at::kHalf ||
+          (packs_ && std::has_single_bit(static_cast<unsigned>(ranks_))));
 }
 
 void GradientBucket::multiply(const DeferredScalar& factor) {
@@ -241,38 +245,113 @@ void GradientBucket::begin_reduce(
     return;
   }
   const runtime::StreamLane::Scope on_lane(lane);
-  // Results that are added to the shard, or are never moved there, are placed
-  // in the slot, at this rank's part of the input.
   if (divides_first() && !packs_) {
     collected_.div_(ranks_);
   }
-  const runtime::FlatSpan mine = group_.layout().shard(rank_);
   if (!applies_slot()) {
     ensure_shard();
   }
-  if (applies_slot() || accumulates() || !shard_.is_on(group_.device()) ||
-      types_.shard != types_.slot) {
-    reduced_ = collected_.narrow(0, mine.begin, mine.numel);
-  } else {
-    reduced_ = shard_.tensor();
-  }
-  pending_ = communicator.reduce_scatter_sum(
-      reduced_, collected_, "reduction of '" + group_.name() + "'");
+  const runtime::TraceLaneScope traced(runtime::TraceLane::kReduce);
+  issue_reduce(communicator);
   if (lane.is_real() && !pending_.pending()) {
     complete({});
   }
 }
 
-void GradientBucket::complete(const WaitCheck& check) {
-  pending_.wait(check);
-  if (replicas_.size() > 1) {
-    replicas_
-        .all_reduce_sum(
-            reduced_, "sum over the copies of '" + group_.name() + "'")
-        .wait(check);
+void GradientBucket::issue_reduce(Communicator& communicator) {
+  const PageSpec& page = group_.spec();
+  const runtime::FlatSpan mine = group_.layout().shard(rank_);
+  const std::string what = "reduction of '" + group_.name() + "'";
+  // Results that are added to the shard, or are never moved there, are placed
+  // in the slot: at this rank's part of the input, or behind what arrives.
+  if (applies_slot() || accumulates() || !shard_.is_on(group_.device()) ||
+      types_.shard != types_.slot ||
+      (page.reduce_format && replicas_.size() > 1)) {
+    reduced_ = slot_.tensor.narrow(
+        0,
+        page.reduce_format ? page.reduce_wire_numel() : mine.begin,
+        mine.numel);
+  } else {
+    reduced_ = shard_.tensor();
   }
-  if (!divides_first() && ranks_ > 1) {
-    reduced_.div_(ranks_);
+  if (!page.reduce_format) {
+    pending_ = communicator.reduce_scatter_sum(reduced_, collected_, what);
+    return;
+  }
+  const int64_t parts = communicator.size();
+  const int64_t bytes = parts * page.reduce_format->bytes(mine.numel);
+  const at::Tensor sent =
+      slot_bytes(static_cast<int64_t>(collected_.nbytes()), bytes);
+  runtime::encode_blocks_(sent, collected_, *page.reduce_format, parts);
+  pending_ = communicator.all_to_all(slot_bytes(0, bytes), sent, what);
+}
+
+at::Tensor GradientBucket::slot_bytes(int64_t begin, int64_t bytes) const {
+  return slot_.tensor.view(at::kByte).narrow(0, begin, bytes);
+}
+
+void GradientBucket::sum_received() {
+  const auto& format = group_.spec().reduce_format;
+  if (!format) {
+    return;
+  }
+  const int64_t parts = group_.spec().mesh.size(kShardAxis);
+  runtime::sum_blocks_(
+      reduced_,
+      slot_bytes(0, parts * format->bytes(reduced_.numel())),
+      *format,
+      parts);
+}
+
+void GradientBucket::sum_over_replicas(const WaitCheck& check) {
+  if (replicas_.size() == 1) {
+    return;
+  }
+  if (const int64_t part = replica_part_numel(group_.spec()); part > 0) {
+    sum_encoded_over_replicas(part, check);
+    return;
+  }
+  replicas_
+      .all_reduce_sum(
+          reduced_, "sum over the copies of '" + group_.name() + "'")
+      .wait(check);
+}
+
+void GradientBucket::sum_encoded_over_replicas(
+    int64_t part_numel,
+    const WaitCheck& check) {
+  const runtime::BlockFormat& format = *group_.spec().reduce_format;
+  const int64_t ranks = replicas_.size();
+  const int64_t bytes = format.bytes(part_numel);
+  const std::string what = "sum over the copies of '" + group_.name() + "'";
+  const at::Tensor sent = slot_bytes(0, ranks * bytes);
+  const at::Tensor received = slot_bytes(ranks * bytes, ranks * bytes);
+  const at::Tensor parts = slot_.tensor.narrow(
+      0,
+      reduced_.storage_offset() - slot_.tensor.storage_offset(),
+      ranks * part_numel);
+  parts.narrow(0, reduced_.numel(), parts.numel() - reduced_.numel()).zero_();
+  runtime::encode_blocks_(sent, parts, format, ranks);
+  replicas_.all_to_all(received, sent, what).wait(check);
+  const at::Tensor own =
+      parts.narrow(0, replicas_.rank() * part_numel, part_numel);
+  runtime::sum_blocks_(own, received, format, ranks);
+  const at::Tensor own_bytes =
+      received.narrow(0, replicas_.rank() * bytes, bytes);
+  runtime::encode_blocks_(own_bytes, own, format);
+  replicas_.all_gather(received, own_bytes, what).wait(check);
+  runtime::decode_blocks_(parts, received, format, ranks);
+}
+
+void GradientBucket::complete(const WaitCheck& check) {
+  const runtime::TraceLaneScope traced(runtime::TraceLane::kReduce);
+  pending_.wait(check);
+  sum_received();
+  if (averaging_ == GradientAveraging::kOverRanks) {
+    sum_over_replicas(check);
+    if (!divides_first() && ranks_ > 1) {
+      reduced_.div_(ranks_);
+    }
   }
   if (!applies_slot()) {
     store_reduced();
@@ -281,12 +360,14 @@ void GradientBucket::complete(const WaitCheck& check) {
 }
 
 /// [shard_numel] of the shard's type: behind the gradients where the type is
-/// another, else a part of the slot that was another rank's, or memory that was
-/// not planned for where there is no other.
+/// another, behind the result if that is behind what arrived, else a part of
+/// the slot that was another rank's, or memory that was not planned for where
+/// there is no other.
 at::Tensor GradientBucket::room_for_shard() const {
   const int64_t numel = reduced_.numel();
+  const int64_t wire = group_.spec().reduce_wire_numel();
   if (types_.shard != types_.slot) {
-    const int64_t end = collected_.numel();
+    const int64_t end = collected_.numel() + wire;
     return slot_.tensor.narrow(0, end, slot_.tensor.numel() - end)
         .view(types_.shard);
   }
@@ -294,7 +375,8 @@ at::Tensor GradientBucket::room_for_shard() const {
     return ledger_.allocate(
         MemoryPurpose::kReduceSlots, numel, types_.shard, group_.device());
   }
-  return collected_.narrow(0, rank_ == 0 ? numel : 0, numel);
+  return wire > 0 ? slot_.tensor.narrow(0, wire + numel, numel)
+                  : collected_.narrow(0, rank_ == 0 ? numel : 0, numel);
 }
 
 /// Moves the result to the shard, on the lane.

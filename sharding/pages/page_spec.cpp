@@ -2,8 +2,10 @@
 #include "tessera/sharding/pages/page_spec.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/memory/offset_allocator.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/sharding/pages/replica_parts.h"
 
 #include <torch/nn/modules/linear.h>
 
@@ -73,6 +75,34 @@ std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
   return meshes.tied.end();
 }
 
+/// The format in which a page is sent; none: as it is.
+std::optional<runtime::BlockFormat> format_of(
+    Compression compression,
+    int64_t block_numel,
+    at::ScalarType dtype) {
+  if (!runtime::can_encode(dtype)) {
+    return std::nullopt;
+  }
+  switch (compression) {
+    case Compression::kNone:
+      return std::nullopt;
+    case Compression::kInt8:
+      return runtime::BlockFormat{runtime::CodeType::kInt8, block_numel};
+    case Compression::kInt4:
+      return runtime::BlockFormat{runtime::CodeType::kInt4, block_numel};
+    case Compression::kFp8:
+      return runtime::BlockFormat{runtime::CodeType::kFp8, block_numel};
+  }
+  return std::nullopt;
+}
+
+/// Elements of `dtype` that take so many bytes, in whole slots.
+int64_t slot_numel_of(int64_t bytes, at::ScalarType dtype) {
+  constexpr int64_t kAlignment = runtime::OffsetAllocator::kAlignment;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment /
+         runtime::size_of(dtype);
+}
+
 /// PagedParameter::counts
 bool counts(
     const ParameterRecord& parameter,
@@ -85,6 +115,18 @@ bool counts(
 }
 
 } // namespace
+
+int64_t replica_part_numel(const PageSpec& page) {
+  const int64_t replicas = page.mesh.size(kReplicateAxis);
+  if (!page.reduce_format || replicas == 1) {
+    return 0;
+  }
+  const int64_t block = page.reduce_format->block_numel;
+  const int64_t part =
+      ((page.layout.shard_numel() + replicas - 1) / replicas + block - 1) /
+      block * block;
+  return replicas * part <= page.layout.padded_numel() ? part : 0;
+}
 
 int64_t numel_of(const c10::Storage& storage, at::ScalarType dtype) {
   const int64_t size = runtime::size_of(dtype);
@@ -115,10 +157,6 @@ int64_t PageSpec::shard_bytes() const {
   return runtime::bytes_of(layout.shard_numel(), dtype);
 }
 
-int64_t PageSpec::padded_bytes() const {
-  return runtime::bytes_of(layout.padded_numel(), dtype);
-}
-
 int64_t PageSpec::gradient_shard_bytes() const {
   return keeps_gradient_shard ? first_gradient_bytes() : 0;
 }
@@ -128,11 +166,40 @@ int64_t PageSpec::first_gradient_bytes() const {
                    : 0;
 }
 
+int64_t PageSpec::gather_slot_numel() const {
+  const int64_t wire =
+      gather_format
+          ? mesh.size(kShardAxis) * gather_format->bytes(layout.shard_numel())
+          : 0;
+  return layout.padded_numel() + slot_numel_of(wire, dtype);
+}
+
+int64_t PageSpec::gather_slot_bytes() const {
+  return runtime::bytes_of(gather_slot_numel(), dtype);
+}
+
+int64_t PageSpec::reduce_wire_numel() const {
+  if (!reduce_format) {
+    return 0;
+  }
+  const int64_t replicas = mesh.size(kReplicateAxis);
+  return slot_numel_of(
+      std::max(
+          mesh.size(kShardAxis) * reduce_format->bytes(layout.shard_numel()),
+          2 * replicas * reduce_format->bytes(replica_part_numel(*this))),
+      gradients.slot);
+}
+
+int64_t PageSpec::gradient_slot_numel(bool stored) const {
+  return gradients.slot_numel(
+             layout.padded_numel(), layout.shard_numel(), stored) +
+         reduce_wire_numel();
+}
+
 int64_t PageSpec::gradient_slot_bytes(bool stored) const {
-  return trainable ? gradients.slot_numel(
-                         layout.padded_numel(), layout.shard_numel(), stored) *
-                         runtime::size_of(gradients.slot)
-                   : 0;
+  return trainable
+             ? runtime::bytes_of(gradient_slot_numel(stored), gradients.slot)
+             : 0;
 }
 
 PageSpec make_page_spec(
@@ -184,6 +251,13 @@ PageSpec make_page_spec(
          first_index + i,
          {page.layout.offset(storage_of[i]) + record.tensor.storage_offset(),
           storage_extent(record.tensor)}});
+  }
+  if (mesh.size(kShardAxis) > 1 && !group.full_precision) {
+    const CommunicationOptions& sent = options.communication;
+    page.gather_format =
+        format_of(sent.gather, sent.block_elements, page.dtype);
+    page.reduce_format =
+        format_of(sent.reduce, sent.block_elements, page.gradients.slot);
   }
   page.keeps_gradient_shard = page.trainable && !options.update_in_backward;
   page.has_own_master = page.trainable && options.precision.master_weights &&

@@ -3,6 +3,7 @@
 // `PageSpec` describes a page, i.e. a group of parameters that are unsharded,
 // reduced and resharded together, before any memory is allocated for it.
 
+#include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/sharding/groups/grouping.h"
 #include "tessera/sharding/pages/page_meshes.h"
@@ -61,6 +62,9 @@ struct PageSpec {
   bool is_tied = false; ///< its weights are used in two places of the model
   bool is_apart = false; ///< as GroupSpec::is_apart
   bool of_experts = false; ///< see [Note: pages of divided experts]
+  /// In what its shards and its gradients are sent; unset: as they are.
+  std::optional<runtime::BlockFormat> gather_format;
+  std::optional<runtime::BlockFormat> reduce_format;
   /// Of its parameter, if other pipeline stages have it too; else empty.
   std::string tied_name;
 
@@ -77,12 +81,21 @@ struct PageSpec {
     return mesh.size(kShardAxis) * mesh.size(kReplicateAxis);
   }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
-  int64_t padded_bytes() const; ///< of all of them
+  /// Of a slot in which it is unsharded, in elements of `dtype`: the
+  /// parameters, and behind them what arrives of a gather that is not of that
+  /// type.
+  int64_t gather_slot_numel() const;
+  int64_t gather_slot_bytes() const;
   int64_t gradient_shard_bytes() const; ///< 0 if it keeps none
   /// Of what the first step collects, which is not applied in backward yet.
   int64_t first_gradient_bytes() const;
-  /// Of a slot for whole gradients.
+  /// What a slot for whole gradients has behind them to send them in another
+  /// format; in elements of their type.
+  int64_t reduce_wire_numel() const;
+  /// Of a slot for whole gradients, in elements of their type: the gradients,
+  /// reduce_wire_numel(), and what GradientTypes::slot_numel() adds.
   /// @param stored whether their shard rests on another tier than the device.
+  int64_t gradient_slot_numel(bool stored) const;
   int64_t gradient_slot_bytes(bool stored) const;
 };
 

@@ -2,7 +2,9 @@
 #include "tessera/sharding/pages/param_group.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/replace_storage.h"
@@ -181,13 +183,15 @@ ParamGroup::~ParamGroup() {
 void ParamGroup::begin_unshard(
     Communicator& communicator,
     runtime::Slot slot,
-    const runtime::StreamLane& lane) {
+    const runtime::StreamLane& lane,
+    GatherFormat format) {
   TESSERA_CHECK(
       residency_ == Residency::kSharded,
       "unshard of '{}': it is already unsharded",
       spec_.name);
   check_values();
   slot_ = std::move(slot);
+  format_ = format;
   lane_ = &lane;
   communicator_ = &communicator;
   const runtime::StreamLane::Scope on_lane(lane);
@@ -197,7 +201,7 @@ void ParamGroup::begin_unshard(
     begin_gather(shard_.tensor());
     return;
   }
-  arriving_ = shard_.read(own_slice(slot_.tensor));
+  arriving_ = shard_.read(own_slice(whole_in_slot()));
   reading_ = true;
   if (shard_.tier() != MemoryTier::kNvme) {
     issue_unshard();
@@ -210,18 +214,53 @@ void ParamGroup::issue_unshard() {
   }
   const runtime::StreamLane::Scope on_lane(*lane_);
   arriving_.wait_issued();
-  begin_gather(own_slice(slot_.tensor));
+  begin_gather(own_slice(whole_in_slot()));
 }
 
 /// Runs on the lane.
 /// @param shard this rank's shard, which may be in the slot.
 void ParamGroup::begin_gather(const at::Tensor& shard) {
-  gather_ = communicator_->all_gather(
-      slot_.tensor, shard, "unshard of '" + spec_.name + "'");
-  if (!gather_.pending()) {
-    ready_ = lane_->mark();
-    gathered_ = ready_;
+  const runtime::TraceLaneScope traced(runtime::TraceLane::kUnshard);
+  const std::string what = "unshard of '" + spec_.name + "'";
+  if (is_encoded()) {
+    const at::Tensor wire = wire_in_slot();
+    const int64_t bytes = spec_.gather_format->bytes(shard.numel());
+    const at::Tensor own = wire.narrow(0, communicator_->rank() * bytes, bytes);
+    runtime::encode_blocks_(own, shard, *spec_.gather_format);
+    gather_ = communicator_->all_gather(wire, own, what);
+  } else {
+    gather_ = communicator_->all_gather(whole_in_slot(), shard, what);
   }
+  if (!gather_.pending()) {
+    receive();
+  }
+}
+
+void ParamGroup::receive() {
+  if (is_encoded()) {
+    runtime::decode_blocks_(
+        whole_in_slot(),
+        wire_in_slot(),
+        *spec_.gather_format,
+        communicator_->size());
+  }
+  ready_ = lane_->mark();
+  gathered_ = ready_;
+}
+
+at::Tensor ParamGroup::whole_in_slot() const {
+  return slot_.tensor.narrow(0, 0, spec_.layout.padded_numel());
+}
+
+at::Tensor ParamGroup::wire_in_slot() const {
+  const int64_t begin = spec_.layout.padded_numel();
+  return slot_.tensor.narrow(0, begin, slot_.tensor.numel() - begin)
+      .view(at::kByte)
+      .narrow(
+          0,
+          0,
+          communicator_->size() *
+              spec_.gather_format->bytes(spec_.layout.shard_numel()));
 }
 
 at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
@@ -234,8 +273,7 @@ void ParamGroup::finish_gather(const WaitCheck& check) {
   if (gather_.pending()) {
     const runtime::StreamLane::Scope on_lane(*lane_);
     gather_.wait(check);
-    ready_ = lane_->mark();
-    gathered_ = ready_;
+    receive();
   }
 }
 
@@ -244,7 +282,7 @@ void ParamGroup::end_unshard(const WaitCheck& check) {
     return;
   }
   finish_gather(check);
-  attach(slot_.tensor);
+  attach(whole_in_slot());
   use_on_current_stream();
 }
 

@@ -22,6 +22,12 @@ namespace tessera::sharding {
 
 enum class Residency { kSharded, kUnsharding, kUnsharded };
 
+/// In what an all-gather sends weights.
+enum class GatherFormat {
+  kOfPage, ///< PageSpec::gather_format
+  kExact, ///< as they are
+};
+
 /// One flat buffer of one dtype, divided evenly over the ranks.
 ///
 /// The output of the all-gather *is* the parameters' memory: while unsharded,
@@ -35,6 +41,11 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 /// issue_unshard(), so that the host need not wait; all ranks call that for the
 /// same groups in the same order, and end_unshard() or reshard() does it at the
 /// latest.
+///
+/// [Note: gathers in another format] With PageSpec::gather_format, every rank
+/// encodes its shard to a place behind the parameters in the slot, where those
+/// of all ranks arrive; they are decoded when the gather ends. This rank's own
+/// weights take the same way, so that all ranks have the same bits.
 class ParamGroup {
  public:
   /// Takes this rank's slice of every parameter and frees the rest; for a
@@ -121,15 +132,16 @@ class ParamGroup {
     return residency_;
   }
 
-  /// Starts the all-gather into `slot` ([padded_numel], dtype()), on the lane;
-  /// if the shard is in a file, starts reading it; see
-  /// [Note: shards elsewhere].
+  /// Starts the all-gather into `slot` ([PageSpec::gather_slot_numel()], or
+  /// [padded_numel] for kExact; dtype()), on the lane; if the shard is in a
+  /// file, starts reading it; see [Note: shards elsewhere].
   /// @param communicator, lane must outlive the group; the lane must be ordered
   ///   after writes to shard().
   void begin_unshard(
       Communicator& communicator,
       runtime::Slot slot,
-      const runtime::StreamLane& lane);
+      const runtime::StreamLane& lane,
+      GatherFormat format = GatherFormat::kOfPage);
 
   /// Returns whether the all-gather waits for issue_unshard().
   bool is_reading() const {
@@ -194,8 +206,17 @@ class ParamGroup {
   }
 
  private:
+  bool is_encoded() const {
+    return format_ == GatherFormat::kOfPage && spec_.gather_format.has_value();
+  }
   void begin_gather(const at::Tensor& shard);
   void finish_gather(const WaitCheck& check);
+  /// Of the gather in progress, on the lane: what arrived becomes weights.
+  void receive();
+  /// The place of weights in the slot: [padded_numel].
+  at::Tensor whole_in_slot() const;
+  /// What ranks send, of a gather in another format: uint8.
+  at::Tensor wire_in_slot() const;
   runtime::Slot take_slot();
   runtime::RestingTensor make_shard(
       const char* what,
@@ -229,6 +250,7 @@ class ParamGroup {
   runtime::Slot slot_;
   runtime::PendingTransfer
       arriving_; ///< transfer of the shard to its place in the slot
+  GatherFormat format_ = GatherFormat::kOfPage; ///< of the last gather
   bool reading_ = false; ///< as above, and the all-gather is not issued yet
   Communicator* communicator_ = nullptr; ///< of the last gather
   PendingCollective gather_;

@@ -31,6 +31,7 @@ void visit_fields(runtime::OptionFields& fields, ShardingOptions& options) {
       "broadcast_from_rank0",
       options.broadcast_from_rank0,
       "give all ranks rank 0's parameters and buffers at the start");
+  fields.object("communication", options.communication, "");
   visit_fields(fields, options.groups);
   fields.objects(
       "modules",
@@ -40,6 +41,7 @@ void visit_fields(runtime::OptionFields& fields, ShardingOptions& options) {
 
 void check(const ShardingOptions& options) {
   runtime::check_fields("sharding", options);
+  check(options.communication);
   check_module_rules(options.modules);
 }
 

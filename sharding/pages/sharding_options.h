@@ -4,6 +4,7 @@
 
 #include "tessera/sharding/groups/group_policy.h"
 #include "tessera/sharding/groups/module_options.h"
+#include "tessera/sharding/pages/communication_options.h"
 
 #include <optional>
 #include <vector>
@@ -45,6 +46,8 @@ struct ShardingOptions {
   /// node) shards the parameters and holds one replica of the model. 0: all
   /// ranks.
   int shard_ranks = 0;
+
+  CommunicationOptions communication;
 
   /// Number of groups that are unsharded ahead of the one in use.
   int prefetch_depth = 1;

@@ -48,7 +48,7 @@ SlotPlan::SlotPlan(
     pages_any_ = pages_any_ || paged_.back();
     is_alone_ = is_alone_ && !has_peers && !stored && !stores_gradients;
     pages_.push_back(
-        {page.padded_bytes(),
+        {page.gather_slot_bytes(),
          page.gradient_slot_bytes(stores_gradients),
          page.keeps_whole_gradients,
          page.stays_after_forward});
@@ -62,7 +62,7 @@ PlanLimits SlotPlan::limits(int64_t capacity_bytes, bool has_budget) const {
   for (size_t g = 0; g < pages_.size(); ++g) {
     // A page that is not paged is part of the plan but needs no slot.
     limits.group_bytes.push_back(
-        paged_[g] ? pages_[g].padded_bytes : kAlignment);
+        paged_[g] ? pages_[g].gather_slot_bytes : kAlignment);
     if (!pages_any_) {
       limits.capacity_bytes += 2 * kAlignment;
     }

@@ -65,7 +65,7 @@ class SlotPlan {
 
   /// What of a page the plan depends on.
   struct Page {
-    int64_t padded_bytes;
+    int64_t gather_slot_bytes;
     int64_t gradient_slot_bytes;
     bool keeps_whole_gradients;
     bool stays_after_forward;

@@ -20,6 +20,10 @@ void GatherScopes::pin(const std::vector<size_t>& groups, bool writable) {
         unsharder_.wait_ready(g);
       }
       unsharder_.settle_shard(g);
+      if (page.spec().gather_format) {
+        // Operators may have it unsharded, with rounded weights.
+        unsharder_.reshard(g);
+      }
       if (page.residency() == Residency::kSharded) {
         reducer_.agree(
             {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});

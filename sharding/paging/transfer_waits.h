@@ -6,11 +6,13 @@
 #include "tessera/runtime/memory/stream_time.h"
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 namespace tessera {
 
-/// Records the waits of one module's pager while it is started. On a device
+/// Records the waits of one module's pager while it is started, and in a
+/// trace (runtime/profile/span_recorder.h) while there is one. On a device
 /// with streams, a wait is the time that the compute stream, not the host,
 /// spends waiting.
 ///
@@ -31,6 +33,10 @@ class TransferWaits {
     device_ = device;
     is_noting_ = true;
   }
+  /// The device whose streams wait, of traces.
+  void set_device(c10::Device device) {
+    device_ = device;
+  }
   void stop() {
     is_noting_ = false;
     waits_.clear();
@@ -47,7 +53,9 @@ class TransferWaits {
   class Scope {
    public:
     explicit Scope(TransferWaits& waits)
-        : waits_(waits.is_noting_ && !waits.is_open_ ? &waits : nullptr) {
+        : waits_(
+              !waits.is_open_ && (waits.is_noting_ || is_traced()) ? &waits
+                                                                   : nullptr) {
       if (waits_ != nullptr) {
         waits_->open();
       }
@@ -65,6 +73,7 @@ class TransferWaits {
   };
 
  private:
+  static bool is_traced();
   void open();
   void close() noexcept;
 
@@ -73,6 +82,7 @@ class TransferWaits {
   c10::Device device_{c10::DeviceType::CPU};
   runtime::StreamTime opened_;
   std::vector<Wait> waits_;
+  std::shared_ptr<void> span_; ///< of a trace
 };
 
 } // namespace tessera

@@ -53,14 +53,19 @@ void Unsharder::unshard_outside(size_t g) {
   PagedGroup& page = context_.pages[g];
   begin(
       page,
-      arena_.allocate_outside(page.layout().padded_numel(), page.dtype()));
+      arena_.allocate_outside(page.layout().padded_numel(), page.dtype()),
+      GatherFormat::kExact);
   context_.ranks->or_abandon([&] { page.issue_unshard(); });
   page.end_unshard(context_.ranks->watch_failures());
 }
 
-void Unsharder::begin(PagedGroup& page, runtime::Slot slot) {
-  context_.ranks->or_abandon(
-      [&] { page.begin_unshard(page.ranks.shards(), std::move(slot), lane_); });
+void Unsharder::begin(
+    PagedGroup& page,
+    runtime::Slot slot,
+    GatherFormat format) {
+  context_.ranks->or_abandon([&] {
+    page.begin_unshard(page.ranks.shards(), std::move(slot), lane_, format);
+  });
 }
 
 void Unsharder::issue_gathers(std::optional<size_t> up_to) {
@@ -108,7 +113,7 @@ WaitCheck Unsharder::watch(const PagedGroup& page) {
 }
 
 runtime::Slot Unsharder::take_slot(const PagedGroup& wanted, End end) {
-  const int64_t numel = wanted.layout().padded_numel();
+  const int64_t numel = wanted.spec().gather_slot_numel();
   while (true) {
     runtime::Slot slot = arena_.try_allocate(numel, wanted.dtype(), end);
     if (slot.defined()) {
@@ -120,7 +125,7 @@ runtime::Slot Unsharder::take_slot(const PagedGroup& wanted, End end) {
         log_warning(
             "group '{}' did not fit next to the groups in use; allocating {} bytes outside the planned gather slots",
             wanted.name(),
-            wanted.spec().padded_bytes());
+            wanted.spec().gather_slot_bytes());
       }
       return arena_.allocate_outside(numel, wanted.dtype());
     }

@@ -56,7 +56,8 @@ class Unsharder {
   /// Issues the all-gather of a sharded page, after settle_shard() and
   /// issue_gathers().
   void unshard(size_t g);
-  /// As above, into memory of its own. Blocks until the page is readable.
+  /// As above, into memory of its own, with the exact weights. Blocks until the
+  /// page is readable.
   void unshard_outside(size_t g);
   /// Issues the all-gathers that wait for reads of files, in the order of their
   /// begin_unshard(), up to and including the page's; all if none is given.
@@ -92,7 +93,10 @@ class Unsharder {
   RankIntent intent_to_read(size_t g) const;
 
  private:
-  void begin(PagedGroup& page, runtime::Slot slot);
+  void begin(
+      PagedGroup& page,
+      runtime::Slot slot,
+      GatherFormat format = GatherFormat::kOfPage);
   /// Evicts pages to make room.
   runtime::Slot take_slot(const PagedGroup& wanted, End end = End::kLow);
   PagedGroup* least_recently_used() const;

@@ -18,7 +18,7 @@ A comment before a block says how it is tested:
 | json | config=FILE, with="KEY=VALUE" | keys that extend a configuration; `with` is added to the command |
 | json | model | a config.json of a model, which `tessera plan` makes |
 | json | rows | JSON lines |
-| python | none | parsed |
+| python | none | parsed; tests/python/docs_test.py runs those of docs/python.md |
 | yaml | none | parsed; `args` that begin with a command of tessera are checked |
 | csv, cmake | file=NAME | written for the blocks below; another test builds CMakeLists.txt |
 | text | none | output and pictures, nothing is checked |
@@ -40,7 +40,7 @@ MARKS = {
     "cpp": {"context", "program", "file"},
     "sh": {"run", "short", "syntax", "reason"},
     "json": {"config", "with", "model", "rows", "file"},
-    "python": set(),
+    "python": {"file"},
     "yaml": set(),
     "csv": {"file"},
     "cmake": {"file"},

@@ -99,6 +99,22 @@ TEST(EngineConfig, WhatProgramsSetCanBeWritten) {
       [] { read(R"({"optimizer": {"type": "adan", "betas": [0.9, 0.999]}})"); },
       {"optimizer.betas", "three numbers"});
 
+  const EngineOptions saving = read(R"({
+    "optimizer": {"type": "one_bit_adam", "freeze_step": 30},
+    "sharding": {"communication":
+      {"gather": "int8", "reduce": "int4", "block_elements": 64},
+      "modules": [{"path": "norm", "full_precision": true}]}})");
+  EXPECT_EQ(saving.optimizer.rule.as<OneBitAdamOptions>().freeze_step, 30);
+  EXPECT_EQ(saving.sharding.communication.gather, Compression::kInt8);
+  EXPECT_EQ(saving.sharding.communication.reduce, Compression::kInt4);
+  EXPECT_EQ(saving.sharding.communication.block_elements, 64);
+  EXPECT_TRUE(saving.sharding.modules[0].options.full_precision);
+  const auto zero_one = read(R"({"optimizer": {"type": "zero_one_adam",
+        "var_freeze_step": 9, "var_update_scaler": 2}})")
+                            .optimizer.rule.as<ZeroOneAdamOptions>();
+  EXPECT_EQ(zero_one.var_freeze_step, 9);
+  EXPECT_EQ(zero_one.var_update_scaler, 2);
+
   const auto adafactor =
       read(R"({"optimizer": {"type": "adafactor", "decay_exponent": 0.7,
         "eps": 1e-20, "min_scale": 0.01}})")

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 #include <functional>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tessera::tests {
@@ -61,15 +63,30 @@ inline LaunchedJob::Result run_as_ranks(
       }
     }
     int code = 0;
-    for (int left = ranks; left > 0; --left) {
+    const auto wait_for_one = [&](int options) {
       int status = 0;
-      std::erase(pids, ::wait(&status));
+      const pid_t pid = ::waitpid(-1, &status, options);
+      std::erase(pids, pid);
       if (status != 0 && code == 0) {
         code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-        for (const pid_t pid : pids) {
-          ::kill(pid, SIGTERM); // they would wait for the one that failed
-        }
       }
+      return pid > 0;
+    };
+    while (!pids.empty() && code == 0) {
+      wait_for_one(0);
+    }
+    // The one that caused the failure may not have been the first to end;
+    // others would wait for it forever.
+    for (int i = 0; i < 100 && !pids.empty(); ++i) {
+      if (!wait_for_one(WNOHANG)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+    for (const pid_t pid : pids) {
+      ::kill(pid, SIGTERM);
+    }
+    while (!pids.empty()) {
+      wait_for_one(0);
     }
     return code;
   });

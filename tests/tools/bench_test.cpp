@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera bench`: what it prints, and what it makes of it.
+#include "bench/comm.h"
 #include "bench/prediction.h"
+#include "plan/machine.h"
 #include "support/launched_job.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tools/run_program.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -167,6 +170,73 @@ TEST(Bench, NamesAFolderThatIsNotThere) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.output.find("/nowhere/at/all"), std::string::npos)
       << result.output;
+}
+
+TEST(BenchComm, BusBandwidthIsNcclTests) {
+  EXPECT_EQ(bus_factor(CommKind::kAllReduce, 4), 1.5);
+  EXPECT_EQ(bus_factor(CommKind::kAllGather, 4), 0.75);
+  EXPECT_EQ(bus_factor(CommKind::kReduceScatter, 8), 0.875);
+  EXPECT_EQ(bus_factor(CommKind::kAllToAll, 2), 0.5);
+  EXPECT_EQ(bus_factor(CommKind::kBroadcast, 4), 1);
+  EXPECT_EQ(bus_factor(CommKind::kSendReceive, 4), 1);
+  CommResult result{CommKind::kAllReduce, "gloo", at::kFloat, 1000, 0.5, 0};
+  EXPECT_EQ(result.algorithm_bandwidth(), 2000);
+  EXPECT_EQ(result.bus_bandwidth(2), 2000);
+}
+
+TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "comm.json";
+  const auto done = tests::run_tessera(
+      3,
+      {"bench",
+       "comm",
+       "--cpu",
+       "--output",
+       path.string(),
+       "--transport",
+       "shm,gloo",
+       "--dtype",
+       "float32,bfloat16",
+       "--min-bytes",
+       "1KiB",
+       "--max-bytes",
+       "64KiB",
+       "--factor",
+       "64",
+       "--iterations",
+       "2",
+       "--warmup",
+       "1"});
+  ASSERT_EQ(done.exit_code, 0) << done.output;
+  const auto json = tests::read_json(path);
+  const auto& comm = json.at("comm");
+  EXPECT_EQ(comm.at("ranks"), 3);
+  EXPECT_EQ(comm.at("nodes"), 1);
+  ASSERT_EQ(comm.at("results").size(), 2U * 6 * 2 * 2);
+  for (const auto& result : comm.at("results")) {
+    EXPECT_EQ(result.at("wrong"), 0);
+    EXPECT_GT(result.at("busbw"), 0);
+    EXPECT_LE(result.at("bytes"), 65536);
+  }
+  const Rates rates = measured_rates(json, known_rates("cpu"));
+  EXPECT_NE(rates.in_node, known_rates("cpu").in_node);
+  EXPECT_EQ(rates.between_nodes, known_rates("cpu").between_nodes);
+}
+
+TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {
+  const nlohmann::json json{
+      {"comm",
+       {{"ranks", 16},
+        {"nodes", 2},
+        {"results",
+         {{{"collective", "all_gather"}, {"busbw", 160e9}},
+          {{"collective", "all_gather"}, {"busbw", 80e9}},
+          {{"collective", "reduce_scatter"}, {"busbw", 240e9}},
+          {{"collective", "broadcast"}, {"busbw", 1e9}}}}}}};
+  const Rates rates = measured_rates(json, known_rates("a100"));
+  EXPECT_EQ(rates.between_nodes, 20e9);
+  EXPECT_EQ(rates.in_node, known_rates("a100").in_node);
 }
 
 } // namespace tessera::bench_test

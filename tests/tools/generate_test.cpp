@@ -152,7 +152,10 @@ TEST(Generate, ContinuesTextsOnAnyLayout) {
       " the"};
   for (const auto& [ranks, layout] :
        std::vector<std::pair<int, std::vector<std::string>>>{
-           {1, {}}, {2, {}}, {4, {"--tensor", "2", "--pipeline", "2"}}}) {
+           {1, {}},
+           {2, {}},
+           {2, {"--pipeline", "2"}},
+           {4, {"--tensor", "2", "--pipeline", "2"}}}) {
     auto words = text_command(
         folder / "model",
         {"--input",

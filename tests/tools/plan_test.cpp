@@ -208,6 +208,92 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
   EXPECT_TRUE(planned.at("fits").get<bool>());
 }
 
+/// A device with little memory and slow links, but a large host.
+TEST_F(Plan, TriesOtherUsesOfMemory) {
+  PlanSearch one = search(int64_t{1} << 40);
+  one.machine.device = c10::kCUDA;
+  one.overrides = {"training.batch_size=1", "training.accumulate=8"};
+  one.as_given = true;
+  const auto peak_with = [&](int layers) {
+    PlanSearch with = one;
+    with.overrides.push_back(
+        "model.checkpoint_layers=" + std::to_string(layers));
+    return search_plans(with).front().device_bytes;
+  };
+  one.as_given = false;
+  // Room for what is kept free, but not for one layer less.
+  one.machine.device_bytes = (peak_with(4) + peak_with(3)) / 2;
+  one.machine.host_bytes = int64_t{1} << 30;
+  one.machine.rates.in_node = 1e-3;
+  const auto runs = search_plans(one);
+  const auto find = [&](const std::string& residency,
+                        const std::string& offloaded) {
+    return std::find_if(runs.begin(), runs.end(), [&](const PlannedRun& run) {
+      return run.layout == "shard 2" && run.residency == residency &&
+             run.offloaded == offloaded;
+    });
+  };
+  const auto plain = find("zero 3", "");
+  ASSERT_NE(plain, runs.end());
+  for (const auto& [residency, offloaded] :
+       {std::pair("zero 2", ""),
+        std::pair("zero 1", ""),
+        std::pair("budget", ""),
+        std::pair("zero 3", "optimizer"),
+        std::pair("zero 3", "activations")}) {
+    SCOPED_TRACE(residency + std::string(" ") + offloaded);
+    const auto found = find(residency, offloaded);
+    ASSERT_NE(found, runs.end());
+    EXPECT_EQ(found->problem.find("refused"), std::string::npos)
+        << found->problem;
+    EXPECT_FALSE(found->stages.empty());
+  }
+  EXPECT_GT(find("zero 3", "activations")->time.activations, 0);
+  EXPECT_EQ(find("zero 3", "activations")->recomputed_layers, 0);
+  EXPECT_GT(find("zero 3", "optimizer")->host_bytes, 0);
+  EXPECT_LT(find("zero 3", "optimizer")->device_bytes, plain->device_bytes);
+}
+
+/// What is simulated is the configuration as it is, and leaves no files.
+TEST_F(Plan, SimulatesARank) {
+  const std::vector<std::string> words{
+      "plan",
+      (folder_ / "train.json").string(),
+      "device=cpu",
+      "--simulate-world=8",
+      "--simulate-rank=3",
+      "--steps=1"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_tessera(1, all);
+  };
+  const auto told = with({"--memory-cap=64MiB"});
+  EXPECT_EQ(told.exit_code, 0) << told.output;
+  for (const char* part :
+       {"rank 3 of 8, the others simulated",
+        "of 64.00 MiB",
+        "step 1: ",
+        "optimizer state"}) {
+    EXPECT_NE(told.output.find(part), std::string::npos) << told.output;
+  }
+  const auto found = nlohmann::json::parse(with({"--json"}).output);
+  const auto& peak = found.at("memory").back();
+  EXPECT_EQ(peak.at("what"), "peak");
+  EXPECT_NEAR(
+      peak.at("planned").get<double>() / peak.at("measured").get<double>(),
+      1,
+      0.03);
+  EXPECT_EQ(found.at("steps").size(), 1U);
+  const auto full = with({"--memory-cap=100KiB"});
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_NE(full.output.find("runs out of memory"), std::string::npos)
+      << full.output;
+  EXPECT_EQ(folder_.count(), 2U);
+  EXPECT_NE(with({"--simulate-rank=8"}).exit_code, 0);
+  EXPECT_NE(with({"--device-memory=1GiB"}).exit_code, 0);
+}
+
 TEST_F(Plan, SaysWhatIsWrong) {
   const auto output_of = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"plan", (folder_ / "train.json").string()};
@@ -227,6 +313,8 @@ TEST_F(Plan, SaysWhatIsWrong) {
   expect_has(
       output_of({"--device-memory=4GiB", "--rate=in_noed=3"}), "in_noed");
   expect_has(output_of({"--device-memory=1GiB"}), "--reserve");
+  expect_has(output_of({}), "--device-memory is missing");
+  expect_has(output_of({"--memory-cap=1GiB"}), "--simulate-world");
   expect_has(output_of({"--device-memory=much"}), "--device-memory");
 }
 

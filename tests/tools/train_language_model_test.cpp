@@ -105,7 +105,7 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   // The report has them too, and the configuration and the device.
   const std::string report =
       runtime::read_text_file(folder_ / "first/report.html");
-  EXPECT_NE(report.find("heldout_loss"), std::string::npos);
+  EXPECT_NE(report.find("held-out loss"), std::string::npos);
   EXPECT_NE(report.find("Gradient norm"), std::string::npos);
   EXPECT_NE(report.find("threads per rank"), std::string::npos);
   EXPECT_NE(report.find("&quot;max_length&quot;"), std::string::npos);

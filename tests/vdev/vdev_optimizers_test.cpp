@@ -130,6 +130,41 @@ TEST_P(Optimizers, EveryRuleTrainsAsOnTheCpu) {
   });
 }
 
+// Encoding, decoding and sums run on lanes, and have the bits of the CPU.
+TEST_P(Optimizers, QuantizedCommunicationHasTheBitsOfTheCpu) {
+  run([](World& world) {
+    for (const Compression format : {Compression::kInt8, Compression::kFp8}) {
+      EngineOptions options;
+      options.sharding.communication = {
+          .gather = format, .reduce = format, .block_elements = 16};
+      Training on_cpu(world, at::kCPU, options);
+      Training here(world, world.device(), options);
+      on_cpu.steps(0, 4);
+      here.steps(0, 4);
+      expect_equal(here.values(), on_cpu.values(), "in blocks");
+    }
+  });
+}
+
+TEST_P(Optimizers, MomentumInOneBitTrainsAsOnTheCpu) {
+  run([](World& world) {
+    for (const UpdateRule& rule :
+         {UpdateRule(OneBitAdamOptions{.freeze_step = 2}),
+          UpdateRule(ZeroOneAdamOptions{.var_update_scaler = 1}),
+          UpdateRule(OneBitLambOptions{.freeze_step = 2})}) {
+      EngineOptions options;
+      options.optimizer.rule = rule;
+      options.sharding.shard_ranks = 1;
+      Training on_cpu(world, at::kCPU, options);
+      Training here(world, world.device(), options);
+      const Values start = on_cpu.values();
+      on_cpu.steps(0, 5);
+      here.steps(0, 5);
+      expect_close(here.values(), on_cpu.values(), start, 1e-5);
+    }
+  });
+}
+
 TEST_P(Optimizers, CheckpointsGoToTheCpuAndBack) {
   const TemporaryFolder folder;
   run([&](World& world) {

@@ -65,6 +65,12 @@ std::vector<Case> cases() {
     one.options.num_beams = options.value("num_beams", 1);
     one.options.num_return_sequences = options.value("num_return_sequences", 1);
     one.options.length_penalty = options.value("length_penalty", 1.0);
+    one.options.do_sample = options.at("do_sample");
+    one.options.temperature = options.value("temperature", 1.0);
+    one.options.top_k = options.value("top_k", 50);
+    one.options.top_p = options.value("top_p", 1.0);
+    one.options.min_p = options.value("min_p", 0.0);
+    one.options.seed = json.at("seed");
     if (options.contains("early_stopping")) {
       one.options.early_stopping = options.at("early_stopping") == "never"
                                        ? EarlyStopping::kNever
@@ -147,7 +153,8 @@ TEST(Generation, DividedByRanksIsTheSame) {
       options.sizes = layout.sizes;
       options.schedule = layout.schedule;
       for (const Case& one : cases()) {
-        if ((one.way != "penalty" && one.way != "beams") ||
+        if ((one.way != "penalty" && one.way != "beams" &&
+             one.way != "drawn_beams") ||
             (one.model != "llama" && one.model != "t5" &&
              one.model != "opt_350m" && one.model != "qwen3")) {
           continue;
@@ -218,14 +225,14 @@ TEST(Generation, NamesWhatItCannotDo) {
       [&] { generate(*model, prompt, bad); }, {"top_p is 0", "at most 1"});
   bad = options;
   bad.num_beams = 2;
-  bad.do_sample = true;
-  expect_error(
-      [&] { generate(*model, prompt, bad); }, {"num_beams is 2", "do_sample"});
-  bad.do_sample = false;
   bad.num_return_sequences = 3;
-  expect_error(
-      [&] { generate(*model, prompt, bad); },
-      {"num_return_sequences is 3", "not be greater than num_beams"});
+  for (const bool is_drawn : {false, true}) {
+    bad.do_sample = is_drawn;
+    expect_error(
+        [&] { generate(*model, prompt, bad); },
+        {"num_return_sequences is 3", "not be greater than num_beams, 2"});
+  }
+  bad.do_sample = false;
   bad.num_return_sequences = 1;
   bad.num_beams = 40;
   expect_error(

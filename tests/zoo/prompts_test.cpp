@@ -9,7 +9,9 @@
 #include "support/temporary_folder.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
+#include "tessera/zoo/tasks/prompted_model.h"
 #include "tessera/zoo/tasks/run_training.h"
+#include "zoo/scaled_glm.h"
 #include "zoo/support.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +28,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Names = std::vector<std::string>;
 
+/// "glm": letters, and the marks of GLM.
 fs::path tokenizer_file(const std::string& name) {
-  return fixture("tokenizers") / (name + ".json");
+  return name == "glm" ? fixture("text_generation/tokenizer.json")
+                       : fixture("tokenizers") / (name + ".json");
 }
 
 /// The text that tokens stand for.
@@ -53,13 +57,20 @@ class Prompts : public ::testing::Test {
     const auto own = Tokenizer::from_file(tokenizer_file(tokenizer));
     json config = read_json(fixture("models") / name / "config.json");
     config["vocab_size"] = own.size();
-    for (const char* key : {"n_positions", "max_position_embeddings"}) {
+    for (const char* key :
+         {"n_positions", "max_position_embeddings", "max_sequence_length"}) {
       if (config.contains(key)) {
         config[key] = 144;
       }
     }
     for (const char* key :
-         {"attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout_rate"}) {
+         {"attn_pdrop",
+          "embd_pdrop",
+          "resid_pdrop",
+          "dropout_rate",
+          "attention_dropout_prob",
+          "embedding_dropout_prob",
+          "output_dropout_prob"}) {
       if (config.contains(key)) {
         config[key] = 0.0;
       }
@@ -81,7 +92,7 @@ class Prompts : public ::testing::Test {
          {{"preset", "super_glue/boolq"},
           {"train", (folder_ / "train.jsonl").string()},
           {"heldout", (folder_ / "heldout.jsonl").string()},
-          {"template", "{passage} question: {question}? answer: [label]"},
+          {"template", template_},
           {"verbalizers", {"true=yes", "false=no"}}}},
         {"optimizer", {{"lr", 0.01}}},
         {"training", {{"batch_size", 8}, {"epochs", 20}}},
@@ -90,6 +101,7 @@ class Prompts : public ::testing::Test {
     return read_training_config(file, overrides);
   }
 
+  std::string template_ = "{passage} question: {question}? answer: [label]";
   const TemporaryFolder folder_;
   const fs::path model_ = folder_ / "base";
   const fs::path run_ = folder_ / "run";
@@ -118,6 +130,30 @@ TEST_F(Prompts, TemplatesAreFilledFromRows) {
       (Names{"no", "right=so"}));
   expect_error([] { verbalizers_of({"a", "b"}, {"c=x"}); }, {"\"c=x\""});
   expect_error([] { verbalizers_of({"a", "b"}, {"a=b"}); }, {"the same words"});
+}
+
+// Where a row has several texts, each has a prompt.
+TEST_F(Prompts, TemplatesNameTheTextsOfPresets) {
+  std::ofstream(folder_ / "copa.jsonl")
+      << R"({"premise": "It rained.", "question": "effect", "choice1": "I ate.", "choice2": "I got wet.", "label": 1})";
+  TextClassificationColumns columns;
+  columns.preset = &text_preset("super_glue/copa");
+  columns.prompt = "{first_text} {second_text}? [MASK], {premise}";
+  const auto texts =
+      read_labelled_texts({folder_ / "copa.jsonl"}, columns).texts;
+  ASSERT_EQ(texts.size(), 2U);
+  EXPECT_EQ(
+      texts[0].text,
+      "It rained. What happened as a result? I ate.? [MASK], It rained.");
+  EXPECT_EQ(
+      texts[1].text,
+      "It rained. What happened as a result? I got wet.? [MASK], It rained.");
+  EXPECT_NE(texts[0].labels, texts[1].labels);
+  EXPECT_EQ(texts[0].group, texts[1].group);
+  columns.prompt = "{premise} [label]";
+  expect_error(
+      [&] { read_labelled_texts({folder_ / "copa.jsonl"}, columns); },
+      {"copa.jsonl:1", "{second_text}"});
 }
 
 TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
@@ -187,15 +223,88 @@ TEST_F(Prompts, LikelihoodsAreSumsOverTheWords) {
   });
 }
 
-// Trained on the words, decoders and T5 tell the labels; untrained they do not.
+// tools/fixtures/text_generation.py has the formulas.
+TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
+  tests::on_ranks(1, [] {
+    const json fixtures = read_json(fixture("text_generation/blanks.json"));
+    const auto model = from_pretrained(fixture("models") / "glm_2021");
+    tests::scale_glm(*model, fixtures.at("scales"));
+    ASSERT_EQ(prompt_kind_of(*model), PromptKind::kBlank);
+    const auto tokenizer = Tokenizer::from_file(tokenizer_file("glm"));
+    std::vector<PromptedText> texts;
+    std::vector<const PromptedLabel*> labels;
+    std::vector<double> expected;
+    for (const json& one : fixtures.at("worded")) {
+      texts.push_back(prompted_text(
+          one.at("prompt"),
+          one.at("words"),
+          tokenizer,
+          PromptKind::kBlank,
+          40)); // positions of blanks do not count
+      EXPECT_FALSE(texts.back().is_truncated);
+      expected.insert(
+          expected.end(), one.at("scores").begin(), one.at("scores").end());
+    }
+    for (const PromptedText& text : texts) {
+      for (const PromptedLabel& label : text.labels) {
+        labels.push_back(&label);
+      }
+    }
+    // One batch: rows of several lengths, and words of several tokens.
+    const at::NoGradGuard no_grad;
+    const ModelInput input = prompted_input(
+        labels, PromptKind::kBlank, prompt_inputs(*model, tokenizer));
+    const at::Tensor scores = label_likelihoods(
+        model->forward(input).logits, input.labels, PromptKind::kBlank);
+    ASSERT_EQ(scores.numel(), static_cast<int64_t>(expected.size()));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      // float32 on both sides
+      EXPECT_NEAR(
+          scores[static_cast<int64_t>(i)].item<double>(), expected[i], 1e-4);
+    }
+  });
+}
+
+TEST_F(Prompts, PromptsWithBlanksLoseWhatIsFarFromThem) {
+  const auto tokenizer = Tokenizer::from_file(tokenizer_file("glm"));
+  const auto shown = [&](const std::string& prompt, int64_t length) {
+    const auto text =
+        prompted_text(prompt, {"xy"}, tokenizer, PromptKind::kBlank, length);
+    const PromptedLabel& label = text.labels.front();
+    EXPECT_EQ(label.input.size(), static_cast<size_t>(length));
+    EXPECT_TRUE(text.is_truncated);
+    EXPECT_EQ(
+        label.input[static_cast<size_t>(label.blank)],
+        *tokenizer.id_of("[MASK]"));
+    return tokenizer.decode(label.input, /*skip_special_tokens=*/false);
+  };
+  // The start token and the first of two words are behind.
+  EXPECT_EQ(
+      shown("bcdf[MASK]ghjk", 11),
+      "[CLS]df[MASK]ghjk<|endoftext|><|startofpiece|>x");
+  EXPECT_EQ(
+      shown("bcdf[MASK]ghjk", 7),
+      "[CLS][MASK]gh<|endoftext|><|startofpiece|>x");
+  expect_error(
+      [&] {
+        prompted_text("b[MASK]", {"xy"}, tokenizer, PromptKind::kBlank, 4);
+      },
+      {"\"xy\"", "model.max_length is 4"});
+}
+
+// Trained on the words, language models tell the labels; untrained they do not.
 TEST_F(Prompts, LanguageModelsLearnToClassify) {
   write_data(48, "train.jsonl");
   write_data(13, "heldout.jsonl");
   for (const auto& [model, tokenizer] :
        {std::pair{"gpt2", "gpt2"},
         std::pair{"llama", "llama2"},
-        std::pair{"t5", "t5"}}) {
+        std::pair{"t5", "t5"},
+        std::pair{"glm_2021", "glm"}}) {
     SCOPED_TRACE(model);
+    if (std::string(model) == "glm_2021") {
+      template_ = "{question}? [MASK], {passage}";
+    }
     tests::on_ranks(1, [&] {
       write_model(model, tokenizer);
       config();
@@ -254,6 +363,19 @@ TEST_F(Prompts, WhatDoesNotFitIsNamed) {
     expect_error(
         [&] { run_training(config({"data.preset=super_glue/multirc"})); },
         {"train.jsonl:1"});
+    expect_error(
+        [&] { run_training(config({"data.template={question} [MASK]"})); },
+        {"fills no blanks", "[label]"});
+    write_model("glm_2021", "glm");
+    expect_error(
+        [&] { run_training(config()); }, {"fills blanks", "write [MASK]"});
+    std::ofstream(folder_ / "train.jsonl")
+        << json{{"passage", "a [gMASK]"}, {"question", "b"}, {"label", true}};
+    expect_error(
+        [&] {
+          run_training(config({"data.template={question}? [MASK], {passage}"}));
+        },
+        {"train.jsonl:1: 'passage' has [gMASK]"});
   });
   EXPECT_FALSE(fs::exists(run_));
 }

@@ -485,6 +485,10 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
   }
   file("heldout.jsonl", rows);
   file("train.jsonl", rows + rows);
+  file(
+      "stems.jsonl",
+      json{{"prompt", kWords[2].first}, {"completion", "def if returning"}}
+          .dump());
   for (const auto& [model, words, eos] :
        {std::tuple{"t5", "t5", "</s>"},
         std::tuple{"llama", "llama2", "</s>"}}) {
@@ -508,6 +512,17 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
       EXPECT_EQ(values.at("heldout_generated"), 4);
       EXPECT_EQ(evaluate_run(run_).values, values);
       std::ofstream(folder_ / "after.json") << values;
+      // The model writes "def if return".
+      const auto rouge_of = [&](const std::string& stemmer) {
+        return evaluate_run(
+                   run_,
+                   {"data.heldout=" + (folder_ / "stems.jsonl").string(),
+                    "data.rouge_stemmer=" + stemmer})
+            .values.at("heldout_rouge_l")
+            .get<double>();
+      };
+      EXPECT_NEAR(rouge_of("false"), 2.0 / 3, 1e-12);
+      EXPECT_EQ(rouge_of("true"), 1.0);
     });
     tests::on_ranks(2, [&] {
       const auto score = evaluate_run(run_, {"training.batch_size=3"});

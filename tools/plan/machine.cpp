@@ -3,11 +3,13 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/profile/device_peak.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 namespace tessera::tools {
 
@@ -38,14 +40,23 @@ void visit_fields(runtime::OptionFields& fields, Rates& rates) {
       "bytes/s of a node in an optimizer's update on the CPUs");
 }
 
+namespace {
+
+double half_of(std::string_view name, at::ScalarType dtype) {
+  return 0.5 *
+         runtime::known_peak_flops(name, dtype, /*uses_tf32=*/false).value();
+}
+
+} // namespace
+
 Rates known_rates(const std::string& name) {
-  // Half of the data sheets' peaks of products, 80 % of memory, 70 % of links:
-  // what well-tuned training reaches. One network port of 200 Gbit/s for a
-  // device of a server; PCIe 4 for the rest.
+  // Half of the data sheets' peaks of products (runtime/profile/device_peak.h),
+  // 80 % of memory, 70 % of links: what well-tuned training reaches. One
+  // network port of 200 Gbit/s for a device of a server; PCIe 4 for the rest.
   static const std::map<std::string, Rates> known{
       {"a100",
-       {.flops_16bit = 156e12,
-        .flops_32bit = 9.7e12,
+       {.flops_16bit = half_of("A100", at::kBFloat16),
+        .flops_32bit = half_of("A100", at::kFloat),
         .device_memory = 1.24e12,
         .in_node = 210e9,
         .between_nodes = 17e9,
@@ -53,8 +64,8 @@ Rates known_rates(const std::string& name) {
         .host_to_device = 20e9,
         .host_update = 150e9}},
       {"h100",
-       {.flops_16bit = 495e12,
-        .flops_32bit = 33e12,
+       {.flops_16bit = half_of("H100", at::kBFloat16),
+        .flops_32bit = half_of("H100", at::kFloat),
         .device_memory = 2.7e12,
         .in_node = 315e9,
         .between_nodes = 35e9,
@@ -62,8 +73,8 @@ Rates known_rates(const std::string& name) {
         .host_to_device = 40e9,
         .host_update = 250e9}},
       {"rtx3090",
-       {.flops_16bit = 35e12,
-        .flops_32bit = 17e12,
+       {.flops_16bit = half_of("RTX 3090", at::kBFloat16),
+        .flops_32bit = half_of("RTX 3090", at::kFloat),
         .device_memory = 0.75e12,
         .in_node = 12e9,
         .between_nodes = 1e9,
@@ -90,6 +101,32 @@ Rates known_rates(const std::string& name) {
   return found->second;
 }
 
+namespace {
+
+/// What shards are sent with. Between nodes, the bus bandwidth of a ring is
+/// what leaves a node, of all its devices.
+void read_comm(const nlohmann::json& comm, Rates& rates) {
+  std::map<std::string, double> best;
+  for (const auto& result : comm.at("results")) {
+    double& bandwidth = best[result.at("collective").get<std::string>()];
+    bandwidth = std::max(bandwidth, result.at("busbw").get<double>());
+  }
+  double slowest = 0;
+  for (const char* collective : {"all_gather", "reduce_scatter"}) {
+    if (const double bandwidth = best[collective]; bandwidth > 0) {
+      slowest = slowest == 0 ? bandwidth : std::min(slowest, bandwidth);
+    }
+  }
+  const int nodes = comm.at("nodes").get<int>();
+  if (slowest > 0 && nodes == 1) {
+    rates.in_node = slowest;
+  } else if (slowest > 0) {
+    rates.between_nodes = slowest * nodes / comm.at("ranks").get<int>();
+  }
+}
+
+} // namespace
+
 Rates measured_rates(const nlohmann::json& bench, Rates rates) {
   if (const auto nodes = bench.find("numa_nodes"); nodes != bench.end()) {
     double update = 0;
@@ -109,6 +146,9 @@ Rates measured_rates(const nlohmann::json& bench, Rates rates) {
       rates.device_to_host = std::min(
           rates.device_to_host, device.at("device_to_host").get<double>());
     }
+  }
+  if (const auto comm = bench.find("comm"); comm != bench.end()) {
+    read_comm(*comm, rates);
   }
   return rates;
 }

@@ -57,8 +57,8 @@ struct Machine {
 /// @throws tessera::Error naming those that are known.
 Rates known_rates(const std::string& name);
 
-/// Rates from the JSON of `tessera bench --json`; what it does not measure
-/// stays as in `rates`.
+/// Rates from the JSON of `tessera bench --json` or `tessera bench comm
+/// --output`; what it does not measure stays as in `rates`.
 Rates measured_rates(const nlohmann::json& bench, Rates rates);
 
 } // namespace tessera::tools

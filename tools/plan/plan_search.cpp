@@ -19,12 +19,26 @@ namespace {
 
 constexpr int64_t kMostMicroBatch = 64; // rows
 
+constexpr int64_t kMostSpareActivations = int64_t{64} << 20;
+
 /// What a layout is made of.
 struct Layout {
   int tensor = 1;
   int pipeline = 1;
-  bool is_offloaded = false;
+  bool optimizer_on_host = false;
+  /// Of activations in host memory; nothing: they stay on the device.
+  std::optional<int64_t> host_activations;
+  /// Nothing: the configuration's.
+  std::optional<int> zero_stage;
+  /// The device's memory is a budget: what activations leave of it keeps
+  /// weights unsharded.
+  std::optional<int64_t> budgeted_activations;
 };
+
+int64_t with_spare(int64_t activations) {
+  const int64_t fraction = activations / 50;
+  return activations + fraction + std::min(fraction, kMostSpareActivations);
+}
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
@@ -65,37 +79,83 @@ class Search {
     return static_cast<int>(layers_);
   }
 
-  /// Micro-batches of one row, and larger ones as long as they fit and are
-  /// faster.
+  bool has_host() const {
+    return search_.machine.host_bytes && search_.machine.device != c10::kCPU;
+  }
+
   void try_layout(Layout layout) {
-    bool fits = try_batches(layout);
-    if (!fits && search_.machine.host_bytes &&
-        search_.machine.device != c10::kCPU) {
-      layout.is_offloaded = true;
-      try_batches(layout);
+    std::optional<PlannedRun> best = try_batches(layout);
+    if (!best && has_host()) {
+      layout.optimizer_on_host = true;
+      best = try_batches(layout);
+    }
+    if (best) {
+      try_memory(layout, *best);
     }
   }
 
-  bool try_batches(const Layout& layout) {
-    bool any = false;
-    double fastest = std::numeric_limits<double>::infinity();
+  /// Micro-batches of one row, and larger ones as long as they fit and are
+  /// faster. @return the fastest.
+  std::optional<PlannedRun> try_batches(const Layout& layout) {
+    std::optional<PlannedRun> best;
     for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
       const auto run = fewest_recomputed(layout, rows);
       if (!run) {
         break; // the examples of a step cannot be divided so
       }
-      const bool fits = run->fits();
       add(*run);
-      if (!fits) {
-        break;
-      }
-      any = true;
-      if (run->time.total() > fastest) {
+      if (!run->fits() || (best && run->time.total() > best->time.total())) {
         break; // what more rows save, recomputed layers cost
       }
-      fastest = run->time.total();
+      best = run;
     }
-    return any;
+    return best;
+  }
+
+  /// Other uses of memory than recomputed layers and sharded weights, in the
+  /// layout's best run.
+  void try_memory(const Layout& layout, const PlannedRun& best) {
+    const auto try_one = [&](const Layout& other) {
+      if (const auto run = fewest_recomputed(other, best.batch_size)) {
+        add(*run);
+      }
+    };
+    if (best.time.shards > best.time.compute) {
+      for (const int zero_stage : {2, 1}) {
+        Layout other = layout;
+        other.zero_stage = zero_stage;
+        try_one(other);
+      }
+      Layout other = layout;
+      other.budgeted_activations = 0;
+      for (const StepMemoryPlan& stage : best.stages) {
+        other.budgeted_activations = std::max(
+            *other.budgeted_activations, with_spare(stage.peak.activations));
+      }
+      add(planned(
+          overrides_of(other, best.batch_size, best.accumulate),
+          best.recomputed_layers,
+          other));
+    }
+    if (!has_host() || best.recomputed_layers == 0) {
+      return;
+    }
+    if (!layout.optimizer_on_host) {
+      Layout other = layout;
+      other.optimizer_on_host = true;
+      try_one(other);
+    }
+    if (layout.pipeline == 1) {
+      const PlannedRun whole = planned(
+          overrides_of(layout, best.batch_size, best.accumulate), 0, layout);
+      if (!whole.stages.empty()) {
+        Layout other = layout;
+        other.host_activations =
+            with_spare(whole.stages.front().activations_after_forward);
+        add(planned(
+            overrides_of(other, best.batch_size, best.accumulate), 0, other));
+      }
+    }
   }
 
   /// With as few recomputed layers as fit; if none fits, with all of them.
@@ -109,8 +169,8 @@ class Search {
       return std::nullopt;
     }
     const auto overrides = overrides_of(layout, rows, examples_ / of_all);
-    PlannedRun most = planned(overrides, layers_);
-    PlannedRun none = planned(overrides, 0);
+    PlannedRun most = planned(overrides, layers_, layout);
+    PlannedRun none = planned(overrides, 0, layout);
     if (none.fits() || !most.fits()) {
       return none.fits() ? none : most;
     }
@@ -118,7 +178,7 @@ class Search {
     int64_t enough = layers_;
     while (enough - too_few > std::max<int64_t>(1, layers_ / 16)) {
       const int64_t middle = (too_few + enough) / 2;
-      PlannedRun tried = planned(overrides, middle);
+      PlannedRun tried = planned(overrides, middle, layout);
       if (tried.fits()) {
         enough = middle;
         most = std::move(tried);
@@ -145,17 +205,38 @@ class Search {
         formatted("parallel.sequence={}", layout.tensor > 1 ? "true" : "false"),
         formatted("training.batch_size={}", rows),
         formatted("training.accumulate={}", accumulate)};
-    if (layout.is_offloaded) {
-      overrides.emplace_back("placement.optimizer=host");
+    if (layout.optimizer_on_host || layout.host_activations) {
       overrides.push_back(
           formatted("memory.host_bytes={}", machine.host_bytes_of_rank()));
+    }
+    if (layout.optimizer_on_host) {
+      overrides.emplace_back("placement.optimizer=host");
+    } else if (layout.host_activations) {
+      overrides.emplace_back("placement.optimizer=device");
+    }
+    if (layout.host_activations) {
+      overrides.emplace_back("placement.activations=host");
+      overrides.push_back(formatted(
+          "offload.activation_host_bytes={}", *layout.host_activations));
+    }
+    if (layout.zero_stage) {
+      overrides.push_back(
+          formatted("sharding.zero_stage={}", *layout.zero_stage));
+    }
+    if (layout.budgeted_activations) {
+      overrides.push_back(
+          formatted("memory.device_bytes={}", machine.device_bytes));
+      overrides.push_back(formatted(
+          "memory.activation_bytes={}",
+          machine.reserved_bytes + *layout.budgeted_activations));
     }
     return overrides;
   }
 
   PlannedRun planned(
       const std::vector<std::string>& overrides,
-      int64_t recomputed) const {
+      int64_t recomputed,
+      const Layout& layout = {}) const {
     PlannedRun run;
     run.overrides = overrides;
     run.recomputed_layers = recomputed;
@@ -164,22 +245,38 @@ class Search {
     std::vector<std::string> all = search_.overrides;
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     try {
-      plan_into(run, zoo::read_training_config(search_.config, all));
+      plan_into(
+          run,
+          zoo::read_training_config(search_.config, all),
+          layout.host_activations.value_or(0));
     } catch (const Error& error) {
       run.problem = "refused: " + first_line(error.what());
     }
     return run;
   }
 
-  void plan_into(PlannedRun& run, zoo::TrainingConfig config) const {
+  void plan_into(
+      PlannedRun& run,
+      zoo::TrainingConfig config,
+      int64_t host_activations) const {
     const Machine& machine = search_.machine;
     const ParallelSizes& sizes = config.parallel.sizes;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
     const int batches = std::max(1, machine.devices / divided);
     run.batch_size = config.batch_size;
     run.accumulate = config.trainer.accumulate;
-    run.is_offloaded = config.engine.placement.optimizer == MemoryTier::kHost ||
-                       config.engine.memory.host_bytes.has_value();
+    run.residency =
+        config.engine.memory.device_bytes
+            ? "budget"
+            : formatted("zero {}", config.engine.sharding.zero_stage);
+    const auto& placement = config.engine.placement;
+    if (placement.optimizer == MemoryTier::kHost ||
+        (!placement.optimizer && config.engine.memory.host_bytes)) {
+      run.offloaded = "optimizer";
+    }
+    if (placement.activations != MemoryTier::kDevice) {
+      run.offloaded += run.offloaded.empty() ? "activations" : "+act.";
+    }
     run.layout = formatted("shard {}", batches);
     const auto add_size = [&](const char* name, int size) {
       if (size > 1) {
@@ -193,6 +290,7 @@ class Search {
     EstimatedRun estimated;
     estimated.stages = sizes.pipeline;
     estimated.accumulate = run.accumulate;
+    estimated.host_activation_bytes = static_cast<double>(host_activations);
     // More micro-batches than a pipeline has in flight are like these.
     estimated.planned_accumulate = std::min<int64_t>(
         run.accumulate, sizes.pipeline > 1 ? 2 * sizes.pipeline : 2);

@@ -24,7 +24,8 @@ struct PlannedRun {
   int64_t batch_size = 0; ///< of a rank and micro-batch
   int64_t accumulate = 0;
   int64_t recomputed_layers = 0;
-  bool is_offloaded = false; ///< state may rest in host memory
+  std::string residency; ///< "zero 3", or "budget": memory.device_bytes
+  std::string offloaded; ///< "optimizer", "activations"; empty: nothing
   /// Empty: it fits. Else what is wrong, in a line.
   std::string problem;
   std::vector<StepMemoryPlan> stages; ///< empty if it was refused
@@ -51,9 +52,12 @@ struct PlanSearch {
 
 /// The configuration as it is, first; then, unless PlanSearch::as_given, others
 /// with the same number of examples per step: tensor ranks within a node,
-/// pipeline stages, larger micro-batches while they fit, optimizer state in
-/// host memory where nothing else fits, each with as few recomputed layers as
-/// fit. Takes seconds for each.
+/// pipeline stages, larger micro-batches while they fit, each with as few
+/// recomputed layers as fit. With host memory, optimizer state rests there
+/// where nothing else fits, and that and activations are tried in place of
+/// recomputed layers. Where all-gathers take longer than computation, so are
+/// ZeRO stages 2 and 1, and a budget that keeps weights unsharded in what is
+/// left. Takes seconds for each.
 /// @throws tessera::Error on a configuration that cannot be read.
 std::vector<PlannedRun> search_plans(const PlanSearch& search);
 

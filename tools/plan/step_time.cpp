@@ -86,7 +86,7 @@ double update_seconds(const StepMemoryPlan& plan, const Machine& machine) {
 } // namespace
 
 double StepTime::total() const {
-  return std::max(compute, shards) + layers + idle + update;
+  return std::max({compute, shards, activations}) + layers + idle + update;
 }
 
 StepTime estimate_step(
@@ -102,6 +102,11 @@ StepTime estimate_step(
     time.compute = times * compute_seconds(plan, run.in_16bit, machine.rates);
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
+    if (run.host_activation_bytes > 0) {
+      time.activations =
+          static_cast<double>(run.accumulate) * run.host_activation_bytes *
+          (1 / machine.rates.device_to_host + 1 / machine.rates.host_to_device);
+    }
     time.idle = (time.compute + time.layers) *
                 static_cast<double>(run.stages - 1) /
                 static_cast<double>(run.accumulate);

@@ -17,6 +17,7 @@ struct StepTime {
   double compute = 0; ///< of the slowest pipeline stage
   /// All-gathers and reductions of shards, which overlap with computation.
   double shards = 0;
+  double activations = 0; ///< to host memory and back; overlaps likewise
   double layers = 0; ///< other collectives, for which computation waits
   double idle = 0; ///< of a pipeline's stages, waiting for each other
   double update = 0; ///< of state in host memory, with its transfers
@@ -30,6 +31,7 @@ struct EstimatedRun {
   int64_t accumulate = 1; ///< micro-batches of a step
   int64_t planned_accumulate = 1; ///< of the dry run
   bool in_16bit = true;
+  double host_activation_bytes = 0; ///< of a micro-batch, moved to the host
 };
 
 /// Sums of operators and collectives at the machine's rates. Kernel launches,

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/generation/score_rules.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -43,6 +44,7 @@ BeamSearch::BeamSearch(
     EndsSequence ends)
     : options_(options),
       ends_(std::move(ends)),
+      generator_(at::detail::createCPUGenerator(options.seed)),
       texts_(rows.size(0) / options.num_beams),
       given_(rows.size(1)),
       rows_(rows),
@@ -75,13 +77,23 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
       candidates(),
       scores.size(1));
   apply_score_rules(options_, scores, rows_, written(), padding_);
+  if (options_.do_sample) {
+    apply_sampling_rules(options_, scores);
+  }
   // All continuations of a prompt in one row: beam * vocabulary + token.
-  const auto [best, tokens] =
+  const at::Tensor all =
       (scores.view({texts_, options_.num_beams, -1}) + scores_.unsqueeze(2))
-          .flatten(1)
-          .topk(candidates(), 1);
+          .flatten(1);
+  const at::Tensor tokens = options_.do_sample ? torch::multinomial(
+                                                     all.softmax(1),
+                                                     candidates(),
+                                                     /*replacement=*/false,
+                                                     generator_)
+                                               : best_places(all, candidates());
   const at::Tensor beam = tokens.div(scores.size(1), "floor");
-  return {tokens.remainder(scores.size(1)) * options_.num_beams + beam, best};
+  return {
+      tokens.remainder(scores.size(1)) * options_.num_beams + beam,
+      all.gather(1, tokens)};
 }
 
 TokenProposal BeamSearch::blank() const {

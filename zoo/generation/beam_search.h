@@ -5,6 +5,8 @@
 #include "tessera/zoo/generation/generate_options.h"
 #include "tessera/zoo/generation/text_search.h"
 
+#include <ATen/core/Generator.h>
+
 namespace tessera::zoo {
 
 /// Beam search as in transformers' generate(). Keeps GenerateOptions::num_beams
@@ -12,6 +14,10 @@ namespace tessera::zoo {
 /// sum of token log-probabilities. A sequence that ends is set aside with the
 /// score sum / (new tokens)^length_penalty; the best of these are the result.
 /// GenerateOptions::early_stopping decides when the search stops.
+///
+/// With do_sample the continuations are drawn, without replacement, by their
+/// sums of log-probabilities after apply_sampling_rules(); the best of those
+/// that are drawn go on. Draws depend on the seed and on the scores alone.
 class BeamSearch : public TextSearch {
  public:
   /// @param rows [prompts * num_beams, S] int64: the prompts, each repeated
@@ -58,6 +64,7 @@ class BeamSearch : public TextSearch {
 
   GenerateOptions options_;
   EndsSequence ends_;
+  at::Generator generator_;
   int64_t texts_;
   int64_t given_; ///< prompt length in tokens
   at::Tensor rows_;

@@ -7,7 +7,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <initializer_list>
 #include <optional>
@@ -15,11 +14,6 @@
 namespace tessera::zoo {
 
 namespace {
-
-constexpr std::array<std::string_view, 3> kBlankMarks = {
-    "[MASK]",
-    "[sMASK]",
-    "[gMASK]"};
 
 std::optional<int64_t> first_known(
     const Tokenizer& tokenizer,

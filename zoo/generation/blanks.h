@@ -5,12 +5,19 @@
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::zoo {
+
+/// A short blank, one of sentences, and the rest of a text.
+inline constexpr std::array<std::string_view, 3> kBlankMarks = {
+    "[MASK]",
+    "[sMASK]",
+    "[gMASK]"};
 
 /// The tokens of GLM's tokenizers that mark blanks.
 struct BlankTokens {

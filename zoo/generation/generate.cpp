@@ -85,7 +85,8 @@ class Writer {
       const ModelInput& prompt,
       const GenerateOptions& options,
       ParallelRun* parallel,
-      const EndsSequence& ends)
+      const EndsSequence& ends,
+      PromptCache* kept)
       : model_(model),
         prompt_(prompt),
         copies_(copies_in(options)),
@@ -101,6 +102,9 @@ class Writer {
         continued_.emplace(name, tensor);
       }
     }
+    const bool is_plain = prompt.input_ids.size(0) == 1 && continued_.empty() &&
+                          !prompt.attention_mask.defined();
+    kept_ = is_plain && model.keeps_cache() ? kept : nullptr;
     options.check();
     check_positions(options.max_new_tokens);
     search_ = make_search(model, prompt, options, ends);
@@ -118,6 +122,9 @@ class Writer {
     for (auto& [name, tensor] : continued_) {
       tensor = repeated(tensor, copies_);
     }
+    if (copies_ > 1) {
+      keep();
+    }
     repeat_groups();
     if (logits.defined()) {
       logits = repeated(logits, copies_);
@@ -125,6 +132,9 @@ class Writer {
     while (true) {
       const at::Tensor followed = search_->advance(agreed(logits));
       if (search_->is_done()) {
+        if (copies_ == 1) {
+          keep();
+        }
         return search_->result();
       }
       if (followed.defined()) {
@@ -224,7 +234,24 @@ class Writer {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t first = i * rows / count;
       groups_.push_back(
-          {first, (i + 1) * rows / count - first, KeyValueCache(capacity)});
+          {first,
+           (i + 1) * rows / count - first,
+           kept_ == nullptr ? KeyValueCache(capacity)
+                            : kept_->take(tokens_of_first(), capacity)});
+    }
+  }
+
+  /// The tokens of the first row.
+  std::vector<int64_t> tokens_of_first() const {
+    const at::Tensor row = search_->rows()[0].contiguous();
+    const int64_t* begin = row.const_data_ptr<int64_t>();
+    return {begin, begin + row.numel()};
+  }
+
+  /// Keeps what has been read of a single row; repeat_groups() copies it.
+  void keep() {
+    if (kept_ != nullptr) {
+      kept_->put(groups_.front().cache, tokens_of_first());
     }
   }
 
@@ -334,7 +361,11 @@ class Writer {
       }
     }
     for (TextGroup& group : groups_) {
-      group.cache.advance(rows.size(1) - group.cache.length());
+      const int64_t fresh = rows.size(1) - group.cache.length();
+      if (kept_ != nullptr) {
+        kept_->add_read(fresh * group.rows);
+      }
+      group.cache.advance(fresh);
     }
     if (logits.empty()) {
       return {};
@@ -369,6 +400,7 @@ class Writer {
   PipelineExecutor* executor_;
   Communicator* stages_; ///< null without a pipeline
   at::Device device_;
+  PromptCache* kept_ = nullptr; ///< null: nothing is kept
   std::unique_ptr<TextSearch> search_;
   int64_t given_ = 0; ///< prompt length in tokens
   std::deque<TextGroup> groups_;
@@ -381,11 +413,12 @@ at::Tensor generate(
     const ModelInput& prompt,
     const GenerateOptions& options,
     ParallelRun* parallel,
-    const EndsSequence& ends) {
+    const EndsSequence& ends,
+    PromptCache* kept) {
   TESSERA_CHECK(
       options.stop_strings.empty() || ends,
       "generate: stop_strings is given, but generate() sees tokens only; use zoo::TextGenerator");
-  return Writer(model, prompt, options, parallel, ends).write();
+  return Writer(model, prompt, options, parallel, ends, kept).write();
 }
 
 } // namespace tessera::zoo

@@ -5,6 +5,7 @@
 
 #include "tessera/engine/parallel_run.h"
 #include "tessera/zoo/generation/generate_options.h"
+#include "tessera/zoo/generation/prompt_cache.h"
 #include "tessera/zoo/generation/text_search.h"
 #include "tessera/zoo/models/model.h"
 
@@ -27,6 +28,10 @@ namespace tessera::zoo {
 ///     the blank. Nothing else.
 /// @param parallel null if no ranks partition the layers.
 /// @param ends further reasons for a sequence to end.
+/// @param kept of earlier calls with the same model; updated. A prompt is read
+///     from where it differs from the text before, the result being that of the
+///     whole prompt up to rounding. Only for one prompt without padding and
+///     Model::keeps_cache(); otherwise, it is left as it is.
 /// @return int64 [B * num_return_sequences, S + n] on the CPU: the prompts
 ///     followed by up to max_new_tokens tokens; for an encoder-decoder the
 ///     decoder's sequences, which begin with its start token. The sequences of
@@ -39,6 +44,7 @@ at::Tensor generate(
     const ModelInput& prompt,
     const GenerateOptions& options,
     ParallelRun* parallel = nullptr,
-    const EndsSequence& ends = {});
+    const EndsSequence& ends = {},
+    PromptCache* kept = nullptr);
 
 } // namespace tessera::zoo

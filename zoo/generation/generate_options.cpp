@@ -89,13 +89,10 @@ void GenerateOptions::check() const {
       min_new_tokens,
       max_new_tokens);
   TESSERA_CHECK(
-      num_beams == 1 || !do_sample,
-      "num_beams is {} and do_sample is true: sampling with beams is not supported; set only one of them",
+      (do_sample && num_beams == 1) || num_return_sequences <= num_beams,
+      "num_return_sequences is {}; without do_sample, and with beams, it must not be greater than num_beams, {}",
+      num_return_sequences,
       num_beams);
-  TESSERA_CHECK(
-      do_sample || num_return_sequences <= num_beams,
-      "num_return_sequences is {}; without do_sample it must not be greater than num_beams",
-      num_return_sequences);
 }
 
 void GenerateOptions::check_values(const std::string& place) const {

@@ -44,7 +44,8 @@ struct GenerateOptions {
   double min_p = 0;
   uint64_t seed = 0;
 
-  /// Above 1: beam search with this number of beams.
+  /// Above 1: beam search with this number of beams; with do_sample, beams
+  /// whose continuations are drawn.
   int64_t num_beams = 1;
   /// The log-probability of a beam is divided by its number of new tokens to
   /// this power.

@@ -9,9 +9,9 @@
 
 namespace tessera::zoo {
 
-/// Chooses as transformers' generate() does, in its order: temperature, top-k,
-/// top-p and min-p, and a draw; or the most likely token. Runs on the CPU in
-/// float32; ranks with the same scores choose the same tokens.
+/// Draws from the scores after apply_sampling_rules(), or takes the most likely
+/// token. Runs on the CPU in float32; ranks with the same scores choose the
+/// same tokens.
 class NextToken {
  public:
   explicit NextToken(const GenerateOptions& options);
@@ -22,8 +22,6 @@ class NextToken {
   at::Tensor choose(at::Tensor scores);
 
  private:
-  void keep_likeliest(at::Tensor& scores) const;
-
   GenerateOptions options_;
   at::Generator generator_;
 };

@@ -50,6 +50,16 @@ void forbid_repeats(
   }
 }
 
+/// Scores below the row's `limit` [B, 1] become impossible.
+void drop_below(at::Tensor& scores, const at::Tensor& limit) {
+  scores.masked_fill_(scores.lt(limit), kImpossible);
+}
+
+/// The `count`th best score of each row, [B, 1].
+at::Tensor best_score(const at::Tensor& scores, int64_t count) {
+  return std::get<0>(scores.topk(count)).narrow(1, count - 1, 1);
+}
+
 } // namespace
 
 void apply_score_rules(
@@ -73,6 +83,33 @@ void apply_score_rules(
     if (written < options.min_new_tokens) {
       scores.select(1, end).fill_(kImpossible);
     }
+  }
+}
+
+void apply_sampling_rules(const GenerateOptions& options, at::Tensor& scores) {
+  const int64_t ends = static_cast<int64_t>(options.eos_token_id.size());
+  const int64_t kept = std::min(
+      options.num_beams > 1 ? 1 + std::max<int64_t>(ends, 1) : 1,
+      scores.size(1));
+  scores.div_(options.temperature);
+  if (options.top_k > 0 && options.top_k < scores.size(1)) {
+    drop_below(scores, best_score(scores, std::max(options.top_k, kept)));
+  }
+  if (options.top_p < 1) {
+    // Drops the least likely tokens whose probabilities add up to at most 1 -
+    // top_p.
+    const auto [sorted, order] = scores.sort(1);
+    at::Tensor drops = sorted.softmax(1).cumsum(1).le(1 - options.top_p);
+    drops.narrow(1, scores.size(1) - kept, kept).fill_(false);
+    scores.masked_fill_(
+        torch::zeros_like(drops).scatter(1, order, drops), kImpossible);
+  }
+  if (options.min_p > 0) {
+    const at::Tensor chances = scores.softmax(1);
+    scores.masked_fill_(
+        chances.lt(chances.amax(1, true) * options.min_p) &
+            scores.lt(best_score(scores, kept)),
+        kImpossible);
   }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // apply_score_rules() lowers or forbids the scores of next tokens that repeat
-// the sequence or end it too early.
+// the sequence or end it too early; apply_sampling_rules() those that are too
+// unlikely to be drawn.
 
 #include "tessera/zoo/generation/generate_options.h"
 
@@ -30,5 +31,13 @@ void apply_score_rules(
     const at::Tensor& tokens,
     int64_t written,
     const at::Tensor& padding);
+
+/// Modifies scores as transformers' generate() does before it samples, in its
+/// order: temperature, top-k, top-p, min-p. Of each row, the most likely token
+/// is kept; with beams one more than there are end tokens, and at least two, so
+/// that a beam can go on.
+/// @param scores [B, vocabulary] float32 on the CPU, after apply_score_rules();
+///     modified in place.
+void apply_sampling_rules(const GenerateOptions& options, at::Tensor& scores);
 
 } // namespace tessera::zoo

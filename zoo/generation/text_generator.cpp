@@ -186,7 +186,8 @@ GenerateOptions TextGenerator::options_for(
 
 std::vector<GeneratedText> TextGenerator::generate(
     const std::vector<std::string>& prompts,
-    const OnText& on_text) const {
+    const OnText& on_text,
+    PromptCache* kept) const {
   if (prompts.empty()) {
     return {};
   }
@@ -208,14 +209,15 @@ std::vector<GeneratedText> TextGenerator::generate(
   if (model_.first_token() || !options_.add_special_tokens) {
     ids.assign(ids.size(), {});
   }
-  return write(batch, ids, options, on_text);
+  return write(batch, ids, options, on_text, kept);
 }
 
 std::vector<GeneratedText> TextGenerator::write(
     const ModelInput& batch,
     const std::vector<std::vector<int64_t>>& before,
     const GenerateOptions& options,
-    const OnText& on_text) const {
+    const OnText& on_text,
+    PromptCache* kept) const {
   const auto copies = static_cast<size_t>(options.num_return_sequences);
   const auto pass_on = [&](size_t row, const std::string& piece) {
     if (on_text && !piece.empty()) {
@@ -254,7 +256,7 @@ std::vector<GeneratedText> TextGenerator::write(
     };
   }
   const at::Tensor sequences =
-      zoo::generate(model_, batch, options, parallel_, ends);
+      zoo::generate(model_, batch, options, parallel_, ends, kept);
   std::vector<GeneratedText> texts;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (options.num_beams > 1) {
@@ -327,7 +329,8 @@ std::vector<GeneratedText> TextGenerator::fill(
         blank_inputs(open, tokens.start, device_),
         std::vector<std::vector<int64_t>>(open.size()),
         options,
-        {});
+        {},
+        nullptr);
     if (is_first && copies > 1) { // from here on each copy goes its own way
       std::vector<Filling> all;
       for (const Filling& row : rows) {

@@ -73,12 +73,15 @@ class TextGenerator {
 
   /// Collective if ranks divide the model, with the same prompts; every rank
   /// has the results, and calls on_text.
+  /// @param kept of the prompts before, e.g. of a conversation, of which the
+  ///     last one may begin with them; see zoo::generate().
   /// @return num_return_sequences texts for each prompt, best first.
   /// @throws tessera::Error naming the prompt (from 1) if it has no tokens or
   ///     no blank, or is too long for the model; and as generate().
   std::vector<GeneratedText> generate(
       const std::vector<std::string>& prompts,
-      const OnText& on_text = {}) const;
+      const OnText& on_text = {},
+      PromptCache* kept = nullptr) const;
 
   const TextOptions& options() const {
     return options_;
@@ -101,7 +104,8 @@ class TextGenerator {
       const ModelInput& batch,
       const std::vector<std::vector<int64_t>>& before,
       const GenerateOptions& options,
-      const OnText& on_text) const;
+      const OnText& on_text,
+      PromptCache* kept) const;
   std::vector<GeneratedText> fill(
       const std::vector<std::string>& prompts,
       const OnText& on_text) const;

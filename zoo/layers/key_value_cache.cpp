@@ -7,6 +7,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 
+#include <utility>
+
 namespace tessera::zoo {
 
 namespace {
@@ -26,6 +28,32 @@ KeyValueCache::KeyValueCache(int64_t capacity) : capacity_(capacity) {
       capacity >= 1,
       "KeyValueCache: the capacity is {} tokens; it must be 1 or more",
       capacity);
+}
+
+void KeyValueCache::resize(int64_t length, int64_t capacity) {
+  TESSERA_CHECK(
+      length >= 0 && length <= length_ && length <= capacity,
+      "KeyValueCache: {} of {} tokens are to be kept, with room for {}",
+      length,
+      length_,
+      capacity);
+  length_ = length;
+  if (capacity == capacity_) {
+    return;
+  }
+  capacity_ = capacity;
+  for (auto& [layer, both] : growing_) {
+    for (at::Tensor* tensor : {&both.first, &both.second}) {
+      at::Tensor room = room_for(*tensor, capacity);
+      room.narrow(2, 0, length).copy_(tensor->narrow(2, 0, length));
+      *tensor = std::move(room);
+    }
+  }
+  for (auto& [name, tensor] : inputs_) {
+    at::Tensor room = at::empty({tensor.size(0), capacity}, tensor.options());
+    room.narrow(1, 0, length).copy_(tensor.narrow(1, 0, length));
+    tensor = std::move(room);
+  }
 }
 
 KeyValueCache::KeysAndValues KeyValueCache::extend(

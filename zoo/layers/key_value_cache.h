@@ -36,6 +36,11 @@ class KeyValueCache {
     length_ += tokens;
   }
 
+  /// Forgets the tokens after the first `length`, and makes room for another
+  /// number of them.
+  /// @throws tessera::Error if there are fewer, or more than `capacity`.
+  void resize(int64_t length, int64_t capacity);
+
   using KeysAndValues = std::pair<at::Tensor, at::Tensor>;
 
   /// Appends the keys and values of the tokens being processed now.

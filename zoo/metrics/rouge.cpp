@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/metrics/rouge.h"
 
+#include "tessera/zoo/metrics/porter_stemmer.h"
 #include "tessera/zoo/metrics/words.h"
 
 #include <algorithm>
@@ -11,8 +12,11 @@ namespace tessera::zoo {
 
 namespace {
 
+/// Shorter words have no stem of their own.
+constexpr size_t kShortestStemmed = 4;
+
 /// Runs of letters a to z and digits, in lower case.
-Words rouge_words(std::string_view text) {
+Words rouge_words(std::string_view text, RougeWords compared) {
   Words words;
   std::string word;
   const std::string lower = lower_case(text);
@@ -21,7 +25,10 @@ Words rouge_words(std::string_view text) {
     if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
       word += c;
     } else if (!word.empty()) {
-      words.push_back(std::move(word));
+      const bool is_stemmed =
+          compared == RougeWords::kStems && word.size() >= kShortestStemmed;
+      words.push_back(
+          is_stemmed ? porter_stem(std::move(word)) : std::move(word));
       word.clear();
     }
   }
@@ -82,11 +89,11 @@ std::vector<size_t> common_places(const Words& a, const Words& b) {
   return places;
 }
 
-std::vector<Words> sentences_of(std::string_view text) {
+std::vector<Words> sentences_of(std::string_view text, RougeWords compared) {
   std::vector<Words> sentences;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    sentences.push_back(rouge_words(text.substr(begin, end - begin)));
+    sentences.push_back(rouge_words(text.substr(begin, end - begin), compared));
     begin = end + 1;
   }
   return sentences;
@@ -134,9 +141,12 @@ RougeScore summary_score(
 
 } // namespace
 
-RougeScores rouge(std::string_view prediction, std::string_view reference) {
-  const Words predicted = rouge_words(prediction);
-  const Words wanted = rouge_words(reference);
+RougeScores rouge(
+    std::string_view prediction,
+    std::string_view reference,
+    RougeWords compared) {
+  const Words predicted = rouge_words(prediction, compared);
+  const Words wanted = rouge_words(reference, compared);
   return {
       .rouge1 = ngram_score(predicted, wanted, 1),
       .rouge2 = ngram_score(predicted, wanted, 2),
@@ -144,8 +154,9 @@ RougeScores rouge(std::string_view prediction, std::string_view reference) {
           static_cast<double>(common_places(wanted, predicted).size()),
           static_cast<double>(predicted.size()),
           static_cast<double>(wanted.size())),
-      .rouge_lsum =
-          summary_score(sentences_of(prediction), sentences_of(reference))};
+      .rouge_lsum = summary_score(
+          sentences_of(prediction, compared),
+          sentences_of(reference, compared))};
 }
 
 } // namespace tessera::zoo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `rouge()` compares a summary with a reference (ROUGE, Lin, 2004) as the
-// package rouge_score does, without its stemmer.
+// package rouge_score does.
 
 #include <string_view>
 
@@ -20,6 +20,15 @@ struct RougeScores {
   RougeScore rouge_lsum; ///< the same over sentences, which are lines
 };
 
-RougeScores rouge(std::string_view prediction, std::string_view reference);
+/// What of the words is compared.
+enum class RougeWords {
+  kWhole,
+  kStems, ///< rouge_score's use_stemmer: of words of 4 characters or more
+};
+
+RougeScores rouge(
+    std::string_view prediction,
+    std::string_view reference,
+    RougeWords compared = RougeWords::kWhole);
 
 } // namespace tessera::zoo

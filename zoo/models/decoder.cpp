@@ -210,6 +210,12 @@ bool Decoder::takes_cache() const {
          (tensor == nullptr || !tensor->sequence);
 }
 
+bool Decoder::keeps_cache() const {
+  return takes_cache() && !decoder_.prefix &&
+         (!decoder_.rotary ||
+          decoder_.rotary->scaling.kind != RotaryScalingKind::kDynamic);
+}
+
 bool Decoder::takes_documents() const {
   const ContextParallel* context = context_.context();
   return !decoder_.prefix && decoder_.block_positions == 0 &&

@@ -111,6 +111,8 @@ class Decoder : public Model {
   /// False under context parallelism. Tokens that follow cached ones attend to
   /// all of them: a prefix belongs to the first tokens.
   bool takes_cache() const override;
+  /// Not with a prefix, nor with rotary positions that depend on the length.
+  bool keeps_cache() const override;
   /// Not with a prefix, with positions within blanks, nor under ring attention.
   bool takes_documents() const override;
 

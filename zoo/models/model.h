@@ -179,6 +179,12 @@ class Model : public torch::nn::Module {
     return false;
   }
 
+  /// Whether what a cache has of a text holds for any text that begins with it:
+  /// no token sees later ones, nor does the length change a position.
+  virtual bool keeps_cache() const {
+    return false;
+  }
+
   /// Whether the model takes `document_ids` [B, S] among ModelInput::others:
   /// tokens attend to those of the same number only. Their positions are those
   /// of position_ids, which begin anew in each document if they are to.

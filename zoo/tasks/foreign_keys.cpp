@@ -85,7 +85,10 @@ constexpr runtime::ForeignKey kForeignKeys[] = {
     {"train_micro_batch_size_per_gpu", "training.batch_size"},
     {"warmup_num_steps", "schedule.warmup_steps"},
     {"wd", "optimizer.weight_decay"},
+    {"zero_hpz_partition_size", "sharding.shard_ranks"},
     {"zero_optimization", "sharding.zero_stage"},
+    {"zero_quantized_gradients", "sharding.communication.reduce=int8"},
+    {"zero_quantized_weights", "sharding.communication.gather=int8"},
     {"zero_stage", "sharding.zero_stage"},
 };
 

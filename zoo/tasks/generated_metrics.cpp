@@ -5,7 +5,6 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/zoo/metrics/answers.h"
 #include "tessera/zoo/metrics/bleu.h"
-#include "tessera/zoo/metrics/rouge.h"
 
 #include <algorithm>
 
@@ -24,7 +23,7 @@ double mean_over(const Pairs& pairs, const Value& value) {
   return pairs.empty() ? 0 : sum / static_cast<double>(pairs.size());
 }
 
-double bleu_of(const Pairs& pairs) {
+double bleu_of(const Pairs& pairs, RougeWords /*compared*/) {
   Bleu bleu;
   for (const GeneratedPair& pair : pairs) {
     bleu.add(pair.text, {pair.reference});
@@ -33,19 +32,19 @@ double bleu_of(const Pairs& pairs) {
 }
 
 template <RougeScore RougeScores::*kWhich>
-double rouge_of(const Pairs& pairs) {
-  return mean_over(pairs, [](const GeneratedPair& pair) {
-    return (rouge(pair.text, pair.reference).*kWhich).f;
+double rouge_of(const Pairs& pairs, RougeWords compared) {
+  return mean_over(pairs, [&](const GeneratedPair& pair) {
+    return (rouge(pair.text, pair.reference, compared).*kWhich).f;
   });
 }
 
-double exact_match_of(const Pairs& pairs) {
+double exact_match_of(const Pairs& pairs, RougeWords /*compared*/) {
   return mean_over(pairs, [](const GeneratedPair& pair) {
     return answer_exact_match(pair.text, {pair.reference});
   });
 }
 
-double word_f1_of(const Pairs& pairs) {
+double word_f1_of(const Pairs& pairs, RougeWords /*compared*/) {
   return mean_over(pairs, [](const GeneratedPair& pair) {
     return answer_f1(pair.text, {pair.reference});
   });

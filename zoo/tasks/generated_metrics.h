@@ -2,6 +2,8 @@
 #pragma once
 // `GeneratedMetric` is a metric of generated texts that a configuration names.
 
+#include "tessera/zoo/metrics/rouge.h"
+
 #include <string>
 #include <vector>
 
@@ -16,7 +18,8 @@ struct GeneratedPair {
 struct GeneratedMetric {
   const char* name; ///< "rouge_l", of `data.metric`
   const char* title; ///< "ROUGE-L", for people
-  double (*value)(const std::vector<GeneratedPair>& pairs);
+  /// @param compared by the ROUGE metrics.
+  double (*value)(const std::vector<GeneratedPair>& pairs, RougeWords compared);
   bool is_share = true; ///< shown as a percentage
 };
 

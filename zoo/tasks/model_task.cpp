@@ -168,6 +168,10 @@ void ModelTask::load(int64_t index) {
   load_micro_batch(index, 0);
 }
 
+int64_t ModelTask::loaded_tokens() const {
+  return tokens_of(batches_.front());
+}
+
 MicroBatch ModelTask::forward(int64_t /*index*/) {
   const ModelInput& batch = batches_.front();
   const at::Tensor loss = task_.loss == nullptr

@@ -46,11 +46,18 @@ class ModelTask : public PipelineTask {
   int64_t batch_size() const override {
     return order_.batch_size();
   }
+  int64_t samples_per_epoch() const override {
+    return static_cast<int64_t>(order_.samples());
+  }
+  void begin_at(const SamplePosition& position) override {
+    loader_.seek(position);
+  }
   void begin_epoch(int64_t epoch) override;
   void begin_step(int64_t step) override {
     step_ = step;
   }
   void load(int64_t index) override;
+  int64_t loaded_tokens() const override;
   MicroBatch forward(int64_t index) override;
   void after_step(int64_t step, int64_t steps) override;
   std::optional<TaskScore> score() override;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/plan_training.h"
 
+#include "tessera/engine/device_config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/patch_embedding.h"
@@ -136,53 +138,122 @@ int64_t layers_of(const TrainingConfig& config) {
   return whole->stage().count();
 }
 
+namespace {
+
+/// A run of a configuration as it is planned: without weights and data.
+class ConfiguredTraining {
+ public:
+  /// @param config outlives this object.
+  ConfiguredTraining(const TrainingConfig& config, int world_size, int rank)
+      : config_(config), source_(source_of(config)) {
+    // Of a whole model: its head knows what it is trained on.
+    const auto whole = lazy([&] {
+      return from_config(source_.json, {.architecture = source_.architecture});
+    });
+    batch_ = largest_batch(
+        *whole,
+        config.batch_size,
+        config.max_length,
+        config.task != &kLanguageModel && config.task != &kImageFolder);
+    if (config.token_data.objective.kind == ObjectiveKind::kBlankFilling) {
+      // Longer than the model's positions: those of blanks are their places.
+      batch_.position_ids =
+          torch::zeros({config.batch_size, 2, config.max_length}, torch::kLong);
+      batch_.others["sep"] =
+          torch::full({config.batch_size}, config.max_length / 2, torch::kLong);
+    }
+    job_.rank = rank;
+    job_.world_size = world_size;
+    job_.parallel = config.parallel;
+    job_.accumulate = static_cast<int>(config.trainer.accumulate);
+    job_.clips_gradients = config.trainer.clip_grad_norm > 0;
+    job_.random_seed = config.seed;
+    options_ = config.engine;
+    options_.log_memory = false;
+  }
+
+  PlannedJob& job() {
+    return job_;
+  }
+  const EngineOptions& options() const {
+    return options_;
+  }
+  /// Texts of tokens that differ, so that experts get equal shares of them.
+  void mix_tokens() {
+    if (batch_.input_ids.defined()) {
+      batch_.input_ids = torch::randint(
+          source_.json.value("vocab_size", int64_t{2}),
+          batch_.input_ids.sizes(),
+          torch::kLong);
+    }
+  }
+
+  /// This object outlives it.
+  PlannedTraining training() {
+    return {
+        .make = [this](World& world, ParallelRun& parallel)
+            -> std::shared_ptr<torch::nn::Module> {
+          auto model = planned_model(config_, source_, parallel);
+          const c10::Device device = world.device();
+          if (!device.is_cpu()) { // no dry run, which have threads
+            move_module(*model, device);
+            batch_ = batch_.with_tensors([device](const at::Tensor& tensor) {
+              return tensor.to(device);
+            });
+          }
+          return model;
+        },
+        .loss =
+            [this](torch::nn::Module& module) {
+              const at::Tensor loss =
+                  dynamic_cast<Model&>(module).forward(batch_).loss;
+              TESSERA_CHECK(
+                  loss.defined(),
+                  "plan: the model computes no loss of a batch with these labels; name another class in model.architecture");
+              return loss;
+            },
+        .stage =
+            [this](torch::nn::Module& module) {
+              return pipeline_forward(
+                  dynamic_cast<Model&>(module),
+                  [this](int /*number*/) -> const ModelInput& {
+                    return batch_;
+                  });
+            }};
+  }
+
+ private:
+  const TrainingConfig& config_;
+  ModelSource source_;
+  ModelInput batch_;
+  PlannedJob job_;
+  EngineOptions options_;
+};
+
+} // namespace
+
 std::vector<StepMemoryPlan> plan_training(
     const TrainingConfig& config,
     int world_size,
     int rank,
     c10::DeviceType device) {
-  const ModelSource source = source_of(config);
-  // Of a whole model: its head knows what it is trained on.
-  const auto whole = lazy([&] {
-    return from_config(source.json, {.architecture = source.architecture});
-  });
-  const ModelInput batch = largest_batch(
-      *whole,
-      config.batch_size,
-      config.max_length,
-      config.task != &kLanguageModel && config.task != &kImageFolder);
-  PlannedJob job;
-  job.rank = rank;
-  job.world_size = world_size;
-  job.device = device;
-  job.parallel = config.parallel;
-  job.accumulate = static_cast<int>(config.trainer.accumulate);
-  job.clips_gradients = config.trainer.clip_grad_norm > 0;
-  job.random_seed = config.seed;
-  EngineOptions options = config.engine;
-  options.log_memory = false;
-  return plan_stages(
-      {.make = [&](World& /*world*/, ParallelRun& parallel)
-           -> std::shared_ptr<torch::nn::Module> {
-         return planned_model(config, source, parallel);
-       },
-       .loss =
-           [&](torch::nn::Module& module) {
-             const at::Tensor loss =
-                 dynamic_cast<Model&>(module).forward(batch).loss;
-             TESSERA_CHECK(
-                 loss.defined(),
-                 "plan: the model computes no loss of a batch with these labels; name another class in model.architecture");
-             return loss;
-           },
-       .stage =
-           [&](torch::nn::Module& module) {
-             return pipeline_forward(
-                 dynamic_cast<Model&>(module),
-                 [&](int /*number*/) -> const ModelInput& { return batch; });
-           }},
-      options,
-      job);
+  ConfiguredTraining run(config, world_size, rank);
+  run.job().device = device;
+  return plan_stages(run.training(), run.options(), run.job());
+}
+
+SimulatedRun simulate_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank,
+    int steps,
+    SimulationOptions settings) {
+  engine::init_on(config.device); // of the process: threads, devices, products
+  settings.init = engine::init_options(config.device);
+  ConfiguredTraining run(config, world_size, rank);
+  run.mix_tokens();
+  run.job().steps = steps;
+  return simulate_rank(run.training(), run.options(), run.job(), settings);
 }
 
 } // namespace tessera::zoo

@@ -3,6 +3,7 @@
 // `plan_training()` says what memory a run of `tessera train` takes, from its
 // configuration and the model's config.json alone.
 
+#include "tessera/engine/plan/simulated_rank.h"
 #include "tessera/engine/plan/step_plan.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -41,5 +42,19 @@ std::vector<StepMemoryPlan> plan_training(
     int world_size,
     int rank = 0,
     c10::DeviceType device = c10::kCPU);
+
+/// Trains rank `rank` of the run that `config` describes, with newly
+/// initialized weights and random tokens, in batches as in plan_training(); see
+/// simulate_rank(). Joins a job of one rank (tessera::init()) on the
+/// configuration's device.
+/// @param steps of it.
+/// @param settings without SimulationOptions::init, which follows from the
+///   configuration.
+SimulatedRun simulate_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank,
+    int steps,
+    SimulationOptions settings);
 
 } // namespace tessera::zoo

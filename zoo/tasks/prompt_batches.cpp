@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/zoo/generation/blanks.h"
 
 #include <ATen/ops/tensor.h>
 #include <torch/types.h>
@@ -91,6 +92,93 @@ PromptedLabel continued(
   return result;
 }
 
+/// Removes what is too much before the blank, and then at the end, but for the
+/// tokens that `marks` has around a text.
+void shorten(BlankedText& text, const BlankTokens& marks, size_t length) {
+  const size_t before = marks.text_start >= 0 ? 1 : 0;
+  const size_t after = marks.text_end >= 0 ? 1 : 0;
+  const auto drop = [&](size_t begin, size_t end) {
+    const auto first = text.context.begin();
+    text.context.erase(
+        first + static_cast<std::ptrdiff_t>(begin),
+        first + static_cast<std::ptrdiff_t>(end));
+  };
+  auto& place = text.blanks.front();
+  const size_t from_front = std::min(
+      text.context.size() - length, static_cast<size_t>(place) - before);
+  drop(before, before + from_front);
+  place -= static_cast<int64_t>(from_front);
+  if (text.context.size() > length) {
+    const size_t end = text.context.size() - after;
+    drop(length - after, end);
+  }
+}
+
+/// The words in the blank of a prompt, without an end token: words of all
+/// labels are scored up to their last token.
+PromptedLabel in_blank(
+    const std::string& prompt,
+    const std::string& words,
+    const Tokenizer& tokenizer,
+    size_t max_length,
+    bool& is_truncated) {
+  const BlankTokens marks = BlankTokens::of(tokenizer);
+  BlankedText text = blanked_text(tokenizer, marks, prompt);
+  TESSERA_CHECK(
+      text.blanks.size() == 1,
+      "the prompt \"{}\" has {} blanks; one [MASK] is where the label goes",
+      prompt,
+      text.blanks.size());
+  const size_t mark = prompt.find(kBlankMarks.front());
+  const bool has_space =
+      mark != std::string::npos && mark > 0 && prompt[mark - 1] == ' ';
+  PromptedLabel result;
+  result.words = tokenizer.ids((has_space ? " " : "") + words);
+  const size_t kept =
+      1 + (marks.text_start >= 0 ? 1 : 0) + (marks.text_end >= 0 ? 1 : 0);
+  TESSERA_CHECK(
+      !result.words.empty() && result.words.size() + kept <= max_length,
+      "the words \"{}\" of a label have {} tokens; model.max_length is {}",
+      words,
+      result.words.size(),
+      max_length);
+  if (text.context.size() + result.words.size() > max_length) {
+    is_truncated = true;
+    shorten(text, marks, max_length - result.words.size());
+  }
+  result.blank = text.blanks.front();
+  result.input = std::move(text.context);
+  result.input.push_back(marks.start);
+  result.input.insert(
+      result.input.end(), result.words.begin(), result.words.end() - 1);
+  return result;
+}
+
+/// Adds what a model that fills blanks is told of its input.
+void add_blanks(
+    const std::vector<const PromptedLabel*>& labels,
+    const c10::Device& device,
+    ModelInput& batch) {
+  const int64_t length = batch.input_ids.size(1);
+  const auto rows = static_cast<int64_t>(labels.size());
+  at::Tensor positions = torch::zeros({rows, 2, length}, at::kLong);
+  at::Tensor sep = torch::empty({rows}, at::kLong);
+  for (int64_t row = 0; row < rows; ++row) {
+    const PromptedLabel& one = *labels[static_cast<size_t>(row)];
+    const auto written = static_cast<int64_t>(one.words.size());
+    const auto context = static_cast<int64_t>(one.input.size()) - written;
+    sep[row] = context;
+    const auto part = [&](int64_t which, int64_t begin, int64_t count) {
+      return positions[row][which].narrow(0, begin, count);
+    };
+    part(0, 0, context).copy_(torch::arange(context));
+    part(0, context, written).fill_(one.blank);
+    part(1, context, written).copy_(torch::arange(1, written + 1));
+  }
+  batch.position_ids = runtime::to_device(positions, device);
+  batch.others["sep"] = runtime::to_device(sep, device);
+}
+
 } // namespace
 
 PromptedText prompted_text(
@@ -101,8 +189,8 @@ PromptedText prompted_text(
     int64_t max_length) {
   PromptedText text;
   for (const std::string& words : verbalizers) {
-    if (kind == PromptKind::kDecoder) {
-      text.labels.push_back(continued(
+    if (kind != PromptKind::kEncoderDecoder) {
+      text.labels.push_back((kind == PromptKind::kBlank ? in_blank : continued)(
           prompt,
           words,
           tokenizer,
@@ -128,7 +216,7 @@ ModelInput prompted_input(
     ids.push_back(one->input);
     masks.emplace_back(one->input.size(), 1);
     words.push_back(one->words);
-    if (kind == PromptKind::kDecoder) {
+    if (kind != PromptKind::kEncoderDecoder) {
       words.back().insert(
           words.back().begin(), one->input.size() - one->words.size(), -100);
     }
@@ -139,8 +227,12 @@ ModelInput prompted_input(
   };
   ModelInput batch;
   batch.input_ids = on_device(ids, inputs.padding_token);
-  batch.attention_mask = on_device(masks, 0);
   batch.labels = on_device(words, -100);
+  if (kind == PromptKind::kBlank) {
+    add_blanks(labels, inputs.device, batch); // padding is not looked at
+  } else {
+    batch.attention_mask = on_device(masks, 0);
+  }
   return batch;
 }
 

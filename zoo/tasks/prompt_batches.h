@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `PromptBatches` makes batches of prompts that end with the words of a label,
-// for language models.
+// `PromptBatches` makes batches of prompts with the words of a label at their
+// end or in their blank, for language models.
 
 #include "tessera/zoo/tasks/text_batches.h"
 
@@ -11,14 +11,17 @@ namespace tessera::zoo {
 enum class PromptKind {
   kDecoder, ///< one after the other
   kEncoderDecoder, ///< the prompt as input, the words as target
+  kBlank, ///< the words fill a blank of the prompt, see BlankedText
 };
 
 /// A prompt with the words of one label.
 struct PromptedLabel {
   std::vector<int64_t> input;
   /// The words: of decoders the last tokens of `input`; of encoder-decoders
-  /// the target.
+  /// the target; of a blank what the last tokens of `input`, as many, predict:
+  /// a start token and the words but the last.
   std::vector<int64_t> words;
+  int64_t blank = 0; ///< the place of the blank in `input`
 };
 
 struct PromptedText {
@@ -28,9 +31,11 @@ struct PromptedText {
 };
 
 /// The prompt with each label's words. Prompts that are too long lose their
-/// beginning.
+/// beginning, of one with a blank what is before it and then the end. Words go
+/// after a space, in a blank if it has one before it.
 /// @param max_length of `input`.
-/// @throws tessera::Error if the words alone do not fit.
+/// @throws tessera::Error if the words alone do not fit, or if a prompt has not
+///     one blank.
 PromptedText prompted_text(
     const std::string& prompt,
     const std::vector<std::string>& verbalizers,

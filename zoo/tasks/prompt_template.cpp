@@ -4,22 +4,58 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/generation/blanks.h"
 
 #include <algorithm>
 #include <set>
 
 namespace tessera::zoo {
 
-PromptTemplate::PromptTemplate(std::string_view text, std::string_view place) {
+namespace {
+
+size_t count_of(std::string_view mark, std::string_view text) {
+  size_t count = 0;
+  for (size_t at = text.find(mark); at != text.npos;
+       at = text.find(mark, at + mark.size())) {
+    ++count;
+  }
+  return count;
+}
+
+void check_has_no_blank(
+    const std::string& value,
+    const std::string& key,
+    const TextRow& row) {
+  for (const std::string_view mark : kBlankMarks) {
+    TESSERA_CHECK(
+        value.find(mark) == std::string::npos,
+        "{}: '{}' has {}, which data.template has where the label goes; remove it from the text",
+        row.place(),
+        key,
+        mark);
+  }
+}
+
+} // namespace
+
+PromptTemplate::PromptTemplate(std::string_view text, std::string_view place)
+    : has_blank_(
+          place == kLabelPlace && count_of(kBlankPlace, text) == 1 &&
+          count_of(place, text) == 0) {
   TESSERA_CHECK(
-      text.ends_with(place) && text.find(place) == text.size() - place.size(),
-      "data.template is \"{}\"; it must end with {}, where what the model writes goes, and have it nowhere else",
+      has_blank_ || (text.ends_with(place) && count_of(place, text) == 1),
+      "data.template is \"{}\"; it must end with {}, where what the model writes goes, and have it nowhere else{}",
       text,
-      place);
-  text.remove_suffix(place.size());
-  const size_t end = text.find_last_not_of(' ') + 1;
-  separator_ = text.substr(end);
-  text = text.substr(0, end);
+      place,
+      place == kLabelPlace
+          ? ", or for a model that fills blanks have one [MASK] in its place, anywhere"
+          : "");
+  if (!has_blank_) {
+    text.remove_suffix(place.size());
+    const size_t end = text.find_last_not_of(' ') + 1;
+    separator_ = text.substr(end);
+    text = text.substr(0, end);
+  }
   std::string key;
   for (;;) {
     const size_t open = text.find('{');
@@ -37,10 +73,20 @@ PromptTemplate::PromptTemplate(std::string_view text, std::string_view place) {
   }
 }
 
-std::string PromptTemplate::fill(const TextRow& row) const {
+std::string PromptTemplate::fill(
+    const TextRow& row,
+    const std::map<std::string, std::string>& more) const {
   std::string prompt;
   for (const auto& [key, after] : parts_) {
     if (&key != &parts_.front().first) {
+      const auto other = more.find(key);
+      if (other != more.end() && !row.values.contains(key)) {
+        if (has_blank_) {
+          check_has_no_blank(other->second, key, row);
+        }
+        prompt += other->second + after;
+        continue;
+      }
       const auto found = row.values.find(key);
       TESSERA_CHECK(
           found != row.values.end(),
@@ -53,7 +99,12 @@ std::string PromptTemplate::fill(const TextRow& row) const {
           row.place(),
           key,
           runtime::show_json(*found));
-      prompt += found->is_string() ? found->get<std::string>() : found->dump();
+      const std::string value =
+          found->is_string() ? found->get<std::string>() : found->dump();
+      if (has_blank_) {
+        check_has_no_blank(value, key, row);
+      }
+      prompt += value;
     }
     prompt += after;
   }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/prompted_model.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/training_config.h"
+
+#include <algorithm>
 
 namespace tessera::zoo {
 
@@ -18,13 +21,29 @@ std::shared_ptr<Model> prompted_model(
 }
 
 bool goes_on_with_prompts(const Head& head) {
+  const auto objectives = head.objectives();
   return head.labels() == HeadLabels::kNextTokens ||
-         !head.trimmed_with_labels().empty();
+         !head.trimmed_with_labels().empty() ||
+         std::find(
+             objectives.begin(),
+             objectives.end(),
+             ObjectiveKind::kBlankFilling) != objectives.end();
 }
 
 PromptKind prompt_kind_of(const Model& model) {
-  return model.first_token() ? PromptKind::kEncoderDecoder
-                             : PromptKind::kDecoder;
+  return model.fills_blanks()  ? PromptKind::kBlank
+         : model.first_token() ? PromptKind::kEncoderDecoder
+                               : PromptKind::kDecoder;
+}
+
+void check_template(const PromptTemplate& prompt, const Model& model) {
+  TESSERA_CHECK(
+      prompt.has_blank() == model.fills_blanks(),
+      "data.template: a {} {}",
+      model.architecture(),
+      model.fills_blanks()
+          ? "fills blanks: write [MASK] where the label goes, in place of [label]"
+          : "fills no blanks: end with [label] in place of [MASK]");
 }
 
 TextInputs prompt_inputs(const Model& model, const Tokenizer& tokenizer) {

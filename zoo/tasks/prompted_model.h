@@ -6,6 +6,7 @@
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/prompt_batches.h"
+#include "tessera/zoo/tasks/prompt_template.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
 #include <memory>
@@ -22,10 +23,15 @@ std::shared_ptr<Model> prompted_model(
     const TrainingConfig& config,
     const LayerContext& context);
 
-/// Whether a head is that of a language model that can go on with prompts.
+/// Whether a head is that of a language model that can go on with prompts, or
+/// fill their blanks.
 bool goes_on_with_prompts(const Head& head);
 
 PromptKind prompt_kind_of(const Model& model);
+
+/// @throws tessera::Error if the template has a blank that the model does not
+///     fill, or none for one that does.
+void check_template(const PromptTemplate& prompt, const Model& model);
 
 /// How prompts become the inputs of a model.
 TextInputs prompt_inputs(const Model& model, const Tokenizer& tokenizer);

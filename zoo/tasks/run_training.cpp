@@ -2,7 +2,7 @@
 #include "tessera/zoo/tasks/run_training.h"
 
 #include "tessera/engine/data/sample_order.h"
-#include "tessera/engine/report/event_file.h"
+#include "tessera/engine/report/plot_ticks.h"
 #include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_report.h"
@@ -24,6 +24,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -71,29 +72,37 @@ std::string facts_text(const engine::RunFacts& facts) {
   return text;
 }
 
-/// Adds the held-out results to the report and to TensorBoard's curves; if that
-/// fails, there is a warning.
+/// "held-out exact match" of "heldout_exact_match".
+std::string title_of(std::string name) {
+  if (name.starts_with(engine::kHeldoutPrefix)) {
+    name.replace(0, engine::kHeldoutPrefix.size(), "held-out ");
+  }
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+/// Adds the held-out results to the report and to the curves; if that fails,
+/// there is a warning.
 void report_score(
     const TrainingConfig& config,
     const TrainingSummary& summary,
     const TaskScore& score) {
   const auto& folder = config.trainer.run_folder;
   engine::RunFacts facts = config.trainer.facts;
-  engine::EventFileWriter::Scalars scalars;
+  nlohmann::ordered_json line{{"step", summary.steps}};
   for (const auto& [name, value] : score.values.items()) {
     if (value.is_number()) {
-      facts.emplace_back(name, value.dump());
-      const std::string prefix = "heldout_";
-      scalars.emplace_back(
-          "heldout/" +
-              (name.starts_with(prefix) ? name.substr(prefix.size()) : name),
-          value.get<double>());
+      facts.emplace_back(
+          title_of(name),
+          value.is_number_float() ? engine::fixed(value.get<double>(), 4)
+                                  : value.dump());
+      const std::string prefix(engine::kHeldoutPrefix);
+      line[name.starts_with(prefix) ? name : prefix + name] = value;
     }
   }
   try {
     engine::write_run_report(folder, engine::read_metrics(folder), facts);
-    engine::EventFileWriter(folder, summary.steps)
-        .write(summary.steps, scalars);
+    add_final_metrics(config.trainer, line);
   } catch (const Error& error) {
     log_warning("{}", error.what());
   }

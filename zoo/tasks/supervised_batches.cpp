@@ -230,7 +230,7 @@ TaskScore SupervisedBatches::report(const Score& score) const {
          texts_[i].reference});
   }
   for (const GeneratedMetric& metric : scoring_.metrics) {
-    const double value = metric.value(pairs);
+    const double value = metric.value(pairs, scoring_.compared);
     result.values[formatted("heldout_{}", metric.name)] = value;
     result.text += metric.is_share
                        ? formatted(", {} {:.1f} %", metric.title, 100 * value)

@@ -31,6 +31,7 @@ struct SupervisedInputs {
 /// What is generated and measured when rows are scored.
 struct SupervisedScoring {
   std::vector<GeneratedMetric> metrics; ///< empty: nothing is generated
+  RougeWords compared = RougeWords::kWhole;
   int64_t rows = 0; ///< the first ones
   GenerateOptions options;
 };

@@ -68,6 +68,10 @@ void visit_supervised_rows(
       options.max_new_tokens,
       {.min = 1},
       "with `metric`: the longest generated text");
+  fields.field(
+      "rouge_stemmer",
+      options.rouge_stemmer,
+      "with `rouge1`, `rouge2`, `rouge_l` and `rouge_lsum`: compare the stems of English words, as rouge_score with `use_stemmer`");
 }
 
 void finish_supervised(
@@ -134,6 +138,8 @@ SupervisedScoring scoring_of(
     const SupervisedInputs& inputs) {
   SupervisedScoring scoring;
   scoring.metrics = generated_metrics_for(config.metrics);
+  scoring.compared =
+      config.supervised.rouge_stemmer ? RougeWords::kStems : RougeWords::kWhole;
   scoring.rows = config.supervised.generate_heldout;
   scoring.options.eos_token_id =
       generate_options(config.model_folder).eos_token_id;

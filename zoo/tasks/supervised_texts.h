@@ -33,6 +33,8 @@ struct SupervisedOptions {
   /// for.
   int64_t generate_heldout = 100;
   int64_t max_new_tokens = 128; ///< of these texts
+  /// ROUGE compares stems of words.
+  bool rouge_stemmer = false;
 };
 
 inline constexpr std::string_view kCompletionPlace = "[completion]";

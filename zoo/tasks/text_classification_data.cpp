@@ -25,6 +25,9 @@ namespace {
 
 using nlohmann::json;
 
+/// What a template may name of a preset's row besides its keys.
+constexpr const char* kFirstText = "first_text";
+constexpr const char* kSecondText = "second_text";
 constexpr const char* kKeys = "data.text_key and data.label_key";
 constexpr const char* kTableKeys =
     "data.text_key and data.label_key, or, of a table without a header, all of them in data.columns";
@@ -158,6 +161,9 @@ class Reader {
     result_.are_pairs = columns.texts.size() > 1 && columns.prompt.empty();
     if (!columns.prompt.empty()) {
       prompt_.emplace(columns.prompt);
+      const auto keys = prompt_->keys();
+      names_second_text_ =
+          std::find(keys.begin(), keys.end(), kSecondText) != keys.end();
     }
     if (columns.preset != nullptr) {
       result_.classes = columns.preset->labels;
@@ -207,12 +213,18 @@ class Reader {
     if (columns_.preset != nullptr) {
       auto texts = columns_.preset->read(*columns_.preset, row);
       if (prompt_) {
+        const bool has_groups =
+            texts.size() != 1 || !texts.front().group.empty();
         TESSERA_CHECK(
-            texts.size() == 1 && texts.front().group.empty(),
-            "{}: data.template is for one label per row; {} has several",
+            !has_groups || names_second_text_,
+            "{}: {} has several texts that belong together; data.template must have {{{}}}, in which they differ",
             row.place(),
-            columns_.preset->name);
-        texts.front().text = prompt_->fill(row);
+            columns_.preset->name,
+            kSecondText);
+        for (LabelledText& text : texts) {
+          text.text = prompt_->fill(
+              row, {{kFirstText, text.text}, {kSecondText, text.second}});
+        }
       }
       for (LabelledText& text : texts) {
         text.file = result_.files.size() - 1;
@@ -336,6 +348,7 @@ class Reader {
   HeadLabels labels_;
   LabelledTexts& result_;
   std::optional<PromptTemplate> prompt_;
+  bool names_second_text_ = false; ///< in prompt_
   bool has_table_ = false;
   std::optional<int64_t> first_in_file_; ///< line of its first example
   std::string first_label_; ///< in JSON lines, for messages

@@ -71,7 +71,7 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.field(
       "template",
       columns.prompt,
-      "instead of a classifier, a language model goes on with the label's words: `{passage} question: {question}? answer: [label]`, with keys or columns in braces");
+      "instead of a classifier, a language model goes on with the label's words: `{passage} question: {question}? answer: [label]`, with keys or columns in braces; GLM of 2021 fills a blank with them: `{premise}? [MASK], {hypothesis}`. Of a preset also `{first_text}` and `{second_text}`, what a classifier is given");
   fields.field(
       "verbalizers",
       config.verbalizers,
@@ -206,6 +206,7 @@ Task open_prompts(
   task.model = prompted_model(config, layer_context(parallel));
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
+  check_template(PromptTemplate(config.columns.prompt), *task.model);
   const PromptKind kind = prompt_kind_of(*task.model);
   TextInputs inputs = prompt_inputs(*task.model, tokenizer);
   inputs.multiple_of = parallel.batches().sequence_multiple;

@@ -132,6 +132,7 @@ std::unique_ptr<TextPredictor> open_prompts_of(
   }
   auto labels = prompted_labels(config, train);
   const PromptTemplate prompt(config.columns.prompt);
+  check_template(prompt, *trained.model);
   return std::make_unique<PromptPredictor>(
       std::move(trained), std::move(labels), prompt, device);
 }

@@ -187,6 +187,10 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "overwrite",
         config.overwrite,
         "overwrite a run in `output.folder` that has checkpoints or an exported model");
+    fields.field(
+        "metrics",
+        config.trainer.metrics,
+        "files of the run folder that get the lines of the log: `jsonl` (metrics.jsonl, always written), `tensorboard`, `csv` (metrics.csv), `wandb` (a folder for `wandb sync`)");
   });
   fields.group("data", "", [&] {
     config.task->visit_data(fields, config);
@@ -278,6 +282,7 @@ void finish_fields(
   if (!config.trainer.resume_from.empty()) {
     config.trainer.resume = true;
   }
+  reader.run_check([&] { metric_sinks(config.trainer); });
   if (config.trainer.evaluate_every == 0) {
     const auto needs_scores = [&](bool is_set, const char* key) {
       if (is_set) {

@@ -234,6 +234,42 @@ TEST(DataLoader, ContinuesAtTheSameSampleUnderAnyNumberOfRanks) {
   }
 }
 
+// From 4 ranks to 3 to 2, at samples where no batch would begin otherwise: the
+// stream goes on with the next sample, and an epoch leaves out what fills no
+// batch.
+TEST(DataLoader, ContinuesAtAnySampleUnderAnyNumberOfRanks) {
+  const auto order_of = [](int64_t epoch) {
+    return SampleOrder(48, 48, {}, 5).batch(epoch).samples;
+  };
+  for (const size_t first : {8UL, 16UL, 24UL, 40UL}) {
+    for (const size_t second : {9UL, 18UL, 27UL}) {
+      SamplePosition saved;
+      Numbers found = stream_of(4, 2, {}, first, &saved); // batches of 8
+      const Numbers middle = stream_of(3, 3, saved, second, &saved); // of 9
+      const Numbers last = stream_of(2, 5, saved, 40); // of 10
+      found.insert(found.end(), middle.begin(), middle.end());
+      found.insert(found.end(), last.begin(), last.end());
+      Numbers expected;
+      size_t at = 0;
+      int64_t epoch = 0;
+      for (const auto& [batch, count] :
+           {std::pair{8UL, first}, {9UL, second}, {10UL, 40UL}}) {
+        for (size_t read = 0; read < count; read += batch) {
+          if (at + batch > 48) {
+            at = 0;
+            ++epoch;
+          }
+          const Numbers order = order_of(epoch);
+          for (size_t i = 0; i < batch; ++i) {
+            expected.push_back(order[at++]);
+          }
+        }
+      }
+      EXPECT_EQ(found, expected) << first << " and " << second << " samples";
+    }
+  }
+}
+
 TEST(DataLoader, IsPartOfCheckpoints) {
   const SampleOrder order(48, 2, {1, 4}, 5);
   DataLoader<Numbers> loader(order, made_slowly);

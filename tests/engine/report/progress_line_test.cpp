@@ -15,7 +15,10 @@ Progress full() {
   progress.step = 170;
   progress.total_steps = 500;
   progress.loss = 0.43125;
+  progress.learning_rate = 2.94e-5;
+  progress.grad_norm = 1.234;
   progress.tokens_per_s = 12345;
+  progress.utilization = 0.4123;
   progress.memory_bytes = int64_t{1234} << 20;
   progress.seconds_left = 62;
   return progress;
@@ -56,8 +59,8 @@ struct Shown {
 TEST(FormatProgress, ShowsEverythingThatIsKnown) {
   EXPECT_EQ(
       format_progress(full(), 200),
-      " 34% [=======>              ]  170/500  loss 0.4313  "
-      "12.3k tokens/s  1.21 GiB/rank  1:02 left");
+      " 34% [=======>              ]  170/500  loss 0.4313  lr 2.9e-5  "
+      "norm 1.23  12.3k tokens/s  MFU 41%  1.21 GiB/rank  1:02 left");
   EXPECT_EQ(
       format_progress(at(3, 4), 200), " 75% [================>     ]  3/4");
   EXPECT_EQ(
@@ -83,19 +86,55 @@ TEST(FormatProgress, FitsIntoAnyWidth) {
     EXPECT_LE(
         format_progress(full(), columns).size(), static_cast<size_t>(columns));
   }
-  // The bar goes first, then memory, speed and loss.
+  // The bar goes first, then words become shorter; all of it fits into 80
+  // columns, of which the last stays free.
   EXPECT_EQ(
-      format_progress(full(), 80),
-      " 34% [===>     ]  170/500  loss 0.4313  12.3k tokens/s  1.21 GiB/rank  "
+      format_progress(full(), 110),
+      " 34% [==>     ]  170/500  loss 0.4313  lr 2.9e-5  norm 1.23  "
+      "12.3k tokens/s  MFU 41%  1.21 GiB/rank  1:02 left");
+  EXPECT_EQ(
+      format_progress(full(), 79),
+      "170/500 loss 0.4313 lr 2.9e-5 norm 1.23 12.3k tok/s MFU 41% 1.21GiB "
       "1:02 left");
+  Progress long_run = full();
+  long_run.step = 12345;
+  long_run.total_steps = 500000;
+  long_run.loss = 10.43;
+  long_run.seconds_left = 360000;
   EXPECT_EQ(
-      format_progress(full(), 70),
-      " 34%  170/500  loss 0.4313  12.3k tokens/s  1.21 GiB/rank  1:02 left");
+      format_progress(long_run, 79),
+      "12345/500000 loss 10.4300 lr 2.9e-5 norm 1.23 12.3k tok/s 100:00:00 left");
+  // Then memory, utilization, learning rate, norm, speed and loss.
   EXPECT_EQ(
-      format_progress(full(), 54),
-      " 34%  170/500  loss 0.4313  12.3k tokens/s  1:02 left");
-  EXPECT_EQ(format_progress(full(), 26), " 34%  170/500  1:02 left");
-  EXPECT_EQ(format_progress(full(), 14), " 34%  170/500");
+      format_progress(full(), 62),
+      "170/500 loss 0.4313 lr 2.9e-5 norm 1.23 12.3k tok/s 1:02 left");
+  EXPECT_EQ(
+      format_progress(full(), 52),
+      "170/500 loss 0.4313 norm 1.23 12.3k tok/s 1:02 left");
+  EXPECT_EQ(format_progress(full(), 30), "170/500 loss 0.4313 1:02 left");
+  EXPECT_EQ(format_progress(full(), 17), "170/500 1:02 left");
+  EXPECT_EQ(format_progress(full(), 7), "170/500");
+}
+
+TEST(FormatProgress, NamesAMeasuredPeak) {
+  Progress progress = full();
+  progress.has_measured_peak = true;
+  EXPECT_NE(
+      format_progress(progress, 200).find("  41% of measured peak  "),
+      std::string::npos);
+  EXPECT_NE(
+      format_progress(progress, 79).find(" 41% peak "), std::string::npos);
+}
+
+TEST(Formats, ShortNumbers) {
+  EXPECT_EQ(format_short(0), "0");
+  EXPECT_EQ(format_short(1), "1.00");
+  EXPECT_EQ(format_short(0.0123), "0.01");
+  EXPECT_EQ(format_short(3e-5), "3.0e-5");
+  EXPECT_EQ(format_short(9.96e-5), "1.0e-4");
+  EXPECT_EQ(format_short(123.4), "123");
+  EXPECT_EQ(format_short(12345), "1.2e4");
+  EXPECT_EQ(format_short(INFINITY), "inf");
 }
 
 TEST(Formats, BytesDurationsAndCounts) {

@@ -174,7 +174,7 @@ TEST(RollBack, EndsWhereThereIsNothingToReturnTo) {
 }
 
 TEST(RollBack, PositionsPassWhatIsSkipped) {
-  RunPosition position(10, 4);
+  RunPosition position({0, 4, 10});
   position.skipped = {{5, 7}, {7, 9}, {12, 13}};
   position.batch = 4;
   EXPECT_FALSE(position.pass_skipped());
@@ -184,7 +184,7 @@ TEST(RollBack, PositionsPassWhatIsSkipped) {
   EXPECT_EQ(position.batch, 9);
   EXPECT_EQ(position.skipped_ahead(), 1);
   // Batches of another size, which have any of the samples.
-  RunPosition other(7, 6);
+  RunPosition other({0, 6, 7});
   other.load_state(position.save_state());
   ASSERT_EQ(other.skipped.size(), 3U);
   EXPECT_EQ(other.skipped[0], (RunPosition::Range{3, 5}));

@@ -11,13 +11,19 @@ namespace {
 struct Layout {
   int64_t batches_per_epoch;
   int64_t batch_samples;
+  int64_t samples = 0; ///< 0: batches begin nowhere else
 };
 
+RunPosition position_in(const Layout& layout) {
+  return RunPosition(
+      {layout.samples, layout.batch_samples, layout.batches_per_epoch});
+}
+
 RunPosition moved(const Layout& saved, int64_t batch, const Layout& loaded) {
-  RunPosition before(saved.batches_per_epoch, saved.batch_samples);
+  RunPosition before = position_in(saved);
   before.steps = 3;
   before.batch = batch;
-  RunPosition after(loaded.batches_per_epoch, loaded.batch_samples);
+  RunPosition after = position_in(loaded);
   after.load_state(before.save_state());
   EXPECT_EQ(after.steps, 3);
   return after;
@@ -44,6 +50,28 @@ TEST(RunPosition, CountsSamplesUnderAnother) {
   const auto end = moved({10, 4}, 9, {3, 12}); // 36 samples
   EXPECT_EQ(end.batch, 3);
   EXPECT_EQ(end.repeated_samples(), 0);
+}
+
+TEST(RunPosition, GoesOnAtTheSampleUnderAnother) {
+  // 16 samples of 43 leave two batches of 12, not three.
+  auto after = moved({5, 8, 43}, 2, {3, 12, 43});
+  EXPECT_EQ(after.repeated_samples(), 0);
+  EXPECT_EQ(after.batch, 1);
+  EXPECT_EQ(after.position_of(after.batch).samples, 16);
+  EXPECT_EQ(after.position_of(2).samples, 28);
+  EXPECT_EQ(after.position_of(3).epoch, 1);
+  EXPECT_EQ(after.position_of(3).samples, 0);
+  // So do 16 of 40; of 39, one.
+  EXPECT_EQ(moved({5, 8, 40}, 2, {3, 12, 40}).batch, 1);
+  after = moved({4, 8, 39}, 2, {3, 12, 39});
+  EXPECT_EQ(after.position_of(after.batch).samples, 16);
+  EXPECT_EQ(after.batch, 2);
+  // It is saved as it is, and goes on from there under a third.
+  RunPosition third = position_in({7, 5, 39});
+  third.load_state(after.save_state());
+  EXPECT_EQ(third.position_of(third.batch).samples, 16);
+  after.restart();
+  EXPECT_EQ(after.position_of(1).samples, 12);
 }
 
 } // namespace tessera::engine::run_position_test

@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/trainer/trainer.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <sstream>
 
 namespace tessera::engine::trainer_log_test {
@@ -173,6 +175,95 @@ TEST(TrainerLog, LeavesAReportAndCurvesForTensorBoard) {
         runtime::read_text_file(options.run_folder / "report.html")
             .find("Where the time"),
         std::string::npos);
+  });
+}
+
+TEST(TrainerLog, CountsOperationsBesideAMeasuredPeak) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const auto options = options_of(folder.path() / "run", 1);
+    run(world, options);
+    if (world.rank() != 0) {
+      return;
+    }
+    for (const auto& line : lines_of(options.run_folder)) {
+      // Ranks, micro-batches, rows; the first layer has no gradient of its
+      // input. Nothing is counted twice.
+      const double forward = 2.0 * (kWidth * kWidth + kWidth);
+      const double backward = 2.0 * (kWidth * kWidth + 2 * kWidth);
+      EXPECT_EQ(line["flops"], 2 * 2 * 4 * (forward + backward));
+      EXPECT_FALSE(line.contains("mfu"));
+      EXPECT_NEAR(
+          line["of_measured_peak"].get<double>(),
+          line["flops"].get<double>() /
+              (line["step_s"].get<double>() *
+               line["peak_flops_per_s"].get<double>()),
+          1e-12);
+    }
+    const std::string page =
+        runtime::read_text_file(options.run_folder / "report.html");
+    EXPECT_NE(page.find("model FLOP per step / ("), std::string::npos);
+  });
+}
+
+TEST(TrainerLog, GivesLinesToAllSinks) {
+  struct Recorder : MetricSink {
+    void begin(const MetricRun& run) override {
+      EXPECT_EQ(run.name, "run");
+      resumed.push_back(run.resumed_step());
+    }
+    void write(const nlohmann::ordered_json& line) override {
+      steps.push_back(line.at("step"));
+      if (steps.back() == 2) {
+        TESSERA_FAIL("full"); // a warning
+      }
+    }
+    void finish() override {
+      is_finished = true;
+    }
+    std::vector<int64_t> resumed;
+    std::vector<int64_t> steps;
+    bool is_finished = false;
+  };
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& world) {
+    auto options = options_of(folder.path() / "run", 1);
+    const auto sink = std::make_shared<Recorder>();
+    options.metrics = {"csv", "wandb"};
+    options.sinks = {sink};
+    options.max_steps = 3;
+    run(world, options);
+    EXPECT_EQ(sink->steps, (std::vector<int64_t>{1, 2, 3}));
+    EXPECT_TRUE(sink->is_finished);
+    options.max_steps = 5;
+    options.resume = true;
+    run(world, options);
+    EXPECT_EQ(sink->resumed, (std::vector<int64_t>{0, 3}));
+    EXPECT_EQ(sink->steps, (std::vector<int64_t>{1, 2, 3, 4, 5}));
+
+    std::istringstream table(
+        runtime::read_text_file(options.run_folder / "metrics.csv"));
+    std::vector<std::string> rows;
+    for (std::string row; std::getline(table, row);) {
+      rows.push_back(row);
+    }
+    ASSERT_EQ(rows.size(), 6U);
+    EXPECT_TRUE(rows[0].starts_with("step,epoch,loss,lr,"));
+    EXPECT_TRUE(rows[5].starts_with("5,"));
+    EXPECT_TRUE(std::filesystem::is_directory(options.run_folder / "wandb"));
+    for (const auto& entry :
+         std::filesystem::directory_iterator(options.run_folder)) {
+      EXPECT_FALSE(entry.path().filename().string().starts_with("events."));
+    }
+    add_final_metrics(options, {{"step", 5}, {"heldout_loss", 1.5}});
+    EXPECT_EQ(sink->steps.back(), 5);
+    options.metrics = {"tensorbord"};
+    options.run_folder = folder.path() / "other";
+    std::filesystem::create_directories(options.run_folder);
+    options.resume = false;
+    expect_error(
+        [&] { run(world, options); },
+        {"output.metrics has 'tensorbord'", "jsonl, tensorboard, csv, wandb"});
   });
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace tessera::engine::trainer_resume_test {
 
@@ -45,37 +46,59 @@ class RandomTask : public TrainingTask {
   int64_t done_ = 0;
 };
 
+/// Whether a batch may begin at any sample.
+enum class Begins { kAnywhere, kAtBatches };
+
 /// 24 samples an epoch, shared among the ranks.
 class RowTask : public TrainingTask {
  public:
-  RowTask(Restless net, int ranks, int64_t batch_size, int64_t dies_at = -1)
+  RowTask(
+      Restless net,
+      int ranks,
+      int64_t batch_size,
+      Begins begins,
+      int64_t dies_at = -1)
       : net_(std::move(net)),
-        ranks_(ranks),
         batch_size_(batch_size),
+        begins_(begins),
+        batches_(24, batch_size * ranks, 24 / (batch_size * ranks)),
         dies_at_(dies_at) {}
 
   int64_t batches_per_epoch() const override {
-    return 24 / (batch_size_ * ranks_);
+    return batches_.per_epoch();
+  }
+  int64_t samples_per_epoch() const override {
+    return begins_ == Begins::kAnywhere ? 24 : 0;
+  }
+  void begin_at(const SamplePosition& position) override {
+    batches_.begin_at(position);
   }
   int64_t batch_size() const override {
     return batch_size_;
   }
-  void begin_epoch(int64_t /*epoch*/) override {}
+  void begin_epoch(int64_t epoch) override {
+    epoch_ = epoch;
+  }
   MicroBatch forward(int64_t index) override {
     TESSERA_CHECK(done_++ != dies_at_, "the machine is gone");
-    first_index_ = first_index_ < 0 ? index : first_index_;
+    if (!first_) {
+      first_ = batches_.position_of(epoch_ * batches_.per_epoch() + index);
+    }
     return {net_->forward(torch::randn({5, 7})).square().mean(), 1};
   }
-  int64_t first_index() const {
-    return first_index_;
+  /// Where the first batch began.
+  const SamplePosition& first() const {
+    return *first_;
   }
 
  private:
   Restless net_;
-  int ranks_;
   int64_t batch_size_;
+  Begins begins_;
+  EpochBatches batches_;
   int64_t dies_at_;
-  int64_t first_index_ = -1;
+  std::optional<SamplePosition> first_;
+  int64_t epoch_ = 0;
   int64_t done_ = 0;
 };
 
@@ -136,12 +159,20 @@ TEST(TrainerResume, TakesUpTheSamplesUnderOtherRanksAndBatches) {
   struct Case {
     int ranks;
     int64_t batch_size;
-    int64_t first_index; ///< of what it goes on with
+    Begins begins;
+    int64_t first_sample; ///< that it goes on with
     int64_t total_steps;
   };
-  // A batch of 6 begins with the twelfth sample: 4 are seen again.
+  // A batch of 6 begins with the twelfth sample: 4 are seen again, if batches
+  // begin nowhere else.
   for (const Case& given :
-       {Case{2, 2, 4, 12}, {2, 1, 8, 20}, {2, 3, 2, 10}, {1, 4, 4, 12}}) {
+       {Case{2, 2, Begins::kAtBatches, 16, 12},
+        {2, 1, Begins::kAtBatches, 16, 20},
+        {2, 3, Begins::kAtBatches, 12, 10},
+        {1, 4, Begins::kAtBatches, 16, 12},
+        {2, 2, Begins::kAnywhere, 16, 12},
+        {2, 3, Begins::kAnywhere, 16, 9},
+        {3, 1, Begins::kAnywhere, 16, 14}}) {
     const TemporaryFolder folder;
     auto options = options_of(folder / "run");
     options.epochs = 2;
@@ -150,17 +181,18 @@ TEST(TrainerResume, TakesUpTheSamplesUnderOtherRanksAndBatches) {
     run_ranks(2, [&](World& world) {
       auto net = make_restless(1, torch::kFloat);
       auto engine = wrap(net, group_per_layer());
-      RowTask task(net, world.size(), 2, /*dies_at=*/4);
+      RowTask task(net, world.size(), 2, given.begins, /*dies_at=*/4);
       EXPECT_THROW(train(world, engine, task, options), Error);
     });
     run_ranks(given.ranks, [&](World& world) {
       auto net = make_restless(2, torch::kFloat);
       auto engine = wrap(net, group_per_layer());
-      RowTask task(net, world.size(), given.batch_size);
+      RowTask task(net, world.size(), given.batch_size, given.begins);
       auto resuming = options;
       resuming.resume = true;
       EXPECT_EQ(train(world, engine, task, resuming).steps, given.total_steps);
-      EXPECT_EQ(task.first_index(), given.first_index);
+      EXPECT_EQ(task.first().epoch, 0);
+      EXPECT_EQ(task.first().samples, given.first_sample);
     });
   }
 }

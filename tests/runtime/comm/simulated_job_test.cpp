@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <thread>
 
 namespace tessera::runtime::simulated_job_test {
@@ -60,6 +61,23 @@ TEST(SimulatedJob, RanksOfTheProcessGetSmallBroadcasts) {
   std::thread other([&] { run(3); });
   run(0);
   other.join();
+}
+
+/// Activations of a pipeline stage that only plans, or is in another process.
+TEST(SimulatedJob, LargeBroadcastsOfOtherRanksAreZeros) {
+  const auto job = std::make_shared<SimulatedJob>(std::vector<int>{0, 3});
+  World world(0, 4, {.use_cuda = false}, job);
+  const auto pair = world.new_communicator("pair", at::kCPU, {0, 3});
+  const at::Tensor activations = torch::full({1 << 15}, NAN);
+  pair->broadcast(activations, 1, "activations").wait();
+  EXPECT_TRUE(activations.equal(torch::zeros({1 << 15})));
+  // What a rank has that is nowhere stays: weights, which are the same there.
+  const auto others = world.new_communicator("others", at::kCPU, {0, 1});
+  const at::Tensor weights = torch::ones({1 << 15});
+  others->broadcast(weights, 1, "weights").wait();
+  EXPECT_TRUE(weights.equal(torch::ones({1 << 15})));
+  EXPECT_GT(job->seconds(0), 0);
+  EXPECT_EQ(job->seconds(3), 0);
 }
 
 TEST(SimulatedJob, NobodyWaitsForARankThatFailed) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/memory_ledger.h"
 
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/memory/out_of_memory.h"
+
 #include <gtest/gtest.h>
 
 namespace tessera::runtime::memory_ledger_test {
@@ -24,6 +27,35 @@ TEST(MemoryLedger, CountsUntilTheLastCopyIsFreed) {
   const at::Tensor copy = buffer.narrow(0, 0, 4);
   buffer.reset();
   EXPECT_EQ(total_bytes(ledger.live_bytes()), 64);
+}
+
+TEST(MemoryLedger, SaysWhatDidNotFitUnderALimit) {
+  MemoryLedger ledger;
+  constexpr int64_t kLimit = 4 << 20;
+  limit_cpu_bytes(cpu_bytes_live() + kLimit);
+  const int64_t before = cpu_bytes_live();
+  const at::Tensor fits = ledger.allocate(
+      MemoryPurpose::kGradients, kLimit / 2, at::kByte, at::kCPU);
+  try {
+    ledger.allocate(
+        MemoryPurpose::kOptimizerState, kLimit / 4, at::kFloat, at::kCPU);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const c10::Error& error) {
+    EXPECT_TRUE(is_out_of_memory(error));
+    const std::string text = error.what_without_backtrace();
+    for (const char* part :
+         {"4.00 MiB of optimizer state on the device", "the limit of"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+  EXPECT_EQ(cpu_bytes_live() - before, kLimit / 2 + 64); // and its header
+  limit_cpu_bytes(std::nullopt);
+  EXPECT_EQ(
+      ledger
+          .allocate(
+              MemoryPurpose::kOptimizerState, kLimit / 4, at::kFloat, at::kCPU)
+          .nbytes(),
+      kLimit);
 }
 
 TEST(MemoryLedger, TheTableHasARowForLibrariesWhereTheyTakeMemory) {

@@ -3,6 +3,7 @@
 // the current stream.
 #include "support/vdev/vdev.h"
 
+#include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/isa.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -18,6 +19,8 @@ namespace tessera::tests::vdev {
 
 namespace {
 
+using runtime::BlockArrays;
+using runtime::BlockWork;
 using runtime::ElementType;
 using runtime::LambShard;
 using runtime::LowPrecision;
@@ -205,9 +208,29 @@ void pack(
       });
 }
 
+void blocks(const BlockArrays& arrays) {
+  const bool encodes = arrays.work == BlockWork::kEncode;
+  const bool sums = arrays.work == BlockWork::kSum;
+  std::vector<Access> accesses;
+  add(accesses,
+      arrays.values,
+      (sums ? 1 : arrays.parts) * arrays.numel,
+      c10::elementSize(dtype_of(arrays.type)),
+      !encodes);
+  add(accesses,
+      arrays.wire,
+      arrays.parts * arrays.format.bytes(arrays.numel),
+      1,
+      encodes);
+  issue_kernel("blocks_kernel", std::move(accesses), [arrays] {
+    runtime::detail::run_blocks_cpu(arrays);
+  });
+}
+
 } // namespace
 
 void install_kernels() {
+  runtime::register_blocks_cuda(&blocks);
   runtime::register_pack_cuda(&pack);
   runtime::register_update_cuda(
       {[](const runtime::UpdateShards& shards) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics against scikit-learn, scipy, sacrebleu, rouge_score and the official
-// SQuAD script, whose values tools/fixtures/text_metrics.py wrote.
+// Metrics against scikit-learn, scipy, sacrebleu, rouge_score, NLTK and the
+// official SQuAD script, whose values tools/fixtures/text_metrics.py wrote.
 #include "support/expect_error.h"
 #include "tessera/zoo/metrics/answers.h"
 #include "tessera/zoo/metrics/bleu.h"
 #include "tessera/zoo/metrics/class_counts.h"
 #include "tessera/zoo/metrics/correlation.h"
+#include "tessera/zoo/metrics/porter_stemmer.h"
 #include "tessera/zoo/metrics/rouge.h"
 #include "tessera/zoo/metrics/words.h"
 #include "zoo/support.h"
@@ -142,16 +143,29 @@ TEST(TextMetrics, RougeIsThatOfRougeScore) {
     EXPECT_NEAR(found.recall, wanted[1], kTolerance);
     EXPECT_NEAR(found.f, wanted[2], kTolerance);
   };
-  for (const auto& one : expected().at("texts")) {
-    SCOPED_TRACE(one.at("prediction"));
-    const RougeScores found = rouge(
-        one.at("prediction").get<std::string>(),
-        one.at("references")[0].get<std::string>());
-    const auto& wanted = one.at("rouge");
-    expect_same(found.rouge1, wanted.at("rouge1"));
-    expect_same(found.rouge2, wanted.at("rouge2"));
-    expect_same(found.rouge_l, wanted.at("rougeL"));
-    expect_same(found.rouge_lsum, wanted.at("rougeLsum"));
+  for (const auto& [compared, key] :
+       {std::pair{RougeWords::kWhole, "rouge"},
+        std::pair{RougeWords::kStems, "rouge_stems"}}) {
+    for (const auto& one : expected().at("texts")) {
+      SCOPED_TRACE(one.at("prediction"));
+      const RougeScores found = rouge(
+          one.at("prediction").get<std::string>(),
+          one.at("references")[0].get<std::string>(),
+          compared);
+      const auto& wanted = one.at(key);
+      expect_same(found.rouge1, wanted.at("rouge1"));
+      expect_same(found.rouge2, wanted.at("rouge2"));
+      expect_same(found.rouge_l, wanted.at("rougeL"));
+      expect_same(found.rouge_lsum, wanted.at("rougeLsum"));
+    }
+  }
+}
+
+TEST(TextMetrics, StemsAreThoseOfNltk) {
+  const auto& stems = expected().at("stems");
+  ASSERT_GT(stems.size(), 700U);
+  for (const auto& [word, stem] : stems.items()) {
+    EXPECT_EQ(porter_stem(word), stem.get<std::string>()) << word;
   }
 }
 

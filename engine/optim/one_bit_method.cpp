@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/optim/one_bit_method.h"
+
+#include "tessera/offload/stores/tier_bytes.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::engine {
+
+namespace {
+
+int64_t numel_of(const ShardPart& part) {
+  int64_t numel = 0;
+  for (const ParameterRun& run : part.runs) {
+    numel += run.numel;
+  }
+  return numel;
+}
+
+/// Bytes of the room for the largest part.
+struct Room {
+  int64_t numel = 0; ///< of values, and of the marks of those in use
+  int64_t wire_bytes = 0;
+};
+
+Room room_for(const std::vector<CompressedAverage>& averages) {
+  Room room;
+  for (const CompressedAverage& average : averages) {
+    room.numel = std::max(room.numel, average.padded_numel());
+    room.wire_bytes = std::max(room.wire_bytes, average.wire_bytes());
+  }
+  return room;
+}
+
+} // namespace
+
+void OneBitMethod::Run::round() const {
+  if (shard.low_precision.defined()) {
+    shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master());
+  }
+}
+
+OneBitMethod::OneBitMethod(
+    const char* optimizer,
+    UpdateContext& context,
+    const std::vector<OptimizedParameter*>& parameters,
+    std::vector<std::string> state_names,
+    MakeStep make_step)
+    : ElementwiseMethod(
+          context,
+          parameters,
+          std::move(state_names),
+          std::move(make_step)),
+      optimizer_(optimizer),
+      parameters_(parameters) {
+  for (const ShardPart& part : parts_) {
+    const sharding::PageSpec& page = context.pages[part.group];
+    const offload::UpdateSite& site = *context.sites[part.group];
+    TESSERA_CHECK(
+        page.mesh.size(kShardAxis) == 1,
+        "wrap: group '{}' is divided over {} ranks, but its optimizer ({}) updates whole parameters on every rank; set sharding.shard_ranks to 1, or use another optimizer.",
+        page.name,
+        page.mesh.size(kShardAxis),
+        optimizer_);
+    TESSERA_CHECK(
+        site.tiers().state == MemoryTier::kDevice &&
+            site.tiers().gradients == MemoryTier::kDevice,
+        "wrap: the optimizer state or gradients of group '{}' rest off the device, which {} cannot do; set placement.optimizer and placement.gradients to device, or raise memory.device_bytes.",
+        page.name,
+        optimizer_);
+    averages_.emplace_back(
+        numel_of(part), page.mesh.size(sharding::kReplicateAxis));
+  }
+}
+
+void OneBitMethod::add_state_bytes(TierBytes& bytes) const {
+  UpdateMethod::add_state_bytes(bytes);
+  const auto add = [&](MemoryPurpose purpose, int64_t numel, auto dtype) {
+    offload::add_tier_bytes(bytes, MemoryTier::kDevice, purpose, numel, dtype);
+  };
+  for (const CompressedAverage& average : averages_) {
+    add(MemoryPurpose::kOptimizerState, average.error_numel(), at::kFloat);
+  }
+  const Room room = room_for(averages_);
+  add(MemoryPurpose::kStaging, room.numel, at::kFloat);
+  add(MemoryPurpose::kStaging, room.numel, at::kFloat);
+  add(MemoryPurpose::kStaging, room.wire_bytes, at::kByte);
+}
+
+void OneBitMethod::allocate(MemoryLedger& ledger) {
+  UpdateMethod::allocate(ledger);
+  if (parts_.empty()) {
+    return;
+  }
+  const c10::Device device = context_.pages[parts_.front().group].device;
+  for (CompressedAverage& average : averages_) {
+    average.allocate(ledger, device);
+  }
+  const Room room = room_for(averages_);
+  const auto allocate = [&](int64_t numel, at::ScalarType dtype) {
+    return ledger.allocate_zeros(MemoryPurpose::kStaging, numel, dtype, device);
+  };
+  values_ = allocate(room.numel, at::kFloat);
+  used_ = allocate(room.numel, at::kFloat);
+  wire_ = allocate(room.wire_bytes, at::kByte);
+}
+
+int64_t OneBitMethod::steps() const {
+  int64_t steps = 0;
+  for (const OptimizedParameter* parameter : parameters_) {
+    steps = std::max(steps, parameter->steps);
+  }
+  return steps;
+}
+
+Communicator& OneBitMethod::replicas(const ShardPart& part) const {
+  return context_.pager->groups()[part.group]->ranks.replicas();
+}
+
+void OneBitMethod::set_averaging(int64_t step) {
+  const auto averaging = averages(step)
+                             ? sharding::GradientAveraging::kOverRanks
+                             : sharding::GradientAveraging::kNone;
+  for (const ShardPart& part : parts_) {
+    context_.pager->bucket(part.group)->set_averaging(averaging);
+  }
+}
+
+void OneBitMethod::begin_backward() {
+  set_averaging(steps() + 1);
+}
+
+void OneBitMethod::step(const StepInput& input) {
+  const int64_t step = steps();
+  averages(step) ? averaged_step(input, step) : compressed_step(input, step);
+}
+
+void OneBitMethod::for_each_run(const std::function<void(const Run&)>& body) {
+  for_each_part(
+      active_parts(),
+      {},
+      [&](ShardPart& part, const offload::ShardTensors& shard) {
+        for (const ParameterRun& run : part.runs) {
+          if (has_gradient(*run.parameter)) {
+            body({*run.parameter, part, shard, run});
+          }
+        }
+      });
+}
+
+void OneBitMethod::compressed_step(const StepInput& input, int64_t step) {
+  for_each_part(
+      active_parts(),
+      {},
+      [&](ShardPart& part, const offload::ShardTensors& shard) {
+        exchange_momentum(part, shard);
+        for (const ParameterRun& run : part.runs) {
+          if (has_gradient(*run.parameter)) {
+            update({*run.parameter, part, shard, run}, input, step);
+          }
+        }
+      });
+}
+
+void OneBitMethod::exchange_momentum(
+    ShardPart& part,
+    const offload::ShardTensors& shard) {
+  CompressedAverage& average =
+      averages_[static_cast<size_t>(&part - parts_.data())];
+  const at::Tensor values = values_.narrow(0, 0, average.padded_numel());
+  const at::Tensor used = used_.narrow(0, 0, average.padded_numel());
+  values.zero_();
+  used.zero_();
+  // Packed: what lies between runs is not sent.
+  const auto for_runs = [&](const auto& body) {
+    int64_t offset = 0;
+    for (const ParameterRun& run : part.runs) {
+      if (has_gradient(*run.parameter)) {
+        body(
+            Run{*run.parameter, part, shard, run},
+            values.narrow(0, offset, run.numel),
+            used.narrow(0, offset, run.numel));
+      }
+      offset += run.numel;
+    }
+  };
+  for_runs([&](const Run& run, const at::Tensor& to, const at::Tensor& in_use) {
+    in_use.copy_(run.state(1).ne(0));
+    at::Tensor momentum = run.state(0).mul(beta1());
+    momentum.add_(run.gradient().to(momentum.scalar_type()), 1 - beta1());
+    to.copy_(momentum.mul_(momentum_factor(run.parameter)));
+    to.mul_(in_use);
+  });
+  Communicator& ranks = replicas(part);
+  if (ranks.size() > 1) {
+    average.run(
+        values,
+        used,
+        wire_.narrow(0, 0, average.wire_bytes()),
+        ranks,
+        "average of the momentum of '" + context_.pages[part.group].name + "'",
+        context_.pager->watch_failures());
+  }
+  for_runs([&](const Run& run, const at::Tensor& from, const at::Tensor&) {
+    receive(
+        run,
+        from.to(run.state(0).scalar_type())
+            .div_(momentum_factor(run.parameter)));
+  });
+}
+
+void OneBitMethod::visit_state(StateVisitor& visitor) {
+  UpdateMethod::visit_state(visitor);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (replicas(parts_[i]).size() == 1) {
+      continue; // nothing is sent
+    }
+    const at::Tensor errors = averages_[i].errors();
+    visitor.opaque(
+        "one_bit_errors",
+        [errors] { return errors.to(at::kCPU).view(at::kByte); },
+        [errors](const at::Tensor& bytes) {
+          errors.copy_(bytes.view(at::kFloat));
+        },
+        [errors] { errors.zero_(); });
+  }
+}
+
+} // namespace tessera::engine

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// `OneBitLambMethod`: trust ratios that follow from compressed momentum.
+#include "tessera/engine/optim/optimizers/one_bit_lamb.h"
+
+#include "tessera/engine/optim/one_bit_method.h"
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/optimizers/adam_fields.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace tessera {
+
+namespace engine {
+
+namespace {
+
+class OneBitLambMethod : public OneBitMethod {
+ public:
+  OneBitLambMethod(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const OneBitLambOptions& options)
+      : OneBitMethod(
+            "1-bit LAMB",
+            context,
+            parameters,
+            {"exp_avg", "exp_avg_sq", "exp_avg_sq_fresh"},
+            {}),
+        options_(options) {
+    for (const OptimizedParameter* parameter : parameters) {
+      const at::Tensor numbers = at::zeros({kNumbers}, at::kDouble);
+      numbers[kMomentumFactor] = 1;
+      numbers[kLastFactor] = 1;
+      numbers_.emplace(parameter, numbers);
+    }
+  }
+
+  void visit_state(StateVisitor& visitor) override {
+    OneBitMethod::visit_state(visitor);
+    for (const ShardPart& part : parts_) {
+      for (const ParameterRun& run : part.runs) {
+        visitor.replicated(
+            *run.parameter, "lamb_ratios", numbers_.at(run.parameter));
+      }
+    }
+  }
+
+ private:
+  /// Of a parameter, the same on all ranks.
+  enum Number : int64_t {
+    kAverageRatio,
+    kMomentumFactor,
+    kLastFactor,
+    kNumbers,
+  };
+  static constexpr size_t kMomentum = 0;
+  static constexpr size_t kFrozen = 1;
+  static constexpr size_t kFresh = 2;
+
+  double& number(const OptimizedParameter& parameter, Number which) const {
+    return numbers_.at(&parameter).mutable_data_ptr<double>()[which];
+  }
+  bool averages(int64_t step) const override {
+    return step <= options_.freeze_step;
+  }
+  double beta1() const override {
+    return options_.beta1;
+  }
+  double momentum_factor(const OptimizedParameter& parameter) const override {
+    return number(parameter, kMomentumFactor);
+  }
+  static double correction_of(double beta, const Run& run) {
+    return 1 - std::pow(beta, static_cast<double>(run.parameter.steps));
+  }
+  static double norm_of(const at::Tensor& values) {
+    return values.norm(2, at::kDouble).item<double>();
+  }
+
+  /// The direction of AdamW before weight decay.
+  at::Tensor direction_of(const Run& run, double second_correction) const {
+    return run.state(kMomentum)
+        .div(correction_of(options_.beta1, run))
+        .div_(run.state(kFrozen)
+                  .div(second_correction)
+                  .sqrt_()
+                  .add_(options_.eps));
+  }
+  static void apply(const Run& run, const at::Tensor& direction, double rate) {
+    run.master().sub_(direction.to(run.shard.master.scalar_type()), rate);
+    run.round();
+  }
+
+  void averaged_step(const StepInput& input, int64_t step) override {
+    for_each_run([&](const Run& run) {
+      const at::Tensor gradient =
+          run.gradient().to(run.state(kMomentum).scalar_type());
+      run.state(kMomentum)
+          .mul_(options_.beta1)
+          .add_(gradient, 1 - options_.beta1);
+      run.state(kFrozen)
+          .mul_(options_.beta2)
+          .addcmul_(gradient, gradient, 1 - options_.beta2);
+      const at::Tensor direction =
+          direction_of(run, correction_of(options_.beta2, run))
+              .add_(run.master(), run.parameter.settings.weight_decay);
+      const double weights = norm_of(run.master());
+      const double moves = norm_of(direction);
+      double ratio = 1;
+      if (weights > 0 && moves > 0) {
+        ratio = std::min(weights / moves, options_.max_trust_ratio);
+      }
+      double& average = number(run.parameter, kAverageRatio);
+      average = run.parameter.steps == 1
+                    ? ratio
+                    : options_.ratio_beta * average +
+                          (1 - options_.ratio_beta) * ratio;
+      apply(run, direction, input.lr_of(run.parameter) * ratio);
+    });
+    if (step == options_.freeze_step) {
+      freeze();
+    }
+  }
+
+  /// What the last of these steps divided by stays, and the momentum of all
+  /// parameters is scaled to the mean of their root mean squares.
+  void freeze() {
+    std::map<const OptimizedParameter*, double> sizes;
+    double mean = 0;
+    for_each_run([&](const Run& run) {
+      run.state(kFrozen).div_(correction_of(options_.beta2, run));
+      run.state(kFresh).copy_(run.state(kFrozen));
+      const double size = norm_of(run.state(kMomentum)) /
+                          std::sqrt(static_cast<double>(run.run.numel));
+      sizes[&run.parameter] = size;
+      mean += size;
+    });
+    mean /= static_cast<double>(std::max<size_t>(sizes.size(), 1));
+    for (const auto& [parameter, size] : sizes) {
+      if (size > 0) {
+        number(*parameter, kMomentumFactor) = mean / size;
+      }
+    }
+  }
+
+  void receive(const Run& run, const at::Tensor& momentum) override {
+    const at::Tensor gradient =
+        momentum.sub(run.state(kMomentum), options_.beta1)
+            .div_(1 - options_.beta1);
+    run.state(kFresh)
+        .mul_(options_.beta2)
+        .addcmul_(gradient, gradient, 1 - options_.beta2);
+    OneBitMethod::receive(run, momentum);
+  }
+
+  void update(const Run& run, const StepInput& input, int64_t /*step*/)
+      override {
+    const OptimizedParameter& parameter = run.parameter;
+    const at::Tensor direction = direction_of(run, 1);
+    const double before_decay = norm_of(direction);
+    direction.add_(run.master(), parameter.settings.weight_decay);
+    const double moves = norm_of(direction);
+    const double share = moves > 0 ? std::min(1.0, before_decay / moves) : 1;
+    const auto root = [&](size_t state) {
+      return run.state(state).sqrt().add_(options_.eps);
+    };
+    const double largest =
+        root(kFrozen).div_(root(kFresh)).max().item<double>();
+    double& last = number(parameter, kLastFactor);
+    const double factor = std::clamp(
+        std::clamp(
+            largest * share + 1 - share,
+            options_.min_factor,
+            options_.max_factor),
+        last * (1 - options_.factor_change),
+        last * (1 + options_.factor_change));
+    last = factor;
+    apply(
+        run,
+        direction,
+        input.lr_of(parameter) * number(parameter, kAverageRatio) * factor);
+  }
+
+  OneBitLambOptions options_;
+  std::map<const OptimizedParameter*, at::Tensor> numbers_; ///< by Number
+};
+
+class OneBitLamb : public OptimizerWith<OneBitLambOptions> {
+ public:
+  const char* name() const override {
+    return "1-bit LAMB";
+  }
+  const char* key() const override {
+    return "one_bit_lamb";
+  }
+  double default_weight_decay() const override {
+    return 0.01;
+  }
+  bool sends_momentum() const override {
+    return true;
+  }
+  bool may_rest_in_files() const override {
+    return false;
+  }
+
+ private:
+  void fields(runtime::OptionFields& fields, OneBitLambOptions& options)
+      const override {
+    visit_adam_fields(fields, options);
+    const runtime::DoubleRange positive{.min = 0, .open_min = true};
+    fields.field(
+        "max_trust_ratio",
+        options.max_trust_ratio,
+        positive,
+        "maximum ratio of the norms of parameter and update");
+    fields.field(
+        "freeze_step",
+        options.freeze_step,
+        {.min = 1},
+        "steps with averaged gradients, before momentum is exchanged in one bit per element");
+    fields.field(
+        "ratio_beta",
+        options.ratio_beta,
+        kBetaRange,
+        "decay rate of the average of that ratio in these steps");
+    fields.field(
+        "min_factor",
+        options.min_factor,
+        positive,
+        "of the average, afterwards");
+    fields.field(
+        "max_factor",
+        options.max_factor,
+        positive,
+        "of the average, afterwards");
+    fields.field(
+        "factor_change",
+        options.factor_change,
+        {.min = 0, .max = 1, .open_max = true},
+        "by which the factor changes at most from step to step, of itself");
+  }
+  void check_options(const OneBitLambOptions& options) const override {
+    TESSERA_CHECK(
+        options.min_factor <= options.max_factor,
+        "optimizer.min_factor is {}, above optimizer.max_factor, {}.",
+        options.min_factor,
+        options.max_factor);
+  }
+  /// The moments, and the errors of both sides.
+  int moments(const OneBitLambOptions& /*options*/) const override {
+    return 5;
+  }
+  void add(
+      UpdateContext& context,
+      const std::vector<OptimizedParameter*>& parameters,
+      const OneBitLambOptions& options,
+      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
+    methods.push_back(
+        std::make_unique<OneBitLambMethod>(context, parameters, options));
+  }
+};
+
+} // namespace
+
+} // namespace engine
+
+const engine::Optimizer& optimizer_of(
+    std::type_identity<OneBitLambOptions> /*options*/) {
+  static const engine::OneBitLamb lamb;
+  return lamb;
+}
+
+} // namespace tessera

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `RankSteps` makes the training steps of one rank of a simulated job, in a dry
+// run or with numbers.
+
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/plan/step_plan.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/comm/simulated_job.h"
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+
+namespace tessera::engine {
+
+/// A World, a module and its engine, for the steps that PlannedJob describes.
+class RankSteps {
+ public:
+  /// Makes and wraps the module. Not collective.
+  /// @param training outlives this object.
+  RankSteps(
+      const PlannedTraining& training,
+      const EngineOptions& options,
+      const PlannedJob& job,
+      const std::shared_ptr<runtime::SimulatedJob>& simulation,
+      const InitOptions& init);
+
+  /// Forward, backward and update of all micro-batches.
+  /// @param after_forward called after each forward with the number of its
+  ///   micro-batch; not with pipeline stages.
+  /// @return the mean loss of the micro-batches, not multiplied by the loss
+  ///   scale; undefined on pipeline stages without losses.
+  at::Tensor run(
+      int step,
+      const std::function<void(int number)>& after_forward = {});
+
+  Engine& engine() {
+    return engine_;
+  }
+  torch::nn::Module& module() {
+    return *module_;
+  }
+
+ private:
+  at::Tensor run_micro_batches(
+      int step,
+      const std::function<void(int number)>& after_forward);
+  at::Tensor run_stage(int step);
+
+  const PlannedTraining& training_;
+  PlannedJob job_;
+  World world_;
+  ParallelRun parallel_;
+  std::shared_ptr<torch::nn::Module> module_;
+  Engine engine_;
+};
+
+/// The dry run of one rank of `simulation`; others that are present have to run
+/// at the same time. See tessera::plan().
+StepMemoryPlan plan_rank(
+    const PlannedTraining& training,
+    const EngineOptions& options,
+    const PlannedJob& job,
+    const std::shared_ptr<runtime::SimulatedJob>& simulation);
+
+} // namespace tessera::engine

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+// The extension module tessera._C: the engine as the Python package calls it.
+// Everything that may wait for other ranks, disks or devices runs without the
+// GIL.
+
+#include "engine_handle.h"
+#include "module_tree.h"
+#include "python_state.h"
+#include "wrap_options.h"
+
+#include "tessera/engine/data/sample_order.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/paging/pager_statistics.h"
+
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace tessera::python {
+
+namespace {
+
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+/// Joins the job of `store`, or else the one that the environment describes.
+World& join(
+    const std::optional<c10::intrusive_ptr<c10d::Store>>& store,
+    int rank,
+    int size,
+    const std::string& options) {
+  const engine::DeviceOptions device =
+      read_device_options(options, "tessera.init()");
+  if (store) {
+    init_with_store(*store, rank, size, engine::init_options(device));
+  }
+  return engine::init_on(device); // joins only once
+}
+
+/// A pattern of module names, a division, and the unit.
+using PlanEntry = std::tuple<std::string, std::string, int64_t>;
+
+TensorPlan plan_of(const std::vector<PlanEntry>& entries) {
+  static const std::map<std::string, TensorDivision> kDivisions{
+      {"column", TensorDivision::kColumn},
+      {"column_gathered", TensorDivision::kColumnGathered},
+      {"row", TensorDivision::kRow},
+      {"vocab", TensorDivision::kVocab}};
+  TensorPlan plan;
+  for (const auto& [pattern, name, unit] : entries) {
+    const auto found = kDivisions.find(name);
+    TESSERA_CHECK(
+        found != kDivisions.end(),
+        "wrap: tensor_plan divides '{}' by '{}'; it must be 'column', 'column_gathered', 'row' or 'vocab'.",
+        pattern,
+        name);
+    plan.push_back({pattern, found->second, unit});
+  }
+  return plan;
+}
+
+/// Bytes by tier and purpose, without those that are 0.
+template <typename BytesOf>
+std::map<std::string, std::map<std::string, int64_t>> bytes_by_name(
+    const BytesOf& bytes_of) {
+  std::map<std::string, std::map<std::string, int64_t>> result;
+  for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
+    const MemoryBytes bytes = bytes_of(static_cast<MemoryTier>(tier));
+    for (size_t purpose = 0; purpose < kMemoryPurposeCount; ++purpose) {
+      if (bytes[purpose] != 0) {
+        result[name_of(static_cast<MemoryTier>(tier))]
+              [name_of(static_cast<MemoryPurpose>(purpose))] = bytes[purpose];
+      }
+    }
+  }
+  return result;
+}
+
+/// A GatherScope as a Python context manager.
+class Gather {
+ public:
+  Gather(
+      std::shared_ptr<EngineHandle> handle,
+      std::optional<std::vector<at::Tensor>> parameters,
+      bool writable)
+      : handle_(std::move(handle)),
+        parameters_(std::move(parameters)),
+        writable_(writable) {}
+
+  void enter() {
+    Engine& engine = handle_->engine();
+    scope_.emplace(
+        parameters_ ? engine.gather(*parameters_, writable_)
+                    : engine.gather(writable_));
+  }
+  void exit() {
+    scope_.reset();
+  }
+
+ private:
+  std::shared_ptr<EngineHandle> handle_;
+  std::optional<std::vector<at::Tensor>> parameters_;
+  bool writable_;
+  std::optional<GatherScope> scope_;
+};
+
+/// Checkpointables of Python objects, while a checkpoint is written or read.
+using States = std::vector<std::shared_ptr<PythonState>>;
+
+std::vector<Checkpointable*> pointers(const States& states) {
+  std::vector<Checkpointable*> result;
+  for (const auto& state : states) {
+    result.push_back(state.get());
+  }
+  return result;
+}
+
+void bind_job(py::module_& module) {
+  py::class_<World, std::unique_ptr<World, py::nodelete>>(module, "World")
+      .def_property_readonly("rank", &World::rank)
+      .def_property_readonly("size", &World::size)
+      .def_property_readonly("local_rank", &World::local_rank)
+      .def_property_readonly("local_size", &World::local_size)
+      .def_property_readonly("device", &World::device);
+  module.def(
+      "init",
+      &join,
+      py::arg("store"),
+      py::arg("rank"),
+      py::arg("size"),
+      py::arg("options"),
+      py::return_value_policy::reference,
+      ReleaseGil());
+}
+
+void bind_modules(py::module_& module) {
+  py::class_<ModuleTree, std::shared_ptr<ModuleTree>>(module, "ModuleTree")
+      .def(
+          py::init([](const std::string& type, const std::string& role) {
+            const auto known = [&](const char* name) { return role == name; };
+            return std::make_shared<ModuleTree>(sharding::ModuleKind{
+                type,
+                known("container")   ? sharding::ModuleRole::kContainer
+                : known("embedding") ? sharding::ModuleRole::kEmbedding
+                : known("linear")    ? sharding::ModuleRole::kLinear
+                                     : sharding::ModuleRole::kOther});
+          }),
+          py::arg("type"),
+          py::arg("role"))
+      .def("add_parameter", &ModuleTree::add_parameter)
+      .def("set_buffer", &ModuleTree::set_buffer)
+      .def("add_module", &ModuleTree::add_module);
+
+  py::class_<LazyScope>(module, "LazyScope")
+      .def(
+          py::init([](std::optional<uint64_t> seed) {
+            LazyOptions options;
+            options.seed = seed;
+            return std::make_unique<LazyScope>(options);
+          }),
+          py::arg("seed"))
+      .def("finish", [](LazyScope& scope, const ModuleTree& tree) {
+        scope.finish(tree);
+      });
+  module.def(
+      "materialize",
+      [](const ModuleTree& tree) { materialize(tree); },
+      ReleaseGil());
+}
+
+void bind_checkpoints(py::module_& module) {
+  py::class_<PythonState, std::shared_ptr<PythonState>>(module, "State")
+      .def(py::init([](std::string name,
+                       bool per_rank,
+                       bool optional,
+                       py::function save,
+                       py::function load) {
+        return std::make_shared<PythonState>(
+            std::move(name),
+            per_rank,
+            optional,
+            [save] {
+              auto [values, tensors] =
+                  save()
+                      .cast<std::pair<
+                          std::string,
+                          std::map<std::string, at::Tensor>>>();
+              return StateParts{std::move(values), std::move(tensors)};
+            },
+            [load](const StateParts& parts) {
+              load(parts.values, parts.tensors);
+            });
+      }));
+  py::class_<PendingSave>(module, "PendingSave")
+      .def("is_done", &PendingSave::is_done)
+      .def("wait", &PendingSave::wait, ReleaseGil());
+  py::class_<LoadWeightsReport>(module, "LoadWeightsReport")
+      .def_readonly("missing", &LoadWeightsReport::missing)
+      .def_readonly("unexpected", &LoadWeightsReport::unexpected);
+}
+
+void bind_engine(py::module_& module) {
+  py::class_<Gather>(module, "Gather")
+      .def(
+          "__enter__", [](Gather& gather) { gather.enter(); }, ReleaseGil())
+      .def("__exit__", [](Gather& gather, const py::args& /*unused*/) {
+        const py::gil_scoped_release no_gil;
+        gather.exit();
+      });
+
+  using Handle = EngineHandle;
+  py::class_<Handle, std::shared_ptr<Handle>>(module, "Engine")
+      .def(
+          py::init([](std::shared_ptr<ModuleTree> tree,
+                      const std::string& options,
+                      const std::string& source,
+                      const std::vector<PlanEntry>& plan) {
+            return std::make_shared<Handle>(
+                std::move(tree),
+                read_wrap_options(options, source),
+                plan_of(plan));
+          }),
+          ReleaseGil())
+      .def("close", &Handle::close, ReleaseGil())
+      .def(
+          "batches",
+          [](const Handle& handle) {
+            const BatchShare share = handle.batches();
+            return std::pair(share.index, share.count);
+          })
+      .def(
+          "backward",
+          [](Handle& handle, const at::Tensor& loss) {
+            handle.engine().backward(loss);
+          },
+          ReleaseGil())
+      .def(
+          "step",
+          [](Handle& handle) { return handle.engine().step(); },
+          ReleaseGil())
+      .def(
+          "zero_grad",
+          [](Handle& handle) { handle.engine().zero_grad(); },
+          ReleaseGil())
+      .def(
+          "clip_grad_norm",
+          [](Handle& handle, double max_norm, double p) {
+            return handle.engine().clip_grad_norm(max_norm, p).value();
+          },
+          ReleaseGil())
+      .def(
+          "grad_norm",
+          [](Handle& handle, double p) {
+            return handle.engine().grad_norm(p).value();
+          },
+          ReleaseGil())
+      .def(
+          "clip_grad_value",
+          [](Handle& handle, double limit) {
+            handle.engine().clip_grad_value(limit);
+          },
+          ReleaseGil())
+      .def(
+          "multiply_gradients",
+          [](Handle& handle, double factor) {
+            handle.engine().multiply_gradients(factor);
+          },
+          ReleaseGil())
+      .def(
+          "reduce",
+          [](Handle& handle,
+             const at::Tensor& parameter,
+             const at::Tensor& gradient) {
+            handle.engine().reduce(parameter, gradient);
+          },
+          ReleaseGil())
+      .def(
+          "grad",
+          [](Handle& handle,
+             const at::Tensor& parameter) -> std::optional<at::Tensor> {
+            const at::Tensor gradient = handle.engine().grad(parameter);
+            return gradient.defined() ? std::optional(gradient) : std::nullopt;
+          },
+          ReleaseGil())
+      .def(
+          "gather",
+          [](const std::shared_ptr<Handle>& handle,
+             std::optional<std::vector<at::Tensor>> parameters,
+             bool writable) {
+            return std::make_unique<Gather>(
+                handle, std::move(parameters), writable);
+          })
+      .def(
+          "tensor_names",
+          [](Handle& handle) {
+            std::vector<std::vector<std::string>> names;
+            for (const ModelTensor& tensor : handle.tensors().tensors()) {
+              names.push_back(tensor.spec.names);
+            }
+            return names;
+          },
+          ReleaseGil())
+      .def(
+          "read",
+          [](Handle& handle, size_t index) -> std::optional<at::Tensor> {
+            const at::Tensor value = handle.read(index);
+            return value.defined() ? std::optional(value) : std::nullopt;
+          },
+          ReleaseGil())
+      .def(
+          "save",
+          [](Handle& handle,
+             const std::filesystem::path& folder,
+             const States& states,
+             int keep_last) {
+            return handle.engine().save(folder, pointers(states), keep_last);
+          },
+          ReleaseGil())
+      .def(
+          "save_in_background",
+          [](Handle& handle,
+             const std::filesystem::path& folder,
+             const States& states,
+             int keep_last) {
+            return handle.engine().save_in_background(
+                folder, pointers(states), keep_last);
+          },
+          ReleaseGil())
+      .def(
+          "load",
+          [](Handle& handle,
+             const std::filesystem::path& path,
+             const States& states) {
+            return handle.engine().load(path, pointers(states));
+          },
+          ReleaseGil())
+      .def(
+          "load_weights",
+          [](Handle& handle, const std::filesystem::path& path, bool strict) {
+            LoadWeightsOptions options;
+            options.strict = strict;
+            return handle.engine().load_weights(path, options);
+          },
+          ReleaseGil())
+      .def(
+          "save_weights",
+          [](Handle& handle, const std::filesystem::path& path) {
+            handle.engine().save_weights(path);
+          },
+          ReleaseGil())
+      .def(
+          "unwrap",
+          [](Handle& handle) { handle.engine().unwrap(); },
+          ReleaseGil())
+      .def(
+          "sum_over_ranks",
+          [](Handle& handle, const at::Tensor& values) {
+            handle.engine().sum_over_ranks(values);
+          },
+          ReleaseGil())
+      .def_property(
+          "learning_rate",
+          [](Handle& handle) { return handle.engine().learning_rate(); },
+          [](Handle& handle, double lr) {
+            handle.engine().set_learning_rate(lr);
+          })
+      .def_property_readonly(
+          "loss_scale",
+          [](Handle& handle) { return handle.engine().loss_scale(); })
+      .def_property_readonly(
+          "device", [](Handle& handle) { return handle.engine().device(); })
+      .def_property_readonly(
+          "memory_plan",
+          [](Handle& handle) {
+            return bytes_by_name([&](MemoryTier tier) {
+              return handle.engine().planned_memory(tier);
+            });
+          })
+      .def_property_readonly(
+          "memory",
+          [](Handle& handle) {
+            return bytes_by_name([&](MemoryTier tier) {
+              return handle.engine().measured_memory(tier);
+            });
+          })
+      .def_property_readonly("statistics", [](Handle& handle) {
+        const PagerStatistics& counts = handle.engine().statistics();
+        return std::map<std::string, int64_t>{
+            {"planned_unshards", counts.planned_unshards},
+            {"on_demand_unshards", counts.on_demand_unshards},
+            {"reductions", counts.reductions},
+            {"steps", counts.steps}};
+      });
+}
+
+/// The batches of one rank, which may begin at any sample.
+struct RankBatches {
+  RankBatches(
+      size_t samples,
+      int64_t batch_size,
+      int index,
+      int count,
+      uint64_t seed,
+      int64_t accumulate)
+      : order(samples, batch_size, BatchShare{index, count}, seed, accumulate),
+        batches(order.batches()) {}
+
+  SampleOrder order;
+  EpochBatches batches;
+};
+
+void bind_data(py::module_& module) {
+  py::class_<RankBatches>(module, "RankBatches")
+      .def(py::init<size_t, int64_t, int, int, uint64_t, int64_t>())
+      .def_property_readonly(
+          "per_epoch",
+          [](const RankBatches& rank) { return rank.batches.per_epoch(); })
+      .def(
+          "batch",
+          [](const RankBatches& rank, int64_t number) {
+            return rank.order.batch(number, rank.batches).samples;
+          })
+      .def(
+          "position_of",
+          [](const RankBatches& rank, int64_t number) {
+            const SamplePosition position = rank.batches.position_of(number);
+            return std::pair(position.epoch, position.samples);
+          })
+      .def("begin_at", [](RankBatches& rank, int64_t epoch, int64_t samples) {
+        return rank.batches.begin_at({epoch, samples});
+      });
+}
+
+} // namespace
+
+// NOLINTNEXTLINE
+PYBIND11_MODULE(_C, module) {
+  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  bind_job(module);
+  bind_modules(module);
+  bind_checkpoints(module);
+  bind_engine(module);
+  bind_data(module);
+}
+
+} // namespace tessera::python

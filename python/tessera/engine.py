@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of a wrapped module."""
+import contextlib
+import functools
+import json
+import os
+import sys
+import weakref
+
+import torch
+
+from tessera import _C
+from tessera.job import init
+from tessera.states import states_of
+from tessera.torch_optimizer import EngineOptimizer, options_of
+from tessera.tree import Tree
+
+
+def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
+    """Shards the parameters of `model` over all ranks and returns its engine.
+
+    The module is used as before: operators gather the parameters that they
+    use. Collective: every rank calls it with the same module and options.
+
+    config: a configuration as for `tessera train`, a path or a dict, of which
+        the engine's sections are read.
+    zero_stage: 1, 2 or 3; short for sharding={"zero_stage": ...}.
+    tensor_plan: {"layers.*.up": "column", "layers.*.down": "row", ...}, with
+        parallel={"tensor": N}: how ranks divide layers. A value may be a pair
+        with the number of features that stay together, as those of a head.
+        Divisions: "column", "column_gathered", "row", "vocab".
+    options: sections of a configuration, before those of `config`: optimizer,
+        sharding, precision, loss_scale, memory, placement, offload, parallel,
+        update_in_backward, save_in_background, log_memory. See
+        configs/README.md. The optimizer may also be an AdamW, Adam or SGD of
+        torch that has not stepped: Engine.optimizer then takes its place, for
+        schedules.
+
+        tessera.wrap(model, optimizer={"type": "adamw", "lr": 1e-4},
+                     precision={"parameters": "bfloat16"},
+                     memory={"device_bytes": "20GiB"})
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"wrap: {type(model).__name__} is not a torch.nn.Module.")
+    _refuse_compiled(model)
+    values, source = _read_config(config)
+    given = options.get("optimizer")
+    if isinstance(given, torch.optim.Optimizer):
+        options["optimizer"] = options_of(given, model)
+    for key, value in options.items():
+        _merge(values, key, value)
+    if zero_stage is not None:
+        _merge(values, "sharding", {"zero_stage": zero_stage})
+    init()
+    engine = Engine(model, values, source, _plan_entries(tensor_plan))
+    if isinstance(given, torch.optim.Optimizer):
+        engine.optimizer = EngineOptimizer(engine, given)
+    return engine
+
+
+class Engine:
+    """Trains one wrapped module; made by wrap().
+
+    All ranks call its functions in the same order, except where they say
+    otherwise.
+    """
+
+    def __init__(self, model, options, source, plan):
+        self.module = model
+        self.optimizer = None  # an EngineOptimizer, in place of one of torch
+        self._tree = Tree(model)
+        self._engine = _C.Engine(
+            self._tree.root, json.dumps(options), source, plan)
+        self._guard = _Guard(self._tree)
+        # Shards are freed while other ranks can still be reached.
+        weakref.finalize(self, self._engine.close)
+
+    def backward(self, loss):
+        """Computes gradients of a scalar, averaged over the ranks.
+
+        They accumulate until step() or zero_grad(). The loss is multiplied by
+        loss_scale, and gradients are divided by it.
+        """
+        self._tree.check_parameters()
+        self._engine.backward(loss)
+
+    def step(self):
+        """One optimizer step; gradients are none afterwards.
+
+        Returns False if it was skipped because scaled gradients were not
+        finite on some rank.
+        """
+        return self._engine.step()
+
+    def zero_grad(self):
+        """Drops all gradients."""
+        self._engine.zero_grad()
+
+    def clip_grad_norm(self, max_norm, p=2.0):
+        """Scales all gradients so that their norm is at most `max_norm`.
+
+        Returns the norm before.
+        """
+        return self._engine.clip_grad_norm(max_norm, p)
+
+    def grad_norm(self, p=2.0):
+        return self._engine.grad_norm(p)
+
+    def clip_grad_value(self, limit):
+        """Clamps every element of every gradient to [-limit, limit]."""
+        self._engine.clip_grad_value(limit)
+
+    def multiply_gradients(self, factor):
+        """Not collective, but all ranks must call it."""
+        self._engine.multiply_gradients(factor)
+
+    def grad(self, parameter):
+        """The whole gradient, averaged over the ranks, or None."""
+        return self._engine.grad(parameter)
+
+    def reduce(self, parameter, gradient):
+        """Adds a gradient that backward() did not compute."""
+        self._engine.reduce(parameter, gradient)
+
+    @contextlib.contextmanager
+    def gather(self, *what, writable=False):
+        """A context manager in which parameters can be read.
+
+        what: parameters and modules; by default everything. With `writable`
+            they can be written in place, the same values on every rank.
+
+            with engine.gather(model.lm_head, writable=True):
+                model.lm_head.weight.mul_(0.5)
+        """
+        parameters = None
+        if what:
+            parameters = []
+            for one in what:
+                if isinstance(one, torch.nn.Module):
+                    parameters.extend(one.parameters())
+                else:
+                    parameters.append(one)
+        with self._guard.lifted(), self._engine.gather(parameters, writable):
+            yield
+
+    def stream_state_dict(self):
+        """Yields name and value of every parameter and persistent buffer.
+
+        One tensor is whole at a time, on the CPU, on rank 0; other ranks get
+        None and have to go through all of them too. A tied parameter comes
+        once under each of its names.
+        """
+        self._tree.refresh_buffers()
+        for index, names in enumerate(self._engine.tensor_names()):
+            value = self._engine.read(index)
+            for name in names:
+                yield name, value
+
+    def state_dict(self):
+        """The whole model on rank 0, on the CPU; empty on other ranks."""
+        return {name: value for name, value in self.stream_state_dict()
+                if value is not None}
+
+    def load_state_dict(self, state, strict=True):
+        """Loads whole values; every rank passes the same ones.
+
+        Returns a pair of the names that are missing and those that are
+        unexpected; with `strict` they are an error, before anything has
+        changed.
+        """
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        persistent = {
+            name: value for name, value in self.module.state_dict(
+                keep_vars=True).items() if name not in own}
+        own.update(persistent)
+        missing = [name for name in own if name not in state]
+        unexpected = [name for name in state if name not in own]
+        shapes = [
+            f"{name} is {list(state[name].shape)}, here {list(own[name].shape)}"
+            for name in own
+            if name in state and state[name].shape != own[name].shape]
+        if shapes or (strict and (missing or unexpected)):
+            raise _C.Error(
+                "load_state_dict: " + "; ".join(
+                    [f"missing: {', '.join(missing)}"] * bool(missing) +
+                    [f"unexpected: {', '.join(unexpected)}"] *
+                    bool(unexpected) + shapes) +
+                ". Pass strict=False to leave missing and unexpected ones out.")
+        with torch.no_grad(), self.gather(writable=True):
+            for name, tensor in own.items():
+                if name in state:
+                    tensor.copy_(state[name])
+        return missing, unexpected
+
+    def save(self, folder, states=(), keep_last=0):
+        """Writes a checkpoint to a new folder step-N in `folder`.
+
+        states: objects with state_dict() and load_state_dict(), or a dict of
+            them by name: schedules, a BatchSampler. With an attribute
+            is_per_rank that is true, every rank saves its own.
+        keep_last: removes all but so many of the latest ones, if above 0.
+
+        Returns the folder. Loads under any number and layout of ranks.
+        """
+        self._tree.refresh_buffers()
+        return self._engine.save(
+            os.fspath(folder), self._states(states), keep_last)
+
+    def save_in_background(self, folder, states=(), keep_last=0):
+        """As save(), but returns a PendingSave once the state is copied.
+
+        Needs wrap(..., save_in_background=True).
+        """
+        self._tree.refresh_buffers()
+        return self._engine.save_in_background(
+            os.fspath(folder), self._states(states), keep_last)
+
+    def load(self, path, states=()):
+        """Loads a checkpoint, or the latest in a folder; returns its step."""
+        self._tree.refresh_buffers()
+        return self._engine.load(os.fspath(path), self._states(states))
+
+    def _states(self, states):
+        own = {} if self.optimizer is None else {
+            "optimizer groups": self.optimizer}
+        return states_of(own) + states_of(states)
+
+    def load_weights(self, path, strict=True):
+        """Loads safetensors, or files of torch.save, into the shards.
+
+        Each rank reads its part only. Returns what is missing and unexpected.
+        """
+        self._tree.refresh_buffers()
+        return self._engine.load_weights(os.fspath(path), strict)
+
+    def save_weights(self, path):
+        """Writes the whole model as safetensors; rank 0 holds one tensor."""
+        self._tree.refresh_buffers()
+        self._engine.save_weights(os.fspath(path))
+
+    def unwrap(self):
+        """Gives the module its whole parameters back and ends the engine."""
+        self._engine.unwrap()
+        self._engine.close()
+        self._guard.remove()
+
+    def sum_over_ranks(self, values):
+        """Sums a small CPU tensor over all ranks, in place."""
+        self._engine.sum_over_ranks(values)
+
+    @property
+    def learning_rate(self):
+        return self._engine.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, lr):
+        self._engine.learning_rate = lr
+
+    @property
+    def loss_scale(self):
+        return self._engine.loss_scale
+
+    @property
+    def device(self):
+        return self._engine.device
+
+    @property
+    def batches(self):
+        """(index, count): which of the batches at a time this rank trains on."""
+        return self._engine.batches()
+
+    @property
+    def memory_plan(self):
+        """Planned bytes on this rank, {"device": {"parameters": ...}, ...}."""
+        return self._engine.memory_plan
+
+    @property
+    def memory(self):
+        """Bytes as allocated now; likewise."""
+        return self._engine.memory
+
+    @property
+    def statistics(self):
+        """Counters of all-gathers and reductions."""
+        return self._engine.statistics
+
+
+class _Guard:
+    """Refuses copies of sharded parameters, and moves of their modules.
+
+    copy.deepcopy() would gather one after the other on every rank, for a whole
+    model on each of them that nothing keeps in step. Module.to() and its like
+    would replace what the engine holds.
+    """
+
+    def __init__(self, tree):
+        self._parameters = tree.parameters()
+        self._modules = tree.modules()
+        self._add()
+
+    def _add(self):
+        for parameter in self._parameters:
+            parameter.__deepcopy__ = _refuse_copy
+        for module in self._modules:
+            module._apply = functools.partial(
+                _check_apply, module,
+                [(parameter.dtype, parameter.device)
+                 for parameter in module.parameters()][:1])
+
+    def remove(self):
+        for parameter in self._parameters:
+            # Tied ones come several times.
+            parameter.__dict__.pop("__deepcopy__", None)
+        for module in self._modules:
+            module.__dict__.pop("_apply", None)
+
+    @contextlib.contextmanager
+    def lifted(self):
+        """While it is open, they are copied."""
+        self.remove()
+        try:
+            yield
+        finally:
+            self._add()
+
+
+def _refuse_copy(_memo):
+    raise _C.Error(
+        "copy.deepcopy: the module is sharded. Copy it before wrap(), or as a "
+        "whole model inside `with engine.gather():`, on every rank.")
+
+
+def _check_apply(module, kinds, function, recurse=True):
+    """In place of Module._apply(), behind to(), cuda(), half() and so on."""
+    for dtype, device in kinds:
+        moved = function(torch.empty(0, dtype=dtype, device=device))
+        if (moved.dtype, moved.device) != (dtype, device):
+            raise _C.Error(
+                f"the module is sharded, and cannot go from {dtype} on {device} "
+                f"to {moved.dtype} on {moved.device}. Move and cast it before "
+                "tessera.wrap(), or call unwrap() first; for lower precision, "
+                "pass precision={'parameters': ...}.")
+    return module
+
+
+def _refuse_compiled(model):
+    # Not imported for this: without it nothing has been compiled.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    for name, module in model.named_modules():
+        if getattr(module, "_compiled_call_impl", None) is not None or (
+                dynamo and isinstance(module, dynamo.OptimizedModule)):
+            raise _C.Error(
+                f"wrap: {name or 'the model'} is compiled by torch.compile, "
+                "whose code reads the memory of parameters without asking the "
+                "engine for it. Wrap the module that is not compiled.")
+
+
+def _read_config(config):
+    """Returns the values and their name in errors."""
+    if config is None:
+        return {}, "tessera.wrap()"
+    if isinstance(config, dict):
+        return json.loads(json.dumps(config)), "tessera.wrap(config)"
+    path = os.fspath(config)
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file), path
+        except json.JSONDecodeError as error:
+            raise _C.Error(f"{path}: {error}") from error
+
+
+def _merge(values, key, value):
+    """Objects are merged key by key; other values replace what is there."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, dict) and isinstance(values.get(key), dict):
+        for inner, item in value.items():
+            _merge(values[key], inner, item)
+    elif isinstance(value, dict):
+        values[key] = {}
+        for inner, item in value.items():
+            _merge(values[key], inner, item)
+    else:
+        values[key] = value
+
+
+def _plan_entries(plan):
+    entries = []
+    for pattern, division in (plan or {}).items():
+        unit = 1
+        if not isinstance(division, str):
+            division, unit = division
+        entries.append((pattern, division, unit))
+    return entries

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An accelerate.Accelerator whose models are wrapped by the engine.
+
+    from tessera.integrations.accelerate import Accelerator
+
+    accelerator = Accelerator(wrap={"zero_stage": 3})
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for inputs, labels in loader:
+        loss = criterion(model(inputs), labels)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+Start it by torchrun, `accelerate launch --multi_cpu / --multi_gpu` or `tessera
+launch`.
+"""
+import contextlib
+import os
+
+import accelerate
+import torch
+
+from tessera import _C
+from tessera.engine import wrap as wrap_model
+from tessera.torch_optimizer import EngineOptimizer
+
+
+class _GatedOptimizer(EngineOptimizer):
+    """Steps only where the Accelerator has collected all micro-batches."""
+
+    def __init__(self, engine, optimizer, gradient_state):
+        super().__init__(engine, optimizer)
+        self._gradient_state = gradient_state
+
+    def step(self, closure=None):
+        if self._gradient_state.sync_gradients:
+            super().step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        if self._gradient_state.sync_gradients:
+            super().zero_grad(set_to_none)
+
+
+class Accelerator(accelerate.Accelerator):
+    """Prepares one model with its optimizer; other objects as usual.
+
+    wrap: options of tessera.wrap().
+    """
+
+    def __init__(self, *arguments, wrap=None, **options):
+        super().__init__(*arguments, **options)
+        if self.scaler is not None:
+            raise _C.Error(
+                "Accelerator: mixed_precision='fp16' scales losses twice; "
+                "leave it out, and pass wrap={'precision': {'parameters': "
+                "'float16'}}.")
+        self._wrap_options = dict(wrap or {})
+        self.engine = None
+
+    def prepare(self, *objects, device_placement=None):
+        models = [one for one in objects if isinstance(one, torch.nn.Module)]
+        optimizers = [one for one in objects
+                      if isinstance(one, torch.optim.Optimizer)]
+        if not optimizers or self.engine is not None:
+            return super().prepare(*objects, device_placement=device_placement)
+        if len(models) != 1 or len(optimizers) != 1:
+            raise _C.Error(
+                f"prepare: {len(models)} models and {len(optimizers)} "
+                "optimizers; the engine's optimizer is that of one model: "
+                "prepare them together, one of each.")
+        # Placed and under autocast, but in no other wrapper.
+        model = self.prepare_model(models[0], evaluation_mode=True)
+        self.engine = wrap_model(
+            model, optimizer=optimizers[0], **self._wrap_options)
+        optimizer = _GatedOptimizer(
+            self.engine, optimizers[0], self.gradient_state)
+        self._optimizers.append(optimizer)
+        others = [one for one in objects
+                  if one is not models[0] and one is not optimizers[0]]
+        for one in others:
+            if getattr(one, "optimizer", None) is optimizers[0]:
+                one.optimizer = optimizer  # a schedule
+        prepared = iter(
+            [super(Accelerator, self).prepare(one) for one in others])
+        result = [model if one is models[0] else
+                  optimizer if one is optimizers[0] else next(prepared)
+                  for one in objects]
+        return result[0] if len(result) == 1 else tuple(result)
+
+    def backward(self, loss, **options):
+        if self.engine is None:
+            super().backward(loss, **options)
+        else:
+            self.engine.backward(loss / self.gradient_accumulation_steps)
+
+    def clip_grad_norm_(self, parameters, max_norm, norm_type=2):
+        if self.engine is None:
+            return super().clip_grad_norm_(parameters, max_norm, norm_type)
+        if not self.sync_gradients:
+            return None
+        norm = self.engine.grad_norm(norm_type) if max_norm == float("inf") \
+            else self.engine.clip_grad_norm(max_norm, norm_type)
+        return torch.tensor(norm, device=self.engine.device)
+
+    def clip_grad_value_(self, parameters, clip_value):
+        if self.engine is None:
+            super().clip_grad_value_(parameters, clip_value)
+        elif self.sync_gradients:
+            self.engine.clip_grad_value(clip_value)
+
+    @contextlib.contextmanager
+    def no_sync(self, model):
+        # Gradients are reduced into shards, which takes less memory.
+        yield
+
+    def get_state_dict(self, model, unwrap=True):
+        """Of the engine's model: whole on the main process, else empty."""
+        if self.engine is None or self.unwrap_model(
+                model) is not self.unwrap_model(self.engine.module):
+            return super().get_state_dict(model, unwrap)
+        return self.engine.state_dict()
+
+    def save_state(self, output_dir, **_options):
+        """Writes a checkpoint of the engine, with registered objects."""
+        return str(self.engine.save(
+            os.path.join(output_dir, "tessera"), self._states(), keep_last=1))
+
+    def load_state(self, input_dir, **_options):
+        self.engine.load(os.path.join(input_dir, "tessera"), self._states())
+
+    def _states(self):
+        states = {f"object {i}": one
+                  for i, one in enumerate(self._custom_objects)}
+        states.update({f"schedule {i}": one
+                       for i, one in enumerate(self._schedulers)})
+        return states

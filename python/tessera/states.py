@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of Python objects in checkpoints."""
+import json
+
+import torch
+
+from tessera import _C
+
+
+def _split(value, path, tensors):
+    """Replaces tensors by their names in `tensors`."""
+    if isinstance(value, torch.Tensor):
+        name = "/".join(path)
+        tensors[name] = value.detach()
+        return {"__tensor__": name}
+    if isinstance(value, dict):
+        keys = [key for key in value if not isinstance(key, str)]
+        if keys:
+            # JSON has no other keys: pairs.
+            return {"__pairs__": [
+                [key, _split(item, [*path, str(key)], tensors)]
+                for key, item in value.items()]}
+        return {key: _split(item, [*path, key], tensors)
+                for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_split(item, [*path, str(i)], tensors)
+                 for i, item in enumerate(value)]
+        return {"__tuple__": items} if isinstance(value, tuple) else items
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(
+        f"{'.'.join(path) or 'the state'} is a {type(value).__name__}; a "
+        "checkpoint takes None, numbers, strings, tensors, and lists, tuples "
+        "and dicts of them. Leave it out of state_dict().")
+
+
+def _join(value, tensors):
+    if isinstance(value, dict):
+        if "__tensor__" in value:
+            return tensors[value["__tensor__"]]
+        if "__pairs__" in value:
+            return {key: _join(item, tensors)
+                    for key, item in value["__pairs__"]}
+        if "__tuple__" in value:
+            return tuple(_join(item, tensors) for item in value["__tuple__"])
+        return {key: _join(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_join(item, tensors) for item in value]
+    return value
+
+
+def _state(name, given):
+    def save():
+        tensors = {}
+        return json.dumps(_split(given.state_dict(), [], tensors)), tensors
+
+    def load(values, tensors):
+        given.load_state_dict(_join(json.loads(values), tensors))
+
+    return _C.State(name, bool(getattr(given, "is_per_rank", False)),
+                    bool(getattr(given, "is_optional", False)), save, load)
+
+
+def states_of(given):
+    """Of objects with state_dict() and load_state_dict().
+
+    given: a dict by name in the checkpoint, or a sequence of objects, whose
+    names are their attribute `name` or else their types.
+    """
+    if not isinstance(given, dict):
+        named = {}
+        for one in given:
+            name = getattr(one, "name", None) or type(one).__name__
+            if name in named:
+                raise ValueError(
+                    f"two states are called {name!r}; pass a dict with a name "
+                    "for each.")
+            named[name] = one
+        given = named
+    for name, one in given.items():
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(one, method, None)):
+                raise TypeError(
+                    f"state {name!r} is a {type(one).__name__} without "
+                    f"{method}().")
+    return [_state(name, one) for name, one in given.items()]

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/block_quantize_cuda.h"
+
+#include "tessera/runtime/kernels/launch.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <type_traits>
+
+namespace tessera::runtime {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int64_t kMostBlocks = int64_t{1} << 20;
+
+__device__ float widen(float x) {
+  return x;
+}
+__device__ float widen(__half x) {
+  return __half2float(x);
+}
+__device__ float widen(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+
+template <typename T>
+__device__ T narrow(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+/// The largest over the threads of the block, for all of them.
+__device__ uint32_t block_largest(uint32_t own) {
+  __shared__ uint32_t shared[kThreads];
+  shared[threadIdx.x] = own;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half &&
+        shared[threadIdx.x + half] > shared[threadIdx.x]) {
+      shared[threadIdx.x] = shared[threadIdx.x + half];
+    }
+  }
+  __syncthreads();
+  const uint32_t largest = shared[0];
+  __syncthreads(); // the next one overwrites it
+  return largest;
+}
+
+/// The sum over the threads of the block, for all of them, see kSignLanes.
+template <typename T>
+__device__ T block_sum(T own) {
+  static_assert(kThreads == kSignLanes);
+  __shared__ T shared[kThreads];
+  shared[threadIdx.x] = own;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      shared[threadIdx.x] += shared[threadIdx.x + half];
+    }
+  }
+  __syncthreads();
+  const T sum = shared[0];
+  __syncthreads(); // the next one overwrites it
+  return sum;
+}
+
+/// One block of a part.
+struct Place {
+  int64_t first; ///< element of the part
+  int64_t count;
+  uint8_t* wire; ///< of the part
+  float* scale;
+};
+
+__device__ Place place_of(const BlockArrays& all, int64_t part, int64_t block) {
+  Place place;
+  place.first = block * all.format.block_numel;
+  const int64_t rest = all.numel - place.first;
+  place.count = rest < all.format.block_numel ? rest : all.format.block_numel;
+  place.wire = all.wire + part * all.format.bytes(all.numel);
+  place.scale = reinterpret_cast<float*>(
+                    place.wire + all.format.scales_begin(all.numel)) +
+                block;
+  return place;
+}
+
+template <typename T>
+__device__ void encode_block(
+    const BlockArrays& all,
+    int64_t part,
+    int64_t block) {
+  const Place place = place_of(all, part, block);
+  const T* values =
+      static_cast<const T*>(all.values) + part * all.numel + place.first;
+  uint32_t largest = 0;
+  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+    const uint32_t own = bits_of(widen(values[i])) & 0x7fffffff;
+    largest = own > largest ? own : largest;
+  }
+  largest = block_largest(largest);
+  uint8_t* codes = place.wire + all.format.code_bytes(place.first);
+  if (all.format.type == CodeType::kSign) {
+    float sum = 0;
+    int32_t count = 0;
+    for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+      const float value = widen(values[i]);
+      sum = __fadd_rn(sum, float_of(bits_of(value) & 0x7fffffff));
+      count += value != 0 ? 1 : 0;
+    }
+    sum = block_sum(sum);
+    count = block_sum(count);
+    if (threadIdx.x == 0) {
+      *place.scale = sign_scale(largest, sum, count);
+    }
+    for (int64_t i = threadIdx.x; 8 * i < place.count; i += kThreads) {
+      uint32_t code = 0;
+      for (int k = 0; k < 8 && 8 * i + k < place.count; ++k) {
+        code |= (widen(values[8 * i + k]) < 0 ? 1u : 0u) << k;
+      }
+      codes[i] = static_cast<uint8_t>(code);
+    }
+    return;
+  }
+  const BlockScale scale = block_scale(all.format.type, largest);
+  if (threadIdx.x == 0) {
+    *place.scale = scale.scale;
+  }
+  const auto scaled = [&](int64_t i) {
+    return scale.inverse == 0 ? 0.0f
+                              : __fmul_rn(widen(values[i]), scale.inverse);
+  };
+  if (all.format.type == CodeType::kInt4) {
+    for (int64_t i = threadIdx.x; 2 * i < place.count; i += kThreads) {
+      const auto low = static_cast<uint32_t>(nearest_int(scaled(2 * i)));
+      const auto high =
+          2 * i + 1 < place.count
+              ? static_cast<uint32_t>(nearest_int(scaled(2 * i + 1)))
+              : 0u;
+      codes[i] = static_cast<uint8_t>((low & 15) | (high << 4));
+    }
+    return;
+  }
+  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+    codes[i] = all.format.type == CodeType::kFp8
+                   ? fp8_code(scaled(i))
+                   : static_cast<uint8_t>(nearest_int(scaled(i)));
+  }
+}
+
+__device__ float decoded(
+    const BlockArrays& all,
+    const Place& place,
+    int64_t i) {
+  const int64_t element = place.first + i;
+  switch (all.format.type) {
+    case CodeType::kInt8:
+      return __fmul_rn(
+          static_cast<float>(static_cast<int8_t>(place.wire[element])),
+          *place.scale);
+    case CodeType::kInt4: {
+      const uint32_t both = place.wire[element / 2];
+      return __fmul_rn(
+          static_cast<float>(int4_value(element % 2 == 0 ? both : both >> 4)),
+          *place.scale);
+    }
+    case CodeType::kFp8:
+      return __fmul_rn(fp8_value(place.wire[element]), *place.scale);
+    case CodeType::kSign: {
+      const uint32_t eight = place.wire[element / 8];
+      return float_of(
+          bits_of(*place.scale) ^ (eight >> (element % 8) & 1) << 31);
+    }
+  }
+  return 0;
+}
+
+template <typename T>
+__device__ void decode_block(
+    const BlockArrays& all,
+    int64_t part,
+    int64_t block) {
+  const Place place = place_of(all, part, block);
+  T* values = static_cast<T*>(all.values) + part * all.numel + place.first;
+  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+    values[i] = narrow<T>(decoded(all, place, i));
+  }
+}
+
+template <typename T>
+__device__ void sum_block(const BlockArrays& all, int64_t block) {
+  const Place place = place_of(all, 0, block);
+  T* values = static_cast<T*>(all.values) + place.first;
+  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+    float sum = decoded(all, place, i);
+    for (int64_t part = 1; part < all.parts; ++part) {
+      sum = __fadd_rn(sum, decoded(all, place_of(all, part, block), i));
+    }
+    values[i] = narrow<T>(all.factor == 1 ? sum : __fmul_rn(sum, all.factor));
+  }
+}
+
+/// A thread block per block of the format, as often as there are more of these.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    blocks_kernel(const BlockArrays __grid_constant__ all) {
+  const int64_t blocks = all.format.blocks(all.numel);
+  const bool sums = all.work == BlockWork::kSum;
+  const int64_t total = sums ? blocks : all.parts * blocks;
+  for (int64_t k = blockIdx.x; k < total; k += gridDim.x) {
+    if (sums) {
+      sum_block<T>(all, k);
+    } else if (all.work == BlockWork::kEncode) {
+      encode_block<T>(all, k / blocks, k % blocks);
+    } else {
+      decode_block<T>(all, k / blocks, k % blocks);
+    }
+  }
+}
+
+} // namespace
+
+cudaError_t launch_blocks(const BlockArrays& arrays, cudaStream_t stream) {
+  const int64_t blocks = arrays.format.blocks(arrays.numel) *
+                         (arrays.work == BlockWork::kSum ? 1 : arrays.parts);
+  const dim3 grid(
+      static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, kMostBlocks)));
+  const auto with = [&]<typename T>(T) {
+    return launch(&blocks_kernel<T>, grid, kThreads, stream, arrays);
+  };
+  switch (arrays.type) {
+    case ElementType::kFloat32:
+      return with(float{});
+    case ElementType::kFloat16:
+      return with(__half{});
+    case ElementType::kBFloat16:
+      return with(__nv_bfloat16{});
+    case ElementType::kFloat64:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+} // namespace tessera::runtime

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python blocks of docs/python.md run, and the example does."""
+import json
+import os
+import pathlib
+import re
+import runpy
+import sys
+
+import torch
+
+import architectures
+import tessera
+from integrations_test import Tokens, arguments
+from ranks import main, shared_folder
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def blocks():
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", page, re.S)
+
+
+def model_of(_name):
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+
+
+def runs_the_page(world):
+    os.chdir(shared_folder())
+    if world.rank == 0:
+        pathlib.Path("run.json").write_text(
+            json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
+    train, options, optimizer, trainer, saved = blocks()
+    names = {}
+    exec(train, names)
+    assert os.path.exists("trained/model.safetensors")
+    # Every engine has a module of its own.
+    for block in options.split("engine = "):
+        if block.strip():
+            exec("engine = " + block,
+                 {"tessera": tessera, "model": model_of("")})
+    exec(optimizer, {"tessera": tessera, "torch": torch,
+                     "model": model_of("")})
+    values = {"model": architectures.make_model("gpt2"), "dataset": Tokens(),
+              "arguments": arguments("trainer", save_strategy="no")}
+    exec(trainer, values)
+    exec(saved, {"engine": values["trainer"].engine, "world": world,
+                 "model": values["model"]})
+
+
+def runs_the_example(world):
+    os.chdir(shared_folder())
+    sys.argv = ["finetune.py", "--steps", "4", "--output", "finetuned"]
+    runpy.run_path(
+        str(ROOT / "examples/finetune_transformers/finetune.py"),
+        run_name="__main__")
+    if world.rank == 0:
+        assert os.path.exists("finetuned/model.safetensors")
+
+
+if __name__ == "__main__":
+    main([runs_the_page, runs_the_example])

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine from Python, beside plain PyTorch."""
+import copy
+import os
+import shutil
+
+import torch
+
+import tessera
+from ranks import (
+    SMALL, ids_of, loss_of, main, make_net, raises, shared_folder, train,
+    train_plain)
+
+ADAMW = {"type": "adamw", "lr": 0.01, "weight_decay": 0.1}
+
+
+def plain_adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+
+
+def close(got, want, tolerance, what):
+    off = (got - want).abs().max().item()
+    assert off <= tolerance, f"{what} is off by {off}"
+
+
+def check_parity(world, clip=0.5, **options):
+    """Losses and weights as those of plain PyTorch over four steps.
+
+    Weights move by 0.04. The sum of three gradients has another order than in
+    plain PyTorch, and Adam divides by its own size.
+    """
+    tolerance = 2e-6 if world.size < 3 else 2e-5
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    start = copy.deepcopy(plain.state_dict())
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL, **options)
+    expected = train_plain(plain, plain_adamw(plain), 4, world.size, clip)
+    losses = train(engine, 4, world.rank, clip)
+    for step, loss in enumerate(losses):
+        reference = expected[step][world.rank]
+        assert abs(loss - reference) <= tolerance * 10, (step, loss, reference)
+    got = engine.state_dict()
+    assert bool(got) == (world.rank == 0)
+    for name, value in got.items():
+        if name != "seen":
+            moved = (plain.state_dict()[name] - start[name]).abs().max()
+            assert moved > 1e-3, f"{name} did not move"
+            close(value, plain.state_dict()[name], tolerance, name)
+    return engine
+
+
+def zero_stages(world):
+    for stage in (1, 2, 3):
+        check_parity(world, zero_stage=stage)
+
+
+def tiers_and_budgets(world):
+    folder = os.path.join(shared_folder(), f"nvme{world.rank}")
+    os.makedirs(folder, exist_ok=True)
+    check_parity(world, placement={"optimizer": "host"})
+    check_parity(
+        world, placement={"parameters": "host", "optimizer": "nvme"},
+        memory={"nvme_path": folder, "nvme_bytes": "1GiB"})
+    check_parity(world, placement={"activations": "host"})
+    engine = check_parity(world, memory={"device_bytes": "1MiB"})
+    assert "device" in engine.memory_plan
+    assert engine.memory["device"]["parameters"] > 0
+
+
+def bfloat16(world):
+    # Weights have 8 bits; the master weights are float32.
+    model = make_net()
+    engine = tessera.wrap(
+        model, optimizer=ADAMW, precision={"parameters": "bfloat16"}, **SMALL)
+    before = loss_of(model, ids_of(0, 0)).item()
+    # Computed in bfloat16, and master weights are float32: 2 + 4 + 8 bytes.
+    bits = loss_of(model, ids_of(0, 0)).item()
+    assert bits != loss_of(make_net(), ids_of(0, 0)).item()
+    plan = engine.memory_plan["device"]
+    assert plan["optimizer state"] > 5 * plan["parameters"], plan
+    losses = train(engine, 10, world.rank)
+    assert losses[-1] < before
+
+
+def accumulates(world):
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    optimizer = plain_adamw(plain)
+    for micro in range(3):
+        for rank in range(world.size):
+            (loss_of(plain, ids_of(micro, rank)) / world.size / 3).backward()
+        engine.backward(loss_of(model, ids_of(micro, world.rank)) / 3)
+    close(engine.grad(model.blocks[1].up.weight),
+          plain.blocks[1].up.weight.grad, 1e-6, "the gradient")
+    norm = engine.grad_norm()
+    want = torch.nn.utils.clip_grad_norm_(plain.parameters(), 1e9).item()
+    assert abs(norm - want) <= 1e-5 * want, (norm, want)
+    optimizer.step()
+    engine.step()
+    with engine.gather():
+        close(model.head.weight, plain.head.weight, 1e-6, "the head")
+
+
+def gathers(world):
+    model = make_net()
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    with torch.no_grad(), engine.gather(model.blocks[0], writable=True):
+        model.blocks[0].up.weight.fill_(0.25)
+    with engine.gather(model.blocks[0].up.weight):
+        assert (model.blocks[0].up.weight == 0.25).all()
+    with engine.gather():
+        twin = copy.deepcopy(model)
+    assert torch.equal(twin(ids_of(0, 0)), model(ids_of(0, 0)))
+    # The copy is a plain module.
+    copy.deepcopy(twin).blocks[0].up.weight.data.zero_()
+
+
+def whole_values(world):
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    names = []
+    for name, value in engine.stream_state_dict():
+        names.append(name)
+        assert (value is None) == (world.rank != 0)
+        if value is not None:
+            assert torch.equal(value, plain.state_dict()[name]), name
+    assert sorted(names) == sorted(plain.state_dict()), names
+    other = make_net(seed=1)
+    other.seen = other.seen + 5
+    missing, unexpected = engine.load_state_dict(other.state_dict())
+    assert not missing and not unexpected
+    for name, value in engine.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    state = dict(other.state_dict())
+    state["blocks.0.up.wieght"] = state.pop("blocks.0.up.weight")
+    raises(lambda: engine.load_state_dict(state),
+           "missing: blocks.0.up.weight", "unexpected: blocks.0.up.wieght")
+    path = os.path.join(shared_folder(), "weights.safetensors")
+    engine.save_weights(path)
+    again = make_net(seed=2)
+    loaded = tessera.wrap(again, optimizer=ADAMW, **SMALL)
+    report = loaded.load_weights(path)
+    assert not report.missing and not report.unexpected
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+class Counter:
+    """A state with all kinds of values."""
+
+    def __init__(self):
+        self.value = {"steps": 0, "best": None, "history": [1.5, (2, "x")],
+                      3: "three", "mean": torch.zeros(2)}
+
+    def state_dict(self):
+        return self.value
+
+    def load_state_dict(self, state):
+        self.value = state
+
+
+def checkpoints(world):
+    """A resumed run has the bits of one that was not interrupted."""
+    folder = os.path.join(shared_folder(), "checkpoints")
+    sizes = dict(optimizer=ADAMW, **SMALL)
+    model = make_net()
+    engine = tessera.wrap(model, save_in_background=True, **sizes)
+    counter = Counter()
+    train(engine, 2, world.rank)
+    counter.value["steps"] = 2
+    counter.value["mean"] += 7
+    if world.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    engine.sum_over_ranks(torch.zeros(1))
+    pending = engine.save_in_background(folder, [counter])
+    after = train(engine, 3, world.rank, first=2)
+    path = pending.wait()
+    assert pending.is_done() and str(path).startswith(folder)
+    resumed_model = make_net(seed=3)
+    resumed = tessera.wrap(resumed_model, **sizes)
+    restored = Counter()
+    assert resumed.load(folder, {"Counter": restored}) == 2
+    assert restored.value["steps"] == 2 and restored.value[3] == "three"
+    assert restored.value["history"] == [1.5, (2, "x")]
+    assert (restored.value["mean"] == 7).all()
+    # The buffer that forward assigns anew.
+    assert resumed_model.seen == 2 * 18, resumed_model.seen
+    assert train(resumed, 3, world.rank, first=2) == after
+    raises(lambda: engine.save(folder, [object()]), "state_dict")
+
+
+def samplers(world):
+    sampler = tessera.BatchSampler(40, 2, seed=4)
+    mine = list(sampler)
+    assert len(mine) == len(sampler) == 40 // (2 * world.size)
+    seen = torch.zeros(40, dtype=torch.int64)
+    for batch in mine:
+        for sample in batch:
+            seen[sample] += 1
+    others = seen.clone()
+    model = make_net()
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    engine.sum_over_ranks(others)
+    assert others.sum() == 2 * world.size * len(mine) and others.max() == 1
+    for _ in range(2):
+        sampler.done()
+    later = tessera.BatchSampler(40, 2, seed=4)
+    later.load_state_dict(sampler.state_dict())
+    assert list(later) == mine[2:]
+    # With batches of another size, from exactly the next sample on.
+    order = [batch[0] for batch in tessera.BatchSampler(
+        40, 1, seed=4, share=(0, 1))]
+    other = tessera.BatchSampler(40, 3, seed=4)
+    other.load_state_dict(sampler.state_dict())
+    begin = 2 * 2 * world.size + 3 * world.rank
+    assert next(iter(other)) == order[begin:begin + 3]
+
+
+class Doubled(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return 2 * x * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Doubled.calls += 1
+        x, weight = ctx.saved_tensors
+        return 2 * gradient * weight, (2 * gradient * x).sum((0, 1))
+
+
+class WithFunction(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = make_net()
+        self.scale = torch.nn.Parameter(torch.linspace(0.5, 1, 50))
+
+    def forward(self, ids):
+        return Doubled.apply(self.net(ids), self.scale)
+
+
+def python_hooks(world):
+    """Functions and hooks of Python run, on values of the parameters."""
+    plain = WithFunction()
+    model = copy.deepcopy(plain)
+    for each in (plain, model):
+        each.calls = []
+        each.net.blocks[0].register_forward_hook(
+            lambda module, _, result, each=each: each.calls.append(
+                ("forward", module.up.weight.detach().sum().item())))
+        each.net.blocks[1].register_full_backward_hook(
+            lambda *_, each=each: each.calls.append(("backward",)))
+        each.net.blocks[1].up.weight.register_hook(
+            lambda gradient, each=each: each.calls.append(
+                ("gradient", gradient.shape)))
+        each.scale.register_post_accumulate_grad_hook(
+            lambda parameter, each=each: each.calls.append(("accumulated",)))
+    engine = tessera.wrap(model, optimizer={"type": "sgd", "lr": 0.1}, **SMALL)
+    Doubled.calls = 0
+    ids = ids_of(0, 0)
+    plain_loss = loss_of(plain, ids)
+    plain_loss.backward()
+    loss = loss_of(model, ids)
+    engine.backward(loss)
+    assert loss.item() == plain_loss.item()
+    assert Doubled.calls == 2
+    assert sorted(map(str, model.calls)) == sorted(map(str, plain.calls)), (
+        model.calls, plain.calls)
+    close(engine.grad(model.scale), plain.scale.grad, 1e-6, "the gradient")
+    engine.zero_grad()
+
+
+def lazily_made(world):
+    with tessera.lazy(seed=5):
+        big = torch.nn.Linear(30000, 30000)  # 3.6 GB
+        model = make_net(features=80)
+    del big
+    assert model.seen.item() == 0
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    with engine.gather():
+        weight = model.blocks[0].up.weight
+        assert 0.01 < weight.std() < 0.2, weight.std()
+        sums = weight.double().sum().item()
+    losses = train(engine, 3, world.rank)
+    assert all(loss == loss for loss in losses)
+    with tessera.lazy(seed=5):
+        _ = torch.nn.Linear(30000, 30000)
+        alone = make_net(features=80)
+    tessera.materialize(alone)
+    assert alone.blocks[0].up.weight.double().sum().item() == sums
+
+
+def divided_layers(world):
+    if world.size % 2:
+        return
+    plan = {"blocks.*.up": "column", "blocks.*.down": "row"}
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    engine = tessera.wrap(
+        model, optimizer=ADAMW, parallel={"tensor": 2}, tensor_plan=plan,
+        **SMALL)
+    index, count = engine.batches
+    assert count == world.size // 2
+    expected = train_plain(plain, plain_adamw(plain), 3, count)
+    for step, loss in enumerate(train(engine, 3, index)):
+        assert abs(loss - expected[step][index]) < 2e-5, (step, loss)
+    for name, value in engine.state_dict().items():
+        if name != "seen":
+            # Sums over the ranks have another order.
+            close(value, plain.state_dict()[name], 2e-5, name)
+    raises(lambda: tessera.wrap(make_net(), parallel={"tensor": 2}),
+           "tensor_plan")
+
+
+def configurations(world):
+    """The keys of a file of `tessera train`, and errors that name them."""
+    path = os.path.join(shared_folder(), f"config{world.rank}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write('{"task": "examples", "training": {"epochs": 3}, '
+                   '"optimizer": {"type": "lion", "lr": 0.5}}')
+    engine = tessera.wrap(make_net(), path, optimizer={"lr": 0.25}, **SMALL)
+    assert engine.learning_rate == 0.25
+    engine.learning_rate = 0.125
+    assert engine.learning_rate == 0.125
+    raises(lambda: tessera.wrap(make_net(), optimzer={}), "'optimizer'")
+    raises(lambda: tessera.wrap(make_net(), optimizer={"lr": -1}),
+           "optimizer.lr is -1")
+    raises(lambda: tessera.wrap(make_net(), tensor_plan={"x": "row"}),
+           "parallel.tensor is 1")
+    raises(lambda: tessera.wrap("model"), "torch.nn.Module")
+    raises(lambda: tessera.init(device="cpu"), "has joined its job already")
+
+
+def unwraps(world):
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    engine.unwrap()
+    assert torch.equal(model(ids_of(0, 0)), plain(ids_of(0, 0)))
+    copy.deepcopy(model).to(torch.float64)
+    raises(engine.step, "closed")
+
+
+if __name__ == "__main__":
+    main([zero_stages, tiers_and_budgets, bfloat16, accumulates, gathers,
+          whole_values, checkpoints, samplers, python_hooks, lazily_made,
+          divided_layers, configurations, unwraps])

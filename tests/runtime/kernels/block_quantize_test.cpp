@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block format: against its definition in float64, and the CUDA kernels,
+// compiled as C++, against the CPU's, bit by bit.
+#include "tessera/runtime/kernels/block_quantize.h"
+#include "support/cuda_shim/kernel_run.h"
+#include "support/expect_error.h"
+#include "tessera/runtime/kernels/block_quantize_cuda.h"
+#include "tessera/runtime/kernels/pack_runs.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace tessera::runtime::block_quantize_test {
+
+namespace {
+
+using tests::cuda_shim::OptionsScope;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct Case {
+  CodeType type;
+  at::ScalarType dtype;
+  int64_t numel;
+  int64_t parts;
+  int64_t block;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const CodeType type :
+       {CodeType::kInt8, CodeType::kInt4, CodeType::kFp8, CodeType::kSign}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      all.push_back({type, dtype, 1, 1, 16});
+      all.push_back({type, dtype, 1000, 3, 64});
+      all.push_back({type, dtype, 5001, 2, 2048});
+    }
+    // More than one thread's share of the CPU's pool.
+    all.push_back({type, at::kFloat, 140'001, 1, 256});
+  }
+  return all;
+}
+
+/// Blocks of very different size, one of zeros, one with denormal numbers.
+at::Tensor values_of(const Case& c) {
+  torch::manual_seed(c.numel + c.block);
+  const at::Tensor values = torch::randn({c.parts * c.numel}) *
+                            torch::exp(torch::randn({c.parts * c.numel}) * 2);
+  const int64_t some = std::min(c.block, c.numel);
+  values.narrow(0, values.numel() - some, some).zero_();
+  if (c.numel > 3 * c.block) {
+    values.narrow(0, c.block, c.block).mul_(1e-39);
+    values.narrow(0, 2 * c.block, c.block).mul_(4);
+  }
+  return values.to(c.dtype);
+}
+
+at::Tensor wire_for(const Case& c, const BlockFormat& format) {
+  return torch::full({c.parts * format.bytes(c.numel)}, 0xaa, at::kByte);
+}
+
+/// The nearest code of e4m3: 8 numbers for each power of two, from 2^-6 to 448.
+double nearest_fp8(double value) {
+  const double magnitude = std::abs(value);
+  const double exponent =
+      std::max(-6.0, magnitude > 0 ? std::floor(std::log2(magnitude)) : -6.0);
+  const double step = std::exp2(exponent - 3);
+  return std::copysign(std::nearbyint(magnitude / step) * step, value);
+}
+
+/// What a block becomes, in float64, with the scale in float32.
+std::vector<double> rounded_block(
+    const std::vector<double>& block,
+    CodeType type) {
+  double largest = 0;
+  double sum = 0;
+  int64_t count = 0;
+  for (const double value : block) {
+    largest = std::max(largest, std::abs(value));
+    sum += std::abs(value);
+    count += value != 0 ? 1 : 0;
+  }
+  std::vector<double> result;
+  if (largest < 1e-36) {
+    result.assign(block.size(), 0);
+    return result;
+  }
+  const double most = type == CodeType::kInt8   ? 127
+                      : type == CodeType::kInt4 ? 7
+                                                : 448;
+  for (const double value : block) {
+    if (type == CodeType::kSign) {
+      result.push_back((value < 0 ? -1 : 1) * sum / count);
+      continue;
+    }
+    const auto inverse = static_cast<float>(most) / static_cast<float>(largest);
+    const double code = static_cast<float>(value) * inverse;
+    const auto scale = static_cast<float>(largest) / static_cast<float>(most);
+    result.push_back(
+        (type == CodeType::kFp8 ? nearest_fp8(code) : std::nearbyint(code)) *
+        scale);
+  }
+  return result;
+}
+
+at::Tensor reference(const Case& c, const at::Tensor& values) {
+  const at::Tensor wide = values.to(at::kDouble).contiguous();
+  const at::Tensor result = torch::empty_like(wide);
+  for (int64_t part = 0; part < c.parts; ++part) {
+    for (int64_t first = 0; first < c.numel; first += c.block) {
+      const int64_t count = std::min(c.block, c.numel - first);
+      const auto* from = wide.const_data_ptr<double>() + part * c.numel + first;
+      const auto rounded = rounded_block({from, from + count}, c.type);
+      std::copy(
+          rounded.begin(),
+          rounded.end(),
+          result.mutable_data_ptr<double>() + part * c.numel + first);
+    }
+  }
+  return result;
+}
+
+std::string name_of(const Case& c) {
+  return "type " + std::to_string(static_cast<int>(c.type)) + ", " +
+         c10::toString(c.dtype) + ", " + std::to_string(c.parts) + " x " +
+         std::to_string(c.numel) + " in blocks of " + std::to_string(c.block);
+}
+
+void by_shim(
+    BlockWork work,
+    const at::Tensor& values,
+    const at::Tensor& wire,
+    const BlockFormat& format,
+    int64_t numel,
+    int64_t parts,
+    float factor = 1) {
+  EXPECT_EQ(
+      launch_blocks(
+          {.work = work,
+           .format = format,
+           .type = *detail::element_type(values.scalar_type()),
+           .values = values.data_ptr(),
+           .wire = wire.data_ptr<uint8_t>(),
+           .numel = numel,
+           .parts = parts,
+           .factor = factor},
+          nullptr),
+      cudaSuccess);
+}
+
+TEST(BlockQuantize, RoundsAsDefined) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(name_of(c));
+    const BlockFormat format{c.type, c.block};
+    const at::Tensor values = values_of(c);
+    const at::Tensor wire = wire_for(c, format);
+    encode_blocks_(wire, values, format, c.parts);
+    const at::Tensor back = torch::full_like(values, 7);
+    decode_blocks_(back, wire, format, c.parts);
+    // code * scale is rounded to float32, then to the type.
+    const at::Tensor expected = reference(c, values).to(at::kFloat).to(c.dtype);
+    const double rounding = c.type == CodeType::kSign ? 1e-6 : 1e-7;
+    EXPECT_TRUE(torch::allclose(
+        back.to(at::kDouble),
+        expected.to(at::kDouble),
+        c.dtype == at::kFloat ? rounding : 8e-3,
+        c.dtype == at::kHalf ? 1e-7 : 0))
+        << (back.to(at::kDouble) - expected.to(at::kDouble)).abs().max();
+  }
+}
+
+TEST(BlockQuantize, AddsUpTheParts) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(name_of(c));
+    const BlockFormat format{c.type, c.block};
+    const at::Tensor values = values_of(c);
+    const at::Tensor wire = wire_for(c, format);
+    encode_blocks_(wire, values, format, c.parts);
+    const at::Tensor sum = torch::empty({c.numel}, c.dtype);
+    sum_blocks_(sum, wire, format, c.parts, 0.25);
+    const at::Tensor each = torch::empty({c.parts * c.numel});
+    decode_blocks_(each, wire, format, c.parts);
+    at::Tensor expected = each.narrow(0, 0, c.numel).clone();
+    for (int64_t part = 1; part < c.parts; ++part) {
+      expected += each.narrow(0, part * c.numel, c.numel);
+    }
+    EXPECT_TRUE(torch::equal(sum, (expected * 0.25).to(c.dtype)));
+  }
+}
+
+TEST(BlockQuantize, CudaKernelsGiveTheSameBits) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(name_of(c));
+    if (c.numel > 100'000) {
+      continue; // threads are coroutines
+    }
+    const OptionsScope options;
+    const BlockFormat format{c.type, c.block};
+    const at::Tensor values = values_of(c);
+    const at::Tensor wire = wire_for(c, format);
+    const at::Tensor other = wire.clone();
+    encode_blocks_(wire, values, format, c.parts);
+    by_shim(BlockWork::kEncode, values, other, format, c.numel, c.parts);
+    EXPECT_TRUE(torch::equal(wire, other));
+    const at::Tensor back = torch::empty_like(values);
+    const at::Tensor back_other = torch::empty_like(values);
+    decode_blocks_(back, wire, format, c.parts);
+    by_shim(BlockWork::kDecode, back_other, wire, format, c.numel, c.parts);
+    EXPECT_TRUE(torch::equal(back, back_other));
+    const at::Tensor sum = torch::empty({c.numel}, c.dtype);
+    const at::Tensor sum_other = torch::empty({c.numel}, c.dtype);
+    sum_blocks_(sum, wire, format, c.parts, 1.0 / 3);
+    by_shim(
+        BlockWork::kSum, sum_other, wire, format, c.numel, c.parts, 1.0f / 3);
+    EXPECT_TRUE(torch::equal(sum, sum_other));
+  }
+}
+
+// A loss scale is lowered where a gradient is not finite on some rank.
+TEST(BlockQuantize, KeepsWhatIsNotFinite) {
+  for (const CodeType type :
+       {CodeType::kInt8, CodeType::kInt4, CodeType::kFp8, CodeType::kSign}) {
+    for (const double bad : {kInf, -kInf, std::nan("")}) {
+      const BlockFormat format{type, 16};
+      const at::Tensor values = torch::ones({48});
+      values[20] = bad;
+      const at::Tensor wire = torch::empty({format.bytes(48)}, at::kByte);
+      encode_blocks_(wire, values, format);
+      decode_blocks_(values, wire, format);
+      EXPECT_TRUE(values.narrow(0, 16, 16).isnan().all().item<bool>());
+      EXPECT_TRUE(values.narrow(0, 0, 16).eq(1).all().item<bool>());
+      EXPECT_TRUE(values.narrow(0, 32, 16).eq(1).all().item<bool>());
+    }
+  }
+}
+
+TEST(BlockQuantize, TakesTheBytesThatItSays) {
+  EXPECT_EQ((BlockFormat{CodeType::kInt8, 256}.bytes(1024)), 1024 + 16);
+  EXPECT_EQ((BlockFormat{CodeType::kFp8, 256}.bytes(1024)), 1024 + 16);
+  EXPECT_EQ((BlockFormat{CodeType::kInt4, 256}.bytes(1024)), 512 + 16);
+  EXPECT_EQ((BlockFormat{CodeType::kSign, 256}.bytes(1024)), 128 + 16);
+  EXPECT_EQ((BlockFormat{CodeType::kInt4, 16}.bytes(17)), 16 + 16);
+}
+
+TEST(BlockQuantize, RefusesWhatDoesNotFit) {
+  const BlockFormat format;
+  const at::Tensor wire = torch::empty({format.bytes(64)}, at::kByte);
+  expect_error(
+      [&] { encode_blocks_(wire, torch::ones({63}), format, 2); },
+      {"63 values in 2 parts"});
+  expect_error(
+      [&] { encode_blocks_(wire, torch::ones({64}, at::kDouble), format); },
+      {"float32, bfloat16 or float16"});
+}
+
+} // namespace
+
+} // namespace tessera::runtime::block_quantize_test

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/profile/device_peak.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace tessera::runtime::device_peak_test {
+
+namespace {
+
+double peak_of(
+    std::string_view name,
+    at::ScalarType dtype = at::kBFloat16,
+    bool uses_tf32 = false) {
+  return known_peak_flops(name, dtype, uses_tf32).value_or(0) / 1e12;
+}
+
+} // namespace
+
+TEST(DevicePeak, KnowsDevicesByTheDriversNames) {
+  EXPECT_EQ(peak_of("NVIDIA A100-SXM4-80GB"), 312);
+  EXPECT_EQ(peak_of("NVIDIA A100-SXM4-80GB", at::kFloat), 19.5);
+  EXPECT_EQ(peak_of("NVIDIA A100-SXM4-80GB", at::kFloat, true), 156);
+  EXPECT_EQ(peak_of("NVIDIA H100 80GB HBM3", at::kHalf), 989.4);
+  EXPECT_EQ(peak_of("NVIDIA H100 PCIe"), 756);
+  EXPECT_EQ(peak_of("NVIDIA GH200 480GB"), 989.4);
+  EXPECT_EQ(peak_of("NVIDIA L40S"), 362);
+  EXPECT_EQ(peak_of("NVIDIA L4"), 121);
+  EXPECT_EQ(peak_of("Tesla T4", at::kHalf), 65);
+  EXPECT_EQ(peak_of("Tesla T4"), 0); // no bfloat16
+  // A part of a word is another device, and a laptop's chip is slower.
+  EXPECT_EQ(peak_of("NVIDIA RTX A1000"), 0);
+  EXPECT_EQ(peak_of("NVIDIA RTX A3000"), 0);
+  EXPECT_EQ(peak_of("NVIDIA T400"), 0);
+  EXPECT_EQ(peak_of("NVIDIA GeForce RTX 4090 Laptop GPU"), 0);
+}
+
+TEST(DevicePeak, IsMeasuredOnceWhereNoneIsKnown) {
+  const DevicePeak peak = device_peak(at::kCPU, at::kFloat);
+  EXPECT_TRUE(peak.is_measured);
+  EXPECT_EQ(peak.device, "cpu");
+  EXPECT_GT(peak.flops_per_s, 1e8);
+  EXPECT_EQ(device_peak(at::kCPU, at::kFloat).flops_per_s, peak.flops_per_s);
+}
+
+} // namespace tessera::runtime::device_peak_test
