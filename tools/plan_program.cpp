@@ -105,11 +105,11 @@ std::string gib(int64_t bytes) {
 /// One row of the table of layouts.
 void print_row(const PlannedRun& run) {
   std::printf(
-      "%-30s %3lld x %-4lld %6lld  %-4s %7s %7s  %s\n",
+      "%-30s %3lld x %-4lld %8s  %-4s %7s %7s  %s\n",
       run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
       static_cast<long long>(run.batch_size),
       static_cast<long long>(run.accumulate),
-      static_cast<long long>(run.recomputed_layers),
+      run.recomputed().c_str(),
       run.is_offloaded ? "host" : "-",
       run.stages.empty() ? "-" : gib(run.device_bytes).c_str(),
       run.stages.empty() ? "-" : gib(run.host_bytes).c_str(),
@@ -180,11 +180,11 @@ void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
   for (const PlannedRun& run : runs) {
     if (&run != &best && run.fits()) { // else the table says it
       std::printf(
-          "  %s, %lld x %lld, %lld recomputed: %s\n",
+          "  %s, %lld x %lld, %s recomputed: %s\n",
           run.layout.c_str(),
           static_cast<long long>(run.batch_size),
           static_cast<long long>(run.accumulate),
-          static_cast<long long>(run.recomputed_layers),
+          run.recomputed().c_str(),
           loss_text(run, best).c_str());
     }
   }
@@ -228,7 +228,7 @@ void write_report(const std::string& file, const PlannedRun& best) {
       {"layout", best.layout},
       {"rows x micro-batches",
        formatted("{} x {}", best.batch_size, best.accumulate)},
-      {"recomputed layers", std::to_string(best.recomputed_layers)},
+      {"recomputed layers", best.recomputed()},
       {"peak of a device", runtime::size_text(best.device_bytes)},
       {"seconds per step, estimated", seconds_text(best.time.total())}};
   for (size_t stage = 0; stage < best.stages.size(); ++stage) {
@@ -289,7 +289,7 @@ int plan(const PlanArguments& arguments) {
   search.as_given = arguments.as_given;
   if (!arguments.as_json) {
     std::printf(
-        "%d devices (%s), room of %s each\n%-30s %-10s %6s  %-4s %7s %7s  %s\n",
+        "%d devices (%s), room of %s each\n%-30s %-10s %8s  %-4s %7s %7s  %s\n",
         arguments.devices,
         arguments.kind.c_str(),
         runtime::size_text(search.machine.room()).c_str(),

@@ -74,6 +74,7 @@ inline EngineOptions engine_options(const Layout& layout) {
   options.optimizer.lr = kLearningRate;
   options.optimizer.rule = AdamWOptions{.eps = tolerances_of(layout).eps};
   options.loss_scale.initial = kLossScale;
+  options.recompute_operators = layout.recomputed > 0;
   options.log_memory = false;
   return options;
 }
@@ -362,7 +363,10 @@ inline void expect_that_of_one_rank(
   const int batches = layout.parallel.sizes.data * layout.parallel.sizes.shard;
   ParallelRun parallel(world, layout.parallel, layout.batches / batches);
   const auto model = load(folder, layer_context(parallel), subject, layout);
-  model->set_recomputed_layers(layout.recomputed);
+  model->recompute(
+      {.layers = layout.recomputed,
+       .attention = layout.recomputed > 0,
+       .divide_inputs = layout.recomputed > 0});
   EXPECT_EQ(
       layer_context(parallel).context() != nullptr,
       layout.parallel.sizes.context > 1);

@@ -19,6 +19,12 @@ namespace {
 
 constexpr int64_t kMostMicroBatch = 64; // rows
 
+/// What PlannedRun says of it.
+struct Recomputed {
+  int64_t layers = 0;
+  bool parts = false;
+};
+
 /// What a layout is made of.
 struct Layout {
   int tensor = 1;
@@ -38,7 +44,10 @@ class Search {
         layers_(zoo::layers_of(given_)) {}
 
   std::vector<PlannedRun> run() {
-    add(planned({}, given_.checkpoint_layers.value_or(0)));
+    add(planned(
+        {},
+        {given_.checkpoint_layers.value_or(0),
+         given_.engine.recompute_operators || given_.checkpoint_attention}));
     const ParallelSizes& sizes = given_.parallel.sizes;
     const int devices = search_.machine.devices;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
@@ -98,7 +107,8 @@ class Search {
     return any;
   }
 
-  /// With as few recomputed layers as fit; if none fits, with all of them.
+  /// With as few recomputed layers as fit, and with parts of the others where
+  /// that is faster; if nothing fits, with all of them.
   std::optional<PlannedRun> fewest_recomputed(
       const Layout& layout,
       int64_t rows) {
@@ -109,16 +119,39 @@ class Search {
       return std::nullopt;
     }
     const auto overrides = overrides_of(layout, rows, examples_ / of_all);
-    PlannedRun most = planned(overrides, layers_);
-    PlannedRun none = planned(overrides, 0);
-    if (none.fits() || !most.fits()) {
-      return none.fits() ? none : most;
+    PlannedRun none = planned(overrides, {});
+    if (none.fits()) {
+      return none;
+    }
+    PlannedRun whole = fewest_layers(overrides, /*parts=*/false);
+    if (whole.recomputed_layers == 1) {
+      return whole; // there is no less
+    }
+    PlannedRun parts = fewest_layers(overrides, /*parts=*/true);
+    const bool is_faster = parts.fits() &&
+                           (!whole.fits() ||
+                            parts.time.total() < whole.time.total());
+    return is_faster ? parts : whole;
+  }
+
+  PlannedRun fewest_layers(
+      const std::vector<std::string>& overrides,
+      bool parts) const {
+    PlannedRun most = planned(overrides, {layers_, parts});
+    if (!most.fits()) {
+      return most;
+    }
+    if (parts) {
+      PlannedRun none = planned(overrides, {0, parts});
+      if (none.fits()) {
+        return none;
+      }
     }
     int64_t too_few = 0;
     int64_t enough = layers_;
     while (enough - too_few > std::max<int64_t>(1, layers_ / 16)) {
       const int64_t middle = (too_few + enough) / 2;
-      PlannedRun tried = planned(overrides, middle);
+      PlannedRun tried = planned(overrides, {middle, parts});
       if (tried.fits()) {
         enough = middle;
         most = std::move(tried);
@@ -155,12 +188,22 @@ class Search {
 
   PlannedRun planned(
       const std::vector<std::string>& overrides,
-      int64_t recomputed) const {
+      const Recomputed& recomputed) const {
     PlannedRun run;
     run.overrides = overrides;
-    run.recomputed_layers = recomputed;
+    run.recomputed_layers = recomputed.layers;
+    run.recomputes_parts = recomputed.parts;
     run.overrides.push_back(
-        formatted("model.checkpoint_layers={}", recomputed));
+        formatted("model.checkpoint_layers={}", recomputed.layers));
+    if (!overrides.empty()) {
+      const auto set = [&](const char* key, bool value) {
+        run.overrides.push_back(
+            formatted("{}={}", key, value ? "true" : "false"));
+      };
+      set("recompute_operators", recomputed.parts);
+      set("model.checkpoint_attention",
+          recomputed.parts && search_.machine.device == c10::kCPU);
+    }
     std::vector<std::string> all = search_.overrides;
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     try {
@@ -259,6 +302,10 @@ class Search {
 
 std::vector<PlannedRun> search_plans(const PlanSearch& search) {
   return Search(search).run();
+}
+
+std::string PlannedRun::recomputed() const {
+  return formatted("{}{}", recomputed_layers, recomputes_parts ? "+parts" : "");
 }
 
 const PlannedRun* best_of(const std::vector<PlannedRun>& runs) {

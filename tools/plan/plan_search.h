@@ -24,6 +24,9 @@ struct PlannedRun {
   int64_t batch_size = 0; ///< of a rank and micro-batch
   int64_t accumulate = 0;
   int64_t recomputed_layers = 0;
+  /// Of the other layers: EngineOptions::recompute_operators, and on the CPU
+  /// Recomputation::attention.
+  bool recomputes_parts = false;
   bool is_offloaded = false; ///< state may rest in host memory
   /// Empty: it fits. Else what is wrong, in a line.
   std::string problem;
@@ -37,6 +40,8 @@ struct PlannedRun {
   bool fits() const {
     return problem.empty();
   }
+  /// "17+parts": recomputed_layers, recomputes_parts.
+  std::string recomputed() const;
 };
 
 struct PlanSearch {
@@ -53,7 +58,8 @@ struct PlanSearch {
 /// with the same number of examples per step: tensor ranks within a node,
 /// pipeline stages, larger micro-batches while they fit, optimizer state in
 /// host memory where nothing else fits, each with as few recomputed layers as
-/// fit. Takes seconds for each.
+/// fit, with parts of the other layers recomputed where that is faster. Takes
+/// seconds for each.
 /// @throws tessera::Error on a configuration that cannot be read.
 std::vector<PlannedRun> search_plans(const PlanSearch& search);
 

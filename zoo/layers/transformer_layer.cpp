@@ -52,6 +52,17 @@ TransformerLayerImpl::TransformerLayerImpl(
   }
 }
 
+void TransformerLayerImpl::recompute_attention(bool again) {
+  for (Attention* attention : {&attention_, &cross_attention_}) {
+    if (!attention->is_empty()) {
+      (*attention)->recomputes_core = again;
+    }
+  }
+  if (!banded_.is_empty()) {
+    banded_->recomputes_core = again;
+  }
+}
+
 at::Tensor TransformerLayerImpl::attend_to_self(
     const at::Tensor& x,
     const LayerInput& input) {

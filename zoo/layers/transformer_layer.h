@@ -78,6 +78,13 @@ class TransformerLayerImpl : public torch::nn::Module {
   /// group.
   at::Tensor forward(const at::Tensor& hidden, const LayerInput& input = {});
 
+  /// Whether its attention is recomputed in backward; see recomputed_attend().
+  void recompute_attention(bool again);
+  /// The ranks that have the same hidden states between layers; null if none.
+  Communicator* same_hidden() const {
+    return context_.same_between();
+  }
+
  private:
   struct Half {
     Norm norm{nullptr};

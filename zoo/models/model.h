@@ -7,6 +7,7 @@
 #include "tessera/zoo/layers/key_value_cache.h"
 #include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/models/name_table.h"
+#include "tessera/zoo/models/recomputation.h"
 
 #include <torch/nn/module.h>
 #include <nlohmann/json.hpp>
@@ -136,9 +137,8 @@ class Model : public torch::nn::Module {
   /// layer.
   ModelOutput finish(const ModelInput& input, const LayerState& state);
 
-  /// Recomputes the first `count` layers of the whole model in backward, and no
-  /// others.
-  void set_recomputed_layers(int64_t count);
+  /// Sets what is recomputed in backward, by default nothing.
+  void recompute(const Recomputation& what);
 
   /// The token that an encoder-decoder's decoder starts from; nullopt for a
   /// model that continues its input.

@@ -49,6 +49,8 @@ constexpr std::array kRules{
     ChangeRule{"data.loader", Change::kAccepted},
     ChangeRule{"data", Change::kData},
     ChangeRule{"model.checkpoint_layers", Change::kAccepted},
+    ChangeRule{"model.checkpoint_attention", Change::kAccepted},
+    ChangeRule{"model.divide_checkpoints", Change::kAccepted},
     ChangeRule{"model.max_length", Change::kAccepted},
     ChangeRule{"model.lora.base_model", Change::kAccepted},
     ChangeRule{"model.lora.dropout", Change::kAccepted},
