@@ -138,6 +138,11 @@ inline std::shared_ptr<Model> load(
   }
   move_module(*model, layout.device);
   model->train(has_dropout(layout));
+  if (subject.drops) {
+    // All layers in the first step, then the later ones in few.
+    model->drop_layers({.theta = 0, .gamma = 50});
+    model->drop_tokens({.min_tokens = 3, .steps = 4, .multiple = 1});
+  }
   return model;
 }
 
@@ -230,7 +235,9 @@ inline Seen train_plain(
     seen.losses.push_back(sum);
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : trained) {
-      gradients.push_back(parameter.grad());
+      if (parameter.grad().defined()) { // not of a layer that was left out
+        gradients.push_back(parameter.grad());
+      }
     }
     seen.norms.push_back(tests::clip_plain_gradients(gradients, kMaxNorm));
     adamw.step();

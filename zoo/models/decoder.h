@@ -111,6 +111,10 @@ class Decoder : public Model {
   /// False under context parallelism. Tokens that follow cached ones attend to
   /// all of them: a prefix belongs to the first tokens.
   bool takes_cache() const override;
+  /// Not with router losses, which are of all layers.
+  std::string cannot_drop_layers() const override;
+  /// Nor under context parallelism.
+  std::string cannot_drop_tokens() const override;
   /// Not with a prefix, with positions within blanks, nor under ring attention.
   bool takes_documents() const override;
 

@@ -178,6 +178,37 @@ void Model::recompute(const Recomputation& what) {
   }
 }
 
+void Model::drop_layers(const LayerDropOptions& options) {
+  const std::string reason = cannot_drop_layers();
+  TESSERA_CHECK(
+      reason.empty(),
+      "model.layer_drop: {} cannot leave out layers: {}",
+      architecture(),
+      reason);
+  layer_drop_ = options;
+}
+
+void Model::drop_tokens(const TokenDropOptions& options) {
+  const std::string reason = cannot_drop_tokens();
+  TESSERA_CHECK(
+      reason.empty(),
+      "model.token_drop: layers of {} cannot leave out tokens: {}",
+      architecture(),
+      reason);
+  token_drop_ = options;
+}
+
+StepDrops Model::step_drops() const {
+  if (!is_training() || (!layer_drop_ && !token_drop_)) {
+    return {};
+  }
+  const auto key = current_random_key();
+  TESSERA_CHECK(
+      key.has_value(),
+      "Model::forward: what a step leaves out depends on its number; run the forward in a RandomKeyScope, or call eval()");
+  return {layer_drop_, token_drop_, *key, stage_.count()};
+}
+
 LayerState Model::forward_chunk(
     int chunk,
     const ModelInput& input,

@@ -67,6 +67,8 @@ constexpr runtime::ForeignKey kForeignKeys[] = {
     {"precision.float32_modules",
      R"(sharding.modules=[{"path": ..., "float32": true}])"},
     {"rank", "model.lora.r"},
+    {"progressive_layer_drop", "model.layer_drop"},
+    {"random_ltd", "model.token_drop"},
     {"recompute_granularity",
      "model.checkpoint_layers for whole layers, recompute_operators and model.checkpoint_attention for parts of them"},
     {"recompute_num_layers", "model.checkpoint_layers"},

@@ -51,6 +51,8 @@ constexpr std::array kRules{
     ChangeRule{"model.checkpoint_layers", Change::kAccepted},
     ChangeRule{"model.checkpoint_attention", Change::kAccepted},
     ChangeRule{"model.divide_checkpoints", Change::kAccepted},
+    ChangeRule{"model.layer_drop", Change::kAccepted},
+    ChangeRule{"model.token_drop", Change::kAccepted},
     ChangeRule{"model.max_length", Change::kAccepted},
     ChangeRule{"model.lora.base_model", Change::kAccepted},
     ChangeRule{"model.lora.dropout", Change::kAccepted},

@@ -86,6 +86,12 @@ Engine wrap_model(
   }
   move_module(*model, world.device());
   model->recompute(config.recomputation());
+  if (config.layer_drop) {
+    model->drop_layers(*config.layer_drop);
+  }
+  if (config.token_drop) {
+    model->drop_tokens(*config.token_drop);
+  }
   config.engine.parallel = parallel.mesh_if_given();
   return {world, model, config.engine};
 }

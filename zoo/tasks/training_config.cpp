@@ -115,6 +115,14 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "divide_checkpoints",
         config.divide_checkpoints,
         "of `checkpoint_layers`, each rank of `parallel.tensor` keeps its part of the inputs, and gathers them in backward; with `parallel.sequence` they are divided in any case");
+    fields.object(
+        "layer_drop",
+        config.layer_drop,
+        "progressive layer drop: training steps leave out layers, later ones and later steps more often");
+    fields.object(
+        "token_drop",
+        config.token_drop,
+        "random layerwise token dropping: middle layers get a random subset of the tokens, which grows over the steps");
     config.task->visit_model(fields, config);
   });
   visit_fields(fields, config.engine);

@@ -11,6 +11,7 @@
 #include "tessera/zoo/data/token_data_options.h"
 #include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/models/recomputation.h"
+#include "tessera/zoo/models/step_drops.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/image_options.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
@@ -68,6 +69,8 @@ struct TrainingConfig {
   std::optional<int64_t> checkpoint_layers;
   bool checkpoint_attention = false; ///< Recomputation::attention
   bool divide_checkpoints = false; ///< Recomputation::divide_inputs
+  std::optional<LayerDropOptions> layer_drop; ///< nullopt: all layers are run
+  std::optional<TokenDropOptions> token_drop; ///< nullopt: on all tokens
 
   std::filesystem::path train_file; ///< of examples, also a folder
   std::filesystem::path heldout_file; ///< empty: no scoring
