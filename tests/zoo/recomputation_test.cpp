@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <stdexcept>
 #include <string>
 
 namespace tessera::zoo::recomputation_test {

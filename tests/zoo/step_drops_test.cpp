@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers and tokens that training steps leave out, held against formulas in
-// plain LibTorch, and over layouts of ranks.
+// plain LibTorch. Over layouts of ranks: step_drops_layouts_test.cpp.
 #include "tessera/zoo/models/step_drops.h"
 
 #include "support/expect_error.h"
-#include "support/ranks.h"
+#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/zoo/models/model.h"
 #include "tessera/zoo/models/registry.h"
-#include "zoo/layout_comparison.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <map>
-#include <numeric>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,12 +68,12 @@ class Formula {
       const at::Tensor& seen,
       const std::vector<double>& keep,
       const std::vector<at::Tensor>& gets) {
-    at::Tensor x = at::embedding(at("embeddings.tokens.weight"), ids);
+    at::Tensor x = at::embedding(weight("embeddings.tokens.weight"), ids);
     if (!is_llama_) {
-      x = x + at("embeddings.positions.weight").narrow(0, 0, kTokens);
+      x = x + weight("embeddings.positions.weight").narrow(0, 0, kTokens);
     }
     if (is_bert_) {
-      x = norm("embeddings.norm", x + at("embeddings.token_types.weight")[0]);
+      x = norm("embeddings.norm", x + weight("embeddings.token_types.weight")[0]);
     }
     at::Tensor pairs = seen.unsqueeze(1);
     if (!is_bert_) {
@@ -95,24 +97,24 @@ class Formula {
   }
 
  private:
-  at::Tensor at(const std::string& name) const {
+  at::Tensor weight(const std::string& name) const {
     const auto found = weights_.find(name);
     return found == weights_.end() ? at::Tensor() : found->second;
   }
 
   at::Tensor linear(const std::string& name, const at::Tensor& x) const {
-    return at::linear(x, at(name + ".weight"), at(name + ".bias"));
+    return at::linear(x, weight(name + ".weight"), weight(name + ".bias"));
   }
 
   at::Tensor norm(const std::string& name, const at::Tensor& x) const {
     if (is_llama_) {
       return x * (x.square().mean(-1, true) + 1e-5).rsqrt() *
-             at(name + ".weight");
+             weight(name + ".weight");
     }
     const at::Tensor centered = x - x.mean(-1, true);
     return centered * (centered.square().mean(-1, true) + 1e-5).rsqrt() *
-               at(name + ".weight") +
-           at(name + ".bias");
+               weight(name + ".weight") +
+           weight(name + ".bias");
   }
 
   static at::Tensor rotated(const at::Tensor& x) {
@@ -209,7 +211,7 @@ void expect_formula(
     model->drop_tokens(*token_drop);
   }
   ModelInput input;
-  input.input_ids = torch::randint(31, {kRows, kTokens}, at::kLong);
+  input.input_ids = torch::randint(1, 31, {kRows, kTokens}, at::kLong);
   input.attention_mask = torch::ones({kRows, kTokens}, at::kLong);
   input.attention_mask[1].narrow(0, 6, 4).zero_();
   const at::Tensor seen = input.attention_mask.to(at::kBool);
@@ -226,8 +228,8 @@ void expect_formula(
       if (layer_drop) {
         const double theta = layer_drop->theta +
                              (1 - layer_drop->theta) *
-                                 std::exp(-layer_drop->gamma * double(step));
-        p = 1 - double(l) / kLayers * (1 - theta);
+                                 std::exp(-layer_drop->gamma * static_cast<double>(step));
+        p = 1 - static_cast<double>(l) / kLayers * (1 - theta);
       }
       keep.push_back(uniform_of_step(key, l) < p ? p : 0);
       gets.push_back(torch::ones({kRows, kTokens}, at::kBool));
@@ -307,7 +309,7 @@ TEST(LayerDrop, IsAsOftenAsItsProbability) {
     }
   }
   for (int64_t l = 0; l < kLayers; ++l) {
-    const double p = 1 - double(l) / kLayers * 0.6;
+    const double p = 1 - static_cast<double>(l) / kLayers * 0.6;
     EXPECT_NEAR(keep_probability(options, l, kLayers, 100), p, 1e-12);
     // Four standard deviations of a share of 4000 draws.
     EXPECT_NEAR(
@@ -358,66 +360,6 @@ TEST(StepDrops, AreRefusedWhereTheyAreNotSupported) {
   longformer->drop_layers({});
   tests::expect_error(
       [&] { longformer->drop_tokens({}); }, {"model.token_drop", "windows"});
-}
-
-// Dropout included: plain LibTorch sees all batches.
-TEST(StepDrops, AreThoseOfOneRankInLayouts) {
-  const std::vector<Layout> layouts{
-      {.name = "shard2", .parallel = {{.shard = 2}}, .recomputed = 2},
-      {.name = "tensor2", .parallel = {{.shard = 1, .tensor = 2}}},
-      {.name = "tensor2_sequence",
-       .parallel = {{.shard = 1, .tensor = 2}, true},
-       .recomputed = 5},
-      {.name = "pipeline4", .parallel = {{.shard = 1, .pipeline = 4}}}};
-  for (const Layout& layout : layouts) {
-    SCOPED_TRACE(layout.name);
-    const TemporaryFolder folder;
-    std::vector<Subject> subjects;
-    for (Subject subject : kSubjects) {
-      const std::string name = subject.name;
-      if (name == "gpt" || name == "llama" || name == "bert") {
-        subject.drops = true;
-        subjects.push_back(subject);
-        layout_comparison::save_subject(
-            subject, layout, folder.path() / subject.name);
-      }
-    }
-    tests::run_ranks(ranks_of(layout.parallel.sizes), [&](World& world) {
-      for (const Subject& subject : subjects) {
-        layout_comparison::expect_that_of_one_rank(
-            world, folder.path() / subject.name, subject, layout);
-      }
-    });
-  }
-}
-
-// A layer that is left out of a step is still unsharded and resharded as
-// planned: after the first step nothing is on demand, and no plan is made
-// again.
-TEST(LayerDrop, FollowsTheResidencyPlan) {
-  tests::run_ranks(2, [](World& world) {
-    const auto model = model_of(kGpt);
-    model->drop_layers({.theta = 0.2, .gamma = 1});
-    EngineOptions options;
-    options.log_memory = false;
-    options.sharding.zero_stage = 3;
-    options.sharding.groups.min_group_numel = 0;
-    Engine engine(world, model, options);
-    ModelInput input;
-    input.input_ids = torch::randint(31, {kRows, kTokens}, at::kLong);
-    int64_t in_first = 0;
-    for (int step = 0; step < 12; ++step) {
-      const RandomKeyScope random({.seed = 3, .step = step}, at::kCPU);
-      engine.backward(
-          model->forward(input).last_hidden_state.square().mean());
-      engine.step();
-      if (step == 0) {
-        in_first = engine.statistics().on_demand_unshards;
-      }
-    }
-    EXPECT_GT(in_first, 0);
-    EXPECT_EQ(engine.statistics().on_demand_unshards, in_first);
-  });
 }
 
 } // namespace tessera::zoo::step_drops_test
