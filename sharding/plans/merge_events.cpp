@@ -75,12 +75,17 @@ std::optional<size_t> merge_segments(
       ++shared;
       continue;
     }
+    const bool follows_in_a = in_a.is_after(i, of_b);
     const bool follows_in_b = in_b.is_after(j, of_a);
-    if (follows_in_b && in_a.is_after(i, of_b)) {
+    if (follows_in_a && follows_in_b) {
       return std::nullopt;
     }
-    merged.push_back(follows_in_b ? of_b : of_a);
-    ++(follows_in_b ? j : i);
+    // Where nothing is known of their order, that of registration.
+    const bool takes_a = follows_in_a != follows_in_b
+                             ? follows_in_a
+                             : (of_a.groups < of_b.groups) != of_a.in_backward;
+    merged.push_back(takes_a ? of_a : of_b);
+    ++(takes_a ? i : j);
   }
   for (; i < a.last; ++i) {
     merged.push_back((*a.events)[i]);

@@ -38,7 +38,7 @@ TEST(MergeEvents, HaveTheLayersOfBoth) {
         step_of({0, 1, 2, 3}, micro));
     EXPECT_EQ(
         merge_events(step_of({0, 2, 3, 4}, micro), step_of({0, 1, 4}, micro)),
-        step_of({0, 2, 3, 1, 4}, micro));
+        step_of({0, 1, 2, 3, 4}, micro));
     EXPECT_EQ(
         merge_events(step_of({0, 1, 2}, micro), step_of({0, 2}, micro)),
         step_of({0, 1, 2}, micro));
