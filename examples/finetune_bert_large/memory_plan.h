@@ -49,7 +49,7 @@ class MemoryPlan {
                          tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
     return tessera::zoo::fewest_recomputed_layers(
-        model_, shape_, room, config_.recomputation())
+               model_, shape_, room, config_.recomputation())
         .value_or(layer_count() - 1);
   }
 

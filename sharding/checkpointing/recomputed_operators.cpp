@@ -101,9 +101,7 @@ class RecomputedActivation final : public runtime::SavedActivation {
         value.strides() != at::IntArrayRef(result_.strides) ||
         value.scalar_type() != type_) {
       value = at::empty_strided(
-                  result_.sizes,
-                  result_.strides,
-                  value.options().dtype(type_))
+                  result_.sizes, result_.strides, value.options().dtype(type_))
                   .copy_(value);
     }
     return value.as_strided(

@@ -75,8 +75,8 @@ std::optional<RandomKey> current_random_key() {
 }
 
 double uniform_of_step(const RandomKey& key, int64_t number) {
-  const uint64_t bits = mixed_pair(
-      mixed_pair(sharding::mixed(key.seed), key.step), ~number);
+  const uint64_t bits =
+      mixed_pair(mixed_pair(sharding::mixed(key.seed), key.step), ~number);
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 

@@ -19,9 +19,9 @@ struct Segment {
 std::vector<Segment> segments_of(const std::vector<PlanEvent>& events) {
   std::vector<Segment> segments;
   for (size_t i = 0; i < events.size(); ++i) {
-    const bool begins =
-        i == 0 || events[i].in_backward != events[i - 1].in_backward ||
-        events[i - 1].kind == PlanEvent::Kind::kBackwardEnd;
+    const bool begins = i == 0 ||
+                        events[i].in_backward != events[i - 1].in_backward ||
+                        events[i - 1].kind == PlanEvent::Kind::kBackwardEnd;
     if (begins) {
       segments.push_back({&events, i, i});
     }

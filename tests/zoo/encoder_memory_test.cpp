@@ -111,7 +111,8 @@ class EncoderMemory
 
 TEST_P(EncoderMemory, IsPredictedWithinATenth) {
   for (const std::int64_t checkpointed : {0, 2, 4}) {
-    const auto measured = measure(subject(), precision(), {.layers = checkpointed});
+    const auto measured =
+        measure(subject(), precision(), {.layers = checkpointed});
     const auto said = static_cast<double>(predicted(checkpointed));
     EXPECT_NEAR(said, static_cast<double>(measured.peak), 0.1 * said)
         << checkpointed << " layers are computed again; kept " << measured.kept

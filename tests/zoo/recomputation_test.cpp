@@ -93,8 +93,14 @@ TEST(Recomputation, OfPartsKeepsTheBits) {
   tests::run_ranks(1, [](World& world) {
     runtime::install_cpu_memory_counter();
     for (const char* name :
-         {"gpt", "llama", "bert", "roformer", "longformer_classifier", "t5",
-          "qwen3_moe", "swin"}) {
+         {"gpt",
+          "llama",
+          "bert",
+          "roformer",
+          "longformer_classifier",
+          "t5",
+          "qwen3_moe",
+          "swin"}) {
       SCOPED_TRACE(name);
       const Subject& subject = subject_of(name);
       const Trained plain = train(world, subject, {}, {}, {});
@@ -113,8 +119,7 @@ TEST(Recomputation, OfPartsKeepsTheBits) {
       options.offload.activation_host_bytes = int64_t{1} << 26;
       expect_same_bits(
           plain,
-          train(
-              world, subject, {}, {.layers = 2, .attention = true}, options));
+          train(world, subject, {}, {.layers = 2, .attention = true}, options));
     }
   });
 }

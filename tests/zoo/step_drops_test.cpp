@@ -9,8 +9,8 @@
 #include "tessera/zoo/models/registry.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <map>
@@ -73,7 +73,8 @@ class Formula {
       x = x + weight("embeddings.positions.weight").narrow(0, 0, kTokens);
     }
     if (is_bert_) {
-      x = norm("embeddings.norm", x + weight("embeddings.token_types.weight")[0]);
+      x = norm(
+          "embeddings.norm", x + weight("embeddings.token_types.weight")[0]);
     }
     at::Tensor pairs = seen.unsqueeze(1);
     if (!is_bert_) {
@@ -149,7 +150,8 @@ class Formula {
     const at::Tensor scores = (q.matmul(k.transpose(2, 3)) / 2)
                                   .masked_fill(~open.unsqueeze(1), -INFINITY);
     return linear(
-        name + "output", scores.softmax(-1).matmul(v).transpose(1, 2).flatten(2));
+        name + "output",
+        scores.softmax(-1).matmul(v).transpose(1, 2).flatten(2));
   }
 
   at::Tensor inner(const std::string& name, const at::Tensor& x) const {
@@ -226,15 +228,15 @@ void expect_formula(
     for (int64_t l = 0; l < kLayers; ++l) {
       double p = 1;
       if (layer_drop) {
-        const double theta = layer_drop->theta +
-                             (1 - layer_drop->theta) *
-                                 std::exp(-layer_drop->gamma * static_cast<double>(step));
+        const double theta =
+            layer_drop->theta +
+            (1 - layer_drop->theta) *
+                std::exp(-layer_drop->gamma * static_cast<double>(step));
         p = 1 - static_cast<double>(l) / kLayers * (1 - theta);
       }
       keep.push_back(uniform_of_step(key, l) < p ? p : 0);
       gets.push_back(torch::ones({kRows, kTokens}, at::kBool));
-      const at::Tensor places =
-          drops.tokens_of(l, kRows, kTokens, at::kCPU);
+      const at::Tensor places = drops.tokens_of(l, kRows, kTokens, at::kCPU);
       EXPECT_EQ(
           places.defined(), token_drop.has_value() && l > 0 && l + 1 < kLayers);
       if (places.defined()) {
@@ -349,8 +351,7 @@ TEST(StepDrops, AreRefusedWhereTheyAreNotSupported) {
           "d_model": 8, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_heads": 4,
           "decoder_start_token_id": 0})"),
       {.architecture = "T5ForConditionalGeneration"});
-  tests::expect_error(
-      [&] { t5->drop_layers({}); }, {"model.layer_drop", "T5"});
+  tests::expect_error([&] { t5->drop_layers({}); }, {"model.layer_drop", "T5"});
   const auto longformer = from_config(
       nlohmann::json::parse(R"({"model_type": "longformer", "vocab_size": 37,
           "hidden_size": 12, "intermediate_size": 18, "num_hidden_layers": 2,

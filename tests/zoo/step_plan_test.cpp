@@ -124,9 +124,8 @@ std::vector<Case> cases() {
        .architecture = "BertForMaskedLM",
        .config = kBert,
        .rows = 8,
-       .options = with([](EngineOptions& options) {
-         options.recompute_operators = true;
-       }),
+       .options = with(
+           [](EngineOptions& options) { options.recompute_operators = true; }),
        .recomputes_attention = true},
       {"offloaded", "GPT2LMHeadModel", kGpt2, 8, 128, 0, offload},
       {"accumulated",

@@ -128,9 +128,9 @@ class Search {
       return whole; // there is no less
     }
     PlannedRun parts = fewest_layers(overrides, /*parts=*/true);
-    const bool is_faster = parts.fits() &&
-                           (!whole.fits() ||
-                            parts.time.total() < whole.time.total());
+    const bool is_faster =
+        parts.fits() &&
+        (!whole.fits() || parts.time.total() < whole.time.total());
     return is_faster ? parts : whole;
   }
 

@@ -247,9 +247,9 @@ at::Tensor AttentionImpl::forward(
       return at::dropout(weights, p, true);
     };
   }
-  const at::Tensor attended =
-      recomputes_core ? recomputed_attend(context_, options_, call)
-                      : attend(context_, options_, call);
+  const at::Tensor attended = recomputes_core
+                                  ? recomputed_attend(context_, options_, call)
+                                  : attend(context_, options_, call);
   return output_.forward(attended.transpose(1, 2).flatten(2));
 }
 

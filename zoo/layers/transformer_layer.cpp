@@ -144,9 +144,9 @@ at::Tensor TransformerLayerImpl::add(
     case NormPlacement::kPost:
       return half.norm->forward(x + dropped(part(x), scale));
     case NormPlacement::kSandwich:
-      return x + dropped(
-                     half.output_norm->forward(part(half.norm->forward(x))),
-                     scale);
+      return x +
+             dropped(
+                 half.output_norm->forward(part(half.norm->forward(x))), scale);
     case NormPlacement::kPre:
       break;
   }

@@ -386,7 +386,8 @@ LayerState Decoder::run_layers(
   }
   const LayerInput layer =
       layer_input(input, positions, state.hidden.scalar_type());
-  run_range(layers_, begin, end, layer, input.hidden_states, state, step_drops());
+  run_range(
+      layers_, begin, end, layer, input.hidden_states, state, step_drops());
   if (decoder_.router_losses && input.cache == nullptr) {
     add_routed(input, begin, end, state);
   }

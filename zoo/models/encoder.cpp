@@ -251,7 +251,8 @@ LayerState Encoder::run_layers(
   if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
     layer.rotary = rotary(input, state.hidden.scalar_type());
   }
-  run_range(layers_, begin, end, layer, input.hidden_states, state, step_drops());
+  run_range(
+      layers_, begin, end, layer, input.hidden_states, state, step_drops());
   return state;
 }
 

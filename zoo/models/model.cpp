@@ -36,8 +36,7 @@ void visit_layer(torch::nn::Module& module, const Visit& visit) {
           dynamic_cast<TransformerLayers::Impl::Block::Impl*>(&module)) {
     visit(*block);
   } else if (
-      auto* window =
-          dynamic_cast<WindowLayers::Impl::Block::Impl*>(&module)) {
+      auto* window = dynamic_cast<WindowLayers::Impl::Block::Impl*>(&module)) {
     visit(*window);
   }
 }

@@ -59,8 +59,8 @@ double keep_probability(
       (1 - options.theta) *
           std::exp(-options.gamma * static_cast<double>(step)) +
       options.theta;
-  return 1 - static_cast<double>(layer) / static_cast<double>(layers) *
-                 (1 - theta);
+  return 1 -
+         static_cast<double>(layer) / static_cast<double>(layers) * (1 - theta);
 }
 
 int64_t kept_tokens(
@@ -70,8 +70,7 @@ int64_t kept_tokens(
   if (step >= options.steps || tokens <= options.min_tokens) {
     return tokens;
   }
-  const int64_t more =
-      (tokens - options.min_tokens) * step / options.steps;
+  const int64_t more = (tokens - options.min_tokens) * step / options.steps;
   const int64_t kept = options.min_tokens + more;
   const int64_t even = kept - kept % options.multiple;
   return std::clamp(even, std::min(options.min_tokens, tokens), tokens);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `LayerDropOptions` and `TokenDropOptions` let training steps leave out layers,
-// or tokens of layers; `StepDrops` is what one step leaves out.
+// `LayerDropOptions` and `TokenDropOptions` let training steps leave out
+// layers, or tokens of layers; `StepDrops` is what one step leaves out.
 //
-// [Note: layers and tokens that are left out] Which layers are run is a function
-// of (seed of the run, step, layer), the same on all ranks and in all
+// [Note: layers and tokens that are left out] Which layers are run is a
+// function of (seed of the run, step, layer), the same on all ranks and in all
 // micro-batches of a step, so that every rank unshards the same layers in the
 // same order. Which tokens a layer gets is a function of (seed, step,
-// micro-batch, layer), as dropout is ([Note: random keys]), and of nothing else:
-// layouts of ranks, pipeline stages, recomputation and resumption do not change
-// it. Both are taken outside of the layers, which may be recomputed.
+// micro-batch, layer), as dropout is ([Note: random keys]), and of nothing
+// else: layouts of ranks, pipeline stages, recomputation and resumption do not
+// change it. Both are taken outside of the layers, which may be recomputed.
 
 #include "tessera/sharding/parallel/random_key.h"
 
@@ -27,9 +27,9 @@ class OptionFields;
 namespace tessera::zoo {
 
 /// Progressive layer drop (arXiv:2010.13369). In step t, layer l of L (from 0)
-/// is run with probability 1 - l / L (1 - theta(t)), where theta(t) = (1 - theta)
-/// exp(-gamma t) + theta: at the beginning all layers are, and the first one
-/// always. What a layer that is run adds to its input is divided by the
+/// is run with probability 1 - l / L (1 - theta(t)), where theta(t) = (1 -
+/// theta) exp(-gamma t) + theta: at the beginning all layers are, and the first
+/// one always. What a layer that is run adds to its input is divided by the
 /// probability, so that its expectation is that of evaluation, which runs all
 /// layers.
 struct LayerDropOptions {
@@ -39,11 +39,11 @@ struct LayerDropOptions {
 
 void visit_fields(runtime::OptionFields& fields, LayerDropOptions& options);
 
-/// Random layerwise token dropping (arXiv:2211.11586). Every layer but the first
-/// and the last gets a random subset of each sequence's tokens, another one in
-/// each layer; the others pass it by. In step t they are min_tokens + t / steps
-/// (S - min_tokens), S being the sequence's length, rounded down to a multiple
-/// of `multiple`; all tokens from step `steps` on.
+/// Random layerwise token dropping (arXiv:2211.11586). Every layer but the
+/// first and the last gets a random subset of each sequence's tokens, another
+/// one in each layer; the others pass it by. In step t they are min_tokens + t
+/// / steps (S - min_tokens), S being the sequence's length, rounded down to a
+/// multiple of `multiple`; all tokens from step `steps` on.
 struct TokenDropOptions {
   int64_t min_tokens = 128;
   int64_t steps = 10000; ///< optimizer steps until no token is dropped

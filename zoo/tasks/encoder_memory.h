@@ -42,10 +42,10 @@ std::int64_t encoder_activation_bytes(
     const EncoderBatchShape& shape,
     const Recomputation& again);
 
-/// The smallest number of layers to recompute, besides `parts` of the others, so
-/// that activations take at most
-/// `room_bytes`; nullopt if no number suffices. Memory is lowest with all but
-/// one layer recomputed, because the last layer is whole when backward begins.
+/// The smallest number of layers to recompute, besides `parts` of the others,
+/// so that activations take at most `room_bytes`; nullopt if no number
+/// suffices. Memory is lowest with all but one layer recomputed, because the
+/// last layer is whole when backward begins.
 std::optional<std::int64_t> fewest_recomputed_layers(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,

@@ -12,7 +12,8 @@ namespace {
 
 using Kind = PlanEvent::Kind;
 
-/// A step of these layers, each of a group of two parameters: forward, backward.
+/// A step of these layers, each of a group of two parameters: forward,
+/// backward.
 std::vector<PlanEvent> step_of(const std::vector<int>& layers, int micro = 1) {
   std::vector<PlanEvent> events;
   for (int m = 0; m < micro; ++m) {
