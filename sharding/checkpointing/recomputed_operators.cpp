@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/checkpointing/recomputed_operators.h"
 
-#include "tessera/runtime/core/error.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gelu.h>
@@ -14,6 +12,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,48 +28,71 @@ using torch::autograd::Node;
 /// The longest chain of operators of which only the first one's input is kept.
 constexpr int kLongestChain = 3;
 
-bool is_recomputable(const Edge& edge, int longest = kLongestChain) {
-  const Node* const node = edge.function.get();
-  if (node == nullptr || edge.input_nr != 0 || longest == 0) {
-    return false;
-  }
-  if (dynamic_cast<const nodes::GeluBackward0*>(node) != nullptr ||
-      dynamic_cast<const nodes::SiluBackward0*>(node) != nullptr) {
-    return true;
-  }
-  if (dynamic_cast<const nodes::MulBackward0*>(node) != nullptr) {
+/// How the result that an edge leads from is computed from what nodes keep. It
+/// is found while the graph is made: split backwards of pipelines change edges
+/// later.
+class Recipe {
+ public:
+  /// @return nothing if the result cannot be computed again.
+  static std::optional<Recipe> of(const Edge& edge, int longest) {
+    Node* const node = edge.function.get();
+    if (node == nullptr || edge.input_nr != 0 || longest == 0) {
+      return std::nullopt;
+    }
+    if (dynamic_cast<nodes::GeluBackward0*>(node) != nullptr ||
+        dynamic_cast<nodes::SiluBackward0*>(node) != nullptr) {
+      return Recipe(edge.function);
+    }
+    // ReLU keeps its result itself, so that there is a recipe for what is made
+    // of it only.
+    if (longest < kLongestChain &&
+        dynamic_cast<nodes::ReluBackward0*>(node) != nullptr) {
+      return Recipe(edge.function);
+    }
+    if (dynamic_cast<nodes::MulBackward0*>(node) == nullptr) {
+      return std::nullopt;
+    }
     // A factor is kept if the other one requires a gradient. The only one that
     // does is not kept.
-    const Edge& first = node->next_edge(0);
-    const Edge& second = node->next_edge(1);
-    return (first.is_valid() && second.is_valid()) ||
-           is_recomputable(first.is_valid() ? first : second, longest - 1);
+    Recipe product(edge.function);
+    product.keeps_first_ = node->next_edge(1).is_valid();
+    product.keeps_second_ = node->next_edge(0).is_valid();
+    if (!product.keeps_first_ || !product.keeps_second_) {
+      auto factor =
+          of(node->next_edge(product.keeps_first_ ? 1 : 0), longest - 1);
+      if (!factor) {
+        return std::nullopt;
+      }
+      product.factor_.push_back(*std::move(factor));
+    }
+    return product;
   }
-  return false;
-}
 
-/// The result that leads to `edge`.
-at::Tensor value_of(const Edge& edge) {
-  Node* const node = edge.function.get();
-  if (auto* gelu = dynamic_cast<nodes::GeluBackward0*>(node)) {
-    return at::gelu(gelu->self_.unpack(), gelu->approximate);
+  at::Tensor value() const {
+    if (auto* gelu = dynamic_cast<nodes::GeluBackward0*>(node_.get())) {
+      return at::gelu(gelu->self_.unpack(), gelu->approximate);
+    }
+    if (auto* silu = dynamic_cast<nodes::SiluBackward0*>(node_.get())) {
+      return at::silu(silu->self_.unpack());
+    }
+    if (auto* relu = dynamic_cast<nodes::ReluBackward0*>(node_.get())) {
+      return relu->result_.unpack(node_);
+    }
+    auto* mul = dynamic_cast<nodes::MulBackward0*>(node_.get());
+    return at::mul(
+        keeps_first_ ? mul->self_.unpack() : factor_.front().value(),
+        keeps_second_ ? mul->other_.unpack() : factor_.front().value());
   }
-  if (auto* silu = dynamic_cast<nodes::SiluBackward0*>(node)) {
-    return at::silu(silu->self_.unpack());
-  }
-  auto* mul = dynamic_cast<nodes::MulBackward0*>(node);
-  TESSERA_CHECK(
-      mul != nullptr,
-      "recompute_operators: the result of {} cannot be recomputed",
-      node->name());
-  const Edge& first = mul->next_edge(0);
-  const Edge& second = mul->next_edge(1);
-  const at::Tensor a =
-      second.is_valid() ? mul->self_.unpack() : value_of(first);
-  const at::Tensor b =
-      first.is_valid() ? mul->other_.unpack() : value_of(second);
-  return at::mul(a, b);
-}
+
+ private:
+  explicit Recipe(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+
+  std::shared_ptr<Node> node_;
+  /// Of a product: which factors its node keeps, and the one that it does not.
+  bool keeps_first_ = false;
+  bool keeps_second_ = false;
+  std::vector<Recipe> factor_;
+};
 
 struct Geometry {
   explicit Geometry(const at::Tensor& x)
@@ -83,10 +106,10 @@ struct Geometry {
 class RecomputedActivation final : public runtime::SavedActivation {
  public:
   RecomputedActivation(
-      Edge edge,
+      Recipe recipe,
       const at::Tensor& result,
       const at::Tensor& view)
-      : edge_(std::move(edge)),
+      : recipe_(std::move(recipe)),
         result_(result),
         view_(view),
         offset_(view.storage_offset() - result.storage_offset()),
@@ -96,7 +119,7 @@ class RecomputedActivation final : public runtime::SavedActivation {
     const at::NoGradGuard no_grad;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
-    at::Tensor value = value_of(edge_);
+    at::Tensor value = recipe_.value();
     if (value.sizes() != at::IntArrayRef(result_.sizes) ||
         value.strides() != at::IntArrayRef(result_.strides) ||
         value.scalar_type() != type_) {
@@ -109,7 +132,7 @@ class RecomputedActivation final : public runtime::SavedActivation {
   }
 
  private:
-  Edge edge_;
+  Recipe recipe_;
   Geometry result_;
   Geometry view_;
   int64_t offset_; ///< of the view in the result
@@ -129,10 +152,12 @@ std::unique_ptr<runtime::SavedActivation> OperatorRecomputation::take(
   if (result.layout() == at::kStrided && tensor.layout() == at::kStrided &&
       result.scalar_type() == tensor.scalar_type() &&
       result.is_non_overlapping_and_dense() && result.grad_fn() != nullptr) {
-    Edge edge(result.grad_fn(), result.output_nr());
-    if (is_recomputable(edge)) {
+    auto recipe = Recipe::of(
+        Edge(result.grad_fn(), static_cast<uint32_t>(result.output_nr())),
+        kLongestChain);
+    if (recipe) {
       return std::make_unique<RecomputedActivation>(
-          std::move(edge), result, tensor);
+          *std::move(recipe), result, tensor);
     }
   }
   return next_ ? next_->take(tensor, to_host)

@@ -6,6 +6,7 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
