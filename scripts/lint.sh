@@ -57,6 +57,7 @@ check "format (make format)" check_format
 check "sources" python3 scripts/check_sources.py
 check "rooms" python3 scripts/check_rooms.py
 check "names" python3 scripts/check_names.py
+check "links" python3 scripts/check_links.py
 if command -v shellcheck >/dev/null; then
   check "shell scripts" check_shell
 else

@@ -6,10 +6,12 @@
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <filesystem>
 
 namespace tessera::tools {
 
@@ -26,7 +28,13 @@ int run_eval(int argc, char** argv) {
   app.add_option(
       "overrides", overrides, "key.path=value, overrides the file's value");
   app.footer("Keys and their defaults: configs/README.md");
-  if (const auto code = parse_arguments(app, argc, argv)) {
+  const auto check = [&] {
+    const std::filesystem::path given(path);
+    zoo::read_training_config(
+        std::filesystem::is_directory(given) ? given / "config.json" : given,
+        overrides);
+  };
+  if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
   const TaskScore score = zoo::evaluate_run(path, overrides);

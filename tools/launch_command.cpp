@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.h"
+#include "usage_error.h"
 
 #include "tessera/runtime/launch/launch.h"
 #include "tessera/runtime/launch/node_environment.h"
@@ -19,6 +20,7 @@ struct Arguments {
   double timeout_seconds = 600;
   double node_timeout_seconds = 30;
   bool bare_lines = false;
+  bool checks_only = false;
 };
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
@@ -144,6 +146,7 @@ Command add_launch_command(
       "--no-prefix",
       arguments->bare_lines,
       "Do not prefix output lines with '[rank N] '");
+  parser->add_flag("--check", arguments->checks_only, kCheckHelp);
   parser->allow_extras(); // for a better error message
 
   const auto run = [arguments, parser, &program]() {
@@ -163,7 +166,7 @@ Command add_launch_command(
     chosen.nodes.timeout = milliseconds_of(arguments->timeout_seconds);
     chosen.nodes.silence = milliseconds_of(arguments->node_timeout_seconds);
     place_ranks(arguments->places, chosen);
-    return launch(chosen);
+    return arguments->checks_only ? 0 : launch(chosen);
   };
   return {parser, run};
 }

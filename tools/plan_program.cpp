@@ -12,6 +12,7 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -391,7 +392,11 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--report", arguments.report, "HTML file with a picture of memory");
   app.add_flag("--json", arguments.as_json, "Print one JSON object");
-  if (const auto code = parse_arguments(app, argc, argv)) {
+  const auto check = [&] {
+    machine_of(arguments);
+    zoo::read_training_config(arguments.config, arguments.overrides);
+  };
+  if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
   return plan(arguments);

@@ -48,13 +48,25 @@ int run_named(int argc, char** argv) {
 
 } // namespace
 
-std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
+std::optional<int> parse_arguments(
+    CLI::App& app,
+    int argc,
+    char** argv,
+    const std::function<void()>& check) {
+  bool checks_only = false;
+  app.add_flag("--check", checks_only, kCheckHelp);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return report_usage(app, error, {argv + 1, argv + argc});
   }
-  return std::nullopt;
+  if (!checks_only) {
+    return std::nullopt;
+  }
+  if (check) {
+    check();
+  }
+  return 0;
 }
 
 void check_one_process(const char* command) {

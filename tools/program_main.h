@@ -5,14 +5,22 @@
 
 #include <CLI/CLI.hpp>
 
+#include <functional>
 #include <optional>
 #include <string>
 
 namespace tessera::tools {
 
 /// Parses the command line. Returns the exit code if the program is to exit: 0
-/// after help was requested, 2 on a usage error.
-std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
+/// after help or --check was requested, 2 on a usage error.
+/// @param check called for --check: what is known to be wrong before the
+/// command
+///     does anything; throws.
+std::optional<int> parse_arguments(
+    CLI::App& app,
+    int argc,
+    char** argv,
+    const std::function<void()>& check = {});
 
 /// @throws tessera::Error in a job of several processes, for a command that
 ///     runs as one.

@@ -23,7 +23,8 @@ int run_train(int argc, char** argv) {
   app.add_option(
       "overrides", overrides, "key.path=value, overrides the file's value");
   app.footer("Keys and their defaults: tessera keys, or configs/README.md");
-  if (const auto code = parse_arguments(app, argc, argv)) {
+  const auto check = [&] { zoo::read_training_config(file, overrides); };
+  if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
   const auto result =

@@ -19,4 +19,8 @@ int report_usage(
     const CLI::ParseError& error,
     const std::vector<std::string>& arguments);
 
+/// Of the flag that every command has.
+inline constexpr char kCheckHelp[] =
+    "Only check the arguments, and the configuration that they name";
+
 } // namespace tessera::tools

@@ -74,7 +74,7 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
   fields.field(
       "resume",
       options.resume,
-      "resume from the latest checkpoint in the run folder; see [below](#ending-and-resuming)");
+      "resume from the latest checkpoint in the run folder; see [checkpoints](../docs/checkpoints.md#resuming)");
   fields.choice(
       "on_bad_loss",
       options.on_bad_loss,

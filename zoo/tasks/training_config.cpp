@@ -30,7 +30,7 @@ void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.field(
       "config",
       config.model_config,
-      "instead of `folder`: a config.json whose model is newly initialized, with the same weights under any layout of ranks; see [below](#a-newly-initialized-model)");
+      "instead of `folder`: a config.json whose model is newly initialized, with the same weights under any layout of ranks; see [models](../docs/models.md#a-newly-initialized-model)");
   fields.field(
       "architecture",
       config.architecture,
@@ -87,7 +87,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
       runtime::required("task"),
       config.task,
       task_kinds(),
-      "what is trained on; see above");
+      "what is trained on; see [data](../docs/data.md)");
   visit_fields(fields, config.device);
   fields.group("model", "", [&] {
     fields.field(
