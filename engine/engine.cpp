@@ -6,8 +6,10 @@
 #include "tessera/engine/checkpoint/background_saves.h"
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/checkpoint_save.h"
+#include "tessera/engine/checkpoint/checkpoint_weights.h"
 #include "tessera/engine/checkpoint/model_tensors.h"
 #include "tessera/engine/checkpoint/save_weights.h"
+#include "tessera/engine/checkpoint/state_loading.h"
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/pipeline/pipeline_executor.h"
@@ -301,13 +303,30 @@ void Engine::for_each_parameter(
 LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
-  return load_weights(sharding::WeightFiles::open(path), options);
+  check_usable("load_weights");
+  if (saves_) {
+    saves_->finish();
+  }
+  TESSERA_CHECK(
+      !options.optimizer_state || engine::is_checkpoint(path),
+      "Engine::load_weights: optimizer_state is set, but {} is not a checkpoint of Engine::save(); only those have it.",
+      path);
+  LoadWeightsOptions weights = options;
+  weights.optimizer_state = false;
+  LoadWeightsReport report = load_weights(engine::open_weights(path), weights);
+  if (options.optimizer_state) {
+    engine::load_optimizer_state(checkpoint_subject({}), path, report);
+  }
+  return report;
 }
 
 LoadWeightsReport Engine::load_weights(
     const sharding::WeightFiles& files,
     const LoadWeightsOptions& options) {
   check_usable("load_weights");
+  TESSERA_CHECK(
+      !options.optimizer_state,
+      "Engine::load_weights: optimizer_state is set; give the path of a checkpoint instead of open files.");
   optimizer_->finish_updates();
   return load_sharded_weights(*pager_, *module_, files, options, *files_);
 }

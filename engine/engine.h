@@ -232,10 +232,15 @@ class Engine {
   void for_each_parameter(
       const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
-  /// Loads safetensors straight into the shards, and into buffers and ignored
-  /// parameters; see tessera::load_weights() for names and errors. The files
-  /// hold a whole model, of which each rank reads its part; the report lists
-  /// what no pipeline stage loaded. Collective.
+  /// Loads weights straight into the shards, and into buffers and ignored
+  /// parameters: all of the model or, as the options say, some of it; see
+  /// tessera::load_weights() for names and errors. The files hold a whole
+  /// model, of which each rank reads its part; the report is that of all
+  /// pipeline stages. Everything else - steps, learning rate, generators and,
+  /// without LoadWeightsOptions::optimizer_state, optimizer state - stays as it
+  /// is. Collective.
+  /// @param path files as for tessera::load_weights(), or a checkpoint of
+  ///   save() or a folder of them, of any layout of ranks and of any model.
   LoadWeightsReport load_weights(
       const std::filesystem::path& path,
       const LoadWeightsOptions& options = {});

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a run loses nothing that it has saved, whatever ends it.
 
-    kill_runs.py [--build build/release] [--trials 50] [--seed 0] [--first 0]
+    kill_runs.py [--build build/release] [--trials 200] [--seed 0] [--first 0]
+                 [--jobs N] [--kills]
 
 Trains a small model on one or two ranks, in a folder on a small tmpfs (disks
 are not filled where it cannot be mounted), and saves it every 50 steps, or every
@@ -18,10 +19,14 @@ fills up. Then:
 - what a rank that could still speak wrote last says where the checkpoint is;
 - the same command with training.resume=true does the remaining steps.
 
-Exits with 1 if a trial fails.
+With --kills, all runs save every 3 of 90 steps in the background, and a rank,
+all ranks or the launcher are killed between the first and the last one; what
+was saved is loaded by the run that resumes, but not exported. --jobs trials run
+at the same time. Exits with 1 if a trial fails.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -45,9 +50,11 @@ MARKS = ["", "training on", "saved step", "saved step 250", "last loss"]
 FAULTS = ["SIGINT", "SIGTERM", "kill rank", "kill all ranks", "kill launcher",
           "full disk"]
 BACKGROUND = ["save_in_background=true", "training.save_every=3"]
+KILLS = ["kill rank", "kill all ranks", "kill launcher"]
+STEPS_WITH_KILLS = 90
 
 
-def write_inputs(folder: pathlib.Path) -> None:
+def write_inputs(folder: pathlib.Path, steps: int) -> None:
     tokens = [(i + i // 37) % 23 for i in range(16 * 640)]
     (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
     (folder / "gpt.json").write_text(json.dumps({
@@ -58,7 +65,7 @@ def write_inputs(folder: pathlib.Path) -> None:
         "task": "language_model",
         "model": {"max_length": 16, "config": str(folder / "gpt.json")},
         "optimizer": {"lr": 1e-3},
-        "training": {"batch_size": 2, "max_steps": STEPS, "epochs": 10,
+        "training": {"batch_size": 2, "max_steps": steps, "epochs": 10,
                      "save_every": 50},
         "data": {"train": str(folder / "tokens.bin"),
                  "heldout": str(folder / "tokens.bin")},
@@ -150,16 +157,22 @@ def last_words_needed(fault: str, ranks: int) -> bool:
         fault == "kill rank" and ranks > 1)
 
 
-def trial(tessera, folder, disk, rng, undisturbed, faults) -> str:
+def trial(tessera, folder, disk, rng, undisturbed, faults, kills) -> str:
     """One run with one fault. Returns what it did.
 
     Raises AssertionError if something was lost.
     """
     ranks = rng.choice([1, 2])
-    fault = rng.choice(faults)
-    words = rng.choice([[], BACKGROUND])
-    mark = rng.choice(MARKS)
-    delay = rng.random() * (1.5 if mark == "" else 0.3)
+    fault = rng.choice(KILLS if kills else faults)
+    words = BACKGROUND if kills else rng.choice([[], BACKGROUND])
+    steps_of_run = STEPS_WITH_KILLS if kills else STEPS
+    if kills:
+        mark = rng.choice(["training on", *(
+            f"saved step {step} " for step in range(3, steps_of_run, 3))])
+        delay = rng.random() * 0.03
+    else:
+        mark = rng.choice(MARKS)
+        delay = rng.random() * (1.5 if mark == "" else 0.3)
     run_folder = disk / "run"
     run = Run(tessera, folder, run_folder, ranks, words)
     run.wait_for(mark)
@@ -181,13 +194,14 @@ def trial(tessera, folder, disk, rng, undisturbed, faults) -> str:
             raise AssertionError(f"{what}: {complaint}\n{run.output}")
 
     check(max(steps, default=0) >= max(told, default=0), "a step is lost")
-    if steps:
+    if steps and not kills:
         target = disk.with_name(disk.name + "-exported")
         exported = subprocess.run(
             [tessera, "export", str(run_folder), "--to", str(target)],
             capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT,
             check=False, timeout=120)
         check(exported.returncode == 0, f"not exported: {exported.stderr}")
+    if steps:
         newest = f"step-{steps[-1]:06}"
         check(not last_words_needed(fault, ranks) or newest in run.output,
               "the end does not say where the checkpoint is")
@@ -195,7 +209,7 @@ def trial(tessera, folder, disk, rng, undisturbed, faults) -> str:
                   [*words, "training.resume=true"])
     again = resumed.wait(120)
     check(again == 0, f"not resumed: {resumed.output}")
-    check(saved_steps(run_folder)[-1] == STEPS
+    check(saved_steps(run_folder)[-1] == steps_of_run
           and (run_folder / "result.json").exists()
           and (run_folder / "model" / "model.safetensors").exists(),
           f"not finished: {resumed.output}")
@@ -219,12 +233,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0,
                         help="number of the first trial, to repeat one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(),
+                        help="trials at the same time")
+    parser.add_argument("--kills", action="store_true",
+                        help="only kills, of runs that save in the background")
     arguments = parser.parse_args()
     tessera = str(arguments.build.resolve() / "bin" / "tessera")
-    failed = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write_inputs(folder)
+        write_inputs(folder, STEPS_WITH_KILLS if arguments.kills else STEPS)
         undisturbed = {}
         for ranks in (1, 2):
             run = Run(tessera, folder, folder / f"undisturbed-{ranks}", ranks)
@@ -232,8 +249,8 @@ def main() -> int:
                 print(run.output)
                 return 1
             undisturbed[ranks] = losses_of(folder / f"undisturbed-{ranks}")
-        for number in range(
-                arguments.first, arguments.first + arguments.trials):
+
+        def try_one(number: int) -> bool:
             rng = random.Random(f"{arguments.seed}/{number}")
             start = time.time()
             disk = folder / f"disk-{number}"
@@ -243,14 +260,20 @@ def main() -> int:
                       if is_mounted or one != "full disk"]
             try:
                 print(number, trial(tessera, folder, disk, rng, undisturbed,
-                                    faults),
+                                    faults, arguments.kills),
                       f"({time.time() - start:.0f} s)", flush=True)
+                return True
             except (AssertionError, subprocess.TimeoutExpired) as error:
-                failed += 1
                 print(number, "FAILED:", error, flush=True)
+                return False
             finally:
                 if is_mounted:
                     subprocess.run(["umount", "-l", str(disk)], check=True)
+
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as jobs:
+            results = list(jobs.map(try_one, range(
+                arguments.first, arguments.first + arguments.trials)))
+    failed = results.count(False)
     print(f"{failed} of {arguments.trials} trials failed")
     return 1 if failed else 0
 

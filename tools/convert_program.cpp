@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera convert --from DIR --to PATH`: converts a model's folder, or another
-// engine's checkpoint, to other dtypes or to GGUF, or merges an adapter into
-// it.
+// engine's checkpoint, to other dtypes or to GGUF, merges an adapter into it,
+// or averages several.
 
 #include "model_folder.h"
 #include "program_main.h"
 
+#include "tessera/engine/checkpoint/checkpoint_weights.h"
+#include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/weights/average_weights.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/gguf/gguf_export.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace tessera::tools {
 
@@ -41,6 +48,9 @@ const std::map<std::string, at::ScalarType> kDtypes{
 struct ConvertArguments {
   std::string from;
   std::string weights;
+  std::vector<std::string> average;
+  std::vector<double> factors;
+  int64_t last = 0;
   std::string to;
   Format format = Format::kHuggingFace;
   std::string dtype = "keep";
@@ -121,6 +131,77 @@ void convert(const ConvertArguments& arguments) {
   log_info("wrote {}", arguments.to);
 }
 
+/// What is averaged.
+std::vector<sharding::AveragedWeights> averaged_weights(
+    const ConvertArguments& arguments) {
+  std::vector<fs::path> paths;
+  for (const std::string& given : arguments.average) {
+    auto found = engine::checkpoints_in(given);
+    TESSERA_CHECK(
+        arguments.last == 0 ||
+            static_cast<int64_t>(found.size()) >= arguments.last,
+        "--last is {}, but '{}' has {} checkpoints",
+        arguments.last,
+        given,
+        found.size());
+    if (found.empty()) {
+      paths.emplace_back(given); // other weights
+    } else {
+      paths.insert(
+          paths.end(),
+          arguments.last == 0 ? found.end() - 1 : found.end() - arguments.last,
+          found.end());
+    }
+  }
+  TESSERA_CHECK(
+      paths.size() >= 2,
+      "--average names one set of weights; name several, or with --last the last checkpoints of a run");
+  TESSERA_CHECK(
+      arguments.factors.empty() || arguments.factors.size() == paths.size(),
+      "--factors has {} numbers, but there are {} sets of weights to average",
+      arguments.factors.size(),
+      paths.size());
+  std::vector<sharding::AveragedWeights> sets;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const double factor = arguments.factors.empty() ? 1 : arguments.factors[i];
+    log_info("averaging {} x {}", factor, paths[i]);
+    sets.push_back({engine::open_weights(paths[i]), factor});
+  }
+  return sets;
+}
+
+/// Converts the mean of several sets of weights, which is written to a file
+/// beside the result first.
+void convert_average(ConvertArguments arguments) {
+  const fs::path to = arguments.to;
+  check_one_process("convert");
+  if (to.extension() == ".safetensors") {
+    sharding::write_average(averaged_weights(arguments), to);
+    log_info("wrote {}", arguments.to);
+    return;
+  }
+  if (arguments.from.empty() &&
+      fs::exists(fs::path(arguments.average.front()) / "config.json") &&
+      engine::checkpoints_in(arguments.average.front()).empty()) {
+    arguments.from = arguments.average.front();
+  }
+  check_places(arguments);
+  const fs::path mean =
+      to.parent_path() /
+      ("." + (to.has_filename() ? to : to.parent_path()).filename().string() +
+       ".average.safetensors");
+  if (mean.has_parent_path()) {
+    fs::create_directories(mean.parent_path());
+  }
+  const std::shared_ptr<void> removes(nullptr, [&](void*) {
+    std::error_code ignored;
+    fs::remove(mean, ignored);
+  });
+  sharding::write_average(averaged_weights(arguments), mean);
+  arguments.weights = mean.string();
+  convert(arguments);
+}
+
 /// One of a table's keys; usage errors list them.
 template <typename Value>
 CLI::Option* add_choice(
@@ -151,21 +232,36 @@ CLI::Option* add_choice(
 
 int run_convert(int argc, char** argv) {
   CLI::App app(
-      "Converts a model's folder to other dtypes or to GGUF, or merges an adapter "
-      "into it",
+      "Converts a model's folder to other dtypes or to GGUF, merges an adapter "
+      "into it, or averages several",
       "tessera convert");
   ConvertArguments arguments;
   add_model_folder(
       app,
       "--from",
       arguments.from,
-      "Hugging Face folder to read, or run folder of `tessera train`");
+      "Hugging Face folder to read, or run folder of `tessera train`, or a checkpoint of Megatron-LM")
+      ->required(false);
   app.add_option(
       "--weights",
       arguments.weights,
       "File or checkpoint to read the weights from instead of --from, whose config.json and tokenizer are used: safetensors, "
-      "files of torch.save, checkpoints of FSDP "
-      "(torch.distributed.checkpoint) or of DeepSpeed with ZeRO");
+      "files of torch.save, checkpoints of `tessera train`, of FSDP "
+      "(torch.distributed.checkpoint), of DeepSpeed with ZeRO or of Megatron-LM");
+  app.add_option(
+      "--average",
+      arguments.average,
+      "Weights to average, instead of --weights: checkpoints or run folders of `tessera train` (the newest checkpoint), files and folders of weights. "
+      "Their tensors must have the same names and shapes. With --to FILE.safetensors, --from is not needed");
+  app.add_option(
+         "--last",
+         arguments.last,
+         "Average the last checkpoints, so many of each run folder of --average")
+      ->check(CLI::PositiveNumber);
+  app.add_option(
+      "--factors",
+      arguments.factors,
+      "One factor for each set of weights of --average, which are divided by their sum; default: all the same");
   app.add_option("--to", arguments.to, "Folder or GGUF file to write")
       ->required();
   const CLI::Option* format = add_choice(
@@ -216,7 +312,17 @@ int run_convert(int argc, char** argv) {
   TESSERA_CHECK(
       arguments.format != Format::kGguf || arguments.dtype == "keep",
       "--dtype is only for --format hf; use --gguf-type for --format gguf");
-  convert(arguments);
+  if (arguments.average.empty()) {
+    TESSERA_CHECK(
+        arguments.last == 0 && arguments.factors.empty(),
+        "--last and --factors are only for --average");
+    convert(arguments);
+  } else {
+    TESSERA_CHECK(
+        arguments.weights.empty(),
+        "--weights and --average both say what the weights are; give one of them");
+    convert_average(arguments);
+  }
   return 0;
 }
 

@@ -18,7 +18,6 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,21 +40,6 @@ std::string shape_text(const ordered_json& shape) {
     text += (text.empty() ? "" : " x ") + std::to_string(size.get<int64_t>());
   }
   return text.empty() ? "scalar" : text;
-}
-
-/// The checkpoint that a path is or contains, also in "checkpoints"; the newest
-/// one of several.
-std::optional<fs::path> checkpoint_in(const fs::path& path) {
-  if (fs::exists(path / "manifest.json")) {
-    return path;
-  }
-  for (const fs::path& folder : {path, path / "checkpoints"}) {
-    const auto found = engine::list_checkpoints(folder);
-    if (!found.empty()) {
-      return found.back();
-    }
-  }
-  return std::nullopt;
 }
 
 /// Lists a checkpoint of Tessera.
@@ -295,10 +279,11 @@ int run_inspect(int argc, char** argv) {
       fs::exists(arguments.path),
       "{} does not exist; give a file or a folder",
       arguments.path);
-  const auto checkpoint = checkpoint_in(arguments.path);
+  const auto checkpoints = engine::checkpoints_in(arguments.path);
   const ordered_json listed =
-      checkpoint ? CheckpointListing(*checkpoint, arguments.verify).list()
-                 : list_weights(arguments.path, arguments.verify);
+      checkpoints.empty()
+          ? list_weights(arguments.path, arguments.verify)
+          : CheckpointListing(checkpoints.back(), arguments.verify).list();
   if (arguments.json) {
     std::cout << listed.dump(2) << "\n";
   } else {

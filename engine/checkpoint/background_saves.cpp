@@ -37,8 +37,7 @@ PendingSave BackgroundSaves::begin(
     const std::filesystem::path& folder,
     int keep_last) {
   finish();
-  const auto save =
-      std::make_shared<CheckpointSave>(subject, folder, keep_last);
+  auto save = std::make_unique<CheckpointSave>(subject, folder, keep_last);
   runtime::on_all_ranks(
       subject.files,
       "save: copying the state to host memory",
@@ -52,15 +51,18 @@ PendingSave BackgroundSaves::begin(
         save->take_snapshot(snapshot_);
       },
       watch_);
-  last_ = std::async(std::launch::async, [this, save] {
-            return save->write(*ranks_, [this] {
-              TESSERA_CHECK(
-                  !gives_up_, "save: given up, because training has failed");
-              if (watch_) {
-                watch_();
-              }
-            });
-          }).share();
+  last_ =
+      std::async(std::launch::async, [this, save = std::move(save)]() mutable {
+        // Its lock of the folder ends with the save, not with the future.
+        const auto ending = std::move(save);
+        return ending->write(*ranks_, [this] {
+          TESSERA_CHECK(
+              !gives_up_, "save: given up, because training has failed");
+          if (watch_) {
+            watch_();
+          }
+        });
+      }).share();
   return PendingSave(last_);
 }
 

@@ -134,30 +134,37 @@ runtime::SafetensorsFile& CheckpointReader::file(int r) {
   return *opened;
 }
 
-const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
+const runtime::SafetensorsEntry& CheckpointReader::stored(
     int r,
     const SavedTensor& tensor) {
   const runtime::SafetensorsFile& opened = file(r);
   const runtime::SafetensorsEntry& entry = opened.at(tensor.name);
+  const auto bytes = static_cast<int64_t>(size_of(entry.dtype));
+  TESSERA_CHECK(
+      !tensor.part ||
+          static_cast<int64_t>(entry.data.size()) == tensor.part->numel * bytes,
+      "{}: tensor '{}' has {} bytes, which is not the size of the {} elements in the manifest{}",
+      opened.path().string(),
+      tensor.name,
+      entry.data.size(),
+      tensor.part->numel,
+      kDamaged);
+  return entry;
+}
+
+const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
+    int r,
+    const SavedTensor& tensor) {
+  const runtime::SafetensorsEntry& entry = stored(r, tensor);
   if (checked_.insert(&tensor).second) {
     const std::string found = runtime::checksum_of(entry.data);
     TESSERA_CHECK(
         found == tensor.checksum,
         "{}: tensor '{}' has the checksum {}; the manifest says {}{}",
-        opened.path().string(),
+        file(r).path().string(),
         tensor.name,
         found,
         tensor.checksum,
-        kDamaged);
-    const auto bytes = static_cast<int64_t>(size_of(entry.dtype));
-    TESSERA_CHECK(
-        !tensor.part || static_cast<int64_t>(entry.data.size()) ==
-                            tensor.part->numel * bytes,
-        "{}: tensor '{}' has {} bytes, which is not the size of the {} elements in the manifest{}",
-        opened.path().string(),
-        tensor.name,
-        entry.data.size(),
-        tensor.part->numel,
         kDamaged);
   }
   return entry;

@@ -31,6 +31,22 @@ class CheckpointReader {
   int world_size() const {
     return static_cast<int>(manifest_.ranks.size());
   }
+  const std::filesystem::path& path() const {
+    return path_;
+  }
+
+  /// Whether there is a state of a parameter.
+  bool has(const std::string& parameter, const std::string& state) const {
+    return pieces_.contains({parameter, state});
+  }
+
+  /// The file of rank `r`, of the size that the manifest says. Lives as long as
+  /// the reader.
+  runtime::SafetensorsFile& file(int r);
+
+  /// A tensor in the file of rank `r`, whose size is that in the manifest; not
+  /// verified.
+  const runtime::SafetensorsEntry& stored(int r, const SavedTensor& tensor);
 
   /// @throws tessera::Error unless the elements of a parameter's state are
   ///   present, complete and undamaged.
@@ -67,7 +83,6 @@ class CheckpointReader {
   void check_pieces(
       const std::string& parameter,
       const std::vector<Piece>& pieces) const;
-  runtime::SafetensorsFile& file(int r);
   const runtime::SafetensorsEntry& checked_entry(
       int r,
       const SavedTensor& tensor);

@@ -6,9 +6,11 @@
 #include "tessera/runtime/core/json_value.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/atomic_folder.h"
+#include "tessera/runtime/io/checksum.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
 
 namespace tessera::engine {
 
@@ -18,11 +20,13 @@ using runtime::JsonValue;
 
 namespace {
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr int kOldestFormat = 1; // without parts
+constexpr int kFirstWithChecksum = 3;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kBest = "best";
 constexpr const char* kPrefix = "step-";
+constexpr const char* kChecksum = "checksum"; // of the manifest
 constexpr const char* kRemedy =
     "; the checkpoint is damaged or from another version: load another one";
 
@@ -132,6 +136,31 @@ json to_json(const SavedParameters& parameters) {
   return result;
 }
 
+/// Of all values but the checksum itself; layout does not matter.
+std::string checksum_of(json manifest) {
+  manifest.erase(kChecksum);
+  const std::string text = manifest.dump();
+  return runtime::checksum_of(std::as_bytes(std::span(text)));
+}
+
+/// @throws tessera::Error if values are not those that were written.
+void check_values(const JsonValue& root, const fs::path& file, int64_t format) {
+  const auto written = format >= kFirstWithChecksum
+                           ? std::optional(root.at(kChecksum))
+                           : root.find(kChecksum);
+  if (!written) {
+    return;
+  }
+  const std::string found = checksum_of(root.value());
+  TESSERA_CHECK(
+      written->as<std::string>() == found,
+      "{}: its values have the checksum {}, but it says {}{}",
+      file.string(),
+      found,
+      written->as<std::string>(),
+      kRemedy);
+}
+
 /// The values that the engine reads after loading the tensors; checked before.
 json engine_state(const JsonValue& from) {
   from.at("learning_rate").as<double>();
@@ -182,7 +211,7 @@ std::string to_text(const CheckpointManifest& manifest) {
   for (const SavedRank& rank : manifest.ranks) {
     ranks.push_back(to_json(rank));
   }
-  const json all{
+  json all{
       {"format", kFormat},
       {"step", manifest.step},
       {"world_size", manifest.ranks.size()},
@@ -191,6 +220,7 @@ std::string to_text(const CheckpointManifest& manifest) {
       {"engine", manifest.engine},
       {"parameters", to_json(manifest.parameters)},
       {"ranks", std::move(ranks)}};
+  all[kChecksum] = checksum_of(all);
   return all.dump(1) + "\n";
 }
 
@@ -207,6 +237,7 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
       format,
       kOldestFormat,
       kFormat);
+  check_values(root, file, format);
   CheckpointManifest manifest;
   manifest.step = root.at("step").integer();
   manifest.engine = engine_state(root.at("engine"));
@@ -245,6 +276,14 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
     return step_of(a) < step_of(b);
   });
   return found;
+}
+
+std::vector<fs::path> checkpoints_in(const fs::path& path) {
+  if (fs::exists(path / kManifest)) {
+    return {path};
+  }
+  auto found = list_checkpoints(path);
+  return found.empty() ? list_checkpoints(path / "checkpoints") : found;
 }
 
 fs::path find_checkpoint(const fs::path& path) {

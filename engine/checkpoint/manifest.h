@@ -5,16 +5,17 @@
 //
 // [Note: checkpoint folders] A checkpoint is a folder "step-N": one safetensors
 // file per rank and manifest.json, which lists every tensor of every file with
-// its checksum. Values of parameters, and state that has one value per element
-// of a parameter, are stored as the pieces that the ranks had: flat, in the
-// order of the parameter's memory, each with its offset. If a parameter is
-// divided over tensor-parallel ranks, the piece records which partition the
-// rank had (indices [begin, end) of a dimension), and its offset counts in the
-// memory of that partition. What several ranks have in common is written by one
-// of them. It does not matter which rank, group or pipeline stage a piece came
-// from, so that any other layout can read its part: the manifest has the sizes
-// of whole parameters, under their names in the whole model. A checkpoint is
-// written as ".step-N.partial" and renamed when every rank has finished.
+// its checksum, and has one of its own values. Values of parameters, and state
+// that has one value per element of a parameter, are stored as the pieces that
+// the ranks had: flat, in the order of the parameter's memory, each with its
+// offset. If a parameter is divided over tensor-parallel ranks, the piece
+// records which partition the rank had (indices [begin, end) of a dimension),
+// and its offset counts in the memory of that partition. What several ranks
+// have in common is written by one of them. It does not matter which rank,
+// group or pipeline stage a piece came from, so that any other layout can read
+// its part: the manifest has the sizes of whole parameters, under their names
+// in the whole model. A checkpoint is written as ".step-N.partial" and renamed
+// when every rank has finished.
 
 #include "tessera/sharding/tensors/tensor_spec.h"
 
@@ -95,6 +96,11 @@ std::filesystem::path checkpoint_path(
 /// does not exist.
 std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& folder);
+
+/// The checkpoint that a path is, or those that are in it or in its folder
+/// "checkpoints" (a run folder), ascending by step; empty if there are none.
+std::vector<std::filesystem::path> checkpoints_in(
+    const std::filesystem::path& path);
 
 /// `path` itself if it is a checkpoint, else the latest one in it. "step-12"
 /// finds "step-000012".

@@ -100,6 +100,16 @@ bool NamePattern::is_found_in(std::string_view name) const {
   return std::regex_search(name.begin(), name.end(), compiled_->expression);
 }
 
+std::optional<std::string> NamePattern::replaced(
+    std::string_view name,
+    const std::string& replacement) const {
+  std::match_results<std::string_view::const_iterator> match;
+  return std::regex_match(
+             name.begin(), name.end(), match, compiled_->expression)
+             ? std::optional(match.format(replacement))
+             : std::nullopt;
+}
+
 std::string NamePattern::nearest_hint(
     const std::vector<std::string>& names) const {
   const std::string nearest = nearest_names_hint(
@@ -154,6 +164,16 @@ std::optional<size_t> NamePatterns::first_match(const std::string& name) {
     }
   }
   return first;
+}
+
+std::vector<std::string> NamePatterns::unused() const {
+  std::vector<std::string> texts;
+  for (const Entry& entry : patterns_) {
+    if (!entry.used) {
+      texts.push_back(entry.pattern.text());
+    }
+  }
+  return texts;
 }
 
 void NamePatterns::check_all_used() const {

@@ -36,6 +36,12 @@ class NamePattern {
   /// Whether the expression matches some part of the name.
   bool is_found_in(std::string_view name) const;
 
+  /// The name as `replacement` has it, if the expression matches the whole
+  /// name: $1 is what the first group matched. Not of types.
+  std::optional<std::string> replaced(
+      std::string_view name,
+      const std::string& replacement) const;
+
   /// As written.
   const std::string& text() const {
     return text_;
@@ -87,6 +93,8 @@ class NamePatterns {
   /// patterns that match count as used.
   std::optional<size_t> first_match(const std::string& name);
 
+  /// The patterns that have matched none of the names that they were tested on.
+  std::vector<std::string> unused() const;
   /// @throws tessera::Error when a pattern has matched none of the names that
   ///   it was tested on, with the nearest of them.
   void check_all_used() const;

@@ -39,7 +39,7 @@ constexpr std::array kDtypeRows{
     DtypeRow{"torch.complex128", "torch.ComplexDoubleStorage", std::nullopt},
 };
 
-constexpr std::array<std::string_view, 51> kListed{
+constexpr std::array<std::string_view, 54> kListed{
     // They make tensors and what is in them.
     "torch._utils._rebuild_tensor",
     "torch._utils._rebuild_tensor_v2",
@@ -84,6 +84,9 @@ constexpr std::array<std::string_view, 51> kListed{
     // Records of trainers.
     "argparse.Namespace",
     "types.SimpleNamespace",
+    "signal.Signals",
+    "datetime.timedelta",
+    "datetime.datetime",
     "pathlib.Path",
     "pathlib.PosixPath",
     "numpy.ndarray",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/weights/load_weights.h"
 
+#include "tessera/runtime/comm/on_all_ranks.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/paging/pager.h"
@@ -55,6 +57,23 @@ void read_own(
     block.place = {0, target.strides().vec()};
   }
   sharding::read_pieces(entry, source, own, target.detach());
+}
+
+/// Compares the checksums of what read_part() will read of a slice of `numel`
+/// elements.
+void verify_part(const FlatWeight& weight, int64_t first, int64_t numel) {
+  const int64_t from = std::max(first, weight.span.begin);
+  const int64_t to = std::min(first + numel, weight.span.end());
+  if (from >= to) {
+    return;
+  }
+  const TensorPart own = weight.spec.part();
+  const TensorPart here =
+      weight.is_contiguous
+          ? TensorPart{own.ranges, from - weight.span.begin, to - from}
+          : own;
+  sharding::verify_pieces(
+      weight.source, sharding::blocks_of(weight.spec.sizes, here));
 }
 
 /// Writes the part of the weight that overlaps `slice`, which begins at element
@@ -135,6 +154,38 @@ void defer_reading(
        std::move(seeds)});
 }
 
+/// Compares the checksums of all that this rank is going to read.
+void verify_source(
+    const sharding::Pager& pager,
+    const std::unordered_map<
+        const c10::TensorImpl*,
+        const sharding::WeightTarget*>& targets) {
+  auto others = targets;
+  for (const auto& group : pager.groups()) {
+    const runtime::FlatSpan mine = group->spec().shard();
+    for (const sharding::PagedParameter& parameter : group->parameters()) {
+      const auto found =
+          others.find(parameter.record.tensor.unsafeGetTensorImpl());
+      if (found != others.end()) {
+        if (found->second->entry != nullptr) {
+          verify_part(
+              flat_weight(*found->second, parameter.span.begin),
+              mine.begin,
+              mine.numel);
+        }
+        others.erase(found);
+      }
+    }
+  }
+  for (const auto& [tensor, target] : others) {
+    if (target->entry != nullptr) {
+      sharding::verify_pieces(
+          target->source,
+          sharding::blocks_of(target->spec.sizes, target->spec.part()));
+    }
+  }
+}
+
 /// Whether every rank has all tensors, or its part of them.
 bool has_whole_model(const sharding::Pager& pager) {
   return pager.model_mesh().size(sharding::kPipelineAxis) == 1 &&
@@ -157,8 +208,18 @@ LoadWeightsReport load_weights(
     torch::nn::Module& module,
     const sharding::WeightFiles& files,
     const LoadWeightsOptions& options) {
+  TESSERA_CHECK(
+      !options.optimizer_state,
+      "load_weights: optimizer_state is set, but there is no optimizer; load into an engine (Engine::load_weights).");
   auto targets = sharding::weight_targets_in(module);
   auto report = sharding::match_weights(targets, files, options);
+  for (const sharding::WeightTarget& target : targets) {
+    if (target.entry != nullptr && !sharding::is_deferred(target.tensor)) {
+      sharding::verify_pieces(
+          target.source,
+          sharding::blocks_of(target.spec.sizes, target.spec.part()));
+    }
+  }
   std::unordered_map<
       c10::StorageImpl*,
       std::vector<const sharding::WeightTarget*>>
@@ -194,13 +255,18 @@ LoadWeightsReport load_sharded_weights(
           ? sharding::match_weights(targets, files, options)
           : sharding::match_weights_of_rank(
                 targets, files, options, ranks, pager.watch_failures());
-  pager.settle_gradients();
-  pager.wait_for_gather_lane();
   std::unordered_map<const c10::TensorImpl*, const sharding::WeightTarget*>
       by_tensor;
   for (const sharding::WeightTarget& target : targets) {
     by_tensor.emplace(target.tensor.unsafeGetTensorImpl(), &target);
   }
+  runtime::on_all_ranks(
+      ranks,
+      "load_weights: comparing checksums",
+      [&] { verify_source(pager, by_tensor); },
+      pager.watch_failures());
+  pager.settle_gradients();
+  pager.wait_for_gather_lane();
   for (const auto& group : pager.groups()) {
     const runtime::FlatSpan mine = group->spec().shard();
     at::Tensor master;

@@ -19,6 +19,12 @@ class WeightFiles;
 
 } // namespace tessera::sharding
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera {
 
 class Communicator;
@@ -39,7 +45,18 @@ struct MappedWeight {
 using WeightMap =
     std::function<std::optional<std::vector<MappedWeight>>(std::string_view)>;
 
+/// Gives tensors of a checkpoint other names.
+struct RenameRule {
+  std::string from; ///< regular expression (ECMAScript) of whole names
+  std::string to; ///< $1 is what the first group matched; "" leaves it out
+};
+
+void visit_fields(runtime::OptionFields& fields, RenameRule& rule);
+
 struct LoadWeightsOptions {
+  /// The first rule that matches a name in the checkpoint replaces it, before
+  /// `rename` or `map` see it.
+  std::vector<RenameRule> rename_rules;
   /// Maps the name of a tensor in the checkpoint to its name in the module; ""
   /// leaves the tensor out. By default, names are taken as they are.
   std::function<std::string(std::string_view)> rename;
@@ -52,19 +69,63 @@ struct LoadWeightsOptions {
   /// With `map`: the name in a checkpoint of a parameter of the module, for
   /// messages about missing ones. By default, its name in the module.
   std::function<std::string(const std::string&)> checkpoint_name;
-  /// If false, missing and unexpected names are reported instead of refused.
+  /// If not empty, only tensors of the module are loaded that have a name which
+  /// one of these regular expressions (ECMAScript) matches as a whole; the
+  /// others keep their values.
+  std::vector<std::string> only;
+  /// Tensors of the module that keep their values, as `only`.
+  std::vector<std::string> except;
+  /// If false, missing and unexpected names and tensors of other shapes are
+  /// reported instead of refused.
   bool strict = true;
   /// Unexpected names are reported instead of refused, even if strict.
   bool allows_unexpected = false;
+  /// Loads the optimizer state of the loaded parameters too, and how often they
+  /// were updated. For Engine::load_weights() of a checkpoint (Engine::save())
+  /// alone.
+  bool optimizer_state = false;
 };
 
+/// A tensor of the model that was loaded.
+struct LoadedWeight {
+  std::string name;
+  std::string source; ///< the tensor of the checkpoint
+};
+
+/// A tensor that the checkpoint has with another shape than the model.
+struct OtherShape {
+  std::string name;
+  std::string source;
+  std::vector<int64_t> expected; ///< shape that the checkpoint should have
+  std::vector<int64_t> found;
+};
+
+/// What load_weights() did with every tensor of the model and of the
+/// checkpoint. Tensors of the model have their first names.
 struct LoadWeightsReport {
-  /// Parameters that are not in the checkpoint, by their first names.
+  std::vector<LoadedWeight> loaded;
+  /// Parameters that are not in the checkpoint and keep their values.
   std::vector<std::string> missing;
+  /// Buffers that are not in the checkpoint and keep their values.
+  std::vector<std::string> missing_buffers;
+  /// Tensors that keep their values because of their shape; not strict.
+  std::vector<OtherShape> other_shapes;
+  /// Tensors that `only` and `except` let keep their values.
+  std::vector<std::string> not_chosen;
   /// Tensors of the checkpoint that are not in the module.
   std::vector<std::string> unexpected;
-  /// Tensors of the checkpoint that `rename` left out.
+  /// Tensors of the checkpoint that `rename`, or the choice, left out.
   std::vector<std::string> left_out;
+  /// With `optimizer_state`, the trained parameters among the loaded ones whose
+  /// state was loaded, and those whose state is as before, because the
+  /// checkpoint lacks it, or cannot be redistributed.
+  std::vector<std::string> with_state;
+  std::vector<std::string> without_state;
+
+  /// Some lines for a log, with the first names of each list.
+  std::string text() const;
+  /// A JSON object with all lists, under their names here.
+  std::string json() const;
 };
 
 /// Loads a checkpoint into parameters and registered buffers. Floating-point

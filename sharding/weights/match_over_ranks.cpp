@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace tessera::sharding {
@@ -29,15 +30,15 @@ bool contains(const Names& names, const std::string& name) {
 /// What a rank found, or why it failed.
 struct Finding {
   LoadWeightsReport report;
+  Names unused_patterns;
   Names names; ///< that the rank has
   std::string error;
 };
 
 std::string to_text(const Finding& finding) {
   return json{
-      {"missing", finding.report.missing},
-      {"unexpected", finding.report.unexpected},
-      {"left_out", finding.report.left_out},
+      {"report", json::parse(finding.report.json())},
+      {"unused_patterns", finding.unused_patterns},
       {"names", finding.names},
       {"error", finding.error}}
       .dump();
@@ -45,10 +46,49 @@ std::string to_text(const Finding& finding) {
 
 Finding finding_of(const std::string& text) {
   const json from = json::parse(text);
+  const json& of = from.at("report");
+  LoadWeightsReport report;
+  for (const json& one : of.at("loaded")) {
+    report.loaded.push_back({one.at("name"), one.at("source")});
+  }
+  for (const json& one : of.at("other_shapes")) {
+    report.other_shapes.push_back(
+        {one.at("name"),
+         one.at("source"),
+         one.at("expected"),
+         one.at("found")});
+  }
+  report.missing = of.at("missing");
+  report.missing_buffers = of.at("missing_buffers");
+  report.not_chosen = of.at("not_chosen");
+  report.unexpected = of.at("unexpected");
+  report.left_out = of.at("left_out");
   return {
-      {from.at("missing"), from.at("unexpected"), from.at("left_out")},
+      std::move(report),
+      from.at("unused_patterns"),
       from.at("names"),
       from.at("error")};
+}
+
+/// Adds those of `from` whose names are not in `all`.
+template <typename Tensor>
+void add_new(std::vector<Tensor>& all, const std::vector<Tensor>& from) {
+  const auto name_of = [](const Tensor& tensor) -> const std::string& {
+    if constexpr (std::is_same_v<Tensor, std::string>) {
+      return tensor;
+    } else {
+      return tensor.name;
+    }
+  };
+  std::set<std::string> known;
+  for (const Tensor& tensor : all) {
+    known.insert(name_of(tensor));
+  }
+  for (const Tensor& tensor : from) {
+    if (known.insert(name_of(tensor)).second) {
+      all.push_back(tensor);
+    }
+  }
 }
 
 /// Combines the reports: a tensor that no rank takes is unexpected if it is
@@ -73,13 +113,27 @@ LoadWeightsReport joined(const std::vector<Finding>& findings) {
   look(findings.front().report.unexpected);
   look(findings.front().report.left_out);
   for (const Finding& finding : findings) {
-    for (const std::string& name : finding.report.missing) {
-      if (!contains(report.missing, name)) {
-        report.missing.push_back(name);
-      }
-    }
+    const LoadWeightsReport& own = finding.report;
+    add_new(report.loaded, own.loaded);
+    add_new(report.missing, own.missing);
+    add_new(report.missing_buffers, own.missing_buffers);
+    add_new(report.other_shapes, own.other_shapes);
+    add_new(report.not_chosen, own.not_chosen);
   }
   return report;
+}
+
+/// A pattern has to match something on some rank.
+void check_patterns(const std::vector<Finding>& findings) {
+  Names names;
+  Names unused = findings.front().unused_patterns;
+  for (const Finding& finding : findings) {
+    names.insert(names.end(), finding.names.begin(), finding.names.end());
+    std::erase_if(unused, [&](const std::string& pattern) {
+      return !contains(finding.unused_patterns, pattern);
+    });
+  }
+  check_patterns_used(unused, names);
 }
 
 void check_unexpected(
@@ -122,7 +176,9 @@ LoadWeightsReport match_weights_of_rank(
   try {
     LoadWeightsOptions own = options;
     own.allows_unexpected = true;
-    mine.report = match_weights(targets, files, own);
+    WeightMatches matches = find_matches(targets, files, own);
+    mine.report = std::move(matches.report);
+    mine.unused_patterns = std::move(matches.unused_patterns);
   } catch (const std::exception& what) {
     error = std::current_exception();
     mine.error = what.what();
@@ -144,6 +200,7 @@ LoadWeightsReport match_weights_of_rank(
           findings.back().error);
     }
   }
+  check_patterns(findings);
   LoadWeightsReport report = joined(findings);
   if (options.strict && !options.allows_unexpected) {
     check_unexpected(report.unexpected, findings, files);

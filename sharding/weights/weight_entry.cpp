@@ -1,11 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/weights/weight_entry.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/checksum.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 
 #include <ATen/ops/empty.h>
 
 namespace tessera::sharding {
+
+void DataCheck::verify() const {
+  if (is_good_) {
+    return;
+  }
+  const std::string found = runtime::checksum_of(data_);
+  TESSERA_CHECK(
+      found == checksum_,
+      "{} has the checksum {}; the manifest says {}; the checkpoint is damaged: load another one",
+      what_,
+      found,
+      checksum_);
+  is_good_ = true;
+}
 
 WeightEntry whole_entry(const runtime::SafetensorsEntry& entry) {
   WeightEntry whole{entry.name, entry.dtype, entry.shape, {}};
@@ -27,7 +43,20 @@ void read_pieces(
   for (const WeightPiece& piece : pieces) {
     const StoredElements elements{entry.name, entry.dtype, piece.data};
     for (const CommonBlock& common : intersect(here, {&piece.block, 1})) {
+      if (piece.check) {
+        piece.check->verify();
+      }
       read_block(elements, common, target);
+    }
+  }
+}
+
+void verify_pieces(
+    std::span<const WeightPiece> pieces,
+    std::span<const TensorBlock> here) {
+  for (const WeightPiece& piece : pieces) {
+    if (piece.check && !intersect(here, {&piece.block, 1}).empty()) {
+      piece.check->verify();
     }
   }
 }

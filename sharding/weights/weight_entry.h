@@ -8,20 +8,45 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::sharding {
+
+/// Compares bytes of a mapped file with their checksum when they are first
+/// needed. Thread-safe.
+class DataCheck {
+ public:
+  /// @param what names the bytes in errors.
+  DataCheck(
+      std::string what,
+      std::span<const std::byte> data,
+      std::string checksum)
+      : what_(std::move(what)), data_(data), checksum_(std::move(checksum)) {}
+
+  /// @throws tessera::Error if they are damaged.
+  void verify() const;
+
+ private:
+  std::string what_;
+  std::span<const std::byte> data_;
+  std::string checksum_;
+  mutable std::atomic<bool> is_good_ = false;
+};
 
 /// A box of a tensor in a mapped file.
 struct WeightPiece {
   TensorBlock block; ///< places count from the beginning of `data`
   std::span<const std::byte> data; ///< not aligned
+  /// Null: the file has no checksums.
+  std::shared_ptr<const DataCheck> check = nullptr;
 };
 
 /// Its pieces do not overlap, and have all elements.
@@ -49,6 +74,12 @@ void read_pieces(
     std::span<const WeightPiece> pieces,
     std::span<const TensorBlock> here,
     const at::Tensor& target);
+
+/// Compares the checksums of the pieces that have elements of `here`.
+/// @throws tessera::Error if they are damaged.
+void verify_pieces(
+    std::span<const WeightPiece> pieces,
+    std::span<const TensorBlock> here);
 
 /// A copy of the entry on the CPU.
 at::Tensor loaded_tensor(const WeightEntry& entry);

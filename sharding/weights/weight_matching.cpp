@@ -2,6 +2,8 @@
 #include "tessera/sharding/weights/weight_matching.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_patterns.h"
+#include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/tensor_io.h"
@@ -127,35 +129,70 @@ class Matching {
       std::vector<WeightTarget>& targets,
       const WeightFiles& files,
       const LoadWeightsOptions& options)
-      : targets_(targets), files_(files), options_(options) {
+      : targets_(targets),
+        files_(files),
+        options_(options),
+        only_("LoadWeightsOptions::only", options.only),
+        except_("LoadWeightsOptions::except", options.except) {
+    for (const RenameRule& rule : options.rename_rules) {
+      renamed_.emplace_back("LoadWeightsOptions::rename_rules", rule.from);
+    }
     for (size_t i = 0; i < targets_.size(); ++i) {
       for (const std::string& name : targets_[i].spec.names) {
         index_.emplace(name, i);
         all_names_.push_back(name);
       }
+      targets_[i].is_chosen = is_chosen(targets_[i].spec.names);
     }
   }
 
-  LoadWeightsReport match() {
+  WeightMatches match() {
     for (const auto& [name, entry] : files_.entries()) {
       take(name, entry);
     }
     for (const WeightTarget& target : targets_) {
-      if (!target.is_found && !target.is_buffer) {
-        note_missing(target);
-      }
+      note_result(target);
     }
     TESSERA_CHECK(
         wrong_.empty(),
         "the weights in {} do not match the model; do config.json and the weights belong together?{}",
         files_.path(),
         wrong_.text());
-    return std::move(report_);
+    WeightMatches matches{std::move(report_), only_.unused()};
+    for (const std::string& pattern : except_.unused()) {
+      matches.unused_patterns.push_back(pattern);
+    }
+    return matches;
   }
 
  private:
+  bool is_chosen(const std::vector<std::string>& names) {
+    bool is_wanted = options_.only.empty();
+    bool is_excepted = false;
+    for (const std::string& name : names) { // all: patterns count as used
+      is_wanted = only_.first_match(name).has_value() || is_wanted;
+      is_excepted = except_.first_match(name).has_value() || is_excepted;
+    }
+    return is_wanted && !is_excepted;
+  }
+
+  /// The name that `map` or the module have to know.
+  std::string renamed(const std::string& name) const {
+    for (size_t i = 0; i < renamed_.size(); ++i) {
+      if (auto other =
+              renamed_[i].replaced(name, options_.rename_rules[i].to)) {
+        return *other;
+      }
+    }
+    return name;
+  }
+
   /// The tensors of the module in a tensor of the checkpoint.
-  std::optional<std::vector<MappedWeight>> mapped(const std::string& name) {
+  std::optional<std::vector<MappedWeight>> mapped(const std::string& in_file) {
+    const std::string name = renamed(in_file);
+    if (name.empty()) {
+      return std::vector<MappedWeight>();
+    }
     if (options_.map) {
       return options_.map(name);
     }
@@ -177,11 +214,8 @@ class Matching {
       note_unexpected(name);
       return;
     }
-    if (weights->empty()) {
-      report_.left_out.push_back(name);
-      return;
-    }
     used_.insert(name);
+    bool is_taken = false;
     for (const MappedWeight& weight : *weights) {
       const auto found = index_.find(weight.name);
       TESSERA_CHECK(
@@ -190,14 +224,22 @@ class Matching {
           weight.name,
           name,
           hint({weight.name}, all_names_));
-      assign(targets_[found->second], weight, entry);
+      if (targets_[found->second].is_chosen) {
+        assign(targets_[found->second], weight, entry);
+        is_taken = true;
+      }
+    }
+    if (!is_taken) {
+      report_.left_out.push_back(name);
     }
   }
 
   void note_unexpected(const std::string& name) {
     report_.unexpected.push_back(name);
     if (options_.strict && !options_.allows_unexpected) {
-      const std::string wanted = options_.rename ? options_.rename(name) : name;
+      const std::string other = renamed(name);
+      const std::string wanted =
+          options_.rename ? options_.rename(other) : other;
       wrong_.add(formatted(
           "unexpected: '{}'{}",
           name,
@@ -214,6 +256,9 @@ class Matching {
     if (!taken_.insert(weight.name).second) {
       wrong_.add(formatted(
           "two tensors for '{}', one of them '{}'", weight.name, entry.name));
+    } else if (entry.shape != weight.shape && !options_.strict) {
+      report_.other_shapes.push_back(
+          {target.spec.name(), entry.name, weight.shape, entry.shape});
     } else if (entry.shape != weight.shape) {
       wrong_.add(formatted(
           "shape of '{}': {}, but the model's is {}",
@@ -242,6 +287,18 @@ class Matching {
     }
   }
 
+  void note_result(const WeightTarget& target) {
+    if (!target.is_chosen) {
+      report_.not_chosen.push_back(target.spec.name());
+    } else if (target.entry != nullptr) {
+      report_.loaded.push_back({target.spec.name(), target.entry->name});
+    } else if (!target.is_found && target.is_buffer) {
+      report_.missing_buffers.push_back(target.spec.name());
+    } else if (!target.is_found) {
+      note_missing(target);
+    }
+  }
+
   void note_missing(const WeightTarget& target) {
     if (options_.strict &&
         !starts_with_any(target.spec.names, options_.may_be_missing)) {
@@ -264,6 +321,9 @@ class Matching {
   std::vector<WeightTarget>& targets_;
   const WeightFiles& files_;
   const LoadWeightsOptions& options_;
+  runtime::NamePatterns only_;
+  runtime::NamePatterns except_;
+  std::vector<runtime::NamePattern> renamed_; ///< of the rules
   std::unordered_map<std::string, size_t> index_;
   std::vector<std::string> all_names_;
   std::unordered_set<std::string> taken_; ///< names in the module
@@ -292,11 +352,51 @@ std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module) {
   return targets;
 }
 
-LoadWeightsReport match_weights(
+WeightMatches find_matches(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
     const LoadWeightsOptions& options) {
   return Matching(targets, files, options).match();
 }
 
+void check_patterns_used(
+    const std::vector<std::string>& unused_patterns,
+    const std::vector<std::string>& names) {
+  TESSERA_CHECK(
+      unused_patterns.empty(),
+      "LoadWeightsOptions: '{}', of the tensors to load, matches none of the model{}.",
+      unused_patterns.front(),
+      runtime::NamePattern("LoadWeightsOptions", unused_patterns.front())
+          .nearest_hint(names));
+}
+
+LoadWeightsReport match_weights(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options) {
+  WeightMatches matches = find_matches(targets, files, options);
+  std::vector<std::string> names;
+  for (const WeightTarget& target : targets) {
+    names.insert(
+        names.end(), target.spec.names.begin(), target.spec.names.end());
+  }
+  check_patterns_used(matches.unused_patterns, names);
+  return std::move(matches.report);
+}
+
 } // namespace tessera::sharding
+
+namespace tessera {
+
+void visit_fields(runtime::OptionFields& fields, RenameRule& rule) {
+  fields.field(
+      runtime::required("from"),
+      rule.from,
+      "regular expression (ECMAScript) that matches whole names");
+  fields.field(
+      "to",
+      rule.to,
+      "the new name, in which $1 is what the first group matched; an empty one leaves the tensor out");
+}
+
+} // namespace tessera

@@ -20,6 +20,7 @@ struct WeightTarget {
   TensorSpec spec;
   at::Tensor tensor;
   bool is_buffer = false;
+  bool is_chosen = true; ///< see LoadWeightsOptions::only
   bool is_found = false; ///< whether a name was found
   /// Null: it keeps its values.
   const WeightEntry* entry = nullptr;
@@ -28,6 +29,26 @@ struct WeightTarget {
 
 /// Returns the parameters and registered buffers of `module`, tied ones once.
 std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module);
+
+/// What match_weights() finds for targets that may be a part of the model.
+struct WeightMatches {
+  LoadWeightsReport report;
+  /// Of LoadWeightsOptions::only and `except`, those that match none of the
+  /// targets.
+  std::vector<std::string> unused_patterns;
+};
+
+/// match_weights() without the check of `unused_patterns`.
+WeightMatches find_matches(
+    std::vector<WeightTarget>& targets,
+    const WeightFiles& files,
+    const LoadWeightsOptions& options);
+
+/// @throws tessera::Error naming a pattern that matches nothing in the model.
+/// @param names of the model's tensors.
+void check_patterns_used(
+    const std::vector<std::string>& unused_patterns,
+    const std::vector<std::string>& names);
 
 /// Sets entry and source of the targets for which the checkpoint has a
 /// tensor.

@@ -56,6 +56,39 @@ WeightEntry narrowed(
   return entry;
 }
 
+WeightEntry every(WeightEntry entry, int64_t dim, int64_t first, int64_t step) {
+  const auto d = static_cast<size_t>(dim);
+  TESSERA_CHECK(
+      d < entry.shape.size() && 0 <= first && first < step,
+      "the tensor '{}' of sizes {} has no dimension {} of which every {}th index from {} could be taken",
+      entry.name,
+      at::IntArrayRef(entry.shape),
+      dim,
+      step,
+      first);
+  // The number of wanted indices below `index`.
+  const auto wanted_below = [&](int64_t index) {
+    return index <= first ? 0 : (index - first + step - 1) / step;
+  };
+  std::vector<WeightPiece> kept;
+  for (WeightPiece& piece : entry.pieces) {
+    TensorBlock& block = piece.block;
+    const int64_t begin = wanted_below(block.begin[d]);
+    const int64_t end = wanted_below(block.begin[d] + block.sizes[d]);
+    if (begin < end) {
+      int64_t& stride = block.place.strides[d];
+      block.place.offset += (first + begin * step - block.begin[d]) * stride;
+      stride *= step;
+      block.begin[d] = begin;
+      block.sizes[d] = end - begin;
+      kept.push_back(std::move(piece));
+    }
+  }
+  entry.pieces = std::move(kept);
+  entry.shape[d] = wanted_below(entry.shape[d]);
+  return entry;
+}
+
 WeightEntry concatenated(
     const std::string& name,
     std::span<const WeightEntry> parts,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `transposed()`, `narrowed()`, `concatenated()` and `unflattened()` make
-// tensors of others' pieces; nothing is read.
+// `transposed()`, `narrowed()`, `every()`, `concatenated()` and `unflattened()`
+// make tensors of others' pieces; nothing is read.
 
 #include "tessera/sharding/weights/weight_entry.h"
 
@@ -22,6 +22,11 @@ WeightEntry narrowed(
     int64_t dim,
     int64_t begin,
     int64_t end);
+
+/// Every `step`th index of a dimension, beginning with `first`.
+/// @throws tessera::Error unless 0 <= first < step and the tensor has the
+///   dimension.
+WeightEntry every(WeightEntry entry, int64_t dim, int64_t first, int64_t step);
 
 /// One behind the other along a dimension.
 /// @throws tessera::Error naming the tensors if their other sizes or their

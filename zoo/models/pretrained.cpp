@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/pretrained.h"
 
+#include "tessera/engine/checkpoint/checkpoint_weights.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 #include "tessera/sharding/weights/weight_files.h"
+#include "tessera/sharding/weights/weight_matching.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/models/megatron_weights.h"
 #include "tessera/zoo/models/model_center_weights.h"
 
 #include <torch/types.h>
@@ -146,6 +149,43 @@ std::string checkpoint_name(
   return names.has(parameter) ? names.of(parameter, nullptr).name : parameter;
 }
 
+/// What our own modules have under the names in the files.
+WeightMap own_names(const Model& model) {
+  const auto own = std::make_shared<std::map<std::string, MappedWeight>>();
+  for (const sharding::WeightTarget& target :
+       sharding::weight_targets_in(model)) {
+    for (const std::string& name : target.spec.names) {
+      own->emplace(
+          name, MappedWeight{name, target.spec.sizes, target.spec.sizes});
+    }
+  }
+  return
+      [own](std::string_view name) -> std::optional<std::vector<MappedWeight>> {
+        const auto found = own->find(std::string(name));
+        return found == own->end()
+                   ? std::nullopt
+                   : std::optional(std::vector<MappedWeight>{found->second});
+      };
+}
+
+/// What the files have of a model: under the names of its table, or, in a
+/// checkpoint of an engine and what was made of it, under its own.
+WeightMap weight_map(
+    const Model& model,
+    const WeightNames& names,
+    const sharding::WeightFiles& files) {
+  WeightMap map = names.map(names_in(files));
+  WeightMap own = own_names(model);
+  size_t theirs = 0;
+  size_t ours = 0;
+  for (const auto& [name, entry] : files.entries()) {
+    const auto found = map(name);
+    theirs += found && !found->empty() ? 1 : 0;
+    ours += own(name) ? 1 : 0;
+  }
+  return ours > theirs ? own : map;
+}
+
 /// The parts of the head of which the files have nothing. Where they have
 /// something, all of it must be there.
 std::vector<std::string> absent_parts(
@@ -178,7 +218,7 @@ LoadWeightsOptions options_with(
     NewHead head = NewHead::kAbsentParts) {
   const auto names = std::make_shared<const WeightNames>(model, table);
   LoadWeightsOptions options;
-  options.map = names->map(names_in(files));
+  options.map = weight_map(model, *names, files);
   options.checkpoint_name = [names](const std::string& parameter) {
     return checkpoint_name(*names, parameter);
   };
@@ -220,11 +260,18 @@ bool have_equal_bytes(const at::Tensor& a, const at::Tensor& b) {
   return std::equal(left.begin(), left.end(), right.begin(), right.end());
 }
 
-/// The weights under transformers' names.
+/// The weights under transformers' names, or those of our own modules if they
+/// are in a checkpoint of an engine.
 /// @param config names the type of the model.
 sharding::WeightFiles open_weights(
     const fs::path& path,
     const nlohmann::json& config) {
+  if (engine::is_checkpoint(path)) {
+    return engine::checkpoint_weights(path);
+  }
+  if (is_megatron(path)) {
+    return megatron_weights(MegatronCheckpoint(path), config);
+  }
   auto files = sharding::WeightFiles::open(path);
   const auto type = config.find("model_type");
   // A value of another kind is an error where the model is made.
@@ -232,6 +279,19 @@ sharding::WeightFiles open_weights(
                  has_model_center_names(files)
              ? from_model_center_weights(files, type->get<std::string>())
              : files;
+}
+
+/// The config.json of a folder, or what stands for it.
+JsonFields config_in(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  if (!fs::exists(path) && is_megatron(folder)) {
+    return {megatron_config(MegatronCheckpoint(folder)), folder.string()};
+  }
+  TESSERA_CHECK(
+      fs::exists(path),
+      "{} does not exist; give the folder of an unpacked Hugging Face model",
+      path);
+  return JsonFields::from_file(path);
 }
 
 /// A folder's tensors, which a model may look at while it is made.
@@ -266,7 +326,8 @@ class FolderTensors : public CheckpointTensors {
 /// Converts each parameter to its type in the files.
 void give_types(const sharding::WeightFiles& files, Model& model) {
   std::map<std::string, at::ScalarType> types;
-  const WeightMap map = WeightNames(model, model.names()).map(names_in(files));
+  const WeightMap map =
+      weight_map(model, WeightNames(model, model.names()), files);
   for (const auto& [name, entry] : files.entries()) {
     for (const MappedWeight& weight :
          map(name).value_or(std::vector<MappedWeight>())) {
@@ -373,12 +434,7 @@ LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
 std::shared_ptr<Model> from_pretrained(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
-  const fs::path path = folder / "config.json";
-  TESSERA_CHECK(
-      fs::exists(path),
-      "{} does not exist; give the folder of an unpacked Hugging Face model",
-      path);
-  const auto fields = JsonFields::from_file(path);
+  const JsonFields fields = config_in(folder);
   nlohmann::json config = fields.object();
   config.update(options.config);
   const std::string architecture =
@@ -436,6 +492,26 @@ LoadWeightsReport load_pretrained(
   table.is_part = false;
   const auto files = open_weights(folder, model.config());
   return engine.load_weights(files, options_with(model, table, files));
+}
+
+LoadWeightsReport load_weights_of(
+    Engine& engine,
+    const Model& model,
+    const fs::path& path,
+    const LoadWeightsOptions& options) {
+  if (engine::is_checkpoint(path)) {
+    return engine.load_weights(path, options);
+  }
+  NameTable table = model.names();
+  table.is_part = false; // see above
+  const auto files = open_weights(path, model.config());
+  const WeightNames names(model, table);
+  LoadWeightsOptions load = options;
+  load.map = weight_map(model, names, files);
+  load.checkpoint_name = [&](const std::string& parameter) {
+    return checkpoint_name(names, parameter);
+  };
+  return engine.load_weights(files, load);
 }
 
 void save_pretrained(

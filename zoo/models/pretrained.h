@@ -44,8 +44,9 @@ struct FromPretrainedOptions {
   /// Refuses tensors of the checkpoint that neither this model nor another head
   /// of its family has; otherwise they are ignored and logged.
   bool strict = true;
-  /// Reads the weights from here instead of the folder; for what is accepted
-  /// see sharding::WeightFiles::open().
+  /// Reads the weights from here instead of the folder: what
+  /// sharding::WeightFiles::open() accepts, a checkpoint of an engine with a
+  /// model of the zoo, or one of Megatron-LM (megatron_weights()).
   std::filesystem::path weights;
   LayerContext context; ///< plain or tensor-parallel, and the pipeline stage
   /// The dtype of parameters, to which the file's values are converted.
@@ -60,7 +61,8 @@ struct FromPretrainedOptions {
 /// Loads the model of a folder with config.json and weights: model.safetensors
 /// or pytorch_model.bin, in one file or in several with an index, or what else
 /// sharding::WeightFiles::open() finds there. Weights with ModelCenter's names
-/// are read as well. The model is in evaluation mode. With a
+/// are read as well, and so is a checkpoint of Megatron-LM, whose options stand
+/// for a config.json. The model is in evaluation mode. With a
 /// tensor-parallel group each rank reads its partition; collective only insofar
 /// as construction is.
 /// @throws tessera::Error naming the file and what is missing, unexpected, of
@@ -80,6 +82,18 @@ LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
     const std::filesystem::path& folder);
+
+/// Loads some of the weights of another model into a wrapped one; everything
+/// else keeps its values. Collective.
+/// @param path a checkpoint of an engine, whose names are those of its modules,
+///   or files as for from_pretrained(), with transformers' names: those are
+///   what LoadWeightsOptions::rename_rules see. `only` and `except` are about
+///   the names of this model's parameters. `map` and `rename` are not used.
+LoadWeightsReport load_weights_of(
+    Engine& engine,
+    const Model& model,
+    const std::filesystem::path& path,
+    const LoadWeightsOptions& options);
 
 /// The largest size of one file of weights; transformers' default.
 inline constexpr int64_t kMaxShardBytes = 50'000'000'000;

@@ -54,6 +54,7 @@ constexpr std::array kRules{
     ChangeRule{"model.layer_drop", Change::kAccepted},
     ChangeRule{"model.token_drop", Change::kAccepted},
     ChangeRule{"model.max_length", Change::kAccepted},
+    ChangeRule{"model.start_from", Change::kAccepted},
     ChangeRule{"model.lora.base_model", Change::kAccepted},
     ChangeRule{"model.lora.dropout", Change::kAccepted},
     ChangeRule{"model.lora.merge", Change::kAccepted},

@@ -4,6 +4,7 @@
 #include "tessera/engine/data/sample_order.h"
 #include "tessera/engine/report/event_file.h"
 #include "tessera/engine/trainer/job_agreement.h"
+#include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/core/error.h"
@@ -13,6 +14,7 @@
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/run_changes.h"
 #include "tessera/zoo/tasks/run_folder.h"
@@ -261,6 +263,33 @@ void finish_run(
   }
 }
 
+/// Loads what `model.start_from` names, unless the run is resumed. Collective.
+void start_from(
+    const TrainingConfig& config,
+    const World& world,
+    Engine& engine,
+    const Model& model) {
+  const TrainerOptions& trainer = config.trainer;
+  if (!config.start_from ||
+      (trainer.resume &&
+       engine::checkpoint_to_resume(trainer.run_folder, trainer.resume_from))) {
+    return;
+  }
+  const auto& path = config.start_from->path;
+  const LoadWeightsReport report =
+      load_weights_of(engine, model, path, config.start_from->weights);
+  TESSERA_CHECK(
+      !report.loaded.empty(),
+      "model.start_from: {} has no tensor that fits the model:\n{}",
+      path,
+      report.text());
+  if (world.rank() == 0) {
+    log_info("model.start_from {}: {}", path, report.text());
+    runtime::write_file_atomically(
+        trainer.run_folder / "start_from.json", report.json() + "\n");
+  }
+}
+
 /// Whether an earlier run has done all that this one was to do.
 bool is_done(const TrainingConfig& config, const TrainingSummary& summary) {
   const auto& folder = config.trainer.run_folder;
@@ -329,6 +358,7 @@ TrainingResult run_training(TrainingConfig config) {
     folder.prepare();
     return 0;
   });
+  start_from(config, world, engine, *task.model);
   task.model->train();
   runtime::StopSignals signals;
   config.trainer.stop_signal = [&] { return signals.received(); };

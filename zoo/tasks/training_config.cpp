@@ -18,6 +18,34 @@
 
 namespace tessera::zoo {
 
+void visit_fields(runtime::OptionFields& fields, StartOptions& options) {
+  LoadWeightsOptions& weights = options.weights;
+  fields.field(
+      runtime::required("path"),
+      options.path,
+      "a checkpoint of `tessera train`, or the folder of several (the newest one), saved with any layout of ranks: tensors have the names of the modules of the zoo, as `tessera inspect` lists them; or files of weights: safetensors, of torch.save, a Hugging Face folder, checkpoints of FSDP, DeepSpeed or Megatron-LM");
+  fields.field(
+      "only",
+      weights.only,
+      "load only parameters of this model whose whole names match one of these regular expressions, such as `encoder\\..*`");
+  fields.field(
+      "except",
+      weights.except,
+      "leave parameters as they are whose whole names match one of these regular expressions");
+  fields.objects(
+      "rename",
+      weights.rename_rules,
+      "other names for tensors in the files; the first rule that matches decides");
+  fields.field(
+      "optimizer_state",
+      weights.optimizer_state,
+      "load the optimizer state of the loaded parameters too, from a checkpoint of `tessera train`; the learning rate and the number of steps are those of this run");
+  fields.field(
+      "strict",
+      weights.strict,
+      "refuse missing tensors, tensors that this model does not have, and other shapes; otherwise they are listed");
+}
+
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options) {
   visit_fields(fields, options.adapter);
   fields.field(
@@ -98,6 +126,10 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "strict",
         config.strict,
         "refuse a folder with weights that the model does not have; otherwise they are ignored, and listed in one line");
+    fields.object(
+        "start_from",
+        config.start_from,
+        "weights of another model or run, as far as they fit, that are loaded into this one before its first step; what was loaded, what was not and why is logged and written to `start_from.json` in the run folder");
     fields.object(
         "lora",
         config.lora,

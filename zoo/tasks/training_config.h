@@ -39,6 +39,14 @@ struct LoraOptions {
 
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
 
+/// The section `model.start_from`: weights of another model.
+struct StartOptions {
+  std::filesystem::path path; ///< see load_weights_of()
+  LoadWeightsOptions weights{.strict = false};
+};
+
+void visit_fields(runtime::OptionFields& fields, StartOptions& options);
+
 /// Files of rows of texts, by name or pattern; see matching_files().
 struct TextFiles {
   std::vector<std::string> train;
@@ -59,6 +67,8 @@ struct TrainingConfig {
   std::filesystem::path model_config;
   std::string architecture; ///< overrides config.json's
   bool strict = true; ///< see FromPretrainedOptions::strict
+  /// Loaded into the model before the first step; a resumed run does not.
+  std::optional<StartOptions> start_from;
   std::vector<std::string> classes; ///< names; override config.json's
   std::string problem_type; ///< of a classifier; overrides config.json's
   int64_t max_length; ///< of texts, in tokens

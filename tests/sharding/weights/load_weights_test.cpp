@@ -8,6 +8,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/weights/weight_files.h"
@@ -308,11 +309,47 @@ TEST(LoadWeights, NotStrictTakesWhatThereIs) {
   expect_loaded(net, weights);
   EXPECT_EQ(report.missing, std::vector<std::string>{"tied"});
   EXPECT_EQ(report.unexpected, std::vector<std::string>{"more"});
-  // A wrong shape is no matter of names.
+  EXPECT_EQ(
+      report.missing_buffers, std::vector<std::string>{"norm.running_mean"});
+  // Another shape is reported as well; another kind of numbers is refused.
+  const at::Tensor low = net->low.detach().clone();
   more["low"] = torch::zeros({2});
   write_weights(folder / "model.safetensors", more);
+  const auto shapes = load_weights(*net, folder.path(), options).other_shapes;
+  ASSERT_EQ(shapes.size(), 1u);
+  EXPECT_EQ(shapes[0].name, "low");
+  EXPECT_EQ(shapes[0].found, std::vector<int64_t>{2});
+  EXPECT_TRUE(net->low.equal(low));
+  more["low"] = torch::zeros({5'001}, torch::kLong);
+  write_weights(folder / "model.safetensors", more);
   expect_error(
-      [&] { load_weights(*net, folder.path(), options); }, {"shape of 'low'"});
+      [&] { load_weights(*net, folder.path(), options); }, {"dtype of 'low'"});
+}
+
+TEST(LoadWeights, ByRulesAndPatterns) {
+  const TemporaryFolder folder;
+  Net net;
+  const at::Tensor before = net->low.detach().clone();
+  Weights weights = weights_for(net);
+  Weights renamed;
+  for (const auto& [name, tensor] : weights) {
+    renamed.emplace(name == "low" ? name : "old." + name, tensor);
+  }
+  write_weights(folder / "model.safetensors", renamed);
+  LoadWeightsOptions options;
+  options.rename_rules = {{"low", ""}, {"old\\.(.*)", "$1"}};
+  options.except = {"low"};
+  const auto report = load_weights(*net, folder.path(), options);
+  EXPECT_EQ(report.not_chosen, std::vector<std::string>{"low"});
+  EXPECT_EQ(report.left_out, std::vector<std::string>{"low"});
+  EXPECT_EQ(report.loaded.size() + 1, weights.size());
+  EXPECT_TRUE(net->low.equal(before));
+  weights.erase("low");
+  expect_loaded(net, weights);
+  options.only = {"lwo"};
+  expect_error(
+      [&] { load_weights(*net, folder.path(), options); },
+      {"'lwo'", "matches none of the model", "low"});
 }
 
 TEST(LoadWeights, FilesThatAreNotThere) {
