@@ -2,11 +2,13 @@
 #include "tessera/sharding/paging/step_planner.h"
 
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/plans/merge_events.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera::sharding {
 
@@ -38,9 +40,13 @@ SlotRoom StepPlanner::adopt_plans(
     }
     if (wanted) {
       cursor.set_plan(std::nullopt);
+      std::vector<PlanEvent>& planned = planned_events_[phase];
       if (same) {
-        cursor.set_plan(
-            make_plan(cursor.events(), slots, ranks.rank() == 0, room));
+        auto merged = merge_events(planned, cursor.events());
+        planned = merged ? *std::move(merged) : cursor.events();
+        cursor.set_plan(make_plan(planned, slots, ranks.rank() == 0, room));
+      } else {
+        planned.clear();
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
         note_final_reductions();
