@@ -148,8 +148,12 @@ OperatorRecomputation::OperatorRecomputation(
 std::unique_ptr<runtime::SavedActivation> OperatorRecomputation::take(
     const at::Tensor& tensor,
     bool to_host) {
-  const at::Tensor result = tensor.is_view() ? tensor._base() : tensor;
-  if (result.layout() == at::kStrided && tensor.layout() == at::kStrided &&
+  const at::Tensor result =
+      tensor.is_view() ? at::Tensor(tensor._base()) : tensor;
+  // Without a gradient of its own, the tensor may outlive what the node keeps;
+  // changed in place under NoGradGuard, it is not what the node has made.
+  if (tensor.requires_grad() && result._version() == 0 &&
+      result.layout() == at::kStrided && tensor.layout() == at::kStrided &&
       result.scalar_type() == tensor.scalar_type() &&
       result.is_non_overlapping_and_dense() && result.grad_fn() != nullptr) {
     auto recipe = Recipe::of(

@@ -2,13 +2,11 @@
 #include "tessera/sharding/paging/step_planner.h"
 
 #include "tessera/runtime/core/log.h"
-#include "tessera/sharding/plans/merge_events.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace tessera::sharding {
 
@@ -40,13 +38,9 @@ SlotRoom StepPlanner::adopt_plans(
     }
     if (wanted) {
       cursor.set_plan(std::nullopt);
-      std::vector<PlanEvent>& planned = planned_events_[phase];
       if (same) {
-        auto merged = merge_events(planned, cursor.events());
-        planned = merged ? *std::move(merged) : cursor.events();
-        cursor.set_plan(make_plan(planned, slots, ranks.rank() == 0, room));
-      } else {
-        planned.clear();
+        cursor.set_plan(
+            make_plan(cursor.events(), slots, ranks.rank() == 0, room));
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
         note_final_reductions();

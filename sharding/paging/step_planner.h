@@ -42,9 +42,8 @@ class StepPlanner {
   }
 
   /// Ends the step: makes plans from the records where some rank has none, if
-  /// all ranks have recorded the same, and begins new records. A plan that was
-  /// departed from is extended if it can be ([Note: plans of steps that
-  /// differ]). Collective; blocks.
+  /// all ranks have recorded the same, and begins new records. Collective;
+  /// blocks.
   /// @return the room that the plans need, at least `room`.
   SlotRoom adopt_plans(const SlotPlan& slots, PageRanks& ranks, SlotRoom room);
 
@@ -59,8 +58,6 @@ class StepPlanner {
 
   bool updates_in_backward_;
   std::array<PlanCursor, kPlanPhaseCount> cursors_;
-  /// What the plans were made from, the same on all ranks.
-  std::array<std::vector<PlanEvent>, kPlanPhaseCount> planned_events_;
   PlanPhase phase_ = PlanPhase::kTrain;
   /// Per page, the entry of the train plan at which its gradients are final.
   std::vector<std::optional<size_t>> final_reductions_;

@@ -339,7 +339,7 @@ TEST(StepDrops, AreNotThoseOfEvaluation) {
   model->drop_tokens({.min_tokens = 3, .steps = 4, .multiple = 1});
   EXPECT_TRUE(model->forward(input).last_hidden_state.equal(expected));
   model->train();
-  tests::expect_error(
+  expect_error(
       [&] { model->forward(input); }, {"RandomKeyScope", "eval()"});
   const RandomKeyScope random({.seed = 1, .step = 2}, at::kCPU);
   EXPECT_FALSE(model->forward(input).last_hidden_state.equal(expected));
@@ -351,7 +351,7 @@ TEST(StepDrops, AreRefusedWhereTheyAreNotSupported) {
           "d_model": 8, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_heads": 4,
           "decoder_start_token_id": 0})"),
       {.architecture = "T5ForConditionalGeneration"});
-  tests::expect_error([&] { t5->drop_layers({}); }, {"model.layer_drop", "T5"});
+  expect_error([&] { t5->drop_layers({}); }, {"model.layer_drop", "T5"});
   const auto longformer = from_config(
       nlohmann::json::parse(R"({"model_type": "longformer", "vocab_size": 37,
           "hidden_size": 12, "intermediate_size": 18, "num_hidden_layers": 2,
@@ -359,7 +359,7 @@ TEST(StepDrops, AreRefusedWhereTheyAreNotSupported) {
           "attention_window": 4})"),
       {.architecture = "LongformerForSequenceClassification"});
   longformer->drop_layers({});
-  tests::expect_error(
+  expect_error(
       [&] { longformer->drop_tokens({}); }, {"model.token_drop", "windows"});
 }
 
