@@ -44,7 +44,7 @@ struct Trained {
 
 Trained train(World& world, const EngineOptions& given) {
   torch::manual_seed(1);
-  torch::nn::Sequential net(Gated(), Gated(), Gated());
+  torch::nn::Sequential net{Gated(), Gated(), Gated()};
   EngineOptions options = given;
   options.log_memory = false;
   options.sharding.zero_stage = 3;
