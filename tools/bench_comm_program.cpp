@@ -5,6 +5,7 @@
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/atomic_file.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -92,6 +93,12 @@ int run_bench_comm(int argc, char** argv) {
       ->check(CLI::Range(0, 100000));
   app.add_flag("--cpu", on_cpu, "Do not use CUDA devices");
   app.add_flag("--json", as_json, "Print one JSON object");
+  std::string output;
+  app.add_option(
+      "--output",
+      output,
+      "File for the JSON object, as `tessera plan --bandwidths` takes it; the "
+      "launcher puts the rank before lines that are printed");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
@@ -118,6 +125,9 @@ int run_bench_comm(int argc, char** argv) {
       });
   if (tells && as_json) {
     std::printf("%s\n", to_json(findings).dump(2).c_str());
+  }
+  if (tells && !output.empty()) {
+    runtime::write_file_atomically(output, to_json(findings).dump(2) + "\n");
   }
   for (const CommResult& result : findings.results) {
     TESSERA_CHECK(

@@ -408,7 +408,7 @@ int run_plan(int argc, char** argv) {
   app.add_option(
          "--bandwidths",
          arguments.bandwidths,
-         "File of `tessera bench --json` or `tessera bench comm --json` with "
+         "File of `tessera bench --json` or `tessera bench comm --output` with "
          "rates measured there; several times for several")
       ->allow_extra_args(false);
   app.add_option(

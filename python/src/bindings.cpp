@@ -403,32 +403,41 @@ void bind_engine(py::module_& module) {
       });
 }
 
+/// The batches of one rank, which may begin at any sample.
+struct RankBatches {
+  RankBatches(
+      size_t samples,
+      int64_t batch_size,
+      int index,
+      int count,
+      uint64_t seed,
+      int64_t accumulate)
+      : order(samples, batch_size, BatchShare{index, count}, seed, accumulate),
+        batches(order.batches()) {}
+
+  SampleOrder order;
+  EpochBatches batches;
+};
+
 void bind_data(py::module_& module) {
-  py::class_<SampleOrder>(module, "SampleOrder")
-      .def(py::init([](size_t samples,
-                       int64_t batch_size,
-                       int index,
-                       int count,
-                       uint64_t seed,
-                       int64_t accumulate) {
-        return std::make_unique<SampleOrder>(
-            samples, batch_size, BatchShare{index, count}, seed, accumulate);
-      }))
+  py::class_<RankBatches>(module, "RankBatches")
+      .def(py::init<size_t, int64_t, int, int, uint64_t, int64_t>())
       .def_property_readonly(
-          "batches_per_epoch", &SampleOrder::batches_per_epoch)
+          "per_epoch",
+          [](const RankBatches& rank) { return rank.batches.per_epoch(); })
       .def(
           "batch",
-          [](const SampleOrder& order, int64_t number) {
-            return order.batch(number).samples;
+          [](const RankBatches& rank, int64_t number) {
+            return rank.order.batch(number, rank.batches).samples;
           })
       .def(
           "position_of",
-          [](const SampleOrder& order, int64_t number) {
-            const SamplePosition position = order.position_of(number);
+          [](const RankBatches& rank, int64_t number) {
+            const SamplePosition position = rank.batches.position_of(number);
             return std::pair(position.epoch, position.samples);
           })
-      .def("number_at", [](const SampleOrder& order, int64_t epoch, int64_t n) {
-        return order.number_at({epoch, n});
+      .def("begin_at", [](RankBatches& rank, int64_t epoch, int64_t samples) {
+        return rank.batches.begin_at({epoch, samples});
       });
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine of a wrapped module."""
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -71,7 +72,7 @@ class Engine:
         self._tree = Tree(model)
         self._engine = _C.Engine(
             self._tree.root, json.dumps(options), source, plan)
-        self._copies = _CopyGuard(self._tree.parameters())
+        self._guard = _Guard(self._tree)
         # Shards are freed while other ranks can still be reached.
         weakref.finalize(self, self._engine.close)
 
@@ -140,7 +141,7 @@ class Engine:
                     parameters.extend(one.parameters())
                 else:
                     parameters.append(one)
-        with self._copies.allowed(), self._engine.gather(parameters, writable):
+        with self._guard.lifted(), self._engine.gather(parameters, writable):
             yield
 
     def stream_state_dict(self):
@@ -242,7 +243,7 @@ class Engine:
         """Gives the module its whole parameters back and ends the engine."""
         self._engine.unwrap()
         self._engine.close()
-        self._copies.remove()
+        self._guard.remove()
 
     def sum_over_ranks(self, values):
         """Sums a small CPU tensor over all ranks, in place."""
@@ -285,28 +286,37 @@ class Engine:
         return self._engine.statistics
 
 
-class _CopyGuard:
-    """Refuses copy.deepcopy() of sharded parameters.
+class _Guard:
+    """Refuses copies of sharded parameters, and moves of their modules.
 
-    It would gather one after the other on every rank, for a whole model on each
-    of them that nothing keeps in step.
+    copy.deepcopy() would gather one after the other on every rank, for a whole
+    model on each of them that nothing keeps in step. Module.to() and its like
+    would replace what the engine holds.
     """
 
-    def __init__(self, parameters):
-        self._parameters = parameters
+    def __init__(self, tree):
+        self._parameters = tree.parameters()
+        self._modules = tree.modules()
         self._add()
 
     def _add(self):
         for parameter in self._parameters:
             parameter.__deepcopy__ = _refuse_copy
+        for module in self._modules:
+            module._apply = functools.partial(
+                _check_apply, module,
+                [(parameter.dtype, parameter.device)
+                 for parameter in module.parameters()][:1])
 
     def remove(self):
         for parameter in self._parameters:
             # Tied ones come several times.
             parameter.__dict__.pop("__deepcopy__", None)
+        for module in self._modules:
+            module.__dict__.pop("_apply", None)
 
     @contextlib.contextmanager
-    def allowed(self):
+    def lifted(self):
         """While it is open, they are copied."""
         self.remove()
         try:
@@ -319,6 +329,19 @@ def _refuse_copy(_memo):
     raise _C.Error(
         "copy.deepcopy: the module is sharded. Copy it before wrap(), or as a "
         "whole model inside `with engine.gather():`, on every rank.")
+
+
+def _check_apply(module, kinds, function, recurse=True):
+    """In place of Module._apply(), behind to(), cuda(), half() and so on."""
+    for dtype, device in kinds:
+        moved = function(torch.empty(0, dtype=dtype, device=device))
+        if (moved.dtype, moved.device) != (dtype, device):
+            raise _C.Error(
+                f"the module is sharded, and cannot go from {dtype} on {device} "
+                f"to {moved.dtype} on {moved.device}. Move and cast it before "
+                "tessera.wrap(), or call unwrap() first; for lower precision, "
+                "pass precision={'parameters': ...}.")
+    return module
 
 
 def _refuse_compiled(model):

@@ -27,30 +27,30 @@ class BatchSampler:
         """
         world = init()
         index, count = share or (world.rank, world.size)
-        self._order = _C.SampleOrder(
+        self._batches = _C.RankBatches(
             samples, batch_size, index, count, seed, accumulate)
         self._done = 0
 
     def __len__(self):
-        return self._order.batches_per_epoch
+        return self._batches.per_epoch
 
     def __iter__(self):
-        per_epoch = self._order.batches_per_epoch
+        per_epoch = self._batches.per_epoch
         for number in range(
                 self._done, (self._done // per_epoch + 1) * per_epoch):
-            yield self._order.batch(number)
+            yield self._batches.batch(number)
 
     @property
     def epoch(self):
-        return self._done // self._order.batches_per_epoch
+        return self._done // self._batches.per_epoch
 
     def done(self):
         """Counts one batch as trained on."""
         self._done += 1
 
     def state_dict(self):
-        epoch, samples = self._order.position_of(self._done)
+        epoch, samples = self._batches.position_of(self._done)
         return {"epoch": epoch, "samples": samples}
 
     def load_state_dict(self, state):
-        self._done = self._order.number_at(state["epoch"], state["samples"])
+        self._done = self._batches.begin_at(state["epoch"], state["samples"])

@@ -60,6 +60,9 @@ class Tree:
                     "Assign it before wrap(), or write the values in place: "
                     "with engine.gather(writable=True).")
 
+    def modules(self):
+        return list(self._nodes)
+
     def parameters(self):
         """Every parameter, some of them several times."""
         return [parameter for _, _, parameter in self._parameters]

@@ -3,6 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 #include <memory>
 #include <thread>
@@ -24,8 +26,18 @@ Observed& observed() {
   return state;
 }
 
+/// What is local to the observing thread is taken over by autograd's threads,
+/// and by those of Gloo, whose operators run beside all others.
+bool is_observed() {
+  return std::this_thread::get_id() == observed().thread ||
+         torch::autograd::get_current_graph_task_id() >= 0;
+}
+
 std::unique_ptr<at::ObserverContext> tell_begin(
     const at::RecordFunction& call) {
+  if (!is_observed()) {
+    return nullptr;
+  }
   for (OperatorObserver* observer : observed().observers) {
     observer->on_begin(call);
   }
@@ -33,6 +45,9 @@ std::unique_ptr<at::ObserverContext> tell_begin(
 }
 
 void tell_end(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
+  if (!is_observed()) {
+    return;
+  }
   for (OperatorObserver* observer : observed().observers) {
     observer->on_end(call);
   }

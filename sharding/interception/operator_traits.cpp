@@ -18,6 +18,7 @@ const std::unordered_set<std::string>& metadata_operators() {
   static const std::unordered_set<std::string> names{
       "aten::_fw_primal",
       "aten::_is_zerotensor",
+      "aten::_has_compatible_shallow_copy_type",
       "aten::_neg_view",
       "aten::_reshape_alias",
       "aten::_unsafe_view",
@@ -103,9 +104,6 @@ OperatorKind classify(const c10::OperatorHandle& op) {
   }
   if (name == "aten::zero_") {
     return OperatorKind::kInplaceZero;
-  }
-  if (name == "aten::_has_compatible_shallow_copy_type") {
-    return OperatorKind::kReplaceData;
   }
   return metadata_operators().count(name) ? OperatorKind::kMetadata
                                           : OperatorKind::kReadsData;

@@ -13,7 +13,6 @@ enum class OperatorKind {
   kInplaceAdd, ///< add_: accumulates on a gradient token
   kAdd, ///< add: autograd's accumulation under create_graph
   kInplaceZero, ///< zero_: resets a gradient token
-  kReplaceData, ///< what Python's Module.to() asks before it does so
 };
 
 /// Returns the kind of `op`; looked up by name once, then cached per operator.

@@ -94,7 +94,7 @@ bool serve_token(
   GradientTokenInfo& info = *found.token;
   const size_t count = op.schema().arguments().size();
   const auto arguments = torch::jit::last(stack, count);
-  if (kind == OperatorKind::kMetadata || kind == OperatorKind::kReplaceData) {
+  if (kind == OperatorKind::kMetadata) {
     return false;
   }
   // Outside of backward the result of `gradient + x` belongs to the user.
@@ -192,18 +192,6 @@ class UncachedCasts {
   bool was_enabled_;
 };
 
-/// Python's Module.to() and its like replace the data of a parameter without
-/// an operator, but ask one whether they may.
-/// @throws tessera::Error if the data would be other than now.
-void check_keeps_data(
-    const PagedArguments& found,
-    c10::ArrayRef<c10::IValue> arguments) {
-  TESSERA_CHECK(
-      arguments[0].toTensor().is_alias_of(arguments[1].toTensor()),
-      "Module.to() or its like would replace the data of parameter '{}', which is sharded. Move and cast the module before tessera.wrap(), or call unwrap() first; for lower precision, set precision.parameters.",
-      found.accesses[0].storage->parameter_name());
-}
-
 void page_fallback(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
@@ -221,9 +209,7 @@ void page_fallback(
     if (found.token != nullptr && serve_token(op, kind, found, *stack)) {
       return;
     }
-    if (!found.accesses.empty() && kind == OperatorKind::kReplaceData) {
-      check_keeps_data(found, arguments);
-    } else if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
+    if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
       bring_in(found, op);
       uncached.emplace();
       if (const auto dtype = compute_dtype(found)) {

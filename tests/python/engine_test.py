@@ -209,6 +209,13 @@ def samplers(world):
     later = tessera.BatchSampler(40, 2, seed=4)
     later.load_state_dict(sampler.state_dict())
     assert list(later) == mine[2:]
+    # With batches of another size, from exactly the next sample on.
+    order = [batch[0] for batch in tessera.BatchSampler(
+        40, 1, seed=4, share=(0, 1))]
+    other = tessera.BatchSampler(40, 3, seed=4)
+    other.load_state_dict(sampler.state_dict())
+    begin = 2 * 2 * world.size + 3 * world.rank
+    assert next(iter(other)) == order[begin:begin + 3]
 
 
 class Doubled(torch.autograd.Function):

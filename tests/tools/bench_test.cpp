@@ -185,12 +185,15 @@ TEST(BenchComm, BusBandwidthIsNcclTests) {
 }
 
 TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "comm.json";
   const auto done = tests::run_tessera(
       3,
       {"bench",
        "comm",
        "--cpu",
-       "--json",
+       "--output",
+       path.string(),
        "--transport",
        "shm,gloo",
        "--dtype",
@@ -206,9 +209,7 @@ TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
        "--warmup",
        "1"});
   ASSERT_EQ(done.exit_code, 0) << done.output;
-  const auto begin = done.output.find('{');
-  const auto json = nlohmann::json::parse(
-      done.output.substr(begin, done.output.rfind('}') + 1 - begin));
+  const auto json = tests::read_json(path);
   const auto& comm = json.at("comm");
   EXPECT_EQ(comm.at("ranks"), 3);
   EXPECT_EQ(comm.at("nodes"), 1);

@@ -240,7 +240,7 @@ TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
           one.at("words"),
           tokenizer,
           PromptKind::kBlank,
-          23));
+          40)); // positions of blanks do not count
       EXPECT_FALSE(texts.back().is_truncated);
       expected.insert(
           expected.end(), one.at("scores").begin(), one.at("scores").end());

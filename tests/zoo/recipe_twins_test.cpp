@@ -62,7 +62,8 @@ std::vector<Recipe> recipes() {
       {"hidden_size", 32},
       {"num_layers", 2},
       {"num_attention_heads", 4},
-      {"max_sequence_length", 56}};
+      {"max_sequence_length", 56},
+      {"pad_token_id", 0}};
   const json llama = {
       {"vocab_size", 40},
       {"hidden_size", 32},

@@ -58,7 +58,7 @@ struct Machine {
 Rates known_rates(const std::string& name);
 
 /// Rates from the JSON of `tessera bench --json` or `tessera bench comm
-/// --json`; what it does not measure stays as in `rates`.
+/// --output`; what it does not measure stays as in `rates`.
 Rates measured_rates(const nlohmann::json& bench, Rates rates);
 
 } // namespace tessera::tools

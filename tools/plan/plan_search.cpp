@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMostMicroBatch = 64; // rows
 
-constexpr int64_t kSpareActivations = int64_t{64} << 20;
+constexpr int64_t kMostSpareActivations = int64_t{64} << 20;
 
 /// What a layout is made of.
 struct Layout {
@@ -36,7 +36,8 @@ struct Layout {
 };
 
 int64_t with_spare(int64_t activations) {
-  return activations + activations / 50 + kSpareActivations;
+  const int64_t fraction = activations / 50;
+  return activations + fraction + std::min(fraction, kMostSpareActivations);
 }
 
 std::string first_line(const std::string& text) {
@@ -210,6 +211,8 @@ class Search {
     }
     if (layout.optimizer_on_host) {
       overrides.emplace_back("placement.optimizer=host");
+    } else if (layout.host_activations) {
+      overrides.emplace_back("placement.optimizer=device");
     }
     if (layout.host_activations) {
       overrides.emplace_back("placement.activations=host");

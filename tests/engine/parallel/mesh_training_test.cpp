@@ -13,6 +13,7 @@
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/comm/ring_channels.h"
 #include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
