@@ -447,7 +447,8 @@ configure() {
     arguments+=("-DCMAKE_CUDA_ARCHITECTURES=$CUDAARCHS")
   fi
   wanted=$(printf '%s\n' "$project" "${CXX:-}" "${arguments[@]}" &&
-    sha256sum CMakePresets.json "$requirements/tools.txt")
+    sha256sum CMakePresets.json "$requirements/tools.txt" &&
+    { cat .venv/.tessera-python-tests 2>/dev/null || true; })
   [[ -e $build/build.ninja && -e $stamp ]] &&
     [[ $(<"$stamp") == "$wanted" ]] && return
   # A tree that was moved, or made for another compiler, starts again.
