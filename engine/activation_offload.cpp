@@ -62,6 +62,10 @@ ActivationOffload::ActivationOffload(
     : sink_(make_sink(module, tier, options, activation_bytes)),
       scope_(sink_) {}
 
+std::shared_ptr<runtime::ActivationSink> ActivationOffload::sink() const {
+  return sink_;
+}
+
 ActivationStatistics ActivationOffload::statistics() const {
   return sink_->statistics();
 }

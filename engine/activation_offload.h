@@ -39,6 +39,9 @@ class ActivationOffload {
       const OffloadOptions& options,
       int64_t activation_bytes);
 
+  /// Where saved tensors go.
+  std::shared_ptr<runtime::ActivationSink> sink() const;
+
   ActivationStatistics statistics() const;
   void reset_peaks();
 

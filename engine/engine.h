@@ -45,6 +45,12 @@ class TierStores;
 
 } // namespace tessera::offload
 
+namespace tessera::runtime {
+
+class SavedTensorScope;
+
+} // namespace tessera::runtime
+
 namespace tessera::sharding {
 
 class Pager;
@@ -87,6 +93,12 @@ struct EngineOptions {
   /// clipping. The numbers are the same. If backward throws, the groups updated
   /// until then stay updated.
   bool update_in_backward = false;
+  /// Results of cheap operators of any module (GELU, SiLU, products, dropout on
+  /// the CPU) are not kept for the operators that take them, but computed again
+  /// in backward from what the cheap operator itself keeps
+  /// ([Note: recomputed operators]). The numbers are the same, bit for bit. If
+  /// several engines exist, the options of the latest one hold.
+  bool recompute_operators = false;
   /// The mesh, if ranks also divide layers (tensor, pipeline) and the module is
   /// this rank's part of the model. Parameters are sharded over the ranks that
   /// have the same part, `shard` x `context` of the mesh; gradients are also
@@ -407,6 +419,9 @@ class Engine {
   bool sends_momentum_ = false;
   LossScaler scaler_;
   std::unique_ptr<engine::ActivationOffload> activations_; ///< null with kOff
+  /// Null without EngineOptions::recompute_operators. It ends before
+  /// activations_, to which it passes on what it does not recompute.
+  std::unique_ptr<runtime::SavedTensorScope> recomputed_operators_;
   bool logs_activations_ = false; ///< after the next step
   TierBytes planned_memory_{};
   std::unique_ptr<engine::BackgroundSaves> saves_; ///< null: not wanted

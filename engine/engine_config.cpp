@@ -25,6 +25,10 @@ void visit_fields(runtime::OptionFields& fields, EngineOptions& options) {
       options.update_in_backward,
       update_in_backward.c_str());
   fields.field(
+      "recompute_operators",
+      options.recompute_operators,
+      "results of cheap operators of any module (GELU, SiLU, products, on the CPU dropout) are computed again in backward instead of being kept; the same bits");
+  fields.field(
       "save_in_background",
       options.save_in_background,
       "checkpoints are written while training continues, from a copy of the state in host memory, which the memory table has as `snapshot`; the last one is waited for");

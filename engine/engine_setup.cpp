@@ -16,7 +16,9 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
+#include "tessera/sharding/checkpointing/recomputed_operators.h"
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
@@ -308,6 +310,11 @@ Engine::Engine(
         with_limit(options, planned_memory_),
         options.memory.activation_bytes);
     logs_activations_ = logs;
+  }
+  if (options.recompute_operators) {
+    recomputed_operators_ = std::make_unique<runtime::SavedTensorScope>(
+        std::make_shared<sharding::OperatorRecomputation>(
+            activations_ ? activations_->sink() : nullptr));
   }
 }
 

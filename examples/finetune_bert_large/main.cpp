@@ -68,7 +68,9 @@ int run(
   config.engine.memory.activation_bytes = plan.least_activation_bytes();
   auto engine = wrap(model, config.engine);
   const int64_t layers = plan.checkpointed_layers(engine);
-  model->set_recomputed_layers(layers);
+  zoo::Recomputation again = config.recomputation();
+  again.layers = layers;
+  model->recompute(again);
   if (world.rank() == 0) {
     log_info("{}", plan.summary(engine, layers));
   }

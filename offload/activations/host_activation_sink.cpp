@@ -35,20 +35,6 @@ bool is_same_counter(
   return std::memcmp(&a, &b, sizeof(void*)) == 0;
 }
 
-/// Keeps the tensor unchanged, but without its graph: it may be the output of
-/// the node that holds it.
-class Passed final : public runtime::SavedActivation {
- public:
-  explicit Passed(const at::Tensor& tensor) : tensor_(tensor.tensor_data()) {}
-
-  at::Tensor give() override {
-    return tensor_;
-  }
-
- private:
-  at::Tensor tensor_;
-};
-
 void check(const HostActivationSinkOptions& options) {
   TESSERA_CHECK(
       options.device_bytes.value_or(0) >= 0,
@@ -130,7 +116,7 @@ std::unique_ptr<runtime::SavedActivation> HostActivationSink::take(
   if (!governs(tensor)) {
     const std::lock_guard lock(mutex_);
     ++statistics_.tensors_passed;
-    return std::make_unique<Passed>(tensor);
+    return std::make_unique<runtime::PassedActivation>(tensor);
   }
   auto shape = shape_over(*tensor.unsafeGetTensorImpl(), nothing_);
   std::unique_ptr<Saved> result; // after an exception it ends without the lock

@@ -26,6 +26,21 @@ class SavedActivation {
   virtual at::Tensor give() = 0;
 };
 
+/// Keeps the tensor unchanged, but without its graph: it may be the output of
+/// the node that holds it.
+class PassedActivation final : public SavedActivation {
+ public:
+  explicit PassedActivation(const at::Tensor& tensor)
+      : tensor_(tensor.tensor_data()) {}
+
+  at::Tensor give() override {
+    return tensor_;
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
 /// Takes over saved tensors. Thread-safe: operators run on any thread.
 class ActivationSink {
  public:

@@ -34,8 +34,10 @@ struct CheckpointedCall : torch::CustomClassHolder {
   const std::vector<c10::Device>* devices = nullptr; ///< during forward only
   TensorFunction again;
   std::vector<size_t> differentiable; ///< inputs that require a gradient
-  Communicator* group = nullptr; ///< over which those are sharded, if any
-  std::vector<sharding::DividedTensor> divided; ///< how to gather them again
+  Communicator* group = nullptr; ///< over which some of them are divided
+  /// Those of them that are equal on all ranks of `group`.
+  std::vector<size_t> divisible;
+  std::vector<sharding::DividedTensor> divided; ///< how to gather these again
   sharding::RandomState random;
   sharding::AutocastState autocast;
   RecordReplay::Position records; ///< where its records begin
@@ -87,7 +89,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     context->saved_data[kCall] = c10::IValue::make_capsule(call);
     variable_list kept = inputs;
     if (call->group != nullptr) {
-      for (const size_t i : call->differentiable) {
+      for (const size_t i : call->divisible) {
         call->divided.emplace_back(inputs[i], *call->group);
         kept[i] = call->divided.back().take_part();
       }
@@ -105,7 +107,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
         context->saved_data[kCall].toCapsule());
     variable_list inputs = context->get_saved_variables();
     for (size_t i = 0; i < call->divided.size(); ++i) {
-      at::Tensor& input = inputs[call->differentiable[i]];
+      at::Tensor& input = inputs[call->divisible[i]];
       input = call->divided[i].gather(input);
     }
     for (at::Tensor& input : inputs) {
@@ -171,8 +173,12 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
 
 namespace {
 
+using Layouts = std::vector<sharding::Layout>;
+
+/// @param layouts of the tensors whose parts the inputs are.
 std::vector<at::Tensor> checkpoint_parts(
     const std::vector<at::Tensor>& inputs,
+    const Layouts& layouts,
     const TensorFunction& first,
     TensorFunction again,
     const CheckpointMode& mode) {
@@ -181,6 +187,9 @@ std::vector<at::Tensor> checkpoint_parts(
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].requires_grad()) {
       call->differentiable.push_back(i);
+      if (!layouts[i].divided) {
+        call->divisible.push_back(i);
+      }
       differentiable.push_back(inputs[i]);
     }
   }
@@ -201,8 +210,6 @@ std::vector<at::Tensor> checkpoint_parts(
   call->devices = nullptr;
   return outputs;
 }
-
-using Layouts = std::vector<sharding::Layout>;
 
 /// Replaces DTensors by their parts.
 Layouts take_layouts(std::vector<at::Tensor>& tensors) {
@@ -248,6 +255,7 @@ std::vector<at::Tensor> checkpoint_tensors(
   const auto made = std::make_shared<Layouts>();
   std::vector<at::Tensor> outputs = checkpoint_parts(
       parts,
+      layouts,
       of_parts(first, layouts, made),
       of_parts(std::move(again), layouts, made),
       mode);

@@ -44,6 +44,7 @@ struct CheckpointMode {
   /// A group whose ranks have the same arguments; must outlive the graph. Each
   /// rank keeps its slice of those that require a gradient, and backward
   /// all-gathers them, bit for bit; backward is then collective over the group.
+  /// Arguments that its ranks have divided already (DTensors) stay as they are.
   Communicator* divide_over = nullptr;
   /// Of the parameters that the call uses: their generators are restored for
   /// the recomputation, as are those of the arguments' devices.

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 
 #include <mutex>
+#include <utility>
 
 namespace tessera {
 
@@ -48,15 +49,35 @@ void begin_layer(
   }
 }
 
+std::optional<RandomKey>& current_key() {
+  static std::optional<RandomKey> key; // of the process, as generators are
+  return key;
+}
+
 } // namespace
 
-RandomKeyScope::RandomKeyScope(const RandomKey& key, at::Device device) {
+RandomKeyScope::RandomKeyScope(const RandomKey& key, at::Device device)
+    : before_(std::exchange(current_key(), key)) {
   const uint64_t seed = marked(mixed_pair(
       mixed_pair(sharding::mixed(key.seed), key.step), key.micro_batch));
   begin_key(cpu_, at::kCPU, seed);
   if (!device.is_cpu()) {
     begin_key(device_, device, seed);
   }
+}
+
+RandomKeyScope::~RandomKeyScope() {
+  current_key() = before_;
+}
+
+std::optional<RandomKey> current_random_key() {
+  return current_key();
+}
+
+double uniform_of_step(const RandomKey& key, int64_t number) {
+  const uint64_t bits =
+      mixed_pair(mixed_pair(sharding::mixed(key.seed), key.step), ~number);
+  return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
 RandomLayerScope::RandomLayerScope(

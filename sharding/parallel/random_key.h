@@ -43,11 +43,23 @@ struct RandomKey {
 class RandomKeyScope {
  public:
   RandomKeyScope(const RandomKey& key, at::Device device);
+  ~RandomKeyScope();
+  RandomKeyScope(const RandomKeyScope&) = delete;
+  RandomKeyScope& operator=(const RandomKeyScope&) = delete;
 
  private:
+  std::optional<RandomKey> before_;
   sharding::GeneratorScope cpu_;
   sharding::GeneratorScope device_;
 };
+
+/// The key of the innermost RandomKeyScope that is alive; nothing outside of
+/// all of them, also where a backward recomputes what was in one.
+std::optional<RandomKey> current_random_key();
+
+/// A number in [0, 1) that depends on the seed of the run, the step and
+/// `number` alone: it is the same in all micro-batches and on all ranks.
+double uniform_of_step(const RandomKey& key, int64_t number);
 
 /// Inside a RandomKeyScope, seeds the generators from the key and `layer` while
 /// it is alive. Outside of one, or without a number, it does nothing. Code that

@@ -139,7 +139,7 @@ TEST(Decoder, ComputesTheLossWithoutLogits) {
 TEST(Decoder, RecomputesItsLayers) {
   const ModelFixture reference("qwen2");
   const auto model = from_pretrained(reference.folder());
-  model->set_recomputed_layers(model->stage().count());
+  model->recompute({.layers = model->stage().count()});
   model->forward(reference.input()).loss.backward();
   expect_gradients(reference, *model);
 }

@@ -76,7 +76,7 @@ TEST(EncoderDecoder, ComputesTheLossWithoutLogits) {
 TEST(EncoderDecoder, RecomputesItsLayers) {
   const ModelFixture reference("t5");
   const auto model = from_pretrained(reference.folder());
-  model->set_recomputed_layers(3);
+  model->recompute({.layers = 3});
   model->forward(reference.input()).loss.backward();
   expect_gradients(reference, *model);
 }

@@ -92,7 +92,7 @@ TEST(Encoder, RecomputesItsLayers) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
     const auto model = from_pretrained(reference.folder());
-    model->set_recomputed_layers(model->stage().count());
+    model->recompute({.layers = model->stage().count()});
     model->forward(reference.input()).loss.backward();
     expect_gradients(reference, *model);
   }

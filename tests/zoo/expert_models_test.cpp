@@ -184,7 +184,7 @@ TEST(ExpertModels, DropWhatIsBeyondTheCapacity) {
 TEST(ExpertModels, RefuseToLoseGradientsOfRouters) {
   const ChangedModel changed("qwen3_moe", kBalanced);
   const auto model = from_pretrained(changed.folder());
-  model->set_recomputed_layers(model->stage().count());
+  model->recompute({.layers = model->stage().count()});
   expect_error(
       [&] { model->forward(labelled_input(kRows, kLength)); },
       {"recomputed", "output_router_logits"});

@@ -27,6 +27,7 @@ struct Subject {
   /// Not where batch norms of a few rows, or routers, make much of roundings.
   bool takes_lower_precision = true;
   bool takes_recomputation = true; ///< routers' losses need what layers kept
+  bool drops = false; ///< steps leave out layers, and tokens of layers
 };
 
 // Uneven: 5 layers, vocabularies of a prime number of words, 6 heads of 2.

@@ -18,7 +18,7 @@ struct Layout {
   std::string name;
   ParallelOptions parallel;
   int zero_stage = 3;
-  int recomputed = 0;
+  int recomputed = 0; ///< layers; if any, also parts of the others
   std::optional<MemoryTier> placement = std::nullopt;
   std::optional<at::ScalarType> compute =
       {}; ///< lower precision, on one rank too

@@ -195,7 +195,7 @@ TEST(LoraModel, RecomputesItsLayers) {
   const LoraFixture reference("llama");
   const auto model = from_pretrained(reference.base().folder());
   load_lora(*model, reference.folder());
-  model->set_recomputed_layers(model->stage().count());
+  model->recompute({.layers = model->stage().count()});
   model->forward(reference.input()).loss.backward();
   expect_gradients(reference, *model);
 }

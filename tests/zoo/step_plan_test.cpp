@@ -39,6 +39,7 @@ struct Case {
   bool has_adapters = false;
   int64_t image = 0; ///< its side; 0: texts
   bool is_classifier = false;
+  bool recomputes_attention = false;
 };
 
 void PrintTo(const Case& subject, std::ostream* out) { // NOLINT: GoogleTest's
@@ -119,6 +120,13 @@ std::vector<Case> cases() {
       {"qwen_moe", "Qwen3MoeForCausalLM", kQwenMoe, 8, 256},
       {"glm", "GlmForCausalLM", kGlm},
       {"recomputed", "GPT2LMHeadModel", kGpt2, 8, 128, 3},
+      {.name = "parts",
+       .architecture = "BertForMaskedLM",
+       .config = kBert,
+       .rows = 8,
+       .options = with(
+           [](EngineOptions& options) { options.recompute_operators = true; }),
+       .recomputes_attention = true},
       {"offloaded", "GPT2LMHeadModel", kGpt2, 8, 128, 0, offload},
       {"accumulated",
        "GPT2LMHeadModel",
@@ -185,7 +193,9 @@ PlannedTraining training_of(const Case& subject, const ModelInput& input) {
           apply_lora(*model, adapter, 5);
         }
         model->train();
-        model->set_recomputed_layers(subject.recomputed);
+        model->recompute(
+            {.layers = subject.recomputed,
+             .attention = subject.recomputes_attention});
         return model;
       },
       [&input](torch::nn::Module& module) {
@@ -372,7 +382,7 @@ StepMemoryPlan planned_gpt(
              });
              init_parameters(*model, 5);
              model->train();
-             model->set_recomputed_layers(recomputed);
+             model->recompute({.layers = recomputed});
              return model;
            },
        .loss =

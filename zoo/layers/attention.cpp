@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/local_heads.h"
 #include "tessera/sharding/parallel/tensor_random.h"
@@ -89,6 +90,18 @@ at::Tensor attend(
     }
   }
   return heads.whole(context_attention(call, options.function, *sequences));
+}
+
+at::Tensor recomputed_attend(
+    const LayerContext& context,
+    const AttentionOptions& options,
+    const AttentionCall& call) {
+  return checkpoint(
+      CheckpointMode{},
+      [context, options](AttentionCall& copy) {
+        return attend(context, options, copy);
+      },
+      call);
 }
 
 AttentionImpl::AttentionImpl(
@@ -234,8 +247,10 @@ at::Tensor AttentionImpl::forward(
       return at::dropout(weights, p, true);
     };
   }
-  return output_.forward(
-      attend(context_, options_, call).transpose(1, 2).flatten(2));
+  const at::Tensor attended = recomputes_core
+                                  ? recomputed_attend(context_, options_, call)
+                                  : attend(context_, options_, call);
+  return output_.forward(attended.transpose(1, 2).flatten(2));
 }
 
 } // namespace tessera::zoo

@@ -74,6 +74,15 @@ at::Tensor attend(
     const AttentionOptions& options,
     AttentionCall& call);
 
+/// As attend(), but keeps only the arguments for backward, which computes
+/// scores, softmax and dropout again (selective recomputation,
+/// arXiv:2205.05198). It saves memory where the attention function keeps the
+/// weights; fused kernels without dropout, and those of CUDA, do not.
+at::Tensor recomputed_attend(
+    const LayerContext& context,
+    const AttentionOptions& options,
+    const AttentionCall& call);
+
 /// Column-parallel projections query, key and value, and a row-parallel output
 /// projection. In a tensor-parallel group a rank holds some of the kv heads and
 /// all query heads that share them; with fewer kv heads than ranks it holds
@@ -90,6 +99,9 @@ class AttentionImpl : public torch::nn::Module {
   at::Tensor forward(
       const at::Tensor& hidden,
       const AttentionInput& input = {});
+
+  /// Whether what lies between the projections is recomputed_attend().
+  bool recomputes_core = false;
 
  private:
   /// Query, key and value by head, [B, heads, S, head features], normalized and

@@ -26,6 +26,14 @@ struct AttentionCall {
   std::function<at::Tensor(const at::Tensor& weights)> drop_weights;
 };
 
+template <typename Visit>
+void visit_tensors_of(AttentionCall& call, Visit&& visit) {
+  visit(call.query);
+  visit(call.key);
+  visit(call.value);
+  visit(call.mask);
+}
+
 /// -> [B, h, Q, m].
 using AttentionFunction = std::function<at::Tensor(const AttentionCall&)>;
 

@@ -217,7 +217,12 @@ at::Tensor BandedAttentionImpl::look_at_all(
     return call.query + call.key + call.value;
   }
   call.mask = with_safe_rows(tokens.seen.unsqueeze(1).unsqueeze(1));
-  return attend(context_, options_, call);
+  return attended(std::move(call));
+}
+
+at::Tensor BandedAttentionImpl::attended(AttentionCall call) const {
+  return recomputes_core ? recomputed_attend(context_, options_, call)
+                         : attend(context_, options_, call);
 }
 
 at::Tensor BandedAttentionImpl::forward(
@@ -230,8 +235,8 @@ at::Tensor BandedAttentionImpl::forward(
   const AttentionCall call = call_of(
       query_.forward(entered), key_.forward(entered), value_.forward(entered));
   at::Tensor made =
-      banded_attention(call, tokens, reach_, [this](AttentionCall near) {
-        return attend(context_, options_, near);
+      banded_attention(call, tokens, reach_, [this](const AttentionCall& near) {
+        return attended(near);
       });
   const at::Tensor global = look_at_all(entered, tokens);
   const at::Tensor places = index_by_head(tokens.global_places, made);

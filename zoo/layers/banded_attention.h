@@ -69,7 +69,11 @@ class BandedAttentionImpl : public torch::nn::Module {
   /// group.
   at::Tensor forward(const at::Tensor& hidden, const BandedTokens& tokens);
 
+  /// As Attention::recomputes_core.
+  bool recomputes_core = false;
+
  private:
+  at::Tensor attended(AttentionCall call) const;
   at::Tensor by_head(const at::Tensor& features) const;
   AttentionCall call_of(
       const at::Tensor& query,

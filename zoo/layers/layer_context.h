@@ -93,6 +93,12 @@ class LayerContext {
   /// has whole, along the sequence under sequence parallelism.
   at::Tensor between(const at::Tensor& whole) const;
 
+  /// The tensor-parallel ranks that have equal activations between layers; null
+  /// for plain layers, and under sequence parallelism, which divides them.
+  Communicator* same_between() const {
+    return parallel_ && !parallel_->sequence ? parallel_->group : nullptr;
+  }
+
   /// Gathers an activation to a whole result: all features of all tokens.
   at::Tensor whole(const at::Tensor& x) const;
 

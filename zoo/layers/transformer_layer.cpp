@@ -2,10 +2,53 @@
 #include "tessera/zoo/layers/transformer_layer.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/layers/masks.h"
 
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
+
+namespace {
+
+/// x, which broadcasts to [B, heads, Q, K], at the places [B, kept] of one of
+/// its last two dimensions; unchanged if it is equal at all of them.
+at::Tensor at_places(
+    const at::Tensor& x,
+    const at::Tensor& places,
+    int64_t dim) {
+  if (!x.defined() || x.size(dim) == 1) {
+    return x;
+  }
+  std::vector<int64_t> sizes{places.size(0), x.size(1), x.size(2), x.size(3)};
+  const at::Tensor whole = x.expand(sizes);
+  sizes[static_cast<size_t>(dim)] = places.size(1);
+  const at::Tensor index = dim == 2 ? places.unsqueeze(1).unsqueeze(-1)
+                                    : places.unsqueeze(1).unsqueeze(1);
+  return whole.gather(dim, index.expand(sizes));
+}
+
+} // namespace
+
+LayerInput LayerInput::at_tokens(const at::Tensor& places) const {
+  TESSERA_CHECK(
+      cache == nullptr && !banded.seen.defined() && !memory.defined(),
+      "LayerInput::at_tokens: layers with a key/value cache, windows and global tokens, or an encoder's output take all tokens");
+  const auto of_pairs = [&](const at::Tensor& x) {
+    return at_places(at_places(x, places, 2), places, 3);
+  };
+  // All that a query attends to may be gone.
+  const auto of_mask = [&](const at::Tensor& x) {
+    return x.defined() ? with_safe_rows(of_pairs(x)) : x;
+  };
+  LayerInput some = *this;
+  some.mask = of_mask(mask);
+  some.local_mask = of_mask(local_mask);
+  some.bias = of_pairs(bias);
+  some.rotary.cosines = at_places(rotary.cosines, places, 2);
+  some.rotary.sines = at_places(rotary.sines, places, 2);
+  return some;
+}
 
 TransformerLayerImpl::Half TransformerLayerImpl::make_half(
     const std::string& name) {
@@ -52,6 +95,17 @@ TransformerLayerImpl::TransformerLayerImpl(
   }
 }
 
+void TransformerLayerImpl::recompute_attention(bool again) {
+  for (Attention* attention : {&attention_, &cross_attention_}) {
+    if (!attention->is_empty()) {
+      (*attention)->recomputes_core = again;
+    }
+  }
+  if (!banded_.is_empty()) {
+    banded_->recomputes_core = again;
+  }
+}
+
 at::Tensor TransformerLayerImpl::attend_to_self(
     const at::Tensor& x,
     const LayerInput& input) {
@@ -74,24 +128,29 @@ at::Tensor TransformerLayerImpl::feed_forward(const at::Tensor& x) {
   return experts_.is_empty() ? feed_forward_->forward(x) : experts_->forward(x);
 }
 
+at::Tensor TransformerLayerImpl::dropped(const at::Tensor& x, double scale)
+    const {
+  const at::Tensor y = context_.dropout(x, options_.dropout, is_training());
+  return scale == 1 ? y : y * scale;
+}
+
 template <typename Part>
 at::Tensor TransformerLayerImpl::add(
     Half& half,
     const at::Tensor& x,
+    double scale,
     const Part& part) {
-  const auto dropped = [&](const at::Tensor& y) {
-    return context_.dropout(y, options_.dropout, is_training());
-  };
   switch (options_.placement) {
     case NormPlacement::kPost:
-      return half.norm->forward(x + dropped(part(x)));
+      return half.norm->forward(x + dropped(part(x), scale));
     case NormPlacement::kSandwich:
       return x +
-             dropped(half.output_norm->forward(part(half.norm->forward(x))));
+             dropped(
+                 half.output_norm->forward(part(half.norm->forward(x))), scale);
     case NormPlacement::kPre:
       break;
   }
-  return x + dropped(part(half.norm->forward(x)));
+  return x + dropped(part(half.norm->forward(x)), scale);
 }
 
 at::Tensor TransformerLayerImpl::forward(
@@ -100,26 +159,24 @@ at::Tensor TransformerLayerImpl::forward(
   const RandomLayerScope random = context_.random_scope(hidden.device());
   if (options_.parallel_halves) {
     const at::Tensor normed = attention_half_.norm->forward(hidden);
-    const bool train = is_training();
-    return context_.dropout(
-               attend_to_self(normed, input), options_.dropout, train) +
-           context_.dropout(feed_forward(normed), options_.dropout, train) +
-           hidden;
+    return dropped(attend_to_self(normed, input), input.scale) +
+           dropped(feed_forward(normed), input.scale) + hidden;
   }
-  at::Tensor x = add(attention_half_, hidden, [&](const at::Tensor& y) {
+  const double scale = input.scale;
+  at::Tensor x = add(attention_half_, hidden, scale, [&](const at::Tensor& y) {
     return attend_to_self(y, input);
   });
   if (options_.cross_attention) {
     TESSERA_CHECK(
         input.memory.defined(),
         "TransformerLayer: cross-attention needs LayerInput::memory");
-    x = add(cross_half_, x, [&](const at::Tensor& y) {
+    x = add(cross_half_, x, scale, [&](const at::Tensor& y) {
       AttentionInput cross{input.memory, input.memory_mask};
       cross.cache = input.cache;
       return cross_attention_->forward(y, cross);
     });
   }
-  return add(feed_forward_half_, x, [&](const at::Tensor& y) {
+  return add(feed_forward_half_, x, scale, [&](const at::Tensor& y) {
     return feed_forward(y);
   });
 }

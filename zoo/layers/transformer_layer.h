@@ -51,6 +51,13 @@ struct LayerInput {
   at::Tensor memory; ///< the encoder's output, [B, K, features] between layers
   at::Tensor memory_mask; ///< of cross-attention
   KeyValueCache* cache = nullptr; ///< see AttentionInput
+  /// The factor on what each half adds to its input.
+  double scale = 1;
+
+  /// The inputs of a layer that gets some of the tokens.
+  /// @param places int64 [B, kept], ascending.
+  /// @throws tessera::Error with a cache, banded tokens or memory.
+  LayerInput at_tokens(const at::Tensor& places) const;
 };
 
 template <typename Visit>
@@ -78,6 +85,16 @@ class TransformerLayerImpl : public torch::nn::Module {
   /// group.
   at::Tensor forward(const at::Tensor& hidden, const LayerInput& input = {});
 
+  /// Whether its attention is recomputed in backward; see recomputed_attend().
+  void recompute_attention(bool again);
+  /// The ranks that have the same hidden states between layers; null if none.
+  Communicator* same_hidden() const {
+    return context_.same_between();
+  }
+  const LayerContext& context() const {
+    return context_;
+  }
+
  private:
   struct Half {
     Norm norm{nullptr};
@@ -87,7 +104,13 @@ class TransformerLayerImpl : public torch::nn::Module {
   Half make_half(const std::string& name);
   /// x plus the result of `part`, with norms and dropout as configured.
   template <typename Part>
-  at::Tensor add(Half& half, const at::Tensor& x, const Part& part);
+  at::Tensor add(
+      Half& half,
+      const at::Tensor& x,
+      double scale,
+      const Part& part);
+  /// Dropout, then LayerInput::scale.
+  at::Tensor dropped(const at::Tensor& x, double scale) const;
   at::Tensor attend_to_self(const at::Tensor& x, const LayerInput& input);
   at::Tensor feed_forward(const at::Tensor& x);
 

@@ -67,6 +67,14 @@ class WindowLayerImpl : public torch::nn::Module {
   /// @throws tessera::Error if the map is smaller than a window.
   at::Tensor forward(const at::Tensor& map);
 
+  /// As those of TransformerLayer.
+  void recompute_attention(bool again) {
+    attention_->recomputes_core = again;
+  }
+  Communicator* same_hidden() const {
+    return context_.same_between();
+  }
+
  private:
   /// The bias of this rank's heads: [1 or all windows, heads, window^2,
   /// window^2].

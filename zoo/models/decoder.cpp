@@ -222,6 +222,18 @@ bool Decoder::takes_documents() const {
          (context == nullptr || context->kind != ContextKind::kRing);
 }
 
+std::string Decoder::cannot_drop_layers() const {
+  return decoder_.router_losses
+             ? "its router losses are of all layers; turn off output_router_logits"
+             : "";
+}
+
+std::string Decoder::cannot_drop_tokens() const {
+  return context_.context() != nullptr
+             ? "context-parallel ranks have parts of the sequences; use parallel.context 1"
+             : cannot_drop_layers();
+}
+
 void Decoder::check(const ModelInput& input) const {
   check_ids("input_ids", input.input_ids, decoder_.vocab);
   const int64_t length = past_tokens(input) + input.input_ids.size(1);
@@ -380,7 +392,8 @@ LayerState Decoder::run_layers(
   }
   const LayerInput layer =
       layer_input(input, positions, state.hidden.scalar_type());
-  run_range(layers_, begin, end, layer, input.hidden_states, state);
+  run_range(
+      layers_, begin, end, layer, input.hidden_states, state, step_drops());
   if (decoder_.router_losses && input.cache == nullptr) {
     add_routed(input, begin, end, state);
   }

@@ -113,6 +113,10 @@ class Decoder : public Model {
   bool takes_cache() const override;
   /// Not with a prefix, nor with rotary positions that depend on the length.
   bool keeps_cache() const override;
+  /// Not with router losses, which are of all layers.
+  std::string cannot_drop_layers() const override;
+  /// Nor under context parallelism.
+  std::string cannot_drop_tokens() const override;
   /// Not with a prefix, with positions within blanks, nor under ring attention.
   bool takes_documents() const override;
 

@@ -100,6 +100,15 @@ std::optional<int64_t> Encoder::position_limit() const {
                                    : 0);
 }
 
+std::string Encoder::cannot_drop_tokens() const {
+  if (has_windows()) {
+    return "windows are of neighboring tokens";
+  }
+  return context_.context() != nullptr
+             ? "context-parallel ranks have parts of the sequences; use parallel.context 1"
+             : "";
+}
+
 bool Encoder::has_windows() const {
   return encoder_.layers.front().reach > 0;
 }
@@ -242,7 +251,8 @@ LayerState Encoder::run_layers(
   if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
     layer.rotary = rotary(input, state.hidden.scalar_type());
   }
-  run_range(layers_, begin, end, layer, input.hidden_states, state);
+  run_range(
+      layers_, begin, end, layer, input.hidden_states, state, step_drops());
   return state;
 }
 

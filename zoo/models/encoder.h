@@ -114,6 +114,11 @@ class Encoder : public Model {
 
   std::unique_ptr<Head> head() override;
   std::optional<int64_t> position_limit() const override;
+  std::string cannot_drop_layers() const override {
+    return "";
+  }
+  /// Not with windows, nor under context parallelism.
+  std::string cannot_drop_tokens() const override;
   /// Not with windows.
   bool divides_sequences() const override {
     return !has_windows();

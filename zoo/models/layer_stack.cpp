@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/layer_stack.h"
 
+#include "tessera/sharding/parallel/dtensor.h"
 #include "tessera/sharding/parallel/numbered_init.h"
 
 #include <torch/types.h>
@@ -32,23 +33,79 @@ TransformerLayers make_layers(
       numbers);
 }
 
+namespace {
+
+/// Runs one layer on the tokens at `places`; the others pass it by.
+at::Tensor run_at_tokens(
+    TransformerLayers& layers,
+    int number,
+    const at::Tensor& hidden,
+    const LayerInput& input,
+    const at::Tensor& places) {
+  const LayerContext& context = layers->block(0)->context();
+  // Tokens may be divided, and are again where the layer takes them.
+  const at::Tensor whole = full_tensor(hidden);
+  const at::Tensor index =
+      places.unsqueeze(-1).expand({-1, -1, whole.size(-1)});
+  const at::Tensor made = layers->forward_range(
+      number,
+      number + 1,
+      context.between(whole.gather(1, index)),
+      input.at_tokens(places));
+  return context.between(whole.scatter(1, index, full_tensor(made)));
+}
+
+void run_layer(
+    TransformerLayers& layers,
+    int number,
+    const LayerInput& input,
+    LayerState& state,
+    const StepDrops& drops) {
+  if (!drops.keeps_layer(number)) {
+    return;
+  }
+  LayerInput own = input;
+  own.scale = drops.scale_of(number);
+  const at::Tensor places = drops.tokens_of(
+      number,
+      state.hidden.size(0),
+      state.hidden.size(1),
+      state.hidden.device());
+  state.hidden =
+      places.defined()
+          ? run_at_tokens(layers, number, state.hidden, own, places)
+          : layers->forward_range(number, number + 1, state.hidden, own);
+}
+
+} // namespace
+
 void run_range(
     TransformerLayers& layers,
     int begin,
     int end,
     const LayerInput& input,
     bool entered,
-    LayerState& state) {
-  if (!entered) {
+    LayerState& state,
+    const StepDrops& drops) {
+  if (!drops.any() && !entered) {
     state.hidden = layers->forward_range(begin, end, state.hidden, input);
     return;
   }
-  auto states =
-      layers->forward_range_with_hidden_states(begin, end, state.hidden, input);
-  for (const at::Tensor& one : states.entered.unbind(0)) {
-    state.entered.push_back(one);
+  if (!drops.any()) {
+    auto states = layers->forward_range_with_hidden_states(
+        begin, end, state.hidden, input);
+    for (const at::Tensor& one : states.entered.unbind(0)) {
+      state.entered.push_back(one);
+    }
+    state.hidden = states.output;
+    return;
   }
-  state.hidden = states.output;
+  for (int number = begin; number < end; ++number) {
+    if (entered) {
+      state.entered.push_back(state.hidden);
+    }
+    run_layer(layers, number, input, state, drops);
+  }
 }
 
 } // namespace tessera::zoo

@@ -5,6 +5,7 @@
 
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/model.h"
+#include "tessera/zoo/models/step_drops.h"
 
 #include <vector>
 
@@ -26,12 +27,14 @@ TransformerLayers make_layers(
 
 /// Runs the layers [begin, end) on state.hidden.
 /// @param entered also appends the input of each to state.entered.
+/// @param drops of layers whose numbers are those of the whole model.
 void run_range(
     TransformerLayers& layers,
     int begin,
     int end,
     const LayerInput& input,
     bool entered,
-    LayerState& state);
+    LayerState& state,
+    const StepDrops& drops = {});
 
 } // namespace tessera::zoo

@@ -29,15 +29,16 @@ constexpr InputField kInputFields[] = {
     {"labels", &ModelInput::labels},
 };
 
-/// The flag of a layer that enables recomputation; null if the module is not a
-/// layer.
-bool* recomputed_flag(torch::nn::Module& module) {
+/// Calls `visit` if the module is a layer.
+template <typename Visit>
+void visit_layer(torch::nn::Module& module, const Visit& visit) {
   if (auto* block =
           dynamic_cast<TransformerLayers::Impl::Block::Impl*>(&module)) {
-    return &block->use_checkpoint;
+    visit(*block);
+  } else if (
+      auto* window = dynamic_cast<WindowLayers::Impl::Block::Impl*>(&module)) {
+    visit(*window);
   }
-  auto* block = dynamic_cast<WindowLayers::Impl::Block::Impl*>(&module);
-  return block == nullptr ? nullptr : &block->use_checkpoint;
 }
 
 } // namespace
@@ -159,17 +160,52 @@ ModelOutput Model::forward(const ModelInput& input) {
   return finish(input, state);
 }
 
-void Model::set_recomputed_layers(int64_t count) {
+void Model::recompute(const Recomputation& what) {
   const std::vector<int> numbers = stage_.own();
   size_t next = 0;
   for (const auto& module : modules()) {
-    // Modules come in order of registration, which is the order of the model. A
-    // second encoder's layers come last and have no backward.
-    bool* recomputed = recomputed_flag(*module);
-    if (recomputed != nullptr && next < numbers.size()) {
-      *recomputed = numbers[next++] < count;
-    }
+    visit_layer(*module, [&](auto& layer) {
+      // Modules come in order of registration, which is the order of the model.
+      // A second encoder's layers come last and have no backward.
+      if (next < numbers.size()) {
+        layer.use_checkpoint = numbers[next++] < what.layers;
+        layer.recompute_attention(what.attention && !layer.use_checkpoint);
+        layer.divide_inputs_over =
+            what.divide_inputs ? layer.same_hidden() : nullptr;
+      }
+    });
   }
+}
+
+void Model::drop_layers(const LayerDropOptions& options) {
+  const std::string reason = cannot_drop_layers();
+  TESSERA_CHECK(
+      reason.empty(),
+      "model.layer_drop: {} cannot leave out layers: {}",
+      architecture(),
+      reason);
+  layer_drop_ = options;
+}
+
+void Model::drop_tokens(const TokenDropOptions& options) {
+  const std::string reason = cannot_drop_tokens();
+  TESSERA_CHECK(
+      reason.empty(),
+      "model.token_drop: layers of {} cannot leave out tokens: {}",
+      architecture(),
+      reason);
+  token_drop_ = options;
+}
+
+StepDrops Model::step_drops() const {
+  if (!is_training() || (!layer_drop_ && !token_drop_)) {
+    return {};
+  }
+  const auto key = current_random_key();
+  TESSERA_CHECK(
+      key.has_value(),
+      "Model::forward: what a step leaves out depends on its number; run the forward in a RandomKeyScope, or call eval()");
+  return {layer_drop_, token_drop_, *key, stage_.count()};
 }
 
 LayerState Model::forward_chunk(

@@ -7,6 +7,8 @@
 #include "tessera/zoo/layers/key_value_cache.h"
 #include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/models/name_table.h"
+#include "tessera/zoo/models/recomputation.h"
+#include "tessera/zoo/models/step_drops.h"
 
 #include <torch/nn/module.h>
 #include <nlohmann/json.hpp>
@@ -136,9 +138,15 @@ class Model : public torch::nn::Module {
   /// layer.
   ModelOutput finish(const ModelInput& input, const LayerState& state);
 
-  /// Recomputes the first `count` layers of the whole model in backward, and no
-  /// others.
-  void set_recomputed_layers(int64_t count);
+  /// Sets what is recomputed in backward, by default nothing.
+  void recompute(const Recomputation& what);
+
+  /// In training mode, steps leave out layers; see LayerDropOptions. Forwards
+  /// must be in a RandomKeyScope, as the Trainer's are.
+  /// @throws tessera::Error if the model does not support it.
+  void drop_layers(const LayerDropOptions& options);
+  /// The same of tokens; see TokenDropOptions.
+  void drop_tokens(const TokenDropOptions& options);
 
   /// The token that an encoder-decoder's decoder starts from; nullopt for a
   /// model that continues its input.
@@ -192,6 +200,14 @@ class Model : public torch::nn::Module {
     return false;
   }
 
+  /// Empty, or why drop_layers() and drop_tokens() are not supported.
+  virtual std::string cannot_drop_layers() const {
+    return "it is neither an encoder nor a decoder of texts";
+  }
+  virtual std::string cannot_drop_tokens() const {
+    return cannot_drop_layers();
+  }
+
   /// The inputs per token besides input_ids and attention_mask that a prompt of
   /// generate() may have, and how they continue.
   virtual std::map<std::string, NewTokens> continued_inputs() const {
@@ -239,6 +255,11 @@ class Model : public torch::nn::Module {
       int begin,
       int end) = 0;
 
+  /// What the current step leaves out; nothing in evaluation.
+  /// @throws tessera::Error in training outside of a RandomKeyScope, if
+  ///     something is to be left out.
+  StepDrops step_drops() const;
+
   /// Runs the end of the model, after the last layer.
   virtual ModelOutput output(
       const ModelInput& input,
@@ -249,6 +270,8 @@ class Model : public torch::nn::Module {
   nlohmann::json config_;
   NameTable names_;
   std::vector<std::string> may_be_missing_;
+  std::optional<LayerDropOptions> layer_drop_;
+  std::optional<TokenDropOptions> token_drop_;
 };
 
 } // namespace tessera::zoo

@@ -79,7 +79,7 @@ std::shared_ptr<Model> planned_model(
   if (config.lora) {
     apply_lora(*model, config.lora->adapter, config.seed);
   }
-  model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
+  model->recompute(config.recomputation());
   model->train();
   return model;
 }

@@ -86,7 +86,13 @@ Engine wrap_model(
         "precision.parameters is float16 on a CPU, where LibTorch computes in it many times slower than in bfloat16 or float32.");
   }
   move_module(*model, world.device());
-  model->set_recomputed_layers(config.checkpoint_layers.value_or(0));
+  model->recompute(config.recomputation());
+  if (config.layer_drop) {
+    model->drop_layers(*config.layer_drop);
+  }
+  if (config.token_drop) {
+    model->drop_tokens(*config.token_drop);
+  }
   config.engine.parallel = parallel.mesh_if_given();
   return {world, model, config.engine};
 }

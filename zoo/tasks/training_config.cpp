@@ -139,6 +139,22 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         config.checkpoint_layers,
         {.min = 0},
         "number of layers whose activations are recomputed in backward, by default 0 (`finetune_bert_large`: as few as fit)");
+    fields.field(
+        "checkpoint_attention",
+        config.checkpoint_attention,
+        "in the other layers, recompute what lies between attention's projections (scores, softmax, dropout): it saves memory where kernels keep attention weights, that is on the CPU with dropout or biases, and not on CUDA");
+    fields.field(
+        "divide_checkpoints",
+        config.divide_checkpoints,
+        "of `checkpoint_layers`, each rank of `parallel.tensor` keeps its part of the inputs, and gathers them in backward; with `parallel.sequence` they are divided in any case");
+    fields.object(
+        "layer_drop",
+        config.layer_drop,
+        "progressive layer drop: training steps leave out layers, later ones and later steps more often");
+    fields.object(
+        "token_drop",
+        config.token_drop,
+        "random layerwise token dropping: middle layers get a random subset of the tokens, which grows over the steps");
     config.task->visit_model(fields, config);
   });
   fields.object(

@@ -11,6 +11,8 @@
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/data/token_data_options.h"
 #include "tessera/zoo/data/token_file.h"
+#include "tessera/zoo/models/recomputation.h"
+#include "tessera/zoo/models/step_drops.h"
 #include "tessera/zoo/tasks/distillation.h"
 #include "tessera/zoo/tasks/example_options.h"
 #include "tessera/zoo/tasks/image_options.h"
@@ -80,6 +82,10 @@ struct TrainingConfig {
   /// The number of layers recomputed in backward; nullopt: chosen
   /// automatically.
   std::optional<int64_t> checkpoint_layers;
+  bool checkpoint_attention = false; ///< Recomputation::attention
+  bool divide_checkpoints = false; ///< Recomputation::divide_inputs
+  std::optional<LayerDropOptions> layer_drop; ///< nullopt: all layers are run
+  std::optional<TokenDropOptions> token_drop; ///< nullopt: on all tokens
 
   std::filesystem::path train_file; ///< of examples, also a folder
   std::filesystem::path heldout_file; ///< empty: no scoring
@@ -122,6 +128,13 @@ struct TrainingConfig {
   /// What was read, defaults included; the config.json of the run folder.
   nlohmann::ordered_json resolved;
 
+  /// What the model recomputes, if no number of layers is chosen automatically.
+  Recomputation recomputation() const {
+    return {
+        .layers = checkpoint_layers.value_or(0),
+        .attention = checkpoint_attention,
+        .divide_inputs = divide_checkpoints};
+  }
   /// Whether a classifier predicts numbers instead of classes.
   bool is_regression() const {
     return problem_type == "regression";

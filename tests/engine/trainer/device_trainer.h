@@ -80,7 +80,7 @@ inline std::vector<nlohmann::json> train_on(
   options.precision.parameters = dtype;
   auto engine = wrap(model, options);
   model->train();
-  model->set_recomputed_layers(checkpointed_layers);
+  model->recompute({.layers = checkpointed_layers});
   TokensTask task(model, device);
   TrainerOptions trainer;
   trainer.max_steps = 6;
