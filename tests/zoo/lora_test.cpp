@@ -56,11 +56,6 @@ std::shared_ptr<Model> small_bert() {
   return from_pretrained(fixture("models") / "bert_classifier");
 }
 
-/// Whether apply_lora() has left anything in the model.
-bool has_lora(const Model& model) {
-  return model.named_children().contains("lora");
-}
-
 } // namespace
 
 // With TESSERA_EXPORT_TO set, adapters stay there for

@@ -3,6 +3,7 @@
 // the folder that is written again.
 #include "support/temporary_folder.h"
 #include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/tensor_files.h"
 #include "tessera/zoo/tasks/text_classifier.h"

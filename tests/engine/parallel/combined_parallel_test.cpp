@@ -11,6 +11,8 @@
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/parallel/tensor_specs.h"
 #include "tessera/sharding/parallel/vocab_parallel_embedding.h"
 #include "tessera/sharding/parallel/vocab_parallel_loss.h"
 
