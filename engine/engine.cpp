@@ -120,6 +120,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
   std::vector<at::Tensor> losses;
   reporting_memory(
       "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });
+  ran_pipeline_ = true;
   return losses;
 }
 
@@ -226,7 +227,8 @@ bool Engine::step() {
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kStep, -1, -1});
   TESSERA_CHECK(
-      pager_->any_gradient() || !trains(*pager_),
+      std::exchange(ran_pipeline_, false) || pager_->any_gradient() ||
+          !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
   // All-gathers that were planned and then not used may still read shards.
   pager_->wait_for_gather_lane();

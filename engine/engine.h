@@ -423,6 +423,8 @@ class Engine {
   /// activations_, to which it passes on what it does not recompute.
   std::unique_ptr<runtime::SavedTensorScope> recomputed_operators_;
   bool logs_activations_ = false; ///< after the next step
+  /// Since the last step. Nothing that a stage trains may have been in it.
+  bool ran_pipeline_ = false;
   TierBytes planned_memory_{};
   std::unique_ptr<engine::BackgroundSaves> saves_; ///< null: not wanted
 };

@@ -27,8 +27,7 @@ class MemoryPlan {
             config.batch_size,
             config.max_length,
             device,
-            config.engine.precision,
-            config.engine.recompute_operators),
+            config.engine.precision),
         reserve_(device.is_cuda() ? kCudaReserve : 0) {}
 
   /// With the configured number of recomputed layers, or with as many as save
@@ -48,8 +47,7 @@ class MemoryPlan {
     const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
                          tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
-    return tessera::zoo::fewest_recomputed_layers(
-               model_, shape_, room, config_.recomputation())
+    return tessera::zoo::fewest_recomputed_layers(model_, shape_, room)
         .value_or(layer_count() - 1);
   }
 
@@ -74,9 +72,7 @@ class MemoryPlan {
     return static_cast<int64_t>(model_.layers.size());
   }
   int64_t activation_bytes(int64_t layers) const {
-    tessera::zoo::Recomputation again = config_.recomputation();
-    again.layers = layers;
-    return tessera::zoo::encoder_activation_bytes(model_, shape_, again);
+    return tessera::zoo::encoder_activation_bytes(model_, shape_, layers);
   }
 
   tessera::zoo::TrainingConfig config_;

@@ -16,38 +16,27 @@ std::int64_t layer_count(const zoo::EncoderConfig& config) {
   return static_cast<std::int64_t>(config.layers.size());
 }
 
-/// What attention without fused kernels saves per token, always in float32:
-/// query, key and value, and for each head and row the probabilities before and
-/// after dropout, and the dropout mask.
-std::int64_t plain_attention_bytes(
-    const zoo::EncoderConfig& config,
-    const EncoderBatchShape& shape) {
-  return 3 * 4 * config.features +
-         3 * 4 * layer_of(config).attention.heads * shape.length;
-}
-
 /// The bytes that a layer saves per token: the inputs of its operators.
 std::int64_t layer_bytes_per_token(
     const zoo::EncoderConfig& config,
-    const EncoderBatchShape& shape,
-    bool recomputes_attention) {
+    const EncoderBatchShape& shape) {
   const std::int64_t hidden = config.features;
   const std::int64_t element = shape.element_bytes;
   // The inputs of the layer and of its feed-forward half, and the result of
   // attention.
   std::int64_t bytes = 3 * hidden * element;
   // The inner features before and after the activation.
-  bytes += (shape.recomputes_operators ? 1 : 2) *
-           layer_of(config).feed_forward.inner * element;
+  bytes += 2 * layer_of(config).feed_forward.inner * element;
   // Twice: a dropout mask and the input of a LayerNorm.
   bytes += 2 * hidden * (shape.dropout_bytes + shape.element_bytes);
   if (shape.has_fused_attention) {
     // Queries, keys, values; one number per head for the softmax.
     bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
-  } else if (recomputes_attention) {
-    bytes += 3 * hidden * element;
   } else {
-    bytes += plain_attention_bytes(config, shape);
+    // Always in float32: query, key and value, and for each head and row the
+    // probabilities before and after dropout, and the dropout mask.
+    bytes += 3 * 4 * hidden;
+    bytes += 3 * 4 * layer_of(config).attention.heads * shape.length;
   }
   return bytes;
 }
@@ -82,25 +71,22 @@ EncoderBatchShape::EncoderBatchShape(
     std::int64_t rows,
     std::int64_t length,
     c10::Device device,
-    const PrecisionPolicy& precision,
-    bool recomputes_operators)
+    const PrecisionPolicy& precision)
     : rows(rows),
       length(length),
       element_bytes(static_cast<std::int64_t>(
           c10::elementSize(precision.parameters.value_or(c10::kFloat)))),
       // LibTorch's CPU multiplies by a mask of the activation's type.
       dropout_bytes(device.is_cpu() ? element_bytes : 1),
-      has_fused_attention(!device.is_cpu()),
-      recomputes_operators(recomputes_operators) {}
+      has_fused_attention(!device.is_cpu()) {}
 
 std::int64_t encoder_activation_bytes(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,
-    const Recomputation& what) {
-  const std::int64_t layer =
-      layer_bytes_per_token(config, shape, what.attention);
+    std::int64_t checkpointed_layers) {
+  const std::int64_t layer = layer_bytes_per_token(config, shape);
   const std::int64_t again =
-      std::clamp<std::int64_t>(what.layers, 0, layer_count(config));
+      std::clamp<std::int64_t>(checkpointed_layers, 0, layer_count(config));
   // Backward begins with the last layers. A recomputed layer is whole in
   // memory, too, but only after the last layers have been freed.
   const std::int64_t whole = std::max<std::int64_t>(
@@ -114,15 +100,7 @@ std::int64_t encoder_activation_bytes(
   if (config.position_kind == EncoderPositions::kRotaryTable) {
     widest = std::max(widest, 4 * config.features);
   }
-  std::int64_t gradients = widest * shape.element_bytes;
-  if (what.attention && !shape.has_fused_attention) {
-    // One layer's attention at a time is there, with the gradients of its
-    // probabilities.
-    gradients = std::max(
-        gradients,
-        plain_attention_bytes(config, shape) +
-            2 * 4 * layer_of(config).attention.heads * shape.length);
-  }
+  const std::int64_t gradients = widest * shape.element_bytes;
   return shape.rows * shape.length * (kept + gradients) +
          rotation_bytes(config, shape);
 }
@@ -130,11 +108,10 @@ std::int64_t encoder_activation_bytes(
 std::optional<std::int64_t> fewest_recomputed_layers(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,
-    std::int64_t room_bytes,
-    Recomputation parts) {
-  for (parts.layers = 0; parts.layers <= layer_count(config); ++parts.layers) {
-    if (encoder_activation_bytes(config, shape, parts) <= room_bytes) {
-      return parts.layers;
+    std::int64_t room_bytes) {
+  for (std::int64_t layers = 0; layers <= layer_count(config); ++layers) {
+    if (encoder_activation_bytes(config, shape, layers) <= room_bytes) {
+      return layers;
     }
   }
   return std::nullopt;

@@ -20,8 +20,7 @@ struct EncoderBatchShape {
       std::int64_t rows,
       std::int64_t length,
       c10::Device device,
-      const PrecisionPolicy& precision,
-      bool recomputes_operators = false);
+      const PrecisionPolicy& precision);
 
   std::int64_t rows;
   std::int64_t length; ///< of the longest sequence, in tokens
@@ -29,27 +28,24 @@ struct EncoderBatchShape {
   std::int64_t dropout_bytes; ///< per element of a dropout mask
   /// Attention saves no [length, length] matrices: on CUDA.
   bool has_fused_attention;
-  bool recomputes_operators; ///< EngineOptions::recompute_operators
 };
 
 /// Bytes of activations that a BERT-like encoder, in training mode with
-/// dropout, holds at the end of a forward of which `again` is recomputed in
-/// backward, plus what the backward of one layer needs. Within 10 % of
-/// measurements on the CPU; library workspaces are not included, nor is
-/// Recomputation::divide_inputs.
+/// dropout, holds at the end of a forward whose first `checkpointed_layers`
+/// layers are recomputed in backward, plus what the backward of one layer
+/// needs. Within 10 % of measurements on the CPU; library workspaces are not
+/// included.
 std::int64_t encoder_activation_bytes(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,
-    const Recomputation& again);
+    std::int64_t checkpointed_layers);
 
-/// The smallest number of layers to recompute, besides `parts` of the others,
-/// so that activations take at most `room_bytes`; nullopt if no number
-/// suffices. Memory is lowest with all but one layer recomputed, because the
-/// last layer is whole when backward begins.
+/// The smallest number of layers to recompute so that activations take at most
+/// `room_bytes`; nullopt if no number suffices. Memory is lowest with all but
+/// one layer recomputed, because the last layer is whole when backward begins.
 std::optional<std::int64_t> fewest_recomputed_layers(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape,
-    std::int64_t room_bytes,
-    Recomputation parts = {});
+    std::int64_t room_bytes);
 
 } // namespace tessera::zoo

@@ -89,8 +89,11 @@ TEST(RecomputedOperators, TakeLessMemoryForTheSameBits) {
         EXPECT_TRUE(kept.results[i].equal(again.results[i])) << i;
       }
       // Not gated: the dropped activation. Gated: silu(gate), and the product.
-      EXPECT_EQ(
-          kept.kept_bytes - again.kept_bytes, (gated ? 2 : 1) * kInnerBytes);
+      // The counter adds up to 64 bytes for each.
+      const int64_t tensors = gated ? 2 : 1;
+      const int64_t saved = kept.kept_bytes - again.kept_bytes;
+      EXPECT_GE(saved, tensors * kInnerBytes);
+      EXPECT_LE(saved, tensors * (kInnerBytes + 64));
     }
   }
 }
