@@ -102,53 +102,57 @@ ModelInput batch_of(const TrlFixture& trl, bool packs) {
 
 } // namespace
 
+// In a process of its own: ranks cannot be forked from one that has computed on
+// several threads.
 TEST(PreferenceLoss, EqualsTrl) {
-  const TrlFixture trl;
-  const LoraFixture adapter("llama");
-  for (const auto& [name, options] : cases()) {
-    for (const bool packs : {false, true}) {
-      SCOPED_TRACE(std::string(name) + (packs ? ", packed" : ""));
-      const auto model = from_pretrained(adapter.base().folder());
-      load_lora(*model, adapter.folder());
-      PreferenceLoss preference(options, nullptr);
-      const ModelInput batch = batch_of(trl, packs);
-      const ModelOutput output = preference.score(*model, batch);
-      at::Tensor found = output.logits.detach();
-      at::Tensor wanted = torch::stack(
-          {trl.tensor(std::string(name) + ".losses"),
-           trl.tensor(std::string(name) + ".chosen"),
-           trl.tensor(std::string(name) + ".rejected")},
-          1);
-      if (packs) { // pairs are packed in an order of their own
-        found = std::get<0>(found.sort(0));
-        wanted = std::get<0>(wanted.sort(0));
-      }
-      // float32 log-probabilities of about -20.
-      EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 2e-5)) << found << "\n"
-                                                              << wanted;
-      preference.loss(*model, batch).backward();
-      const auto gradients = trl.gradients(name);
-      EXPECT_FALSE(gradients.empty());
-      const auto parameters = model->named_parameters();
-      size_t compared = 0;
-      const WeightNames names = lora_names(*model);
-      for (const NamedWeight& weight : names.weights()) {
-        std::vector<torch::Tensor> ours;
-        for (const std::string& own : weight.ours) {
-          ours.push_back(parameters[own].grad());
+  tests::on_ranks(1, [] {
+    const TrlFixture trl;
+    const LoraFixture adapter("llama");
+    for (const auto& [name, options] : cases()) {
+      for (const bool packs : {false, true}) {
+        SCOPED_TRACE(std::string(name) + (packs ? ", packed" : ""));
+        const auto model = from_pretrained(adapter.base().folder());
+        load_lora(*model, adapter.folder());
+        PreferenceLoss preference(options, nullptr);
+        const ModelInput batch = batch_of(trl, packs);
+        const ModelOutput output = preference.score(*model, batch);
+        at::Tensor found = output.logits.detach();
+        at::Tensor wanted = torch::stack(
+            {trl.tensor(std::string(name) + ".losses"),
+             trl.tensor(std::string(name) + ".chosen"),
+             trl.tensor(std::string(name) + ".rejected")},
+            1);
+        if (packs) { // pairs are packed in an order of their own
+          found = std::get<0>(found.sort(0));
+          wanted = std::get<0>(wanted.sort(0));
         }
-        const at::Tensor& theirs = gradients.at(weight.name);
-        EXPECT_TRUE(torch::allclose(
-            weight.assemble(ours),
-            theirs,
-            1e-3,
-            1e-4 * theirs.abs().max().item<double>()))
-            << weight.name;
-        ++compared;
+        // float32 log-probabilities of about -20.
+        EXPECT_TRUE(torch::allclose(found, wanted, 1e-4, 2e-5)) << found << "\n"
+                                                                << wanted;
+        preference.loss(*model, batch).backward();
+        const auto gradients = trl.gradients(name);
+        EXPECT_FALSE(gradients.empty());
+        const auto parameters = model->named_parameters();
+        size_t compared = 0;
+        const WeightNames names = lora_names(*model);
+        for (const NamedWeight& weight : names.weights()) {
+          std::vector<torch::Tensor> ours;
+          for (const std::string& own : weight.ours) {
+            ours.push_back(parameters[own].grad());
+          }
+          const at::Tensor& theirs = gradients.at(weight.name);
+          EXPECT_TRUE(torch::allclose(
+              weight.assemble(ours),
+              theirs,
+              1e-3,
+              1e-4 * theirs.abs().max().item<double>()))
+              << weight.name;
+          ++compared;
+        }
+        EXPECT_EQ(compared, gradients.size());
       }
-      EXPECT_EQ(compared, gradients.size());
     }
-  }
+  });
 }
 
 class Preference : public ::testing::Test {
@@ -323,7 +327,8 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
 TEST_F(Preference, WhatDoesNotFitIsNamed) {
   tests::on_ranks(1, [&] {
     write_model();
-    expect_error([&] { config({"model.lora=null"}); }, {"preference.reference"});
+    expect_error(
+        [&] { config({"model.lora=null"}); }, {"preference.reference"});
     expect_error(
         [&] {
           config({"preference.loss=ipo", "preference.label_smoothing=0.1"});

@@ -53,7 +53,8 @@ TEST(SequenceCurriculum, CutsAllThatBelongsToTokens) {
   batch.labels = batch.input_ids + 1;
   batch.attention_mask = torch::ones({2, 12}, torch::kLong);
   batch.position_ids = torch::arange(12).view({1, 12});
-  batch.others["document_ids"] = torch::arange(24).view({2, 12}).gt(7).to(torch::kLong);
+  batch.others["document_ids"] =
+      torch::arange(24).view({2, 12}).gt(7).to(torch::kLong);
   const ModelInput cut = first_tokens(batch, 5);
   const auto whole = batch.named();
   ASSERT_EQ(cut.named().size(), whole.size());

@@ -339,8 +339,7 @@ TEST(StepDrops, AreNotThoseOfEvaluation) {
   model->drop_tokens({.min_tokens = 3, .steps = 4, .multiple = 1});
   EXPECT_TRUE(model->forward(input).last_hidden_state.equal(expected));
   model->train();
-  expect_error(
-      [&] { model->forward(input); }, {"RandomKeyScope", "eval()"});
+  expect_error([&] { model->forward(input); }, {"RandomKeyScope", "eval()"});
   const RandomKeyScope random({.seed = 1, .step = 2}, at::kCPU);
   EXPECT_FALSE(model->forward(input).last_hidden_state.equal(expected));
 }

@@ -112,7 +112,8 @@ at::Tensor StepDrops::tokens_of(
   }
   // On the CPU: the same on all ranks, whatever they compute on.
   const RandomLayerScope random(kTokenDraws + layer, at::kCPU);
-  const at::Tensor order = torch::rand({rows, tokens}).argsort(/*dim=*/int64_t{1});
+  const at::Tensor order =
+      torch::rand({rows, tokens}).argsort(/*dim=*/int64_t{1});
   return std::get<0>(order.narrow(1, 0, kept).sort(1)).to(device);
 }
 
