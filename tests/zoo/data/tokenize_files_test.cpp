@@ -178,11 +178,11 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
     expect_error([&] { run(); }, {name.c_str(), "--skip-bad"});
     EXPECT_FALSE(fs::exists(folder_ / "out.bin"));
     options_.skip_bad = true;
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     const auto result = run();
     EXPECT_EQ(result.progress.bad_rows, 1) << name;
     EXPECT_EQ(texts_of(folder_ / "out.bin").size(), good + 1) << name;
-    options_.overwrite = false;
+    options_.earlier = EarlierTokens::kRefuse;
     fs::remove(folder_ / "out.bin");
   };
   bad("a.jsonl",
@@ -215,7 +215,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   options_.inputs = {write("o.txt", "\x1f\x8b" + std::string(99, 'x'))};
   expect_error([&] { run(); }, {"o.txt", "gzip", "gunzip --keep"});
   options_.inputs = {write("p.txt", "")};
-  options_.overwrite = true;
+  options_.earlier = EarlierTokens::kReplace;
   expect_error([&] { run(); }, {"no document", "1 bad row"});
 }
 
@@ -230,7 +230,7 @@ TEST_F(TokenizeFiles, BeginsDocumentsWithTheTokenThatIsAsked) {
   const int64_t end = *Tokenizer::from_file(model()).id_of("<|end|>");
   run();
   const auto plain = std::vector{ids(0), ids(1)};
-  options_.overwrite = true;
+  options_.earlier = EarlierTokens::kReplace;
   options_.begin_token = "<|end|>";
   run();
   for (int64_t i = 0; i < 2; ++i) {
@@ -247,7 +247,7 @@ TEST_F(TokenizeFiles, EndsDocumentsWithTheTokenThatIsAsked) {
   const auto tokenizer = Tokenizer::from_file(model());
   const int64_t end = *tokenizer.id_of("<|end|>");
   const auto ends = [&] {
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     run();
     const TokenDocuments data(folder_ / "out");
     std::vector<int64_t> ids(static_cast<size_t>(data.length(0)));
@@ -272,7 +272,7 @@ TEST_F(TokenizeFiles, WritesTheSameWithAnyWorkersAndBatches) {
   const auto files = [&](size_t workers, int64_t batch_bytes) {
     options_.workers = workers;
     options_.batch_bytes = batch_bytes;
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     run();
     std::vector<std::string> content;
     for (const char* name :
@@ -363,10 +363,10 @@ TEST_F(TokenizeFiles, RefusesToGoOnWithSomethingElse) {
   struct Stop {};
   const auto interrupt = [&] {
     options_.progress = [](const TokenizeProgress&) { throw Stop(); };
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     EXPECT_THROW(run(), Stop);
     options_.progress = nullptr;
-    options_.overwrite = false;
+    options_.earlier = EarlierTokens::kRefuse;
   };
   interrupt();
   const auto same = options_;
