@@ -98,11 +98,9 @@ bool are_texts(const std::vector<std::string>& names) {
     return !names.empty();
   }
   const fs::path path = names.front();
-  if (fs::exists(path) && !is_text_file(path)) {
-    return false;
-  }
   const bool is_pattern =
-      path.string().find_first_of("*?[") != std::string::npos;
+      path.string().find_first_of("*?[") != std::string::npos &&
+      !fs::exists(path);
   return is_pattern || is_text_file(path);
 }
 

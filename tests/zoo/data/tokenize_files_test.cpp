@@ -390,4 +390,54 @@ TEST_F(TokenizeFiles, RefusesToGoOnWithSomethingElse) {
   EXPECT_GT(run().resumed_documents, 0);
 }
 
+TEST_F(TokenizeFiles, ReusesWhatWasMadeOfTheSame) {
+  options_.inputs = {write("a.txt", "one"), write("b.txt", "two")};
+  options_.earlier = EarlierTokens::kReuse;
+  const auto made = run();
+  EXPECT_FALSE(made.is_reused);
+  const auto written = fs::last_write_time(folder_ / "out.bin");
+  const auto again = run();
+  EXPECT_TRUE(again.is_reused);
+  EXPECT_EQ(again.outputs, made.outputs);
+  EXPECT_EQ(again.progress.documents, 2);
+  EXPECT_EQ(again.progress.tokens, made.progress.tokens);
+  EXPECT_EQ(fs::last_write_time(folder_ / "out.bin"), written);
+  // Other text, and other options.
+  write("b.txt", "three");
+  EXPECT_FALSE(run().is_reused);
+  EXPECT_EQ(texts_of(folder_ / "out.bin"), (Texts{"one", "three"}));
+  options_.format.unit = TextUnit::kLine;
+  EXPECT_FALSE(run().is_reused);
+  EXPECT_TRUE(run().is_reused);
+  // What an interrupted call has begun of something else is left.
+  options_.batch_bytes = 1;
+  options_.save_seconds = 0;
+  struct Stop {};
+  options_.progress = [](const TokenizeProgress&) { throw Stop(); };
+  write("a.txt", "four");
+  EXPECT_THROW(run(), Stop);
+  options_.progress = nullptr;
+  write("a.txt", "fifty");
+  const auto other = run();
+  EXPECT_FALSE(other.is_reused);
+  EXPECT_EQ(other.resumed_documents, 0);
+  EXPECT_EQ(texts_of(folder_ / "out.bin"), (Texts{"fifty", "three"}));
+  fs::remove(folder_ / "out.idx");
+  EXPECT_FALSE(run().is_reused);
+}
+
+TEST_F(TokenizeFiles, PatternsSkipFoldersThatAreNone) {
+  fs::create_directories(folder_ / "v3.1/q");
+  fs::create_directories(folder_ / "v3.2");
+  write("v3.1/a.py", "a");
+  write("v3.1/q/b.py", "b");
+  write("v3.2/c.py", "c");
+  write("v3.x", "no folder");
+  const std::string base = folder_.path().string();
+  options_.inputs = {base + "/v3.*/*.py", base + "/v3.?/q/*.py"};
+  EXPECT_EQ(tokenized(), (Texts{"a", "c", "b"}));
+  options_.inputs = {base + "/**/v3.1/**/*.py"};
+  EXPECT_EQ(tokenized(), (Texts{"a", "b"}));
+}
+
 } // namespace tessera::zoo::tokenize_files_test
