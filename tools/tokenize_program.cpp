@@ -179,9 +179,7 @@ int run_tokenize(int argc, char** argv) {
       options.workers,
       "Threads [as many as there are CPUs]; they do not change the result");
   app.add_flag(
-      "--overwrite",
-      overwrite,
-      "Replace earlier files, and begin anew");
+      "--overwrite", overwrite, "Replace earlier files, and begin anew");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

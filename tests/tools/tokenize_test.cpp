@@ -122,9 +122,8 @@ TEST_F(TokenizeTool, TrainsOnText) {
   };
   const auto has = [](const tests::LaunchedJob::Result& result,
                       const std::string& text) {
-    EXPECT_NE(result.output.find(text), std::string::npos)
-        << text << "\n"
-        << result.output;
+    EXPECT_NE(result.output.find(text), std::string::npos) << text << "\n"
+                                                           << result.output;
   };
   // A bad document ends all ranks before anything is trained.
   std::ofstream(folder_ / "texts/zz.txt") << "a\n\xff\n";
@@ -147,8 +146,7 @@ TEST_F(TokenizeTool, TrainsOnText) {
   has(more, "already tokenized");
   const auto score = run_forked(1, {"eval", path("run")});
   ASSERT_EQ(score.exit_code, 0) << score.output;
-  EXPECT_EQ(
-      fs::last_write_time(folder_ / "run/tokens/train.bin"), written);
+  EXPECT_EQ(fs::last_write_time(folder_ / "run/tokens/train.bin"), written);
   const auto text = run_forked(
       1,
       {"generate",

@@ -62,10 +62,8 @@ struct TaskKind {
       const LayerContext& context) = nullptr;
   /// Makes the files that open() reads, where the configuration names others,
   /// and names them in it. Collective. Null: there is nothing to make.
-  void (*prepare)(
-      TrainingConfig& config,
-      World& world,
-      ModelState state) = nullptr;
+  void (*prepare)(TrainingConfig& config, World& world, ModelState state) =
+      nullptr;
 };
 
 /// Labeled texts in JSON lines.

@@ -73,9 +73,7 @@ class TokenizeLog {
   Clock::time_point shown_ = called_;
 };
 
-void tell(
-    const std::vector<std::string>& names,
-    const TokenizeResult& result) {
+void tell(const std::vector<std::string>& names, const TokenizeResult& result) {
   const auto& progress = result.progress;
   log_info(
       "{} {}: {}, {}{} in '{}'",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work of rank 0 that takes longer than ranks wait for each other.
+#include "tessera/engine/trainer/job_agreement.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
-#include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/runtime/core/error.h"
 
 #include <gtest/gtest.h>
