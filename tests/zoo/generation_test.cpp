@@ -192,7 +192,6 @@ std::vector<at::Tensor> conversation(
   for (int turn = 0; turn < 3; ++turn) {
     ModelInput input;
     input.input_ids = prompt;
-    input.attention_mask = torch::ones_like(prompt);
     const at::Tensor text =
         generate(model, input, options, parallel, {}, kept).narrow(0, 0, 1);
     texts.push_back(text);

@@ -198,7 +198,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   bad("e.jsonl", "{\"text\": \"\"}\n", {"e.jsonl:1:", "'text' is empty"});
   bad("f.jsonl", "{\"text\": \"\xff\"}\n", {"f.jsonl:1"});
   bad("g.txt", "", {"g.txt: the file is empty"});
-  bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 7", "0xfe", "UTF-8"});
+  bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 8", "0xfe", "UTF-8"});
   bad("i.csv",
       "text,x\na\nb,1\n",
       {"i.csv:2:", "1 field,", "names 2 columns"},
