@@ -111,6 +111,7 @@ int run_tokenize(int argc, char** argv) {
   std::string output;
   std::vector<double> split;
   bool no_end = false;
+  bool overwrite = false;
   app.add_option(
          "--model",
          model,
@@ -178,9 +179,7 @@ int run_tokenize(int argc, char** argv) {
       options.workers,
       "Threads [as many as there are CPUs]; they do not change the result");
   app.add_flag(
-      "--overwrite",
-      options.overwrite,
-      "Replace earlier files, and begin anew");
+      "--overwrite", overwrite, "Replace earlier files, and begin anew");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
@@ -191,6 +190,9 @@ int run_tokenize(int argc, char** argv) {
     options.append_end = false;
   } else if (!options.end_token.empty()) {
     options.append_end = true;
+  }
+  if (overwrite) {
+    options.earlier = zoo::EarlierTokens::kReplace;
   }
   ProgressLine line;
   options.progress = [&](const zoo::TokenizeProgress& progress) {

@@ -154,6 +154,16 @@ bool has_tokenizer(const fs::path& folder) {
   return false;
 }
 
+std::vector<fs::path> tokenizer_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_of_tokenizer(entry.path().filename().string())) {
+      files.push_back(entry.path());
+    }
+  }
+  return files;
+}
+
 void copy_tokenizer(const fs::path& from, const fs::path& folder) {
   std::error_code code;
   fs::create_directories(folder, code);
@@ -165,13 +175,7 @@ void copy_tokenizer(const fs::path& from, const fs::path& folder) {
   if (fs::equivalent(from, folder, code)) {
     return;
   }
-  std::vector<fs::path> earlier;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (is_of_tokenizer(entry.path().filename().string())) {
-      earlier.push_back(entry.path());
-    }
-  }
-  for (const fs::path& path : earlier) {
+  for (const fs::path& path : tokenizer_files(folder)) {
     fs::remove_all(path);
   }
   if (fs::is_directory(from)) {

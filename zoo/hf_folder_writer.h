@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -42,6 +43,10 @@ class HfFolderWriter {
 
 /// Whether a folder has what Tokenizer::from_folder() reads; false for "".
 bool has_tokenizer(const std::filesystem::path& folder);
+
+/// The files, and folders, of the tokenizer in a folder.
+std::vector<std::filesystem::path> tokenizer_files(
+    const std::filesystem::path& folder);
 
 /// Copies the files of a tokenizer.
 /// @param from a folder, of which other files are left; a tokenizer.json; or a

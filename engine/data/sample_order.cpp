@@ -2,6 +2,7 @@
 #include "tessera/engine/data/sample_order.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/size_text.h"
 
 #include <algorithm>
 #include <numeric>
@@ -54,10 +55,10 @@ SampleOrder::SampleOrder(
           batches_in(samples, batch_size * share.count, micro_batches)) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
-      "training data: {} examples do not fill one batch of {} on each of {} ranks. Lower training.batch_size or provide more data.",
-      samples_,
+      "training data: {} cannot fill one batch of {} on each of {}. Lower training.batch_size or provide more data.",
+      runtime::count_text(static_cast<int64_t>(samples_), "example"),
       batch_size_,
-      share_.count);
+      runtime::count_text(share_.count, "rank"));
 }
 
 std::shared_ptr<const SampleOrder::Order> SampleOrder::order_of(

@@ -44,14 +44,50 @@ int64_t JobAgreement::from_rank_zero(
     }
   }
   const std::vector<int64_t> all = max({mine, error ? 1 : 0});
+  check_rank_zero(what, error, all[1] != 0);
+  return all[0];
+}
+
+void JobAgreement::by_rank_zero(
+    const std::string& what,
+    const std::function<void(const std::function<void()>& go_on)>& work) {
+  enum State : int64_t { kDone, kWorks, kFailed };
+  int64_t state = kDone;
+  std::exception_ptr error;
+  if (is_rank_zero_) {
+    bool is_connected = true;
+    try {
+      work([&] {
+        is_connected = false; // unless the others are there
+        max({kWorks});
+        is_connected = true;
+      });
+    } catch (...) {
+      if (!is_connected) {
+        throw;
+      }
+      error = std::current_exception();
+      state = kFailed;
+    }
+  }
+  int64_t found = kWorks;
+  while (found == kWorks) {
+    found = max({state}).front();
+  }
+  check_rank_zero(what, error, found == kFailed);
+}
+
+void JobAgreement::check_rank_zero(
+    const std::string& what,
+    const std::exception_ptr& error,
+    bool has_failed) const {
   if (error) {
     std::rethrow_exception(error);
   }
-  if (all[1] != 0) {
+  if (has_failed) {
     runtime::blame_peer();
     TESSERA_FAIL("{} failed on rank 0; see its error.", what);
   }
-  return all[0];
 }
 
 } // namespace tessera::engine

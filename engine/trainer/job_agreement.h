@@ -6,6 +6,7 @@
 #include "tessera/runtime/comm/init.h"
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,7 +33,20 @@ class JobAgreement {
       const std::string& what,
       const std::function<int64_t()>& decide);
 
+  /// As from_rank_zero(), for work that may take longer than ranks wait for
+  /// each other: `work` calls its argument, which is collective for the others,
+  /// every few seconds.
+  void by_rank_zero(
+      const std::string& what,
+      const std::function<void(const std::function<void()>& go_on)>& work);
+
  private:
+  /// @throws the error of rank 0, and on other ranks one that names it.
+  void check_rank_zero(
+      const std::string& what,
+      const std::exception_ptr& error,
+      bool has_failed) const;
+
   bool is_rank_zero_;
   std::unique_ptr<Communicator> ranks_;
   WaitCheck check_;

@@ -237,7 +237,8 @@ std::vector<std::string> ConfigReader::get_string_or_strings(
     return {get_scalar(*node_, key, StringKind{}, {fallback.front()})};
   }
   const StringKind kind{"a string, or an array of strings"};
-  return {get_scalar(*node_, key, kind, {})};
+  const std::string one = get_scalar(*node_, key, kind, {});
+  return one.empty() ? std::vector<std::string>() : std::vector{one};
 }
 
 std::vector<int64_t> ConfigReader::get_ints(

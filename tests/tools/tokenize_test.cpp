@@ -76,6 +76,7 @@ TEST_F(TokenizeTool, GoesFromTextToAModelInTwoCommands) {
        "training.max_steps=3",
        "data.train=" + path("out-train"),
        "data.heldout=" + path("out-heldout.bin"),
+       "data.split=0",
        "output.folder=" + path("run")});
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
   EXPECT_NE(
@@ -100,6 +101,71 @@ TEST_F(TokenizeTool, GoesFromTextToAModelInTwoCommands) {
   EXPECT_NE(other.exit_code, 0);
   EXPECT_NE(other.output.find("trained with other data"), std::string::npos)
       << other.output;
+}
+
+// As above in one command: rank 0 tokenizes, once.
+TEST_F(TokenizeTool, TrainsOnText) {
+  const auto train = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all{
+        "train",
+        tests::source_dir() + "/configs/train_gpt_python.json",
+        "model.config=" + path("gpt.json"),
+        "model.max_length=32",
+        "data.tokenizer=" + tests::source_dir() + "/examples/data/python_gpt",
+        "training.batch_size=2",
+        "training.max_steps=3",
+        "data.train=[\"" + path("texts/**/*.txt") + "\"]",
+        "data.split=0.2",
+        "output.folder=" + path("run")};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_forked(2, all);
+  };
+  const auto has = [](const tests::LaunchedJob::Result& result,
+                      const std::string& text) {
+    EXPECT_NE(result.output.find(text), std::string::npos) << text << "\n"
+                                                           << result.output;
+  };
+  // A bad document ends all ranks before anything is trained.
+  std::ofstream(folder_ / "texts/zz.txt") << "a\n\xff\n";
+  const auto bad = train({"data.text.skip_bad_rows=false"});
+  EXPECT_NE(bad.exit_code, 0);
+  has(bad, "zz.txt:2: byte 3");
+  has(bad, "data.text.skip_bad_rows=true");
+  EXPECT_FALSE(fs::exists(folder_ / "run/config.json"));
+  const auto first = train({});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  has(first, "60 documents");
+  has(first, "1 bad row skipped");
+  const auto result = read_json(folder_ / "run/result.json");
+  EXPECT_GT(result.at("heldout_tokens"), 100);
+  EXPECT_TRUE(fs::exists(folder_ / "run/model/tokenizer.json"));
+  // A run that goes on, and a score, take what is there.
+  const auto written = fs::last_write_time(folder_ / "run/tokens/train.bin");
+  const auto more = train({"training.resume=true", "training.max_steps=4"});
+  ASSERT_EQ(more.exit_code, 0) << more.output;
+  has(more, "already tokenized");
+  const auto score = run_forked(1, {"eval", path("run")});
+  ASSERT_EQ(score.exit_code, 0) << score.output;
+  EXPECT_EQ(fs::last_write_time(folder_ / "run/tokens/train.bin"), written);
+  const auto text = run_forked(
+      1,
+      {"generate",
+       "--model",
+       path("run"),
+       "--prompt",
+       "def ",
+       "--max-new-tokens",
+       "2"});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  // Other text is other data.
+  std::ofstream(folder_ / "texts/0.txt") << "another = 1\n";
+  const auto other = train({"training.resume=true", "training.max_steps=5"});
+  EXPECT_NE(other.exit_code, 0);
+  has(other, "trained with other data");
+  // Without a tokenizer.
+  const auto none = train({"data.tokenizer=", "output.overwrite=true"});
+  EXPECT_NE(none.exit_code, 0);
+  has(none, "data.tokenizer");
 }
 
 TEST_F(TokenizeTool, TakesOneDocumentPerLine) {

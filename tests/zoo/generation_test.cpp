@@ -7,6 +7,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/next_token.h"
+#include "tessera/zoo/generation/prompt_cache.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <gtest/gtest.h>
@@ -175,6 +176,74 @@ TEST(Generation, DividedByRanksIsTheSame) {
       }
     });
   }
+}
+
+namespace {
+
+/// A conversation of three turns: each prompt is the text before it and two
+/// tokens more.
+std::vector<at::Tensor> conversation(
+    Model& model,
+    const GenerateOptions& options,
+    ParallelRun* parallel,
+    PromptCache* kept) {
+  std::vector<at::Tensor> texts;
+  at::Tensor prompt = torch::tensor({{5, 7, 11}}, torch::kLong);
+  for (int turn = 0; turn < 3; ++turn) {
+    ModelInput input;
+    input.input_ids = prompt;
+    const at::Tensor text =
+        generate(model, input, options, parallel, {}, kept).narrow(0, 0, 1);
+    texts.push_back(text);
+    prompt = at::cat({text, torch::tensor({{8, 9}}, torch::kLong)}, 1);
+  }
+  return texts;
+}
+
+} // namespace
+
+// What ranks keep of their layers and heads is what the next turn begins with:
+// the texts are those of one rank that reads every prompt whole.
+TEST(Generation, AConversationDividedByRanksIsTheSame) {
+  GenerateOptions greedy;
+  greedy.max_new_tokens = 4;
+  GenerateOptions drawn_beams = greedy;
+  drawn_beams.do_sample = true;
+  drawn_beams.num_beams = 3;
+  drawn_beams.seed = 4;
+  tests::run_ranks(4, [&](World& world) {
+    ParallelOptions sizes;
+    sizes.sizes = {.shard = 1, .tensor = 2, .pipeline = 2};
+    sizes.schedule = PipelineScheduleKind::kGPipe;
+    for (const std::string name : {"llama", "gpt2"}) {
+      const auto whole = load(name);
+      ParallelRun parallel(world, sizes, 2);
+      const auto model = load(name, layer_context(parallel));
+      EngineOptions engine_options;
+      engine_options.log_memory = false;
+      engine_options.parallel = parallel.mesh_if_given();
+      const Engine engine(world, model, engine_options);
+      for (const GenerateOptions& options : {greedy, drawn_beams}) {
+        const auto expected = conversation(*whole, options, nullptr, nullptr);
+        PromptCache kept;
+        PromptCache kept_whole;
+        const auto found = conversation(*model, options, &parallel, &kept);
+        conversation(*whole, options, nullptr, &kept_whole);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_TRUE(found[i].equal(expected[i]))
+              << name << ", beams " << options.num_beams << ", turn " << i
+              << "\n"
+              << found[i] << expected[i];
+        }
+        EXPECT_EQ(kept.read_tokens(), kept_whole.read_tokens());
+        if (options.num_beams == 1) {
+          // Prompts of 3, 9 and 15 tokens and 3 times 3 written ones that are
+          // read: without what is kept, 36.
+          EXPECT_EQ(kept.read_tokens(), 18);
+        }
+      }
+    }
+  });
 }
 
 TEST(Generation, DrawsWithTheSeedAlone) {

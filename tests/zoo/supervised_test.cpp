@@ -441,6 +441,7 @@ TEST_F(Supervised, BadRowsAreNamed) {
     EXPECT_EQ(encoder(words, skips, kind).read({path}).size(), 1U) << line;
   };
   refuses(R"({"prompt": "a"})", {"'completion'", "data.messages_key"});
+  refuses(R"({"b": "a", "chat": []})", {"but 'b, chat'"});
   refuses(R"({"completion": "a"})", {"'prompt'"});
   refuses(R"({"prompt": "a", "completion": 3})", {"'completion' is 3"});
   refuses(R"({"prompt": "a", "completion": ""})", {"'completion' is empty"});

@@ -78,6 +78,17 @@ DataFormat data_format_of(const std::filesystem::path& path) {
                                                       : DataFormat::kUnknown;
 }
 
+bool is_text_file(const std::filesystem::path& path) {
+  const std::string suffix = path.extension().string();
+  for (const char* one :
+       {".txt", ".json", ".jsonl", ".ndjson", ".csv", ".tsv"}) {
+    if (suffix == one) {
+      return true;
+    }
+  }
+  return data_format_of(path) == DataFormat::kText;
+}
+
 const char* name_of(DataFormat format) {
   switch (format) {
     case DataFormat::kText:

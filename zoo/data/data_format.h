@@ -27,6 +27,10 @@ enum class DataFormat {
 /// file cannot be read.
 DataFormat data_format_of(const std::filesystem::path& path);
 
+/// Whether a file is text by its content or its suffix (.txt, .jsonl, .csv,
+/// ...).
+bool is_text_file(const std::filesystem::path& path);
+
 /// "a NumPy array", for messages.
 const char* name_of(DataFormat format);
 

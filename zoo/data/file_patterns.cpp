@@ -6,8 +6,9 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <set>
+#include <span>
+#include <system_error>
 
 namespace tessera::zoo {
 
@@ -15,69 +16,88 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder of a pattern before its first special character.
-fs::path fixed_folder(const std::string& pattern) {
-  const size_t special = pattern.find_first_of("*?[");
-  const size_t slash = pattern.rfind('/', special);
-  return slash == std::string::npos ? fs::path(".")
-         : slash == 0               ? fs::path("/")
-                                    : fs::path(pattern.substr(0, slash));
+bool is_pattern(const std::string& name) {
+  return name.find_first_of("*?[") != std::string::npos;
 }
 
-bool matches(const std::string& pattern, const std::string& path) {
-  if (::fnmatch(pattern.c_str(), path.c_str(), FNM_PATHNAME) == 0) {
-    return true;
+/// Adds the files that a pattern of names stands for.
+class PatternMatches {
+ public:
+  explicit PatternMatches(std::vector<fs::path>& files) : files_(files) {}
+
+  /// @param folder empty: the working directory.
+  void add(const fs::path& folder, std::span<const std::string> names) {
+    const std::string& name = names.front();
+    const auto rest = names.subspan(1);
+    if (!is_pattern(name)) {
+      add_entry(folder / name, rest);
+    } else if (name != "**" || rest.empty()) {
+      for (const fs::path& entry : entries(folder)) {
+        if (::fnmatch(name.c_str(), entry.filename().c_str(), 0) == 0) {
+          add_entry(entry, rest);
+        }
+      }
+    } else {
+      add(folder, rest); // no folder, or one more
+      for (const fs::path& entry : entries(folder)) {
+        std::error_code ignored;
+        if (fs::is_directory(fs::symlink_status(entry, ignored))) {
+          add(entry, names);
+        }
+      }
+    }
   }
-  const size_t stars = pattern.find("**/");
-  if (stars == std::string::npos) {
-    return false;
+
+  /// ": cannot read ...", of the first folder that cannot; or "".
+  const std::string& problem() const {
+    return problem_;
   }
-  // No folder, or one more.
-  std::string none = pattern;
-  none.erase(stars, 3);
-  std::string more = pattern;
-  more.replace(stars, 3, "*/**/");
-  const auto depth = [](const std::string& text) {
-    return std::count(text.begin(), text.end(), '/');
-  };
-  return matches(none, path) ||
-         (depth(more) <= depth(path) + 1 && matches(more, path));
-}
+
+ private:
+  void add_entry(const fs::path& entry, std::span<const std::string> rest) {
+    std::error_code ignored;
+    if (!rest.empty()) {
+      if (!fs::exists(entry, ignored) || fs::is_directory(entry, ignored)) {
+        add(entry, rest);
+      }
+    } else if (fs::is_regular_file(entry, ignored)) {
+      files_.push_back(entry);
+    }
+  }
+
+  std::vector<fs::path> entries(const fs::path& folder) {
+    std::vector<fs::path> found;
+    std::error_code code;
+    const fs::path read = folder.empty() ? fs::path(".") : folder;
+    for (fs::directory_iterator entry(read, code), end; !code && entry != end;
+         entry.increment(code)) {
+      found.push_back(folder / entry->path().filename());
+    }
+    if (code && problem_.empty()) {
+      problem_ =
+          formatted(": cannot read '{}': {}", read.string(), code.message());
+    }
+    return found;
+  }
+
+  std::vector<fs::path>& files_;
+  std::string problem_;
+};
 
 void add_matches(const std::string& pattern, std::vector<fs::path>& files) {
-  const fs::path folder = fixed_folder(pattern);
-  const bool has_folder = pattern.find('/') != std::string::npos;
-  const size_t before = files.size();
-  std::error_code code;
-  const auto add = [&](const fs::directory_entry& entry) {
-    const std::string path =
-        has_folder ? entry.path().string() : entry.path().filename().string();
-    if (entry.is_regular_file() && matches(pattern, path)) {
-      files.emplace_back(path);
-    }
-  };
-  const bool is_deep = std::count(
-                           pattern.begin() + static_cast<std::ptrdiff_t>(
-                                                 pattern.find_first_of("*?[")),
-                           pattern.end(),
-                           '/') > 0;
-  if (is_deep) {
-    for (const auto& entry : fs::recursive_directory_iterator(folder, code)) {
-      add(entry);
-    }
-  } else {
-    for (const auto& entry : fs::directory_iterator(folder, code)) {
-      add(entry);
-    }
+  std::vector<std::string> names;
+  const fs::path path(pattern);
+  for (const fs::path& name : path.relative_path()) {
+    names.push_back(name.string());
   }
-  std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
+  std::vector<fs::path> found;
+  PatternMatches matches(found);
+  matches.add(path.root_path(), names);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   TESSERA_CHECK(
-      files.size() > before,
-      "no file matches '{}'{}",
-      pattern,
-      code
-          ? formatted(": cannot read '{}': {}", folder.string(), code.message())
-          : "");
+      !found.empty(), "no file matches '{}'{}", pattern, matches.problem());
+  files.insert(files.end(), found.begin(), found.end());
 }
 
 } // namespace
@@ -86,8 +106,7 @@ std::vector<fs::path> matching_files(const std::vector<std::string>& names) {
   std::vector<fs::path> files;
   for (const std::string& name : names) {
     std::error_code code;
-    if (name.find_first_of("*?[") == std::string::npos ||
-        fs::exists(name, code)) {
+    if (!is_pattern(name) || fs::exists(name, code)) {
       files.emplace_back(name);
     } else {
       add_matches(name, files);

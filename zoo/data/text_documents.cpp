@@ -204,7 +204,7 @@ void TextDocuments::check_text(TextDocument& document) const {
     document.problem = formatted(
         "{}: byte {} of the document is 0x{:02x}, which is not UTF-8",
         place(document_line_ + lines),
-        *bad,
+        *bad + 1, // counted from 1, as lines are
         static_cast<int>(static_cast<unsigned char>(*at)));
   }
 }

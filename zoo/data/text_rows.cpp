@@ -427,6 +427,15 @@ struct TextRows::Source {
   int64_t row_line = 1; ///< of the row that is read
 };
 
+std::string keys_text(const nlohmann::json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [name, value] : object.items()) {
+    keys.push_back(name);
+  }
+  return keys.empty() ? "an empty object"
+                      : "'" + runtime::join_names(keys) + "'";
+}
+
 std::string TextRow::place() const {
   return formatted("{}:{}", file.string(), line);
 }

@@ -36,6 +36,10 @@ struct TextRow {
   std::string place() const;
 };
 
+/// "'question, answer'", the keys of an object, or "an empty object", for
+/// messages.
+std::string keys_text(const nlohmann::json& object);
+
 /// A row that cannot be used; those after it can.
 class BadRow : public Error {
  public:

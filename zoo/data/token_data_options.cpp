@@ -35,6 +35,13 @@ void visit_fields(runtime::OptionFields& fields, TokenDataOptions& options) {
       options.separate_documents,
       "tokens attend to their own document only, its positions begin at 0, and its first token is not predicted; otherwise a sequence is one text, whatever it was cut from");
   visit_fields(fields, options.objective);
+  fields.group("text", "how data that are text are made into token files", [&] {
+    visit_fields(fields, options.text);
+    fields.field(
+        "folder",
+        options.text_folder,
+        "where the token files of the text are kept, and reused as long as text, tokenizer and these keys are the same; by default `tokens` in the run folder");
+  });
 }
 
 } // namespace tessera::zoo

@@ -3,6 +3,7 @@
 // `TokenDataOptions` says how sequences are made of documents of tokens.
 
 #include "tessera/zoo/data/objective_options.h"
+#include "tessera/zoo/data/tokenize_files.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -36,6 +37,10 @@ struct TokenDataOptions {
   /// its first token is not predicted.
   bool separate_documents = false;
   ObjectiveOptions objective;
+  /// How data that are text become tokens; without inputs and output.
+  TokenizeOptions text;
+  /// Where these tokens are; empty: `tokens` in the run folder.
+  std::filesystem::path text_folder;
 };
 
 void visit_fields(runtime::OptionFields& fields, TokenDataOptions& options);

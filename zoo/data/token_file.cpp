@@ -20,11 +20,8 @@ namespace fs = std::filesystem;
 /// @throws tessera::Error on a file that is known to be something else.
 void check_is_token_file(const std::filesystem::path& path, TokenType type) {
   const DataFormat format = data_format_of(path);
-  const std::string suffix = path.extension().string();
   TESSERA_CHECK(
-      format != DataFormat::kText && suffix != ".txt" && suffix != ".json" &&
-          suffix != ".jsonl" && suffix != ".ndjson" && suffix != ".csv" &&
-          suffix != ".tsv",
+      !is_text_file(path),
       "'{}' is text, not a token file. Tokenize it with: tessera tokenize --model FOLDER --input {} --output {}, where FOLDER has the model's tokenizer, and set data.train={}",
       path.string(),
       shell_word(path),

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/file_lock.h"
@@ -40,14 +41,16 @@ int64_t token_of(
     const Tokenizer& tokenizer,
     const fs::path& model,
     const std::string& token,
-    const char* option) {
+    const char* option,
+    const char* key) {
   const auto found = tokenizer.id_of(token);
   TESSERA_CHECK(
       found,
-      "the tokenizer of '{}' has no token '{}'; name another one with {}",
+      "the tokenizer of '{}' has no token '{}'; name another one with {}, in a configuration data.text.{}",
       model.string(),
       token,
-      option);
+      option,
+      key);
   return *found;
 }
 
@@ -58,7 +61,8 @@ std::optional<int64_t> begin_token_of(
   if (options.begin_token.empty()) {
     return std::nullopt;
   }
-  return token_of(tokenizer, model, options.begin_token, "--begin-token");
+  return token_of(
+      tokenizer, model, options.begin_token, "--begin-token", "begin_token");
 }
 
 std::optional<int64_t> end_token_of(
@@ -69,7 +73,8 @@ std::optional<int64_t> end_token_of(
     return std::nullopt;
   }
   if (!options.end_token.empty()) {
-    return token_of(tokenizer, model, options.end_token, "--end-token");
+    return token_of(
+        tokenizer, model, options.end_token, "--end-token", "end_token");
   }
   const auto found = tokenizer.special_id("eos_token");
   TESSERA_CHECK(
@@ -108,12 +113,9 @@ json identity_of(
   }
   json tokenizer = json::object();
   if (fs::is_directory(model)) {
-    for (const auto& entry : fs::directory_iterator(model)) {
-      const std::string suffix = entry.path().extension().string();
-      if (suffix == ".json" || suffix == ".txt" || suffix == ".model") {
-        tokenizer[entry.path().filename().string()] =
-            data_identity({entry.path()}).at("checksum");
-      }
+    for (const fs::path& file : tokenizer_files(model)) {
+      tokenizer[file.filename().string()] =
+          data_identity({file}).at("checksum");
     }
   } else {
     tokenizer["file"] = data_identity({model}).at("checksum");
@@ -200,6 +202,9 @@ class TokenizeRun {
     }
     begins_.push_back(saved_.counts.total_bytes);
     identity_ = identity_of(model, files_, options);
+    if (find_earlier()) {
+      return;
+    }
     resume();
     const auto type = tokenizer_.size() < kUint16Vocab ? TokenType::kUint16
                                                        : TokenType::kInt32;
@@ -212,6 +217,14 @@ class TokenizeRun {
 
   TokenizeResult run() {
     TokenizeResult result;
+    if (is_reused_) {
+      for (const fs::path& prefix : outputs()) {
+        result.outputs.push_back(prefix.string() + ".bin");
+      }
+      result.is_reused = true;
+      result.progress = saved_.counts;
+      return result;
+    }
     result.resumed_documents = saved_.counts.documents;
     TextDocuments source(files_, options_.format, saved_.position);
     auto last_save = Clock::now();
@@ -236,6 +249,9 @@ class TokenizeRun {
       copy_tokenizer(model_, tokenizer_beside(writer.bin()));
       writer.finish();
       result.outputs.push_back(writer.bin());
+    }
+    if (options_.earlier == EarlierTokens::kReuse) {
+      write_state(sources_file());
     }
     fs::remove(progress_file());
     for (DocumentWriter& writer : writers_) {
@@ -266,17 +282,56 @@ class TokenizeRun {
     return options_.output.string() + ".progress.json";
   }
 
+  /// What the complete files were made of.
+  fs::path sources_file() const {
+    return options_.output.string() + ".sources.json";
+  }
+
+  /// What `file` says, if that is of this call; null otherwise.
+  json state_in(const fs::path& file) const {
+    if (!fs::exists(file)) {
+      return {};
+    }
+    json read = json::parse(
+        runtime::read_text_file(file), nullptr, /*allow_exceptions=*/false);
+    return read.is_object() && read.value("identity", json()) == identity_
+               ? read
+               : json();
+  }
+
+  /// Whether the files of an earlier call can be taken as they are.
+  bool find_earlier() {
+    if (options_.earlier != EarlierTokens::kReuse ||
+        fs::exists(progress_file())) {
+      return false;
+    }
+    const json state = state_in(sources_file());
+    for (const fs::path& prefix : outputs()) {
+      if (state.is_null() || !fs::exists(prefix.string() + ".bin") ||
+          !fs::exists(prefix.string() + ".idx")) {
+        return false;
+      }
+    }
+    const int64_t total = saved_.counts.total_bytes;
+    saved_ = from_json(state.at("progress"));
+    saved_.counts.bytes = saved_.counts.total_bytes = total;
+    is_reused_ = true;
+    return true;
+  }
+
   /// Finds out where to begin.
   void resume() {
     const fs::path file = progress_file();
-    if (options_.overwrite) {
+    if (options_.earlier == EarlierTokens::kReplace ||
+        (options_.earlier == EarlierTokens::kReuse &&
+         state_in(file).is_null())) {
       fs::remove(file);
     }
     if (!fs::exists(file)) {
       for (const fs::path& prefix : outputs()) {
         const std::string bin = prefix.string() + ".bin";
         TESSERA_CHECK(
-            options_.overwrite || !fs::exists(bin),
+            options_.earlier != EarlierTokens::kRefuse || !fs::exists(bin),
             "'{}' exists; give another --output, or replace it with --overwrite",
             bin);
       }
@@ -310,8 +365,12 @@ class TokenizeRun {
     for (DocumentWriter& writer : writers_) {
       saved_.marks.push_back(writer.sync());
     }
+    write_state(progress_file());
+  }
+
+  void write_state(const fs::path& file) const {
     runtime::write_file_atomically(
-        progress_file(),
+        file,
         json{{"identity", identity_}, {"progress", to_json(saved_)}}.dump() +
             "\n");
   }
@@ -331,7 +390,7 @@ class TokenizeRun {
       if (!document->problem.empty()) {
         TESSERA_CHECK(
             options_.skip_bad,
-            "{}. Mend it, or skip and count what cannot be read with --skip-bad",
+            "{}. Mend it, or skip and count what cannot be read with --skip-bad, in a configuration data.text.skip_bad_rows=true",
             document->problem);
         ++saved_.counts.bad_rows;
         continue;
@@ -377,12 +436,55 @@ class TokenizeRun {
   std::optional<int64_t> begin_token_;
   std::optional<int64_t> end_token_;
   json identity_;
+  bool is_reused_ = false;
   SavedProgress saved_;
   std::vector<DocumentWriter> writers_;
   std::vector<std::string> texts_;
 };
 
 } // namespace
+
+void visit_fields(runtime::OptionFields& fields, TokenizeOptions& options) {
+  fields.choice(
+      "format",
+      options.format.format,
+      {{"text", TextFormat::kText},
+       {"jsonl", TextFormat::kJsonLines},
+       {"csv", TextFormat::kCsv},
+       {"tsv", TextFormat::kTsv}},
+      "of all files; by default what their suffix says: `.jsonl`, `.ndjson` and `.json`, `.csv`, `.tsv`, else plain text");
+  fields.choice(
+      "document",
+      options.format.unit,
+      {{"file", TextUnit::kFile},
+       {"paragraph", TextUnit::kParagraph},
+       {"line", TextUnit::kLine}},
+      "what a document of a plain text is: all of the file, lines up to an empty one, or a line");
+  fields.field(
+      "key",
+      options.format.text_key,
+      "key of JSON objects, or column of tables, that has the text");
+  fields.field(
+      "begin_token",
+      options.begin_token,
+      "the token that begins each document, such as `<s>` (empty: none)");
+  fields.field(
+      "end_token",
+      options.end_token,
+      "the token that ends each document (empty: the tokenizer's eos_token)");
+  fields.field(
+      "append_end",
+      options.append_end,
+      "whether documents end with that token; by default if there is one");
+  fields.field(
+      "parse_special_tokens",
+      options.parse_special_tokens,
+      "texts such as `<|endoftext|>` in documents become that token");
+  fields.field(
+      "skip_bad_rows",
+      options.skip_bad,
+      "leave out documents that are empty, not UTF-8, or in rows that cannot be read, and log how many; otherwise they are an error");
+}
 
 TokenizeResult tokenize_files(
     const fs::path& model,

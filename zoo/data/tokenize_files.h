@@ -13,6 +13,12 @@
 #include <string>
 #include <vector>
 
+namespace tessera::runtime {
+
+class OptionFields;
+
+} // namespace tessera::runtime
+
 namespace tessera::zoo {
 
 struct TokenizeProgress {
@@ -21,6 +27,15 @@ struct TokenizeProgress {
   int64_t documents = 0; ///< written
   int64_t tokens = 0;
   int64_t bad_rows = 0; ///< that were skipped
+};
+
+/// What becomes of what an earlier call has written or begun.
+enum class EarlierTokens {
+  kRefuse, ///< an error, unless it is an interrupted call that can go on
+  kReplace,
+  /// Files of the same inputs, tokenizer and options are taken as they are;
+  /// others are replaced. PREFIX.sources.json says what they were made of.
+  kReuse,
 };
 
 struct TokenizeOptions {
@@ -45,16 +60,20 @@ struct TokenizeOptions {
   /// Skips and counts documents that are empty, not UTF-8, or in rows that
   /// cannot be read; otherwise the first is an error.
   bool skip_bad = false;
-  bool overwrite = false; ///< what an earlier call has written or begun
+  EarlierTokens earlier = EarlierTokens::kRefuse;
   /// Texts that are tokenized at a time; does not change what is written.
   int64_t batch_bytes = 4 << 20;
   double save_seconds = 5; ///< between saves of how far the work is
   std::function<void(const TokenizeProgress&)> progress; ///< may be empty
 };
 
+/// Without inputs, output, shares of documents and how the work is done.
+void visit_fields(runtime::OptionFields& fields, TokenizeOptions& options);
+
 struct TokenizeResult {
   TokenizeProgress progress;
   int64_t resumed_documents = 0; ///< of an interrupted call
+  bool is_reused = false; ///< everything is of an earlier call
   std::vector<std::filesystem::path> outputs; ///< the .bin files
 };
 

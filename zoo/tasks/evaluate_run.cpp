@@ -62,16 +62,18 @@ TaskScore evaluate_run(
       "{}: model.lora is an adapter that is not in model.folder; give the run folder",
       trained.config.string());
   config.engine.log_memory = false; // it would describe training
+  if (fs::is_directory(run)) {
+    config.trainer.run_folder = run; // it may have been moved
+  }
   World& world = engine::init_on(config.device);
+  const ModelState state =
+      trained.adapter.empty() ? ModelState::kTrained : ModelState::kAdapted;
+  prepare_data(config, world, state);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   // for newly initialized weights of an adapter's base model
   torch::manual_seed(config.seed);
-  Task task = config.task->open(
-      config,
-      world,
-      parallel,
-      trained.adapter.empty() ? ModelState::kTrained : ModelState::kAdapted);
+  Task task = config.task->open(config, world, parallel, state);
   if (!trained.adapter.empty()) {
     load_lora(*task.model, trained.adapter);
   }

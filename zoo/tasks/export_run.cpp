@@ -77,6 +77,7 @@ void export_run(const ExportOptions& options) {
   config.engine.log_memory = false;
   check(config.engine);
   World& world = engine::init_on(config.device);
+  prepare_data(config, world, ModelState::kFirst);
   std::optional<RunLock> lock;
   engine::JobAgreement(world, "run folder")
       .from_rank_zero("locking the run folder", [&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task "language_model": predicts tokens in files of tokens.
+// The task "language_model": predicts tokens of text, or in files of tokens.
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
@@ -12,6 +12,7 @@
 #include "tessera/zoo/data/token_batches.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_model.h"
+#include "tessera/zoo/tasks/tokenized_data.h"
 #include "tessera/zoo/tasks/training_config.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
@@ -40,14 +41,14 @@ void visit_language_model(
 }
 
 void visit_tokens(runtime::OptionFields& fields, TrainingConfig& config) {
-  fields.field(
+  fields.one_or_many(
       "train",
-      config.train_file,
-      "a token file: of `tessera tokenize` or Megatron (PREFIX, PREFIX.bin or PREFIX.idx), of llm.c, or one without a header; either this or `data.blend`");
-  fields.field(
+      config.texts.train,
+      "text, as one file, several, or patterns such as `texts/**/*.txt`, which is tokenized before the first step, once (`data.text`); or a token file: of `tessera tokenize` or Megatron (PREFIX, PREFIX.bin or PREFIX.idx), of llm.c, or one without a header; either this or `data.blend`");
+  fields.one_or_many(
       "heldout",
-      config.heldout_file,
-      "a token file (empty: nothing is scored)");
+      config.texts.heldout,
+      "text, or a token file (empty: nothing is scored)");
   fields.choice(
       "token_type",
       config.token_type,
@@ -61,18 +62,29 @@ void finish_tokens(
     TrainingConfig& config) {
   check_model_source(reader, config);
   const auto data = reader.get_object("data");
-  if (config.train_file.empty() == config.token_data.blend.empty()) {
+  const auto take_token_file = [](std::vector<std::string>& names,
+                                  std::filesystem::path& file) {
+    if (!names.empty() && !are_texts(names)) {
+      file = names.front();
+      names.clear();
+    }
+  };
+  take_token_file(config.texts.train, config.train_file);
+  take_token_file(config.texts.heldout, config.heldout_file);
+  const bool has_train =
+      !config.train_file.empty() || !config.texts.train.empty();
+  if (has_train != config.token_data.blend.empty()) {
     data.fail(
         "train",
-        "set either this, a token file, or data.blend, a list of them with "
-        "weights");
+        "set either this, text or a token file, or data.blend, a list of token "
+        "files with weights");
   }
   const auto& mask = config.token_data.objective.mask.tokens;
   if (mask.masked + mask.random > 1) {
     data.get_object("mask").fail(
         "random", "`masked` and `random` must add up to at most 1");
   }
-  if (config.token_data.split > 0 && !config.heldout_file.empty()) {
+  if (config.token_data.split > 0 && config.has_heldout()) {
     data.fail(
         "split",
         "it holds out a part of the training data; set either this or "
@@ -422,6 +434,8 @@ const TaskKind kLanguageModel{
     visit_language_model,
     visit_tokens,
     finish_tokens,
-    open_tokens};
+    open_tokens,
+    /*base_model=*/nullptr,
+    tokenize_data};
 
 } // namespace tessera::zoo

@@ -32,9 +32,10 @@ const json& value_at(
   const auto found = object.is_object() ? object.find(key) : object.end();
   TESSERA_CHECK(
       object.is_object() && found != object.end(),
-      "{}: there is no '{}'; name the columns in data.question_key, data.context_key, data.answer_key and data.answer_start_key, or, of a table without a header, all of them in data.columns",
+      "{}: there is no '{}', but {}; name the columns in data.question_key, data.context_key, data.answer_key and data.answer_start_key, or, of a table without a header, all of them in data.columns",
       place,
-      key);
+      key,
+      object.is_object() ? keys_text(object) : runtime::show_json(object));
   return *found;
 }
 

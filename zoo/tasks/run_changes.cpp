@@ -38,6 +38,7 @@ constexpr std::array kRules{
     ChangeRule{"training.new_data", Change::kIgnored},
     // Compared by their content.
     ChangeRule{"data.train", Change::kIgnored},
+    ChangeRule{"data.text", Change::kIgnored},
     ChangeRule{"model.folder", Change::kIgnored},
     ChangeRule{"model.config", Change::kIgnored},
     ChangeRule{"data.heldout", Change::kAccepted},

@@ -357,6 +357,7 @@ TrainingResult run_training(TrainingConfig config) {
   check(config.engine);
   runtime::install_cpu_memory_counter();
   World& world = engine::init_on(config.device);
+  prepare_data(config, world, ModelState::kFirst);
   engine::JobAgreement agreement(world, "run folder");
   // Before a model is built, which may take long.
   RunFolder folder(config);

@@ -156,10 +156,11 @@ const std::string& SupervisedEncoder::text_of(
   const auto found = row.values.find(key);
   TESSERA_CHECK(
       found != row.values.end(),
-      "{}: there is neither '{}', a conversation, nor '{}', a text; name the keys of the rows in data.messages_key, or in data.prompt_key (or data.template) and data.completion_key{}",
+      "{}: there is neither '{}', a conversation, nor '{}', a text, but {}; name the keys of the rows in data.messages_key, or in data.prompt_key (or data.template) and data.completion_key{}",
       row.place(),
       options_.messages,
       key,
+      keys_text(row.values),
       row.is_of_table
           ? "; of a table without a header, name all columns in data.columns"
           : "");

@@ -2,6 +2,7 @@
 #include "tessera/zoo/tasks/task.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/tasks/training_config.h"
 
 namespace tessera::zoo {
 
@@ -21,6 +22,12 @@ const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds() {
     return all;
   }();
   return kinds;
+}
+
+void prepare_data(TrainingConfig& config, World& world, ModelState state) {
+  if (config.task->prepare != nullptr) {
+    config.task->prepare(config, world, state);
+  }
 }
 
 std::unique_ptr<Head> head_of(Model& model) {

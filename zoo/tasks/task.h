@@ -63,6 +63,10 @@ struct TaskKind {
   std::shared_ptr<Model> (*base_model)(
       const TrainingConfig& config,
       const LayerContext& context) = nullptr;
+  /// Makes the files that open() reads, where the configuration names others,
+  /// and names them in it. Collective. Null: there is nothing to make.
+  void (*prepare)(TrainingConfig& config, World& world, ModelState state) =
+      nullptr;
   /// Sections of its own; null: there are none.
   void (*visit_sections)(
       runtime::OptionFields& fields,
@@ -90,6 +94,9 @@ extern const TaskKind kPreference;
 extern const TaskKind kExamples;
 /// A folder of images with a subfolder per class.
 extern const TaskKind kImageFolder;
+
+/// Calls TaskKind::prepare of a configuration, if there is one.
+void prepare_data(TrainingConfig& config, World& world, ModelState state);
 
 /// All kinds, by name.
 const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds();

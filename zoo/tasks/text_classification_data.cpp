@@ -40,16 +40,11 @@ const json& column_of(
     const char* options) {
   const auto found = object.find(key);
   if (found == object.end()) {
-    std::vector<std::string> keys;
-    for (const auto& [name, value] : object.items()) {
-      keys.push_back(name);
-    }
     TESSERA_FAIL(
         "{}: there is no '{}', but {}; name the columns in {}",
         place,
         key,
-        keys.empty() ? "an empty object"
-                     : "'" + runtime::join_names(keys) + "'",
+        keys_text(object),
         options);
   }
   return *found;

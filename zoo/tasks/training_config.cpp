@@ -90,9 +90,6 @@ void finish_text_files(
     reader.get_object("model").fail(
         "folder", "give the Hugging Face folder of a model");
   }
-  for (auto* files : {&config.texts.train, &config.texts.heldout}) {
-    std::erase(*files, ""); // no file
-  }
 }
 
 void check_model_source(

@@ -169,6 +169,11 @@ TEST(OptionFields, ReadsEveryKind) {
   EXPECT_EQ(options.parts[1].weight, 2.0);
 }
 
+TEST(OptionFields, AnEmptyStringIsAnEmptyArray) {
+  // So that `data.metric=` clears what a file sets.
+  EXPECT_TRUE(read(R"({"count": 2, "keys": ""})").keys.empty());
+}
+
 TEST(OptionFields, AStringIsNoArrayOfItWhereTheyDiffer) {
   const ConfigReader reader = reader_of(R"({"which": ["x"]})");
   Options options;

@@ -178,11 +178,11 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
     expect_error([&] { run(); }, {name.c_str(), "--skip-bad"});
     EXPECT_FALSE(fs::exists(folder_ / "out.bin"));
     options_.skip_bad = true;
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     const auto result = run();
     EXPECT_EQ(result.progress.bad_rows, 1) << name;
     EXPECT_EQ(texts_of(folder_ / "out.bin").size(), good + 1) << name;
-    options_.overwrite = false;
+    options_.earlier = EarlierTokens::kRefuse;
     fs::remove(folder_ / "out.bin");
   };
   bad("a.jsonl",
@@ -198,7 +198,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   bad("e.jsonl", "{\"text\": \"\"}\n", {"e.jsonl:1:", "'text' is empty"});
   bad("f.jsonl", "{\"text\": \"\xff\"}\n", {"f.jsonl:1"});
   bad("g.txt", "", {"g.txt: the file is empty"});
-  bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 7", "0xfe", "UTF-8"});
+  bad("h.txt", "One.\nTw\xfeo\n", {"h.txt:2:", "byte 8", "0xfe", "UTF-8"});
   bad("i.csv",
       "text,x\na\nb,1\n",
       {"i.csv:2:", "1 field,", "names 2 columns"},
@@ -215,7 +215,7 @@ TEST_F(TokenizeFiles, NamesBadRowsOrCountsThem) {
   options_.inputs = {write("o.txt", "\x1f\x8b" + std::string(99, 'x'))};
   expect_error([&] { run(); }, {"o.txt", "gzip", "gunzip --keep"});
   options_.inputs = {write("p.txt", "")};
-  options_.overwrite = true;
+  options_.earlier = EarlierTokens::kReplace;
   expect_error([&] { run(); }, {"no document", "1 bad row"});
 }
 
@@ -230,7 +230,7 @@ TEST_F(TokenizeFiles, BeginsDocumentsWithTheTokenThatIsAsked) {
   const int64_t end = *Tokenizer::from_file(model()).id_of("<|end|>");
   run();
   const auto plain = std::vector{ids(0), ids(1)};
-  options_.overwrite = true;
+  options_.earlier = EarlierTokens::kReplace;
   options_.begin_token = "<|end|>";
   run();
   for (int64_t i = 0; i < 2; ++i) {
@@ -247,7 +247,7 @@ TEST_F(TokenizeFiles, EndsDocumentsWithTheTokenThatIsAsked) {
   const auto tokenizer = Tokenizer::from_file(model());
   const int64_t end = *tokenizer.id_of("<|end|>");
   const auto ends = [&] {
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     run();
     const TokenDocuments data(folder_ / "out");
     std::vector<int64_t> ids(static_cast<size_t>(data.length(0)));
@@ -272,7 +272,7 @@ TEST_F(TokenizeFiles, WritesTheSameWithAnyWorkersAndBatches) {
   const auto files = [&](size_t workers, int64_t batch_bytes) {
     options_.workers = workers;
     options_.batch_bytes = batch_bytes;
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     run();
     std::vector<std::string> content;
     for (const char* name :
@@ -363,10 +363,10 @@ TEST_F(TokenizeFiles, RefusesToGoOnWithSomethingElse) {
   struct Stop {};
   const auto interrupt = [&] {
     options_.progress = [](const TokenizeProgress&) { throw Stop(); };
-    options_.overwrite = true;
+    options_.earlier = EarlierTokens::kReplace;
     EXPECT_THROW(run(), Stop);
     options_.progress = nullptr;
-    options_.overwrite = false;
+    options_.earlier = EarlierTokens::kRefuse;
   };
   interrupt();
   const auto same = options_;
@@ -388,6 +388,56 @@ TEST_F(TokenizeFiles, RefusesToGoOnWithSomethingElse) {
   refused({"out.progress.json", "damaged"});
   interrupt();
   EXPECT_GT(run().resumed_documents, 0);
+}
+
+TEST_F(TokenizeFiles, ReusesWhatWasMadeOfTheSame) {
+  options_.inputs = {write("a.txt", "one"), write("b.txt", "two")};
+  options_.earlier = EarlierTokens::kReuse;
+  const auto made = run();
+  EXPECT_FALSE(made.is_reused);
+  const auto written = fs::last_write_time(folder_ / "out.bin");
+  const auto again = run();
+  EXPECT_TRUE(again.is_reused);
+  EXPECT_EQ(again.outputs, made.outputs);
+  EXPECT_EQ(again.progress.documents, 2);
+  EXPECT_EQ(again.progress.tokens, made.progress.tokens);
+  EXPECT_EQ(fs::last_write_time(folder_ / "out.bin"), written);
+  // Other text, and other options.
+  write("b.txt", "three");
+  EXPECT_FALSE(run().is_reused);
+  EXPECT_EQ(texts_of(folder_ / "out.bin"), (Texts{"one", "three"}));
+  options_.format.unit = TextUnit::kLine;
+  EXPECT_FALSE(run().is_reused);
+  EXPECT_TRUE(run().is_reused);
+  // What an interrupted call has begun of something else is left.
+  options_.batch_bytes = 1;
+  options_.save_seconds = 0;
+  struct Stop {};
+  options_.progress = [](const TokenizeProgress&) { throw Stop(); };
+  write("a.txt", "four");
+  EXPECT_THROW(run(), Stop);
+  options_.progress = nullptr;
+  write("a.txt", "fifty");
+  const auto other = run();
+  EXPECT_FALSE(other.is_reused);
+  EXPECT_EQ(other.resumed_documents, 0);
+  EXPECT_EQ(texts_of(folder_ / "out.bin"), (Texts{"fifty", "three"}));
+  fs::remove(folder_ / "out.idx");
+  EXPECT_FALSE(run().is_reused);
+}
+
+TEST_F(TokenizeFiles, PatternsSkipFoldersThatAreNone) {
+  fs::create_directories(folder_ / "v3.1/q");
+  fs::create_directories(folder_ / "v3.2");
+  write("v3.1/a.py", "a");
+  write("v3.1/q/b.py", "b");
+  write("v3.2/c.py", "c");
+  write("v3.x", "no folder");
+  const std::string base = folder_.path().string();
+  options_.inputs = {base + "/v3.*/*.py", base + "/v3.?/q/*.py"};
+  EXPECT_EQ(tokenized(), (Texts{"a", "c", "b"}));
+  options_.inputs = {base + "/**/v3.1/**/*.py"};
+  EXPECT_EQ(tokenized(), (Texts{"a", "b"}));
 }
 
 } // namespace tessera::zoo::tokenize_files_test
