@@ -447,7 +447,7 @@ TEST_F(TrainLanguageModel, SaysWhatIsWrong) {
       "under ring attention");
   fails(1, {fresh(), "data.train=absent.bin"}, "'absent.bin'");
   fails(1, {fresh(), "model.max_length=17"}, "the model has 16 positions");
-  fails(1, {fresh(), "training.batch_size=99"}, "do not fill one batch");
+  fails(1, {fresh(), "training.batch_size=99"}, "cannot fill one batch");
   fails(2, {fresh(), "parallel.expert=2"}, "has no experts");
   fails(
       1, {fresh(), "model.architecture=GPT2Model"}, "a GPT2Model has no head");
