@@ -42,7 +42,8 @@ StepMemoryPlan plan_step(
   const WrapOptions wrap = read_wrap_options(options, source);
   job.parallel = wrap.parallel;
   const py::gil_scoped_release no_gil;
-  return plan(*tree, wrap.engine, [&] { return loss_from(forward); }, job);
+  return plan(
+      *tree, wrap.engine, [&] { return loss_from(forward); }, job);
 }
 
 void bind_planned_job(py::module_& module) {
