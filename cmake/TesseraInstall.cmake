@@ -7,6 +7,9 @@ include(CMakePackageConfigHelpers)
 # Libraries beside each other, programs beside the folder of libraries. LibTorch
 # is found where it was at build time; see tessera::torch.
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+if(SKBUILD) # a wheel, whose libraries are all in one folder
+  set(CMAKE_INSTALL_RPATH "$ORIGIN")
+endif()
 set(TESSERA_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
 
 function(tessera_install_library name)

@@ -15,7 +15,11 @@ endif()
 set(TESSERA_TORCH "${_torch}" CACHE PATH
     "LibTorch: an unpacked libtorch, or the torch package of a Python environment")
 if(NOT TESSERA_TORCH)
-  foreach(_python "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
+  set(_pythons "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
+  if(SKBUILD) # the Python for which the wheel is built
+    set(_pythons "${Python_EXECUTABLE}")
+  endif()
+  foreach(_python ${_pythons})
     execute_process(
       COMMAND "${_python}" -c
               "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
@@ -53,8 +57,13 @@ target_include_directories(tessera::torch_headers SYSTEM INTERFACE
   "${TESSERA_TORCH}/include" "${TESSERA_TORCH}/include/torch/csrc/api/include")
 add_library(tessera::torch INTERFACE IMPORTED GLOBAL)
 target_compile_definitions(tessera::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+# In a wheel it is the torch of the environment that the wheel is installed in.
+set(_torch_rpath "${TESSERA_TORCH}/lib")
+if(SKBUILD)
+  set(_torch_rpath "$ORIGIN/../torch/lib")
+endif()
 target_link_options(tessera::torch INTERFACE
-  "-Wl,-rpath,${TESSERA_TORCH}/lib" "-Wl,-rpath-link,${TESSERA_TORCH}/lib")
+  "-Wl,-rpath,${_torch_rpath}" "-Wl,-rpath-link,${TESSERA_TORCH}/lib")
 target_link_libraries(tessera::torch INTERFACE
   tessera::torch_headers
   "${TESSERA_TORCH}/lib/libtorch_cpu.so" "${TESSERA_TORCH}/lib/libc10.so")

@@ -32,25 +32,53 @@ def parse():
     return parser.parse_args()
 
 
-def build(options):
+def new_gpt2(layers):
     config = GPT2Config(
-        n_layer=options.layers, use_cache=False,
+        n_layer=layers, use_cache=False,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(config).train()
+    return GPT2LMHeadModel(config).train()
+
+
+def shard_by_fsdp2(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.transformer.h:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def build(options):
+    model = new_gpt2(options.layers)
     if options.mode == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        for block in model.transformer.h:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
+        return shard_by_fsdp2(model)
     if options.mode == "ddp":
         return torch.nn.parallel.DistributedDataParallel(
             model, gradient_as_bucket_view=True)
     return model
+
+
+def new_step(model, clip=False):
+    """A function of a batch that trains on it and returns the loss."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step(ids):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+    return step
+
+
+def new_batch(batch, sequence, rank):
+    return torch.randint(
+        0, 50257, (batch, sequence),
+        generator=torch.Generator().manual_seed(1000 + rank))
 
 
 def main():
@@ -59,23 +87,14 @@ def main():
     if options.mode != "single":
         dist.init_process_group("gloo")
     rank = int(os.environ.get("RANK", 0))
-    model = build(options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    generator = torch.Generator().manual_seed(1000 + rank)
-    ids = torch.randint(0, 50257, (options.batch, options.sequence),
-                        generator=generator)
+    step = new_step(build(options), options.clip)
+    ids = new_batch(options.batch, options.sequence, rank)
     times, losses, before = [], [], None
     for i in range(options.warmup + options.steps):
         if i == options.warmup:
             before = resource.getrusage(resource.RUSAGE_SELF)
         start = time.perf_counter()
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        if options.clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
+        losses.append(step(ids).item())
         if i >= options.warmup:
             times.append(time.perf_counter() - start)
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -95,4 +114,5 @@ def main():
         dist.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -39,27 +39,17 @@ def parse():
     return parser.parse_args()
 
 
-def new_model(given):
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-    config = GPT2Config(
-        n_layer=given.layers, use_cache=False,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(0)
-    return GPT2LMHeadModel(config).train()
-
-
 def tessera_step(given):
     import contextlib
 
     import tessera
+    from fsdp2_gpt2 import new_gpt2
     auto = "auto" in given.mode
     tessera.init(device="cpu", cpu_matmul="auto" if auto else "libtorch")
     construct = tessera.lazy(seed=0) if "lazy" in given.mode else \
         contextlib.nullcontext()
     with construct:
-        model = new_model(given)
+        model = new_gpt2(given.layers)
     engine = tessera.wrap(
         model, zero_stage=3, log_memory=False,
         optimizer={"type": "adamw", "lr": 1e-4, "weight_decay": 0.01})
@@ -73,33 +63,19 @@ def tessera_step(given):
 
 
 def fsdp2_step(given):
-    import torch
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from fsdp2_gpt2 import new_gpt2, new_step, shard_by_fsdp2
     dist.init_process_group("gloo")
-    model = new_model(given)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for block in model.transformer.h:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def step(ids):
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss
-    return step
+    return new_step(shard_by_fsdp2(new_gpt2(given.layers)))
 
 
 def deepspeed_step(given):
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
     from deepspeed.ops.adam import DeepSpeedCPUAdam
+    from fsdp2_gpt2 import new_gpt2
     deepspeed.init_distributed(dist_backend="gloo")
-    model = new_model(given)
+    model = new_gpt2(given.layers)
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=DeepSpeedCPUAdam(
@@ -118,13 +94,12 @@ def deepspeed_step(given):
 
 def run_rank(given):
     import torch
+    from fsdp2_gpt2 import new_batch
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     step = {"fsdp2": fsdp2_step, "deepspeed": deepspeed_step}.get(
         given.mode, tessera_step)(given)
-    ids = torch.randint(
-        0, 50257, (given.batch, given.sequence),
-        generator=torch.Generator().manual_seed(1000 + rank))
+    ids = new_batch(given.batch, given.sequence, rank)
     times, losses = [], []
     for i in range(given.warmup + given.steps):
         begin = time.perf_counter()

@@ -15,6 +15,7 @@
 #include <future>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace tessera {
@@ -285,7 +286,9 @@ class LentModule {
   };
 
   void lend(const at::Tensor& tensor, bool copies) {
-    if (!tensor.defined() || !tensor.has_storage()) {
+    // A tied parameter comes several times.
+    if (!tensor.defined() || !tensor.has_storage() ||
+        !seen_.insert(tensor.unsafeGetTensorImpl()).second) {
       return;
     }
     const c10::Storage own = tensor.storage();
@@ -310,6 +313,7 @@ class LentModule {
   }
 
   std::vector<Lent> lent_;
+  std::set<const c10::TensorImpl*> seen_;
   std::map<const c10::StorageImpl*, at::Tensor> dry_;
 };
 

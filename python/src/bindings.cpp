@@ -4,7 +4,9 @@
 // GIL.
 
 #include "engine_handle.h"
+#include "memory_names.h"
 #include "module_tree.h"
+#include "plan_binding.h"
 #include "python_state.h"
 #include "wrap_options.h"
 
@@ -67,23 +69,6 @@ TensorPlan plan_of(const std::vector<PlanEntry>& entries) {
     plan.push_back({pattern, found->second, unit});
   }
   return plan;
-}
-
-/// Bytes by tier and purpose, without those that are 0.
-template <typename BytesOf>
-std::map<std::string, std::map<std::string, int64_t>> bytes_by_name(
-    const BytesOf& bytes_of) {
-  std::map<std::string, std::map<std::string, int64_t>> result;
-  for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
-    const MemoryBytes bytes = bytes_of(static_cast<MemoryTier>(tier));
-    for (size_t purpose = 0; purpose < kMemoryPurposeCount; ++purpose) {
-      if (bytes[purpose] != 0) {
-        result[name_of(static_cast<MemoryTier>(tier))]
-              [name_of(static_cast<MemoryPurpose>(purpose))] = bytes[purpose];
-      }
-    }
-  }
-  return result;
 }
 
 /// A GatherScope as a Python context manager.
@@ -382,14 +367,14 @@ void bind_engine(py::module_& module) {
       .def_property_readonly(
           "memory_plan",
           [](Handle& handle) {
-            return bytes_by_name([&](MemoryTier tier) {
+            return bytes_by_tier([&](MemoryTier tier) {
               return handle.engine().planned_memory(tier);
             });
           })
       .def_property_readonly(
           "memory",
           [](Handle& handle) {
-            return bytes_by_name([&](MemoryTier tier) {
+            return bytes_by_tier([&](MemoryTier tier) {
               return handle.engine().measured_memory(tier);
             });
           })
@@ -451,6 +436,7 @@ PYBIND11_MODULE(_C, module) {
   bind_checkpoints(module);
   bind_engine(module);
   bind_data(module);
+  bind_plan(module);
 }
 
 } // namespace tessera::python

@@ -40,18 +40,8 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
                      precision={"parameters": "bfloat16"},
                      memory={"device_bytes": "20GiB"})
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"wrap: {type(model).__name__} is not a torch.nn.Module.")
-    _refuse_compiled(model)
-    values, source = _read_config(config)
+    values, source = merge_options("wrap", model, config, zero_stage, options)
     given = options.get("optimizer")
-    if isinstance(given, torch.optim.Optimizer):
-        options["optimizer"] = options_of(given, model)
-    for key, value in options.items():
-        _merge(values, key, value)
-    if zero_stage is not None:
-        _merge(values, "sharding", {"zero_stage": zero_stage})
     init()
     engine = Engine(model, values, source, _plan_entries(tensor_plan))
     if isinstance(given, torch.optim.Optimizer):
@@ -356,12 +346,31 @@ def _refuse_compiled(model):
                 "engine for it. Wrap the module that is not compiled.")
 
 
-def _read_config(config):
+def merge_options(caller, model, config, zero_stage, options):
+    """The options that wrap() and plan() are given, as those of the engine.
+
+    Returns the values and their name in errors.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{caller}: {type(model).__name__} is not a torch.nn.Module.")
+    _refuse_compiled(model)
+    values, source = _read_config(caller, config)
+    for key, value in options.items():
+        if isinstance(value, torch.optim.Optimizer):
+            value = options_of(value, model)
+        _merge(values, key, value)
+    if zero_stage is not None:
+        _merge(values, "sharding", {"zero_stage": zero_stage})
+    return values, source
+
+
+def _read_config(caller, config):
     """Returns the values and their name in errors."""
     if config is None:
-        return {}, "tessera.wrap()"
+        return {}, f"tessera.{caller}()"
     if isinstance(config, dict):
-        return json.loads(json.dumps(config)), "tessera.wrap(config)"
+        return json.loads(json.dumps(config)), f"tessera.{caller}(config)"
     path = os.fspath(config)
     with open(path, encoding="utf-8") as file:
         try:

@@ -19,7 +19,7 @@ def _role_of(module):
     return ""
 
 
-def _persistent_buffers(module):
+def persistent_buffers(module):
     """The buffers that are saved; others are functions of the configuration."""
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._non_persistent_buffers_set:
@@ -43,7 +43,7 @@ class Tree:
             if parameter is not None:
                 node.add_parameter(name, parameter)
                 self._parameters.append((module, name, parameter))
-        for name, buffer in _persistent_buffers(module):
+        for name, buffer in persistent_buffers(module):
             node.set_buffer(name, buffer)
         for name, child in module._modules.items():
             if child is not None:
@@ -70,5 +70,5 @@ class Tree:
     def refresh_buffers(self):
         """Takes over buffers that were assigned anew, before they are saved."""
         for module, node in self._nodes.items():
-            for name, buffer in _persistent_buffers(module):
+            for name, buffer in persistent_buffers(module):
                 node.set_buffer(name, buffer)

@@ -105,7 +105,8 @@ World::World(
 World::~World() = default;
 
 int World::local_size() const {
-  if (std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
+  // What the environment says is about the job of this process.
+  if (simulation_ || std::getenv("LOCAL_WORLD_SIZE") == nullptr) {
     return size_;
   }
   return runtime::environment_int("LOCAL_WORLD_SIZE", 1, size_);

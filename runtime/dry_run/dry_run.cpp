@@ -173,14 +173,14 @@ bool has_values(const at::Tensor& tensor) {
          has_dry_values(data_of(tensor));
 }
 
-/// What LibTorch's Meta kernel gets in place of a tensor.
+/// What LibTorch's Meta kernel gets in place of a tensor. A number stays one:
+/// Meta kernels that are written in Python ask for its value.
 at::Tensor shape_of(const at::Tensor& tensor) {
-  at::Tensor meta(at::detail::empty_strided_meta(
-      tensor.sizes(), tensor.strides(), tensor.scalar_type()));
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return tensor;
   }
-  return meta;
+  return at::Tensor(at::detail::empty_strided_meta(
+      tensor.sizes(), tensor.strides(), tensor.scalar_type()));
 }
 
 template <typename Map>

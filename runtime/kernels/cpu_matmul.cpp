@@ -6,6 +6,7 @@
 #include <ATen/CPUFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -56,6 +57,10 @@ bool is_dense_float(const at::Tensor& tensor) {
          tensor.layout() == at::kStrided;
 }
 
+/// A left operand of more elements that is not contiguous is multiplied in
+/// strips, because the operator copies it: the transposed gradient of logits.
+constexpr int64_t kMostCopied = 1 << 22;
+
 /// Whether oneDNN should compute a [m, k] times b [k, n]; false for malformed
 /// operands.
 bool takes(const at::Tensor& a, const at::Tensor& b) {
@@ -64,8 +69,38 @@ bool takes(const at::Tensor& a, const at::Tensor& b) {
          a.size(0) * a.size(1) * b.size(1) >= kLeastWork;
 }
 
+/// Calls write(first row, product) for strips of rows of a times b, as many as
+/// kStripElements are of a matrix of `columns`.
+template <typename Write>
+void multiply_strips(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    int64_t columns,
+    const Write& write) {
+  const int64_t strip =
+      std::max<int64_t>(kStripElements / std::max<int64_t>(columns, 1), 1);
+  for (int64_t row = 0; row < a.size(0); row += strip) {
+    const int64_t rows = std::min(strip, a.size(0) - row);
+    write(row, multiply(a.narrow(0, row, rows), b, std::nullopt));
+  }
+}
+
 at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
-  return takes(a, b) ? multiply(a, b, std::nullopt) : at::cpu::mm(a, b);
+  if (!takes(a, b)) {
+    return at::cpu::mm(a, b);
+  }
+  if (a.is_contiguous() || a.numel() <= kMostCopied) {
+    return multiply(a, b, std::nullopt);
+  }
+  const at::Tensor product = at::empty({a.size(0), b.size(1)}, a.options());
+  multiply_strips(
+      a,
+      b,
+      std::max(a.size(1), b.size(1)),
+      [&](int64_t row, const at::Tensor& strip) {
+        product.narrow(0, row, strip.size(0)).copy_(strip);
+      });
+  return product;
 }
 
 at::Tensor addmm(
@@ -100,14 +135,10 @@ at::Tensor& addmm_(
       !alpha.equal(1)) {
     return at::cpu::addmm_(sum, a, b, beta, alpha);
   }
-  // In strips, so that the operand of the addition stays in the cache.
-  const int64_t strip =
-      std::max<int64_t>(kStripElements / std::max<int64_t>(b.size(1), 1), 1);
-  for (int64_t row = 0; row < a.size(0); row += strip) {
-    const int64_t rows = std::min(strip, a.size(0) - row);
-    sum.narrow(0, row, rows)
-        .add_(multiply(a.narrow(0, row, rows), b, std::nullopt));
-  }
+  // So that the operand of the addition stays in the cache.
+  multiply_strips(a, b, b.size(1), [&](int64_t row, const at::Tensor& strip) {
+    sum.narrow(0, row, strip.size(0)).add_(strip);
+  });
   return sum;
 }
 

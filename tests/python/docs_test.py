@@ -31,7 +31,7 @@ def runs_the_page(world):
     if world.rank == 0:
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
-    train, options, optimizer, trainer, saved = blocks()
+    train, options, optimizer, plan, trainer, saved = blocks()
     names = {}
     exec(train, names)
     assert os.path.exists("trained/model.safetensors")
@@ -42,6 +42,7 @@ def runs_the_page(world):
                  {"tessera": tessera, "model": model_of("")})
     exec(optimizer, {"tessera": tessera, "torch": torch,
                      "model": model_of("")})
+    exec(plan, {})
     values = {"model": architectures.make_model("gpt2"), "dataset": Tokens(),
               "arguments": arguments("trainer", save_strategy="no")}
     exec(trainer, values)

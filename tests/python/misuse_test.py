@@ -2,6 +2,8 @@
 """Misuse is an error that names what to do instead, and nothing is lost."""
 import copy
 import io
+import subprocess
+import sys
 
 import torch
 
@@ -9,6 +11,18 @@ import tessera
 from ranks import SMALL, ids_of, loss_of, main, make_net, raises, train
 
 SGD = {"type": "sgd", "lr": 0.1}
+
+
+def another_torch(world):
+    """An import with another version of torch names both, and what to do."""
+    faked = ("import torch; torch.__version__ = '2.99.1+cpu'; import tessera")
+    found = subprocess.run([sys.executable, "-c", faked], capture_output=True,
+                           text=True, check=False)
+    needed = torch.__version__.split("+")[0]
+    assert found.returncode != 0
+    assert "ImportError: tessera was built for torch " + needed in found.stderr
+    assert "torch 2.99.1 is installed" in found.stderr
+    assert f"Install torch=={needed}" in found.stderr
 
 
 def trained():
@@ -111,6 +125,6 @@ def reading_on_one_rank(world):
 
 
 if __name__ == "__main__":
-    main([optimizers_of_torch, moves_and_casts, state_dicts, copies, writes,
-          replaced_parameters, compiled_modules, wrapped_twice,
+    main([another_torch, optimizers_of_torch, moves_and_casts, state_dicts,
+          copies, writes, replaced_parameters, compiled_modules, wrapped_twice,
           reading_on_one_rank])

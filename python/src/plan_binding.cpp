@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_binding.h"
+
+#include "memory_names.h"
+#include "module_tree.h"
+#include "wrap_options.h"
+
+#include "tessera/engine/plan/step_plan.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+
+namespace py = pybind11;
+
+namespace tessera::python {
+
+namespace {
+
+/// The forward of a micro-batch runs on a thread of the plan.
+at::Tensor loss_from(const py::function& forward) {
+  const py::gil_scoped_acquire gil;
+  const py::object loss = forward();
+  TESSERA_CHECK(
+      THPVariable_Check(loss.ptr()),
+      "plan: loss is a {}; it must be a tensor.",
+      py::type::of(loss).attr("__name__").cast<std::string>());
+  return loss.cast<at::Tensor>();
+}
+
+StepMemoryPlan plan_step(
+    const std::shared_ptr<ModuleTree>& tree,
+    const std::string& options,
+    const std::string& source,
+    const py::function& forward,
+    PlannedJob job) {
+  const WrapOptions wrap = read_wrap_options(options, source);
+  job.parallel = wrap.parallel;
+  const py::gil_scoped_release no_gil;
+  return plan(
+      *tree, wrap.engine, [&] { return loss_from(forward); }, job);
+}
+
+void bind_planned_job(py::module_& module) {
+  py::class_<PlannedJob>(module, "PlannedJob")
+      .def(
+          py::init([](int rank,
+                      int world_size,
+                      bool is_cuda,
+                      int accumulate,
+                      bool clips_gradients,
+                      int steps) {
+            PlannedJob job;
+            job.rank = rank;
+            job.world_size = world_size;
+            job.device = is_cuda ? c10::kCUDA : c10::kCPU;
+            job.accumulate = accumulate;
+            job.clips_gradients = clips_gradients;
+            job.steps = steps;
+            return job;
+          }),
+          py::kw_only(),
+          py::arg("rank"),
+          py::arg("world_size"),
+          py::arg("is_cuda"),
+          py::arg("accumulate"),
+          py::arg("clips_gradients"),
+          py::arg("steps"));
+}
+
+void bind_plan_results(py::module_& module) {
+  py::class_<MemoryMoment>(
+      module, "MemoryMoment", "Planned memory at one moment of a step.")
+      .def_readonly("module", &MemoryMoment::module)
+      .def_readonly("operation", &MemoryMoment::operation)
+      .def_property_readonly(
+          "engine",
+          [](const MemoryMoment& moment) {
+            return bytes_by_purpose(moment.engine);
+          })
+      .def_readonly("activations", &MemoryMoment::activations)
+      .def_property_readonly("total", &MemoryMoment::total);
+  py::class_<OperatorWork>(module, "OperatorWork")
+      .def_readonly("module", &OperatorWork::module)
+      .def_readonly("name", &OperatorWork::name)
+      .def_readonly("in_backward", &OperatorWork::in_backward)
+      .def_readonly("calls", &OperatorWork::calls)
+      .def_readonly("flops", &OperatorWork::flops)
+      .def_readonly("bytes", &OperatorWork::bytes);
+  py::class_<CollectiveWork>(module, "CollectiveWork")
+      .def_readonly("communicator", &CollectiveWork::communicator)
+      .def_readonly("kind", &CollectiveWork::kind)
+      .def_readonly("ranks", &CollectiveWork::ranks)
+      .def_readonly("calls", &CollectiveWork::calls)
+      .def_readonly("bytes", &CollectiveWork::bytes);
+  py::class_<StepMemoryPlan>(
+      module, "StepMemoryPlan", "What one training step takes; see plan().")
+      .def_property_readonly(
+          "memory",
+          [](const StepMemoryPlan& step) {
+            return bytes_by_tier([&](MemoryTier tier) {
+              return step.planned[static_cast<size_t>(tier)];
+            });
+          })
+      .def_readonly(
+          "activations_after_forward",
+          &StepMemoryPlan::activations_after_forward)
+      .def_readonly("peak_bytes", &StepMemoryPlan::peak_bytes)
+      .def_readonly("peak", &StepMemoryPlan::peak)
+      .def_readonly("timeline", &StepMemoryPlan::timeline)
+      .def_readonly("operators", &StepMemoryPlan::operators)
+      .def_readonly("collectives", &StepMemoryPlan::collectives)
+      .def_readonly("assumptions", &StepMemoryPlan::assumptions)
+      .def_property_readonly("flops", &StepMemoryPlan::flops);
+}
+
+} // namespace
+
+void bind_plan(py::module_& module) {
+  bind_planned_job(module);
+  bind_plan_results(module);
+  module.def("plan", &plan_step);
+  // What a plan is measured against on the CPU.
+  module.def("count_cpu_bytes", &runtime::install_cpu_memory_counter);
+  module.def("cpu_bytes_live", &runtime::cpu_bytes_live);
+  module.def("cpu_bytes_peak", &runtime::cpu_bytes_peak);
+  module.def("reset_cpu_bytes_peak", &runtime::reset_cpu_bytes_peak);
+}
+
+} // namespace tessera::python

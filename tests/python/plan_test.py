@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of training steps, against what LibTorch's allocator counts."""
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import tessera
+from tessera import _C
+from ranks import (
+    SMALL, ids_of, loss_of, main, make_net, raises)
+
+ADAMW = {"type": "adamw", "lr": 0.01}
+
+
+def gpt2(checkpointing=False):
+    config = GPT2Config(
+        vocab_size=2000, n_positions=256, n_embd=256, n_layer=4, n_head=4,
+        use_cache=False, bos_token_id=None, eos_token_id=None)
+    config._attn_implementation = "sdpa"
+    model = GPT2LMHeadModel(config).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def gpt2_batch(rows=4):
+    ids = torch.randint(
+        0, 2000, (rows, 128), generator=torch.Generator().manual_seed(3))
+    return {"input_ids": ids, "labels": ids}
+
+
+def measured_peak(make, batch, options, accumulate, clips):
+    """The steps that plan() takes, with numbers."""
+    with tessera.lazy(seed=0):
+        model = make()
+    before = _C.cpu_bytes_live()
+    engine = tessera.wrap(model, **options)
+    _C.reset_cpu_bytes_peak()
+    for _ in range(2):
+        for _ in range(accumulate):
+            loss = model(**batch).loss
+            engine.backward(loss if accumulate == 1 else loss / accumulate)
+            del loss
+        if clips:
+            engine.clip_grad_norm(1.0)
+        engine.step()
+    return _C.cpu_bytes_peak() - before, engine.memory_plan
+
+
+def check_peak(world, make=gpt2, accumulate=1, clips=False, **options):
+    options = dict(options, optimizer=ADAMW, log_memory=False)
+    batch = gpt2_batch()
+    planned = tessera.plan(
+        make(), None, batch, world_size=world.size, rank=world.rank,
+        device="cpu", accumulate=accumulate, clips_gradients=clips, **options)
+    measured, memory_plan = measured_peak(
+        make, batch, options, accumulate, clips)
+    # All is counted: what differs is the allocator's header of each block.
+    assert abs(planned.peak_bytes / measured - 1) < 0.01, (
+        options, planned.peak_bytes, measured)
+    # As wrap() plans for the same rank.
+    assert planned.memory == memory_plan, (planned.memory, memory_plan)
+    return planned
+
+
+def peaks(world):
+    found = {stage: check_peak(world, zero_stage=stage) for stage in (1, 3)}
+    if world.size > 1:
+        assert found[3].peak_bytes < found[1].peak_bytes
+    whole = check_peak(world, accumulate=2, clips=True,
+                       precision={"parameters": "bfloat16"})
+    assert whole.peak.total == whole.peak_bytes
+    assert whole.peak.activations + sum(whole.peak.engine.values()) == \
+        whole.peak_bytes
+    assert max(moment.total for moment in whole.timeline) <= whole.peak_bytes
+    assert found[3].activations_after_forward > 0
+    # 6 for each token and weight of a product; attention has more.
+    weights = 4 * 12 * 256 * 256 + 2000 * 256
+    assert 1 < found[3].flops / (6 * weights * 4 * 128) < 1.2
+    if world.size > 1:
+        assert any(work.kind == "all_gather" and work.bytes > 0
+                   for work in found[3].collectives)
+
+
+def peaks_elsewhere(world):
+    recomputed = check_peak(world, lambda: gpt2(checkpointing=True))
+    kept = check_peak(world)
+    assert recomputed.activations_after_forward < \
+        kept.activations_after_forward / 2
+    check_peak(world, placement={"optimizer": "host"})
+
+
+def other_jobs(world):
+    """Of any size, without its ranks, and on CUDA without a device."""
+    one, many = (
+        tessera.plan(gpt2(), {"sharding": {"zero_stage": 3}}, gpt2_batch(),
+                     world_size=size, device="cuda", optimizer=ADAMW)
+        for size in (1, 64))
+    assert many.memory["device"]["parameters"] < \
+        one.memory["device"]["parameters"] / 32
+    with tessera.lazy():
+        model = gpt2()
+    lazy = tessera.plan(model, {"sharding": {"zero_stage": 3}}, gpt2_batch(),
+                        world_size=64, device="cuda", optimizer=ADAMW)
+    assert lazy.peak_bytes == many.peak_bytes
+    assert lazy.memory == many.memory
+
+
+def leaves_the_model(world):
+    plain, model = make_net(), make_net()
+    ids = ids_of(0, world.rank)
+    for one in (plain, model):
+        loss_of(one, ids).backward()
+    seen = model.seen
+    drawn = torch.random.get_rng_state()
+    tessera.plan(model, None, ids, loss=lambda output: output.mean(), **SMALL)
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert model.seen is seen and model.seen == plain.seen
+    for got, want in zip(model.parameters(), plain.parameters()):
+        assert torch.equal(got, want) and torch.equal(got.grad, want.grad)
+    assert torch.equal(loss_of(model, ids), loss_of(plain, ids))
+
+
+def refuses(world):
+    ids = ids_of(0, world.rank)
+    raises(lambda: tessera.plan(make_net(), None, ids), "Tensor", "loss=")
+    raises(lambda: tessera.plan(make_net(), None, ids, loss=lambda _: 3),
+           "int", "tensor")
+    raises(lambda: tessera.plan(make_net(), {"sharing": {}}, ids),
+           "tessera.plan(config)", "sharing")
+    raises(lambda: tessera.plan(make_net(), None, ids, device="xla"), "cpu")
+    raises(lambda: tessera.plan("net", None, ids), "torch.nn.Module")
+    raises(lambda: tessera.plan(
+        make_net(), None, ids, loss=lambda _: 1 / 0), "division")
+    model = make_net()
+    engine = tessera.wrap(model, **SMALL)
+    raises(lambda: tessera.plan(model, None, ids), "before wrap()")
+    engine.unwrap()
+
+
+if __name__ == "__main__":
+    _C.count_cpu_bytes()
+    main([peaks, peaks_elsewhere, other_jobs, leaves_the_model, refuses])
