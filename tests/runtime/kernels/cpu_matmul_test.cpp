@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -62,6 +64,24 @@ TEST_F(CpuMatmulTest, IsAsAccurate) {
       }
     }
   }
+}
+
+// As the gradient of logits is for that of their weight.
+TEST_F(CpuMatmulTest, ALargeTransposedOperandIsNotCopied) {
+  install_cpu_memory_counter();
+  const auto [transposed, b, bias] = product(256, 32771, 256);
+  const at::Tensor a = transposed.t();
+  const at::Tensor exact =
+      a.to(torch::kDouble).mm(b.narrow(0, 0, 256).to(torch::kDouble));
+  set_cpu_matmul(CpuMatmul::kOneDnn);
+  const int64_t before = cpu_bytes_live();
+  reset_cpu_bytes_peak();
+  const at::Tensor got = a.mm(b.narrow(0, 0, 256));
+  const int64_t operand = a.numel() * 4;
+  EXPECT_LT(
+      cpu_bytes_peak() - before - static_cast<int64_t>(got.nbytes()),
+      operand / 4);
+  EXPECT_LT(error_of(got, exact, 256), 2);
 }
 
 TEST_F(CpuMatmulTest, TheOneInUseIsAnother) {
