@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   const size_t characters = timed(decoding, [&] {
     size_t sum = 0;
     for (const auto& row : rows) {
-      sum += tokenizer.decode(row).size();
+      sum += tokenizer.decode(row, /*skip_special_tokens=*/true).size();
     }
     return sum;
   });

@@ -128,6 +128,11 @@ runtime::Slot GradientReducer::take_slot(size_t g) {
       next_end_ == runtime::OffsetAllocator::End::kLow
           ? runtime::OffsetAllocator::End::kHigh
           : runtime::OffsetAllocator::End::kLow);
+  if (waits_for_reduction()) {
+    // As peak_reduce_bytes() counts: a small slot that stayed would lie between
+    // the one that is taken now and a later, larger one.
+    finish();
+  }
   runtime::Slot slot = arena_.try_allocate(numel, dtype, end);
   if (!slot.defined()) {
     finish();
@@ -149,6 +154,17 @@ runtime::Slot GradientReducer::take_slot(size_t g) {
     slot = arena_.allocate_outside(numel, dtype);
   }
   return slot;
+}
+
+bool GradientReducer::waits_for_reduction() const {
+  return std::any_of(
+      context_.pages.pages().begin(),
+      context_.pages.pages().end(),
+      [](const auto& page) {
+        return page->gradients && page->gradients->is_open() &&
+               !page->gradients->is_reducing() &&
+               page->gradients->all_arrived();
+      });
 }
 
 void GradientReducer::release_held_slot() {

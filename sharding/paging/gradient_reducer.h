@@ -102,6 +102,8 @@ class GradientReducer {
 
   /// Makes the page's bucket collect.
   void open(size_t g);
+  /// Whether a page has all of its gradients, and its reduction has not begun.
+  bool waits_for_reduction() const;
   runtime::Slot take_slot(size_t g);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();

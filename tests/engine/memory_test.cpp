@@ -189,6 +189,31 @@ const Subject<Backwards> kBackwards{
       return model->forward(torch::randn({2, 80})).square().mean();
     }};
 
+/// A large tied embedding, whose gradient comes last, some layers, and a small
+/// group before them in backward.
+struct TiedEndsImpl : torch::nn::Module {
+  explicit TiedEndsImpl(int count) {
+    tokens = register_module("tokens", torch::nn::Embedding(512, 64));
+    for (int i = 0; i < count; ++i) {
+      layers.push_back(register_module(
+          "layer" + std::to_string(i), torch::nn::Linear(64, 320)));
+    }
+    norm = register_module(
+        "norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({64})));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    torch::Tensor x = tokens(ids);
+    for (auto& layer : layers) {
+      x = torch::tanh(layer(x)).narrow(-1, 0, 64);
+    }
+    return torch::linear(norm(x), tokens->weight).square().mean();
+  }
+  torch::nn::Embedding tokens{nullptr};
+  std::vector<torch::nn::Linear> layers;
+  torch::nn::LayerNorm norm{nullptr};
+};
+TORCH_MODULE(TiedEnds);
+
 } // namespace
 
 class MemoryTest : public ::testing::TestWithParam<int> {};
@@ -229,6 +254,25 @@ TEST_P(MemoryTest, OfAFrozenModelIsForWeightsAlone) {
 
 TEST_P(MemoryTest, ABudgetThatIsTooSmallCostsNothing) {
   run_ranks(GetParam(), expect_module_survives_a_small_budget);
+}
+
+TEST(ReduceSlots, HoldALargeGroupThatComesLast) {
+  run_ranks(2, [](World& world) {
+    for (const int layers : {1, 2, 3, 4}) {
+      torch::manual_seed(1);
+      TiedEnds model(layers);
+      auto engine = wrap(model, parity_options(world, 0).engine);
+      ::testing::internal::CaptureStderr();
+      for (int step = 0; step < 4; ++step) {
+        engine.backward(model->forward(torch::randint(512, {2, 8})));
+        engine.step();
+      }
+      EXPECT_EQ(
+          ::testing::internal::GetCapturedStderr().find("outside"),
+          std::string::npos)
+          << layers;
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MemoryTest, ::testing::Range(1, 5));

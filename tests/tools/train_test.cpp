@@ -167,7 +167,7 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
       {"data.metrics=f1", "did you mean 'data.metric'?"},
       {"data.packed=true",
        "data.packed is not a key of the task text_classification, but of "
-       "supervised; remove it"},
+       "supervised, preference; remove it"},
       {"output.folder=", "output.folder is the string \"\"; name the folder"},
       {"optimizer.lr=abc",
        "override 'optimizer.lr=abc': optimizer.lr is the string \"abc\"; "
