@@ -43,6 +43,12 @@ void OneBitMethod::Run::round() const {
   }
 }
 
+void OneBitMethod::add_to_moments(const Run& run, double beta2) const {
+  const at::Tensor gradient = run.gradient().to(run.state(0).scalar_type());
+  run.state(0).mul_(beta1()).add_(gradient, 1 - beta1());
+  run.state(1).mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
+}
+
 OneBitMethod::OneBitMethod(
     const char* optimizer,
     UpdateContext& context,

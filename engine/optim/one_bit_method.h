@@ -91,6 +91,10 @@ class OneBitMethod : public ElementwiseMethod {
     run.state(0).copy_(momentum);
   }
 
+  /// Adds the average gradient of a run to its momentum and second moment, in
+  /// steps that average.
+  void add_to_moments(const Run& run, double beta2) const;
+
   /// Calls `body` for the runs of all parameters with a gradient.
   void for_each_run(const std::function<void(const Run&)>& body);
 

@@ -48,8 +48,7 @@ std::optional<Tokenizer> objective_tokenizer(
     const std::filesystem::path& path,
     const std::filesystem::path& model_folder) {
   if (!path.empty()) {
-    return std::filesystem::is_directory(path) ? Tokenizer::from_folder(path)
-                                               : Tokenizer::from_file(path);
+    return Tokenizer::from_path(path);
   }
   if (!model_folder.empty() && has_tokenizer(model_folder)) {
     return Tokenizer::from_folder(model_folder);

@@ -32,11 +32,6 @@ using Clock = std::chrono::steady_clock;
 /// Megatron's: larger vocabularies have int32.
 constexpr int64_t kUint16Vocab = 65500;
 
-Tokenizer tokenizer_of(const fs::path& model) {
-  return fs::is_directory(model) ? Tokenizer::from_folder(model)
-                                 : Tokenizer::from_file(model);
-}
-
 int64_t token_of(
     const Tokenizer& tokenizer,
     const fs::path& model,
@@ -193,7 +188,7 @@ class TokenizeRun {
       : options_(options),
         model_(model),
         files_(existing_files(options.inputs)),
-        tokenizer_(tokenizer_of(model)),
+        tokenizer_(Tokenizer::from_path(model)),
         begin_token_(begin_token_of(tokenizer_, model, options)),
         end_token_(end_token_of(tokenizer_, model, options)) {
     for (const fs::path& file : files_) {

@@ -147,11 +147,6 @@ void check_tokens(World& world, const TokenFile& tokens, int64_t vocab) {
   }
 }
 
-Tokenizer tokenizer_at(const std::filesystem::path& path) {
-  return std::filesystem::is_directory(path) ? Tokenizer::from_folder(path)
-                                             : Tokenizer::from_file(path);
-}
-
 /// The first id of `made` for which `other` has another token, or none.
 std::optional<int64_t> first_other_token(
     const Tokenizer& made,
@@ -196,7 +191,7 @@ void check_tokenizers(
                   : "";
       };
       if (!given.empty()) {
-        chosen = chosen ? chosen : tokenizer_at(given);
+        chosen = chosen ? chosen : Tokenizer::from_path(given);
         const std::string text = difference(*chosen);
         TESSERA_CHECK(
             text.empty(),

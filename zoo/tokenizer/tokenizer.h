@@ -77,6 +77,9 @@ class Tokenizer {
   /// @throws tessera::Error as from_file(), or if the folder has none of these.
   static Tokenizer from_folder(const std::filesystem::path& folder);
 
+  /// from_folder() of a folder, else from_file().
+  static Tokenizer from_path(const std::filesystem::path& path);
+
   /// Tokenizes a text. Bytes that are not UTF-8 are read as U+FFFD; places are
   /// those in the text with U+FFFD.
   /// @throws tessera::Error if the text has 2 GiB or more, if it needs an

@@ -440,6 +440,10 @@ Tokenizer Tokenizer::from_file(const fs::path& path) {
   return TokenizerReader::tokenizer(parts);
 }
 
+Tokenizer Tokenizer::from_path(const fs::path& path) {
+  return fs::is_directory(path) ? from_folder(path) : from_file(path);
+}
+
 Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   TESSERA_CHECK(
       fs::is_directory(folder),

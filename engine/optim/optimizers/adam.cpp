@@ -49,15 +49,8 @@ class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWStep> {
       const Options& options,
       const OptimizedParameter& parameter,
       const StepInput& input) const override {
-    runtime::AdamWStep step;
-    step.lr = input.lr_of(parameter);
-    step.beta1 = options.beta1;
-    step.beta2 = options.beta2;
-    step.eps = options.eps;
-    step.weight_decay = parameter.settings.weight_decay;
+    runtime::AdamWStep step = adamw_step(options, parameter, input);
     step.decoupled_decay = decouples_decay_;
-    step.step = parameter.steps;
-    step.grad_scale = parameter.grad_scale;
     return step;
   }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Fields that optimizers of the Adam family share.
+// Fields that optimizers of the Adam family share, and what follows from them.
 
+#include "tessera/engine/optim/update_method.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/kernels/update_rules.h"
 
 namespace tessera::engine {
 
@@ -34,6 +36,23 @@ template <typename Options>
 void visit_adam_fields(runtime::OptionFields& fields, Options& options) {
   visit_betas(fields, options);
   visit_eps(fields, options);
+}
+
+/// A parameter's step of AdamW, with decoupled weight decay.
+template <typename Options>
+runtime::AdamWStep adamw_step(
+    const Options& options,
+    const OptimizedParameter& parameter,
+    const StepInput& input) {
+  runtime::AdamWStep step;
+  step.lr = input.lr_of(parameter);
+  step.beta1 = options.beta1;
+  step.beta2 = options.beta2;
+  step.eps = options.eps;
+  step.weight_decay = parameter.settings.weight_decay;
+  step.step = parameter.steps;
+  step.grad_scale = parameter.grad_scale;
+  return step;
 }
 
 } // namespace tessera::engine

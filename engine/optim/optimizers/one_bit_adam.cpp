@@ -2,17 +2,22 @@
 #include "tessera/engine/optim/optimizers/one_bit_adam.h"
 
 #include "tessera/engine/optim/one_bit_method.h"
-#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/one_bit_optimizer.h"
 #include "tessera/engine/optim/optimizers/adam_fields.h"
-#include "tessera/runtime/kernels/update_rules.h"
+#include "tessera/runtime/kernels/flat_shard.h"
 
-#include <cmath>
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
 namespace engine {
 
 namespace {
+
+using runtime::bias_correction;
 
 constexpr size_t kSecondMoment = 1;
 
@@ -32,10 +37,6 @@ void update_like_adamw(
       momentum.to(master.scalar_type()), root, -lr / correction.first);
 }
 
-double correction_of(double beta, int64_t steps) {
-  return 1 - std::pow(beta, static_cast<double>(steps));
-}
-
 class OneBitAdamMethod : public OneBitMethod {
  public:
   OneBitAdamMethod(
@@ -50,15 +51,7 @@ class OneBitAdamMethod : public OneBitMethod {
             [options](
                 const OptimizedParameter& parameter,
                 const StepInput& input) -> Step {
-              runtime::AdamWStep step;
-              step.lr = input.lr_of(parameter);
-              step.beta1 = options.beta1;
-              step.beta2 = options.beta2;
-              step.eps = options.eps;
-              step.weight_decay = parameter.settings.weight_decay;
-              step.step = parameter.steps;
-              step.grad_scale = parameter.grad_scale;
-              return step;
+              return adamw_step(options, parameter, input);
             }),
         options_(options) {}
 
@@ -84,7 +77,7 @@ class OneBitAdamMethod : public OneBitMethod {
             if (run.parameter->steps > 0) {
               shard.state[kSecondMoment]
                   .narrow(0, run.state_offset, run.numel)
-                  .div_(correction_of(options_.beta2, run.parameter->steps));
+                  .div_(bias_correction(options_.beta2, run.parameter->steps));
             }
           }
         });
@@ -100,7 +93,7 @@ class OneBitAdamMethod : public OneBitMethod {
         options_.eps,
         input.lr_of(parameter),
         parameter.settings.weight_decay,
-        {correction_of(options_.beta1, parameter.steps), 1});
+        {bias_correction(options_.beta1, parameter.steps), 1});
     run.round();
   }
 
@@ -170,11 +163,7 @@ class ZeroOneAdamMethod : public OneBitMethod {
 
   void averaged_step(const StepInput& input, int64_t step) override {
     for_each_run([&](const Run& run) {
-      const at::Tensor gradient = run.gradient().to(run.state(0).scalar_type());
-      run.state(0).mul_(options_.beta1).add_(gradient, 1 - options_.beta1);
-      run.state(kSecondMoment)
-          .mul_(options_.beta2)
-          .addcmul_(gradient, gradient, 1 - options_.beta2);
+      add_to_moments(run, options_.beta2);
       update(run, input, step);
     });
   }
@@ -188,8 +177,8 @@ class ZeroOneAdamMethod : public OneBitMethod {
         options_.eps,
         input.lr_of(parameter),
         parameter.settings.weight_decay,
-        {correction_of(options_.beta1, parameter.steps),
-         correction_of(options_.beta2, variance_.count_until(step))});
+        {bias_correction(options_.beta1, parameter.steps),
+         bias_correction(options_.beta2, variance_.count_until(step))});
     run.round();
   }
 
@@ -197,36 +186,7 @@ class ZeroOneAdamMethod : public OneBitMethod {
   VarianceSteps variance_;
 };
 
-/// What the optimizers of this file have in common.
-template <typename Options, typename Method>
-class OneBitAdamFamily : public OptimizerWith<Options> {
- public:
-  double default_weight_decay() const override {
-    return 0.01;
-  }
-  bool sends_momentum() const override {
-    return true;
-  }
-  bool may_rest_in_files() const override {
-    return false;
-  }
-
- private:
-  /// The moments, and the errors of both sides.
-  int moments(const Options& /*options*/) const override {
-    return 4;
-  }
-  void add(
-      UpdateContext& context,
-      const std::vector<OptimizedParameter*>& parameters,
-      const Options& options,
-      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
-    methods.push_back(std::make_unique<Method>(context, parameters, options));
-  }
-};
-
-class OneBitAdam
-    : public OneBitAdamFamily<OneBitAdamOptions, OneBitAdamMethod> {
+class OneBitAdam : public OneBitOptimizer<OneBitAdamOptions, OneBitAdamMethod> {
  public:
   const char* name() const override {
     return "1-bit Adam";
@@ -248,7 +208,7 @@ class OneBitAdam
 };
 
 class ZeroOneAdam
-    : public OneBitAdamFamily<ZeroOneAdamOptions, ZeroOneAdamMethod> {
+    : public OneBitOptimizer<ZeroOneAdamOptions, ZeroOneAdamMethod> {
  public:
   const char* name() const override {
     return "0/1 Adam";

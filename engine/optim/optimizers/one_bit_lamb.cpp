@@ -3,8 +3,9 @@
 #include "tessera/engine/optim/optimizers/one_bit_lamb.h"
 
 #include "tessera/engine/optim/one_bit_method.h"
-#include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/one_bit_optimizer.h"
 #include "tessera/engine/optim/optimizers/adam_fields.h"
+#include "tessera/runtime/kernels/flat_shard.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -74,7 +75,7 @@ class OneBitLambMethod : public OneBitMethod {
     return number(parameter, kMomentumFactor);
   }
   static double correction_of(double beta, const Run& run) {
-    return 1 - std::pow(beta, static_cast<double>(run.parameter.steps));
+    return runtime::bias_correction(beta, run.parameter.steps);
   }
   static double norm_of(const at::Tensor& values) {
     return values.norm(2, at::kDouble).item<double>();
@@ -96,14 +97,7 @@ class OneBitLambMethod : public OneBitMethod {
 
   void averaged_step(const StepInput& input, int64_t step) override {
     for_each_run([&](const Run& run) {
-      const at::Tensor gradient =
-          run.gradient().to(run.state(kMomentum).scalar_type());
-      run.state(kMomentum)
-          .mul_(options_.beta1)
-          .add_(gradient, 1 - options_.beta1);
-      run.state(kFrozen)
-          .mul_(options_.beta2)
-          .addcmul_(gradient, gradient, 1 - options_.beta2);
+      add_to_moments(run, options_.beta2);
       const at::Tensor direction =
           direction_of(run, correction_of(options_.beta2, run))
               .add_(run.master(), run.parameter.settings.weight_decay);
@@ -188,22 +182,14 @@ class OneBitLambMethod : public OneBitMethod {
   std::map<const OptimizedParameter*, at::Tensor> numbers_; ///< by Number
 };
 
-class OneBitLamb : public OptimizerWith<OneBitLambOptions> {
+class OneBitLamb
+    : public OneBitOptimizer<OneBitLambOptions, OneBitLambMethod, 3> {
  public:
   const char* name() const override {
     return "1-bit LAMB";
   }
   const char* key() const override {
     return "one_bit_lamb";
-  }
-  double default_weight_decay() const override {
-    return 0.01;
-  }
-  bool sends_momentum() const override {
-    return true;
-  }
-  bool may_rest_in_files() const override {
-    return false;
   }
 
  private:
@@ -248,18 +234,6 @@ class OneBitLamb : public OptimizerWith<OneBitLambOptions> {
         "optimizer.min_factor is {}, above optimizer.max_factor, {}.",
         options.min_factor,
         options.max_factor);
-  }
-  /// The moments, and the errors of both sides.
-  int moments(const OneBitLambOptions& /*options*/) const override {
-    return 5;
-  }
-  void add(
-      UpdateContext& context,
-      const std::vector<OptimizedParameter*>& parameters,
-      const OneBitLambOptions& options,
-      std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
-    methods.push_back(
-        std::make_unique<OneBitLambMethod>(context, parameters, options));
   }
 };
 

@@ -11,7 +11,6 @@
 #include <torch/torch.h>
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace tessera::sharding::recomputed_operators_test {
@@ -42,6 +41,13 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+/// As long as it lives, cheap operators are recomputed if `recompute`.
+std::unique_ptr<runtime::SavedTensorScope> recomputing(bool recompute) {
+  return recompute ? std::make_unique<runtime::SavedTensorScope>(
+                         std::make_shared<OperatorRecomputation>())
+                   : nullptr;
+}
+
 struct Step {
   std::vector<at::Tensor> results; ///< loss and gradients
   int64_t kept_bytes = 0; ///< between forward and backward
@@ -50,10 +56,7 @@ struct Step {
 /// @param dims of the input; of a matrix, linear layers keep it itself, else a
 ///   view of it.
 Step step(bool gated, bool recompute, int dims) {
-  std::optional<runtime::SavedTensorScope> scope;
-  if (recompute) {
-    scope.emplace(std::make_shared<OperatorRecomputation>());
-  }
+  const auto scope = recomputing(recompute);
   torch::manual_seed(4);
   Net net(gated);
   at::Tensor input = torch::randn({kRows, 16});
@@ -100,10 +103,7 @@ TEST(RecomputedOperators, TakeLessMemoryForTheSameBits) {
 
 TEST(RecomputedOperators, SupportGradAndDoubleBackward) {
   const auto second = [](bool recompute) {
-    std::optional<runtime::SavedTensorScope> scope;
-    if (recompute) {
-      scope.emplace(std::make_shared<OperatorRecomputation>());
-    }
+    const auto scope = recomputing(recompute);
     torch::manual_seed(4);
     Net net(/*is_gated=*/true);
     const at::Tensor x = torch::randn({3, 16}).set_requires_grad(true);
@@ -123,10 +123,7 @@ TEST(RecomputedOperators, SupportGradAndDoubleBackward) {
 // What is changed in place afterwards has another history, and is kept.
 TEST(RecomputedOperators, KeepWhatIsChangedInPlace) {
   const auto gradient = [](bool recompute) {
-    std::optional<runtime::SavedTensorScope> scope;
-    if (recompute) {
-      scope.emplace(std::make_shared<OperatorRecomputation>());
-    }
+    const auto scope = recomputing(recompute);
     torch::manual_seed(4);
     const at::Tensor x = torch::randn({8, 16}).set_requires_grad(true);
     const at::Tensor weight = torch::randn({4, 16}).set_requires_grad(true);
@@ -140,10 +137,7 @@ TEST(RecomputedOperators, KeepWhatIsChangedInPlace) {
 
 TEST(RecomputedOperators, AreNotRoundedByAutocast) {
   const auto gradient = [](bool recompute) {
-    std::optional<runtime::SavedTensorScope> scope;
-    if (recompute) {
-      scope.emplace(std::make_shared<OperatorRecomputation>());
-    }
+    const auto scope = recomputing(recompute);
     torch::manual_seed(4);
     const at::Tensor x = torch::randn({8, 16}).set_requires_grad(true);
     Net net(/*is_gated=*/true);
