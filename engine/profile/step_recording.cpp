@@ -89,21 +89,29 @@ std::optional<size_t> StepObservation::layer_of_node(
              : std::optional(std::prev(after)->second);
 }
 
+StepObservation::ThreadCalls& StepObservation::calls_of_thread() {
+  const std::lock_guard lock(mutex_);
+  return calls_[std::this_thread::get_id()];
+}
+
 void StepObservation::on_begin(const at::RecordFunction& call) {
-  frames_.begin(call);
+  ThreadCalls& calls = calls_of_thread();
+  calls.frames.begin(call);
   if (call.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    const std::lock_guard lock(mutex_);
     if (const auto layer = layer_of_node(call); layer && suspended_ == 0) {
       enter({*layer, true});
     }
     return;
   }
-  if (function_depth_++ == 0) {
+  if (calls.functions++ == 0) {
     poll();
     if (device_.is_cpu()) {
-      operator_name_ = call.name();
-      operator_begin_ = StreamTime::now(c10::DeviceType::CPU);
+      calls.outermost_name = call.name();
+      calls.outermost_begin = StreamTime::now(c10::DeviceType::CPU);
     }
   }
+  const std::lock_guard lock(mutex_);
   if (suspended_ > 0) {
     return;
   }
@@ -119,17 +127,22 @@ void StepObservation::on_begin(const at::RecordFunction& call) {
 }
 
 void StepObservation::on_end(const at::RecordFunction& call) {
-  const runtime::OperatorFlops flops = frames_.end();
-  if (place_) {
-    ProfileRow& row = rows_[place_->layer];
-    (place_->is_backward ? row.backward_flops : row.forward_flops) += flops.all;
+  ThreadCalls& calls = calls_of_thread();
+  const runtime::OperatorFlops flops = calls.frames.end();
+  {
+    const std::lock_guard lock(mutex_);
+    if (place_) {
+      ProfileRow& row = rows_[place_->layer];
+      (place_->is_backward ? row.backward_flops : row.forward_flops) +=
+          flops.all;
+    }
   }
-  if (call.scope() == at::RecordScope::FUNCTION && --function_depth_ == 0 &&
+  if (call.scope() == at::RecordScope::FUNCTION && --calls.functions == 0 &&
       device_.is_cpu()) {
     add(
         {TraceLane::kOperators,
-         operator_name_,
-         operator_begin_,
+         calls.outermost_name,
+         calls.outermost_begin,
          StreamTime::now(c10::DeviceType::CPU),
          /*on_device=*/false,
          0});
@@ -167,7 +180,13 @@ void StepObservation::close() {
   }
 }
 
+void StepObservation::close_segment() {
+  const std::lock_guard lock(mutex_);
+  close();
+}
+
 void StepObservation::on_begin_span(TraceLane lane) {
+  const std::lock_guard lock(mutex_);
   if (lane == TraceLane::kWaits) {
     close();
   } else if (lane == TraceLane::kOptimizer || lane == TraceLane::kData) {
@@ -178,6 +197,7 @@ void StepObservation::on_begin_span(TraceLane lane) {
 }
 
 void StepObservation::on_end_span(TraceLane lane) {
+  const std::lock_guard lock(mutex_);
   if (lane == TraceLane::kWaits && place_ && suspended_ == 0) {
     open();
   } else if (lane == TraceLane::kOptimizer || lane == TraceLane::kData) {
@@ -211,7 +231,7 @@ void StepRecording::end_step() {
   TESSERA_CHECK(
       observation_ != nullptr,
       "StepProfiler::end_step: the profile is finished; make a new one.");
-  observation_->close();
+  observation_->close_segment();
   step_ends_.push_back(StreamTime::now(device_));
 }
 
@@ -219,7 +239,7 @@ void StepRecording::finish() {
   if (observation_ == nullptr) {
     return;
   }
-  observation_->close();
+  observation_->close_segment();
   observation_->poll();
   const auto segments = observation_->take_segments();
   for (runtime::RecordedSpan& span : observation_->take()) {

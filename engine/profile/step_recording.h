@@ -15,8 +15,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -50,7 +52,7 @@ struct LayerSegment {
   runtime::StreamTime end;
 };
 
-/// Operators and spans while it lives.
+/// Operators and spans while it lives, of all threads.
 class StepObservation : public runtime::OperatorObserver,
                         public runtime::SpanRecorder {
  public:
@@ -64,7 +66,7 @@ class StepObservation : public runtime::OperatorObserver,
   void on_end(const at::RecordFunction& call) override;
 
   /// Ends the segment that is open.
-  void close();
+  void close_segment();
   std::vector<LayerSegment> take_segments() {
     return std::move(segments_);
   }
@@ -87,18 +89,27 @@ class StepObservation : public runtime::OperatorObserver,
     bool operator==(const Place&) const = default;
   };
 
+  /// The operators that a thread is in.
+  struct ThreadCalls {
+    runtime::FlopFrames frames;
+    int functions = 0; ///< nested
+    runtime::StreamTime outermost_begin;
+    std::string outermost_name;
+  };
+
+  ThreadCalls& calls_of_thread();
+  // The caller holds the mutex.
   void enter(Place place);
   void open();
+  void close();
   std::optional<size_t> layer_of_node(const at::RecordFunction& call) const;
 
   const LayerTable& layers_;
   c10::Device device_;
-  std::vector<ProfileRow>& rows_;
-  runtime::FlopFrames frames_;
-  int function_depth_ = 0;
-  runtime::StreamTime operator_begin_;
-  std::string operator_name_;
 
+  std::mutex mutex_; ///< of what follows, but not of what is in `calls_`
+  std::map<std::thread::id, ThreadCalls> calls_;
+  std::vector<ProfileRow>& rows_;
   std::optional<Place> place_; ///< of what computes now
   bool is_open_ = false; ///< a segment
   int suspended_ = 0; ///< in spans whose operators belong to no layer

@@ -23,12 +23,17 @@ OperatorFlops FlopFrames::end() {
   return frame.counts_inside ? OperatorFlops{} : frame.flops;
 }
 
+FlopFrames& FlopCounter::frames() {
+  const std::lock_guard lock(mutex_);
+  return frames_[std::this_thread::get_id()];
+}
+
 void FlopCounter::on_begin(const at::RecordFunction& call) {
-  frames_.begin(call);
+  frames().begin(call);
 }
 
 void FlopCounter::on_end(const at::RecordFunction& /*call*/) {
-  const OperatorFlops flops = frames_.end();
+  const OperatorFlops flops = frames().end();
   if (!is_recomputing()) {
     flops_ += flops.all - flops.repeated;
   }

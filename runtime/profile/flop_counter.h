@@ -5,23 +5,23 @@
 #include "tessera/runtime/profile/operator_flops.h"
 #include "tessera/runtime/profile/operator_observer.h"
 
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 namespace tessera::runtime {
 
-/// Follows the calls of operators within operators, so that each operation
-/// counts once: an operator that is made of other counted ones, such as a
-/// product of DTensors, counts as these.
+/// Follows a thread's calls of operators within operators, so that each
+/// operation counts once: an operator that is made of other counted ones, such
+/// as a product of DTensors, counts as these.
 class FlopFrames {
  public:
   void begin(const at::RecordFunction& call);
   /// @return the operations of the operator that ends, without those that were
   ///   returned for the ones it called.
   OperatorFlops end();
-  /// Operators that run now.
-  size_t depth() const {
-    return frames_.size();
-  }
 
  private:
   struct Frame {
@@ -48,8 +48,11 @@ class FlopCounter : public OperatorObserver {
   void on_end(const at::RecordFunction& call) override;
 
  private:
-  FlopFrames frames_;
-  double flops_ = 0;
+  FlopFrames& frames();
+
+  std::mutex mutex_; ///< of `frames_`, not of what is in it
+  std::map<std::thread::id, FlopFrames> frames_;
+  std::atomic<double> flops_ = 0;
 };
 
 /// Whether this thread computes a forward again, in a backward.

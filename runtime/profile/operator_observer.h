@@ -17,9 +17,11 @@ class OperatorObserver {
   OperatorObserver(const OperatorObserver&) = delete;
   OperatorObserver& operator=(const OperatorObserver&) = delete;
 
-  /// Called before and after; in between, for the operators that this one
-  /// calls. `call` has its inputs only before. Of several threads, one runs at
-  /// a time.
+  /// Called before and after, on the operator's thread; in between, for the
+  /// operators that this one calls. `call` has its inputs only before. In a
+  /// backward of a device, other threads may call at the same time: autograd
+  /// executes the device's nodes on a thread of its own, and those without a
+  /// gradient on the thread that called backward().
   virtual void on_begin(const at::RecordFunction& call) = 0;
   virtual void on_end(const at::RecordFunction& call) = 0;
 

@@ -113,6 +113,8 @@ inline void expect_losses_of_the_cpu(
     // Float32 sums in other orders, over six steps of AdamW.
     EXPECT_NEAR(loss, on_cpu[i]["loss"].get<double>(), 1e-3);
     EXPECT_NEAR(loss, again[i]["loss"].get<double>(), 1e-4);
+    EXPECT_EQ(on_device[i]["flops"], on_cpu[i]["flops"]);
+    EXPECT_EQ(again[i]["flops"], on_cpu[i]["flops"]);
     EXPECT_GT(on_device[i]["forward_s"], 0);
     EXPECT_GT(on_device[i]["backward_s"], 0);
     EXPECT_GT(on_device[i]["optimizer_s"], 0);

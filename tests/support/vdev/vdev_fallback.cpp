@@ -13,6 +13,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/native/Resize.h>
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
@@ -371,6 +372,7 @@ class Call {
         c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
             c10::autocast_dispatch_keyset);
+    const at::DisableRecordFunctionGuard unobserved;
     // Kernels with several outputs return references to their arguments, which
     // the stack drops first.
     const torch::jit::Stack kept = stack;

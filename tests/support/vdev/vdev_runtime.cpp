@@ -2,6 +2,7 @@
 #include "support/vdev/vdev_runtime.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -265,11 +266,13 @@ Runtime::Step Runtime::step(Queue& queue, bool nudge) {
     }();
     (void)kHasThreads;
     try {
-      // Nothing of the issuing thread: neither autograd nor modes.
+      // Nothing of the issuing thread: neither autograd nor modes nor
+      // observers.
       const c10::impl::ForceDispatchKeyGuard keys(
           c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
           c10::autograd_dispatch_keyset_with_ADInplaceOrView |
               c10::autocast_dispatch_keyset);
+      const at::DisableRecordFunctionGuard unobserved;
       queue.busy = !item.run(nudge);
     } catch (const std::exception& error) {
       queue.busy = false;
