@@ -145,7 +145,7 @@ void Engine::reporting_memory(
             error.what_without_backtrace(),
             runtime::kMemoryRemedy,
             pager_->mesh().rank()),
-        measured_memory());
+        allocated_memory());
     pager_->abandon(message);
     throw Error(message);
   }
@@ -492,6 +492,15 @@ void Engine::set_parameter_options(
 }
 
 MemoryBytes Engine::measured_memory(MemoryTier tier) const {
+  MemoryBytes bytes = allocated_memory(tier);
+  if (tier == MemoryTier::kDevice) {
+    bytes[static_cast<size_t>(MemoryPurpose::kReduceSlots)] +=
+        pager_->given_back_bytes();
+  }
+  return bytes;
+}
+
+MemoryBytes Engine::allocated_memory(MemoryTier tier) const {
   MemoryBytes bytes = ledger_->live_bytes(tier);
   if (tier == MemoryTier::kHost) {
     // They have a ledger of their own: graphs may outlive the engine.

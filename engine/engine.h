@@ -361,8 +361,11 @@ class Engine {
       MemoryTier tier = MemoryTier::kDevice) const {
     return planned_memory_[static_cast<size_t>(tier)];
   }
-  /// Bytes on this rank by purpose, as allocated now.
+  /// Bytes on this rank by purpose, as allocated now, and for reduce slots also
+  /// what is given back until the next backward.
   MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
+  /// Bytes on this rank by purpose, as allocated now.
+  MemoryBytes allocated_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
   const PagerStatistics& statistics() const;
   /// Records where computation waits for all-gathers, reductions and tiers.

@@ -192,7 +192,7 @@ class SimulatedRank {
       throw Error(
           steps_ ? memory_table(
                        text + "\nheld by the engine; the rest are activations",
-                       steps_->engine().measured_memory())
+                       steps_->engine().allocated_memory())
                  : memory_table(
                        text + "\nplanned for the engine",
                        run_.plan.planned.front()));

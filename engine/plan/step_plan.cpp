@@ -71,7 +71,7 @@ class MemoryRecorder {
   MemoryMoment moment(int64_t live) const {
     MemoryMoment now{run_.module(), run_.running()};
     if (engine_ != nullptr) {
-      now.engine = engine_->measured_memory();
+      now.engine = engine_->allocated_memory();
       // Of the process, not of LibTorch's allocator.
       now.engine[static_cast<size_t>(MemoryPurpose::kLibraries)] = 0;
     }

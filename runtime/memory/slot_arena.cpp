@@ -15,15 +15,28 @@ SlotArena::SlotArena(
 void SlotArena::resize(int64_t capacity_bytes) {
   TESSERA_CHECK(
       live_slots_ == 0, "SlotArena: resize with {} slots in use", live_slots_);
-  // Frees the old buffer first, so that both never exist at the same time. The
-  // stream that made it may reuse its memory next without waiting, so it waits
-  // here.
-  homes_.block(marks_.marks_of(0, this->capacity_bytes()));
-  buffer_ = at::Tensor();
-  buffer_ = allocate(capacity_bytes, at::kByte);
+  free_buffer(); // first, so that both never exist at the same time
   allocator_ = OffsetAllocator(capacity_bytes);
+  allocate_buffer();
+}
+
+void SlotArena::give_back() {
+  if (live_slots_ == 0) {
+    free_buffer();
+  }
+}
+
+void SlotArena::free_buffer() {
+  // The stream that made it may reuse its memory next without waiting, so it
+  // waits here.
+  homes_.block(marks_.marks_of(0, capacity_bytes()));
+  buffer_ = at::Tensor();
   marks_ = {};
-  marks_.leave(0, capacity_bytes, mark_current(device_));
+}
+
+void SlotArena::allocate_buffer() {
+  buffer_ = allocate(capacity_bytes(), at::kByte);
+  marks_.leave(0, capacity_bytes(), mark_current(device_));
 }
 
 Slot SlotArena::try_allocate(
@@ -34,6 +47,9 @@ Slot SlotArena::try_allocate(
   const auto offset = allocator_.allocate(bytes, end);
   if (!offset) {
     return {};
+  }
+  if (!buffer_.defined()) {
+    allocate_buffer();
   }
   ++live_slots_;
   return {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `SlotArena` is one buffer, allocated once, in which short-lived flat tensors
-// get slots.
+// `SlotArena` is one buffer in which short-lived flat tensors get slots.
 
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/offset_allocator.h"
@@ -40,6 +39,14 @@ class SlotArena {
     return allocator_.capacity_bytes();
   }
 
+  /// Frees the buffer until the next slot is taken, which allocates it again;
+  /// not while there are slots.
+  void give_back();
+  /// Bytes of the capacity that are not allocated.
+  int64_t given_back_bytes() const {
+    return buffer_.defined() ? 0 : capacity_bytes();
+  }
+
   /// Returns a slot in the arena, or an undefined one if there is no room.
   Slot try_allocate(
       int64_t numel,
@@ -61,11 +68,13 @@ class SlotArena {
 
  private:
   at::Tensor allocate(int64_t numel, at::ScalarType dtype);
+  void allocate_buffer();
+  void free_buffer();
 
   MemoryLedger& ledger_;
   MemoryPurpose purpose_;
   at::Device device_;
-  at::Tensor buffer_; ///< [capacity] uint8
+  at::Tensor buffer_; ///< [capacity] uint8; undefined once given back
   StreamSet homes_;
   OffsetAllocator allocator_{0};
   RangeMarks marks_;

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
@@ -21,16 +22,26 @@ GradientReducer::GradientReducer(
     : context_(context),
       unsharder_(unsharder),
       lane_(device),
+      gives_back_(runtime::computes_on_cpu(device)),
       arena_(ledger, MemoryPurpose::kReduceSlots, device) {}
 
 void GradientReducer::reserve_slots(int64_t bytes) {
   if (bytes <= arena_.capacity_bytes()) {
     return;
   }
-  while (!held_slots_.empty()) {
-    release_held_slot();
-  }
+  release_held_slots();
   arena_.resize(bytes);
+  give_back_slots();
+}
+
+void GradientReducer::give_back_slots(bool waits_for_updates) {
+  if (!gives_back_) {
+    return;
+  }
+  if (waits_for_updates) {
+    release_held_slots();
+  }
+  arena_.give_back();
 }
 
 void GradientReducer::wait_before_memory_is_freed() const noexcept {
@@ -154,6 +165,12 @@ runtime::Slot GradientReducer::take_slot(size_t g) {
     slot = arena_.allocate_outside(numel, dtype);
   }
   return slot;
+}
+
+void GradientReducer::release_held_slots() {
+  while (!held_slots_.empty()) {
+    release_held_slot();
+  }
 }
 
 bool GradientReducer::waits_for_reduction() const {

@@ -204,6 +204,11 @@ class Pager : public PageFaultHandler {
   /// True when some parameter has got a gradient, on any rank.
   bool any_gradient() const;
 
+  /// Bytes of reduce slots that are not allocated until the next backward.
+  int64_t given_back_bytes() const {
+    return reducer_.given_back_bytes();
+  }
+
   /// Notifies the scheduler before gradients of a group are changed.
   void before_gradients_change(size_t g) {
     reducer_.before_change(g);

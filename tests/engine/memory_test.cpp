@@ -59,7 +59,8 @@ void expect_planned_memory(
     const MemoryBytes measured = engine.measured_memory();
     expect_within_5_percent(measured, planned, when);
     // Beside it: the allocator's own rounding and small messages.
-    const auto sum = static_cast<double>(total_bytes(measured));
+    const auto sum =
+        static_cast<double>(total_bytes(engine.allocated_memory()));
     const double slack = 0.02 * sum + 4096;
     const auto excess = [&] {
       return static_cast<double>(

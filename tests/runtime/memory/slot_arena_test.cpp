@@ -100,6 +100,29 @@ TEST(SlotArena, SlotsLieInOneBuffer) {
   EXPECT_TRUE(arena.try_allocate(2048, at::kByte).defined());
 }
 
+TEST(SlotArena, ItsBufferGoesBackWhileItHasNoSlots) {
+  MemoryLedger ledger;
+  const auto live = [&] {
+    return total_bytes(ledger.live_bytes());
+  };
+  SlotArena arena(ledger, MemoryPurpose::kReduceSlots, at::kCPU);
+  arena.resize(4096);
+  Slot slot = arena.try_allocate(16, at::kFloat);
+  arena.give_back();
+  EXPECT_EQ(live(), 4096); // it has a slot
+  arena.release(slot);
+  EXPECT_EQ(arena.given_back_bytes(), 0);
+  arena.give_back();
+  EXPECT_EQ(live(), 0);
+  EXPECT_EQ(arena.given_back_bytes(), 4096);
+  EXPECT_EQ(arena.capacity_bytes(), 4096);
+  slot = arena.try_allocate(1024, at::kFloat);
+  ASSERT_TRUE(slot.defined());
+  EXPECT_EQ(slot.tensor.fill_(1).sum().item<float>(), 1024);
+  EXPECT_EQ(live(), 4096);
+  arena.release(slot);
+}
+
 TEST(SlotArena, BytesAreCountedByPurpose) {
   MemoryLedger ledger;
   const auto live = [&](MemoryPurpose purpose) {
