@@ -12,6 +12,10 @@ namespace {
 /// the first three; float32.
 constexpr double kUpdateBytes = 28;
 constexpr double kStateBytes = 12; // of them: master weight and moments
+/// An average of the weights, on the host too: reads weight and average, and
+/// writes the latter; float32.
+constexpr double kAverageUpdateBytes = 12;
+constexpr double kAverageBytes = 4;
 
 double compute_seconds(
     const StepMemoryPlan& plan,
@@ -66,16 +70,21 @@ CollectiveTimes collective_seconds(
 }
 
 /// Of state that rests on the host.
-double update_seconds(const StepMemoryPlan& plan, const Machine& machine) {
+double update_seconds(
+    const StepMemoryPlan& plan,
+    bool averages_weights,
+    const Machine& machine) {
   const auto state = static_cast<double>(plan.planned[static_cast<size_t>(
       MemoryTier::kHost)][static_cast<size_t>(MemoryPurpose::kOptimizerState)]);
   if (state == 0 || machine.device == c10::kCPU) {
     return 0;
   }
-  const double elements = state / kStateBytes;
+  const double elements =
+      state / (kStateBytes + (averages_weights ? kAverageBytes : 0));
   const int sharing = std::min(machine.devices, machine.devices_per_node);
   const double update =
-      elements * kUpdateBytes * sharing / machine.rates.host_update;
+      elements * (kUpdateBytes + (averages_weights ? kAverageUpdateBytes : 0)) *
+      sharing / machine.rates.host_update;
   // Gradients down and weights up, in 16 bits, while the CPUs update.
   const double moved = std::max(
       2 * elements / machine.rates.device_to_host,
@@ -110,7 +119,7 @@ StepTime estimate_step(
     time.idle = (time.compute + time.layers) *
                 static_cast<double>(run.stages - 1) /
                 static_cast<double>(run.accumulate);
-    time.update = update_seconds(plan, machine);
+    time.update = update_seconds(plan, run.averages_weights, machine);
     if (time.total() > slowest.total()) {
       slowest = time;
     }
