@@ -228,7 +228,7 @@ void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
   for (const PlannedRun& run : runs) {
     if (&run != &best && run.fits()) { // else the table says it
       std::printf(
-          "  %s, %lld x %lld, recomputed %s: %s\n",
+          "  %s, %lld x %lld, recomputing %s: %s\n",
           run.layout.c_str(),
           static_cast<long long>(run.batch_size),
           static_cast<long long>(run.accumulate),

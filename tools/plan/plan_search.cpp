@@ -307,7 +307,7 @@ class Search {
                 static_cast<double>(estimated.planned_accumulate);
     run.time = estimate_step(run.stages, estimated, machine);
     const auto tokens = static_cast<double>(
-        run.batch_size * run.accumulate * batches * config.max_length);
+        zoo::planned_tokens(config) * run.accumulate * batches);
     run.tokens_per_s = tokens / run.time.total();
     check_room(run);
   }

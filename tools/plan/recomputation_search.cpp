@@ -63,8 +63,7 @@ PlannedRun RecomputationSearch::least(
     try_layers(divided);
   }
   const PlannedRun* best = best_of(tried);
-  if (fastest &&
-      (best == nullptr || fastest->seconds < best->time.total())) {
+  if (fastest && (best == nullptr || fastest->seconds <= best->time.total())) {
     tried.push_back(fewest_layers(plan, *std::move(fastest)));
     best = best_of(tried);
   }
@@ -91,10 +90,9 @@ std::optional<RecomputationSearch::Guess> RecomputationSearch::guess(
       std::ceil(static_cast<double>(layers_) * excess / saved));
   Guess guess;
   guess.layers = std::clamp<int64_t>(needed, 1, layers_);
-  guess.seconds =
-      none.time.total() + (all.time.total() - none.time.total()) *
-                              static_cast<double>(guess.layers) /
-                              static_cast<double>(layers_);
+  guess.seconds = none.time.total() + (all.time.total() - none.time.total()) *
+                                          static_cast<double>(guess.layers) /
+                                          static_cast<double>(layers_);
   guess.all = std::move(all);
   return guess;
 }
@@ -117,9 +115,9 @@ PlannedRun RecomputationSearch::fewest_layers(
       too_few = next;
     }
     // The guess is confirmed, or it was not good.
-    next = tried > 0            ? (too_few + enough) / 2
-           : enough == next     ? enough - fine
-                                : too_few + fine;
+    next = tried > 0        ? (too_few + enough) / 2
+           : enough == next ? enough - fine
+                            : too_few + fine;
   }
   return fewest;
 }

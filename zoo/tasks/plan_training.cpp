@@ -208,6 +208,12 @@ int64_t layers_of(const TrainingConfig& config) {
   return whole->stage().count();
 }
 
+int64_t planned_tokens(const TrainingConfig& config) {
+  const bool has_pairs =
+      config.task == &kPreference && !config.supervised.packed.value_or(false);
+  return config.batch_size * config.max_length * (has_pairs ? 2 : 1);
+}
+
 namespace {
 
 /// A run of a configuration as it is planned: without weights and data.
