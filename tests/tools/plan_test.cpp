@@ -121,6 +121,10 @@ TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
   // Five elements of 28 bytes, and so on each of the four ranks of a node.
   EXPECT_DOUBLE_EQ(
       estimate_step({plan}, {}, machine()).update, 5 * 28 * 4 / 7.0);
+  // Float32 weights are no state: 7.5 elements.
+  EXPECT_DOUBLE_EQ(
+      estimate_step({plan}, {.in_16bit = false}, machine()).update,
+      7.5 * 28 * 4 / 7.0);
   // Averages are 4 bytes of state of each of then 3.75 elements.
   EXPECT_DOUBLE_EQ(
       estimate_step({plan}, {.averages_weights = true}, machine()).update,

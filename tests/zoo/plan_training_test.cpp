@@ -6,6 +6,7 @@
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/trainer/training_hook.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -84,8 +85,7 @@ class PlannedTrainingRun : public ::testing::Test {
         "train.json",
         {{"task", "language_model"},
          {"model",
-          {{"config", (folder_ / "model.json").string()},
-           {"max_length", 128}}},
+          {{"config", (folder_ / "model.json").string()}, {"max_length", 128}}},
          {"data", {{"train", (folder_ / "tokens.bin").string()}}},
          {"optimizer", {{"lr", 1e-3}}},
          {"training", {{"batch_size", 4}, {"max_steps", 3}, {"epochs", 9}}},
@@ -120,8 +120,7 @@ class PlannedTrainingRun : public ::testing::Test {
   /// Only config.json.
   fs::path without_weights(const std::string& name) const {
     fs::create_directory(folder_ / name);
-    fs::copy_file(
-        folder_ / (name + ".json"), folder_ / name / "config.json");
+    fs::copy_file(folder_ / (name + ".json"), folder_ / name / "config.json");
     return folder_ / name;
   }
 
@@ -218,10 +217,9 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
     }
     std::ofstream rows(folder_ / "rows.jsonl");
     for (int i = 0; i < 8; ++i) {
-      rows << json{
-          {"prompt", "is"},
-          {"chosen", answer + answer},
-          {"rejected", answer}} << "\n";
+      rows
+          << json{{"prompt", "is"}, {"chosen", answer + answer}, {"rejected", answer}}
+          << "\n";
     }
     rows.close();
     const auto config = [&](const Names& overrides) {
@@ -237,8 +235,7 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
       return read_training_config(folder_ / "preference.json", overrides);
     };
     expect_takes_what_is_planned(
-        "reference",
-        config({"preference.reference.folder=" + base.string()}));
+        "reference", config({"preference.reference.folder=" + base.string()}));
     expect_takes_what_is_planned(
         "base",
         config({"model.lora.r=4", "model.lora.target_modules=all-linear"}));
@@ -285,8 +282,8 @@ TEST_F(PlannedTrainingRun, TakesNoMoreThanPlannedWhateverStepsLeaveOut) {
 // Of the teacher, config.json alone is there.
 TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
   const StepMemoryPlan alone = planned({});
-  const StepMemoryPlan plan = planned(
-      {"distill.model.folder=" + without_weights("other").string()});
+  const StepMemoryPlan plan =
+      planned({"distill.model.folder=" + without_weights("other").string()});
   const auto parameters = [](const StepMemoryPlan& of) {
     return of.planned[static_cast<size_t>(MemoryTier::kDevice)]
                      [static_cast<size_t>(MemoryPurpose::kParameters)];
@@ -309,6 +306,34 @@ TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
   EXPECT_EQ(
       flops_in(plan, "beside.layers."), 2 * flops_in(plan, "layers.", true));
   EXPECT_EQ(flops_in(plan, "layers."), flops_in(alone, "layers."));
+}
+
+// A budget is for both models.
+TEST_F(PlannedTrainingRun, KeepsToABudgetWithATeacher) {
+  const std::string teacher =
+      "distill.model.folder=" + without_weights("other").string();
+  int made = 0;
+  for (int64_t mib = 6; mib <= 16; ++mib) {
+    const TrainingConfig config = language_model(
+        {teacher,
+         "memory.device_bytes=" + std::to_string(mib) + "MiB",
+         "memory.activation_bytes=0"});
+    int64_t taken = 0;
+    try {
+      taken = total_bytes(plan_training(config, 4).front().planned.front());
+    } catch (const Error&) { // too little
+      continue;
+    }
+    ++made;
+    EXPECT_LE(taken, mib << 20) << mib;
+  }
+  EXPECT_GT(made, 3);
+}
+
+TEST_F(PlannedTrainingRun, UpdatesAverages) {
+  const StepMemoryPlan plan = planned({"optimizer.ema_decay=0.9"});
+  EXPECT_EQ(calls_of(planned({}), "aten::lerp", ""), 0);
+  EXPECT_GT(calls_of(plan, "aten::lerp", ""), 0);
 }
 
 // Steps run layer l with probability 1 - l / L (1 - theta) in the long run.
