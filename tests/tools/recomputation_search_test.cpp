@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is recomputed, and how many dry runs it takes to find that: of memory and
-// times that are given by formulas.
+// What is recomputed, and how many dry runs it takes to find that, where memory
+// and times are given by formulas.
 #include "plan/recomputation_search.h"
 
 #include <gtest/gtest.h>
@@ -147,9 +147,7 @@ TEST(RecomputationSearch, DividesInputsThatRanksHaveWhole) {
   EXPECT_TRUE(found.fits());
   EXPECT_TRUE(found.recomputed.divided_inputs);
   EXPECT_NEAR(static_cast<double>(found.recomputed.layers), 38, 2);
-  EXPECT_EQ(
-      found.recomputed.with_layers(38).column(),
-      "op+38/t");
+  EXPECT_EQ(found.recomputed.with_layers(38).column(), "op+38/t");
 }
 
 TEST(RecomputationSearch, SaysWhatTakesTheLeastMemoryIfNothingFits) {
