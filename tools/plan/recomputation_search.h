@@ -18,8 +18,8 @@ namespace tessera::tools {
 /// a kind without layers and one with all of them say how many layers it needs
 /// and how long a step then takes, if memory and time are linear in their
 /// number; the number itself is searched for in the kind that seems the fastest
-/// only, around the number that it seems to need. So a layout takes about as
-/// many dry runs as with whole layers alone. What saves no memory in the first
+/// only, around the number that it seems to need. So a layout takes a few more
+/// dry runs than with whole layers alone. What saves no memory in the first
 /// layout, as attention on CUDA, is not tried in others.
 class RecomputationSearch {
  public:
