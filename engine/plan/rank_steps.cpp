@@ -14,9 +14,22 @@ namespace tessera::engine {
 
 namespace {
 
-EngineOptions with_mesh(EngineOptions options, const ParallelRun& parallel) {
+EngineOptions options_of(
+    EngineOptions options,
+    const ParallelRun& parallel,
+    const PlannedBeside& beside) {
   options.parallel = parallel.mesh_if_given();
+  if (beside.engine != nullptr) {
+    options.memory = beside.memory;
+  }
   return options;
+}
+
+MemoryBytes sum_of(MemoryBytes bytes, const MemoryBytes& others) {
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] += others[i];
+  }
+  return bytes;
 }
 
 std::shared_ptr<torch::nn::Module> made(
@@ -60,7 +73,24 @@ RankSteps::RankSteps(
       world_(job.rank, job.world_size, init, simulation),
       parallel_(world_, job.parallel, job.accumulate),
       module_(made(training, world_, parallel_)),
-      engine_(world_, module_, with_mesh(options, parallel_)) {}
+      beside_(
+          training.beside ? training.beside(world_, parallel_, module_)
+                          : PlannedBeside{.loss = training.loss}),
+      engine_(world_, module_, options_of(options, parallel_, beside_)) {}
+
+MemoryBytes RankSteps::planned_memory(MemoryTier tier) const {
+  const MemoryBytes& own = engine_.planned_memory(tier);
+  return beside_.engine == nullptr
+             ? own
+             : sum_of(own, beside_.engine->planned_memory(tier));
+}
+
+MemoryBytes RankSteps::measured_memory(MemoryTier tier) const {
+  const MemoryBytes own = engine_.measured_memory(tier);
+  return beside_.engine == nullptr
+             ? own
+             : sum_of(own, beside_.engine->measured_memory(tier));
+}
 
 at::Tensor RankSteps::run(
     int step,
@@ -78,12 +108,12 @@ at::Tensor RankSteps::run(
 at::Tensor RankSteps::run_micro_batches(
     int step,
     const std::function<void(int number)>& after_forward) {
-  TESSERA_CHECK(training_.loss, "plan: PlannedTraining::loss is empty");
+  TESSERA_CHECK(beside_.loss, "plan: PlannedTraining::loss is empty");
   at::Tensor sum;
   for (int micro = 0; micro < job_.accumulate; ++micro) {
     at::Tensor loss = with_random_key(
         job_, parallel_.batches(), engine_.device(), step, micro, [&] {
-          return training_.loss(*module_);
+          return beside_.loss(*module_);
         });
     if (after_forward) {
       after_forward(micro);

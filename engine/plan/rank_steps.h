@@ -37,12 +37,16 @@ class RankSteps {
       int step,
       const std::function<void(int number)>& after_forward = {});
 
-  Engine& engine() {
-    return engine_;
-  }
   torch::nn::Module& module() {
     return *module_;
   }
+  const PlannedBeside& beside() const {
+    return beside_;
+  }
+  /// Engine::planned_memory() and ::measured_memory() of the module, and of
+  /// what is beside it.
+  MemoryBytes planned_memory(MemoryTier tier) const;
+  MemoryBytes measured_memory(MemoryTier tier) const;
 
  private:
   at::Tensor run_micro_batches(
@@ -55,6 +59,7 @@ class RankSteps {
   World world_;
   ParallelRun parallel_;
   std::shared_ptr<torch::nn::Module> module_;
+  PlannedBeside beside_;
   Engine engine_;
 };
 
