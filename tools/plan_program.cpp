@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,16 +110,43 @@ std::string gib(int64_t bytes) {
   return text;
 }
 
+/// The row of names above print_row()'s; with them, 80 columns wide.
+void print_heading() {
+  std::printf(
+      "%-29s %-8s %-8s %-6s %-7s %5s %5s %s\n",
+      "layout",
+      "rows",
+      "recomp",
+      "weight",
+      "on host",
+      "GiB",
+      "host",
+      "s/step");
+}
+
+/// "optimizer+activations" as "opt+act".
+std::string short_names(const std::string& names) {
+  std::string text;
+  size_t place = 0;
+  for (const char letter : names) {
+    place = letter == '+' ? 0 : place + 1;
+    if (place <= 3) {
+      text += letter;
+    }
+  }
+  return text.empty() ? "-" : text;
+}
+
 /// One row of the table of layouts.
 void print_row(const PlannedRun& run) {
   std::printf(
-      "%-30s %3lld x %-4lld %6lld  %-7s %-11s %7s %7s  %s\n",
+      "%-29s %2lld x %-3lld %-8s %-6s %-7s %5s %5s %s\n",
       run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
       static_cast<long long>(run.batch_size),
       static_cast<long long>(run.accumulate),
-      static_cast<long long>(run.recomputed_layers),
+      run.recomputed.column().c_str(),
       run.residency.empty() ? "-" : run.residency.c_str(),
-      run.offloaded.empty() ? "-" : run.offloaded.c_str(),
+      short_names(run.offloaded).c_str(),
       run.stages.empty() ? "-" : gib(run.device_bytes).c_str(),
       run.stages.empty() ? "-" : gib(run.host_bytes).c_str(),
       run.fits() ? seconds_text(run.time.total()).c_str()
@@ -130,7 +158,7 @@ void print_row(const PlannedRun& run) {
 std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
   const StepTime& time = run.time;
   const std::pair<const char*, double> parts[] = {
-      {"computation, recomputed layers included",
+      {"computation, with what is recomputed",
        time.compute - best.time.compute},
       {"all-gathers and reductions of shards",
        std::max(time.shards - time.compute, 0.0) -
@@ -149,6 +177,15 @@ std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
       "{:.2f} times as long, most of it by {}",
       time.total() / best.time.total(),
       most->first);
+}
+
+/// Of all pipeline stages.
+std::set<std::string> assumptions_of(const PlannedRun& run) {
+  std::set<std::string> all;
+  for (const StepMemoryPlan& stage : run.stages) {
+    all.insert(stage.assumptions.begin(), stage.assumptions.end());
+  }
+  return all;
 }
 
 void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
@@ -183,19 +220,19 @@ void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
         runtime::size_text(plan.peak_bytes).c_str(),
         plan.peak.module.c_str(),
         plan.peak.operation.c_str());
-    for (const std::string& assumption : plan.assumptions) {
-      std::printf("  assumed: %s\n", assumption.c_str());
-    }
+  }
+  for (const std::string& assumption : assumptions_of(best)) {
+    std::printf("assumed: %s\n", assumption.c_str());
   }
   std::printf("the others that fit:\n");
   for (const PlannedRun& run : runs) {
     if (&run != &best && run.fits()) { // else the table says it
       std::printf(
-          "  %s, %lld x %lld, %lld recomputed: %s\n",
+          "  %s, %lld x %lld, recomputing %s: %s\n",
           run.layout.c_str(),
           static_cast<long long>(run.batch_size),
           static_cast<long long>(run.accumulate),
-          static_cast<long long>(run.recomputed_layers),
+          run.recomputed.text().c_str(),
           loss_text(run, best).c_str());
     }
   }
@@ -241,9 +278,12 @@ void write_report(const std::string& file, const PlannedRun& best) {
       {"on the host", best.offloaded.empty() ? "nothing" : best.offloaded},
       {"rows x micro-batches",
        formatted("{} x {}", best.batch_size, best.accumulate)},
-      {"recomputed layers", std::to_string(best.recomputed_layers)},
+      {"recomputed", best.recomputed.text()},
       {"peak of a device", runtime::size_text(best.device_bytes)},
       {"seconds per step, estimated", seconds_text(best.time.total())}};
+  for (const std::string& assumption : assumptions_of(best)) {
+    report.facts.emplace_back("assumed", assumption);
+  }
   for (size_t stage = 0; stage < best.stages.size(); ++stage) {
     report.plots.push_back(memory_plot(best.stages[stage], stage));
   }
@@ -277,6 +317,11 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
   nlohmann::ordered_json json{
       {"overrides", run.overrides},
       {"layout", run.layout},
+      {"recomputed",
+       {{"layers", run.recomputed.layers},
+        {"operators", run.recomputed.operators},
+        {"attention", run.recomputed.attention},
+        {"divided_inputs", run.recomputed.divided_inputs}}},
       {"weights", run.residency},
       {"on_host", run.offloaded},
       {"fits", run.fits()},
@@ -293,6 +338,7 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
     json["update_s"] = run.time.update;
     json["tokens_per_s"] = run.tokens_per_s;
     json["flops"] = run.flops;
+    json["assumed"] = assumptions_of(run);
   }
   return json;
 }
@@ -305,18 +351,11 @@ int plan(const PlanArguments& arguments) {
   search.as_given = arguments.as_given;
   if (!arguments.as_json) {
     std::printf(
-        "%d devices (%s), room of %s each\n%-30s %-10s %6s  %-7s %-11s %7s %7s  %s\n",
+        "%d devices (%s), room of %s each\n",
         arguments.devices,
         arguments.kind.c_str(),
-        runtime::size_text(search.machine.room()).c_str(),
-        "layout",
-        "rows",
-        "recomp",
-        "weights",
-        "on host",
-        "GiB",
-        "host",
-        "s/step");
+        runtime::size_text(search.machine.room()).c_str());
+    print_heading();
     search.tell = print_row;
   }
   const std::vector<PlannedRun> runs = search_plans(search);

@@ -14,8 +14,14 @@ namespace tessera::engine {
 
 namespace {
 
-EngineOptions with_mesh(EngineOptions options, const ParallelRun& parallel) {
+EngineOptions options_of(
+    EngineOptions options,
+    const ParallelRun& parallel,
+    const PlannedBeside& beside) {
   options.parallel = parallel.mesh_if_given();
+  if (beside.engine != nullptr) {
+    options.memory = beside.memory;
+  }
   return options;
 }
 
@@ -60,7 +66,37 @@ RankSteps::RankSteps(
       world_(job.rank, job.world_size, init, simulation),
       parallel_(world_, job.parallel, job.accumulate),
       module_(made(training, world_, parallel_)),
-      engine_(world_, module_, with_mesh(options, parallel_)) {}
+      beside_(
+          training.beside ? training.beside(world_, parallel_, module_)
+                          : PlannedBeside{.loss = training.loss}),
+      engine_(world_, module_, options_of(options, parallel_, beside_)) {}
+
+MemoryBytes RankSteps::planned_memory(MemoryTier tier) const {
+  return sum_over_engines(
+      [tier](const Engine& engine) { return engine.planned_memory(tier); });
+}
+
+MemoryBytes RankSteps::measured_memory(MemoryTier tier) const {
+  return sum_over_engines(
+      [tier](const Engine& engine) { return engine.measured_memory(tier); });
+}
+
+MemoryBytes RankSteps::allocated_memory(MemoryTier tier) const {
+  return sum_over_engines(
+      [tier](const Engine& engine) { return engine.allocated_memory(tier); });
+}
+
+MemoryBytes RankSteps::sum_over_engines(
+    const std::function<MemoryBytes(const Engine&)>& bytes_of) const {
+  MemoryBytes sum = bytes_of(engine_);
+  if (beside_.engine != nullptr) {
+    const MemoryBytes others = bytes_of(*beside_.engine);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += others[i];
+    }
+  }
+  return sum;
+}
 
 at::Tensor RankSteps::run(
     int step,
@@ -78,12 +114,12 @@ at::Tensor RankSteps::run(
 at::Tensor RankSteps::run_micro_batches(
     int step,
     const std::function<void(int number)>& after_forward) {
-  TESSERA_CHECK(training_.loss, "plan: PlannedTraining::loss is empty");
+  TESSERA_CHECK(beside_.loss, "plan: PlannedTraining::loss is empty");
   at::Tensor sum;
   for (int micro = 0; micro < job_.accumulate; ++micro) {
     at::Tensor loss = with_random_key(
         job_, parallel_.batches(), engine_.device(), step, micro, [&] {
-          return training_.loss(*module_);
+          return beside_.loss(*module_);
         });
     if (after_forward) {
       after_forward(micro);

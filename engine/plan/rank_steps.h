@@ -37,14 +37,21 @@ class RankSteps {
       int step,
       const std::function<void(int number)>& after_forward = {});
 
-  Engine& engine() {
-    return engine_;
-  }
   torch::nn::Module& module() {
     return *module_;
   }
+  const PlannedBeside& beside() const {
+    return beside_;
+  }
+  /// Engine::planned_memory(), ::measured_memory() and ::allocated_memory() of
+  /// the module, and of what is beside it.
+  MemoryBytes planned_memory(MemoryTier tier) const;
+  MemoryBytes measured_memory(MemoryTier tier) const;
+  MemoryBytes allocated_memory(MemoryTier tier) const;
 
  private:
+  MemoryBytes sum_over_engines(
+      const std::function<MemoryBytes(const Engine&)>& bytes_of) const;
   at::Tensor run_micro_batches(
       int step,
       const std::function<void(int number)>& after_forward);
@@ -55,6 +62,7 @@ class RankSteps {
   World world_;
   ParallelRun parallel_;
   std::shared_ptr<torch::nn::Module> module_;
+  PlannedBeside beside_;
   Engine engine_;
 };
 

@@ -163,7 +163,7 @@ class SimulatedRank {
   void sample() {
     for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
       const MemoryBytes now =
-          steps_->engine().measured_memory(static_cast<MemoryTier>(tier));
+          steps_->measured_memory(static_cast<MemoryTier>(tier));
       for (size_t i = 0; i < kMemoryPurposeCount; ++i) {
         run_.measured[tier][i] = std::max(run_.measured[tier][i], now[i]);
       }
@@ -192,7 +192,7 @@ class SimulatedRank {
       throw Error(
           steps_ ? memory_table(
                        text + "\nheld by the engine; the rest are activations",
-                       steps_->engine().allocated_memory())
+                       steps_->allocated_memory(MemoryTier::kDevice))
                  : memory_table(
                        text + "\nplanned for the engine",
                        run_.plan.planned.front()));

@@ -37,15 +37,15 @@ class MemoryRecorder {
   MemoryRecorder(const MemoryRecorder&) = delete;
   MemoryRecorder& operator=(const MemoryRecorder&) = delete;
 
-  void begin(const Engine& engine) {
-    engine_ = &engine;
+  void begin(const engine::RankSteps& steps) {
+    steps_ = &steps;
     timeline_.clear();
     take(run_.heap().live_bytes());
   }
 
-  /// The engine is about to go; what is freed then is not recorded.
+  /// The engines are about to go; what is freed then is not recorded.
   void end() {
-    engine_ = nullptr;
+    steps_ = nullptr;
   }
 
   MemoryMoment now() const {
@@ -70,8 +70,8 @@ class MemoryRecorder {
  private:
   MemoryMoment moment(int64_t live) const {
     MemoryMoment now{run_.module(), run_.running()};
-    if (engine_ != nullptr) {
-      now.engine = engine_->allocated_memory();
+    if (steps_ != nullptr) {
+      now.engine = steps_->allocated_memory(MemoryTier::kDevice);
       // Of the process, not of LibTorch's allocator.
       now.engine[static_cast<size_t>(MemoryPurpose::kLibraries)] = 0;
     }
@@ -80,7 +80,7 @@ class MemoryRecorder {
   }
 
   void on_change(int64_t live, int64_t change) {
-    if (engine_ == nullptr) {
+    if (steps_ == nullptr) {
       return;
     }
     if (live - before_ > peak_.total()) {
@@ -99,18 +99,23 @@ class MemoryRecorder {
 
   runtime::DryRun& run_;
   int64_t before_;
-  const Engine* engine_ = nullptr;
+  const engine::RankSteps* steps_ = nullptr;
   MemoryMoment peak_;
   std::vector<MemoryMoment> timeline_;
   int64_t drift_ = 0;
 };
 
-void name_modules(runtime::DryRun& run, const torch::nn::Module& module) {
+/// @param prefix of the names.
+void name_modules(
+    runtime::DryRun& run,
+    const torch::nn::Module& module,
+    const std::string& prefix = "") {
   for (const auto& item : module.named_parameters()) {
     const std::string& name = item.key();
     const size_t dot = name.rfind('.');
     run.name_storage(
-        item.value(), dot == std::string::npos ? "" : name.substr(0, dot));
+        item.value(),
+        prefix + (dot == std::string::npos ? "" : name.substr(0, dot)));
   }
 }
 
@@ -146,6 +151,9 @@ class PlannedRank {
         recorder_(run_),
         steps_(training, options, job, simulation, without_cuda()) {
     name_modules(run_, steps_.module());
+    if (const torch::nn::Module* other = steps_.beside().model) {
+      name_modules(run_, *other, "beside.");
+    }
   }
   ~PlannedRank() {
     recorder_.end();
@@ -158,10 +166,10 @@ class PlannedRank {
     result.rank = job_.rank;
     for (size_t tier = 0; tier < kMemoryTierCount; ++tier) {
       result.planned[tier] =
-          steps_.engine().planned_memory(static_cast<MemoryTier>(tier));
+          steps_.planned_memory(static_cast<MemoryTier>(tier));
     }
     for (int step = 0; step < job_.steps; ++step) {
-      recorder_.begin(steps_.engine());
+      recorder_.begin(steps_);
       run_.forget_work();
       simulation_->forget_work(job_.rank);
       steps_.run(step, [&](int number) {

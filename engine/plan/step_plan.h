@@ -37,7 +37,8 @@ struct MemoryMoment {
 
 struct StepMemoryPlan {
   int rank = 0;
-  /// Bytes by tier and purpose, as wrap() plans them (Engine::planned_memory).
+  /// Bytes by tier and purpose, as wrap() plans them (Engine::planned_memory),
+  /// with those of PlannedBeside::engine.
   TierBytes planned{};
   /// Activations when the first micro-batch's forward has ended; 0 with
   /// pipeline stages, whose forwards and backwards alternate.
@@ -53,7 +54,7 @@ struct StepMemoryPlan {
   std::vector<OperatorWork> operators;
   std::vector<CollectiveWork> collectives;
   /// Where the program read values that a dry run does not have, and what was
-  /// assumed.
+  /// assumed; which steps of a run the plan stands for, if they differ.
   std::vector<std::string> assumptions;
 
   /// Floating-point operations of one step on this rank, in forward and
@@ -82,6 +83,19 @@ struct PlannedJob {
   int steps = 2;
 };
 
+/// What one rank has beside the trained module, such as a teacher.
+struct PlannedBeside {
+  /// The forward of a micro-batch, in place of PlannedTraining::loss. It owns
+  /// all that it needs.
+  std::function<at::Tensor(torch::nn::Module& module)> loss;
+  /// A model that `loss` runs, and its engine, both owned by `loss`; null:
+  /// there is none.
+  const torch::nn::Module* model = nullptr;
+  const Engine* engine = nullptr;
+  /// What they leave of EngineOptions::memory to the trained module.
+  MemoryBudget memory;
+};
+
 /// What is trained. Its functions are called in dry runs, where operators do
 /// not compute, parameters have no values, and reading a value gives zero; see
 /// runtime/dry_run/dry_run.h. Tensors that were made before, such as a batch,
@@ -96,6 +110,13 @@ struct PlannedTraining {
   std::function<at::Tensor(torch::nn::Module& module)> loss;
   /// With pipeline stages: PipelineCallbacks::forward of a module.
   std::function<PipelineForward(torch::nn::Module& module)> stage;
+  /// Makes what the rank has beside `module`, which is about to be wrapped.
+  /// Empty: nothing. Not with pipeline stages.
+  std::function<PlannedBeside(
+      World& world,
+      ParallelRun& parallel,
+      const std::shared_ptr<torch::nn::Module>& module)>
+      beside;
 };
 
 /// Runs the training's own code, wrap() and some steps, in a job whose other

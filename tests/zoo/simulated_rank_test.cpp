@@ -32,7 +32,11 @@ struct Case {
   int rank = 0;
   std::vector<std::string> overrides = {};
   bool has_experts = false;
+  const char* task = "language_model";
 };
+
+/// In overrides: the folder of another model, of twice the layers.
+constexpr const char* kOther = "OTHER";
 
 void PrintTo(const Case& subject, std::ostream* out) { // NOLINT: GoogleTest's
   *out << subject.name;
@@ -73,6 +77,46 @@ std::vector<Case> cases() {
       pipeline("first_stage", 0),
       pipeline("last_stage", 2),
       {"experts", 4, 0, {}, true},
+      {"averaged", 4, 1, {"optimizer.ema_decay=0.99"}},
+      {"averaged_on_host",
+       4,
+       1,
+       {"optimizer.ema_decay=0.99",
+        "placement.optimizer=host",
+        "memory.host_bytes=64MiB"}},
+      {"distilled", 4, 1, {"distill.model.folder=OTHER"}},
+      {"distilled_in_a_budget",
+       4,
+       1,
+       {"distill.model.folder=OTHER",
+        "distill.hidden_weight=1",
+        "distill.student_layers=[0]",
+        "distill.teacher_layers=[0]",
+        "memory.device_bytes=64MiB",
+        "memory.activation_bytes=40MiB"}},
+      {"preferred",
+       4,
+       1,
+       {"preference.reference.folder=OTHER", "training.accumulate=2"},
+       false,
+       "preference"},
+      {"preferred_packed",
+       4,
+       1,
+       {"preference.reference.folder=OTHER", "data.packed=true"},
+       false,
+       "preference"},
+      {"preferred_to_its_base",
+       4,
+       1,
+       {"model.lora.r=4", "model.lora.target_modules=all-linear"},
+       false,
+       "preference"},
+      {"layers_left_out",
+       4,
+       1,
+       {"model.layer_drop.theta=0.2", "model.layer_drop.gamma=10"}},
+      {"tokens_left_out", 4, 1, {"model.token_drop.min_tokens=16"}},
   };
 }
 
@@ -103,17 +147,33 @@ TrainingConfig config(
         {"max_position_embeddings", 128}};
   }
   runtime::write_file_atomically(folder / "config.json", model.dump());
+  model["n_layer"] = 8;
+  std::filesystem::create_directory(folder / "other");
+  runtime::write_file_atomically(
+      folder / "other" / "config.json", model.dump());
+  json source = {{"config", (folder / "config.json").string()}};
+  if (subject.task == std::string("preference")) {
+    source = {{"folder", folder.string()}};
+  }
+  source["max_length"] = 128;
+  std::vector<std::string> overrides = subject.overrides;
+  for (std::string& override : overrides) {
+    const size_t place = override.find(kOther);
+    if (place != std::string::npos) {
+      override.replace(
+          place, std::string(kOther).size(), (folder / "other").string());
+    }
+  }
   const json values = {
-      {"task", "language_model"},
+      {"task", subject.task},
       {"device", "cpu"},
-      {"model",
-       {{"config", (folder / "config.json").string()}, {"max_length", 128}}},
+      {"model", source},
       {"data", {{"train", (folder / "nowhere.bin").string()}}},
       {"optimizer", {{"lr", 1e-3}}},
       {"training", {{"batch_size", 4}}},
       {"output", {{"folder", (folder / "run").string()}}}};
   runtime::write_file_atomically(folder / "train.json", values.dump());
-  return read_training_config(folder / "train.json", subject.overrides);
+  return read_training_config(folder / "train.json", overrides);
 }
 
 class SimulatedRank : public ::testing::TestWithParam<Case> {
@@ -162,7 +222,7 @@ TEST_P(SimulatedRank, TakesWhatIsPlanned) {
     EXPECT_TRUE(!step.loss || std::isfinite(*step.loss));
   }
   // Neither a run folder nor a checkpoint; nothing stays.
-  EXPECT_EQ(folder_.count(), 2U);
+  EXPECT_EQ(folder_.count(), 3U);
   EXPECT_NEAR(
       static_cast<double>(runtime::cpu_bytes_live() - before), 0, 64 << 10);
 }

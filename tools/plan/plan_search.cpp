@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan_search.h"
 
+#include "plan/recomputation_search.h"
+
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/lazy/lazy.h"
@@ -25,6 +27,8 @@ constexpr int64_t kMostSpareActivations = int64_t{64} << 20;
 struct Layout {
   int tensor = 1;
   int pipeline = 1;
+  /// Tensor ranks also divide sequences between layers.
+  bool sequence = true;
   bool optimizer_on_host = false;
   /// Of activations in host memory; nothing: they stay on the device.
   std::optional<int64_t> host_activations;
@@ -49,10 +53,11 @@ class Search {
   explicit Search(const PlanSearch& search)
       : search_(search),
         given_(zoo::read_training_config(search.config, search.overrides)),
-        layers_(zoo::layers_of(given_)) {}
+        layers_(zoo::layers_of(given_)),
+        recomputation_(layers_, search.machine.room()) {}
 
   std::vector<PlannedRun> run() {
-    add(planned({}, given_.checkpoint_layers.value_or(0)));
+    add(planned({}, recomputed_parts(given_)));
     const ParallelSizes& sizes = given_.parallel.sizes;
     const int devices = search_.machine.devices;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
@@ -67,7 +72,7 @@ class Search {
          pipeline *= 2) {
       for (int tensor = 1; tensor <= in_node; tensor *= 2) {
         if (devices % (tensor * pipeline) == 0) {
-          try_layout({tensor, pipeline, false});
+          try_layout({tensor, pipeline});
         }
       }
     }
@@ -95,28 +100,33 @@ class Search {
   }
 
   /// Micro-batches of one row, and larger ones as long as they fit and are
-  /// faster. @return the fastest.
-  std::optional<PlannedRun> try_batches(const Layout& layout) {
+  /// faster. Sequences stay whole where they cannot be divided.
+  /// @return the fastest.
+  std::optional<PlannedRun> try_batches(Layout& layout) {
     std::optional<PlannedRun> best;
     for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
-      const auto run = fewest_recomputed(layout, rows);
+      auto run = least_recomputed(layout, rows);
+      if (run && run->stages.empty() && layout.tensor > 1 && layout.sequence) {
+        layout.sequence = false; // some models cannot, and some lengths
+        run = least_recomputed(layout, rows);
+      }
       if (!run) {
         break; // the examples of a step cannot be divided so
       }
       add(*run);
       if (!run->fits() || (best && run->time.total() > best->time.total())) {
-        break; // what more rows save, recomputed layers cost
+        break; // what more rows save, recomputed parts cost
       }
       best = run;
     }
     return best;
   }
 
-  /// Other uses of memory than recomputed layers and sharded weights, in the
+  /// Other uses of memory than recomputed parts and sharded weights, in the
   /// layout's best run.
   void try_memory(const Layout& layout, const PlannedRun& best) {
     const auto try_one = [&](const Layout& other) {
-      if (const auto run = fewest_recomputed(other, best.batch_size)) {
+      if (const auto run = least_recomputed(other, best.batch_size)) {
         add(*run);
       }
     };
@@ -134,10 +144,10 @@ class Search {
       }
       add(planned(
           overrides_of(other, best.batch_size, best.accumulate),
-          best.recomputed_layers,
+          best.recomputed,
           other));
     }
-    if (!has_host() || best.recomputed_layers == 0) {
+    if (!has_host() || !best.recomputed.any()) {
       return;
     }
     if (!layout.optimizer_on_host) {
@@ -147,19 +157,19 @@ class Search {
     }
     if (layout.pipeline == 1) {
       const PlannedRun whole = planned(
-          overrides_of(layout, best.batch_size, best.accumulate), 0, layout);
+          overrides_of(layout, best.batch_size, best.accumulate), {}, layout);
       if (!whole.stages.empty()) {
         Layout other = layout;
         other.host_activations =
             with_spare(whole.stages.front().activations_after_forward);
         add(planned(
-            overrides_of(other, best.batch_size, best.accumulate), 0, other));
+            overrides_of(other, best.batch_size, best.accumulate), {}, other));
       }
     }
   }
 
-  /// With as few recomputed layers as fit; if none fits, with all of them.
-  std::optional<PlannedRun> fewest_recomputed(
+  /// With as little repeated work as fits.
+  std::optional<PlannedRun> least_recomputed(
       const Layout& layout,
       int64_t rows) {
     const int batches =
@@ -169,24 +179,11 @@ class Search {
       return std::nullopt;
     }
     const auto overrides = overrides_of(layout, rows, examples_ / of_all);
-    PlannedRun most = planned(overrides, layers_, layout);
-    PlannedRun none = planned(overrides, 0, layout);
-    if (none.fits() || !most.fits()) {
-      return none.fits() ? none : most;
-    }
-    int64_t too_few = 0;
-    int64_t enough = layers_;
-    while (enough - too_few > std::max<int64_t>(1, layers_ / 16)) {
-      const int64_t middle = (too_few + enough) / 2;
-      PlannedRun tried = planned(overrides, middle, layout);
-      if (tried.fits()) {
-        enough = middle;
-        most = std::move(tried);
-      } else {
-        too_few = middle;
-      }
-    }
-    return most;
+    return recomputation_.least(
+        [&](const RecomputedParts& parts) {
+          return planned(overrides, parts, layout);
+        },
+        /*inputs_are_whole=*/layout.tensor > 1 && !layout.sequence);
   }
 
   std::vector<std::string> overrides_of(
@@ -202,7 +199,7 @@ class Search {
         "parallel.expert=1",
         formatted("parallel.tensor={}", layout.tensor),
         formatted("parallel.pipeline={}", layout.pipeline),
-        formatted("parallel.sequence={}", layout.tensor > 1 ? "true" : "false"),
+        formatted("parallel.sequence={}", layout.tensor > 1 && layout.sequence),
         formatted("training.batch_size={}", rows),
         formatted("training.accumulate={}", accumulate)};
     if (layout.optimizer_on_host || layout.host_activations) {
@@ -235,13 +232,13 @@ class Search {
 
   PlannedRun planned(
       const std::vector<std::string>& overrides,
-      int64_t recomputed,
+      const RecomputedParts& recomputed,
       const Layout& layout = {}) const {
     PlannedRun run;
     run.overrides = overrides;
-    run.recomputed_layers = recomputed;
-    run.overrides.push_back(
-        formatted("model.checkpoint_layers={}", recomputed));
+    run.recomputed = recomputed;
+    const auto more = recomputed.overrides();
+    run.overrides.insert(run.overrides.end(), more.begin(), more.end());
     std::vector<std::string> all = search_.overrides;
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     try {
@@ -275,7 +272,7 @@ class Search {
       run.offloaded = "optimizer";
     }
     if (placement.activations != MemoryTier::kDevice) {
-      run.offloaded += run.offloaded.empty() ? "activations" : "+act.";
+      run.offloaded += run.offloaded.empty() ? "activations" : "+activations";
     }
     run.layout = formatted("shard {}", batches);
     const auto add_size = [&](const char* name, int size) {
@@ -296,6 +293,7 @@ class Search {
         run.accumulate, sizes.pipeline > 1 ? 2 * sizes.pipeline : 2);
     estimated.in_16bit =
         config.engine.precision.parameters.value_or(at::kFloat) != at::kFloat;
+    estimated.averages_weights = config.engine.optimizer.ema_decay > 0;
     config.trainer.accumulate = estimated.planned_accumulate;
     run.stages = zoo::plan_training(config, machine.devices, 0, machine.device);
     for (const StepMemoryPlan& stage : run.stages) {
@@ -309,7 +307,7 @@ class Search {
                 static_cast<double>(estimated.planned_accumulate);
     run.time = estimate_step(run.stages, estimated, machine);
     const auto tokens = static_cast<double>(
-        run.batch_size * run.accumulate * batches * config.max_length);
+        zoo::planned_tokens(config) * run.accumulate * batches);
     run.tokens_per_s = tokens / run.time.total();
     check_room(run);
   }
@@ -349,6 +347,7 @@ class Search {
   const PlanSearch& search_;
   zoo::TrainingConfig given_;
   int64_t layers_;
+  RecomputationSearch recomputation_;
   int64_t examples_ = 0;
   std::vector<PlannedRun> runs_;
 };
@@ -357,17 +356,6 @@ class Search {
 
 std::vector<PlannedRun> search_plans(const PlanSearch& search) {
   return Search(search).run();
-}
-
-const PlannedRun* best_of(const std::vector<PlannedRun>& runs) {
-  const PlannedRun* best = nullptr;
-  for (const PlannedRun& run : runs) {
-    if (run.fits() &&
-        (best == nullptr || run.time.total() < best->time.total())) {
-      best = &run;
-    }
-  }
-  return best;
 }
 
 } // namespace tessera::tools

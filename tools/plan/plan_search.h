@@ -4,41 +4,14 @@
 // fit and are fast.
 
 #include "plan/machine.h"
-#include "plan/step_time.h"
+#include "plan/planned_run.h"
 
-#include "tessera/engine/plan/step_plan.h"
-
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace tessera::tools {
-
-/// A way to run a configuration.
-struct PlannedRun {
-  /// `key.path=value` each, beside those that were given.
-  std::vector<std::string> overrides;
-  std::string layout; ///< "shard 4, tensor 2"
-  int64_t batch_size = 0; ///< of a rank and micro-batch
-  int64_t accumulate = 0;
-  int64_t recomputed_layers = 0;
-  std::string residency; ///< "zero 3", or "budget": memory.device_bytes
-  std::string offloaded; ///< "optimizer", "activations"; empty: nothing
-  /// Empty: it fits. Else what is wrong, in a line.
-  std::string problem;
-  std::vector<StepMemoryPlan> stages; ///< empty if it was refused
-  int64_t device_bytes = 0; ///< the highest peak of a pipeline stage
-  int64_t host_bytes = 0; ///< of a rank
-  StepTime time;
-  double tokens_per_s = 0; ///< of the job
-  double flops = 0; ///< of a step, on a rank of the first stage
-
-  bool fits() const {
-    return problem.empty();
-  }
-};
 
 struct PlanSearch {
   std::filesystem::path config;
@@ -52,16 +25,14 @@ struct PlanSearch {
 
 /// The configuration as it is, first; then, unless PlanSearch::as_given, others
 /// with the same number of examples per step: tensor ranks within a node,
-/// pipeline stages, larger micro-batches while they fit, each with as few
-/// recomputed layers as fit. With host memory, optimizer state rests there
-/// where nothing else fits, and that and activations are tried in place of
-/// recomputed layers. Where all-gathers take longer than computation, so are
-/// ZeRO stages 2 and 1, and a budget that keeps weights unsharded in what is
-/// left. Takes seconds for each.
+/// pipeline stages, larger micro-batches while they fit, each with as little
+/// repeated work as fits: cheap operators, attention where that saves memory,
+/// and as few layers as are still needed, with divided inputs where sequences
+/// cannot be. With host memory, optimizer state rests there where nothing else
+/// fits, and that and activations are tried in place of recomputed parts. Where
+/// all-gathers take longer than computation, so are ZeRO stages 2 and 1, and a
+/// budget that keeps weights unsharded in what is left. Takes seconds for each.
 /// @throws tessera::Error on a configuration that cannot be read.
 std::vector<PlannedRun> search_plans(const PlanSearch& search);
-
-/// The fastest of those that fit; null if none does.
-const PlannedRun* best_of(const std::vector<PlannedRun>& runs);
 
 } // namespace tessera::tools

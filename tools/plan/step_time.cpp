@@ -11,7 +11,13 @@ namespace {
 /// Adam on the host: reads master weight, two moments and gradient, and writes
 /// the first three; float32.
 constexpr double kUpdateBytes = 28;
-constexpr double kStateBytes = 12; // of them: master weight and moments
+/// Of its state, moments; in 16 bits also master weights.
+constexpr double kMomentBytes = 8;
+constexpr double kMasterBytes = 4;
+/// An average of the weights, on the host too: reads weight and average, and
+/// writes the latter; float32.
+constexpr double kAverageUpdateBytes = 12;
+constexpr double kAverageBytes = 4;
 
 double compute_seconds(
     const StepMemoryPlan& plan,
@@ -66,16 +72,23 @@ CollectiveTimes collective_seconds(
 }
 
 /// Of state that rests on the host.
-double update_seconds(const StepMemoryPlan& plan, const Machine& machine) {
+double update_seconds(
+    const StepMemoryPlan& plan,
+    const EstimatedRun& run,
+    const Machine& machine) {
   const auto state = static_cast<double>(plan.planned[static_cast<size_t>(
       MemoryTier::kHost)][static_cast<size_t>(MemoryPurpose::kOptimizerState)]);
   if (state == 0 || machine.device == c10::kCPU) {
     return 0;
   }
-  const double elements = state / kStateBytes;
+  const double elements =
+      state / (kMomentBytes + (run.in_16bit ? kMasterBytes : 0) +
+               (run.averages_weights ? kAverageBytes : 0));
   const int sharing = std::min(machine.devices, machine.devices_per_node);
   const double update =
-      elements * kUpdateBytes * sharing / machine.rates.host_update;
+      elements *
+      (kUpdateBytes + (run.averages_weights ? kAverageUpdateBytes : 0)) *
+      sharing / machine.rates.host_update;
   // Gradients down and weights up, in 16 bits, while the CPUs update.
   const double moved = std::max(
       2 * elements / machine.rates.device_to_host,
@@ -110,7 +123,7 @@ StepTime estimate_step(
     time.idle = (time.compute + time.layers) *
                 static_cast<double>(run.stages - 1) /
                 static_cast<double>(run.accumulate);
-    time.update = update_seconds(plan, machine);
+    time.update = update_seconds(plan, run, machine);
     if (time.total() > slowest.total()) {
       slowest = time;
     }

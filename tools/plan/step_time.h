@@ -31,6 +31,7 @@ struct EstimatedRun {
   int64_t accumulate = 1; ///< micro-batches of a step
   int64_t planned_accumulate = 1; ///< of the dry run
   bool in_16bit = true;
+  bool averages_weights = false; ///< OptimizerOptions::ema_decay
   double host_activation_bytes = 0; ///< of a micro-batch, moved to the host
 };
 

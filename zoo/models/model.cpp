@@ -177,6 +177,18 @@ void Model::recompute(const Recomputation& what) {
   }
 }
 
+std::vector<std::string> Model::layer_names() const {
+  std::vector<std::string> names;
+  for (const auto& item : named_modules()) {
+    visit_layer(*item.value(), [&](const auto& /*layer*/) {
+      if (names.size() < stage_.own().size()) { // as in recompute()
+        names.push_back(item.key());
+      }
+    });
+  }
+  return names;
+}
+
 void Model::drop_layers(const LayerDropOptions& options) {
   const std::string reason = cannot_drop_layers();
   TESSERA_CHECK(

@@ -141,6 +141,9 @@ class Model : public torch::nn::Module {
   /// Sets what is recomputed in backward, by default nothing.
   void recompute(const Recomputation& what);
 
+  /// The names of the layers' modules, in the order of StageLayers::own().
+  std::vector<std::string> layer_names() const;
+
   /// In training mode, steps leave out layers; see LayerDropOptions. Forwards
   /// must be in a RandomKeyScope, as the Trainer's are.
   /// @throws tessera::Error if the model does not support it.

@@ -11,6 +11,8 @@
 
 namespace tessera::zoo {
 
+class FrozenModel;
+
 /// Not for pipeline stages. Functions are collective over the ranks of the job.
 class BatchLoss {
  public:
@@ -18,6 +20,11 @@ class BatchLoss {
 
   /// The loss of a training batch, scalar, with its autograd graph.
   virtual at::Tensor loss(Model& model, const ModelInput& batch) = 0;
+
+  /// The model that is run beside the trained one; null: there is none.
+  virtual const FrozenModel* frozen() const {
+    return nullptr;
+  }
 
   /// Runs a batch that is scored, without gradients; by default as the model
   /// does.

@@ -50,6 +50,9 @@ class DistillationLoss : public BatchLoss {
       std::unique_ptr<FrozenModel> teacher);
 
   at::Tensor loss(Model& model, const ModelInput& batch) override;
+  const FrozenModel* frozen() const override {
+    return teacher_.get();
+  }
 
  private:
   at::Tensor hidden_loss(

@@ -54,23 +54,31 @@ void visit_fields(runtime::OptionFields& fields, FrozenModelOptions& options) {
       "in which its weights are kept and used; by default as `precision.parameters`");
 }
 
+std::shared_ptr<Model> pretrained_frozen_model(
+    const std::filesystem::path& folder,
+    ParallelRun& parallel,
+    const TrainingConfig& config) {
+  FromPretrainedOptions how;
+  how.context = layer_context(parallel);
+  how.lazy = true;
+  how.strict = config.strict;
+  return from_pretrained(folder, how);
+}
+
 FrozenModel::FrozenModel(
     const FrozenModelOptions& options,
     const std::string& what,
     World& world,
     ParallelRun& parallel,
-    TrainingConfig& config) {
+    TrainingConfig& config,
+    const MakeFrozenModel& make) {
   TESSERA_CHECK(
       parallel.pipeline() == nullptr &&
           parallel.mesh().size(ParallelGroup::kContext) == 1,
       "{} cannot be run under pipeline or context parallelism; set parallel.pipeline and parallel.context to 1",
       what);
-  FromPretrainedOptions how;
-  how.context = layer_context(parallel);
-  how.lazy = true;
-  how.strict = config.strict;
   const std::filesystem::path folder = model_folder_of(options.folder);
-  model_ = from_pretrained(folder, how);
+  model_ = make(folder, parallel, config);
   freeze(*model_);
   model_->eval();
   move_module(*model_, world.device());

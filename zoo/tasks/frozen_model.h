@@ -12,6 +12,7 @@
 #include <ATen/core/ScalarType.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,19 @@ struct FrozenModelOptions {
 
 void visit_fields(runtime::OptionFields& fields, FrozenModelOptions& options);
 
+/// Constructs the model of a folder, which has no memory until it is wrapped.
+/// @param config of the run.
+using MakeFrozenModel = std::function<std::shared_ptr<Model>(
+    const std::filesystem::path& folder,
+    ParallelRun& parallel,
+    const TrainingConfig& config)>;
+
+/// With the weights in the folder.
+std::shared_ptr<Model> pretrained_frozen_model(
+    const std::filesystem::path& folder,
+    ParallelRun& parallel,
+    const TrainingConfig& config);
+
 class FrozenModel {
  public:
   /// Loads and wraps it, in ZeRO stage 3, and logs its memory table. What it
@@ -43,7 +57,6 @@ class FrozenModel {
   /// config.engine.memory, which are for the model that is trained: make it
   /// before that. Collective; blocks.
   /// @param what it is, for messages: "the teacher".
-  /// @param head that it must have; may be empty.
   /// @throws tessera::Error as from_pretrained(), under pipeline or context
   ///     parallelism, and if the limits leave nothing.
   FrozenModel(
@@ -51,12 +64,13 @@ class FrozenModel {
       const std::string& what,
       World& world,
       ParallelRun& parallel,
-      TrainingConfig& config);
+      TrainingConfig& config,
+      const MakeFrozenModel& make = pretrained_frozen_model);
 
   /// Runs a batch, without its labels. Collective.
   ModelOutput forward(const ModelInput& batch);
 
-  Model& model() {
+  const Model& model() const {
     return *model_;
   }
   const Engine& engine() const {

@@ -14,14 +14,19 @@
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/preference_batches.h"
+#include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -40,6 +45,11 @@ WantedHead head_for(const TaskKind& kind) {
     return {"a classifier of images", [](const Head& head) {
               return head.images() != nullptr &&
                      head.labels() == HeadLabels::kClass;
+            }};
+  }
+  if (&kind == &kPreference) {
+    return {"a decoder of language", [](const Head& head) {
+              return head.labels() == HeadLabels::kNextTokens;
             }};
   }
   return {};
@@ -67,6 +77,23 @@ ModelSource source_of(const TrainingConfig& config) {
   return source;
 }
 
+/// Steps that take the most memory: all layers are run, and from the second
+/// step on what they add is multiplied, by nearly 1.
+constexpr LayerDropOptions kNoLayerLeftOut{.theta = 1 - 1e-12, .gamma = 1e9};
+
+/// The same of tokens: the first step leaves out as few as steps do, whose
+/// places take memory of their own, and the second none.
+TokenDropOptions fewest_left_out(
+    const TokenDropOptions& options,
+    int64_t max_length) {
+  const int64_t most = max_length - 1;
+  return {
+      .min_tokens =
+          std::max(options.min_tokens, most - most % options.multiple),
+      .steps = 1,
+      .multiple = options.multiple};
+}
+
 std::shared_ptr<Model> planned_model(
     const TrainingConfig& config,
     const ModelSource& source,
@@ -80,8 +107,51 @@ std::shared_ptr<Model> planned_model(
     apply_lora(*model, config.lora->adapter, config.seed);
   }
   model->recompute(config.recomputation());
+  if (config.layer_drop) {
+    model->drop_layers(kNoLayerLeftOut);
+  }
+  if (config.token_drop) {
+    model->drop_tokens(fewest_left_out(*config.token_drop, config.max_length));
+  }
   model->train();
   return model;
+}
+
+/// A MakeFrozenModel that reads config.json and no weights.
+std::shared_ptr<Model> planned_frozen_model(
+    const std::filesystem::path& folder,
+    ParallelRun& parallel,
+    const TrainingConfig& config) {
+  const std::string origin = (folder / "config.json").string();
+  const nlohmann::json json =
+      runtime::parse_json(runtime::read_text_file(origin), origin);
+  auto model = lazy([&] {
+    return from_config(
+        json, {.context = fresh_layer_context(parallel)}, origin);
+  });
+  init_parameters(*model, config.seed);
+  return model;
+}
+
+/// A batch of the task preference whose answers are as long as they may be, and
+/// learned but for their first token. One of each pair is a token shorter,
+/// unless they are packed, so that there is padding.
+ModelInput largest_pairs(const TrainingConfig& config) {
+  const bool packs = config.supervised.packed.value_or(false);
+  const int64_t length = packs ? config.max_length / 2 : config.max_length;
+  const auto text = [](int64_t tokens) {
+    return SupervisedText{
+        .tokens = std::vector<int64_t>(static_cast<size_t>(tokens), 1),
+        .answers = {{1, tokens}}};
+  };
+  const PreferenceBatches data(
+      {{text(length), text(packs ? length : length - 1)}},
+      {.is_packed = packs, .max_length = config.max_length},
+      config.seed);
+  return data.make(
+      std::vector<size_t>(static_cast<size_t>(config.batch_size), 0),
+      /*epoch=*/0,
+      /*loss_only=*/true);
 }
 
 /// Labels of a batch of texts or images.
@@ -138,6 +208,12 @@ int64_t layers_of(const TrainingConfig& config) {
   return whole->stage().count();
 }
 
+int64_t planned_tokens(const TrainingConfig& config) {
+  const bool has_pairs =
+      config.task == &kPreference && !config.supervised.packed.value_or(false);
+  return config.batch_size * config.max_length * (has_pairs ? 2 : 1);
+}
+
 namespace {
 
 /// A run of a configuration as it is planned: without weights and data.
@@ -150,11 +226,15 @@ class ConfiguredTraining {
     const auto whole = lazy([&] {
       return from_config(source_.json, {.architecture = source_.architecture});
     });
-    batch_ = largest_batch(
-        *whole,
-        config.batch_size,
-        config.max_length,
-        config.task != &kLanguageModel && config.task != &kImageFolder);
+    layers_ = whole->layer_names();
+    batch_ = config.task == &kPreference
+                 ? largest_pairs(config)
+                 : largest_batch(
+                       *whole,
+                       config.batch_size,
+                       config.max_length,
+                       config.task != &kLanguageModel &&
+                           config.task != &kImageFolder);
     if (config.token_data.objective.kind == ObjectiveKind::kBlankFilling) {
       // Longer than the model's positions: those of blanks are their places.
       batch_.position_ids =
@@ -177,6 +257,10 @@ class ConfiguredTraining {
   }
   const EngineOptions& options() const {
     return options_;
+  }
+  /// Names of the layers of the whole model.
+  const std::vector<std::string>& layers() const {
+    return layers_;
   }
   /// Texts of tokens that differ, so that experts get equal shares of them.
   void mix_tokens() {
@@ -219,16 +303,110 @@ class ConfiguredTraining {
                   [this](int /*number*/) -> const ModelInput& {
                     return batch_;
                   });
-            }};
+            },
+        .beside = has_own_loss() ? nullptr : beside_of_run()};
   }
 
  private:
+  /// The model's, as without PlannedTraining::beside.
+  bool has_own_loss() const {
+    return config_.task->make_loss == nullptr && !config_.distill;
+  }
+
+  /// What loss_of_run() makes.
+  decltype(PlannedTraining::beside) beside_of_run() {
+    return [this](
+               World& world,
+               ParallelRun& parallel,
+               const std::shared_ptr<torch::nn::Module>& module) {
+      TrainingConfig config = config_; // its limits of memory change
+      config.engine.log_memory = false;
+      const auto task = std::make_shared<Task>();
+      task->model = std::dynamic_pointer_cast<Model>(module);
+      task->head = head_of(*task->model);
+      task->loss =
+          loss_of_run(config, world, parallel, *task, planned_frozen_model);
+      PlannedBeside beside;
+      beside.loss = [this, task](torch::nn::Module& /*module*/) {
+        return task->loss->loss(*task->model, batch_);
+      };
+      if (const FrozenModel* frozen = task->loss->frozen()) {
+        beside.model = &frozen->model();
+        beside.engine = &frozen->engine();
+        beside.memory = config.engine.memory;
+      }
+      return beside;
+    };
+  }
+
   const TrainingConfig& config_;
   ModelSource source_;
+  std::vector<std::string> layers_;
   ModelInput batch_;
   PlannedJob job_;
   EngineOptions options_;
 };
+
+/// The probability with which late steps run each layer.
+std::vector<double> late_probabilities(
+    const LayerDropOptions& options,
+    int64_t layers) {
+  std::vector<double> all;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    all.push_back(keep_probability(
+        options, layer, layers, std::numeric_limits<int64_t>::max()));
+  }
+  return all;
+}
+
+/// Counts operators of layers as often as late steps run them.
+void expect_drops(
+    const LayerDropOptions& options,
+    const std::vector<std::string>& layers,
+    StepMemoryPlan& plan) {
+  const std::vector<double> probabilities =
+      late_probabilities(options, static_cast<int64_t>(layers.size()));
+  for (OperatorWork& work : plan.operators) {
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      if (work.module.starts_with(layers[layer] + ".")) {
+        work.flops *= probabilities[layer];
+        work.bytes *= probabilities[layer];
+      }
+    }
+  }
+}
+
+/// Which steps of the run the plan is of.
+std::vector<std::string> planned_steps(
+    const TrainingConfig& config,
+    int64_t layers) {
+  std::vector<std::string> notes;
+  if (config.layer_drop) {
+    const auto all = late_probabilities(*config.layer_drop, layers);
+    notes.push_back(formatted(
+        "model.layer_drop: memory of steps that run all layers; computation of late steps, which run {:.0f} % of them",
+        100 * std::accumulate(all.begin(), all.end(), 0.0) /
+            static_cast<double>(layers)));
+  }
+  if (config.token_drop) {
+    notes.push_back(formatted(
+        "model.token_drop: memory of the steps that take the most; computation of all tokens, as from step {} on",
+        config.token_drop->steps));
+  }
+  if (config.curriculum) {
+    notes.push_back(formatted(
+        "training.curriculum: sequences of {} tokens, as from step {} on; those before take less memory and time",
+        config.max_length,
+        config.curriculum->steps));
+  }
+  if (config.task == &kPreference) {
+    notes.push_back(formatted(
+        "preference: all answers have {} tokens, and all of them are learned",
+        config.supervised.packed.value_or(false) ? config.max_length / 2
+                                                 : config.max_length));
+  }
+  return notes;
+}
 
 } // namespace
 
@@ -239,7 +417,19 @@ std::vector<StepMemoryPlan> plan_training(
     c10::DeviceType device) {
   ConfiguredTraining run(config, world_size, rank);
   run.job().device = device;
-  return plan_stages(run.training(), run.options(), run.job());
+  std::vector<StepMemoryPlan> stages =
+      plan_stages(run.training(), run.options(), run.job());
+  const std::vector<std::string> layers = run.layers();
+  const std::vector<std::string> notes =
+      planned_steps(config, static_cast<int64_t>(layers.size()));
+  for (StepMemoryPlan& stage : stages) {
+    if (config.layer_drop) {
+      expect_drops(*config.layer_drop, layers, stage);
+    }
+    stage.assumptions.insert(
+        stage.assumptions.end(), notes.begin(), notes.end());
+  }
+  return stages;
 }
 
 SimulatedRun simulate_training(

@@ -28,11 +28,20 @@ ModelInput largest_batch(
 /// counts them.
 int64_t layers_of(const TrainingConfig& config);
 
+/// Tokens of a micro-batch of a rank, as it is planned.
+int64_t planned_tokens(const TrainingConfig& config);
+
 /// Plans a step of the run that `config` describes, on `world_size` ranks:
-/// batches of training.batch_size examples of model.max_length tokens. Reads
-/// config.json (of model.config, or in model.folder) and neither weights nor
-/// data, which need not be there. model.checkpoint_layers has to be given where
-/// layers are to be recomputed.
+/// batches of training.batch_size examples of model.max_length tokens, with the
+/// teacher or the reference that it runs beside the model. Reads config.json
+/// (of model.config, or in model.folder, and of that other model) and neither
+/// weights nor data, which need not be there. model.checkpoint_layers has to be
+/// given where layers are to be recomputed.
+///
+/// Steps of a run may differ (model.layer_drop, model.token_drop,
+/// training.curriculum): memory is that of those that take the most, and work
+/// that of late ones, expected where it is random. Collectives are those of all
+/// layers.
 /// @param rank one of the pipeline's ranks.
 /// @param device of the run; see PlannedJob::device.
 /// @return by pipeline stage, as plan_stages().

@@ -68,6 +68,9 @@ class PreferenceLoss : public BatchLoss {
       std::unique_ptr<FrozenModel> reference);
 
   at::Tensor loss(Model& model, const ModelInput& batch) override;
+  const FrozenModel* frozen() const override {
+    return reference_.get();
+  }
   /// ModelOutput::logits are [P, kPairOutputs].
   ModelOutput score(Model& model, const ModelInput& batch) override;
   void add_score(const Head& head, const ScoredBatch& batch, ScoreSums& sums)

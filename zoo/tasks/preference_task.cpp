@@ -166,7 +166,8 @@ std::unique_ptr<BatchLoss> preference_loss(
     TrainingConfig& config,
     World& world,
     ParallelRun& parallel,
-    const Task& task) {
+    const Task& task,
+    const MakeFrozenModel& make) {
   const PreferenceOptions& options = config.preference;
   std::unique_ptr<FrozenModel> reference;
   if (options.reference) {
@@ -175,7 +176,8 @@ std::unique_ptr<BatchLoss> preference_loss(
         "the reference (preference.reference)",
         world,
         parallel,
-        config);
+        config,
+        make);
   } else if (!options.reference_free) {
     TESSERA_CHECK(
         has_lora(*task.model),

@@ -101,9 +101,10 @@ std::unique_ptr<BatchLoss> loss_of_run(
     TrainingConfig& config,
     World& world,
     ParallelRun& parallel,
-    const Task& task) {
+    const Task& task,
+    const MakeFrozenModel& make) {
   if (config.task->make_loss != nullptr) {
-    return config.task->make_loss(config, world, parallel, task);
+    return config.task->make_loss(config, world, parallel, task, make);
   }
   if (!config.distill) {
     return nullptr;
@@ -117,7 +118,8 @@ std::unique_ptr<BatchLoss> loss_of_run(
           "the teacher (distill.model)",
           world,
           parallel,
-          config));
+          config,
+          make));
 }
 
 void freeze(const torch::nn::Module& model) {

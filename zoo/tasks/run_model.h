@@ -42,12 +42,14 @@ Engine wrap_model(
 /// What the run trains for, where that is not the model's own loss, with the
 /// models that it needs beside the trained one; call it before wrap_model(),
 /// after the model has got its adapter. Collective.
+/// @param make constructs those models.
 /// @throws tessera::Error on a model or a layout that does not fit it.
 std::unique_ptr<BatchLoss> loss_of_run(
     TrainingConfig& config,
     World& world,
     ParallelRun& parallel,
-    const Task& task);
+    const Task& task,
+    const MakeFrozenModel& make = pretrained_frozen_model);
 
 /// Freezes all parameters: the model then needs memory for its weights, and
 /// none for gradients and optimizer state. Call it before wrap().

@@ -9,6 +9,7 @@
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/tasks/batch_loss.h"
 #include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/tasks/frozen_model.h"
 
 #include <memory>
 #include <string>
@@ -72,12 +73,14 @@ struct TaskKind {
       runtime::OptionFields& fields,
       TrainingConfig& config) = nullptr;
   /// What it trains for instead of the model's own loss, before the model is
-  /// wrapped. Collective. Null: the model's own.
+  /// wrapped; `make` constructs other models that it needs. Collective. Null:
+  /// the model's own.
   std::unique_ptr<BatchLoss> (*make_loss)(
       TrainingConfig& config,
       World& world,
       ParallelRun& parallel,
-      const Task& task) = nullptr;
+      const Task& task,
+      const MakeFrozenModel& make) = nullptr;
 };
 
 /// Labeled texts in JSON lines.
