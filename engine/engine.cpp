@@ -495,7 +495,7 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
   MemoryBytes bytes = allocated_memory(tier);
   if (tier == MemoryTier::kDevice) {
     bytes[static_cast<size_t>(MemoryPurpose::kReduceSlots)] +=
-        pager_->given_back_bytes();
+        pager_->unallocated_bytes();
   }
   return bytes;
 }

@@ -362,7 +362,7 @@ class Engine {
     return planned_memory_[static_cast<size_t>(tier)];
   }
   /// Bytes on this rank by purpose, as allocated now, and for reduce slots also
-  /// what is given back until the next backward.
+  /// those that on a CPU exist only while gradients are in them.
   MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
   /// Bytes on this rank by purpose, as allocated now.
   MemoryBytes allocated_memory(MemoryTier tier = MemoryTier::kDevice) const;

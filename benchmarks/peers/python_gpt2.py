@@ -9,7 +9,8 @@ prints medians of step times and of peak resident memory, and their ratios to
 FSDP2's. Needs torch, transformers, the package `tessera` and, for its mode,
 deepspeed. `tessera` multiplies matrices by torch's own library, `tessera-auto`
 by oneDNN where MKL does not use AVX-512; `-lazy` constructs the model without
-memory, as DeepSpeed's zero.Init and FSDP2's meta device do.
+memory, as DeepSpeed's zero.Init and FSDP2's meta device do, and `-lean` updates
+parameters in backward, as soon as their gradients are there.
 """
 import argparse
 import json
@@ -21,8 +22,8 @@ import subprocess
 import sys
 import time
 
-MODES = ("tessera", "tessera-lazy", "tessera-auto", "tessera-auto-lazy",
-         "fsdp2", "deepspeed")
+MODES = ("tessera", "tessera-lazy", "tessera-lazy-lean", "tessera-auto",
+         "tessera-auto-lazy", "tessera-auto-lazy-lean", "fsdp2", "deepspeed")
 
 
 def parse():
@@ -52,6 +53,7 @@ def tessera_step(given):
         model = new_gpt2(given.layers)
     engine = tessera.wrap(
         model, zero_stage=3, log_memory=False,
+        update_in_backward="lean" in given.mode,
         optimizer={"type": "adamw", "lr": 1e-4, "weight_decay": 0.01})
 
     def step(ids):

@@ -9,34 +9,28 @@ namespace tessera::runtime {
 SlotArena::SlotArena(
     MemoryLedger& ledger,
     MemoryPurpose purpose,
-    at::Device device)
-    : ledger_(ledger), purpose_(purpose), device_(device) {}
+    at::Device device,
+    Memory memory)
+    : ledger_(ledger), purpose_(purpose), device_(device), memory_(memory) {}
+
+int64_t SlotArena::allocated_bytes() const {
+  return memory_ == Memory::kEachSlot ? bytes_of_slots_ : capacity_bytes();
+}
 
 void SlotArena::resize(int64_t capacity_bytes) {
   TESSERA_CHECK(
       live_slots_ == 0, "SlotArena: resize with {} slots in use", live_slots_);
-  free_buffer(); // first, so that both never exist at the same time
-  allocator_ = OffsetAllocator(capacity_bytes);
-  allocate_buffer();
-}
-
-void SlotArena::give_back() {
-  if (live_slots_ == 0) {
-    free_buffer();
-  }
-}
-
-void SlotArena::free_buffer() {
-  // The stream that made it may reuse its memory next without waiting, so it
-  // waits here.
-  homes_.block(marks_.marks_of(0, capacity_bytes()));
+  // Frees the old buffer first, so that both never exist at the same time. The
+  // stream that made it may reuse its memory next without waiting, so it waits
+  // here.
+  homes_.block(marks_.marks_of(0, this->capacity_bytes()));
   buffer_ = at::Tensor();
+  if (memory_ == Memory::kOneBuffer) {
+    buffer_ = allocate(capacity_bytes, at::kByte);
+  }
+  allocator_ = OffsetAllocator(capacity_bytes);
   marks_ = {};
-}
-
-void SlotArena::allocate_buffer() {
-  buffer_ = allocate(capacity_bytes(), at::kByte);
-  marks_.leave(0, capacity_bytes(), mark_current(device_));
+  marks_.leave(0, capacity_bytes, mark_current(device_));
 }
 
 Slot SlotArena::try_allocate(
@@ -48,12 +42,12 @@ Slot SlotArena::try_allocate(
   if (!offset) {
     return {};
   }
-  if (!buffer_.defined()) {
-    allocate_buffer();
-  }
   ++live_slots_;
+  bytes_of_slots_ += bytes;
   return {
-      buffer_.narrow(0, *offset, bytes).view(dtype),
+      memory_ == Memory::kEachSlot
+          ? allocate(numel, dtype)
+          : buffer_.narrow(0, *offset, bytes).view(dtype),
       *offset,
       marks_.marks_of(*offset, *offset + bytes)};
 }
@@ -73,6 +67,7 @@ at::Tensor SlotArena::allocate(int64_t numel, at::ScalarType dtype) {
 void SlotArena::release(Slot& slot) {
   if (slot.offset >= 0) {
     allocator_.release(slot.offset);
+    bytes_of_slots_ -= static_cast<int64_t>(slot.tensor.nbytes());
     marks_.leave(
         slot.offset,
         slot.offset + static_cast<int64_t>(slot.tensor.nbytes()),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `SlotArena` is one buffer in which short-lived flat tensors get slots.
+// `SlotArena` gives slots to short-lived flat tensors, in memory of a planned
+// size.
 
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/offset_allocator.h"
@@ -28,10 +29,22 @@ struct Slot {
 
 class SlotArena {
  public:
-  /// @param ledger must outlive the arena.
-  SlotArena(MemoryLedger& ledger, MemoryPurpose purpose, at::Device device);
+  /// Where the memory of slots comes from.
+  enum class Memory {
+    kOneBuffer, ///< allocated once
+    /// Allocated with each slot, within the same places: memory that no slot is
+    /// in can be used elsewhere. For allocators that always find it again.
+    kEachSlot,
+  };
 
-  /// Replaces the buffer by one of `capacity_bytes`. All slots must be
+  /// @param ledger must outlive the arena.
+  SlotArena(
+      MemoryLedger& ledger,
+      MemoryPurpose purpose,
+      at::Device device,
+      Memory memory = Memory::kOneBuffer);
+
+  /// Replaces the arena by one of `capacity_bytes`. All slots must be
   /// released.
   void resize(int64_t capacity_bytes);
 
@@ -39,13 +52,8 @@ class SlotArena {
     return allocator_.capacity_bytes();
   }
 
-  /// Frees the buffer until the next slot is taken, which allocates it again;
-  /// not while there are slots.
-  void give_back();
-  /// Bytes of the capacity that are not allocated.
-  int64_t given_back_bytes() const {
-    return buffer_.defined() ? 0 : capacity_bytes();
-  }
+  /// Of capacity_bytes(), what is allocated now.
+  int64_t allocated_bytes() const;
 
   /// Returns a slot in the arena, or an undefined one if there is no room.
   Slot try_allocate(
@@ -68,13 +76,13 @@ class SlotArena {
 
  private:
   at::Tensor allocate(int64_t numel, at::ScalarType dtype);
-  void allocate_buffer();
-  void free_buffer();
 
   MemoryLedger& ledger_;
   MemoryPurpose purpose_;
   at::Device device_;
-  at::Tensor buffer_; ///< [capacity] uint8; undefined once given back
+  Memory memory_;
+  at::Tensor buffer_; ///< [capacity] uint8; undefined with kEachSlot
+  int64_t bytes_of_slots_ = 0; ///< within the arena
   StreamSet homes_;
   OffsetAllocator allocator_{0};
   RangeMarks marks_;

@@ -22,26 +22,24 @@ GradientReducer::GradientReducer(
     : context_(context),
       unsharder_(unsharder),
       lane_(device),
-      gives_back_(runtime::computes_on_cpu(device)),
-      arena_(ledger, MemoryPurpose::kReduceSlots, device) {}
+      // In forward and in the loss, where memory peaks, gradients have no use
+      // for theirs. CUDA's allocator may not find as much in one piece again.
+      arena_(
+          ledger,
+          MemoryPurpose::kReduceSlots,
+          device,
+          runtime::computes_on_cpu(device)
+              ? runtime::SlotArena::Memory::kEachSlot
+              : runtime::SlotArena::Memory::kOneBuffer) {}
 
 void GradientReducer::reserve_slots(int64_t bytes) {
   if (bytes <= arena_.capacity_bytes()) {
     return;
   }
-  release_held_slots();
+  while (!held_slots_.empty()) {
+    release_held_slot();
+  }
   arena_.resize(bytes);
-  give_back_slots();
-}
-
-void GradientReducer::give_back_slots(bool waits_for_updates) {
-  if (!gives_back_) {
-    return;
-  }
-  if (waits_for_updates) {
-    release_held_slots();
-  }
-  arena_.give_back();
 }
 
 void GradientReducer::wait_before_memory_is_freed() const noexcept {
@@ -165,12 +163,6 @@ runtime::Slot GradientReducer::take_slot(size_t g) {
     slot = arena_.allocate_outside(numel, dtype);
   }
   return slot;
-}
-
-void GradientReducer::release_held_slots() {
-  while (!held_slots_.empty()) {
-    release_held_slot();
-  }
 }
 
 bool GradientReducer::waits_for_reduction() const {

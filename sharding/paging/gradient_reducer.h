@@ -40,14 +40,9 @@ class GradientReducer {
   int64_t slot_bytes() const {
     return arena_.capacity_bytes();
   }
-  /// On a CPU frees the slots if nothing is in them, until the next gradient
-  /// arrives: forward and the loss, where memory peaks, have no use for them.
-  /// On CUDA they stay: its allocator may not find as much in one piece again.
-  /// @param waits_for_updates blocks until updates have read theirs.
-  void give_back_slots(bool waits_for_updates = false);
-  /// Of slot_bytes(), what is not allocated now.
-  int64_t given_back_bytes() const {
-    return arena_.given_back_bytes();
+  /// Of slot_bytes(), what is not allocated now; see the constructor.
+  int64_t unallocated_bytes() const {
+    return arena_.capacity_bytes() - arena_.allocated_bytes();
   }
 
   /// States an intent and blocks until all ranks have stated it. Joins the
@@ -114,9 +109,8 @@ class GradientReducer {
   /// Whether a page has all of its gradients, and its reduction has not begun.
   bool waits_for_reduction() const;
   runtime::Slot take_slot(size_t g);
-  /// Releases the slot that has been held for longest, or all. Blocks.
+  /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
-  void release_held_slots();
   void release_slot(size_t g);
   /// @return whether the gradients are still being read from the slot.
   bool hand_over(size_t g);
@@ -124,7 +118,6 @@ class GradientReducer {
   PagerContext& context_;
   Unsharder& unsharder_;
   runtime::StreamLane lane_;
-  bool gives_back_;
   runtime::SlotArena arena_;
   runtime::OffsetAllocator::End next_end_ = runtime::OffsetAllocator::End::kLow;
   std::vector<size_t> reducing_; ///< pages, in issue order

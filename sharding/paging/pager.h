@@ -204,9 +204,9 @@ class Pager : public PageFaultHandler {
   /// True when some parameter has got a gradient, on any rank.
   bool any_gradient() const;
 
-  /// Bytes of reduce slots that are not allocated until the next backward.
-  int64_t given_back_bytes() const {
-    return reducer_.given_back_bytes();
+  /// Bytes of reduce slots that are not allocated now.
+  int64_t unallocated_bytes() const {
+    return reducer_.unallocated_bytes();
   }
 
   /// Notifies the scheduler before gradients of a group are changed.

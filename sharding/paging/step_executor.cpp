@@ -209,11 +209,6 @@ void StepExecutor::on_gradient(size_t parameter) {
 }
 
 void StepExecutor::on_backward_end() {
-  end_reductions();
-  reducer_.give_back_slots();
-}
-
-void StepExecutor::end_reductions() {
   for (const auto& page : context_.pages.pages()) {
     // Other pages are packed when they are reduced.
     if (page->gradients && page->gradients->is_open() &&
@@ -278,7 +273,6 @@ void StepExecutor::invalidate() {
 
 void StepExecutor::begin_next_step() {
   drop_values("step");
-  reducer_.give_back_slots(/*waits_for_updates=*/true);
   ++context_.statistics.steps;
   reducer_.end_count();
   if (context_.is_alone()) {

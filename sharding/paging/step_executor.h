@@ -61,8 +61,6 @@ class StepExecutor {
       std::optional<size_t> entry = std::nullopt);
   void depart();
   void on_backward_end();
-  /// Reduces what is left of a backward.
-  void end_reductions();
   /// Drops pages and gradients.
   /// @param why for the error when a page is held.
   void drop_values(const char* why);

@@ -100,27 +100,36 @@ TEST(SlotArena, SlotsLieInOneBuffer) {
   EXPECT_TRUE(arena.try_allocate(2048, at::kByte).defined());
 }
 
-TEST(SlotArena, ItsBufferGoesBackWhileItHasNoSlots) {
+TEST(SlotArena, SlotsMayHaveMemoryOfTheirOwn) {
   MemoryLedger ledger;
   const auto live = [&] {
     return total_bytes(ledger.live_bytes());
   };
-  SlotArena arena(ledger, MemoryPurpose::kReduceSlots, at::kCPU);
+  SlotArena arena(
+      ledger,
+      MemoryPurpose::kReduceSlots,
+      at::kCPU,
+      SlotArena::Memory::kEachSlot);
   arena.resize(4096);
-  Slot slot = arena.try_allocate(16, at::kFloat);
-  arena.give_back();
-  EXPECT_EQ(live(), 4096); // it has a slot
-  arena.release(slot);
-  EXPECT_EQ(arena.given_back_bytes(), 0);
-  arena.give_back();
-  EXPECT_EQ(live(), 0);
-  EXPECT_EQ(arena.given_back_bytes(), 4096);
   EXPECT_EQ(arena.capacity_bytes(), 4096);
-  slot = arena.try_allocate(1024, at::kFloat);
-  ASSERT_TRUE(slot.defined());
-  EXPECT_EQ(slot.tensor.fill_(1).sum().item<float>(), 1024);
-  EXPECT_EQ(live(), 4096);
-  arena.release(slot);
+  EXPECT_EQ(live(), 0);
+  Slot a = arena.try_allocate(512, at::kFloat);
+  Slot b = arena.try_allocate(256, at::kFloat);
+  ASSERT_TRUE(a.defined() && b.defined());
+  EXPECT_EQ(live(), 3072);
+  EXPECT_EQ(arena.allocated_bytes(), 3072);
+  EXPECT_FALSE(arena.try_allocate(512, at::kFloat).defined()); // no room
+  a.tensor.fill_(1);
+  b.tensor.fill_(2);
+  EXPECT_EQ(a.tensor.sum().item<float>(), 512);
+  arena.release(a);
+  EXPECT_EQ(live(), 1024);
+  EXPECT_EQ(arena.allocated_bytes(), 1024);
+  a = arena.try_allocate(512, at::kFloat);
+  EXPECT_TRUE(a.defined());
+  arena.release(a);
+  arena.release(b);
+  EXPECT_EQ(live(), 0);
 }
 
 TEST(SlotArena, BytesAreCountedByPurpose) {
