@@ -102,9 +102,7 @@ TEST(SlotArena, SlotsLieInOneBuffer) {
 
 TEST(SlotArena, SlotsMayHaveMemoryOfTheirOwn) {
   MemoryLedger ledger;
-  const auto live = [&] {
-    return total_bytes(ledger.live_bytes());
-  };
+  const auto live = [&] { return total_bytes(ledger.live_bytes()); };
   SlotArena arena(
       ledger,
       MemoryPurpose::kReduceSlots,
