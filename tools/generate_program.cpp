@@ -349,9 +349,7 @@ class TextWriter {
 zoo::Tokenizer tokenizer_of(const GenerateArguments& arguments) {
   const std::string& given = arguments.tokenizer;
   if (!given.empty()) {
-    return std::filesystem::is_directory(given)
-               ? zoo::Tokenizer::from_folder(given)
-               : zoo::Tokenizer::from_file(given);
+    return zoo::Tokenizer::from_path(given);
   }
   const std::string& folder = arguments.model.model;
   TESSERA_CHECK(

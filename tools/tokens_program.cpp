@@ -49,7 +49,7 @@ int run_tokens(int argc, char** argv) {
       "Shows the token ids of texts, and the pieces of text that they stand "
       "for",
       "tessera tokens");
-  std::string folder;
+  std::string model;
   std::string input;
   std::vector<std::string> texts;
   bool as_json = false;
@@ -57,8 +57,9 @@ int run_tokens(int argc, char** argv) {
   add_model_folder(
       app,
       "model",
-      folder,
-      "Hugging Face folder with a tokenizer, or run folder of `tessera train`");
+      model,
+      "Hugging Face folder with a tokenizer, its tokenizer.json or .model file, "
+      "or run folder of `tessera train`");
   app.add_option(
       "texts", texts, "The texts; none: lines of --input or standard input");
   app.add_option(
@@ -73,7 +74,7 @@ int run_tokens(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  const auto tokenizer = zoo::Tokenizer::from_folder(folder);
+  const auto tokenizer = zoo::Tokenizer::from_path(model);
   const zoo::EncodeOptions options{.add_special_tokens = !no_special_tokens};
   TextSource source(texts, input, {"text"});
   for (auto batch = source.next_texts(1); !batch.empty();

@@ -180,6 +180,9 @@ TEST_F(Predict, IntegerLabelsWithTheProbabilitiesThatAreScored) {
           {"tokens", run_.string(), "--no-special-tokens", "--json", "A game"}),
       (std::vector<std::string>{
           R"({"text":"A game","input_ids":[1037,2208],"pieces":["a","game"]})"}));
+  EXPECT_EQ(
+      lines({"tokens", (run_ / "model/tokenizer.json").string(), "A game"}),
+      lines({"tokens", run_.string(), "A game"}));
 }
 
 TEST_F(Predict, BooleanLabelsOfPairs) {
