@@ -5,8 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 #include <utility>
 
 #include "tessera/runtime/core/error.h"
@@ -21,7 +25,16 @@ namespace {
 // Distinguishes the temporary files of one process.
 std::atomic<unsigned> temporary_counter{0};
 
+/// With O_DIRECT, offsets, lengths and addresses are multiples of this.
+constexpr size_t kBlock = 4096;
+constexpr size_t kAlignedBytes = size_t{8} << 20;
+constexpr uint64_t kSmallestDirect = 1 << 20;
+
 } // namespace
+
+void AtomicFile::Free::operator()(std::byte* memory) const {
+  std::free(memory);
+}
 
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   TESSERA_CHECK(
@@ -43,15 +56,25 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) {
-    ::close(fd_);
+    close_all();
     ::unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::close_all() {
+  ::close(std::exchange(fd_, -1));
+  if (direct_fd_ >= 0) {
+    ::close(std::exchange(direct_fd_, -1));
   }
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)),
-      fd_(std::exchange(other.fd_, -1)) {}
+      fd_(std::exchange(other.fd_, -1)),
+      direct_fd_(std::exchange(other.direct_fd_, -1)),
+      may_be_direct_(other.may_be_direct_),
+      aligned_(std::move(other.aligned_)) {}
 
 void AtomicFile::reserve(uint64_t bytes) {
   if (bytes == 0) {
@@ -68,6 +91,66 @@ void AtomicFile::reserve(uint64_t bytes) {
 }
 
 void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> data) {
+  // Whole blocks directly; their neighbors may be parts of other writes.
+  const uint64_t begin = (offset + kBlock - 1) / kBlock * kBlock;
+  const uint64_t end = (offset + data.size()) / kBlock * kBlock;
+  if (end < begin + kSmallestDirect || !opens_directly()) {
+    write_through_cache(offset, data);
+    return;
+  }
+  const auto before = static_cast<size_t>(begin - offset);
+  write_through_cache(offset, data.first(before));
+  const size_t written = write_directly(
+      begin, data.subspan(before, static_cast<size_t>(end - begin)));
+  write_through_cache(begin + written, data.subspan(before + written));
+}
+
+bool AtomicFile::opens_directly() {
+  if (direct_fd_ < 0 && may_be_direct_) {
+    direct_fd_ = ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+    may_be_direct_ = direct_fd_ >= 0;
+  }
+  if (direct_fd_ >= 0 && aligned_ == nullptr) {
+    aligned_.reset(
+        static_cast<std::byte*>(std::aligned_alloc(kBlock, kAlignedBytes)));
+    if (aligned_ == nullptr) {
+      throw std::bad_alloc();
+    }
+  }
+  return direct_fd_ >= 0;
+}
+
+size_t AtomicFile::write_directly(
+    uint64_t offset,
+    std::span<const std::byte> data) {
+  size_t done = 0;
+  while (done < data.size()) {
+    const size_t bytes = std::min(kAlignedBytes, data.size() - done);
+    std::memcpy(aligned_.get(), data.data() + done, bytes);
+    const ssize_t written = ::pwrite(
+        direct_fd_, aligned_.get(), bytes, static_cast<off_t>(offset + done));
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0 && errno != EINVAL) {
+      detail::fail_on("write", temporary_, errno);
+    }
+    // A disk with larger blocks, or one that is nearly full.
+    const size_t whole =
+        written < 0 ? 0 : static_cast<size_t>(written) / kBlock * kBlock;
+    done += whole;
+    if (whole == 0) {
+      ::close(std::exchange(direct_fd_, -1));
+      may_be_direct_ = false;
+      break;
+    }
+  }
+  return done;
+}
+
+void AtomicFile::write_through_cache(
+    uint64_t offset,
+    std::span<const std::byte> data) {
   while (!data.empty()) {
     const ssize_t written =
         ::pwrite(fd_, data.data(), data.size(), static_cast<off_t>(offset));
@@ -93,7 +176,7 @@ void AtomicFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     detail::fail_on("move the finished file to", path_, errno);
   }
-  ::close(std::exchange(fd_, -1)); // Synced: closing can lose nothing.
+  close_all(); // Synced: closing can lose nothing.
   detail::sync_folder(path_.parent_path());
 }
 

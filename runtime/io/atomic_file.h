@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,7 +34,9 @@ class AtomicFile {
   /// a full disk is detected before the work.
   void reserve(uint64_t bytes);
 
-  /// Writes at a byte offset; the file grows as needed.
+  /// Writes at a byte offset; the file grows as needed. What is large goes past
+  /// the page cache where the file system can do that: copying a checkpoint
+  /// into the cache would take a core from training for seconds.
   void write_at(uint64_t offset, std::span<const std::byte> data);
 
   /// Makes the content durable and moves it to the final name, replacing an
@@ -45,9 +48,24 @@ class AtomicFile {
   }
 
  private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+
+  void write_through_cache(uint64_t offset, std::span<const std::byte> data);
+  /// Writes whole blocks, a part of them at a time. Stops where the file system
+  /// refuses, and does not try again.
+  /// @return bytes written.
+  size_t write_directly(uint64_t offset, std::span<const std::byte> data);
+  bool opens_directly();
+  void close_all();
+
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int fd_ = -1; // -1 once committed or moved from.
+  int direct_fd_ = -1; ///< of the same file, with O_DIRECT; -1: not open
+  bool may_be_direct_ = true;
+  std::unique_ptr<std::byte, Free> aligned_; ///< kAlignedBytes, for direct_fd_
 };
 
 /// Replaces the whole content of a file, atomically and durably.

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <random>
 #include <utility>
+#include <vector>
 
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
@@ -39,6 +42,42 @@ TEST(AtomicFile, ReservedBytesAreZero) {
   file.write_at(1, bytes_of("x"));
   file.commit();
   EXPECT_EQ(read_text_file(folder / "a"), std::string("\0x\0\0\0", 5));
+}
+
+// Large ones go past the page cache, their ends do not.
+TEST(AtomicFile, WritesOfAnySizeAndPlaceMakeOneFile) {
+  TemporaryFolder folder;
+  std::mt19937_64 random(5);
+  std::string expected;
+  std::vector<std::pair<size_t, size_t>> parts; // offset, bytes
+  for (const size_t base : {size_t{1}, size_t{4096}, size_t{1} << 20}) {
+    for (int i = 0; i < 6; ++i) {
+      const size_t bytes = 3 * base + random() % (4 * base) - 1;
+      parts.emplace_back(expected.size(), bytes);
+      for (size_t k = 0; k < bytes; ++k) {
+        expected += static_cast<char>(random());
+      }
+    }
+  }
+  // One of several buffers, at a place and an address that are aligned.
+  parts.emplace_back((expected.size() + 4095) / 4096 * 4096, 20 << 20);
+  expected.resize(parts.back().first);
+  for (size_t k = 0; k < parts.back().second; ++k) {
+    expected += static_cast<char>(k / 4096 + k);
+  }
+  std::shuffle(parts.begin(), parts.end(), random);
+  for (const bool reserves : {false, true}) {
+    AtomicFile file(folder / "a");
+    if (reserves) {
+      file.reserve(expected.size());
+    }
+    for (const auto& [offset, bytes] : parts) {
+      file.write_at(
+          offset, bytes_of(std::string_view(expected).substr(offset, bytes)));
+    }
+    file.commit();
+    EXPECT_TRUE(read_text_file(folder / "a") == expected) << reserves;
+  }
 }
 
 TEST(AtomicFile, AbandonedFileIsRemoved) {
