@@ -190,9 +190,9 @@ void log_plan(
       "{}",
       memory_table(
           formatted(
-              "memory of rank 0 of {}, {} groups (activations on the device not included)",
+              "memory of rank 0 of {}, {} (activations on the device not included)",
               world.size(),
-              pages.size()),
+              runtime::count_text(static_cast<int64_t>(pages.size()), "group")),
           memory.bytes));
   if (const std::string table = update_table(updates, pages, tiers);
       !table.empty()) {

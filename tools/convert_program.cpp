@@ -14,6 +14,7 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/gguf/gguf_export.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/run_folder.h"
 
 #include <CLI/CLI.hpp>
 
@@ -66,6 +67,9 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
 }
 
 void check_places(const ConvertArguments& arguments) {
+  TESSERA_CHECK(
+      !arguments.from.empty(),
+      "--from is missing; give the folder of a Hugging Face model or of a run, whose config.json and tokenizer the result gets");
   TESSERA_CHECK(
       fs::is_directory(arguments.from),
       "--from is '{}', which is not a folder; give the folder of a Hugging Face model, with config.json and weights",
@@ -181,9 +185,8 @@ void convert_average(ConvertArguments arguments) {
     return;
   }
   if (arguments.from.empty() &&
-      fs::exists(fs::path(arguments.average.front()) / "config.json") &&
-      engine::checkpoints_in(arguments.average.front()).empty()) {
-    arguments.from = arguments.average.front();
+      fs::exists(fs::path(arguments.average.front()) / "config.json")) {
+    arguments.from = zoo::model_folder_of(arguments.average.front()).string();
   }
   check_places(arguments);
   const fs::path mean =
@@ -252,7 +255,7 @@ int run_convert(int argc, char** argv) {
       "--average",
       arguments.average,
       "Weights to average, instead of --weights: checkpoints or run folders of `tessera train` (the newest checkpoint), files and folders of weights. "
-      "Their tensors must have the same names and shapes. With --to FILE.safetensors, --from is not needed");
+      "Their tensors must have the same names and shapes. --from is by default the model of the first, and with --to FILE.safetensors not needed");
   app.add_option(
          "--last",
          arguments.last,

@@ -212,16 +212,19 @@ void print_text(const ordered_json& listed) {
   const auto bytes = [](const ordered_json& value) {
     return runtime::size_text(value.get<int64_t>());
   };
+  const auto count = [](const ordered_json& number, const char* noun) {
+    return runtime::count_text(number.get<int64_t>(), noun);
+  };
   std::cout << listed.at("path").get<std::string>() << "\n";
   const bool is_checkpoint = listed.at("kind") == "checkpoint";
   if (is_checkpoint) {
     std::cout << "checkpoint of step " << listed.at("step") << ", "
-              << listed.at("ranks") << " ranks (" << listed.at("tensor_ranks")
-              << " tensor-parallel, " << listed.at("pipeline_stages")
-              << " pipeline stages)\n"
+              << count(listed.at("ranks"), "rank") << " ("
+              << listed.at("tensor_ranks") << " tensor-parallel, "
+              << count(listed.at("pipeline_stages"), "pipeline stage") << ")\n"
               << listed.at("parameters_numel") << " parameters, "
               << bytes(listed.at("bytes")) << " in "
-              << listed.at("files").size() << " files\n";
+              << count(listed.at("files").size(), "file") << "\n";
   }
   for (const auto& tensor : listed.at("tensors")) {
     std::cout << "  " << tensor.at("name").get<std::string>() << "  "
@@ -239,7 +242,7 @@ void print_text(const ordered_json& listed) {
     std::cout << "\n";
   }
   if (!is_checkpoint) {
-    std::cout << listed.at("tensors").size() << " tensors, "
+    std::cout << count(listed.at("tensors").size(), "tensor") << ", "
               << bytes(listed.at("bytes")) << "\n";
   }
   for (const auto& problem : listed.at("problems")) {

@@ -49,11 +49,13 @@ int run_program(int argc, char** argv) {
       add_program_command(
           app, "generate", "Continue texts, answer in conversations"),
       add_program_command(
-          app, "convert", "Convert a model to other dtypes or to GGUF"),
+          app,
+          "convert",
+          "Change dtypes, merge adapters, average weights, write GGUF"),
       add_program_command(
           app, "inspect", "List what a checkpoint or weight file contains"),
       add_program_command(
-          app, "predict", "Classify texts with a trained text classifier"),
+          app, "predict", "Classify texts and images, answer questions"),
       add_program_command(app, "tokens", "Show the token ids of texts"),
       add_program_command(
           app, "tokenize", "Make token files of text, to train on"),

@@ -343,6 +343,25 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
   return json;
 }
 
+/// What to do when none of the runs fits.
+std::string remedy(
+    const PlanArguments& arguments,
+    const std::vector<PlannedRun>& runs) {
+  const bool all_refused =
+      std::all_of(runs.begin(), runs.end(), [](const PlannedRun& run) {
+        return run.stages.empty();
+      });
+  if (all_refused) {
+    return formatted(
+        "no layout can run on {} (--devices); the problem of each is in its row",
+        runtime::count_text(arguments.devices, "device"));
+  }
+  return formatted(
+      "nothing fits: {}use more devices, --host-memory for optimizer state, a shorter model.max_length, or a smaller model",
+      arguments.as_given ? "leave out --as-given to try other layouts, or "
+                         : "");
+}
+
 int plan(const PlanArguments& arguments) {
   PlanSearch search;
   search.config = arguments.config;
@@ -351,8 +370,8 @@ int plan(const PlanArguments& arguments) {
   search.as_given = arguments.as_given;
   if (!arguments.as_json) {
     std::printf(
-        "%d devices (%s), room of %s each\n",
-        arguments.devices,
+        "%s (%s), room of %s each\n",
+        runtime::count_text(arguments.devices, "device").c_str(),
         arguments.kind.c_str(),
         runtime::size_text(search.machine.room()).c_str());
     print_heading();
@@ -373,9 +392,7 @@ int plan(const PlanArguments& arguments) {
   } else if (best != nullptr) {
     print_best(*best, runs);
   }
-  TESSERA_CHECK(
-      best != nullptr,
-      "nothing fits: use more devices, --host-memory for optimizer state, a shorter model.max_length, or a smaller model");
+  TESSERA_CHECK(best != nullptr, "{}", remedy(arguments, runs));
   if (!arguments.report.empty()) {
     write_report(arguments.report, *best);
   }

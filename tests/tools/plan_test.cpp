@@ -467,7 +467,18 @@ TEST_F(Plan, SaysWhatIsWrong) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   expect_has(
-      output_of({"--device=cpu", "--device-memory=1KiB"}), "nothing fits");
+      output_of({"--device=cpu", "--device-memory=1KiB"}),
+      "nothing fits: use more devices");
+  expect_has(
+      output_of({"--device=cpu", "--device-memory=1KiB", "--as-given"}),
+      "nothing fits: leave out --as-given");
+  expect_has(
+      output_of(
+          {"--device=cpu",
+           "--device-memory=1GiB",
+           "--as-given",
+           "parallel.shard=2"}),
+      "no layout can run on 1 device (--devices)");
   expect_has(
       output_of({"--device=tpu", "--device-memory=1GiB"}),
       "there are no rates of 'tpu'; known are a100");

@@ -140,6 +140,14 @@ TEST(StartFrom, ACheckpointOfASmallerModelAndOtherRanks) {
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(weights_in("same") == weights_in("small/model"));
   result = convert(
+      {"--average", small, small, "--to", (folder / "of_runs").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_TRUE(weights_in("of_runs") == weights_in("small/model"));
+  EXPECT_NE(
+      convert({"--to", (folder / "of_nothing").string()})
+          .output.find("--from is missing"),
+      std::string::npos);
+  result = convert(
       {"--from",
        model,
        "--average",

@@ -168,6 +168,8 @@ TEST(Train, NamesTheWrongOverrideAndWhatIsMeant) {
       {"data.packed=true",
        "data.packed is not a key of the task text_classification, but of "
        "supervised, preference; remove it"},
+      {"optimizer.momentum=0.9",
+       "optimizer.momentum is a key only for sgd, muon; remove it"},
       {"output.folder=", "output.folder is the string \"\"; name the folder"},
       {"optimizer.lr=abc",
        "override 'optimizer.lr=abc': optimizer.lr is the string \"abc\"; "

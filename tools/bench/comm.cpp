@@ -48,22 +48,22 @@ class VariableScope {
   std::optional<std::string> before_;
 };
 
-/// What rank `rank` sends: small whole numbers, whose sums are exact in 16 bits
-/// for up to 85 ranks.
-at::Tensor sent_by(int rank, int64_t numel, const at::TensorOptions& options) {
-  return at::arange(numel, at::device(options.device()).dtype(at::kLong))
-      .add_(rank)
-      .remainder_(4)
-      .to(options.dtype());
+/// Elements that are made or compared at a time: the integers for a whole
+/// tensor would take several times its memory.
+constexpr int64_t kPieceNumel = int64_t{1} << 20;
+
+/// What rank `rank` sends at these indices: small whole numbers, whose sums are
+/// exact in 16 bits for up to 85 ranks.
+/// @param rank a number, or a tensor with one for each index.
+template <typename Rank>
+at::Tensor sent_by(const Rank& rank, const at::Tensor& indices) {
+  return (indices + rank).remainder_(4);
 }
 
-at::Tensor sum_of_all(
-    int ranks,
-    int64_t numel,
-    const at::TensorOptions& options) {
-  at::Tensor sum = sent_by(0, numel, options).to(at::kDouble);
+at::Tensor sum_of_all(int ranks, const at::Tensor& indices) {
+  at::Tensor sum = sent_by(0, indices);
   for (int rank = 1; rank < ranks; ++rank) {
-    sum += sent_by(rank, numel, options).to(at::kDouble);
+    sum += sent_by(rank, indices);
   }
   return sum;
 }
@@ -142,12 +142,24 @@ class CommBench {
   }
 
   void prepare() {
-    input_ = sent_by(
-        rank(),
-        kind_ == CommKind::kAllGather ? part_ : numel_,
-        tensor_options_);
+    input_ = at::empty(
+        {kind_ == CommKind::kAllGather ? part_ : numel_}, tensor_options_);
+    for_each_piece(input_, [&](at::Tensor piece, const at::Tensor& indices) {
+      piece.copy_(sent_by(rank(), indices));
+    });
     output_ = at::zeros(
         {kind_ == CommKind::kReduceScatter ? part_ : numel_}, tensor_options_);
+  }
+
+  /// Calls function(piece, indices) with views that together are the tensor.
+  template <typename Function>
+  static void for_each_piece(const at::Tensor& tensor, Function function) {
+    for (int64_t begin = 0; begin < tensor.numel(); begin += kPieceNumel) {
+      const int64_t end = std::min(begin + kPieceNumel, tensor.numel());
+      function(
+          tensor.narrow(0, begin, end - begin),
+          at::arange(begin, end, at::device(tensor.device()).dtype(at::kLong)));
+    }
   }
 
   void call() {
@@ -181,42 +193,40 @@ class CommBench {
     }
   }
 
-  at::Tensor expected() const {
-    const int size = ranks_->size();
-    std::vector<at::Tensor> parts;
+  /// What this rank's result is at these indices.
+  at::Tensor expected(const at::Tensor& indices) const {
+    const int64_t begin = rank() * part_; // of this rank's part
     switch (kind_) {
       case CommKind::kAllGather:
-        for (int r = 0; r < size; ++r) {
-          parts.push_back(sent_by(r, part_, tensor_options_));
-        }
-        return at::cat(parts);
+        return sent_by(indices.div(part_, "floor"), indices.remainder(part_));
       case CommKind::kReduceScatter:
-        return sum_of_all(size, numel_, tensor_options_)
-            .narrow(0, rank() * part_, part_);
+        return sum_of_all(ranks_->size(), indices + begin);
       case CommKind::kAllReduce:
-        return sum_of_all(size, numel_, tensor_options_);
+        return sum_of_all(ranks_->size(), indices);
       case CommKind::kBroadcast:
-        return sent_by(0, numel_, tensor_options_);
+        return sent_by(0, indices);
       case CommKind::kAllToAll:
-        for (int r = 0; r < size; ++r) {
-          parts.push_back(sent_by(r, numel_, tensor_options_)
-                              .narrow(0, rank() * part_, part_));
-        }
-        return at::cat(parts);
+        return sent_by(
+            indices.div(part_, "floor"), indices.remainder(part_) + begin);
       case CommKind::kSendReceive:
         break;
     }
-    return sent_by(before(), numel_, tensor_options_);
+    return sent_by(before(), indices);
   }
 
   int64_t wrong() const {
     const bool in_place =
         kind_ == CommKind::kAllReduce || kind_ == CommKind::kBroadcast;
-    return (in_place ? input_ : output_)
-        .to(at::kDouble)
-        .ne(expected().to(at::kDouble))
-        .sum()
-        .item<int64_t>();
+    int64_t wrong = 0;
+    for_each_piece(
+        in_place ? input_ : output_,
+        [&](const at::Tensor& piece, const at::Tensor& indices) {
+          wrong += piece.to(at::kDouble)
+                       .ne(expected(indices).to(at::kDouble))
+                       .sum()
+                       .item<int64_t>();
+        });
+    return wrong;
   }
 
   const CommOptions& options_;

@@ -331,7 +331,7 @@ class Search {
         machine.device != c10::kCPU && run.host_bytes > 0 &&
         run.host_bytes > machine.host_bytes_of_rank()) {
       run.problem = formatted(
-          "{} of host memory for a rank, of {}",
+          "{} of host memory for a rank, of the {} that --host-memory leaves it",
           runtime::size_text(run.host_bytes),
           runtime::size_text(machine.host_bytes_of_rank()));
     }

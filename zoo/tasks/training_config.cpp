@@ -228,7 +228,24 @@ std::vector<std::string> tasks_with(const std::string& path) {
   return names;
 }
 
-/// ConfigReader::finish(), where keys of other tasks are named as such.
+/// The names of a choice, such as the types of optimizers, without which a task
+/// has no key "section.key"; empty if it has none or always has it.
+std::vector<std::string> choices_with(
+    const std::string& path,
+    const TaskKind& task) {
+  std::vector<std::string> names;
+  TrainingConfig defaults(task);
+  for (const auto& row :
+       runtime::describe_list(runtime::list_of(defaults)).rows) {
+    if (row.path == path) {
+      names.insert(names.end(), row.only_for.begin(), row.only_for.end());
+    }
+  }
+  return names;
+}
+
+/// ConfigReader::finish(), where keys of other tasks, and of other choices than
+/// those made, are named as such.
 void finish_reading(
     const runtime::ConfigReader& reader,
     const TrainingConfig& config) {
@@ -246,6 +263,13 @@ void finish_reading(
       throw;
     }
     const std::string given = line.substr(space + 1, end - space - 1);
+    if (const auto choices = choices_with(given, *config.task);
+        use == line.npos && !choices.empty()) {
+      TESSERA_FAIL(
+          "{} is a key only for {}; remove it",
+          line.substr(0, end),
+          runtime::join_names(choices));
+    }
     const std::string meant =
         use == line.npos
             ? given

@@ -22,10 +22,17 @@ void replace_all(
     std::string& text,
     std::string_view what,
     std::string_view by) {
-  for (size_t at = text.find(what); at != std::string::npos && !what.empty();
-       at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
+  if (what.empty()) {
+    return;
   }
+  std::string replaced;
+  size_t begin = 0;
+  for (size_t at = text.find(what); at != text.npos;
+       at = text.find(what, begin)) {
+    replaced.append(text, begin, at - begin).append(by);
+    begin = at + what.size();
+  }
+  text = replaced.append(text, begin);
 }
 
 /// Takes out the spaces before English punctuation and contractions.
