@@ -89,13 +89,8 @@ std::optional<size_t> StepObservation::layer_of_node(
              : std::optional(std::prev(after)->second);
 }
 
-StepObservation::ThreadCalls& StepObservation::calls_of_thread() {
-  const std::lock_guard lock(mutex_);
-  return calls_[std::this_thread::get_id()];
-}
-
 void StepObservation::on_begin(const at::RecordFunction& call) {
-  ThreadCalls& calls = calls_of_thread();
+  ThreadCalls& calls = calls_.own();
   calls.frames.begin(call);
   if (call.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     const std::lock_guard lock(mutex_);
@@ -127,7 +122,7 @@ void StepObservation::on_begin(const at::RecordFunction& call) {
 }
 
 void StepObservation::on_end(const at::RecordFunction& call) {
-  ThreadCalls& calls = calls_of_thread();
+  ThreadCalls& calls = calls_.own();
   const runtime::OperatorFlops flops = calls.frames.end();
   {
     const std::lock_guard lock(mutex_);

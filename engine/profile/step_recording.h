@@ -8,6 +8,7 @@
 #include "tessera/runtime/profile/flop_counter.h"
 #include "tessera/runtime/profile/operator_observer.h"
 #include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/runtime/threads/by_thread.h"
 
 #include <nlohmann/json.hpp>
 
@@ -18,7 +19,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -97,7 +97,6 @@ class StepObservation : public runtime::OperatorObserver,
     std::string outermost_name;
   };
 
-  ThreadCalls& calls_of_thread();
   // The caller holds the mutex.
   void enter(Place place);
   void open();
@@ -107,8 +106,9 @@ class StepObservation : public runtime::OperatorObserver,
   const LayerTable& layers_;
   c10::Device device_;
 
-  std::mutex mutex_; ///< of what follows, but not of what is in `calls_`
-  std::map<std::thread::id, ThreadCalls> calls_;
+  runtime::ByThread<ThreadCalls> calls_;
+
+  std::mutex mutex_; ///< of what follows
   std::vector<ProfileRow>& rows_;
   std::optional<Place> place_; ///< of what computes now
   bool is_open_ = false; ///< a segment

@@ -4,6 +4,7 @@
 
 #include "tessera/offload/stores/io_calls.h"
 #include "tessera/runtime/core/unique_fd.h"
+#include "tessera/runtime/io/posix_file.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -16,8 +17,7 @@ namespace tessera::offload {
 /// reserved on the disk at once, so that a full disk is found early.
 class ScratchFile {
  public:
-  /// With O_DIRECT, offsets, lengths and addresses are multiples of this.
-  static constexpr int64_t kAlignment = 4096;
+  static constexpr int64_t kAlignment = runtime::detail::kDirectAlignment;
   static constexpr int64_t rounded(int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }

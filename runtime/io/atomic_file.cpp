@@ -25,8 +25,7 @@ namespace {
 // Distinguishes the temporary files of one process.
 std::atomic<unsigned> temporary_counter{0};
 
-/// With O_DIRECT, offsets, lengths and addresses are multiples of this.
-constexpr size_t kBlock = 4096;
+constexpr size_t kBlock = detail::kDirectAlignment;
 constexpr size_t kAlignedBytes = size_t{8} << 20;
 constexpr uint64_t kSmallestDirect = 1 << 20;
 
@@ -56,15 +55,8 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) {
-    close_all();
+    ::close(fd_);
     ::unlink(temporary_.c_str());
-  }
-}
-
-void AtomicFile::close_all() {
-  ::close(std::exchange(fd_, -1));
-  if (direct_fd_ >= 0) {
-    ::close(std::exchange(direct_fd_, -1));
   }
 }
 
@@ -72,7 +64,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)),
       fd_(std::exchange(other.fd_, -1)),
-      direct_fd_(std::exchange(other.direct_fd_, -1)),
+      direct_fd_(std::move(other.direct_fd_)),
       may_be_direct_(other.may_be_direct_),
       aligned_(std::move(other.aligned_)) {}
 
@@ -106,18 +98,19 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> data) {
 }
 
 bool AtomicFile::opens_directly() {
-  if (direct_fd_ < 0 && may_be_direct_) {
-    direct_fd_ = ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
-    may_be_direct_ = direct_fd_ >= 0;
+  if (!direct_fd_.is_open() && may_be_direct_) {
+    direct_fd_.reset(
+        ::open(temporary_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
+    may_be_direct_ = direct_fd_.is_open();
   }
-  if (direct_fd_ >= 0 && aligned_ == nullptr) {
+  if (direct_fd_.is_open() && aligned_ == nullptr) {
     aligned_.reset(
         static_cast<std::byte*>(std::aligned_alloc(kBlock, kAlignedBytes)));
     if (aligned_ == nullptr) {
       throw std::bad_alloc();
     }
   }
-  return direct_fd_ >= 0;
+  return direct_fd_.is_open();
 }
 
 size_t AtomicFile::write_directly(
@@ -128,7 +121,10 @@ size_t AtomicFile::write_directly(
     const size_t bytes = std::min(kAlignedBytes, data.size() - done);
     std::memcpy(aligned_.get(), data.data() + done, bytes);
     const ssize_t written = ::pwrite(
-        direct_fd_, aligned_.get(), bytes, static_cast<off_t>(offset + done));
+        direct_fd_.get(),
+        aligned_.get(),
+        bytes,
+        static_cast<off_t>(offset + done));
     if (written < 0 && errno == EINTR) {
       continue;
     }
@@ -140,7 +136,7 @@ size_t AtomicFile::write_directly(
         written < 0 ? 0 : static_cast<size_t>(written) / kBlock * kBlock;
     done += whole;
     if (whole == 0) {
-      ::close(std::exchange(direct_fd_, -1));
+      direct_fd_.reset();
       may_be_direct_ = false;
       break;
     }
@@ -176,7 +172,7 @@ void AtomicFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     detail::fail_on("move the finished file to", path_, errno);
   }
-  close_all(); // Synced: closing can lose nothing.
+  ::close(std::exchange(fd_, -1)); // Synced: closing can lose nothing.
   detail::sync_folder(path_.parent_path());
 }
 

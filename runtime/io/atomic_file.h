@@ -2,6 +2,8 @@
 #pragma once
 // `AtomicFile` writes a file that appears complete or not at all.
 
+#include "tessera/runtime/core/unique_fd.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -58,12 +60,11 @@ class AtomicFile {
   /// @return bytes written.
   size_t write_directly(uint64_t offset, std::span<const std::byte> data);
   bool opens_directly();
-  void close_all();
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int fd_ = -1; // -1 once committed or moved from.
-  int direct_fd_ = -1; ///< of the same file, with O_DIRECT; -1: not open
+  UniqueFd direct_fd_; ///< of the same file, with O_DIRECT
   bool may_be_direct_ = true;
   std::unique_ptr<std::byte, Free> aligned_; ///< kAlignedBytes, for direct_fd_
 };

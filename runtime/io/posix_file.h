@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `fail_on()`, `sync_folder()` and `cut_appended()` are shared by what writes
-// files and folders.
+// `kDirectAlignment`, `fail_on()`, `sync_folder()` and `cut_appended()` are
+// shared by what writes files and folders.
 
 #include <cstddef>
 #include <filesystem>
 
 namespace tessera::runtime::detail {
+
+/// With O_DIRECT, offsets, lengths and addresses are multiples of this.
+inline constexpr size_t kDirectAlignment = 4096;
 
 /// @param what the operation that failed, e.g. "read".
 /// @param code its errno.

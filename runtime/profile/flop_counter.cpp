@@ -23,17 +23,12 @@ OperatorFlops FlopFrames::end() {
   return frame.counts_inside ? OperatorFlops{} : frame.flops;
 }
 
-FlopFrames& FlopCounter::frames() {
-  const std::lock_guard lock(mutex_);
-  return frames_[std::this_thread::get_id()];
-}
-
 void FlopCounter::on_begin(const at::RecordFunction& call) {
-  frames().begin(call);
+  frames_.own().begin(call);
 }
 
 void FlopCounter::on_end(const at::RecordFunction& /*call*/) {
-  const OperatorFlops flops = frames().end();
+  const OperatorFlops flops = frames_.own().end();
   if (!is_recomputing()) {
     flops_ += flops.all - flops.repeated;
   }

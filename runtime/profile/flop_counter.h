@@ -4,11 +4,9 @@
 
 #include "tessera/runtime/profile/operator_flops.h"
 #include "tessera/runtime/profile/operator_observer.h"
+#include "tessera/runtime/threads/by_thread.h"
 
 #include <atomic>
-#include <map>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 namespace tessera::runtime {
@@ -48,10 +46,7 @@ class FlopCounter : public OperatorObserver {
   void on_end(const at::RecordFunction& call) override;
 
  private:
-  FlopFrames& frames();
-
-  std::mutex mutex_; ///< of `frames_`, not of what is in it
-  std::map<std::thread::id, FlopFrames> frames_;
+  ByThread<FlopFrames> frames_;
   std::atomic<double> flops_ = 0;
 };
 

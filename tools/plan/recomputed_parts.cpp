@@ -9,15 +9,26 @@ namespace tessera::tools {
 
 namespace {
 
-std::string joined(
-    const std::vector<std::string>& parts,
-    const char* separator,
-    const char* nothing) {
+/// What names the parts of `recomputed`, with `separator` between them.
+struct PartNames {
+  const char* operators;
+  const char* attention;
+  std::string layers;
+  const char* separator;
+  const char* nothing;
+};
+
+std::string text_of(const RecomputedParts& recomputed, const PartNames& names) {
   std::string text;
-  for (const std::string& part : parts) {
-    text += (text.empty() ? "" : separator) + part;
-  }
-  return text.empty() ? nothing : text;
+  const auto add = [&](bool is_there, const std::string& name) {
+    if (is_there) {
+      text += (text.empty() ? "" : names.separator) + name;
+    }
+  };
+  add(recomputed.operators, names.operators);
+  add(recomputed.attention, names.attention);
+  add(recomputed.layers > 0, names.layers);
+  return text.empty() ? names.nothing : text;
 }
 
 } // namespace
@@ -37,33 +48,24 @@ std::vector<std::string> RecomputedParts::overrides() const {
 }
 
 std::string RecomputedParts::column() const {
-  std::vector<std::string> parts;
-  if (operators) {
-    parts.emplace_back("op");
-  }
-  if (attention) {
-    parts.emplace_back("at");
-  }
-  if (layers > 0) {
-    parts.push_back(formatted("{}{}", layers, divided_inputs ? "/t" : ""));
-  }
-  return joined(parts, "+", "-");
+  return text_of(
+      *this,
+      {.operators = "op",
+       .attention = "at",
+       .layers = formatted("{}{}", layers, divided_inputs ? "/t" : ""),
+       .separator = "+",
+       .nothing = "-"});
 }
 
 std::string RecomputedParts::text() const {
-  std::vector<std::string> parts;
-  if (operators) {
-    parts.emplace_back("cheap operators");
-  }
-  if (attention) {
-    parts.emplace_back("attention");
-  }
-  if (layers > 0) {
-    parts.push_back(
-        runtime::count_text(layers, "layer") +
-        (divided_inputs ? " with divided inputs" : ""));
-  }
-  return joined(parts, ", ", "nothing");
+  return text_of(
+      *this,
+      {.operators = "cheap operators",
+       .attention = "attention",
+       .layers = runtime::count_text(layers, "layer") +
+                 (divided_inputs ? " with divided inputs" : ""),
+       .separator = ", ",
+       .nothing = "nothing"});
 }
 
 RecomputedParts recomputed_parts(const zoo::TrainingConfig& config) {
