@@ -42,6 +42,10 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       "keep_freed_memory",
       options.keep_freed_memory,
       "keep the memory of freed CPU tensors for later ones, which is faster; `TESSERA_KEEP_MEMORY=0` turns it off too");
+  fields.field(
+      "reuse_gradients",
+      options.reuse_gradients,
+      "backward's softmax and activation functions write over gradients that nothing else needs, which takes less memory and gives the same bits");
 }
 
 InitOptions init_options(const DeviceOptions& options) {
@@ -49,6 +53,7 @@ InitOptions init_options(const DeviceOptions& options) {
       .timeout = std::chrono::milliseconds(
           static_cast<int64_t>(std::ceil(options.timeout_s * 1000))),
       .keep_freed_memory = options.keep_freed_memory,
+      .reuse_gradients = options.reuse_gradients,
       .use_cuda = options.device != DeviceChoice::kCpu};
 }
 

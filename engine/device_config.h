@@ -32,6 +32,7 @@ struct DeviceOptions {
   CudaMatmul cuda_matmul = CudaMatmul::kFloat32;
   double timeout_s = 600; ///< InitOptions::timeout
   bool keep_freed_memory = true; ///< as in InitOptions
+  bool reuse_gradients = true; ///< likewise
 };
 
 void visit_fields(runtime::OptionFields& fields, DeviceOptions& options);

@@ -453,6 +453,46 @@ MUTATIONS = [
         "NcclRegistry.*",
         "runtime_tests",
     ),
+    Mutation(
+        "gradients that others hold are written over",
+        "runtime/memory/spent_gradients.cpp",
+        "gradient.use_count() != static_cast<size_t>(holders) ||",
+        "",
+        "SpentGradients.*",
+        "runtime_tests",
+    ),
+    Mutation(
+        "gradients that views share are written over",
+        "runtime/memory/spent_gradients.cpp",
+        "gradient.storage().use_count() != 1 ||",
+        "",
+        "SpentGradients.*",
+        "runtime_tests",
+    ),
+    Mutation(
+        "gradients in memory of others are written over",
+        "runtime/memory/spent_gradients.cpp",
+        "gradient.storage().allocator() == nullptr ||",
+        "",
+        "SpentGradients.*",
+        "runtime_tests",
+    ),
+    Mutation(
+        "gradients of callers other than autograd are written over",
+        "runtime/memory/spent_gradients.cpp",
+        "caller != nullptr && caller->name() == node",
+        "true",
+        "SpentGradients.*",
+        "runtime_tests",
+    ),
+    Mutation(
+        "free host memory stays where more is taken",
+        "runtime/memory/host_heap.cpp",
+        "resident_bytes() > peak_in_use_;",
+        "false;",
+        "HostHeap.*",
+        "runtime_tests",
+    ),
 ]
 
 

@@ -15,6 +15,8 @@ namespace tessera::tools {
 namespace {
 
 constexpr int kFailure = 1;
+/// Whether tessera-run is not part of the build, as for the Python wheel.
+constexpr bool kLaunchesOnly = TESSERA_LAUNCHES_ONLY;
 
 /// `tessera help [COMMAND]` as `tessera [COMMAND] --help`.
 std::vector<std::string> without_help_command(
@@ -26,20 +28,9 @@ std::vector<std::string> without_help_command(
   return arguments;
 }
 
-int run_program(int argc, char** argv) {
-  // The arguments after "--" belong to the launched program.
-  char** const end = argv + argc;
-  char** const mark = std::find_if(
-      argv, end, [](const char* text) { return std::string(text) == "--"; });
-  const std::vector<std::string> program(std::min(mark + 1, end), end);
-  const auto arguments = without_help_command({argv + 1, mark});
-
-  CLI::App app("Tessera: memory-sharding training for LibTorch", "tessera");
-  app.set_version_flag("--version", "tessera " TESSERA_VERSION);
-  app.require_subcommand(1);
-  app.footer("Run `tessera help COMMAND` to see the options of a command.");
-  const std::vector<Command> commands{
-      add_launch_command(app, program),
+/// The commands that tessera-run has.
+std::vector<Command> add_program_commands(CLI::App& app) {
+  return {
       add_program_command(app, "train", "Train a model from a configuration"),
       add_program_command(
           app, "export", "Make a model of a run's newest checkpoint"),
@@ -67,6 +58,27 @@ int run_program(int argc, char** argv) {
       add_program_command(
           app, "bench", "Measure bandwidths and predict step times"),
   };
+}
+
+int run_program(int argc, char** argv) {
+  // The arguments after "--" belong to the launched program.
+  char** const end = argv + argc;
+  char** const mark = std::find_if(
+      argv, end, [](const char* text) { return std::string(text) == "--"; });
+  const std::vector<std::string> program(std::min(mark + 1, end), end);
+  const auto arguments = without_help_command({argv + 1, mark});
+
+  CLI::App app("Tessera: memory-sharding training for LibTorch", "tessera");
+  app.set_version_flag("--version", "tessera " TESSERA_VERSION);
+  app.require_subcommand(1);
+  std::vector<Command> commands{add_launch_command(app, program)};
+  if constexpr (kLaunchesOnly) {
+    app.footer("The other commands come with a build of Tessera's sources.");
+  } else {
+    app.footer("Run `tessera help COMMAND` to see the options of a command.");
+    const auto others = add_program_commands(app);
+    commands.insert(commands.end(), others.begin(), others.end());
+  }
 
   try {
     // CLI11 expects them in reverse order.

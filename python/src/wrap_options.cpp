@@ -30,7 +30,8 @@ void leave_to_others(const runtime::ConfigReader& reader) {
         "cpu_matmul",
         "cuda_matmul",
         "timeout_s",
-        "keep_freed_memory"}) {
+        "keep_freed_memory",
+        "reuse_gradients"}) {
     reader.contains(key);
   }
 }

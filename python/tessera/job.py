@@ -19,7 +19,8 @@ def init(**options):
     calls it. Blocks until all ranks have called it.
 
     Options are those of a configuration: device ("auto", "cpu", "cuda"),
-    cpu_matmul, cuda_matmul, timeout_s, keep_freed_memory.
+    cpu_matmul, cuda_matmul, timeout_s, keep_freed_memory,
+    reuse_gradients.
     """
     global _world
     if _world is None:

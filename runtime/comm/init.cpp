@@ -12,6 +12,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
+#include "tessera/runtime/memory/spent_gradients.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -60,8 +61,11 @@ World& set_world(std::unique_ptr<World> made) {
   if (keeps_freed_memory(made->options())) {
     runtime::keep_freed_cpu_memory(true);
   }
+  runtime::reuse_spent_gradients(made->options().reuse_gradients, at::kCPU);
   set_log_rank(made->rank(), made->size());
   if (uses_cuda(made->options())) {
+    runtime::reuse_spent_gradients(
+        made->options().reuse_gradients, made->device().type());
     // torch::kCUDA without an index means this rank's device from here on.
     const at::Device device = made->device();
     c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);

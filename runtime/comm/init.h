@@ -30,6 +30,9 @@ struct InitOptions {
   /// TESSERA_KEEP_MEMORY=0 in the environment turns it off. Always off under
   /// AddressSanitizer.
   bool keep_freed_memory = true;
+  /// Operators of backward write over gradients that nobody else holds; see
+  /// reuse_spent_gradients().
+  bool reuse_gradients = true;
   /// Loads the CUDA plugin if there is a device (load_cuda_backend()) and makes
   /// World::device() the current device of the calling thread. TESSERA_CUDA=0
   /// (or OFF) in the environment turns it off, for CPU jobs on a machine with

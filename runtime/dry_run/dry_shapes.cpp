@@ -3,6 +3,8 @@
 // for the CPU need temporary memory.
 #include "tessera/runtime/dry_run/dry_call.h"
 
+#include "tessera/runtime/memory/spent_gradients.h"
+
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
@@ -441,6 +443,21 @@ Results efficient_attention_backward(const DryCall& call) {
           : c10::IValue(at::Tensor())};
 }
 
+/// Backward of softmax and activation functions.
+Results over_gradient(const DryCall& call, const std::string& node) {
+  // Autograd's engine and the boxed arguments hold it.
+  constexpr int64_t kHolders = 2;
+  const at::Tensor& gradient = call.argument(0).toTensor();
+  const at::Tensor kept = call.tensor(1);
+  const bool takes_dtype = call.count() > 3;
+  const at::ScalarType dtype =
+      takes_dtype ? call.argument(3).toScalarType() : kept.scalar_type();
+  const bool is_reused = reuses_spent_gradients() &&
+                         gradient.scalar_type() == dtype &&
+                         is_spent(gradient, kept, node, kHolders);
+  return {is_reused ? gradient : at::empty_like(kept, dtype)};
+}
+
 std::unordered_map<std::string, DryShape> make_shapes() {
   std::unordered_map<std::string, DryShape> shapes{
       {"native_layer_norm", layer_norm},
@@ -509,6 +526,11 @@ std::unordered_map<std::string, DryShape> make_shapes() {
     shapes.emplace(name, scalar_of_first);
   }
   shapes.emplace("mse_loss_backward", loss_backward);
+  for (const auto& [name, node] : operators_over_gradients()) {
+    shapes.emplace(name, [node](const DryCall& call) {
+      return over_gradient(call, node);
+    });
+  }
   std::unordered_map<std::string, DryShape> named;
   for (auto& [name, shape] : shapes) {
     named.emplace("aten::" + name, std::move(shape));

@@ -2,12 +2,12 @@
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/no_warnings.h"
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -151,15 +151,8 @@ bool onednn_has_more_instructions() {
 #endif
 }
 
-/// Suppresses LibTorch's warning that a kernel is replaced, which is intended.
-class NoWarnings : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& /*warning*/) override {}
-};
-
 std::unique_ptr<torch::Library> replace_kernels() {
-  NoWarnings silent;
-  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  const runtime::NoWarnings silent;
   auto library = std::make_unique<torch::Library>(
       torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("mm", &mm);

@@ -39,9 +39,10 @@ void prefer_huge_pages(void* data, size_t bytes) {
 
 HostHeap::HostHeap() {
   const size_t bytes = bytes_of_machine() / kHugePage * kHugePage;
+  // With room to begin at a huge page.
   void* range = ::mmap(
       nullptr,
-      bytes,
+      bytes + kHugePage,
       PROT_READ | PROT_WRITE,
       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
       -1,
@@ -49,15 +50,19 @@ HostHeap::HostHeap() {
   if (bytes == 0 || range == MAP_FAILED) {
     return; // an empty heap: every take() returns null
   }
-  base_ = static_cast<std::byte*>(range);
+  range_ = range;
+  const auto address = reinterpret_cast<uintptr_t>(range);
+  base_ =
+      static_cast<std::byte*>(range) + (round_up(address, kHugePage) - address);
   bytes_ = bytes;
+  returned_.resize(bytes / kHugePage);
   prefer_huge_pages(base_, bytes_);
   add_free(0, bytes_);
 }
 
 HostHeap::~HostHeap() {
   if (base_ != nullptr) {
-    ::munmap(base_, bytes_);
+    ::munmap(range_, bytes_ + kHugePage);
   }
 }
 
@@ -84,8 +89,52 @@ void* HostHeap::take(size_t bytes) {
     add_free(offset + wanted, size - wanted);
   }
   in_use_ += wanted;
-  touched_end_ = std::max(touched_end_, offset + wanted);
+  peak_in_use_ = std::max(peak_in_use_, in_use_);
+  touch(offset, wanted);
   return base_ + offset;
+}
+
+size_t HostHeap::resident_bytes() const {
+  return touched_end_ - returned_bytes_;
+}
+
+void HostHeap::touch(size_t offset, size_t bytes) {
+  const size_t before = resident_bytes();
+  const size_t end = offset + bytes;
+  for (size_t page = offset / kHugePage; page * kHugePage < end; ++page) {
+    if (returned_[page]) {
+      returned_[page] = false;
+      returned_bytes_ -= kHugePage;
+    }
+  }
+  touched_end_ = std::max(touched_end_, end);
+  if (resident_bytes() == before) {
+    return;
+  }
+  // The largest first: they are the least likely to be used soon.
+  for (auto block = free_by_size_.rbegin();
+       block != free_by_size_.rend() && resident_bytes() > peak_in_use_;
+       ++block) {
+    return_pages(block->second, block->first, resident_bytes() - peak_in_use_);
+  }
+}
+
+void HostHeap::return_pages(size_t offset, size_t block_bytes, size_t bytes) {
+  const size_t end = std::min(offset + block_bytes, touched_end_) / kHugePage;
+  size_t first = round_up(offset, kHugePage) / kHugePage;
+  const size_t before = returned_bytes_;
+  while (first < end && returned_bytes_ - before < bytes) {
+    size_t last = first; // of pages to return at once
+    while (last < end && !returned_[last] && returned_bytes_ - before < bytes) {
+      returned_[last++] = true;
+      returned_bytes_ += kHugePage;
+    }
+    if (last > first) {
+      ::madvise(
+          base_ + first * kHugePage, (last - first) * kHugePage, MADV_DONTNEED);
+    }
+    first = last + 1;
+  }
 }
 
 void HostHeap::give_back(void* data, size_t bytes) {
@@ -113,21 +162,34 @@ void HostHeap::give_back(void* data, size_t bytes) {
   add_free(offset, size);
 }
 
+void HostHeap::forget_from(size_t offset) {
+  for (size_t page = round_up(offset, kHugePage) / kHugePage;
+       page * kHugePage < touched_end_;
+       ++page) {
+    if (returned_[page]) {
+      returned_[page] = false;
+      returned_bytes_ -= kHugePage;
+    }
+  }
+  touched_end_ = offset;
+}
+
 void HostHeap::release() {
   const std::lock_guard lock(mutex_);
-  size_t used_end = 0;
   for (const auto& [offset, bytes] : free_by_offset_) {
-    if (offset < touched_end_) {
-      ::madvise(base_ + offset, bytes, MADV_DONTNEED);
+    if (offset + bytes == bytes_ && offset < touched_end_) {
+      ::madvise(base_ + offset, touched_end_ - offset, MADV_DONTNEED);
+      forget_from(offset);
+    } else {
+      return_pages(offset, bytes, bytes);
     }
-    used_end = offset + bytes == bytes_ ? offset : bytes_;
   }
-  touched_end_ = used_end;
+  peak_in_use_ = in_use_;
 }
 
 size_t HostHeap::idle_bytes() const {
   const std::lock_guard lock(mutex_);
-  return touched_end_ > in_use_ ? touched_end_ - in_use_ : 0;
+  return resident_bytes() - in_use_;
 }
 
 } // namespace tessera::runtime

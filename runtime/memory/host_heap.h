@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -17,7 +18,10 @@ namespace tessera::runtime {
 /// This heap takes them from one range of addresses, with huge pages if the
 /// system offers them: the smallest free block that is large enough is split,
 /// and adjacent free blocks are merged. The range is as large as the memory of
-/// the machine, but only blocks that have been used take memory. Thread-safe.
+/// the machine, but only blocks that have been used take memory. Where new ones
+/// are about to, because no free block that has memory is large enough, free
+/// blocks return theirs, so that the heap never has more than was in use at its
+/// peak, but for parts of huge pages. Thread-safe.
 class HostHeap {
  public:
   HostHeap();
@@ -38,7 +42,7 @@ class HostHeap {
   /// Returns the memory of all free blocks to the system.
   void release();
 
-  /// Bytes of free blocks that may still take memory.
+  /// Bytes of free blocks that still take memory.
   size_t idle_bytes() const;
 
  private:
@@ -47,15 +51,29 @@ class HostHeap {
 
   void add_free(size_t offset, size_t bytes);
   void remove_free(size_t offset, size_t bytes);
+  /// Bytes that take memory.
+  size_t resident_bytes() const;
+  /// From now on, the block takes memory.
+  void touch(size_t offset, size_t bytes);
+  /// Returns `bytes` of the block's memory to the system, in huge pages from
+  /// its beginning, or all of these if they are fewer.
+  void return_pages(size_t offset, size_t block_bytes, size_t bytes);
+  /// Nothing from here on takes memory any more.
+  void forget_from(size_t offset);
 
   mutable std::mutex mutex_;
-  std::byte* base_ = nullptr;
+  void* range_ = nullptr; ///< as the system gave it
+  std::byte* base_ = nullptr; ///< in it, at a huge page
   size_t bytes_ = 0;
   std::set<Piece> free_by_size_;
   std::map<size_t, size_t> free_by_offset_; ///< offset -> bytes
   size_t in_use_ = 0;
+  size_t peak_in_use_ = 0;
   /// Nothing from this offset on has been used since the last release().
   size_t touched_end_ = 0;
+  /// By huge page: whether its memory was returned and not used since.
+  std::vector<bool> returned_;
+  size_t returned_bytes_ = 0;
 };
 
 /// Requests huge pages for the range where whole ones fit; the system may

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
@@ -86,6 +90,50 @@ TEST(HostHeap, ReleaseReturnsWhatIsFreeAndNothingElse) {
   EXPECT_EQ(kept[kBytes - 1], 1);
   // Pages from the system are zero.
   EXPECT_EQ(static_cast<char*>(heap.take(kBytes))[0], 0);
+}
+
+/// Bytes of the process in memory.
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t all = 0;
+  size_t resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST(HostHeap, NeverHasMuchMoreThanWasInUse) {
+  constexpr size_t kUnit = 4 << 20;
+  constexpr size_t kMostLive = 96 * kUnit;
+  HostHeap heap;
+  std::mt19937 random(2);
+  std::map<char*, std::pair<size_t, char>> live;
+  size_t in_use = 0;
+  size_t peak = 0;
+  const size_t before = resident_bytes();
+  for (int i = 0; i < 400; ++i) {
+    const size_t bytes = kUnit + random() % (15 * kUnit);
+    while (in_use + bytes > kMostLive) {
+      const auto victim = std::next(
+          live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+      const auto [freed, mark] = victim->second;
+      ASSERT_EQ(victim->first[0], mark);
+      ASSERT_EQ(victim->first[freed / 2], mark);
+      ASSERT_EQ(victim->first[freed - 1], mark);
+      heap.give_back(victim->first, freed);
+      in_use -= freed;
+      live.erase(victim);
+    }
+    auto* piece = static_cast<char*>(heap.take(bytes));
+    std::memset(piece, i, bytes);
+    live[piece] = {bytes, static_cast<char>(i)};
+    in_use += bytes;
+    peak = std::max(peak, in_use);
+    // Two ends of each free block may lie in huge pages that are in use.
+    const size_t ends = 2 * (live.size() + 1) * (2 << 20);
+    ASSERT_LE(in_use + heap.idle_bytes(), peak + ends);
+    ASSERT_LE(resident_bytes() - before, peak + ends + kUnit);
+  }
+  EXPECT_GT(peak, kMostLive * 9 / 10);
 }
 
 TEST(HostHeap, SaysNoToMoreThanTheMachineHas) {

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/spent_gradients.h"
+
+#include "tessera/runtime/core/no_warnings.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/sigmoid_backward.h>
+#include <ATen/ops/tanh_backward.h>
+#include <ATen/ops/threshold_backward.h>
+#include <c10/core/TensorOptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/library.h>
+
+#include <memory>
+
+namespace tessera::runtime {
+
+namespace {
+
+/// Autograd's engine alone holds the gradient that it passes to a node.
+constexpr int64_t kHoldersOfKernel = 1;
+
+c10::DispatchKeySet kernels_of(const c10::Device& device) {
+  return c10::DispatchKeySet(
+      c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+}
+
+/// Calls write(keys of the device's kernels, result), where the result is the
+/// gradient if that is spent.
+template <typename Write>
+at::Tensor over_gradient(
+    const char* op,
+    const at::Tensor& gradient,
+    const at::Tensor& kept,
+    at::ScalarType dtype,
+    const Write& write) {
+  const std::string& node = operators_over_gradients().at(op);
+  at::Tensor result = gradient.scalar_type() == dtype &&
+                              is_spent(gradient, kept, node, kHoldersOfKernel)
+                          ? gradient
+                          : at::empty({0}, gradient.options().dtype(dtype));
+  write(kernels_of(gradient.device()), result);
+  return result;
+}
+
+at::Tensor log_softmax_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& output,
+    int64_t dim,
+    at::ScalarType dtype) {
+  return over_gradient(
+      "_log_softmax_backward_data",
+      gradient,
+      output,
+      dtype,
+      [&](c10::DispatchKeySet keys, at::Tensor& result) {
+        at::_ops::_log_softmax_backward_data_out::redispatch(
+            keys, gradient, output, dim, dtype, result);
+      });
+}
+
+at::Tensor softmax_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& output,
+    int64_t dim,
+    at::ScalarType dtype) {
+  return over_gradient(
+      "_softmax_backward_data",
+      gradient,
+      output,
+      dtype,
+      [&](c10::DispatchKeySet keys, at::Tensor& result) {
+        at::_ops::_softmax_backward_data_out::redispatch(
+            keys, gradient, output, dim, dtype, result);
+      });
+}
+
+at::Tensor gelu_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    c10::string_view approximate) {
+  return over_gradient(
+      "gelu_backward",
+      gradient,
+      input,
+      input.scalar_type(),
+      [&](c10::DispatchKeySet keys, at::Tensor& result) {
+        at::_ops::gelu_backward_grad_input::redispatch(
+            keys, gradient, input, approximate, result);
+      });
+}
+
+at::Tensor threshold_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& output,
+    const at::Scalar& threshold) {
+  return over_gradient(
+      "threshold_backward",
+      gradient,
+      output,
+      output.scalar_type(),
+      [&](c10::DispatchKeySet keys, at::Tensor& result) {
+        at::_ops::threshold_backward_grad_input::redispatch(
+            keys, gradient, output, threshold, result);
+      });
+}
+
+at::Tensor tanh_backward(const at::Tensor& gradient, const at::Tensor& output) {
+  return over_gradient(
+      "tanh_backward",
+      gradient,
+      output,
+      output.scalar_type(),
+      [&](c10::DispatchKeySet keys, at::Tensor& result) {
+        at::_ops::tanh_backward_grad_input::redispatch(
+            keys, gradient, output, result);
+      });
+}
+
+at::Tensor sigmoid_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& output) {
+  return over_gradient(
+      "sigmoid_backward",
+      gradient,
+      output,
+      output.scalar_type(),
+      [&](c10::DispatchKeySet keys, at::Tensor& result) {
+        at::_ops::sigmoid_backward_grad_input::redispatch(
+            keys, gradient, output, result);
+      });
+}
+
+std::unique_ptr<torch::Library> replace_kernels(c10::DeviceType device) {
+  const NoWarnings silent;
+  auto library = std::make_unique<torch::Library>(
+      torch::Library::IMPL,
+      "aten",
+      kernels_of(c10::Device(device)).highestPriorityTypeId(),
+      __FILE__,
+      __LINE__);
+  library->impl("_log_softmax_backward_data", &log_softmax_backward);
+  library->impl("_softmax_backward_data", &softmax_backward);
+  library->impl("gelu_backward", &gelu_backward);
+  library->impl("threshold_backward", &threshold_backward);
+  library->impl("tanh_backward", &tanh_backward);
+  library->impl("sigmoid_backward", &sigmoid_backward);
+  return library;
+}
+
+struct Replacements {
+  bool wanted = true;
+  std::map<c10::DeviceType, std::unique_ptr<torch::Library>> by_device;
+};
+
+Replacements& replacements() {
+  // Never destroyed: the dispatcher may be destroyed first.
+  static auto* instance = new Replacements();
+  return *instance;
+}
+
+} // namespace
+
+void reuse_spent_gradients(bool reuse, c10::DeviceType device) {
+  auto& [wanted, by_device] = replacements();
+  wanted = reuse;
+  if (!reuse) {
+    by_device.erase(device);
+  } else if (by_device.count(device) == 0) {
+    by_device.emplace(device, replace_kernels(device));
+  }
+}
+
+bool reuses_spent_gradients() {
+  return replacements().wanted;
+}
+
+bool is_spent(
+    const at::Tensor& gradient,
+    const at::Tensor& kept,
+    const std::string& node,
+    int64_t holders) {
+  if (!gradient.has_storage() ||
+      gradient.use_count() != static_cast<size_t>(holders) ||
+      gradient.storage().use_count() != 1 ||
+      // Not ours if LibTorch did not allocate it.
+      gradient.storage().allocator() == nullptr ||
+      // Other strides might be those of the next operator's fast path.
+      !gradient.is_contiguous() || !kept.is_contiguous() ||
+      gradient.sizes() != kept.sizes() || at::GradMode::is_enabled()) {
+    return false;
+  }
+  // Another caller may use the gradient again.
+  const auto caller = torch::autograd::get_current_node();
+  return caller != nullptr && caller->name() == node;
+}
+
+const std::map<std::string, std::string>& operators_over_gradients() {
+  static const std::map<std::string, std::string> kNodes = {
+      {"_log_softmax_backward_data", "LogSoftmaxBackward0"},
+      {"_softmax_backward_data", "SoftmaxBackward0"},
+      {"gelu_backward", "GeluBackward0"},
+      {"threshold_backward", "ReluBackward0"},
+      {"tanh_backward", "TanhBackward0"},
+      {"sigmoid_backward", "SigmoidBackward0"}};
+  return kNodes;
+}
+
+} // namespace tessera::runtime

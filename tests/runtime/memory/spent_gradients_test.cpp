@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward writes over gradients that nobody else holds, with the same bits.
+#include "tessera/runtime/memory/spent_gradients.h"
+
+#include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera::runtime::spent_gradients_test {
+
+namespace {
+
+using torch::Tensor;
+using Function = std::function<Tensor(const Tensor&)>;
+
+const std::vector<std::pair<std::string, Function>>& functions() {
+  static const std::vector<std::pair<std::string, Function>> kAll = {
+      {"log_softmax", [](const Tensor& x) { return x.log_softmax(-1); }},
+      {"log_softmax of rows", [](const Tensor& x) { return x.log_softmax(0); }},
+      {"softmax", [](const Tensor& x) { return x.softmax(-1); }},
+      {"softmax to float",
+       [](const Tensor& x) { return x.softmax(-1, torch::kFloat); }},
+      {"gelu", [](const Tensor& x) { return torch::gelu(x); }},
+      {"gelu by tanh", [](const Tensor& x) { return torch::gelu(x, "tanh"); }},
+      {"relu", [](const Tensor& x) { return torch::relu(x); }},
+      {"tanh", [](const Tensor& x) { return torch::tanh(x); }},
+      {"sigmoid", [](const Tensor& x) { return torch::sigmoid(x); }}};
+  return kAll;
+}
+
+class SpentGradients : public testing::Test {
+ protected:
+  void SetUp() override {
+    reuse_spent_gradients(true, at::kCPU);
+  }
+  void TearDown() override {
+    reuse_spent_gradients(true, at::kCPU); // as init() leaves it
+  }
+};
+
+/// The gradient of x where it arrives at and leaves the function's node.
+struct Passage {
+  const void* arrives = nullptr;
+  const void* leaves = nullptr;
+  Tensor gradient; ///< that of x
+};
+
+Passage pass(const Function& function, torch::ScalarType dtype) {
+  torch::manual_seed(3);
+  Passage passage;
+  const Tensor leaf = torch::randn({37, 129}).to(dtype).requires_grad_();
+  const Tensor weights = torch::randn({37, 129});
+  const Tensor x = leaf * 3;
+  // Hooks that keep the address only: one that keeps the tensor holds it.
+  x.register_hook(
+      [&](const Tensor& g) { passage.leaves = g.const_data_ptr(); });
+  const Tensor y = function(x);
+  y.register_hook(
+      [&](const Tensor& g) { passage.arrives = g.const_data_ptr(); });
+  (y * weights.to(y.scalar_type())).sum().backward();
+  passage.gradient = leaf.grad();
+  return passage;
+}
+
+} // namespace
+
+TEST_F(SpentGradients, AreWrittenOverWithTheSameBits) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
+    for (const auto& [name, function] : functions()) {
+      SCOPED_TRACE(name);
+      const Passage over = pass(function, dtype);
+      reuse_spent_gradients(false, at::kCPU);
+      const Passage apart = pass(function, dtype);
+      reuse_spent_gradients(true, at::kCPU);
+      const bool changes_dtype =
+          name == "softmax to float" && dtype != torch::kFloat;
+      EXPECT_EQ(over.arrives == over.leaves, !changes_dtype);
+      EXPECT_NE(apart.arrives, apart.leaves);
+      EXPECT_TRUE(torch::equal(over.gradient, apart.gradient));
+    }
+  }
+}
+
+TEST_F(SpentGradients, StayWhereSomebodyHoldsThem) {
+  for (const auto& [name, function] : functions()) {
+    SCOPED_TRACE(name);
+    const Tensor x = torch::randn({5, 7}).requires_grad_();
+    const Tensor given = torch::randn({5, 7});
+    const Tensor before = given.clone();
+    // Held by the caller.
+    const Tensor y = function(x);
+    y.backward(given, /*retain_graph=*/true);
+    EXPECT_TRUE(torch::equal(given, before));
+
+    // Kept as the gradient of y.
+    y.retain_grad();
+    (y * before).sum().backward(Tensor(), /*retain_graph=*/true);
+    EXPECT_TRUE(torch::equal(y.grad(), before));
+
+    // By a view, whose own tensor nobody else has.
+    Tensor part;
+    y.register_hook([&](const Tensor& g) { part = g.narrow(0, 1, 2); });
+    (y * before).sum().backward(Tensor(), /*retain_graph=*/true);
+    EXPECT_TRUE(torch::equal(part, before.narrow(0, 1, 2)));
+  }
+}
+
+TEST_F(SpentGradients, StayWhereTheyArriveAtTwoPlaces) {
+  torch::manual_seed(5);
+  const Tensor x = torch::randn({8, 8}).requires_grad_();
+  const Tensor other = torch::randn({8, 8}).requires_grad_();
+  const Tensor weights = torch::randn({8, 8});
+  // An addition passes the same tensor to both.
+  ((torch::tanh(x) + other) * weights).sum().backward();
+  EXPECT_TRUE(torch::equal(other.grad(), weights));
+  const Tensor mine = torch::randn({8, 8}).requires_grad_();
+  const Tensor yours = mine.detach().clone().requires_grad_();
+  ((torch::tanh(mine) + torch::sigmoid(yours)) * weights).sum().backward();
+  const Tensor t = torch::tanh(mine.detach());
+  const Tensor s = torch::sigmoid(yours.detach());
+  EXPECT_TRUE(torch::allclose(mine.grad(), weights * (1 - t * t)));
+  EXPECT_TRUE(torch::allclose(yours.grad(), weights * (s * (1 - s))));
+}
+
+TEST_F(SpentGradients, StayWhereTheMemoryIsNotLibTorchs) {
+  const Tensor x = torch::randn({16}).requires_grad_();
+  std::vector<float> values(16, 1.0f);
+  const Tensor y = torch::tanh(x);
+  y.register_hook(
+      [&](const Tensor&) { return torch::from_blob(values.data(), {16}); });
+  y.sum().backward();
+  EXPECT_EQ(values, std::vector<float>(16, 1.0f));
+}
+
+namespace {
+
+/// Uses its gradient after an operator that writes over gradients elsewhere.
+struct UsesItTwice : torch::autograd::Function<UsesItTwice> {
+  static Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const Tensor& x) {
+    const Tensor y = torch::tanh(x);
+    context->save_for_backward({y});
+    return y;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list gradients) {
+    const Tensor y = context->get_saved_variables()[0];
+    const Tensor gradient = gradients[0] * 1; // held here alone
+    const Tensor result = at::tanh_backward(gradient, y);
+    return {result + gradient};
+  }
+};
+
+} // namespace
+
+TEST_F(SpentGradients, StayWhereTheCallerIsNotAutograd) {
+  const Tensor x = torch::randn({6, 6}).requires_grad_();
+  UsesItTwice::apply(x).sum().backward();
+  const Tensor y = torch::tanh(x.detach());
+  EXPECT_TRUE(torch::allclose(x.grad(), (1 - y * y) + 1));
+
+  const Tensor gradient = torch::ones({6, 6});
+  at::tanh_backward(gradient, y);
+  EXPECT_TRUE(torch::equal(gradient, torch::ones({6, 6})));
+}
+
+TEST_F(SpentGradients, AreNotWrittenOverInASecondDerivative) {
+  const Tensor x = torch::randn({9}, torch::kDouble).requires_grad_();
+  const auto slope = torch::autograd::grad(
+      {torch::tanh(x).pow(2).sum()}, {x}, {}, true, true)[0];
+  slope.sum().backward();
+  const Tensor t = torch::tanh(x.detach());
+  const Tensor s = 1 - t * t;
+  EXPECT_TRUE(torch::allclose(x.grad(), 2 * s * s - 4 * t * t * s));
+}
+
+TEST_F(SpentGradients, LossOverAVocabularyTakesTwoMatrices) {
+  install_cpu_memory_counter();
+  constexpr int64_t kTokens = 300; // more than a dry run computes
+  constexpr int64_t kVocabulary = 20011;
+  constexpr double kMatrix = kTokens * kVocabulary * sizeof(float);
+  const auto step = [] {
+    const Tensor features = torch::zeros({kTokens, 4}).requires_grad_();
+    const Tensor weight = torch::zeros({4, kVocabulary});
+    const Tensor targets = torch::zeros({kTokens}, torch::kLong);
+    Tensor loss =
+        torch::nn::functional::cross_entropy(features.matmul(weight), targets);
+    return loss;
+  };
+  for (const bool reuse : {true, false}) {
+    reuse_spent_gradients(reuse, at::kCPU);
+    const double matrices = reuse ? 2 : 3;
+    Tensor loss = step();
+    reset_cpu_bytes_peak();
+    loss.backward();
+    EXPECT_NEAR(cpu_bytes_peak() / kMatrix, matrices, 0.15);
+    loss.reset();
+
+    DryRun run;
+    loss = step();
+    run.heap().reset_peak();
+    loss.backward();
+    EXPECT_NEAR(run.heap().peak_bytes() / kMatrix, matrices, 0.15);
+  }
+}
+
+} // namespace tessera::runtime::spent_gradients_test
