@@ -18,6 +18,24 @@
 
 namespace tessera::tools {
 
+namespace {
+
+/// "optimizer" and "optimizer.lr" for each key.
+std::vector<std::string> keys_and_sections(
+    const std::vector<runtime::OptionRow>& rows) {
+  std::vector<std::string> names;
+  for (const runtime::OptionRow& row : rows) {
+    for (size_t dot = row.path.find('.'); dot != std::string::npos;
+         dot = row.path.find('.', dot + 1)) {
+      names.push_back(row.path.substr(0, dot));
+    }
+    names.push_back(row.path);
+  }
+  return names;
+}
+
+} // namespace
+
 int run_keys(int argc, char** argv) {
   CLI::App app("Lists the keys of a configuration", "tessera keys");
   std::string section;
@@ -39,9 +57,16 @@ int run_keys(int argc, char** argv) {
     std::cout << text.dump(1) << "\n";
     return 0;
   }
-  auto rows = runtime::rows_in(zoo::config_rows(), section);
-  TESSERA_CHECK(
-      !rows.empty(), "there is no key '{}'; `tessera keys` lists all", section);
+  const auto all = zoo::config_rows();
+  auto rows = runtime::rows_in(all, section);
+  if (rows.empty()) {
+    const std::string nearest =
+        runtime::nearest_name(section, keys_and_sections(all));
+    TESSERA_FAIL(
+        "there is no key '{}'{}; `tessera keys` lists all",
+        section,
+        nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+  }
   if (!task.empty()) {
     std::vector<std::string> names;
     for (const auto& [name, kind] : zoo::task_kinds()) {

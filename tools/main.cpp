@@ -18,10 +18,13 @@ constexpr int kFailure = 1;
 /// Whether tessera-run is not part of the build, as for the Python wheel.
 constexpr bool kLaunchesOnly = TESSERA_LAUNCHES_ONLY;
 
-/// `tessera help [COMMAND]` as `tessera [COMMAND] --help`.
+/// `tessera help [COMMAND]` as `tessera [COMMAND] --help`, `tessera` likewise.
 std::vector<std::string> without_help_command(
     std::vector<std::string> arguments) {
-  if (!arguments.empty() && arguments.front() == "help") {
+  if (arguments.empty()) {
+    return {"--help"};
+  }
+  if (arguments.front() == "help") {
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");
   }

@@ -226,11 +226,19 @@ class Training {
   void resume(const std::filesystem::path& from) {
     load(from);
     if (world_.rank() == 0) {
-      log_info(
-          "resuming from step {} of {} ('{}')",
-          progress_.steps,
-          total_steps_,
-          from.string());
+      if (progress_.steps < total_steps_) {
+        log_info(
+            "resuming from step {} of {} ('{}')",
+            progress_.steps,
+            total_steps_,
+            from.string());
+      } else {
+        log_info(
+            "nothing to train: the run has {} steps, and '{}' is at step {}",
+            total_steps_,
+            from.string(),
+            progress_.steps);
+      }
       if (progress_.repeated_samples() > 0 && !options_.restart_data) {
         log_info(
             "{} samples are repeated: the checkpoint is in the middle of a batch of the current size",

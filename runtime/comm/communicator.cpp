@@ -521,36 +521,29 @@ PendingCollective Communicator::exchange(
 PendingCollective Communicator::all_reduce_sum(
     const at::Tensor& tensor,
     std::string what) {
-  if (!backend_) {
-    return {};
-  }
-  if (is_staged(tensor)) {
-    const at::Tensor host = tensor.to(at::kCPU);
-    return copied_back(all_reduce_sum(host, std::move(what)), tensor, host);
-  }
-  std::vector<at::Tensor> tensors{tensor};
-  return pending(
-      [&] {
-        return backend_->allreduce(
-            tensors, on_current_stream<c10d::AllreduceOptions>(on_stream()));
-      },
-      std::move(what),
-      tensor.nbytes());
+  return all_reduce(tensor, c10d::ReduceOp::SUM, std::move(what));
 }
 
 PendingCollective Communicator::all_reduce_max(
     const at::Tensor& tensor,
+    std::string what) {
+  return all_reduce(tensor, c10d::ReduceOp::MAX, std::move(what));
+}
+
+PendingCollective Communicator::all_reduce(
+    const at::Tensor& tensor,
+    const c10d::ReduceOp& op,
     std::string what) {
   if (!backend_) {
     return {};
   }
   if (is_staged(tensor)) {
     const at::Tensor host = tensor.to(at::kCPU);
-    return copied_back(all_reduce_max(host, std::move(what)), tensor, host);
+    return copied_back(all_reduce(host, op, std::move(what)), tensor, host);
   }
   std::vector<at::Tensor> tensors{tensor};
   auto options = on_current_stream<c10d::AllreduceOptions>(on_stream());
-  options.reduceOp = c10d::ReduceOp::MAX;
+  options.reduceOp = op;
   return pending(
       [&] { return backend_->allreduce(tensors, options); },
       std::move(what),

@@ -184,6 +184,10 @@ class Communicator {
       const at::Tensor& input,
       AllToAllBlocks blocks,
       std::string what);
+  PendingCollective all_reduce(
+      const at::Tensor& tensor,
+      const c10d::ReduceOp& op,
+      std::string what);
   /// Issues a collective.
   /// @param bytes of its tensor, for traces.
   PendingCollective pending(

@@ -7,6 +7,8 @@
 // ranks shows in the 16th digit and AdamW, which divides a gradient by its own
 // size, cannot blow it up: 1e-9 tells right from wrong.
 
+#include "support/expect_error.h"
+
 #include "tessera/engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -184,23 +186,10 @@ class Twin {
   Engine engine;
 };
 
-/// The message of the exception that `action` throws; "" and a failure when it
-/// throws none.
-template <typename Action>
-std::string message_of(Action&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
 /// Expects `action` to throw with every one of `parts` in its message.
 template <typename Action>
 void expect_throws(Action&& action, std::initializer_list<const char*> parts) {
-  const std::string message = message_of(std::forward<Action>(action));
+  const std::string message = error_of(std::forward<Action>(action));
   for (const char* part : parts) {
     EXPECT_NE(message.find(part), std::string::npos)
         << "expected: " << part << "\nfound: " << message;

@@ -4,12 +4,24 @@
 
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <initializer_list>
 #include <string>
 
 #include "tessera/runtime/core/error.h"
 
 namespace tessera {
+
+/// The message of the exception that `action` throws; empty if it throws none.
+template <typename Action>
+std::string error_of(Action&& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
 
 /// Runs `action`, expects a tessera::Error and each of `parts` in its message.
 template <typename Action>

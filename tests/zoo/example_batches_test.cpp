@@ -2,6 +2,7 @@
 // Rows of files as a model's inputs, and what is drawn for them.
 #include "tessera/zoo/tasks/example_batches.h"
 
+#include "support/expect_error.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/heads/patch_heads.h"
@@ -50,18 +51,6 @@ std::vector<size_t> rows_to(size_t count) {
   return rows;
 }
 
-/// Expects an error that has the text.
-template <typename Body>
-void expect_error(const Body& body, const std::string& expected) {
-  try {
-    body();
-    ADD_FAILURE() << "no error; expected: " << expected;
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(expected), std::string::npos)
-        << error.what();
-  }
-}
-
 } // namespace
 
 TEST(ExampleFiles, CountSeveralOneBehindTheOther) {
@@ -90,34 +79,36 @@ TEST(ExampleFiles, CountSeveralOneBehindTheOther) {
       << found;
   const std::vector<size_t> absent{5};
   expect_error(
-      [&] { files.read(*ids, absent); }, "5 examples; there is no example 5");
+      [&] { files.read(*ids, absent); }, {"5 examples; there is no example 5"});
 }
 
 TEST(ExampleFiles, AreRefusedWhenTheyDiffer) {
   const TemporaryFolder folder;
   const std::filesystem::path first = folder / "a.safetensors";
   const std::filesystem::path second = folder / "b.safetensors";
-  expect_error([&] { ExampleFiles{folder.path()}; }, "without a .safetensors");
+  expect_error(
+      [&] { ExampleFiles{folder.path()}; }, {"without a .safetensors"});
   write_examples(first, padded_texts(2));
   auto more = padded_texts(2);
   more["labels"] = tests::of_rows(2, [](int64_t row) { return row; });
   write_examples(second, more);
   expect_error(
       [&] { ExampleFiles{folder.path()}; },
-      "b.safetensors': 'labels' is not in the first file");
+      {"b.safetensors': 'labels' is not in the first file"});
   write_examples(second, {{"input_ids", more.at("input_ids")}});
-  expect_error([&] { ExampleFiles{folder.path()}; }, "lacks 'attention_mask'");
+  expect_error(
+      [&] { ExampleFiles{folder.path()}; }, {"lacks 'attention_mask'"});
   write_examples(second, padded_texts(2, 13));
   expect_error(
       [&] { ExampleFiles{folder.path()}; },
-      "is U8 [rows, 13], but U8 [rows, 12] in the first file");
+      {"is U8 [rows, 13], but U8 [rows, 12] in the first file"});
   write_examples(
       second,
       {{"input_ids",
         {runtime::SafetensorsDtype::kI64, {}, [](int64_t, int64_t) {
            return 0.0;
          }}}});
-  expect_error([&] { ExampleFiles{second}; }, "is a single number");
+  expect_error([&] { ExampleFiles{second}; }, {"is a single number"});
 }
 
 TEST(ExampleDraws, DependOnExampleAndEpochAlone) {

@@ -3,6 +3,7 @@
 // the selection of answers, scores and training.
 #include "tessera/zoo/tasks/question_batches.h"
 
+#include "support/expect_error.h"
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/log.h"
@@ -70,12 +71,7 @@ class QuestionAnswering : public ::testing::Test {
   std::string error_of(
       const fs::path& file,
       const QuestionOptions& options = {}) const {
-    try {
-      read_questions({file}, options);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return tessera::error_of([&] { read_questions({file}, options); });
   }
 
   TrainingConfig config(const std::vector<std::string>& overrides = {}) const {
@@ -612,7 +608,7 @@ TEST_F(QuestionAnswering, StartsAreNumbersUnlessInTables) {
   EXPECT_EQ(
       error_of(
           write("a.csv", "question,context,answer,answer_start\nq,a b,b,2\n")),
-      "no error");
+      "");
 }
 
 TEST_F(QuestionAnswering, KeysThatDoNotFitAreRefused) {

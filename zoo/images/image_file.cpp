@@ -2,69 +2,17 @@
 #include "tessera/zoo/images/image_file.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/io/posix_error.h"
+#include "tessera/runtime/io/mapped_file.h"
 #include "tessera/zoo/images/jpeg.h"
 #include "tessera/zoo/images/png.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <span>
 
 namespace tessera::zoo {
 
 namespace {
-
-/// A mapped file, of which a check reads only a few pages.
-class MappedImage {
- public:
-  explicit MappedImage(const std::filesystem::path& file) {
-    // Without O_NONBLOCK, opening a pipe would wait for its other end.
-    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat status {};
-    int code = 0;
-    if (fd < 0 || ::fstat(fd, &status) != 0) {
-      code = errno;
-    } else if (!S_ISREG(status.st_mode)) {
-      code = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-    } else if (status.st_size > 0) {
-      const auto size = static_cast<size_t>(status.st_size);
-      void* at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-      if (at == MAP_FAILED) {
-        code = errno;
-      } else {
-        bytes_ = {static_cast<const uint8_t*>(at), size};
-      }
-    }
-    if (fd >= 0) {
-      ::close(fd); // the mapping keeps the file open
-    }
-    TESSERA_CHECK(
-        code == 0,
-        "{}; {}",
-        runtime::detail::errno_text(code),
-        runtime::detail::errno_remedy(code));
-  }
-  ~MappedImage() {
-    if (!bytes_.empty()) {
-      ::munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
-    }
-  }
-  MappedImage(const MappedImage&) = delete;
-  MappedImage& operator=(const MappedImage&) = delete;
-
-  std::span<const uint8_t> bytes() const {
-    return bytes_;
-  }
-
- private:
-  std::span<const uint8_t> bytes_;
-};
 
 /// One row per format.
 struct ImageFormat {
@@ -95,9 +43,13 @@ const ImageFormat& format_of(std::span<const uint8_t> file) {
 /// Adds the file's name to errors.
 template <typename Work>
 auto with_image(const std::filesystem::path& file, const Work& work) {
+  // Mapped, because a check reads only a few pages.
+  const runtime::MappedFile mapped(file, "image");
+  const std::span<const uint8_t> bytes(
+      reinterpret_cast<const uint8_t*>(mapped.bytes().data()),
+      mapped.bytes().size());
   try {
-    const MappedImage mapped(file);
-    return work(mapped.bytes(), format_of(mapped.bytes()));
+    return work(bytes, format_of(bytes));
   } catch (const Error& error) {
     TESSERA_FAIL("'{}': {}", file.string(), error.what());
   }

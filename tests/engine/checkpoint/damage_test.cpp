@@ -61,7 +61,7 @@ void expect_refused(
     auto engine = wrap(net, options);
     train_steps(engine, net, 1);
     const auto before = values_of(engine, *net);
-    const std::string message = message_of([&] { engine.load(folder); });
+    const std::string message = error_of([&] { engine.load(folder); });
     if (message.find("other rank") == std::string::npos) {
       for (const char* part : parts) {
         EXPECT_NE(message.find(part), std::string::npos)

@@ -4,6 +4,7 @@
 // loads.
 #include "engine/checkpoint/checkpoint_support.h"
 
+#include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -30,16 +31,6 @@ EngineOptions options_of(bool in_background) {
   options.log_memory = false;
   options.save_in_background = in_background;
   return options;
-}
-
-/// The message of an action that fails; empty if it does not.
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 void save(Engine& engine, const fs::path& folder, bool in_background) {

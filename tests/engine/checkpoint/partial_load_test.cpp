@@ -277,7 +277,7 @@ TEST(PartialLoad, RefusesDamagedPieces) {
       auto engine = wrap(net, options_of());
       const auto before = values_of(engine, *net);
       const std::string message =
-          message_of([&] { engine.load_weights(folder / "run"); });
+          error_of([&] { engine.load_weights(folder / "run"); });
       if (message.find("other rank") == std::string::npos) {
         EXPECT_NE(message.find("damaged"), std::string::npos) << message;
       }

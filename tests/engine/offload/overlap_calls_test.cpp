@@ -270,7 +270,7 @@ TEST(OverlapFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
         ASSERT_GE(file, 0);
         ASSERT_EQ(::ftruncate(file, 4096), 0);
       }
-      const std::string message = message_of([&] { train(3); });
+      const std::string message = error_of([&] { train(3); });
       EXPECT_TRUE(
           message.find("truncated to 4096") != std::string::npos ||
           message.find("checksum differs") != std::string::npos)

@@ -32,7 +32,7 @@ int nvme_file() {
 
 std::string error_of_wrap(const EngineOptions& options) {
   RestingNet net = make_resting_net();
-  return message_of([&] { wrap(net, options); });
+  return error_of([&] { wrap(net, options); });
 }
 
 /// What a read finds of a truncated file depends on what else was on its way:
@@ -180,7 +180,7 @@ TEST(PlacementFaults, AFileThatIsTruncatedEndsTheRunOnEveryRank) {
       ASSERT_EQ(::ftruncate(file, 4096), 0);
     }
     const std::string message =
-        message_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
+        error_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
     expect_lost_state(message);
     if (world.rank() == 1) {
       // And nothing of it can be used by mistake.
@@ -212,7 +212,7 @@ TEST(PlacementFaults, WeightsThatAreLostEndTheForwardOnEveryRank) {
       ASSERT_EQ(::ftruncate(nvme_file(), 4096), 0);
     }
     const std::string message =
-        message_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
+        error_of([&] { train_resting(engine, net, 2, 2, world.rank()); });
     expect_lost_state(message);
     if (world.rank() == 0) {
       expect_parts(message, {"rank 1"});

@@ -326,8 +326,7 @@ TEST(MeshTraining, RefusesOptimizersThatNeedWholeParameters) {
     EngineOptions options = small_groups(3);
     options.parallel = &mesh;
     options.optimizer.rule = LambOptions{};
-    const std::string message =
-        tests::message_of([&] { wrap(model, options); });
+    const std::string message = error_of([&] { wrap(model, options); });
     EXPECT_NE(
         message.find("partitioned over tensor-parallel"), std::string::npos)
         << message;

@@ -95,7 +95,7 @@ void expect_refused(
       return all;
     };
     const auto before = values();
-    const std::string message = message_of([&] { job.engine().load(folder); });
+    const std::string message = error_of([&] { job.engine().load(folder); });
     if (message.find("other rank") == std::string::npos) {
       for (const char* part : parts) {
         EXPECT_NE(message.find(part), std::string::npos)

@@ -2,6 +2,7 @@
 #pragma once
 // Stores of every kind, for tests.
 
+#include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
 #include "tessera/offload/stores/host_store.h"
@@ -80,18 +81,6 @@ struct NvmeFixture {
   std::optional<int64_t> limit;
   std::optional<offload::NvmeStore> store;
 };
-
-/// The message of the tessera::Error that `action` throws.
-template <typename Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 inline void expect_parts(
     const std::string& message,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/device_mesh.h"
 
+#include "support/expect_error.h"
 #include "tessera/runtime/core/error.h"
 
 #include <gtest/gtest.h>
@@ -27,20 +28,11 @@ Groups groups(const DeviceMesh& mesh, const std::vector<std::string>& axes) {
   return all;
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "did not throw";
-}
-
 void expect_message(
     const std::vector<MeshAxis>& axes,
     int world_size,
     const std::string& part) {
-  const auto message = message_of([&] { DeviceMesh mesh(axes, world_size); });
+  const auto message = error_of([&] { DeviceMesh mesh(axes, world_size); });
   EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
@@ -159,13 +151,13 @@ TEST(DeviceMesh, RefusesWhatIsNoMesh) {
 TEST(DeviceMesh, NamesARankOrAnAxisItDoesNotHave) {
   const auto mesh = eight_ranks();
   EXPECT_EQ(
-      message_of([&] { mesh.seen_by(8); }),
+      error_of([&] { mesh.seen_by(8); }),
       "rank 8 is not in the mesh; its ranks are 0 to 7");
   EXPECT_EQ(
-      message_of([&] { mesh.seen_by(-1); }),
+      error_of([&] { mesh.seen_by(-1); }),
       "rank -1 is not in the mesh; its ranks are 0 to 7");
   EXPECT_EQ(
-      message_of([&] { mesh.slices({"model"}); }),
+      error_of([&] { mesh.slices({"model"}); }),
       "the mesh has no axis 'model'; its axes are pipeline 2 x data 2 x tensor 2");
 }
 

@@ -112,15 +112,6 @@ Options read(const std::string& text) {
   return options;
 }
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 OptionDescription described() {
   Options defaults;
   return describe_list(list_of(defaults));
@@ -387,8 +378,7 @@ TEST(OptionFields, TheSchemaAcceptsWhatCanBeRead) {
   for (const auto& [text, fits] : texts) {
     EXPECT_EQ(schema.accepts(nlohmann::ordered_json::parse(text)), fits)
         << text;
-    EXPECT_EQ(error_of([&] { read(text); }) == "nothing was thrown", fits)
-        << text;
+    EXPECT_EQ(error_of([&] { read(text); }).empty(), fits) << text;
   }
 }
 

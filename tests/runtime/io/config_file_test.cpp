@@ -95,12 +95,7 @@ TEST_F(ConfigFiles, ErrorsNameTheFileThatHasTheValue) {
   const ConfigReader config = read_config_file(file, overrides);
   const ConfigReader optimizer = config.get_object("optimizer");
   const auto text_of = [&](const char* key) {
-    try {
-      optimizer.get_bool(key);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return error_of([&] { optimizer.get_bool(key); });
   };
   EXPECT_EQ(text_of("lr").rfind(base + ": optimizer.lr is", 0), 0u);
   EXPECT_EQ(text_of("type").rfind(file + ": optimizer.type is 2", 0), 0u);

@@ -2,6 +2,7 @@
 // Wrong input to an update is an error that says what was found.
 
 #include "runtime/kernels/adamw_reference.h"
+#include "support/expect_error.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 
@@ -22,12 +23,7 @@ class AdamWErrors : public ::testing::Test {
 
   /// The message of the error that the update throws.
   std::string message() {
-    try {
-      state_.update(step_, low_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return error_of([&] { state_.update(step_, low_); });
   }
 };
 

@@ -78,10 +78,11 @@ TEST_F(SpentGradients, AreWrittenOverWithTheSameBits) {
       reuse_spent_gradients(false, at::kCPU);
       const Passage apart = pass(function, dtype);
       reuse_spent_gradients(true, at::kCPU);
-      const bool changes_dtype =
-          name == "softmax to float" && dtype != torch::kFloat;
-      EXPECT_EQ(over.arrives == over.leaves, !changes_dtype);
-      EXPECT_NE(apart.arrives, apart.leaves);
+      // Behind a cast, memory that is free again may have the same address.
+      if (name != "softmax to float" || dtype == torch::kFloat) {
+        EXPECT_EQ(over.arrives, over.leaves);
+        EXPECT_NE(apart.arrives, apart.leaves);
+      }
       EXPECT_TRUE(torch::equal(over.gradient, apart.gradient));
     }
   }
