@@ -23,19 +23,24 @@ TESSERA_CUDA=OFF scripts/setup.sh setup
 export PATH=$PWD/.venv/bin:$PATH
 cmake --preset "$preset"
 
-# A test's program has the name of its target; ctest does not tell those of
-# programs that are not built yet, but most tests are called like theirs.
+# ctest does not tell the programs of tests that are not built yet; the files that
+# it reads do.
 mapfile -t programs < <(
   ctest --preset "$preset" "$@" --show-only=json-v1 | python3 -c '
-import json, os, subprocess, sys
-build = sys.argv[1]
-tests = json.load(sys.stdin)["tests"]
-names = {os.path.basename(test.get("command", [test["name"]])[0])
-         for test in tests}
+import json, os, pathlib, re, subprocess, sys
+build = pathlib.Path(sys.argv[1])
+tests = {test["name"] for test in json.load(sys.stdin)["tests"]}
+added = re.compile(r"^add_test\(\[=*\[(.+?)\]=*\] (.*)\)$", re.MULTILINE)
+words = set()
+for file in build.rglob("CTestTestfile.cmake"):
+    for name, command in added.findall(file.read_text()):
+        if name in tests:
+            words.update(re.findall(r"\"([^\"]+)\"", command))
 listing = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"],
                          check=True, capture_output=True, text=True).stdout
 targets = {line.split(":")[0] for line in listing.splitlines()}
-print(*sorted(names & targets), sep="\n")' "$PWD/build/$preset")
+print(*sorted({os.path.basename(word) for word in words} & targets), sep="\n")
+' "$PWD/build/$preset")
 if [[ -n ${programs[0]:-} ]]; then
   cmake --build --preset "$preset" --parallel "${JOBS:-$(nproc)}" \
     --target "${programs[@]}"
