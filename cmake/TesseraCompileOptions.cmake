@@ -12,6 +12,9 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
+# As in Release: the size of LibTorch's classes depends on it (RecordFunction),
+# and its binaries are built with it.
+add_compile_definitions($<$<NOT:$<CONFIG:Release>>:NDEBUG>)
 # No contraction into fma behind our back: the same bits on every machine.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall>
