@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iostream>
 #include <vector>
 
 namespace tessera::tools {
@@ -15,16 +16,14 @@ namespace tessera::tools {
 namespace {
 
 constexpr int kFailure = 1;
+constexpr int kUsage = 2;
 /// Whether tessera-run is not part of the build, as for the Python wheel.
 constexpr bool kLaunchesOnly = TESSERA_LAUNCHES_ONLY;
 
-/// `tessera help [COMMAND]` as `tessera [COMMAND] --help`, `tessera` likewise.
+/// `tessera help [COMMAND]` as `tessera [COMMAND] --help`.
 std::vector<std::string> without_help_command(
     std::vector<std::string> arguments) {
-  if (arguments.empty()) {
-    return {"--help"};
-  }
-  if (arguments.front() == "help") {
+  if (!arguments.empty() && arguments.front() == "help") {
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");
   }
@@ -83,6 +82,10 @@ int run_program(int argc, char** argv) {
     commands.insert(commands.end(), others.begin(), others.end());
   }
 
+  if (arguments.empty()) {
+    std::cerr << app.help();
+    return kUsage;
+  }
   try {
     // CLI11 expects them in reverse order.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

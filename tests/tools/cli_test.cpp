@@ -50,6 +50,10 @@ TEST(Cli, EndsWithTwoOnAUsageError) {
   }
 }
 
+TEST(Cli, HelpsWhereThereIsNoCommand) {
+  EXPECT_EQ(run_tessera("").output, run_tessera("--help").output);
+}
+
 TEST(Cli, ListsTheKeysOfASection) {
   const auto section = run_tessera("keys loss_scale");
   EXPECT_EQ(section.exit_code, 0);
@@ -60,7 +64,10 @@ TEST(Cli, ListsTheKeysOfASection) {
   EXPECT_EQ(section.output.find("\noptimizer"), std::string::npos);
   const auto none = run_tessera("keys los_scale");
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_NE(none.output.find("no key 'los_scale'"), std::string::npos);
+  EXPECT_NE(
+      none.output.find("no key 'los_scale'; did you mean 'loss_scale'?"),
+      std::string::npos)
+      << none.output;
 }
 
 TEST(Cli, ListsTheKeysOfATask) {
