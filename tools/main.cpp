@@ -16,7 +16,6 @@ namespace tessera::tools {
 namespace {
 
 constexpr int kFailure = 1;
-constexpr int kUsage = 2;
 /// Whether tessera-run is not part of the build, as for the Python wheel.
 constexpr bool kLaunchesOnly = TESSERA_LAUNCHES_ONLY;
 
@@ -84,7 +83,7 @@ int run_program(int argc, char** argv) {
 
   if (arguments.empty()) {
     std::cerr << app.help();
-    return kUsage;
+    return kUsageError;
   }
   try {
     // CLI11 expects them in reverse order.

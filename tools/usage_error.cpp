@@ -96,7 +96,6 @@ int report_usage(
     const CLI::App& app,
     const CLI::ParseError& error,
     const std::vector<std::string>& arguments) {
-  constexpr int kUsageError = 2;
   // Checked first, because --help after an unknown command would print the help
   // of the whole program.
   const std::string wrong = unknown_name(app, arguments);

@@ -9,11 +9,14 @@
 
 namespace tessera::tools {
 
+/// The exit code of a command line that could not be parsed.
+inline constexpr int kUsageError = 2;
+
 /// Prints the problem with a command line that `app` did not parse, or the help
 /// or version that was requested. An unknown option or command is reported
 /// first, with the nearest existing name.
 /// @param arguments without the program's name.
-/// @return the exit code: 2, or 0 for help and version.
+/// @return the exit code: kUsageError, or 0 for help and version.
 int report_usage(
     const CLI::App& app,
     const CLI::ParseError& error,

@@ -453,8 +453,7 @@ Results over_gradient(const DryCall& call, const std::string& node) {
   const at::ScalarType dtype =
       takes_dtype ? call.argument(3).toScalarType() : kept.scalar_type();
   const bool is_reused = reuses_spent_gradients() &&
-                         gradient.scalar_type() == dtype &&
-                         is_spent(gradient, kept, node, kHolders);
+                         is_spent(gradient, kept, dtype, node, kHolders);
   return {is_reused ? gradient : at::empty_like(kept, dtype)};
 }
 
@@ -526,14 +525,14 @@ std::unordered_map<std::string, DryShape> make_shapes() {
     shapes.emplace(name, scalar_of_first);
   }
   shapes.emplace("mse_loss_backward", loss_backward);
-  for (const auto& [name, node] : operators_over_gradients()) {
-    shapes.emplace(name, [node](const DryCall& call) {
-      return over_gradient(call, node);
-    });
-  }
   std::unordered_map<std::string, DryShape> named;
   for (auto& [name, shape] : shapes) {
     named.emplace("aten::" + name, std::move(shape));
+  }
+  for (const auto& [name, node] : operators_over_gradients()) {
+    named.emplace(name, [node](const DryCall& call) {
+      return over_gradient(call, node);
+    });
   }
   return named;
 }

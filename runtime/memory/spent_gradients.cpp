@@ -21,30 +21,27 @@ namespace tessera::runtime {
 
 namespace {
 
-/// Autograd's engine alone holds the gradient that it passes to a node.
-constexpr int64_t kHoldersOfKernel = 1;
-
 c10::DispatchKeySet kernels_of(const c10::Device& device) {
   return c10::DispatchKeySet(
       c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }
 
-/// Calls write(keys of the device's kernels, result), where the result is the
-/// gradient if that is spent.
-template <typename Write>
+/// Calls the operator's variant that writes to a given tensor: the gradient if
+/// that is spent, else a new one.
+template <typename Out, typename... Rest>
 at::Tensor over_gradient(
-    const char* op,
     const at::Tensor& gradient,
     const at::Tensor& kept,
     at::ScalarType dtype,
-    const Write& write) {
-  const std::string& node = operators_over_gradients().at(op);
-  at::Tensor result = gradient.scalar_type() == dtype &&
-                              is_spent(gradient, kept, node, kHoldersOfKernel)
+    const Rest&... rest) {
+  static const std::string node = operators_over_gradients().at(Out::name);
+  // Autograd's engine alone holds what it passes to a node.
+  constexpr int64_t kHolders = 1;
+  at::Tensor result = is_spent(gradient, kept, dtype, node, kHolders)
                           ? gradient
                           : at::empty({0}, gradient.options().dtype(dtype));
-  write(kernels_of(gradient.device()), result);
-  return result;
+  return Out::redispatch(
+      kernels_of(gradient.device()), gradient, kept, rest..., result);
 }
 
 at::Tensor log_softmax_backward(
@@ -52,15 +49,8 @@ at::Tensor log_softmax_backward(
     const at::Tensor& output,
     int64_t dim,
     at::ScalarType dtype) {
-  return over_gradient(
-      "_log_softmax_backward_data",
-      gradient,
-      output,
-      dtype,
-      [&](c10::DispatchKeySet keys, at::Tensor& result) {
-        at::_ops::_log_softmax_backward_data_out::redispatch(
-            keys, gradient, output, dim, dtype, result);
-      });
+  return over_gradient<at::_ops::_log_softmax_backward_data_out>(
+      gradient, output, dtype, dim, dtype);
 }
 
 at::Tensor softmax_backward(
@@ -68,71 +58,36 @@ at::Tensor softmax_backward(
     const at::Tensor& output,
     int64_t dim,
     at::ScalarType dtype) {
-  return over_gradient(
-      "_softmax_backward_data",
-      gradient,
-      output,
-      dtype,
-      [&](c10::DispatchKeySet keys, at::Tensor& result) {
-        at::_ops::_softmax_backward_data_out::redispatch(
-            keys, gradient, output, dim, dtype, result);
-      });
+  return over_gradient<at::_ops::_softmax_backward_data_out>(
+      gradient, output, dtype, dim, dtype);
 }
 
 at::Tensor gelu_backward(
     const at::Tensor& gradient,
     const at::Tensor& input,
     c10::string_view approximate) {
-  return over_gradient(
-      "gelu_backward",
-      gradient,
-      input,
-      input.scalar_type(),
-      [&](c10::DispatchKeySet keys, at::Tensor& result) {
-        at::_ops::gelu_backward_grad_input::redispatch(
-            keys, gradient, input, approximate, result);
-      });
+  return over_gradient<at::_ops::gelu_backward_grad_input>(
+      gradient, input, input.scalar_type(), approximate);
 }
 
 at::Tensor threshold_backward(
     const at::Tensor& gradient,
     const at::Tensor& output,
     const at::Scalar& threshold) {
-  return over_gradient(
-      "threshold_backward",
-      gradient,
-      output,
-      output.scalar_type(),
-      [&](c10::DispatchKeySet keys, at::Tensor& result) {
-        at::_ops::threshold_backward_grad_input::redispatch(
-            keys, gradient, output, threshold, result);
-      });
+  return over_gradient<at::_ops::threshold_backward_grad_input>(
+      gradient, output, output.scalar_type(), threshold);
 }
 
 at::Tensor tanh_backward(const at::Tensor& gradient, const at::Tensor& output) {
-  return over_gradient(
-      "tanh_backward",
-      gradient,
-      output,
-      output.scalar_type(),
-      [&](c10::DispatchKeySet keys, at::Tensor& result) {
-        at::_ops::tanh_backward_grad_input::redispatch(
-            keys, gradient, output, result);
-      });
+  return over_gradient<at::_ops::tanh_backward_grad_input>(
+      gradient, output, output.scalar_type());
 }
 
 at::Tensor sigmoid_backward(
     const at::Tensor& gradient,
     const at::Tensor& output) {
-  return over_gradient(
-      "sigmoid_backward",
-      gradient,
-      output,
-      output.scalar_type(),
-      [&](c10::DispatchKeySet keys, at::Tensor& result) {
-        at::_ops::sigmoid_backward_grad_input::redispatch(
-            keys, gradient, output, result);
-      });
+  return over_gradient<at::_ops::sigmoid_backward_grad_input>(
+      gradient, output, output.scalar_type());
 }
 
 std::unique_ptr<torch::Library> replace_kernels(c10::DeviceType device) {
@@ -182,9 +137,10 @@ bool reuses_spent_gradients() {
 bool is_spent(
     const at::Tensor& gradient,
     const at::Tensor& kept,
+    at::ScalarType dtype,
     const std::string& node,
     int64_t holders) {
-  if (!gradient.has_storage() ||
+  if (gradient.scalar_type() != dtype || !gradient.has_storage() ||
       gradient.use_count() != static_cast<size_t>(holders) ||
       gradient.storage().use_count() != 1 ||
       // Not ours if LibTorch did not allocate it.
@@ -201,12 +157,12 @@ bool is_spent(
 
 const std::map<std::string, std::string>& operators_over_gradients() {
   static const std::map<std::string, std::string> kNodes = {
-      {"_log_softmax_backward_data", "LogSoftmaxBackward0"},
-      {"_softmax_backward_data", "SoftmaxBackward0"},
-      {"gelu_backward", "GeluBackward0"},
-      {"threshold_backward", "ReluBackward0"},
-      {"tanh_backward", "TanhBackward0"},
-      {"sigmoid_backward", "SigmoidBackward0"}};
+      {"aten::_log_softmax_backward_data", "LogSoftmaxBackward0"},
+      {"aten::_softmax_backward_data", "SoftmaxBackward0"},
+      {"aten::gelu_backward", "GeluBackward0"},
+      {"aten::threshold_backward", "ReluBackward0"},
+      {"aten::tanh_backward", "TanhBackward0"},
+      {"aten::sigmoid_backward", "SigmoidBackward0"}};
   return kNodes;
 }
 
