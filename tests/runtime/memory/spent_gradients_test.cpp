@@ -173,6 +173,46 @@ TEST_F(SpentGradients, StayWhereTheCallerIsNotAutograd) {
   EXPECT_TRUE(torch::equal(gradient, torch::ones({6, 6})));
 }
 
+namespace {
+
+/// Asks in a node of backward, of gradients that this alone holds.
+struct AsksWhichAreSpent : torch::autograd::Function<AsksWhichAreSpent> {
+  static Tensor forward(
+      torch::autograd::AutogradContext* /*context*/,
+      const Tensor& x) {
+    return x * 2;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* /*context*/,
+      torch::autograd::variable_list gradients) {
+    const std::string node = torch::autograd::get_current_node()->name();
+    const Tensor kept = torch::ones({4, 6});
+    const auto spent = [&](const Tensor& gradient,
+                           const Tensor& beside,
+                           torch::ScalarType dtype = torch::kFloat) {
+      return is_spent(gradient, beside, dtype, node, 1);
+    };
+    EXPECT_TRUE(spent(torch::ones({4, 6}), kept));
+    EXPECT_FALSE(spent(torch::ones({4, 6}), kept, torch::kBFloat16));
+    EXPECT_FALSE(spent(torch::ones({6, 4}), kept));
+    // Not contiguous: clone() keeps the strides.
+    const Tensor turned = torch::ones({6, 4}).t();
+    EXPECT_FALSE(spent(turned.clone(), kept));
+    EXPECT_FALSE(spent(torch::ones({4, 6}), turned));
+    const torch::AutoGradMode with_graph(true);
+    EXPECT_FALSE(spent(torch::ones({4, 6}), kept));
+    return {gradients[0] * 2};
+  }
+};
+
+} // namespace
+
+TEST_F(SpentGradients, HaveTheDtypeAndLayoutOfTheResult) {
+  const Tensor x = torch::ones({2}).requires_grad_();
+  AsksWhichAreSpent::apply(x).sum().backward();
+  EXPECT_TRUE(torch::equal(x.grad(), torch::full({2}, 2.0)));
+}
+
 TEST_F(SpentGradients, AreNotWrittenOverInASecondDerivative) {
   const Tensor x = torch::randn({9}, torch::kDouble).requires_grad_();
   const auto slope = torch::autograd::grad(
