@@ -6,13 +6,24 @@
 #                                        labelled gpu, the benchmark and the
 #                                        trainer, and packs them with what they
 #                                        need into FOLDER (default
-#                                        build/gpu_tests), at most 40 MiB
-#   FOLDER/gpu_tests.sh run [PHASE ...]  on that machine: runs phases (default:
-#                                        all; gpu_phases.py lists them); needs a
-#                                        driver and the wheel torch==2.11.0
+#                                        build/gpu_tests)
+#   scripts/gpu_tests.sh fits [FOLDER]   are FOLDER and the tracked files small
+#                                        enough to travel together? Without
+#                                        FOLDER: is there room left for it?
+#   FOLDER/gpu_tests.sh quarter --budget SECONDS
+#                                        on that machine, in a shell command of
+#                                        some minutes: what is most worth knowing,
+#                                        as far as the time goes
+#   FOLDER/gpu_tests.sh again --budget SECONDS
+#                                        after it: what failed, once more, to see
+#                                        why; or larger models
+#   FOLDER/gpu_tests.sh run [PHASE ...]  phases (default: all; 'list' names them)
 #   FOLDER/gpu_tests.sh dry-run [PHASE ...]
 #                                        prints what a run would start, and
 #                                        checks that it is there
+#
+# That machine needs a driver and the wheel torch==2.11.0; gpu_phases.py has
+# more about the last four.
 #
 # Environment:
 #   CUDAARCHS="90"        the CUDA architectures to compile for
@@ -21,10 +32,12 @@
 #   PEER_PYTHON=3.12      pack: the version of the Python there, for DeepSpeed,
 #                         which travels as a peer where pip gets it
 #   PYTHON=python3        run: the Python that has torch
-#   OUT=FOLDER            run: where logs and summary.json go (default gpu_logs)
+#   OUT=FOLDER            run: where summary.json and logs.tar.xz go (default
+#                         gpu_logs)
 set -euo pipefail
 
-readonly max_mib=40
+# A machine that is lent takes 64 MiB of tracked files and what goes with them.
+readonly travel_mib=62 kit_mib=34
 readonly programs=(runtime_tests sharding_tests offload_tests pipeline_tests
   engine_tests zoo_tests train_gpt2 tessera-run)
 # Came with the wheel, or with any Linux that can run it.
@@ -39,6 +52,32 @@ fail() {
 libraries() {
   ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' |
     sort -u
+}
+
+# bytes_of: of the files whose names come in, each ended by a 0.
+bytes_of() {
+  xargs -0 -r stat -c %s -- | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+# fits [FOLDER]: fails if FOLDER, or kit_mib in its place, and the tracked files
+# are too large to travel.
+fits() {
+  local tree kit=$((kit_mib << 20)) name="a kit of $kit_mib MiB"
+  tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && git ls-files -z |
+    while IFS= read -r -d '' file; do
+      [[ ! -e $file && ! -L $file ]] || printf '%s\0' "$file"
+    done | bytes_of)
+  if [[ -n ${1:-} ]]; then
+    kit=$(find "$1" -type f -print0 | bytes_of)
+    name=$1
+  fi
+  local message
+  message=$(awk -v kit="$kit" -v tree="$tree" -v most=$travel_mib -v name="$name" \
+    'BEGIN { printf "the tracked files have %.2f MiB, %s has %.2f MiB; of %d MiB, %.2f MiB are left", \
+      tree / 2^20, name, kit / 2^20, most, most - (tree + kit) / 2^20 }')
+  ((tree + kit <= travel_mib << 20)) ||
+    fail "$message; compile for fewer architectures (CUDAARCHS), or make fixtures smaller."
+  printf 'gpu_tests: %s.\n' "$message"
 }
 
 # pack_deepspeed SITE WORK: its modules, and those it needs that come with few
@@ -106,16 +145,15 @@ pack() {
   rm -rf "$folder"
   mkdir -p "$folder"
   tar -C "$content" -cJf "$folder/files.tar.xz" .
-  cp "${BASH_SOURCE[0]}" scripts/gpu_phases.py "$folder/"
-  local kib
-  kib=$(du -sk "$folder" | cut -f1)
-  ((kib <= max_mib * 1024)) ||
-    fail "$folder has $kib KiB, more than $max_mib MiB; compile for fewer architectures (CUDAARCHS)."
-  printf 'gpu_tests: %s has %s KiB. On the machine with the GPU: %s/gpu_tests.sh run\n' \
-    "$folder" "$kib" "$folder"
+  mkdir "$folder/gpu_kit"
+  cp scripts/gpu_kit/*.py "$folder/gpu_kit/"
+  cp scripts/gpu_tests.sh scripts/gpu_phases.py "$folder/"
+  fits "$folder"
+  printf 'gpu_tests: on the machine with the GPU: %s/gpu_tests.sh quarter --budget SECONDS\n' \
+    "$folder"
 }
 
-# phases ARGS...: unpacks, once for each pack, and runs gpu_phases.py.
+# phases COMMAND ARGS...: unpacks, once for each pack, and runs gpu_phases.py.
 phases() {
   local folder files
   folder=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -130,12 +168,13 @@ phases() {
 tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$folder/files.tar.xz" "$files"
     touch "$files/files.tar.xz.unpacked"
   fi
-  exec "${PYTHON:-python3}" "$folder/gpu_phases.py" "$files" "$@"
+  exec "${PYTHON:-python3}" "$folder/gpu_phases.py" "$1" "$files" \
+    --spent "$SECONDS" "${@:2}"
 }
 
 case ${1:-} in
   pack) pack "${@:2}" ;;
-  run) phases "${@:2}" ;;
-  dry-run) phases "${@:2}" --dry-run ;;
-  *) fail "expected 'pack [FOLDER]', 'run [PHASE ...]' or 'dry-run [PHASE ...]', found '${1:-}'." ;;
+  fits) fits "${@:2}" ;;
+  quarter | again | run | dry-run | list) phases "$@" ;;
+  *) fail "expected 'pack', 'fits', 'quarter', 'again', 'run', 'dry-run' or 'list', found '${1:-}'." ;;
 esac

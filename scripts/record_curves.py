@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 
-from gpu_phases import write_safetensors
+from gpu_kit.jobs import write_safetensors
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 8
