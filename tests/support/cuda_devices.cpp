@@ -8,7 +8,9 @@
 
 namespace tessera::tests {
 
-int count_cuda_devices() {
+namespace {
+
+int count_in_child() {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::_exit(runtime::load_cuda_backend().device_count);
@@ -16,6 +18,14 @@ int count_cuda_devices() {
   int status = 0;
   ::waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+} // namespace
+
+int count_cuda_devices() {
+  // The child loads LibTorch's CUDA libraries, which takes seconds.
+  static const int devices = count_in_child();
+  return devices;
 }
 
 } // namespace tessera::tests

@@ -5,8 +5,8 @@
 namespace tessera::tests {
 
 /// CUDA devices that the CUDA back end can use; 0 where it does not load. Asks
-/// in a child process: a process that has asked itself can no longer fork
-/// ranks that use CUDA.
+/// in a child process, once: a process that has asked itself can no longer fork
+/// ranks that use CUDA. Processes forked afterwards know the answer.
 int count_cuda_devices();
 
 } // namespace tessera::tests
