@@ -29,9 +29,11 @@ def say(line):
 
 
 def show(name, result):
+    """Says that a job has ended. Those that were not started are in the table."""
     outcome = result["outcome"]
-    line = f"{'FAILED' if outcome == 'failed' else outcome:7} {name}: {result['code']}"
-    say(short(line if outcome == "not started" else f"{line}, {result['seconds']} s", 150))
+    if outcome != "not started":
+        say(short(f"{'FAILED' if outcome == 'failed' else outcome:7} {name}: "
+                  f"{result['code']}, {result['seconds']} s", 150))
 
 
 def short(line, most):
@@ -159,13 +161,13 @@ def table(summary, head):
     for word, outcome in (("FAILED", "failed"), ("noted", "noted"), ("skipped", "skipped")):
         for name, result in summary.named(outcome):
             lines.append(short(f"{word} {told(name, result)}", 240))
-    waiting = {}
+    waiting = {}  # by phase and by what there is
     for name, result in summary.named("not started"):
         phase, job = name.split("/", 1)
-        waiting.setdefault((phase, result["code"].split(",")[0]), []).append((job, result))
-    for (phase, _), jobs in waiting.items():
-        names = ", ".join(job for job, _ in jobs)
-        lines.append(short(f"not started {phase}: {names}: {jobs[0][1]['code']}", 240))
+        needed, _, found = result["code"].partition(", ")
+        waiting.setdefault((phase, found), []).append(f"{job} {needed}")
+    for (phase, found), jobs in waiting.items():
+        lines.append(short(f"not started {phase}: {found}: {', '.join(jobs)}", 240))
     lines = [line.replace("\n", " ") for line in lines]
     if len("\n".join(lines)) > TABLE_CHARACTERS:
         rest = "... the rest is in summary.json"

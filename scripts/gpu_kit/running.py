@@ -99,7 +99,7 @@ class Runner:
                 # handler runs after it.
                 done, _ = concurrent.futures.wait(
                     jobs, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED)
-                for future in done:
+                for future in [one for one in jobs if one in done]:
                     job, result = jobs.pop(future), future.result()
                     if result is None:
                         continue
@@ -121,8 +121,9 @@ class Runner:
         if self.programs.reason:
             return None
         if reason := self.why_not(job, ends):
-            return {"outcome": "not started", "code": reason, "seconds": 0,
-                    "results": [], "failure": []}
+            return {"outcome": "not started", "code": reason,
+                    "estimate": job.estimate, "seconds": 0, "results": [],
+                    "failure": []}
         started = time.monotonic()
         is_skipped = False
         with open(log, "w", encoding="utf-8") as output:
@@ -141,7 +142,7 @@ class Runner:
         else:
             outcome = "noted" if job.is_information else "failed"
         is_told = outcome in ("failed", "noted")
-        return {"outcome": outcome, "code": code,
+        return {"outcome": outcome, "code": code, "estimate": job.estimate,
                 "seconds": round(time.monotonic() - started, 1),
                 "results": report.results_in(text),
                 "failure": report.first_failure(text) if is_told else []}
