@@ -89,6 +89,7 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
     blocks_.emplace(reinterpret_cast<uintptr_t>(made->data), std::move(made));
   }
   block->is_live = true;
+  Runtime::instance().note_allocation(range_of(block->data, block->bytes));
   device.stats.allocated_bytes[kAll].increase(size);
   device.stats.allocation[kAll].increase(1);
   return {block->data, block->data, &free_device_memory, current};
@@ -145,7 +146,7 @@ void DeviceMemory::free(void* data) {
 void DeviceMemory::release(Block& block) {
   Runtime::instance().issue(
       *block.owner,
-      {.name = "the release of memory",
+      {.name = kRelease,
        .accesses = {{range_of(block.data, block.bytes), /*is_write=*/true}},
        .run =
            [data = block.data, bytes = block.bytes](bool) {
@@ -247,6 +248,7 @@ c10::DataPtr PinnedMemory::allocate(size_t bytes) {
     if (region.is_idle && region.bytes == size &&
         Runtime::instance().pending_use({begin, begin + size}).empty()) {
       region.is_idle = false;
+      Runtime::instance().note_allocation({begin, begin + size});
       auto* data = reinterpret_cast<void*>(begin);
       std::memset(data, kPoison, size);
       return {data, data, &free_pinned_memory, c10::kCPU};
@@ -254,7 +256,9 @@ c10::DataPtr PinnedMemory::allocate(size_t bytes) {
   }
   void* data = std::aligned_alloc(kGranule, size);
   std::memset(data, kPoison, size);
-  regions_[reinterpret_cast<uintptr_t>(data)] = {size, false};
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  regions_[begin] = {size, false};
+  Runtime::instance().note_allocation({begin, begin + size});
   return {data, data, &free_pinned_memory, c10::kCPU};
 }
 

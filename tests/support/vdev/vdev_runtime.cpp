@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sstream>
 #include <thread>
+#include <utility>
 
 namespace tessera::tests::vdev {
 
@@ -99,6 +101,9 @@ void Runtime::issue(const c10::Stream& stream, Command command) {
   queue.issued = number;
   queue.clock[queue.key] = number;
   note_uses(queue, command);
+  if (trace_ && command.name != kRelease) {
+    note_in_trace(queue, line_of(command));
+  }
   ++counters_.commands;
   push(queue, {std::move(command.name), std::move(command.run), {}, {}});
 }
@@ -232,6 +237,7 @@ std::shared_ptr<Mark> Runtime::record(const c10::Stream& stream) {
   auto mark = std::make_shared<Mark>();
   mark->stream = queue.key;
   mark->clock = queue.clock;
+  note_in_trace(queue, "mark");
   push(queue, {"record", {}, mark, {}});
   return mark;
 }
@@ -242,6 +248,7 @@ void Runtime::wait_in_stream(
   const Lock lock(mutex_);
   Queue& queue = queue_of(stream);
   merge(queue.clock, mark->clock);
+  note_in_trace(queue, "wait for " + stream_text(mark->stream));
   push(queue, {"wait", {}, {}, mark});
 }
 
@@ -477,6 +484,49 @@ void Runtime::count_pageable_copy() {
 std::map<std::string, int64_t> Runtime::synchronization_reasons() {
   const Lock lock(mutex_);
   return reasons_;
+}
+
+void Runtime::note_in_trace(const Queue& queue, const std::string& line) {
+  if (trace_) {
+    (*trace_)[queue.key].push_back(line);
+  }
+}
+
+std::string Runtime::line_of(const Command& command) const {
+  std::ostringstream line;
+  line << command.name << std::hex;
+  for (const Access& access : command.accesses) {
+    line << (access.is_write ? " writes " : " reads ");
+    const auto [begin, end] = access.range;
+    auto found = allocations_.upper_bound(begin);
+    if (found != allocations_.begin() && begin < (--found)->second.end) {
+      line << "new " << found->second.number << '+' << begin - found->first;
+    } else {
+      line << begin;
+    }
+    line << " (" << end - begin << ')';
+  }
+  return line.str();
+}
+
+void Runtime::begin_trace() {
+  const Lock lock(mutex_);
+  trace_.emplace();
+  allocations_.clear();
+  allocated_ = 0;
+}
+
+void Runtime::note_allocation(const Range& range) {
+  const Lock lock(mutex_);
+  if (trace_) {
+    const size_t number = ++allocated_;
+    allocations_[range.begin] = {range.end, number};
+  }
+}
+
+Trace Runtime::end_trace() {
+  const Lock lock(mutex_);
+  return std::exchange(trace_, std::nullopt).value_or(Trace{});
 }
 
 void Runtime::note_violation(const std::string& text) {

@@ -85,6 +85,16 @@ struct Counters {
   int64_t pageable_copies = 0; ///< between host and device
 };
 
+/// The command that makes freed memory NaN, which no device has.
+inline constexpr const char* kRelease = "the release of memory";
+
+/// What was issued, a line each, by stream: commands with their memory, marks,
+/// and waits with the stream that is waited for. Memory that was allocated
+/// since the trace began has the number of its allocation in place of an
+/// address: which of the free blocks an allocator takes depends on the order in
+/// which they were freed, and a graph that is captured has a pool of its own.
+using Trace = std::map<int, std::vector<std::string>>;
+
 /// The devices of this process. Thread-safe.
 class Runtime {
  public:
@@ -119,6 +129,12 @@ class Runtime {
   void count_pageable_copy();
   /// Reasons of the host's waits, with how often.
   std::map<std::string, int64_t> synchronization_reasons();
+
+  /// Notes what is issued until end_trace().
+  void begin_trace();
+  Trace end_trace();
+  /// For the allocators.
+  void note_allocation(const Range& range);
 
   /// Notes something that the product must not do, where it cannot be thrown.
   void note_violation(const std::string& text);
@@ -168,6 +184,8 @@ class Runtime {
       const Clock& clock,
       const Command& command);
   void note_uses(const Queue& queue, const Command& command);
+  void note_in_trace(const Queue& queue, const std::string& line);
+  std::string line_of(const Command& command) const;
   void split(uintptr_t at);
   Step step(Queue& queue, bool nudge);
   void run_after_issue();
@@ -187,6 +205,13 @@ class Runtime {
   Counters counters_;
   std::map<std::string, int64_t> reasons_;
   std::vector<std::string> violations_;
+  std::optional<Trace> trace_;
+  struct Allocation {
+    uintptr_t end = 0;
+    size_t number = 0;
+  };
+  std::map<uintptr_t, Allocation> allocations_; ///< since the trace began
+  size_t allocated_ = 0;
   std::string failure_; ///< of a command, thrown by the next wait of the host
   bool runs_in_background_ = false;
   uint64_t activity_ = 0;
