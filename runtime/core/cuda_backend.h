@@ -35,8 +35,8 @@ const CudaBackend& load_cuda_backend();
 
 /// Makes load_cuda_backend() return `backend` instead of loading the plugin, so
 /// that tests run on another accelerator. They register what the plugin would
-/// (register_nccl_backend(), register_update_cuda(), register_pack_cuda(),
-/// register_blocks_cuda(), register_host_pinning()), before anything else runs.
+/// (register_nccl_backend(), register_device_kernels() and
+/// register_host_pinning()), before anything else runs.
 void replace_cuda_backend(CudaBackend backend);
 
 } // namespace tessera::runtime

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `register_update_cuda()`, `register_pack_cuda()` and `register_blocks_cuda()`
-// receive the kernels of the CUDA plugin, so that the libraries are the same
-// with and without CUDA.
+// `update_cuda()`, `lamb_moments_cuda()`, `pack_cuda()` and `blocks_cuda()`
+// call the kernels that the CUDA plugin has registered (device_kernels.h), so
+// that the libraries are the same with and without CUDA; or LibTorch's
+// operators, see [Note: the check of CUDA kernels]. Plain C++: CUDA sources
+// include it.
 
 #include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/kernels/lamb_rule.h"
@@ -36,47 +38,23 @@ using LambShards = std::variant<
 /// Partial sums per run of lamb_moments_() on CUDA.
 inline constexpr int64_t kLambCudaBlocks = 64;
 
-/// The updates that the plugin provides, on the current stream of the current
-/// device; they do not synchronize.
-struct UpdateCudaFunctions {
-  void (*update)(const UpdateShards& shards) = nullptr;
-  /// @param sums [runs, kLambCudaBlocks, 2] on the device, zeros.
-  void (*lamb_moments)(const LambShards& shards, double* sums) = nullptr;
-};
+// All of them work on the current stream of the current device and do not
+// synchronize, but for the check at a kernel's first use. They throw
+// tessera::Error when no plugin has registered its kernels.
 
-/// Called once, when the plugin is loaded.
-void register_update_cuda(const UpdateCudaFunctions& functions);
-
-/// @throws tessera::Error when no plugin has registered its functions.
 void update_cuda(const UpdateShards& shards);
+
+/// @param sums [runs, kLambCudaBlocks, 2] on the device, zeros.
 void lamb_moments_cuda(const LambShards& shards, double* sums);
 
-/// Packs runs of device arrays, on the current stream of the current device;
-/// does not synchronize.
-using PackCudaFunction = void (*)(
-    std::span<const PackShard> shards,
-    ElementType target_type,
-    double factor,
-    PackMode mode);
-
-/// Called once, when the plugin is loaded.
-void register_pack_cuda(PackCudaFunction function);
-
-/// @throws tessera::Error when no plugin has registered its function.
+/// Packs runs of device arrays.
 void pack_cuda(
     std::span<const PackShard> shards,
     ElementType target_type,
     double factor,
     PackMode mode);
 
-/// Encodes, decodes or sums device arrays, on the current stream of the current
-/// device; does not synchronize.
-using BlocksCudaFunction = void (*)(const BlockArrays& arrays);
-
-/// Called once, when the plugin is loaded.
-void register_blocks_cuda(BlocksCudaFunction function);
-
-/// @throws tessera::Error when no plugin has registered its function.
+/// Encodes, decodes or sums device arrays.
 void blocks_cuda(const BlockArrays& arrays);
 
 } // namespace tessera::runtime

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/kernels/norm_arguments.h"
+#include "tessera/runtime/kernels/operator_norms.h"
 #include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/ATen.h>
@@ -326,46 +327,21 @@ std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
-struct Gradients {
-  at::Tensor x;
-  at::Tensor weight; ///< [parameters], as that of the bias
-  at::Tensor bias;
-};
-
 /// The gradients by operators that are differentiable themselves.
-Gradients differentiable_gradients(
+NormGradients differentiable_gradients(
     const at::Tensor& gradient,
     const at::Tensor& x,
     const NormLayout& layout,
     const at::Tensor& weight,
     double eps,
     bool centered) {
-  // [samples, groups, parameters of a group, spatial]
-  const std::vector<int64_t> sizes = {
-      x.numel() / (layout.groups * layout.features),
-      layout.groups,
-      layout.features / layout.spatial,
-      layout.spatial};
-  const auto mean = [](const at::Tensor& values) {
-    return values.mean({2, 3}, /*keepdim=*/true);
-  };
-  const at::Tensor from = gradient.reshape(sizes).to(at::kFloat);
-  at::Tensor values = x.reshape(sizes).to(at::kFloat);
-  if (centered) {
-    values = values - mean(values);
-  }
-  const at::Tensor rstd = (mean(values.square()) + eps).rsqrt();
-  const at::Tensor normed = values * rstd;
-  const at::Tensor scaled =
-      weight.defined() ? from * weight.reshape({sizes[1], sizes[2], 1}) : from;
-  at::Tensor gradient_x = scaled - normed * mean(scaled * normed);
-  if (centered) {
-    gradient_x = gradient_x - mean(scaled);
-  }
-  return {
-      (gradient_x * rstd).view(x.sizes()).to(x.scalar_type()),
-      (from * normed).sum(at::IntArrayRef({0, 3})),
-      from.sum(at::IntArrayRef({0, 3}))};
+  NormGradients result = norm_gradients(
+      norm_rows(gradient, layout),
+      normed_rows(norm_rows(x, layout), eps, centered),
+      weight,
+      centered);
+  result.x = result.x.view(x.sizes()).to(x.scalar_type());
+  return result;
 }
 
 class MixedNorm : public torch::autograd::Function<MixedNorm> {
@@ -416,7 +392,7 @@ class MixedNorm : public torch::autograd::Function<MixedNorm> {
         weight.defined() && context->needs_input_grad(1),
         context->saved_data["has_bias"].toBool() &&
             context->needs_input_grad(bias_number)};
-    Gradients result;
+    NormGradients result;
     if (at::GradMode::is_enabled()) {
       result = differentiable_gradients(
           gradients[0],

@@ -3,7 +3,7 @@
 // kernels.
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/norm_arguments.h"
+#include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/norm_cuda.h"
 
 #include <ATen/ops/empty.h>
@@ -127,11 +127,16 @@ NormResults backward(
   return {gradient_x, total(weights), total(biases)};
 }
 
+const bool kNormsRegistered = [] {
+  register_device_kernels({.norm = &forward, .norm_backward = &backward});
+  return true;
+}();
+
 } // namespace
 
 } // namespace tessera::runtime
 
 TORCH_LIBRARY_IMPL(tessera, CUDA, library) {
-  library.impl("mixed_norm", &tessera::runtime::forward);
-  library.impl("mixed_norm_backward", &tessera::runtime::backward);
+  library.impl("mixed_norm", &tessera::runtime::norm_cuda);
+  library.impl("mixed_norm_backward", &tessera::runtime::norm_backward_cuda);
 }

@@ -2,7 +2,7 @@
 #include "tessera/runtime/kernels/pack_runs.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/device_kernels.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/DeviceGuard.h>
@@ -50,11 +50,7 @@ std::optional<PackShard> pack_shard(const PackRun& run) {
       *type};
 }
 
-} // namespace detail
-
-namespace {
-
-void pack_alone(const PackRun& run, double factor, PackMode mode) {
+void pack_by_operators(const PackRun& run, double factor, PackMode mode) {
   if (mode == PackMode::kAdd) {
     run.target.add_(run.source, factor);
   } else if (!run.source.defined()) {
@@ -67,6 +63,10 @@ void pack_alone(const PackRun& run, double factor, PackMode mode) {
     run.target.copy_(run.source.to(wide).mul(factor));
   }
 }
+
+} // namespace detail
+
+namespace {
 
 void check(const PackRun& run, const PackRun& first) {
   TESSERA_CHECK(
@@ -105,7 +105,7 @@ void pack_runs_(std::span<const PackRun> runs, double factor, PackMode mode) {
     if (shard) {
       shards.push_back(*shard);
     } else {
-      pack_alone(run, factor, mode);
+      detail::pack_by_operators(run, factor, mode);
     }
   }
   if (!shards.empty()) {

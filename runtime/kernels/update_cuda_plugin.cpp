@@ -3,10 +3,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
-#include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
 #include "tessera/runtime/kernels/update_cuda.h"
 
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <variant>
@@ -68,11 +69,18 @@ void blocks_on_current_stream(const BlockArrays& arrays) {
       "block format");
 }
 
+bool is_current_stream_captured() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+         c10::cuda::CaptureStatus::None;
+}
+
 const bool kRegistered = [] {
-  register_blocks_cuda(&blocks_on_current_stream);
-  register_pack_cuda(&pack_on_current_stream);
-  register_update_cuda(
-      {&update_on_current_stream, &lamb_moments_on_current_stream});
+  register_device_kernels(
+      {.update = &update_on_current_stream,
+       .lamb_moments = &lamb_moments_on_current_stream,
+       .pack = &pack_on_current_stream,
+       .blocks = &blocks_on_current_stream,
+       .is_capturing = &is_current_stream_captured});
   return true;
 }();
 

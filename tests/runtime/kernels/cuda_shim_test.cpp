@@ -3,9 +3,9 @@
 // arithmetic are those of the CPU kernels and of LibTorch's operators.
 #include "runtime/kernels/device_cases.h"
 #include "runtime/kernels/pack_reference.h"
+#include "runtime/kernels/table_device.h"
 #include "support/cuda_shim/kernel_run.h"
 #include "support/cuda_shim/vast_array.h"
-#include "tessera/runtime/kernels/lamb.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -31,73 +31,9 @@ using tests::cuda_shim::VastArray;
 
 const detail::UpdateChecks kChecks("cuda_shim_test");
 
-/// Calls use(T{}) with the type of the masters.
-template <typename Run, typename Use>
-void with_type(std::span<const Run> runs, const Use& use) {
-  if (runs.front().tensors.master.scalar_type() == at::kDouble) {
-    use(double{});
-  } else {
-    use(float{});
-  }
-}
-
-/// Calls launch(shards) with the runs as the kernels' arguments.
-template <typename Launch>
-void with_shards(std::span<const LambRun> runs, const Launch& launch) {
-  with_type(runs, [&]<typename T>(T) {
-    std::vector<LambShard<T>> shards;
-    for (const LambRun& run : runs) {
-      shards.push_back(
-          detail::make_shard<LambShard<T>>(kChecks, run.tensors, run.step));
-      if (run.lr_factor.defined()) {
-        shards.back().rule.lr_factor = run.lr_factor.const_data_ptr<double>();
-      }
-    }
-    EXPECT_EQ(launch(std::span<const LambShard<T>>(shards)), cudaSuccess);
-  });
-}
-
-/// The kernels that were compiled as C++, as device_cases.h uses them.
-struct ShimDevice {
-  static constexpr int64_t kManyTurns = 30'001;
-
-  at::Tensor copy(const at::Tensor& t, int64_t offset) const {
-    return at::empty({t.numel() + offset}, t.options())
-        .narrow(0, offset, t.numel())
-        .copy_(t);
-  }
-  void update(std::span<const UpdateRun> runs) const {
-    with_type(runs, [&]<typename T>(T) {
-      std::visit(
-          [&]<typename Step>(const Step&) {
-            std::vector<ShardOf<T, Step>> shards;
-            for (const UpdateRun& run : runs) {
-              shards.push_back(detail::make_shard<ShardOf<T, Step>>(
-                  kChecks, run.tensors, std::get<Step>(run.step)));
-            }
-            EXPECT_EQ(
-                launch_update(
-                    std::span<const ShardOf<T, Step>>(shards), nullptr),
-                cudaSuccess);
-          },
-          runs.front().step);
-    });
-  }
-  void lamb_moments(std::span<const LambRun> runs, const at::Tensor& sums)
-      const {
-    const at::Tensor partial = at::zeros(
-        {static_cast<int64_t>(runs.size()), kLambCudaBlocks, 2}, at::kDouble);
-    with_shards(runs, [&](const auto& shards) {
-      return launch_lamb_moments(
-          shards, partial.mutable_data_ptr<double>(), nullptr);
-    });
-    sums.copy_(partial.sum(1));
-  }
-  void lamb_weights(std::span<const LambRun> runs) const {
-    with_shards(runs, [](const auto& shards) {
-      return launch_update(shards, nullptr);
-    });
-  }
+/// The kernels that were compiled as C++.
+struct ShimDevice : TableDevice {
+  ShimDevice() : TableDevice{shim_kernels()} {}
 };
 
 /// pack_runs_() as for CUDA tensors.

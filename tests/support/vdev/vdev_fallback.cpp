@@ -5,6 +5,7 @@
 // zeros, and appends the CPU's kernel on those addresses to the current stream.
 #include "support/vdev/vdev.h"
 #include "support/vdev/vdev_generator.h"
+#include "support/vdev/vdev_kernels.h"
 #include "support/vdev/vdev_memory.h"
 
 #include <ATen/ATen.h>
@@ -1080,6 +1081,10 @@ void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   }
   storage.set_data_ptr_noswap(std::move(grown));
   storage.set_nbytes(bytes);
+}
+
+void run_by_fallback(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  Call(op, stack).run();
 }
 
 void install_operators() {

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product's kernels on the virtual device: those of the CPU, as commands of
 // the current stream.
-#include "support/vdev/vdev.h"
+#include "support/vdev/vdev_kernels.h"
 
+#include "support/vdev/vdev.h"
 #include "tessera/runtime/kernels/block_quantize.h"
-#include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/isa.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/library.h>
 
+#include <array>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -227,18 +230,93 @@ void blocks(const BlockArrays& arrays) {
   });
 }
 
+/// Calls the operator with these arguments.
+template <typename... Arguments>
+runtime::NormResults run_norm(const char* name, const Arguments&... arguments) {
+  torch::jit::Stack stack;
+  torch::jit::push(stack, arguments...);
+  run_by_fallback(
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), stack);
+  return {
+      stack.at(0).toTensor(), stack.at(1).toTensor(), stack.at(2).toTensor()};
+}
+
+runtime::NormResults norm(
+    const at::Tensor& x,
+    int64_t features,
+    int64_t groups,
+    int64_t spatial,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias,
+    double eps,
+    bool centered) {
+  return run_norm(
+      "tessera::mixed_norm",
+      x,
+      features,
+      groups,
+      spatial,
+      weight,
+      bias,
+      eps,
+      centered);
+}
+
+runtime::NormResults norm_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& x,
+    int64_t features,
+    int64_t groups,
+    int64_t spatial,
+    const at::Tensor& mean,
+    const at::Tensor& rstd,
+    const std::optional<at::Tensor>& weight,
+    bool centered,
+    std::array<bool, 3> wanted) {
+  return run_norm(
+      "tessera::mixed_norm_backward",
+      gradient,
+      x,
+      features,
+      groups,
+      spatial,
+      mean,
+      rstd,
+      weight,
+      centered,
+      wanted);
+}
+
 } // namespace
 
+const runtime::DeviceKernels& vdev_kernels() {
+  static const runtime::DeviceKernels kKernels{
+      .update =
+          [](const runtime::UpdateShards& shards) {
+            std::visit([](auto s) { update(s); }, shards);
+          },
+      .lamb_moments =
+          [](const runtime::LambShards& shards, double* sums) {
+            std::visit([&](auto s) { lamb_moments(s, sums); }, shards);
+          },
+      .pack = &pack,
+      .blocks = &blocks,
+      .norm = &norm,
+      .norm_backward = &norm_backward};
+  return kKernels;
+}
+
 void install_kernels() {
-  runtime::register_blocks_cuda(&blocks);
-  runtime::register_pack_cuda(&pack);
-  runtime::register_update_cuda(
-      {[](const runtime::UpdateShards& shards) {
-         std::visit([](auto s) { update(s); }, shards);
-       },
-       [](const runtime::LambShards& shards, double* sums) {
-         std::visit([&](auto s) { lamb_moments(s, sums); }, shards);
-       }});
+  runtime::register_device_kernels(vdev_kernels());
+  // Never destroyed: tensors are freed at exit.
+  static auto* const kNorms = new torch::Library(
+      torch::Library::IMPL,
+      "tessera",
+      c10::DispatchKey::PrivateUse1,
+      __FILE__,
+      __LINE__);
+  kNorms->impl("mixed_norm", &runtime::norm_cuda);
+  kNorms->impl("mixed_norm_backward", &runtime::norm_backward_cuda);
 }
 
 } // namespace tessera::tests::vdev
