@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains GPT-2 for some steps, plain or wrapped, and prints what a step takes
-// as one line of JSON. benchmarks/peers/compare.py runs it next to its peers.
+// Trains GPT-2, or a Llama, for some steps, plain or wrapped, and prints what a
+// step takes as one line of JSON. benchmarks/peers/compare.py runs it next to
+// its peers, compare_cuda.py does so on CUDA.
 //
 //   train_gpt2 mode=plain steps=10
 //   tessera launch --nproc 2 -- train_gpt2 mode=tessera steps=10
@@ -8,37 +9,50 @@
 //   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
 //   train_gpt2 lazy=1 placement.optimizer=host placement.gradients=host
 //   train_gpt2 device=cuda profile=trace.json
+//   train_gpt2 model=llama device=cuda dtype=bfloat16 lazy=1 batch=1
+//       sequence=4096 optimizer.moment_dtype=bfloat16
+//       precision.gradients=bfloat16
 //
-// profile=FILE writes a Chrome trace of the measured steps.
+// Without sizes it is GPT-2 124M or Llama 3 8B. vocabulary=50304 pads GPT-2's
+// to a multiple of 64. profile=FILE writes a Chrome trace of the measured
+// steps.
 //
-// A key with a dot is one of the engine's, as in configs/README.md. On CUDA
-// benchmarks/peers/compare_cuda.py does that. In bfloat16, tessera keeps master
-// weights; plain uses autocast over float32 weights.
+// "mfu" is the share of peak_tflops, by default what the device's data sheet
+// says; "of_matrix_rate" that of the rate of products of matrix=8192 rows, in
+// the training's dtype, measured in the same process ("matrix_tflops"; on the
+// CPU only if asked for). "mfu_formula" says what is counted.
+//
+// A key with a dot is one of the engine's, as in configs/README.md. In
+// bfloat16, tessera keeps master weights; plain uses autocast over float32
+// weights.
 
-#include "gpt2_model.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
+#include "tessera/runtime/profile/device_peak.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "trained_model.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/mm.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/torch.h>
 
 #include <sys/resource.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -53,48 +67,105 @@ constexpr double kLearningRate = 1e-4;
 constexpr double kWeightDecay = 0.01;
 constexpr double kMaxNorm = 1.0;
 
-/// key=value arguments: those of this program, over its defaults, and the
-/// engine's.
+enum class Kind { kGpt2, kLlama };
+
+/// What the command line says.
 struct Arguments {
-  std::map<std::string, std::string> settings;
-  std::vector<std::string> engine;
+  bool is_plain = false;
+  Kind kind = Kind::kGpt2;
+  ModelSize size;
+  bool is_cuda = false;
+  at::ScalarType dtype = at::kFloat;
+  int64_t batch = 0;
+  int64_t steps = 0;
+  int64_t warmup = 0;
+  int threads = 0;
+  bool clips = false;
+  bool helpers = false;
+  bool update_in_backward = false;
+  bool is_lazy = false;
+  std::string matmul;
+  std::string profile;
+  double peak_tflops = 0;
+  int64_t matrix_rows = 0;
+  EngineOptions engine;
 };
 
-Arguments parse(int argc, char** argv) {
+/// @throws tessera::Error naming the key, on unknown keys and on values that
+/// are
+///   not possible.
+Arguments parse(const std::vector<std::string>& words) {
+  std::vector<std::string> own;
   std::vector<std::string> engine;
-  std::map<std::string, std::string> settings{
-      {"mode", "tessera"},
-      {"device", "cpu"},
-      {"dtype", "float32"},
-      {"layers", "12"},
-      {"width", "768"},
-      {"heads", "12"},
-      {"batch", "2"},
-      {"sequence", "256"},
-      {"steps", "10"},
-      {"warmup", "3"},
-      {"threads", "1"},
-      {"clip", "1"},
-      {"helpers", "0"},
-      {"update_in_backward", "0"},
-      {"lazy", "0"},
-      {"matmul", "libtorch"},
-      {"profile", ""}};
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const size_t equals = argument.find('=');
-    const std::string key = argument.substr(0, equals);
-    if (key.find('.') != std::string::npos) {
-      engine.push_back(argument);
-      continue;
-    }
-    TESSERA_CHECK(
-        equals != std::string::npos && settings.count(key) == 1,
-        "train_gpt2: '{}' is not key=value with a known key",
-        argument);
-    settings[key] = argument.substr(equals + 1);
+  for (const std::string& word : words) {
+    const bool is_engines = word.find('.') < word.find('=');
+    (is_engines ? engine : own).push_back(word);
   }
-  return {std::move(settings), std::move(engine)};
+  const auto reader_of = [](const std::vector<std::string>& settings) {
+    return runtime::ConfigReader(
+        nlohmann::json::object(), "train_gpt2", settings);
+  };
+  const runtime::ConfigReader reader = reader_of(own);
+  const auto positive = [&](const char* key, int64_t fallback) {
+    return reader.get_int(key, {.min = 1}, fallback);
+  };
+  const auto flag = [&](const char* key, bool fallback) {
+    return reader.get_int(key, {0, 1}, fallback ? 1 : 0) == 1;
+  };
+  Arguments all;
+  all.is_plain = reader.get_enum<bool>(
+      "mode", {{"tessera", false}, {"plain", true}}, false);
+  all.kind = reader.get_enum<Kind>(
+      "model", {{"gpt2", Kind::kGpt2}, {"llama", Kind::kLlama}}, Kind::kGpt2);
+  const bool is_llama = all.kind == Kind::kLlama;
+  all.is_cuda =
+      reader.get_enum<bool>("device", {{"cpu", false}, {"cuda", true}}, false);
+  all.dtype = reader.get_enum<at::ScalarType>(
+      "dtype",
+      {{"float32", at::kFloat}, {"bfloat16", at::kBFloat16}},
+      at::kFloat);
+  all.size.layers = positive("layers", is_llama ? 32 : 12);
+  all.size.width = positive("width", is_llama ? 4096 : 768);
+  all.size.heads = positive("heads", is_llama ? 32 : 12);
+  all.size.vocabulary = positive("vocabulary", is_llama ? 128256 : 50257);
+  // A loss needs a token to predict.
+  all.size.sequence = reader.get_int("sequence", {.min = 2}, 256);
+  if (is_llama) {
+    all.size.key_value_heads = positive("key_value_heads", 8);
+    all.size.intermediate = positive("intermediate", 14336);
+  }
+  TESSERA_CHECK(
+      all.size.width % all.size.heads == 0,
+      "train_gpt2: width={} is not a multiple of heads={}",
+      all.size.width,
+      all.size.heads);
+  all.batch = positive("batch", 2);
+  all.steps = positive("steps", 10);
+  all.warmup = reader.get_int("warmup", {.min = 0}, 3);
+  all.threads =
+      static_cast<int>(reader.get_int("threads", {.min = 1, .max = 4096}, 1));
+  all.clips = flag("clip", true);
+  all.helpers = flag("helpers", false);
+  all.update_in_backward = flag("update_in_backward", false);
+  all.is_lazy = flag("lazy", false);
+  all.matmul = reader.get_enum<std::string>(
+      "matmul",
+      {{"libtorch", "libtorch"}, {"auto", "auto"}, {"onednn", "onednn"}},
+      "libtorch");
+  all.profile = reader.get_string("profile", "");
+  all.peak_tflops = reader.get_double("peak_tflops", {.min = 0}, 0);
+  all.matrix_rows =
+      reader.get_int("matrix", {.min = 0}, all.is_cuda ? 8192 : 0);
+  reader.finish();
+  TESSERA_CHECK(
+      !all.is_plain || (engine.empty() && !all.update_in_backward),
+      "train_gpt2: {} is for the engine, which mode=plain does not have; use "
+      "mode=tessera",
+      engine.empty() ? "update_in_backward" : engine.front());
+  const runtime::ConfigReader engine_reader = reader_of(engine);
+  all.engine = read_engine_options(engine_reader);
+  engine_reader.finish();
+  return all;
 }
 
 /// How a model is trained: gradients, clipping and update of one step.
@@ -156,15 +227,8 @@ class PlainStepper : public Stepper {
 
 class TesseraStepper : public Stepper {
  public:
-  /// @param from_arguments what was said of the engine.
-  TesseraStepper(
-      torch::nn::Module& module,
-      const EngineOptions& from_arguments,
-      bool bfloat16,
-      bool update_in_backward)
-      : engine_(wrap(
-            module,
-            options(from_arguments, bfloat16, update_in_backward))) {}
+  TesseraStepper(torch::nn::Module& module, const Arguments& arguments)
+      : engine_(wrap(module, options(arguments))) {}
 
   void step(const at::Tensor& loss, bool clip) override {
     engine_.backward(loss);
@@ -175,12 +239,10 @@ class TesseraStepper : public Stepper {
   }
 
  private:
-  static EngineOptions options(
-      EngineOptions options,
-      bool bfloat16,
-      bool update_in_backward) {
-    options.update_in_backward = update_in_backward;
-    if (bfloat16) {
+  static EngineOptions options(const Arguments& arguments) {
+    EngineOptions options = arguments.engine;
+    options.update_in_backward = arguments.update_in_backward;
+    if (arguments.dtype == at::kBFloat16) {
       options.precision.parameters = at::kBFloat16;
     }
     options.optimizer.lr = kLearningRate;
@@ -242,121 +304,185 @@ class Profile {
   }
 };
 
-EngineOptions read_engine(const std::vector<std::string>& arguments) {
-  const runtime::ConfigReader reader(
-      nlohmann::json::object(), "train_gpt2", arguments);
-  EngineOptions options = read_engine_options(reader);
-  reader.finish();
-  return options;
+/// Operations per second of products of random matrices of `rows` x `rows`,
+/// sustained; 0 for 0 rows. The memory is given back.
+double matrix_rate(at::Device device, at::ScalarType dtype, int64_t rows) {
+  if (rows == 0) {
+    return 0;
+  }
+  constexpr double kLeastSeconds = 0.3;
+  constexpr int kProducts = 10; // between two looks at the clock
+  const torch::NoGradGuard no_grad;
+  double rate = 0;
+  {
+    const auto options = at::device(device).dtype(dtype);
+    const at::Tensor a = at::randn({rows, rows}, options);
+    const at::Tensor b = at::randn({rows, rows}, options);
+    at::Tensor product = at::mm(a, b); // the library's first call
+    synchronize(device);
+    const auto start = std::chrono::steady_clock::now();
+    double taken = 0;
+    int64_t products = 0;
+    while (taken < kLeastSeconds) {
+      for (int i = 0; i < kProducts; ++i) {
+        at::mm_out(product, a, b);
+      }
+      synchronize(device);
+      products += kProducts;
+      taken = std::chrono::duration<double>(
+                  std::chrono::steady_clock::now() - start)
+                  .count();
+    }
+    rate = 2.0 * std::pow(static_cast<double>(rows), 3) *
+           static_cast<double>(products) / taken;
+  }
+  if (device.is_cuda()) {
+    c10::getDeviceAllocator(device.type())->emptyCache();
+  }
+  return rate;
+}
+
+/// Operations per second of the peak that "mfu" is a share of; nothing where
+/// the device's data sheet is not known.
+std::optional<double> peak_rate(const Arguments& arguments, at::Device device) {
+  if (arguments.peak_tflops > 0) {
+    return arguments.peak_tflops * 1e12;
+  }
+  const auto& names = runtime::load_cuda_backend().device_names;
+  const auto index = static_cast<size_t>(std::max<int>(device.index(), 0));
+  return device.is_cuda() && index < names.size()
+             ? runtime::known_peak_flops(
+                   names[index], arguments.dtype, /*uses_tf32=*/false)
+             : std::nullopt;
+}
+
+/// What the measured steps took.
+struct Measured {
+  std::vector<double> seconds; ///< of each
+  std::vector<double> losses; ///< of the steps before, too
+  rusage before{};
+  rusage after{};
+};
+
+Measured train(
+    const Arguments& arguments,
+    const TrainedModel& model,
+    Stepper& stepper,
+    const at::Tensor& ids) {
+  Measured measured;
+  std::optional<Profile> profile;
+  for (int64_t i = 0; i < arguments.warmup + arguments.steps; ++i) {
+    if (i == arguments.warmup) {
+      ::getrusage(RUSAGE_SELF, &measured.before);
+      if (!arguments.profile.empty()) {
+        profile.emplace(ids.device());
+      }
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor loss = model.loss(ids);
+    stepper.step(loss, arguments.clips);
+    measured.losses.push_back(loss.item<double>());
+    synchronize(ids.device());
+    const std::chrono::duration<double> taken =
+        std::chrono::steady_clock::now() - start;
+    if (i >= arguments.warmup) {
+      measured.seconds.push_back(taken.count());
+    }
+  }
+  ::getrusage(RUSAGE_SELF, &measured.after);
+  if (profile) {
+    profile->save(arguments.profile);
+  }
+  return measured;
 }
 
 void run(const Arguments& arguments) {
-  std::map<std::string, std::string> settings = arguments.settings;
-  at::set_num_threads(std::stoi(settings["threads"]));
-  if (settings["matmul"] != "libtorch") {
+  at::set_num_threads(arguments.threads);
+  if (arguments.matmul != "libtorch") {
     const CpuMatmul in_use = set_cpu_matmul(
-        settings["matmul"] == "auto" ? CpuMatmul::kAuto : CpuMatmul::kOneDnn);
+        arguments.matmul == "auto" ? CpuMatmul::kAuto : CpuMatmul::kOneDnn);
     std::cerr << "matmul: " << name_of(in_use) << std::endl;
   }
-  const bool plain = settings["mode"] == "plain";
-  const int steps = std::stoi(settings["steps"]);
-  const int warmup = std::stoi(settings["warmup"]);
-  const bool clip = settings["clip"] == "1";
-  const bool helpers = settings["helpers"] == "1";
-  const bool bfloat16 = settings["dtype"] == "bfloat16";
-  const bool cuda = settings["device"] == "cuda";
   TESSERA_CHECK(
-      !cuda || runtime::load_cuda_backend().loaded,
+      !arguments.is_cuda || runtime::load_cuda_backend().loaded,
       "train_gpt2: there is no CUDA device: {}",
       runtime::load_cuda_backend().reason);
   // Plain is LibTorch alone: without init(), which changes the CPU's allocator.
-  const int rank = plain ? 0 : init().rank();
+  const int rank = arguments.is_plain ? 0 : init().rank();
   at::Device device = at::kCPU;
-  if (cuda) {
-    device = plain ? at::Device(at::kCUDA, 0) : world().device();
+  if (arguments.is_cuda) {
+    device = arguments.is_plain ? at::Device(at::kCUDA, 0) : world().device();
   }
-  if (plain && bfloat16) {
+  const double matrix_flops =
+      matrix_rate(device, arguments.dtype, arguments.matrix_rows);
+  if (arguments.is_plain && arguments.dtype == at::kBFloat16) {
     at::autocast::set_autocast_enabled(device.type(), true);
     at::autocast::set_autocast_dtype(device.type(), at::kBFloat16);
     at::autocast::set_autocast_cache_enabled(false);
   }
 
   torch::manual_seed(0);
-  Gpt2Config config;
-  config.layers = std::stoi(settings["layers"]);
-  config.width = std::stoi(settings["width"]);
-  config.heads = std::stoi(settings["heads"]);
-  const auto build = [&config] { return Gpt2(config); };
-  Gpt2 model = settings["lazy"] == "1" ? lazy(build) : build();
-  move_module(*model, device);
+  const auto make = arguments.kind == Kind::kLlama ? make_llama : make_gpt2;
+  const TrainedModel model =
+      make(arguments.size, arguments.is_lazy, arguments.helpers);
+  move_module(*model.module, device);
   std::unique_ptr<Stepper> stepper;
-  if (plain) {
-    stepper = std::make_unique<PlainStepper>(*model);
+  if (arguments.is_plain) {
+    materialize(*model.module);
+    stepper = std::make_unique<PlainStepper>(*model.module);
   } else {
-    stepper = std::make_unique<TesseraStepper>(
-        *model,
-        read_engine(arguments.engine),
-        bfloat16,
-        settings["update_in_backward"] == "1");
+    stepper = std::make_unique<TesseraStepper>(*model.module, arguments);
   }
   torch::manual_seed(1000 + rank);
-  const at::Tensor ids =
-      at::randint(
-          config.vocabulary,
-          {std::stoi(settings["batch"]), std::stoi(settings["sequence"])},
-          at::kLong)
-          .to(device);
-  const auto tokens = static_cast<double>(ids.numel());
-  double parameters = 0;
-  for (const at::Tensor& parameter : model->parameters()) {
-    parameters += static_cast<double>(parameter.numel());
-  }
+  const at::Tensor ids = at::randint(
+                             arguments.size.vocabulary,
+                             {arguments.batch, arguments.size.sequence},
+                             at::kLong)
+                             .to(device);
 
-  std::vector<double> times;
-  std::vector<double> losses;
-  std::optional<Profile> profile;
-  rusage before{};
-  for (int i = 0; i < warmup + steps; ++i) {
-    if (i == warmup) {
-      ::getrusage(RUSAGE_SELF, &before);
-      if (!settings["profile"].empty()) {
-        profile.emplace(device);
-      }
-    }
-    const auto start = std::chrono::steady_clock::now();
-    const at::Tensor loss =
-        helpers ? model->forward_with_helpers(ids) : model->forward(ids);
-    stepper->step(loss, clip);
-    losses.push_back(loss.item<double>());
-    synchronize(device);
-    const std::chrono::duration<double> taken =
-        std::chrono::steady_clock::now() - start;
-    if (i >= warmup) {
-      times.push_back(taken.count());
-    }
+  const Measured measured = train(arguments, model, *stepper, ids);
+  const auto steps = static_cast<double>(arguments.steps);
+  const double step_s = median(measured.seconds);
+  const double tokens_per_s = static_cast<double>(ids.numel()) / step_s;
+  const double operations_per_token =
+      model.operations_per_token(arguments.size);
+  const double flops = tokens_per_s * operations_per_token;
+  nlohmann::ordered_json line{
+      {"bench", arguments.kind == Kind::kLlama ? "llama" : "gpt2"},
+      {"peer", arguments.is_plain ? "plain" : "tessera"},
+      {"rank", rank},
+      {"step_ms", step_s * 1e3},
+      {"min_ms",
+       *std::min_element(measured.seconds.begin(), measured.seconds.end()) *
+           1e3},
+      {"user_ms",
+       (seconds(measured.after.ru_utime) - seconds(measured.before.ru_utime)) /
+           steps * 1e3},
+      {"sys_ms",
+       (seconds(measured.after.ru_stime) - seconds(measured.before.ru_stime)) /
+           steps * 1e3},
+      {"tokens_per_s", tokens_per_s},
+      {"tflops", flops / 1e12},
+      {"parameters", model.parameters},
+      {"operations_per_token", operations_per_token},
+      {"peak_device_mib", peak_device_bytes(device) / (1 << 20)},
+      {"peak_rss_mib", measured.after.ru_maxrss / 1024},
+      {"minor_faults",
+       (measured.after.ru_minflt - measured.before.ru_minflt) /
+           arguments.steps},
+      {"first_loss", measured.losses.front()},
+      {"last_loss", measured.losses.back()},
+      {"losses", measured.losses}};
+  if (matrix_flops > 0) {
+    line["matrix_tflops"] = matrix_flops / 1e12;
+    line["of_matrix_rate"] = flops / matrix_flops;
   }
-  rusage after{};
-  ::getrusage(RUSAGE_SELF, &after);
-  if (profile) {
-    profile->save(settings["profile"]);
+  if (const auto peak = peak_rate(arguments, device)) {
+    line["peak_tflops"] = *peak / 1e12;
+    line["mfu"] = flops / *peak;
+    line["mfu_formula"] = kMfuFormula;
   }
-  std::ostringstream line;
-  line << "{\"bench\": \"gpt2\", \"peer\": \"" << settings["mode"]
-       << "\", \"rank\": " << rank << ", \"step_ms\": " << median(times) * 1e3
-       << ", \"min_ms\": "
-       << *std::min_element(times.begin(), times.end()) * 1e3
-       << ", \"user_ms\": "
-       << (seconds(after.ru_utime) - seconds(before.ru_utime)) / steps * 1e3
-       << ", \"sys_ms\": "
-       << (seconds(after.ru_stime) - seconds(before.ru_stime)) / steps * 1e3
-       << ", \"tokens_per_s\": " << tokens / median(times)
-       << ", \"parameters\": " << parameters
-       << ", \"peak_device_mib\": " << peak_device_bytes(device) / (1 << 20)
-       << ", \"peak_rss_mib\": " << after.ru_maxrss / 1024
-       << ", \"minor_faults\": " << (after.ru_minflt - before.ru_minflt) / steps
-       << ", \"first_loss\": " << losses.front()
-       << ", \"last_loss\": " << losses.back() << "}\n";
-  std::cout << line.str() << std::flush;
+  std::cout << line.dump() + "\n" << std::flush;
 }
 
 } // namespace
@@ -365,7 +491,7 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    tessera::run(tessera::parse(argc, argv));
+    tessera::run(tessera::parse({argv + 1, argv + argc}));
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;
