@@ -355,6 +355,12 @@ setup_torch() {
   fi
 }
 
+# What a test needs that looks at the machine code of the CUDA kernels.
+setup_cuda_tools() {
+  [[ $1 == ON ]] || return 0
+  install_requirements cuda-tools 1 "installing cuobjdump and nvdisasm (3 MB)"
+}
+
 # What tests in Python need. LibTorch's Python side, and with it the package,
 # is only there with the CUDA libraries.
 setup_python_tests() {
@@ -461,6 +467,7 @@ configure() {
 install_all() {
   setup_tools
   setup_torch "$1"
+  setup_cuda_tools "$1"
   setup_model
 }
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 
+#include "tessera/runtime/kernels/element_pack.cuh"
 #include "tessera/runtime/kernels/launch.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
-#include <type_traits>
 
 namespace tessera::runtime {
 
@@ -15,27 +12,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int64_t kMostBlocks = int64_t{1} << 20;
-
-__device__ float widen(float x) {
-  return x;
-}
-__device__ float widen(__half x) {
-  return __half2float(x);
-}
-__device__ float widen(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-
-template <typename T>
-__device__ T narrow(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __float2bfloat16_rn(x);
-  } else {
-    return x;
-  }
-}
 
 /// The largest over the threads of the block, for all of them.
 __device__ uint32_t block_largest(uint32_t own) {

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/norm_cuda.h"
 
+#include "tessera/runtime/kernels/element_pack.cuh"
 #include "tessera/runtime/kernels/launch.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
-#include <type_traits>
 
 namespace tessera::runtime {
 
@@ -18,30 +15,6 @@ constexpr int kMostThreads = 256;
 constexpr int kPack = 4;
 constexpr int64_t kMostBlocks = int64_t{1} << 20;
 
-__device__ float widen(__half x) {
-  return __half2float(x);
-}
-__device__ float widen(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-__device__ float widen(float x) {
-  return x;
-}
-
-template <typename T>
-__device__ T narrow(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else {
-    return __float2bfloat16_rn(x);
-  }
-}
-
-template <typename T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Pack {
-  T values[kWidth];
-};
-
 /// kWidth elements as float32.
 template <int kWidth>
 struct Values {
@@ -50,7 +23,7 @@ struct Values {
 
 template <int kWidth, typename T>
 __device__ Values<kWidth> load(const T* from) {
-  const auto pack = *reinterpret_cast<const Pack<T, kWidth>*>(from);
+  const auto pack = load_pack<kWidth>(from);
   Values<kWidth> result;
   for (int k = 0; k < kWidth; ++k) {
     result.at[k] = widen(pack.values[k]);
@@ -94,7 +67,7 @@ __device__ void store(T* to, const Values<kWidth>& values) {
   for (int k = 0; k < kWidth; ++k) {
     pack.values[k] = narrow<T>(values.at[k]);
   }
-  *reinterpret_cast<Pack<T, kWidth>*>(to) = pack;
+  store_pack(to, pack);
 }
 
 /// The sum over the threads of the block, for all of them, always added in the
@@ -224,7 +197,7 @@ __global__ void __launch_bounds__(kMostThreads)
 
 /// A block adds up one parameter of one part of the samples, of which each has
 /// a row per group.
-template <typename T>
+template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     norm_backward_channels_kernel(const NormBackward __grid_constant__ norm) {
   const int64_t features = norm.in.features;
@@ -245,10 +218,13 @@ __global__ void __launch_bounds__(kMostThreads)
         static_cast<const T*>(norm.gradient) + row * features + begin;
     const float mean = norm.in.centered ? norm.mean[row] : 0;
     const float rstd = norm.rstd[row];
-    for_row<1>(spatial, [&](int64_t i) {
-      const float own = widen(gradient[i]);
-      own_weight += own * (widen(x[i]) - mean) * rstd;
-      own_bias += own;
+    for_row<kWidth>(spatial, [&](int64_t i) {
+      const auto values = load<kWidth>(x + i);
+      const auto own = load<kWidth>(gradient + i);
+      for (int k = 0; k < kWidth; ++k) {
+        own_weight += own.at[k] * (values.at[k] - mean) * rstd;
+        own_bias += own.at[k];
+      }
     });
   }
   const float weight = block_sum(own_weight);
@@ -262,13 +238,14 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-/// A thread adds up one column of one part of the rows, which are one group
+/// A thread adds up kWidth columns of one part of the rows, which are one group
 /// without neighbours that share a parameter.
-template <typename T>
+template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     norm_backward_parameters_kernel(const NormBackward __grid_constant__ norm) {
   const int64_t features = norm.in.features;
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t column =
+      (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kWidth;
   if (column >= features) {
     return;
   }
@@ -278,20 +255,24 @@ __global__ void __launch_bounds__(kMostThreads)
   const int64_t first = per_part * int64_t{blockIdx.y};
   const int64_t end =
       first + per_part < norm.in.rows ? first + per_part : norm.in.rows;
-  float weight = 0;
-  float bias = 0;
+  Pack<float, kWidth> weight{};
+  Pack<float, kWidth> bias{};
   for (int64_t row = first; row < end; ++row) {
-    const float own = widen(gradient[row * features]);
+    const auto values = load<kWidth>(x + row * features);
+    const auto own = load<kWidth>(gradient + row * features);
     const float mean = norm.in.centered ? norm.mean[row] : 0;
-    weight += own * (widen(x[row * features]) - mean) * norm.rstd[row];
-    bias += own;
+    const float rstd = norm.rstd[row];
+    for (int k = 0; k < kWidth; ++k) {
+      weight.values[k] += own.at[k] * (values.at[k] - mean) * rstd;
+      bias.values[k] += own.at[k];
+    }
   }
   const int64_t place = int64_t{blockIdx.y} * features + column;
   if (norm.gradient_weight != nullptr) {
-    norm.gradient_weight[place] = weight;
+    store_pack(norm.gradient_weight + place, weight);
   }
   if (norm.gradient_bias != nullptr) {
-    norm.gradient_bias[place] = bias;
+    store_pack(norm.gradient_bias + place, bias);
   }
 }
 
@@ -307,9 +288,9 @@ int threads_for(int64_t work) {
 /// Whether arrays of `features` columns can be read in packs, all rows of them.
 template <typename... Pointers>
 bool fits_packs(int64_t features, const Pointers*... arrays) {
-  // 16 bytes, the pack of float32, for all: null counts as aligned.
+  // As packs of float32, for all.
   return features % kPack == 0 &&
-         ((reinterpret_cast<uintptr_t>(arrays) % 16 == 0) && ...);
+         (is_aligned(arrays, kPackAlignment<float, kPack>) && ...);
 }
 
 template <typename Call>
@@ -373,24 +354,42 @@ cudaError_t launch_norm_backward(
     }
     if (error == cudaSuccess &&
         (norm.gradient_weight != nullptr || norm.gradient_bias != nullptr)) {
+      const auto threads = [](bool packed, int64_t work) {
+        return threads_for(packed ? work / kPack : work);
+      };
       if (norm.in.groups > 1 || norm.in.spatial > 1) {
+        const bool packed =
+            fits_packs(norm.in.spatial, norm.in.x, norm.gradient);
         const dim3 grid(
             static_cast<unsigned>(
                 norm.in.groups * (norm.in.features / norm.in.spatial)),
             static_cast<unsigned>(norm.parts));
         return launch(
-            &norm_backward_channels_kernel<T>,
+            packed ? &norm_backward_channels_kernel<T, kPack>
+                   : &norm_backward_channels_kernel<T, 1>,
             grid,
-            threads_for(norm.in.spatial),
+            threads(packed, norm.in.spatial),
             stream,
             norm);
       }
-      const int threads = threads_for(norm.in.features);
+      const bool packed = fits_packs(
+          norm.in.features,
+          norm.in.x,
+          norm.gradient,
+          norm.gradient_weight,
+          norm.gradient_bias);
+      const int64_t per_block =
+          int64_t{threads(packed, norm.in.features)} * (packed ? kPack : 1);
       const dim3 grid(
-          static_cast<unsigned>((norm.in.features + threads - 1) / threads),
+          static_cast<unsigned>((norm.in.features + per_block - 1) / per_block),
           static_cast<unsigned>(norm.parts));
       error = launch(
-          &norm_backward_parameters_kernel<T>, grid, threads, stream, norm);
+          packed ? &norm_backward_parameters_kernel<T, kPack>
+                 : &norm_backward_parameters_kernel<T, 1>,
+          grid,
+          threads(packed, norm.in.features),
+          stream,
+          norm);
     }
     return error;
   });

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/pack_cuda.h"
 
+#include "tessera/runtime/kernels/element_pack.cuh"
 #include "tessera/runtime/kernels/launch.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
-#include <type_traits>
 
 namespace tessera::runtime {
 
 namespace {
 
 constexpr int kThreads = 256;
-// Elements that a thread moves at once.
-constexpr int kWidth = 4;
+// Elements that a thread moves at once: 16 bytes of the narrower type.
+template <typename To, typename From>
+constexpr int kWidth = 16 / std::min(sizeof(To), sizeof(From));
+// Most of them.
+constexpr int64_t kMostWidth = 8;
 // Blocks per run: enough to fill any device with the longest run alone.
 constexpr int64_t kMostBlocks = 1024;
 
@@ -24,41 +24,6 @@ struct PackTable {
   static constexpr size_t kCapacity = 3840 / sizeof(PackShard);
   PackShard shards[kCapacity];
 };
-
-template <typename T>
-struct alignas(sizeof(T) * kWidth) Pack {
-  T values[kWidth];
-};
-
-__device__ float widen(float x) {
-  return x;
-}
-__device__ double widen(double x) {
-  return x;
-}
-__device__ float widen(__half x) {
-  return __half2float(x);
-}
-__device__ float widen(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-
-/// Rounds as LibTorch does: float64 to 16 bits by way of float32.
-template <typename To, typename Wide>
-__device__ To round_to(Wide x) {
-  if constexpr (std::is_same_v<To, __half>) {
-    return __float2half_rn(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<To, __nv_bfloat16>) {
-    return __float2bfloat16_rn(static_cast<float>(x));
-  } else {
-    return static_cast<To>(x);
-  }
-}
-
-template <typename T>
-__device__ bool starts_a_pack(const T* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % sizeof(Pack<T>) == 0;
-}
 
 __device__ float fused(float a, float b, float c) {
   return __fmaf_rn(a, b, c);
@@ -71,50 +36,70 @@ __device__ double fused(double a, double b, double c) {
 template <typename To, typename From>
 __device__ To sum_of(To target, From source, double factor) {
   using Wide = decltype(widen(target) + widen(source));
-  return round_to<To>(fused(
+  return narrow<To>(fused(
       Wide{widen(source)}, static_cast<Wide>(factor), Wide{widen(target)}));
+}
+
+/// What becomes of `count` elements at `target`.
+template <int kCount, typename To, typename From>
+__device__ Pack<To, kCount> packed_values(
+    const From* source,
+    const To* target,
+    double factor,
+    PackMode mode) {
+  using Wide = decltype(widen(From{}));
+  Pack<To, kCount> result;
+  if (source == nullptr) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      result.values[k] = narrow<To>(Wide{0});
+    }
+    return result;
+  }
+  const auto values = load_pack<kCount>(source);
+  if (mode == PackMode::kAdd) {
+    const auto before = load_pack<kCount>(target);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      result.values[k] = sum_of(before.values[k], values.values[k], factor);
+    }
+    return result;
+  }
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    result.values[k] =
+        narrow<To>(widen(values.values[k]) * static_cast<Wide>(factor));
+  }
+  return result;
 }
 
 /// Grid-stride loop over packs, then over the remaining elements.
 template <typename To, typename From>
 __device__ void pack_run(const PackShard& shard, double factor, PackMode mode) {
-  using Wide = decltype(widen(From{}));
-  const auto scale = static_cast<Wide>(factor);
-  const bool adds = mode == PackMode::kAdd;
   const auto* source = static_cast<const From*>(shard.source);
   auto* target = static_cast<To*>(shard.target);
-  const bool is_zero = source == nullptr;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
+  const auto pack = [&]<int kCount>(int64_t i) {
+    store_pack(
+        target + i,
+        packed_values<kCount>(
+            source == nullptr ? nullptr : source + i,
+            target + i,
+            factor,
+            mode));
+  };
   int64_t packed = 0;
-  // Null counts as aligned.
-  if (starts_a_pack(source) && starts_a_pack(target)) {
-    packed = shard.numel / kWidth;
-    for (int64_t i = thread; i < packed; i += stride) {
-      Pack<To> result;
-      if (is_zero) {
-        for (int k = 0; k < kWidth; ++k) {
-          result.values[k] = round_to<To>(Wide{0});
-        }
-      } else {
-        const auto values = reinterpret_cast<const Pack<From>*>(source)[i];
-        if (adds) {
-          result = reinterpret_cast<const Pack<To>*>(target)[i];
-        }
-        for (int k = 0; k < kWidth; ++k) {
-          result.values[k] =
-              adds ? sum_of(result.values[k], values.values[k], factor)
-                   : round_to<To>(widen(values.values[k]) * scale);
-        }
-      }
-      reinterpret_cast<Pack<To>*>(target)[i] = result;
+  constexpr int kPack = kWidth<To, From>;
+  if (is_aligned(source, kPackAlignment<From, kPack>) &&
+      is_aligned(target, kPackAlignment<To, kPack>)) {
+    packed = shard.numel / kPack * kPack;
+    for (int64_t i = thread * kPack; i < packed; i += stride * kPack) {
+      pack.template operator()<kPack>(i);
     }
-    packed *= kWidth;
   }
   for (int64_t i = packed + thread; i < shard.numel; i += stride) {
-    target[i] =
-        adds ? sum_of(target[i], source[i], factor)
-             : round_to<To>(is_zero ? Wide{0} : widen(source[i]) * scale);
+    pack.template operator()<1>(i);
   }
 }
 
@@ -178,7 +163,7 @@ cudaError_t launch_pack(
     for (size_t i = 0; i < part; ++i) {
       longest = std::max(longest, table.shards[i].numel);
     }
-    const int64_t per_block = int64_t{kThreads} * kWidth;
+    const int64_t per_block = int64_t{kThreads} * kMostWidth;
     const dim3 grid(
         static_cast<unsigned>(std::clamp<int64_t>(
             (longest + per_block - 1) / per_block, 1, kMostBlocks)),

@@ -24,10 +24,6 @@ struct Table {
 template <typename T>
 constexpr int kPackWidth = 16 / sizeof(T);
 
-__device__ __host__ bool is_aligned(const void* pointer, size_t bytes) {
-  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
 /// Whether all arrays of a run are aligned for packs.
 template <typename T, typename Rule>
 __device__ bool is_packed(const UpdateShard<T, Rule>& s) {

@@ -115,11 +115,9 @@ __device__ void lamb_moments_pack(
     exp_avg.values[e] = m.value;
     exp_avg_sq.values[e] = v.value;
   }
-  packs.store_state(0, exp_avg);
-  packs.store_state(1, exp_avg_sq);
   // Uses the stored moments, because the second half reads those.
-  exp_avg = packs.state(0);
-  exp_avg_sq = packs.state(1);
+  exp_avg = packs.store_state(0, exp_avg);
+  exp_avg_sq = packs.store_state(1, exp_avg_sq);
 #pragma unroll
   for (int e = 0; e < kWidth; ++e) {
     const Number master = masters.values[e];

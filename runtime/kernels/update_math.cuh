@@ -4,10 +4,8 @@
 // CPU kernels: nvcc may fuse a product and a sum written with operators, but
 // not these intrinsics.
 
+#include "tessera/runtime/kernels/element_pack.cuh"
 #include "tessera/runtime/kernels/flat_shard.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -88,22 +86,6 @@ __device__ T grad_scale_of(const UpdateShard<T, Rule>& s) {
                    static_cast<double>(s.rule.grad_scale), *s.grad_factor));
 }
 
-/// kWidth neighboring elements, moved by one instruction.
-template <typename T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Pack {
-  T values[kWidth];
-};
-
-template <typename T, int kWidth>
-__device__ Pack<T, kWidth> load_pack(const T* array, int64_t i) {
-  return *reinterpret_cast<const Pack<T, kWidth>*>(array + i);
-}
-
-template <typename T, int kWidth>
-__device__ void store_pack(T* array, int64_t i, const Pack<T, kWidth>& pack) {
-  *reinterpret_cast<Pack<T, kWidth>*>(array + i) = pack;
-}
-
 /// Values as T, whatever their storage format.
 template <typename T, int kWidth>
 __device__ Pack<T, kWidth> load_as(
@@ -111,10 +93,9 @@ __device__ Pack<T, kWidth> load_as(
     LowPrecision format,
     int64_t i) {
   if (format == LowPrecision::kNone) {
-    return load_pack<T, kWidth>(static_cast<const T*>(array), i);
+    return load_pack<kWidth>(static_cast<const T*>(array) + i);
   }
-  const auto bits =
-      load_pack<uint16_t, kWidth>(static_cast<const uint16_t*>(array), i);
+  const auto bits = load_pack<kWidth>(static_cast<const uint16_t*>(array) + i);
   Pack<T, kWidth> result;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
@@ -124,8 +105,9 @@ __device__ Pack<T, kWidth> load_as(
 }
 
 /// Stores the values in the format; kNone means T.
+/// @return the values as load_as() will read them.
 template <typename T, int kWidth>
-__device__ void store_as(
+__device__ Pack<T, kWidth> store_as(
     void* array,
     LowPrecision format,
     const RoundingKey& key,
@@ -133,11 +115,12 @@ __device__ void store_as(
     int64_t i,
     const Pack<T, kWidth>& values) {
   if (format == LowPrecision::kNone) {
-    store_pack(static_cast<T*>(array), i, values);
-    return;
+    store_pack(static_cast<T*>(array) + i, values);
+    return values;
   }
   const uint32_t key1 = second_key(key, number);
   Pack<uint16_t, kWidth> bits;
+  Pack<T, kWidth> stored;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     const auto value = static_cast<float>(values.values[k]);
@@ -151,8 +134,10 @@ __device__ void store_as(
     } else {
       bits.values[k] = rounded(value, format);
     }
+    stored.values[k] = static_cast<T>(widened(bits.values[k], format));
   }
-  store_pack(static_cast<uint16_t*>(array), i, bits);
+  store_pack(static_cast<uint16_t*>(array) + i, bits);
+  return stored;
 }
 
 /// The arrays of a shard as packs of T.
@@ -165,7 +150,7 @@ struct ShardPacks {
   int64_t i;
 
   __device__ Values master() const {
-    return load_pack<T, kWidth>(s.master, i);
+    return load_pack<kWidth>(s.master + i);
   }
   __device__ Values grad() const {
     return load_as<T, kWidth>(s.grad, s.grad_format, i);
@@ -173,12 +158,13 @@ struct ShardPacks {
   __device__ Values state(int k) const {
     return load_as<T, kWidth>(s.states[k], s.state_format, i);
   }
-  __device__ void store_state(int k, const Values& values) const {
-    store_as(s.states[k], s.state_format, s.rounding, 1 + k, i, values);
+  /// @return the values as state() will read them.
+  __device__ Values store_state(int k, const Values& values) const {
+    return store_as(s.states[k], s.state_format, s.rounding, 1 + k, i, values);
   }
   /// Stores the master and its rounded copy.
   __device__ void store_master(const Values& values) const {
-    store_pack(s.master, i, values);
+    store_pack(s.master + i, values);
     if (s.low_precision_format != LowPrecision::kNone) {
       store_as(
           s.low_precision, s.low_precision_format, s.rounding, 0, i, values);

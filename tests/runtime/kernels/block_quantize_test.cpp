@@ -2,7 +2,9 @@
 // The block format: against its definition in float64, and the CUDA kernels,
 // compiled as C++, against the CPU's, bit by bit.
 #include "tessera/runtime/kernels/block_quantize.h"
+#include "support/cuda_shim/guarded_memory.h"
 #include "support/cuda_shim/kernel_run.h"
+#include "support/cuda_shim/vast_array.h"
 #include "support/expect_error.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/pack_runs.h"
@@ -19,7 +21,10 @@ namespace tessera::runtime::block_quantize_test {
 
 namespace {
 
+using tests::cuda_shim::GuardedTensors;
+using tests::cuda_shim::kernel_options;
 using tests::cuda_shim::OptionsScope;
+using tests::cuda_shim::VastArray;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -200,6 +205,7 @@ TEST(BlockQuantize, CudaKernelsGiveTheSameBits) {
       continue; // threads are coroutines
     }
     const OptionsScope options;
+    const GuardedTensors guarded;
     const BlockFormat format{c.type, c.block};
     const at::Tensor values = values_of(c);
     const at::Tensor wire = wire_for(c, format);
@@ -219,6 +225,39 @@ TEST(BlockQuantize, CudaKernelsGiveTheSameBits) {
         BlockWork::kSum, sum_other, wire, format, c.numel, c.parts, 1.0f / 3);
     EXPECT_TRUE(torch::equal(sum, sum_other));
   }
+}
+
+TEST(BlockQuantize, CudaKernelsReachBlocksPastTheGrid) {
+  const OptionsScope options;
+  static constexpr int64_t kGrid = int64_t{1} << 20;
+  const BlockFormat format{CodeType::kInt8, 16};
+  constexpr int64_t kNumel = 16 * kGrid + 1;
+  VastArray<float> values(kNumel);
+  VastArray<uint8_t> wire(format.bytes(kNumel));
+  const at::Tensor last = values.elements(kNumel - 1, 1, at::kFloat).fill_(-3);
+  const BlockArrays arrays{
+      .work = BlockWork::kEncode,
+      .format = format,
+      .type = ElementType::kFloat32,
+      .values = values.data(),
+      .wire = wire.data(),
+      .numel = kNumel,
+      .parts = 1,
+      .factor = 1};
+  // Its second turn is the last block, of one element.
+  kernel_options().runs_block = [](const tests::cuda_shim::dim3& block) {
+    EXPECT_EQ(tests::cuda_shim::kernel.grid.x, kGrid);
+    return block.x == 0;
+  };
+  EXPECT_EQ(launch_blocks(arrays, nullptr), cudaSuccess);
+  EXPECT_EQ(static_cast<int8_t>(wire.data()[kNumel - 1]), -127);
+  last.zero_();
+  BlockArrays back = arrays;
+  back.work = BlockWork::kDecode;
+  EXPECT_EQ(launch_blocks(back, nullptr), cudaSuccess);
+  EXPECT_FLOAT_EQ(last.item<float>(), -3);
+  kernel_options().failing_launch = kernel_options().launches + 1;
+  EXPECT_NE(launch_blocks(arrays, nullptr), cudaSuccess);
 }
 
 // A loss scale is lowered where a gradient is not finite on some rank.

@@ -2,6 +2,7 @@
 // The CUDA kernels of LayerNorm, RMSNorm and GroupNorm, compiled as C++
 // (support/cuda_shim).
 #include "runtime/kernels/norm_cases.h"
+#include "support/cuda_shim/guarded_memory.h"
 #include "support/cuda_shim/kernel_run.h"
 #include "support/cuda_shim/vast_array.h"
 #include "tessera/runtime/kernels/norm_cuda.h"
@@ -21,6 +22,7 @@ using norm_cases::is_rounded;
 using norm_cases::reference_norm;
 using norm_cases::wide_leaf;
 using tests::cuda_shim::dim3;
+using tests::cuda_shim::GuardedTensors;
 using tests::cuda_shim::kernel_options;
 using tests::cuda_shim::OptionsScope;
 using tests::cuda_shim::VastArray;
@@ -123,6 +125,7 @@ class CudaShimNorm
   }
 
   OptionsScope options_;
+  GuardedTensors guarded_;
 
  private:
   void SetUp() override {
@@ -227,6 +230,38 @@ TEST_P(CudaShimNorm, OfGroupsIsAsInFloat64AndOnTheCpu) {
   }
 }
 
+TEST_P(CudaShimNorm, OfOneFeatureIsItsSign) {
+  const at::Tensor x = random({40, 1});
+  const at::Tensor weight = at::full({1}, 2.0F);
+  const at::Tensor bias = is_layer_norm() ? at::full({1}, 0.5F) : at::Tensor();
+  ShimNorm shim{x, weight, bias, is_layer_norm()};
+  shim.forward();
+  const at::Tensor gradient = random({40, 1});
+  shim.backward(gradient);
+  const at::Tensor sign = is_layer_norm()
+                              ? at::zeros({40, 1}) // less its mean
+                              : x.to(at::kFloat) * shim.rstd.view({40, 1});
+  EXPECT_TRUE(
+      at::equal(shim.y, (sign * 2 + (is_layer_norm() ? 0.5 : 0)).to(dtype())));
+  // Some roundings of products that cancel, what eps adds, and the least number
+  // of float16.
+  const at::Tensor scale = 2 * gradient.to(at::kFloat).abs();
+  const at::Tensor rstd = shim.rstd.view({40, 1});
+  const at::Tensor bound =
+      scale * (3e-7 * rstd + (is_layer_norm() ? 0 : kEps) * rstd.pow(3)) *
+          1.02 +
+      0x1p-24;
+  EXPECT_TRUE(
+      (shim.gradient_x.to(at::kFloat).abs() <= bound).all().item<bool>());
+  EXPECT_TRUE(at::allclose(
+      shim.gradient_weight.sum({0}),
+      (gradient.to(at::kFloat) * sign).sum({0}),
+      1e-5,
+      1e-5));
+  EXPECT_TRUE(at::allclose(
+      shim.gradient_bias.sum({0}), gradient.to(at::kFloat).sum({0}), 1e-5));
+}
+
 TEST_P(CudaShimNorm, ALargeMeanDoesNotCancelTheVariance) {
   const at::Tensor x = (at::randn({2, 256}) + 200).to(dtype());
   ShimNorm shim{x, {}, {}, is_layer_norm()};
@@ -279,7 +314,7 @@ TEST_P(CudaShimNorm, ReachesElementsPast32Bits) {
   kernel_options().runs_block = [](const dim3& block) {
     return tests::cuda_shim::kernel.grid.y == 1
                ? block.x == 4
-               : block.x == kFeatures / 256 && block.y == kRow / kPerPart;
+               : block.x == kFeatures / 1024 && block.y == kRow / kPerPart;
   };
   EXPECT_EQ(
       launch_norm(
@@ -307,8 +342,50 @@ TEST_P(CudaShimNorm, ReachesElementsPast32Bits) {
       weights, small.gradient_weight[0].narrow(0, kFeatures - 4, 4)));
 }
 
+TEST_P(CudaShimNorm, RowsOfOneFeaturePastTheGrid) {
+  constexpr int64_t kBlocks = int64_t{1} << 20;
+  const at::Tensor weight = at::full({1}, 2.0F);
+  ShimNorm shim{random({kBlocks + 1, 1}), weight, {}, is_layer_norm()};
+  ShimNorm few{shim.x[0].view({1, 1}), weight, {}, is_layer_norm()};
+  ShimNorm last{shim.x[kBlocks].view({1, 1}), weight, {}, is_layer_norm()};
+  // Its second turn is the last row.
+  kernel_options().runs_block = [](const dim3& block) { return block.x == 0; };
+  shim.y.fill_(7);
+  shim.forward();
+  few.forward();
+  last.forward();
+  EXPECT_TRUE(at::equal(shim.y[0], few.y[0]));
+  EXPECT_TRUE(at::equal(shim.y[kBlocks], last.y[0]));
+  EXPECT_TRUE(at::equal(shim.rstd[kBlocks], last.rstd[0]));
+  EXPECT_EQ((shim.y == 7).sum().item<int64_t>(), kBlocks - 1);
+  const at::Tensor gradient = at::full({kBlocks + 1, 1}, 0.5, dtype());
+  shim.gradient_x.fill_(7);
+  shim.mean.nan_to_num_();
+  shim.rstd.nan_to_num_();
+  shim.backward(gradient);
+  last.backward(gradient.narrow(0, 0, 1));
+  EXPECT_TRUE(at::equal(shim.gradient_x[kBlocks], last.gradient_x[0]));
+  EXPECT_EQ((shim.gradient_x == 7).sum().item<int64_t>(), kBlocks - 1);
+  EXPECT_TRUE(at::isfinite(shim.gradient_bias).all().item<bool>());
+  EXPECT_EQ(
+      shim.gradient_bias.sum().item<float>(),
+      0.5F * static_cast<float>(kBlocks + 1));
+}
+
 TEST_P(CudaShimNorm, ErrorsOfLaunchesAreReturned) {
   ShimNorm shim{random({2, 8}), {}, {}, is_layer_norm()};
+  kernel_options().failing_launch = 1;
+  EXPECT_NE(
+      launch_norm(
+          {shim.rows(),
+           nullptr,
+           kEps,
+           shim.y.mutable_data_ptr(),
+           shim.mean.mutable_data_ptr<float>(),
+           shim.rstd.mutable_data_ptr<float>()},
+          nullptr),
+      cudaSuccess);
+  kernel_options().failing_launch = 0;
   shim.forward();
   for (const int failing : {1, 2}) {
     kernel_options().launches = 0;

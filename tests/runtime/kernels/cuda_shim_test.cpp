@@ -4,6 +4,7 @@
 #include "runtime/kernels/device_cases.h"
 #include "runtime/kernels/pack_reference.h"
 #include "runtime/kernels/table_device.h"
+#include "support/cuda_shim/guarded_memory.h"
 #include "support/cuda_shim/kernel_run.h"
 #include "support/cuda_shim/vast_array.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
@@ -25,6 +26,7 @@ namespace tessera::runtime::cuda_shim_test {
 namespace {
 
 using tests::cuda_shim::dim3;
+using tests::cuda_shim::GuardedTensors;
 using tests::cuda_shim::kernel_options;
 using tests::cuda_shim::OptionsScope;
 using tests::cuda_shim::VastArray;
@@ -60,6 +62,7 @@ void pack_by_shim(
 class CudaShimUpdate : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   OptionsScope options_;
+  GuardedTensors guarded_;
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -71,13 +74,15 @@ INSTANTIATE_TEST_SUITE_P(
 class CudaShim : public ::testing::Test {
  protected:
   OptionsScope options_;
+  GuardedTensors guarded_;
 };
 
 // The first is past what 32 bits can count, with a pack and a tail after it.
 constexpr int64_t kVast = (int64_t{1} << 31) + 777;
 // The elements that are looked at: the last block of a turn of the grid, and
-// what remains for the next turn.
+// what remains for the next turn. A block updates 1024 elements and packs 2048.
 constexpr int64_t kSeen = 1024 + 777;
+constexpr int64_t kPackedSeen = 2048 + 777;
 
 /// Runs only these blocks of 1024.
 void run_blocks(const std::set<unsigned>& which) {
@@ -183,7 +188,7 @@ TEST_F(CudaShim, PackingReachesElementsPast32Bits) {
     run_blocks(
         offset == 0 ? std::set<unsigned>{0, 1023}
                     : std::set<unsigned>{0, 1, 2, 3});
-    const int64_t count = offset == 0 ? kSeen : 777;
+    const int64_t count = offset == 0 ? kPackedSeen : 777;
     VastArray<uint16_t> source(kVast);
     VastArray<float> target(kVast + offset);
     const at::Tensor values = at::randn({count}).to(at::kBFloat16);
@@ -267,13 +272,64 @@ TEST_F(CudaShim, PackingRoundsWhatIsNotFiniteOrTooLarge) {
   }
 }
 
-TEST_F(CudaShim, ErrorsOfLaunchesEndTheUpdate) {
+TEST_F(CudaShim, PacksMoreRunsThan16BitsCount) {
+  constexpr int64_t kRuns = 65'537;
+  // Of 0 to 2 elements, each with a number of its own.
+  const at::Tensor source = at::arange(2 * kRuns, at::kFloat);
+  const at::Tensor target = at::zeros({kRuns, 2});
+  std::vector<PackShard> packs;
+  for (int64_t i = 0; i < kRuns; ++i) {
+    packs.push_back(
+        {source.const_data_ptr<float>() + 2 * i,
+         target.mutable_data_ptr<float>() + 2 * i,
+         i % 3,
+         ElementType::kFloat32});
+  }
+  EXPECT_EQ(
+      launch_pack(
+          packs.data(),
+          packs.size(),
+          ElementType::kFloat32,
+          1,
+          PackMode::kCopy,
+          nullptr),
+      cudaSuccess);
+  EXPECT_EQ(kernel_options().launches, (kRuns + 119) / 120);
+  const at::Tensor numel = at::arange(kRuns).remainder(3).view({kRuns, 1});
+  EXPECT_TRUE(
+      at::equal(target, source.view({kRuns, 2}) * (at::arange(2) < numel)));
+}
+
+TEST_F(CudaShim, AnErrorOfTheQuestionForTheDeviceIsReturned) {
   const UpdateTensors t = random_tensors(8, at::kFloat);
+  const auto shard =
+      detail::make_shard<AdamWShard<float>>(kChecks, t, AdamWStep());
+  kernel_options().device_query = cudaErrorInvalidValue;
+  EXPECT_EQ(
+      launch_update(std::span(&shard, 1), nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(kernel_options().launches, 0);
+}
+
+TEST_F(CudaShim, ErrorsOfLaunchesEndTheUpdate) {
+  const UpdateTensors t = random_tensors(0, at::kFloat);
+  // Of no elements: the same arrays are in all runs.
+  std::vector<LambShard<float>> lambs(
+      100, detail::make_shard<LambShard<float>>(kChecks, t, AdamWStep()));
+  std::vector<double> sums(2 * kLambCudaBlocks * lambs.size());
+  kernel_options().runs_block = [](const dim3&) { return false; };
+  kernel_options().failing_launch = 2;
+  EXPECT_NE(
+      launch_lamb_moments(
+          std::span<const LambShard<float>>(lambs), sums.data(), nullptr),
+      cudaSuccess);
+  EXPECT_EQ(kernel_options().launches, 2);
+  // The error is cleared.
+  EXPECT_EQ(tests::cuda_shim::last_error(), cudaSuccess);
+  kernel_options().launches = 0;
   std::vector<AdamWShard<float>> shards(
       100, detail::make_shard<AdamWShard<float>>(kChecks, t, AdamWStep()));
   std::vector<PackShard> packs(
-      300, {nullptr, t.grad.mutable_data_ptr(), 8, ElementType::kFloat32});
-  kernel_options().failing_launch = 2;
+      300, {nullptr, t.grad.mutable_data_ptr(), 0, ElementType::kFloat32});
   EXPECT_NE(
       launch_update(std::span<const AdamWShard<float>>(shards), nullptr),
       cudaSuccess);

@@ -6,6 +6,7 @@
 
 #include "support/cuda_shim/cuda_runtime_api.h"
 #include "support/cuda_shim/kernel_run.h"
+#include "support/cuda_shim/memory_checks.h"
 
 #include <bit>
 #include <cmath>
@@ -19,7 +20,7 @@
 #define __grid_constant__ &
 #define __launch_bounds__(threads)
 // One block runs at a time.
-#define __shared__ static
+#define __shared__ static __attribute__((section(TESSERA_SHIM_SHARED_SECTION)))
 
 using std::isnan;
 using tessera::tests::cuda_shim::dim3;
@@ -60,6 +61,13 @@ T root(T a) {
 
 } // namespace tessera::tests::cuda_shim
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
@@ -86,7 +94,7 @@ enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
-  return cudaSuccess;
+  return tessera::tests::cuda_shim::kernel_options().device_query;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = tessera::tests::cuda_shim::kernel_options().processors;

@@ -2,13 +2,17 @@
 #include "support/cuda_shim/kernel_run.h"
 
 #include "support/cuda_shim/cuda_runtime_api.h"
+#include "support/cuda_shim/memory_checks.h"
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -130,40 +134,58 @@ void check(bool is_at_barrier) {
   }
 }
 
+std::mt19937& random_numbers() {
+  static std::mt19937 numbers(process_seed());
+  return numbers;
+}
+
 /// The threads of one block.
 class Block {
  public:
-  Block(unsigned threads, bool descending, const std::function<void()>& body)
-      : threads_(threads), descending_(descending), body_(body) {}
+  /// @param order numbers of the threads; changed.
+  Block(std::vector<unsigned>& order, const std::function<void()>& body)
+      : order_(order), body_(body) {}
 
   void run() {
+    begin_block();
+    change_order();
     // Only kernels with a barrier need a fiber for each thread.
-    start(0);
-    if (fiber(0).is_done()) {
-      for (unsigned i = 1; i < threads_; ++i) {
-        kernel.thread.x = place(i);
+    start(order_.front());
+    if (fiber(order_.front()).is_done()) {
+      std::for_each(order_.begin() + 1, order_.end(), [&](unsigned thread) {
+        kernel.thread.x = thread;
         body_();
-      }
+      });
       return;
     }
-    for (unsigned i = 1; i < threads_; ++i) {
-      start(i);
-    }
+    std::for_each(order_.begin() + 1, order_.end(), [&](unsigned thread) {
+      start(thread);
+    });
     while (!fiber(0).is_done()) {
-      for (unsigned i = 0; i < threads_; ++i) {
-        check(!fiber(i).is_done());
-        kernel.thread.x = place(i);
-        fiber(i).resume();
+      pass_barrier();
+      change_order();
+      for (const unsigned thread : order_) {
+        check(!fiber(thread).is_done());
+        kernel.thread.x = thread;
+        fiber(thread).resume();
       }
     }
-    for (unsigned i = 0; i < threads_; ++i) {
-      check(fiber(i).is_done());
+    for (const unsigned thread : order_) {
+      check(fiber(thread).is_done());
     }
   }
 
  private:
-  unsigned place(unsigned i) const {
-    return descending_ ? threads_ - 1 - i : i;
+  /// Another one in little time: a full shuffle takes longer than most kernels.
+  void change_order() {
+    const size_t number = random_numbers()();
+    std::rotate(
+        order_.begin(),
+        order_.begin() + static_cast<ptrdiff_t>(number / 2 % order_.size()),
+        order_.end());
+    if (number % 2 == 0) {
+      std::reverse(order_.begin(), order_.end());
+    }
   }
   /// Kept: creating stacks anew for every block takes long.
   static Fiber& fiber(unsigned i) {
@@ -173,16 +195,40 @@ class Block {
     }
     return *fibers[i];
   }
-  void start(unsigned i) {
-    kernel.thread.x = place(i);
-    fiber(i).start(body_);
-    fiber(i).resume();
+  void start(unsigned thread) {
+    kernel.thread.x = thread;
+    fiber(thread).start(body_);
+    fiber(thread).resume();
   }
 
-  unsigned threads_;
-  bool descending_;
+  std::vector<unsigned>& order_;
   const std::function<void()>& body_;
 };
+
+/// Calls run(block) for the blocks of a grid, in a random order if they are
+/// few, else forwards or backwards.
+template <typename Run>
+void for_each_block(const dim3& grid, const Run& run) {
+  constexpr size_t kFew = 1 << 16;
+  const size_t count = size_t{grid.x} * grid.y;
+  const auto block = [&](size_t i) {
+    run(dim3(
+        static_cast<unsigned>(i % grid.x),
+        static_cast<unsigned>(i / grid.x),
+        0));
+  };
+  if (count <= kFew) {
+    std::vector<size_t> order(count);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::shuffle(order.begin(), order.end(), random_numbers());
+    std::for_each(order.begin(), order.end(), block);
+    return;
+  }
+  const bool backwards = random_numbers()() % 2 == 0;
+  for (size_t i = 0; i < count; ++i) {
+    block(backwards ? count - 1 - i : i);
+  }
+}
 
 bool is_launchable(
     const dim3& grid,
@@ -213,17 +259,33 @@ int run_kernel(
     return error_of_launch;
   }
   kernel = {.grid = grid, .threads = threads};
-  bool descending = false;
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
-      kernel.block = dim3(x, y, 0);
-      if (!options.runs_block || options.runs_block(kernel.block)) {
-        Block(threads.x, descending, body).run();
-        descending = !descending;
-      }
+  std::vector<unsigned> order(threads.x);
+  std::iota(order.begin(), order.end(), 0u);
+  std::shuffle(order.begin(), order.end(), random_numbers());
+  begin_launch();
+  for_each_block(grid, [&](const dim3& block) {
+    kernel.block = block;
+    if (!options.runs_block || options.runs_block(block)) {
+      Block(order, body).run();
     }
-  }
+  });
+  end_launch();
   return cudaSuccess;
+}
+
+uint64_t process_seed() {
+  static const uint64_t seed = [] {
+    const char* wanted = std::getenv("TESSERA_SHIM_SEED");
+    const uint64_t chosen = wanted != nullptr
+                                ? std::strtoull(wanted, nullptr, 10)
+                                : std::random_device()();
+    std::fprintf(
+        stderr,
+        "cuda_shim: TESSERA_SHIM_SEED=%llu\n",
+        static_cast<unsigned long long>(chosen));
+    return chosen;
+  }();
+  return seed;
 }
 
 void wait_for_block() {

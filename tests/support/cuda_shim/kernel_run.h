@@ -4,6 +4,7 @@
 // after the other, and the threads of a block as coroutines.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace tessera::tests::cuda_shim {
@@ -39,6 +40,8 @@ struct KernelOptions {
   int failing_launch = 0;
   /// Launches so far.
   int launches = 0;
+  /// What the question for the device returns.
+  int device_query = 0;
 };
 KernelOptions& kernel_options();
 
@@ -58,9 +61,13 @@ class OptionsScope {
   KernelOptions before_;
 };
 
-/// Calls `body` once per thread; its place is in `kernel`. The threads of every
-/// second block run in descending order: a barrier that is missing shows in
-/// either.
+/// The seed of the order in which blocks and threads run: TESSERA_SHIM_SEED in
+/// the environment, else another one in each process. Printed once.
+uint64_t process_seed();
+
+/// Calls `body` once per thread; its place is in `kernel`. Blocks run in a
+/// random order, and so do the threads of a block, anew after each barrier.
+/// What they access is checked (memory_checks.h).
 /// @param parameter_bytes size of the kernel's arguments.
 /// @return an error where CUDA would refuse the launch: more than 1024 threads
 ///   a block, 2^31 - 1 x 65535 blocks or 4 KiB of arguments, or none of these.

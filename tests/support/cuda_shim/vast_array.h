@@ -3,11 +3,9 @@
 // `VastArray` is an array with more elements than 32 bits can count, of which
 // few are used.
 
-#include "tessera/runtime/core/error.h"
+#include "support/cuda_shim/guarded_memory.h"
 
 #include <ATen/ops/from_blob.h>
-
-#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,23 +17,8 @@ template <typename T>
 class VastArray {
  public:
   explicit VastArray(int64_t numel)
-      : bytes_(static_cast<size_t>(numel) * sizeof(T)),
-        data_(static_cast<T*>(::mmap(
-            nullptr,
-            bytes_,
-            PROT_READ | PROT_WRITE,
-            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-            -1,
-            0))) {
-    TESSERA_CHECK(data_ != MAP_FAILED, "no address space");
-    // Whole huge pages would take the memory that this is to save.
-    ::madvise(data_, bytes_, MADV_NOHUGEPAGE);
-  }
-  ~VastArray() {
-    ::munmap(data_, bytes_);
-  }
-  VastArray(const VastArray&) = delete;
-  VastArray& operator=(const VastArray&) = delete;
+      : memory_(static_cast<size_t>(numel) * sizeof(T)),
+        data_(reinterpret_cast<T*>(memory_.data())) {}
 
   T* data() {
     return data_;
@@ -46,7 +29,7 @@ class VastArray {
   }
 
  private:
-  size_t bytes_;
+  GuardedMemory memory_;
   T* data_;
 };
 
