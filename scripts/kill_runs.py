@@ -27,6 +27,7 @@ at the same time. Exits with 1 if a trial fails.
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -97,10 +98,7 @@ class Run:
             time.sleep(0.01)
 
     def ranks(self):
-        found = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)],
-            capture_output=True, text=True, check=False)
-        return [int(pid) for pid in found.stdout.split()]
+        return children(self.process.pid)
 
     def wait(self, seconds):
         try:
@@ -112,6 +110,18 @@ class Run:
                 f"still running after {seconds} s\n{self.output}") from None
         self.reader.join(10)
         return code
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started and that have not been reaped."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            # "pid (name) state parent ..."; the name may have any character.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def saved_steps(run: pathlib.Path) -> list[int]:

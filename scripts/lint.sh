@@ -58,6 +58,7 @@ check "sources" python3 scripts/check_sources.py
 check "rooms" python3 scripts/check_rooms.py
 check "names" python3 scripts/check_names.py
 check "links" python3 scripts/check_links.py
+check "programs" python3 scripts/check_programs.py
 if command -v shellcheck >/dev/null; then
   check "shell scripts" check_shell
 else
