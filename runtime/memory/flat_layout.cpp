@@ -24,6 +24,7 @@ FlatLayout::FlatLayout(
     offsets_.push_back(end);
     end = round_up(end + numel, alignment);
   }
+  end = std::max(end, int64_t{1});
   shard_numel_ = round_up((end + shards - 1) / shards, alignment);
 }
 
@@ -39,6 +40,28 @@ std::vector<FlatRun> runs_of_shard(
     }
   }
   return runs;
+}
+
+std::vector<FlatSpan> gaps_between(
+    std::span<const FlatSpan> spans,
+    int64_t numel) {
+  std::vector<FlatSpan> ordered(spans.begin(), spans.end());
+  std::sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) {
+    return a.begin < b.begin;
+  });
+  std::vector<FlatSpan> gaps;
+  int64_t end = 0;
+  for (const FlatSpan& span : ordered) {
+    if (span.begin > end) {
+      gaps.push_back({end, span.begin - end});
+    }
+    // An empty span, or one within the one before it, ends before that.
+    end = std::max(end, span.end());
+  }
+  if (numel > end) {
+    gaps.push_back({end, numel - end});
+  }
+  return gaps;
 }
 
 } // namespace tessera::runtime

@@ -28,7 +28,9 @@ struct FlatRun {
 };
 
 /// Tensors of the given lengths one after another, each start aligned, with
-/// padding at the end so that every rank holds the same number of elements.
+/// padding at the end so that every rank holds the same number of elements, at
+/// least `alignment` of them: a buffer of tensors without elements is not
+/// empty, so that collectives over it need no case of their own.
 class FlatLayout {
  public:
   /// @param alignment in elements, at least 1.
@@ -63,5 +65,11 @@ class FlatLayout {
 std::vector<FlatRun> runs_of_shard(
     std::span<const FlatSpan> parameters,
     FlatSpan shard);
+
+/// What of [0, numel) lies in none of `spans`, in ascending order. Spans may be
+/// empty, overlap or lie within each other, in any order.
+std::vector<FlatSpan> gaps_between(
+    std::span<const FlatSpan> spans,
+    int64_t numel);
 
 } // namespace tessera::runtime

@@ -12,26 +12,6 @@ namespace tessera::sharding {
 
 namespace {
 
-std::vector<runtime::FlatSpan> gaps_between(
-    std::vector<runtime::FlatSpan> spans,
-    int64_t padded_numel) {
-  std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) {
-    return a.begin < b.begin;
-  });
-  std::vector<runtime::FlatSpan> gaps;
-  int64_t end = 0;
-  for (const runtime::FlatSpan& span : spans) {
-    if (span.begin > end) {
-      gaps.push_back({end, span.begin - end});
-    }
-    end = span.end();
-  }
-  if (padded_numel > end) {
-    gaps.push_back({end, padded_numel - end});
-  }
-  return gaps;
-}
-
 void check_dense(const at::Tensor& gradient, const std::string& name) {
   TESSERA_CHECK(
       gradient.layout() == at::kStrided,
@@ -71,7 +51,7 @@ GradientBucket::GradientBucket(
     entry.token = make_gradient_token(entry.parameter, entry.info);
   }
   own_runs_ = runtime::runs_of_shard(spans, group.layout().shard(rank_));
-  gaps_ = gaps_between(std::move(spans), group.layout().padded_numel());
+  gaps_ = runtime::gaps_between(spans, group.layout().padded_numel());
   if (group_.spec().keeps_gradient_shard) {
     ensure_shard();
   }

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <vector>
 
 namespace tessera::runtime::flat_layout_test {
 
@@ -52,6 +54,41 @@ TEST(FlatLayout, RunsOfAllRanksCoverEveryElementOnce) {
     for (const int times : covered) {
       EXPECT_LE(times, 1);
     }
+  }
+}
+
+TEST(FlatLayout, ABufferOfTensorsWithoutElementsIsNotEmpty) {
+  for (const int shards : {1, 2, 3}) {
+    const FlatLayout layout({0, 0}, 16, shards);
+    EXPECT_EQ(layout.shard_numel(), 16);
+    EXPECT_EQ(layout.padded_numel(), 16 * shards);
+  }
+}
+
+TEST(FlatLayout, GapsAreWhatNoSpanCovers) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 500; ++round) {
+    const auto numel = static_cast<int64_t>(1 + random() % 400);
+    std::vector<FlatSpan> spans(random() % 40);
+    std::vector<bool> covered(numel, false);
+    for (auto& span : spans) {
+      // Of few starts, so that many spans, empty ones too, share theirs.
+      span.begin = static_cast<int64_t>(random() % 10) * numel / 10;
+      span.numel = static_cast<int64_t>(random() % 3) * numel / 25;
+      span.numel = std::min(span.numel, numel - span.begin);
+      std::fill_n(covered.begin() + span.begin, span.numel, true);
+    }
+    int64_t end = 0;
+    for (const FlatSpan& gap : gaps_between(spans, numel)) {
+      EXPECT_GT(gap.numel, 0);
+      EXPECT_GE(gap.begin, end);
+      end = gap.end();
+      for (int64_t i = gap.begin; i < gap.end(); ++i) {
+        EXPECT_FALSE(covered[i]) << "round " << round;
+        covered[i] = true;
+      }
+    }
+    EXPECT_EQ(std::count(covered.begin(), covered.end(), false), 0);
   }
 }
 
