@@ -445,7 +445,11 @@ int64_t Engine::load(
 
 engine::CheckpointSubject Engine::checkpoint_subject(
     const std::vector<Checkpointable*>& states) {
-  return {*pager_, *optimizer_, *module_, *files_, scaler_, states};
+  return {*pager_, *optimizer_, *module_, *files_, scaler_, *lineage_, states};
+}
+
+const std::string& Engine::lineage() const {
+  return lineage_->id;
 }
 
 double Engine::learning_rate() const {

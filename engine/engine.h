@@ -33,6 +33,7 @@ namespace tessera::engine {
 
 class ActivationOffload;
 class BackgroundSaves;
+struct CheckpointLineage;
 struct CheckpointSubject;
 class OptimizerRules;
 class ShardedOptimizer;
@@ -298,9 +299,12 @@ class Engine {
   /// Gradients are not saved: call it after step(). Collective; blocks on the
   /// disk.
   /// @param states further state to save: schedules, the position in the data.
-  /// @param keep_last if above 0, all but this many of the latest checkpoints
-  ///   are removed.
+  /// @param keep_last if above 0, all but this many of the run's latest
+  ///   checkpoints are removed; never the one that was just written, nor those
+  ///   of another run or engine.
   /// @return the folder of the checkpoint.
+  /// @throws tessera::Error if another run or engine has saved this step in
+  ///   `folder`: load() that checkpoint to continue its run.
   std::filesystem::path save(
       const std::filesystem::path& folder,
       const std::vector<Checkpointable*>& states = {},
@@ -318,6 +322,10 @@ class Engine {
   bool saves_in_background() const {
     return saves_ != nullptr;
   }
+
+  /// Identifies the run that the engine's checkpoints belong to: one of its
+  /// own, or that of the checkpoint that was loaded. Checkpoints have rank 0's.
+  const std::string& lineage() const;
 
   /// Loads a checkpoint. On the number of ranks that saved it, training resumes
   /// bit for bit. Other numbers of data, shard, tensor and pipeline ranks and
@@ -416,6 +424,7 @@ class Engine {
   std::unique_ptr<offload::TierStores> tiers_;
   std::unique_ptr<sharding::Pager> pager_;
   std::unique_ptr<Communicator> files_; ///< all ranks, while they use files
+  std::unique_ptr<engine::CheckpointLineage> lineage_;
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;
   bool norms_on_device_ = false; ///< of all gradients, on all ranks
   /// Whether ranks exchange momentum, see Optimizer::sends_momentum().

@@ -297,6 +297,7 @@ Engine::Engine(
       tiers_->stores(),
       overlaps ? optimizer_.get() : nullptr);
   files_ = world.new_communicator("files of the model");
+  lineage_ = std::make_unique<engine::CheckpointLineage>(engine::new_lineage());
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   sharding::copy_tied_values(*pager_);
   if (options.save_in_background) {

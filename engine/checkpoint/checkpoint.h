@@ -13,9 +13,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace tessera::engine {
+
+/// Which run an engine's checkpoints belong to: a new engine begins one, and an
+/// engine that loads a checkpoint continues that checkpoint's.
+struct CheckpointLineage {
+  std::string id; ///< of 16 hexadecimal digits, drawn at random
+  bool warned_of_later_steps = false;
+};
+
+/// A lineage that no checkpoint has.
+CheckpointLineage new_lineage();
 
 /// The contents of a checkpoint.
 struct CheckpointSubject {
@@ -24,6 +35,7 @@ struct CheckpointSubject {
   torch::nn::Module& module; ///< for its buffers
   Communicator& files; ///< all ranks of the job, for CPU tensors
   LossScaler& scaler;
+  CheckpointLineage& lineage;
   std::vector<Checkpointable*> states; ///< the user's objects
 };
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <utility>
 
 namespace tessera::engine {
@@ -48,6 +49,9 @@ class Loading {
     const auto& scale = reader_.manifest().engine.at("loss_scale");
     subject_.scaler.restore(
         {scale.at("scale"), scale.at("good_steps"), scale.at("skipped_steps")});
+    if (!reader_.manifest().lineage.empty()) {
+      subject_.lineage = {reader_.manifest().lineage};
+    }
     // Generators last: loading the other states may use them.
     for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
       if (state->second) {
@@ -131,6 +135,12 @@ void check_same_step(const CheckpointSubject& subject, int64_t step) {
 }
 
 } // namespace
+
+CheckpointLineage new_lineage() {
+  // Not from the generators of LibTorch, whose numbers are the user's.
+  std::random_device random;
+  return {formatted("{:08x}{:08x}", random(), random())};
+}
 
 int64_t load_checkpoint(
     const CheckpointSubject& subject,

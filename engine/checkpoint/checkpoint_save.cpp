@@ -53,6 +53,7 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
   CheckpointManifest manifest;
   const ShardedOptimizer& optimizer = subject.optimizer;
   manifest.step = optimizer.steps();
+  manifest.lineage = subject.lineage.id;
   const LossScaler::State scaler = subject.scaler.state();
   manifest.engine = {
       {"learning_rate", optimizer.learning_rate()},
@@ -67,6 +68,24 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
   manifest.tensor_ranks = mesh.size(kTensorAxis);
   manifest.stages = mesh.size(sharding::kPipelineAxis);
   return manifest;
+}
+
+/// That nobody else's checkpoint is lost, now or when the folder is loaded.
+void check_other_checkpoints(const fs::path& path, CheckpointLineage& lineage) {
+  const std::string found = lineage_of(path);
+  TESSERA_CHECK(
+      found.empty() || found == lineage.id,
+      "save: {} was written by another run or another engine, and saving would replace it. Save into a folder of its own, load that checkpoint to continue its run, or remove it.",
+      path);
+  const auto all = list_checkpoints(path.parent_path());
+  if (lineage.warned_of_later_steps || all.empty() || path >= all.back()) {
+    return;
+  }
+  lineage.warned_of_later_steps = true;
+  log_warning(
+      "save: the folder of {} has checkpoints of later steps, up to {}, from another run or from before this one went back. Loading the folder takes the latest step: name the checkpoint, or remove those.",
+      path,
+      all.back().filename());
 }
 
 } // namespace
@@ -86,6 +105,7 @@ CheckpointSave::CheckpointSave(
     parameters_ = parameters_of(subject, model);
     manifest_ = describe(subject);
     if (rank_ == 0) {
+      check_other_checkpoints(path_, subject.lineage);
       written_.emplace(path_);
     }
   });
@@ -133,7 +153,7 @@ void CheckpointSave::commit(int ranks) {
 
 void CheckpointSave::prune() const {
   try {
-    prune_checkpoints(path_.parent_path(), keep_last_);
+    prune_checkpoints(path_, keep_last_);
   } catch (const std::exception& error) {
     log_warning("old checkpoints could not be removed: {}", error.what());
   }

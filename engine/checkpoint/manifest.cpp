@@ -214,6 +214,7 @@ std::string to_text(const CheckpointManifest& manifest) {
   json all{
       {"format", kFormat},
       {"step", manifest.step},
+      {"lineage", manifest.lineage},
       {"world_size", manifest.ranks.size()},
       {"tensor_ranks", manifest.tensor_ranks},
       {"stages", manifest.stages},
@@ -240,6 +241,9 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
   check_values(root, file, format);
   CheckpointManifest manifest;
   manifest.step = root.at("step").integer();
+  if (const auto lineage = root.find("lineage")) {
+    manifest.lineage = lineage->as<std::string>();
+  }
   manifest.engine = engine_state(root.at("engine"));
   manifest.parameters = saved_parameters(root.at("parameters"));
   for (const JsonValue& rank : root.at("ranks").elements()) {
@@ -337,20 +341,45 @@ std::optional<fs::path> best_checkpoint(const fs::path& folder) {
   return folder / target;
 }
 
-void prune_checkpoints(const fs::path& folder, int keep) {
+std::string lineage_of(const fs::path& checkpoint) {
+  try {
+    return read_manifest(checkpoint).lineage;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+void prune_checkpoints(const fs::path& written, int keep) {
+  const fs::path folder = written.parent_path();
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.rfind("." + std::string(kPrefix), 0) == 0) {
       fs::remove_all(entry.path());
     }
   }
-  auto all = list_checkpoints(folder);
-  if (keep <= 0 || all.size() <= static_cast<size_t>(keep)) {
+  auto others = list_checkpoints(folder);
+  if (keep <= 0 || others.size() <= static_cast<size_t>(keep)) {
     return;
   }
-  all.resize(all.size() - static_cast<size_t>(keep));
+  const std::string lineage = lineage_of(written);
+  std::erase_if(others, [&](const fs::path& other) {
+    return other.filename() == written.filename() ||
+           lineage_of(other) != lineage;
+  });
+  // In the order in which they were written.
+  std::rotate(
+      others.begin(),
+      std::find_if(
+          others.begin(),
+          others.end(),
+          [&](const fs::path& other) {
+            return step_of(other) > step_of(written);
+          }),
+      others.end());
+  const auto kept = static_cast<size_t>(keep) - 1; // beside what was written
+  others.resize(others.size() - std::min(others.size(), kept));
   const auto best = best_checkpoint(folder);
-  for (const fs::path& old : all) {
+  for (const fs::path& old : others) {
     if (!best || best->filename() != old.filename()) {
       runtime::remove_folder(old);
     }

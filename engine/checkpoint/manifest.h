@@ -67,6 +67,8 @@ using SavedParameters = std::map<std::string, SavedParameter>;
 
 struct CheckpointManifest {
   int64_t step = 0; ///< optimizer steps of the run
+  /// See CheckpointLineage; empty in checkpoints of before there were any.
+  std::string lineage;
   nlohmann::json engine; ///< learning rate, loss scale
   SavedParameters parameters;
   std::vector<SavedRank> ranks;
@@ -118,9 +120,17 @@ void mark_best(const std::filesystem::path& checkpoint);
 std::optional<std::filesystem::path> best_checkpoint(
     const std::filesystem::path& folder);
 
-/// Removes all but the last `keep` checkpoints and best_checkpoint(), and the
-/// remains of interrupted runs.
+/// Removes all but `keep` checkpoints of the lineage of `written`, and the
+/// remains of interrupted runs, from its folder. Kept are `written`,
+/// best_checkpoint() and those with the highest steps below that of `written`:
+/// checkpoints of higher steps are of before the run went back, and go first.
+/// Those of other lineages, or of none, stay.
+/// @param written the checkpoint that has just been written.
 /// @param keep 0 keeps all.
-void prune_checkpoints(const std::filesystem::path& folder, int keep);
+void prune_checkpoints(const std::filesystem::path& written, int keep);
+
+/// The lineage of a checkpoint; empty if it has none, or its manifest cannot be
+/// read.
+std::string lineage_of(const std::filesystem::path& checkpoint);
 
 } // namespace tessera::engine

@@ -353,6 +353,8 @@ void bind_engine(py::module_& module) {
             handle.engine().sum_over_ranks(values);
           },
           ReleaseGil())
+      .def_property_readonly(
+          "lineage", [](Handle& handle) { return handle.engine().lineage(); })
       .def_property(
           "learning_rate",
           [](Handle& handle) { return handle.engine().learning_rate(); },

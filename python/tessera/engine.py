@@ -189,9 +189,11 @@ class Engine:
         states: objects with state_dict() and load_state_dict(), or a dict of
             them by name: schedules, a BatchSampler. With an attribute
             is_per_rank that is true, every rank saves its own.
-        keep_last: removes all but so many of the latest ones, if above 0.
+        keep_last: removes all but so many of the run's latest ones, if above
+            0; never the one just written, nor those of another run.
 
-        Returns the folder. Loads under any number and layout of ranks.
+        Returns the folder. Loads under any number and layout of ranks. Raises
+        tessera.Error if another run has saved this step in `folder`.
         """
         self._tree.refresh_buffers()
         return self._engine.save(
@@ -238,6 +240,12 @@ class Engine:
     def sum_over_ranks(self, values):
         """Sums a small CPU tensor over all ranks, in place."""
         self._engine.sum_over_ranks(values)
+
+    @property
+    def lineage(self):
+        """Identifies the run that this engine's checkpoints belong to: its own,
+        or that of the checkpoint that was loaded. Checkpoints have rank 0's."""
+        return self._engine.lineage
 
     @property
     def learning_rate(self):

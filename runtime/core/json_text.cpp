@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "tessera/runtime/core/error.h"
@@ -18,7 +18,7 @@ using nlohmann::json;
 
 // Far above the needs of every caller, and low enough for recursion over a
 // value.
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 
 constexpr size_t kMaxShown = 80;
 
@@ -113,44 +113,134 @@ class TrackedChar {
   const char** furthest_;
 };
 
-// Watches the parser and rejects duplicate keys in an object, which the library
-// would silently accept, and excessive nesting.
-class Watcher {
+// Builds the value from the parser's events. Unlike the library's own builder
+// it rejects duplicate keys in an object, which that silently accepts, and
+// excessive nesting; and unlike a callback of json::parse(), whose builder goes
+// through an object again for each object within it, it takes linear time.
+class DocumentBuilder {
  public:
-  Watcher(std::string_view text, std::string_view source, int64_t first_line)
+  DocumentBuilder(
+      std::string_view text,
+      std::string_view source,
+      int64_t first_line)
       : text_(text),
         source_(source),
         first_line_(first_line),
         furthest_(text.data()) {}
 
+  json parse() {
+    json::sax_parse(at(0), at(text_.size()), this);
+    return std::move(root_);
+  }
+
+  // Events of the parser, see nlohmann::json_sax.
+  bool null() {
+    add(nullptr);
+    return true;
+  }
+  bool boolean(bool value) {
+    add(value);
+    return true;
+  }
+  bool number_integer(json::number_integer_t value) {
+    add(value);
+    return true;
+  }
+  bool number_unsigned(json::number_unsigned_t value) {
+    add(value);
+    return true;
+  }
+  bool number_float(json::number_float_t value, const std::string& /*text*/) {
+    add(value);
+    return true;
+  }
+  bool string(std::string& value) {
+    add(std::move(value));
+    return true;
+  }
+  bool binary(json::binary_t& value) {
+    add(std::move(value));
+    return true;
+  }
+  bool start_object(size_t /*elements*/) {
+    open_.push_back(add(json::value_t::object));
+    return true;
+  }
+  bool key(std::string& name) {
+    check_depth();
+    const auto [member, inserted] =
+        open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
+    TESSERA_CHECK(
+        inserted,
+        "{}the key {} appears twice in the same object; remove one of the two",
+        place(),
+        show_json(name));
+    member_ = &member->second;
+    last_key_ = std::move(name);
+    has_key_ = true;
+    return true;
+  }
+  bool end_object() {
+    open_.pop_back();
+    return true;
+  }
+  bool start_array(size_t /*elements*/) {
+    open_.push_back(add(json::value_t::array));
+    return true;
+  }
+  bool end_array() {
+    open_.pop_back();
+    return true;
+  }
+  bool parse_error(
+      size_t byte,
+      const std::string& /*token*/,
+      const json::exception& error) {
+    if (dynamic_cast<const json::parse_error*>(&error) == nullptr) {
+      TESSERA_FAIL(
+          "{}this is not usable JSON: {}{}",
+          place(),
+          reason(error.what()),
+          behind());
+    }
+    // `byte` counts the bytes read, including the offending one.
+    TESSERA_FAIL(
+        "{}:{}: this is not valid JSON: {}{}",
+        source_,
+        line_and_column(text_, byte > 0 ? byte - 1 : 0, first_line_),
+        reason(error.what()),
+        behind());
+  }
+
+ private:
   TrackedChar at(size_t offset) {
     return {text_.data() + offset, furthest_};
   }
 
-  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
+  // Puts the value where the parser is.
+  json* add(json value) {
+    check_depth();
+    json* target = &root_;
+    if (!open_.empty() && open_.back()->is_array()) {
+      target = &open_.back()->get_ref<json::array_t&>().emplace_back();
+    } else if (!open_.empty()) {
+      target = member_;
+    }
+    *target = std::move(value);
+    return target;
+  }
+
+  void check_depth() const {
     TESSERA_CHECK(
-        depth <= kMaxDepth,
+        open_.size() <= kMaxDepth,
         "{}values are nested more than {} levels deep; flatten the structure",
         place(),
         kMaxDepth);
-    if (event == json::parse_event_t::object_start) {
-      keys_.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys_.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      TESSERA_CHECK(
-          keys_.back().insert(parsed.get<std::string>()).second,
-          "{}the key {} appears twice in the same object; remove one of the two",
-          place(),
-          show_json(parsed));
-      last_key_ = show_json(parsed);
-    }
-    return true;
   }
 
   /// " (after the key "x")", or nothing before the first key.
   std::string behind() const {
-    return last_key_.empty() ? "" : " (after the key " + last_key_ + ")";
+    return has_key_ ? " (after the key " + show_json(last_key_) + ")" : "";
   }
 
   // Position of the last byte read, which ends the token in question.
@@ -162,13 +252,17 @@ class Watcher {
         line_and_column(text_, read > 0 ? read - 1 : 0, first_line_));
   }
 
- private:
   std::string_view text_;
   std::string_view source_;
   int64_t first_line_;
   const char* furthest_;
-  std::vector<std::set<std::string>> keys_; // One set per open object.
+  json root_;
+  // Arrays and objects that are not closed. Those within an array stay where
+  // they are: it grows only when they are closed.
+  std::vector<json*> open_;
+  json* member_ = nullptr; // of the innermost object, which awaits its value
   std::string last_key_;
+  bool has_key_ = false;
 };
 
 } // namespace
@@ -184,30 +278,7 @@ json parse_json(
       "{}:{}: this is not valid JSON: it contains a zero byte",
       source,
       line_and_column(text, nul, first_line));
-  Watcher watcher(text, source, first_line);
-  try {
-    return json::parse(
-        watcher.at(0),
-        watcher.at(text.size()),
-        [&watcher](int depth, json::parse_event_t event, json& parsed) {
-          return watcher(depth, event, parsed);
-        });
-  } catch (const json::parse_error& error) {
-    // `byte` counts the bytes read, including the offending one.
-    const size_t offset = error.byte > 0 ? error.byte - 1 : 0;
-    TESSERA_FAIL(
-        "{}:{}: this is not valid JSON: {}{}",
-        source,
-        line_and_column(text, offset, first_line),
-        reason(error.what()),
-        watcher.behind());
-  } catch (const json::exception& error) {
-    TESSERA_FAIL(
-        "{}this is not usable JSON: {}{}",
-        watcher.place(),
-        reason(error.what()),
-        watcher.behind());
-  }
+  return DocumentBuilder(text, source, first_line).parse();
 }
 
 std::string show_json(const json& value) {

@@ -16,14 +16,31 @@ Start it by torchrun, `accelerate launch --multi_cpu / --multi_gpu` or `tessera
 launch`.
 """
 import contextlib
+import glob
+import json
 import os
+import shutil
 
 import accelerate
 import torch
 
 from tessera import _C
 from tessera.engine import wrap as wrap_model
+from tessera.job import init
 from tessera.torch_optimizer import EngineOptimizer
+
+
+def save_only(engine, folder, states=()):
+    """Saves into a folder that is for one checkpoint: as Accelerate and
+    transformers do, it takes the place of what another run has left there."""
+    if init().rank == 0:
+        for manifest in glob.glob(os.path.join(
+                glob.escape(folder), "step-*", "manifest.json")):
+            with open(manifest, encoding="utf-8") as file:
+                lineage = json.load(file).get("lineage")
+            if lineage != engine.lineage:
+                shutil.rmtree(os.path.dirname(manifest))
+    return engine.save(folder, states, keep_last=1)
 
 
 class _GatedOptimizer(EngineOptimizer):
@@ -123,8 +140,8 @@ class Accelerator(accelerate.Accelerator):
 
     def save_state(self, output_dir, **_options):
         """Writes a checkpoint of the engine, with registered objects."""
-        return str(self.engine.save(
-            os.path.join(output_dir, "tessera"), self._states(), keep_last=1))
+        return str(save_only(
+            self.engine, os.path.join(output_dir, "tessera"), self._states()))
 
     def load_state(self, input_dir, **_options):
         self.engine.load(os.path.join(input_dir, "tessera"), self._states())

@@ -17,7 +17,7 @@ import torch
 import transformers
 from transformers.trainer import SCHEDULER_NAME
 
-from tessera.integrations.accelerate import Accelerator
+from tessera.integrations.accelerate import Accelerator, save_only
 
 
 class Trainer(transformers.Trainer):
@@ -57,7 +57,7 @@ class Trainer(transformers.Trainer):
             self._save(output_dir or self.args.output_dir, state_dict=state)
 
     def _save_optimizer_and_scheduler(self, output_dir):
-        self.engine.save(os.path.join(output_dir, "tessera"), keep_last=1)
+        save_only(self.engine, os.path.join(output_dir, "tessera"))
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(),
                        os.path.join(output_dir, SCHEDULER_NAME))

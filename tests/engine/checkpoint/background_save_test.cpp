@@ -45,6 +45,13 @@ std::string content_of(const fs::path& path) {
   return runtime::read_text_file(path);
 }
 
+/// Without what tells runs apart.
+std::string manifest_of(const fs::path& checkpoint) {
+  CheckpointManifest manifest = read_manifest(checkpoint);
+  manifest.lineage = "";
+  return to_text(manifest);
+}
+
 /// A task whose weights depend on every step.
 class Steps : public TrainingTask {
  public:
@@ -82,9 +89,7 @@ TEST(BackgroundSave, WritesTheBytesOfTheStepAtWhichItBegan) {
           "rank-" + std::to_string(world.rank()) + ".safetensors";
       EXPECT_EQ(content_of(got / file), content_of(expected / file));
       if (world.rank() == 0) {
-        EXPECT_EQ(
-            content_of(got / "manifest.json"),
-            content_of(expected / "manifest.json"));
+        EXPECT_EQ(manifest_of(got), manifest_of(expected));
       }
     });
   }

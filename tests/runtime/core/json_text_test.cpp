@@ -53,6 +53,16 @@ TEST(ParseJson, RefusesEndlessNestingAndHugeNumbers) {
   }
 }
 
+TEST(ParseJson, TakesLinearTime) {
+  // Quadratic time would be hours.
+  constexpr int kMembers = 500000;
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i) {
+    text += (i > 0 ? ",\"" : "\"") + std::to_string(i) + R"(":{"a":[{}]})";
+  }
+  EXPECT_EQ(parse_json(text + "}", "f").size(), kMembers);
+}
+
 TEST(ShowJson, CutsLongValuesAndSurvivesBadUtf8) {
   EXPECT_EQ(show_json({{"a", 1}}), "{\"a\":1}");
   EXPECT_LT(show_json(std::string(1000, 'x')).size(), 100u);

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine has written stays: neither its own later saves nor those of
+// another engine or run remove it, but for keep_last of its own.
+#include "engine/checkpoint/checkpoint_support.h"
+
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/runtime/io/atomic_file.h"
+
+#include <set>
+#include <string>
+
+namespace tessera::engine::lineage_test {
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace tests;
+
+/// A net and its engine.
+struct TrainedNet {
+  Restless net = make_restless(1, torch::kFloat);
+  Engine engine = wrap(net, group_per_layer());
+
+  fs::path train_and_save(int steps, const fs::path& folder, int keep = 0) {
+    train_steps(engine, net, steps);
+    const fs::path saved = engine.save(folder, {}, keep);
+    EXPECT_TRUE(fs::exists(saved / "manifest.json")) << saved;
+    return saved;
+  }
+};
+
+using Names = std::set<std::string>;
+
+Names names_in(const fs::path& folder) {
+  Names names;
+  for (const fs::path& path : list_checkpoints(folder)) {
+    names.insert(path.filename().string());
+  }
+  return names;
+}
+
+class LineageByWorld : public ::testing::TestWithParam<int> {};
+
+} // namespace
+
+TEST_P(LineageByWorld, ANewRunInAnOldFolderKeepsBoth) {
+  const TemporaryFolder folder;
+  run_ranks(GetParam(), [&](World& world) {
+    TrainedNet old;
+    for (int i = 0; i < 3; ++i) {
+      old.train_and_save(3, folder.path());
+    }
+    TrainedNet young;
+    young.train_and_save(1, folder.path(), 2);
+    young.train_and_save(1, folder.path(), 2);
+    young.train_and_save(2, folder.path(), 2);
+    if (world.rank() == 0) {
+      EXPECT_EQ(
+          names_in(folder.path()),
+          (Names{
+              "step-000002",
+              "step-000003",
+              "step-000004",
+              "step-000006",
+              "step-000009"}));
+    }
+  });
+}
+
+TEST_P(LineageByWorld, ARunThatWentBackKeepsWhatItWritesThen) {
+  const TemporaryFolder folder;
+  run_ranks(GetParam(), [&](World& world) {
+    TrainedNet run;
+    for (int i = 0; i < 3; ++i) {
+      run.train_and_save(3, folder.path());
+    }
+    run.engine.load(folder / "step-000003");
+    run.train_and_save(1, folder.path(), 2);
+    if (world.rank() == 0) {
+      EXPECT_EQ(names_in(folder.path()), (Names{"step-000003", "step-000004"}));
+    }
+    EXPECT_EQ(run.engine.load(folder.path()), 4);
+  });
+}
+
+TEST_P(LineageByWorld, ARunContinuesInAnotherProcess) {
+  const TemporaryFolder folder;
+  run_ranks(GetParam(), [&](World& world) {
+    const fs::path saved = TrainedNet().train_and_save(2, folder.path());
+    TrainedNet next;
+    EXPECT_EQ(next.engine.load(saved), 2);
+    next.engine.save(folder.path()); // the same step again
+    next.train_and_save(1, folder.path(), 1);
+    if (world.rank() == 0) {
+      EXPECT_EQ(names_in(folder.path()), Names{"step-000003"});
+    }
+  });
+}
+
+TEST_P(LineageByWorld, AnotherEnginesCheckpointIsNotReplaced) {
+  const TemporaryFolder folder;
+  run_ranks(GetParam(), [&](World& world) {
+    TrainedNet generator;
+    TrainedNet discriminator;
+    const fs::path saved = generator.train_and_save(2, folder.path());
+    const std::string before = runtime::read_text_file(saved / "manifest.json");
+    train_steps(discriminator.engine, discriminator.net, 2);
+    const auto save = [&] { discriminator.engine.save(folder.path()); };
+    if (world.rank() == 0) {
+      expect_error(
+          save, {"save: ", "step-000002", "another engine", "of its own"});
+    } else {
+      expect_error(save, {"save: ", "failed on 1 other rank"});
+    }
+    EXPECT_EQ(runtime::read_text_file(saved / "manifest.json"), before);
+    // Nothing has changed, and both go on.
+    discriminator.train_and_save(1, folder.path(), 1);
+    generator.train_and_save(3, folder.path(), 1);
+    EXPECT_TRUE(fs::exists(folder / "step-000003"));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, LineageByWorld, ::testing::Values(1, 2));
+
+TEST(LineageTest, LaterStepsInTheFolderAreToldOnce) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& /*world*/) {
+    TrainedNet().train_and_save(5, folder.path());
+    TrainedNet young;
+    ::testing::internal::CaptureStderr();
+    young.train_and_save(1, folder.path());
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(told.find("later steps, up to"), std::string::npos) << told;
+    EXPECT_NE(told.find("step-000005"), std::string::npos) << told;
+    ::testing::internal::CaptureStderr();
+    young.train_and_save(1, folder.path());
+    EXPECT_EQ(
+        ::testing::internal::GetCapturedStderr().find("later steps"),
+        std::string::npos);
+  });
+}
+
+TEST(LineageTest, CheckpointsWithoutOneAreReplacedAndNotRemoved) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& /*world*/) {
+    TrainedNet old;
+    for (int i = 0; i < 2; ++i) {
+      const fs::path saved = old.train_and_save(1, folder.path());
+      CheckpointManifest manifest = read_manifest(saved);
+      manifest.lineage = "";
+      runtime::write_file_atomically(
+          saved / "manifest.json", to_text(manifest));
+    }
+    TrainedNet young;
+    young.train_and_save(2, folder.path(), 1);
+    EXPECT_EQ(names_in(folder.path()), (Names{"step-000001", "step-000002"}));
+    EXPECT_EQ(lineage_of(folder / "step-000002"), young.engine.lineage());
+  });
+}
+
+} // namespace tessera::engine::lineage_test
