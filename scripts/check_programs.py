@@ -22,7 +22,7 @@ SETUP = "scripts/setup.sh"
 # What `debootstrap --variant=minbase` has: Essential packages and their needs.
 ESSENTIAL = set("""
     apt-get dpkg dpkg-query bash sh awk grep sed find xargs tar gzip
-    cmp diff flock mount umount setsid getent ldconfig ldd hostname perl login
+    cmp diff flock mount umount unshare setsid getent ldconfig ldd hostname perl login
     [ arch basename cat chgrp chmod chown cksum comm cp cut date dd df dirname
     du echo env expand expr false fold groups head id install join link ln ls
     md5sum mkdir mkfifo mknod mktemp mv nice nl nohup nproc od paste printenv
@@ -34,7 +34,8 @@ ESSENTIAL = set("""
 REQUIRED_OF_USERS = {"git", "make"}
 # Debian package, or file of requirements for .venv: its programs.
 INSTALLED = {
-    "g++": {"g++", "strip", "nm", "objdump", "readelf", "addr2line"},
+    "g++": {"g++", "strip", "nm", "objdump", "readelf", "addr2line",
+            "c++filt"},
     "pkg-config": {"pkg-config"},
     "ccache": {"ccache"},
     "python3": {"python3"},
@@ -46,6 +47,7 @@ OPTIONAL = {
     "clang++": "fuzz.sh asks for it and says what to install",
     "clang-tidy": "tidy.sh asks for it and says what to install",
     "run-clang-tidy": "tidy.sh asks for it and says what to install",
+    "debootstrap": "gpu_bare_machine.sh says what it needs",
     "docker": "only in documents' stubs",
     "nvcc": "CUDA code is compiled where it is found",
     "nvidia-smi": "only on machines with a device",

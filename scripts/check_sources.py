@@ -16,7 +16,7 @@ CODE = HEADERS | {".cpp", ".cu", ".py", ".sh", ".cmake"}
 CODE_NAMES = {"CMakeLists.txt", "Makefile"}
 MIB = 2**20
 MAX_FILE_BYTES = 2 * MIB
-MAX_TREE_BYTES = 24 * MIB
+MAX_TREE_BYTES = 27 * MIB
 
 
 def tracked_files():
@@ -72,7 +72,7 @@ def check_files(paths):
             yield f"{path}: the text is not UTF-8"
     if total >= MAX_TREE_BYTES:
         size = f"{total / MIB:.1f} MiB"
-        yield f"the tracked files have {size}; they must stay under 24 MiB"
+        yield f"the tracked files have {size}; they must stay under {MAX_TREE_BYTES // MIB} MiB"
 
 
 def main():
