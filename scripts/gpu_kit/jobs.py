@@ -208,16 +208,24 @@ class Kit:
                 self.tests(training, 40),
                 self.tests("engine/activation_offload_gpu_test.cpp", 40),
                 self.tests("engine/trainer/trainer_gpu_test.cpp", 40),
+                self.tests("engine/spent_gradients_gpu_test.cpp", 30),
                 self.tests("sharding/lazy/move_module_gpu_test.cpp", 30),
                 self.tests(pipeline, 40)], workers=6),
-            Phase("zoo", self.shards("zoo/smoke_gpu_test.cpp", range(6), 6, 50,
-                                     self.smoke_models()), workers=6),
+            Phase("zoo", [
+                *self.shards("zoo/smoke_gpu_test.cpp", range(6), 6, 50,
+                             self.smoke_models()),
+                *(self.tests(f"zoo/{name}_gpu_test.cpp", 25)
+                  for name in ("generation", "masks", "images", "planned_memory"))],
+                workers=6),
             Phase("nccl", [
                 self.tests(file, 35, TESSERA_FORCE_NCCL="1")
                 for file in (training, communicator, pipeline)], workers=3),
             Phase("matrix", [
                 self.tests(communicator, 40),
                 *self.shards(matrix, range(3), 7, 70)], workers=4),
+            # Of 2 or 4 ranks that share the device.
+            Phase("layouts", self.shards("zoo/layouts_gpu_test.cpp", range(4), 4, 60),
+                  workers=4),
             Phase("matrix_rest", self.shards(matrix, range(3, 7), 7, 70), workers=4)]
 
     def offload(self):

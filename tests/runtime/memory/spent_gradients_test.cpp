@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward writes over gradients that nobody else holds, with the same bits.
-#include "tessera/runtime/memory/spent_gradients.h"
-
+#include "runtime/memory/spent_gradients_cases.h"
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,23 +14,10 @@ namespace tessera::runtime::spent_gradients_test {
 
 namespace {
 
-using torch::Tensor;
-using Function = std::function<Tensor(const Tensor&)>;
+namespace cases = tests::spent_gradients_cases;
 
-const std::vector<std::pair<std::string, Function>>& functions() {
-  static const std::vector<std::pair<std::string, Function>> kAll = {
-      {"log_softmax", [](const Tensor& x) { return x.log_softmax(-1); }},
-      {"log_softmax of rows", [](const Tensor& x) { return x.log_softmax(0); }},
-      {"softmax", [](const Tensor& x) { return x.softmax(-1); }},
-      {"softmax to float",
-       [](const Tensor& x) { return x.softmax(-1, torch::kFloat); }},
-      {"gelu", [](const Tensor& x) { return torch::gelu(x); }},
-      {"gelu by tanh", [](const Tensor& x) { return torch::gelu(x, "tanh"); }},
-      {"relu", [](const Tensor& x) { return torch::relu(x); }},
-      {"tanh", [](const Tensor& x) { return torch::tanh(x); }},
-      {"sigmoid", [](const Tensor& x) { return torch::sigmoid(x); }}};
-  return kAll;
-}
+using cases::functions;
+using torch::Tensor;
 
 class SpentGradients : public testing::Test {
  protected:
@@ -44,48 +29,11 @@ class SpentGradients : public testing::Test {
   }
 };
 
-/// The gradient of x where it arrives at and leaves the function's node.
-struct Passage {
-  const void* arrives = nullptr;
-  const void* leaves = nullptr;
-  Tensor gradient; ///< that of x
-};
-
-Passage pass(const Function& function, torch::ScalarType dtype) {
-  torch::manual_seed(3);
-  Passage passage;
-  const Tensor leaf = torch::randn({37, 129}).to(dtype).requires_grad_();
-  const Tensor weights = torch::randn({37, 129});
-  const Tensor x = leaf * 3;
-  // Hooks that keep the address only: one that keeps the tensor holds it.
-  x.register_hook(
-      [&](const Tensor& g) { passage.leaves = g.const_data_ptr(); });
-  const Tensor y = function(x);
-  y.register_hook(
-      [&](const Tensor& g) { passage.arrives = g.const_data_ptr(); });
-  (y * weights.to(y.scalar_type())).sum().backward();
-  passage.gradient = leaf.grad();
-  return passage;
-}
-
 } // namespace
 
 TEST_F(SpentGradients, AreWrittenOverWithTheSameBits) {
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
-    for (const auto& [name, function] : functions()) {
-      SCOPED_TRACE(name);
-      const Passage over = pass(function, dtype);
-      reuse_spent_gradients(false, at::kCPU);
-      const Passage apart = pass(function, dtype);
-      reuse_spent_gradients(true, at::kCPU);
-      // Behind a cast, memory that is free again may have the same address.
-      if (name != "softmax to float" || dtype == torch::kFloat) {
-        EXPECT_EQ(over.arrives, over.leaves);
-        EXPECT_NE(apart.arrives, apart.leaves);
-      }
-      EXPECT_TRUE(torch::equal(over.gradient, apart.gradient));
-    }
-  }
+  cases::expect_written_over_with_the_same_bits(
+      at::kCPU, {at::kFloat, at::kDouble, at::kBFloat16});
 }
 
 TEST_F(SpentGradients, StayWhereSomebodyHoldsThem) {
