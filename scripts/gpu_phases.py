@@ -15,8 +15,8 @@ run beside each other, unless their times are the result.
 quarter is for a machine that is lent for a quarter of an hour: a job starts only
 if it would end in time, by its estimate, and when a gate (the machine, the
 kernels, the losses of 124M parameters) fails, it stops at once, because most of
-the time is then left for a mended run. Without PHASE run starts the same jobs
-without a budget; a phase takes at most 8 minutes.
+the time is then left for a mended run. run does so too, but has no budget; a phase
+takes at most 8 minutes.
 
 again reads the summary of what ran before (--summary, else the last one here)
 and runs what failed with CUDA_LAUNCH_BLOCKING=1 and, where there is
@@ -32,9 +32,10 @@ printed is a table of at most 8000 characters. SIGINT, SIGTERM and SIGHUP end th
 programs that run and then, after the table and the archive, this one, with 128 +
 the signal's number.
 
-dry-run starts nothing: it checks that FOLDER has the programs, their test files,
-scripts, fixtures and shared libraries, and that this Python has torch. What is
-missing is named, and makes the exit code 1.
+dry-run starts none of the jobs: it checks that FOLDER has the programs, scripts,
+fixtures and shared libraries, that test programs name the tests of their files,
+and that this Python has torch. What is missing is named, and makes the exit code
+1.
 """
 import argparse
 import dataclasses
@@ -66,10 +67,6 @@ def missing_from(folder, phase):
         for path in [*named, *job.needs]:
             if not pathlib.Path(path).exists():
                 missing.setdefault(str(path), job.name)
-        file = next((word[7:] for word in words if word.startswith("--file=")), None)
-        program = pathlib.Path(words[0])
-        if file and program.exists() and file.encode() not in program.read_bytes():
-            missing.setdefault(f"{program} has no {file}", job.name)
     return [f"{job}: {lacks}" for lacks, job in missing.items()]
 
 
@@ -87,6 +84,28 @@ def missing_libraries(folder, path):
         for line in lines:
             missing.setdefault(line, []).append(file.name)
     return [f"{line}, for {', '.join(names)}" for line, names in missing.items()]
+
+
+def environment_of(folder):
+    """That of the programs."""
+    return {**os.environ, "LD_LIBRARY_PATH": machine.library_path(folder),
+            "TESSERA_SOURCE_DIR": str(folder), "TORCH_SHOW_CPP_STACKTRACES": "1"}
+
+
+def missing_tests(folder, phases):
+    """The test files whose tests their programs do not name."""
+    environment = environment_of(folder)
+    missing = []
+    asked = {tuple(job.words(folder)[:2]) for phase in phases for job in phase.jobs
+             if any(word.startswith("--file=") for word in job.arguments)}
+    for words in sorted(asked):
+        if pathlib.Path(words[0]).exists():
+            done = subprocess.run([*words, "--gtest_list_tests"], env=environment,
+                                  capture_output=True, text=True)
+            if done.returncode != 0:
+                missing.append(f"{' '.join(words)} ends with {done.returncode}: "
+                               f"{report.last_line(done.stdout + done.stderr)}")
+    return missing
 
 
 def dry_run(folder, phases):
@@ -107,6 +126,7 @@ def dry_run(folder, phases):
         missing += missing_from(folder, phase)
     try:
         missing += missing_libraries(folder, machine.library_path(folder))
+        missing += missing_tests(folder, phases)
     except (OSError, machine.Lacking) as error:
         missing.append(str(error))
     for line in missing:
@@ -228,11 +248,9 @@ def main():
     if options.command == "dry-run":
         return dry_run(folder, chosen)
     try:
-        path = machine.library_path(folder)
+        environment = environment_of(folder)
     except machine.Lacking as error:
         sys.exit(f"gpu_phases: {error}")
-    environment = {**os.environ, "LD_LIBRARY_PATH": path,
-                   "TESSERA_SOURCE_DIR": str(folder), "TORCH_SHOW_CPP_STACKTRACES": "1"}
     out.mkdir(parents=True, exist_ok=True)
     summary = report.Summary(logs / "summary.json", out / "summary.json")
     before = options.summary or summary.files[0]

@@ -495,7 +495,8 @@ esac
 
     def test_losses_that_differ_end_a_quarter(self):
         for text, last in (("8.1", "8.100000"), ("8.0 --", "printed no numbers"),
-                           ("null", "not finite")):
+                           ("null", "not finite"),
+                           ("'; echo no memory >&2; exit 3; '", "ended with 3: no memory")):
             self.write("pack/bin/train_gpt2", TRAINER.replace("8.001", text))
             done = self.run_pack("quarter", "--budget", "300")
             self.assertEqual(done.returncode, 1)
@@ -641,6 +642,21 @@ esac
         self.assertIn("libneeded.so.3 => not found, for train_gpt2\n", done.stderr)
         self.assertIn("not a dynamic executable, for libtessera_cuda.so\n", done.stderr)
         self.assertEqual(done.stderr.count("missing:"), 2, done.stderr)
+
+    def test_a_dry_run_sees_tests_that_are_missing(self):
+        self.assertEqual(self.run_pack("dry-run", "gate_kernels").returncode, 0)
+        self.write("pack/bin/runtime_tests", """#!/bin/sh
+case $* in
+  *pack_gpu_test.cpp\\ --gtest_list_tests) echo "no fixture" >&2; exit 3 ;;
+  *gtest_list_tests) exit 0 ;;
+esac
+exit 1
+""")
+        done = self.run_pack("dry-run", "gate_kernels")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(
+            done.stderr, "^missing: .*/runtime_tests --file=runtime/kernels/"
+            "pack_gpu_test.cpp ends with 3: no fixture\n$")
 
     def test_a_dry_run_sees_that_torch_is_missing(self):
         for text, reason in (

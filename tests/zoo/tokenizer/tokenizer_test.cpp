@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -27,13 +28,28 @@ Tokenizer family(const std::string& name) {
   return Tokenizer::from_file(fixture("tokenizers/" + name + ".json"));
 }
 
-Texts families() {
-  Texts names;
-  for (const auto& [name, results] : cases().at("families").items()) {
-    names.push_back(name);
-  }
-  return names;
-}
+// Here too, because a program names its tests where the fixtures may be missing
+// (scripts/gpu_tests.sh packs few).
+constexpr const char* kFamilies[] = {
+    "albert",
+    "bert",
+    "bert_cased",
+    "bloom",
+    "clip",
+    "deberta",
+    "deepseek",
+    "falcon",
+    "gemma",
+    "gpt2",
+    "gpt4o",
+    "gpt_neox",
+    "llama2",
+    "llama3",
+    "qwen2",
+    "roberta",
+    "starcoder",
+    "t5",
+    "words"};
 
 /// The ends of the places of tokens, in bytes, one after the other.
 Ids places_of(const Encoding& encoding) {
@@ -53,7 +69,7 @@ Ids types_of(const Encoding& encoding) {
   return types;
 }
 
-class TokenizerFamily : public ::testing::TestWithParam<std::string> {};
+class TokenizerFamily : public ::testing::TestWithParam<const char*> {};
 
 } // namespace
 
@@ -96,8 +112,16 @@ TEST_P(TokenizerFamily, JoinsPairsAsTheReference) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     TokenizerFamily,
-    ::testing::ValuesIn(families()),
-    [](const auto& test) { return test.param; });
+    ::testing::ValuesIn(kFamilies),
+    [](const auto& test) { return std::string(test.param); });
+
+TEST(Tokenizer, AllFamiliesOfTheReferenceAreTested) {
+  Texts names;
+  for (const auto& [name, results] : cases().at("families").items()) {
+    names.push_back(name);
+  }
+  EXPECT_EQ(names, Texts(std::begin(kFamilies), std::end(kFamilies)));
+}
 
 TEST(Tokenizer, BatchesOverThreadsAreTheSame) {
   const Tokenizer tokenizer = family("llama3");
