@@ -25,13 +25,19 @@ if [[ -n ${BARE_PYTHON:-} ]]; then
   python=$BARE_PYTHON/bin/python3
 fi
 
+settings=("PYTHON=$python" OUT=/kit/out)
+for name in PIP_CERT PIP_INDEX_URL http_proxy https_proxy; do
+  [[ -z ${!name:-} ]] || settings+=("$name=${!name}")
+done
+
 # bare COMMAND...: in the bare machine.
 bare() {
   # shellcheck disable=SC2016  # for the shell there
   unshare --mount bash -c 'mount -t proc proc "$0/proc" &&
-    mount --rbind /dev "$0/dev" && exec chroot "$0" env -i HOME=/root \
-    PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 PYTHON="$1" OUT=/kit/out "${@:2}"' \
-    "$root" "$python" "$@"
+    mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" &&
+    exec chroot "$0" env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin \
+    LANG=C.UTF-8 "$@"' \
+    "$root" "${settings[@]}" "$@"
 }
 
 if [[ ! -e $root/usr/local/bin/nvidia-smi ]]; then

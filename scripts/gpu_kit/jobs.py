@@ -181,15 +181,15 @@ class Kit:
         """1.3B with the state on the device, and an 8B model where it fits."""
         return [
             Phase("speed", [
-                self.compare("1b_tessera", "tessera", SIZE_1B, 15),
-                self.peer("1b_plain", "plain", SIZE_1B, 20),
-                self.peer("1b_single", "single", SIZE_1B, 20),
-                self.peer("1b_fsdp2", "fsdp2", SIZE_1B, 20),
-                self.peer("1b_fsdp2_compile", "fsdp2-compile", SIZE_1B, 60),
+                self.compare("1b_tessera", "tessera", SIZE_1B, 12),
+                self.peer("1b_plain", "plain", SIZE_1B, 12),
+                self.peer("1b_single", "single", SIZE_1B, 15),
+                self.peer("1b_fsdp2", "fsdp2", SIZE_1B, 16),
+                self.peer("1b_fsdp2_compile", "fsdp2-compile", SIZE_1B, 45),
                 self.peer("1b_single_compile", "single-compile", SIZE_1B, 60),
                 # It compiles operators at their first use.
-                self.peer("1b_deepspeed", "deepspeed", SIZE_1B, 60),
-                self.gpt2("1b_profile", SIZE_1B, 20, {
+                self.peer("1b_deepspeed", "deepspeed", SIZE_1B, 45),
+                self.gpt2("1b_profile", SIZE_1B, 15, {
                     "steps": 2, "warmup": 3, "profile": self.work / "trace.json"})]),
             # 96 GB of weights, gradients and optimizer state.
             Phase("speed_8b", [
@@ -204,19 +204,19 @@ class Kit:
         matrix = "engine/matrix_test.cpp"
         return [
             Phase("engine", [
-                self.tests("engine/optim/placement_gpu_test.cpp", 90),
+                *self.shards("engine/optim/placement_gpu_test.cpp", range(3), 3, 40),
                 self.tests(training, 40),
                 self.tests("engine/activation_offload_gpu_test.cpp", 40),
                 self.tests("engine/trainer/trainer_gpu_test.cpp", 40),
                 self.tests("engine/spent_gradients_gpu_test.cpp", 30),
                 self.tests("sharding/lazy/move_module_gpu_test.cpp", 30),
-                self.tests(pipeline, 40)], workers=6),
+                self.tests(pipeline, 40)], workers=8),
             Phase("zoo", [
                 *self.shards("zoo/smoke_gpu_test.cpp", range(6), 6, 50,
                              self.smoke_models()),
                 *(self.tests(f"zoo/{name}_gpu_test.cpp", 25)
                   for name in ("generation", "masks", "images", "planned_memory"))],
-                workers=6),
+                workers=8),
             Phase("nccl", [
                 self.tests(file, 35, TESSERA_FORCE_NCCL="1")
                 for file in (training, communicator, pipeline)], workers=3),

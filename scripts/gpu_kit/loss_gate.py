@@ -23,11 +23,12 @@ LIMITS = {"float32": (1e-4, 0.005), "bfloat16": (0.02, 0.2)}
 def train(program, mode, dtype, keys):
     done = subprocess.run(
         [program, f"mode={mode}", f"dtype={dtype}", *keys],
-        stdout=subprocess.PIPE, text=True)
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    print(done.stderr, end="", flush=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"')]
     if done.returncode != 0 or not lines:
-        sys.exit(f"Error: {mode} in {dtype} ended with {done.returncode} and "
-                 f"{len(lines)} results.")
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        sys.exit(f"Error: {mode} in {dtype} ended with {done.returncode}: {reason}")
     try:
         result = json.loads(lines[-1])
     except ValueError:
