@@ -381,8 +381,8 @@ class Travels(unittest.TestCase):
 TRAINER = r"""#!/bin/sh
 case "$*" in
   *model=llama*) sleep 60 & echo "{\"pid\": $!}"; wait ;;
-  *mode=plain*) echo '{"first_loss": 10.9, "last_loss": 8.0}' ;;
-  *) echo '{"first_loss": 10.9, "last_loss": 8.001}' ;;
+  *mode=plain*) echo '{"losses": [10.9, 9.0, 8.0]}' ;;
+  *) echo '{"losses": [10.9, 9.001, 8.001]}' ;;
 esac
 """
 
@@ -494,10 +494,11 @@ esac
         self.assertIn("gate_kernels/update_gpu_test.log", self.archived())
 
     def test_losses_that_differ_end_a_quarter(self):
-        for text, last in (("8.1", "8.100000"), ("8.0 --", "printed no numbers"),
-                           ("null", "not finite"),
+        for text, last in (("9.1", "step 2 is 9.100000, plain LibTorch's is 9.000000"),
+                           ("9.0 --", "printed no numbers"), ("null", "step 2 is not finite"),
+                           ("9.0, 8.5", "losses are 4, plain LibTorch's 3"),
                            ("'; echo no memory >&2; exit 3; '", "ended with 3: no memory")):
-            self.write("pack/bin/train_gpt2", TRAINER.replace("8.001", text))
+            self.write("pack/bin/train_gpt2", TRAINER.replace("9.001", text))
             done = self.run_pack("quarter", "--budget", "300")
             self.assertEqual(done.returncode, 1)
             self.assertRegex(
