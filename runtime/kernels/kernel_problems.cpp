@@ -294,8 +294,8 @@ std::string name_of(ElementType type) {
 }
 
 /// Copies, scaled copies, sums, and zeros, of all types, with more than one
-/// block of packs and unaligned. Factors of sums are powers of two, so that it
-/// does not matter whether a product is rounded.
+/// block of packs (of at most 2048 elements) and unaligned. Factors of sums are
+/// powers of two, so that it does not matter whether a product is rounded.
 KernelProblem pack_problem(ElementType target) {
   return {
       .kernel = pack_kernel_of(target),
@@ -324,7 +324,7 @@ KernelProblem pack_problem(ElementType target) {
           };
           for (const ElementType type : kAllTypes) {
             for (const auto& [numel, offset] :
-                 {std::pair<int64_t, int64_t>{1035, 0}, {70, 1}}) {
+                 {std::pair<int64_t, int64_t>{2067, 0}, {70, 1}}) {
               sources.push_back(
                   arrays.values(numel, detail::dtype_of(type), -1, 1, offset));
               add(sources.back().const_data_ptr(), type, numel, offset);
