@@ -13,6 +13,7 @@
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_check.h"
@@ -26,6 +27,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 namespace tessera {
@@ -132,22 +134,27 @@ void Engine::settle_gradients(const sharding::RankIntent& intent) {
 void Engine::reporting_memory(
     const char* function,
     const std::function<void()>& work) {
+  const auto fail = [&](const char* reason) {
+    const std::string message = memory_table(
+        formatted(
+            "Engine::{} ran out of memory: {}\n{}\nDevice memory held by rank {} (activations not included)",
+            function,
+            reason,
+            runtime::kMemoryRemedy,
+            pager_->mesh().rank()),
+        allocated_memory());
+    pager_->abandon(message);
+    throw Error(message);
+  };
   try {
     work();
   } catch (const c10::Error& error) {
     if (!runtime::is_out_of_memory(error)) {
       throw;
     }
-    const std::string message = memory_table(
-        formatted(
-            "Engine::{} ran out of memory: {}\n{}\nDevice memory held by rank {} (activations not included)",
-            function,
-            error.what_without_backtrace(),
-            runtime::kMemoryRemedy,
-            pager_->mesh().rank()),
-        allocated_memory());
-    pager_->abandon(message);
-    throw Error(message);
+    fail(error.what_without_backtrace());
+  } catch (const std::bad_alloc& error) {
+    fail(error.what());
   }
 }
 
@@ -245,6 +252,7 @@ bool Engine::step() {
     pager_->begin_next_step();
   });
   scaler_.update(overflow);
+  runtime::count_step();
   if (std::exchange(logs_activations_, false)) {
     log_info("{}", first_step_text(activation_statistics()));
   }

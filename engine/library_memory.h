@@ -10,12 +10,18 @@
 
 namespace tessera::engine {
 
-/// Returns the bytes of `device` that LibTorch's allocator does not hold: the
-/// context and kernels of CUDA, NCCL, cuBLAS, and other processes. Calls cuBLAS
-/// first, which takes its memory then; NCCL has taken its own for each
+/// Returns the bytes of `device` that this process has beside those of
+/// LibTorch's allocator: the context and kernels of CUDA, NCCL, cuBLAS. Calls
+/// cuBLAS first, which takes its memory then; NCCL has taken its own for each
 /// communicator that was made. Synchronizes.
-/// @return 0 for the CPU, where ranks share a device and so cannot tell whose
-///   it is, and where the allocator does not tell.
+///
+/// NVML tells what the process has. Where it does not, as in most containers,
+/// it is what has come into use since init(), by other processes too, and
+/// without NVML all that is in use. The result is kept until the process makes
+/// another NCCL communicator, so that engines get equal budgets.
+/// TESSERA_LIBRARY_BYTES in the environment replaces it.
+/// @return 0 for the CPU, where the allocator does not tell, and without NVML's
+///   number where ranks share a device.
 int64_t library_bytes(const World& world, c10::Device device);
 
 } // namespace tessera::engine

@@ -3,11 +3,14 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/out_of_memory.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 namespace tessera::engine {
 
@@ -211,9 +214,12 @@ void ShardedOptimizer::guarded(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     if (damage_.empty()) {
       damage_ = error.what();
-      // What LibTorch throws in step() is told them by the engine, with more.
-      if (overlap_ != UpdateOverlap::kOff ||
-          dynamic_cast<const Error*>(&error) != nullptr) {
+      // That memory ran out in step() is told them by the engine, with more.
+      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+      const bool is_told =
+          dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+          (torch_error != nullptr && runtime::is_out_of_memory(*torch_error));
+      if (overlap_ != UpdateOverlap::kOff || !is_told) {
         context_.pager->abandon(damage_);
       }
     }

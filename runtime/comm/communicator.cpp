@@ -29,6 +29,8 @@ constexpr std::chrono::milliseconds kCheckInterval{500};
 constexpr std::chrono::seconds kAnswerAfter{1};
 constexpr std::chrono::milliseconds kFarewell{1000};
 constexpr std::chrono::seconds kFarewellOnDevice{30};
+/// How long the process of a rank that has left may take to end.
+constexpr std::chrono::milliseconds kEndPatience{2000};
 
 // Only the first line: c10d appends a C++ stack trace to its messages.
 std::string first_line(const char* text) {
@@ -101,6 +103,28 @@ void copy_alone(const at::Tensor& output, const at::Tensor& input) {
   if (!output.is_alias_of(input)) {
     output.copy_(input);
   }
+}
+
+/// Why a collective failed.
+/// @param calls null: the ranks of the group are not known.
+std::string cause_of(
+    const std::exception& failure,
+    const runtime::RollCall* calls) {
+  const std::string text = first_line(failure.what());
+  const bool is_known =
+      dynamic_cast<const runtime::CollectiveError*>(&failure) != nullptr;
+  if (is_known && !runtime::tells_of_lost_peer(text)) {
+    return text + ".";
+  }
+  const std::string end =
+      calls != nullptr ? calls->end_of_a_rank(kEndPatience) : std::string();
+  if (!end.empty()) {
+    return end + ".";
+  }
+  return is_known
+             ? text + "."
+             : text +
+                   ". A peer has left the job or the connection was lost; see the first error of the job for the cause.";
 }
 
 void look_around(const WaitCheck& check) {
@@ -195,15 +219,8 @@ void PendingCollective::wait(const WaitCheck& check) {
         // A peer that left because of an error may have reported it.
         look_around(check);
         runtime::blame_peer();
-        const bool is_known =
-            dynamic_cast<const runtime::CollectiveError*>(&failure) != nullptr;
         TESSERA_FAIL(
-            "{} failed: {}.{}",
-            what_,
-            first_line(failure.what()),
-            is_known
-                ? ""
-                : " A peer has left the job or the connection was lost; see the first error of the job for the cause.");
+            "{} failed: {}", what_, cause_of(failure, wait_.roll_call.get()));
       }
     }
     look_around(check);

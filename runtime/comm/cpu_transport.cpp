@@ -2,6 +2,8 @@
 #include "tessera/runtime/comm/cpu_transport.h"
 
 #include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/comm/group_store.h"
+#include "tessera/runtime/comm/host_identity.h"
 #include "tessera/runtime/comm/shm_backend.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
@@ -9,10 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include <unistd.h>
-
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -21,21 +20,6 @@ namespace tessera::runtime {
 namespace {
 
 constexpr const char* kVariable = "TESSERA_TRANSPORT";
-
-/// Equal for processes that can see each other's memory: same user, same boot
-/// of the same machine, same process id namespace.
-std::string host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::string host(256, '\0');
-  ::gethostname(host.data(), host.size() - 1);
-  std::string processes(256, '\0');
-  const ssize_t length =
-      ::readlink("/proc/self/ns/pid", processes.data(), processes.size());
-  processes.resize(length > 0 ? static_cast<size_t>(length) : 0);
-  return std::string(host.c_str()) + " (boot " + boot + ", user " +
-         std::to_string(::geteuid()) + ", " + processes + ")";
-}
 
 struct Statement {
   std::string transport;
@@ -136,6 +120,8 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
     try {
       return c10::make_intrusive<ShmBackend>(
           own_keys, rank, size, ShmOptions{timeout});
+    } catch (const LostRankError&) {
+      throw;
     } catch (const Error& reason) {
       // The same on all ranks.
       TESSERA_CHECK(

@@ -2,6 +2,7 @@
 #include "tessera/runtime/comm/cuda_transport.h"
 
 #include "tessera/runtime/comm/cpu_transport.h"
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/ipc_backend.h"
 #include "tessera/runtime/comm/nccl_registry.h"
 #include "tessera/runtime/comm/shm_meeting.h"
@@ -69,6 +70,8 @@ c10::intrusive_ptr<c10d::Backend> make_ipc_backend(
     });
     return c10::make_intrusive<IpcBackend>(
         store, rank, size, IpcOptions{timeout}, std::move(driver));
+  } catch (const LostRankError&) {
+    throw;
   } catch (const Error& reason) {
     // The same on all ranks.
     if (rank == 0) {
@@ -99,11 +102,14 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
     int rank,
     int size,
     int device_index,
-    std::chrono::milliseconds timeout) {
+    std::chrono::milliseconds timeout,
+    const std::string& name) {
   const Transport chosen =
       choose(*store, cuda_device_identity(device_index), rank, size);
   if (chosen == Transport::kNccl) {
-    return make_nccl_backend(store, {rank, size, device_index, timeout});
+    return make_nccl_backend(
+        store,
+        {rank, size, device_index, timeout, name, job_ranks(*store, size)});
   }
   if (chosen == Transport::kIpc) {
     const auto own_keys = c10::make_intrusive<c10d::PrefixStore>("ipc", store);

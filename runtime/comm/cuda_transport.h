@@ -21,12 +21,14 @@ std::string ranks_on_one_device(const std::vector<std::string>& identities);
 /// `gloo`, or IpcBackend does not work there, a backend for CPU tensors
 /// (make_cpu_backend()): Communicator then copies through the host, which is
 /// slow and blocks it. Collective; blocks until all `size` ranks have arrived.
+/// @param name of the group in c10d's records of collectives; of no other.
 /// @throws tessera::Error when there is no CUDA device, with the reason.
 c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
     int size,
     int device_index,
-    std::chrono::milliseconds timeout);
+    std::chrono::milliseconds timeout,
+    const std::string& name);
 
 } // namespace tessera::runtime

@@ -3,20 +3,24 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/comm/exception_text.h"
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/job_environment.h"
+#include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/comm/rendezvous.h"
 #include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/comm/simulated_job.h"
+#include "tessera/runtime/comm/store_text.h"
+#include "tessera/runtime/comm/uncaught_errors.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/core/peer_failure.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
+#include "tessera/runtime/memory/device_use.h"
 #include "tessera/runtime/memory/spent_gradients.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -58,6 +62,7 @@ bool forces_backend(at::Device device) {
 }
 
 World& set_world(std::unique_ptr<World> made) {
+  runtime::report_uncaught_errors();
   if (keeps_freed_memory(made->options())) {
     runtime::keep_freed_cpu_memory(true);
   }
@@ -68,6 +73,7 @@ World& set_world(std::unique_ptr<World> made) {
         made->options().reuse_gradients, made->device().type());
     // torch::kCUDA without an index means this rank's device from here on.
     const at::Device device = made->device();
+    runtime::note_foreign_device_bytes(device);
     c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
   }
   world_slot() = std::move(made);
@@ -167,22 +173,39 @@ std::unique_ptr<Communicator> World::join_group(
   if (!all) {
     all = c10::make_intrusive<c10d::HashStore>();
   }
-  auto store = c10::make_intrusive<c10d::PrefixStore>(
-      key + "/" + std::to_string(ranks.front()), all);
   const auto rank = static_cast<int>(place - ranks.begin());
+  const std::string what = "making the group '" + name + "'";
+  const std::string unique_key = key + "/" + std::to_string(ranks.front());
+  const auto store = c10::make_intrusive<runtime::GroupStore>(
+      all,
+      runtime::GroupStore::Group{what, unique_key, rank, ranks},
+      options_.timeout);
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
   try {
+    auto backend =
+        device.is_cpu()
+            ? runtime::make_cpu_backend(store, rank, size, timeout)
+            : runtime::make_cuda_backend(
+                  store, rank, size, device.index(), timeout, unique_key);
+    // For c10d's records of collectives.
+    backend->setGroupUid(unique_key);
+    backend->setGroupDesc(name);
     return std::make_unique<Communicator>(
         name,
-        device.is_cpu() ? runtime::make_cpu_backend(store, rank, size, timeout)
-                        : runtime::make_cuda_backend(
-                              store, rank, size, device.index(), timeout),
+        std::move(backend),
         timeout,
         std::make_shared<runtime::RollCall>(store, rank, ranks));
-  } catch (const c10::DistError&) {
-    // The store is gone, and with it the rank that hosts it.
-    runtime::blame_peer();
+  } catch (const runtime::LostRankError&) {
+    throw;
+  } catch (const c10::DistError& error) {
+    const std::string text = error.what_without_backtrace();
+    const std::string reason = text.substr(0, text.find('\n'));
+    store->report(reason);
+    TESSERA_FAIL("{} failed: {}", what, reason);
+  } catch (const std::exception& error) {
+    // The others need not wait for this rank.
+    store->report(runtime::text_of_exception(error));
     throw;
   }
 }
@@ -214,6 +237,9 @@ World& init(const InitOptions& given) {
   if (size > 1) {
     store = runtime::join_store(rank, size, options.timeout);
   }
+  if (store) {
+    runtime::RankEnds::watch_job(store, rank, size, /*is_shared=*/false);
+  }
   return set_world(
       std::make_unique<World>(rank, size, local_rank, store, options));
 }
@@ -226,6 +252,12 @@ World& init_with_store(
   TESSERA_CHECK(
       !world_slot(),
       "init_with_store: this process has already joined a job; call it only once, before init().");
+  if (store && size > 1) {
+    store->set(
+        runtime::RankEnds::process_key(rank),
+        runtime::to_bytes(runtime::process_note()));
+    runtime::RankEnds::watch_job(store, rank, size, /*is_shared=*/true);
+  }
   return set_world(std::make_unique<World>(rank, size, rank, store, options));
 }
 

@@ -2,6 +2,7 @@
 #include "tessera/runtime/comm/ipc_queue.h"
 
 #include "tessera/runtime/comm/collective_error.h"
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/comm/shm_bytes.h"
 #include "tessera/runtime/comm/shm_meeting.h"
@@ -48,13 +49,6 @@ HostNote& note_of(const ShmRegion& region, int rank) {
   return reinterpret_cast<HostNote*>(region.payload(0, 1))[rank];
 }
 
-std::string lost_text(int rank, bool left) {
-  return formatted(
-      "rank {}{}; its own error says why",
-      rank,
-      left ? " has left the group" : "'s process has ended");
-}
-
 } // namespace
 
 IpcQueue::IpcQueue(
@@ -66,6 +60,7 @@ IpcQueue::IpcQueue(
     : options_(options),
       rank_(rank),
       size_(size),
+      job_ranks_(job_ranks(store, size)),
       driver_(std::move(driver)),
       region_(meet(store, rank, size)),
       peers_(region_, {rank, size, /*read_directly=*/false, options.timeout}),
@@ -214,7 +209,11 @@ void IpcQueue::compare_with_peers(const ShmMessage& message) {
     const ShmMessage theirs = peer.messages[issued_ % kShmRingSlots];
     // A rank that is far ahead has written over it.
     if (peer.published < issued_ + kShmRingSlots) {
-      check_same_collective(message, rank_, theirs, r);
+      check_same_collective(
+          message,
+          job_ranks_[static_cast<size_t>(rank_)],
+          theirs,
+          job_ranks_[static_cast<size_t>(r)]);
     }
   }
 }
@@ -311,9 +310,11 @@ std::vector<std::vector<int64_t>> IpcQueue::tell_all(
       }
       const bool left = region_.rank(r).left != kHere;
       if ((left || !peers_.is_alive(r)) && theirs.count <= mine) {
-        fail(lost_text(r, left));
+        fail(lost_peer_text(job_ranks_[static_cast<size_t>(r)], left));
       } else if (Clock::now() - start > options_.timeout) {
-        fail(formatted("rank {} has not joined an all-to-all", r));
+        fail(formatted(
+            "rank {} has not joined an all-to-all",
+            job_ranks_[static_cast<size_t>(r)]));
       }
       std::this_thread::sleep_for(kQueuePoll);
     }
@@ -363,7 +364,7 @@ void IpcQueue::abort(const std::string& why) {
     }
     return;
   }
-  fail(lost_text(rank_, /*left=*/true));
+  fail(lost_peer_text(job_ranks_[static_cast<size_t>(rank_)], /*left=*/true));
 }
 
 void IpcQueue::fail(const std::string& reason) {
@@ -401,7 +402,7 @@ std::string IpcQueue::trouble(Clock::duration without_progress) {
     }
     const uint32_t left = region_.rank(r).left;
     if (left == kFailed) {
-      return lost_text(r, /*left=*/true);
+      return lost_peer_text(job_ranks_[static_cast<size_t>(r)], /*left=*/true);
     }
     const bool lost = left != kHere || !peers_.is_alive(r);
     const PeerFlags& theirs = flags(rank_, r);
@@ -410,10 +411,10 @@ std::string IpcQueue::trouble(Clock::duration without_progress) {
         (!has_reached(theirs.published, flag_value(issued)) ||
          (issued > kSlots &&
           !has_reached(theirs.consumed, flag_value(issued - kSlots))))) {
-      return lost_text(r, left != kHere);
+      return lost_peer_text(job_ranks_[static_cast<size_t>(r)], left != kHere);
     }
     if (!has_reached(theirs.published, flag_value(awaited))) {
-      behind.push_back(r);
+      behind.push_back(job_ranks_[static_cast<size_t>(r)]);
     }
   }
   // If none is, this rank itself computes for so long.

@@ -182,6 +182,7 @@ class IpcQueue {
   IpcOptions options_;
   int rank_;
   int size_;
+  std::vector<int> job_ranks_; ///< the number of each rank in the job
   std::unique_ptr<StreamDriver> driver_;
   ShmRegion region_;
   ShmPeers peers_;

@@ -40,6 +40,9 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
   nccl->config.blocking = 1;
+  nccl->group_name = options.name;
+  nccl->global_ranks_in_group.assign(
+      options.job_ranks.begin(), options.job_ranks.end());
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       store, options.rank, options.size, nccl);
   const at::Device device(

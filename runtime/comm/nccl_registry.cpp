@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@
 namespace tessera::runtime {
 
 namespace {
+
+std::atomic<int64_t> groups_made{0};
 
 // One plugin per process; it registers before any group is made.
 NcclFunctions nccl_functions;
@@ -73,8 +76,14 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options) {
   set_defaults();
-  return functions_for_device(options.device_index)
-      .make_backend(store, options);
+  auto backend =
+      functions_for_device(options.device_index).make_backend(store, options);
+  ++groups_made;
+  return backend;
+}
+
+int64_t nccl_groups_made() {
+  return groups_made;
 }
 
 void connect_ranks(c10d::Backend& group, at::Device device) {

@@ -6,7 +6,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -17,6 +19,11 @@ struct NcclOptions {
   int device_index = 0;
   /// The watchdog ends the process if a collective takes longer.
   std::chrono::milliseconds timeout{};
+  /// Of the group, in the records of the flight recorder; no other group of
+  /// the process has it.
+  std::string name;
+  /// The number in the job of each rank of the group, for these records.
+  std::vector<int> job_ranks;
 };
 
 /// Functions that the CUDA plugin provides.
@@ -42,6 +49,10 @@ std::string cuda_device_identity(int device_index);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     const NcclOptions& options);
+
+/// How many backends make_nccl_backend() has made in this process. Each takes
+/// device memory.
+int64_t nccl_groups_made();
 
 /// Connects the ranks of a new backend, and waits for them. A communicator that
 /// is connected by its first collective would block the host there: ranks that

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/rendezvous.h"
 
+#include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
@@ -10,6 +11,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <netdb.h>
 
 #include <algorithm>
 #include <charconv>
@@ -59,6 +62,17 @@ StoreAddress store_address(int rank) {
       rank == 0 && !agent_holds_store};
 }
 
+/// Why the name cannot be resolved; empty if it can.
+std::string why_unknown(const std::string& host) {
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (error != 0) {
+    return ::gai_strerror(error);
+  }
+  ::freeaddrinfo(found);
+  return {};
+}
+
 /// Opens the store, in attempts short enough to log what this rank waits for.
 c10::intrusive_ptr<c10d::Store> open_store(
     const StoreAddress& address,
@@ -78,37 +92,45 @@ c10::intrusive_ptr<c10d::Store> open_store(
         start + timeout - attempt);
     options.timeout = std::clamp<std::chrono::milliseconds>(
         left, kPollInterval, kWaitNoticeInterval);
-    try {
-      auto store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
-      store->setTimeout(timeout);
-      return store;
-    } catch (const c10::Error& error) {
+    const std::string unknown = why_unknown(address.host);
+    if (unknown.empty()) {
+      try {
+        auto store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
+        store->setTimeout(timeout);
+        return store;
+      } catch (const c10::Error& error) {
+        TESSERA_CHECK(
+            !address.is_here,
+            "rank 0 cannot open port {} (MASTER_PORT): {}. Choose another port.",
+            address.port,
+            error.what_without_backtrace());
+        TESSERA_CHECK(
+            Clock::now() < start + timeout,
+            "rank 0 could not be reached at {} (MASTER_ADDR, MASTER_PORT) within {} s. Start rank 0, check that this host can reach the address, and that no firewall closes the port.",
+            address.text(),
+            whole_seconds(timeout).count());
+      }
+    } else {
+      // Names may appear late on clusters, but not that of this host.
       TESSERA_CHECK(
-          !address.is_here,
-          "rank 0 cannot open port {} (MASTER_PORT): {}. Choose another port.",
-          address.port,
-          error.what_without_backtrace());
-      TESSERA_CHECK(
-          Clock::now() < start + timeout,
-          "rank 0 could not be reached at {} (MASTER_ADDR, MASTER_PORT) within {} s. Start rank 0, check that this host can resolve and reach the address, and that no firewall closes the port.",
-          address.text(),
-          whole_seconds(timeout).count());
+          Clock::now() < start + timeout &&
+              !(address.is_here && attempt - start >= kWaitNoticeInterval),
+          "MASTER_ADDR is '{}', which this host cannot resolve: {}. Set it to the name or address of the host of rank 0.",
+          address.host,
+          unknown);
     }
-    // An unknown host fails at once; names may appear late on clusters.
     std::this_thread::sleep_until(
         std::min(attempt + kWaitNoticeInterval, start + timeout));
     log_warning(
-        "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) for {} s",
+        "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) for {} s{}",
         address.text(),
-        whole_seconds(Clock::now() - start).count());
+        whole_seconds(Clock::now() - start).count(),
+        unknown.empty() ? ""
+                        : "; this host cannot resolve the name: " + unknown);
   }
 }
 
 constexpr const char* kAllJoined = "joined/all";
-
-std::string joined_key(int rank) {
-  return "joined/" + std::to_string(rank);
-}
 
 /// Rank 0: waits for the notes of all ranks.
 void wait_for_others(
@@ -120,8 +142,9 @@ void wait_for_others(
   std::vector<int> missing(static_cast<size_t>(size - 1));
   std::iota(missing.begin(), missing.end(), 1);
   while (true) {
-    std::erase_if(
-        missing, [&](int rank) { return store.check({joined_key(rank)}); });
+    std::erase_if(missing, [&](int rank) {
+      return store.check({RankEnds::process_key(rank)});
+    });
     if (missing.empty()) {
       store.set(kAllJoined, to_bytes("1"));
       return;
@@ -145,20 +168,33 @@ void wait_for_others(
   }
 }
 
-/// Waits until rank 0 has seen all ranks; rank 0 says who is missing.
+/// Waits until rank 0 has seen all ranks; rank 0 says who is missing. Where an
+/// agent hosts the store, it may be rank 0 itself.
 void wait_for_rank_0(
     c10d::Store& store,
     int size,
     std::chrono::milliseconds timeout) {
-  const auto limit = timeout + kWaitNoticeInterval;
-  const auto deadline = Clock::now() + limit;
+  const auto start = Clock::now();
+  auto next_notice = Clock::duration(kWaitNoticeInterval);
   try {
-    store.wait({kAllJoined}, limit);
+    while (!store.check({kAllJoined})) {
+      const auto waited = Clock::now() - start;
+      TESSERA_CHECK(
+          waited < timeout + kWaitNoticeInterval,
+          "not all {} ranks joined the job in time; see rank 0.",
+          size);
+      if (waited >= next_notice) {
+        next_notice += kWaitNoticeInterval;
+        if (!store.check({RankEnds::process_key(0)})) {
+          log_warning(
+              "waiting for rank 0 of {} to join the job for {} s",
+              size,
+              whole_seconds(waited).count());
+        }
+      }
+      std::this_thread::sleep_for(kPollInterval);
+    }
   } catch (const c10::Error&) {
-    TESSERA_CHECK(
-        Clock::now() < deadline,
-        "not all {} ranks joined the job in time; see rank 0.",
-        size);
     blame_peer();
     TESSERA_FAIL(
         "rank 0 left before all {} ranks had joined the job; see its error.",
@@ -196,7 +232,7 @@ c10::intrusive_ptr<c10d::Store> join_store(
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       std::string("tessera/") + (restarts ? restarts : "0"),
       open_store(address, size, timeout));
-  store->set(joined_key(rank), to_bytes("1"));
+  store->set(RankEnds::process_key(rank), to_bytes(process_note()));
   if (rank == 0) {
     wait_for_others(*store, size, timeout);
   } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/roll_call.h"
 
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/store_text.h"
 
 #include <utility>
@@ -40,6 +41,11 @@ RollCall::Answers RollCall::answers(uint64_t number) const {
   }
   result.is_first = first == rank_;
   return result;
+}
+
+std::string RollCall::end_of_a_rank(std::chrono::milliseconds patience) const {
+  auto* group = dynamic_cast<GroupStore*>(store_.get());
+  return group ? group->end_of_a_rank(patience) : std::string();
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {

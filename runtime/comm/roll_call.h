@@ -39,6 +39,9 @@ class RollCall {
   /// @throws c10::Error when the store is gone, and with it its rank.
   Answers answers(uint64_t number) const;
 
+  /// GroupStore::end_of_a_rank(); "" for other stores.
+  std::string end_of_a_rank(std::chrono::milliseconds patience) const;
+
  private:
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/shm_backend.h"
 
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/shm_exchange.h"
 #include "tessera/runtime/comm/shm_meeting.h"
 #include "tessera/runtime/comm/shm_operation.h"
@@ -76,7 +77,7 @@ ShmBackend::ShmBackend(
   ShmPeers peers(
       region, {rank, size, options.read_peers_directly, options.timeout});
   queue_ = std::make_shared<ShmQueue>(
-      std::move(region), std::move(peers), rank, size);
+      std::move(region), std::move(peers), rank, job_ranks(*store, size));
 }
 
 ShmBackend::~ShmBackend() {

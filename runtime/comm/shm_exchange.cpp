@@ -91,9 +91,9 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     TESSERA_CHECK(
         header.bytes == block.bytes(),
         "the ranks disagree about an all-to-all: rank {} sends {} bytes to rank {}, which expects {}",
-        r,
+        port.in_job(r),
         header.bytes,
-        port.rank,
+        port.in_job(port.rank),
         block.bytes());
     if (direct()) {
       port.peers.read(

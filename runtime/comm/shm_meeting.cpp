@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/shm_meeting.h"
 
+#include "tessera/runtime/comm/exception_text.h"
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -24,8 +27,12 @@ void all_succeed(
   std::string mine = kGood;
   try {
     step();
-  } catch (const Error& error) {
-    mine = error.what();
+  } catch (const LostRankError&) {
+    throw; // the others know, or will see it themselves
+  } catch (const std::exception& error) {
+    // Of any kind: the others wait for this rank's answer.
+    const auto number = job_ranks(store, size).at(static_cast<size_t>(rank));
+    mine = formatted("rank {}: {}", number, text_of_exception(error));
   }
   const auto key_of = [&](int r) { return key + "/" + std::to_string(r); };
   std::string all = mine;
@@ -33,7 +40,7 @@ void all_succeed(
     for (int r = 1; r < size; ++r) {
       const std::string theirs = to_text(store.get(key_of(r)));
       if (all == kGood && theirs != kGood) {
-        all = "rank " + std::to_string(r) + ": " + theirs;
+        all = theirs;
       }
     }
     store.set(key, to_bytes(all));
@@ -50,7 +57,7 @@ ShmRegion meet(c10d::Store& store, int rank, int size) {
     if (rank == 0) {
       try {
         region.emplace(ShmRegion::create(size));
-      } catch (const Error&) {
+      } catch (const std::exception&) {
         store.set("region", to_bytes(""));
         throw;
       }

@@ -13,8 +13,9 @@ namespace tessera::runtime {
 
 /// Runs `step` on every rank. Collective; blocks until all have run it.
 /// @param key prefix of the keys that it takes in the store.
-/// @throws tessera::Error on every rank, with the same reason, when the step of
-///   a rank has thrown one.
+/// @throws tessera::Error on every rank, with the same reason, which names the
+///   rank, when the step of a rank has thrown a std::exception; LostRankError
+///   when a rank has ended or does not come, if the store is a GroupStore.
 void all_succeed(
     c10d::Store& store,
     const std::string& key,

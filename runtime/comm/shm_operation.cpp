@@ -76,7 +76,7 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
   const ShmMessage& mine = message_of(port, port.rank, turn);
   for (int r = 0; r < port.ranks; ++r) {
     const ShmMessage& theirs = message_of(port, r, turn);
-    check_same_collective(mine, port.rank, theirs, r);
+    check_same_collective(mine, port.in_job(port.rank), theirs, port.in_job(r));
   }
 }
 

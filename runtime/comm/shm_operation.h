@@ -27,6 +27,12 @@ struct ShmPort {
   const ShmPeers& peers;
   int rank;
   int ranks;
+  /// The number of each rank in the job, for messages.
+  const std::vector<int>& job_ranks;
+
+  int in_job(int r) const {
+    return job_ranks[static_cast<size_t>(r)];
+  }
 };
 
 /// One collective. A rank publishes its data either in the payloads, piece by

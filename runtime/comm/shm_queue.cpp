@@ -17,10 +17,20 @@ constexpr std::chrono::microseconds kSpin{10};
 
 } // namespace
 
-ShmQueue::ShmQueue(ShmRegion region, ShmPeers peers, int rank, int ranks)
+ShmQueue::ShmQueue(
+    ShmRegion region,
+    ShmPeers peers,
+    int rank,
+    std::vector<int> job_ranks)
     : region_(std::move(region)),
       peers_(std::move(peers)),
-      port_{region_, peers_, rank, ranks},
+      job_ranks_(std::move(job_ranks)),
+      port_{
+          region_,
+          peers_,
+          rank,
+          static_cast<int>(job_ranks_.size()),
+          job_ranks_},
       own_(region_.rank(rank)),
       thread_([this] { run(); }) {}
 
@@ -176,11 +186,16 @@ void ShmQueue::consume(Lock& lock) {
       // The peer may have released the memory while it was read.
       TESSERA_CHECK(
           region_.rank(r).left == 0 || r == port_.rank,
-          "rank {} has left the group; its own error says why",
-          r);
+          "{}",
+          lost_peer_text(port_.in_job(r), /*left=*/true));
     }
   } catch (const std::exception& error) {
     failure = error.what();
+    for (int r = 0; r < port_.ranks; ++r) {
+      if (r != port_.rank && !peers_.is_alive(r)) {
+        failure = lost_peer_text(port_.in_job(r), /*left=*/false);
+      }
+    }
   }
   lock.lock();
   consuming_ = false;
@@ -232,10 +247,7 @@ void ShmQueue::look_for_lost_peers(uint64_t awaited_turn, bool processes) {
     // What a peer did before it was lost still counts.
     if (lost &&
         (peer.published < awaited_turn || peer.consumed < awaited_turn)) {
-      fail_for_all(formatted(
-          "rank {}{}; its own error says why",
-          r,
-          left ? " has left the group" : "'s process has ended"));
+      fail_for_all(lost_peer_text(port_.in_job(r), left));
       return;
     }
   }

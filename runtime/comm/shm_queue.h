@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -30,7 +31,12 @@ namespace tessera::runtime {
 /// longer in step.
 class ShmQueue {
  public:
-  ShmQueue(ShmRegion region, ShmPeers peers, int rank, int ranks);
+  /// @param job_ranks the number of each rank in the job, for messages.
+  ShmQueue(
+      ShmRegion region,
+      ShmPeers peers,
+      int rank,
+      std::vector<int> job_ranks);
   /// Fails the operations in progress, here and on the peers.
   ~ShmQueue();
   ShmQueue(const ShmQueue&) = delete;
@@ -103,6 +109,7 @@ class ShmQueue {
 
   ShmRegion region_;
   ShmPeers peers_;
+  std::vector<int> job_ranks_;
   ShmPort port_;
   ShmRank& own_;
 

@@ -207,6 +207,19 @@ std::string RankJob::describe(const Rank& rank) const {
   return text + ")";
 }
 
+std::string RankJob::early_ends() const {
+  std::string text;
+  for (const Rank& rank : ranks_) {
+    if (rank.ended && rank.process->poll_end()->is_success()) {
+      text += (text.empty() ? "; " : ", ") + describe(rank);
+    }
+  }
+  return text.empty() ? text
+                      : text +
+                            " had ended early, with code 0: all ranks must "
+                            "run the same number of steps";
+}
+
 void RankJob::start_ranks() {
   const bool on_terminal = console_.is_terminal(ConsoleStream::kOut);
   ranks_.reserve(options_.nproc);
@@ -421,7 +434,9 @@ void RankJob::take_ended_ranks() {
     }
     const ProcessEnd& end = *rank.process->poll_end();
     take_failure(
-        {describe(rank) + " " + end.describe(),
+        {describe(rank) + " " + end.describe() +
+             (rank.blames_peer ? " because of another rank" + early_ends()
+                               : ""),
          end.exit_code(),
          rank.blames_peer});
   }
@@ -452,9 +467,9 @@ void RankJob::take_failure(const Failure& failure) {
   const bool waits = failure.blames_peer && others_run && !kill_time_;
   const std::string line =
       "error: " + failure.text +
-      (failure.blames_peer ? " because of another rank" : "") +
       (!others_run ? ""
-       : waits     ? "; waiting for that rank"
+       : waits     ? early_ends().empty() ? "; waiting for that rank"
+                                          : "; waiting for another to fail"
                    : "; ending the other ranks");
   if (!waits) {
     culprit_time_.reset();

@@ -71,6 +71,9 @@ class RankJob {
   std::optional<int> conclude();
   int first_rank() const;
   std::string describe(const Rank& rank) const;
+  /// "; rank 1 (pid 7) had ended with code 0": the ranks of this node that were
+  /// finished before others. "" if there is none.
+  std::string early_ends() const;
   void start_ranks();
   bool is_over() const;
   void wait_for_events();

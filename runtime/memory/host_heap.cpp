@@ -12,10 +12,29 @@ namespace tessera::runtime {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
+// The range of addresses, by the memory of the machine at the start. Addresses
+// cost nothing until they are used, and the memory of a virtual machine may
+// grow.
+constexpr size_t kSmallestRange = size_t{256} << 30;
+constexpr size_t kRangeFactor = 4;
 
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
+
+/// Reserves addresses; null where the process may not have so many.
+void* reserve(size_t bytes) {
+  void* range = ::mmap(
+      nullptr,
+      bytes,
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+      -1,
+      0);
+  return range == MAP_FAILED ? nullptr : range;
+}
+
+} // namespace
 
 size_t bytes_of_machine() {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
@@ -24,8 +43,6 @@ size_t bytes_of_machine() {
              ? static_cast<size_t>(pages) * static_cast<size_t>(page_bytes)
              : 0;
 }
-
-} // namespace
 
 void prefer_huge_pages(void* data, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(data);
@@ -37,23 +54,25 @@ void prefer_huge_pages(void* data, size_t bytes) {
   }
 }
 
-HostHeap::HostHeap() {
-  const size_t bytes = bytes_of_machine() / kHugePage * kHugePage;
-  // With room to begin at a huge page.
-  void* range = ::mmap(
-      nullptr,
-      bytes + kHugePage,
-      PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-      -1,
-      0);
-  if (bytes == 0 || range == MAP_FAILED) {
+HostHeap::HostHeap(size_t (*memory_bytes)())
+    : memory_bytes_(memory_bytes), most_bytes_(memory_bytes()) {
+  size_t bytes = 0;
+  // With room to begin at a huge page. Under a limit of addresses, as many as
+  // there is memory now.
+  for (const size_t wanted :
+       {std::max(kSmallestRange, kRangeFactor * most_bytes_), most_bytes_}) {
+    bytes = wanted / kHugePage * kHugePage;
+    range_ = bytes == 0 ? nullptr : reserve(bytes + kHugePage);
+    if (range_ != nullptr) {
+      break;
+    }
+  }
+  if (range_ == nullptr) {
     return; // an empty heap: every take() returns null
   }
-  range_ = range;
-  const auto address = reinterpret_cast<uintptr_t>(range);
-  base_ =
-      static_cast<std::byte*>(range) + (round_up(address, kHugePage) - address);
+  const auto address = reinterpret_cast<uintptr_t>(range_);
+  base_ = static_cast<std::byte*>(range_) +
+          (round_up(address, kHugePage) - address);
   bytes_ = bytes;
   returned_.resize(bytes / kHugePage);
   prefer_huge_pages(base_, bytes_);
@@ -79,6 +98,12 @@ void HostHeap::remove_free(size_t offset, size_t bytes) {
 void* HostHeap::take(size_t bytes) {
   const size_t wanted = round_up(bytes, kGranule);
   const std::lock_guard lock(mutex_);
+  if (wanted > most_bytes_ - std::min(most_bytes_, in_use_)) {
+    most_bytes_ = memory_bytes_(); // it may have grown
+    if (wanted > most_bytes_ - std::min(most_bytes_, in_use_)) {
+      return nullptr;
+    }
+  }
   const auto found = free_by_size_.lower_bound({wanted, 0});
   if (found == free_by_size_.end()) {
     return nullptr;

@@ -13,18 +13,24 @@
 
 namespace tessera::runtime {
 
+/// The memory of the machine now.
+size_t bytes_of_machine();
+
 /// A training step allocates and frees large blocks again and again. Returning
 /// them to the system each time costs a page fault and zeroing for every 4 KiB.
 /// This heap takes them from one range of addresses, with huge pages if the
 /// system offers them: the smallest free block that is large enough is split,
-/// and adjacent free blocks are merged. The range is as large as the memory of
-/// the machine, but only blocks that have been used take memory. Where new ones
-/// are about to, because no free block that has memory is large enough, free
-/// blocks return theirs, so that the heap never has more than was in use at its
-/// peak, but for parts of huge pages. Thread-safe.
+/// and adjacent free blocks are merged. Blocks in use are at most the memory of
+/// the machine, which may grow; the range of addresses is larger, since only
+/// blocks that have been used take memory. Where new ones are about to, because
+/// no free block that has memory is large enough, free blocks return theirs, so
+/// that the heap never has more than was in use at its peak, but for parts of
+/// huge pages. Thread-safe.
 class HostHeap {
  public:
-  HostHeap();
+  /// @param memory_bytes returns how much memory there is; called again when
+  ///   that is not enough.
+  explicit HostHeap(size_t (*memory_bytes)() = &bytes_of_machine);
   ~HostHeap();
   HostHeap(const HostHeap&) = delete;
   HostHeap& operator=(const HostHeap&) = delete;
@@ -62,6 +68,8 @@ class HostHeap {
   void forget_from(size_t offset);
 
   mutable std::mutex mutex_;
+  size_t (*memory_bytes_)();
+  size_t most_bytes_; ///< blocks in use at most, as last asked
   void* range_ = nullptr; ///< as the system gave it
   std::byte* base_ = nullptr; ///< in it, at a huge page
   size_t bytes_ = 0;

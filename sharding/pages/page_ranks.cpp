@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/pages/page_ranks.h"
 
+#include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/plans/plan_cursor.h"
@@ -13,6 +14,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <sstream>
 #include <unordered_set>
@@ -287,8 +289,8 @@ void PageRanks::abandon(const std::string& reason) noexcept {
 void PageRanks::or_abandon(const std::function<void()>& work) {
   try {
     work();
-  } catch (const Error& error) {
-    abandon(error.what());
+  } catch (const std::exception& error) {
+    abandon(runtime::text_of_exception(error));
     throw;
   }
 }

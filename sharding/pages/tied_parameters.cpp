@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/pages/tied_parameters.h"
 
+#include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 
@@ -64,13 +65,21 @@ std::map<std::string, std::vector<int>> find_tied_parameters(
   if (ranks.size() == 1) {
     return {};
   }
-  const auto entry = [&](int rank) { return key + "/" + std::to_string(rank); };
-  world.store()->set(entry(world.rank()), runtime::to_bytes(forms_of(module)));
+  const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
+  runtime::GroupStore store(
+      world.store(),
+      {"comparing the parameters of pipeline stages",
+       key + "/" + std::to_string(ranks.front()),
+       static_cast<int>(own - ranks.begin()),
+       ranks},
+      world.options().timeout);
+  const auto entry = [](int rank) { return std::to_string(rank); };
+  store.set(entry(world.rank()), runtime::to_bytes(forms_of(module)));
   std::map<std::string, std::vector<int>> owners;
   std::map<std::string, std::string> forms;
   for (const int rank : ranks) {
     for (const auto& [name, form] :
-         parse_forms(runtime::to_text(world.store()->get(entry(rank))))) {
+         parse_forms(runtime::to_text(store.get(entry(rank))))) {
       const auto [known, is_new] = forms.emplace(name, form);
       TESSERA_CHECK(
           known->second == form,

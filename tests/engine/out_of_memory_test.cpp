@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <new>
+
 namespace tessera::engine::out_of_memory_test {
 
 namespace {
@@ -103,6 +105,31 @@ TEST(OutOfMemory, OfOneRankEndsTheOthers) {
     }
     expect_error(
         backward, {"rank 1 has failed", "tried to allocate 20.00 GiB"});
+    world.store()->set("rank 0 knows", std::vector<uint8_t>{1});
+  });
+}
+
+TEST(OutOfMemory, OfTheHostOnOneRankEndsTheOthers) {
+  run_ranks(2, [](World& world) {
+    auto net = make_net();
+    auto engine = wrap(net, quiet());
+    const bool fails = world.rank() == 1;
+    const auto backward = [&] {
+      auto loss = net->forward(torch::randn({2, 64})).square().mean();
+      loss.register_hook([fails](const at::Tensor& gradient) {
+        if (fails) {
+          throw std::bad_alloc();
+        }
+        return gradient;
+      });
+      engine.backward(loss);
+    };
+    if (fails) {
+      expect_error(backward, {"ran out of memory: std::bad_alloc", "rank 1"});
+      world.store()->get("rank 0 knows");
+      return;
+    }
+    expect_error(backward, {"rank 1 has failed", "std::bad_alloc"});
     world.store()->set("rank 0 knows", std::vector<uint8_t>{1});
   });
 }

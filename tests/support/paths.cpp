@@ -22,6 +22,10 @@ std::string fake_cuda_driver() {
   return TESSERA_BINARY_DIR "/tests/fake_cuda_driver/libcuda.so.1";
 }
 
+std::string fake_nvml() {
+  return TESSERA_BINARY_DIR "/tests/fake_nvml/libnvidia-ml.so.1";
+}
+
 std::string version() {
   return TESSERA_VERSION;
 }

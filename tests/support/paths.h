@@ -16,8 +16,9 @@ std::string program(const std::string& name);
 /// libtessera_cuda.so, which a CUDA build has.
 std::string cuda_plugin();
 
-/// libcuda.so.1 that finds no device.
+/// libcuda.so.1 and libnvidia-ml.so.1 as tests need them.
 std::string fake_cuda_driver();
+std::string fake_nvml();
 
 /// The project's version, e.g. "0.1.0".
 std::string version();

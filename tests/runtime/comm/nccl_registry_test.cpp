@@ -3,6 +3,7 @@
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/cuda_backend.h"
 
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace tessera::runtime::nccl_registry_test {
 
@@ -53,6 +55,34 @@ TEST(NcclRegistry, DefaultsOfNcclAreSetBeforeAndKeepWhatTheUserSet) {
     ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
     EXPECT_THROW(make_nccl_backend(store, {}), std::runtime_error);
     EXPECT_EQ(order, "0");
+  });
+}
+
+// The flight recorder shows them.
+TEST(NcclRegistry, AGroupGetsANameOfItsOwnAndItsRanks) {
+  tests::run_ranks(2, [](World& world) {
+    static std::vector<NcclOptions> all;
+    replace_cuda_backend({.loaded = true, .device_count = 2});
+    register_nccl_backend(
+        {[](const c10::intrusive_ptr<c10d::Store>& store,
+            const NcclOptions& options) -> c10::intrusive_ptr<c10d::Backend> {
+           all.push_back(options);
+           return make_gloo_backend(
+               store, options.rank, options.size, options.timeout);
+         },
+         [](int device_index) { return std::to_string(device_index); }});
+    const at::Device device(
+        at::kCUDA, static_cast<c10::DeviceIndex>(world.rank()));
+    const int64_t before = nccl_groups_made();
+    const auto one = world.new_communicator("pages", device);
+    const auto two = world.new_communicator("pages", device);
+    ASSERT_EQ(all.size(), 2u);
+    EXPECT_EQ(nccl_groups_made(), before + 2);
+    for (const NcclOptions& options : all) {
+      EXPECT_NE(options.name.find("pages"), std::string::npos) << options.name;
+      EXPECT_EQ(options.job_ranks, (std::vector<int>{0, 1}));
+    }
+    EXPECT_NE(all[0].name, all[1].name);
   });
 }
 

@@ -75,6 +75,15 @@ TEST_F(Rendezvous, SaysWhereRankZeroWasExpected) {
       {"rank 0 could not be reached at", address.c_str(), "firewall"});
 }
 
+TEST_F(Rendezvous, NamesAHostThatIsUnknown) {
+  ::setenv("MASTER_ADDR", "no.such.host.invalid", 1);
+  for (const int rank : {0, 1}) {
+    expect_error(
+        [&] { join_store(rank, 2, milliseconds(300)); },
+        {"MASTER_ADDR is 'no.such.host.invalid'", "cannot resolve"});
+  }
+}
+
 TEST_F(Rendezvous, NamesTheVariableThatIsMissing) {
   ::unsetenv("MASTER_PORT");
   expect_error([] { join_store(1, 2, milliseconds(300)); }, {"MASTER_PORT"});

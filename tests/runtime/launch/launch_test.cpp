@@ -136,6 +136,21 @@ TEST(Launch, ReturnsTheFirstCodeWhenNoRankFailedByItself) {
       result.output, "no other rank has failed; ending the remaining ranks\n");
 }
 
+TEST(Launch, TellsARankThatEndedEarlyFromOneThatFailed) {
+  const auto result = run(shell(
+      2,
+      "test $RANK = 1 && exit 0; sleep 0.5; " +
+          tests::program("blame_peer_program") + "; exit 4"));
+  EXPECT_EQ(result.exit_code, 4);
+  expect_contains(
+      result.output,
+      ") exited with code 4 because of another rank; rank 1 (pid ");
+  expect_contains(
+      result.output,
+      ") had ended early, with code 0: all ranks must run the same number of "
+      "steps\n");
+}
+
 TEST(Launch, PrefixesLinesOfBothStreamsAndPartialOnes) {
   const auto result = run(shell(
       2,

@@ -136,6 +136,24 @@ TEST(HostHeap, NeverHasMuchMoreThanWasInUse) {
   EXPECT_GT(peak, kMostLive * 9 / 10);
 }
 
+size_t memory_now = 0;
+
+TEST(HostHeap, GrowsWithTheMemoryOfTheMachine) {
+  constexpr size_t kMiB = 1 << 20;
+  memory_now = 64 * kMiB;
+  HostHeap heap(+[] { return memory_now; });
+  void* first = heap.take(48 * kMiB);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(heap.take(100 * kMiB), nullptr);
+  memory_now = 1024 * kMiB;
+  void* second = heap.take(100 * kMiB);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(heap.take(1000 * kMiB), nullptr); // beside what is in use
+  heap.give_back(second, 100 * kMiB);
+  heap.give_back(first, 48 * kMiB);
+  EXPECT_NE(heap.take(1000 * kMiB), nullptr);
+}
+
 TEST(HostHeap, SaysNoToMoreThanTheMachineHas) {
   HostHeap heap;
   EXPECT_EQ(heap.take(size_t{1} << 60), nullptr);
