@@ -164,7 +164,7 @@ void PendingCollective::answer_roll_call() const {
   }
   try {
     wait_.roll_call->answer(wait_.number);
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     // The store is gone; the collective itself will report that.
   }
 }
@@ -185,7 +185,7 @@ std::vector<int> PendingCollective::missing_ranks(
           waited.count());
     }
     return answers.missing;
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     return {};
   }
 }

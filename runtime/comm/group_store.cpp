@@ -59,13 +59,8 @@ GroupStore::GroupStore(
       keys_(c10::make_intrusive<c10d::PrefixStore>(group_.key, job_)),
       notice_interval_(notice_interval),
       ends_(RankEnds::of(*job_)) {
-  try {
-    keys_->set(
-        came_key(group_.job_ranks[static_cast<size_t>(group_.rank)]),
-        to_bytes("1"));
-  } catch (const c10::Error& error) {
-    fail_without_store(error);
-  }
+  set(came_key(group_.job_ranks[static_cast<size_t>(group_.rank)]),
+      to_bytes("1"));
 }
 
 GroupStore::GroupStore(
@@ -140,9 +135,15 @@ void GroupStore::check_ranks(const std::vector<std::string>& keys) {
   }
   const std::string end = end_of_a_rank(milliseconds(0));
   // What a rank did before it ended still counts.
-  if (!end.empty() && !keys_->check(keys)) {
-    fail(end);
+  if (end.empty() || keys_->check(keys)) {
+    return;
   }
+  if (group_.job_ranks[static_cast<size_t>(group_.rank)] == 0) {
+    // The others look for the reason too, in the store that ends with this
+    // rank.
+    std::this_thread::sleep_for(2 * kLookPause);
+  }
+  fail(end);
 }
 
 std::vector<int> GroupStore::missing_ranks() {
@@ -219,7 +220,11 @@ std::vector<uint8_t> GroupStore::get(const std::string& key) {
 void GroupStore::set(
     const std::string& key,
     const std::vector<uint8_t>& value) {
-  keys_->set(key, value);
+  try {
+    keys_->set(key, value);
+  } catch (const c10::Error& error) {
+    fail_without_store(error);
+  }
 }
 
 std::vector<uint8_t> GroupStore::compareSet(

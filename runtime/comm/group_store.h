@@ -68,6 +68,7 @@ class GroupStore : public c10d::Store {
 
   c10::intrusive_ptr<Store> clone() override;
   using Store::set;
+  /// @throws LostRankError when the store is gone.
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   using Store::compareSet;
   std::vector<uint8_t> compareSet(

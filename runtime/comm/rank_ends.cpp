@@ -68,9 +68,14 @@ ProcessEnd end_of_status(int status) {
                              : ProcessEnd{false, WEXITSTATUS(status)};
 }
 
-/// How the process of a note ended, if it is one of this host and has.
-std::optional<std::optional<ProcessEnd>> end_of_process(
-    const std::string& note) {
+struct ProcessFate {
+  bool has_ended = false;
+  bool is_known = false; ///< how
+  ProcessEnd end;
+};
+
+/// Whether the process of a note is one of this host and has ended.
+ProcessFate fate_of_process(const std::string& note) {
   static const std::string kThisHost = host_identity();
   std::istringstream text(note);
   int64_t pid = 0;
@@ -80,16 +85,16 @@ std::optional<std::optional<ProcessEnd>> end_of_process(
   std::string host;
   std::getline(text, host);
   if (host != kThisHost || start == 0) {
-    return std::nullopt;
+    return {};
   }
   const auto state = process_state(pid);
   if (!state || state->start != start || state->state == 'X') {
-    return std::optional<ProcessEnd>();
+    return {.has_ended = true};
   }
   if (state->state == 'Z') {
-    return std::optional(end_of_status(state->status));
+    return {true, true, end_of_status(state->status)};
   }
-  return std::nullopt;
+  return {};
 }
 
 /// Whether values can be set at the exit of a process. Those of Python are gone
@@ -234,8 +239,8 @@ std::optional<RankEnd> RankEnds::end_of(int rank, bool some_noted) {
   if (known == notes_.end()) {
     return std::nullopt;
   }
-  const auto end = end_of_process(known->second);
-  if (!end) {
+  const ProcessFate fate = fate_of_process(known->second);
+  if (!fate.has_ended) {
     return std::nullopt;
   }
   // It may have written the note since.
@@ -246,7 +251,11 @@ std::optional<RankEnd> RankEnds::end_of(int rank, bool some_noted) {
   } catch (const c10::Error&) {
     // It hosted the store.
   }
-  return RankEnd{rank, *end, std::nullopt};
+  RankEnd end{rank, std::nullopt, std::nullopt};
+  if (fate.is_known) {
+    end.process = fate.end;
+  }
+  return end;
 }
 
 std::vector<RankEnd> RankEnds::among(const std::vector<int>& ranks) {

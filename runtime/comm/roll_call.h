@@ -36,7 +36,8 @@ class RollCall {
     bool is_first = false;
   };
 
-  /// @throws c10::Error when the store is gone, and with it its rank.
+  /// @throws c10::Error or LostRankError when the store is gone, and with it
+  ///   its rank.
   Answers answers(uint64_t number) const;
 
   /// GroupStore::end_of_a_rank(); "" for other stores.

@@ -63,7 +63,8 @@ TEST(CudaCommunicator, RanksOfOneDeviceShareItsMemory) {
               world.rank(),
               world.size(),
               0,
-              world.options().timeout);
+              world.options().timeout,
+              "shared device");
           EXPECT_EQ(backend->getBackendName(), "ipc");
           Communicator comm("test", backend, world.options().timeout);
           tests::check_collectives(comm, device);

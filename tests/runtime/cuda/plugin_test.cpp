@@ -94,7 +94,11 @@ void load_fake_driver(const char* devices, const char* version) {
 TEST(CudaPlugin, RegistersItsKernelsWhenItIsLoaded) {
   const auto check = [] {
     EXPECT_TRUE(lacks_updates());
-    EXPECT_EQ(start_plugin(), "");
+    const std::string reason = start_plugin();
+    // Its answer where there is no driver.
+    EXPECT_TRUE(
+        reason.empty() || reason.find("cannot use it") != std::string::npos)
+        << reason;
     EXPECT_FALSE(lacks_updates());
     EXPECT_TRUE(is_on_cuda("tessera::mixed_norm"));
     EXPECT_TRUE(is_on_cuda("tessera::mixed_norm_backward"));
@@ -136,7 +140,7 @@ TEST(CudaPlugin, SaysThatADriverIsTooOld) {
 TEST(CudaPlugin, SaysWhichFunctionADriverLacks) {
   const auto check = [] {
     load_fake_driver("1", "11080");
-    EXPECT_EQ(start_plugin().find("cannot use it"), std::string::npos);
+    EXPECT_NE(start_plugin().find("cannot use it"), std::string::npos);
     try {
       make_cuda_stream_driver(0);
       ADD_FAILURE() << "there is no such driver";
