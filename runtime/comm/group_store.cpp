@@ -38,6 +38,20 @@ std::string first_line_of(const c10::Error& error) {
   return text.substr(0, text.find('\n'));
 }
 
+/// The first few, those that ended early before those that failed, perhaps
+/// because of these.
+std::string text_of_ends(std::vector<RankEnd> ends) {
+  std::stable_partition(ends.begin(), ends.end(), [](const RankEnd& end) {
+    return end.process && end.process->is_success();
+  });
+  constexpr size_t kMost = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, ends.size()); ++i) {
+    text += (i == 0 ? "" : ". ") + text_of_end(ends[i]);
+  }
+  return text;
+}
+
 GroupStore* group_store(c10d::Store& store) {
   if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(&store)) {
     return dynamic_cast<GroupStore*>(
@@ -96,17 +110,9 @@ std::string GroupStore::end_of_a_rank(milliseconds patience) {
   }
   const auto deadline = StoreClock::now() + patience;
   while (true) {
-    const std::vector<RankEnd> ended = ends_->among(group_.job_ranks);
+    std::vector<RankEnd> ended = ends_->among(group_.job_ranks);
     if (!ended.empty()) {
-      // One that has failed is the cause, rather than one that has not.
-      const auto first = std::min_element(
-          ended.begin(), ended.end(), [](const RankEnd& a, const RankEnd& b) {
-            const auto has_succeeded = [](const RankEnd& end) {
-              return end.process && end.process->is_success();
-            };
-            return !has_succeeded(a) && has_succeeded(b);
-          });
-      return text_of_end(*first);
+      return text_of_ends(std::move(ended));
     }
     if (StoreClock::now() >= deadline) {
       return {};

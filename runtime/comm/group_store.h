@@ -63,7 +63,7 @@ class GroupStore : public c10d::Store {
   void report(const std::string& reason) noexcept;
 
   /// Waits up to `patience` for the end of one of the ranks. Returns what is
-  /// known of it (text_of_end()), or "".
+  /// known of those that have ended (text_of_end()), or "".
   std::string end_of_a_rank(std::chrono::milliseconds patience);
 
   c10::intrusive_ptr<Store> clone() override;

@@ -72,7 +72,7 @@ std::map<std::string, std::vector<int>> find_tied_parameters(
        key + "/" + std::to_string(ranks.front()),
        static_cast<int>(own - ranks.begin()),
        ranks},
-      world.options().timeout);
+      world.store()->getTimeout());
   const auto entry = [](int rank) { return std::to_string(rank); };
   store.set(entry(world.rank()), runtime::to_bytes(forms_of(module)));
   std::map<std::string, std::vector<int>> owners;
