@@ -69,7 +69,9 @@ int main(int argc, char** argv) {
   } catch (const std::runtime_error& error) {
     std::cerr << error.what() << std::endl;
     if (tessera::world().rank() == failing_rank) {
-      std::this_thread::sleep_for(std::chrono::seconds(1));
+      // Longer than the others wait for its end, and not so long that the
+      // launcher gives it up.
+      std::this_thread::sleep_for(std::chrono::seconds(3));
       return 5;
     }
     return 1;
