@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/size_text.h"
 
+#include <c10/util/Flags.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -21,6 +22,9 @@
 #include <memory>
 #include <sstream>
 #include <utility>
+
+// The lowest level of messages that LibTorch logs.
+C10_DECLARE_int(caffe2_log_level);
 
 namespace tessera::runtime {
 
@@ -179,6 +183,10 @@ void RankEnds::note_exit(int status, void* given) {
     return; // a child that has not executed another program
   }
   constexpr int kCodeMask = 0xff;
+  // The rank that hosts the store may be gone, as at the end of every job; c10d
+  // would log a stack trace.
+  constexpr int kFatalOnly = 3;
+  FLAGS_caffe2_log_level = kFatalOnly;
   try {
     ends->exit_store_->set(
         end_key(ends->rank_),
