@@ -6,6 +6,7 @@
 #include "plan/simulation.h"
 #include "program_main.h"
 
+#include "tessera/engine/plan/operator_times.h"
 #include "tessera/engine/report/html_report.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
@@ -13,6 +14,7 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/zoo/tasks/plan_training.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <CLI/CLI.hpp>
@@ -46,6 +48,7 @@ struct PlanArguments {
   std::string write;
   std::string report;
   bool as_given = false;
+  bool operators = false;
   bool as_json = false;
   int simulated_world = 0; ///< 0: nothing is simulated
   int simulated_rank = 0;
@@ -63,15 +66,32 @@ int64_t bytes_of(const std::string& option, const std::string& text) {
   return reader.get_bytes(option, {.min = 0});
 }
 
+DeviceRates rates_of(const PlanArguments& arguments, engine::RateUse use) {
+  DeviceRates rates = known_rates(arguments.kind, use);
+  for (const std::string& file : arguments.bandwidths) {
+    rates = measured_rates(
+        runtime::parse_json(runtime::read_text_file(file), file), rates);
+  }
+  const runtime::ConfigReader reader(
+      nlohmann::json::object(), "--rate", arguments.rates);
+  runtime::read_fields(reader, rates);
+  reader.finish();
+  return rates;
+}
+
+c10::DeviceType type_of(const PlanArguments& arguments) {
+  return arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
+}
+
 Machine machine_of(const PlanArguments& arguments) {
   TESSERA_CHECK(
       !arguments.device_memory.empty(),
       "--device-memory is missing: how much memory does a device have, e.g. 40GiB?");
   Machine machine;
-  machine.rates = known_rates(arguments.kind);
+  machine.rates = rates_of(arguments, engine::RateUse::kSteps);
   machine.devices = arguments.devices;
   machine.devices_per_node = arguments.devices_per_node;
-  machine.device = arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
+  machine.device = type_of(arguments);
   machine.device_bytes = bytes_of("--device-memory", arguments.device_memory);
   const char* usual_reserve = machine.device == c10::kCPU ? "0" : "1.5GiB";
   machine.reserved_bytes = bytes_of(
@@ -85,15 +105,6 @@ Machine machine_of(const PlanArguments& arguments) {
   if (!arguments.host_memory.empty()) {
     machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
   }
-  for (const std::string& file : arguments.bandwidths) {
-    machine.rates = measured_rates(
-        runtime::parse_json(runtime::read_text_file(file), file),
-        machine.rates);
-  }
-  const runtime::ConfigReader rates(
-      nlohmann::json::object(), "--rate", arguments.rates);
-  runtime::read_fields(rates, machine.rates);
-  rates.finish();
   return machine;
 }
 
@@ -402,6 +413,35 @@ int plan(const PlanArguments& arguments) {
   return 0;
 }
 
+/// Predicts the operators of a step of the configuration as it is, by pipeline
+/// stage.
+void print_operators(const PlanArguments& arguments) {
+  const zoo::TrainingConfig config =
+      zoo::read_training_config(arguments.config, arguments.overrides);
+  const DeviceRates rates = rates_of(arguments, engine::RateUse::kKernels);
+  const std::vector<StepMemoryPlan> stages = zoo::plan_training(
+      config, arguments.devices, /*rank=*/0, type_of(arguments));
+  nlohmann::ordered_json json{{"stages", nlohmann::ordered_json::array()}};
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const engine::StepPrediction prediction =
+        engine::predict_step(stages[stage], arguments.kind, rates);
+    if (arguments.as_json) {
+      json["stages"].push_back(engine::prediction_json(prediction));
+      continue;
+    }
+    if (stages.size() > 1) {
+      std::printf("pipeline stage %zu\n", stage);
+    }
+    std::printf("%s", engine::prediction_table(prediction).c_str());
+    for (const std::string& assumption : stages[stage].assumptions) {
+      std::printf("assumed: %s\n", assumption.c_str());
+    }
+  }
+  if (arguments.as_json) {
+    std::printf("%s\n", json.dump(2).c_str());
+  }
+}
+
 Simulation simulation_of(const PlanArguments& arguments) {
   Simulation simulation;
   simulation.config = arguments.config;
@@ -445,7 +485,8 @@ int run_plan(int argc, char** argv) {
   auto* device_memory = app.add_option(
       "--device-memory",
       arguments.device_memory,
-      "Memory of a device, e.g. 40GiB; required but for --simulate-world");
+      "Memory of a device, e.g. 40GiB; required but for --simulate-world and "
+      "--operators");
   app.add_option(
       "--host-memory",
       arguments.host_memory,
@@ -459,8 +500,8 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--device",
       arguments.kind,
-      "Kind of device: a100, h100, rtx3090, cpu; default a100. Its rates are "
-      "usual ones");
+      "Kind of device: a100, h100, h200, rtx3090, cpu; default a100. Its rates "
+      "are usual ones");
   app.add_option(
          "--bandwidths",
          arguments.bandwidths,
@@ -477,6 +518,12 @@ int run_plan(int argc, char** argv) {
       "--as-given",
       arguments.as_given,
       "Plan the layout of the configuration only");
+  auto* operators = app.add_flag(
+      "--operators",
+      arguments.operators,
+      "Print what the operators of a step of the configuration as it is take "
+      "at least: calls, operations, bytes, milliseconds at the rates of large "
+      "kernels");
   app.add_option(
       "--write",
       arguments.write,
@@ -493,7 +540,8 @@ int run_plan(int argc, char** argv) {
              "ranks are simulated. Prints what was planned and what "
              "was measured")
           ->check(CLI::Range(1, 1 << 20))
-          ->excludes(device_memory);
+          ->excludes(device_memory)
+          ->excludes(operators);
   app.add_option("--simulate-rank", arguments.simulated_rank, "Default 0")
       ->check(CLI::NonNegativeNumber)
       ->needs(world);
@@ -508,6 +556,8 @@ int run_plan(int argc, char** argv) {
   const auto check = [&] {
     if (arguments.simulated_world > 0) {
       simulation_of(arguments);
+    } else if (arguments.operators) {
+      rates_of(arguments, engine::RateUse::kKernels);
     } else {
       machine_of(arguments);
     }
@@ -519,6 +569,10 @@ int run_plan(int argc, char** argv) {
   if (arguments.simulated_world > 0) {
     check_one_process("plan");
     run_simulation(simulation_of(arguments));
+    return 0;
+  }
+  if (arguments.operators) {
+    print_operators(arguments);
     return 0;
   }
   return plan(arguments);

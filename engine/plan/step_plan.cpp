@@ -182,6 +182,7 @@ class PlannedRank {
     result.peak = recorder_.peak();
     result.peak_bytes = result.peak.total();
     result.operators = run_.work();
+    result.kernels = run_.kernels();
     result.collectives = simulation_->work(job_.rank);
     result.assumptions = {run_.assumptions().begin(), run_.assumptions().end()};
     return result;

@@ -52,6 +52,9 @@ struct StepMemoryPlan {
   std::vector<MemoryMoment> timeline;
   /// What the last step computed and sent.
   std::vector<OperatorWork> operators;
+  /// The same of the engine's kernels, which are no operators: updates, packed
+  /// gradients, norms. Without module.
+  std::vector<OperatorWork> kernels;
   std::vector<CollectiveWork> collectives;
   /// Where the program read values that a dry run does not have, and what was
   /// assumed; which steps of a run the plan stands for, if they differ.

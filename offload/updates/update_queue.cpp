@@ -2,6 +2,7 @@
 #include "tessera/offload/updates/update_queue.h"
 
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/profile/span_recorder.h"
 
 #include <c10/core/GradMode.h>
@@ -34,6 +35,15 @@ UpdateQueue::~UpdateQueue() {
 UpdateQueue::Ticket UpdateQueue::submit(std::function<void()> work) {
   const Ticket ticket = ++last_;
   lane_.follow_current();
+  if (runtime::dry_allocation().heap) {
+    // A dry run counts what its own thread does.
+    const runtime::StreamLane::Scope on_lane(lane_);
+    const c10::NoGradGuard no_grad;
+    work();
+    const std::lock_guard lock(mutex_);
+    ended_ = ticket;
+    return ticket;
+  }
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back({ticket, std::move(work)});

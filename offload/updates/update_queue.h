@@ -33,8 +33,8 @@ class UpdateQueue {
   UpdateQueue(const UpdateQueue&) = delete;
   UpdateQueue& operator=(const UpdateQueue&) = delete;
 
-  /// Returns at once. What `work` has captured may be destroyed on either
-  /// thread.
+  /// Returns at once; in a dry run, when the work has ended. What `work` has
+  /// captured may be destroyed on either thread.
   Ticket submit(std::function<void()> work);
 
   /// Blocks until that work and all work submitted before it has ended.

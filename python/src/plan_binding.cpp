@@ -114,6 +114,7 @@ void bind_plan_results(py::module_& module) {
       .def_readonly("peak", &StepMemoryPlan::peak)
       .def_readonly("timeline", &StepMemoryPlan::timeline)
       .def_readonly("operators", &StepMemoryPlan::operators)
+      .def_readonly("kernels", &StepMemoryPlan::kernels)
       .def_readonly("collectives", &StepMemoryPlan::collectives)
       .def_readonly("assumptions", &StepMemoryPlan::assumptions)
       .def_property_readonly("flops", &StepMemoryPlan::flops);

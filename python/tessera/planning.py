@@ -39,8 +39,8 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     Returns a StepMemoryPlan: peak_bytes of the device; peak, the moment of it
     (module, operation, engine: bytes by purpose, activations: all the rest);
     memory, what wrap() plans by tier and purpose; activations_after_forward;
-    timeline, moments of the last step; flops, operators and collectives of the
-    last step; assumptions.
+    timeline, moments of the last step; flops, operators, kernels of the engine
+    and collectives of the last step; assumptions.
 
         found = tessera.plan(model, {"optimizer": {"type": "adamw"}},
                              {"input_ids": ids}, zero_stage=3)

@@ -148,6 +148,16 @@ bool has_dry_values(const void* data) {
   return block == nullptr || block->has_values;
 }
 
+bool is_uncounted_dry_memory(const void* data) {
+  if (data == nullptr) {
+    return false;
+  }
+  DryBlocks& all = dry_blocks();
+  const std::lock_guard lock(all.mutex);
+  const DryBlock* block = all.find(data);
+  return block != nullptr && !block->is_counted;
+}
+
 void set_dry_values(const void* data, bool has_values) {
   DryBlocks& all = dry_blocks();
   const std::lock_guard lock(all.mutex);

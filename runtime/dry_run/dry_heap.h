@@ -70,6 +70,9 @@ bool free_dry_block(void* data);
 /// or a block of small values. Null has none.
 bool has_dry_values(const void* data);
 
+/// Whether `data` points into memory of another tier than the device's.
+bool is_uncounted_dry_memory(const void* data);
+
 /// From now on what is stored in the block around `data` has no meaning, or has
 /// one.
 void set_dry_values(const void* data, bool has_values);

@@ -5,6 +5,8 @@
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/flop_counter.h"
+#include "tessera/runtime/profile/operator_bytes.h"
 #include "tessera/runtime/profile/operator_flops.h"
 
 #include <ATen/ATen.h>
@@ -40,6 +42,7 @@ DryRun*& current_run() {
 enum class OperatorWay {
   kRun, ///< it reads and writes no elements
   kCompose, ///< its kernel calls operators, which are seen here again
+  kOwnKernel, ///< likewise, but counts as one
   kShape, ///< one of ours
   kInPlace, ///< it writes to arguments and makes nothing
   kMeta, ///< LibTorch's Meta kernel
@@ -94,6 +97,13 @@ bool takes_out(const c10::FunctionSchema& schema) {
       [](const c10::Argument& argument) { return argument.is_out(); });
 }
 
+/// Operators whose kernels for the CPU consist of other operators and loops,
+/// and which are one kernel on CUDA.
+bool is_own_kernel(const std::string& name) {
+  return name == "tessera::mixed_norm" ||
+         name == "tessera::mixed_norm_backward";
+}
+
 OperatorWay way_of(const c10::OperatorHandle& op) {
   static const std::unordered_set<std::string> kRunning = {
       "aten::empty.memory_format",
@@ -116,11 +126,6 @@ OperatorWay way_of(const c10::OperatorHandle& op) {
       "aten::detach_",
       "aten::set_data",
   };
-  // Their kernels for the CPU consist of other operators.
-  static const std::unordered_set<std::string> kComposed = {
-      "tessera::mixed_norm",
-      "tessera::mixed_norm_backward",
-  };
   static const std::unordered_set<std::string> kReading = {
       "aten::_local_scalar_dense",
       "aten::equal",
@@ -141,7 +146,10 @@ OperatorWay way_of(const c10::OperatorHandle& op) {
   if (name == "aten::copy_") { // composed by name only
     return OperatorWay::kInPlace;
   }
-  if (kComposed.count(name) > 0 || !has_cpu) {
+  if (is_own_kernel(name)) {
+    return OperatorWay::kOwnKernel;
+  }
+  if (!has_cpu) {
     return OperatorWay::kCompose;
   }
   if (returns_written_arguments(schema) && !takes_out(schema)) {
@@ -166,6 +174,13 @@ OperatorWay cached_way(const c10::OperatorHandle& op) {
 
 const void* data_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().data() : nullptr;
+}
+
+const void* begin_of(const at::Tensor& tensor) {
+  const auto* data = static_cast<const std::byte*>(data_of(tensor));
+  return data == nullptr ? nullptr
+                         : data + tensor.storage_offset() *
+                                      static_cast<int64_t>(tensor.itemsize());
 }
 
 bool has_values(const at::Tensor& tensor) {
@@ -237,6 +252,9 @@ class DryOperator {
       case OperatorWay::kCompose:
         op_.redispatchBoxed(keys_, &stack_);
         return;
+      case OperatorWay::kOwnKernel:
+        compose_one();
+        break;
       case OperatorWay::kRead:
         read();
         return;
@@ -302,20 +320,72 @@ class DryOperator {
       }
     });
     is_small_ = all_values && bytes <= kMostComputedBytes;
-    bytes_ = static_cast<double>(bytes);
-    flops_ = operator_flops(call_.name(), call_.arguments()).all;
+    count_arguments();
+  }
+
+  void count_arguments() {
+    work_.name = call_.name();
+    const OperatorFlops flops = operator_flops(call_.name(), call_.arguments());
+    work_.flops = flops.all;
+    work_.repeated_flops = is_recomputing() ? flops.all : flops.repeated;
+    work_.masked_flops = flops.masked;
+    arguments_.assign(call_.count(), 0);
+    std::vector<std::pair<const void*, double>> read; // each once
+    bool knows_dtype = false;
+    bool writes_device = false;
+    bool writes_host = false;
+    bool reads_host = false;
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+        return; // an argument of the kernel
+      }
+      const double bytes = bytes_in_memory(tensor);
+      arguments_[i] += bytes;
+      if (!knows_dtype && tensor.is_floating_point()) {
+        work_.dtype = tensor.scalar_type();
+        knows_dtype = true;
+      }
+      const bool is_on_host = is_uncounted_dry_memory(data_of(tensor));
+      if (call_.writes(i)) {
+        bytes_.written += bytes;
+        (is_on_host ? writes_host : writes_device) = true;
+      }
+      if (!only_writes(op_.schema(), i)) {
+        reads_host = reads_host || is_on_host;
+        const std::pair<const void*, double> own{begin_of(tensor), bytes};
+        if (std::find(read.begin(), read.end(), own) == read.end()) {
+          read.push_back(own);
+          bytes_.read += bytes;
+        }
+      }
+    });
+    if (call_.name() == "aten::copy_" && reads_host != writes_host) {
+      work_.place = writes_host ? WorkPlace::kToHost : WorkPlace::kToDevice;
+    } else if (writes_host && !writes_device) {
+      work_.place = WorkPlace::kHost;
+    }
   }
 
   void finish() {
-    double made = 0;
-    for (size_t i = 0; i < op_.schema().returns().size(); ++i) {
-      const c10::IValue& result =
-          torch::jit::peek(stack_, i, op_.schema().returns().size());
-      if (result.isTensor() && result.toTensor().defined()) {
-        made += static_cast<double>(result.toTensor().nbytes());
+    const auto& returns = op_.schema().returns();
+    for (size_t i = 0; i < returns.size(); ++i) {
+      const c10::IValue& result = torch::jit::peek(stack_, i, returns.size());
+      if (returns[i].alias_info() != nullptr) {
+        continue;
+      }
+      if (result.isTensor()) {
+        bytes_.made += bytes_in_memory(result.toTensor());
+      } else if (result.isTensorList()) {
+        for (const at::Tensor& tensor : result.toTensorList()) {
+          bytes_.made += bytes_in_memory(tensor);
+        }
       }
     }
-    run_.add_work(call_.name(), flops_, bytes_ + made);
+    work_.bytes =
+        work_.place == WorkPlace::kToHost || work_.place == WorkPlace::kToDevice
+            ? bytes_.read
+            : operator_bytes(call_.name(), arguments_, bytes_);
+    run_.add_work(work_);
   }
 
   void compute() {
@@ -326,6 +396,12 @@ class DryOperator {
       }
     });
     const DryValues values;
+    op_.redispatchBoxed(keys_, &stack_);
+  }
+
+  /// What the kernel calls does not count.
+  void compose_one() {
+    const DryKernel one(call_.name().c_str());
     op_.redispatchBoxed(keys_, &stack_);
   }
 
@@ -477,8 +553,9 @@ class DryOperator {
   torch::jit::Stack& stack_;
   DryCall call_;
   bool is_small_ = false; ///< few values, all there
-  double bytes_ = 0;
-  double flops_ = 0;
+  OperatorWork work_;
+  std::vector<double> arguments_; ///< bytes; no tensors, which are counted
+  CallBytes bytes_;
 };
 
 void dry_fallback(
@@ -568,26 +645,123 @@ void DryRun::begin_operator(const std::string& name, const void* storage) {
   }
 }
 
-void DryRun::add_work(const std::string& name, double flops, double bytes) {
-  const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  const auto [place, is_new] = rows_.try_emplace(
-      {module_, name + (in_backward ? " " : "")}, work_.size());
+void DryRun::WorkRows::add(const std::string& key, const OperatorWork& work) {
+  const auto [place, is_new] = places.try_emplace(key, rows.size());
   if (is_new) {
-    work_.push_back({module_, name, in_backward});
+    rows.push_back(work);
+    rows.back().calls = 1;
+    return;
   }
-  OperatorWork& row = work_[place->second];
+  OperatorWork& row = rows[place->second];
   ++row.calls;
-  row.flops += flops;
-  row.bytes += bytes;
+  row.flops += work.flops;
+  row.bytes += work.bytes;
+  row.repeated_flops += work.repeated_flops;
+  row.masked_flops += work.masked_flops;
+}
+
+namespace dry_operator {
+
+namespace {
+
+std::string row_key(const OperatorWork& work) {
+  return work.module + " " + work.name + (work.in_backward ? " b" : " f") +
+         std::to_string(static_cast<int>(work.place)) +
+         std::to_string(static_cast<int>(work.dtype));
+}
+
+} // namespace
+
+} // namespace dry_operator
+
+void DryRun::add_work(const OperatorWork& work) {
+  if (counted_as_one_ > 0) {
+    return;
+  }
+  OperatorWork own = work;
+  own.module = module_;
+  own.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  work_.add(dry_operator::row_key(own), own);
+}
+
+void DryRun::add_kernel(const OperatorWork& work) {
+  if (counted_as_one_ > 0) {
+    return;
+  }
+  OperatorWork own = work;
+  own.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  kernels_.add(dry_operator::row_key(own), own);
+}
+
+void DryRun::count_as_one(int change) {
+  counted_as_one_ += change;
 }
 
 void DryRun::forget_work() {
-  rows_.clear();
-  work_.clear();
+  work_ = {};
+  kernels_ = {};
 }
 
 std::vector<OperatorWork> DryRun::work() const {
-  return work_;
+  return work_.rows;
+}
+
+std::vector<OperatorWork> DryRun::kernels() const {
+  return kernels_.rows;
+}
+
+DryKernel::DryKernel(const char* name) : run_(DryRun::current()) {
+  if (run_ != nullptr) {
+    work_.name = name;
+    run_->count_as_one(1);
+  }
+}
+
+DryKernel::~DryKernel() {
+  if (run_ == nullptr) {
+    return;
+  }
+  run_->count_as_one(-1);
+  const auto add = [this](WorkPlace place, double bytes) {
+    if (bytes > 0) {
+      work_.place = place;
+      work_.bytes = bytes;
+      run_->add_kernel(work_);
+    }
+  };
+  // A kernel that writes nothing runs where what it reads is.
+  if (!writes_host_ && read_of_device_ + written_of_device_ > 0) {
+    add(WorkPlace::kDevice, work_.bytes);
+    return;
+  }
+  add(WorkPlace::kHost, work_.bytes);
+  add(WorkPlace::kToHost, read_of_device_);
+  add(WorkPlace::kToDevice, written_of_device_);
+}
+
+void DryKernel::reads(const at::Tensor& tensor) {
+  if (run_ != nullptr && tensor.defined() && !count(tensor)) {
+    read_of_device_ += bytes_in_memory(tensor);
+  }
+}
+
+void DryKernel::writes(const at::Tensor& tensor) {
+  if (run_ == nullptr || !tensor.defined()) {
+    return;
+  }
+  if (count(tensor)) {
+    writes_host_ = true;
+  } else {
+    written_of_device_ += bytes_in_memory(tensor);
+  }
+}
+
+bool DryKernel::count(const at::Tensor& tensor) {
+  if (work_.bytes == 0) {
+    work_.dtype = tensor.scalar_type();
+  }
+  work_.bytes += bytes_in_memory(tensor);
+  return is_uncounted_dry_memory(dry_operator::data_of(tensor));
 }
 
 void DryRun::assume(std::string what) {

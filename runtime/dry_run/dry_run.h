@@ -62,6 +62,9 @@ class DryRun {
   void forget_work();
   /// What they did since, in the order of first calls.
   std::vector<OperatorWork> work() const;
+  /// The same of kernels that are no operators (DryKernel), with that name and
+  /// without module.
+  std::vector<OperatorWork> kernels() const;
   /// The module of the last parameter that was used, and the operator that runs
   /// or ran last.
   const std::string& module() const {
@@ -79,10 +82,20 @@ class DryRun {
 
   /// For the fallback.
   void begin_operator(const std::string& name, const void* storage);
-  void add_work(const std::string& name, double flops, double bytes);
+  /// @param work of one call, without module and calls.
+  void add_work(const OperatorWork& work);
+  void add_kernel(const OperatorWork& work);
+  /// What is called while `change` of it are under way is not counted.
+  void count_as_one(int change);
 
  private:
   struct Mode;
+  struct WorkRows {
+    std::map<std::string, size_t> places; ///< in `rows`
+    std::vector<OperatorWork> rows;
+
+    void add(const std::string& key, const OperatorWork& work);
+  };
 
   c10::DeviceType target_;
   std::shared_ptr<DryHeap> heap_;
@@ -91,8 +104,38 @@ class DryRun {
   std::string module_;
   std::string running_;
   std::set<std::string> assumptions_;
-  std::map<std::pair<std::string, std::string>, size_t> rows_;
-  std::vector<OperatorWork> work_;
+  WorkRows work_;
+  WorkRows kernels_;
+  int counted_as_one_ = 0;
+};
+
+/// Counts a kernel that is no operator in the dry run of this thread, as one
+/// call; operators that it calls while this lives are not counted. Nothing
+/// outside of dry runs.
+///
+/// A kernel that writes memory of the host runs there. What it reads of the
+/// device's is then copied to the host first, and what it writes of it back.
+class DryKernel {
+ public:
+  /// @param name e.g. "tessera::pack".
+  explicit DryKernel(const char* name);
+  ~DryKernel();
+  DryKernel(const DryKernel&) = delete;
+  DryKernel& operator=(const DryKernel&) = delete;
+
+  /// Elements of `tensor`, which may be undefined.
+  void reads(const at::Tensor& tensor);
+  void writes(const at::Tensor& tensor);
+
+ private:
+  /// @return whether it is in memory of the host.
+  bool count(const at::Tensor& tensor);
+
+  DryRun* run_; ///< null outside of dry runs
+  OperatorWork work_;
+  bool writes_host_ = false;
+  double read_of_device_ = 0; ///< bytes
+  double written_of_device_ = 0;
 };
 
 /// Whether what this thread does on `device` runs on a CPU; false in dry runs

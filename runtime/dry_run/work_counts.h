@@ -2,10 +2,20 @@
 #pragma once
 // `OperatorWork` and `CollectiveWork` count what a dry run computes and sends.
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
 
 namespace tessera {
+
+/// What limits the bytes of an operator.
+enum class WorkPlace {
+  kDevice, ///< the device's memory
+  kHost, ///< memory of the host, where the CPUs compute
+  kToHost, ///< a copy from the device to the host
+  kToDevice, ///< a copy from the host to the device
+};
 
 /// What an operator did in a dry run, over all of its calls in a module.
 struct OperatorWork {
@@ -16,7 +26,17 @@ struct OperatorWork {
   /// Two for each multiplication and addition of matrix products, convolutions
   /// and attention; 0 for other operators.
   double flops = 0;
-  double bytes = 0; ///< of its tensors, read or written
+  /// Read and written, each element once; see operator_bytes(). Of a copy
+  /// between host and device: what is copied.
+  double bytes = 0;
+  /// Of `flops`: what is computed again, in checkpointed blocks and in the
+  /// backward of fused attention. A model's FLOPs are without it.
+  double repeated_flops = 0;
+  /// Of `flops`: scores that a causal mask hides, which fused kernels skip.
+  double masked_flops = 0;
+  /// Of the first floating-point argument.
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  WorkPlace place = WorkPlace::kDevice;
 };
 
 /// The collectives of one kind that a rank has called in a communicator.

@@ -2,7 +2,7 @@
 #include "tessera/runtime/kernels/block_quantize.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/pack_runs.h"
 
@@ -38,7 +38,13 @@ void run_blocks(
       parts,
       wire.numel(),
       parts * format.bytes(numel));
-  if (numel == 0 || is_dry_memory(values.const_data_ptr())) {
+  if (numel == 0) {
+    return;
+  }
+  if (is_dry_memory(values.const_data_ptr())) {
+    DryKernel kernel("tessera::blocks_");
+    kernel.reads(work == BlockWork::kEncode ? values : wire);
+    kernel.writes(work == BlockWork::kEncode ? wire : values);
     return;
   }
   const BlockArrays arrays{

@@ -2,7 +2,7 @@
 #include "tessera/runtime/kernels/lamb.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -49,6 +49,15 @@ bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
     return true;
   }
   if (is_dry_memory(master.const_data_ptr())) {
+    DryKernel kernel("tessera::lamb_moments_");
+    for (const LambRun& run : runs) {
+      kernel.reads(run.tensors.master);
+      kernel.reads(run.tensors.grad);
+      for (const at::Tensor* moment : run.tensors.states()) {
+        kernel.reads(*moment);
+        kernel.writes(*moment);
+      }
+    }
     return true;
   }
   bool finite = true;
@@ -73,6 +82,15 @@ void weights(std::span<const LambRun> runs) {
     return;
   }
   if (is_dry_memory(master.const_data_ptr())) {
+    DryKernel kernel("tessera::lamb_weights_");
+    for (const LambRun& run : runs) {
+      kernel.reads(run.tensors.master);
+      kernel.writes(run.tensors.master);
+      for (const at::Tensor* moment : run.tensors.states()) {
+        kernel.reads(*moment);
+      }
+      kernel.writes(run.tensors.low_precision);
+    }
     return;
   }
   for (LambShard<T>& shard : shards) {

@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/pack_runs.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/device_kernels.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -96,11 +97,15 @@ void pack_runs_(std::span<const PackRun> runs, double factor, PackMode mode) {
   const bool has_kernel =
       at::isAccelerator(target.device().type()) && target_type.has_value();
   std::vector<PackShard> shards;
+  DryKernel kernel("tessera::pack_");
   for (const PackRun& run : runs) {
     check(run, runs.front());
     if (mode == PackMode::kAdd && !run.source.defined()) {
       continue;
     }
+    kernel.reads(run.source);
+    kernel.reads(mode == PackMode::kAdd ? run.target : at::Tensor());
+    kernel.writes(run.target);
     const auto shard = has_kernel ? detail::pack_shard(run) : std::nullopt;
     if (shard) {
       shards.push_back(*shard);

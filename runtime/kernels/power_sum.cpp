@@ -2,7 +2,7 @@
 #include "tessera/runtime/kernels/power_sum.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/target_clones.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
@@ -158,9 +158,14 @@ void check(const at::Tensor& values, double p) {
 PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
     : p_(p), sums_(runs.size(), 0.0) {
   std::vector<at::Tensor> on_device;
+  DryKernel kernel("tessera::power_sums");
   for (size_t i = 0; i < runs.size(); ++i) {
     check(runs[i], p);
-    if (runs[i].numel() == 0 || is_dry_memory(runs[i].const_data_ptr())) {
+    if (runs[i].numel() == 0) {
+      continue;
+    }
+    if (is_dry_memory(runs[i].const_data_ptr())) {
+      kernel.reads(runs[i]);
       continue;
     }
     if (runs[i].is_cpu()) {

@@ -2,7 +2,7 @@
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cpu.h"
@@ -49,6 +49,21 @@ std::vector<ShardOf<T, Step>> shards_of(
   return shards;
 }
 
+/// "tessera::adamw_".
+template <typename Step>
+const std::string kKernelName = std::string("tessera::") + Step::kName;
+
+void count_update(DryKernel& kernel, const UpdateTensors& tensors) {
+  kernel.reads(tensors.master);
+  kernel.reads(tensors.grad);
+  kernel.writes(tensors.master);
+  for (const at::Tensor* state : tensors.states()) {
+    kernel.reads(*state);
+    kernel.writes(*state);
+  }
+  kernel.writes(tensors.low_precision);
+}
+
 /// Updates on an accelerator; on CPU, passes the updates to `use`.
 template <typename T, typename Step, typename Use>
 void dispatch(
@@ -63,6 +78,10 @@ void dispatch(
     return;
   }
   if (is_dry_memory(first.const_data_ptr())) {
+    DryKernel kernel(kKernelName<Step>.c_str());
+    for (const UpdateRun& run : runs) {
+      count_update(kernel, run.tensors);
+    }
     return;
   }
   std::vector<CpuUpdate> updates;

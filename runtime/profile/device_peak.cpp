@@ -24,46 +24,49 @@ namespace tessera::runtime {
 
 namespace {
 
-/// In 10^12 operations per second; 0: the device has no such units.
+/// In 10^12 operations and bytes per second; 0: the device has no such units.
 struct KnownPeak {
   std::string_view name; ///< part of the driver's name
   double half; ///< float16 and, but for `half_only`, bfloat16
   double tf32;
   double float32; ///< without tensor cores
+  double memory; ///< of the smaller card, where a name has several
   bool half_only = false; ///< no bfloat16
 };
 
 /// From NVIDIA's data sheets and architecture white papers of these products:
 /// dense rates, 16 bits with float32 accumulation. The first name that fits
 /// counts.
-constexpr std::array<KnownPeak, 27> kKnown{{
-    {"B200", 2250, 1125, 75},
-    {"GH200", 989.4, 494.7, 66.9},
-    {"H200 NVL", 835.5, 417.5, 60},
-    {"H200", 989.4, 494.7, 66.9},
-    {"H100 PCIe", 756, 378, 51.2},
-    {"H100 NVL", 835.5, 417.5, 60},
-    {"H100", 989.4, 494.7, 66.9},
-    {"H800 PCIe", 756, 378, 51.2},
-    {"H800", 989.4, 494.7, 66.9},
-    {"H20", 148, 74, 44},
-    {"A100", 312, 156, 19.5},
-    {"A800", 312, 156, 19.5},
-    {"A40", 149.7, 74.8, 37.4},
-    {"A30", 165, 82, 10.3},
-    {"A10G", 70, 35, 35},
-    {"A10", 125, 62.5, 31.2},
-    {"RTX A6000", 154.8, 77.4, 38.7},
-    {"L40S", 362, 183, 91.6},
-    {"L40", 181, 90.5, 90.5},
-    {"L4", 121, 60, 30.3},
-    {"RTX 5090", 209.5, 104.8, 104.8},
-    {"RTX 4090", 165.2, 82.6, 82.6},
-    {"RTX 3090 Ti", 80, 40, 40},
-    {"RTX 3090", 71, 35.6, 35.6},
-    {"V100-PCIE", 112, 0, 14, true},
-    {"V100", 125, 0, 15.7, true},
-    {"T4", 65, 0, 8.1, true},
+constexpr std::array<KnownPeak, 29> kKnown{{
+    {"B200", 2250, 1125, 75, 8},
+    {"GH200", 989.4, 494.7, 66.9, 4},
+    {"H200 NVL", 835.5, 417.5, 60, 4.8},
+    {"H200", 989.4, 494.7, 66.9, 4.8},
+    {"H100 PCIe", 756, 378, 51.2, 2},
+    {"H100 NVL", 835.5, 417.5, 60, 3.9},
+    {"H100", 989.4, 494.7, 66.9, 3.35},
+    {"H800 PCIe", 756, 378, 51.2, 2},
+    {"H800", 989.4, 494.7, 66.9, 3.35},
+    {"H20", 148, 74, 44, 4},
+    {"A100-SXM4-80GB", 312, 156, 19.5, 2.039},
+    {"A100 80GB PCIe", 312, 156, 19.5, 1.935},
+    {"A100", 312, 156, 19.5, 1.555},
+    {"A800", 312, 156, 19.5, 1.555},
+    {"A40", 149.7, 74.8, 37.4, 0.696},
+    {"A30", 165, 82, 10.3, 0.933},
+    {"A10G", 70, 35, 35, 0.6},
+    {"A10", 125, 62.5, 31.2, 0.6},
+    {"RTX A6000", 154.8, 77.4, 38.7, 0.768},
+    {"L40S", 362, 183, 91.6, 0.864},
+    {"L40", 181, 90.5, 90.5, 0.864},
+    {"L4", 121, 60, 30.3, 0.3},
+    {"RTX 5090", 209.5, 104.8, 104.8, 1.792},
+    {"RTX 4090", 165.2, 82.6, 82.6, 1.008},
+    {"RTX 3090 Ti", 80, 40, 40, 1.008},
+    {"RTX 3090", 71, 35.6, 35.6, 0.936},
+    {"V100-PCIE", 112, 0, 14, 0.9, true},
+    {"V100", 125, 0, 15.7, 0.9, true},
+    {"T4", 65, 0, 8.1, 0.3, true},
 }};
 
 constexpr int64_t kMeasuredRows = 512;
@@ -119,15 +122,30 @@ bool names(std::string_view name, std::string_view part) {
 
 } // namespace
 
-std::optional<double> known_peak_flops(
-    std::string_view name,
-    c10::ScalarType dtype,
-    bool uses_tf32) {
+namespace {
+
+/// Null if it is not known.
+const KnownPeak* known_device(std::string_view name) {
   const auto* const found =
       std::find_if(kKnown.begin(), kKnown.end(), [&](const KnownPeak& known) {
         return names(name, known.name);
       });
-  if (found == kKnown.end() || names(name, "Laptop")) {
+  return found == kKnown.end() || names(name, "Laptop") ? nullptr : found;
+}
+
+} // namespace
+
+std::optional<double> known_memory_rate(std::string_view name) {
+  const KnownPeak* const found = known_device(name);
+  return found == nullptr ? std::nullopt : std::optional(found->memory * 1e12);
+}
+
+std::optional<double> known_peak_flops(
+    std::string_view name,
+    c10::ScalarType dtype,
+    bool uses_tf32) {
+  const KnownPeak* const found = known_device(name);
+  if (found == nullptr) {
     return std::nullopt;
   }
   double tera = 0;

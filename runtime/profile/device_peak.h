@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `DevicePeak` is the rate of matrix products that a device reaches at most, to
-// which that of a training step is compared.
+// which that of a training step is compared. Here are also the rates that data
+// sheets give.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -31,6 +32,11 @@ std::optional<double> known_peak_flops(
     std::string_view name,
     c10::ScalarType dtype,
     bool uses_tf32);
+
+/// What a data sheet says of the memory of a device, in bytes/s.
+/// @param name as for known_peak_flops().
+/// @return nothing if the device is not known.
+std::optional<double> known_memory_rate(std::string_view name);
 
 /// The peak of a device from its data sheet, or else the best of some products
 /// of matrices of `dtype`, with this process's threads: about 50 ms, once per

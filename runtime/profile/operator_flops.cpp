@@ -41,30 +41,38 @@ OperatorFlops inner_product(Arguments a) {
 /// queries [.., rows, features], keys [.., columns, features] and values as
 /// arguments `first` and the next.
 /// @param products of the scores' matrix with keys or queries, and with values.
+/// @param causal the number of the argument that says so.
 OperatorFlops attention(
     Arguments a,
     size_t first,
     double products_of_keys,
     double products_of_values,
-    double repeated_products) {
+    double repeated_products,
+    size_t causal) {
   const at::Tensor q = tensor(a, first);
   const double pairs = elements(q) / static_cast<double>(q.size(-1)) *
                        static_cast<double>(tensor(a, first + 1).size(-2));
   const auto of_keys = 2 * pairs * static_cast<double>(q.size(-1));
   const auto of_values =
       2 * pairs * static_cast<double>(tensor(a, first + 2).size(-1));
-  return {
-      products_of_keys * of_keys + products_of_values * of_values,
-      repeated_products * of_keys};
+  const double all =
+      products_of_keys * of_keys + products_of_values * of_values;
+  // As many columns as rows: those above the diagonal.
+  const bool is_causal =
+      causal < a.size() && a[causal].isBool() && a[causal].toBool();
+  return {all, repeated_products * of_keys, is_causal ? all / 2 : 0};
 }
 
+/// @tparam causal see attention().
+template <size_t causal>
 OperatorFlops attention_forward(Arguments a) {
-  return attention(a, 0, 1, 1, 0);
+  return attention(a, 0, 1, 1, 0, causal);
 }
 
 /// The scores again, and for queries, keys, values and weights.
+template <size_t causal>
 OperatorFlops attention_backward(Arguments a) {
-  return attention(a, 1, 3, 2, 1);
+  return attention(a, 1, 3, 2, 1, causal);
 }
 
 /// Each element of the output costs a filter, of what its group of channels
@@ -129,18 +137,19 @@ const std::unordered_map<std::string_view, Flops>& flops_by_name() {
       {"aten::baddbmm_", product<1>},
       {"aten::dot", inner_product},
       {"aten::mv", inner_product},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu", attention_forward},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu",
+       attention_forward<4>},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-       attention_backward},
-      {"aten::_scaled_dot_product_flash_attention", attention_forward},
+       attention_backward<7>},
+      {"aten::_scaled_dot_product_flash_attention", attention_forward<4>},
       {"aten::_scaled_dot_product_flash_attention_backward",
-       attention_backward},
-      {"aten::_scaled_dot_product_efficient_attention", attention_forward},
+       attention_backward<11>},
+      {"aten::_scaled_dot_product_efficient_attention", attention_forward<6>},
       {"aten::_scaled_dot_product_efficient_attention_backward",
-       attention_backward},
-      {"aten::_scaled_dot_product_cudnn_attention", attention_forward},
+       attention_backward<11>},
+      {"aten::_scaled_dot_product_cudnn_attention", attention_forward<6>},
       {"aten::_scaled_dot_product_cudnn_attention_backward",
-       attention_backward},
+       attention_backward<14>},
       {"aten::convolution", any_convolution},
       {"aten::mkldnn_convolution", mkldnn_convolution},
       {"aten::convolution_backward", convolution_backward},

@@ -219,7 +219,7 @@ TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
     EXPECT_GT(result.at("busbw"), 0);
     EXPECT_LE(result.at("bytes"), 65536);
   }
-  const Rates rates = measured_rates(json, known_rates("cpu"));
+  const DeviceRates rates = measured_rates(json, known_rates("cpu"));
   EXPECT_NE(rates.in_node, known_rates("cpu").in_node);
   EXPECT_EQ(rates.between_nodes, known_rates("cpu").between_nodes);
 }
@@ -234,7 +234,7 @@ TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {
           {{"collective", "all_gather"}, {"busbw", 80e9}},
           {{"collective", "reduce_scatter"}, {"busbw", 240e9}},
           {{"collective", "broadcast"}, {"busbw", 1e9}}}}}}};
-  const Rates rates = measured_rates(json, known_rates("a100"));
+  const DeviceRates rates = measured_rates(json, known_rates("a100"));
   EXPECT_EQ(rates.between_nodes, 20e9);
   EXPECT_EQ(rates.in_node, known_rates("a100").in_node);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/step_time.h"
 
+#include "tessera/engine/plan/operator_times.h"
+
 #include <algorithm>
 #include <string>
 
@@ -22,27 +24,13 @@ constexpr double kAverageBytes = 4;
 double compute_seconds(
     const StepMemoryPlan& plan,
     bool in_16bit,
-    const Rates& rates) {
+    const DeviceRates& rates) {
   const double flops = in_16bit ? rates.flops_16bit : rates.flops_32bit;
   double seconds = 0;
   for (const OperatorWork& work : plan.operators) {
     seconds += std::max(work.flops / flops, work.bytes / rates.device_memory);
   }
   return seconds;
-}
-
-/// Bytes that a rank sends, of the best known algorithms; see nccl-tests'
-/// PERFORMANCE.md.
-double sent_bytes(const CollectiveWork& work) {
-  const double others = static_cast<double>(work.ranks - 1) / work.ranks;
-  if (work.kind == "all_reduce") {
-    return 2 * work.bytes * others;
-  }
-  if (work.kind == "all_gather" || work.kind == "reduce_scatter" ||
-      work.kind == "all_to_all") {
-    return work.bytes * others;
-  }
-  return work.bytes; // broadcast, send
 }
 
 struct CollectiveTimes {
@@ -64,7 +52,7 @@ CollectiveTimes collective_seconds(
                              ? machine.devices <= machine.devices_per_node
                              : work.ranks <= machine.devices_per_node;
     const double seconds =
-        sent_bytes(work) /
+        engine::sent_bytes(work) /
         (in_node ? machine.rates.in_node : machine.rates.between_nodes);
     (is_of_shards ? times.shards : times.layers) += seconds;
   }

@@ -35,6 +35,17 @@ TEST(DevicePeak, KnowsDevicesByTheDriversNames) {
   EXPECT_EQ(peak_of("NVIDIA GeForce RTX 4090 Laptop GPU"), 0);
 }
 
+TEST(DevicePeak, KnowsTheMemoryOfDevices) {
+  EXPECT_DOUBLE_EQ(
+      known_memory_rate("NVIDIA H100 80GB HBM3").value_or(0), 3.35e12);
+  EXPECT_DOUBLE_EQ(known_memory_rate("NVIDIA H200").value_or(0), 4.8e12);
+  EXPECT_DOUBLE_EQ(
+      known_memory_rate("NVIDIA A100-SXM4-40GB").value_or(0), 1.555e12);
+  EXPECT_DOUBLE_EQ(
+      known_memory_rate("NVIDIA A100-SXM4-80GB").value_or(0), 2.039e12);
+  EXPECT_FALSE(known_memory_rate("NVIDIA RTX A1000").has_value());
+}
+
 TEST(DevicePeak, IsMeasuredOnceWhereNoneIsKnown) {
   const DevicePeak peak = device_peak(at::kCPU, at::kFloat);
   EXPECT_TRUE(peak.is_measured);
