@@ -58,7 +58,7 @@ std::pair<double, OperatorBound> time_of(
                            : std::pair(memory, OperatorBound::kMemory);
 }
 
-const char* name_of(OperatorBound bound) {
+const char* bound_text(OperatorBound bound) {
   switch (bound) {
     case OperatorBound::kProducts:
       return "products";
@@ -131,7 +131,7 @@ class OperatorTable {
   double flops_32bit_ = 0;
 };
 
-std::string row_text(const OperatorTime& row) {
+std::string operator_row(const OperatorTime& row) {
   // Namespaces of kernels and operators say nothing here.
   std::string name = row.name;
   for (const char* prefix : {"aten::", "tessera::"}) {
@@ -151,7 +151,7 @@ std::string row_text(const OperatorTime& row) {
       row.flops / 1e9,
       row.bytes / 1e9,
       row.seconds * 1e3,
-      name_of(row.bound));
+      bound_text(row.bound));
 }
 
 } // namespace
@@ -231,7 +231,7 @@ std::string prediction_table(const StepPrediction& prediction) {
   OperatorTime rest{.name = "all others"};
   for (const OperatorTime& row : prediction.operators) {
     if (row.seconds >= prediction.seconds_in_turn() / 1000) {
-      text += row_text(row);
+      text += operator_row(row);
     } else {
       rest.calls += row.calls;
       rest.flops += row.flops;
@@ -240,7 +240,7 @@ std::string prediction_table(const StepPrediction& prediction) {
     }
   }
   if (rest.calls > 0) {
-    text += row_text(rest);
+    text += operator_row(rest);
   }
   text += formatted("device {:.1f} ms", prediction.device_s * 1e3);
   for (const auto& [name, seconds] :
@@ -299,7 +299,7 @@ nlohmann::ordered_json prediction_json(const StepPrediction& prediction) {
          {"flops", row.flops},
          {"bytes", row.bytes},
          {"seconds", row.seconds},
-         {"bound", name_of(row.bound)}});
+         {"bound", bound_text(row.bound)}});
   }
   return json;
 }
