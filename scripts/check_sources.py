@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks what every tracked file must hold to: licence line, include guard,
-no trailing spaces, a newline at the end, no large files.
+no trailing spaces, a newline at the end, no large files. And tests of GPUs to
+not asking LibTorch about CUDA.
 
     check_sources.py        (from the root of the checkout)
 """
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -17,6 +19,14 @@ CODE_NAMES = {"CMakeLists.txt", "Makefile"}
 MIB = 2**20
 MAX_FILE_BYTES = 2 * MIB
 MAX_TREE_BYTES = 27 * MIB
+# The tests of GPUs, and the headers with the bodies that they share with others.
+GPU_TEST = re.compile(r"(_gpu_test\.cpp|(^|/)device_\w+\.h|_cases\.h)$")
+# Before the back end is loaded LibTorch knows no CUDA device, and it caches that
+# answer, so that all tests of the process skip.
+CUDA_WORDS = re.compile(r"torch::cuda::|\bat::cuda::|hasCUDA")
+# The virtual device, which stands in for CUDA in gpu_tests_on_vdev, has another
+# name. (A header may plan for CUDA.)
+CUDA_DEVICE = re.compile(r"\bkCUDA\b")
 
 
 def tracked_files():
@@ -41,11 +51,22 @@ def check_code(path, lines):
                 yield f"{path}:{number}: no 'using namespace' in a header"
 
 
+def check_gpu_test(path, lines):
+    for number, line in enumerate(lines, 1):
+        is_test = path.suffix == ".cpp"
+        if found := CUDA_WORDS.search(line) or (
+                is_test and CUDA_DEVICE.search(line)):
+            yield (f"{path}:{number}: '{found[0]}' in a test of GPUs: ask "
+                   "load_cuda_backend(), and name tests::cuda_device()")
+
+
 def check_text(path, text):
     """Complaints about a text file."""
     lines = text.split("\n")
     if path.suffix in CODE or path.name in CODE_NAMES:
         yield from check_code(path, lines)
+    if path.parts[0] == "tests" and GPU_TEST.search(path.as_posix()):
+        yield from check_gpu_test(path, lines)
     for number, line in enumerate(lines, 1):
         if line.endswith((" ", "\t", "\r")):
             yield f"{path}:{number}: trailing space or carriage return"

@@ -9,7 +9,10 @@ namespace {
 
 namespace cases = tests::activation_cases;
 
-constexpr cases::Sizes kSizes{2048, 512}; // 4 MiB
+/// 4 MiB on CUDA.
+cases::Sizes sizes() {
+  return {tests::gpu_size(2048, 64), tests::gpu_size(512, 32)};
+}
 
 class CudaActivations : public tests::CudaRanksTest {};
 
@@ -18,14 +21,14 @@ class CudaActivations : public tests::CudaRanksTest {};
 TEST_F(CudaActivations, EqualBitForBitOnOneStreamAndOnTwo) {
   tests::run_ranks(
       1,
-      [](World& world) { cases::expect_equal_bits(world, kSizes); },
+      [](World& world) { cases::expect_equal_bits(world, sizes()); },
       kLimits);
 }
 
 TEST_F(CudaActivations, TheDevicesPeakFalls) {
   tests::run_ranks(
       1,
-      [](World& world) { cases::expect_lower_peak(world, kSizes); },
+      [](World& world) { cases::expect_lower_peak(world, sizes()); },
       kLimits);
 }
 
@@ -33,7 +36,11 @@ TEST_F(CudaActivations, AWrappedModelTrainsTheSame) {
   tests::run_ranks(
       1,
       [](World& world) {
-        cases::expect_same_training(world, 256, 1024, 2 << 20);
+        cases::expect_same_training(
+            world,
+            tests::gpu_size(256, 32),
+            tests::gpu_size(1024, 64),
+            tests::gpu_size(2 << 20, 64 << 10));
       },
       kLimits);
 }

@@ -19,10 +19,12 @@ TEST_F(CudaTraining, InitLoadsCudaAndChoosesTheDevice) {
   run_ranks(
       1,
       [](World& world) {
-        EXPECT_EQ(world.device(), at::Device(at::kCUDA, 0));
-        EXPECT_TRUE(torch::cuda::is_available());
-        EXPECT_EQ(
-            torch::zeros({1}, at::kCUDA).device(), at::Device(at::kCUDA, 0));
+        const at::Device device = cuda_device();
+        EXPECT_EQ(world.device(), device);
+        EXPECT_TRUE(at::globalContext()
+                        .getAcceleratorHooksInterface(device.type())
+                        .isAvailable());
+        EXPECT_EQ(torch::zeros({1}, device.type()).device(), device);
       },
       kLimits);
 }
@@ -39,7 +41,7 @@ TEST_F(CudaTraining, AStreamOfTheUsersThatLagsSeesItsOwnWeights) {
       2,
       [](World& world) {
         device_training::expect_training_beside_a_lagging_stream(
-            world, /*width=*/512, /*busy=*/2048);
+            world, /*width=*/gpu_size(512, 64), /*busy=*/gpu_size(2048, 0));
       },
       kLimits);
 }

@@ -28,4 +28,12 @@ int count_cuda_devices() {
   return devices;
 }
 
+c10::Device cuda_device() {
+  return {runtime::load_cuda_backend().device_type, 0};
+}
+
+int64_t gpu_size(int64_t on_cuda, int64_t on_vdev) {
+  return cuda_device().is_cuda() ? on_cuda : on_vdev;
+}
+
 } // namespace tessera::tests

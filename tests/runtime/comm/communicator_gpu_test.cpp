@@ -27,7 +27,7 @@ TEST(NcclCommunicator, WorksForAGroupOfOne) {
         make_nccl_backend(
             c10::make_intrusive<c10d::HashStore>(), {0, 1, 0, timeout}),
         timeout);
-    tests::check_collectives(comm, at::Device(at::kCUDA, 0));
+    tests::check_collectives(comm, tests::cuda_device());
   });
 }
 
@@ -42,7 +42,8 @@ TEST(NcclCommunicator, GathersAndReducesOverAllDevices) {
   tests::run_ranks(devices, [](World& world) {
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
     const at::Device device(
-        at::kCUDA, static_cast<c10::DeviceIndex>(world.local_rank()));
+        tests::cuda_device().type(),
+        static_cast<c10::DeviceIndex>(world.local_rank()));
     tests::check_collectives(*world.new_communicator("test", device), device);
   });
 }
@@ -57,7 +58,7 @@ TEST(CudaCommunicator, RanksOfOneDeviceShareItsMemory) {
         ranks,
         [](World& world) {
           ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
-          const at::Device device(at::kCUDA, 0);
+          const at::Device device = tests::cuda_device();
           const auto backend = make_cuda_backend(
               world.store(),
               world.rank(),
@@ -100,7 +101,7 @@ TEST(CudaCommunicator, RanksOfOneDeviceGoThroughTheHostIfToldTo) {
   tests::run_ranks(2, [](World& world) {
     ::setenv("TESSERA_TRANSPORT", "shm", /*overwrite=*/1);
     ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
-    const at::Device device(at::kCUDA, 0);
+    const at::Device device = tests::cuda_device();
     tests::check_collectives(*world.new_communicator("test", device), device);
   });
 }

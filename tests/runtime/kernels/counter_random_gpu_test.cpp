@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A slice on CUDA gets the bits that it would get on the CPU.
-#include "tessera/runtime/core/cuda_backend.h"
+#include "support/cuda_test.h"
 #include "tessera/runtime/kernels/counter_random.h"
 
 #include <ATen/ops/empty.h>
@@ -10,13 +10,8 @@ namespace tessera::runtime::counter_random_gpu_test {
 
 namespace {
 
-class CounterRandomCuda : public ::testing::TestWithParam<at::ScalarType> {
- protected:
-  void SetUp() override {
-    if (!load_cuda_backend().loaded) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-  }
+class CounterRandomCuda : public tests::CudaTest,
+                          public ::testing::WithParamInterface<at::ScalarType> {
 };
 
 } // namespace
@@ -26,8 +21,8 @@ TEST_P(CounterRandomCuda, ASliceHasTheBitsOfTheHost) {
   // More than one of the parts that travel through the host, and less.
   for (const int64_t numel : {int64_t{5}, (int64_t{1} << 22) + 1001}) {
     const at::Tensor host = at::empty({numel}, GetParam());
-    const at::Tensor device =
-        at::empty({numel}, at::TensorOptions(GetParam()).device(at::kCUDA));
+    const at::Tensor device = at::empty(
+        {numel}, at::TensorOptions(GetParam()).device(tests::cuda_device()));
     fill_uniform(host, random, 777, -0.5, 2);
     fill_uniform(device, random, 777, -0.5, 2);
     EXPECT_TRUE(device.cpu().equal(host)) << numel;

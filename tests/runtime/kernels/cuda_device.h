@@ -3,16 +3,20 @@
 // `CudaDevice` is a CUDA device as device_cases.h uses it.
 
 #include "runtime/kernels/update_reference.h"
+#include "support/cuda_devices.h"
 
 #include <ATen/ops/empty.h>
 
 namespace tessera {
 
 struct CudaDevice : PublicKernels {
-  static constexpr int64_t kManyTurns = 3'000'001;
+  static int64_t many_turns() {
+    return tests::gpu_size(3'000'001, 5003);
+  }
 
   at::Tensor copy(const at::Tensor& t, int64_t offset) const {
-    return at::empty({t.numel() + offset}, t.options().device(at::kCUDA))
+    return at::empty(
+               {t.numel() + offset}, t.options().device(tests::cuda_device()))
         .narrow(0, offset, t.numel())
         .copy_(t);
   }

@@ -3,7 +3,7 @@
 // The kernels of a device against those of the CPU: the cases of the GPU tests
 // and of cuda_shim_test. A `Device` has PublicKernels' functions, and
 //   copy(tensor, offset): the tensor, `offset` elements into an allocation
-//   kManyTurns: elements for which a grid takes several turns
+//   many_turns(): elements for which a grid takes several turns
 
 #include "runtime/kernels/adamw_reference.h"
 #include "runtime/kernels/update_reference.h"
@@ -129,7 +129,7 @@ void check_adamw_steps(const Device& device, at::ScalarType dtype) {
           int64_t{255},
           int64_t{1024},
           int64_t{1027},
-          Device::kManyTurns}) {
+          Device::many_turns()}) {
       SCOPED_TRACE("numel " + std::to_string(numel));
       torch::manual_seed(numel);
       AdamWState cpu(numel, 0, dtype);
@@ -168,7 +168,7 @@ void check_all_updates(const Device& device, at::ScalarType dtype) {
           int64_t{5},
           int64_t{255},
           int64_t{1027},
-          Device::kManyTurns}) {
+          Device::many_turns()}) {
       check_update(device, tensors(numel));
     }
     for (int moved = 0; moved < kFields; ++moved) {
@@ -231,7 +231,7 @@ void check_extremes(const Device& device, at::ScalarType dtype) {
 template <typename Device>
 void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
   for (const int64_t numel :
-       {int64_t{1}, int64_t{3}, int64_t{1027}, Device::kManyTurns}) {
+       {int64_t{1}, int64_t{3}, int64_t{1027}, Device::many_turns()}) {
     const runtime::UpdateTensors cpu = tensors_of(numel, dtype, at::kBFloat16);
     // The NaN of CUDA's arithmetic, to whose bits nothing can be added.
     cpu.master.view(dtype == at::kFloat ? at::kInt : at::kLong)

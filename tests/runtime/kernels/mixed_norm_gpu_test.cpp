@@ -2,24 +2,27 @@
 // LayerNorm, RMSNorm and GroupNorm with float32 parameters on CUDA, against
 // float64.
 #include "runtime/kernels/norm_cases.h"
-#include "tessera/runtime/core/cuda_backend.h"
+#include "support/cuda_test.h"
 
 #include <gtest/gtest.h>
 
 namespace tessera::runtime::mixed_norm_gpu_test {
 
-TEST(MixedNormGpu, IsAsInFloat64) {
-  if (!load_cuda_backend().loaded) {
-    GTEST_SKIP() << "no CUDA device";
-  }
+namespace {
+
+class MixedNormGpu : public tests::CudaTest {};
+
+} // namespace
+
+TEST_F(MixedNormGpu, IsAsInFloat64) {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const bool is_layer_norm : {true, false}) {
       // Heads, hidden states, an odd width, and few long rows.
       for (const auto& [rows, features] :
-           {std::pair<int64_t, int64_t>{70'001, 64},
-            {513, 4096},
+           {std::pair<int64_t, int64_t>{tests::gpu_size(70'001, 701), 64},
+            {tests::gpu_size(513, 33), 4096},
             {33, 1030},
-            {5, 100'003}}) {
+            {5, tests::gpu_size(100'003, 10'003)}}) {
         for (const bool has_weight : {true, false}) {
           norm_cases::check_mixed_norm(
               {.dtype = dtype,
@@ -28,23 +31,19 @@ TEST(MixedNormGpu, IsAsInFloat64) {
                .features = features,
                .has_weight = has_weight,
                .has_bias = has_weight && is_layer_norm,
-               .device = at::Device(at::kCUDA, 0)});
+               .device = tests::cuda_device()});
         }
       }
     }
   }
 }
 
-TEST(MixedNormGpu, OfGroupsIsAsInFloat64) {
-  if (!load_cuda_backend().loaded) {
-    GTEST_SKIP() << "no CUDA device";
-  }
+TEST_F(MixedNormGpu, OfGroupsIsAsInFloat64) {
   auto cases = norm_cases::group_norm_cases();
   cases.push_back({{16, 64, 33, 31}, 8});
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const auto& which : cases) {
-      norm_cases::check_mixed_group_norm(
-          which, dtype, at::Device(at::kCUDA, 0));
+      norm_cases::check_mixed_group_norm(which, dtype, tests::cuda_device());
     }
   }
 }

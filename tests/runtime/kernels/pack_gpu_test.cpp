@@ -2,8 +2,8 @@
 // Packing and sums of powers on CUDA, against LibTorch's operators.
 #include "runtime/kernels/pack_reference.h"
 
+#include "support/cuda_test.h"
 #include "support/power_sums.h"
-#include "tessera/runtime/core/cuda_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -13,15 +13,7 @@ namespace tessera::runtime::pack_gpu_test {
 
 namespace {
 
-class PackGpu : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (load_cuda_backend().device_count == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-    ASSERT_TRUE(load_cuda_backend().loaded) << load_cuda_backend().reason;
-  }
-};
+class PackGpu : public tests::CudaTest {};
 
 } // namespace
 
@@ -30,7 +22,12 @@ TEST_F(PackGpu, ConvertsScalesAndPads) {
     for (const at::ScalarType from : kPackTypes) {
       for (const double factor : {1.0, 0.25, 1.0 / 3}) {
         // The longest run takes the largest grid more than one turn.
-        check_pack({from, to, factor, at::Device(at::kCUDA, 0), 1'300'003});
+        check_pack(
+            {from,
+             to,
+             factor,
+             tests::cuda_device(),
+             tests::gpu_size(1'300'003, 30'001)});
       }
     }
   }
@@ -44,8 +41,8 @@ TEST_F(PackGpu, Adds) {
             {from,
              to,
              factor,
-             at::Device(at::kCUDA, 0),
-             1'300'003,
+             tests::cuda_device(),
+             tests::gpu_size(1'300'003, 30'001),
              PackMode::kAdd});
       }
     }
@@ -56,9 +53,13 @@ TEST_F(PackGpu, PowerSumsAreThoseOfTheCpu) {
   at::manual_seed(1);
   std::vector<at::Tensor> on_cpu;
   std::vector<at::Tensor> on_gpu;
-  for (const int64_t numel : {1, 0, 1000, 300'001}) {
+  for (const int64_t numel :
+       {int64_t{1},
+        int64_t{0},
+        int64_t{1000},
+        tests::gpu_size(300'001, 3001)}) {
     on_cpu.push_back(at::randn({numel}));
-    on_gpu.push_back(on_cpu.back().to(at::kCUDA));
+    on_gpu.push_back(on_cpu.back().to(tests::cuda_device()));
   }
   for (const double p : {1.0, 2.0, 3.0, HUGE_VAL}) {
     const auto expected = power_sums(on_cpu, p);

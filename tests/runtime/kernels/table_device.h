@@ -141,7 +141,9 @@ inline const runtime::DeviceKernels& shim_kernels() {
 }
 
 struct TableDevice {
-  static constexpr int64_t kManyTurns = 30'001;
+  static int64_t many_turns() {
+    return 30'001;
+  }
 
   const runtime::DeviceKernels& kernels;
 

@@ -3,22 +3,16 @@
 // sums agree with float64.
 #include "runtime/kernels/cuda_device.h"
 #include "runtime/kernels/device_cases.h"
+#include "support/cuda_test.h"
 
 #include <gtest/gtest.h>
-#include <torch/cuda.h>
 
 namespace tessera::runtime::update_gpu_test {
 
 namespace {
 
-class UpdateGpu : public ::testing::TestWithParam<at::ScalarType> {
- protected:
-  void SetUp() override {
-    if (!torch::cuda::is_available()) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-  }
-};
+class UpdateGpu : public tests::CudaTest,
+                  public ::testing::WithParamInterface<at::ScalarType> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Dtypes,
