@@ -17,9 +17,9 @@ TEST_P(Masks, KeepPackedDocumentsApart) {
   run_ranks_on_vdev(1, GetParam(), zoo::device_masks::expect_documents_apart);
 }
 
-TEST_P(Masks, GivePackedDocumentsTheGradientsOfTheCpu) {
+TEST_P(Masks, GivePackedDocumentsTheGradientsOfEachAlone) {
   run_ranks_on_vdev(
-      1, GetParam(), zoo::device_masks::expect_gradients_of_the_cpu);
+      1, GetParam(), zoo::device_masks::expect_gradients_of_each_alone);
 }
 
 TEST_P(Masks, GivePairsTheLossesAndGradientsOfTheCpu) {

@@ -47,34 +47,99 @@ inline std::vector<PatchCase> patch_cases() {
       {fixed, {12, 20}}};
 }
 
+/// The same by LibTorch's functions, of the parameters of `embedding`.
+/// @param mask undefined, or [rows, patches] bool.
+inline at::Tensor plain_tokens(
+    torch::nn::Module& embedding,
+    const PatchCase& patch,
+    const at::Tensor& pixels,
+    const at::Tensor& mask) {
+  namespace functional = torch::nn::functional;
+  const PatchEmbeddingOptions& options = patch.options;
+  const auto all = embedding.named_parameters();
+  const ImageSize grid = options.grid(patch.image);
+  const at::Tensor padded = functional::pad(
+      pixels,
+      functional::PadFuncOptions(
+          {0,
+           grid.width * options.patch.width - patch.image.width,
+           0,
+           grid.height * options.patch.height - patch.image.height}));
+  // A row of each patch: channels, then rows and columns.
+  const at::Tensor rows =
+      functional::unfold(
+          padded,
+          functional::UnfoldFuncOptions(
+              {options.patch.height, options.patch.width})
+              .stride({options.patch.height, options.patch.width}))
+          .transpose(1, 2);
+  at::Tensor tokens = rows.matmul(all["projection.weight"].flatten(1).t()) +
+                      all["projection.bias"];
+  if (options.norm) {
+    tokens = at::layer_norm(
+        tokens,
+        {options.features},
+        all["norm.weight"],
+        all["norm.bias"],
+        options.norm->eps);
+  }
+  if (mask.defined()) {
+    tokens = at::where(mask.unsqueeze(-1), all["mask_token"], tokens);
+  }
+  if (options.class_token) {
+    tokens = at::cat(
+        {all["class_token"].expand({pixels.size(0), -1, -1}), tokens}, 1);
+  }
+  if (options.positions == PatchPositions::kNone) {
+    return tokens;
+  }
+  const at::Tensor positions = all["positions"];
+  const ImageSize own = options.grid(options.image);
+  const at::Tensor map = positions.slice(1, 1).transpose(1, 2).unflatten(
+      2, {own.height, own.width});
+  const at::Tensor resized = functional::interpolate(
+      map,
+      functional::InterpolateFuncOptions()
+          .size(std::vector<int64_t>{grid.height, grid.width})
+          .mode(torch::kBicubic)
+          .align_corners(false));
+  return tokens +
+         at::cat(
+             {positions.slice(1, 0, 1), resized.flatten(2).transpose(1, 2)}, 1);
+}
+
+/// Tokens and gradients are those of plain_tokens() on the CPU.
 inline void expect_patches_of_the_cpu(World& world) {
   for (const PatchCase& patch : patch_cases()) {
-    const auto embed_on = [&](c10::Device device, at::Tensor* tokens) {
+    const auto made_on = [&](c10::Device device) {
       torch::manual_seed(3);
       PatchEmbedding embedding(patch.options);
       move_module(*embedding, device);
-      const at::Tensor pixels =
-          torch::randn({3, 3, patch.image.height, patch.image.width});
-      const int64_t count = patch.options.grid(patch.image).area();
-      const at::Tensor mask = patch.options.mask_token
-                                  ? torch::arange(3 * count)
-                                        .remainder(3)
-                                        .view({3, count})
-                                        .to(device)
-                                  : at::Tensor();
-      const at::Tensor found = embedding->forward(pixels.to(device), mask);
-      *tokens = found.detach().cpu();
-      const at::Tensor weights = torch::randn(found.sizes()).to(device);
-      return device_comparison::gradients_of(
-          *embedding, (found * weights).square().mean());
+      return embedding;
     };
-    at::Tensor expected;
-    at::Tensor found;
-    const auto of_cpu = embed_on(at::kCPU, &expected);
-    device_comparison::expect_close(embed_on(world.device(), &found), of_cpu);
+    PatchEmbedding plain = made_on(at::kCPU);
+    PatchEmbedding embedding = made_on(world.device());
+    const at::Tensor pixels =
+        torch::randn({3, 3, patch.image.height, patch.image.width});
+    const int64_t count = patch.options.grid(patch.image).area();
+    at::Tensor mask;
+    at::Tensor there;
+    if (patch.options.mask_token) {
+      mask = torch::arange(3 * count).remainder(3).eq(0).view({3, count});
+      there = mask.to(world.device());
+    }
+    const at::Tensor expected = plain_tokens(*plain, patch, pixels, mask);
+    const at::Tensor found =
+        embedding->forward(pixels.to(world.device()), there);
+    const at::Tensor weights = torch::randn(expected.sizes());
     EXPECT_LT(
-        device_comparison::difference_of(found, expected),
+        device_comparison::difference_of(found.detach(), expected.detach()),
         device_comparison::kFloat32Tolerance);
+    device_comparison::expect_close(
+        device_comparison::gradients_of(
+            *embedding, (found * weights.to(world.device())).square().mean()),
+        device_comparison::gradients_of(
+            *plain, (expected * weights).square().mean()));
   }
 }
 

@@ -14,8 +14,8 @@ TEST_F(MasksOnCuda, KeepPackedDocumentsApart) {
   tests::run_ranks(1, device_masks::expect_documents_apart, kLimits);
 }
 
-TEST_F(MasksOnCuda, GivePackedDocumentsTheGradientsOfTheCpu) {
-  tests::run_ranks(1, device_masks::expect_gradients_of_the_cpu, kLimits);
+TEST_F(MasksOnCuda, GivePackedDocumentsTheGradientsOfEachAlone) {
+  tests::run_ranks(1, device_masks::expect_gradients_of_each_alone, kLimits);
 }
 
 TEST_F(MasksOnCuda, GivePairsTheLossesAndGradientsOfTheCpu) {
