@@ -32,7 +32,7 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       "cuda_matmul",
       options.cuda_matmul,
       {{"float32", CudaMatmul::kFloat32}, {"tf32", CudaMatmul::kTf32}},
-      "`tf32`: float32 matrix products on CUDA run on tensor cores, with factors rounded to 10 bits of mantissa, several times as fast (Ampere and later; no effect on bfloat16 and float16)");
+      "`tf32`: float32 matrix products and convolutions on CUDA run on tensor cores, with factors rounded to 10 bits of mantissa, several times as fast (Ampere and later; no effect on bfloat16 and float16)");
   fields.field(
       "timeout_s",
       options.timeout_s,
@@ -67,8 +67,11 @@ World& init_on(const DeviceOptions& options) {
   }
   if (world.device().is_cpu()) {
     set_cpu_matmul(options.matmul);
-  } else if (options.cuda_matmul == CudaMatmul::kTf32) {
-    at::globalContext().setAllowTF32CuBLAS(true);
+  } else {
+    // LibTorch's own default has convolutions in TF32 and products in float32.
+    const bool tf32 = options.cuda_matmul == CudaMatmul::kTf32;
+    at::globalContext().setAllowTF32CuBLAS(tf32);
+    at::globalContext().setAllowTF32CuDNN(tf32);
   }
   return world;
 }
