@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "tessera/runtime/core/error.h"
@@ -29,13 +30,28 @@ constexpr size_t kBlock = detail::kDirectAlignment;
 constexpr size_t kAlignedBytes = size_t{8} << 20;
 constexpr uint64_t kSmallestDirect = 1 << 20;
 
+/// The file that a link leads to takes the place of the old one, and the link
+/// stays.
+fs::path target_of(fs::path path) {
+  constexpr int kMostLinks = 40; // as the kernel
+  std::error_code code;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, code); ++i) {
+    const fs::path next = fs::read_symlink(path, code);
+    if (code) {
+      break;
+    }
+    path = next.is_absolute() ? next : path.parent_path() / next;
+  }
+  return path;
+}
+
 } // namespace
 
 void AtomicFile::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   TESSERA_CHECK(
       path_.has_filename(),
       "cannot write '{}': it names no file; add a file name",

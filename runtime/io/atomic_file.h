@@ -21,7 +21,8 @@ namespace tessera::runtime {
 /// @throws Error from every operation, naming the file and the system's reason.
 class AtomicFile {
  public:
-  /// Creates the temporary file in the folder of `path`, which must exist.
+  /// Creates the temporary file in the folder of `path`, which must exist. If
+  /// `path` is a link, the file that it leads to is written.
   explicit AtomicFile(std::filesystem::path path);
 
   /// Removes the temporary file unless commit() was called.

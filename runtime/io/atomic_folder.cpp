@@ -66,6 +66,16 @@ fs::path resolved_folder(const fs::path& path) {
       "the folder {} cannot be written: {}; choose another one",
       path,
       error ? error.message() : "it has no name");
+  // Links that lead somewhere have been followed.
+  for (fs::path above = resolved; above.has_relative_path();
+       above = above.parent_path()) {
+    TESSERA_CHECK(
+        !fs::is_symlink(above, error),
+        "the folder {} cannot be written: {} is a link to {}, which does not exist; create that folder, or choose another one",
+        path,
+        above,
+        fs::read_symlink(above, error));
+  }
   return resolved;
 }
 

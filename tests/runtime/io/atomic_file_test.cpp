@@ -125,6 +125,22 @@ TEST(ReadTextFile, ReadsAllBytes) {
   EXPECT_EQ(read_text_file(folder / "empty"), "");
 }
 
+TEST(AtomicFile, FollowsLinks) {
+  TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "sub");
+  write_file_atomically(folder / "sub/file", "old");
+  std::filesystem::create_symlink("sub/file", folder / "link");
+  std::filesystem::create_symlink(folder / "link", folder / "second");
+  write_file_atomically(folder / "second", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "second"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(read_text_file(folder / "sub/file"), "new");
+  // A link whose file does not exist yet.
+  std::filesystem::create_symlink("sub/later", folder / "third");
+  write_file_atomically(folder / "third", "made");
+  EXPECT_EQ(read_text_file(folder / "sub/later"), "made");
+}
+
 TEST(ReadTextFile, RefusesWhatIsNoFile) {
   TemporaryFolder folder;
   expect_error(

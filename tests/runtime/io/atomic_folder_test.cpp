@@ -86,6 +86,19 @@ TEST(AtomicFolder, LosesNothingOfOthers) {
       [&] { AtomicFolder(in / "model" / "notes"); }, {"is not a folder"});
 }
 
+TEST(AtomicFolder, ALinkToNothingIsNamed) {
+  const TemporaryFolder in;
+  fs::create_directory_symlink("absent", in / "link");
+  expect_error(
+      [&] { AtomicFolder(in / "link" / "model"); },
+      {"link\" is a link to \"absent\", which does not exist"});
+  fs::create_directory(in / "absent");
+  AtomicFolder folder(in / "link" / "model");
+  write(folder, "new");
+  folder.commit();
+  EXPECT_EQ(read_text_file(in / "absent" / "model" / "file"), "new");
+}
+
 TEST(AtomicFolder, IsFilledByOneProcessAtATime) {
   const TemporaryFolder in;
   AtomicFolder folder(in / "model");
