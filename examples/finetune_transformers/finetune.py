@@ -84,7 +84,6 @@ def main():
             engine.backward(loss)
             engine.clip_grad_norm(1.0)
             engine.step()
-            sampler.done()
             done += 1
             if world.rank == 0 and done % 10 == 0:
                 print(f"step {done}: loss {loss.item():.3f}", flush=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine of a wrapped module."""
 import contextlib
+import difflib
 import functools
 import json
 import os
@@ -9,9 +10,9 @@ import weakref
 
 import torch
 
-from tessera import _C
+from tessera import _C, sampler
 from tessera.job import init
-from tessera.states import states_of
+from tessera.states import ExtraStates, states_of
 from tessera.torch_optimizer import EngineOptimizer, options_of
 from tessera.tree import Tree
 
@@ -33,8 +34,9 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
         sharding, precision, loss_scale, memory, placement, offload, parallel,
         update_in_backward, save_in_background, log_memory. See
         configs/README.md. The optimizer may also be an AdamW, Adam or SGD of
-        torch that has not stepped: Engine.optimizer then takes its place, for
-        schedules.
+        torch that has not stepped: Engine.optimizer then takes its place, and
+        the rates in its groups, which are those of the one that was given,
+        count from the next step on.
 
         tessera.wrap(model, optimizer={"type": "adamw", "lr": 1e-4},
                      precision={"parameters": "bfloat16"},
@@ -45,7 +47,11 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
     init()
     engine = Engine(model, values, source, _plan_entries(tensor_plan))
     if isinstance(given, torch.optim.Optimizer):
-        engine.optimizer = EngineOptimizer(engine, given)
+        try:
+            engine._take_over(given)
+        except Exception:
+            engine.unwrap()
+            raise
     return engine
 
 
@@ -63,6 +69,8 @@ class Engine:
         self._engine = _C.Engine(
             self._tree.root, json.dumps(options), source, plan)
         self._guard = _Guard(self._tree)
+        self._engine_step = functools.partial(_step, self._tree, self._engine)
+        sampler.follow_steps()
         # Shards are freed while other ranks can still be reached.
         weakref.finalize(self, self._engine.close)
 
@@ -72,7 +80,9 @@ class Engine:
         They accumulate until step() or zero_grad(). The loss is multiplied by
         loss_scale, and gradients are divided by it.
         """
-        self._tree.check_parameters()
+        self._tree.check()
+        if self.optimizer is not None:
+            self.optimizer.apply()  # some updates begin in backward
         self._engine.backward(loss)
 
     def step(self):
@@ -81,7 +91,14 @@ class Engine:
         Returns False if it was skipped because scaled gradients were not
         finite on some rank.
         """
-        return self._engine.step()
+        if self.optimizer is None:
+            return self._engine_step()
+        self.optimizer.step()
+        return not self.optimizer.step_was_skipped
+
+    def _take_over(self, optimizer):
+        self.optimizer = EngineOptimizer(
+            self._engine, self._engine_step, optimizer)
 
     def zero_grad(self):
         """Drops all gradients."""
@@ -135,17 +152,21 @@ class Engine:
             yield
 
     def stream_state_dict(self):
-        """Yields name and value of every parameter and persistent buffer.
+        """Yields name and value of every parameter and persistent buffer, and
+        of the extra state of modules that have one (get_extra_state()).
 
         One tensor is whole at a time, on the CPU, on rank 0; other ranks get
         None and have to go through all of them too. A tied parameter comes
         once under each of its names.
         """
-        self._tree.refresh_buffers()
+        self._tree.refresh()
         for index, names in enumerate(self._engine.tensor_names()):
             value = self._engine.read(index)
             for name in names:
                 yield name, value
+        is_first = init().rank == 0
+        for name, module in self._tree.extra_states():
+            yield name, module.get_extra_state() if is_first else None
 
     def state_dict(self):
         """The whole model on rank 0, on the CPU; empty on other ranks."""
@@ -159,17 +180,17 @@ class Engine:
         unexpected; with `strict` they are an error, before anything has
         changed.
         """
+        extra = dict(self._tree.extra_states())
         own = dict(self.module.named_parameters(remove_duplicate=False))
-        persistent = {
+        own.update({
             name: value for name, value in self.module.state_dict(
-                keep_vars=True).items() if name not in own}
-        own.update(persistent)
+                keep_vars=True).items() if name not in own})
         missing = [name for name in own if name not in state]
         unexpected = [name for name in state if name not in own]
         shapes = [
             f"{name} is {list(state[name].shape)}, here {list(own[name].shape)}"
-            for name in own
-            if name in state and state[name].shape != own[name].shape]
+            for name in own if name in state and name not in extra
+            and state[name].shape != own[name].shape]
         if shapes or (strict and (missing or unexpected)):
             raise _C.Error(
                 "load_state_dict: " + "; ".join(
@@ -179,8 +200,11 @@ class Engine:
                 ". Pass strict=False to leave missing and unexpected ones out.")
         with torch.no_grad(), self.gather(writable=True):
             for name, tensor in own.items():
-                if name in state:
+                if name in state and name not in extra:
                     tensor.copy_(state[name])
+        for name, module in extra.items():
+            if name in state:
+                module.set_extra_state(state[name])
         return missing, unexpected
 
     def save(self, folder, states=(), keep_last=0):
@@ -195,7 +219,7 @@ class Engine:
         Returns the folder. Loads under any number and layout of ranks. Raises
         tessera.Error if another run has saved this step in `folder`.
         """
-        self._tree.refresh_buffers()
+        self._tree.refresh()
         return self._engine.save(
             os.fspath(folder), self._states(states), keep_last)
 
@@ -204,18 +228,21 @@ class Engine:
 
         Needs wrap(..., save_in_background=True).
         """
-        self._tree.refresh_buffers()
+        self._tree.refresh()
         return self._engine.save_in_background(
             os.fspath(folder), self._states(states), keep_last)
 
     def load(self, path, states=()):
         """Loads a checkpoint, or the latest in a folder; returns its step."""
-        self._tree.refresh_buffers()
+        self._tree.refresh()
         return self._engine.load(os.fspath(path), self._states(states))
 
     def _states(self, states):
-        own = {} if self.optimizer is None else {
-            "optimizer groups": self.optimizer}
+        own = {}
+        if self.optimizer is not None:
+            own["optimizer groups"] = self.optimizer
+        if any(True for _ in self._tree.extra_states()):
+            own["extra states of modules"] = ExtraStates(self._tree)
         return states_of(own) + states_of(states)
 
     def load_weights(self, path, strict=True):
@@ -223,12 +250,12 @@ class Engine:
 
         Each rank reads its part only. Returns what is missing and unexpected.
         """
-        self._tree.refresh_buffers()
+        self._tree.refresh()
         return self._engine.load_weights(os.fspath(path), strict)
 
     def save_weights(self, path):
         """Writes the whole model as safetensors; rank 0 holds one tensor."""
-        self._tree.refresh_buffers()
+        self._tree.refresh()
         self._engine.save_weights(os.fspath(path))
 
     def unwrap(self):
@@ -253,6 +280,10 @@ class Engine:
 
     @learning_rate.setter
     def learning_rate(self, lr):
+        if self.optimizer is not None:
+            raise _C.Error(
+                "learning_rate: with an optimizer of torch, rates are those of "
+                "its groups; set engine.optimizer.param_groups[i]['lr'].")
         self._engine.learning_rate = lr
 
     @property
@@ -284,6 +315,13 @@ class Engine:
         return self._engine.statistics
 
 
+def _step(tree, engine):
+    tree.check()
+    is_taken = engine.step()
+    sampler.count_step()
+    return is_taken
+
+
 class _Guard:
     """Refuses copies of sharded parameters, and moves of their modules.
 
@@ -308,7 +346,6 @@ class _Guard:
 
     def remove(self):
         for parameter in self._parameters:
-            # Tied ones come several times.
             parameter.__dict__.pop("__deepcopy__", None)
         for module in self._modules:
             module.__dict__.pop("_apply", None)
@@ -349,9 +386,9 @@ def _refuse_compiled(model):
         if getattr(module, "_compiled_call_impl", None) is not None or (
                 dynamo and isinstance(module, dynamo.OptimizedModule)):
             raise _C.Error(
-                f"wrap: {name or 'the model'} is compiled by torch.compile, "
-                "whose code reads the memory of parameters without asking the "
-                "engine for it. Wrap the module that is not compiled.")
+                f"wrap: {name or 'the model'} is compiled by torch.compile "
+                "already. Wrap the module that is not compiled, and compile it "
+                "afterwards: torch.compile(model).")
 
 
 def merge_options(caller, model, config, zero_stage, options):
@@ -365,6 +402,13 @@ def merge_options(caller, model, config, zero_stage, options):
     _refuse_compiled(model)
     values, source = _read_config(caller, config)
     for key, value in options.items():
+        # Those that no configuration has; the engine knows the others' names.
+        meant = difflib.get_close_matches(
+            key, ("config", "tensor_plan", "zero_stage"), n=1, cutoff=0.8)
+        if meant:
+            raise _C.Error(
+                f"{caller}: {key!r} is not an option; did you mean "
+                f"{meant[0]!r}?")
         if isinstance(value, torch.optim.Optimizer):
             value = options_of(value, model)
         _merge(values, key, value)

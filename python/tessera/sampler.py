@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of sample numbers that continue at the same sample on any ranks."""
+import hashlib
+import sys
+import weakref
+
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from tessera import _C
 from tessera.job import init
 
@@ -7,50 +14,151 @@ from tessera.job import init
 class BatchSampler:
     """The batches of this rank, for torch.utils.data.DataLoader(batch_sampler=).
 
+        sampler = tessera.BatchSampler(len(dataset), batch_size=8)
+        loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
+        while sampler.epoch < 3:
+            for batch in loader:
+                engine.backward(loss_of(model, batch))
+                engine.step()
+            engine.save(folder, [sampler])  # engine.load(folder, [sampler])
+
     In each epoch the samples come in an order of their own, a function of
     `seed` and the epoch; the batches of all ranks together take the next ones.
-    Iterating goes through the rest of one epoch. It is a state of checkpoints:
-    pass it to Engine.save() and Engine.load(); loaded by another number of
-    ranks, it continues at the same sample.
+    Iterating goes through the rest of one epoch.
 
-    With workers, a DataLoader asks for batches ahead of their use: call
-    done() after each batch that was trained on, so that a checkpoint does not
-    count those that were not.
+    It is a state of checkpoints, and counts by itself: what the loop was given
+    before the last Engine.step() is trained on, and what a DataLoader's workers
+    have read ahead is not. An iteration that was left early is taken up after
+    what was trained on. Loaded by another number of ranks, the sampler
+    continues at the same sample.
+
+    A DataLoader without a generator gets one whose numbers are a function of
+    `seed` and the position. It would draw from torch's own each time that an
+    iteration begins, and a resumed run would have other random numbers.
     """
 
     name = "sampler"
 
     def __init__(self, samples, batch_size, *, seed=0, accumulate=1,
                  share=None):
-        """share: (index, count) of this rank's batches; by default its rank.
-        With ranks that divide layers, Engine.batches.
+        """
+        accumulate: batches of one optimizer step; an epoch has whole steps.
+        share: (index, count) of this rank's batches; by default its rank.
+            With ranks that divide layers, Engine.batches.
         """
         world = init()
         index, count = share or (world.rank, world.size)
         self._batches = _C.RankBatches(
             samples, batch_size, index, count, seed, accumulate)
-        self._done = 0
+        self._key = (seed, index)
+        self._generator = torch.Generator()
+        self._trained = 0  # batches since the first epoch
+        self._iteration = None  # the last one that has begun
+        self._is_told = False  # done() has been called
+        _samplers.add(self)
 
     def __len__(self):
         return self._batches.per_epoch
 
     def __iter__(self):
+        begin = self._next()
         per_epoch = self._batches.per_epoch
-        for number in range(
-                self._done, (self._done // per_epoch + 1) * per_epoch):
+        iteration = _Iteration(begin, (begin // per_epoch + 1) * per_epoch)
+        self._iteration = iteration
+        caller = sys._getframe(1)
+        if isinstance(caller.f_locals.get("self"), _BaseDataLoaderIter):
+            iteration.follow(caller.f_locals["self"])
+            loader = caller.f_locals.get("loader")
+            if loader is not None:
+                self._give_generator(loader, begin)
+        return self._indices(iteration)
+
+    def _indices(self, iteration):
+        for number in range(iteration.begin, iteration.end):
+            if self._iteration is not iteration:
+                raise _C.Error(
+                    "BatchSampler: another iteration has begun, or the position "
+                    "was loaded, while this one was open. Begin a loop after "
+                    "load(), and give loops that overlap a sampler each.")
+            iteration.drawn += 1
             yield self._batches.batch(number)
+
+    def _give_generator(self, loader, begin):
+        if loader.generator is None:
+            loader.generator = self._generator
+        if loader.generator is self._generator:
+            digest = hashlib.blake2b(
+                repr((*self._key, begin)).encode(), digest_size=8).digest()
+            self._generator.manual_seed(int.from_bytes(digest, "little"))
 
     @property
     def epoch(self):
-        return self._done // self._batches.per_epoch
+        """That of the next iteration."""
+        return self._next() // self._batches.per_epoch
 
     def done(self):
-        """Counts one batch as trained on."""
-        self._done += 1
+        """Counts one batch as trained on. Only for loaders that read ahead and
+        are not torch's DataLoader: once it was called, nothing else counts."""
+        self._is_told = True
+        self._trained += 1
 
     def state_dict(self):
-        epoch, samples = self._batches.position_of(self._done)
+        epoch, samples = self._batches.position_of(self._position())
         return {"epoch": epoch, "samples": samples}
 
     def load_state_dict(self, state):
-        self._done = self._batches.begin_at(state["epoch"], state["samples"])
+        self._trained = self._batches.begin_at(
+            state["epoch"], state["samples"])
+        self._iteration = None
+
+    def _count_step(self):
+        if self._iteration is not None and not self._is_told:
+            self._trained = self._iteration.position()
+
+    def _position(self):
+        """Without engines there are no steps to count."""
+        if self._iteration is None or self._is_told or _engines_step:
+            return self._trained
+        return self._iteration.position()
+
+    def _next(self):
+        """Where the next iteration begins: at the latest in the next epoch."""
+        if self._iteration is not None and not self._is_told and (
+                self._iteration.position() == self._iteration.end):
+            return self._iteration.end
+        return self._position()
+
+
+class _Iteration:
+    """Batches `begin` to `end`, and how many of them a loop has been given."""
+
+    def __init__(self, begin, end):
+        self.begin = begin
+        self.end = end
+        self.drawn = 0
+        self._reader = None
+
+    def follow(self, reader):
+        """reader: the iterator of a DataLoader, which may read ahead."""
+        # Not the object: with the loop that it is of, its workers end.
+        self._reader = vars(reader)
+
+    def position(self):
+        return self.begin + (
+            self.drawn if self._reader is None
+            else self._reader.get("_num_yielded", 0))
+
+
+_samplers = weakref.WeakSet()
+_engines_step = False
+
+
+def follow_steps():
+    """From now on, Engine.step() decides what has been trained on."""
+    global _engines_step
+    _engines_step = True
+
+
+def count_step():
+    for sampler in _samplers:
+        sampler._count_step()

@@ -49,6 +49,24 @@ def _join(value, tensors):
     return value
 
 
+class ExtraStates:
+    """What modules add to their state_dict() by get_extra_state()."""
+
+    is_optional = True  # checkpoints without it are older
+
+    def __init__(self, tree):
+        self._tree = tree
+
+    def state_dict(self):
+        return {name: module.get_extra_state()
+                for name, module in self._tree.extra_states()}
+
+    def load_state_dict(self, state):
+        for name, module in self._tree.extra_states():
+            if name in state:
+                module.set_extra_state(state[name])
+
+
 def _state(name, given):
     def save():
         tensors = {}

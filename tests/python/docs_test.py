@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
 import sys
 
 import torch
@@ -31,7 +32,7 @@ def runs_the_page(world):
     if world.rank == 0:
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
-    train, options, optimizer, plan, trainer, saved = blocks()
+    train, options, optimizer, resume, plan, trainer, saved = blocks()
     names = {}
     exec(train, names)
     assert os.path.exists("trained/model.safetensors")
@@ -42,6 +43,10 @@ def runs_the_page(world):
                  {"tessera": tessera, "model": model_of("")})
     exec(optimizer, {"tessera": tessera, "torch": torch,
                      "model": model_of("")})
+    if world.rank == 0:
+        shutil.rmtree("resumable", ignore_errors=True)
+    for _ in range(2):  # the second continues where the first has ended
+        exec(resume, {})
     exec(plan, {})
     values = {"model": architectures.make_model("gpt2"), "dataset": Tokens(),
               "arguments": arguments("trainer", save_strategy="no")}

@@ -204,7 +204,8 @@ def samplers(world):
     engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
     engine.sum_over_ranks(others)
     assert others.sum() == 2 * world.size * len(mine) and others.max() == 1
-    for _ in range(2):
+    sampler = tessera.BatchSampler(40, 2, seed=4)
+    for _ in range(2):  # a loader that reads ahead, and is not torch's
         sampler.done()
     later = tessera.BatchSampler(40, 2, seed=4)
     later.load_state_dict(sampler.state_dict())
@@ -216,6 +217,164 @@ def samplers(world):
     other.load_state_dict(sampler.state_dict())
     begin = 2 * 2 * world.size + 3 * world.rank
     assert next(iter(other)) == order[begin:begin + 3]
+
+
+class WithDropout(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = make_net()
+        self.drop = torch.nn.Dropout(0.3)
+
+    def forward(self, ids):
+        return self.drop(self.net(ids))
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        return ids_of(index, 0, rows=1)[0], index
+
+
+class Loop:
+    """A loop as docs/python.md writes it."""
+
+    def __init__(self, world, workers=0, accumulate=1):
+        self.sampler = tessera.BatchSampler(
+            len(Samples()), 12 // world.size // accumulate, seed=7,
+            accumulate=accumulate)
+        self.loader = torch.utils.data.DataLoader(
+            Samples(), batch_sampler=self.sampler, num_workers=workers)
+        self.accumulate = accumulate
+        self.engine = tessera.wrap(WithDropout(), optimizer=ADAMW, **SMALL)
+        self.epochs = []  # the samples of each
+        self.losses = []
+
+    def run(self, folder=None, save_after=None, until=10):
+        """Leaves at step `until`, in the third epoch of four steps."""
+        micro = 0
+        while len(self.losses) < until:
+            self.epochs.append([])
+            for ids, samples in self.loader:
+                self.epochs[-1].extend(samples.tolist())
+                loss = loss_of(self.engine.module, ids)
+                self.engine.backward(loss / self.accumulate)
+                micro += 1
+                if micro % self.accumulate:
+                    continue
+                self.engine.step()
+                self.losses.append(loss.item())
+                if len(self.losses) == save_after:
+                    self.engine.save(folder, [self.sampler])
+                if len(self.losses) == until:
+                    break
+
+
+def resumed_loops(world):
+    """Bit for bit, with workers that read ahead and with dropout."""
+    if 12 % world.size:
+        return
+    for workers, accumulate in ((0, 1), (2, 1), (0, 12 // world.size)):
+        folder = os.path.join(
+            shared_folder(), f"loop{workers}_{accumulate}")
+        if world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        torch.manual_seed(world.rank)
+        loop = Loop(world, workers, accumulate)
+        next(iter(loop.loader))  # a look at it
+        loop.run(folder, save_after=6)
+        first, second, third = loop.epochs
+        assert len(first) == len(second) == 48 // world.size, loop.epochs
+        assert first != second, "epochs have the same order"
+        torch.manual_seed(100)
+        resumed = Loop(world, workers, accumulate)
+        assert resumed.engine.load(folder, [resumed.sampler]) == 6
+        resumed.run(until=4)
+        assert resumed.losses == loop.losses[6:], (
+            workers, accumulate, resumed.losses, loop.losses)
+        assert resumed.epochs == [second[len(second) // 2:], third]
+
+
+def positions_of_samplers(world):
+    """What was handed out, but not trained on, comes again."""
+    loop = Loop(world)
+    loop.run(until=1)
+    for _ in range(2):
+        for _, samples in loop.loader:
+            again = samples.tolist()
+            break
+    loop.run(until=2)
+    assert loop.epochs[1] == again != loop.epochs[0]
+    state = loop.sampler.state_dict()
+    assert state == {"epoch": 0, "samples": 24}, state
+    # An epoch that was seen to its end is over.
+    assert loop.sampler.epoch == 0
+    rest = [samples.tolist() for _, samples in loop.loader]
+    assert len(rest) == 2 and loop.sampler.epoch == 1
+    iterator = iter(loop.sampler)
+    next(iterator)
+    loop.sampler.load_state_dict(state)
+    raises(lambda: next(iterator), "position was loaded")
+    assert next(iter(loop.sampler)) == rest[0]
+
+
+class Counting(torch.nn.Module):
+    """Its extra state is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = make_net()
+        self.calls = 0
+
+    def forward(self, ids):
+        self.calls += 1
+        return self.net(ids)
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+class Outer(torch.nn.Module):
+    """Has its extra state under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Counting()
+        self.same = self.part
+
+    def forward(self, ids):
+        return self.part(ids)
+
+
+def extra_states(world):
+    folder = os.path.join(shared_folder(), "extra_states")
+    if world.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    model = Outer()
+    engine = tessera.wrap(model, optimizer=ADAMW, **SMALL)
+    train(engine, 3, world.rank)
+    engine.save(folder)
+    state = engine.state_dict()
+    resumed = Outer()
+    other = tessera.wrap(resumed, optimizer=ADAMW, **SMALL)
+    other.load(folder)
+    assert resumed.part.calls == 3
+    plain = Outer()
+    if world.rank == 0:
+        assert state.keys() == plain.state_dict().keys()
+        plain.load_state_dict(state)
+        assert plain.part.calls == 3
+    plain.part.calls = 5
+    missing, unexpected = other.load_state_dict(plain.state_dict())
+    assert not missing and not unexpected and resumed.part.calls == 5
+    state = plain.state_dict()
+    del state["same._extra_state"]
+    raises(lambda: other.load_state_dict(state),
+           "missing: same._extra_state")
 
 
 class Doubled(torch.autograd.Function):
@@ -347,5 +506,6 @@ def unwraps(world):
 
 if __name__ == "__main__":
     main([zero_stages, tiers_and_budgets, bfloat16, accumulates, gathers,
-          whole_values, checkpoints, samplers, python_hooks, lazily_made,
+          whole_values, checkpoints, samplers, resumed_loops,
+          positions_of_samplers, extra_states, python_hooks, lazily_made,
           divided_layers, configurations, unwraps])

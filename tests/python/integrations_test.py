@@ -3,7 +3,9 @@
 without the engine."""
 import copy
 import os
+import re
 import shutil
+import warnings
 
 import torch
 import transformers
@@ -12,6 +14,7 @@ import architectures
 import tessera
 from ranks import (
     SMALL, ids_of, loss_of, main, make_net, raises, shared_folder, train_plain)
+from tessera.torch_optimizer import _patterns_of
 
 
 def groups_of(model):
@@ -51,14 +54,136 @@ def optimizers_and_schedules(world):
                 moved = (want - start[name]).abs().max()
                 off = (value - want).abs().max()
                 assert off <= 1e-3 * moved, (name, off, moved)
-    engine.optimizer.param_groups[0]["lr"] *= 2
-    raises(engine.optimizer.step, "ratio")
     raises(lambda: tessera.wrap(
         make_net(), optimizer=torch.optim.Adagrad(make_net().parameters())),
         "Adagrad")
     other = make_net()
     raises(lambda: tessera.wrap(other, optimizer=torch.optim.SGD(
         other.blocks.parameters(), lr=0.1)), "embed.weight", "requires_grad_")
+
+
+def warm_up(optimizer):
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, step / 3))
+
+
+def one_cycle(optimizer):
+    """Rates and momentum, or the first beta."""
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [0.03] * len(optimizer.param_groups), total_steps=14)
+
+
+def for_each_group(optimizer):
+    """Rates whose ratios change, one of them from 0."""
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        [lambda step, i=i: step / (3 + i) if i < 2 else 1 / (step + 1)
+         for i in range(len(optimizer.param_groups))])
+
+
+def adamw(model):
+    return torch.optim.AdamW(groups_of(model), lr=0.01)
+
+
+def adam(model):
+    return torch.optim.Adam(groups_of(model), lr=0.01)
+
+
+def decoupled_adam(model):
+    return torch.optim.Adam(
+        groups_of(model), lr=0.01, decoupled_weight_decay=True)
+
+
+def sgd(model):
+    return torch.optim.SGD(groups_of(model), lr=0.1, momentum=0.9)
+
+
+def partly_momentum(model):
+    """Groups whose state differs."""
+    groups = groups_of(model)
+    groups[1]["momentum"] = 0.9
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+def check_schedule(world, make, schedule, before_wrap, **config):
+    """The engine beside plain PyTorch, over 8 steps.
+
+    Three ranks and more add gradients in another order.
+    """
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    start = copy.deepcopy(plain.state_dict())
+    optimizer, given = make(plain), make(model)
+    schedules = [schedule(optimizer)]
+    if before_wrap:
+        schedules.append(schedule(given))
+    engine = tessera.wrap(model, config, optimizer=given, **SMALL)
+    if not before_wrap:
+        schedules.append(schedule(engine.optimizer))
+    for step in range(8):
+        train_plain(plain, optimizer, 1, world.size, first=step)
+        engine.backward(loss_of(model, ids_of(step, world.rank)))
+        if step % 2:
+            engine.step()
+        else:
+            engine.optimizer.step()
+        for one in schedules:
+            one.step()
+    for name, value in engine.state_dict().items():
+        if name != "seen":
+            want = plain.state_dict()[name]
+            moved = (want - start[name]).abs().max()
+            off = (value - want).abs().max()
+            assert off <= 1e-3 * moved, (
+                make.__name__, schedule.__name__, name, off, moved)
+
+
+def schedules_of_groups(world):
+    """Rates are followed, whenever the schedule was made; other values that
+    change are an error of the next step."""
+    with warnings.catch_warnings():
+        # Of torch, if the steps of the given optimizer were not noticed.
+        warnings.filterwarnings("error", "Detected call of")
+        for make in (adamw, adam, decoupled_adam, sgd, partly_momentum):
+            check_schedule(world, make, warm_up, True)
+        check_schedule(world, adamw, warm_up, False)
+    for schedule, text in ((one_cycle, "cycle_momentum=False"),
+                           (for_each_group, "change them by one factor")):
+        model = make_net()
+        engine = tessera.wrap(model, optimizer=adamw(model), **SMALL)
+        one = schedule(engine.optimizer)
+        one.step()
+        raises(lambda: engine.backward(loss_of(model, ids_of(0, 0))), text)
+
+
+def step_hooks(world):
+    model = make_net()
+    given = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = []
+    given.register_step_pre_hook(lambda *_: calls.append("given"))
+    engine = tessera.wrap(model, optimizer=given, **SMALL)
+    engine.optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    engine.optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    for step in (engine.step, engine.optimizer.step):
+        engine.backward(loss_of(model, ids_of(0, world.rank)))
+        step()
+    assert calls == 2 * ["given", "before", "after"], calls
+
+
+def many_parameters(world):
+    """More names than one regular expression may have."""
+    model = torch.nn.ModuleDict({
+        f"transformer_layer_number_{i}_self_attention_query":
+            torch.nn.Linear(2, 2) for i in range(1100)})
+    tessera.wrap(
+        model, optimizer=torch.optim.AdamW(model.parameters()),
+        log_memory=False)
+    names = [name for name, _ in model.named_parameters()]
+    found = set()
+    for pattern in _patterns_of(names):
+        assert len(pattern) <= 20000
+        found.update(name for name in names if re.fullmatch(pattern, name))
+    assert found == set(names)
 
 
 class Tokens(torch.utils.data.Dataset):
@@ -124,35 +249,63 @@ def trainers(world):
         losses_of(resumed), losses_of(ours))
 
 
+class Rows(torch.utils.data.Dataset):
+    """Batches of one: rank r of n gets the rows r, r + n, ..."""
+
+    def __init__(self, batches, size):
+        self._batches = batches
+        self._size = size
+
+    def __len__(self):
+        return self._batches * self._size
+
+    def __getitem__(self, index):
+        return ids_of(index // self._size, index % self._size)
+
+
 def accelerators(world):
+    """A loop as in the *_no_trainer.py scripts of transformers."""
     from tessera.integrations.accelerate import Accelerator
     accelerator = Accelerator(
         cpu=True, gradient_accumulation_steps=2, wrap=SMALL)
     plain = make_net()
     model = copy.deepcopy(plain)
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
-    wrapped, engines = accelerator.prepare(
-        model, torch.optim.AdamW(model.parameters(), lr=0.01))
-    for step in range(3):
+    optimizer, given = adamw(plain), adamw(model)
+    schedule = warm_up(optimizer)
+    loader = torch.utils.data.DataLoader(Rows(10, world.size))
+    wrapped, engines, batches, scheduled = accelerator.prepare(
+        model, given, loader, warm_up(given))
+    for ids in batches:
+        with accelerator.accumulate(wrapped):
+            accelerator.backward(loss_of(wrapped, ids[0]))
+            accelerator.clip_grad_norm_(wrapped.parameters(), 0.5)
+            engines.step()
+            scheduled.step()
+            engines.zero_grad()
+    for step in range(5):
         for micro in range(2):
-            with accelerator.accumulate(wrapped):
-                accelerator.backward(
-                    loss_of(wrapped, ids_of(2 * step + micro, world.rank)))
-                accelerator.clip_grad_norm_(wrapped.parameters(), 0.5)
-                engines.step()
-                engines.zero_grad()
             for rank in range(world.size):
                 (loss_of(plain, ids_of(2 * step + micro, rank)) / 2
                  / world.size).backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
+        for _ in range(world.size):  # as the schedules that are prepared
+            schedule.step()
+    assert scheduled.get_last_lr() == schedule.get_last_lr()
     state = accelerator.get_state_dict(wrapped)
     assert bool(state) == (world.rank == 0)
     for name, value in state.items():
         if name != "seen":
-            assert torch.allclose(
-                value, plain.state_dict()[name], atol=2e-5), name
+            want = plain.state_dict()[name]
+            assert (want - make_net().state_dict()[name]).abs().max() > 1e-3
+            assert torch.allclose(value, want, atol=2e-5), name
+    other = make_net()
+    raises(lambda: accelerator.prepare(
+        other, torch.optim.AdamW(other.parameters())), "another model")
+    sampler = tessera.BatchSampler(10 * world.size, 1)
+    raises(lambda: accelerator.prepare(torch.utils.data.DataLoader(
+        Rows(10, world.size), batch_sampler=sampler)), "this rank's")
 
 
 def adapters(world):
@@ -199,4 +352,5 @@ def adapters(world):
 
 
 if __name__ == "__main__":
-    main([optimizers_and_schedules, adapters, trainers, accelerators])
+    main([optimizers_and_schedules, schedules_of_groups, step_hooks,
+          many_parameters, adapters, trainers, accelerators])

@@ -97,12 +97,114 @@ def replaced_parameters(world):
     engine.step()
     model.blocks[1].up.weight = torch.nn.Parameter(torch.zeros(72, 24))
     raises(lambda: engine.backward(loss_of(model, ids_of(0, world.rank))),
-           "'weight' of a Linear was replaced")
+           "'blocks.1.up.weight' was added or assigned after wrap()")
+
+
+def changed_modules(world):
+    """What would not be trained, and not be saved."""
+    def added(model):
+        model.blocks.append(torch.nn.Linear(24, 24))
+
+    def replaced(model):
+        model.blocks[1].down = torch.nn.Linear(72, 24)
+
+    def registered(model):
+        model.blocks[1].register_parameter(
+            "scale", torch.nn.Parameter(torch.ones(24)))
+
+    def removed(model):
+        del model.blocks[2].norm
+
+    def with_buffers(model):
+        model.blocks[0].norm = torch.nn.BatchNorm1d(24, affine=False)
+
+    for change, name in (
+            (added, "blocks.3.weight"), (replaced, "blocks.1.down.weight"),
+            (registered, "blocks.1.scale"), (removed, "blocks.2.norm.weight"),
+            (with_buffers, "blocks.0.norm")):
+        model, engine = trained()
+        change(model)
+        # All before they are collective.
+        for use in (engine.step, engine.state_dict,
+                    lambda: engine.save("never"),
+                    lambda: engine.save_weights("never")):
+            raises(use, f"'{name}", "after wrap()", "engine.unwrap()")
+    # Nothing of theirs would be lost.
+    model, engine = trained()
+    model.activation = torch.nn.Tanh()
+    model.blocks[0] = torch.nn.Sequential(model.blocks[0])
+    engine.step()
+
+
+def groups_and_states_of_torch(world):
+    """The optimizer that is given is the one that trains."""
+    def wrapped(**options):
+        model = make_net()
+        given = torch.optim.AdamW(model.parameters(), **options)
+        return given, tessera.wrap(model, optimizer=given, **SMALL)
+
+    def step(engine):
+        engine.backward(loss_of(engine.module, ids_of(0, world.rank)))
+        engine.step()
+
+    given, engine = wrapped()
+    foreign = {"params": [torch.nn.Parameter(torch.ones(3))]}
+    raises(lambda: engine.optimizer.add_param_group(foreign),
+           "add_param_group", "before it")
+    step(engine)
+    given.add_param_group(foreign)
+    raises(lambda: step(engine), "would not be trained")
+    # A checkpoint of plain PyTorch has moments.
+    plain = make_net()
+    adamw = torch.optim.AdamW(plain.parameters(), lr=0.5)
+    plain(ids_of(0, 0)).sum().backward()
+    adamw.step()
+    given, engine = wrapped()
+    raises(lambda: engine.optimizer.load_state_dict(adamw.state_dict()),
+           "moments", "param_groups")
+    engine.optimizer.load_state_dict(
+        {"param_groups": adamw.state_dict()["param_groups"]})
+    assert engine.optimizer.param_groups[0]["lr"] == 0.5
+    assert given.param_groups[0]["params"][0] is engine.module.embed.weight
+    step(engine)
+    assert engine.learning_rate == 0.5
+    engine.optimizer.load_state_dict(engine.optimizer.state_dict())
+    given.load_state_dict(adamw.state_dict())
+    raises(lambda: step(engine), "has loaded a state")
+    given, engine = wrapped()
+    raises(lambda: setattr(engine, "learning_rate", 0.1), "param_groups")
+    given.param_groups[0]["amsgrad"] = True
+    raises(lambda: step(engine), "amsgrad")
+    given.param_groups[0].update(amsgrad=False, betas=(0.9, 1.5))
+    raises(lambda: step(engine), "group 0", "cycle_momentum=False")
+    # The model is as before a wrap() that fails.
+    model = make_net()
+    given = torch.optim.SGD(model.parameters(), lr=0.1)
+    given.param_groups[0]["momentum"] = -1
+    raises(lambda: tessera.wrap(model, optimizer=given, **SMALL), "momentum")
+    tessera.wrap(model, optimizer=SGD, **SMALL)
+
+
+def misspelled_options(world):
+    raises(lambda: tessera.wrap(make_net(), zero_stag=3),
+           "did you mean 'zero_stage'")
+    raises(lambda: tessera.wrap(make_net(), precison={}),
+           "did you mean 'precision'")
 
 
 def compiled_modules(world):
     import torch._dynamo  # noqa: F401
     raises(lambda: tessera.wrap(torch.compile(make_net())), "torch.compile")
+    # Compiled afterwards, it has the same losses.
+    _, engine = trained()
+    want = train(engine, 3, world.rank, first=2)
+    model, engine = trained()
+    compiled = torch.compile(model, backend="aot_eager")
+    for step, loss in enumerate(want, 2):
+        got = loss_of(compiled, ids_of(step, world.rank))
+        engine.backward(got)
+        engine.step()
+        assert abs(got.item() - loss) < 1e-6, (step, got, loss)
 
 
 def wrapped_twice(world):
@@ -126,5 +228,6 @@ def reading_on_one_rank(world):
 
 if __name__ == "__main__":
     main([another_torch, optimizers_of_torch, moves_and_casts, state_dicts,
-          copies, writes, replaced_parameters, compiled_modules, wrapped_twice,
-          reading_on_one_rank])
+          copies, writes, replaced_parameters, changed_modules,
+          groups_and_states_of_torch, misspelled_options, compiled_modules,
+          wrapped_twice, reading_on_one_rank])

@@ -4,12 +4,14 @@
     from tessera.integrations.accelerate import Accelerator
 
     accelerator = Accelerator(wrap={"zero_stage": 3})
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    model, optimizer, loader, schedule = accelerator.prepare(
+        model, optimizer, loader, schedule)
     for inputs, labels in loader:
         loss = criterion(model(inputs), labels)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
 
 Start it by torchrun, `accelerate launch --multi_cpu / --multi_gpu` or `tessera
@@ -23,11 +25,12 @@ import shutil
 
 import accelerate
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 
 from tessera import _C
 from tessera.engine import wrap as wrap_model
 from tessera.job import init
-from tessera.torch_optimizer import EngineOptimizer
+from tessera.sampler import BatchSampler
 
 
 def save_only(engine, folder, states=()):
@@ -43,20 +46,15 @@ def save_only(engine, folder, states=()):
     return engine.save(folder, states, keep_last=1)
 
 
-class _GatedOptimizer(EngineOptimizer):
+class _Optimizer(AcceleratedOptimizer):
     """Steps only where the Accelerator has collected all micro-batches."""
 
-    def __init__(self, engine, optimizer, gradient_state):
-        super().__init__(engine, optimizer)
-        self._gradient_state = gradient_state
+    def __init__(self, optimizer):
+        super().__init__(optimizer, device_placement=False)
 
-    def step(self, closure=None):
-        if self._gradient_state.sync_gradients:
-            super().step(closure)
-
-    def zero_grad(self, set_to_none=True):
-        if self._gradient_state.sync_gradients:
-            super().zero_grad(set_to_none)
+    @property
+    def step_was_skipped(self):
+        return self.optimizer.step_was_skipped
 
 
 class Accelerator(accelerate.Accelerator):
@@ -79,7 +77,7 @@ class Accelerator(accelerate.Accelerator):
         models = [one for one in objects if isinstance(one, torch.nn.Module)]
         optimizers = [one for one in objects
                       if isinstance(one, torch.optim.Optimizer)]
-        if not optimizers or self.engine is not None:
+        if not optimizers:
             return super().prepare(*objects, device_placement=device_placement)
         if len(models) != 1 or len(optimizers) != 1:
             raise _C.Error(
@@ -88,22 +86,40 @@ class Accelerator(accelerate.Accelerator):
                 "prepare them together, one of each.")
         # Placed and under autocast, but in no other wrapper.
         model = self.prepare_model(models[0], evaluation_mode=True)
-        self.engine = wrap_model(
-            model, optimizer=optimizers[0], **self._wrap_options)
-        optimizer = _GatedOptimizer(
-            self.engine, optimizers[0], self.gradient_state)
-        self._optimizers.append(optimizer)
+        optimizer = self._prepare_engine(model, optimizers[0])
+        for one in (model, optimizer):
+            one._is_accelerate_prepared = True
         others = [one for one in objects
                   if one is not models[0] and one is not optimizers[0]]
-        for one in others:
-            if getattr(one, "optimizer", None) is optimizers[0]:
-                one.optimizer = optimizer  # a schedule
         prepared = iter(
             [super(Accelerator, self).prepare(one) for one in others])
         result = [model if one is models[0] else
                   optimizer if one is optimizers[0] else next(prepared)
                   for one in objects]
         return result[0] if len(result) == 1 else tuple(result)
+
+    def _prepare_engine(self, model, optimizer):
+        if self.engine is not None and model is self.engine.module and (
+                getattr(optimizer, "optimizer", None) is self.engine.optimizer):
+            # Once more, as in each Trainer.train(), which frees them first.
+            return self.prepare_optimizer(optimizer)
+        if self._optimizers:
+            raise _C.Error(
+                "prepare: this Accelerator trains another model; make one for "
+                "each, or call free_memory() first.")
+        self.engine = wrap_model(
+            model, optimizer=optimizer, **self._wrap_options)
+        optimizer = _Optimizer(self.engine.optimizer)
+        self._optimizers.append(optimizer)
+        return optimizer
+
+    def prepare_data_loader(self, data_loader, *arguments, **options):
+        if isinstance(data_loader.batch_sampler, BatchSampler):
+            raise _C.Error(
+                "prepare: the loader's tessera.BatchSampler has this rank's "
+                "batches already; do not pass the loader to prepare(), and move "
+                "batches to accelerator.device.")
+        return super().prepare_data_loader(data_loader, *arguments, **options)
 
     def backward(self, loss, **options):
         if self.engine is None:
