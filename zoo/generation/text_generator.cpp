@@ -31,6 +31,12 @@ std::string shown(std::string_view text) {
          (bytes < text.size() ? "..." : "");
 }
 
+/// The end of a prompt.
+std::vector<int64_t> last_of(const std::vector<int64_t>& tokens) {
+  const size_t first = tokens.size() - std::min(tokens.size(), kTokensBefore);
+  return {tokens.begin() + static_cast<int64_t>(first), tokens.end()};
+}
+
 size_t longest_in(const std::vector<std::string>& texts) {
   size_t longest = 0;
   for (const std::string& text : texts) {
@@ -61,13 +67,8 @@ class TextGenerator::Row {
       const std::vector<int64_t>& before,
       const GenerateOptions& options)
       : options_(options),
-        stream_(tokenizer, skips_special),
-        filter_(options.stop_strings) {
-    const size_t first = before.size() - std::min(before.size(), kTokensBefore);
-    for (size_t i = first; i < before.size(); ++i) {
-      stream_.add(before[i]);
-    }
-  }
+        stream_(tokenizer, skips_special, last_of(before)),
+        filter_(options.stop_strings) {}
 
   /// @return what is sure of the text; empty after the end.
   std::string add(int64_t token) {

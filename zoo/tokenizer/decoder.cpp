@@ -175,6 +175,10 @@ class ByteFallbackDecoder : public TokenDecoder {
     flush();
     parts = std::move(results);
   }
+
+  bool may_change(std::string_view token) const override {
+    return byte_of_token(token).has_value();
+  }
 };
 
 /// Makes one part of all.
@@ -280,6 +284,13 @@ class DecoderSequence : public TokenDecoder {
     for (const auto& decoder : decoders_) {
       decoder->apply(parts);
     }
+  }
+
+  bool may_change(std::string_view token) const override {
+    return std::any_of(
+        decoders_.begin(), decoders_.end(), [token](const auto& decoder) {
+          return decoder->may_change(token);
+        });
   }
 
  private:

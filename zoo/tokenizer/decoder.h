@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::zoo {
@@ -18,6 +19,11 @@ class TokenDecoder {
   /// Rewrites the parts of a text, which are tokens at first; the text is all
   /// of them. Parts need not be valid UTF-8.
   virtual void apply(std::vector<std::string>& parts) const = 0;
+  /// Whether a token that comes after `token` may change what that one and
+  /// those before it become.
+  virtual bool may_change(std::string_view /*token*/) const {
+    return false;
+  }
 };
 
 /// The decoder that `section` describes, with the fields and the results of the

@@ -273,6 +273,11 @@ constexpr NormalizerKind kNormalizers[] = {
 
 } // namespace
 
+std::unique_ptr<const Normalizer> normalizer_sequence(
+    std::vector<std::unique_ptr<const Normalizer>> parts) {
+  return std::make_unique<NormalizerSequence>(std::move(parts));
+}
+
 std::unique_ptr<const Normalizer> read_normalizer(
     const runtime::JsonValue& section) {
   const JsonValue type = section.at("type");

@@ -7,6 +7,7 @@
 #include "tessera/zoo/tokenizer/aligned_text.h"
 
 #include <memory>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -24,5 +25,9 @@ class Normalizer {
 /// @throws tessera::Error on another type or a value that does not fit it.
 std::unique_ptr<const Normalizer> read_normalizer(
     const runtime::JsonValue& section);
+
+/// Several, one after the other.
+std::unique_ptr<const Normalizer> normalizer_sequence(
+    std::vector<std::unique_ptr<const Normalizer>> parts);
 
 } // namespace tessera::zoo

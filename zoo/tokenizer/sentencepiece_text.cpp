@@ -53,7 +53,10 @@ class SentencePieceNormalizing : public Normalizer {
     }
     const bool is_empty = text.text().empty() ||
                           (options_.remove_extra_whitespaces && all.empty());
-    if (options_.add_dummy_prefix && !is_empty) {
+    const bool has_place = !options_.dummy_prefix_once ||
+                           (text.begins_given_text(0) && !all.empty() &&
+                            all.front().code_point != space());
+    if (options_.add_dummy_prefix && !is_empty && has_place) {
       const Rewritten prefix{space(), 1};
       all.insert(adds_suffix_ ? all.end() : all.begin(), prefix);
     }
@@ -127,9 +130,7 @@ class SentencePieceNormalizing : public Normalizer {
 class SentencePieceDecoding : public TokenDecoder {
  public:
   explicit SentencePieceDecoding(const SentencePieceModel& model)
-      : normalizer_(model.normalizer),
-        adds_suffix_(model.treat_whitespace_as_suffix),
-        unk_surface_(model.unk_surface) {
+      : normalizer_(model.normalizer), unk_surface_(model.unk_surface) {
     TESSERA_CHECK(
         model.denormalizer_charsmap.empty(),
         "{}: the model has a denormalizer, which is not supported; train the model without one",
@@ -175,7 +176,7 @@ class SentencePieceDecoding : public TokenDecoder {
         continue;
       }
       std::string_view own = part;
-      const bool strips = text.empty() && !had_space && !adds_suffix_ &&
+      const bool strips = text.empty() && !had_space &&
                           (normalizer_.add_dummy_prefix ||
                            normalizer_.remove_extra_whitespaces);
       if (strips && own.starts_with(kEscapedSpace)) {
@@ -185,9 +186,6 @@ class SentencePieceDecoding : public TokenDecoder {
       append_spaced(own, text);
     }
     flush();
-    if (adds_suffix_ && normalizer_.add_dummy_prefix && text.ends_with(' ')) {
-      text.pop_back();
-    }
     parts.assign(1, std::move(text));
   }
 
@@ -205,7 +203,6 @@ class SentencePieceDecoding : public TokenDecoder {
   }
 
   SentencePieceNormalizer normalizer_;
-  bool adds_suffix_;
   std::string unk_surface_;
   std::set<std::string> control_;
   std::set<std::string> bytes_;

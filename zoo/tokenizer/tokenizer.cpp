@@ -435,15 +435,31 @@ const TokenizerSettings& Tokenizer::settings() const {
   return parts_->settings;
 }
 
+bool Tokenizer::may_change_text(int64_t id) const {
+  return parts_->decoder != nullptr && parts_->decoder->may_change(token(id));
+}
+
+DecodeStream::DecodeStream(
+    Tokenizer tokenizer,
+    bool skip_special_tokens,
+    std::vector<int64_t> before)
+    : tokenizer_(std::move(tokenizer)),
+      skips_special_(skip_special_tokens),
+      ids_(std::move(before)),
+      prefix_count_(ids_.size()),
+      prefix_(tokenizer_.decode(ids_, skips_special_)) {}
+
 std::string DecodeStream::add(int64_t id) {
   ids_.push_back(id);
-  const std::string text = tokenizer_.decode(ids_, skips_special_);
-  const bool is_complete =
-      text.size() > prefix_.size() && !text.ends_with(kReplacementUtf8);
-  if (!is_complete) {
+  const bool is_left_out = tokenizer_.token(id).empty() ||
+                           (skips_special_ && tokenizer_.is_special(id));
+  if (is_left_out || tokenizer_.may_change_text(id)) {
     return "";
   }
-  std::string completed = text.substr(prefix_.size());
+  std::string completed = rest();
+  if (completed.empty() || completed.ends_with(kReplacementUtf8)) {
+    return "";
+  }
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<int64_t>(prefix_count_));
   prefix_ = tokenizer_.decode(ids_, skips_special_);
   prefix_count_ = ids_.size();
@@ -451,13 +467,22 @@ std::string DecodeStream::add(int64_t id) {
 }
 
 std::string DecodeStream::finish() {
-  const std::string text = tokenizer_.decode(ids_, skips_special_);
-  std::string rest =
-      text.size() > prefix_.size() ? text.substr(prefix_.size()) : "";
+  std::string last = rest();
   ids_.clear();
   prefix_.clear();
   prefix_count_ = 0;
-  return rest;
+  return last;
+}
+
+std::string DecodeStream::rest() {
+  std::string text = tokenizer_.decode(ids_, skips_special_);
+  if (text.starts_with(prefix_)) {
+    return text.substr(prefix_.size());
+  }
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<int64_t>(prefix_count_));
+  prefix_.clear();
+  prefix_count_ = 0;
+  return tokenizer_.decode(ids_, skips_special_);
 }
 
 } // namespace tessera::zoo

@@ -125,6 +125,10 @@ class Tokenizer {
 
   const TokenizerSettings& settings() const;
 
+  /// Whether ids that follow `id` may change what it and those before it are
+  /// decoded to (byte fallback).
+  bool may_change_text(int64_t id) const;
+
  private:
   struct Parts;
   explicit Tokenizer(std::shared_ptr<const Parts> parts);
@@ -134,19 +138,28 @@ class Tokenizer {
   friend class TokenizerReader;
 };
 
-/// Decodes ids as they come, e.g. from generate(), without splitting
-/// characters.
+/// Decodes ids as they come, e.g. from generate(): all pieces together are
+/// Tokenizer::decode() of all ids, each piece is valid UTF-8, and none is ever
+/// taken back.
 class DecodeStream {
  public:
-  explicit DecodeStream(Tokenizer tokenizer, bool skip_special_tokens = true)
-      : tokenizer_(std::move(tokenizer)), skips_special_(skip_special_tokens) {}
+  /// @param before ids whose text is already written: what is given out follows
+  ///   it. If later ids change that text, theirs is decoded on its own.
+  explicit DecodeStream(
+      Tokenizer tokenizer,
+      bool skip_special_tokens = true,
+      std::vector<int64_t> before = {});
 
-  /// The text that `id` completes; empty if a character is still incomplete.
+  /// The text that `id` completes; empty if later ids may still change it: a
+  /// character, or with byte fallback a run of bytes, is incomplete.
   std::string add(int64_t id);
   /// What is left, incomplete characters as U+FFFD.
   std::string finish();
 
  private:
+  /// The text of ids_ after what was given out; forgets what was if it differs.
+  std::string rest();
+
   Tokenizer tokenizer_;
   bool skips_special_;
   std::vector<int64_t> ids_; ///< since text that was given out for certain

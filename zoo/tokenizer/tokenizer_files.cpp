@@ -2,18 +2,26 @@
 // Reads the tokenizer of a Hugging Face folder, whichever files it has.
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/json_fields.h"
 #include "tessera/zoo/tokenizer/sentencepiece_text.h"
+#include "tessera/zoo/tokenizer/tokenizer_classes.h"
 #include "tessera/zoo/tokenizer/tokenizer_parts.h"
 #include "tessera/zoo/tokenizer/vocabulary.h"
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -34,70 +42,204 @@ constexpr std::array<const char*, 7> kSpecialTokens{
 /// A value above it means that the length is not limited.
 constexpr double kMostTokens = 1e9;
 
-/// The content of a token that is written as "[CLS]" or as {"content": "[CLS]",
-/// ...}; empty if there is none.
-std::string token_content(const JsonFields& file, const char* key) {
-  const auto found = file.object().find(key);
-  if (found == file.object().end() || found->is_null()) {
-    return "";
+constexpr runtime::IntRange kTokenIds{
+    .min = 0,
+    .max = std::numeric_limits<int32_t>::max()};
+
+/// A special token of tokenizer_config.json or special_tokens_map.json: written
+/// as "[CLS]" or as {"content": "[CLS]", "lstrip": ...}. Its id is not known.
+AddedToken read_special_token(const json& item, const std::string& place) {
+  const runtime::JsonValue value(item, place);
+  AddedToken token{.is_special = true};
+  if (!item.is_object()) {
+    token.content = value.as<std::string>();
+    return token;
   }
-  return found->is_object() ? file.section(key).require<std::string>("content")
-                            : file.require<std::string>(key);
+  token.content = value.at("content").as<std::string>();
+  token.is_single_word = value.value_or("single_word", false);
+  token.strips_left = value.value_or("lstrip", false);
+  token.strips_right = value.value_or("rstrip", false);
+  token.is_normalized = value.value_or("normalized", false);
+  return token;
 }
 
 /// The files of a folder beside the vocabulary.
-struct Settings {
-  explicit Settings(const fs::path& folder)
+class FolderFiles {
+ public:
+  explicit FolderFiles(const fs::path& folder)
       : config(JsonFields::from_file(folder / "tokenizer_config.json")),
-        special(JsonFields::from_file(folder / "special_tokens_map.json")) {}
+        added(JsonFields::from_file(folder / "added_tokens.json")),
+        lists_added_tokens(config.contains("added_tokens_decoder")),
+        special_(JsonFields::from_file(folder / "special_tokens_map.json")),
+        model_(JsonFields::from_file(folder / "config.json")) {}
 
-  std::string token(const char* key, const char* otherwise = "") const {
-    const std::string own = token_content(config, key);
-    const std::string other = own.empty() ? token_content(special, key) : own;
-    return other.empty() ? otherwise : other;
-  }
-  /// The tokenizer's class without "Fast".
-  std::string kind() const {
-    auto kind = config.get_or<std::string>("tokenizer_class", "");
-    if (kind.ends_with("Fast")) {
-      kind.resize(kind.size() - 4);
+  /// The special token with a name, such as "bos_token". As in transformers,
+  /// special_tokens_map.json comes first, except in the newer folders whose
+  /// tokenizer_config.json lists all added tokens.
+  std::optional<AddedToken> special_token(const char* key) const {
+    for (const JsonFields* file : in_order()) {
+      const auto found = file->object().find(key);
+      if (found != file->object().end() && !found->is_null()) {
+        AddedToken token = read_special_token(
+            *found, formatted("{}: '{}'", file->origin(), key));
+        if (!token.content.empty()) {
+          return token;
+        }
+      }
     }
-    return kind;
+    return std::nullopt;
+  }
+
+  /// The special tokens without a name.
+  std::vector<AddedToken> other_special_tokens() const {
+    std::vector<AddedToken> tokens;
+    for (const char* key :
+         {"additional_special_tokens", "extra_special_tokens"}) {
+      for (const JsonFields* file : in_order()) {
+        const auto found = file->object().find(key);
+        if (found == file->object().end() || !found->is_structured()) {
+          continue;
+        }
+        for (const json& item : *found) { // of an object the values
+          tokens.push_back(read_special_token(
+              item, formatted("{}: '{}'", file->origin(), key)));
+        }
+        break;
+      }
+    }
+    return tokens;
+  }
+
+  /// The tokenizer's class as a file names it; empty: none does, or only one
+  /// that says nothing.
+  std::string class_name() const {
+    auto name = config.get_or<std::string>("tokenizer_class", "");
+    if (name.empty()) {
+      name = model_.get_or<std::string>("tokenizer_class", "");
+    }
+    return name;
+  }
+  std::string model_type() const {
+    return model_.get_or<std::string>("model_type", "");
   }
 
   JsonFields config;
-  JsonFields special;
+  JsonFields added;
+  bool lists_added_tokens;
+
+ private:
+  std::vector<const JsonFields*> in_order() const {
+    return lists_added_tokens ? std::vector{&config, &special_}
+                              : std::vector{&special_, &config};
+  }
+
+  JsonFields special_;
+  JsonFields model_;
 };
 
-json special_token(const std::string& content, int64_t id, bool strips_left) {
-  return {
-      {"id", id},
-      {"content", content},
-      {"single_word", false},
-      {"lstrip", strips_left},
-      {"rstrip", false},
-      {"normalized", false},
-      {"special", true}};
-}
-
-/// The tokens of a vocabulary that `names` says are special.
-json special_tokens(
-    const json& vocab,
-    const Settings& settings,
-    std::initializer_list<std::pair<const char*, const char*>> names) {
-  json tokens = json::array();
-  std::set<std::string> seen;
-  for (const auto& [key, otherwise] : names) {
-    const std::string content = settings.token(key, otherwise);
-    if (vocab.contains(content) && vocab.at(content).is_number_integer() &&
-        seen.insert(content).second) {
-      tokens.push_back(special_token(
-          content,
-          vocab.at(content).get<int64_t>(),
-          std::string(key) == "mask_token" && settings.kind() == "Roberta"));
+/// A special token that a class has where no file names one; empty: none.
+std::string special_of(const TokenizerClass& row, std::string_view key) {
+  for (const auto& [own, token] : row.special_tokens) {
+    if (own == key) {
+      return token;
     }
   }
-  return tokens;
+  return "";
+}
+
+/// The vocabulary of a folder without a tokenizer.json.
+struct VocabularyFile {
+  VocabularyKind kind = VocabularyKind::kWordPiece;
+  fs::path path; ///< the file, or one of them
+};
+
+constexpr std::array<const char*, 3> kSentencePieceFiles{
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model"};
+
+std::vector<VocabularyFile> vocabulary_files(const fs::path& folder) {
+  std::vector<VocabularyFile> files;
+  if (fs::exists(folder / "vocab.txt")) {
+    files.push_back({VocabularyKind::kWordPiece, folder / "vocab.txt"});
+  }
+  if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
+    files.push_back({VocabularyKind::kByteLevelBpe, folder / "vocab.json"});
+  }
+  for (const char* name : kSentencePieceFiles) {
+    if (fs::exists(folder / name)) {
+      files.push_back({VocabularyKind::kSentencePiece, folder / name});
+    }
+  }
+  return files;
+}
+
+void check_not_refused(
+    const TokenizerClass* row,
+    const fs::path& folder,
+    const FolderFiles& files,
+    bool has_json) {
+  if (row == nullptr || row->refusal.empty() ||
+      (has_json && !row->refuses_tokenizer_json)) {
+    return;
+  }
+  const std::string name = files.class_name();
+  TESSERA_FAIL(
+      "{}: the tokenizer is a {}{}, which {}; that is not implemented. Remedy: {}",
+      folder.string(),
+      name.empty() ? row->names.front() : name,
+      name.empty()
+          ? formatted(
+                " (by config.json's model_type, \"{}\")", files.model_type())
+          : "",
+      row->refusal,
+      row->remedy);
+}
+
+/// The class that the files name, with a tokenizer.json beside them; nullptr:
+/// none that is known, so that the tokenizer.json says everything.
+const TokenizerClass* class_beside_json(const FolderFiles& files) {
+  const std::string name = files.class_name();
+  return name.empty() ? tokenizer_class_of_model(files.model_type())
+                      : tokenizer_class(name);
+}
+
+/// The class of a folder without a tokenizer.json, and its vocabulary.
+std::pair<const TokenizerClass*, VocabularyFile> choose_class(
+    const fs::path& folder,
+    const FolderFiles& files) {
+  const std::string name = files.class_name();
+  const bool is_named = !is_generic_tokenizer_class(name);
+  const TokenizerClass* row =
+      is_named ? tokenizer_class(name)
+               : tokenizer_class_of_model(files.model_type());
+  check_not_refused(row, folder, files, /*has_json=*/false);
+  const std::vector<VocabularyFile> found = vocabulary_files(folder);
+  TESSERA_CHECK(
+      !found.empty(),
+      "{} has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, tokenizer.model, spiece.model and sentencepiece.bpe.model is there. Copy those of the tokenizer that made its training data there (`tessera tokenize` keeps it in PREFIX.tokenizer/), or fetch the folder again with them.",
+      folder.string());
+  TESSERA_CHECK(
+      !is_named || row != nullptr,
+      "{}: the tokenizer is a {}, whose code is not known here. Save it as tokenizer.json with transformers (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)), or give the path of the vocabulary's file in place of the folder if it is a plain one",
+      folder.string(),
+      name);
+  if (row != nullptr) {
+    const auto own = std::find_if(
+        found.begin(), found.end(), [row](const VocabularyFile& file) {
+          return file.kind == row->vocabulary;
+        });
+    if (own != found.end()) {
+      return {row, *own};
+    }
+    TESSERA_CHECK(
+        !is_named,
+        "{}: the tokenizer is a {}, whose vocabulary is not in {}; fetch the folder again with the tokenizer's files, or name the class that reads this one in tokenizer_config.json",
+        folder.string(),
+        name,
+        found.front().path.filename().string());
+  }
+  return {&default_tokenizer_class(found.front().kind), found.front()};
 }
 
 std::vector<std::string> lines_of(const fs::path& path) {
@@ -118,38 +260,25 @@ bool is_type(const json& section, const char* type) {
          section["type"] == type;
 }
 
-using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
-
-/// The names of special tokens where no file says them.
-SpecialTokens default_special_tokens(const json& document) {
-  if (document.contains("model") && is_type(document["model"], "WordPiece")) {
-    return {
-        {"unk_token", "[UNK]"},
-        {"sep_token", "[SEP]"},
-        {"pad_token", "[PAD]"},
-        {"cls_token", "[CLS]"},
-        {"mask_token", "[MASK]"}};
-  }
-  return {};
-}
-
-/// What the tokenizer.json of a BERT folder with a vocab.txt would be.
-json bert_document(const fs::path& path, const Settings& settings) {
+/// The model, normalizer, pre-tokenizer and decoder that the tokenizer.json of
+/// a BERT folder with a vocab.txt would have.
+json wordpiece_document(
+    const fs::path& path,
+    const TokenizerClass& row,
+    const FolderFiles& files) {
   const Vocabulary listed = Vocabulary::from_vocab_file(path);
   json vocab = json::object();
   for (int64_t id = 0; id < listed.size(); ++id) {
     vocab[listed.token(id)] = id;
   }
-  const std::string unk = settings.token("unk_token", "[UNK]");
-  const std::string sep = settings.token("sep_token", "[SEP]");
-  const std::string cls = settings.token("cls_token", "[CLS]");
-  for (const std::string& token : {unk, sep, cls}) {
-    TESSERA_CHECK(
-        vocab.contains(token),
-        "{} has no line '{}'; it is not the vocabulary of a BERT model, or tokenizer_config.json names other tokens",
-        path.string(),
-        token);
-  }
+  const auto unk = files.special_token("unk_token");
+  const std::string unk_token =
+      unk ? unk->content : special_of(row, "unk_token");
+  TESSERA_CHECK(
+      vocab.contains(unk_token),
+      "{} has no line '{}'; it is not the vocabulary of a BERT model, or tokenizer_config.json names other tokens",
+      path.string(),
+      unk_token);
   return {
       {"normalizer",
        {{"type", "BertNormalizer"},
@@ -158,47 +287,31 @@ json bert_document(const fs::path& path, const Settings& settings) {
         {"strip_accents", nullptr},
         {"lowercase", true}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-      {"post_processor",
-       {{"type", "BertProcessing"},
-        {"sep", {sep, vocab[sep]}},
-        {"cls", {cls, vocab[cls]}}}},
       {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
-      {"added_tokens",
-       special_tokens(
-           vocab,
-           settings,
-           {{"unk_token", "[UNK]"},
-            {"sep_token", "[SEP]"},
-            {"pad_token", "[PAD]"},
-            {"cls_token", "[CLS]"},
-            {"mask_token", "[MASK]"}})},
       {"model",
        {{"type", "WordPiece"},
-        {"unk_token", unk},
+        {"unk_token", unk_token},
         {"continuing_subword_prefix", "##"},
         {"max_input_chars_per_word", 100},
         {"vocab", vocab}}}};
 }
 
-/// What the tokenizer.json of a GPT-2 or RoBERTa folder with vocab.json and
-/// merges.txt would be.
-json byte_level_document(const fs::path& folder, const Settings& settings) {
-  const bool is_roberta = settings.kind() == "RobertaTokenizer" ||
-                          settings.kind() == "BartTokenizer" ||
-                          settings.kind() == "LongformerTokenizer";
-  json vocab = JsonFields::from_file(folder / "vocab.json").object();
+/// The same of a folder with vocab.json and merges.txt.
+json byte_level_document(
+    const fs::path& folder,
+    const TokenizerClass& row,
+    const FolderFiles& files) {
   json merges = json::array();
   for (const std::string& line : lines_of(folder / "merges.txt")) {
     if (!line.empty() && line.compare(0, 9, "#version:") != 0) {
       merges.push_back(line);
     }
   }
-  const bool adds_space = settings.config.get_or("add_prefix_space", false);
-  const json byte_level{
+  json byte_level{
       {"type", "ByteLevel"},
-      {"add_prefix_space", adds_space},
-      {"trim_offsets", is_roberta},
-      {"use_regex", true}};
+      {"add_prefix_space", files.config.get_or("add_prefix_space", false)},
+      {"trim_offsets", row.trims_offsets},
+      {"use_regex", row.pattern.empty()}};
   json document{
       {"normalizer", nullptr},
       {"pre_tokenizer", byte_level},
@@ -210,54 +323,33 @@ json byte_level_document(const fs::path& folder, const Settings& settings) {
         {"continuing_subword_prefix", ""},
         {"end_of_word_suffix", ""},
         {"fuse_unk", false},
+        {"vocab", JsonFields::from_file(folder / "vocab.json").object()},
         {"merges", merges}}}};
-  if (is_roberta) {
-    const std::string sep = settings.token("sep_token", "</s>");
-    const std::string cls = settings.token("cls_token", "<s>");
-    for (const std::string& token : {sep, cls}) {
-      TESSERA_CHECK(
-          vocab.contains(token),
-          "{} has no token '{}', which a RoBERTa tokenizer adds to texts",
-          (folder / "vocab.json").string(),
-          token);
-    }
-    document["post_processor"] = {
-        {"type", "RobertaProcessing"},
-        {"sep", {sep, vocab[sep]}},
-        {"cls", {cls, vocab[cls]}},
-        {"trim_offsets", true},
-        {"add_prefix_space", adds_space}};
-    document["added_tokens"] = special_tokens(
-        vocab,
-        settings,
-        {{"bos_token", "<s>"},
-         {"pad_token", "<pad>"},
-         {"eos_token", "</s>"},
-         {"unk_token", "<unk>"},
-         {"sep_token", "</s>"},
-         {"cls_token", "<s>"},
-         {"mask_token", "<mask>"}});
-  } else {
-    document["added_tokens"] = special_tokens(
-        vocab,
-        settings,
-        {{"bos_token", "<|endoftext|>"},
-         {"eos_token", "<|endoftext|>"},
-         {"unk_token", "<|endoftext|>"},
-         {"pad_token", ""}});
+  if (row.composes) {
+    document["normalizer"] = {{"type", "NFC"}};
   }
-  document["model"]["vocab"] = std::move(vocab);
+  if (!row.pattern.empty()) {
+    document["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"},
+           {"pattern", {{"Regex", row.pattern}}},
+           {"behavior", "Isolated"},
+           {"invert", false}},
+          byte_level}}};
+  }
   return document;
 }
 
 /// transformers lets tokenizer_config.json overrule these of tokenizer.json.
-void overrule(json& document, const Settings& settings) {
-  const JsonFields& config = settings.config;
+void overrule(
+    json& document,
+    const TokenizerClass* row,
+    const JsonFields& config) {
   json& normalizer = document["normalizer"];
-  if (is_type(normalizer, "BertNormalizer") &&
-      settings.kind() == "BertTokenizer") {
-    const bool lower = config.get_or("do_lower_case", true);
-    normalizer["lowercase"] = lower;
+  if (is_type(normalizer, "BertNormalizer") && row != nullptr &&
+      row->vocabulary == VocabularyKind::kWordPiece) {
+    normalizer["lowercase"] = config.get_or("do_lower_case", true);
     normalizer["handle_chinese_chars"] =
         config.get_or("tokenize_chinese_chars", true);
     const auto strips = config.get<bool>("strip_accents");
@@ -270,10 +362,30 @@ void overrule(json& document, const Settings& settings) {
   }
 }
 
-/// The added tokens that tokenizer_config.json lists, as tokenizer.json would.
-json listed_tokens(const JsonFields& config) {
-  json tokens = json::array();
-  const JsonFields listed = config.section("added_tokens_decoder");
+/// The added tokens that the files list with their ids, besides those of a
+/// tokenizer.json.
+std::vector<AddedToken> listed_tokens(
+    const FolderFiles& files,
+    const std::set<std::string>& special) {
+  std::vector<AddedToken> tokens;
+  if (!files.lists_added_tokens) {
+    for (const auto& [content, id] : files.added.object().items()) {
+      const runtime::JsonValue value(
+          id, formatted("{}: '{}'", files.added.origin(), content));
+      TESSERA_CHECK(
+          !content.empty(),
+          "{}: a token is empty; fetch the file again",
+          files.added.origin());
+      const bool is_special = special.count(content) > 0;
+      tokens.push_back(
+          {.content = content,
+           .id = value.integer(kTokenIds),
+           .is_special = is_special,
+           .is_normalized = !is_special});
+    }
+    return tokens;
+  }
+  const JsonFields listed = files.config.section("added_tokens_decoder");
   for (const auto& [key, item] : listed.object().items()) {
     TESSERA_CHECK(
         !key.empty() && key.size() <= 9 &&
@@ -287,30 +399,12 @@ json listed_tokens(const JsonFields& config) {
         listed.origin(),
         key,
         runtime::show_json(item));
-    tokens.push_back(item);
-    tokens.back()["id"] = std::stoll(key);
+    json described = item;
+    described["id"] = std::stoll(key);
+    tokens.push_back(
+        read_added_token(runtime::JsonValue(described, listed.origin())));
   }
   return tokens;
-}
-
-/// Adds the tokens that only tokenizer_config.json lists.
-void add_listed_tokens(json& document, const Settings& settings) {
-  json& added = document["added_tokens"];
-  if (!added.is_array()) {
-    added = json::array();
-  }
-  std::set<int64_t> known;
-  for (const json& token : added) {
-    if (token.is_object() && token.contains("id") &&
-        token["id"].is_number_integer()) {
-      known.insert(token["id"].get<int64_t>());
-    }
-  }
-  for (const json& token : listed_tokens(settings.config)) {
-    if (known.count(token["id"].get<int64_t>()) == 0) {
-      added.push_back(token);
-    }
-  }
 }
 
 std::string read_chat_template(
@@ -338,49 +432,337 @@ std::string read_chat_template(
   return "";
 }
 
-TokenizerSettings read_settings(
-    const fs::path& folder,
-    const Settings& settings) {
-  TokenizerSettings result;
-  for (const char* key : kSpecialTokens) {
-    const std::string token = settings.token(key);
-    if (!token.empty()) {
-      result.special_tokens.emplace_back(key, token);
+/// Collects the added tokens of a folder: those that its files list, then those
+/// that have a name or are special in another way, with the next ids unless the
+/// vocabulary has them.
+class TokenAdder {
+ public:
+  explicit TokenAdder(TokenizerReader::Parts& parts) : parts_(parts) {
+    for (const auto& [id, token] : parts.added) {
+      known_.emplace(token.content, id);
     }
   }
-  const auto length = settings.config.get_or("model_max_length", 0.0);
+
+  std::optional<int64_t> find(const std::string& content) const {
+    const auto found = known_.find(content);
+    if (found != known_.end()) {
+      return found->second;
+    }
+    const auto id = parts_.model->find(content);
+    return id ? std::optional<int64_t>(*id) : std::nullopt;
+  }
+
+  /// Adds a token with its id; one that is known keeps the id that it has.
+  void add(AddedToken token) {
+    if (known_.count(token.content) > 0) {
+      return;
+    }
+    if (const auto id = parts_.model->find(token.content)) {
+      if (*id != token.id) {
+        log_warning(
+            "{}: the added token '{}' has id {}, but {} in the vocabulary, which counts",
+            parts_.origin,
+            token.content,
+            token.id,
+            *id);
+      }
+      token.id = *id;
+    }
+    const std::string content = token.content;
+    const int64_t id = token.id;
+    if (parts_.added.emplace(id, std::move(token)).second) {
+      known_.emplace(content, id);
+    }
+  }
+
+  /// Adds a token with the id that the vocabulary has for it, or the next one.
+  void append(AddedToken token) {
+    const auto id = find(token.content);
+    token.id = id ? *id : next_id();
+    add(std::move(token));
+  }
+
+ private:
+  int64_t next_id() const {
+    const int64_t added =
+        parts_.added.empty() ? 0 : parts_.added.rbegin()->first + 1;
+    return std::max<int64_t>(parts_.model->size(), added);
+  }
+
+  TokenizerReader::Parts& parts_;
+  std::map<std::string, int64_t> known_;
+};
+
+/// The tokens with which a class extends the vocabulary itself.
+std::vector<std::string> last_tokens(
+    const TokenizerClass& row,
+    const JsonFields& config) {
+  std::vector<std::string> tokens = row.last_tokens;
+  if (row.has_extra_ids) {
+    constexpr int64_t kExtraIds = 100;
+    constexpr int64_t kMostExtraIds = 1 << 20;
+    const int64_t count = config.get_or("extra_ids", kExtraIds);
+    TESSERA_CHECK(
+        count >= 0 && count <= kMostExtraIds,
+        "{}: 'extra_ids' is {}, but must be from 0 to {}",
+        config.origin(),
+        count,
+        kMostExtraIds);
+    for (int64_t i = count - 1; i >= 0; --i) {
+      tokens.push_back(formatted("<extra_id_{}>", i));
+    }
+  }
+  return tokens;
+}
+
+/// Adds what the files and the class say besides the vocabulary, and names the
+/// special tokens.
+/// @param row nullptr: none is known.
+void add_tokens(
+    const FolderFiles& files,
+    const TokenizerClass* row,
+    bool has_json,
+    TokenizerReader::Parts& parts) {
+  TokenAdder adder(parts);
+  if (row != nullptr && !has_json) {
+    for (const std::string& token : last_tokens(*row, files.config)) {
+      adder.append({.content = token, .is_special = true});
+    }
+  }
+  std::vector<AddedToken> special;
+  const auto named = std::move(parts.settings.special_tokens);
+  parts.settings.special_tokens.clear();
+  for (const char* key : kSpecialTokens) {
+    auto token = files.special_token(key);
+    const bool is_told = token.has_value();
+    if (!token && row != nullptr) {
+      token = AddedToken{.content = special_of(*row, key), .is_special = true};
+      if (!adder.find(token->content)) {
+        token.reset(); // the vocabulary was made without it
+      }
+    }
+    for (const auto& [own, content] : named) {
+      if (!token && own == key) {
+        token = AddedToken{.content = content, .is_special = true};
+      }
+    }
+    if (!token) {
+      continue;
+    }
+    if (row != nullptr && row->mask_strips_left && !has_json &&
+        std::string_view(key) == "mask_token" && !is_told) {
+      token->strips_left = true;
+    }
+    parts.settings.special_tokens.emplace_back(key, token->content);
+    special.push_back(std::move(*token));
+  }
+  for (AddedToken& token : files.other_special_tokens()) {
+    special.push_back(std::move(token));
+  }
+  std::set<std::string> contents;
+  for (const AddedToken& token : special) {
+    contents.insert(token.content);
+  }
+  for (AddedToken& token : listed_tokens(files, contents)) {
+    adder.add(std::move(token));
+  }
+  for (AddedToken& token : special) {
+    adder.append(std::move(token));
+  }
+}
+
+void read_settings(
+    const fs::path& folder,
+    const FolderFiles& files,
+    const TokenizerClass* row,
+    TokenizerSettings& result) {
+  const auto length = files.config.get_or("model_max_length", 0.0);
   if (length > 0 && length < kMostTokens) {
     result.model_max_length = static_cast<int64_t>(length);
   }
-  const auto side =
-      settings.config.get_or<std::string>("padding_side", "right");
+  const auto side = files.config.get_or<std::string>(
+      "padding_side", row != nullptr && row->pads_left ? "left" : "right");
   TESSERA_CHECK(
       side == "right" || side == "left",
       "{}: 'padding_side' is '{}', but must be \"right\" or \"left\"",
-      settings.config.origin(),
+      files.config.origin(),
       side);
   result.padding_side = side == "left" ? Side::kLeft : Side::kRight;
-  result.chat_template = read_chat_template(folder, settings.config);
-  return result;
+  result.chat_template = read_chat_template(folder, files.config);
 }
 
-/// Whether a tokenizer of sentencepiece adds its eos_token to texts, by the
-/// classes of transformers.
-bool ends_texts(const Settings& settings) {
-  const std::string kind = settings.kind();
-  return settings.config.get_or(
-      "add_eos_token", kind == "T5Tokenizer" || kind == "MT5Tokenizer");
+/// A template of a class as the TemplateProcessing of a tokenizer.json.
+class TemplateSection {
+ public:
+  TemplateSection(
+      const TokenizerClass& row,
+      const TokenizerReader::Parts& parts)
+      : row_(row), parts_(parts) {}
+
+  /// "cls_token $A sep_token:1": pieces with their types.
+  json pieces(const std::string& text) {
+    json all = json::array();
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+      int64_t type = 0;
+      if (word.ends_with(":1")) {
+        type = 1;
+        word.resize(word.size() - 2);
+      }
+      if (word[0] == '$') {
+        all.push_back(
+            {{"Sequence", {{"id", word.substr(1)}, {"type_id", type}}}});
+        continue;
+      }
+      const std::string token = content_of(word);
+      all.push_back({{"SpecialToken", {{"id", token}, {"type_id", type}}}});
+    }
+    return all;
+  }
+
+  json section(json single, json pair) const {
+    return {
+        {"type", "TemplateProcessing"},
+        {"single", std::move(single)},
+        {"pair", std::move(pair)},
+        {"special_tokens", special_}};
+  }
+
+ private:
+  /// The token that a word stands for, a name or the token itself.
+  std::string content_of(const std::string& word) {
+    const std::string own_token = special_of(row_, word);
+    std::string token = own_token.empty() ? word : own_token;
+    for (const auto& [key, content] : parts_.settings.special_tokens) {
+      if (key == word) {
+        token = content;
+      }
+    }
+    std::optional<int64_t> id;
+    for (const auto& [own, added] : parts_.added) {
+      if (added.content == token) {
+        id = own;
+      }
+    }
+    TESSERA_CHECK(
+        id.has_value(),
+        "{} has no token '{}', which the tokenizer adds to texts; it is not the vocabulary of this class, or tokenizer_config.json names other tokens",
+        parts_.origin,
+        token);
+    special_[token] = {{"id", token}, {"ids", {*id}}, {"tokens", {token}}};
+    return token;
+  }
+
+  const TokenizerClass& row_;
+  const TokenizerReader::Parts& parts_;
+  json special_ = json::object();
+};
+
+/// Lets a class put its special tokens around texts.
+void add_template(
+    const TokenizerClass& row,
+    const FolderFiles& files,
+    TokenizerReader::Parts& parts) {
+  std::string single = row.single;
+  std::string pair = row.pair;
+  if (single.empty()) {
+    const bool begins =
+        files.config.get_or("add_bos_token", row.adds_bos_token);
+    const bool ends = files.config.get_or("add_eos_token", row.adds_eos_token);
+    const auto around = [&](const std::string& text, const std::string& type) {
+      return (begins ? "bos_token" + type + " " : "") + text + type +
+             (ends ? " eos_token" + type : "");
+    };
+    single = around("$A", "");
+    pair = single + " " + around("$B", row.second_type == 1 ? ":1" : "");
+  }
+  TemplateSection section(row, parts);
+  const json first = section.pieces(single);
+  const json both = section.pieces(pair);
+  json processor = section.section(first, both);
+  if (row.trims_offsets) {
+    processor = {
+        {"type", "Sequence"},
+        {"processors",
+         {{{"type", "ByteLevel"},
+           {"add_prefix_space", files.config.get_or("add_prefix_space", false)},
+           {"trim_offsets", true}},
+          processor}}};
+  }
+  parts.post_processor = read_post_processor(
+      runtime::JsonValue(processor, parts.origin),
+      [&parts](int64_t id) -> const std::string& {
+        const auto added = parts.added.find(id);
+        return added != parts.added.end()
+                   ? added->second.content
+                   : parts.model->token(static_cast<uint32_t>(id));
+      });
 }
 
-bool begins_texts(const Settings& settings) {
-  return settings.config.get_or(
-      "add_bos_token", settings.kind() == "LlamaTokenizer");
+/// Gives pieces the ids that they have in a class.
+void renumber(const TokenizerClass& row, SentencePieceModel& model) {
+  const Renumbering& to = row.renumbering;
+  if (to.first.empty()) {
+    return;
+  }
+  TESSERA_CHECK(
+      model.pieces.size() > to.replaced,
+      "{} has {} pieces; a {} replaces the first {}; it is another tokenizer's model",
+      model.origin,
+      model.pieces.size(),
+      row.names.front(),
+      to.replaced);
+  std::vector<SentencePiece> pieces;
+  for (const std::string& text : to.first) {
+    pieces.push_back(
+        {.text = text,
+         .kind = text == model.unk_piece ? SentencePieceKind::kUnknown
+                                         : SentencePieceKind::kControl});
+  }
+  pieces.insert(
+      pieces.end(),
+      model.pieces.begin() + static_cast<int64_t>(to.replaced),
+      model.pieces.end());
+  model.pieces = std::move(pieces);
 }
 
-void read_sentencepiece(const fs::path& path, TokenizerReader::Parts& parts) {
-  const SentencePieceModel model =
-      read_sentencepiece_model(runtime::read_text_file(path), path.string());
-  parts.origin = path.string();
+/// What ALBERT does to a text before the model's own normalization.
+std::unique_ptr<const Normalizer> albert_normalizer(const JsonFields& config) {
+  json parts = json::array();
+  for (const char* quotes : {"``", "''"}) {
+    parts.push_back(
+        {{"type", "Replace"},
+         {"pattern", {{"String", quotes}}},
+         {"content", "\""}});
+  }
+  if (!config.get_or("keep_accents", false)) {
+    parts.push_back({{"type", "NFKD"}});
+    parts.push_back({{"type", "StripAccents"}});
+  }
+  if (config.get_or("do_lower_case", true)) {
+    parts.push_back({{"type", "Lowercase"}});
+  }
+  const json sequence{{"type", "Sequence"}, {"normalizers", parts}};
+  return read_normalizer(runtime::JsonValue(sequence, config.origin()));
+}
+
+/// Pieces such as "9," are used only where nothing else fits, so that a comma
+/// after a digit is a token of its own.
+void avoid_digits_with_comma(SentencePieceModel& model) {
+  constexpr float kPenalty = 100;
+  for (SentencePiece& piece : model.pieces) {
+    const size_t size = piece.text.size();
+    if (size > 1 && piece.text[size - 1] == ',' &&
+        piece.text[size - 2] >= '0' && piece.text[size - 2] <= '9') {
+      piece.score -= kPenalty;
+    }
+  }
+}
+
+void read_sentencepiece(
+    SentencePieceModel model,
+    TokenizerReader::Parts& parts) {
+  parts.origin = model.origin;
   parts.normalizer = sentencepiece_normalizer(model);
   parts.model = make_token_model(model);
   parts.decoder = sentencepiece_decoder(model);
@@ -395,34 +777,43 @@ void read_sentencepiece(const fs::path& path, TokenizerReader::Parts& parts) {
   name("pad_token", model.pad_piece);
 }
 
-/// What transformers adds to a sentencepiece model: special tokens that stand
-/// in texts, and those at their ends.
-void complete_sentencepiece(
-    const Settings& settings,
+SentencePieceModel sentencepiece_file(const fs::path& path) {
+  return read_sentencepiece_model(runtime::read_text_file(path), path.string());
+}
+
+void read_vocabulary(
+    const TokenizerClass& row,
+    const VocabularyFile& file,
+    const FolderFiles& files,
     TokenizerReader::Parts& parts) {
-  for (const auto& [key, token] : parts.settings.special_tokens) {
-    if (const auto id = parts.model->find(token)) {
-      parts.added.emplace(
-          *id, AddedToken{.content = token, .id = *id, .is_special = true});
+  if (file.kind == VocabularyKind::kSentencePiece) {
+    SentencePieceModel model = sentencepiece_file(file.path);
+    renumber(row, model);
+    if (!files.config.get_or("add_prefix_space", true)) {
+      model.normalizer.add_dummy_prefix = false;
     }
-  }
-  for (const json& item : listed_tokens(settings.config)) {
-    const runtime::JsonValue token(item, settings.config.origin());
-    AddedToken added = read_added_token(token);
-    parts.added.insert_or_assign(added.id, added);
-  }
-  const auto ids_of = [&](bool adds, const char* key) {
-    std::vector<int64_t> ids;
-    for (const auto& [own, token] : parts.settings.special_tokens) {
-      if (adds && own == key && parts.model->find(token)) {
-        ids.push_back(*parts.model->find(token));
-      }
+    model.normalizer.dummy_prefix_once =
+        row.has_legacy_prefix && !files.config.get_or("legacy", true);
+    if (row.has_albert_normalizer) {
+      avoid_digits_with_comma(model);
     }
-    return ids;
-  };
-  parts.post_processor = surrounding_post_processor(
-      ids_of(begins_texts(settings), "bos_token"),
-      ids_of(ends_texts(settings), "eos_token"));
+    read_sentencepiece(std::move(model), parts);
+    if (row.has_albert_normalizer) {
+      std::vector<std::unique_ptr<const Normalizer>> both;
+      both.push_back(albert_normalizer(files.config));
+      both.push_back(std::move(parts.normalizer));
+      parts.normalizer = normalizer_sequence(std::move(both));
+    }
+    return;
+  }
+  json document;
+  if (file.kind == VocabularyKind::kWordPiece) {
+    document = wordpiece_document(file.path, row, files);
+    overrule(document, &row, files.config);
+  } else {
+    document = byte_level_document(file.path.parent_path(), row, files);
+  }
+  read_tokenizer_json(document, file.path.string(), parts);
 }
 
 } // namespace
@@ -430,7 +821,7 @@ void complete_sentencepiece(
 Tokenizer Tokenizer::from_file(const fs::path& path) {
   const auto parts = TokenizerReader::make_parts();
   if (path.extension() == ".model") {
-    read_sentencepiece(path, *parts);
+    read_sentencepiece(sentencepiece_file(path), *parts);
   } else {
     read_tokenizer_json(
         runtime::parse_json(runtime::read_text_file(path), path.string()),
@@ -449,57 +840,33 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
       fs::is_directory(folder),
       "the model folder {} does not exist; give the path of a Hugging Face model's folder, e.g. one that `hf download NAME --local-dir FOLDER` made",
       folder);
-  const Settings settings(folder);
+  const FolderFiles files(folder);
   const auto parts = TokenizerReader::make_parts();
-  json document;
-  fs::path file;
-  if (fs::exists(file = folder / "tokenizer.json")) {
-    document =
-        runtime::parse_json(runtime::read_text_file(file), file.string());
+  const fs::path json_file = folder / "tokenizer.json";
+  const bool has_json = fs::exists(json_file);
+  const TokenizerClass* row = nullptr;
+  if (has_json) {
+    row = class_beside_json(files);
+    check_not_refused(row, folder, files, has_json);
+    json document = runtime::parse_json(
+        runtime::read_text_file(json_file), json_file.string());
     TESSERA_CHECK(
-        document.is_object(), "{}: is not a JSON object", file.string());
-    overrule(document, settings);
-  } else if (fs::exists(file = folder / "vocab.txt")) {
-    document = bert_document(file, settings);
-    overrule(document, settings);
-  } else if (
-      fs::exists(file = folder / "vocab.json") &&
-      fs::exists(folder / "merges.txt")) {
-    document = byte_level_document(folder, settings);
-  }
-  if (!document.is_null()) {
-    add_listed_tokens(document, settings);
-    read_tokenizer_json(document, file.string(), *parts);
-    for (const auto& [key, token] : default_special_tokens(document)) {
-      if (parts->model->find(token)) {
-        parts->settings.special_tokens.emplace_back(key, token);
-      }
+        document.is_object(), "{}: is not a JSON object", json_file.string());
+    overrule(document, row, files.config);
+    read_tokenizer_json(document, json_file.string(), *parts);
+    if (row == nullptr &&
+        is_type(document.value("model", json()), "WordPiece")) {
+      row = &default_tokenizer_class(VocabularyKind::kWordPiece);
     }
   } else {
-    for (const char* name :
-         {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}) {
-      if (fs::exists(file = folder / name)) {
-        break;
-      }
-    }
-    TESSERA_CHECK(
-        fs::exists(file),
-        "{} has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, tokenizer.model, spiece.model and sentencepiece.bpe.model is there. Copy those of the tokenizer that made its training data there (`tessera tokenize` keeps it in PREFIX.tokenizer/), or fetch the folder again with them.",
-        folder.string());
-    read_sentencepiece(file, *parts);
+    const auto [chosen, vocabulary] = choose_class(folder, files);
+    row = chosen;
+    read_vocabulary(*row, vocabulary, files, *parts);
   }
-  const auto named = std::move(parts->settings.special_tokens);
-  parts->settings = read_settings(folder, settings);
-  for (const auto& [key, token] : named) { // those that no other file names
-    auto& all = parts->settings.special_tokens;
-    if (std::none_of(all.begin(), all.end(), [&key = key](const auto& own) {
-          return own.first == key;
-        })) {
-      all.emplace_back(key, token);
-    }
-  }
-  if (document.is_null()) {
-    complete_sentencepiece(settings, *parts);
+  add_tokens(files, row, has_json, *parts);
+  read_settings(folder, files, row, parts->settings);
+  if (!has_json) {
+    add_template(*row, files, *parts);
   }
   return TokenizerReader::tokenizer(parts);
 }

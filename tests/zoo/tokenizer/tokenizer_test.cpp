@@ -2,6 +2,7 @@
 // Tokenizers like those of published families, against the `tokenizers`
 // package (tools/fixtures/tokenizer_families.py).
 #include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/zoo/tokenizer/utf8.h"
 
 #include "support/expect_error.h"
 #include "zoo/support.h"
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -157,6 +159,80 @@ TEST(Tokenizer, StreamsWithholdIncompleteCharacters) {
   EXPECT_EQ(stream.add(ids.back()), "\xf0\x9f\x91\x8b");
   stream.add(ids.front());
   EXPECT_EQ(stream.finish(), "\xef\xbf\xbd");
+}
+
+// A run of byte tokens is a text as a whole, or none: nothing of it is given
+// out before it ends.
+TEST(Tokenizer, StreamsOfBytesAreNeverTakenBack) {
+  for (const char* const name : {"llama2", "gemma"}) {
+    const Tokenizer tokenizer = family(name);
+    const auto byte = [&](const char* token) {
+      return *tokenizer.id_of(token);
+    };
+    const int64_t word = tokenizer.ids("the").back();
+    const std::vector<Ids> rows{
+        {byte("<0x0A>"), byte("<0xF0>"), byte("<0x9F>")},
+        {word, byte("<0x22>"), byte("<0xA5>"), word},
+        {byte("<0x6B>"), byte("<0xF9>"), byte("<0x6B>"), word, word},
+        {byte("<0xC3>"), byte("<0xA9>"), byte("<0x0A>"), word},
+        {byte("<0x0A>"), 1, byte("<0xF0>"), word},
+    };
+    for (const Ids& ids : rows) {
+      for (const bool skips : {false, true}) {
+        DecodeStream stream(tokenizer, skips);
+        std::string streamed;
+        const auto take = [&](const std::string& piece) {
+          std::string storage;
+          EXPECT_EQ(valid_utf8(piece, storage), piece);
+          streamed += piece;
+        };
+        for (const int64_t id : ids) {
+          take(stream.add(id));
+        }
+        take(stream.finish());
+        EXPECT_EQ(streamed, tokenizer.decode(ids, skips))
+            << name << " " << nlohmann::json(ids);
+      }
+    }
+  }
+}
+
+TEST(Tokenizer, StreamsOfRandomIdsAreTheirDecodedText) {
+  std::mt19937 random(3);
+  for (const char* const name : kFamilies) {
+    const Tokenizer tokenizer = family(name);
+    for (int round = 0; round < 40; ++round) {
+      Ids ids(1 + random() % 12);
+      for (int64_t& id : ids) {
+        id = static_cast<int64_t>(random() % (tokenizer.size() + 1));
+      }
+      DecodeStream stream(tokenizer, /*skip_special_tokens=*/round % 2 == 0);
+      std::string streamed;
+      for (const int64_t id : ids) {
+        const std::string piece = stream.add(id);
+        std::string storage;
+        EXPECT_EQ(valid_utf8(piece, storage), piece);
+        streamed += piece;
+      }
+      EXPECT_EQ(
+          streamed + stream.finish(), tokenizer.decode(ids, round % 2 == 0))
+          << name << " " << nlohmann::json(ids);
+    }
+  }
+}
+
+// What follows a prompt, whose text is already written.
+TEST(Tokenizer, StreamsBeginAfterATextThatIsWritten) {
+  const Tokenizer tokenizer = family("llama2");
+  const Ids prompt = tokenizer.ids("the \xf0\x9f\x91\x8b");
+  ASSERT_EQ(tokenizer.token(prompt.back()), "<0x8B>");
+  const int64_t word = *tokenizer.id_of("the");
+  DecodeStream stream(tokenizer, /*skip_special_tokens=*/false, prompt);
+  EXPECT_EQ(stream.add(*tokenizer.id_of("<0x0A>")), "");
+  EXPECT_EQ(stream.add(word), "\n" + tokenizer.token(word));
+  DecodeStream broken(tokenizer, /*skip_special_tokens=*/false, prompt);
+  EXPECT_EQ(broken.add(*tokenizer.id_of("<0xF0>")), "");
+  EXPECT_EQ(broken.finish(), "\xef\xbf\xbd");
 }
 
 TEST(Tokenizer, SpecialTokensInTextsMayBeReadAsText) {
