@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -180,12 +181,14 @@ void copy_tokenizer(const fs::path& from, const fs::path& folder) {
   }
   if (fs::is_directory(from)) {
     copy_entries(from, folder, is_of_tokenizer);
-    return;
+  } else {
+    const bool is_model = from.extension() == ".model";
+    runtime::write_file_atomically(
+        folder / (is_model ? "tokenizer.model" : "tokenizer.json"),
+        runtime::read_text_file(from));
   }
   runtime::write_file_atomically(
-      folder /
-          (from.extension() == ".model" ? "tokenizer.model" : "tokenizer.json"),
-      runtime::read_text_file(from));
+      folder / "tokenizer_config.json", tokenizer_config_with_class(from));
 }
 
 void check_hf_folder(const fs::path& folder) {

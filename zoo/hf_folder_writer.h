@@ -48,7 +48,8 @@ bool has_tokenizer(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> tokenizer_files(
     const std::filesystem::path& folder);
 
-/// Copies the files of a tokenizer.
+/// Copies the files of a tokenizer. The copy's tokenizer_config.json names its
+/// class, so that it is the same tokenizer beside any model.
 /// @param from a folder, of which other files are left; a tokenizer.json; or a
 ///     .model of sentencepiece.
 /// @param folder is created; it loses the tokenizer that it has.

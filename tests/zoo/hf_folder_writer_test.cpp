@@ -4,6 +4,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "zoo/support.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -81,6 +83,45 @@ TEST(HfFolderWriter, KeepsWhatGoesWithTheModel) {
   EXPECT_EQ(
       runtime::read_text_file(to / "additional_chat_templates/short.jinja"),
       "additional_chat_templates/short.jinja");
+}
+
+// A copy beside another model, or none, is read as what it was.
+TEST(HfFolderWriter, CopiesOfTokenizersStayWhatTheyAre) {
+  const TemporaryFolder temporary;
+  const auto fixtures = fixture("tokenizer_classes");
+  const fs::path roberta = temporary / "roberta";
+  fs::create_directory(roberta);
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    fs::copy(fixtures / name, roberta / name);
+  }
+  runtime::write_file_atomically(
+      roberta / "config.json", R"({"model_type": "roberta"})");
+  const fs::path bert = temporary / "bert";
+  fs::create_directory(bert);
+  fs::copy(fixtures / "bert.json", bert / "tokenizer.json");
+  const fs::path t5 = temporary / "t5";
+  fs::create_directory(t5);
+  fs::copy(fixtures / "t5.model", t5 / "spiece.model");
+  runtime::write_file_atomically(t5 / "config.json", R"({"model_type": "t5"})");
+  const fs::path to = temporary / "to";
+  const std::string text = "Hello <mask> wOrld";
+  for (const fs::path& from :
+       {roberta,
+        bert,
+        t5,
+        fixtures / "llama.model",
+        fixtures / "fairseq.model",
+        fixtures / "bert.json"}) {
+    for (const char* model : {"", "bert", "xlm-roberta", "t5", "llama"}) {
+      copy_tokenizer(from, to);
+      runtime::write_file_atomically(
+          to / "config.json", nlohmann::json{{"model_type", model}}.dump());
+      EXPECT_EQ(
+          Tokenizer::from_folder(to).encode(text).ids(),
+          Tokenizer::from_path(from).encode(text).ids())
+          << from << " beside " << model;
+    }
+  }
 }
 
 TEST(HfFolderWriter, ReplacesOnlyFoldersOfItsOwnKind) {

@@ -138,6 +138,12 @@ class Tokenizer {
   friend class TokenizerReader;
 };
 
+/// The tokenizer_config.json with which the files of a tokenizer are read as
+/// Tokenizer::from_path(path) reads them, whichever model they are copied to:
+/// with the class that the model's config.json or the file itself implies.
+/// Without a class if it is one that cannot be read.
+std::string tokenizer_config_with_class(const std::filesystem::path& path);
+
 /// Decodes ids as they come, e.g. from generate(): all pieces together are
 /// Tokenizer::decode() of all ids, each piece is valid UTF-8, and none is ever
 /// taken back.

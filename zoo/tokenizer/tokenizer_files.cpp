@@ -210,9 +210,10 @@ std::pair<const TokenizerClass*, VocabularyFile> choose_class(
     const FolderFiles& files) {
   const std::string name = files.class_name();
   const bool is_named = !is_generic_tokenizer_class(name);
-  const TokenizerClass* row =
-      is_named ? tokenizer_class(name)
-               : tokenizer_class_of_model(files.model_type());
+  const TokenizerClass* row = is_named ? tokenizer_class(name)
+                              : name.empty()
+                                  ? tokenizer_class_of_model(files.model_type())
+                                  : nullptr;
   check_not_refused(row, folder, files, /*has_json=*/false);
   const std::vector<VocabularyFile> found = vocabulary_files(folder);
   TESSERA_CHECK(
@@ -833,6 +834,45 @@ Tokenizer Tokenizer::from_file(const fs::path& path) {
 
 Tokenizer Tokenizer::from_path(const fs::path& path) {
   return fs::is_directory(path) ? from_folder(path) : from_file(path);
+}
+
+std::string tokenizer_config_with_class(const fs::path& path) {
+  constexpr const char* kAsTheJsonSays = "PreTrainedTokenizerFast";
+  json config = json::object();
+  const TokenizerClass* row = nullptr;
+  bool is_plain_model = path.extension() == ".model";
+  if (fs::is_directory(path)) {
+    const FolderFiles files(path);
+    config = files.config.object();
+    if (!files.config.get_or<std::string>("tokenizer_class", "").empty()) {
+      return config.dump(2) + "\n";
+    }
+    if (!files.class_name().empty()) {
+      config["tokenizer_class"] = files.class_name();
+      return config.dump(2) + "\n";
+    }
+    if (fs::exists(path / "tokenizer.json")) {
+      row = class_beside_json(files);
+    } else {
+      try {
+        row = choose_class(path, files).first;
+      } catch (const Error&) {
+        return config.dump(2) + "\n";
+      }
+      is_plain_model = row->names.empty();
+    }
+  }
+  if (is_plain_model) {
+    // transformers reads all models of sentencepiece by this one.
+    config["tokenizer_class"] = "LlamaTokenizer";
+    for (const char* key : {"add_bos_token", "add_eos_token"}) {
+      config.emplace(key, false);
+    }
+  } else {
+    config["tokenizer_class"] =
+        row != nullptr ? row->names.front() : kAsTheJsonSays;
+  }
+  return config.dump(2) + "\n";
 }
 
 Tokenizer Tokenizer::from_folder(const fs::path& folder) {
