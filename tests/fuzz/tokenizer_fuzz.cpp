@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tokenizer's files and a text, each of any bytes: vocab.txt,
-// tokenizer_config.json, tokenizer.json and the text, with lines "====" between
+// tokenizer_config.json, tokenizer.json, added_tokens.json,
+// special_tokens_map.json, config.json and the text, with lines "====" between
 // them. A file that is empty is left out.
 
 #include "fuzz/fuzz_target.h"
@@ -16,7 +17,10 @@ constexpr std::string_view kBetween = "\n====\n";
 constexpr const char* kFiles[] = {
     "vocab.txt",
     "tokenizer_config.json",
-    "tokenizer.json"};
+    "tokenizer.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "config.json"};
 
 /// Takes what is before the next line between.
 std::string_view next_part(std::string_view& rest) {
