@@ -110,8 +110,7 @@ class FolderFiles {
     return tokens;
   }
 
-  /// The tokenizer's class as a file names it; empty: none does, or only one
-  /// that says nothing.
+  /// The tokenizer's class as a file names it; empty: none does.
   std::string class_name() const {
     auto name = config.get_or<std::string>("tokenizer_class", "");
     if (name.empty()) {

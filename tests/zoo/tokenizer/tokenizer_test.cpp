@@ -176,6 +176,7 @@ TEST(Tokenizer, StreamsOfBytesAreNeverTakenBack) {
         {byte("<0x6B>"), byte("<0xF9>"), byte("<0x6B>"), word, word},
         {byte("<0xC3>"), byte("<0xA9>"), byte("<0x0A>"), word},
         {byte("<0x0A>"), 1, byte("<0xF0>"), word},
+        {byte("<0x0A>"), tokenizer.size(), byte("<0xF0>"), word}, // no token
     };
     for (const Ids& ids : rows) {
       for (const bool skips : {false, true}) {
