@@ -7,7 +7,7 @@ namespace tessera::zoo {
 
 namespace {
 
-using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
+using NamedTokens = std::vector<std::pair<std::string, std::string>>;
 
 constexpr const char* kSaveAsJson =
     "let transformers save it as tokenizer.json (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)) and use that";
@@ -17,7 +17,7 @@ constexpr const char* kTokenizeElsewhere =
 constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-SpecialTokens roberta_tokens() {
+NamedTokens roberta_tokens() {
   return {
       {"bos_token", "<s>"},
       {"eos_token", "</s>"},
@@ -28,7 +28,7 @@ SpecialTokens roberta_tokens() {
       {"mask_token", "<mask>"}};
 }
 
-SpecialTokens gpt2_tokens() {
+NamedTokens gpt2_tokens() {
   return {
       {"bos_token", "<|endoftext|>"},
       {"eos_token", "<|endoftext|>"},
@@ -40,7 +40,7 @@ constexpr const char* kClsSepPair = "cls_token $A sep_token $B:1 sep_token:1";
 constexpr const char* kRobertaPair =
     "cls_token $A sep_token sep_token $B sep_token";
 
-TokenizerClass refused(
+TokenizerClass refused_class(
     std::vector<std::string> names,
     std::vector<std::string> model_types,
     std::string refusal,
@@ -53,7 +53,7 @@ TokenizerClass refused(
   return row;
 }
 
-TokenizerClass bert() {
+TokenizerClass bert_class() {
   TokenizerClass row;
   row.names = {
       "BertTokenizer",
@@ -97,7 +97,7 @@ TokenizerClass bert() {
   return row;
 }
 
-TokenizerClass gpt2() {
+TokenizerClass gpt2_class() {
   TokenizerClass row;
   row.names = {"GPT2Tokenizer", "CodeGenTokenizer"};
   row.model_types = {
@@ -107,7 +107,7 @@ TokenizerClass gpt2() {
   return row;
 }
 
-TokenizerClass roberta() {
+TokenizerClass roberta_class() {
   TokenizerClass row;
   row.names = {
       "RobertaTokenizer",
@@ -133,7 +133,7 @@ TokenizerClass roberta() {
   return row;
 }
 
-TokenizerClass qwen2() {
+TokenizerClass qwen2_class() {
   TokenizerClass row;
   row.names = {"Qwen2Tokenizer"};
   row.model_types = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"};
@@ -148,8 +148,8 @@ TokenizerClass qwen2() {
 }
 
 /// Of the authors' tokenization_glm.py.
-TokenizerClass glm_gpt2() {
-  TokenizerClass row = gpt2();
+TokenizerClass glm_gpt2_class() {
+  TokenizerClass row = gpt2_class();
   row.names = {"GLMGPT2Tokenizer", "GLMRobertaTokenizer"};
   row.model_types.clear();
   row.special_tokens.emplace_back("cls_token", "[CLS]");
@@ -159,7 +159,7 @@ TokenizerClass glm_gpt2() {
   return row;
 }
 
-TokenizerClass llama() {
+TokenizerClass llama_class() {
   TokenizerClass row;
   row.names = {"LlamaTokenizer", "CodeLlamaTokenizer"};
   row.model_types = {"llama", "code_llama", "mistral", "mixtral"};
@@ -171,7 +171,7 @@ TokenizerClass llama() {
   return row;
 }
 
-TokenizerClass gemma() {
+TokenizerClass gemma_class() {
   TokenizerClass row;
   row.names = {"GemmaTokenizer"};
   row.model_types = {"gemma", "gemma2", "gemma3", "gemma3_text"};
@@ -185,7 +185,7 @@ TokenizerClass gemma() {
   return row;
 }
 
-TokenizerClass t5() {
+TokenizerClass t5_class() {
   TokenizerClass row;
   row.names = {"T5Tokenizer", "MT5Tokenizer"};
   row.model_types = {"t5", "mt5", "umt5", "longt5", "switch_transformers"};
@@ -198,7 +198,7 @@ TokenizerClass t5() {
   return row;
 }
 
-TokenizerClass xlm_roberta() {
+TokenizerClass xlm_roberta_class() {
   TokenizerClass row;
   row.names = {"XLMRobertaTokenizer"};
   row.model_types = {"xlm-roberta", "xlm-roberta-xl", "xmod"};
@@ -212,8 +212,8 @@ TokenizerClass xlm_roberta() {
   return row;
 }
 
-TokenizerClass camembert() {
-  TokenizerClass row = xlm_roberta();
+TokenizerClass camembert_class() {
+  TokenizerClass row = xlm_roberta_class();
   row.names = {"CamembertTokenizer"};
   row.model_types = {"camembert"};
   row.renumbering = {
@@ -221,7 +221,7 @@ TokenizerClass camembert() {
   return row;
 }
 
-TokenizerClass albert() {
+TokenizerClass albert_class() {
   TokenizerClass row;
   row.names = {"AlbertTokenizer"};
   row.model_types = {"albert"};
@@ -241,7 +241,7 @@ TokenizerClass albert() {
   return row;
 }
 
-TokenizerClass pegasus() {
+TokenizerClass pegasus_class() {
   TokenizerClass row;
   row.names = {"PegasusTokenizer"};
   row.model_types = {"pegasus", "pegasus_x", "bigbird_pegasus"};
@@ -262,7 +262,7 @@ TokenizerClass pegasus() {
 }
 
 /// Of the authors' tokenization_chatglm.py; the role tokens are ChatGLM3's.
-TokenizerClass chatglm() {
+TokenizerClass chatglm_class() {
   TokenizerClass row;
   row.names = {"ChatGLMTokenizer"};
   row.model_types = {"chatglm"};
@@ -285,22 +285,22 @@ TokenizerClass chatglm() {
   return row;
 }
 
-std::vector<TokenizerClass> make_classes() {
+std::vector<TokenizerClass> make_tokenizer_classes() {
   std::vector<TokenizerClass> rows{
-      bert(),
-      gpt2(),
-      roberta(),
-      qwen2(),
-      glm_gpt2(),
-      llama(),
-      gemma(),
-      t5(),
-      xlm_roberta(),
-      camembert(),
-      albert(),
-      pegasus(),
-      chatglm()};
-  TokenizerClass roformer = refused(
+      bert_class(),
+      gpt2_class(),
+      roberta_class(),
+      qwen2_class(),
+      glm_gpt2_class(),
+      llama_class(),
+      gemma_class(),
+      t5_class(),
+      xlm_roberta_class(),
+      camembert_class(),
+      albert_class(),
+      pegasus_class(),
+      chatglm_class()};
+  TokenizerClass roformer = refused_class(
       {"RoFormerTokenizer"},
       {"roformer"},
       "divides Chinese text into words with jieba",
@@ -309,17 +309,17 @@ std::vector<TokenizerClass> make_classes() {
   rows.push_back(std::move(roformer));
   for (
       TokenizerClass& row : std::vector<TokenizerClass>{
-          refused(
+          refused_class(
               {"CpmTokenizer", "CPM1Tokenizer", "CPM2Tokenizer"},
               {"cpm"},
               "divides Chinese text into words with jieba",
               kTokenizeElsewhere),
-          refused(
+          refused_class(
               {"BertJapaneseTokenizer"},
               {"bert-japanese"},
               "divides Japanese text into words with MeCab, Sudachi or Juman",
               kTokenizeElsewhere),
-          refused(
+          refused_class(
               {"CpmAntTokenizer",      "CpmBeeTokenizer",
                "RoCBertTokenizer",     "TapasTokenizer",
                "EsmTokenizer",         "BertweetTokenizer",
@@ -336,14 +336,14 @@ std::vector<TokenizerClass> make_classes() {
               {"bertweet", "phobert", "ctrl", "xlm", "m2m_100", "marian"},
               "divides or numbers texts in a way of its own",
               kTokenizeElsewhere),
-          refused(
+          refused_class(
               {"MBartTokenizer",
                "MBart50Tokenizer",
                "NllbTokenizer",
                "SeamlessM4TTokenizer"},
               {"mbart", "nllb", "nllb-moe"},
               "numbers the pieces of its model anew and adds tokens of languages"),
-          refused(
+          refused_class(
               {"BarthezTokenizer",
                "XGLMTokenizer",
                "LayoutXLMTokenizer",
@@ -351,7 +351,7 @@ std::vector<TokenizerClass> make_classes() {
                "UdopTokenizer"},
               {"barthez", "xglm", "rembert", "udop"},
               "numbers the pieces of its model anew"),
-          refused(
+          refused_class(
               {"XLNetTokenizer",
                "BigBirdTokenizer",
                "FNetTokenizer",
@@ -361,11 +361,11 @@ std::vector<TokenizerClass> make_classes() {
                "CohereTokenizer"},
               {"xlnet", "big_bird", "fnet", "deberta-v2", "reformer"},
               "rewrites texts or adds tokens to them in a way of its own"),
-          refused(
+          refused_class(
               {"MPNetTokenizer", "FunnelTokenizer", "HerbertTokenizer"},
               {"mpnet", "funnel", "herbert"},
               "has other special tokens than a BertTokenizer"),
-          refused(
+          refused_class(
               {"CLIPTokenizer",
                "OpenAIGPTTokenizer",
                "WhisperTokenizer",
@@ -381,15 +381,15 @@ std::vector<TokenizerClass> make_classes() {
   return rows;
 }
 
-const std::vector<TokenizerClass>& classes() {
-  static const std::vector<TokenizerClass> rows = make_classes();
+const std::vector<TokenizerClass>& tokenizer_classes() {
+  static const std::vector<TokenizerClass> rows = make_tokenizer_classes();
   return rows;
 }
 
-const TokenizerClass* find_class(
+const TokenizerClass* find_tokenizer_class(
     std::string_view name,
     std::vector<std::string> TokenizerClass::*names) {
-  for (const TokenizerClass& row : classes()) {
+  for (const TokenizerClass& row : tokenizer_classes()) {
     const std::vector<std::string>& all = row.*names;
     if (std::find(all.begin(), all.end(), name) != all.end()) {
       return &row;
@@ -405,11 +405,11 @@ const TokenizerClass* tokenizer_class(std::string_view name) {
   if (name.ends_with(kFast)) {
     name.remove_suffix(kFast.size());
   }
-  return find_class(name, &TokenizerClass::names);
+  return find_tokenizer_class(name, &TokenizerClass::names);
 }
 
 const TokenizerClass* tokenizer_class_of_model(std::string_view model_type) {
-  return find_class(model_type, &TokenizerClass::model_types);
+  return find_tokenizer_class(model_type, &TokenizerClass::model_types);
 }
 
 const TokenizerClass& default_tokenizer_class(VocabularyKind vocabulary) {

@@ -35,8 +35,8 @@ struct TokenizerClass {
   std::vector<std::string> names; ///< without "Fast"
   std::vector<std::string> model_types; ///< that have no other class
   std::optional<VocabularyKind> vocabulary;
-  /// Not empty: what the class does that is not implemented. It is refused,
-  /// with a tokenizer.json only if the class changes what that says.
+  /// Not empty: what the class does that is not implemented. It is refused;
+  /// with a tokenizer.json only if it is named and changes what that says.
   std::string refusal;
   std::string remedy;
   bool refuses_tokenizer_json = false;

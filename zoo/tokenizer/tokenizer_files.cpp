@@ -178,11 +178,11 @@ void check_not_refused(
     const fs::path& folder,
     const FolderFiles& files,
     bool has_json) {
+  const std::string name = files.class_name();
   if (row == nullptr || row->refusal.empty() ||
-      (has_json && !row->refuses_tokenizer_json)) {
+      (has_json && (name.empty() || !row->refuses_tokenizer_json))) {
     return;
   }
-  const std::string name = files.class_name();
   TESSERA_FAIL(
       "{}: the tokenizer is a {}{}, which {}; that is not implemented. Remedy: {}",
       folder.string(),
@@ -494,7 +494,7 @@ class TokenAdder {
 };
 
 /// The tokens with which a class extends the vocabulary itself.
-std::vector<std::string> last_tokens(
+std::vector<std::string> class_last_tokens(
     const TokenizerClass& row,
     const JsonFields& config) {
   std::vector<std::string> tokens = row.last_tokens;
@@ -518,14 +518,14 @@ std::vector<std::string> last_tokens(
 /// Adds what the files and the class say besides the vocabulary, and names the
 /// special tokens.
 /// @param row nullptr: none is known.
-void add_tokens(
+void add_folder_tokens(
     const FolderFiles& files,
     const TokenizerClass* row,
     bool has_json,
     TokenizerReader::Parts& parts) {
   TokenAdder adder(parts);
   if (row != nullptr && !has_json) {
-    for (const std::string& token : last_tokens(*row, files.config)) {
+    for (const std::string& token : class_last_tokens(*row, files.config)) {
       adder.append({.content = token, .is_special = true});
     }
   }
@@ -571,7 +571,7 @@ void add_tokens(
   }
 }
 
-void read_settings(
+void read_folder_settings(
     const fs::path& folder,
     const FolderFiles& files,
     const TokenizerClass* row,
@@ -659,7 +659,7 @@ class TemplateSection {
 };
 
 /// Lets a class put its special tokens around texts.
-void add_template(
+void add_class_template(
     const TokenizerClass& row,
     const FolderFiles& files,
     TokenizerReader::Parts& parts) {
@@ -700,7 +700,7 @@ void add_template(
 }
 
 /// Gives pieces the ids that they have in a class.
-void renumber(const TokenizerClass& row, SentencePieceModel& model) {
+void renumber_pieces(const TokenizerClass& row, SentencePieceModel& model) {
   const Renumbering& to = row.renumbering;
   if (to.first.empty()) {
     return;
@@ -781,14 +781,14 @@ SentencePieceModel sentencepiece_file(const fs::path& path) {
   return read_sentencepiece_model(runtime::read_text_file(path), path.string());
 }
 
-void read_vocabulary(
+void read_class_vocabulary(
     const TokenizerClass& row,
     const VocabularyFile& file,
     const FolderFiles& files,
     TokenizerReader::Parts& parts) {
   if (file.kind == VocabularyKind::kSentencePiece) {
     SentencePieceModel model = sentencepiece_file(file.path);
-    renumber(row, model);
+    renumber_pieces(row, model);
     if (!files.config.get_or("add_prefix_space", true)) {
       model.normalizer.add_dummy_prefix = false;
     }
@@ -900,12 +900,12 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   } else {
     const auto [chosen, vocabulary] = choose_class(folder, files);
     row = chosen;
-    read_vocabulary(*row, vocabulary, files, *parts);
+    read_class_vocabulary(*row, vocabulary, files, *parts);
   }
-  add_tokens(files, row, has_json, *parts);
-  read_settings(folder, files, row, parts->settings);
+  add_folder_tokens(files, row, has_json, *parts);
+  read_folder_settings(folder, files, row, parts->settings);
   if (!has_json) {
-    add_template(*row, files, *parts);
+    add_class_template(*row, files, *parts);
   }
   return TokenizerReader::tokenizer(parts);
 }

@@ -250,6 +250,11 @@ TEST(TokenizerClasses, ClassesThatAreNotImplementedAreRefusedByName) {
           << "expected: " << part << "\nfound: " << message;
     }
   }
+  const std::string json = model_file("bert.json");
+  const auto own = tokenizer_with(
+      {{"tokenizer.json", json},
+       {"config.json", R"({"model_type":"roformer"})"}});
+  EXPECT_EQ(own.encode("[MASK]").ids(), (Ids{2, 4, 3}));
   // A BERT vocabulary of such a model is one if the folder says so.
   const auto named = tokenizer_with(
       {{"vocab.txt", bert},
