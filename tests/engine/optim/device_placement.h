@@ -104,6 +104,7 @@ inline void expect_bits_of_host_state(
     const std::vector<UpdateRule>& rules,
     const std::filesystem::path& folder,
     bool saves) {
+  int trainings = 0;
   for (const UpdateRule& rule : rules) {
     for (const auto precision : precisions()) {
       Setting setting;
@@ -111,8 +112,8 @@ inline void expect_bits_of_host_state(
       setting.precision = precision;
       setting.offload.ratio = 1;
       const auto train_at = [&](const std::string& where) {
-        if (saves) {
-          setting.checkpoints = folder / where;
+        if (saves) { // of each training in a folder of its own
+          setting.checkpoints = folder / std::to_string(trainings++) / where;
         }
         return train(world, setting);
       };
@@ -185,6 +186,7 @@ inline void expect_bits_of_streamed_state(
     const std::vector<std::optional<double>>& ratios,
     const std::filesystem::path& folder,
     bool saves) {
+  int trainings = 0;
   for (const UpdateRule& rule : rules) {
     for (const auto precision : precisions()) {
       Setting setting;
@@ -196,7 +198,7 @@ inline void expect_bits_of_streamed_state(
       setting.offload.stage_bytes = OffloadOptions::kMinStageBytes;
       const auto train_at = [&](const char* where) {
         if (saves) {
-          setting.checkpoints = folder / where;
+          setting.checkpoints = folder / std::to_string(trainings++) / where;
         }
         return train(world, setting);
       };

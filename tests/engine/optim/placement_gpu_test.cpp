@@ -12,6 +12,13 @@ using namespace tests;
 
 class PlacementGpu : public CudaRanksTest {};
 
+/// All of them on CUDA. In a rank.
+std::vector<UpdateRule> rules() {
+  const std::vector<UpdateRule> all = elementwise_rules();
+  const auto numel = static_cast<int64_t>(all.size());
+  return {all.begin(), all.begin() + gpu_size(numel, 1)};
+}
+
 } // namespace
 
 TEST_F(PlacementGpu, OverlappedUpdatesGiveTheBitsOfSerialOnes) {
@@ -31,7 +38,7 @@ TEST_F(PlacementGpu, HostStateGivesTheBitsOfDeviceState) {
       1,
       [&](World& world) {
         device_placement::expect_bits_of_host_state(
-            world, elementwise_rules(), folder.path(), /*saves=*/true);
+            world, rules(), folder.path(), /*saves=*/true);
       },
       kLimits);
 }
@@ -43,7 +50,7 @@ TEST_F(PlacementGpu, StreamedStateGivesTheBitsOfDeviceState) {
       [&](World& world) {
         device_placement::expect_bits_of_streamed_state(
             world,
-            elementwise_rules(),
+            rules(),
             {0.0, 0.5, std::nullopt},
             folder.path(),
             /*saves=*/true);
