@@ -106,6 +106,13 @@ zoo::GenerateOptions GivenOptions::over(
   for (const auto& take : takes_) {
     take(options);
   }
+  // They replace what the folder says of the whole length.
+  if (is_given("--max-new-tokens")) {
+    options.max_length.reset();
+  }
+  if (is_given("--min-new-tokens")) {
+    options.min_length = 0;
+  }
   options.check();
   for (const char* const name :
        {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/config_fields.h"
 
+#include "support/expect_error.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -39,6 +41,29 @@ TEST(ConfigFields, RecordWhatMatters) {
           {"mlp_bias", false},
           {"scale", 1.0},
           {"pad_token_id", nullptr}}));
+}
+
+TEST(ConfigFields, HaveOneScalingOfRotaryPositions) {
+  const auto scaled = [](const nlohmann::json& older) {
+    return ConfigFields(
+               {{"rope_parameters",
+                 {{"rope_type", "linear"},
+                  {"factor", 2.0},
+                  {"rope_theta", 5000.0}}},
+                {"rope_scaling", older}},
+               "config.json")
+        .rotary(8, 64);
+  };
+  EXPECT_EQ(scaled(nullptr).scaling.factor, 2);
+  const RotaryOptions same = scaled({{"type", "linear"}, {"factor", 2.0}});
+  EXPECT_EQ(same.scaling.factor, 2);
+  EXPECT_EQ(same.base, 5000);
+  expect_error(
+      [&] {
+        scaled({{"type", "linear"}, {"factor", 4.0}});
+      },
+      {"config.json", "both 'rope_parameters' and 'rope_scaling'", "'factor'"});
+  expect_error([&] { scaled({{"type", "dynamic"}}); }, {"'type'", "dynamic"});
 }
 
 } // namespace tessera::zoo::config_fields_test

@@ -8,8 +8,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo::folder_weights_test {
 
@@ -87,6 +90,95 @@ TEST(FolderWeights, MustHaveTheHeadOfTheirArchitecture) {
   expect_error([&] { folder.load(); }, {"missing: 'classifier.weight'"});
   const auto fresh = folder.load({.fresh_heads = true});
   EXPECT_TRUE(fresh->named_parameters().contains("classifier.weight"));
+}
+
+namespace {
+
+/// The fixture with names for its classes; "" leaves them out.
+class NamedClasses {
+ public:
+  explicit NamedClasses(const std::vector<std::string>& names) {
+    std::filesystem::copy(reference_.folder(), folder_.path() / "model");
+    auto config = read_json(reference_.folder() / "config.json");
+    config.update(class_name_fields(names));
+    std::ofstream(folder_.path() / "model" / "config.json") << config;
+  }
+
+  std::shared_ptr<Model> load(
+      const std::vector<std::string>& wanted,
+      ClassOrder order = ClassOrder::kOfCheckpoint) const {
+    FromPretrainedOptions options;
+    options.config = class_name_fields(wanted);
+    options.fresh_heads = true;
+    options.class_order = order;
+    torch::manual_seed(3);
+    return from_pretrained(folder_.path() / "model", options);
+  }
+
+  bool has_trained_head(const Model& model) const {
+    const auto trained = from_pretrained(reference_.folder());
+    return model.named_parameters()["classifier.weight"].equal(
+        trained->named_parameters()["classifier.weight"]);
+  }
+
+ private:
+  ModelFixture reference_{"bert_classifier"};
+  TemporaryFolder folder_;
+};
+
+using Names = std::vector<std::string>;
+
+} // namespace
+
+TEST(FolderWeights, OfAHeadKeepTheNamesOfTheirClasses) {
+  const NamedClasses folder({"pos", "neg", "none", "both"});
+  const auto model = folder.load({"both", "neg", "none", "pos"});
+  EXPECT_TRUE(folder.has_trained_head(*model));
+  EXPECT_EQ(
+      class_names_in(model->config()), (Names{"pos", "neg", "none", "both"}));
+  EXPECT_EQ(model->config().at("label2id").at("pos"), 0);
+  // The data's own spelling, in the order of the head.
+  EXPECT_EQ(
+      class_names_in(folder.load({"BOTH", "NEG", "NONE", "POS"})->config()),
+      (Names{"POS", "NEG", "NONE", "BOTH"}));
+  // Ids stand for the classes of these ids.
+  EXPECT_TRUE(folder.has_trained_head(*folder.load({"0", "1", "2", "3"})));
+}
+
+TEST(FolderWeights, OfAHeadForOtherClassesAreMadeNewAndSaidSo) {
+  const auto loaded = [](const NamedClasses& folder,
+                         const Names& wanted,
+                         ClassOrder order,
+                         bool is_trained) {
+    testing::internal::CaptureStderr();
+    const auto model = folder.load(wanted, order);
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(folder.has_trained_head(*model), is_trained) << log;
+    EXPECT_EQ(
+        log.find("newly initialized, because it was trained for the classes") ==
+            std::string::npos,
+        is_trained)
+        << log;
+    EXPECT_EQ(class_names_in(model->config()), wanted);
+    return log;
+  };
+  const NamedClasses folder({"pos", "neg", "none", "both"});
+  const std::string log = loaded(
+      folder, {"ant", "bee", "cat", "dog"}, ClassOrder::kOfCheckpoint, false);
+  EXPECT_NE(log.find("\"pos\""), std::string::npos) << log;
+  EXPECT_NE(log.find("\"bee\""), std::string::npos) << log;
+  EXPECT_NE(log.find("classifier.weight"), std::string::npos) << log;
+  // The order is given: it says what the ids in the data mean.
+  loaded(folder, {"both", "neg", "none", "pos"}, ClassOrder::kAsGiven, false);
+  loaded(folder, {"pos", "neg", "none", "both"}, ClassOrder::kAsGiven, true);
+  // Nothing says which outputs of an unnamed head texts belong to.
+  const NamedClasses unnamed({"LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"});
+  loaded(
+      unnamed,
+      {"both", "neg", "none", "pos"},
+      ClassOrder::kOfCheckpoint,
+      false);
+  loaded(unnamed, {"both", "neg", "none", "pos"}, ClassOrder::kAsGiven, true);
 }
 
 TEST(FolderWeights, OfAHeadAreAllThereOrNone) {

@@ -55,7 +55,7 @@ std::vector<Case> cases() {
     one.model = json.at("model");
     one.way = json.at("way");
     const auto& options = json.at("options");
-    one.options.max_new_tokens = options.at("max_new_tokens");
+    one.options.max_new_tokens = options.value("max_new_tokens", 20);
     one.options.pad_token_id = options.at("pad_token_id");
     if (!options.at("eos_token_id").is_null()) {
       one.options.eos_token_id = {options.at("eos_token_id")};
@@ -72,6 +72,24 @@ std::vector<Case> cases() {
     one.options.top_p = options.value("top_p", 1.0);
     one.options.min_p = options.value("min_p", 0.0);
     one.options.seed = json.at("seed");
+    if (options.contains("max_length")) {
+      one.options.max_length = options.at("max_length").get<int64_t>();
+    }
+    one.options.min_length = options.value("min_length", 0);
+    using Tokens = std::vector<int64_t>;
+    one.options.sequence_bias = options.value(
+        "sequence_bias", std::vector<std::pair<Tokens, double>>());
+    one.options.bad_words_ids =
+        options.value("bad_words_ids", std::vector<Tokens>());
+    one.options.suppress_tokens = options.value("suppress_tokens", Tokens());
+    one.options.begin_suppress_tokens =
+        options.value("begin_suppress_tokens", Tokens());
+    one.options.forced_eos_token_id =
+        options.value("forced_eos_token_id", Tokens());
+    if (options.contains("forced_bos_token_id")) {
+      one.options.forced_bos_token_id =
+          options.at("forced_bos_token_id").get<int64_t>();
+    }
     if (options.contains("early_stopping")) {
       one.options.early_stopping = options.at("early_stopping") == "never"
                                        ? EarlyStopping::kNever
@@ -289,9 +307,20 @@ TEST(Generation, NamesWhatItCannotDo) {
   expect_error([&] { generate(*model, prompt, options); }, {"call eval()"});
   model->eval();
   GenerateOptions bad = options;
+  bad.do_sample = true;
   bad.top_p = 0;
   expect_error(
       [&] { generate(*model, prompt, bad); }, {"top_p is 0", "at most 1"});
+  bad = options;
+  bad.max_length = 3;
+  expect_error(
+      [&] { generate(*model, prompt, bad); },
+      {"max_length is 3", "prompt has 3 tokens"});
+  bad = options;
+  bad.suppress_tokens = {61};
+  expect_error(
+      [&] { generate(*model, prompt, bad); },
+      {"suppress_tokens is 61", "61 tokens"});
   bad = options;
   bad.num_beams = 2;
   bad.num_return_sequences = 3;
@@ -373,6 +402,35 @@ TEST(GenerateOptions, AreReadFromAFolder) {
   EXPECT_EQ(options.top_k, 50);
   EXPECT_EQ(options.num_beams, 4);
   EXPECT_EQ(options.early_stopping, EarlyStopping::kNever);
+  write(
+      "generation_config.json",
+      R"({"do_sample": false, "temperature": 0.0, "top_k": -1, "max_length": 30,
+          "min_length": 12, "bad_words_ids": [[5], [6, 7]],
+          "suppress_tokens": [1], "begin_suppress_tokens": [8],
+          "forced_bos_token_id": 4, "forced_eos_token_id": 2,
+          "sequence_bias": [[[5, 6], -3.5]], "guidance_scale": 1.5,
+          "typical_p": 1.0, "use_cache": true, "mistyped": 3})");
+  testing::internal::CaptureStderr();
+  GenerateOptions more = generate_options(folder);
+  generate_options(folder); // logs it once
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(more.max_length, 30);
+  EXPECT_EQ(more.after(10).max_new_tokens, 20);
+  EXPECT_EQ(more.after(10).min_new_tokens, 2);
+  EXPECT_EQ(more.bad_words_ids.at(1), (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(more.suppress_tokens, (std::vector<int64_t>{1}));
+  EXPECT_EQ(more.begin_suppress_tokens, (std::vector<int64_t>{8}));
+  EXPECT_EQ(more.forced_bos_token_id, 4);
+  EXPECT_EQ(more.forced_eos_token_id, (std::vector<int64_t>{2}));
+  EXPECT_EQ(more.sequence_bias.at(0).second, -3.5);
+  more.check();
+  more.do_sample = true;
+  expect_error([&] { more.check(); }, {"temperature is 0"});
+  EXPECT_NE(log.find("guidance_scale=1.5"), std::string::npos) << log;
+  EXPECT_NE(log.find("mistyped=3"), std::string::npos) << log;
+  EXPECT_EQ(log.find("typical_p"), std::string::npos) << log;
+  EXPECT_EQ(log.find("use_cache"), std::string::npos) << log;
+  EXPECT_EQ(log.find("mistyped"), log.rfind("mistyped")) << log;
   write("generation_config.json", R"({"eos_token_id": "two"})");
   expect_error(
       [&] { generate_options(folder); },

@@ -371,10 +371,89 @@ TEST(GgufTokenizer, KeepsBpeWithByteFallback) {
       entries.at("tokenizer.ggml.scores"),
       nlohmann::json({0.F, 0.F, 0.F, -2.F, -2.F, -1.F, 0.F}));
   EXPECT_EQ(entries.at("tokenizer.ggml.bos_token_id"), 1);
+  // llama.cpp's defaults are true for this kind.
+  EXPECT_EQ(entries.at("tokenizer.ggml.add_space_prefix"), false);
+  EXPECT_EQ(entries.at("tokenizer.ggml.add_bos_token"), false);
   write_json(folder / "tokenizer.json", {{"model", {{"type", "WordPiece"}}}});
   expect_error(
       [&] { gguf_tokenizer(folder.path(), nlohmann::json::object(), 7); },
       {"WordPiece", "only BPE"});
+}
+
+TEST(GgufTokenizer, SaysWhatIsPutAroundATextAndBeforeIt) {
+  const TemporaryFolder folder;
+  const auto entries = [&](const nlohmann::json& changes) {
+    nlohmann::json tokenizer{
+        {"added_tokens",
+         {{{"id", 0}, {"content", "<s>"}, {"special", true}},
+          {{"id", 1}, {"content", "</s>"}, {"special", true}}}},
+        {"post_processor",
+         {{"type", "TemplateProcessing"},
+          {"single",
+           {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+            {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}}},
+        {"model",
+         {{"type", "BPE"},
+          {"byte_fallback", true},
+          {"vocab", {{"<s>", 0}, {"</s>", 1}, {"a", 2}}},
+          {"merges", nlohmann::json::array()}}}};
+    tokenizer.update(changes);
+    write_json(folder / "tokenizer.json", tokenizer);
+    return nlohmann::json(entries_of(gguf_tokenizer(
+        folder.path(), {{"bos_token_id", 0}, {"eos_token_id", 1}}, 3)));
+  };
+  const std::string space = "tokenizer.ggml.add_space_prefix";
+  const nlohmann::json replace{
+      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "_"}};
+  auto found = entries({{"normalizer", replace}});
+  EXPECT_EQ(found.at(space), false);
+  EXPECT_EQ(found.at("tokenizer.ggml.add_bos_token"), true);
+  EXPECT_EQ(found.at("tokenizer.ggml.add_eos_token"), false);
+  found = entries(
+      {{"normalizer",
+        {{"type", "Sequence"},
+         {"normalizers",
+          {{{"type", "Prepend"}, {"prepend", "_"}}, replace}}}}});
+  EXPECT_EQ(found.at(space), true);
+  for (const auto& [scheme, adds] :
+       {std::pair("always", true), std::pair("never", false)}) {
+    EXPECT_EQ(
+        entries({{"pre_tokenizer",
+                  {{"type", "Metaspace"}, {"prepend_scheme", scheme}}}})
+            .at(space),
+        adds);
+  }
+  // The tokenizer's configuration comes first.
+  write_json(folder / "tokenizer_config.json", {{"add_bos_token", false}});
+  EXPECT_EQ(
+      entries(nlohmann::json::object()).at("tokenizer.ggml.add_bos_token"),
+      false);
+  testing::internal::CaptureStderr();
+  entries({{"normalizer", {{"type", "NFKC"}}}});
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("normalized by NFKC"), std::string::npos) << log;
+}
+
+TEST(GgufTokenizer, KeepsAllChatTemplates) {
+  const TemporaryFolder folder;
+  write_json(
+      folder / "tokenizer.json",
+      {{"model",
+        {{"type", "BPE"},
+         {"byte_fallback", true},
+         {"vocab", {{"a", 0}}},
+         {"merges", nlohmann::json::array()}}}});
+  write_json(
+      folder / "tokenizer_config.json",
+      {{"chat_template",
+        {{{"name", "default"}, {"template", "D"}},
+         {{"name", "tool_use"}, {"template", "T"}}}}});
+  const nlohmann::json entries =
+      entries_of(gguf_tokenizer(folder.path(), nlohmann::json::object(), 1));
+  EXPECT_EQ(entries.at("tokenizer.chat_template"), "D");
+  EXPECT_EQ(entries.at("tokenizer.chat_template.tool_use"), "T");
+  EXPECT_EQ(
+      entries.at("tokenizer.chat_templates"), nlohmann::json({"tool_use"}));
 }
 
 TEST(GgufWriter, LeavesNothingUntilItIsWhole) {

@@ -337,6 +337,36 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
   EXPECT_EQ(pixels.mean, (std::vector<double>{0.5, 0.4, 0.3}));
   EXPECT_EQ(pixels.std, (std::vector<double>{0.9})); // the configuration's
   EXPECT_EQ(pixels.scale, 0.01);
+  EXPECT_EQ(images.center_crop, 0.875);
+  complete(R"({"do_center_crop": true, "size": {"shortest_edge": 36},
+      "crop_size": {"height": 32, "width": 32}})");
+  EXPECT_EQ(images.fit, ImageFit::kCenterCrop);
+  EXPECT_EQ(images.center_crop, 32.0 / 36);
+  complete(R"({"do_center_crop": true, "size": 32, "crop_size": 32})"); // CLIP
+  EXPECT_EQ(images.center_crop, 1);
+  complete(
+      R"({"size": {"shortest_edge": 224}, "crop_pct": 0.875})"); // ConvNeXT
+  EXPECT_EQ(images.fit, ImageFit::kCenterCrop);
+  EXPECT_EQ(images.center_crop, 224.0 / 256);
+  complete(R"({"size": {"shortest_edge": 384}, "crop_pct": 0.95})");
+  EXPECT_EQ(images.fit, ImageFit::kStretch);
+  ImageOptions given;
+  given.center_crop = 0.5;
+  complete_from_preprocessor(folder_.path(), given, pixels);
+  EXPECT_EQ(given.center_crop, 0.5);
+  testing::internal::CaptureStderr();
+  complete(R"({"do_resize": false, "do_pad": false, "unheard_of": 1,
+      "image_processor_type": "ViTImageProcessor"})");
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("do_resize=false"), std::string::npos) << log;
+  EXPECT_NE(log.find("unheard_of=1"), std::string::npos) << log;
+  EXPECT_EQ(log.find("do_pad"), std::string::npos) << log;
+  expect_error(
+      [&] {
+        complete(R"({"do_center_crop": true, "size": {"shortest_edge": 30},
+            "crop_size": 32})");
+      },
+      {"'crop_size' is 32", "30", "data.center_crop"});
   expect_error(
       [&] { complete(R"({"resample": 1})"); },
       {"preprocessor_config.json", "'resample' is 1"});

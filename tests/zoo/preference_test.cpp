@@ -278,6 +278,16 @@ TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
           encoded({{"prompt", "a"}, {"chosen", prompt}, {"rejected", "b"}});
         },
         {"'prompt'", "both must be lists"});
+    expect_error( // hh-rlhf's form
+        [&] {
+          encoded({{"chosen", "Human: a"}, {"rejected", "Human: b"}});
+        },
+        {"row.jsonl:1", "there is no 'prompt'", "data.prompt_key"});
+    expect_error(
+        [&] {
+          encoded({{"prompt", "a"}, {"chosen", "b"}, {"rejected", ""}});
+        },
+        {"'rejected' is empty", "leave out the row"});
   });
 }
 

@@ -388,6 +388,10 @@ TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
           {"name": "default", "template": "{{ bos_token }}D"}])");
   write("tokenizer_config.json", config);
   EXPECT_EQ(rendered(), "<s>D");
+  const ChatPrompt named(
+      Tokenizer::from_folder(folder).settings(), folder.string());
+  EXPECT_EQ(named.render(messages, "line 1", {{{"type", "function"}}}), "T");
+  EXPECT_EQ(named.render(messages, "line 1", nullptr), "<s>D");
   std::ofstream(folder / "chat_template.jinja") << "J{{ eos_token }}";
   EXPECT_EQ(rendered(), "J</s>");
   const ChatPrompt chat(
@@ -397,6 +401,12 @@ TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
         [&] { chat.render(nlohmann::json::parse(bad), "a.jsonl:3"); },
         {"a.jsonl:3", "'messages' is"});
   }
+  std::filesystem::create_directories(folder / "additional_chat_templates");
+  std::ofstream(folder / "additional_chat_templates" / "tool_use.jinja") << "F";
+  EXPECT_EQ(
+      ChatPrompt(Tokenizer::from_folder(folder).settings(), folder.string())
+          .render(messages, "line 1", {{{"type", "function"}}}),
+      "F");
   std::ofstream(folder / "chat_template.jinja")
       << "{{ raise_exception('roles must alternate') }}";
   expect_error(rendered, {"line 1", "roles must alternate"});

@@ -40,6 +40,10 @@ ChatPrompt::ChatPrompt(
     const TokenizerSettings& settings,
     const std::string& place)
     : template_(needed_template(settings, place), place + ": chat template") {
+  if (!settings.tool_chat_template.empty()) {
+    tool_template_.emplace(
+        settings.tool_chat_template, place + ": chat template \"tool_use\"");
+  }
   options_.add_generation_prompt = true;
   for (const auto& [name, token] : settings.special_tokens) {
     if (name == "bos_token") {
@@ -60,7 +64,7 @@ std::string ChatPrompt::render(
   ChatTemplateOptions options = options_;
   options.tools = tools;
   try {
-    return template_.render(messages, options);
+    return template_for(tools).render(messages, options);
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }
@@ -75,9 +79,10 @@ RenderedChat ChatPrompt::render_with_answers(
   options.add_generation_prompt = false;
   options.tools = tools;
   try {
-    return template_.has_generation_blocks()
-               ? template_.render_with_marked_answers(messages, options)
-               : template_.render_with_compared_answers(messages, options);
+    const ChatTemplate& used = template_for(tools);
+    return used.has_generation_blocks()
+               ? used.render_with_marked_answers(messages, options)
+               : used.render_with_compared_answers(messages, options);
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string>
 
 namespace tessera::zoo {
@@ -37,7 +38,13 @@ class ChatPrompt {
       const nlohmann::ordered_json& tools = nullptr) const;
 
  private:
+  /// As transformers: of conversations with tools.
+  const ChatTemplate& template_for(const nlohmann::ordered_json& tools) const {
+    return tools.is_null() || !tool_template_ ? template_ : *tool_template_;
+  }
+
   ChatTemplate template_;
+  std::optional<ChatTemplate> tool_template_;
   ChatTemplateOptions options_;
 };
 

@@ -36,6 +36,33 @@ void check_list(const ordered_json& value, const char* name) {
       name);
 }
 
+/// As transformers: what is thought may stand under several names, of which
+/// templates read the first, and those of gpt-oss `thinking`.
+ordered_json with_reasoning(const ordered_json& messages) {
+  ordered_json result = ordered_json::array();
+  for (const ordered_json& message : messages) {
+    const ordered_json* thought = nullptr;
+    for (const char* key : kReasoningKeys) {
+      const auto found = message.find(key);
+      if (found != message.end() && !found->is_null()) {
+        thought = &*found;
+        break;
+      }
+    }
+    if (thought == nullptr) {
+      result.push_back(message);
+      continue;
+    }
+    ordered_json named{{"thinking", *thought}};
+    for (const auto& item : message.items()) {
+      named[item.key()] = item.value();
+    }
+    named["reasoning_content"] = *thought;
+    result.push_back(std::move(named));
+  }
+  return result;
+}
+
 jinja::EvaluationOptions evaluation_options(
     const ordered_json& messages,
     const ChatTemplateOptions& options,
@@ -60,7 +87,7 @@ jinja::EvaluationOptions evaluation_options(
   const auto set = [&](const char* name, const ordered_json& value) {
     variables.insert_or_assign(name, jinja::from_json(value, name, budget));
   };
-  set("messages", messages);
+  set("messages", with_reasoning(messages));
   set("tools", options.tools);
   set("documents", options.documents);
   set("add_generation_prompt", options.add_generation_prompt);

@@ -21,6 +21,12 @@ namespace jinja {
 struct Program;
 }
 
+/// The names of what a message's author thought before its content.
+inline constexpr const char* kReasoningKeys[] = {
+    "reasoning_content",
+    "thinking",
+    "reasoning"};
+
 /// What a template sees beside the messages. JSON keeps the order of its keys,
 /// which templates show.
 struct ChatTemplateOptions {
@@ -62,7 +68,7 @@ class ChatTemplate {
   ChatTemplate(std::string_view text, std::string place);
 
   /// @param messages an array of objects, e.g. {"role": "user", "content":
-  ///     "Hi"}.
+  ///     "Hi"}; see kReasoningKeys.
   /// @throws Error with the template's message if it refuses the conversation
   ///     by raise_exception(), or if it evaluates what is not implemented or
   ///     exceeds a limit.

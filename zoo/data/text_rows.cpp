@@ -279,6 +279,12 @@ struct TextRows::Source {
       }
       columns = std::move(*fields);
     }
+    for (const std::string& name : columns) {
+      TESSERA_CHECK(
+          name.find('\r') == std::string::npos,
+          "{}: lines end with a carriage return alone, as in old files of a Mac, so that all of it is one line; save it with line feeds (tr '\\r' '\\n')",
+          path.string());
+    }
     std::set<std::string> names;
     for (const std::string& name : columns) {
       TESSERA_CHECK(

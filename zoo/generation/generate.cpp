@@ -106,10 +106,12 @@ class Writer {
                           !prompt.attention_mask.defined();
     kept_ = is_plain && model.keeps_cache() ? kept : nullptr;
     options.check();
-    check_positions(options.max_new_tokens);
-    search_ = make_search(model, prompt, options, ends);
+    const GenerateOptions counted =
+        options.after(model.first_token() ? 1 : prompt.input_ids.size(1));
+    check_positions(counted.max_new_tokens);
+    search_ = make_search(model, prompt, counted, ends);
     given_ = search_->rows().size(1);
-    make_groups(prompt.input_ids.size(0), given_ + options.max_new_tokens);
+    make_groups(prompt.input_ids.size(0), given_ + counted.max_new_tokens);
   }
 
   at::Tensor write() {

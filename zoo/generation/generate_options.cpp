@@ -2,7 +2,10 @@
 #include "tessera/zoo/generation/generate_options.h"
 
 #include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/known_keys.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
 
 namespace tessera::zoo {
@@ -42,6 +45,148 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
     options.pad_token_id = options.eos_token_id.front();
   }
   options.pad_token_id = fields.get_or("pad_token_id", options.pad_token_id);
+}
+
+[[noreturn]] void refuse_value(
+    const JsonFields& fields,
+    const char* key,
+    const char* expected) {
+  TESSERA_FAIL(
+      "{}: '{}' is {}, but must be {}",
+      fields.origin(),
+      key,
+      runtime::show_json(fields.object().value(key, nlohmann::json())),
+      expected);
+}
+
+/// A token or a list of them; empty if there is none.
+std::vector<int64_t> tokens_in(const JsonFields& fields, const char* key) {
+  const nlohmann::json value = fields.object().value(key, nlohmann::json());
+  auto tokens = end_tokens(value);
+  if (tokens.empty() && !value.is_null() && value != nlohmann::json::array()) {
+    refuse_value(fields, key, "a token or a list of tokens");
+  }
+  return tokens;
+}
+
+/// A list of sequences of tokens.
+std::vector<std::vector<int64_t>> bad_words_in(const JsonFields& fields) {
+  constexpr const char* kKey = "bad_words_ids";
+  const nlohmann::json value = fields.object().value(kKey, nlohmann::json());
+  std::vector<std::vector<int64_t>> words;
+  for (const nlohmann::json& word : value) {
+    words.push_back(
+        word.is_array() ? end_tokens(word) : std::vector<int64_t>());
+    if (words.back().empty()) {
+      refuse_value(fields, kKey, "a list of lists of tokens");
+    }
+  }
+  return words;
+}
+
+/// [[[tokens], bias], ...]; of a sequence that is given twice the last one
+/// counts.
+std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias_in(
+    const JsonFields& fields) {
+  constexpr const char* kKey = "sequence_bias";
+  const nlohmann::json value = fields.object().value(kKey, nlohmann::json());
+  std::map<std::vector<int64_t>, double> biases;
+  for (const nlohmann::json& one : value) {
+    const bool is_pair = one.is_array() && one.size() == 2 &&
+                         one[0].is_array() && one[1].is_number();
+    const auto tokens = is_pair ? end_tokens(one[0]) : std::vector<int64_t>();
+    if (tokens.empty()) {
+      refuse_value(
+          fields, kKey, "a list of pairs of a list of tokens and a number");
+    }
+    biases[tokens] = one[1].get<double>();
+  }
+  return {biases.begin(), biases.end()};
+}
+
+/// transformers' GenerationConfig.
+const KnownKeys& generation_keys() {
+  static const KnownKeys keys{
+      .read =
+          {"eos_token_id",
+           "pad_token_id",
+           "max_new_tokens",
+           "min_new_tokens",
+           "max_length",
+           "min_length",
+           "repetition_penalty",
+           "no_repeat_ngram_size",
+           "sequence_bias",
+           "bad_words_ids",
+           "suppress_tokens",
+           "begin_suppress_tokens",
+           "forced_bos_token_id",
+           "forced_eos_token_id",
+           "do_sample",
+           "temperature",
+           "top_k",
+           "top_p",
+           "min_p",
+           "num_beams",
+           "length_penalty",
+           "early_stopping",
+           "stop_strings",
+           "num_return_sequences"},
+      // How and how fast texts are made, and what is returned beside them.
+      .without_effect =
+          {"bos_token_id",
+           "decoder_start_token_id",
+           "transformers_version",
+           "use_cache",
+           "cache_implementation",
+           "cache_config",
+           "max_cache_len",
+           "return_legacy_cache",
+           "return_dict_in_generate",
+           "output_attentions",
+           "output_hidden_states",
+           "output_scores",
+           "output_logits",
+           "is_assistant",
+           "num_assistant_tokens",
+           "num_assistant_tokens_schedule",
+           "assistant_confidence_threshold",
+           "prompt_lookup_num_tokens",
+           "max_matching_ngram_size",
+           "assistant_early_exit",
+           "assistant_lookbehind",
+           "target_lookbehind",
+           "assistant_ensemble_weight",
+           "speculation_type",
+           "use_mtp",
+           "compile_config",
+           "disable_compile",
+           "continuous_batching_config",
+           "low_memory",
+           "prefill_chunk_size",
+           "remove_invalid_values",
+           "chat_format",
+           "max_window_size"},
+      .neutral = {
+          {"encoder_repetition_penalty", {1.0}},
+          {"encoder_no_repeat_ngram_size", {0}},
+          {"diversity_penalty", {0.0}},
+          {"num_beam_groups", {1}},
+          {"penalty_alpha", {0.0}},
+          {"typical_p", {1.0}},
+          {"top_h", {1.0}},
+          {"epsilon_cutoff", {0.0}},
+          {"eta_cutoff", {0.0}},
+          {"guidance_scale", {1.0}},
+          {"renormalize_logits", {false}},
+          {"token_healing", {false}},
+          {"exponential_decay_length_penalty", {}},
+          {"force_words_ids", {}},
+          {"constraints", {}},
+          {"dola_layers", {}},
+          {"watermarking_config", {}},
+          {"max_time", {}}}};
+  return keys;
 }
 
 /// A text or a list of them.
@@ -84,7 +229,7 @@ EarlyStopping early_stopping_in(const JsonFields& fields) {
 void GenerateOptions::check() const {
   check_values("");
   TESSERA_CHECK(
-      min_new_tokens <= max_new_tokens,
+      max_length || min_new_tokens <= max_new_tokens,
       "min_new_tokens is {}; it must be at most max_new_tokens, {}",
       min_new_tokens,
       max_new_tokens);
@@ -118,11 +263,19 @@ void GenerateOptions::check_values(const std::string& place) const {
       no_repeat_ngram_size,
       no_repeat_ngram_size >= 0,
       "0 or more");
-  check_range("temperature", temperature, temperature > 0, "more than 0");
-  check_range("top_k", top_k, top_k >= 0, "0 or more");
+  if (do_sample) {
+    check_range("temperature", temperature, temperature > 0, "more than 0");
+    check_range("top_k", top_k, top_k >= 0, "0 or more");
+    check_range(
+        "top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
+    check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "between 0 and 1");
+  }
   check_range(
-      "top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
-  check_range("min_p", min_p, min_p >= 0 && min_p <= 1, "between 0 and 1");
+      "max_length",
+      max_length.value_or(1),
+      max_length.value_or(1) >= 1 && max_length.value_or(1) <= kMostTokens,
+      "between 1 and 2^31 - 1");
+  check_range("min_length", min_length, min_length >= 0, "0 or more");
   check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
   for (const std::string& stop : stop_strings) {
     check_range("a stop string", "empty", !stop.empty(), "a text");
@@ -132,6 +285,24 @@ void GenerateOptions::check_values(const std::string& place) const {
       num_return_sequences,
       num_return_sequences >= 1,
       "1 or more");
+}
+
+GenerateOptions GenerateOptions::after(int64_t prompt_length) const {
+  GenerateOptions options = *this;
+  if (max_length) {
+    TESSERA_CHECK(
+        prompt_length < *max_length,
+        "max_length is {}, of the prompt and the new tokens together, but the prompt has {} tokens; shorten it, or set max_new_tokens instead",
+        *max_length,
+        prompt_length);
+    options.max_new_tokens = *max_length - prompt_length;
+  }
+  options.min_new_tokens = std::min(
+      std::max(min_new_tokens, min_length - prompt_length),
+      options.max_new_tokens);
+  options.max_length.reset();
+  options.min_length = 0;
+  return options;
 }
 
 GenerateOptions generate_options(
@@ -144,8 +315,21 @@ GenerateOptions generate_options(
   const auto read = [&](const char* key, auto& value) {
     value = fields.get_or(key, value);
   };
+  // As by transformers, the number of new tokens comes before the length.
+  if (!fields.get<int64_t>("max_new_tokens")) {
+    options.max_length = fields.get<int64_t>("max_length");
+  }
+  if (!fields.get<int64_t>("min_new_tokens")) {
+    read("min_length", options.min_length);
+  }
   read("max_new_tokens", options.max_new_tokens);
   read("min_new_tokens", options.min_new_tokens);
+  options.sequence_bias = sequence_bias_in(fields);
+  options.bad_words_ids = bad_words_in(fields);
+  options.suppress_tokens = tokens_in(fields, "suppress_tokens");
+  options.begin_suppress_tokens = tokens_in(fields, "begin_suppress_tokens");
+  options.forced_bos_token_id = fields.get<int64_t>("forced_bos_token_id");
+  options.forced_eos_token_id = tokens_in(fields, "forced_eos_token_id");
   read("repetition_penalty", options.repetition_penalty);
   read("no_repeat_ngram_size", options.no_repeat_ngram_size);
   read("do_sample", options.do_sample);
@@ -159,6 +343,7 @@ GenerateOptions generate_options(
   options.stop_strings = stop_strings_in(fields);
   read("num_return_sequences", options.num_return_sequences);
   options.check_values(fields.origin() + ": ");
+  log_ignored_keys(fields, generation_keys());
   return options;
 }
 

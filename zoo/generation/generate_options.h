@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::zoo {
@@ -20,6 +22,10 @@ enum class EarlyStopping {
 struct GenerateOptions {
   int64_t max_new_tokens = 20;
   int64_t min_new_tokens = 0; ///< no sequence ends before
+  /// Instead of max_new_tokens: of the prompt, with its padding, and the new
+  /// tokens; of an encoder-decoder those of the decoder.
+  std::optional<int64_t> max_length;
+  int64_t min_length = 0; ///< likewise
   /// Tokens that end a sequence; empty: only max_new_tokens does.
   std::vector<int64_t> eos_token_id;
   int64_t pad_token_id = 0; ///< after the end of a sequence
@@ -32,6 +38,18 @@ struct GenerateOptions {
   double repetition_penalty = 1;
   /// No n-gram of this size appears twice; 0: no restriction.
   int64_t no_repeat_ngram_size = 0;
+
+  /// Added to the score of the last token of a sequence where the others of it
+  /// have been written.
+  std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias;
+  /// Sequences that are never completed.
+  std::vector<std::vector<int64_t>> bad_words_ids;
+  std::vector<int64_t> suppress_tokens; ///< never written
+  std::vector<int64_t> begin_suppress_tokens; ///< never the first new token
+  /// Written after a prompt of one token, such as a decoder's start token.
+  std::optional<int64_t> forced_bos_token_id;
+  /// One of them is the last of the new tokens if nothing has ended before.
+  std::vector<int64_t> forced_eos_token_id;
 
   /// Samples tokens; otherwise takes the most likely one.
   bool do_sample = false;
@@ -57,13 +75,19 @@ struct GenerateOptions {
   /// @throws tessera::Error naming the option, its value and its range, or
   ///     options that exclude each other.
   void check() const;
-  /// Checks each option by itself; `place` begins the message.
+  /// Checks each option by itself, those of sampling only if it is on; `place`
+  /// begins the message.
   void check_values(const std::string& place) const;
+
+  /// The same for prompts of this length, padding included: max_length and
+  /// min_length as numbers of new tokens.
+  /// @throws tessera::Error if max_length leaves no room for any.
+  GenerateOptions after(int64_t prompt_length) const;
 };
 
 /// Reads the options from a model's folder: generation_config.json, and
 /// config.json for tokens that it does not name. Files and fields may be
-/// missing.
+/// missing. Fields that are not implemented are logged once.
 /// @param defaults of what they do not say.
 /// @throws tessera::Error naming the file and the field.
 GenerateOptions generate_options(

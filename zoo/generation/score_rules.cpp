@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -50,6 +51,65 @@ void forbid_repeats(
   }
 }
 
+void check_in_vocabulary(
+    const char* option,
+    int64_t token,
+    const at::Tensor& scores) {
+  TESSERA_CHECK(
+      token >= 0 && token < scores.size(1),
+      "{} is {}; the vocabulary has {} tokens",
+      option,
+      token,
+      scores.size(1));
+}
+
+void forbid(
+    const char* option,
+    const std::vector<int64_t>& some,
+    at::Tensor& scores) {
+  for (const int64_t token : some) {
+    check_in_vocabulary(option, token, scores);
+    scores.select(1, token).fill_(kImpossible);
+  }
+}
+
+/// Makes all other tokens impossible.
+void force(
+    const char* option,
+    const std::vector<int64_t>& some,
+    at::Tensor& scores) {
+  scores.fill_(kImpossible);
+  for (const int64_t token : some) {
+    check_in_vocabulary(option, token, scores);
+    scores.select(1, token).zero_();
+  }
+}
+
+/// Adds to the score of the sequence's last token in the rows that end with its
+/// other tokens.
+void add_bias(
+    const char* option,
+    const std::vector<int64_t>& sequence,
+    double bias,
+    at::Tensor& scores,
+    const at::Tensor& tokens) {
+  for (const int64_t token : sequence) {
+    check_in_vocabulary(option, token, scores);
+  }
+  const auto before = static_cast<int64_t>(sequence.size()) - 1;
+  if (before > tokens.size(1)) {
+    return;
+  }
+  const at::Tensor texts = tokens.contiguous();
+  for (int64_t row = 0; row < texts.size(0); ++row) {
+    const int64_t* end =
+        texts.const_data_ptr<int64_t>() + (row + 1) * texts.size(1);
+    if (std::equal(end - before, end, sequence.begin())) {
+      scores[row][sequence.back()].add_(bias);
+    }
+  }
+}
+
 /// Scores below the row's `limit` [B, 1] become impossible.
 void drop_below(at::Tensor& scores, const at::Tensor& limit) {
   scores.masked_fill_(scores.lt(limit), kImpossible);
@@ -68,21 +128,42 @@ void apply_score_rules(
     const at::Tensor& tokens,
     int64_t written,
     const at::Tensor& padding) {
+  for (const auto& [sequence, bias] : options.sequence_bias) {
+    add_bias("sequence_bias", sequence, bias, scores, tokens);
+  }
   if (options.repetition_penalty != 1) {
     penalise(options.repetition_penalty, scores, tokens, padding);
   }
   if (options.no_repeat_ngram_size > 0) {
     forbid_repeats(options.no_repeat_ngram_size, scores, tokens);
   }
-  for (const int64_t end : options.eos_token_id) {
-    TESSERA_CHECK(
-        end >= 0 && end < scores.size(1),
-        "eos_token_id is {}; the vocabulary has {} tokens",
-        end,
-        scores.size(1));
+  const auto& ends = options.eos_token_id;
+  for (const auto& word : options.bad_words_ids) {
+    const bool is_end =
+        word.size() == 1 &&
+        std::find(ends.begin(), ends.end(), word.front()) != ends.end();
+    if (!is_end) { // as by transformers
+      add_bias("bad_words_ids", word, kImpossible, scores, tokens);
+    }
+  }
+  for (const int64_t end : ends) {
+    check_in_vocabulary("eos_token_id", end, scores);
     if (written < options.min_new_tokens) {
       scores.select(1, end).fill_(kImpossible);
     }
+  }
+  const bool is_short = tokens.size(1) - written == 1; // the prompt
+  const auto& begin = options.forced_bos_token_id;
+  if (begin && is_short && written == 0) {
+    force("forced_bos_token_id", {*begin}, scores);
+  }
+  if (!options.forced_eos_token_id.empty() &&
+      written == options.max_new_tokens - 1) {
+    force("forced_eos_token_id", options.forced_eos_token_id, scores);
+  }
+  forbid("suppress_tokens", options.suppress_tokens, scores);
+  if (written == (begin && is_short ? 1 : 0)) {
+    forbid("begin_suppress_tokens", options.begin_suppress_tokens, scores);
   }
 }
 

@@ -16,15 +16,17 @@ namespace tessera::zoo {
 /// The score of a token that must not come next.
 inline constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 
-/// Modifies scores as transformers' generate() does, in its order: repetition
-/// penalty, repeated n-grams, and end tokens before min_new_tokens.
+/// Modifies scores as transformers' generate() does, in its order: sequence
+/// biases, repetition penalty, repeated n-grams, bad words, end tokens before
+/// min_new_tokens, forced first and last tokens, suppressed tokens.
+/// @param options as GenerateOptions::after().
 /// @param scores [B, vocabulary] float32 on the CPU, logits or log-softmax;
 ///     modified in place.
 /// @param tokens [B, S] int64 on the CPU: the sequences so far.
 /// @param written how many of them are new.
 /// @param padding [B] int64: the number of padding tokens before each sequence,
 ///     which are not penalized; undefined for none.
-/// @throws tessera::Error if an eos_token_id is outside the vocabulary.
+/// @throws tessera::Error if a token of the options is outside the vocabulary.
 void apply_score_rules(
     const GenerateOptions& options,
     at::Tensor& scores,

@@ -155,15 +155,20 @@ std::vector<int64_t> TextGenerator::prompt_tokens(
 
 GenerateOptions TextGenerator::options_for(
     const std::vector<std::vector<int64_t>>& prompts) const {
-  GenerateOptions options = options_.tokens;
-  const auto most = model_.position_limit();
-  if (!most || model_.first_token()) {
-    return options;
+  if (model_.first_token()) {
+    return options_.tokens.after(1);
   }
   int64_t longest = 0;
+  for (const auto& prompt : prompts) {
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  }
+  GenerateOptions options = options_.tokens.after(longest);
+  const auto most = model_.position_limit();
+  if (!most) {
+    return options;
+  }
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto length = static_cast<int64_t>(prompts[i].size());
-    longest = std::max(longest, length);
     const int64_t wanted = options_.fit_to_model ? 1 : options.max_new_tokens;
     TESSERA_CHECK(
         length + wanted - 1 <= *most,

@@ -2,15 +2,22 @@
 #include "tessera/zoo/gguf/gguf_tokenizer.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -89,6 +96,78 @@ bool is_byte_token(const std::string& token) {
   return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
 }
 
+/// Whether a normalizer is sentencepiece's writing of spaces.
+bool writes_spaces(const nlohmann::json& part) {
+  const auto type = part.value("type", "");
+  return type == "Prepend" ||
+         (type == "Replace" &&
+          part.value("pattern", nlohmann::json::object()).value("String", "") ==
+              " ");
+}
+
+std::vector<nlohmann::json> normalizers_of(const JsonFields& file) {
+  return parts_of(
+      file.object().value("normalizer", nlohmann::json()), "normalizers");
+}
+
+/// Whether a text gets a space in front, as llama.cpp's "llama" tokenizers do
+/// by default.
+bool adds_space(const JsonFields& file) {
+  for (const nlohmann::json& part : normalizers_of(file)) {
+    if (part.value("type", "") == "Prepend") {
+      return true;
+    }
+  }
+  for (const nlohmann::json& part : parts_of(
+           file.object().value("pre_tokenizer", nlohmann::json()),
+           "pretokenizers")) {
+    if (part.value("type", "") == "Metaspace") {
+      return part.contains("prepend_scheme")
+                 ? part["prepend_scheme"] != "never"
+                 : part.value("add_prefix_space", true);
+    }
+  }
+  return false;
+}
+
+void warn_about_normalizers(const JsonFields& file) {
+  for (const nlohmann::json& part : normalizers_of(file)) {
+    if (!writes_spaces(part) && is_log_rank_zero()) {
+      log_warning(
+          "{}: texts are normalized by {}, which llama.cpp does not do for this kind of tokenizer: where it changes a text, other tokens are read there",
+          file.origin(),
+          part.value("type", ""));
+    }
+  }
+}
+
+/// The special tokens that a tokenizer puts before and after a text; "" where
+/// there is none.
+std::pair<std::string, std::string> special_ends(const JsonFields& file) {
+  std::pair<std::string, std::string> ends;
+  for (const nlohmann::json& part : parts_of(
+           file.object().value("post_processor", nlohmann::json()),
+           "processors")) {
+    const auto type = part.value("type", "");
+    if (type == "RobertaProcessing" || type == "BertProcessing") {
+      ends = {
+          part.at("cls").at(0).get<std::string>(),
+          part.at("sep").at(0).get<std::string>()};
+    } else if (
+        type == "TemplateProcessing" && part.contains("single") &&
+        !part.at("single").empty()) {
+      const auto special = [](const nlohmann::json& piece) {
+        return piece.contains("SpecialToken")
+                   ? piece.at("SpecialToken").value("id", "")
+                   : std::string();
+      };
+      const nlohmann::json& single = part.at("single");
+      ends = {special(single.front()), special(single.back())};
+    }
+  }
+  return ends;
+}
+
 class Tokens {
  public:
   Tokens(const JsonFields& file, int64_t vocab_size)
@@ -124,6 +203,8 @@ class Tokens {
     if (byte_fallback_) {
       to.emplace_back("tokenizer.ggml.model", std::string("llama"));
       to.emplace_back("tokenizer.ggml.pre", std::string("default"));
+      to.emplace_back("tokenizer.ggml.add_space_prefix", adds_space(file_));
+      warn_about_normalizers(file_);
     } else {
       to.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
       to.emplace_back(
@@ -255,12 +336,37 @@ std::optional<int64_t> configured_id(
   return id.get<int64_t>();
 }
 
+/// The default template, and the others by their names, which llama.cpp allows
+/// letters and digits for.
+void write_chat_templates(const fs::path& folder, GgufMetadata& to) {
+  std::vector<std::string> others;
+  for (const auto& [name, text] : chat_templates_in(folder)) {
+    if (name == "default") {
+      to.emplace_back("tokenizer.chat_template", text);
+      continue;
+    }
+    std::string allowed = name;
+    std::replace_if(
+        allowed.begin(),
+        allowed.end(),
+        [](unsigned char c) { return std::isalnum(c) == 0; },
+        '_');
+    to.emplace_back("tokenizer.chat_template." + allowed, text);
+    others.push_back(std::move(allowed));
+  }
+  if (!others.empty()) {
+    to.emplace_back("tokenizer.chat_templates", others);
+  }
+}
+
 void write_special_tokens(
     const fs::path& folder,
+    const JsonFields& file,
     const Tokens& tokens,
     const nlohmann::json& config,
     GgufMetadata& to) {
   const auto settings = JsonFields::from_file(folder / "tokenizer_config.json");
+  std::map<std::string, int64_t> ids;
   for (const auto& [theirs, ours] :
        {std::pair("bos", "bos"),
         std::pair("eos", "eos"),
@@ -273,25 +379,25 @@ void write_special_tokens(
       id = configured_id(config, key + "_id");
     }
     if (id) {
+      ids.emplace(theirs, *id);
       to.emplace_back(
           std::string("tokenizer.ggml.") + ours + "_token_id",
           static_cast<uint32_t>(*id));
     }
   }
-  for (const char* key : {"add_bos_token", "add_eos_token"}) {
-    if (const auto value = settings.get<bool>(key)) {
-      to.emplace_back(std::string("tokenizer.ggml.") + key, *value);
-    }
-  }
-  const nlohmann::json chat =
-      settings.object().value("chat_template", nlohmann::json());
-  if (chat.is_string()) {
-    to.emplace_back("tokenizer.chat_template", chat.get<std::string>());
-  } else if (fs::exists(folder / "chat_template.jinja")) {
-    to.emplace_back(
-        "tokenizer.chat_template",
-        runtime::read_text_file(folder / "chat_template.jinja"));
-  }
+  // Without them llama.cpp goes by the kind of the tokenizer.
+  const auto [first, last] = special_ends(file);
+  const auto add =
+      [&](const char* key, const std::string& end, const char* id) {
+        const auto found = ids.find(id);
+        to.emplace_back(
+            std::string("tokenizer.ggml.") + key,
+            settings.get<bool>(key).value_or(
+                found != ids.end() && tokens.id_of(end) == found->second));
+      };
+  add("add_bos_token", first, "bos");
+  add("add_eos_token", last, "eos");
+  write_chat_templates(folder, to);
 }
 
 } // namespace
@@ -309,7 +415,7 @@ GgufMetadata gguf_tokenizer(
     const Tokens tokens(file, vocab_size);
     GgufMetadata metadata;
     tokens.write(metadata);
-    write_special_tokens(folder, tokens, config, metadata);
+    write_special_tokens(folder, file, tokens, config, metadata);
     return metadata;
   } catch (const nlohmann::json::exception& error) {
     TESSERA_FAIL(

@@ -2,8 +2,12 @@
 #include "tessera/zoo/models/classification.h"
 
 #include "tessera/zoo/layers/losses.h"
+#include "tessera/zoo/metrics/words.h"
 
 #include <torch/types.h>
+
+#include <algorithm>
+#include <map>
 
 namespace tessera::zoo {
 
@@ -20,7 +24,104 @@ at::Tensor place_loss(const at::Tensor& logits, const at::Tensor& places) {
       logits, places.flatten().clamp(0, outside), {.ignore_index = outside});
 }
 
+constexpr const char* kDefaultClass = "LABEL_";
+
+/// Whether the names are `prefix` and their ids.
+bool are_numbered(
+    const std::vector<std::string>& names,
+    const std::string& prefix) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != prefix + std::to_string(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The wanted names in the order of the trained ones that have the same key;
+/// empty if they are not the same ones.
+template <typename Key>
+std::vector<std::string> reordered(
+    const std::vector<std::string>& trained,
+    const std::vector<std::string>& wanted,
+    const Key& key) {
+  std::map<std::string, std::string> by_key;
+  for (const std::string& name : wanted) {
+    by_key.emplace(key(name), name);
+  }
+  std::vector<std::string> names;
+  for (const std::string& name : trained) {
+    const auto found = by_key.find(key(name));
+    if (found == by_key.end()) {
+      return {};
+    }
+    names.push_back(found->second);
+    by_key.erase(found);
+  }
+  return by_key.empty() && names.size() == wanted.size()
+             ? names
+             : std::vector<std::string>();
+}
+
 } // namespace
+
+std::vector<std::string> class_names_in(const nlohmann::json& config) {
+  std::vector<std::string> names;
+  const auto given = config.find("id2label");
+  if (given != config.end() && given->is_object() && !given->empty()) {
+    for (size_t i = 0; i < given->size(); ++i) {
+      const auto name = given->find(std::to_string(i));
+      if (name == given->end() || !name->is_string()) {
+        return {};
+      }
+      names.push_back(name->get<std::string>());
+    }
+    return names;
+  }
+  const auto count = config.find("num_labels");
+  const int64_t labels = count != config.end() && count->is_number_integer()
+                             ? count->get<int64_t>()
+                             : 2;
+  for (int64_t i = 0; i < std::min<int64_t>(labels, 1 << 20); ++i) {
+    names.push_back(kDefaultClass + std::to_string(i));
+  }
+  return names;
+}
+
+nlohmann::json class_name_fields(const std::vector<std::string>& names) {
+  nlohmann::json of_numbers = nlohmann::json::object();
+  nlohmann::json of_names = nlohmann::json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    of_numbers[std::to_string(i)] = names[i];
+    of_names[names[i]] = i;
+  }
+  return {{"id2label", of_numbers}, {"label2id", of_names}};
+}
+
+HeadClasses classes_for_head(
+    const std::vector<std::string>& trained,
+    const std::vector<std::string>& wanted,
+    ClassOrder order) {
+  if (trained.size() != wanted.size()) {
+    return {wanted, false};
+  }
+  if (trained == wanted || are_numbered(wanted, "") ||
+      are_numbered(wanted, kDefaultClass)) {
+    return {wanted, true};
+  }
+  if (order == ClassOrder::kAsGiven) {
+    return {wanted, are_numbered(trained, kDefaultClass)};
+  }
+  auto names =
+      reordered(trained, wanted, [](const std::string& name) { return name; });
+  if (names.empty()) {
+    names = reordered(trained, wanted, [](const std::string& name) {
+      return lower_case(name);
+    });
+  }
+  return names.empty() ? HeadClasses{wanted, false}
+                       : HeadClasses{std::move(names), true};
+}
 
 ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {
   ClassifierOptions options{

@@ -7,9 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -24,6 +27,34 @@ struct ClassifierOptions {
   /// @throws Error on another problem_type.
   static ClassifierOptions from_config(const ConfigFields& fields);
 };
+
+/// What decides which of a head's outputs a class is.
+enum class ClassOrder {
+  kAsGiven, ///< the order of the names that are asked for
+  kOfCheckpoint, ///< that of config.json, if its names are the same ones
+};
+
+/// The classes of a model, and whether a trained head predicts them.
+struct HeadClasses {
+  std::vector<std::string> names; ///< in the order of the head's outputs
+  bool are_trained = true; ///< false: the head must be newly initialized
+};
+
+/// The names of a config.json's classes in the order of their ids: those of
+/// `id2label`, else transformers' "LABEL_0", ...
+std::vector<std::string> class_names_in(const nlohmann::json& config);
+
+/// The entries `id2label` and `label2id` of config.json.
+nlohmann::json class_name_fields(const std::vector<std::string>& names);
+
+/// Matches the classes that are asked for with those of a trained head: by
+/// their names, without regard to case. Names that are ids ("0", "1", ...) or
+/// transformers' defaults stand for the classes of these ids.
+/// @param trained, wanted without duplicates.
+HeadClasses classes_for_head(
+    const std::vector<std::string>& trained,
+    const std::vector<std::string>& wanted,
+    ClassOrder order);
 
 /// The loss of a sequence classifier.
 /// @param logits [B, labels]

@@ -259,8 +259,31 @@ int64_t ConfigFields::labels() const {
   return count;
 }
 
+/// Both say the same where transformers reads one of them.
+void ConfigFields::check_rope_fields() const {
+  const auto value_of = [&](const char* key) {
+    return fields_.object().value(key, nlohmann::json());
+  };
+  const nlohmann::json modern = value_of("rope_parameters");
+  const nlohmann::json older = value_of("rope_scaling");
+  if (!modern.is_object() || !older.is_object()) {
+    return;
+  }
+  for (const auto& item : older.items()) {
+    const std::string key = item.key() == "type" ? "rope_type" : item.key();
+    TESSERA_CHECK(
+        modern.value(key, nlohmann::json()) == item.value(),
+        "{}: there are both 'rope_parameters' and 'rope_scaling', and '{}' is {} in one and {} in the other; remove one of them, 'rope_scaling' after moving its values",
+        origin(),
+        item.key(),
+        runtime::show_json(modern.value(key, nlohmann::json())),
+        runtime::show_json(item.value()));
+  }
+}
+
 RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
     const {
+  check_rope_fields();
   const char* const section =
       json("rope_parameters") ? "rope_parameters" : "rope_scaling";
   const ConfigFields rope(

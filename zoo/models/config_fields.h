@@ -170,7 +170,8 @@ class ConfigFields {
 
   /// Rotary positions from `rope_parameters`, or in older files from
   /// `rope_scaling` and `rope_theta`.
-  /// @throws Error on a kind that is not implemented.
+  /// @throws Error on a kind that is not implemented, and if both are given
+  ///     with different values.
   RotaryOptions rotary(int64_t features, int64_t max_positions) const;
 
   /// Null if no checkpoint will be loaded.
@@ -187,6 +188,8 @@ class ConfigFields {
   }
 
  private:
+  void check_rope_fields() const;
+
   JsonFields fields_;
   const CheckpointTensors* checkpoint_;
   std::shared_ptr<FieldRecord> record_;

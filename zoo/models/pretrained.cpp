@@ -2,7 +2,9 @@
 #include "tessera/zoo/models/pretrained.h"
 
 #include "tessera/engine/checkpoint/checkpoint_weights.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/tensors/tensor_io.h"
@@ -233,25 +235,67 @@ LoadWeightsOptions options_with(
   return options;
 }
 
-/// Ignores weights whose shape differs from that of the model's head.
-void leave_other_heads(
+/// The classes of config.json, and those that a model is made for.
+struct ClassChange {
+  std::vector<std::string> trained;
+  HeadClasses wanted;
+};
+
+/// Ignores weights whose shape differs from that of the model's head, and those
+/// of the outputs of a head for other classes.
+/// @return the names of those that are ignored.
+std::vector<std::string> leave_other_heads(
     const sharding::WeightFiles& files,
+    const ClassChange& classes,
     LoadWeightsOptions& options) {
-  options.map = [files, map = options.map, heads = options.may_be_missing](
-                    std::string_view name) {
+  const auto is_left = [heads = options.may_be_missing,
+                        is_trained = classes.wanted.are_trained,
+                        outputs = static_cast<int64_t>(classes.trained.size())](
+                           const MappedWeight& weight,
+                           const std::vector<int64_t>& shape) {
+    return (weight.shape != shape ||
+            (!is_trained && !shape.empty() && shape.front() == outputs)) &&
+           std::any_of(heads.begin(), heads.end(), [&](const auto& head) {
+             return weight.name.starts_with(head);
+           });
+  };
+  std::vector<std::string> left;
+  for (const auto& [name, entry] : files.entries()) {
+    const auto found = options.map(name);
+    if (found &&
+        std::any_of(found->begin(), found->end(), [&](const auto& weight) {
+          return is_left(weight, entry.shape);
+        })) {
+      left.push_back(name);
+    }
+  }
+  options.map = [files, map = options.map, is_left](std::string_view name) {
     auto found = map(name);
     const auto* entry = files.find(std::string(name));
-    if (!found || entry == nullptr) {
-      return found;
+    if (found && entry != nullptr) {
+      std::erase_if(*found, [&](const MappedWeight& weight) {
+        return is_left(weight, entry->shape);
+      });
     }
-    std::erase_if(*found, [&](const MappedWeight& weight) {
-      return weight.shape != entry->shape &&
-             std::any_of(heads.begin(), heads.end(), [&](const auto& head) {
-               return weight.name.starts_with(head);
-             });
-    });
     return found;
   };
+  return left;
+}
+
+/// Says which classes a head is newly initialized for.
+void log_new_head(
+    const fs::path& folder,
+    const ClassChange& classes,
+    const std::vector<std::string>& left) {
+  if (left.empty() || !is_log_rank_zero()) {
+    return;
+  }
+  log_info(
+      "{}: the head is newly initialized, because it was trained for the classes {}, not for {}; not read: {}",
+      folder.string(),
+      runtime::show_json(nlohmann::json(classes.trained)),
+      runtime::show_json(nlohmann::json(classes.wanted.names)),
+      runtime::join_names(left));
 }
 
 bool have_equal_bytes(const at::Tensor& a, const at::Tensor& b) {
@@ -366,6 +410,19 @@ bool is_own_architecture(const nlohmann::json& config, const Model& model) {
          named->front() == model.config().at("architectures").front();
 }
 
+/// Nothing is wanted if the options do not name classes.
+ClassChange class_change(
+    const nlohmann::json& config,
+    const FromPretrainedOptions& options) {
+  ClassChange change;
+  if (options.fresh_heads && options.config.contains("id2label")) {
+    change.trained = class_names_in(config);
+    change.wanted = classes_for_head(
+        change.trained, class_names_in(options.config), options.class_order);
+  }
+  return change;
+}
+
 /// Adds the relevant config.json fields to errors about weights that do not
 /// fit.
 LoadWeightsReport load_fitting(
@@ -374,12 +431,13 @@ LoadWeightsReport load_fitting(
     const sharding::WeightFiles& files,
     const FieldRecord& record,
     const FromPretrainedOptions& options,
+    const ClassChange& classes,
     NewHead head) {
   try {
     LoadWeightsOptions load = options_with(model, model.names(), files, head);
     load.allows_unexpected = !options.strict;
     if (options.fresh_heads) {
-      leave_other_heads(files, load);
+      log_new_head(folder, classes, leave_other_heads(files, classes, load));
     }
     return load_weights(model, files, load);
   } catch (const Error& error) {
@@ -407,7 +465,7 @@ void log_report(
   for (std::string& name : report.missing) {
     name = checkpoint_name(names, name);
   }
-  log_list(folder, "not in the checkpoint, newly initialized", report.missing);
+  log_list(folder, "newly initialized", report.missing);
 }
 
 } // namespace
@@ -437,6 +495,10 @@ std::shared_ptr<Model> from_pretrained(
   const JsonFields fields = config_in(folder);
   nlohmann::json config = fields.object();
   config.update(options.config);
+  const ClassChange classes = class_change(fields.object(), options);
+  if (!classes.wanted.names.empty()) {
+    config.update(class_name_fields(classes.wanted.names));
+  }
   const std::string architecture =
       options.head.accepts
           ? architecture_with_head(config, options.head, fields.origin())
@@ -474,7 +536,7 @@ std::shared_ptr<Model> from_pretrained(
   log_report(
       folder,
       *model,
-      load_fitting(*model, folder, *files, *record, options, head));
+      load_fitting(*model, folder, *files, *record, options, classes, head));
   if (!options.lazy) {
     materialize(*model);
   }

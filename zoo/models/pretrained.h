@@ -5,6 +5,7 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
+#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/models/weight_folder.h"
 
@@ -38,9 +39,12 @@ struct FromPretrainedOptions {
   WantedHead head;
   /// Entries that replace those of config.json, such as class names.
   nlohmann::json config = nlohmann::json::object();
-  /// A head whose shape differs from the checkpoint's is newly initialized, as
-  /// one that the checkpoint lacks; for a different set of classes.
+  /// A head for other classes than those of the checkpoint's config.json, or of
+  /// another shape, is newly initialized, as one that the checkpoint lacks, and
+  /// logged; see classes_for_head().
   bool fresh_heads = false;
+  /// With fresh_heads: of the classes that `config` names.
+  ClassOrder class_order = ClassOrder::kAsGiven;
   /// Refuses tensors of the checkpoint that neither this model nor another head
   /// of its family has; otherwise they are ignored and logged.
   bool strict = true;

@@ -128,7 +128,10 @@ at::Tensor ImageBatches::decoded(
         } else {
           view = resized(
               image,
-              center_box(image.size, size, options_.center_crop),
+              center_box(
+                  image.size,
+                  size,
+                  options_.center_crop.value_or(kUsualCenterCrop)),
               size,
               how);
         }

@@ -28,7 +28,7 @@ void visit_image_model(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.field(
       "classes",
       config.classes,
-      "names of the classes, in the order of their ids; by default those of the subfolders, sorted");
+      "names of the classes, in the order of their ids; by default those of the subfolders, in the order of config.json if that has the same names, else sorted");
 }
 
 void visit_image_data(runtime::OptionFields& fields, TrainingConfig& config) {
@@ -132,6 +132,7 @@ TrainingConfig classifier_config(
     const ImageFolder& train) {
   if (config.classes.empty()) {
     config.classes = train.classes;
+    config.class_order = ClassOrder::kOfCheckpoint;
   }
   TESSERA_CHECK(
       config.classes.size() >= 2,

@@ -3,7 +3,10 @@
 
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/known_keys.h"
 #include "tessera/zoo/tasks/example_options.h"
+
+#include <cmath>
 
 namespace tessera::zoo {
 
@@ -32,6 +35,85 @@ std::vector<double> numbers_in(
       key,
       runtime::show_json(*found));
   return found->get<std::vector<double>>();
+}
+
+/// A number, or an entry of an object of them.
+std::optional<double> side_in(
+    const JsonFields& fields,
+    const char* key,
+    const char* side) {
+  const auto found = fields.object().find(key);
+  if (found == fields.object().end() || found->is_null()) {
+    return std::nullopt;
+  }
+  return found->is_object() ? fields.section(key).get<double>(side)
+                            : fields.get<double>(key);
+}
+
+/// ConvNeXT's processor stretches images of at least this size.
+constexpr double kStretchedEdge = 384;
+
+/// The fraction of an image's shorter side that the processor of a file keeps;
+/// nothing if it does not crop.
+std::optional<double> kept_share(const JsonFields& fields) {
+  const auto edge = side_in(fields, "size", "shortest_edge");
+  if (!edge || !(*edge > 0)) {
+    return std::nullopt;
+  }
+  if (const auto share = fields.get<double>("crop_pct")) {
+    TESSERA_CHECK(
+        *share > 0 && *share <= 1,
+        "{}: 'crop_pct' is {}; it must be above 0 and at most 1",
+        fields.origin(),
+        *share);
+    return *edge / std::floor(*edge / *share);
+  }
+  const auto crop = side_in(fields, "crop_size", "height");
+  if (!fields.get_or<bool>("do_center_crop", false) || !crop) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      *crop > 0 && *crop <= *edge,
+      "{}: 'crop_size' is {}, but must be above 0 and at most shortest_edge, {}; set data.center_crop",
+      fields.origin(),
+      *crop,
+      *edge);
+  return *crop / *edge;
+}
+
+/// transformers' image processors.
+const KnownKeys& preprocessor_keys() {
+  static const KnownKeys keys{
+      .read =
+          {"resample",
+           "size",
+           "do_center_crop",
+           "crop_size",
+           "crop_pct",
+           "do_rescale",
+           "rescale_factor",
+           "do_normalize",
+           "image_mean",
+           "image_std"},
+      .without_effect =
+          {"image_processor_type",
+           "feature_extractor_type",
+           "processor_class",
+           "auto_map",
+           "data_format",
+           "input_data_format",
+           "return_tensors",
+           "default_to_square",
+           "do_convert_rgb",
+           "disable_grouping",
+           "device"},
+      .neutral = {
+          {"do_resize", {true}},
+          {"do_pad", {false}},
+          {"do_reduce_labels", {false}},
+          {"do_flip_channel_order", {false}},
+          {"rescale_offset", {false}}}};
+  return keys;
 }
 
 double of_view(const std::vector<double>& numbers, int view, double otherwise) {
@@ -149,7 +231,7 @@ void visit_image_fields(runtime::OptionFields& fields, ImageOptions& options) {
       "center_crop",
       options.center_crop,
       {.min = 0, .max = 1, .open_min = true},
-      "the fraction of the shorter side that `center_crop` keeps");
+      "the fraction of the shorter side that `center_crop` keeps; by default crop_size / shortest_edge or crop_pct of preprocessor_config.json, else 0.875");
   fields.choice(
       "interpolation",
       options.interpolation,
@@ -179,15 +261,24 @@ void complete_from_preprocessor(
     images.interpolation = number == kPillowBicubic ? Interpolation::kBicubic
                                                     : Interpolation::kBilinear;
   }
+  const auto share = kept_share(fields);
   if (!images.fit) {
     const auto size = file.find("size");
     const bool has_sides =
         size != file.end() &&
         (size->is_number() || (size->is_object() && size->contains("height")));
-    images.fit = has_sides && !fields.get_or<bool>("do_center_crop", false)
+    const bool is_large =
+        fields.contains("crop_pct") &&
+        side_in(fields, "size", "shortest_edge").value_or(0) >= kStretchedEdge;
+    images.fit = is_large || (has_sides && !share &&
+                              !fields.get_or<bool>("do_center_crop", false))
                      ? ImageFit::kStretch
                      : ImageFit::kCenterCrop;
   }
+  if (!images.center_crop) {
+    images.center_crop = share.value_or(kUsualCenterCrop);
+  }
+  log_ignored_keys(fields, preprocessor_keys());
   if (!pixels.scale && has_file) {
     pixels.scale = fields.get_or<bool>("do_rescale", true)
                        ? fields.get_or<double>("rescale_factor", 1.0 / 255)

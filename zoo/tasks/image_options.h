@@ -53,6 +53,9 @@ enum class ImageFit {
   kStretch, ///< width and height separately
 };
 
+/// The fraction of the shorter side that is kept if nothing says another one.
+inline constexpr double kUsualCenterCrop = 0.875;
+
 struct ImageOptions {
   double heldout_share = 0; ///< of the training images
   ImageCheck check = ImageCheck::kHeaders;
@@ -60,7 +63,7 @@ struct ImageOptions {
   ImageViewOptions views;
   double mixup = 0; ///< alpha of arXiv:1710.09412; 0: off
   std::optional<ImageFit> fit; ///< of images that are scored
-  double center_crop = 0.875; ///< of their shorter side
+  std::optional<double> center_crop; ///< of their shorter side
   std::optional<Interpolation> interpolation;
 };
 

@@ -138,6 +138,20 @@ PreferencePair PreferenceEncoder::encode(const TextRow& row) const {
   if (is_chat) {
     return conversations(row);
   }
+  TESSERA_CHECK(
+      prompt != row.values.end() || !options_.prompt_template.empty(),
+      "{}: '{}' and '{}' are texts, and there is no '{}', the prompt that they answer; name its key in data.prompt_key, or fill it in with data.template. Whole conversations must be lists of messages",
+      row.place(),
+      keys_.chosen,
+      keys_.rejected,
+      keys_.prompt);
+  for (const std::string& key : {keys_.chosen, keys_.rejected}) {
+    TESSERA_CHECK(
+        row.values[key] != "",
+        "{}: '{}' is empty; there is nothing to compare, leave out the row",
+        row.place(),
+        key);
+  }
   return {continued(row, keys_.chosen), continued(row, keys_.rejected)};
 }
 

@@ -28,6 +28,7 @@ std::shared_ptr<Model> pretrained_model(
   options.architecture = config.architecture;
   options.config = class_fields(config.classes, config.problem_type);
   options.fresh_heads = !options.config.empty();
+  options.class_order = config.class_order;
   options.strict = config.strict;
   options.context = context;
   options.lazy = true;

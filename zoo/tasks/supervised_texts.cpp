@@ -52,12 +52,11 @@ std::string roles_of(const ordered_json& messages) {
 
 /// Whether a message says something beside its content.
 bool has_more(const ordered_json& message) {
-  for (const char* key : {"tool_calls", "function_call", "reasoning_content"}) {
-    if (message.contains(key) && !message[key].empty()) {
-      return true;
-    }
-  }
-  return false;
+  const auto has = [&](const char* key) {
+    return message.contains(key) && !message[key].empty();
+  };
+  return has("tool_calls") || has("function_call") ||
+         std::any_of(std::begin(kReasoningKeys), std::end(kReasoningKeys), has);
 }
 
 /// Checks that messages have contents, which templates write as nothing or as

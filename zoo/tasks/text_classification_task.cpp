@@ -254,6 +254,14 @@ Task open_prompts(
   return task;
 }
 
+/// Metrics of presets with two classes are about the second one.
+ClassOrder class_order_of(const TrainingConfig& config) {
+  const TextPreset* preset = config.columns.preset;
+  return preset != nullptr && preset->labels.size() == 2
+             ? ClassOrder::kAsGiven
+             : ClassOrder::kOfCheckpoint;
+}
+
 std::shared_ptr<Model> base_of_texts(
     const TrainingConfig& config,
     const LayerContext& context) {
@@ -270,7 +278,8 @@ std::shared_ptr<Model> base_of_texts(
                                    text_labels_of(config.problem_type))),
       context,
       config.strict,
-      &tokenizer);
+      &tokenizer,
+      class_order_of(config));
 }
 
 Task open_texts(
@@ -295,7 +304,8 @@ Task open_texts(
       train ? class_fields(*train) : nlohmann::json::object(),
       layer_context(parallel),
       config.strict,
-      &tokenizer);
+      &tokenizer,
+      class_order_of(config));
   task.head = head_of(*task.model);
   const HeadLabels wanted = text_labels_of(config.problem_type);
   TESSERA_CHECK(

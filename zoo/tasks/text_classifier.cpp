@@ -22,14 +22,7 @@ nlohmann::json class_fields(
   if (names.empty()) {
     return fields;
   }
-  nlohmann::json of_numbers = nlohmann::json::object();
-  nlohmann::json of_names = nlohmann::json::object();
-  for (size_t i = 0; i < names.size(); ++i) {
-    of_numbers[std::to_string(i)] = names[i];
-    of_names[names[i]] = i;
-  }
-  fields["id2label"] = of_numbers;
-  fields["label2id"] = of_names;
+  fields.update(class_name_fields(names));
   return fields;
 }
 
@@ -52,7 +45,8 @@ std::shared_ptr<Model> lazy_text_classifier(
     const nlohmann::json& classes,
     const LayerContext& context,
     bool strict,
-    const Tokenizer* tokenizer) {
+    const Tokenizer* tokenizer,
+    ClassOrder order) {
   FromPretrainedOptions options;
   options.context = context;
   options.lazy = true;
@@ -63,6 +57,7 @@ std::shared_ptr<Model> lazy_text_classifier(
                   }};
   options.config = classes;
   options.fresh_heads = !classes.empty();
+  options.class_order = order;
   const auto file = folder / "config.json";
   if (tokenizer != nullptr && std::filesystem::exists(file)) {
     // Decoders classify at the last token that is not padding.

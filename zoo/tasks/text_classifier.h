@@ -5,6 +5,7 @@
 
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/layer_context.h"
+#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 
@@ -34,6 +35,7 @@ bool predicts_for_examples(HeadLabels labels);
 /// see FromPretrainedOptions::lazy. A head that the checkpoint lacks is newly
 /// initialized from the default generator, which ranks must seed alike.
 /// @param classes of class_fields(); empty: those of config.json.
+/// @param order of the classes.
 /// @param strict see FromPretrainedOptions::strict.
 /// @param tokenizer its padding token is the model's if config.json has none;
 ///     may be null.
@@ -44,7 +46,8 @@ std::shared_ptr<Model> lazy_text_classifier(
     const nlohmann::json& classes = nlohmann::json::object(),
     const LayerContext& context = {},
     bool strict = true,
-    const Tokenizer* tokenizer = nullptr);
+    const Tokenizer* tokenizer = nullptr,
+    ClassOrder order = ClassOrder::kOfCheckpoint);
 
 /// The names of a classifier's classes, in the order of its logits.
 std::vector<std::string> classes_of(const Model& model);

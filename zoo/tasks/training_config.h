@@ -11,6 +11,7 @@
 #include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/data/token_data_options.h"
 #include "tessera/zoo/data/token_file.h"
+#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/recomputation.h"
 #include "tessera/zoo/models/step_drops.h"
 #include "tessera/zoo/tasks/distillation.h"
@@ -75,6 +76,7 @@ struct TrainingConfig {
   /// Loaded into the model before the first step; a resumed run does not.
   std::optional<StartOptions> start_from;
   std::vector<std::string> classes; ///< names; override config.json's
+  ClassOrder class_order = ClassOrder::kAsGiven; ///< of `classes`
   std::string problem_type; ///< of a classifier; overrides config.json's
   int64_t max_length; ///< of texts, in tokens
   /// Trains an adapter and what the task adds; nullopt: the whole model.

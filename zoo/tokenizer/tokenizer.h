@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,7 +59,15 @@ struct TokenizerSettings {
   int64_t model_max_length = 0;
   Side padding_side = Side::kRight;
   std::string chat_template; ///< Jinja; empty: there is none
+  /// Of conversations with tools; empty: the same.
+  std::string tool_chat_template;
 };
+
+/// The chat templates of a Hugging Face folder, by transformers' names:
+/// "default", "tool_use", ...
+/// @throws tessera::Error naming the file and what is malformed.
+std::map<std::string, std::string> chat_templates_in(
+    const std::filesystem::path& folder);
 
 /// Gives the ids, places and texts of the `tokenizers` library for the same
 /// tokenizer.json, and those of the `sentencepiece` library for the same

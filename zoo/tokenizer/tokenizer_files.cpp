@@ -407,29 +407,49 @@ std::vector<AddedToken> listed_tokens(
   return tokens;
 }
 
-std::string read_chat_template(
+std::map<std::string, std::string> read_chat_templates(
     const fs::path& folder,
     const JsonFields& config) {
+  std::map<std::string, std::string> templates;
   const fs::path own = folder / "chat_template.jinja";
-  if (fs::exists(own)) {
-    return runtime::read_text_file(own);
+  const fs::path others = folder / "additional_chat_templates";
+  if (fs::exists(own) || fs::is_directory(others)) {
+    if (fs::exists(own)) {
+      templates["default"] = runtime::read_text_file(own);
+    }
+    if (fs::is_directory(others)) {
+      for (const auto& file : fs::directory_iterator(others)) {
+        if (file.path().extension() == ".jinja") {
+          templates[file.path().stem().string()] =
+              runtime::read_text_file(file.path());
+        }
+      }
+    }
+    return templates;
   }
   const fs::path of_processor = folder / "chat_template.json";
-  if (fs::exists(of_processor)) {
-    return JsonFields::from_file(of_processor)
-        .require<std::string>("chat_template");
-  }
-  const auto found = config.object().find("chat_template");
-  if (found == config.object().end() || !found->is_array()) {
-    return config.get_or<std::string>("chat_template", "");
-  }
-  for (const json& item : *found) {
-    const JsonFields named(item, config.origin() + ": chat_template");
-    if (named.require<std::string>("name") == "default") {
-      return named.require<std::string>("template");
+  const JsonFields fields =
+      fs::exists(of_processor) ? JsonFields::from_file(of_processor) : config;
+  const auto found = fields.object().find("chat_template");
+  if (found != fields.object().end() && found->is_array()) {
+    for (const json& item : *found) {
+      const JsonFields named(item, fields.origin() + ": chat_template");
+      templates[named.require<std::string>("name")] =
+          named.require<std::string>("template");
     }
+  } else if (fs::exists(of_processor)) {
+    templates["default"] = fields.require<std::string>("chat_template");
+  } else if (const auto text = fields.get<std::string>("chat_template")) {
+    templates["default"] = *text;
   }
-  return "";
+  return templates;
+}
+
+std::string find_template(
+    const std::map<std::string, std::string>& templates,
+    const char* name) {
+  const auto found = templates.find(name);
+  return found == templates.end() ? "" : found->second;
 }
 
 /// Collects the added tokens of a folder: those that its files list, then those
@@ -588,7 +608,9 @@ void read_folder_settings(
       files.config.origin(),
       side);
   result.padding_side = side == "left" ? Side::kLeft : Side::kRight;
-  result.chat_template = read_chat_template(folder, files.config);
+  const auto templates = read_chat_templates(folder, files.config);
+  result.chat_template = find_template(templates, "default");
+  result.tool_chat_template = find_template(templates, "tool_use");
 }
 
 /// A template of a class as the TemplateProcessing of a tokenizer.json.
@@ -872,6 +894,11 @@ std::string tokenizer_config_with_class(const fs::path& path) {
         row != nullptr ? row->names.front() : kAsTheJsonSays;
   }
   return config.dump(2) + "\n";
+}
+
+std::map<std::string, std::string> chat_templates_in(const fs::path& folder) {
+  return read_chat_templates(
+      folder, JsonFields::from_file(folder / "tokenizer_config.json"));
 }
 
 Tokenizer Tokenizer::from_folder(const fs::path& folder) {

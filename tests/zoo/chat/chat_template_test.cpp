@@ -124,6 +124,27 @@ TEST(ChatTemplate, HasPythonsSemantics) {
   }
 }
 
+// transformers 5.24: _alias_reasoning_fields().
+TEST(ChatTemplate, ReadsThoughtsUnderEachOfTheirNames) {
+  const ChatTemplate shown(
+      "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m | list | join(',') }};{% endfor %}",
+      "names");
+  const auto rendered = [&](const char* messages) {
+    return shown.render(nlohmann::ordered_json::parse(messages));
+  };
+  EXPECT_EQ(
+      rendered(R"([{"role": "a", "reasoning": "r"}])"),
+      "r|r|thinking,role,reasoning,reasoning_content;");
+  EXPECT_EQ(
+      rendered(R"([{"role": "a", "thinking": "t", "reasoning": "r"}])"),
+      "t|t|thinking,role,reasoning,reasoning_content;");
+  EXPECT_EQ(
+      rendered(R"([{"reasoning_content": "c", "role": "a", "thinking": "t"}])"),
+      "c|t|thinking,reasoning_content,role;");
+  EXPECT_EQ(
+      rendered(R"([{"role": "a", "reasoning": null}])"), "||role,reasoning;");
+}
+
 TEST(ChatTemplate, FindsMarkedAnswersAsTransformersDoes) {
   int answers = 0;
   for (const Json& wanted : reference().at("cases")) {

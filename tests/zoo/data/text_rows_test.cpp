@@ -165,6 +165,9 @@ TEST_F(TextRowsTest, WhatCannotBeReadIsAnError) {
       [&] { rows(std::string("\xff\xfe{\0", 4), "a.csv"); },
       {"is UTF-16", "iconv"});
   expect_error(
+      [&] { rows("text,label\rx,1\ry,2\r", "mac.csv"); },
+      {"mac.csv", "carriage return alone", "tr '"});
+  expect_error(
       [&] { rows("[\n{}]", "b.json"); }, {"a JSON array", "json.load"});
   expect_error(
       [&] { rows("{\n\"a\": 1}", "b.json"); }, {"over several lines", "jq -c"});
