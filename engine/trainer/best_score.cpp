@@ -62,7 +62,7 @@ std::string BestScore::text() const {
       "{}{} {} of step {}",
       kHeldoutPrefix,
       metric_,
-      value_ ? nlohmann::json(*value_).dump() : "none",
+      value_ ? formatted("{:.5g}", *value_) : "none",
       step_);
 }
 

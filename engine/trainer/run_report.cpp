@@ -229,6 +229,10 @@ HtmlReport run_report(
   rate.series.push_back(
       series_of(lines, "", false, [](const StepMetrics& l) { return l.lr; }));
   report.plots.push_back(std::move(rate));
+  LinePlot speed = plot_over_steps("Throughput of all ranks", "tokens/s");
+  speed.series.push_back(series_of(
+      lines, "", false, [](const StepMetrics& l) { return l.tokens_per_s; }));
+  report.plots.push_back(std::move(speed));
   if (auto series = utilization_series(lines); !series.points.empty()) {
     LinePlot plot = plot_over_steps(
         last.work && !last.work->is_measured

@@ -18,8 +18,8 @@ LinePlot loss_plot(const std::vector<StepMetrics>& lines);
 /// Names and values.
 using RunFacts = std::vector<std::pair<std::string, std::string>>;
 
-/// A page with the loss, the gradient norm, the learning rate, and the split of
-/// the time of steps.
+/// A page with the loss, the gradient norm, the learning rate, tokens/s, and
+/// the split of the time of steps.
 /// @param title e.g. the name of the run folder.
 /// @param facts of the run, such as its device, ranks and held-out results;
 ///   they precede those of the metrics.

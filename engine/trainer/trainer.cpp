@@ -173,6 +173,9 @@ class Training {
     if (options_.export_best && summary_.stop_signal == 0 && best_.step() > 0 &&
         !summary_.has_best_weights) {
       summary_.has_best_weights = checkpoints_.load_best(best_.step());
+      if (summary_.has_best_weights) {
+        summary_.last_score.reset(); // of other weights
+      }
     }
     // Restored for further training by the caller.
     engine_.set_learning_rate(scheduler_.peak_learning_rate());
@@ -208,6 +211,7 @@ class Training {
   /// Loads a checkpoint of this or an earlier run.
   void load(const std::filesystem::path& from) {
     checkpoints_.load(from);
+    summary_.last_score.reset();
     if (options_.restart_data && !has_restarted_data_) {
       progress_.restart();
     }
@@ -262,8 +266,10 @@ class Training {
     for_each_hook(
         step, [](auto& hook, const auto& at) { hook.after_backward(at); });
     const auto end = checkpoints_.decide(step, step == total_steps_);
+    // Also after the last step, whose score may be the best.
     const bool scores =
-        options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
+        options_.evaluate_every > 0 &&
+        (step % options_.evaluate_every == 0 || step == total_steps_);
     const bool reports = monitor_->reports(step, end.saves || scores);
     if (reports) {
       // Before the step, so that a loss that is not finite does not reach the
@@ -300,7 +306,8 @@ class Training {
     for_each_hook(step, [&](auto& hook, const auto& at) {
       hook.after_step(at, is_skipped);
     });
-    std::optional<TaskScore> score;
+    std::optional<TaskScore>& score = summary_.last_score;
+    score.reset();
     bool is_best = false;
     if (scores) {
       score = monitor_->score(task_, step);

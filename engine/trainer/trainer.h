@@ -79,8 +79,8 @@ struct TrainerOptions {
   bool save_last = true;
   /// Number of checkpoints that are kept; 0 keeps all.
   int keep_last = 2;
-  /// Optimizer steps between scores of the held-out data; 0: they are not
-  /// scored while the run trains.
+  /// Optimizer steps between scores of the held-out data, which are also scored
+  /// after the last step; 0: they are not scored while the run trains.
   int64_t evaluate_every = 0;
   /// What makes a score the best one: a name among TaskScore::values, with or
   /// without "heldout_". Losses and perplexities are better if lower.
@@ -160,6 +160,9 @@ struct TrainingSummary {
   double last_loss = 0; ///< mean over all ranks
   double seconds = 0;
   double tokens_per_s = 0; ///< over all ranks, of new_steps
+  /// Of the weights that the engine has, if they were scored after the last
+  /// step (TrainerOptions::evaluate_every).
+  std::optional<TaskScore> last_score;
 };
 
 /// The sinks of TrainerOptions::metrics and ::sinks.

@@ -63,7 +63,7 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       "evaluate_every",
       options.evaluate_every,
       {.min = 0},
-      "optimizer steps between scores of the held-out data while the run trains; 0: they are scored at its end only");
+      "optimizer steps between scores of the held-out data while the run trains, which are also scored after the last step; 0: only then");
   fields.field(
       "best_metric",
       options.best_metric,

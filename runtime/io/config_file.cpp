@@ -58,6 +58,7 @@ void add_absent(
 /// @param above the files that lead here.
 Extended load_with_base(
     const std::filesystem::path& file,
+    const AdaptConfig& adapt,
     std::vector<std::filesystem::path>& above) {
   std::error_code error; // a file without a path, in memory, has none
   auto known = std::filesystem::weakly_canonical(file, error);
@@ -80,6 +81,9 @@ Extended load_with_base(
     return result; // refused by the reader
   }
   root.erase("$schema");
+  if (adapt) {
+    adapt(root, file);
+  }
   const auto base = root.find("extends");
   if (base != root.end() && base->is_null()) {
     root.erase(base);
@@ -97,7 +101,7 @@ Extended load_with_base(
         "'{}', which '{}' extends, does not exist; give its path relative to the folder of that file",
         base_file.string(),
         file.string());
-    Extended lower = load_with_base(base_file, above);
+    Extended lower = load_with_base(base_file, adapt, above);
     TESSERA_CHECK(
         lower.root.is_object(),
         "{}, which '{}' extends, is {}; expected an object",
@@ -114,9 +118,10 @@ Extended load_with_base(
 
 ConfigReader read_config_file(
     const std::filesystem::path& file,
-    std::span<const std::string> overrides) {
+    std::span<const std::string> overrides,
+    const AdaptConfig& adapt) {
   std::vector<std::filesystem::path> above;
-  Extended config = load_with_base(file, above);
+  Extended config = load_with_base(file, adapt, above);
   return {
       std::move(config.root),
       file.string(),

@@ -110,6 +110,137 @@ TEST_F(DataChecks, TokensOutsideTheVocabularyAreFoundByWhicheverRank) {
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
 }
 
+TEST_F(DataChecks, TokensOfAWiderTypeAreFound) {
+  const std::vector<uint16_t> good(16 * 40, 22);
+  std::vector<uint16_t> halves; // of int32
+  std::vector<uint16_t> quarters; // of int64
+  for (uint16_t i = 0; i < 16 * 20; ++i) {
+    const auto token = static_cast<uint16_t>(i % 23);
+    halves.insert(halves.end(), {token, 0});
+    quarters.insert(quarters.end(), {token, 0, 0, 0});
+  }
+  expect_refused(
+      pretrain(2, halves, good),
+      {"train.bin': every second one of the first 640 tokens is 0",
+       "a file of int32 that is read as uint16",
+       "data.token_type=int32"});
+  expect_refused(pretrain(1, good, halves), {"heldout.bin': every second one"});
+  expect_refused(
+      pretrain(1, quarters, good), {"a file of int64 that is read as uint16"});
+  write_tokens(folder_ / "train.bin", halves);
+  const auto with_type = [&](const std::string& type) {
+    return run_forked(
+        1,
+        {"train",
+         (folder_ / "train.json").string(),
+         "model.config=" + (folder_ / "gpt.json").string(),
+         "data.train=" + (folder_ / "train.bin").string(),
+         "data.token_type=" + type,
+         "output.folder=" + out_.string()});
+  };
+  const auto right = with_type("int32");
+  EXPECT_EQ(right.exit_code, 0) << right.output;
+  EXPECT_NE(right.output.find("320 tokens"), std::string::npos) << right.output;
+  std::filesystem::remove_all(out_);
+  write_tokens(folder_ / "train.bin", quarters);
+  expect_refused(with_type("int32"), {"a file of int64 that is read as int32"});
+  // 16 bits do not hold the vocabulary.
+  write_tokens(folder_ / "train.bin", good);
+  auto model = read_json(folder_ / "gpt.json");
+  model["vocab_size"] = 70000;
+  std::ofstream(folder_ / "gpt.json") << model;
+  expect_refused(
+      with_type("uint16"),
+      {"data.token_type is uint16, whose tokens are below 65536",
+       "vocabulary has 70000 tokens",
+       "int32"});
+}
+
+TEST_F(DataChecks, NumpyFilesAreWrittenWithATypeThatHoldsTheVocabulary) {
+  std::ofstream(folder_ / "train.bin", std::ios::binary)
+      << std::string("\x93NUMPY\x01\x00", 8) << std::string(200, ' ');
+  expect_refused(
+      run_forked(
+          1,
+          {"train",
+           (folder_ / "train.json").string(),
+           "model.config=" + (folder_ / "gpt.json").string(),
+           "data.train=" + (folder_ / "train.bin").string(),
+           "output.folder=" + out_.string()}),
+      {"astype(\"int32\").tofile", "data.token_type=int32"});
+}
+
+TEST_F(DataChecks, PathsAreRelativeToTheirConfiguration) {
+  write_tokens(folder_ / "train.bin", std::vector<uint16_t>(16 * 40, 5));
+  const auto folder = folder_ / "deep" / "er";
+  std::filesystem::create_directories(folder);
+  const auto run_with = [&](const std::string& train,
+                            const std::vector<std::string>& more = {}) {
+    nlohmann::json config = read_json(folder_ / "train.json");
+    config["model"]["config"] = "../../gpt.json";
+    config["data"]["train"] = train;
+    std::ofstream(folder / "c.json") << config;
+    std::vector<std::string> words{
+        "train",
+        (folder / "c.json").string(),
+        "output.folder=" + out_.string(),
+        "output.overwrite=true"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_forked(1, words);
+  };
+  constexpr const char* kTold = "is that of the working directory";
+  const auto beside = run_with("../../train.bin");
+  EXPECT_EQ(beside.exit_code, 0) << beside.output;
+  EXPECT_EQ(beside.output.find(kTold), std::string::npos) << beside.output;
+  // As the run was started.
+  EXPECT_EQ(
+      read_json(out_ / "config.json").at("data").at("train"),
+      (folder_ / "train.bin").string());
+  // From the working directory, as overrides are.
+  const std::string here = std::filesystem::relative(folder_ / "train.bin");
+  const auto told = run_with(here);
+  EXPECT_EQ(told.exit_code, 0) << told.output;
+  EXPECT_NE(told.output.find(kTold), std::string::npos) << told.output;
+  const auto given = run_with("../../absent.bin", {"data.train=" + here});
+  EXPECT_EQ(given.exit_code, 0) << given.output;
+  EXPECT_EQ(given.output.find(kTold), std::string::npos) << given.output;
+  const auto absent = run_with("../../absent.bin");
+  EXPECT_EQ(absent.exit_code, 1);
+  EXPECT_NE(
+      absent.output.find((folder_ / "absent.bin").string()), std::string::npos)
+      << absent.output;
+}
+
+TEST_F(DataChecks, NewModelsHaveTheTokensOfTheirTokenizer) {
+  const auto tokenizer = folder_ / "tokenizer";
+  std::filesystem::create_directories(tokenizer);
+  std::filesystem::copy(
+      tests::source_dir() + "/tests/zoo/fixtures/tokenizers/qwen2.json",
+      tokenizer / "tokenizer.json");
+  std::ofstream(tokenizer / "tokenizer_config.json")
+      << R"({"eos_token": "<|end|>", "pad_token": "<|end|>"})";
+  auto model = read_json(folder_ / "gpt.json");
+  model["vocab_size"] = 422;
+  model["bos_token_id"] = 7; // stays
+  std::ofstream(folder_ / "gpt.json") << model;
+  write_tokens(folder_ / "train.bin", std::vector<uint16_t>(16 * 40, 5));
+  const auto trained = run_forked(
+      1,
+      {"train",
+       (folder_ / "train.json").string(),
+       "model.config=" + (folder_ / "gpt.json").string(),
+       "data.train=" + (folder_ / "train.bin").string(),
+       "data.tokenizer=" + tokenizer.string(),
+       "output.folder=" + out_.string()});
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    const auto json = read_json(out_ / "model" / file);
+    EXPECT_EQ(json.value("bos_token_id", -1), 7) << file;
+    EXPECT_EQ(json.value("eos_token_id", -1), 0) << file;
+    EXPECT_EQ(json.value("pad_token_id", -1), 0) << file;
+  }
+}
+
 TEST_F(DataChecks, RunFoldersAreModels) {
   const std::vector<uint16_t> tokens(16 * 40, 5);
   const auto trained = pretrain(1, tokens, tokens);

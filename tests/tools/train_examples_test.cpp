@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -242,6 +243,129 @@ INSTANTIATE_TEST_SUITE_P(
     TrainExamplesOf,
     ::testing::ValuesIn(cases()),
     [](const auto& one) { return one.param.fixture; });
+
+// Rows have between one label and eleven: the mean over micro-batches would
+// weigh those with few more.
+TEST_F(TrainExamples, LossIsTheMeanOverAllLabelsOfAStep) {
+  struct Layout {
+    const char* name;
+    int ranks;
+    std::vector<std::string> overrides;
+  };
+  const auto rows = [](int64_t size, int64_t micro_batches) {
+    return std::vector<std::string>{
+        "training.batch_size=" + std::to_string(size),
+        "training.accumulate=" + std::to_string(micro_batches)};
+  };
+  const auto with_more = [](std::vector<std::string> all, const char* more) {
+    all.emplace_back(more);
+    return all;
+  };
+  const std::vector<Layout> layouts{
+      {"accumulated", 1, rows(4, 2)},
+      {"single", 1, rows(1, 8)},
+      {"two", 2, rows(4, 1)},
+      {"four", 4, rows(2, 1)},
+      {"both", 2, rows(2, 2)},
+      {"pipeline",
+       2,
+       with_more(rows(1, 8), R"(parallel={"shard": 1, "pipeline": 2})")},
+      {"context", 4, with_more(rows(2, 2), "parallel.context=2")}};
+  struct Fixture {
+    const char* name;
+    int64_t length; ///< of labels
+    std::vector<const char*> layouts;
+    ExampleTensors more;
+  };
+  const std::vector<Fixture> fixtures{
+      {"gpt2",
+       12,
+       {"accumulated", "single", "two", "four", "both", "pipeline", "context"},
+       {}},
+      {"t5", 12, {"both"}, {}},
+      {"bert_pretraining",
+       12,
+       {"both", "pipeline"},
+       {{"next_sentence_label",
+         of_rows(kRows, [](int64_t row) { return row % 2; })}}}};
+  for (const Fixture& fixture : fixtures) {
+    ExampleTensors tensors = padded_texts(kRows);
+    tensors.insert_or_assign(
+        "labels",
+        tests::ExampleTensor{
+            runtime::SafetensorsDtype::kI32,
+            {kRows, fixture.length},
+            [](int64_t row, int64_t place) {
+              return place > 0 && place <= 1 + row * 5 % 11
+                         ? token_of(row, place)
+                         : -100;
+            }});
+    for (const auto& [name, tensor] : fixture.more) {
+      tensors.insert_or_assign(name, tensor);
+    }
+    write(tensors);
+    // Without dropout, whose masks are those of micro-batches.
+    nlohmann::json model = read_json(
+        tests::source_dir() + "/tests/zoo/fixtures/models/" + fixture.name +
+        "/config.json");
+    for (auto& [key, value] : model.items()) {
+      if (key.find("drop") != std::string::npos && value.is_number()) {
+        value = 0;
+      }
+    }
+    if (model.contains("n_head")) {
+      model["n_head"] = 4; // of 24 features, for two context-parallel ranks
+    }
+    const auto config = folder_ / (std::string(fixture.name) + ".json");
+    std::ofstream(config) << model;
+    // Loss and gradient norm of each step.
+    const auto steps_under = [&](const std::string& layout,
+                                 int ranks,
+                                 std::vector<std::string> overrides) {
+      const std::string name = std::string(fixture.name) + "-" + layout;
+      overrides.insert(
+          overrides.end(),
+          {"model.config=" + config.string(), "training.max_steps=2"});
+      const auto result = train(name, ranks, overrides);
+      EXPECT_EQ(result.exit_code, 0) << name << result.output;
+      std::vector<double> values;
+      std::ifstream lines(folder_ / name / "metrics.jsonl");
+      for (std::string line; std::getline(lines, line);) {
+        const auto step = nlohmann::json::parse(line);
+        values.push_back(step.at("loss"));
+        values.push_back(step.at("grad_norm"));
+      }
+      EXPECT_EQ(values.size(), 4U) << name;
+      values.resize(4);
+      return values;
+    };
+    const auto alone = steps_under("alone", 1, rows(8, 1));
+    for (const Layout& layout : layouts) {
+      if (std::find_if(
+              fixture.layouts.begin(),
+              fixture.layouts.end(),
+              [&](const char* name) {
+                return std::string(name) == layout.name;
+              }) == fixture.layouts.end()) {
+        continue;
+      }
+      const auto found =
+          steps_under(layout.name, layout.ranks, layout.overrides);
+      for (size_t i = 0; i < found.size(); ++i) {
+        // Float32 sums in other orders.
+        EXPECT_NEAR(found[i], alone[i], 1e-4 * alone[i])
+            << fixture.name << " " << layout.name << ", value " << i;
+      }
+    }
+    if (std::string(fixture.name) == "gpt2") {
+      const auto of_batches = steps_under(
+          "micro_batches",
+          1,
+          with_more(rows(1, 8), "training.loss_mean=micro_batches"));
+      EXPECT_GT(std::abs(of_batches[1] - alone[1]), 0.05 * alone[1]);
+    }
+  }
+}
 
 TEST_F(TrainExamples, GoesOnAsIfItHadNotBeenInterrupted) {
   const auto expect_same = [&](const std::string& fixture,

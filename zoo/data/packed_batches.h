@@ -43,6 +43,9 @@ class PackedBatches : public DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  bool has_equal_labels() const override {
+    return !options_.separate_documents;
+  }
   bool measures_metric() const override {
     return false;
   }

@@ -24,6 +24,9 @@ class TokenBatches : public DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  bool has_equal_labels() const override {
+    return true;
+  }
   bool measures_metric() const override {
     return false;
   }

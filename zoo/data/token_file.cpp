@@ -30,18 +30,21 @@ void check_is_token_file(const std::filesystem::path& path, TokenType type) {
   if (format == DataFormat::kUnknown) {
     return;
   }
-  const char* const name = name_of(type);
+  // Holds the tokens of every vocabulary.
+  const char* const wide = name_of(TokenType::kInt32);
   std::string command = unpack_command(format, path);
   if (format == DataFormat::kNumpy) {
     command = formatted(
-        "python3 -c 'import numpy; numpy.load(\"{}\").astype(\"{}\").tofile(\"tokens.bin\")'",
+        "python3 -c 'import numpy; numpy.load(\"{}\").astype(\"{}\").tofile(\"tokens.bin\")', and set data.token_type={}",
         path.string(),
-        name);
+        wide,
+        wide);
   } else if (format == DataFormat::kSafetensors) {
     command = formatted(
-        "python3 -c 'from safetensors.numpy import load_file; load_file(\"{}\")[\"input_ids\"].astype(\"{}\").tofile(\"tokens.bin\")'",
+        "python3 -c 'from safetensors.numpy import load_file; load_file(\"{}\")[\"input_ids\"].astype(\"{}\").tofile(\"tokens.bin\")', and set data.token_type={}",
         path.string(),
-        name);
+        wide,
+        wide);
   } else if (format == DataFormat::kLlmC) {
     command = formatted("tail -c +1025 {} > tokens.bin", path.string());
   }
@@ -49,7 +52,7 @@ void check_is_token_file(const std::filesystem::path& path, TokenType type) {
       "'{}' is {}, not a token file: expected only token ids, as {} (data.token_type), one after another, without a header. {}",
       path.string(),
       name_of(format),
-      name,
+      name_of(type),
       command.empty() ? "Make one of text with `tessera tokenize`"
                       : "Make one with: " + command);
 }
@@ -217,6 +220,42 @@ std::optional<int64_t> TokenFile::first_outside(
         static_cast<uint64_t>(vocab));
   });
   return found < count ? std::optional(begin + found) : std::nullopt;
+}
+
+void TokenFile::check_type(int64_t vocab) const {
+  const int64_t width = bytes_of(type_);
+  TESSERA_CHECK(
+      width > 2 || vocab <= int64_t{1} << 8 * width,
+      "'{}': data.token_type is {}, whose tokens are below {}, but the model's vocabulary has {} tokens; write the file with numpy.array(ids, \"int32\").tofile(...), and set data.token_type=int32",
+      path_.string(),
+      name_of(type_),
+      int64_t{1} << 8 * width,
+      vocab);
+  if (width > 4) {
+    return;
+  }
+  // The upper half of a wider integer is 0 for most tokens.
+  constexpr int64_t kFewest = 32;
+  const at::Tensor first = read(0, std::min<int64_t>(size(), 1 << 16) / 4 * 4);
+  if (first.numel() < kFewest) {
+    return;
+  }
+  const at::Tensor quads = first.view({-1, 4}).ne(0);
+  const auto any_in = [&](int64_t place) {
+    return quads.select(1, place).any().item<bool>();
+  };
+  if (any_in(1) || any_in(3) || !any_in(0)) {
+    return;
+  }
+  TESSERA_FAIL(
+      "'{}': every second one of the first {} tokens is 0, as in a file of {} that is read as {}; {}",
+      path_.string(),
+      first.numel(),
+      name_of(width == 4 || !any_in(2) ? TokenType::kInt64 : TokenType::kInt32),
+      name_of(type_),
+      width == 4 || !any_in(2)
+          ? "write it again with numpy.array(ids, \"int32\").tofile(...), and set data.token_type=int32"
+          : "set data.token_type=int32");
 }
 
 void TokenFile::fail_outside(int64_t position, int64_t vocab) const {

@@ -68,6 +68,11 @@ class TokenFile {
       int64_t count,
       int64_t vocab) const;
 
+  /// Checks a file whose type is not in a header.
+  /// @throws tessera::Error if the type cannot hold the vocabulary, or if the
+  ///     first tokens are those of a wider type: every second one is 0.
+  void check_type(int64_t vocab) const;
+
   /// @throws tessera::Error with file, position and value of a token that
   ///     first_outside() found.
   [[noreturn]] void fail_outside(int64_t position, int64_t vocab) const;

@@ -8,6 +8,10 @@
 
 namespace tessera::zoo {
 
+/// Key of ModelOutput::others: the part of a loss that is a mean over rows,
+/// where the rest is a mean over the labels of tokens.
+inline constexpr const char* kRowLoss = "row_loss";
+
 struct CrossEntropyOptions {
   int64_t ignore_index = -100; ///< targets that are ignored
   double label_smoothing = 0; ///< fraction that is spread over all classes

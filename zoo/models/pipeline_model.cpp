@@ -68,8 +68,14 @@ bool is_last_piece(const Model& model, int chunk) {
 
 } // namespace
 
-PipelineForward pipeline_forward(Model& model, InputOfMicroBatch input_of) {
-  return [&model, chunks = Chunks(model), input_of = std::move(input_of)](
+PipelineForward pipeline_forward(
+    Model& model,
+    InputOfMicroBatch input_of,
+    LossOfMicroBatch loss_of) {
+  return [&model,
+          chunks = Chunks(model),
+          input_of = std::move(input_of),
+          loss_of = std::move(loss_of)](
              int chunk, int micro_batch, const Tensors& received) -> Tensors {
     const ModelInput& input = input_of(micro_batch);
     LayerState state = chunks.run(chunk, input, received);
@@ -81,7 +87,7 @@ PipelineForward pipeline_forward(Model& model, InputOfMicroBatch input_of) {
         output.loss.defined(),
         "pipeline_forward: micro-batch {} has no labels, and so no loss.",
         micro_batch);
-    return {std::move(output.loss)};
+    return {loss_of ? loss_of(output, micro_batch) : std::move(output.loss)};
   };
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `BatchLoss` is what a task trains for where that is not the loss that the
-// model computes itself.
+// model computes itself; `LossMean` is what the loss of a step is the mean
+// over.
 
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/heads/score.h"
@@ -12,6 +13,17 @@
 namespace tessera::zoo {
 
 class FrozenModel;
+
+/// What the loss of an optimizer step is the mean over, where labels are those
+/// of tokens.
+enum class LossMean {
+  /// All labels of the step, whose loss and gradient then do not depend on how
+  /// its rows are divided into ranks and micro-batches.
+  kLabels,
+  /// Micro-batches, each the mean over its own labels: those of a micro-batch
+  /// with few labels weigh more.
+  kMicroBatches,
+};
 
 /// Not for pipeline stages. Functions are collective over the ranks of the job.
 class BatchLoss {
@@ -37,6 +49,12 @@ class BatchLoss {
       const ScoredBatch& batch,
       ScoreSums& sums) const {
     head.add_score(batch, sums);
+  }
+
+  /// Whether loss() is the mean over the labels of tokens, where the head has
+  /// such; see LossMean.
+  virtual bool is_mean_over_labels() const {
+    return false;
   }
 };
 

@@ -60,6 +60,12 @@ class DataSet {
     return nullptr;
   }
   virtual TaskScore report(const Score& score) const = 0;
+
+  /// Whether every example has the same number of labels, in every batch and
+  /// epoch, so that LossMean makes no difference.
+  virtual bool has_equal_labels() const {
+    return false;
+  }
 };
 
 } // namespace tessera::zoo

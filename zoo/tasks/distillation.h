@@ -50,6 +50,9 @@ class DistillationLoss : public BatchLoss {
       std::unique_ptr<FrozenModel> teacher);
 
   at::Tensor loss(Model& model, const ModelInput& batch) override;
+  bool is_mean_over_labels() const override {
+    return true;
+  }
   const FrozenModel* frozen() const override {
     return teacher_.get();
   }

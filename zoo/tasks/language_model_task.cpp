@@ -400,6 +400,9 @@ Task open_tokens(
   }
   for (const TrainingFiles* part : {&train, &heldout}) {
     for (const auto& file : part->files) {
+      if (file->format() == TokenFormat::kPlain) {
+        file->file().check_type(task.head->vocab());
+      }
       check_tokens(world, file->file(), task.head->vocab());
     }
   }

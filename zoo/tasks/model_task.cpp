@@ -6,11 +6,14 @@
 #include "tessera/sharding/parallel/same_batch.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/prompt_batch.h"
+#include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
+#include <ATen/ops/tensor.h>
 #include <torch/types.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tessera::zoo {
@@ -92,6 +95,33 @@ std::vector<std::vector<int64_t>> generated_tokens(
   return texts;
 }
 
+/// Whether the labels are those of tokens.
+bool predicts_tokens(const Head& head) {
+  return head.labels() == HeadLabels::kNextTokens ||
+         head.labels() == HeadLabels::kTokens;
+}
+
+/// The labels of a batch that count, of a head that predicts tokens.
+double count_labels(const Head& head, const ModelInput& batch) {
+  if (!batch.labels.defined()) {
+    return 0;
+  }
+  // Nothing predicts the first token.
+  const at::Tensor labels = head.labels() == HeadLabels::kNextTokens
+                                ? batch.labels.slice(1, 1)
+                                : batch.labels;
+  return labels.ne(-100).sum().item<double>();
+}
+
+/// With enough batches made ahead for a whole step.
+DataLoaderOptions with_whole_steps(
+    DataLoaderOptions loading,
+    int64_t micro_batches) {
+  loading.prefetch =
+      std::max(loading.prefetch, static_cast<int>(micro_batches));
+  return loading;
+}
+
 std::vector<at::Tensor> tensors_of(const ModelInput& batch) {
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : batch.named()) {
@@ -111,7 +141,8 @@ ModelTask::ModelTask(
     const DataLoaderOptions& loading,
     int64_t accumulate,
     const std::optional<CurriculumOptions>& curriculum,
-    int64_t max_length)
+    int64_t max_length,
+    LossMean loss_mean)
     : task_(task),
       engine_(engine),
       parallel_(parallel),
@@ -124,10 +155,20 @@ ModelTask::ModelTask(
           accumulate),
       curriculum_(curriculum),
       max_length_(max_length),
+      weighs_(
+          loss_mean == LossMean::kLabels && predicts_tokens(*task.head) &&
+          !task.train->has_equal_labels() &&
+          (task.loss == nullptr || task.loss->is_mean_over_labels()) &&
+          accumulate * parallel.batches().count > 1),
+      labels_(static_cast<size_t>(accumulate)),
+      weights_(static_cast<size_t>(accumulate), 1.0),
       forward_chunk_(pipeline_forward(
           *task.model,
           [this](int number) -> const ModelInput& {
             return batches_.at(static_cast<size_t>(number));
+          },
+          [this](const ModelOutput& output, int number) {
+            return weighted(output, number);
           })),
       loader_(
           order_,
@@ -138,7 +179,7 @@ ModelTask::ModelTask(
                   return pinned(tensor, device);
                 });
           },
-          loading) {
+          weighs_ ? with_whole_steps(loading, accumulate) : loading) {
   task_.head->begin_training(parallel);
 }
 
@@ -146,7 +187,7 @@ void ModelTask::begin_epoch(int64_t epoch) {
   epoch_ = epoch;
 }
 
-int64_t ModelTask::load_micro_batch(int64_t index, int number) {
+void ModelTask::load_ahead(int64_t index, int number) {
   const auto at = static_cast<size_t>(number);
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
@@ -157,26 +198,74 @@ int64_t ModelTask::load_micro_batch(int64_t index, int number) {
     batch = first_tokens(
         batch, curriculum_length(*curriculum_, max_length_, step_));
   }
+  if (weighs_) { // on the CPU, which waits for no device
+    labels_[at] = count_labels(*task_.head, batch);
+  }
   batches_[at] = on_device(batch, engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
     sharding::check_same_batch(tensors_of(batches_[at]), *same_batch_);
   }
-  return tokens_of(batches_[at]);
+}
+
+void ModelTask::weigh_micro_batches() {
+  // Ranks that see the same batch all count it.
+  const at::Tensor sums = at::tensor(
+      {std::accumulate(labels_.begin(), labels_.end(), 0.0),
+       static_cast<double>(labels_.size())},
+      at::kDouble);
+  engine_.sum_over_ranks(sums);
+  const auto* all = sums.const_data_ptr<double>();
+  for (size_t i = 0; i < labels_.size(); ++i) {
+    weights_[i] = all[0] > 0 ? labels_[i] / (all[0] / all[1]) : 1.0;
+  }
+}
+
+at::Tensor ModelTask::weighted(const ModelOutput& output, int number) const {
+  const double weight = weights_[static_cast<size_t>(number)];
+  if (weight == 1 || !output.loss.defined()) {
+    return output.loss;
+  }
+  // Rows are as many in every micro-batch.
+  const auto of_rows = output.others.find(kRowLoss);
+  return of_rows == output.others.end()
+             ? output.loss * weight
+             : (output.loss - of_rows->second) * weight + of_rows->second;
+}
+
+int64_t ModelTask::load_micro_batch(int64_t index, int number) {
+  load_ahead(index, number);
+  if (weighs_ && number + 1 == static_cast<int>(labels_.size())) {
+    weigh_micro_batches();
+  }
+  return tokens_of(batches_[static_cast<size_t>(number)]);
 }
 
 void ModelTask::load(int64_t index) {
-  load_micro_batch(index, 0);
+  ++number_;
+  if (!weighs_) {
+    load_ahead(index, 0);
+  } else if (number_ == 0) {
+    // Of the next epoch, too, where a step has batches of it.
+    for (int i = 0; i < static_cast<int>(labels_.size()); ++i) {
+      load_ahead(index + i, i);
+    }
+    weigh_micro_batches();
+  }
 }
 
 int64_t ModelTask::loaded_tokens() const {
-  return tokens_of(batches_.front());
+  return tokens_of(current());
 }
 
 MicroBatch ModelTask::forward(int64_t /*index*/) {
-  const ModelInput& batch = batches_.front();
-  const at::Tensor loss = task_.loss == nullptr
-                              ? task_.model->forward(batch).loss
-                              : task_.loss->loss(*task_.model, batch);
+  const ModelInput& batch = current();
+  ModelOutput output;
+  if (task_.loss == nullptr) {
+    output = task_.model->forward(batch);
+  } else {
+    output.loss = task_.loss->loss(*task_.model, batch);
+  }
+  const at::Tensor loss = weighs_ ? weighted(output, number_) : output.loss;
   TESSERA_CHECK(
       loss.defined(),
       "training: the model returned no loss; its head has none, or the data has no labels");

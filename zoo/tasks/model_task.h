@@ -29,6 +29,8 @@ class ModelTask : public PipelineTask {
   /// @param accumulate micro-batches of an optimizer step.
   /// @param curriculum nullopt: sequences are whole from the first step on.
   /// @param max_length of whole sequences; for a curriculum.
+  /// @param loss_mean for LossMean::kLabels, the micro-batches of a step are
+  ///   loaded before its first forward, and their labels counted on all ranks.
   ModelTask(
       const Task& task,
       Engine& engine,
@@ -38,7 +40,8 @@ class ModelTask : public PipelineTask {
       const DataLoaderOptions& loading = {},
       int64_t accumulate = 1,
       const std::optional<CurriculumOptions>& curriculum = {},
-      int64_t max_length = 0);
+      int64_t max_length = 0,
+      LossMean loss_mean = LossMean::kLabels);
 
   int64_t batches_per_epoch() const override {
     return order_.batches_per_epoch();
@@ -55,6 +58,7 @@ class ModelTask : public PipelineTask {
   void begin_epoch(int64_t epoch) override;
   void begin_step(int64_t step) override {
     step_ = step;
+    number_ = -1;
   }
   void load(int64_t index) override;
   int64_t loaded_tokens() const override;
@@ -69,6 +73,14 @@ class ModelTask : public PipelineTask {
       const std::vector<at::Tensor>& received) override;
 
  private:
+  void load_ahead(int64_t index, int number);
+  /// Collective over the job.
+  void weigh_micro_batches();
+  const ModelInput& current() const {
+    return batches_[weighs_ ? static_cast<size_t>(number_) : 0];
+  }
+  at::Tensor weighted(const ModelOutput& output, int number) const;
+
   const Task& task_;
   Engine& engine_;
   ParallelRun& parallel_;
@@ -80,7 +92,13 @@ class ModelTask : public PipelineTask {
   int64_t max_length_;
   int64_t epoch_ = 0;
   int64_t step_ = 0;
+  int number_ = -1; ///< of the micro-batch of the step that load() was last of
   std::vector<ModelInput> batches_; ///< of a step, by micro-batch number
+  bool weighs_; ///< micro-batches of a step have weights
+  /// With `weighs_`, by micro-batch number: its labels, and their ratio to the
+  /// mean over all micro-batches of all ranks.
+  std::vector<double> labels_;
+  std::vector<double> weights_;
   PipelineForward forward_chunk_;
   DataLoader<ModelInput> loader_;
 };

@@ -13,8 +13,13 @@
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/text_classifier.h"
+#include "tessera/zoo/tokenizer/tokenizer.h"
 
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <system_error>
 
 namespace tessera::zoo {
@@ -210,6 +215,40 @@ std::optional<EmaScope> averages_of_run(
   return engine.ema();
 }
 
+namespace {
+
+/// Names the tokenizer's special tokens in the config.json of a model that was
+/// newly initialized, where that names none, and in generation_config.json:
+/// transformers would take those of the tokenizer that the model's family was
+/// published with.
+void add_special_tokens(const fs::path& folder) {
+  if (!has_tokenizer(folder)) {
+    return;
+  }
+  const Tokenizer tokenizer = Tokenizer::from_folder(folder);
+  const fs::path file = folder / "config.json";
+  auto config = nlohmann::ordered_json::parse(runtime::read_text_file(file));
+  nlohmann::ordered_json generation{{"_from_model_config", true}};
+  for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
+    const std::string key = std::string(name) + "_id";
+    const auto id = tokenizer.special_id(name);
+    if (id && *id < config.value("vocab_size", INT64_MAX) &&
+        (!config.contains(key) || config[key].is_null())) {
+      config[key] = *id;
+    }
+    if (config.contains(key) && !config[key].is_null()) {
+      generation[key] = config[key];
+    }
+  }
+  runtime::write_file_atomically(file, config.dump(2) + "\n");
+  if (const fs::path generates = folder / "generation_config.json";
+      !fs::exists(generates)) {
+    runtime::write_file_atomically(generates, generation.dump(2) + "\n");
+  }
+}
+
+} // namespace
+
 void export_model(
     const TrainingConfig& config,
     Engine& engine,
@@ -240,6 +279,9 @@ void export_model(
   }
   if (kept) {
     kept->copy_to(folders.model);
+  }
+  if (is_log_rank_zero() && config.model_folder.empty()) {
+    add_special_tokens(folders.model);
   }
 }
 

@@ -81,8 +81,8 @@ std::string title_of(std::string name) {
   return name;
 }
 
-/// Adds the held-out results to the report and to the curves; if that fails,
-/// there is a warning.
+/// Adds the held-out results to the report, and to the curves unless they are
+/// in the line of the last step; if that fails, there is a warning.
 void report_score(
     const TrainingConfig& config,
     const TrainingSummary& summary,
@@ -102,7 +102,9 @@ void report_score(
   }
   try {
     engine::write_run_report(folder, engine::read_metrics(folder), facts);
-    add_final_metrics(config.trainer, line);
+    if (!summary.last_score) {
+      add_final_metrics(config.trainer, line);
+    }
   } catch (const Error& error) {
     log_warning("{}", error.what());
   }
@@ -254,7 +256,9 @@ void finish_run(
           exported.text(),
           folder.string()),
       [&] {
-        if (task.heldout != nullptr) {
+        if (summary.last_score) {
+          result.score = summary.last_score;
+        } else if (task.heldout != nullptr) {
           result.score = task.heldout->report(
               evaluate(task, engine, parallel, config.batch_size));
         }
@@ -394,7 +398,8 @@ TrainingResult run_training(TrainingConfig config) {
       config.loader,
       config.trainer.accumulate,
       config.curriculum,
-      config.max_length);
+      config.max_length,
+      config.loss_mean);
   config.trainer.facts = facts_of(world, config, *task.model);
   if (world.rank() == 0) {
     config.trainer.description["data"]["samples"] = task.train->size();

@@ -11,6 +11,7 @@
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/tasks/config_paths.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
 
@@ -171,6 +172,12 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         config.batch_size,
         {.min = 1},
         "samples per rank and micro-batch");
+    fields.choice(
+        "loss_mean",
+        config.loss_mean,
+        {{"labels", LossMean::kLabels},
+         {"micro_batches", LossMean::kMicroBatches}},
+        "where labels are those of tokens: the loss of a step is the mean over all `labels` of its global batch, whatever the number of ranks and micro-batches; or over `micro_batches`, each the mean over its own labels");
     fields.field(
         "new_data",
         config.new_data,
@@ -390,7 +397,8 @@ TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     const TaskKind* kind) {
-  return read_training_config(runtime::read_config_file(file, overrides), kind);
+  return read_training_config(
+      runtime::read_config_file(file, overrides, resolve_config_paths), kind);
 }
 
 TrainingConfig read_training_config(

@@ -59,7 +59,8 @@ struct TextFiles {
   std::vector<std::string> heldout;
 };
 
-/// Paths are relative to the working directory. A kind of task leaves fields
+/// Paths are relative to the working directory; see resolve_config_paths(). A
+/// kind of task leaves fields
 /// that it has no keys for as they are.
 struct TrainingConfig {
   explicit TrainingConfig(const TaskKind& kind)
@@ -126,6 +127,7 @@ struct TrainingConfig {
   /// their first sample.
   bool new_data = false;
   bool overwrite = false; ///< an earlier run in the run folder
+  LossMean loss_mean = LossMean::kLabels;
 
   /// What was read, defaults included; the config.json of the run folder.
   nlohmann::ordered_json resolved;
@@ -153,6 +155,8 @@ struct TrainingConfig {
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);
 
 /// Reads a file, applies `key.path=value` overrides and validates everything.
+/// Paths in the file are relative to its folder, those of overrides to the
+/// working directory; see resolve_config_paths().
 /// @param kind the only one that the caller is for; null: any.
 /// @throws tessera::Error naming file, path, value and what was expected.
 TrainingConfig read_training_config(

@@ -9,6 +9,7 @@
 #include "tessera/engine/trainer/run_report.h"
 #include "tessera/engine/trainer/trainer.h"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -124,8 +125,43 @@ TEST(HeldoutScores, AreInTheLinesOfTheirSteps) {
     const LinePlot plot = loss_plot(lines);
     ASSERT_EQ(plot.series.size(), 2U);
     EXPECT_EQ(plot.series[1].points.size(), 5U); // NaN is none
-    EXPECT_EQ(
-        run_report("run", lines, {}, "").plots[1].title, "Held-out accuracy");
+    const auto plots = run_report("run", lines, {}, "").plots;
+    EXPECT_EQ(plots[1].title, "Held-out accuracy");
+    const auto speed =
+        std::find_if(plots.begin(), plots.end(), [](const LinePlot& one) {
+          return one.y_label == "tokens/s";
+        });
+    ASSERT_NE(speed, plots.end());
+    EXPECT_EQ(speed->series[0].points.size(), 12U);
+  });
+}
+
+// Of scores after steps 5, 10 and 12.
+TEST(HeldoutScores, TheLastStepMayBeTheBest) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto options = options_of(folder / "run");
+    options.evaluate_every = 5;
+    options.export_best = true;
+    const auto summary =
+        trained(world, options, {0, 0.5, 0, 0, 0.4, 0.123456789}).summary;
+    EXPECT_EQ(summary.best_step, 12);
+    EXPECT_EQ(summary.best_text, "heldout_loss 0.12346 of step 12");
+    ASSERT_TRUE(summary.last_score.has_value());
+    EXPECT_EQ(summary.last_score->values.at("heldout_loss"), 0.123456789);
+    if (world.rank() == 0) {
+      const auto lines = read_metrics(folder / "run");
+      ASSERT_EQ(lines.size(), 12U);
+      EXPECT_FALSE(lines[11].heldout.empty());
+    }
+    // Not the score of weights that others have replaced.
+    options.run_folder = folder / "earlier";
+    std::filesystem::create_directories(options.run_folder);
+    const auto earlier =
+        trained(world, options, {0, 0.5, 0, 0, 0.1, 0.2}).summary;
+    EXPECT_EQ(earlier.best_step, 10);
+    EXPECT_TRUE(earlier.has_best_weights);
+    EXPECT_FALSE(earlier.last_score.has_value());
   });
 }
 
