@@ -2,11 +2,13 @@
 #include "tessera/sharding/groups/parameter_census.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/parallel/divided_experts.h"
 #include "tessera/sharding/parallel/tensor_specs.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <unordered_map>
@@ -29,6 +31,10 @@ void check_shardable(const ParameterRecord& record, c10::Device device) {
       record.name(),
       tensor.device(),
       device);
+  TESSERA_CHECK(
+      !tensor.is_meta(),
+      "wrap: parameter '{}' is on the meta device, where there are no values. Build the model on the CPU, or inside tessera::lazy() (Python: tessera.lazy()), which allocates no memory either and keeps how parameters are initialized.",
+      record.name());
   TESSERA_CHECK(
       !has_page_key(tensor),
       "wrap: parameter '{}' is already held by another engine. Wrap a module once, or unwrap() the other engine first.",
@@ -63,6 +69,17 @@ void check_disjoint(const std::vector<ParameterRecord>& records) {
           low.name(),
           high.name());
     }
+  }
+}
+
+/// Files have the names as JSON.
+void check_name(const std::string& name) {
+  try {
+    (void)nlohmann::json(name).dump();
+  } catch (const nlohmann::json::exception&) {
+    TESSERA_FAIL(
+        "wrap: the name {} of a parameter or buffer is not UTF-8, as names in files have to be. Give it another one.",
+        runtime::show_json(name));
   }
 }
 
@@ -112,12 +129,16 @@ int64_t storage_extent(const at::Tensor& tensor) {
 std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
     const ModuleChoices& choices) {
+  for (const auto& item : module.named_buffers()) {
+    check_name(item.key());
+  }
   TensorSpecs specs = specs_in(module);
   const auto experts = parameters_of_divided_experts(module);
   std::vector<ParameterRecord> records;
   std::vector<ParameterRecord> left_alone;
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     const at::Tensor& tensor = item.value();
+    check_name(item.key());
     if (choices.ignores(item.key())) {
       left_alone.push_back(
           {whole_spec({item.key()}, tensor.sizes().vec(), tensor.scalar_type()),

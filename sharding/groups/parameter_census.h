@@ -34,7 +34,8 @@ struct ParameterRecord {
 
 /// Returns all parameters in registration order, without ignored ones; a tied
 /// parameter is listed once.
-/// @throws tessera::Error when a tensor or its storage is ignored in one place
+/// @throws tessera::Error when a name is not UTF-8; when a tensor or its
+/// storage is ignored in one place
 ///   and used in another; and, naming the parameter and the reason, when one
 ///   cannot be sharded: it is not dense and strided, has no storage, overlaps
 ///   itself or another one, is on another device than the rest, or is already

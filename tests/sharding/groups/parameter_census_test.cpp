@@ -105,4 +105,28 @@ TEST(ParameterCensus, ExtentOfStridedTensors) {
   EXPECT_EQ(storage_extent(torch::empty({3, 4}).narrow(0, 1, 1)), 4);
 }
 
+TEST(ParameterCensus, RefusesMetaTensors) {
+  torch::nn::Module module;
+  module.register_parameter("weight", torch::empty({3, 3}, torch::kMeta));
+  expect_error(
+      [&] { take_parameter_census(module, ModuleChoices(module)); },
+      {"'weight' is on the meta device", "tessera::lazy()"});
+}
+
+TEST(ParameterCensus, RefusesNamesThatAreNotUtf8) {
+  torch::nn::Module named;
+  named.register_parameter("we\xffight", torch::ones(3));
+  expect_error(
+      [&] { take_parameter_census(named, ModuleChoices(named)); },
+      {"we", "ight", "is not UTF-8"});
+  torch::nn::Module buffered;
+  buffered.register_parameter("w\u00e9ight", torch::ones(3));
+  EXPECT_EQ(
+      take_parameter_census(buffered, ModuleChoices(buffered)).size(), 1U);
+  buffered.register_buffer("sca\xffle", torch::ones(3));
+  expect_error(
+      [&] { take_parameter_census(buffered, ModuleChoices(buffered)); },
+      {"sca", "is not UTF-8"});
+}
+
 } // namespace tessera::sharding::parameter_census_test
