@@ -22,9 +22,11 @@ struct UpdateSample {
   std::function<void(const runtime::UpdateTensors&)> update;
 };
 
-/// All rates, from updates and copies of at most `numel` elements. Takes a
-/// fraction of a second and, during that, up to 300 MiB on the host and 130 MiB
-/// on the device that the ledger does not count. Blocks.
+/// All rates, from updates and copies of at most `numel` elements. Those of the
+/// CPU and of copies are measured together, because both use the bandwidth of
+/// host memory; the device's, which has more than copies take of it, alone.
+/// Takes a fraction of a second and, during that, up to 400 MiB on the host and
+/// 130 MiB on the device that the ledger does not count. Blocks.
 /// @param memory for the host's side of copies.
 /// @param numel above 0.
 UpdateRates measure_rates(

@@ -9,7 +9,8 @@
 
 namespace tessera::offload {
 
-/// Seconds of an update's parts on one rank while all other ranks update too.
+/// Seconds of an update's parts on one rank while all other parts, and other
+/// ranks, are at work too.
 struct UpdateRates {
   double cpu_element = 0; ///< the CPU's update of one element
   double device_element = 0; ///< the same on the device
