@@ -56,9 +56,9 @@ int64_t fitting(const StreamedRun& run, int64_t rest, int64_t room) {
 StreamedUpdate::StreamedUpdate(c10::Device device, int64_t limit_bytes)
     : device_(device),
       limit_bytes_(limit_bytes),
-      arriving_(device),
-      updating_(device),
-      leaving_(device) {}
+      arriving_(device, runtime::LanePriority::kLow),
+      updating_(device, runtime::LanePriority::kLow),
+      leaving_(device, runtime::LanePriority::kLow) {}
 
 StreamedUpdate::~StreamedUpdate() {
   wait();

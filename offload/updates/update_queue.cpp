@@ -12,7 +12,7 @@
 namespace tessera::offload {
 
 UpdateQueue::UpdateQueue(c10::Device device)
-    : lane_(device), thread_([this] { run(); }) {}
+    : lane_(device, runtime::LanePriority::kLow), thread_([this] { run(); }) {}
 
 UpdateQueue::~UpdateQueue() {
   {

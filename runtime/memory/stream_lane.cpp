@@ -9,11 +9,12 @@
 
 namespace tessera::runtime {
 
-StreamLane::StreamLane(c10::Device device)
+StreamLane::StreamLane(c10::Device device, LanePriority priority)
     : device_(device), home_(current_stream(device)) {
   if (!device.is_cpu()) {
-    stream_ = c10::impl::getDeviceGuardImpl(device.type())
-                  ->getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+    stream_ =
+        c10::impl::getDeviceGuardImpl(device.type())
+            ->getStreamFromGlobalPool(device, priority == LanePriority::kHigh);
   }
 }
 

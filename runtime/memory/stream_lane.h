@@ -11,11 +11,22 @@
 
 namespace tessera::runtime {
 
-/// One high-priority stream of a device. The CPU has no lane: work runs where
-/// it is issued, and all functions do nothing.
+/// Whose turn it is on a device where work of several streams is ready.
+enum class LanePriority {
+  /// As compute streams have it, below which CUDA has none: for work that
+  /// nothing waits for soon, such as optimizer updates.
+  kLow,
+  /// Before compute: for what compute waits for, such as all-gathers.
+  kHigh,
+};
+
+/// One stream of a device. The CPU has no lane: work runs where it is issued,
+/// and all functions do nothing.
 class StreamLane {
  public:
-  explicit StreamLane(c10::Device device);
+  explicit StreamLane(
+      c10::Device device,
+      LanePriority priority = LanePriority::kHigh);
 
   /// False for the CPU.
   bool is_real() const {

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace tessera::tests {
 
@@ -37,6 +38,7 @@ class FakeStreams {
     events_made = 0;
     current = 0;
     taken_from_pool = 0;
+    asked_for_high_priority.clear();
     is_busy = false;
     memory_users.clear();
   }
@@ -54,6 +56,7 @@ class FakeStreams {
   int events_made = 0;
   c10::StreamId current = 0;
   c10::StreamId taken_from_pool = 0;
+  std::vector<bool> asked_for_high_priority; ///< per stream of the pool
   /// Streams for which memory of others was kept.
   std::set<c10::StreamId> memory_users;
   /// Whether any stream has work that is not done.
@@ -86,7 +89,8 @@ class FakeDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getStreamFromGlobalPool(
       c10::Device /*device*/,
-      bool /*is_high_priority*/) const override {
+      bool is_high_priority) const override {
+    FakeStreams::instance().asked_for_high_priority.push_back(is_high_priority);
     return fake_stream(100 + FakeStreams::instance().taken_from_pool++);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {

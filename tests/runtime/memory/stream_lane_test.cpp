@@ -13,6 +13,7 @@
 
 #include <random>
 #include <set>
+#include <vector>
 
 namespace tessera::runtime::stream_lane_test {
 
@@ -50,6 +51,15 @@ TEST_F(StreamLaneTest, IsNothingOnTheCpu) {
   EXPECT_FALSE(current_stream(at::kCPU).has_value());
   lane.mark().block_current(at::kCPU);
   EXPECT_EQ(streams().events_made, 0);
+}
+
+TEST_F(StreamLaneTest, HasThePriorityThatItAsksFor) {
+  const StreamLane gathers(kFakeDevice);
+  const StreamLane updates(kFakeDevice, LanePriority::kLow);
+  const StreamLane copies(kFakeDevice, LanePriority::kHigh);
+  EXPECT_EQ(
+      streams().asked_for_high_priority,
+      (std::vector<bool>{true, false, true}));
 }
 
 TEST_F(StreamLaneTest, IsCurrentWithinItsScope) {
