@@ -43,6 +43,7 @@ WAITS = [
         after("if (!gather_.pending()) {", "ready_ = lane_->mark();"),
         after("attach(slot_.tensor);", "use_on_current_stream();"),
         "ready_.block(*stream);",
+        "ready_ = std::move(written);",
         "lane.wait_for(gathered_);",
         "lane.wait_for(users_.mark());",
         "slot_.after = users_.mark();",
@@ -83,7 +84,9 @@ WAITS = [
         "context_.scheduler->before_gradients_change(held.group));",
         "context_.scheduler->before_gradients_change(g).block_current("
         " lane_.device());",
-        "page.follow_users(lane_);",
+        "page.follow_users(updates_);",
+        "updates_.wait_for(lane_.mark());",
+        "lane_.wait_for(updates_.mark());",
     ),
     *waits_of("sharding/paging/gradient_agreement.cpp", "reducer_.wait_for_lane();"),
     *waits_of(
@@ -98,15 +101,16 @@ WAITS = [
     ),
     *waits_of(
         "sharding/paging/unsharder.cpp",
-        after("} else {", "page.use_on_current_stream();"),
+        after("settle_shard(g); }", "page.use_on_current_stream();"),
+        after("if (page.is_under_update()) {", "settle_shard(g);"),
         "lane_.wait_for(marks);",
         "marks.block_current(lane_.device());",
     ),
     *waits_of(
         "sharding/paging/step_executor.cpp",
         "page_of(access).use_on_current_stream();",
-        after("that would wait.", "unsharder_.settle_shard(g);"),
-        after("if (context_.is_alone()) {", "unsharder_.mark_in_use(context_.pages[g]);"),
+        after("static_cast<size_t>(group);", "unsharder_.wait_ready(g);"),
+        "unsharder_.let_update_go_on(g);",
         "unsharder_.follow_writes();",
     ),
     *waits_of(

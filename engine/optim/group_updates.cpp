@@ -12,6 +12,7 @@ GroupUpdates::GroupUpdates(UpdateContext& context, bool overlaps)
       copies_(context.pages.size()),
       speculated_(copies_.size()),
       tickets_(copies_.size(), 0),
+      updating_(copies_.size(), false),
       streamed_(copies_.size()) {
   if (overlaps) {
     queue_ = std::make_unique<offload::UpdateQueue>(device_);
@@ -56,15 +57,14 @@ void GroupUpdates::submit(size_t g, std::function<void()> work) {
   tickets_[g] = queue_->submit(std::move(work));
 }
 
-/// Submits work that begins with update->state.
+/// Submits work that begins with update->state and update->gradient.
 void GroupUpdates::push(
     size_t g,
     std::shared_ptr<offload::StateUpdate> update,
     std::function<void()> work) {
-  {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(update));
-  }
+  // It waits only once the queue's lane follows what made the gradient, and is
+  // taken only after that.
+  const std::lock_guard lock(mutex_);
   submit(g, [this, work = std::move(work)] {
     {
       const std::lock_guard lock(mutex_);
@@ -72,9 +72,13 @@ void GroupUpdates::push(
     }
     work();
   });
+  waiting_.push_back(std::move(update));
 }
 
 void GroupUpdates::update(size_t g, std::vector<offload::StateUpdate> updates) {
+  if (overlaps() && !updates.empty()) {
+    updating_[g] = true;
+  }
   const auto speculated = std::exchange(speculated_[g], nullptr);
   if (speculated && updates.size() == 1 &&
       updates.front().spans == speculated->spans) {
@@ -147,29 +151,41 @@ void GroupUpdates::fetch_next(const offload::StateUpdate& update) {
   if (!overlaps()) {
     return;
   }
-  offload::StateAccess* next = nullptr;
+  std::shared_ptr<offload::StateUpdate> waiting;
   {
     const std::lock_guard lock(mutex_);
     if (!waiting_.empty()) {
-      next = waiting_.front()->state;
+      waiting = waiting_.front();
     }
   }
-  if (next == nullptr) {
-    const auto known = successors_.find(update.state);
-    next = known == successors_.end() ? nullptr : known->second;
+  offload::StateAccess* next = nullptr;
+  if (waiting != nullptr) {
+    next = waiting->state;
+  } else if (const auto known = successors_.find(update.state);
+             known != successors_.end()) {
+    next = known->second;
   }
   // Two optimizers of one group use the same weights.
-  if (next != nullptr && &next->site() != &update.state->site()) {
-    fetch_ahead(*next);
+  if (next == nullptr || &next->site() == &update.state->site() ||
+      !begin_prefetch(*next)) {
+    return;
+  }
+  if (waiting != nullptr) {
+    next->begin_fetch(waiting->gradient);
+  } else {
+    next->begin_fetch(); // its gradient is not final yet
   }
 }
 
-void GroupUpdates::fetch_ahead(offload::StateAccess& state) {
-  if (prefetched_ != &state && state.staging_bytes() > 0) {
+bool GroupUpdates::begin_prefetch(offload::StateAccess& state) {
+  if (state.staging_bytes() == 0) {
+    return false;
+  }
+  if (prefetched_ != &state) {
     drop_prefetched();
     prefetched_ = &state;
-    state.begin_fetch();
   }
+  return true;
 }
 
 void GroupUpdates::drop_prefetched() {
@@ -182,8 +198,8 @@ void GroupUpdates::drop_prefetched() {
 void GroupUpdates::begin_step() {
   if (overlaps() && !std::exchange(begun_, true)) {
     queue_->submit([this] {
-      if (first_ != nullptr) {
-        fetch_ahead(*first_);
+      if (first_ != nullptr && begin_prefetch(*first_)) {
+        first_->begin_fetch();
       }
     });
   }
@@ -201,6 +217,7 @@ runtime::StreamMarks GroupUpdates::wait(size_t g) {
     return {};
   }
   queue_->wait(tickets_[g]);
+  updating_[g] = false;
   runtime::StreamMarks marks = queue_->mark();
   marks.add(streamed_[g]);
   return marks;
@@ -211,6 +228,7 @@ void GroupUpdates::wait_all() {
     return;
   }
   queue_->wait_all();
+  updating_.assign(updating_.size(), false);
   // The thread is idle.
   drop_prefetched();
   queue_->mark().block_current(device_);

@@ -21,8 +21,9 @@ namespace tessera::engine {
 
 /// [Note: updates beside backward] Updates run on one thread in the order in
 /// which they are submitted, and each uses all threads of the update pool.
-/// While one runs, the state of the next one is fetched: of the next in the
-/// queue or, if the queue is empty, of the one that came next in the last step.
+/// While one runs, what the next one needs is fetched: the state and gradient
+/// of the next in the queue or, if the queue is empty, the state of the one
+/// that came next in the last step.
 /// Before a main thread uses a group again, it calls wait() for that group.
 ///
 /// [Note: speculation] An update can be computed in a second copy of the state
@@ -77,6 +78,11 @@ class GroupUpdates {
   /// @return the marks that streams must wait for before they use its tensors.
   /// @throws what any work has thrown.
   runtime::StreamMarks wait(size_t g);
+  /// Whether an update of group `g` was submitted that no function here has
+  /// waited for. Does not block.
+  bool is_updating(size_t g) const {
+    return updating_[g];
+  }
   /// As above for all groups; also releases what was fetched ahead, so that the
   /// state may be accessed. The current stream of the parameters' device waits.
   void wait_all();
@@ -90,7 +96,8 @@ class GroupUpdates {
   void run(const offload::StateUpdate& update);
   void note(const offload::StateUpdate& update);
   void fetch_next(const offload::StateUpdate& update);
-  void fetch_ahead(offload::StateAccess& state);
+  /// Makes `state` the prefetched one. @return whether it is.
+  bool begin_prefetch(offload::StateAccess& state);
   void drop_prefetched();
 
   UpdateContext& context_;
@@ -101,6 +108,7 @@ class GroupUpdates {
   std::vector<std::shared_ptr<offload::StateUpdate>> speculated_;
   std::vector<offload::UpdateQueue::Ticket>
       tickets_; ///< per group, of its last work
+  std::vector<bool> updating_; ///< per group; see is_updating()
   offload::UpdateQueue::Ticket last_sums_ = 0;
   UpdateStatistics statistics_;
   bool begun_ = false; ///< in the step in progress

@@ -98,6 +98,9 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   bool on_final_gradients(size_t g) override;
   runtime::StreamMarks before_gradients_change(size_t g) override;
   runtime::StreamMarks before_shard_use(size_t g) override;
+  bool is_updating(size_t g) const override {
+    return updates_->is_updating(g);
+  }
 
   /// @throws tessera::Error after an update that failed half-way.
   void check_whole() const;

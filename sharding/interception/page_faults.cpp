@@ -209,7 +209,13 @@ void page_fallback(
     if (found.token != nullptr && serve_token(op, kind, found, *stack)) {
       return;
     }
-    if (!found.accesses.empty() && kind != OperatorKind::kMetadata) {
+    if (kind == OperatorKind::kMetadata) {
+      for (const PageAccess& access : found.accesses) {
+        if (access.storage->forbids_reads()) {
+          access.storage->page().handler->on_view(*access.storage);
+        }
+      }
+    } else if (!found.accesses.empty()) {
       bring_in(found, op);
       uncached.emplace();
       if (const auto dtype = compute_dtype(found)) {

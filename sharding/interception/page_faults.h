@@ -30,6 +30,11 @@ class PageFaultHandler {
       c10::ArrayRef<PageAccess> accesses,
       const char* op_name) = 0;
 
+  /// Called before an operator that accesses no element, such as a view or
+  /// detach(), gets a storage that forbids reads for now: who takes a view may
+  /// read its memory without an operator.
+  virtual void on_view(const PagedStorage& /*storage*/) {}
+
   /// Adds `gradient` to the gradient that the token of parameter `parameter`
   /// stands for.
   virtual void on_token_add(size_t parameter, const at::Tensor& gradient) = 0;

@@ -82,6 +82,16 @@ void PagedStorage::detach() {
   set_access_flag(impl, true);
 }
 
+void PagedStorage::forbid_reads(const std::string& message) {
+  forbid_access(*storage_.unsafeGetStorageImpl(), message);
+  forbids_reads_ = true;
+}
+
+void PagedStorage::allow_reads() {
+  allow_access(*storage_.unsafeGetStorageImpl());
+  forbids_reads_ = false;
+}
+
 void PagedStorage::restore(c10::DataPtr memory) {
   c10::StorageImpl& impl = *storage_.unsafeGetStorageImpl();
   set_access_flag(impl, false);

@@ -51,6 +51,14 @@ class PagedStorage {
   /// Detaches the storage from its memory.
   void detach();
 
+  /// Makes reads of the data pointer throw `message`, until allow_reads(). The
+  /// storage keeps its memory.
+  void forbid_reads(const std::string& message);
+  void allow_reads();
+  bool forbids_reads() const {
+    return forbids_reads_;
+  }
+
   /// Gives the storage memory of its own; this object no longer controls it.
   void restore(c10::DataPtr memory);
 
@@ -79,6 +87,7 @@ class PagedStorage {
   std::string parameter_name_;
   int64_t begin_;
   int64_t nbytes_;
+  bool forbids_reads_ = false; ///< although it is attached
 };
 
 /// Makes every read of `storage`'s data pointer throw `message`.

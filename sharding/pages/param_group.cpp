@@ -301,6 +301,26 @@ void ParamGroup::attach_shard(bool notes_users) {
   notes_users_ = notes_users;
 }
 
+void ParamGroup::begin_update() {
+  if (std::exchange(under_update_, true)) {
+    return;
+  }
+  for (const auto& storage : storages_) {
+    storage->forbid_reads(formatted(
+        "parameter '{}' may be under update: updates of the last step go on during the next forward (optimizer.overlap). Read its memory inside a tessera::Engine::gather() scope, or set optimizer.overlap to off.",
+        storage->parameter_name()));
+  }
+}
+
+void ParamGroup::end_update(runtime::StreamMarks written) {
+  under_update_ = false;
+  for (const auto& storage : storages_) {
+    storage->allow_reads();
+  }
+  users_.clear();
+  ready_ = std::move(written);
+}
+
 void ParamGroup::follow_users(const runtime::StreamLane& lane) {
   lane.wait_for(gathered_);
   if (notes_users_) {

@@ -46,6 +46,12 @@ enum class GatherFormat {
 /// encodes its shard to a place behind the parameters in the slot, where those
 /// of all ranks arrive; they are decoded when the gather ends. This rank's own
 /// weights take the same way, so that all ranks have the same bits.
+///
+/// [Note: shards under update] Operators use the shard itself of a group that
+/// is not paged. While an update writes to it beside forward (begin_update()),
+/// the pager makes the first operator on it wait, one that only takes a view
+/// too, and a read of its memory that is no operator's is an error: nothing
+/// could make it wait.
 class ParamGroup {
  public:
   /// Takes this rank's slice of every parameter and frees the rest; for a
@@ -165,6 +171,15 @@ class ParamGroup {
   ///   for follow_users().
   void attach_shard(bool notes_users = false);
 
+  /// For a group that is not paged: its shard is being written to from now on.
+  void begin_update();
+  bool is_under_update() const {
+    return under_update_;
+  }
+  /// The shard may be used again.
+  /// @param written after which streams may use it.
+  void end_update(runtime::StreamMarks written);
+
   /// Makes `lane` wait for all uses of the shard by operators and all-gathers
   /// so far.
   void follow_users(const runtime::StreamLane& lane);
@@ -255,10 +270,11 @@ class ParamGroup {
   Communicator* communicator_ = nullptr; ///< of the last gather
   PendingCollective gather_;
   const runtime::StreamLane* lane_ = nullptr; ///< of the last gather
-  runtime::StreamMarks ready_; ///< after the all-gather
+  runtime::StreamMarks ready_; ///< after the all-gather or the last update
   runtime::StreamMarks gathered_; ///< after the last one, which read the shard
   runtime::StreamSet users_; ///< streams that have waited for it
   bool notes_users_ = false; ///< of a group that is not sharded
+  bool under_update_ = false; ///< [Note: shards under update]
   Residency residency_ = Residency::kSharded;
 };
 

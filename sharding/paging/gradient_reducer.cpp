@@ -22,6 +22,7 @@ GradientReducer::GradientReducer(
     : context_(context),
       unsharder_(unsharder),
       lane_(device),
+      updates_(device, runtime::LanePriority::kLow),
       // In forward and in the loss, where memory peaks, gradients have no use
       // for theirs. CUDA's allocator may not find as much in one piece again.
       arena_(
@@ -293,19 +294,25 @@ void GradientReducer::close_if_empty(size_t g) {
 bool GradientReducer::hand_over(size_t g) {
   const c10::NoGradGuard no_grad;
   PagedGroup& page = context_.pages[g];
-  bool still_read = false;
-  if (page.gradients->is_applying()) {
-    // Invalidate the old weights: a pending backward that saved them gets an
-    // error, and operators have to fault the page in.
-    page.bump_versions();
-    unsharder_.drop(g);
-    page.follow_users(lane_); // the update writes what they read
-  }
-  {
+  if (!page.gradients->is_applying()) {
     const runtime::StreamLane::Scope on_lane(lane_);
+    context_.scheduler->on_final_gradients(g);
+    return false;
+  }
+  // Invalidate the old weights: a pending backward that saved them gets an
+  // error, and operators have to fault the page in.
+  page.bump_versions();
+  unsharder_.drop(g);
+  page.follow_users(updates_); // the update writes what they read
+  updates_.wait_for(lane_.mark());
+  bool still_read = false;
+  {
+    const runtime::StreamLane::Scope on_lane(updates_);
     still_read = context_.scheduler->on_final_gradients(g);
   }
-  return page.gradients->is_applying() && still_read;
+  unsharder_.let_update_go_on(g);
+  lane_.wait_for(updates_.mark()); // slots are free in its order
+  return still_read;
 }
 
 bool GradientReducer::updated_in_backward() const {

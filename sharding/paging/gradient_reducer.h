@@ -118,6 +118,7 @@ class GradientReducer {
   PagerContext& context_;
   Unsharder& unsharder_;
   runtime::StreamLane lane_;
+  runtime::StreamLane updates_; ///< applies gradients in backward
   runtime::SlotArena arena_;
   runtime::OffsetAllocator::End next_end_ = runtime::OffsetAllocator::End::kLow;
   std::vector<size_t> reducing_; ///< pages, in issue order

@@ -195,6 +195,11 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
   executor_.on_access(accesses, op_name);
 }
 
+void Pager::on_view(const PagedStorage& storage) {
+  // Not an event of the plan: a rank may do it alone.
+  unsharder_.settle_shard(static_cast<size_t>(storage.page().number));
+}
+
 void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
   reducer_.add(parameter, gradient);
 }

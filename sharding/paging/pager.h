@@ -49,13 +49,13 @@ struct PagingPlan {
 ///
 /// [Note: streams] On a device with streams, all-gathers run on one lane and
 /// reductions on another, over separate communicators, and the host waits for
-/// neither. A stream that uses a page waits for its all-gather; the next
-/// all-gather into the page's slot waits for every stream that used it.
-/// Gradients are copied to their slot on the stream where backward runs, so
-/// that their memory is free at once; from there the reduce lane takes them,
-/// and only readers of the shards wait for it. The gather lane is ordered after
-/// writes to the shards because every function that ends such writes makes it
-/// wait.
+/// neither. Updates run on further lanes, of lower priority. A stream that uses
+/// a page waits for its all-gather; the next all-gather into the page's slot
+/// waits for every stream that used it. Gradients are copied to their slot on
+/// the stream where backward runs, so that their memory is free at once; from
+/// there the reduce lane takes them, and only readers of the shards wait for
+/// it. The gather lane is ordered after writes to the shards because every
+/// function that ends such writes makes it wait.
 ///
 /// Not thread-safe: forward and backward run on one thread at a time.
 ///
@@ -302,6 +302,7 @@ class Pager : public PageFaultHandler {
   // PageFaultHandler
   void on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name)
       override;
+  void on_view(const PagedStorage& storage) override;
   void on_token_add(size_t parameter, const at::Tensor& gradient) override;
   void on_token_zero(size_t parameter) override;
 

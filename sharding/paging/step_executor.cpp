@@ -49,7 +49,13 @@ void StepExecutor::touch(std::vector<int> groups, const PageAccess& cause) {
     reducer_.check_not_updated(static_cast<size_t>(g), "is used");
   }
   if (context_.is_alone()) {
-    return; // nothing to unshard
+    // There is nothing to unshard, but there may be updates to wait for.
+    for (const int group : groups) {
+      const auto g = static_cast<size_t>(group);
+      unsharder_.wait_ready(g);
+      unsharder_.mark_in_use(context_.pages[g]);
+    }
+    return;
   }
   const bool backward = in_backward();
   const bool training =
@@ -246,15 +252,18 @@ void StepExecutor::drop_values(const char* why) {
   unsharder_.reshard_all();
   agreement_.reset();
   for (size_t g = 0; g < context_.pages.size(); ++g) {
-    if (!context_.slots.is_paged(g)) {
-      // Operators read it without an unshard that would wait.
-      unsharder_.settle_shard(g);
+    PagedGroup& page = context_.pages[g];
+    GradientBucket* bucket = context_.pages.bucket(g);
+    if (bucket != nullptr && !context_.slots.is_paged(g) &&
+        !page.spec().keeps_gradient_shard && bucket->shard().defined()) {
+      unsharder_.settle_shard(g); // clear() frees what the update reads
     }
-    if (context_.is_alone()) {
-      unsharder_.mark_in_use(context_.pages[g]); // there are no page faults
+    unsharder_.let_update_go_on(g);
+    if (context_.is_alone() && !page.is_under_update()) {
+      unsharder_.mark_in_use(page); // there are no page faults
     }
-    context_.pages[g].bump_versions();
-    if (GradientBucket* bucket = context_.pages.bucket(g)) {
+    page.bump_versions();
+    if (bucket != nullptr) {
       bucket->clear();
     }
   }
@@ -263,6 +272,7 @@ void StepExecutor::drop_values(const char* why) {
 }
 
 void StepExecutor::invalidate() {
+  unsharder_.settle_unpaged(); // the caller has written their shards
   drop_values("load");
   reducer_.restart_count();
   // A step in progress continues with page faults.

@@ -89,6 +89,9 @@ void Unsharder::wait_ready(size_t g) {
     const TransferWaits::Scope waits(context_.waits);
     page.end_unshard(watch(page));
   } else {
+    if (page.is_under_update()) {
+      settle_shard(g);
+    }
     page.use_on_current_stream();
   }
 }
@@ -157,6 +160,27 @@ void Unsharder::settle_shard(size_t g) {
   const runtime::StreamMarks marks = context_.scheduler->before_shard_use(g);
   lane_.wait_for(marks);
   marks.block_current(lane_.device());
+  if (PagedGroup& page = context_.pages[g]; page.is_under_update()) {
+    page.end_update(marks);
+  }
+}
+
+void Unsharder::settle_unpaged() {
+  for (size_t g = 0; g < context_.pages.size(); ++g) {
+    if (!context_.slots.is_paged(g)) {
+      settle_shard(g);
+    }
+  }
+}
+
+void Unsharder::let_update_go_on(size_t g) {
+  if (context_.slots.is_paged(g) || context_.scheduler == nullptr ||
+      !context_.scheduler->is_updating(g)) {
+    return;
+  }
+  PagedGroup& page = context_.pages[g];
+  page.use.epoch = 0; // operators come to wait_ready()
+  page.begin_update();
 }
 
 void Unsharder::reshard(size_t g) {

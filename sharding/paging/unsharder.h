@@ -62,7 +62,8 @@ class Unsharder {
   /// Issues the all-gathers that wait for reads of files, in the order of their
   /// begin_unshard(), up to and including the page's; all if none is given.
   void issue_gathers(std::optional<size_t> up_to = std::nullopt);
-  /// Makes an unsharded page readable on the current stream.
+  /// Makes an unsharded page readable on the current stream. Blocks while it is
+  /// under update.
   void wait_ready(size_t g);
 
   /// Reshards a page that is not pinned.
@@ -77,6 +78,11 @@ class Unsharder {
   /// Orders the lane and the current stream after the scheduler's work on the
   /// shard. Blocks.
   void settle_shard(size_t g);
+  /// settle_shard() for all pages that are not paged.
+  void settle_unpaged();
+  /// Lets an update of a page that is not paged go on: wait_ready() waits for
+  /// it. For others, the next all-gather does.
+  void let_update_go_on(size_t g);
   /// Orders later all-gathers after what the current stream has written to
   /// shards.
   void follow_writes() const {

@@ -32,6 +32,11 @@ class UpdateScheduler {
   /// is in use.
   /// @return marks that streams that access it must wait for.
   virtual runtime::StreamMarks before_shard_use(size_t g) = 0;
+
+  /// Whether the weights of group `g` may be being written to: an update was
+  /// begun that neither of the two functions above has waited for. Does not
+  /// block.
+  virtual bool is_updating(size_t g) const = 0;
 };
 
 } // namespace tessera::sharding

@@ -18,10 +18,10 @@ namespace {
 
 constexpr uint64_t kSeeds = 20;
 /// The first ones of both pools; an engine with all that it can have takes as
-/// many lanes.
-constexpr c10::StreamId kSideStreams[] = {1, 2};
+/// many lanes, and a test some streams after those of low priority.
+constexpr c10::StreamId kSideStreams[] = {1, 2, 3, 4, 5, 6, 7};
 constexpr c10::StreamId kFirstLane = 33;
-constexpr int kLanes = 12;
+constexpr int kLanes = 8;
 
 } // namespace
 

@@ -50,9 +50,11 @@ at::Tensor on_host(const at::Tensor& tensor);
 /// The current stream of the tensor's device.
 c10::Stream stream_of(const at::Tensor& tensor);
 
-/// @param is_lane whether it is from the pool of lanes, of high priority, or
-///   from that of other streams.
+/// @param is_lane whether it is from the pool of high priority, as lanes of
+///   all-gathers and reductions are, or from the other one.
 c10::Stream new_stream(c10::Device device, bool is_lane = false);
+/// Whether the stream is from the pool of high priority.
+bool has_high_priority(c10::StreamId stream);
 
 /// Writes to memory that the current stream has freed: several blocks of each
 /// of these numbers of float32 elements.

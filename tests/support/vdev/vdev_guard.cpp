@@ -155,6 +155,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
 } // namespace
 
+bool has_high_priority(c10::StreamId stream) {
+  return stream > kPoolStreams;
+}
+
 void install_guard() {
   static const c10::impl::DeviceGuardImplRegistrar kRegistrar(
       c10::DeviceType::PrivateUse1, new Guard);

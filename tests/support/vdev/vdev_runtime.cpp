@@ -16,7 +16,6 @@ namespace tessera::tests::vdev {
 
 namespace {
 
-constexpr int kKeysPerDevice = 1 << 16;
 /// The background thread takes over after the host has been quiet for so long.
 constexpr std::chrono::milliseconds kQuiet{10};
 constexpr std::chrono::microseconds kPause{50};

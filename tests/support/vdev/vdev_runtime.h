@@ -88,6 +88,9 @@ struct Counters {
 /// The command that makes freed memory NaN, which no device has.
 inline constexpr const char* kRelease = "the release of memory";
 
+/// Streams of different devices have different numbers: this many for each.
+inline constexpr int kKeysPerDevice = 1 << 16;
+
 /// What was issued, a line each, by stream: commands with their memory, marks,
 /// and waits with the stream that is waited for. Memory that was allocated
 /// since the trace began has the number of its allocation in place of an
