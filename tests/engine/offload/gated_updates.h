@@ -213,7 +213,8 @@ struct Training {
     return torch::randn({4, kWidth}).to(weight(0).device());
   }
   at::Tensor layer(size_t i, const at::Tensor& x) const {
-    return net->ptr(i)->as<torch::nn::Linear>()->forward(x.to(weight(i).dtype()));
+    return net->ptr(i)->as<torch::nn::Linear>()->forward(
+        x.to(weight(i).dtype()));
   }
   /// All of it.
   at::Tensor forward(int step) const {
