@@ -386,9 +386,9 @@ def _refuse_compiled(model):
         if getattr(module, "_compiled_call_impl", None) is not None or (
                 dynamo and isinstance(module, dynamo.OptimizedModule)):
             raise _C.Error(
-                f"wrap: {name or 'the model'} is compiled by torch.compile "
-                "already. Wrap the module that is not compiled, and compile it "
-                "afterwards: torch.compile(model).")
+                f"wrap: {name or 'the model'} is compiled by torch.compile, "
+                "whose code reads the memory of parameters without asking the "
+                "engine for it. Wrap the module that is not compiled.")
 
 
 def merge_options(caller, model, config, zero_stage, options):

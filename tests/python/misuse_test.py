@@ -195,7 +195,7 @@ def misspelled_options(world):
 def compiled_modules(world):
     import torch._dynamo  # noqa: F401
     raises(lambda: tessera.wrap(torch.compile(make_net())), "torch.compile")
-    # Compiled afterwards, it has the same losses.
+    # Afterwards, it has the same losses where operators are called.
     _, engine = trained()
     want = train(engine, 3, world.rank, first=2)
     model, engine = trained()
