@@ -199,6 +199,7 @@ void ShardedOptimizer::set_parameter_options(
   settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
   settings.weight_decay = rule.weight_decay.value_or(settings.weight_decay);
   settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
+  updates_->drop_speculation(found->group);
 }
 
 void ShardedOptimizer::check_whole() const {
