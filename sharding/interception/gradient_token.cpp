@@ -32,7 +32,7 @@ at::Tensor make_gradient_token(
       *storage.unsafeGetStorageImpl(),
       "the gradient of '" + info.parameter_name +
           "' is divided over the ranks: read it with "
-          "tessera::Engine::grad(), clip it with Engine::clip_grad_norm().");
+          "engine.grad(), clip it with engine.clip_grad_norm().");
   auto token = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage),
       c10::DispatchKeySet(c10::computeDispatchKey(

@@ -116,14 +116,27 @@ bool serve_token(
     return true; // its only argument is its result
   }
   TESSERA_FAIL(
-      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use Engine::step() instead of a torch::optim optimizer, Engine::clip_grad_norm() to clip, Engine::grad() to read.",
+      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use engine.step() instead of an optimizer of torch, engine.clip_grad_norm() to clip, engine.grad() to read.",
       info.parameter_name,
       op.schema().name());
+}
+
+/// The operators of the gather are none of a transform of torch.func that the
+/// call is in, whose keys would wrap the tensors that they make: what has been
+/// gathered outlives the transform.
+c10::DispatchKeySet transform_keys() {
+  return c10::DispatchKeySet(
+      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+       c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+       c10::DispatchKey::FuncTorchGradWrapper,
+       c10::DispatchKey::FuncTorchVmapMode,
+       c10::DispatchKey::FuncTorchBatched});
 }
 
 /// Every handler gets all its pages at once, so that none is evicted to make
 /// room for another.
 void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
+  const c10::impl::ExcludeDispatchKeyGuard guard{transform_keys()};
   const char* name = op.schema().name().c_str();
   const auto handler_of = [](const PageAccess& access) {
     return access.storage->page().handler;

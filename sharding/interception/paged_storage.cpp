@@ -55,8 +55,8 @@ PagedStorage::PagedStorage(
       *storage_.unsafeGetStorageImpl(),
       "parameter '" + parameter_name_ +
           "' is sharded: its values are not on this rank now. Read or save it "
-          "inside a tessera::Engine::gather() scope, or through "
-          "Engine::for_each_parameter().");
+          "inside an engine.gather() scope, or through "
+          "engine.for_each_parameter() (Python: engine.state_dict()).");
   detach();
 }
 

@@ -327,7 +327,7 @@ void GradientReducer::check_not_updated(size_t g, const char* what) const {
   TESSERA_CHECK(
       !context_.options.update_in_backward || !page.gradients ||
           !page.gradients->is_applied(),
-      "group '{}' {} after it was updated in backward. Call Engine::step() before the next forward or backward; if the number of them in a step varies, or their gradients may be dropped, turn off update_in_backward.",
+      "group '{}' {} after it was updated in backward. Call engine.step() before the next forward or backward; if the number of them in a step varies, or their gradients may be dropped, turn off update_in_backward.",
       page.name(),
       what);
 }

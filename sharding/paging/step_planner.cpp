@@ -2,6 +2,7 @@
 #include "tessera/sharding/paging/step_planner.h"
 
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -63,9 +64,9 @@ std::optional<ResidencyPlan> StepPlanner::make_plan(
     if (needed > limits.capacity_bytes) {
       if (logs) {
         log_info(
-            "gather slots grow from {} to {} bytes: the model uses its parameters in a different order than it registers them",
-            limits.capacity_bytes,
-            needed);
+            "gather slots grow from {} to {}, above the memory table: the model uses its parameters in another order than it registers them, as in an evaluation; to stay within a budget, set memory.device_bytes",
+            runtime::size_text(limits.capacity_bytes),
+            runtime::size_text(needed));
       }
       room.gather_bytes = needed;
       limits.capacity_bytes = needed;

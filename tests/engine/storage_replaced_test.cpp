@@ -51,7 +51,7 @@ TEST_P(StorageReplaced, LoadAfterWrapIsRefused) {
     twin.train(0);
     expect_throws(
         [&] { torch::load(twin.wrapped, file); },
-        {"parameter 'first.weight' is sharded", "before tessera::wrap"});
+        {"parameter 'first.weight' is sharded", "before wrap()"});
     twin.train(1);
     twin.expect_same_parameters();
   });

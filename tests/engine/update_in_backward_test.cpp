@@ -238,7 +238,7 @@ TEST_P(UpdateInBackward, WhatComesTooLateIsAnError) {
     trained.backward(2);
     expect_error(
         [&] { trained.backward(3); },
-        {"group '", "after it was updated in backward", "Engine::step()"});
+        {"group '", "after it was updated in backward", "engine.step()"});
   });
 }
 

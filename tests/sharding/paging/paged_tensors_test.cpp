@@ -296,7 +296,7 @@ TEST(GradientToken, EverythingElseNamesTheParameter) {
   GradientTokenInfo info{&recorder, 0, "layer.weight"};
   const auto token = make_gradient_token(torch::ones({2, 3}), info);
   const std::initializer_list<const char*> parts{
-      "gradient of 'layer.weight'", "Engine::grad()"};
+      "gradient of 'layer.weight'", "engine.grad()"};
   expect_error([&] { (void)token.norm(); }, parts);
   expect_error([&] { (void)(token + 1); }, parts);
   expect_error([&] { (void)(token + token.new_ones({2, 3})); }, parts);
