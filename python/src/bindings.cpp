@@ -19,6 +19,7 @@
 #include <pybind11/stl/filesystem.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -361,6 +362,27 @@ void bind_engine(py::module_& module) {
           [](Handle& handle, double lr) {
             handle.engine().set_learning_rate(lr);
           })
+      .def(
+          "trained_parameters",
+          [](Handle& handle) { return handle.engine().trained_parameters(); })
+      .def(
+          "set_parameter_options",
+          [](Handle& handle,
+             const std::vector<at::Tensor>& parameters,
+             const std::string& optimizer,
+             const std::string& source,
+             double lr_scale,
+             size_t group) {
+            const OptimizerOptions options =
+                read_optimizer_options(optimizer, source);
+            const ParameterRule rule{
+                .lr_scale = lr_scale,
+                .weight_decay = options.weight_decay,
+                .rule = options.rule};
+            for (const at::Tensor& parameter : parameters) {
+              handle.engine().set_parameter_options(parameter, rule, group);
+            }
+          })
       .def_property_readonly(
           "loss_scale",
           [](Handle& handle) { return handle.engine().loss_scale(); })
@@ -428,11 +450,37 @@ void bind_data(py::module_& module) {
       });
 }
 
+/// A message of the engine, with Python's names in place of those of C++.
+std::string in_python(std::string message) {
+  static const std::vector<std::pair<std::string, std::string>> kNames{
+      {"tessera::Engine::", "engine."},
+      {"Engine::", "engine."},
+      {"EngineOptions::", ""},
+      {"OptimizerOptions::", "optimizer."},
+      {"tessera::", "tessera."}};
+  for (const auto& [cpp, python] : kNames) {
+    for (size_t i = message.find(cpp); i != std::string::npos;
+         i = message.find(cpp, i + python.size())) {
+      message.replace(i, cpp.size(), python);
+    }
+  }
+  return message;
+}
+
 } // namespace
 
 // NOLINTNEXTLINE
 PYBIND11_MODULE(_C, module) {
-  py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  // Never freed: the interpreter may be gone by then.
+  static PyObject* const error =
+      py::exception<Error>(module, "Error", PyExc_RuntimeError).release().ptr();
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const Error& failure) {
+      PyErr_SetString(error, in_python(failure.what()).c_str());
+    }
+  });
   bind_job(module);
   bind_modules(module);
   bind_checkpoints(module);

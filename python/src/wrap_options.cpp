@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
+
 namespace tessera::python {
 
 void visit_fields(runtime::OptionFields& fields, WrapOptions& options) {
@@ -16,6 +18,12 @@ void visit_fields(runtime::OptionFields& fields, WrapOptions& options) {
 }
 
 namespace {
+
+/// Names of torch and transformers.
+constexpr std::array kForeignKeys{
+    runtime::ForeignKey{"learning_rate", "optimizer.lr"},
+    runtime::ForeignKey{"lr", "optimizer.lr"},
+    runtime::ForeignKey{"weight_decay", "optimizer.weight_decay"}};
 
 /// Marks keys of `tessera train` that are for others as known.
 void leave_to_others(const runtime::ConfigReader& reader) {
@@ -51,6 +59,16 @@ WrapOptions read_wrap_options(
   WrapOptions options;
   runtime::read_fields(reader, options);
   leave_to_others(reader);
+  reader.finish(kForeignKeys);
+  return options;
+}
+
+OptimizerOptions read_optimizer_options(
+    const std::string& json,
+    const std::string& source) {
+  const auto reader = reader_of(json, source);
+  OptimizerOptions options;
+  runtime::read_fields(reader, options);
   reader.finish();
   return options;
 }

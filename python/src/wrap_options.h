@@ -5,6 +5,7 @@
 
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/parallel_run.h"
 
 #include <string>
@@ -24,6 +25,11 @@ void visit_fields(runtime::OptionFields& fields, WrapOptions& options);
 /// @param source names it in errors.
 /// @throws tessera::Error naming path, value and what was expected.
 WrapOptions read_wrap_options(
+    const std::string& json,
+    const std::string& source);
+
+/// A section `optimizer`.
+OptimizerOptions read_optimizer_options(
     const std::string& json,
     const std::string& source);
 

@@ -35,8 +35,8 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
         update_in_backward, save_in_background, log_memory. See
         configs/README.md. The optimizer may also be an AdamW, Adam or SGD of
         torch that has not stepped: Engine.optimizer then takes its place, and
-        the rates in its groups, which are those of the one that was given,
-        count from the next step on.
+        what schedules set in its groups, or in those of the one that was given,
+        counts from the next step on.
 
         tessera.wrap(model, optimizer={"type": "adamw", "lr": 1e-4},
                      precision={"parameters": "bfloat16"},

@@ -40,6 +40,11 @@ def _options_of_group(kind, group):
     return {**_KINDS[kind](group), "weight_decay": float(group["weight_decay"])}
 
 
+def _state_of(options):
+    """What memory is planned for: equal where options can be exchanged later."""
+    return options["type"], options.get("momentum", 0) > 0
+
+
 def _patterns_of(names):
     """Regular expressions that together match these names and no others."""
     # The engine's library limits the length of one.
@@ -59,7 +64,9 @@ def options_of(optimizer, model):
     """The engine's section `optimizer` that has the state of `optimizer`.
 
     It has to be an AdamW, Adam or SGD of torch that has not stepped; its groups
-    are those of parameters of `model`.
+    are those of parameters of `model`. EngineOptimizer then gives each group
+    its hyperparameters: here are those of most parameters, and of groups whose
+    state is another.
     """
     kind = type(optimizer)
     if kind not in _KINDS:
@@ -74,10 +81,8 @@ def options_of(optimizer, model):
     names = {id(parameter): name
              for name, parameter in model.named_parameters()}
     held = set()
-    peak = max(_initial_rates(optimizer)) or 1.0
     by_options = {}  # names
-    for group, rate in zip(
-            optimizer.param_groups, _initial_rates(optimizer)):
+    for group in optimizer.param_groups:
         own = []
         for parameter in group["params"]:
             if id(parameter) not in names:
@@ -87,9 +92,8 @@ def options_of(optimizer, model):
                     "it with model.parameters().")
             own.append(names[id(parameter)])
             held.add(id(parameter))
-        by_options.setdefault(json.dumps(
-            {**_options_of_group(kind, group), "lr_scale": rate / peak}),
-            []).extend(own)
+        by_options.setdefault(
+            json.dumps(_options_of_group(kind, group)), []).extend(own)
     left_out = [name for name, parameter in model.named_parameters()
                 if parameter.requires_grad and id(parameter) not in held]
     if left_out:
@@ -97,17 +101,14 @@ def options_of(optimizer, model):
             f"wrap: {', '.join(left_out[:5])}{' ...' * (len(left_out) > 5)} "
             "require gradients, but the optimizer has not got them; call "
             "requires_grad_(False) on them, or add them to it.")
-    # Most parameters need no pattern.
-    most = max(by_options, key=lambda options: len(by_options[options]))
-    first = json.loads(most)
-    scale = first.pop("lr_scale")
-    if scale == 1:
-        del by_options[most]
+    most = json.loads(
+        max(by_options, key=lambda options: len(by_options[options])))
     return {
-        **first, "lr": peak,
+        **most, "lr": max(_rates(optimizer)),
         "parameters": [
             {"pattern": pattern, **json.loads(options)}
             for options, own in by_options.items()
+            if _state_of(json.loads(options)) != _state_of(most)
             for pattern in _patterns_of(own)]}
 
 
@@ -115,19 +116,13 @@ def _rates(optimizer):
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
-def _initial_rates(optimizer):
-    """Those before the schedules that were made already."""
-    return [float(group.get("initial_lr", group["lr"]))
-            for group in optimizer.param_groups]
-
-
 class EngineOptimizer(torch.optim.Optimizer):
     """What schedules and loops see of the optimizer that wrap() was given.
 
-    Its groups are those of the given one, so that the rates of schedules made
-    before wrap() count too. The rates of all groups have to keep their ratios,
-    as they do under every schedule that multiplies them; other values stay.
-    Its state is the engine's, in whose checkpoints the groups' values are.
+    Its groups are those of the given one, so that schedules made before wrap()
+    count too: rate, weight decay, betas, eps, momentum and the like of a group
+    are those of its parameters in the next backward and step. Its state is the
+    engine's, in whose checkpoints the groups' values are as well.
     """
 
     is_optional = True
@@ -147,29 +142,36 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.step_was_skipped = False
         self._engine = engine
         self._engine_step = step
+        trained = {id(one) for one in engine.trained_parameters()}
         self._wrapped = [list(group["params"]) for group in self.param_groups]
-        self._options = self._options_now()
-        rates = _initial_rates(self)
-        self._scales = [rate / (max(rates) or 1.0) for rate in rates]
+        self._trained = [[one for one in group if id(one) in trained]
+                         for group in self._wrapped]
+        others = [one for group in self._wrapped for one in group
+                  if one.requires_grad and id(one) not in trained]
+        if others:
+            raise _C.Error(
+                f"wrap: the engine does not train {len(others)} parameters of "
+                f"the optimizer, the first of shape {list(others[0].shape)}, "
+                "which the options ignore; give them an optimizer of their own.")
+        self._applied = [(None, 1.0)] * len(self.param_groups)
         self.apply()
 
-    def _options_now(self):
-        return [_options_of_group(type(self._given), group)
-                for group in self.param_groups]
-
     def apply(self):
-        """Gives the engine the groups' rates, if nothing else has changed."""
+        """Gives the engine the groups' hyperparameters, where they changed."""
         self._check_groups()
         rates = _rates(self)
         peak = max(rates)
-        for rate, scale in zip(rates, self._scales):
-            if abs(rate - scale * peak) > 1e-6 * peak:
-                raise _C.Error(
-                    f"optimizer: the learning rates of the groups are {rates}, "
-                    f"in another ratio than {self._scales} at wrap(); change "
-                    "them by one factor.")
         if peak != self._engine.learning_rate:
             self._engine.learning_rate = peak
+        for i, (group, rate) in enumerate(zip(self.param_groups, rates)):
+            options = _options_of_group(type(self._given), group)
+            # Without a rate all factors do the same.
+            scale = rate / peak if peak else self._applied[i][1]
+            if self._trained[i] and self._applied[i] != (options, scale):
+                self._engine.set_parameter_options(
+                    self._trained[i], json.dumps(options),
+                    f"optimizer.param_groups[{i}]", scale, i + 1)
+                self._applied[i] = (options, scale)
 
     def _check_groups(self):
         given = self._given
@@ -185,14 +187,6 @@ class EngineOptimizer(torch.optim.Optimizer):
             raise _C.Error(
                 "the parameters in the optimizer's groups are not those that "
                 "wrap() was given, and would not be trained. " + _ADD_BEFORE)
-        for i, (now, then) in enumerate(
-                zip(self._options_now(), self._options)):
-            if now != then:
-                raise _C.Error(
-                    f"optimizer: group {i} has {now} now, and had {then} in "
-                    "wrap(); of what schedules set, only learning rates are "
-                    "followed. Pass cycle_momentum=False to OneCycleLR and "
-                    "CyclicLR.")
 
     def step(self, closure=None):
         if closure is not None:

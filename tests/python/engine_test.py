@@ -377,6 +377,47 @@ def extra_states(world):
            "missing: same._extra_state")
 
 
+def transforms(world):
+    """Of torch.func, of which no operator of the engine is a part."""
+    from torch import func
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(
+        torch.nn.Linear(6, 24), torch.nn.Tanh(), torch.nn.Linear(24, 24),
+        torch.nn.Tanh(), torch.nn.Linear(24, 3))
+    x = torch.randn(4, 6)
+
+    def results(model):
+        scalar = lambda row: model(row).square().sum()
+        return [
+            *func.jvp(model, (x,), (x.cos(),)), func.vmap(model)(x),
+            func.grad(lambda rows: model(rows).square().sum())(x),
+            func.jacrev(model)(x[0]), func.jacfwd(model)(x[0]),
+            func.hessian(scalar)(x[0]), func.vmap(func.grad(scalar))(x),
+            func.vmap(lambda row: func.jvp(model, (row,), (row,))[1])(x)]
+
+    want = results(plain)
+    for stage in (2, 3):
+        model = copy.deepcopy(plain)
+        engine = tessera.wrap(
+            model, optimizer=ADAMW, zero_stage=stage, log_memory=False,
+            sharding={"min_group_numel": 1})
+        for _ in range(2):
+            for got, one in zip(results(model), want):
+                assert torch.allclose(got, one, atol=1e-6), (got, one)
+        # The engine trains as before.
+        other = copy.deepcopy(plain)
+        optimizer = plain_adamw(other)
+        for _ in range(2):
+            engine.backward(model(x).square().sum())
+            engine.step()
+            other(x).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with engine.gather():
+            for got, one in zip(model.parameters(), other.parameters()):
+                close(got, one, 2e-6, "a weight")
+
+
 class Doubled(torch.autograd.Function):
     calls = 0
 
@@ -507,5 +548,5 @@ def unwraps(world):
 if __name__ == "__main__":
     main([zero_stages, tiers_and_budgets, bfloat16, accumulates, gathers,
           whole_values, checkpoints, samplers, resumed_loops,
-          positions_of_samplers, extra_states, python_hooks, lazily_made,
-          divided_layers, configurations, unwraps])
+          positions_of_samplers, extra_states, transforms, python_hooks,
+          lazily_made, divided_layers, configurations, unwraps])

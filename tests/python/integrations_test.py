@@ -81,6 +81,25 @@ def for_each_group(optimizer):
          for i in range(len(optimizer.param_groups))])
 
 
+class ByHand:
+    """Sets all that a group has, as loops do that have no schedule."""
+
+    def __init__(self, optimizer):
+        self._groups = optimizer.param_groups
+        self._steps = 0
+
+    def step(self):
+        self._steps += 1
+        for i, group in enumerate(self._groups):
+            group["weight_decay"] = 0.3 * (i + 1) / self._steps
+            if "betas" in group:
+                group["betas"] = (0.5 + 0.04 * self._steps, 0.99)
+                group["eps"] = 1e-3 * self._steps
+            else:
+                group["dampening"] = 0.05 * self._steps
+                group["momentum"] = 0.5 + 0.04 * self._steps
+
+
 def adamw(model):
     return torch.optim.AdamW(groups_of(model), lr=0.01)
 
@@ -139,21 +158,41 @@ def check_schedule(world, make, schedule, before_wrap, **config):
 
 
 def schedules_of_groups(world):
-    """Rates are followed, whenever the schedule was made; other values that
-    change are an error of the next step."""
+    """All that a schedule changes in a group counts, whenever it was made."""
     with warnings.catch_warnings():
         # Of torch, if the steps of the given optimizer were not noticed.
         warnings.filterwarnings("error", "Detected call of")
-        for make in (adamw, adam, decoupled_adam, sgd, partly_momentum):
+        for before_wrap in (True, False):
+            for make in (adamw, sgd):
+                for schedule in (warm_up, one_cycle, for_each_group, ByHand):
+                    check_schedule(world, make, schedule, before_wrap)
+        for make in (adam, decoupled_adam, partly_momentum):
             check_schedule(world, make, warm_up, True)
-        check_schedule(world, adamw, warm_up, False)
-    for schedule, text in ((one_cycle, "cycle_momentum=False"),
-                           (for_each_group, "change them by one factor")):
-        model = make_net()
-        engine = tessera.wrap(model, optimizer=adamw(model), **SMALL)
-        one = schedule(engine.optimizer)
-        one.step()
-        raises(lambda: engine.backward(loss_of(model, ids_of(0, 0))), text)
+
+
+def values_after_backward(world):
+    """What is set between backward and step counts in this step, where backward
+    has begun it with what was set before."""
+    plain = make_net()
+    model = copy.deepcopy(plain)
+    optimizer = adamw(plain)
+    engine = tessera.wrap(
+        model, {"optimizer": {"overlap": "speculate"}}, optimizer=adamw(model),
+        **SMALL)
+    for step in range(6):
+        for rank in range(world.size):
+            (loss_of(plain, ids_of(step, rank)) / world.size).backward()
+        engine.backward(loss_of(model, ids_of(step, world.rank)))
+        for one in (optimizer, engine.optimizer):
+            for group in one.param_groups:
+                group["betas"] = (0.2 + 0.1 * step, 0.99)
+                group["weight_decay"] = 0.5 * (step % 2)
+            one.step()
+            one.zero_grad()
+    with engine.gather():
+        for name, value in model.named_parameters():
+            off = (value - dict(plain.named_parameters())[name]).abs().max()
+            assert off < 1e-5, (name, off)
 
 
 def step_hooks(world):
@@ -352,5 +391,5 @@ def adapters(world):
 
 
 if __name__ == "__main__":
-    main([optimizers_and_schedules, schedules_of_groups, step_hooks,
-          many_parameters, adapters, trainers, accelerators])
+    main([optimizers_and_schedules, schedules_of_groups, values_after_backward,
+          step_hooks, many_parameters, adapters, trainers, accelerators])

@@ -54,11 +54,11 @@ def optimizers_of_torch(world):
         check(world,
               lambda model, foreach=foreach: torch.optim.AdamW(
                   model.parameters(), foreach=foreach).step(),
-              "Engine::step()")
+              "engine.step()")
     check(world, lambda model: torch.optim.SGD(
-        model.parameters(), lr=1.0, foreach=False).step(), "Engine::step()")
+        model.parameters(), lr=1.0, foreach=False).step(), "engine.step()")
     check(world, lambda model: torch.nn.utils.clip_grad_norm_(
-        model.parameters(), 1.0), "Engine::clip_grad_norm()")
+        model.parameters(), 1.0), "engine.clip_grad_norm()")
 
 
 def moves_and_casts(world):
@@ -176,7 +176,7 @@ def groups_and_states_of_torch(world):
     given.param_groups[0]["amsgrad"] = True
     raises(lambda: step(engine), "amsgrad")
     given.param_groups[0].update(amsgrad=False, betas=(0.9, 1.5))
-    raises(lambda: step(engine), "group 0", "cycle_momentum=False")
+    raises(lambda: step(engine), "optimizer.param_groups[0]", "1.5")
     # The model is as before a wrap() that fails.
     model = make_net()
     given = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -188,6 +188,8 @@ def groups_and_states_of_torch(world):
 def misspelled_options(world):
     raises(lambda: tessera.wrap(make_net(), zero_stag=3),
            "did you mean 'zero_stage'")
+    raises(lambda: tessera.wrap(make_net(), optimizer={"learning_rate": 1}),
+           "use 'optimizer.lr'")
     raises(lambda: tessera.wrap(make_net(), precison={}),
            "did you mean 'precision'")
 
