@@ -190,7 +190,7 @@ TEST_P(GradientTokenLoops, ArithmeticOnATokenIsAnError) {
     twin.wrapped_backward(0, mean_square);
     auto& weight = twin.wrapped->last->weight;
     const std::initializer_list<const char*> parts{
-        "gradient of 'last.weight'", "Engine::"};
+        "gradient of 'last.weight'", "engine."};
     expect_throws([&] { weight.mutable_grad().mul_(0.5); }, parts);
     expect_throws([&] { (void)weight.grad().norm(); }, parts);
     expect_throws([&] { (void)(weight.grad() + 1.0); }, parts);

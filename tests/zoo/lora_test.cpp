@@ -253,7 +253,7 @@ TEST(LoraModel, AllOptionsComeFromAConfiguration) {
   };
   const LoraConfig listed = read({});
   EXPECT_EQ(listed.target_modules.names.size(), 4u);
-  EXPECT_EQ(listed.base_model, "models/minilm");
+  EXPECT_EQ(listed.base_model, tests::source_dir() + "/configs/models/minilm");
   const LoraConfig config = read(
       {"model.lora.target_modules=.*attention.*\\.(query|value)",
        "model.lora.exclude_modules=.*layer\\.0\\..*",
