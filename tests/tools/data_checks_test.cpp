@@ -172,12 +172,21 @@ TEST_F(DataChecks, NumpyFilesAreWrittenWithATypeThatHoldsTheVocabulary) {
 
 TEST_F(DataChecks, PathsAreRelativeToTheirConfiguration) {
   write_tokens(folder_ / "train.bin", std::vector<uint16_t>(16 * 40, 5));
-  const auto folder = folder_ / "deep" / "er";
+  // So deep that a path from the working directory leads nowhere from there.
+  auto folder = folder_ / "deep";
+  for (const auto& level : std::filesystem::current_path()) {
+    folder /= level.has_root_directory() ? "er" : level;
+  }
+  const auto from_folder = [&](const char* name) {
+    return std::filesystem::path(folder_ / name)
+        .lexically_relative(folder)
+        .string();
+  };
   std::filesystem::create_directories(folder);
   const auto run_with = [&](const std::string& train,
                             const std::vector<std::string>& more = {}) {
     nlohmann::json config = read_json(folder_ / "train.json");
-    config["model"]["config"] = "../../gpt.json";
+    config["model"]["config"] = from_folder("gpt.json");
     config["data"]["train"] = train;
     std::ofstream(folder / "c.json") << config;
     std::vector<std::string> words{
@@ -189,7 +198,7 @@ TEST_F(DataChecks, PathsAreRelativeToTheirConfiguration) {
     return run_forked(1, words);
   };
   constexpr const char* kTold = "is that of the working directory";
-  const auto beside = run_with("../../train.bin");
+  const auto beside = run_with(from_folder("train.bin"));
   EXPECT_EQ(beside.exit_code, 0) << beside.output;
   EXPECT_EQ(beside.output.find(kTold), std::string::npos) << beside.output;
   // As the run was started.
@@ -201,10 +210,11 @@ TEST_F(DataChecks, PathsAreRelativeToTheirConfiguration) {
   const auto told = run_with(here);
   EXPECT_EQ(told.exit_code, 0) << told.output;
   EXPECT_NE(told.output.find(kTold), std::string::npos) << told.output;
-  const auto given = run_with("../../absent.bin", {"data.train=" + here});
+  const auto given =
+      run_with(from_folder("absent.bin"), {"data.train=" + here});
   EXPECT_EQ(given.exit_code, 0) << given.output;
   EXPECT_EQ(given.output.find(kTold), std::string::npos) << given.output;
-  const auto absent = run_with("../../absent.bin");
+  const auto absent = run_with(from_folder("absent.bin"));
   EXPECT_EQ(absent.exit_code, 1);
   EXPECT_NE(
       absent.output.find((folder_ / "absent.bin").string()), std::string::npos)

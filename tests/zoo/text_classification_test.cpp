@@ -186,7 +186,11 @@ TEST_F(TextClassification, TrainsAndPredictsWithEveryKindOfFamily) {
   for (const Family& family : kFamilies) {
     SCOPED_TRACE(family.config);
     on_ranks(1, [&] {
-      write_model(model_, family);
+      // Its head is kept, for it has the names of the data.
+      write_model(
+          model_,
+          family,
+          {{"id2label", {{"0", "maybe"}, {"1", "no"}, {"2", "yes"}}}});
       const TrainingResult result = run_training(config());
       EXPECT_EQ(result.summary.steps, 2);
       ASSERT_TRUE(result.score.has_value());
