@@ -303,8 +303,8 @@ class Engine {
   ///   checkpoints are removed; never the one that was just written, nor those
   ///   of another run or engine.
   /// @return the folder of the checkpoint.
-  /// @throws tessera::Error if another run or engine has saved this step in
-  ///   `folder`: load() that checkpoint to continue its run.
+  ///   Where another run or engine has saved this step in `folder`, its
+  ///   checkpoint is replaced, with a warning.
   std::filesystem::path save(
       const std::filesystem::path& folder,
       const std::vector<Checkpointable*>& states = {},

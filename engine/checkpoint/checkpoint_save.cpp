@@ -70,13 +70,14 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
   return manifest;
 }
 
-/// That nobody else's checkpoint is lost, now or when the folder is loaded.
-void check_other_checkpoints(const fs::path& path, CheckpointLineage& lineage) {
+/// Says what of another run is lost, now or when the folder is loaded.
+void tell_other_checkpoints(const fs::path& path, CheckpointLineage& lineage) {
   const std::string found = lineage_of(path);
-  TESSERA_CHECK(
-      found.empty() || found == lineage.id,
-      "save: {} was written by another run or another engine, and saving would replace it. Save into a folder of its own, load that checkpoint to continue its run, or remove it.",
-      path);
+  if (!found.empty() && found != lineage.id) {
+    log_warning(
+        "save: {} was written by another run or another engine and is replaced. Save into a folder of its own, or load that checkpoint to continue its run.",
+        path);
+  }
   const auto all = list_checkpoints(path.parent_path());
   if (lineage.warned_of_later_steps || all.empty() || path >= all.back()) {
     return;
@@ -105,7 +106,7 @@ CheckpointSave::CheckpointSave(
     parameters_ = parameters_of(subject, model);
     manifest_ = describe(subject);
     if (rank_ == 0) {
-      check_other_checkpoints(path_, subject.lineage);
+      tell_other_checkpoints(path_, subject.lineage);
       written_.emplace(path_);
     }
   });

@@ -216,8 +216,8 @@ class Engine:
         keep_last: removes all but so many of the run's latest ones, if above
             0; never the one just written, nor those of another run.
 
-        Returns the folder. Loads under any number and layout of ranks. Raises
-        tessera.Error if another run has saved this step in `folder`.
+        Returns the folder. Loads under any number and layout of ranks. Warns
+        where it replaces a checkpoint of another run.
         """
         self._tree.refresh()
         return self._engine.save(
