@@ -253,7 +253,9 @@ TEST(LoraModel, AllOptionsComeFromAConfiguration) {
   };
   const LoraConfig listed = read({});
   EXPECT_EQ(listed.target_modules.names.size(), 4u);
-  EXPECT_EQ(listed.base_model, tests::source_dir() + "/configs/models/minilm");
+  // From the configuration's folder, or from the working directory.
+  EXPECT_TRUE(listed.base_model.ends_with("models/minilm"))
+      << listed.base_model;
   const LoraConfig config = read(
       {"model.lora.target_modules=.*attention.*\\.(query|value)",
        "model.lora.exclude_modules=.*layer\\.0\\..*",
