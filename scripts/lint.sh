@@ -57,6 +57,7 @@ check "format (make format)" check_format
 check "sources" python3 scripts/check_sources.py
 check "rooms" python3 scripts/check_rooms.py
 check "names" python3 scripts/check_names.py
+check "header index" python3 scripts/header_index.py
 check "links" python3 scripts/check_links.py
 check "programs" python3 scripts/check_programs.py
 if command -v shellcheck >/dev/null; then

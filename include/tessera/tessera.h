@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What wraps, trains and saves a module. Further headers, where they are used:
-// tessera/engine/schedule/lr_scheduler.h, tessera/engine/trainer/trainer.h, the
-// model zoo (tessera/zoo/...), tensor- and pipeline-parallel layers.
+// What wraps, trains and saves a module. docs/headers.md lists further headers,
+// for the trainer and for tensor- and pipeline-parallel layers; the model zoo
+// has its own (tessera/zoo/...).
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/engine_optimizer.h"
+#include "tessera/engine/schedule/lr_scheduler.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
