@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 namespace tessera::runtime {
 
@@ -25,6 +26,7 @@ std::atomic<int64_t> live_bytes{0};
 std::atomic<int64_t> peak_bytes{0};
 std::atomic<int64_t> most_bytes{std::numeric_limits<int64_t>::max()};
 std::atomic<bool> keeping{false};
+thread_local bool counting = true;
 
 void add_bytes(int64_t count) {
   const int64_t now = live_bytes += count;
@@ -57,24 +59,31 @@ constexpr size_t kSmallestKept = 64 << 10;
 struct alignas(64) Header {
   size_t bytes; ///< of the whole allocation, including the header
   bool is_kept; ///< from heap(), not from malloc
+  bool is_counted;
+
+  int64_t counted_bytes() const {
+    return is_counted ? static_cast<int64_t>(bytes) : 0;
+  }
 };
 
 void* allocate_with_header(size_t bytes) {
-  const size_t whole = bytes + sizeof(Header);
-  add_bytes(static_cast<int64_t>(whole));
-  void* memory =
-      keeping && whole >= kSmallestKept ? heap().take(whole) : nullptr;
-  const bool is_kept = memory != nullptr;
-  if (!is_kept) {
+  Header made{bytes + sizeof(Header), false, counting};
+  if (made.is_counted) {
+    add_bytes(made.counted_bytes());
+  }
+  void* memory = keeping && made.bytes >= kSmallestKept
+                     ? heap().take(made.bytes)
+                     : nullptr;
+  made.is_kept = memory != nullptr;
+  if (!made.is_kept) {
     try {
-      memory = c10::alloc_cpu(whole);
+      memory = c10::alloc_cpu(made.bytes);
     } catch (...) {
-      live_bytes -= static_cast<int64_t>(whole);
+      live_bytes -= made.counted_bytes();
       throw;
     }
   }
-  auto* header = new (memory) Header{whole, is_kept};
-  return header + 1;
+  return new (memory) Header(made) + 1;
 }
 
 void free_with_header(void* data) {
@@ -82,10 +91,9 @@ void free_with_header(void* data) {
     return;
   }
   Header* header = static_cast<Header*>(data) - 1;
-  const size_t whole = header->bytes;
-  live_bytes -= static_cast<int64_t>(whole);
+  live_bytes -= header->counted_bytes();
   if (header->is_kept) {
-    heap().give_back(header, whole);
+    heap().give_back(header, header->bytes);
   } else {
     c10::free_cpu(header);
   }
@@ -144,6 +152,13 @@ void reset_cpu_bytes_peak() {
 void limit_cpu_bytes(std::optional<int64_t> bytes) {
   install_cpu_memory_counter();
   most_bytes = bytes.value_or(std::numeric_limits<int64_t>::max());
+}
+
+UncountedCpuMemory::UncountedCpuMemory()
+    : had_(std::exchange(counting, false)) {}
+
+UncountedCpuMemory::~UncountedCpuMemory() {
+  counting = had_;
 }
 
 } // namespace tessera::runtime

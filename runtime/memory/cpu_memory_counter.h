@@ -28,4 +28,17 @@ void reset_cpu_bytes_peak();
 /// device. Nothing: no limit. Installs the counter.
 void limit_cpu_bytes(std::optional<int64_t> bytes);
 
+/// While it exists, what its thread allocates is not counted and not limited:
+/// memory of a measurement, which the training does not need.
+class UncountedCpuMemory {
+ public:
+  UncountedCpuMemory();
+  UncountedCpuMemory(const UncountedCpuMemory&) = delete;
+  UncountedCpuMemory& operator=(const UncountedCpuMemory&) = delete;
+  ~UncountedCpuMemory();
+
+ private:
+  bool had_;
+};
+
 } // namespace tessera::runtime

@@ -2,14 +2,14 @@
 #include "tessera/runtime/profile/device_peak.h"
 
 #include "tessera/runtime/core/cuda_backend.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/stream_time.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/fill.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,6 @@
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace tessera::runtime {
 
@@ -75,19 +74,12 @@ constexpr int kMostProducts = 200;
 
 double measured_peak_flops(c10::Device device, c10::ScalarType dtype) {
   const c10::NoGradGuard no_grad;
+  // The libraries' scratch memory too: some convert 16-bit matrices.
+  const UncountedCpuMemory uncounted;
   const int64_t rows = kMeasuredRows;
   const auto options = at::device(device).dtype(dtype);
-  // On the CPU not from the allocator, whose peak is the training's.
-  const auto bytes = static_cast<size_t>(rows * rows) * c10::elementSize(dtype);
-  std::vector<std::byte> memory(device.is_cpu() ? 2 * bytes : 0);
-  const auto matrix = [&](size_t place) {
-    return device.is_cpu()
-               ? at::from_blob(
-                     memory.data() + place * bytes, {rows, rows}, options)
-               : at::empty({rows, rows}, options);
-  };
-  const at::Tensor a = matrix(0).fill_(1);
-  at::Tensor product = matrix(1);
+  const at::Tensor a = at::ones({rows, rows}, options);
+  at::Tensor product = at::empty({rows, rows}, options);
   const double flops = 2.0 * static_cast<double>(rows * rows * rows);
   at::mm_out(product, a, a); // the library's first call
   double best_s = 1e9;

@@ -158,22 +158,6 @@ json model_of(const Recipe& recipe) {
       configs() / "models" / (std::string(recipe.model) + ".json"));
 }
 
-/// Reads the recipe with its model in `folder`, of which only the config.json
-/// need be there.
-TrainingConfig read_recipe(
-    const Recipe& recipe,
-    const json& model,
-    const fs::path& folder,
-    std::vector<std::string> overrides = {}) {
-  runtime::write_file_atomically(folder / "config.json", model.dump());
-  const bool has_weights =
-      read_json(file_of(recipe)).at("model").contains("folder");
-  overrides.push_back(
-      has_weights ? "model.folder=" + folder.string()
-                  : "model.config=" + (folder / "config.json").string());
-  return read_training_config(file_of(recipe), overrides);
-}
-
 /// A twin on data of its own.
 class Twin {
  public:

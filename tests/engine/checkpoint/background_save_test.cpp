@@ -193,7 +193,7 @@ TEST(BackgroundSave, TellsEveryRankWhatWentWrong) {
 // Whoever ends with an error does not wait for ranks that wait for it.
 TEST(BackgroundSave, DoesNotHangWhereTrainingFails) {
   const TemporaryFolder folder;
-  run_ranks(2, [&](World& world) {
+  run_ranks(2, [&](World&) {
     const auto trains = [&] {
       auto net = make_restless(1, torch::kFloat);
       auto engine = wrap(net, options_of(true));

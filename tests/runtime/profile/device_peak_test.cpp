@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/profile/device_peak.h"
 
+#include "tessera/runtime/memory/cpu_memory_counter.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <thread>
 
 namespace tessera::runtime::device_peak_test {
 
@@ -52,6 +59,34 @@ TEST(DevicePeak, IsMeasuredOnceWhereNoneIsKnown) {
   EXPECT_EQ(peak.device, "cpu");
   EXPECT_GT(peak.flops_per_s, 1e8);
   EXPECT_EQ(device_peak(at::kCPU, at::kFloat).flops_per_s, peak.flops_per_s);
+}
+
+// In a run whose memory is counted, or limited to less than a product takes.
+// Some processors' float16 products take memory of their own.
+TEST(DevicePeak, TakesNoMemoryOfTheRun) {
+  install_cpu_memory_counter();
+  const int64_t live = cpu_bytes_live();
+  reset_cpu_bytes_peak();
+  limit_cpu_bytes(live + 1024);
+  EXPECT_GT(device_peak(at::kCPU, at::kHalf).flops_per_s, 0);
+  limit_cpu_bytes(std::nullopt);
+  EXPECT_EQ(cpu_bytes_peak(), live);
+}
+
+TEST(UncountedCpuMemory, IsItsThreadsUntilItEnds) {
+  install_cpu_memory_counter();
+  const int64_t live = cpu_bytes_live();
+  at::Tensor kept;
+  {
+    const UncountedCpuMemory uncounted;
+    kept = at::empty({1 << 20});
+    std::thread([] { EXPECT_GT(at::empty({64}).numel(), 0); }).join();
+    EXPECT_EQ(cpu_bytes_live(), live);
+  }
+  const at::Tensor counted = at::empty({1 << 20});
+  EXPECT_GE(cpu_bytes_live(), live + (4 << 20));
+  kept.reset(); // where counting goes on
+  EXPECT_GE(cpu_bytes_live(), live + (4 << 20));
 }
 
 } // namespace tessera::runtime::device_peak_test
