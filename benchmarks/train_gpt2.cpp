@@ -8,7 +8,7 @@
 //   train_gpt2 matmul=onednn update_in_backward=1 clip=0 helpers=1
 //   train_gpt2 device=cuda dtype=bfloat16 layers=24 width=2048 heads=16
 //   train_gpt2 lazy=1 placement.optimizer=host placement.gradients=host
-//   train_gpt2 device=cuda profile=trace.json
+//   train_gpt2 device=cuda profile=trace.json predict=auto
 //   train_gpt2 model=llama device=cuda dtype=bfloat16 lazy=1 batch=1
 //       sequence=4096 optimizer.moment_dtype=bfloat16
 //       precision.gradients=bfloat16
@@ -16,6 +16,13 @@
 // Without sizes it is GPT-2 124M or Llama 3 8B. vocabulary=50304 pads GPT-2's
 // to a multiple of 64. profile=FILE writes a Chrome trace of the measured
 // steps.
+//
+// predict=DEVICE, a name of `tessera plan --device`, says beforehand what the
+// operators of this step take at least there: a table on the standard error, as
+// of `tessera plan --operators`, and "predicted" beside what was measured, in
+// milliseconds, if all overlap that can ("step_ms") and if nothing does
+// ("step_in_turn_ms"), and by operator of the device. "auto" is the device that
+// it runs on; nothing is predicted if its rates are not known.
 //
 // "mfu" is the share of peak_tflops, by default what the device's data sheet
 // says; "of_matrix_rate" that of the rate of products of matrix=8192 rows, in
@@ -28,6 +35,8 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/engine_config.h"
+#include "tessera/engine/plan/operator_times.h"
+#include "tessera/engine/plan/step_plan.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
@@ -53,10 +62,12 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -86,6 +97,7 @@ struct Arguments {
   bool is_lazy = false;
   std::string matmul;
   std::string profile;
+  std::string predict; ///< a device; empty: nothing
   double peak_tflops = 0;
   int64_t matrix_rows = 0;
   EngineOptions engine;
@@ -153,19 +165,37 @@ Arguments parse(const std::vector<std::string>& words) {
       {{"libtorch", "libtorch"}, {"auto", "auto"}, {"onednn", "onednn"}},
       "libtorch");
   all.profile = reader.get_string("profile", "");
+  all.predict = reader.get_string("predict", "");
   all.peak_tflops = reader.get_double("peak_tflops", {.min = 0}, 0);
   all.matrix_rows =
       reader.get_int("matrix", {.min = 0}, all.is_cuda ? 8192 : 0);
   reader.finish();
-  TESSERA_CHECK(
-      !all.is_plain || (engine.empty() && !all.update_in_backward),
-      "train_gpt2: {} is for the engine, which mode=plain does not have; use "
-      "mode=tessera",
-      engine.empty() ? "update_in_backward" : engine.front());
+  if (all.is_plain) {
+    std::string of_engine = engine.empty() ? "" : engine.front();
+    of_engine = all.update_in_backward ? "update_in_backward" : of_engine;
+    of_engine = all.predict.empty() ? of_engine : "predict";
+    TESSERA_CHECK(
+        of_engine.empty(),
+        "train_gpt2: {} is for the engine, which mode=plain does not have; use "
+        "mode=tessera",
+        of_engine);
+  }
   const runtime::ConfigReader engine_reader = reader_of(engine);
   all.engine = read_engine_options(engine_reader);
   engine_reader.finish();
   return all;
+}
+
+EngineOptions engine_options(const Arguments& arguments) {
+  EngineOptions options = arguments.engine;
+  options.update_in_backward = arguments.update_in_backward;
+  if (arguments.dtype == at::kBFloat16) {
+    options.precision.parameters = at::kBFloat16;
+  }
+  options.optimizer.lr = kLearningRate;
+  options.optimizer.weight_decay = kWeightDecay;
+  options.optimizer.rule = AdamWOptions{};
+  return options;
 }
 
 /// How a model is trained: gradients, clipping and update of one step.
@@ -228,7 +258,7 @@ class PlainStepper : public Stepper {
 class TesseraStepper : public Stepper {
  public:
   TesseraStepper(torch::nn::Module& module, const Arguments& arguments)
-      : engine_(wrap(module, options(arguments))) {}
+      : engine_(wrap(module, engine_options(arguments))) {}
 
   void step(const at::Tensor& loss, bool clip) override {
     engine_.backward(loss);
@@ -239,18 +269,6 @@ class TesseraStepper : public Stepper {
   }
 
  private:
-  static EngineOptions options(const Arguments& arguments) {
-    EngineOptions options = arguments.engine;
-    options.update_in_backward = arguments.update_in_backward;
-    if (arguments.dtype == at::kBFloat16) {
-      options.precision.parameters = at::kBFloat16;
-    }
-    options.optimizer.lr = kLearningRate;
-    options.optimizer.weight_decay = kWeightDecay;
-    options.optimizer.rule = AdamWOptions{};
-    return options;
-  }
-
   Engine engine_;
 };
 
@@ -342,18 +360,106 @@ double matrix_rate(at::Device device, at::ScalarType dtype, int64_t rows) {
   return rate;
 }
 
+/// What the driver calls it; empty on the CPU.
+std::string driver_name(at::Device device) {
+  if (!device.is_cuda()) {
+    return "";
+  }
+  const auto& names = runtime::load_cuda_backend().device_names;
+  const auto index = static_cast<size_t>(std::max<int>(device.index(), 0));
+  return index < names.size() ? names[index] : "";
+}
+
 /// Operations per second of the peak that "mfu" is a share of; nothing where
 /// the device's data sheet is not known.
 std::optional<double> peak_rate(const Arguments& arguments, at::Device device) {
   if (arguments.peak_tflops > 0) {
     return arguments.peak_tflops * 1e12;
   }
-  const auto& names = runtime::load_cuda_backend().device_names;
-  const auto index = static_cast<size_t>(std::max<int>(device.index(), 0));
-  return device.is_cuda() && index < names.size()
-             ? runtime::known_peak_flops(
-                   names[index], arguments.dtype, /*uses_tf32=*/false)
-             : std::nullopt;
+  return runtime::known_peak_flops(
+      driver_name(device), arguments.dtype, /*uses_tf32=*/false);
+}
+
+TrainedModel make_model(const Arguments& arguments, bool is_lazy) {
+  const auto make = arguments.kind == Kind::kLlama ? make_llama : make_gpt2;
+  return make(arguments.size, is_lazy, arguments.helpers);
+}
+
+/// @return random tokens, on the CPU.
+at::Tensor make_batch(const Arguments& arguments) {
+  return at::randint(
+      arguments.size.vocabulary,
+      {arguments.batch, arguments.size.sequence},
+      at::kLong);
+}
+
+/// What a step of this rank takes at least, on the device of predict=, by a dry
+/// run; nothing if none is asked for, or the rates of its own are not known.
+std::optional<engine::StepPrediction> predict(
+    const Arguments& arguments,
+    at::Device device) {
+  std::string name = arguments.predict;
+  if (name == "auto") {
+    name = device.is_cuda()
+               ? engine::rates_name(driver_name(device)).value_or("")
+               : "cpu";
+    if (name.empty()) {
+      std::cerr << "train_gpt2: nothing is predicted, for the rates of '"
+                << driver_name(device) << "' are not known" << std::endl;
+    }
+  }
+  if (name.empty()) {
+    return std::nullopt;
+  }
+  const engine::DeviceRates rates =
+      engine::known_rates(name, engine::RateUse::kKernels);
+  PlannedJob job;
+  job.rank = world().rank();
+  job.world_size = world().size();
+  job.device = name == "cpu" ? c10::kCPU : c10::kCUDA;
+  job.clips_gradients = arguments.clips;
+  const at::Tensor ids = make_batch(arguments);
+  TrainedModel model;
+  PlannedTraining training;
+  training.make = [&](World& /*world*/, ParallelRun& /*parallel*/) {
+    model = make_model(arguments, /*is_lazy=*/true);
+    return model.module;
+  };
+  training.loss = [&](torch::nn::Module& /*module*/) {
+    return model.loss(ids);
+  };
+  EngineOptions options = engine_options(arguments);
+  options.log_memory = false;
+  const engine::StepPrediction prediction =
+      engine::predict_step(plan(training, options, job), name, rates);
+  std::cerr << engine::prediction_table(prediction) << std::flush;
+  return prediction;
+}
+
+nlohmann::ordered_json json_of(const engine::StepPrediction& prediction) {
+  nlohmann::ordered_json json{
+      {"device", prediction.device},
+      {"step_ms", prediction.seconds() * 1e3},
+      {"step_in_turn_ms", prediction.seconds_in_turn() * 1e3}};
+  for (const auto& [key, seconds] :
+       {std::pair("device_ms", prediction.device_s),
+        std::pair("links_ms", prediction.links_s),
+        std::pair("to_host_ms", prediction.to_host_s),
+        std::pair("to_device_ms", prediction.to_device_s),
+        std::pair("host_ms", prediction.host_s)}) {
+    if (seconds > 0) {
+      json[key] = seconds * 1e3;
+    }
+  }
+  std::map<std::string, double> operators; // forward and backward
+  for (const engine::OperatorTime& row : prediction.operators) {
+    if (row.bound == engine::OperatorBound::kProducts ||
+        row.bound == engine::OperatorBound::kMemory) {
+      operators[row.name] += row.seconds * 1e3;
+    }
+  }
+  json["operators_ms"] = operators;
+  return json;
 }
 
 /// What the measured steps took.
@@ -413,6 +519,8 @@ void run(const Arguments& arguments) {
   if (arguments.is_cuda) {
     device = arguments.is_plain ? at::Device(at::kCUDA, 0) : world().device();
   }
+  const std::optional<engine::StepPrediction> prediction =
+      predict(arguments, device);
   const double matrix_flops =
       matrix_rate(device, arguments.dtype, arguments.matrix_rows);
   if (arguments.is_plain && arguments.dtype == at::kBFloat16) {
@@ -422,9 +530,7 @@ void run(const Arguments& arguments) {
   }
 
   torch::manual_seed(0);
-  const auto make = arguments.kind == Kind::kLlama ? make_llama : make_gpt2;
-  const TrainedModel model =
-      make(arguments.size, arguments.is_lazy, arguments.helpers);
+  const TrainedModel model = make_model(arguments, arguments.is_lazy);
   move_module(*model.module, device);
   std::unique_ptr<Stepper> stepper;
   if (arguments.is_plain) {
@@ -434,11 +540,7 @@ void run(const Arguments& arguments) {
     stepper = std::make_unique<TesseraStepper>(*model.module, arguments);
   }
   torch::manual_seed(1000 + rank);
-  const at::Tensor ids = at::randint(
-                             arguments.size.vocabulary,
-                             {arguments.batch, arguments.size.sequence},
-                             at::kLong)
-                             .to(device);
+  const at::Tensor ids = make_batch(arguments).to(device);
 
   const Measured measured = train(arguments, model, *stepper, ids);
   const auto steps = static_cast<double>(arguments.steps);
@@ -481,6 +583,9 @@ void run(const Arguments& arguments) {
     line["peak_tflops"] = *peak / 1e12;
     line["mfu"] = flops / *peak;
     line["mfu_formula"] = kMfuFormula;
+  }
+  if (prediction) {
+    line["predicted"] = json_of(*prediction);
   }
   std::cout << line.dump() + "\n" << std::flush;
 }

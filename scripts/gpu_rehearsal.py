@@ -45,11 +45,7 @@ PARTS = {"engine/matrix_test.cpp": 4, "zoo/smoke_gpu_test.cpp": 4,
          "zoo/layouts_gpu_test.cpp": 4}
 # Environment that nothing here reads.
 ONLY_FOR_CUDA = ("CUDA_", "TORCH_CUDNN_", "TESSERA_TEST_DEVICE")
-NOT_REHEARSED = {
-    "device_of_torch": "asks PyTorch for a device",
-    "planned_memory_gpu_test":
-        "counts CUDA's allocator; vdev_planned_memory_test runs its body",
-}
+NOT_REHEARSED = {"device_of_torch": "asks PyTorch for a device"}
 NOT_REHEARSED_MODULES = {"deepspeed": "DeepSpeed's ZeRO-3 needs a device"}
 ONLY_ON_CUDA = {  # tests of what the virtual device has not
     "engine/cuda_training_gpu_test.cpp": {
@@ -147,6 +143,8 @@ class RehearsedKit(Kit):
     def small_keys(keys, small):
         if keys.get("model") == "llama":
             small = {**small, **SMALL_LLAMA}
+        if "predict" in keys:
+            small = {**small, "predict": "h100"}  # not of the CPU
         return {**keys, **small}
 
     @staticmethod
@@ -171,6 +169,20 @@ def unused_tests(kit):
     return sorted(set(files) - used)
 
 
+def complaint_of_prediction(job, step):
+    """What is wrong with what was said beforehand of the measured step."""
+    predicted = step.get("predicted", {})
+    if "predict" not in job.keys:
+        return f"{step['peer']} was predicted unasked" if predicted else ""
+    if predicted.get("device") != job.keys["predict"]:
+        return f"{step['peer']} was not predicted: {predicted}"
+    if not 0 < predicted["step_ms"] <= predicted["step_in_turn_ms"] < 1e4:
+        return f"{step['peer']} was predicted to take {predicted}"
+    if job.engine.get("placement.optimizer") and not predicted.get("to_host_ms"):
+        return f"{step['peer']} has state on the host, but no copies: {predicted}"
+    return ""
+
+
 def complaint_of(job, result, log):
     """What is wrong with a job that has ended; or nothing."""
     if result["outcome"] != "ok":
@@ -180,6 +192,8 @@ def complaint_of(job, result, log):
         return f"{skipped[1]} skips"
     if "--file=" in text and not re.search(r"^\[  PASSED  \] [1-9]", text, re.M):
         return "no test ran"
+    if "profile" in job.keys and "kernels_ms" not in result:
+        return f"no trace: {result['failure']}"
     if job.keys.get("steps"):
         steps = [one for one in result["results"] if "tokens_per_s" in one]
         if not steps:
@@ -187,6 +201,8 @@ def complaint_of(job, result, log):
         for one in steps:
             if not all(loss and math.isfinite(loss) for loss in one["losses"]):
                 return f"{one['peer']} has the losses {one['losses']}"
+            if complaint := complaint_of_prediction(job, one):
+                return complaint
     return ""
 
 

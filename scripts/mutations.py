@@ -889,8 +889,10 @@ def leave_out_waits(build, chosen):
     """@param chosen numbers of waits.
     @return exit code."""
     files = {}
+    needed = {WAITS[number].file for number in chosen}
     for file, text in switchable(WAITS).items():
-        files.setdefault(file.split("/")[0], {})[file] = text
+        if file in needed:
+            files.setdefault(file.split("/")[0], {})[file] = text
     for texts in files.values():
         build.make(texts)
     for program, *arguments in {WAITS[number].tests for number in chosen}:

@@ -164,6 +164,9 @@ WAITS = [
     ),
     *waits_of(
         "engine/optim/group_updates.cpp",
+        after("size_t g, std::function<void()> work) {", "queue_->follow_current();"),
+        after("may fetch its gradient.", "queue_->follow_current();"),
+        after("std::exchange(begun_, true)) {", "queue_->follow_current();"),
         "streamed_[update.page] = context_.streamed.mark();",
         after("} else {", "context_.streamed.join();"),
         "queue_->wait(tickets_[g]);",
@@ -173,9 +176,7 @@ WAITS = [
         after("queue_->mark().block_current(device_);", "context_.streamed.join();"),
     ),
     *waits_of(
-        "offload/updates/update_queue.cpp",
-        "lane_.wait_before_memory_is_freed();",
-        "lane_.follow_current();",
+        "offload/updates/update_queue.cpp", "lane_.wait_before_memory_is_freed();"
     ),
     *waits_of(
         "runtime/memory/stream_lane.cpp",

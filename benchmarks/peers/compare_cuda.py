@@ -13,6 +13,9 @@ that are only looked up not at all. The peak is the device's dense bfloat16 rate
 known for A100, H100 and H200, else --peak-tflops. of_matrix_rate has in place of
 the peak what products of --matrix rows reach in the same process.
 
+With --predict, "predicted" has what Tessera's step takes at least on a device,
+by the dry run of the same step.
+
 A contender that needs more memory than there is, or that is not installed, is
 left out of the table. --engine passes options such as placements to Tessera.
 Tessera's and LibTorch's model is initialized on the device, by --threads
@@ -67,6 +70,8 @@ def parse():
                         default=min(16, os.cpu_count()))
     parser.add_argument("--compiler", default="inductor",
                         help="the backend of torch.compile")
+    parser.add_argument("--predict", metavar="DEVICE",
+                        help="train_gpt2's predict=, of Tessera's step")
     parser.add_argument("--engine", default="",
                         help="additional key=value arguments for train_gpt2")
     return parser.parse_args()
@@ -100,7 +105,10 @@ def command(contender, options):
     line = [options.program, "mode=" + contender, "lazy=1",
             f"threads={options.threads}"]
     line += [f"{key}={value}" for key, value in settings.items()]
-    return line + (options.engine.split() if contender == "tessera" else [])
+    if contender == "tessera":
+        line += [f"predict={options.predict}"] * bool(options.predict)
+        line += options.engine.split()
+    return line
 
 
 def run(contender, options, peak):
@@ -112,6 +120,8 @@ def run(contender, options, peak):
         return None
     result = json.loads(
         [text for text in done.stdout.splitlines() if text[:1] == "{"][-1])
+    if "predicted" in result:
+        print(done.stderr, end="")  # its operators
     if peak:
         result["mfu"] = (result["tokens_per_s"] *
                          result["operations_per_token"] / peak)

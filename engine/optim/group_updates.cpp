@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/group_updates.h"
 
-#include "tessera/runtime/dry_run/dry_heap.h"
-
 #include <optional>
 #include <utility>
 
@@ -56,6 +54,7 @@ void GroupUpdates::wait_for_sums() {
 }
 
 void GroupUpdates::submit(size_t g, std::function<void()> work) {
+  queue_->follow_current();
   tickets_[g] = queue_->submit(std::move(work));
 }
 
@@ -64,21 +63,19 @@ void GroupUpdates::push(
     size_t g,
     std::shared_ptr<offload::StateUpdate> update,
     std::function<void()> work) {
-  if (runtime::dry_allocation().heap) {
-    submit(g, std::move(work)); // runs at once, so that nothing ever waits
-    return;
+  // While it waits, the work before it may fetch its gradient.
+  queue_->follow_current();
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(update));
   }
-  // It waits only once the queue's lane follows what made the gradient, and is
-  // taken only after that.
-  const std::lock_guard lock(mutex_);
-  submit(g, [this, work = std::move(work)] {
+  tickets_[g] = queue_->submit([this, work = std::move(work)] {
     {
       const std::lock_guard lock(mutex_);
       waiting_.pop_front();
     }
     work();
   });
-  waiting_.push_back(std::move(update));
 }
 
 void GroupUpdates::update(size_t g, std::vector<offload::StateUpdate> updates) {
@@ -203,6 +200,7 @@ void GroupUpdates::drop_prefetched() {
 
 void GroupUpdates::begin_step() {
   if (overlaps() && !std::exchange(begun_, true)) {
+    queue_->follow_current();
     queue_->submit([this] {
       if (first_ != nullptr && begin_prefetch(*first_)) {
         first_->begin_fetch();

@@ -19,6 +19,7 @@ namespace tessera::engine {
 struct DeviceRates {
   double flops_16bit = 0; ///< of a device, matrix products
   double flops_32bit = 0;
+  double attention_16bit = 0; ///< operations, fused attention of 16 bits
   double device_memory = 0; ///< bytes, read and written
   double in_node = 0; ///< bytes out of a device to others of its node
   double between_nodes = 0; ///< bytes out of a device to other nodes
@@ -31,10 +32,12 @@ void visit_fields(runtime::OptionFields& fields, DeviceRates& rates);
 
 /// What of a data sheet's rates of a device is taken.
 enum class RateUse {
-  /// Half of products, 80 % of memory: of whole steps of well-tuned training,
+  /// Half of products and attention, 80 % of memory: of whole steps of
+  /// well-tuned training,
   /// with all that an estimate leaves out.
   kSteps,
-  /// 69 % of products, 90 % of memory: of single large kernels.
+  /// 69 % of products, 45 % of fused attention, 90 % of memory: of single large
+  /// kernels.
   kKernels,
 };
 
@@ -43,6 +46,11 @@ enum class RateUse {
 /// (runtime/profile/device_peak.h); see RateUse.
 /// @throws tessera::Error naming those that are known.
 DeviceRates known_rates(const std::string& name, RateUse use = RateUse::kSteps);
+
+/// The name whose rates are those of a device.
+/// @param driver_name as the driver gives it, "NVIDIA H100 80GB HBM3".
+/// @return nothing if none has the rates of its data sheet.
+std::optional<std::string> rates_name(const std::string& driver_name);
 
 /// The data sheet's rate of products, in operations/s; nothing of "cpu".
 std::optional<double> peak_flops(

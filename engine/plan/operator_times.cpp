@@ -50,9 +50,8 @@ std::pair<double, OperatorBound> time_of(
     case WorkPlace::kDevice:
       break;
   }
-  const double products =
-      (work.flops - work.masked_flops) /
-      (is_16bit(work.dtype) ? rates.flops_16bit : rates.flops_32bit);
+  const double products = (work.flops - work.masked_flops) /
+                          flops_rate(work, is_16bit(work.dtype), rates);
   const double memory = work.bytes / rates.device_memory;
   return products > memory ? std::pair(products, OperatorBound::kProducts)
                            : std::pair(memory, OperatorBound::kMemory);
@@ -170,6 +169,19 @@ std::optional<double> StepPrediction::mfu() const {
              : std::nullopt;
 }
 
+double flops_rate(
+    const OperatorWork& work,
+    bool in_16bit,
+    const DeviceRates& rates) {
+  if (!in_16bit) {
+    return rates.flops_32bit;
+  }
+  // Of all kinds, forward and backward.
+  return work.name.find("scaled_dot_product_") != work.name.npos
+             ? rates.attention_16bit
+             : rates.flops_16bit;
+}
+
 double sent_bytes(const CollectiveWork& work) {
   const double others = static_cast<double>(work.ranks - 1) / work.ranks;
   if (work.kind == "all_reduce") {
@@ -213,10 +225,11 @@ std::string prediction_table(const StepPrediction& prediction) {
   const DeviceRates& rates = prediction.rates;
   std::string text = formatted(
       "predicted for {}: products of 16 bits at {:.0f} TFLOP/s, of 32 bits at "
-      "{:.0f}; memory at {:.2f} TB/s\n",
+      "{:.0f}; attention at {:.0f}; memory at {:.2f} TB/s\n",
       prediction.device,
       rates.flops_16bit / 1e12,
       rates.flops_32bit / 1e12,
+      rates.attention_16bit / 1e12,
       rates.device_memory / 1e12);
   text += formatted(
       "{:<34} {:<4} {:>6} {:>8} {:>7} {:>8} {}\n",
@@ -282,6 +295,7 @@ nlohmann::ordered_json prediction_json(const StepPrediction& prediction) {
       {"rates",
        {{"flops_16bit", prediction.rates.flops_16bit},
         {"flops_32bit", prediction.rates.flops_32bit},
+        {"attention_16bit", prediction.rates.attention_16bit},
         {"device_memory", prediction.rates.device_memory},
         {"device_to_host", prediction.rates.device_to_host},
         {"host_to_device", prediction.rates.host_to_device},

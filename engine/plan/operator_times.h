@@ -60,10 +60,17 @@ struct StepPrediction {
   std::optional<double> mfu() const;
 };
 
-/// Products at rates.flops_16bit or .flops_32bit by their type, all other
-/// operators and kernels at the rate of the memory that they use, collectives
-/// at rates.in_node. What is called many times takes no longer than that:
-/// launches, gaps and waits are not in it.
+/// Operations/s of an operator's products: rates.attention_16bit,
+/// .flops_16bit or .flops_32bit.
+double flops_rate(
+    const OperatorWork& work,
+    bool in_16bit,
+    const DeviceRates& rates);
+
+/// Products at the flops_rate() of their type, all other operators and kernels
+/// at the rate of the memory that they use, collectives at rates.in_node. What
+/// is called many times takes no longer than that: launches, gaps and waits are
+/// not in it.
 /// @param plan of a run on kCUDA (PlannedJob::device), so that its operators
 /// are
 ///   those of CUDA.

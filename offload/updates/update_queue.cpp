@@ -34,7 +34,6 @@ UpdateQueue::~UpdateQueue() {
 
 UpdateQueue::Ticket UpdateQueue::submit(std::function<void()> work) {
   const Ticket ticket = ++last_;
-  lane_.follow_current();
   if (runtime::dry_allocation().heap) {
     // A dry run counts what its own thread does.
     const runtime::StreamLane::Scope on_lane(lane_);

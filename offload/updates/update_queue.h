@@ -16,8 +16,7 @@
 namespace tessera::offload {
 
 /// Work runs in the order of submission, in no-grad mode and with a separate
-/// lane as the current stream, which waits for what the submitting thread has
-/// issued to its own stream. After work has thrown, no further work is run.
+/// lane as the current stream. After work has thrown, no further work is run.
 ///
 /// One thread submits and waits.
 class UpdateQueue {
@@ -33,8 +32,15 @@ class UpdateQueue {
   UpdateQueue(const UpdateQueue&) = delete;
   UpdateQueue& operator=(const UpdateQueue&) = delete;
 
-  /// Returns at once; in a dry run, when the work has ended. What `work` has
-  /// captured may be destroyed on either thread.
+  /// From now on all work, that under way too, may use what this thread has
+  /// issued to its current stream: the lane waits for it, the host does not.
+  void follow_current() {
+    lane_.follow_current();
+  }
+
+  /// Returns at once; in a dry run, when the work has ended. `work` uses what
+  /// follow_current() was called after. What it has captured may be destroyed
+  /// on either thread.
   Ticket submit(std::function<void()> work);
 
   /// Blocks until that work and all work submitted before it has ended.

@@ -127,14 +127,16 @@ class Kit:
         """Training steps of Tessera in bfloat16."""
         return Job(name, "train_gpt2", keys={
             "device": "cuda", "dtype": "bfloat16", "threads": 16, "lazy": 1,
-            **size, **(keys or {})}, engine=engine or {}, estimate=estimate,
+            "predict": "auto", **size, **(keys or {})}, engine=engine or {}, estimate=estimate,
             needs=[self.cuda_library()], **options)
 
     def compare(self, name, contender, size, estimate, engine=None, steps=8,
                 warmup=3, **options):
-        """Training steps of GPT-2 by Tessera or a peer, and their MFU."""
+        """Training steps of GPT-2 by Tessera or a peer, and their MFU; Tessera's
+        beside what the machine's device would take at least."""
+        predicted = {"predict": "auto"} if contender == "tessera" else {}
         return Job(name, "compare_cuda", [contender], {
-            "rounds": 1, **size, "steps": steps, "warmup": warmup},
+            "rounds": 1, **predicted, **size, "steps": steps, "warmup": warmup},
             engine or {}, {
                 "PYTHONPATH": str(self.folder / "site"),
                 **options.pop("environment", {})},

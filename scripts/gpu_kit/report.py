@@ -9,6 +9,8 @@ import re
 import tarfile
 import time
 
+from gpu_kit import profile
+
 LINES_OF_A_FAILURE = 25
 # What comes back from a machine that is only lent.
 TABLE_CHARACTERS = 8000
@@ -127,6 +129,10 @@ def speed_lines(summary):
                 if "tokens_per_s" not in line:
                     continue
                 lines.append(speed_line(f"{phase}/{job}", line, first))
+                if "kernels_ms" in result:
+                    lines.append(short(profile.kinds_line(
+                        f"{phase}/{job}", result["kernels_ms"],
+                        line.get("predicted", {}).get("operators_ms", {})), 500))
                 if "mfu" in line:
                     head[f"MFU = {line.get('mfu_formula')}, "
                          f"{line.get('peak_tflops', 0):.0f} TFLOP/s"] = None
@@ -137,6 +143,9 @@ def speed_line(name, line, first):
     """@param first is added to."""
     text = (f"{name} {line.get('peer', '')}: {line.get('step_ms', 0):.1f} ms, "
             f"{line['tokens_per_s']:.0f} tokens/s")
+    if predicted := line.get("predicted"):
+        text += (f", predicted {predicted['step_ms']:.1f} to "
+                 f"{predicted['step_in_turn_ms']:.1f} ms ({predicted['device']})")
     if "mfu" in line:
         text += f", MFU {100 * line['mfu']:.1f} %"
     if "of_matrix_rate" in line:

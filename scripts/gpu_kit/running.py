@@ -3,13 +3,14 @@
 import concurrent.futures
 import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 import threading
 import time
 
-from gpu_kit import machine, report
+from gpu_kit import machine, profile, report
 from gpu_kit.jobs import CAP_GIB
 
 GRACE_SECONDS = 8  # for the programs of a gate, after one of them failed
@@ -142,10 +143,17 @@ class Runner:
         else:
             outcome = "noted" if job.is_information else "failed"
         is_told = outcome in ("failed", "noted")
-        return {"outcome": outcome, "code": code, "estimate": job.estimate,
-                "seconds": round(time.monotonic() - started, 1),
-                "results": report.results_in(text),
-                "failure": report.first_failure(text) if is_told else []}
+        result = {"outcome": outcome, "code": code, "estimate": job.estimate,
+                  "seconds": round(time.monotonic() - started, 1),
+                  "results": report.results_in(text),
+                  "failure": report.first_failure(text) if is_told else []}
+        if outcome == "ok" and "profile" in job.keys:
+            try:
+                result["kernels_ms"] = profile.kernel_ms(
+                    pathlib.Path(job.keys["profile"]), job.keys["steps"])
+            except (OSError, ValueError, KeyError) as error:  # no trace, or no JSON
+                result["failure"] = [f"its trace cannot be read: {error!r}"]
+        return result
 
     def why_not(self, job, ends):
         """Why the job can not be started; or nothing."""

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 import gpu_phases  # noqa: E402
-from gpu_kit import jobs, machine, report, running  # noqa: E402
+from gpu_kit import jobs, machine, profile, report, running  # noqa: E402
 
 
 def job(name, script, **options):
@@ -234,6 +234,7 @@ class Reports(unittest.TestCase):
                  "peak_tflops": 989, "of_matrix_rate": 0.625, "matrix_tflops": 791,
                  "peak_device_mib": 40000, "first_loss": 10.9, "last_loss": 7.25}
         peer = {**speed, "peer": "fsdp2", "step_ms": 120}
+        speed["predicted"] = {"device": "h100", "step_ms": 90, "step_in_turn_ms": 95.04}
 
         def add(phase, name, outcome, code, results=(), failure=()):
             summary.phases.setdefault(phase, {})[name] = {
@@ -247,22 +248,86 @@ class Reports(unittest.TestCase):
         add("later", "two", "not started", "takes 8 s, 4 s are left")
         add("speed", "1b_tessera", "ok", 0, [speed])
         add("speed", "1b_fsdp2", "ok", 0, [peer])
+        add("speed", "1b_profile", "ok", 0, [{**speed, "predicted": {
+            **speed["predicted"], "operators_ms": {"aten::mm": 80}}}])
+        summary.phases["speed"]["1b_profile"]["kernels_ms"] = {"products": 84.26}
         text = report.table(summary, ["head"])
         lines = text.splitlines()
         self.assertLessEqual(len(text), report.TABLE_CHARACTERS)
         self.assertEqual(lines[:2], ["head", "MFU = formula, 989 TFLOP/s"])
         self.assertEqual(
-            lines[2], "speed/1b_tessera tessera: 100.0 ms, 81920 tokens/s, MFU 50.0 %, 62.5 % "
-            "of the 791 TFLOP/s that products of matrices reach here, 40000 MiB, "
+            lines[2], "speed/1b_tessera tessera: 100.0 ms, 81920 tokens/s, "
+            "predicted 90.0 to 95.0 ms (h100), MFU 50.0 %, 62.5 % of the 791 TFLOP/s that products of matrices reach here, 40000 MiB, "
             "loss 10.9 to 7.25")
         self.assertTrue(lines[3].endswith("1.20 x Tessera's time"), lines[3])
+        self.assertEqual(
+            lines[5], "speed/1b_profile kernels, ms a step: products 84.3 (predicted 80.0)")
         self.assertTrue(
-            lines[4].startswith("FAILED suites/bad_0: 1: f.cpp:0: Failure apart x"), lines[4])
+            lines[6].startswith("FAILED suites/bad_0: 1: f.cpp:0: Failure apart x"), lines[6])
         self.assertIn("summary.json", lines[-1])
         del summary.phases["suites"]
         self.assertEqual(
             report.table(summary, []).splitlines()[-1],
             "not started later: 4 s are left: one takes 9 s, two takes 8 s")
+
+
+class Profiles(unittest.TestCase):
+    """What kernels took, beside what operators were predicted to take."""
+
+    def test_kernels_and_operators_have_the_same_kinds(self):
+        for kind, operator, kernels in [
+                ("attention", "aten::_scaled_dot_product_flash_attention_backward", [
+                    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7",
+                    "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<T>()",
+                    "fmha_cutlassB_bf16_aligned_64x64_k64_sm80(P)"]),
+                ("products", "aten::addmm", [
+                    "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT",
+                    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
+                    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>(P)"]),
+                ("products", "aten::mm", []),
+                ("optimizer", "tessera::adamw_", [
+                    "void tessera::runtime::(anonymous namespace)::update_kernel<A, B>(T)"]),
+                ("packed gradients", "tessera::pack_", [
+                    "void tessera::runtime::(anonymous namespace)::pack_kernel<A>(T)"]),
+                ("gradient norm", "tessera::power_sums", [
+                    "void at::native::multi_tensor_apply_kernel<M, LpNormFunctor<float>>",
+                    "void at::native::lpnorm_cleanup<float, (NormType)1>(float*)"]),
+                ("norms", "aten::native_layer_norm_backward", [
+                    "void at::native::vectorized_layer_norm_kernel<bf16, float>(int)",
+                    "void tessera::runtime::(anonymous namespace)::norm_kernel<A>(N)",
+                    "void tessera::(anonymous namespace)::norm_backward_x_kernel<A>(N)"]),
+                ("activation functions", "aten::gelu_backward", [
+                    "void at::native::vectorized_elementwise_kernel<4, at::native::"
+                    "GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)>"]),
+                ("all others", "aten::embedding", [
+                    "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<T>>",
+                    "void at::native::indexSelectLargeIndex<T>(T)"])]:
+            self.assertEqual(profile.kind_of(operator, 1), kind, operator)
+            for kernel in kernels:
+                self.assertEqual(profile.kind_of(kernel, 2), kind, kernel)
+
+    def test_a_trace_is_summed_by_kind_and_step(self):
+        def event(category, name, microseconds):
+            return {"ph": "X", "cat": category, "name": name, "ts": 1, "dur": microseconds}
+
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder, "trace.json")
+            trace.write_text(json.dumps({"traceEvents": [
+                {"ph": "M", "name": "process_name"},
+                event("cpu_op", "aten::mm", 70000),
+                event("kernel", "nvjet_tst_1", 3000), event("kernel", "nvjet_tst_2", 5000),
+                event("kernel", "void pack_kernel<A>(T)", 1000),
+                event("kernel", "some_kernel", 12000),
+                event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 2500)]}))
+            kernels = profile.kernel_ms(trace, 2)
+        self.assertEqual(kernels, {
+            "all others": 6, "products": 4, "copies": 1.25, "packed gradients": 0.5})
+        self.assertEqual(list(kernels)[0], "all others")
+        self.assertEqual(
+            profile.kinds_line("speed/job", kernels, {
+                "aten::mm": 2, "aten::addmm": 1.5, "aten::add": 5, "tessera::adamw_": 3}),
+            "speed/job kernels, ms a step: all others 6.0 (predicted 5.0), products 4.0 "
+            "(predicted 3.5), copies 1.2, packed gradients 0.5, optimizer 0.0 (predicted 3.0)")
 
 
 class Kits(unittest.TestCase):

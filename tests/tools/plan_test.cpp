@@ -34,6 +34,7 @@ Machine machine() {
   machine.rates = {
       .flops_16bit = 100,
       .flops_32bit = 50,
+      .attention_16bit = 25,
       .device_memory = 10,
       .in_node = 4,
       .between_nodes = 1,

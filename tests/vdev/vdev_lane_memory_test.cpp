@@ -101,6 +101,7 @@ TEST_P(LaneMemory, OfUpdatesGoesBackToTheStreamItCameFrom) {
   run([](World& world) {
     auto queue = std::make_unique<offload::UpdateQueue>(world.device());
     at::Tensor weights = torch::zeros({kNumel}, world.device());
+    queue->follow_current();
     queue->wait(queue->submit([&] { weights.add_(1); })); // it is issued
     {
       const c10::StreamGuard on_other(new_stream(world.device()));

@@ -11,16 +11,7 @@ class PlannedMemoryOnCuda : public tests::CudaRanksTest {};
 } // namespace
 
 TEST_F(PlannedMemoryOnCuda, IsWhatTheAllocatorCounts) {
-  tests::run_ranks(
-      1,
-      [](World& world) {
-        for (const auto& planned : device_planned_memory::cases(/*scale=*/8)) {
-          // LibTorch's allocator does not divide what is left of a block if it
-          // has less than a mebibyte, and tensors have some each.
-          device_planned_memory::expect_planned(world, planned, 0.97, 1.10);
-        }
-      },
-      kLimits);
+  tests::run_ranks(1, device_planned_memory::expect_all_planned, kLimits);
 }
 
 } // namespace tessera::zoo::planned_memory_gpu_test

@@ -25,10 +25,11 @@ double compute_seconds(
     const StepMemoryPlan& plan,
     bool in_16bit,
     const DeviceRates& rates) {
-  const double flops = in_16bit ? rates.flops_16bit : rates.flops_32bit;
   double seconds = 0;
   for (const OperatorWork& work : plan.operators) {
-    seconds += std::max(work.flops / flops, work.bytes / rates.device_memory);
+    seconds += std::max(
+        work.flops / engine::flops_rate(work, in_16bit, rates),
+        work.bytes / rates.device_memory);
   }
   return seconds;
 }

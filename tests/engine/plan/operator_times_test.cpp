@@ -19,6 +19,7 @@ namespace {
 constexpr DeviceRates kRates{
     .flops_16bit = 100,
     .flops_32bit = 50,
+    .attention_16bit = 25,
     .device_memory = 10,
     .in_node = 4,
     .between_nodes = 1,
@@ -57,7 +58,7 @@ StepMemoryPlan some_plan() {
        .repeated_flops = 400,
        .dtype = at::kFloat},
       {.module = "a",
-       .name = "attention",
+       .name = "aten::_scaled_dot_product_flash_attention",
        .calls = 1,
        .flops = 200,
        .bytes = 1,
@@ -102,7 +103,11 @@ TEST(OperatorTimes, AreOperationsOrBytesOverRates) {
       {"aten::copy_", false, 1, 2, OperatorBound::kToHost},
       {"tessera::adamw_", false, 1, 2, OperatorBound::kMemory},
       {"tessera::adamw_", false, 1, 2, OperatorBound::kHostMemory},
-      {"attention", false, 1, 1, OperatorBound::kProducts},
+      {"aten::_scaled_dot_product_flash_attention",
+       false,
+       1,
+       4,
+       OperatorBound::kProducts},
       {"aten::mm", false, 1, 0.5, OperatorBound::kMemory}};
   ASSERT_EQ(found.operators.size(), expected.size());
   for (const Expected& row : expected) {
@@ -120,16 +125,16 @@ TEST(OperatorTimes, AreOperationsOrBytesOverRates) {
   for (size_t i = 1; i < found.operators.size(); ++i) {
     EXPECT_GE(found.operators[i - 1].seconds, found.operators[i].seconds);
   }
-  EXPECT_DOUBLE_EQ(found.device_s, 8 + 6 + 2 + 1 + 0.5);
+  EXPECT_DOUBLE_EQ(found.device_s, 8 + 6 + 2 + 4 + 0.5);
   EXPECT_DOUBLE_EQ(found.links_s, 3.5);
   EXPECT_DOUBLE_EQ(found.to_host_s, 2);
   EXPECT_DOUBLE_EQ(found.to_device_s, 3);
   EXPECT_DOUBLE_EQ(found.host_s, 2);
-  EXPECT_DOUBLE_EQ(found.seconds(), 17.5);
-  EXPECT_DOUBLE_EQ(found.seconds_in_turn(), 28);
+  EXPECT_DOUBLE_EQ(found.seconds(), 20.5);
+  EXPECT_DOUBLE_EQ(found.seconds_in_turn(), 31);
   // Without what is repeated, with what is masked, of the 16 bits' peak.
   EXPECT_DOUBLE_EQ(found.model_flops, 400 + 200 + 10 + 200);
-  EXPECT_DOUBLE_EQ(*found.mfu(), 810 / 17.5 / 989.4e12);
+  EXPECT_DOUBLE_EQ(*found.mfu(), 810 / 20.5 / 989.4e12);
 }
 
 TEST(OperatorTimes, ArePrintedAndWritten) {
@@ -143,6 +148,7 @@ TEST(OperatorTimes, ArePrintedAndWritten) {
   DeviceRates rates = kRates;
   rates.flops_16bit = 100e12;
   rates.flops_32bit = 50e12;
+  rates.attention_16bit = 25e12;
   rates.device_memory = 10e10;
   rates.device_to_host = 2e10;
   rates.host_to_device = 1e10;
@@ -169,6 +175,8 @@ TEST(OperatorTimes, HaveTheRatesOfDataSheets) {
   const DeviceRates kernels = known_rates("h200", RateUse::kKernels);
   EXPECT_DOUBLE_EQ(steps.flops_16bit, 0.5 * 989.4e12);
   EXPECT_DOUBLE_EQ(kernels.flops_16bit, 0.6875 * 989.4e12); // 680
+  EXPECT_DOUBLE_EQ(steps.attention_16bit, steps.flops_16bit);
+  EXPECT_DOUBLE_EQ(kernels.attention_16bit, 0.45 * 989.4e12); // 445
   EXPECT_DOUBLE_EQ(steps.device_memory, 0.8 * 4.8e12);
   EXPECT_DOUBLE_EQ(kernels.device_memory, 0.9 * 4.8e12);
   EXPECT_EQ(steps.in_node, kernels.in_node);
@@ -179,10 +187,45 @@ TEST(OperatorTimes, HaveTheRatesOfDataSheets) {
   for (const char* name : {"a100", "h100", "h200", "rtx3090", "cpu"}) {
     const DeviceRates rates = known_rates(name, RateUse::kKernels);
     EXPECT_GT(rates.flops_16bit, 0) << name;
+    EXPECT_GT(rates.attention_16bit, 0) << name;
     EXPECT_GT(rates.device_memory, 0) << name;
     EXPECT_GT(rates.host_update, 0) << name;
   }
   expect_error([] { known_rates("h300"); }, {"h300", "h100, h200"});
+}
+
+TEST(OperatorTimes, KnowTheRatesOfADeviceByItsDriversName) {
+  EXPECT_EQ(rates_name("NVIDIA H100 80GB HBM3"), "h100");
+  EXPECT_EQ(rates_name("NVIDIA H200"), "h200");
+  EXPECT_EQ(rates_name("NVIDIA A100-SXM4-40GB"), "a100");
+  EXPECT_EQ(rates_name("NVIDIA GeForce RTX 3090"), "rtx3090");
+  // Of other rates, or of none that are known.
+  for (const char* other :
+       {"NVIDIA H100 PCIe",
+        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA GH200 480GB",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA L4",
+        "Tesla K80",
+        ""}) {
+    EXPECT_FALSE(rates_name(other).has_value()) << other;
+  }
+}
+
+TEST(OperatorTimes, OfAttentionInFloat32AreThoseOfProducts) {
+  StepMemoryPlan plan;
+  plan.operators = {
+      {.module = "a",
+       .name = "aten::_scaled_dot_product_efficient_attention_backward",
+       .calls = 1,
+       .flops = 100,
+       .dtype = at::kFloat}};
+  EXPECT_DOUBLE_EQ(
+      predict_step(plan, "h100", kRates).device_s, 100 / kRates.flops_32bit);
+  plan.operators[0].dtype = at::kHalf;
+  EXPECT_DOUBLE_EQ(
+      predict_step(plan, "h100", kRates).device_s,
+      100 / kRates.attention_16bit);
 }
 
 /// A linear layer under AdamW: what a step is made of.
