@@ -129,7 +129,7 @@ def speed_lines(summary):
                 if "tokens_per_s" not in line:
                     continue
                 lines.append(speed_line(f"{phase}/{job}", line, first))
-                if "kernels_ms" in result:
+                if result.get("kernels_ms"):
                     lines.append(short(profile.kinds_line(
                         f"{phase}/{job}", result["kernels_ms"],
                         line.get("predicted", {}).get("operators_ms", {})), 500))
