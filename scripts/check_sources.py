@@ -28,6 +28,9 @@ CUDA_WORDS = re.compile(r"torch::cuda::|\bat::cuda::|hasCUDA")
 # name. (A header may plan for CUDA.)
 CUDA_DEVICE = re.compile(r"\bkCUDA\b")
 
+# See [Note: remove_all].
+REMOVE_ALL = re.compile(r"\bremove_all\(")
+
 
 def tracked_files():
     """Tracked files, and new ones that git does not ignore."""
@@ -49,6 +52,10 @@ def check_code(path, lines):
         for number, line in enumerate(lines, 1):
             if line.lstrip().startswith("using namespace"):
                 yield f"{path}:{number}: no 'using namespace' in a header"
+    if path.suffix in HEADERS | {".cpp"}:
+        for number, line in enumerate(lines, 1):
+            if REMOVE_ALL.search(line.split("//")[0]):
+                yield f"{path}:{number}: runtime::remove_tree() in place of remove_all()"
 
 
 def check_gpu_test(path, lines):

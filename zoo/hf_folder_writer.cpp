@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -177,7 +178,7 @@ void copy_tokenizer(const fs::path& from, const fs::path& folder) {
     return;
   }
   for (const fs::path& path : tokenizer_files(folder)) {
-    fs::remove_all(path);
+    runtime::remove_tree(path);
   }
   if (fs::is_directory(from)) {
     copy_entries(from, folder, is_of_tokenizer);

@@ -7,6 +7,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/atomic_folder.h"
 #include "tessera/runtime/io/checksum.h"
+#include "tessera/runtime/io/remove_tree.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -354,7 +355,7 @@ void prune_checkpoints(const fs::path& written, int keep) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.rfind("." + std::string(kPrefix), 0) == 0) {
-      fs::remove_all(entry.path());
+      runtime::remove_tree(entry.path());
     }
   }
   auto others = list_checkpoints(folder);

@@ -8,6 +8,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 
 #include <nlohmann/json.hpp>
 
@@ -183,7 +184,7 @@ LrRangeResult lr_range_test(
       own.epochs);
   engine::JobAgreement(world, "learning rate range test")
       .from_rank_zero("preparing its folder", [&] {
-        std::filesystem::remove_all(own.run_folder);
+        runtime::remove_tree(own.run_folder);
         std::filesystem::create_directories(own.run_folder);
         return 0;
       });

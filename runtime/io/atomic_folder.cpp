@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/posix_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 
 #include <fcntl.h>
 #include <stdio.h> // renameat2
@@ -22,14 +23,6 @@ namespace {
 fs::path hidden_beside(const fs::path& path, const char* ending) {
   return path.parent_path() /
          formatted(".{}{}", path.filename().string(), ending);
-}
-
-void remove_tree(const fs::path& path) {
-  std::error_code code;
-  fs::remove_all(path, code);
-  if (code) {
-    detail::fail_on("remove", path, code.value());
-  }
 }
 
 void rename_folder(const fs::path& from, const fs::path& to) {
@@ -103,7 +96,7 @@ AtomicFolder::AtomicFolder(const fs::path& path, IsOwn is_own)
 AtomicFolder::~AtomicFolder() {
   if (!committed_) {
     std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
+    remove_tree(temporary_, ignored);
   }
 }
 
@@ -162,7 +155,7 @@ void AtomicFolder::commit() {
   detail::sync_folder(path_.parent_path());
   if (!old.empty()) {
     std::error_code ignored; // a leftover is harmless
-    fs::remove_all(old, ignored);
+    remove_tree(old, ignored);
   }
 }
 

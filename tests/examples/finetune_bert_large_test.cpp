@@ -4,6 +4,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "zoo/small_bert.h"
 
@@ -167,7 +168,7 @@ TEST_F(FinetuneBertLarge, TrainsWithinItsBudgetAndExports) {
 
   // With all layers kept, and with as many recomputed as the budget requires.
   const int64_t kept = measured_peak();
-  fs::remove_all(out());
+  runtime::remove_tree(out());
   const int64_t budget = least_budget();
   const auto tight = run({"memory.device_bytes=" + std::to_string(budget)});
   ASSERT_EQ(tight.exit_code, 0) << tight.output;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/ranks.h"
+#include "tessera/runtime/io/remove_tree.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -124,7 +125,7 @@ std::vector<RankResult> run_ranks_expecting(
   for (size_t i = 0; i < results.size(); ++i) {
     results[i].output = read_file(folder / ("rank" + std::to_string(i)));
   }
-  fs::remove_all(folder);
+  runtime::remove_tree(folder);
   return results;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/remove_tree.h"
 
 namespace tessera {
 
@@ -25,7 +26,7 @@ class TemporaryFolder {
 
   ~TemporaryFolder() {
     std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    runtime::remove_tree(path_, ignored);
   }
 
   TemporaryFolder(const TemporaryFolder&) = delete;

@@ -2,6 +2,7 @@
 // What `tessera train` says about its data before the first step.
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tools/run_forked.h"
 #include "tools/trained_run.h"
 
@@ -141,7 +142,7 @@ TEST_F(DataChecks, TokensOfAWiderTypeAreFound) {
   const auto right = with_type("int32");
   EXPECT_EQ(right.exit_code, 0) << right.output;
   EXPECT_NE(right.output.find("320 tokens"), std::string::npos) << right.output;
-  std::filesystem::remove_all(out_);
+  runtime::remove_tree(out_);
   write_tokens(folder_ / "train.bin", quarters);
   expect_refused(with_type("int32"), {"a file of int64 that is read as int32"});
   // 16 bits do not hold the vocabulary.
@@ -342,7 +343,7 @@ TEST_F(DataChecks, HeldOutDataAreOptional) {
   for (const char* none : {"data.heldout=", "data.heldout=null"}) {
     const auto result = classify({none});
     EXPECT_EQ(result.exit_code, 0) << none << result.output;
-    std::filesystem::remove_all(out_);
+    runtime::remove_tree(out_);
   }
 }
 

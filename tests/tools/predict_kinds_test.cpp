@@ -2,6 +2,7 @@
 // `tessera predict` on runs that answer questions, that classify by prompts and
 // that classify images: what is printed is what was scored.
 #include "support/temporary_folder.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/metrics/answers.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
 #include "tools/run_forked.h"
@@ -413,7 +414,7 @@ TEST_F(PredictKinds, PromptsOfDecodersAndEncoderDecoders) {
   for (const auto& [name, tokenizer] :
        {std::pair{"gpt2", "gpt2"}, std::pair{"t5", "t5"}}) {
     SCOPED_TRACE(name);
-    fs::remove_all(model_);
+    runtime::remove_tree(model_);
     apart([&, name = name, tokenizer = tokenizer] {
       zoo::write_model_with_tokenizer(model_, name, tokenizer);
     });

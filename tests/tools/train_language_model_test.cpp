@@ -5,6 +5,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tools/run_forked.h"
 #include "tools/run_program.h"
 
@@ -396,7 +397,7 @@ TEST_F(TrainLanguageModel, OverwritesNothingOfOthers) {
   EXPECT_NE(lost.output.find("thesis.tex"), std::string::npos) << lost.output;
   EXPECT_FALSE(std::filesystem::exists(model / "metrics.jsonl"));
 
-  std::filesystem::remove_all(model);
+  runtime::remove_tree(model);
   std::filesystem::create_directories(model);
   std::filesystem::copy_file(folder_ / "gpt.json", model / "config.json");
   const auto overwritten = run("mine", 1, {fresh()});

@@ -5,6 +5,7 @@
 #include "support/paths.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/next_token.h"
 #include "tessera/zoo/generation/prompt_cache.h"
@@ -435,7 +436,7 @@ TEST(GenerateOptions, AreReadFromAFolder) {
   expect_error(
       [&] { generate_options(folder); },
       {"generation_config.json", "eos_token_id", "\"two\""});
-  std::filesystem::remove_all(folder);
+  runtime::remove_tree(folder);
 }
 
 } // namespace tessera::zoo::generation_test

@@ -6,6 +6,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
 #include "tessera/zoo/tasks/run_training.h"
 #include "zoo/image_files.h"
@@ -72,7 +73,7 @@ TEST_F(ImageRuns, TrainAViTThatTellsColorsOnOneRankAsOnTwo) {
   std::vector<double> losses;
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
-    fs::remove_all(run());
+    runtime::remove_tree(run());
     tests::on_ranks(ranks, [&] {
       const TrainingResult result = run_training(config(8 / ranks));
       ASSERT_TRUE(result.score.has_value());

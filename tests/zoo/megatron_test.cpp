@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of Megatron-LM: those that Megatron-Core's own model made, whose
 // logits it computed, and those of versions before it.
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/models/megatron_weights.h"
 
 #include "support/expect_error.h"
@@ -81,11 +82,11 @@ TEST(Megatron, NamesWhatIsMissingOrDoesNotFit) {
   expect_error(
       [&] { megatron_weights(MegatronCheckpoint(copy), config); },
       {"num_attention_heads = 4", "says 8"});
-  fs::remove_all(copy / "iter_0000007/mp_rank_01_001");
+  runtime::remove_tree(copy / "iter_0000007/mp_rank_01_001");
   expect_error(
       [&] { from_pretrained(copy); },
       {"files of 3 ranks", "2 tensor-parallel ranks in each of 2"});
-  fs::remove_all(copy / "iter_0000007/mp_rank_01_000");
+  runtime::remove_tree(copy / "iter_0000007/mp_rank_01_000");
   expect_error(
       [&] { from_pretrained(copy); },
       {"tensor_model_parallel_size = 2", "files of 1 ranks"});

@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "zoo/model_fixture.h"
 
 namespace tessera::zoo::mesh_models_test {
@@ -65,7 +66,7 @@ void check_folders(World& world, const ParallelSizes& sizes) {
     save_pretrained(engine, *model, folder);
     if (world.rank() == 0) {
       expect_same_bytes(reference.folder(), folder);
-      std::filesystem::remove_all(folder);
+      runtime::remove_tree(folder);
     }
     EXPECT_THROW(save_pretrained(engine, *model, "/proc/nowhere/model"), Error);
   }

@@ -5,6 +5,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
 #include "tessera/zoo/tasks/run_training.h"
 #include "tools/run_program.h"
@@ -180,7 +181,7 @@ TEST_F(ObjectivesTraining, HaveTheLossesOfOneRankOnTwo) {
     std::vector<std::vector<double>> losses;
     for (const int ranks : {1, 2}) {
       const auto folder = folder_ / ("ranks" + std::to_string(ranks));
-      std::filesystem::remove_all(folder);
+      runtime::remove_tree(folder);
       tests::on_ranks(ranks, [&] {
         run_training(read_training_config(
             file,

@@ -7,6 +7,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/linear.h"
 #include "tessera/zoo/models/registry.h"
@@ -202,7 +203,7 @@ class RunTraining : public ::testing::Test {
 TEST_F(RunTraining, TrainsAndScoresAModelOfTheUserByItsHead) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
-    fs::remove_all(run());
+    runtime::remove_tree(run());
     const auto job = on_ranks(ranks, [&] {
       const TrainingResult result = run_training(config());
       EXPECT_EQ(result.summary.steps, kSteps);
@@ -290,7 +291,7 @@ TEST_F(RunTraining, ScoresWhileItTrainsWithoutChangingWhatIsTrained) {
           runtime::read_text_file(run() / "result.json"), "result.json");
       EXPECT_EQ(scores.back(), result.at("heldout_loss").get<double>());
     }
-    fs::remove_all(run());
+    runtime::remove_tree(run());
     return losses;
   };
   EXPECT_EQ(losses_of("3"), losses_of("0"));

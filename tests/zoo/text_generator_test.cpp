@@ -5,6 +5,7 @@
 #include "support/chi_square.h"
 #include "support/expect_error.h"
 #include "support/paths.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/chat/chat_prompt.h"
 #include "tessera/zoo/generation/blanks.h"
 #include "tessera/zoo/generation/next_token.h"
@@ -410,7 +411,7 @@ TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
   std::ofstream(folder / "chat_template.jinja")
       << "{{ raise_exception('roles must alternate') }}";
   expect_error(rendered, {"line 1", "roles must alternate"});
-  std::filesystem::remove_all(folder);
+  runtime::remove_tree(folder);
 }
 
 } // namespace tessera::zoo::text_generator_test

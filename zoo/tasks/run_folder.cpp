@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_changes.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -64,7 +65,7 @@ void remove_checkpoints(const fs::path& folder) {
     }
   }
   for (const fs::path& path : found) {
-    fs::remove_all(path);
+    runtime::remove_tree(path);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
@@ -169,7 +170,7 @@ class KeptTokenizer {
   ~KeptTokenizer() {
     if (is_copy_) {
       std::error_code ignored;
-      fs::remove_all(source_, ignored);
+      runtime::remove_tree(source_, ignored);
     }
   }
   KeptTokenizer(const KeptTokenizer&) = delete;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configurations that extend each other.
 #include "tessera/runtime/io/config_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ class ConfigFiles : public testing::Test {
     std::filesystem::create_directories(folder_ / "sub");
   }
   ~ConfigFiles() override {
-    std::filesystem::remove_all(folder_);
+    runtime::remove_tree(folder_);
   }
 
   std::string write(const std::string& name, const std::string& text) {

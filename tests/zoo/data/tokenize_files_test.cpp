@@ -6,6 +6,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
@@ -79,7 +80,7 @@ class TokenizeFiles : public ::testing::Test {
     EXPECT_EQ(
         Tokenizer::from_folder(folder_ / "out.tokenizer").size(),
         Tokenizer::from_file(model()).size());
-    fs::remove_all(folder_ / "out.tokenizer");
+    runtime::remove_tree(folder_ / "out.tokenizer");
     // Nothing but that and the input is left.
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
       EXPECT_FALSE(entry.path().filename().string().starts_with("out"));
