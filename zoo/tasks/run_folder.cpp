@@ -92,7 +92,8 @@ fs::path model_folder_of(const fs::path& path) {
   }
   TESSERA_CHECK(
       !fs::exists(path / "adapter"),
-      "'{}' is a run that trained an adapter, without model/; train with model.lora.merge=true, or merge it with `tessera convert --merge-lora {}`",
+      "'{}' is a run that trained an adapter, without model/; make one with `tessera export {} model.lora.merge=true`, train with that key, or merge the adapter with `tessera convert --merge-lora {}`",
+      path.string(),
       path.string(),
       (path / "adapter").string());
   TESSERA_FAIL(
