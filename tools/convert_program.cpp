@@ -108,6 +108,9 @@ void convert(const ConvertArguments& arguments) {
       options.dtype = kDtypes.at(arguments.dtype);
     }
   }
+  if (!arguments.adapter.empty()) {
+    options.unties = zoo::unties_of(zoo::read_lora_config(arguments.adapter));
+  }
   const auto model = zoo::from_pretrained(from, options);
   zoo::SavedValue change;
   if (!arguments.adapter.empty()) {

@@ -73,6 +73,9 @@ DividedModel::DividedModel(const ModelArguments& arguments)
   options.lazy = true;
   options.strict = arguments.strict;
   options.context = zoo::layer_context(parallel_);
+  if (!arguments.adapter.empty()) {
+    options.unties = zoo::unties_of(zoo::read_lora_config(arguments.adapter));
+  }
   model_ = zoo::from_pretrained(arguments.model, options);
   if (!arguments.adapter.empty()) {
     zoo::load_lora(*model_, arguments.adapter);

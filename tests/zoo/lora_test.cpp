@@ -56,10 +56,17 @@ std::shared_ptr<Model> small_bert() {
   return from_pretrained(fixture("models") / "bert_classifier");
 }
 
+/// With TESSERA_EXPORT_TO set, adapters stay there for
+/// tools/fixtures/check_lora.py.
+std::filesystem::path exported(
+    const std::filesystem::path& folder,
+    const char* name) {
+  const char* kept = std::getenv("TESSERA_EXPORT_TO");
+  return kept != nullptr ? std::filesystem::path(kept) / name : folder;
+}
+
 } // namespace
 
-// With TESSERA_EXPORT_TO set, adapters stay there for
-// tools/fixtures/check_lora.py.
 TEST_P(Lora, EqualsPeft) {
   const LoraFixture reference(GetParam());
   const auto model = from_pretrained(reference.base().folder());
@@ -70,9 +77,7 @@ TEST_P(Lora, EqualsPeft) {
   expect_gradients(reference, *model);
 
   const TemporaryFolder saved;
-  const char* kept = std::getenv("TESSERA_EXPORT_TO");
-  const auto folder = kept != nullptr ? std::filesystem::path(kept) / GetParam()
-                                      : saved / "adapter";
+  const auto folder = exported(saved / "adapter", GetParam());
   save_lora(*model, folder);
   expect_same_adapter(reference, folder);
   const auto again = from_pretrained(reference.base().folder());
@@ -117,6 +122,135 @@ INSTANTIATE_TEST_SUITE_P(
     Lora,
     ::testing::Values("bert", "bert_biases", "glm4", "gpt2", "llama", "t5"),
     [](const auto& one) { return std::string(one.param); });
+
+/// An embedding and a head that share their weight, and are trained apart or,
+/// with ensure_weight_tying, as one.
+class TiedLora : public ::testing::TestWithParam<const char*> {
+ protected:
+  static std::shared_ptr<Model> base(const LoraFixture& reference) {
+    FromPretrainedOptions options;
+    options.unties = unties_of(read_lora_config(reference.folder()));
+    return from_pretrained(reference.base().folder(), options);
+  }
+
+  /// PEFT ties nothing that it does not know by name, as in
+  /// "gpt2_tied_embedding".
+  static bool is_tied() {
+    return GetParam() == std::string("gpt2_tied_head");
+  }
+};
+
+TEST_P(TiedLora, EqualsPeft) {
+  const LoraFixture reference(GetParam());
+  const auto model = base(reference);
+  load_lora(*model, reference.folder());
+  const ModelOutput output = model->forward(reference.input());
+  expect_outputs(reference, output);
+  output.loss.backward();
+  expect_gradients(reference, *model);
+  const TemporaryFolder saved;
+  const auto folder = exported(saved / "adapter", GetParam());
+  save_lora(*model, folder);
+  expect_same_adapter(reference, folder);
+  const auto again = base(LoraFixture(GetParam()));
+  load_lora(*again, folder);
+  expect_outputs(reference, again->forward(reference.input()));
+  const auto ours = read_json(folder / "adapter_config.json");
+  EXPECT_EQ(ours.at("ensure_weight_tying"), is_tied());
+  // With the name by which PEFT will tie them when it loads this.
+  const auto theirs = read_json(reference.folder() / "adapter_config.json");
+  auto saved_modules = theirs.at("modules_to_save");
+  if (is_tied()) {
+    saved_modules.push_back("lm_head");
+  }
+  EXPECT_EQ(ours.at("modules_to_save"), saved_modules);
+}
+
+TEST_P(TiedLora, IsMergedAsByPeft) {
+  const LoraFixture reference(GetParam());
+  const auto model = base(reference);
+  load_lora(*model, reference.folder());
+  const TemporaryFolder saved;
+  save_merged(*model, saved / "merged");
+  const auto merged = from_pretrained(saved / "merged");
+  EXPECT_EQ(merged->has_tied_head(), is_tied());
+  expect_outputs(reference, merged->forward(reference.input()));
+  const auto weights =
+      runtime::SafetensorsFile::open(saved / "merged" / "model.safetensors");
+  for (const std::string& name : reference.names("merged.")) {
+    if (is_tied() && name == "lm_head.weight") {
+      EXPECT_FALSE(weights.contains(name));
+      continue;
+    }
+    expect_near(
+        fixture_tensor(weights, name), reference.expected("merged." + name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    TiedLora,
+    ::testing::Values(
+        "gpt2_embedding",
+        "gpt2_head",
+        "gpt2_both",
+        "gpt2_tied_embedding",
+        "gpt2_tied_head",
+        "t5_head",
+        "bert_embedding",
+        "bert_decoder",
+        "bert_predictions"),
+    [](const auto& one) { return std::string(one.param); });
+
+TEST(LoraModel, SharesNoWeightThatPeftTrainsApart) {
+  const auto model = from_pretrained(fixture("models") / "gpt2");
+  LoraConfig config;
+  config.target_modules.names = {"c_attn"};
+  config.modules_to_save = {"lm_head"};
+  expect_error(
+      [&] { apply_lora(*model, config); },
+      {"'transformer.wte'", "'lm_head'", "ensure_weight_tying"});
+  config.ensure_weight_tying = true;
+  apply_lora(*model, config);
+  EXPECT_TRUE(
+      model->named_parameters()["embeddings.tokens.weight"].requires_grad());
+  EXPECT_EQ(
+      lora_config(*model).modules_to_save,
+      (std::vector<std::string>{"lm_head", "transformer.wte"}));
+  const auto other = from_pretrained(fixture("models") / "gpt2");
+  config.modules_to_save = {"wte"};
+  apply_lora(*other, config);
+  EXPECT_EQ(
+      lora_config(*other).modules_to_save,
+      (std::vector<std::string>{"wte", "lm_head"}));
+}
+
+TEST(LoraModel, TiesWhatPeftCanTie) {
+  // T5 has its embedding three times, of which PEFT would replace one.
+  LoraConfig config;
+  config.target_modules.names = {"q"};
+  config.modules_to_save = {"shared"};
+  FromPretrainedOptions options;
+  options.unties = unties_of(config);
+  expect_error(
+      [&] { from_pretrained(fixture("models") / "t5", options); },
+      {"modules_to_save",
+       "shared, encoder.embed_tokens, decoder.embed_tokens",
+       "'lm_head'"});
+  config.ensure_weight_tying = true;
+  const auto t5 = from_pretrained(fixture("models") / "t5");
+  expect_error([&] { apply_lora(*t5, config); }, {"ensure_weight_tying"});
+
+  // It does not know BERT's names.
+  const auto bert = from_pretrained(fixture("models") / "bert");
+  config.target_modules.names = {"query"};
+  config.modules_to_save = {"word_embeddings"};
+  expect_error(
+      [&] { apply_lora(*bert, config); },
+      {"ensure_weight_tying",
+       "'cls.predictions.decoder'",
+       "embed_tokens and lm_head"});
+}
 
 TEST(LoraModel, StartsFromTheModelItself) {
   const ModelFixture reference("bert_classifier");

@@ -13,6 +13,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <utility>
@@ -106,6 +107,67 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
   return sites;
 }
 
+/// Whether the weight that a head and an embedding share is saved under any of
+/// its names.
+bool saves_any(const LoraTargets& targets, const TiedHead& tied) {
+  return targets.is_saved(tied.head) || targets.is_saved(tied.embedding) ||
+         std::any_of(
+             tied.others.begin(), tied.others.end(), [&](const auto& module) {
+               return targets.is_saved(module);
+             });
+}
+
+/// @throws tessera::Error for embeddings of which only `head` can be saved.
+void check_embeddings(const LoraTargets& targets, const TiedHead& tied) {
+  if (tied.others.empty()) {
+    return;
+  }
+  std::vector<std::string> all{tied.embedding};
+  all.insert(all.end(), tied.others.begin(), tied.others.end());
+  const bool is_tied = targets.config().ensure_weight_tying;
+  for (const std::string& module : all) {
+    TESSERA_CHECK(
+        !is_tied && !targets.is_saved(module),
+        "model.lora.{}: {} and '{}' have one weight, which PEFT can train neither as one nor in part, but for the head; leave {}, or train all weights without model.lora",
+        is_tied ? "ensure_weight_tying" : "modules_to_save",
+        runtime::join_names(all),
+        tied.head,
+        is_tied ? "it out" : "'" + module + "' out");
+  }
+}
+
+/// The configuration for a model whose head may share the embedding's weight,
+/// with the names by which PEFT ties them.
+LoraConfig with_tied_weights(const Model& model, const LoraConfig& config) {
+  const auto tied = model.tied_head();
+  if (!tied) {
+    return config;
+  }
+  TESSERA_CHECK(
+      !unties_of(config)(*tied),
+      "apply_lora: modules_to_save names '{}' or '{}', which have one weight, and PEFT trains them apart: load the model with FromPretrainedOptions::unties, or set ensure_weight_tying",
+      tied->embedding,
+      tied->head);
+  const LoraTargets targets(config, architecture_of(model));
+  if (!saves_any(targets, *tied)) { // they stay one, frozen
+    return config;
+  }
+  check_embeddings(targets, *tied);
+  TESSERA_CHECK(
+      lora_ties({tied->head}),
+      "model.lora.ensure_weight_tying: PEFT does not tie '{}' to '{}', as it knows tied weights by the names embed_tokens and lm_head; leave it out, and they are trained apart",
+      tied->head,
+      tied->embedding);
+  LoraConfig result = config;
+  if (!targets.is_saved(tied->embedding)) {
+    result.modules_to_save.push_back(tied->embedding);
+  }
+  if (!lora_ties(result.modules_to_save)) {
+    result.modules_to_save.push_back(tied->head);
+  }
+  return result;
+}
+
 void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
   LoraLayerOptions options;
   options.r = targets.rank_of(site.theirs);
@@ -136,12 +198,24 @@ ParameterSizes sizes_of(const Model& model) {
 
 } // namespace
 
+std::function<bool(const TiedHead&)> unties_of(const LoraConfig& config) {
+  return [config](const TiedHead& tied) {
+    const LoraTargets targets(config, "");
+    if (config.ensure_weight_tying || !saves_any(targets, tied)) {
+      return false;
+    }
+    check_embeddings(targets, tied);
+    return true;
+  };
+}
+
 std::vector<std::string> apply_lora(
     Model& model,
     const LoraConfig& config,
     uint64_t seed) {
   check_adaptable(model);
-  const LoraTargets targets(config, architecture_of(model));
+  const LoraTargets targets(
+      with_tied_weights(model, config), architecture_of(model));
   TESSERA_CHECK(
       targets.named_output().empty(),
       "apply_lora: target_modules contains '{}', the head of a language model: the model uses its weight directly, so an adapter would have no effect. Remove it from target_modules, or train all of it with modules_to_save",

@@ -16,12 +16,18 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace tessera::zoo {
 
 class LoraLayer;
+
+/// Whether PEFT gives the embedding and the head that share a weight one each,
+/// for FromPretrainedOptions::unties. The function throws tessera::Error if
+/// PEFT could not train what modules_to_save names.
+std::function<bool(const TiedHead&)> unties_of(const LoraConfig& config);
 
 /// Freezes the model and adds A and B to the linear layers that the
 /// configuration names; the biases and whole modules that it names stay
@@ -32,7 +38,7 @@ class LoraLayer;
 /// @return the layers that got an adapter, by their names in checkpoints.
 /// @throws tessera::Error, with the model unchanged, if no module matches, if a
 ///     named module is not a linear layer, if the model already has adapters,
-///     or if it is wrapped.
+///     if it is wrapped, or if it shares a weight that unties_of() divides.
 std::vector<std::string> apply_lora(
     Model& model,
     const LoraConfig& config,

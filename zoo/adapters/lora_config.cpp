@@ -3,10 +3,12 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/io/safetensors.h"
 #include "tessera/zoo/json_fields.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -136,6 +138,20 @@ nlohmann::ordered_json number(double value) {
   return value;
 }
 
+/// Whether PEFT has saved the weight of a module that it ties although
+/// modules_to_save does not name it: it replaces that name by the embedding's.
+bool has_tied_copies(const std::filesystem::path& folder) {
+  const auto path = folder / "adapter_model.safetensors";
+  if (!std::filesystem::exists(path)) {
+    return false; // an error where the weights are loaded
+  }
+  const auto file = runtime::SafetensorsFile::open(path);
+  return std::any_of(
+      file.entries().begin(), file.entries().end(), [](const auto& entry) {
+        return entry.name.ends_with(".lm_head.weight");
+      });
+}
+
 } // namespace
 
 void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
@@ -168,6 +184,10 @@ void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
       "modules_to_save",
       lora.modules_to_save,
       "modules that are trained and saved whole (the classifier always is)");
+  fields.field(
+      "ensure_weight_tying",
+      lora.ensure_weight_tying,
+      "an embedding or head in `modules_to_save` that shares its weight with the other is trained as one with it; without, they are trained apart");
   fields.choice(
       "bias",
       lora.bias,
@@ -233,6 +253,7 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
       {"base_model_name_or_path", or_null(config.base_model)},
       {"bias", bias},
       {"exclude_modules", json_of(config.exclude_modules)},
+      {"ensure_weight_tying", config.ensure_weight_tying},
       {"fan_in_fan_out", transposed},
       {"inference_mode", true},
       {"init_lora_weights", init},
@@ -246,6 +267,13 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
       {"task_type", or_null(config.task_type.value_or(""))},
       {"use_dora", false},
       {"use_rslora", config.use_rslora}};
+}
+
+bool lora_ties(const std::vector<std::string>& modules) {
+  return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    const std::string name = module.substr(module.find_last_of('.') + 1);
+    return name == "embed_tokens" || name == "lm_head";
+  });
 }
 
 LoraConfig read_lora_config(const std::filesystem::path& folder) {
@@ -282,6 +310,9 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   config.target_modules = read_modules(fields, "target_modules");
   config.exclude_modules = read_modules(fields, "exclude_modules");
   config.modules_to_save = read_modules(fields, "modules_to_save").names;
+  config.ensure_weight_tying =
+      fields.get_or<bool>("ensure_weight_tying", false) &&
+      (lora_ties(config.modules_to_save) || has_tied_copies(folder));
   const auto bias = fields.get_or<std::string>("bias", "none");
   bool is_known = false;
   for (const auto& [name, value] : kBiasNames) {

@@ -58,6 +58,9 @@ struct LoraConfig {
   ModuleNames exclude_modules;
   /// Name suffixes of modules that are trained and saved whole.
   std::vector<std::string> modules_to_save;
+  /// If an embedding or a head in modules_to_save share their weight: they are
+  /// trained as one. Otherwise each has a weight of its own, as by PEFT.
+  bool ensure_weight_tying = false;
   LoraBias bias = LoraBias::kNone;
   bool use_rslora = false; ///< scaling is alpha / sqrt(r) (arXiv:2312.03732)
   LoraInit init = LoraInit::kDefault;
@@ -86,7 +89,13 @@ void check(const LoraConfig& config);
 ///     out], as GPT-2 does ("fan_in_fan_out").
 nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed);
 
-/// Reads a folder's adapter_config.json.
+/// Whether PEFT regards modules with ensure_weight_tying: it knows an embedding
+/// and a head that share their weight by the names embed_tokens and lm_head.
+bool lora_ties(const std::vector<std::string>& modules);
+
+/// Reads a folder's adapter_config.json. LoraConfig::ensure_weight_tying is set
+/// if PEFT trained a shared weight as one, for which it also must be in its
+/// files under both names, or lora_ties().
 /// @throws tessera::Error naming the file and the key, on other kinds of
 ///     adapters and on variants that are not implemented.
 LoraConfig read_lora_config(const std::filesystem::path& folder);

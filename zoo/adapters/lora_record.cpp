@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/layers/linear.h"
 
+#include <algorithm>
+
 namespace tessera::zoo {
 
 namespace {
@@ -12,6 +14,27 @@ constexpr const char* kPrefix = "base_model.model.";
 
 std::string adapter_parameter(const std::string& layer, const char* name) {
   return layer + "." + kAdapterModule + "." + name;
+}
+
+/// transformers' masked language models have one bias as that of the decoder
+/// and that of the predictions. Here an untied head has both, and uses the
+/// former.
+void save_bias_twice(NameTable& table) {
+  const auto row_of = [&](const char* ours) {
+    return std::find_if(
+        table.base.begin(), table.base.end(), [&](const NameRule& rule) {
+          return rule.ours.front() == ours;
+        });
+  };
+  const auto used = row_of("head.decoder.bias");
+  const auto unused = row_of("head.bias");
+  if (used == table.base.end() || unused == table.base.end()) {
+    return;
+  }
+  table.copies.emplace(unused->theirs, used->theirs);
+  table.ignored.push_back(used->theirs);
+  used->theirs = unused->theirs;
+  table.base.erase(unused);
 }
 
 } // namespace
@@ -75,6 +98,14 @@ NameTable lora_table(
         add(weight.name, weight.ours);
       }
     }
+  }
+  save_bias_twice(table);
+  if (const auto tied = model.tied_head();
+      tied && targets.is_saved(tied->embedding)) {
+    // PEFT saves the one weight under both names.
+    const std::string copy = kPrefix + tied->head + ".weight";
+    table.copies.emplace(kPrefix + tied->embedding + ".weight", copy);
+    table.ignored.push_back(copy);
   }
   return table;
 }

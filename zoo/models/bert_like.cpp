@@ -148,7 +148,7 @@ std::string decoder_in(const NameTable& names) {
 
 bool has_own_head(const NameTable& names, const ConfigFields& fields) {
   return has_own_head(
-      fields.checkpoint(),
+      fields,
       {names.prefix + kTokens, kTokens},
       {decoder_in(names) + ".weight"});
 }

@@ -10,9 +10,13 @@
 namespace tessera::zoo {
 
 bool has_own_head(
-    const CheckpointTensors* checkpoint,
+    const ConfigFields& fields,
     const std::vector<std::string>& embeddings,
     const std::vector<std::string>& heads) {
+  if (fields.head_weight() == HeadWeight::kOwn) {
+    return true;
+  }
+  const CheckpointTensors* checkpoint = fields.checkpoint();
   if (checkpoint == nullptr) {
     return false;
   }

@@ -29,14 +29,11 @@ class CheckpointTensors {
       const = 0;
 };
 
-/// Whether a head has its own weight although config.json ties it: if the files
-/// contain both with different values, transformers does not tie them.
-/// @param embeddings, heads alternative names; the first that exists is used.
-/// @param checkpoint may be null.
-bool has_own_head(
-    const CheckpointTensors* checkpoint,
-    const std::vector<std::string>& embeddings,
-    const std::vector<std::string>& heads);
+/// Whether the head of a model of language has a weight of its own.
+enum class HeadWeight {
+  kAsSaved, ///< config.json and the checkpoint decide
+  kOwn, ///< it has, whatever they say
+};
 
 /// Whether a model has a pooler: true if its checkpoint has one, or if there is
 /// no checkpoint.
@@ -54,10 +51,12 @@ class ConfigFields {
       nlohmann::json object,
       std::string origin,
       const CheckpointTensors* checkpoint = nullptr,
-      std::shared_ptr<FieldRecord> record = {})
+      std::shared_ptr<FieldRecord> record = {},
+      HeadWeight head_weight = HeadWeight::kAsSaved)
       : fields_(std::move(object), std::move(origin)),
         checkpoint_(checkpoint),
-        record_(record ? std::move(record) : std::make_shared<FieldRecord>()) {}
+        record_(record ? std::move(record) : std::make_shared<FieldRecord>()),
+        head_weight_(head_weight) {}
 
   /// bool, int64_t, double or std::string; nullopt if all are absent or null.
   template <typename Value>
@@ -179,6 +178,10 @@ class ConfigFields {
     return checkpoint_;
   }
 
+  HeadWeight head_weight() const {
+    return head_weight_;
+  }
+
   const std::string& origin() const {
     return fields_.origin();
   }
@@ -193,6 +196,16 @@ class ConfigFields {
   JsonFields fields_;
   const CheckpointTensors* checkpoint_;
   std::shared_ptr<FieldRecord> record_;
+  HeadWeight head_weight_;
 };
+
+/// Whether a head has its own weight although config.json ties it: if that is
+/// demanded, or if the files contain both with different values, as
+/// transformers then does not tie them.
+/// @param embeddings, heads alternative names; the first that exists is used.
+bool has_own_head(
+    const ConfigFields& fields,
+    const std::vector<std::string>& embeddings,
+    const std::vector<std::string>& heads);
 
 } // namespace tessera::zoo

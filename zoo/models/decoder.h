@@ -101,6 +101,9 @@ class Decoder : public Model {
   }
 
   std::unique_ptr<Head> head() override;
+  bool has_tied_head() const override {
+    return head_kind_ == DecoderHead::kCausalLm && decoder_.tied_head;
+  }
   std::optional<int64_t> position_limit() const override;
   bool divides_sequences() const override {
     return true;

@@ -113,6 +113,9 @@ class Encoder : public Model {
   }
 
   std::unique_ptr<Head> head() override;
+  bool has_tied_head() const override {
+    return predicts_tokens() && encoder_.tied_head;
+  }
   std::optional<int64_t> position_limit() const override;
   std::string cannot_drop_layers() const override {
     return "";

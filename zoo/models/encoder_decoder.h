@@ -73,6 +73,10 @@ class EncoderDecoder : public Model {
   }
 
   std::unique_ptr<Head> head() override;
+  bool has_tied_head() const override {
+    return head_kind_ == EncoderDecoderHead::kLanguageModel &&
+           config_.tied_head;
+  }
   bool divides_sequences() const override {
     return true;
   }

@@ -65,9 +65,7 @@ bool has_own_head(const DecoderFamily& family, const ConfigFields& fields) {
   const NameTable names = family.names();
   const std::string embedding = embedding_in(names) + ".weight";
   return has_own_head(
-      fields.checkpoint(),
-      {names.prefix + embedding, embedding},
-      {family.head + ".weight"});
+      fields, {names.prefix + embedding, embedding}, {family.head + ".weight"});
 }
 
 DecoderConfig config_of(

@@ -7,6 +7,7 @@
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/layers/window_layer.h"
 
+#include <set>
 #include <utility>
 
 namespace tessera::zoo {
@@ -141,6 +142,39 @@ Model::Model(
 
 std::unique_ptr<Head> Model::head() {
   return std::make_unique<Head>();
+}
+
+std::optional<TiedHead> Model::tied_head() const {
+  if (!has_tied_head()) {
+    return std::nullopt;
+  }
+  const auto is_head = [](const NameRule& rule) {
+    return rule.ours.front() == "head" || rule.ours.front() == "head.decoder";
+  };
+  std::string embedding;
+  std::set<std::string> heads;
+  for (const auto* rules : {&names_.base, &names_.head}) {
+    for (const NameRule& rule : *rules) {
+      if (rule.ours.front() == "embeddings.tokens") {
+        embedding = rule.theirs;
+      } else if (is_head(rule)) {
+        heads.insert(rule.theirs);
+      }
+    }
+  }
+  TiedHead tied{"", names_.prefix + embedding, {}};
+  for (const auto& [other, name] : names_.tied) {
+    if (name != embedding + ".weight") {
+      continue; // a bias that is saved twice
+    }
+    const std::string module = other.substr(0, other.find_last_of('.'));
+    if (heads.contains(module)) {
+      tied.head = module;
+    } else {
+      tied.others.push_back(module);
+    }
+  }
+  return tied.head.empty() ? std::nullopt : std::optional(std::move(tied));
 }
 
 std::string Model::architecture() const {

@@ -108,6 +108,16 @@ struct LayerState {
   static LayerState from_tensors(const std::vector<at::Tensor>& tensors);
 };
 
+/// The modules of a head and of the embedding whose weight it shares, by their
+/// names in transformers' checkpoints.
+struct TiedHead {
+  std::string head;
+  std::string embedding;
+  /// Other modules of transformers' with that weight: an encoder-decoder has it
+  /// as the embedding of each half, too.
+  std::vector<std::string> others;
+};
+
 /// A model with its head. Its configuration is Hugging Face's config.json; its
 /// name table maps the parameters of a transformers checkpoint to its own.
 ///
@@ -150,6 +160,13 @@ class Model : public torch::nn::Module {
   void drop_layers(const LayerDropOptions& options);
   /// The same of tokens; see TokenDropOptions.
   void drop_tokens(const TokenDropOptions& options);
+
+  /// Whether the weight of a language model's head is the embedding's.
+  virtual bool has_tied_head() const {
+    return false;
+  }
+  /// Nothing without has_tied_head().
+  std::optional<TiedHead> tied_head() const;
 
   /// The token that an encoder-decoder's decoder starts from; nullopt for a
   /// model that continues its input.

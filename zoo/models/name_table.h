@@ -52,6 +52,8 @@ struct NameTable {
   /// Pairs of equal tensors of theirs, without prefix: if the files lack the
   /// second, it is read from the first of these that they contain.
   std::vector<std::pair<std::string, std::string>> tied;
+  /// Tensors of theirs that are written a second time, and under which name.
+  std::map<std::string, std::string> copies;
   /// The parameters are those of a pipeline stage, or some of the experts:
   /// tensors that are in a row but not in the model belong to other ranks.
   bool is_part = false;
@@ -91,6 +93,10 @@ class WeightNames {
   /// All tensors of a checkpoint, by name.
   const std::vector<NamedWeight>& weights() const {
     return weights_;
+  }
+  /// See NameTable::copies.
+  const std::map<std::string, std::string>& copies() const {
+    return table_.copies;
   }
   /// Whether one of our parameters is in these files.
   bool has(const std::string& our_name) const {

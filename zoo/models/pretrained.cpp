@@ -434,7 +434,13 @@ LoadWeightsReport load_fitting(
     const ClassChange& classes,
     NewHead head) {
   try {
-    LoadWeightsOptions load = options_with(model, model.names(), files, head);
+    NameTable table = model.names();
+    if (options.unties) { // a head that the files lack is the embedding
+      for (const auto& [other, name] : model.names().tied) {
+        table.tied.emplace_back(name, other);
+      }
+    }
+    LoadWeightsOptions load = options_with(model, table, files, head);
     load.allows_unexpected = !options.strict;
     if (options.fresh_heads) {
       log_new_head(folder, classes, leave_other_heads(files, classes, load));
@@ -513,10 +519,10 @@ std::shared_ptr<Model> from_pretrained(
     cannot_open = std::current_exception();
   }
   const FolderTensors tensors(files);
-  const std::shared_ptr<Model> model = lazy([&] {
+  const auto make = [&](HeadWeight head_weight) {
     auto made = from_config(
         config,
-        {architecture, options.context, &tensors, record},
+        {architecture, options.context, &tensors, record, head_weight},
         fields.origin());
     if (options.dtype) {
       convert_deferred(*made, *options.dtype);
@@ -525,7 +531,13 @@ std::shared_ptr<Model> from_pretrained(
       give_types(*files, *made);
     }
     return made;
-  });
+  };
+  std::shared_ptr<Model> model =
+      lazy([&] { return make(HeadWeight::kAsSaved); });
+  if (const auto tied = model->tied_head();
+      tied && options.unties && options.unties(*tied)) {
+    model = lazy([&] { return make(HeadWeight::kOwn); });
+  }
   if (cannot_open) {
     std::rethrow_exception(cannot_open);
   }

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -45,6 +46,9 @@ struct FromPretrainedOptions {
   bool fresh_heads = false;
   /// With fresh_heads: of the classes that `config` names.
   ClassOrder class_order = ClassOrder::kAsGiven;
+  /// Whether a head that shares the embedding's weight becomes one with a
+  /// weight of its own, which has the same values at first; empty: none does.
+  std::function<bool(const TiedHead&)> unties;
   /// Refuses tensors of the checkpoint that neither this model nor another head
   /// of its family has; otherwise they are ignored and logged.
   bool strict = true;

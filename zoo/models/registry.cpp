@@ -221,7 +221,8 @@ std::shared_ptr<Model> from_config(
           model_center_names(config, origin));
     }
   }
-  const ConfigFields fields(config, origin, options.checkpoint, options.record);
+  const ConfigFields fields(
+      config, origin, options.checkpoint, options.record, options.head_weight);
   const ModelFamily& family = family_of(fields);
   const Architecture& architecture = architecture_of(
       family,

@@ -75,6 +75,7 @@ struct FromConfigOptions {
   /// Receives the fields read from config.json, for later messages. May be
   /// null.
   std::shared_ptr<FieldRecord> record;
+  HeadWeight head_weight = HeadWeight::kAsSaved;
 };
 
 /// Constructs a model with newly initialized weights. With a tensor-parallel

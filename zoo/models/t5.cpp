@@ -15,15 +15,14 @@ namespace {
 /// it: transformers 5 writes `tie_word_embeddings` as true for all of these
 /// models and decides by the checkpoint.
 bool is_tied(const ConfigFields& fields, bool scaled) {
-  if (fields.checkpoint() == nullptr) {
-    return scaled || fields.get<bool>({"tie_word_embeddings"}, true);
-  }
-  return !has_own_head(
-      fields.checkpoint(),
+  const bool is_own = has_own_head(
+      fields,
       {"shared.weight",
        "encoder.embed_tokens.weight",
        "decoder.embed_tokens.weight"},
       {"lm_head.weight"});
+  return !is_own && (fields.checkpoint() != nullptr || scaled ||
+                     fields.get<bool>({"tie_word_embeddings"}, true));
 }
 
 EncoderDecoderConfig t5_config(const ConfigFields& fields) {

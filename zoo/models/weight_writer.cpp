@@ -20,8 +20,12 @@ std::vector<TensorSpec> specs_of(
     const ParameterTypes& dtypes) {
   std::vector<TensorSpec> specs;
   for (const NamedWeight& weight : names.weights()) {
-    specs.push_back(whole_spec(
-        {weight.name}, weight.shape(), dtypes.at(weight.ours.front())));
+    const at::ScalarType dtype = dtypes.at(weight.ours.front());
+    specs.push_back(whole_spec({weight.name}, weight.shape(), dtype));
+    if (const auto copy = names.copies().find(weight.name);
+        copy != names.copies().end()) {
+      specs.push_back(whole_spec({copy->second}, weight.shape(), dtype));
+    }
   }
   return specs;
 }
@@ -74,7 +78,12 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   if (parts.empty()) {
     return;
   }
-  shards_[shard_of_.at(weight.name)].write(weight.name, weight.assemble(parts));
+  const at::Tensor whole = weight.assemble(parts);
+  shards_[shard_of_.at(weight.name)].write(weight.name, whole);
+  if (const auto copy = names_.copies().find(weight.name);
+      copy != names_.copies().end()) {
+    shards_[shard_of_.at(copy->second)].write(copy->second, whole);
+  }
 }
 
 void WeightWriter::commit() {

@@ -98,10 +98,16 @@ std::shared_ptr<Model> planned_model(
     const TrainingConfig& config,
     const ModelSource& source,
     ParallelRun& parallel) {
-  const auto model = lazy([&] {
-    return from_config(
-        source.json, {source.architecture, fresh_layer_context(parallel)});
-  });
+  FromConfigOptions options{source.architecture, fresh_layer_context(parallel)};
+  const auto make = [&] {
+    return lazy([&] { return from_config(source.json, options); });
+  };
+  auto model = make();
+  if (const auto tied = model->tied_head();
+      tied && config.lora && unties_of(config.lora->adapter)(*tied)) {
+    options.head_weight = HeadWeight::kOwn;
+    model = make();
+  }
   init_parameters(*model, config.seed);
   if (config.lora) {
     apply_lora(*model, config.lora->adapter, config.seed);

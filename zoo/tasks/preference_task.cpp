@@ -8,6 +8,7 @@
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/preference_batches.h"
 #include "tessera/zoo/tasks/preference_loss.h"
+#include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
 
@@ -126,6 +127,7 @@ Task open_preference(
   options.context = layer_context(parallel);
   options.lazy = true;
   options.strict = config.strict;
+  options.unties = unties_of(config);
   options.head = {"decoder of language", [](const Head& head) {
                     return head.labels() == HeadLabels::kNextTokens;
                   }};

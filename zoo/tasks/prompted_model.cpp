@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@ std::shared_ptr<Model> prompted_model(
   options.context = context;
   options.lazy = true;
   options.strict = config.strict;
+  options.unties = unties_of(config);
   options.head = {"language model", goes_on_with_prompts};
   return from_pretrained(config.model_folder, options);
 }

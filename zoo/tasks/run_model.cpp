@@ -27,6 +27,11 @@ namespace tessera::zoo {
 
 namespace fs = std::filesystem;
 
+std::function<bool(const TiedHead&)> unties_of(const TrainingConfig& config) {
+  return config.lora ? unties_of(config.lora->adapter)
+                     : std::function<bool(const TiedHead&)>();
+}
+
 std::shared_ptr<Model> pretrained_model(
     const TrainingConfig& config,
     const LayerContext& context) {
@@ -38,6 +43,7 @@ std::shared_ptr<Model> pretrained_model(
   options.strict = config.strict;
   options.context = context;
   options.lazy = true;
+  options.unties = unties_of(config);
   return from_pretrained(config.model_folder, options);
 }
 

@@ -6,9 +6,11 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +25,9 @@ namespace tessera::zoo {
 std::shared_ptr<Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel);
+
+/// FromPretrainedOptions::unties for the adapter, if there is one.
+std::function<bool(const TiedHead&)> unties_of(const TrainingConfig& config);
 
 /// The same of TrainingConfig::model_folder, in a context of one's own.
 std::shared_ptr<Model> pretrained_model(

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/supervised_batches.h"
 #include "tessera/zoo/tasks/text_batches.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -160,6 +161,7 @@ Task open_supervised(
   options.context = layer_context(parallel);
   options.lazy = true;
   options.strict = config.strict;
+  options.unties = unties_of(config);
   options.head = {"language model", [](const Head& head) {
                     return head.labels() == HeadLabels::kNextTokens ||
                            !head.trimmed_with_labels().empty();
