@@ -133,6 +133,41 @@ TEST_F(TrainChat, AnAdapterAnswersOnItsModelAndMerged) {
       << score.output;
 }
 
+TEST_F(TrainChat, TokensShowsWhatIsLearned) {
+  const auto shown = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"tokens", model_.string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = run_forked(1, words);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return result.output;
+  };
+  const fs::path chats = folder_ / "chats.jsonl";
+  const std::string both = shown({"--chat", chats.string()});
+  for (const char* part :
+       {"chats.jsonl:1: ",
+        " learned\n",
+        R"(  given   "user:\nis it so<|end|>\nassistant:\n")",
+        R"(  learned "no way<|end|>)",
+        R"(  learned "is here<|end|>)"}) {
+    EXPECT_NE(both.find(part), std::string::npos) << part << "\n" << both;
+  }
+  const std::string first = shown({"--chat", chats.string(), "--rows", "1"});
+  EXPECT_EQ(first.find("is here"), std::string::npos) << first;
+  const auto row = nlohmann::json::parse(
+      shown({"--chat", chats.string(), "--rows", "1", "--json"}));
+  ASSERT_EQ(row.at("input_ids").size(), row.at("learned").size());
+  EXPECT_EQ(row.at("learned").front(), false);
+  EXPECT_EQ(row.at("pieces").size(), row.at("learned").size());
+  const fs::path shared = folder_ / "shared.jsonl";
+  std::ofstream(shared)
+      << R"({"conversations": [{"from": "human", "value": "is it so"}, {"from": "gpt", "value": "no way"}]})"
+      << "\n";
+  const std::string same =
+      shown({"--chat", shared.string(), "--preset", "sharegpt"});
+  EXPECT_EQ(same.substr(same.find(": ")), first.substr(first.find(": ")))
+      << same;
+}
+
 TEST_F(TrainChat, AnAdapterWithoutItsModelIsRefused) {
   train("run", {"training.epochs=1", "data.heldout=", "data.metric=[]"});
   fs::rename(model_, folder_ / "elsewhere");

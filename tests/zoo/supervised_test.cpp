@@ -165,6 +165,77 @@ const std::vector<std::pair<const char*, const char*>> kWords{
 
 } // namespace
 
+TEST_F(Supervised, ReadsRowsOfPresets) {
+  const Tokenizer chats = tokenizer("qwen2", "<|end|>", kLines);
+  const auto preset = [](SupervisedPreset one) {
+    SupervisedOptions options;
+    options.preset = one;
+    return options;
+  };
+  const auto expect_same = [](const SupervisedText& found,
+                              const SupervisedText& wanted) {
+    EXPECT_EQ(found.tokens, wanted.tokens);
+    EXPECT_EQ(found.answers, wanted.answers);
+    EXPECT_EQ(found.reference, wanted.reference);
+  };
+  const auto shared = encoder(chats, preset(SupervisedPreset::kShareGpt));
+  const auto alpaca = encoder(chats, preset(SupervisedPreset::kAlpaca));
+  const json messages{
+      said("system", "be short"),
+      said("user", "is it so"),
+      said("assistant", "no way")};
+  expect_same(
+      shared.encode(row(
+          {{"conversations",
+            {{{"from", "system"}, {"value", "be short"}},
+             {{"from", "human"}, {"value", "is it so"}},
+             {{"from", "gpt"}, {"value", "no way"}}}}})),
+      encoder(chats).encode(row({{"messages", messages}})));
+  expect_same(
+      alpaca.encode(row(
+          {{"instruction", "is it so"}, {"input", "here"}, {"output", "no"}})),
+      encoder(chats).encode(row(
+          {{"messages",
+            {said("user", "is it so\nhere"), said("assistant", "no")}}})));
+  // Without a chat template, in the words of Stanford Alpaca.
+  const Tokenizer plain = tokenizer("qwen2", "<|end|>");
+  const auto words = encoder(plain, preset(SupervisedPreset::kAlpaca));
+  for (const std::string input : {"", "here"}) {
+    const std::string prompt =
+        "Below is an instruction that describes a task" +
+        std::string(
+            input.empty()
+                ? ""
+                : ", paired with an input that provides further context") +
+        ". Write a response that appropriately completes the request.\n\n"
+        "### Instruction:\nis it so\n\n" +
+        (input.empty() ? "" : "### Input:\nhere\n\n") + "### Response:";
+    expect_same(
+        words.encode(row(
+            {{"instruction", "is it so"},
+             {"input", input},
+             {"output", "no way"}})),
+        encoder(plain).encode(
+            row({{"prompt", prompt}, {"completion", "no way"}})));
+  }
+  expect_error(
+      [&] {
+        shared.encode(row(
+            {{"conversations", {{{"from", "owl"}, {"value", "is it so"}}}}}));
+      },
+      {"row.jsonl:1: conversations[0]", "\"owl\"", "human, user, gpt"});
+  expect_error(
+      [&] {
+        alpaca.encode(row({{"instruction", "is it so"}}));
+      },
+      {"row.jsonl:1", "there is no 'output'"});
+  expect_error(
+      [&] {
+        encoder(plain).encode(row({{"instruction", "a"}, {"output", "b"}}));
+      },
+      {"set data.preset=alpaca"});
+}
+
 TEST_F(Supervised, LearnsWhatTransformersMarks) {
   const json all = read_json(fixture("supervised_labels.json"));
   ASSERT_GT(all.at("cases").size(), 10U);

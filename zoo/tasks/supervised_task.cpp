@@ -37,6 +37,11 @@ void visit_supervised_rows(
   fields.one_or_many(
       "heldout", config.texts.heldout, "the same (empty: nothing is scored)");
   SupervisedOptions& options = config.supervised;
+  fields.choice(
+      "preset",
+      options.preset,
+      supervised_presets(),
+      "a common form of rows instead of the keys below: `alpaca` (`instruction`, perhaps `input`, and `output`), `sharegpt` (`conversations` of `from` and `value`)");
   fields.field(
       "messages_key",
       options.messages,
@@ -80,6 +85,11 @@ void finish_supervised(
     TrainingConfig& config) {
   finish_text_files(reader, config);
   reader.run_check([&] { generated_metrics_for(config.metrics); });
+  if (!config.supervised.prompt_template.empty() && config.supervised.preset) {
+    reader.get_object("data").fail(
+        "template",
+        "data.preset has prompts of its own; leave out one of them");
+  }
   if (!config.supervised.prompt_template.empty()) {
     reader.run_check([&] {
       PromptTemplate(config.supervised.prompt_template, kCompletionPlace);

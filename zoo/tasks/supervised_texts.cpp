@@ -155,11 +155,14 @@ const std::string& SupervisedEncoder::text_of(
   const auto found = row.values.find(key);
   TESSERA_CHECK(
       found != row.values.end(),
-      "{}: there is neither '{}', a conversation, nor '{}', a text, but {}; name the keys of the rows in data.messages_key, or in data.prompt_key (or data.template) and data.completion_key{}",
+      "{}: there is neither '{}', a conversation, nor '{}', a text, but {}; {}name the keys of the rows in data.messages_key, or in data.prompt_key (or data.template) and data.completion_key{}",
       row.place(),
       options_.messages,
       key,
       keys_text(row.values),
+      row.values.contains("conversations") ? "set data.preset=sharegpt, or "
+      : row.values.contains("instruction") ? "set data.preset=alpaca, or "
+                                           : "",
       row.is_of_table
           ? "; of a table without a header, name all columns in data.columns"
           : "");
@@ -369,7 +372,21 @@ SupervisedText SupervisedEncoder::translated(
   return text;
 }
 
+TextRow SupervisedEncoder::with_keys(const TextRow& row) const {
+  return options_.preset
+             ? row_of_preset(
+                   *options_.preset,
+                   row,
+                   {options_.messages, options_.prompt, options_.completion},
+                   chat_.has_value() && kind_ == PromptKind::kDecoder)
+             : row;
+}
+
 SupervisedText SupervisedEncoder::encode(const TextRow& row) const {
+  return encode_keys(with_keys(row));
+}
+
+SupervisedText SupervisedEncoder::encode_keys(const TextRow& row) const {
   SupervisedText text;
   if (is_conversation(row)) {
     TESSERA_CHECK(
@@ -429,13 +446,14 @@ std::vector<SupervisedText> SupervisedEncoder::read(
     int64_t truncated = 0;
     bool lacks_template = false;
     std::vector<std::string> places;
-    for_each_row({file}, options_.rows, [&](const TextRow& row) {
+    for_each_row({file}, options_.rows, [&](const TextRow& given) {
+      const TextRow row = with_keys(given);
       // No row that lacks something: it would be left out.
       if (is_conversation(row) && !chat_) {
         lacks_template = true;
         return;
       }
-      texts.push_back(encode(row));
+      texts.push_back(encode_keys(row));
       places.push_back(row.place());
       truncated += texts.back().is_truncated ? 1 : 0;
     });

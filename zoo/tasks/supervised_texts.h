@@ -7,6 +7,7 @@
 #include "tessera/zoo/data/text_rows.h"
 #include "tessera/zoo/tasks/prompt_batches.h"
 #include "tessera/zoo/tasks/prompt_template.h"
+#include "tessera/zoo/tasks/supervised_presets.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <cstdint>
@@ -19,6 +20,7 @@ namespace tessera::zoo {
 
 /// A part of the section `data` of the task supervised.
 struct SupervisedOptions {
+  std::optional<SupervisedPreset> preset; ///< nullopt: rows have these keys
   /// Keys of rows. A row with messages is a conversation.
   std::string messages = "messages";
   std::string prompt = "prompt";
@@ -107,6 +109,10 @@ class SupervisedEncoder {
   }
 
  private:
+  /// The row with the keys of the options, if it is one of a preset.
+  TextRow with_keys(const TextRow& row) const;
+  /// encode() of such a row.
+  SupervisedText encode_keys(const TextRow& row) const;
   SupervisedText conversation(const TextRow& row) const;
   /// Fills in the prompt for the last answer.
   void add_prompt(
