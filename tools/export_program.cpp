@@ -25,8 +25,8 @@ int run_export(int argc, char** argv) {
   app.add_option(
       "--to",
       options.to,
-      "Folder of the model; default: model/ (with model.lora: adapter/) in the "
-      "run folder");
+      "Folder of the model, or with model.lora of the adapter, unless "
+      "model.lora.merge=true; default: model/ and adapter/ in the run folder");
   app.add_option(
       "--from",
       options.from,

@@ -210,7 +210,9 @@ ordered_json list_weights(const fs::path& path, bool verify) {
 
 void print_text(const ordered_json& listed) {
   const auto bytes = [](const ordered_json& value) {
-    return runtime::size_text(value.get<int64_t>());
+    const auto size = value.get<int64_t>();
+    return size < 1024 ? runtime::count_text(size, "byte") // as of a scale
+                       : runtime::size_text(size);
   };
   const auto count = [](const ordered_json& number, const char* noun) {
     return runtime::count_text(number.get<int64_t>(), noun);

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,18 @@ std::vector<std::string> keys_and_sections(
     names.push_back(row.path);
   }
   return names;
+}
+
+/// Each key with its default: the lines that are not indented.
+std::string first_lines(const std::string& list) {
+  std::istringstream lines(list);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(' ')) {
+      text += line + "\n";
+    }
+  }
+  return text;
 }
 
 } // namespace
@@ -86,8 +99,15 @@ int run_keys(int argc, char** argv) {
     });
     TESSERA_CHECK(!rows.empty(), "the task {} has no key '{}'", task, section);
   }
-  std::cout
-      << (markdown ? runtime::markdown_table(rows) : runtime::key_list(rows));
+  if (markdown) {
+    std::cout << runtime::markdown_table(rows);
+  } else if (section.empty()) {
+    std::cout
+        << first_lines(runtime::key_list(rows))
+        << "\n`tessera keys SECTION` says what those of a section mean.\n";
+  } else {
+    std::cout << runtime::key_list(rows);
+  }
   return 0;
 }
 

@@ -6,9 +6,11 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera::tools {
 
@@ -46,6 +48,40 @@ int run_named(int argc, char** argv) {
   return 2;
 }
 
+/// Behind a bracket that ends an argument while CLI11 parses it, which would
+/// take "[a, b]" for a list of values wherever several are allowed.
+constexpr char kNoList = '\x1f';
+
+std::string without_mark(std::string text) {
+  if (text.ends_with(kNoList)) {
+    text.pop_back();
+  }
+  return text;
+}
+
+/// The arguments, in CLI11's reverse order, each of which is one value.
+std::vector<std::string> arguments_for(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  bool has_lists = false;
+  for (std::string& argument : arguments) {
+    const size_t value =
+        argument.starts_with("--") && argument.find('=') != std::string::npos
+            ? argument.find('=') + 1
+            : 0;
+    if (argument.substr(value).starts_with('[') && argument.ends_with(']')) {
+      argument += kNoList;
+      has_lists = true;
+    }
+  }
+  if (has_lists) {
+    for (CLI::Option* option : app.get_options()) {
+      option->transform(without_mark, "");
+    }
+  }
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
+}
+
 } // namespace
 
 std::optional<int> parse_arguments(
@@ -56,7 +92,7 @@ std::optional<int> parse_arguments(
   bool checks_only = false;
   app.add_flag("--check", checks_only, kCheckHelp);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_for(app, argc, argv));
   } catch (const CLI::ParseError& error) {
     return report_usage(app, error, {argv + 1, argv + argc});
   }

@@ -2,6 +2,7 @@
 #include "tessera/engine/optim/update_plan.h"
 
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/report/progress_line.h"
 #include "tessera/offload/stores/host_memory.h"
 #include "tessera/offload/updates/update_rates.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
@@ -124,20 +125,6 @@ UpdateOverlap overlap_of(
   return UpdateOverlap::kOff;
 }
 
-/// "3.2M" instead of "3.2e+06".
-std::string short_count(double count) {
-  std::ostringstream out;
-  out << std::setprecision(3);
-  if (count >= 1e9) {
-    out << count / 1e9 << "G";
-  } else if (count >= 1e6) {
-    out << count / 1e6 << "M";
-  } else {
-    out << count;
-  }
-  return out.str();
-}
-
 } // namespace
 
 offload::UpdateTypes update_types(
@@ -215,19 +202,19 @@ std::string update_table(
             << name_of(static_cast<MemoryTier>(tier)) << std::setw(29)
             << kUpdaters[updater] << std::right << std::setw(5) << row.groups
             << " groups " << std::setw(8)
-            << short_count(static_cast<double>(row.numel)) << " elements";
+            << format_count(static_cast<double>(row.numel)) << " elements";
       }
     }
   }
   out << "\n  offload.ratio " << std::setprecision(2) << plan.ratio;
   if (plan.rates) {
     const offload::UpdateRates& rates = *plan.rates;
-    out << ", measured: the CPU updates " << short_count(1 / rates.cpu_element)
+    out << ", measured: the CPU updates " << format_count(1 / rates.cpu_element)
         << " elements/s and the device "
-        << short_count(1 / rates.device_element) << " elements/s; "
-        << short_count(1 / rates.byte_to_device)
+        << format_count(1 / rates.device_element) << " elements/s; "
+        << format_count(1 / rates.byte_to_device)
         << " bytes/s are copied to the device and "
-        << short_count(1 / rates.byte_to_host) << " bytes/s back";
+        << format_count(1 / rates.byte_to_host) << " bytes/s back";
   }
   return out.str();
 }

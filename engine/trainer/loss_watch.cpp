@@ -24,7 +24,8 @@ std::optional<std::string> LossWatch::add(
                                 ? formatted("of step {}", last)
                                 : formatted("over steps {} to {}", first, last);
   if (!std::isfinite(loss)) {
-    return formatted("the loss {} is {}", steps, loss);
+    return formatted(
+        "the loss {} is {}", steps, std::isnan(loss) ? std::abs(loss) : loss);
   }
   const auto usual = median();
   if (usual && loss > spike_ * *usual) {

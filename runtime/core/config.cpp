@@ -297,6 +297,9 @@ size_t ConfigReader::get_choice(
 ConfigReader ConfigReader::get_object(std::string_view key) const {
   static const json kEmpty = json::object();
   const json* value = node_->find(key);
+  if (value != nullptr && *value == "") { // as "model.lora=" clears it
+    value = nullptr;
+  }
   TESSERA_CHECK(
       value == nullptr || value->is_object(),
       "{} is {}; expected an object",

@@ -120,8 +120,16 @@ class OptionReader final : public OptionFields {
         key, value_of<std::optional<std::vector<std::string>>>(fallback));
   }
 
+  /// "model.lora=" on the command line, as "model.config=" clears a text.
+  bool is_cleared(const char* key) const {
+    const ConfigReader& reader = open_.back();
+    return reader.contains(key) && reader.is_string(key) &&
+           reader.get_string(key).empty();
+  }
+
   bool has_object(OptionKey key, bool has_value) override {
-    return open_.back().contains(key.name) || has_value;
+    return (open_.back().contains(key.name) && !is_cleared(key.name)) ||
+           has_value;
   }
   void begin_object(const OptionField& field) override {
     open_.push_back(open_.back().get_object(field.key.name));

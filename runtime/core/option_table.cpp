@@ -2,6 +2,7 @@
 #include "tessera/runtime/core/option_schema.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera::runtime {
 
@@ -49,11 +50,14 @@ std::string in_backticks(const std::vector<std::string>& names) {
   return text;
 }
 
-/// A column of rows of one path: the text that they share, or each text with
-/// the names that it is for.
+/// The different texts of a column of rows of one path, and the names that each
+/// is for.
+using NamedTexts =
+    std::vector<std::pair<std::string, std::vector<std::string>>>;
+
 template <typename Text>
-std::string column(const Rows& rows, const Text& text_of) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> texts;
+NamedTexts texts_of(const Rows& rows, const Text& text_of) {
+  NamedTexts texts;
   for (const OptionRow* row : rows) {
     const std::string text = text_of(*row);
     auto same = std::find_if(texts.begin(), texts.end(), [&](const auto& one) {
@@ -65,6 +69,13 @@ std::string column(const Rows& rows, const Text& text_of) {
     same->second.insert(
         same->second.end(), row->only_for.begin(), row->only_for.end());
   }
+  return texts;
+}
+
+/// The text that rows of one path share, or each with its names.
+template <typename Text>
+std::string column(const Rows& rows, const Text& text_of) {
+  const NamedTexts texts = texts_of(rows, text_of);
   if (texts.size() == 1) {
     return texts.front().first;
   }
@@ -131,13 +142,20 @@ std::vector<OptionRow> rows_in(
 std::string key_list(const std::vector<OptionRow>& rows) {
   std::string text;
   for (const Rows& same : rows_by_path(rows)) {
-    const std::string& path = same.front()->path;
-    const std::string fallback =
-        column(same, [](const OptionRow& row) { return row.fallback; });
-    text += path + (fallback.empty() ? "" : " = " + fallback) + "\n    " +
-            meaning(same) + "\n    " +
+    text += same.front()->path;
+    const auto defaults =
+        texts_of(same, [](const OptionRow& row) { return row.fallback; });
+    if (defaults.size() == 1 && !defaults.front().first.empty()) {
+      text += " = " + defaults.front().first;
+    }
+    text += "\n    " + meaning(same) + "\n    " +
             column(same, [](const OptionRow& row) { return row.values; }) +
             "\n";
+    for (const auto& [value, names] : defaults) {
+      if (defaults.size() > 1 && !value.empty()) {
+        text += "    = " + value + " of " + in_backticks(names) + "\n";
+      }
+    }
   }
   return text;
 }

@@ -55,6 +55,28 @@ void add_absent(
   }
 }
 
+/// The remedy for YAML, which other trainers' configurations are.
+std::string format_hint(const std::filesystem::path& file) {
+  const auto ending = file.extension();
+  return ending == ".yaml" || ending == ".yml"
+             ? formatted(
+                   ". A configuration is JSON; convert it: python3 -c 'import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout, indent=1)' < {} > {}",
+                   file.string(),
+                   std::filesystem::path(file)
+                       .replace_extension(".json")
+                       .string())
+             : "";
+}
+
+json parse_config(const std::filesystem::path& file) {
+  const std::string text = read_text_file(file);
+  try {
+    return parse_json(text, file.string());
+  } catch (const Error& error) {
+    throw Error(error.what() + format_hint(file));
+  }
+}
+
 /// @param above the files that lead here.
 Extended load_with_base(
     const std::filesystem::path& file,
@@ -75,7 +97,7 @@ Extended load_with_base(
     }
     TESSERA_FAIL("configurations extend each other: {}'", files);
   }
-  Extended result{parse_json(read_text_file(file), file.string()), {}};
+  Extended result{parse_config(file), {}};
   json& root = result.root;
   if (!root.is_object()) {
     return result; // refused by the reader

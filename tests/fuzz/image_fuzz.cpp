@@ -62,10 +62,8 @@ void use_image(std::string_view input) {
         "an image has other pixels than its size");
     const zoo::ImageSize small{8, 6};
     zoo::resized(
-        image,
-        zoo::center_box(image.size, small, 0.875),
-        small,
-        zoo::Interpolation::kBicubic);
+        image, {0, 0, image.size}, small, zoo::Interpolation::kBicubic);
+    zoo::center_cropped(image, small, 0.875, zoo::Interpolation::kBicubic);
   } catch (const Error&) {
   }
 }

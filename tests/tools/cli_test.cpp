@@ -62,6 +62,9 @@ TEST(Cli, ListsTheKeysOfASection) {
       section.output.find("loss_scale.growth_factor = 2.0\n"),
       std::string::npos);
   EXPECT_EQ(section.output.find("\noptimizer"), std::string::npos);
+  const auto all = run_tessera("keys").output;
+  EXPECT_NE(all.find("loss_scale.growth_factor = 2.0\n"), std::string::npos);
+  EXPECT_EQ(all.find("\n "), std::string::npos) << "only names and defaults";
   const auto none = run_tessera("keys los_scale");
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_NE(

@@ -532,6 +532,39 @@ TEST_F(PredictKinds, ImagesByFileFolderAndPattern) {
       {run_.string(), "--input", path("x.txt")}, {"--input", "for texts"});
 }
 
+// The rows of a head go with the names that its config.json gives them.
+TEST_F(PredictKinds, ImagesOfAHeadThatIsTrainedFurther) {
+  zoo::write_tinted_images(folder_ / "train", 6, 0);
+  fs::create_directories(folder_ / "exchanged");
+  fs::copy(folder_ / "train/red", folder_ / "exchanged/blue");
+  fs::copy(folder_ / "train/blue", folder_ / "exchanged/red");
+  const auto trained =
+      [&](const fs::path& model, const std::string& data, double lr) {
+        train(
+            {{"task", "image_folder"},
+             {"model", {{"folder", model.string()}}},
+             {"data", {{"train", path(data)}, {"heldout", path(data)}}},
+             {"optimizer", {{"lr", lr}}},
+             {"training", {{"batch_size", 4}, {"max_steps", lr > 0 ? 9 : 1}}}});
+        return result("heldout_loss");
+      };
+  trained(fixture("models") / "vit_classifier", "train", 0.01);
+  const fs::path kept = folder_ / "kept";
+  fs::copy(run_ / "model", kept);
+  fs::copy(run_ / "model", model_);
+  json config = tests::read_json(kept / "config.json");
+  ASSERT_EQ(config["id2label"], (json{{"0", "blue"}, {"1", "red"}}));
+  config["id2label"] = {{"0", "red"}, {"1", "blue"}};
+  config["label2id"] = {{"red", 0}, {"blue", 1}};
+  std::ofstream(model_ / "config.json") << config;
+  const double right = trained(kept, "exchanged", 0);
+  EXPECT_GT(std::abs(right - trained(kept, "train", 0)), 0.1);
+  EXPECT_NEAR(trained(model_, "train", 0), right, 1e-5);
+  EXPECT_EQ(
+      tests::read_json(run_ / "model/config.json").at("id2label"),
+      config["id2label"]);
+}
+
 TEST_F(PredictKinds, ImagesOfAnAdapter) {
   zoo::write_tinted_images(folder_ / "train", 6, 0);
   train(

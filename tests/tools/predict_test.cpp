@@ -9,9 +9,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -183,6 +185,92 @@ TEST_F(Predict, IntegerLabelsWithTheProbabilitiesThatAreScored) {
   EXPECT_EQ(
       lines({"tokens", (run_ / "model/tokenizer.json").string(), "A game"}),
       lines({"tokens", run_.string(), "A game"}));
+}
+
+// CLI11 takes "[a, b]" for a list.
+TEST_F(Predict, ArgumentsInBracketsAreTexts) {
+  EXPECT_EQ(
+      lines({"tokens", "models/minilm", "[MASK] game [SEP]", "[a, game]"}),
+      (std::vector<std::string>{
+          "ids: 101 103 2208 102 102",
+          "pieces: [CLS] [MASK] game [SEP] [SEP]",
+          "ids: 101 1031 1037 1010 2208 1033 102",
+          "pieces: [CLS] [ a , game ] [SEP]"}));
+  std::vector<std::string> words{
+      "tessera",
+      "[a, b]",
+      "--one",
+      "[c]",
+      "--many=[d]",
+      "--many",
+      "[e, f]",
+      "--choice=x",
+      "[]"};
+  std::vector<char*> argv;
+  for (std::string& word : words) {
+    argv.push_back(word.data());
+  }
+  CLI::App app("", "tessera");
+  std::string one;
+  std::string choice;
+  std::vector<std::string> texts;
+  std::vector<std::string> many;
+  app.add_option("texts", texts);
+  app.add_option("--one", one);
+  app.add_option("--many", many)->allow_extra_args(false);
+  app.add_option("--choice", choice)->check(CLI::IsMember({"x"}));
+  EXPECT_FALSE(
+      tools::parse_arguments(app, static_cast<int>(argv.size()), argv.data()));
+  EXPECT_EQ(texts, (std::vector<std::string>{"[a, b]", "[]"}));
+  EXPECT_EQ(one, "[c]");
+  EXPECT_EQ(many, (std::vector<std::string>{"[d]", "[e, f]"}));
+  EXPECT_EQ(choice, "x");
+}
+
+// The rows of a head go with the names that its config.json gives them.
+TEST_F(Predict, AHeadThatIsTrainedFurtherKeepsItsNames) {
+  train([](int i) { return with_label(i, i % 2 == 0 ? "games" : "net"); });
+  const auto base = folder_ / "base";
+  std::filesystem::copy(run_ / "model", base);
+  nlohmann::json config = read_json(base / "config.json");
+  config["id2label"] = {{"0", "net"}, {"1", "games"}};
+  config["label2id"] = {{"net", 0}, {"games", 1}};
+  std::ofstream(base / "config.json") << config;
+  const auto scored = [&](const std::filesystem::path& model, bool exchanged) {
+    std::ofstream out(data_);
+    for (int i = 0; i < 24; ++i) {
+      out << with_label(i, (i % 2 == 0) != exchanged ? "games" : "net") << "\n";
+    }
+    out.close();
+    const auto again = folder_ / "again";
+    const auto trained = run_forked(
+        1,
+        {"train",
+         "configs/finetune_minilm.json",
+         "model.folder=" + model.string(),
+         "training.batch_size=8",
+         "training.max_steps=1",
+         "optimizer.lr=0",
+         "data.train=" + data_.string(),
+         "data.heldout=" + data_.string(),
+         "output.folder=" + again.string(),
+         "output.overwrite=true"});
+    EXPECT_EQ(trained.exit_code, 0) << trained.output;
+    return read_json(again / "result.json").at("heldout_loss").get<double>();
+  };
+  const double right = scored(run_ / "model", true);
+  EXPECT_GT(std::abs(right - scored(run_ / "model", false)), 0.1);
+  EXPECT_NEAR(scored(base, false), right, 1e-5);
+  EXPECT_EQ(
+      read_json(folder_ / "again/model/config.json").at("id2label"),
+      config["id2label"]);
+  std::ifstream before(base / "model.safetensors", std::ios::binary);
+  std::ifstream after(
+      folder_ / "again/model/model.safetensors", std::ios::binary);
+  EXPECT_TRUE(std::equal(
+      std::istreambuf_iterator<char>(before),
+      std::istreambuf_iterator<char>(),
+      std::istreambuf_iterator<char>(after)));
 }
 
 TEST_F(Predict, BooleanLabelsOfPairs) {

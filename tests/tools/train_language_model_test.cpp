@@ -109,6 +109,8 @@ TEST_F(TrainLanguageModel, FromFreshWeightsAndOn) {
   EXPECT_NE(report.find("held-out loss"), std::string::npos);
   EXPECT_NE(report.find("Gradient norm"), std::string::npos);
   EXPECT_NE(report.find("threads per rank"), std::string::npos);
+  EXPECT_NE(
+      report.find("optimizer state of rank 0 (device)"), std::string::npos);
   EXPECT_NE(report.find("&quot;max_length&quot;"), std::string::npos);
   const auto score = run_forked(1, {"eval", (folder_ / "first").string()});
   ASSERT_EQ(score.exit_code, 0) << score.output;

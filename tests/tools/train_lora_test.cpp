@@ -127,6 +127,35 @@ TEST(TrainLora, GoesOnFromACheckpoint) {
   runs.train(
       "again", 1, saving + std::vector<std::string>{"training.resume=true"});
   EXPECT_EQ(runs.adapter("again"), runs.adapter("whole"));
+
+  // One folder of a checkpoint: the adapter, or the model with it.
+  const auto run = runs.folder("again");
+  const auto fails = tests::run_forked(
+      1,
+      {"convert",
+       "--from",
+       run.string(),
+       "--to",
+       runs.folder("converted").string()});
+  EXPECT_NE(
+      fails.output.find(
+          "`tessera export " + run.string() + " model.lora.merge=true`"),
+      std::string::npos)
+      << fails.output;
+  for (const bool merges : {false, true}) {
+    const auto to = runs.folder(merges ? "merged" : "adapter");
+    const auto exported = tests::run_forked(
+        1,
+        {"export",
+         run.string(),
+         merges ? "model.lora.merge=true" : "model.lora.merge=false",
+         "--to",
+         to.string()});
+    EXPECT_EQ(exported.exit_code, 0) << exported.output;
+    EXPECT_EQ(std::filesystem::exists(to / "config.json"), merges);
+    EXPECT_EQ(std::filesystem::exists(to / "adapter_config.json"), !merges);
+    EXPECT_FALSE(std::filesystem::is_directory(to / "model"));
+  }
 }
 
 TEST(TrainLora, SaysWhatIsWrong) {

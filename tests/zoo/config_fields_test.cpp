@@ -2,9 +2,14 @@
 #include "tessera/zoo/models/config_fields.h"
 
 #include "support/expect_error.h"
+#include "support/temporary_folder.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "zoo/model_fixture.h"
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -41,6 +46,44 @@ TEST(ConfigFields, RecordWhatMatters) {
           {"mlp_bias", false},
           {"scale", 1.0},
           {"pad_token_id", nullptr}}));
+}
+
+// A field of the reference library that a model does not read is named, unless
+// it does not change results.
+TEST(ConfigFields, ThatAreNotReadAreNamed) {
+  const auto loaded = [](const nlohmann::json& more) {
+    const TemporaryFolder folder;
+    const auto model = fixture("models") / "llama";
+    for (const auto& file : std::filesystem::directory_iterator(model)) {
+      std::filesystem::copy(file.path(), folder / file.path().filename());
+    }
+    nlohmann::json config = read_json(model / "config.json");
+    config.update(more);
+    std::ofstream(folder / "config.json") << config;
+    testing::internal::CaptureStderr();
+    from_pretrained(folder.path());
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(loaded({{"use_cache", false}, {"_name", 1}}), "");
+  EXPECT_EQ(loaded({{"is_decoder", false}}), "");
+  const std::string log =
+      loaded({{"attn_logit_softcapping", 30.0}, {"residual_multiplier", 2}});
+  for (const char* part :
+       {"config.json: ignored",
+        "attn_logit_softcapping=30.0",
+        "residual_multiplier=2"}) {
+    EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
+  }
+}
+
+TEST(ConfigFields, OfModelsThatTransformersWroteAreAllKnown) {
+  for (const auto& folder :
+       std::filesystem::directory_iterator(fixture("models"))) {
+    testing::internal::CaptureStderr();
+    from_pretrained(folder.path(), {.lazy = true});
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(log.find("not implemented"), std::string::npos) << log;
+  }
 }
 
 TEST(ConfigFields, HaveOneScalingOfRotaryPositions) {

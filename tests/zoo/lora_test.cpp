@@ -376,6 +376,35 @@ TEST(LoraModel, DropsInputsOfAdaptersOnly) {
   }
 }
 
+TEST(LoraModel, IsClearedByAnEmptyOverride) {
+  const auto read = [](const std::string& override) {
+    return read_training_config(
+        tests::source_dir() + "/configs/finetune_minilm_lora.json",
+        {"output.folder=/nowhere/run", override});
+  };
+  EXPECT_TRUE(read("training.seed=1").lora);
+  EXPECT_FALSE(read("model.lora=").lora);
+  EXPECT_FALSE(read("model.lora=null").lora);
+  expect_error([&] { read("model.lora=x"); }, {"model.lora", "an object"});
+}
+
+TEST(LoraFolder, NamesKeysThatAreNotKnown) {
+  const LoraFixture reference("gpt2");
+  const TemporaryFolder folder;
+  auto config = read_json(reference.folder() / "adapter_config.json");
+  const auto log_of = [&] {
+    std::ofstream(folder / "adapter_config.json") << config;
+    testing::internal::CaptureStderr();
+    read_lora_config(folder.path());
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(log_of(), "");
+  config["lora_magic"] = 3;
+  const std::string log = log_of();
+  EXPECT_NE(log.find("ignored"), std::string::npos) << log;
+  EXPECT_NE(log.find("lora_magic=3"), std::string::npos) << log;
+}
+
 // What a program can set, a configuration can.
 TEST(LoraModel, AllOptionsComeFromAConfiguration) {
   const auto read = [](const std::vector<std::string>& overrides) {

@@ -5,12 +5,14 @@
 #include "tessera/runtime/core/option_check.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/known_keys.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace tessera::zoo {
@@ -43,6 +45,43 @@ constexpr const char* kVariants[] = {
     "monteclora_config",
     "alora_invocation_tokens",
     "loftq_config"};
+
+/// PEFT's LoraConfig.
+const KnownKeys& adapter_keys() {
+  static const KnownKeys keys = [] {
+    KnownKeys known{
+        .read =
+            {"peft_type",
+             "r",
+             "lora_alpha",
+             "lora_dropout",
+             "target_modules",
+             "exclude_modules",
+             "modules_to_save",
+             "ensure_weight_tying",
+             "bias",
+             "use_rslora",
+             "init_lora_weights",
+             "rank_pattern",
+             "alpha_pattern",
+             "task_type",
+             "base_model_name_or_path"},
+        // fan_in_fan_out follows from the layer, as in PEFT.
+        .without_effect =
+            {"auto_mapping",
+             "fan_in_fan_out",
+             "inference_mode",
+             "megatron_core",
+             "peft_version",
+             "qalora_group_size",
+             "revision",
+             "runtime_config"},
+        .neutral = {}};
+    known.read.insert(std::begin(kVariants), std::end(kVariants));
+    return known;
+  }();
+  return keys;
+}
 
 /// Larger than the hidden size of any model: more indicates a damaged file.
 constexpr int64_t kMostRank = 65536;
@@ -297,6 +336,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
         key,
         runtime::show_json(fields.object().value(key, nlohmann::json())));
   }
+  log_ignored_keys(fields, adapter_keys());
   LoraConfig config;
   config.r = fields.get_or<int64_t>("r", 8);
   if (config.r < 1 || config.r > kMostRank) {

@@ -41,18 +41,25 @@ struct ResizeTaps {
   std::vector<int> weights;
 };
 
+/// The part of a side of a scaled image that is computed.
+struct ResizeRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
 /// @param from,to pixels of a side before and after.
 std::vector<ResizeTaps> taps_of(
     int64_t from,
     int64_t to,
+    const ResizeRange& range,
     const ResizeKernel& kernel) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double width = std::max(scale, 1.0); // of the kernel, in inputs
   const double reach = kernel.reach * width;
-  std::vector<ResizeTaps> all(static_cast<size_t>(to));
+  std::vector<ResizeTaps> all(static_cast<size_t>(range.count));
   std::vector<double> weights;
-  for (int64_t i = 0; i < to; ++i) {
-    const double center = (static_cast<double>(i) + 0.5) * scale;
+  for (int64_t i = 0; i < range.count; ++i) {
+    const double center = (static_cast<double>(range.first + i) + 0.5) * scale;
     const auto first =
         std::max<int64_t>(0, static_cast<int64_t>(center - reach + 0.5));
     const auto last =
@@ -101,6 +108,34 @@ void apply_taps(
   result[2] = byte_of(blue);
 }
 
+/// @param columns, rows of the result: what they are made of, in the box.
+Image scaled_by(
+    const Image& image,
+    const ImageBox& box,
+    const std::vector<ResizeTaps>& columns,
+    const std::vector<ResizeTaps>& rows) {
+  const auto width = static_cast<int64_t>(columns.size());
+  const auto height = static_cast<int64_t>(rows.size());
+  Image wide({box.size.height, width});
+  for (int64_t y = 0; y < box.size.height; ++y) {
+    const uint8_t* from = image.row(box.top + y) + box.left * 3;
+    uint8_t* to = wide.row(y);
+    for (const ResizeTaps& taps : columns) {
+      apply_taps(taps, from + taps.first * 3, 3, to);
+      to += 3;
+    }
+  }
+  Image result({height, width});
+  for (int64_t y = 0; y < height; ++y) {
+    const ResizeTaps& taps = rows[static_cast<size_t>(y)];
+    for (int64_t x = 0; x < width; ++x) {
+      apply_taps(
+          taps, wide.row(taps.first) + x * 3, width * 3, result.row(y) + x * 3);
+    }
+  }
+  return result;
+}
+
 } // namespace
 
 Image resized(
@@ -124,48 +159,54 @@ Image resized(
       size.width,
       size.height);
   const ResizeKernel kernel = kernel_of(how);
-  const auto columns = taps_of(box.size.width, size.width, kernel);
-  const auto rows = taps_of(box.size.height, size.height, kernel);
-  Image wide({box.size.height, size.width});
-  for (int64_t y = 0; y < box.size.height; ++y) {
-    const uint8_t* from = image.row(box.top + y) + box.left * 3;
-    uint8_t* to = wide.row(y);
-    for (const ResizeTaps& taps : columns) {
-      apply_taps(taps, from + taps.first * 3, 3, to);
-      to += 3;
-    }
-  }
-  Image result(size);
-  for (int64_t y = 0; y < size.height; ++y) {
-    const ResizeTaps& taps = rows[static_cast<size_t>(y)];
-    for (int64_t x = 0; x < size.width; ++x) {
-      apply_taps(
-          taps,
-          wide.row(taps.first) + x * 3,
-          size.width * 3,
-          result.row(y) + x * 3);
-    }
-  }
-  return result;
+  return scaled_by(
+      image,
+      box,
+      taps_of(box.size.width, size.width, {0, size.width}, kernel),
+      taps_of(box.size.height, size.height, {0, size.height}, kernel));
 }
 
-ImageBox center_box(
-    const ImageSize& image,
+Image center_cropped(
+    const Image& image,
     const ImageSize& size,
-    double share) {
-  const auto height = static_cast<double>(size.height);
-  const auto width = static_cast<double>(size.width);
-  const double scale = share * std::min(
-                                   static_cast<double>(image.height) / height,
-                                   static_cast<double>(image.width) / width);
-  const auto side = [&](double wanted, int64_t most) {
-    return std::clamp<int64_t>(std::llround(wanted * scale), 1, most);
+    double share,
+    Interpolation how) {
+  TESSERA_CHECK(
+      image.size.area() > 0 && size.area() > 0 && share > 0 && share <= 1,
+      "center_cropped: the fraction {} of an image of {} x {}, to {} x {}",
+      share,
+      image.size.width,
+      image.size.height,
+      size.width,
+      size.height);
+  // The scaled image, of which only the middle is computed.
+  const auto shorter = [&](int64_t side) {
+    return std::llround(static_cast<double>(side) / share);
   };
-  ImageBox box;
-  box.size = {side(height, image.height), side(width, image.width)};
-  box.top = (image.height - box.size.height) / 2;
-  box.left = (image.width - box.size.width) / 2;
-  return box;
+  ImageSize scaled;
+  if (image.size.height * size.width <= image.size.width * size.height) {
+    scaled.height = shorter(size.height);
+    scaled.width = std::max(
+        size.width, scaled.height * image.size.width / image.size.height);
+  } else {
+    scaled.width = shorter(size.width);
+    scaled.height = std::max(
+        size.height, scaled.width * image.size.height / image.size.width);
+  }
+  const ResizeKernel kernel = kernel_of(how);
+  return scaled_by(
+      image,
+      {0, 0, image.size},
+      taps_of(
+          image.size.width,
+          scaled.width,
+          {(scaled.width - size.width) / 2, size.width},
+          kernel),
+      taps_of(
+          image.size.height,
+          scaled.height,
+          {(scaled.height - size.height) / 2, size.height},
+          kernel));
 }
 
 } // namespace tessera::zoo

@@ -26,11 +26,14 @@ Image resized(
     const ImageSize& size,
     Interpolation how);
 
-/// The box in the middle of an image whose shape is that of `size`, and whose
-/// longer relative side is the fraction `share` of the image's.
-ImageBox center_box(
-    const ImageSize& image,
+/// The middle of an image that is scaled so that `size` is the fraction `share`
+/// of its shorter side: to the same bytes as Pillow's resize() of the image and
+/// then crop(), with sizes and places as transformers' processors round them.
+/// @param share above 0, at most 1.
+Image center_cropped(
+    const Image& image,
     const ImageSize& size,
-    double share);
+    double share,
+    Interpolation how);
 
 } // namespace tessera::zoo

@@ -2,12 +2,160 @@
 #include "tessera/zoo/models/config_fields.h"
 
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/zoo/known_keys.h"
 #include "tessera/zoo/layers/activation.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace tessera::zoo {
+
+namespace {
+
+/// Fields that describe no layer: of the library and the training program, of
+/// generation, which reads them itself, of tasks and heads that this model may
+/// not have, and of old versions.
+const KnownKeys& unread_keys() {
+  static const KnownKeys keys{
+      .read = {},
+      .without_effect =
+          {"architectures",
+           "architecture",
+           "attn_implementation",
+           "auto_map",
+           "cache_implementation",
+           "dtype",
+           "gradient_checkpointing",
+           "is_encoder_decoder",
+           "language",
+           "license",
+           "model_type",
+           "onnx_export",
+           "output_attentions",
+           "output_hidden_states",
+           "output_past",
+           "pretraining_tp",
+           "return_dict",
+           "tie_word_embeddings",
+           "tokenizer_class",
+           "torch_dtype",
+           "torchscript",
+           "transformers.js_config",
+           "transformers_version",
+           "unsloth_fixed",
+           "unsloth_version",
+           "use_bfloat16",
+           "use_cache",
+           "vocab_size_or_config_json_file",
+           // generation
+           "bad_words_ids",
+           "begin_suppress_tokens",
+           "bos_token_id",
+           "decoder_start_token_id",
+           "diversity_penalty",
+           "do_sample",
+           "early_stopping",
+           "encoder_no_repeat_ngram_size",
+           "eos_token_id",
+           "exponential_decay_length_penalty",
+           "forced_bos_token_id",
+           "forced_eos_token_id",
+           "length_penalty",
+           "max_length",
+           "max_new_tokens",
+           "min_length",
+           "no_repeat_ngram_size",
+           "num_beam_groups",
+           "num_beams",
+           "num_return_sequences",
+           "output_scores",
+           "pad_token_id",
+           "prefix",
+           "remove_invalid_values",
+           "repetition_penalty",
+           "return_dict_in_generate",
+           "sep_token_id",
+           "suppress_tokens",
+           "task_specific_params",
+           "temperature",
+           "top_k",
+           "top_p",
+           "typical_p",
+           // tasks and their heads
+           "classifier_dropout",
+           "classifier_dropout_prob",
+           "finetuning_task",
+           "id2label",
+           "keys_to_ignore_at_inference",
+           "label2id",
+           "num_labels",
+           "output_router_logits",
+           "problem_type",
+           "router_aux_loss_coef",
+           "summary_activation",
+           "summary_first_dropout",
+           "summary_hidden_size",
+           "summary_proj_to_labels",
+           "summary_type",
+           "summary_use_proj",
+           "decoder_hidden_size",
+           "decoder_intermediate_size",
+           "decoder_num_attention_heads",
+           "decoder_num_hidden_layers",
+           // computed from other fields, or read only where they count
+           "dense_act_fn",
+           "hidden_size",
+           "is_gated_act",
+           "max_window_layers",
+           "num_layers",
+           "sliding_window",
+           // backbones, which are other classes
+           "out_features",
+           "out_indices",
+           "stage_names",
+           // conversions of the first models
+           "directionality",
+           "initializer_range",
+           "n_ctx",
+           "n_special",
+           "pooler_fc_size",
+           "pooler_num_attention_heads",
+           "pooler_num_fc_layers",
+           "pooler_size_per_head",
+           "pooler_type",
+           "predict_special_tokens",
+           "reorder_and_upcast_attn",
+           "total_flos"},
+      .neutral = {
+          {"add_cross_attention", {false}},
+          {"chunk_size_feed_forward", {0}},
+          {"is_decoder", {false}},
+          {"pruned_heads", {nlohmann::json::object()}},
+          {"tie_encoder_decoder", {false}},
+          {"use_sliding_window", {false}}}};
+  return keys;
+}
+
+} // namespace
+
+void log_unread_fields(
+    const nlohmann::json& config,
+    const std::string& origin,
+    const FieldRecord& record) {
+  nlohmann::json unread = config;
+  for (const auto& item : config.items()) {
+    const bool is_full =
+        item.key() == "layer_types" &&
+        std::all_of(
+            item.value().begin(), item.value().end(), [](const auto& one) {
+              return one == "full_attention";
+            });
+    if (record.has(item.key()) || is_full) {
+      unread.erase(item.key());
+    }
+  }
+  log_ignored_keys({std::move(unread), origin}, unread_keys());
+}
 
 bool has_own_head(
     const ConfigFields& fields,

@@ -199,6 +199,13 @@ class ConfigFields {
   HeadWeight head_weight_;
 };
 
+/// Logs a warning with the fields of a config.json that a model has not read
+/// although they may change its results; once per file.
+void log_unread_fields(
+    const nlohmann::json& config,
+    const std::string& origin,
+    const FieldRecord& record);
+
 /// Whether a head has its own weight although config.json ties it: if that is
 /// demanded, or if the files contain both with different values, as
 /// transformers then does not tie them.

@@ -31,6 +31,12 @@ void FieldRecord::add_default(const std::string& name, nlohmann::json value) {
   }
 }
 
+bool FieldRecord::has(const std::string& name) const {
+  return std::any_of(fields_.begin(), fields_.end(), [&](const Field& field) {
+    return field.name == name;
+  });
+}
+
 std::string FieldRecord::text() const {
   std::string text;
   for (const Field& field : fields_) {

@@ -21,6 +21,9 @@ class FieldRecord {
   /// none.
   void add_default(const std::string& name, nlohmann::json value);
 
+  /// Whether a field has been looked for, given or not.
+  bool has(const std::string& name) const;
+
   /// What the shapes of weights come from, in reading order: sizes, given or by
   /// default, and given flags, ratios and nulls: "hidden_size 24, head_dim 8
   /// (default)". Other numbers and texts are checked where they are read.

@@ -13,6 +13,7 @@
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/layers/linear.h"
 #include "tessera/zoo/models/megatron_weights.h"
+#include "tessera/zoo/models/model_center.h"
 #include "tessera/zoo/models/model_center_weights.h"
 
 #include <torch/types.h>
@@ -537,6 +538,9 @@ std::shared_ptr<Model> from_pretrained(
   if (const auto tied = model->tied_head();
       tied && options.unties && options.unties(*tied)) {
     model = lazy([&] { return make(HeadWeight::kOwn); });
+  }
+  if (!is_model_center(config)) {
+    log_unread_fields(config, fields.origin(), *record);
   }
   if (cannot_open) {
     std::rethrow_exception(cannot_open);

@@ -31,11 +31,10 @@ ExportFolders folders_of(
   if (options.to.empty()) {
     return folders;
   }
-  if (!folders.adapter.empty() && !folders.model.empty()) {
-    return {options.to / "model", options.to / "adapter", folders.tokenizer};
-  }
-  (folders.model.empty() ? folders.adapter : folders.model) = options.to;
-  return folders;
+  // One folder, which has what it is for: an adapter that is merged is in it.
+  return folders.model.empty()
+             ? ExportFolders{{}, options.to, folders.tokenizer}
+             : ExportFolders{options.to, {}, folders.tokenizer};
 }
 
 /// So that `tessera eval RUN` knows that there is a model.

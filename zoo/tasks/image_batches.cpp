@@ -126,13 +126,10 @@ at::Tensor ImageBatches::decoded(
         } else if (options_.fit == ImageFit::kStretch) {
           view = resized(image, {0, 0, image.size}, size, how);
         } else {
-          view = resized(
+          view = center_cropped(
               image,
-              center_box(
-                  image.size,
-                  size,
-                  options_.center_crop.value_or(kUsualCenterCrop)),
               size,
+              options_.center_crop.value_or(kUsualCenterCrop),
               how);
         }
         write_planes(view, channels, planes + (v * count + i) * bytes);

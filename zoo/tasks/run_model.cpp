@@ -12,6 +12,8 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/models/config_fields.h"
+#include "tessera/zoo/models/model_center.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
@@ -19,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -57,10 +60,12 @@ std::shared_ptr<Model> configured_model(
   nlohmann::json json =
       runtime::parse_json(runtime::read_text_file(config.model_config), origin);
   json.update(class_fields(config.classes, config.problem_type));
-  const auto model = lazy([&] {
-    return from_config(
-        json, {config.architecture, fresh_layer_context(parallel)}, origin);
-  });
+  FromConfigOptions options{config.architecture, fresh_layer_context(parallel)};
+  options.record = std::make_shared<FieldRecord>();
+  const auto model = lazy([&] { return from_config(json, options, origin); });
+  if (!is_model_center(json)) {
+    log_unread_fields(json, origin, *options.record);
+  }
   init_parameters(*model, config.seed);
   return model;
 }

@@ -63,6 +63,25 @@ engine::RunFacts facts_of(
       {"dtype", c10::getDtypeNames(dtype).first}};
 }
 
+/// Adds what rank 0 keeps in each memory tier, by purpose, as in the memory
+/// table.
+void add_memory(const Engine& engine, engine::RunFacts& facts) {
+  for (size_t t = 0; t < kMemoryTierCount; ++t) {
+    const auto tier = static_cast<MemoryTier>(t);
+    const MemoryBytes& bytes = engine.planned_memory(tier);
+    for (size_t p = 0; p < kMemoryPurposeCount; ++p) {
+      if (bytes[p] != 0) {
+        facts.emplace_back(
+            formatted(
+                "{} of rank 0 ({})",
+                name_of(static_cast<MemoryPurpose>(p)),
+                name_of(tier)),
+            runtime::size_text(bytes[p]));
+      }
+    }
+  }
+}
+
 /// "device cpu, ranks 2, ...".
 std::string facts_text(const engine::RunFacts& facts) {
   std::string text;
@@ -408,6 +427,7 @@ TrainingResult run_training(TrainingConfig config) {
         task.train->text(),
         steps_text(world, parallel, config, batches));
     log_info("{}", facts_text(config.trainer.facts));
+    add_memory(engine, config.trainer.facts);
   }
   TESSERA_CHECK(
       config.trainer.evaluate_every == 0 || task.heldout != nullptr,

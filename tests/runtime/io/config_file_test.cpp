@@ -129,6 +129,15 @@ TEST_F(ConfigFiles, AChainIsReadFromItsEnd) {
   EXPECT_EQ(config.get_int("a") + config.get_int("b"), 3);
 }
 
+TEST_F(ConfigFiles, YamlIsToBeConverted) {
+  const std::string file = write("c.yaml", "task: supervised\n");
+  expect_error(
+      [&] { read_config_file(file, {}); },
+      {"c.yaml:1:2", "A configuration is JSON", "yaml.safe_load", "c.json"});
+  EXPECT_EQ(
+      read_config_file(write("d.yaml", R"({"a": 1})"), {}).get_int("a"), 1);
+}
+
 TEST_F(ConfigFiles, BadFilesAreNamed) {
   expect_error(
       [&] { read_config_file(write("a.json", R"({"extends": 3})")); },

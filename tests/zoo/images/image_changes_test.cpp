@@ -264,11 +264,30 @@ TEST(ImageViews, CropsAreWithinTheirLimits) {
       random_crop({3, 300}, ViewOptions{}, random), (ImageBox{0, 148, {3, 4}}));
 }
 
-TEST(ImageViews, CenterBoxesKeepTheShapeOfTheModel) {
+// The image is resized first, so that pixels beside what is kept count too.
+TEST(ImageResize, CropsTheCenterAsProcessorsDo) {
+  using enum Interpolation;
   EXPECT_EQ(
-      center_box({100, 200}, {16, 16}, 0.8), (ImageBox{10, 60, {80, 80}}));
-  EXPECT_EQ(center_box({100, 200}, {10, 20}, 1), (ImageBox{0, 0, {100, 200}}));
-  EXPECT_EQ(center_box({1, 1}, {16, 16}, 0.5), (ImageBox{0, 0, {1, 1}}));
+      distance(
+          center_cropped(photo(), {8, 8}, 8.0 / 10, kBilinear), "photo.center"),
+      0);
+  EXPECT_EQ(
+      distance(
+          center_cropped(photo(), {32, 32}, 32.0 / 37, kBicubic),
+          "photo.center_larger"),
+      0);
+  EXPECT_EQ(
+      distance(
+          center_cropped(photo(), {7, 12}, 1, kBilinear), "photo.center_wide"),
+      0);
+  // Of a line 2^20 pixels wide only the middle is computed.
+  const Image line({1, 1 << 20});
+  EXPECT_EQ(center_cropped(line, {16, 16}, 0.875, kBicubic).size.width, 16);
+  expect_error(
+      [] {
+        center_cropped(Image({1, 1}), {1, 1}, 1.5, kBilinear);
+      },
+      {"center_cropped", "1.5"});
 }
 
 TEST(ImageRandom, DrawsFromBeta) {
