@@ -12,6 +12,8 @@
 #include "tessera/engine/checkpoint/state_loading.h"
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
+#include "tessera/engine/registered_parameters.h"
+#include "tessera/engine/step_guard.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/core/error.h"
@@ -64,7 +66,15 @@ DeferredScalar clip_factor(
 
 } // namespace
 
+void Engine::check_not_moved(const char* function) const {
+  TESSERA_CHECK(
+      pager_ != nullptr,
+      "Engine::{}: this engine was moved to another variable; use that one.",
+      function);
+}
+
 void Engine::check_usable(const char* function) const {
+  check_not_moved(function);
   TESSERA_CHECK(
       !pager_->unwrapped(),
       "Engine::{}: the module was unwrapped; wrap it again to train it.",
@@ -81,6 +91,11 @@ void Engine::check_may_change(const char* function) const {
       function);
 }
 
+void Engine::check_parameters() const {
+  registered_->check(*module_, pager_->options().modules);
+  pager_->check_identity();
+}
+
 void Engine::backward(const at::Tensor& loss) {
   check_may_change("backward");
   TESSERA_CHECK(
@@ -90,7 +105,7 @@ void Engine::backward(const at::Tensor& loss) {
   TESSERA_CHECK(
       loss.requires_grad(),
       "Engine::backward: the loss does not depend on a parameter that requires a gradient. Was it computed under NoGradGuard?");
-  pager_->check_identity();
+  check_parameters();
   // Not in the middle of a step, whose gradients have one scale, nor where
   // pipeline stages may have losses of other types.
   const int stages = pager_->model_mesh().size(sharding::kPipelineAxis);
@@ -115,7 +130,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
     PipelineExecutor& stage,
     const PipelineCallbacks& callbacks) {
   check_may_change("run_pipeline");
-  pager_->check_identity();
+  check_parameters();
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "forwards and backwards", device());
   optimizer_->begin_backward(1 / scaler_.scale());
@@ -176,10 +191,10 @@ DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
       "Engine::clip_grad_norm: max_norm is {}; it must be above 0.",
       max_norm);
   const DeferredScalar norm = grad_norm(p);
+  const bool skips = scaler_.is_active() || (guard_ && guard_->looks_at(norm));
   pager_->multiply_gradients(
-      norm.is_deferred()
-          ? clip_factor(norm.on_device(), max_norm, scaler_.is_active())
-          : clip_factor(norm.value(), max_norm, scaler_.is_active()));
+      norm.is_deferred() ? clip_factor(norm.on_device(), max_norm, skips)
+                         : clip_factor(norm.value(), max_norm, skips));
   return norm;
 }
 
@@ -191,16 +206,23 @@ DeferredScalar Engine::grad_norm(double p) {
   const c10::NoGradGuard no_grad;
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
   sharding::GradientSums& sums = optimizer_->gradient_sums(p);
-  if (norms_on_device_) {
-    return DeferredScalar(
-        gradient_norm_on_device(*pager_, sums, p).div_(scaler_.scale()));
+  const DeferredScalar norm =
+      norms_on_device_
+          ? DeferredScalar(
+                gradient_norm_on_device(*pager_, sums, p).div_(scaler_.scale()))
+          : DeferredScalar(gradient_norm(*pager_, sums, p) / scaler_.scale());
+  if (guard_) {
+    guard_->set_norm(*pager_, norm, p);
   }
-  return gradient_norm(*pager_, sums, p) / scaler_.scale();
+  return norm;
 }
 
 void Engine::multiply_gradients(double factor) {
   check_keeps_gradients("multiply_gradients");
   const c10::NoGradGuard no_grad;
+  if (guard_) {
+    guard_->forget_norm(); // finite gradients may overflow
+  }
   pager_->multiply_gradients(factor);
 }
 
@@ -229,6 +251,7 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 
 bool Engine::step() {
   check_may_change("step");
+  check_parameters();
   const runtime::TraceSpan span(
       runtime::TraceLane::kOptimizer, "step", device());
   const c10::NoGradGuard no_grad;
@@ -239,24 +262,46 @@ bool Engine::step() {
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
   // All-gathers that were planned and then not used may still read shards.
   pager_->wait_for_gather_lane();
-  bool overflow = false;
+  sharding::NonfiniteGradients nonfinite;
   reporting_memory("step", [&] {
-    overflow =
-        scaler_.is_active() &&
-        !sharding::gradients_are_finite(*pager_, optimizer_->gradient_sums(2));
-    if (overflow) {
+    if (scaler_.is_active()) {
+      nonfinite = sharding::find_nonfinite_gradients(
+          *pager_, optimizer_->gradient_sums(2));
+    } else if (guard_) {
+      nonfinite = guard_->find(*pager_, *optimizer_);
+    }
+    if (nonfinite.any) {
       optimizer_->skip_step();
     } else {
       optimizer_->step(1 / scaler_.scale());
     }
     pager_->begin_next_step();
   });
-  scaler_.update(overflow);
+  if (scaler_.is_active()) {
+    scaler_.update(nonfinite.any);
+  }
   runtime::count_step();
+  if (nonfinite.any && guard_) {
+    report_nonfinite(nonfinite);
+  }
   if (std::exchange(logs_activations_, false)) {
     log_info("{}", first_step_text(activation_statistics()));
   }
-  return !overflow;
+  return !nonfinite.any;
+}
+
+/// Of a step that was not made.
+void Engine::report_nonfinite(const sharding::NonfiniteGradients& found) const {
+  const std::string problem =
+      engine::nonfinite_text(found, optimizer_->steps() + 1);
+  if (guard_->stops()) {
+    throw NonfiniteGradientError(
+        problem,
+        "The weights are as before the step. Check the loss and the data of the step, or lower the learning rate; on_nonfinite=skip leaves such steps out.");
+  }
+  if (files_->rank() == 0) {
+    log_warning("{}: the step is skipped", problem);
+  }
 }
 
 void Engine::zero_grad() {
@@ -333,18 +378,42 @@ int64_t Engine::ema_steps() const {
 }
 
 void Engine::for_each_parameter(
-    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  check_usable("for_each_parameter");
+    const std::function<void(const std::string&, const at::Tensor&)>& visit,
+    bool writable) {
+  writable ? check_may_change("for_each_parameter")
+           : check_usable("for_each_parameter");
+  check_parameters();
   const c10::NoGradGuard no_grad;
+  if (writable) {
+    optimizer_->finish_updates();
+    pager_->settle_gradients();
+    pager_->wait_for_gather_lane();
+  }
   for (size_t g = 0; g < pager_->groups().size(); ++g) {
-    const sharding::ParamGroup& group = *pager_->groups()[g];
-    const at::Tensor whole = pager_->whole_master(g).to(group.original_dtype());
+    sharding::ParamGroup& group = *pager_->groups()[g];
+    at::Tensor whole = pager_->whole_master(g);
+    if (!writable) {
+      whole = whole.to(group.original_dtype());
+    }
     for (size_t i = 0; i < group.parameters().size(); ++i) {
       const at::Tensor value = group.view_of(whole, i);
-      for (const std::string& name : group.parameters()[i].record.spec.names) {
-        visit(name, value);
+      const auto& names = group.parameters()[i].record.spec.names;
+      // What is added to a value must not be added once for each name.
+      const size_t count = writable ? 1 : names.size();
+      for (size_t k = 0; k < count; ++k) {
+        visit(names[k], value);
       }
     }
+    if (writable) {
+      // One rank that has all of it was given the shard itself.
+      const runtime::FlatSpan own = group.spec().shard();
+      group.write_master(
+          whole.numel() == own.numel ? whole
+                                     : whole.narrow(0, own.begin, own.numel));
+    }
+  }
+  if (writable) {
+    pager_->invalidate();
   }
 }
 
@@ -375,6 +444,7 @@ LoadWeightsReport Engine::load_weights(
   TESSERA_CHECK(
       !options.optimizer_state,
       "Engine::load_weights: optimizer_state is set; give the path of a checkpoint instead of open files.");
+  check_parameters();
   optimizer_->finish_updates();
   if (engine::WeightAverages* averages = optimizer_->averages()) {
     averages->set_steps(0); // of other weights
@@ -389,6 +459,7 @@ void Engine::save_weights(const std::filesystem::path& path) {
 
 ModelTensors Engine::model_tensors() {
   check_usable("model_tensors");
+  check_parameters();
   return {*pager_, *files_, *module_};
 }
 
@@ -402,11 +473,13 @@ void Engine::unwrap() {
 }
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
+  check_not_moved("sum_over_ranks");
   pager_->sum_over_ranks(values);
   pager_->sum_over_parts(values);
 }
 
 std::function<void()> Engine::watch_failures() {
+  check_not_moved("watch_failures");
   return pager_->watch_failures();
 }
 
@@ -435,16 +508,26 @@ PendingSave Engine::save_in_background(
 
 void Engine::check_can_save(const char* function) const {
   check_may_change(function);
+  check_parameters();
+  if (guard_) {
+    guard_->check_last_step();
+  }
   TESSERA_CHECK(
       !pager_->updated_in_backward(),
       "Engine::{}: backward has already updated some groups (update_in_backward). Call step() first.",
       function);
+  if (pager_->any_gradient() && files_->rank() == 0) {
+    log_warning(
+        "Engine::{}: there are gradients, which checkpoints do not contain; a run that loads this one begins a step. Save between step() and the next backward().",
+        function);
+  }
 }
 
 int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
   check_may_change("load");
+  check_parameters();
   if (saves_) {
     saves_->finish();
   }
@@ -457,14 +540,17 @@ engine::CheckpointSubject Engine::checkpoint_subject(
 }
 
 const std::string& Engine::lineage() const {
+  check_not_moved("lineage");
   return lineage_->id;
 }
 
 double Engine::learning_rate() const {
+  check_not_moved("learning_rate");
   return optimizer_->learning_rate();
 }
 
 void Engine::set_learning_rate(double lr) {
+  check_not_moved("set_learning_rate");
   TESSERA_CHECK(
       lr >= 0 && std::isfinite(lr),
       "Engine::set_learning_rate: {} is not a learning rate; it must be finite and at least 0.",
@@ -477,6 +563,7 @@ void Engine::set_learning_rate(double lr) {
 }
 
 std::vector<at::Tensor> Engine::trained_parameters() const {
+  check_not_moved("trained_parameters");
   std::vector<at::Tensor> tensors;
   for (const engine::OptimizedParameter& parameter :
        std::as_const(*optimizer_).parameters()) {
@@ -489,6 +576,7 @@ void Engine::set_parameter_options(
     const at::Tensor& parameter,
     const ParameterRule& rule,
     size_t group) {
+  check_not_moved("set_parameter_options");
   ParameterRule checked = rule;
   checked.pattern = ".*";
   runtime::check_fields("optimizer.parameters", checked);
@@ -504,6 +592,7 @@ void Engine::set_parameter_options(
 }
 
 MemoryBytes Engine::measured_memory(MemoryTier tier) const {
+  check_not_moved("measured_memory");
   MemoryBytes bytes = allocated_memory(tier);
   if (tier == MemoryTier::kDevice) {
     bytes[static_cast<size_t>(MemoryPurpose::kReduceSlots)] +=
@@ -513,6 +602,7 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
 }
 
 MemoryBytes Engine::allocated_memory(MemoryTier tier) const {
+  check_not_moved("allocated_memory");
   MemoryBytes bytes = ledger_->live_bytes(tier);
   if (tier == MemoryTier::kHost) {
     // They have a ledger of their own: graphs may outlive the engine.
@@ -523,19 +613,23 @@ MemoryBytes Engine::allocated_memory(MemoryTier tier) const {
 }
 
 c10::Device Engine::device() const {
+  check_not_moved("device");
   const auto& groups = pager_->groups();
   return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
 }
 
 TransferWaits& Engine::transfer_waits() {
+  check_not_moved("transfer_waits");
   return pager_->transfer_waits();
 }
 
 const UpdateStatistics& Engine::update_statistics() const {
+  check_not_moved("update_statistics");
   return optimizer_->update_statistics();
 }
 
 const PagerStatistics& Engine::statistics() const {
+  check_not_moved("statistics");
   return pager_->statistics();
 }
 

@@ -12,6 +12,7 @@
 #include "tessera/offload/options/offload_options.h"
 #include "tessera/offload/options/placement_options.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/deferred_scalar.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/groups/precision.h"
@@ -36,7 +37,9 @@ class BackgroundSaves;
 struct CheckpointLineage;
 struct CheckpointSubject;
 class OptimizerRules;
+class RegisteredParameters;
 class ShardedOptimizer;
+class StepGuard;
 
 } // namespace tessera::engine
 
@@ -54,6 +57,7 @@ class SavedTensorScope;
 
 namespace tessera::sharding {
 
+struct NonfiniteGradients;
 class Pager;
 struct RankIntent;
 
@@ -74,6 +78,16 @@ class TransferWaits; // sharding/paging/transfer_waits.h
 struct UpdateStatistics; // engine/optim/update_statistics.h
 class ModelTensors;
 
+/// What step() does with a gradient that is not finite on some rank.
+enum class OnNonfinite {
+  /// The weights stay as they are, and step() throws NonfiniteGradientError on
+  /// all ranks.
+  kStop,
+  /// The step is skipped with a warning, as with loss scaling.
+  kSkip,
+  kApply, ///< no step looks at its gradients
+};
+
 struct EngineOptions {
   /// How parameters are grouped, prefetched and initialized.
   ShardingOptions sharding;
@@ -86,6 +100,14 @@ struct EngineOptions {
   OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
+  /// Of gradients that are not finite. With loss scaling, such steps are always
+  /// skipped. It has no effect with update_in_backward, which applies gradients
+  /// before all are known, nor with optimizers that exchange momentum. kStop
+  /// does not wait for an accelerator, and so does not keep gradients there
+  /// from the weights, unless updates on the host have clip_grad_norm() wait
+  /// anyway: save() throws, if clip_grad_norm() or grad_norm() was called in
+  /// the last step. kSkip waits in every step.
+  OnNonfinite on_nonfinite = OnNonfinite::kStop;
   /// Updates every group during backward as soon as its gradients are final,
   /// so that gradients need no memory of their own and a step ends sooner. The
   /// first step, which records when they are final, collects them: a budget has
@@ -118,6 +140,21 @@ struct EngineOptions {
   bool log_memory = true;
 };
 
+/// What OnNonfinite::kStop throws, on all ranks.
+class NonfiniteGradientError : public Error {
+ public:
+  NonfiniteGradientError(const std::string& problem, const std::string& remedy)
+      : Error(problem + ". " + remedy), problem_(problem) {}
+
+  /// The first sentence, without its full stop.
+  const std::string& problem() const {
+    return problem_;
+  }
+
+ private:
+  std::string problem_;
+};
+
 /// Checks what can be checked without a module or a job, for programs that read
 /// options before they load a model. wrap() calls it too.
 /// @throws tessera::Error if memory, placement or offload options are out of
@@ -144,13 +181,14 @@ class Engine {
       const EngineOptions& options);
   /// Frees the shards. The module remains usable only if unwrap() was called.
   ~Engine();
-  Engine(Engine&&) noexcept;
+  /// What `other` had; it can only be destroyed.
+  Engine(Engine&& other) noexcept;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   Engine& operator=(Engine&&) = delete;
 
   /// Calls loss.backward() with the loss multiplied by loss_scale(), after a
-  /// check that the module still has the parameters that were wrapped.
+  /// check that the module has the parameters that were wrapped, and no others.
   /// Gradients are averaged over the ranks and accumulate until step() or
   /// zero_grad(). Collective, as is the forward that computed `loss`. Pipeline
   /// stages that each compute a loss call it, as with a
@@ -170,10 +208,11 @@ class Engine {
       const PipelineCallbacks& callbacks);
 
   /// Scales all gradients so that their global p-norm is at most `max_norm` (by
-  /// max_norm / (norm + 1e-6), as PyTorch does). With loss scaling, a norm that
-  /// is not finite leaves the gradients unchanged, and step() skips.
-  /// Collective. Does not wait for the device where gradients and their updates
-  /// are on one, p is finite and neither layers nor experts are divided.
+  /// max_norm / (norm + 1e-6), as PyTorch does). A norm that is not finite
+  /// leaves the gradients unchanged where step() then skips or stops without
+  /// them. Collective. Does not wait for the device where gradients and their
+  /// updates are on one, p is finite and neither layers nor experts are
+  /// divided.
   /// @param p above 0; infinity gives the largest magnitude.
   /// @return the norm before clipping. To read it is to wait for the device.
   DeferredScalar clip_grad_norm(double max_norm, double p = 2);
@@ -196,10 +235,12 @@ class Engine {
   void reduce(const at::Tensor& parameter, const at::Tensor& gradient);
 
   /// Makes one optimizer step and resets all gradients to none. Collective.
-  /// @return false if the step was skipped because scaled gradients were not
-  ///   finite on some rank; a dynamic loss scale has then been lowered.
+  /// @return false if the step was skipped because gradients were not finite on
+  ///   some rank, with loss scaling or OnNonfinite::kSkip; a dynamic loss scale
+  ///   has then been lowered.
+  /// @throws NonfiniteGradientError with OnNonfinite::kStop.
   /// @throws tessera::Error if there are parameters to train but none has a
-  ///   gradient.
+  ///   gradient, or the module got others after wrap().
   bool step();
 
   /// The factor by which backward() multiplies losses now; 1 without scaling.
@@ -217,7 +258,10 @@ class Engine {
   /// no rank has one. Collective.
   at::Tensor grad(const at::Tensor& parameter);
 
-  /// Unshards all parameters until the scope ends. Collective.
+  /// Unshards all parameters until the scope ends, in the dtype in which
+  /// operators use them: under a lower PrecisionPolicy::parameters, what is
+  /// written is rounded to it. for_each_parameter() has full precision.
+  /// Collective.
   GatherScope gather(bool writable = false);
   /// Unshards the given parameters and those in the same groups. Collective.
   GatherScope gather(
@@ -246,13 +290,18 @@ class Engine {
   /// load_weights(), or if none are kept.
   int64_t ema_steps() const;
 
-  /// Calls `visit` with the name and the whole value of every parameter,
-  /// holding one group at a time; of divided experts, each rank visits its own.
-  /// With master weights the value is that of the master weight, in the
-  /// module's original dtype. The tensor is valid during the call only.
-  /// Collective; `visit` is called on all ranks.
+  /// Calls `visit` with the name and the whole value of every parameter, of a
+  /// tied one under each of its names, holding one group at a time; of divided
+  /// experts, each rank visits its own. With master weights the value is that
+  /// of the master weight, in the module's original dtype. The tensor is valid
+  /// during the call only. Collective; `visit` is called on all ranks.
+  /// @param writable what `visit` writes to the tensor, the same on all ranks,
+  ///   becomes the value, also of the master weight, whose dtype the tensor
+  ///   has: nothing is rounded as by a writable gather(). A tied parameter
+  ///   comes once then, by its first name. Gradients are dropped, as by load().
   void for_each_parameter(
-      const std::function<void(const std::string&, const at::Tensor&)>& visit);
+      const std::function<void(const std::string&, const at::Tensor&)>& visit,
+      bool writable = false);
 
   /// Loads weights straight into the shards, and into buffers and ignored
   /// parameters: all of the model or, as the options say, some of it; see
@@ -409,6 +458,11 @@ class Engine {
   /// Makes gradients final, including those of copies of tied parameters on
   /// other pipeline stages.
   void settle_gradients(const sharding::RankIntent& intent);
+  /// That the module has the parameters that were wrapped.
+  void check_parameters() const;
+  /// @throws tessera::Error after a move.
+  void check_not_moved(const char* function) const;
+  void report_nonfinite(const sharding::NonfiniteGradients& found) const;
   void check_keeps_gradients(const char* function) const;
   /// Calls `work`.
   /// @throws tessera::Error if memory runs out in it, with the engine's
@@ -426,6 +480,10 @@ class Engine {
   std::unique_ptr<Communicator> files_; ///< all ranks, while they use files
   std::unique_ptr<engine::CheckpointLineage> lineage_;
   std::unique_ptr<engine::ShardedOptimizer> optimizer_;
+  /// Of module_, when it was wrapped.
+  std::unique_ptr<engine::RegisteredParameters> registered_;
+  /// Null: nobody looks at gradients, or loss scaling does.
+  std::unique_ptr<engine::StepGuard> guard_;
   bool norms_on_device_ = false; ///< of all gradients, on all ranks
   /// Whether ranks exchange momentum, see Optimizer::sends_momentum().
   bool sends_momentum_ = false;

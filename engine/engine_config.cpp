@@ -13,6 +13,13 @@ void visit_fields(runtime::OptionFields& fields, EngineOptions& options) {
   fields.object("sharding", options.sharding, "");
   fields.object("precision", options.precision, "");
   fields.object("loss_scale", options.loss_scale, "");
+  fields.choice(
+      "on_nonfinite",
+      options.on_nonfinite,
+      {{"stop", OnNonfinite::kStop},
+       {"skip", OnNonfinite::kSkip},
+       {"apply", OnNonfinite::kApply}},
+      "when a gradient is NaN or infinite on some rank, without loss scaling, which skips such steps: `stop` with an error that names the parameter, before the weights change; `skip` the step with a warning; `apply` it. `stop` does not wait for an accelerator: unless gradients are clipped and updates are on the host, the loss tells at the next line of the log, and no checkpoint is saved if gradients are clipped; `skip` waits in every step. Not with `update_in_backward` and optimizers that exchange momentum");
   fields.object("memory", options.memory, "");
   fields.object("placement", options.placement, "");
   fields.object("offload", options.offload, "");

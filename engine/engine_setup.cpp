@@ -10,6 +10,8 @@
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/engine/optim/update_plan.h"
+#include "tessera/engine/registered_parameters.h"
+#include "tessera/engine/step_guard.h"
 #include "tessera/engine/tier_needs.h"
 #include "tessera/offload/placement/tier_plan.h"
 #include "tessera/offload/placement/tier_stores.h"
@@ -265,6 +267,11 @@ Engine::Engine(
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
       pages, tiers, updates, rules, options.offload);
   norms_on_device_ = on_all_ranks(*ranks, optimizer_->is_all_on_device());
+  if (!scaler_.is_active() && !options.update_in_backward && !sends_momentum_ &&
+      options.on_nonfinite != OnNonfinite::kApply) {
+    guard_ = std::make_unique<engine::StepGuard>(
+        options.on_nonfinite, !on_all_ranks(*ranks, device.is_cpu()));
+  }
   const sharding::SlotPlan slots(pages, tiers.pages, sharding);
   const engine::MemoryPlan memory = engine::plan_memory(
       {pages,
@@ -317,6 +324,7 @@ Engine::Engine(
         std::make_shared<sharding::OperatorRecomputation>(
             activations_ ? activations_->sink() : nullptr));
   }
+  registered_ = std::make_unique<engine::RegisteredParameters>(*module_);
 }
 
 Engine::~Engine() = default;

@@ -190,8 +190,8 @@ MUTATIONS = [
     Mutation(
         "clipping waits for the device",
         "engine/engine.cpp",
-        "? clip_factor(norm.on_device(), max_norm, scaler_.is_active())",
-        "? clip_factor(norm.value(), max_norm, scaler_.is_active())",
+        "? clip_factor(norm.on_device(), max_norm, skips)",
+        "? clip_factor(norm.value(), max_norm, skips)",
         "AllOrders/Gradients.ClippingAndStepDoNotWaitForTheDevice/*",
         "vdev_tests",
     ),

@@ -97,6 +97,9 @@ CheckpointSave::CheckpointSave(
     int keep_last)
     : rank_(subject.files.rank()), keep_last_(keep_last) {
   const c10::NoGradGuard no_grad;
+  TESSERA_CHECK(
+      !folder.empty(),
+      "save: the folder is ''; name one, or '.' for the current folder.");
   subject.pager.agree_on_files(sharding::FileUse::kSave);
   ModelTensors model(subject.pager, subject.files, subject.module);
   path_ = runtime::resolved_folder(

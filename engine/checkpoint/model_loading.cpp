@@ -6,6 +6,8 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/tensors/tensor_blocks.h"
 
+#include <ATen/ops/zeros_like.h>
+
 #include <algorithm>
 
 namespace tessera::engine {
@@ -75,12 +77,22 @@ ModelLoading::ModelLoading(
     : subject_(subject), model_(model), tensors_(tensors), reader_(reader) {
   check_parameters();
   for (const SubjectPiece& piece : tensors_.pieces) {
-    if (is_saved(piece)) {
+    if (!is_saved(piece)) {
+      continue;
+    }
+    if (begins_anew(piece.parameter, piece.state)) {
+      begun_anew_.insert(piece.parameter);
+    } else {
       reader_.check_elements(
           saved_name(piece.parameter), piece.state, piece.part);
     }
   }
   for (const SubjectWhole& whole : tensors_.wholes) {
+    if (begins_anew(whole.parameter, whole.state)) {
+      begun_anew_.insert(whole.parameter);
+      wholes_.push_back(at::zeros_like(whole.values));
+      continue;
+    }
     wholes_.push_back(same_shape(
         any_tensor(
             0, "whole/" + whole.state + "/" + saved_name(whole.parameter)),
@@ -104,6 +116,7 @@ ModelLoading::ModelLoading(
 
 void ModelLoading::apply() {
   subject_.pager.wait_for_gather_lane();
+  tell_begun_anew();
   load_pieces();
   for (size_t i = 0; i < wholes_.size(); ++i) {
     tensors_.wholes[i].values.copy_(wholes_[i]);
@@ -148,6 +161,29 @@ int64_t ModelLoading::saved_averages() const {
 /// Averages begin anew if they were not kept.
 bool ModelLoading::is_saved(const SubjectPiece& piece) const {
   return piece.state != kAverageState || saved_averages() > 0;
+}
+
+/// A parameter that no step has updated has no state to go on with: it was
+/// frozen. Its average is its value.
+bool ModelLoading::begins_anew(
+    const std::string& parameter,
+    const std::string& state) const {
+  const std::string& name = saved_name(parameter);
+  return state != kMasterState &&
+         reader_.manifest().parameters.at(name).steps == 0 &&
+         !reader_.has(name, state) &&
+         !reader_.rank_with(0, "whole/" + state + "/" + name);
+}
+
+void ModelLoading::tell_begun_anew() const {
+  if (!begun_anew_.empty() && subject_.files.rank() == 0) {
+    log_warning(
+        "load: the optimizer state of '{}'{} begins at zero: no step had updated it when the checkpoint was saved (was it frozen?).",
+        *begun_anew_.begin(),
+        begun_anew_.size() == 1
+            ? std::string()
+            : formatted(" and of {} others", begun_anew_.size() - 1));
+  }
 }
 
 /// The name that a parameter of the model has in the checkpoint.
@@ -215,11 +251,21 @@ void ModelLoading::load_pieces() {
     if (!is_saved(piece)) {
       continue;
     }
-    reader_.read_elements(
-        saved_name(piece.parameter),
-        piece.state,
-        piece.part,
-        own.values(piece));
+    if (!begins_anew(piece.parameter, piece.state)) {
+      reader_.read_elements(
+          saved_name(piece.parameter),
+          piece.state,
+          piece.part,
+          own.values(piece));
+    } else if (piece.state == kAverageState) {
+      reader_.read_elements(
+          saved_name(piece.parameter),
+          kMasterState,
+          piece.part,
+          own.values(piece));
+    } else {
+      own.values(piece).zero_();
+    }
     if (i + 1 == tensors_.pieces.size() ||
         tensors_.pieces[i + 1].tensor != piece.tensor) {
       own.store();

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,12 +42,17 @@ class ModelLoading {
   void load_pieces();
   int64_t saved_averages() const;
   bool is_saved(const SubjectPiece& piece) const;
+  bool begins_anew(const std::string& parameter, const std::string& state)
+      const;
+  void tell_begun_anew() const;
 
   const CheckpointSubject& subject_;
   const ModelTensors& model_;
   const SubjectTensors& tensors_;
   CheckpointReader& reader_;
   std::map<std::string, std::string> saved_names_;
+  /// Parameters that had no optimizer state, and now do.
+  std::set<std::string> begun_anew_;
   std::vector<at::Tensor> wholes_;
   std::vector<at::Tensor> opaques_;
   std::vector<at::Tensor> buffers_;

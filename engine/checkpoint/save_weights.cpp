@@ -69,6 +69,9 @@ void save_weights(const torch::nn::Module& module, const fs::path& path) {
 }
 
 void save_weights(ModelTensors& model, const fs::path& path) {
+  TESSERA_CHECK(
+      !path.empty(),
+      "save_weights: the path is ''; name a file or a folder, '.' for the current one.");
   WeightsFile file(weights_file(path));
   write_model(model, file, "save_weights");
 }

@@ -19,6 +19,8 @@ EngineOptions options_of(
     const ParallelRun& parallel,
     const PlannedBeside& beside) {
   options.parallel = parallel.mesh_if_given();
+  // There are no numbers, or only those of one rank.
+  options.on_nonfinite = OnNonfinite::kApply;
   if (beside.engine != nullptr) {
     options.memory = beside.memory;
   }

@@ -290,7 +290,23 @@ class Training {
     if (options_.clip_grad_norm > 0) {
       grad_norm = engine_.clip_grad_norm(options_.clip_grad_norm);
     }
-    const bool is_skipped = !engine_.step();
+    bool is_skipped = false;
+    try {
+      is_skipped = !engine_.step();
+    } catch (const NonfiniteGradientError& error) {
+      if (options_.on_bad_loss == OnBadLoss::kStop) {
+        throw;
+      }
+      monitor_->end();
+      if (options_.on_bad_loss == OnBadLoss::kEnd) {
+        return true;
+      }
+      if (!reports) {
+        monitor_->read_losses(step); // of steps that do not count
+      }
+      roll_back(error.problem());
+      return progress_.steps >= total_steps_;
+    }
     if (!is_skipped) {
       task_.after_step(step, total_steps_);
     }

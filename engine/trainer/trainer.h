@@ -32,7 +32,8 @@ struct BatchShare;
 class ParallelRun;
 class TrainingHook; // engine/trainer/training_hook.h
 
-/// What follows a loss that is not finite, or a spike (TrainerOptions).
+/// What follows a loss that is not finite, a spike, or a gradient that is not
+/// finite (EngineOptions::on_nonfinite).
 enum class OnBadLoss {
   kStop, ///< the run ends with an error
   /// The run returns to its newest checkpoint, and leaves out the samples since

@@ -97,7 +97,7 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       "on_bad_loss",
       options.on_bad_loss,
       {{"stop", OnBadLoss::kStop}, {"roll_back", OnBadLoss::kRollBack}},
-      "after a loss that is not finite, or a spike: `stop` with an error, or return to the newest checkpoint and leave out the samples since the last good loss, 20 times at most");
+      "after a loss that is not finite, a spike, or with `on_nonfinite=stop` a gradient that is not finite: `stop` with an error, or return to the newest checkpoint and leave out the samples since the last good loss, 20 times at most");
   fields.field(
       "loss_spike",
       options.loss_spike,

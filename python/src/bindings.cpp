@@ -143,6 +143,7 @@ void bind_modules(py::module_& module) {
           }),
           py::arg("type"),
           py::arg("role"))
+      .def("clear", &ModuleTree::clear)
       .def("add_parameter", &ModuleTree::add_parameter)
       .def("set_buffer", &ModuleTree::set_buffer)
       .def("add_module", &ModuleTree::add_module);
@@ -287,10 +288,21 @@ void bind_engine(py::module_& module) {
                 handle, std::move(parameters), writable);
           })
       .def(
+          "for_each_parameter",
+          [](Handle& handle, const py::function& visit, bool writable) {
+            handle.engine().for_each_parameter(
+                [&](const std::string& name, const at::Tensor& value) {
+                  const py::gil_scoped_acquire gil;
+                  visit(name, value);
+                },
+                writable);
+          },
+          ReleaseGil())
+      .def(
           "tensor_names",
           [](Handle& handle) {
             std::vector<std::vector<std::string>> names;
-            for (const ModelTensor& tensor : handle.tensors().tensors()) {
+            for (const ModelTensor& tensor : handle.list_tensors().tensors()) {
               names.push_back(tensor.spec.names);
             }
             return names;
@@ -474,9 +486,16 @@ PYBIND11_MODULE(_C, module) {
   // Never freed: the interpreter may be gone by then.
   static PyObject* const error =
       py::exception<Error>(module, "Error", PyExc_RuntimeError).release().ptr();
+  static PyObject* const nonfinite =
+      py::exception<NonfiniteGradientError>(
+          module, "NonfiniteGradientError", error)
+          .release()
+          .ptr();
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       std::rethrow_exception(std::move(thrown));
+    } catch (const NonfiniteGradientError& failure) {
+      PyErr_SetString(nonfinite, in_python(failure.what()).c_str());
     } catch (const Error& failure) {
       PyErr_SetString(error, in_python(failure.what()).c_str());
     }

@@ -59,17 +59,16 @@ void EngineHandle::close() {
   engine_.reset();
 }
 
-ModelTensors& EngineHandle::tensors() {
-  if (!tensors_) {
-    tensors_.emplace(engine().model_tensors());
-  }
+const ModelTensors& EngineHandle::list_tensors() {
+  tensors_.emplace(engine().model_tensors());
   return *tensors_;
 }
 
 at::Tensor EngineHandle::read(size_t index) {
+  TESSERA_CHECK(tensors_.has_value(), "the tensors have not been listed.");
   at::Tensor value;
-  const ModelTensor* wanted = &tensors().tensors().at(index);
-  tensors().for_each(
+  const ModelTensor* wanted = &tensors_->tensors().at(index);
+  tensors_->for_each(
       [&](const ModelTensor& /*tensor*/, const at::Tensor& whole) {
         value = whole.clone();
       },

@@ -41,18 +41,18 @@ class EngineHandle {
     return parallel_->batches();
   }
 
-  /// The tensors of the whole model, as Engine::model_tensors() lists them; the
-  /// first call is collective.
-  ModelTensors& tensors();
-  /// The whole value of one tensor, a copy on the CPU; undefined on all ranks
-  /// but 0. Collective.
+  /// The tensors of the whole model, as Engine::model_tensors() lists them now.
+  /// Collective.
+  const ModelTensors& list_tensors();
+  /// The whole value of one tensor of that list, a copy on the CPU; undefined
+  /// on all ranks but 0. Collective.
   at::Tensor read(size_t index);
 
  private:
   std::shared_ptr<ModuleTree> tree_;
   std::unique_ptr<ParallelRun> parallel_;
   std::optional<Engine> engine_;
-  std::optional<ModelTensors> tensors_;
+  std::optional<ModelTensors> tensors_; ///< as listed last
 };
 
 } // namespace tessera::python

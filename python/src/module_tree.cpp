@@ -8,6 +8,13 @@ namespace tessera::python {
 ModuleTree::ModuleTree(sharding::ModuleKind kind)
     : torch::nn::Module(kind.type), kind_(std::move(kind)) {}
 
+void ModuleTree::clear() {
+  parameters_.clear();
+  for (const auto& child : named_children()) {
+    unregister_module(child.key());
+  }
+}
+
 void ModuleTree::add_parameter(
     const std::string& name,
     const at::Tensor& parameter) {

@@ -21,6 +21,8 @@ class ModuleTree final : public torch::nn::Module,
   /// @param kind its type is the name of the Python class.
   explicit ModuleTree(sharding::ModuleKind kind);
 
+  /// Removes parameters and modules, not buffers.
+  void clear();
   void add_parameter(const std::string& name, const at::Tensor& parameter);
   /// A buffer of that name, if there is one, becomes this one.
   void set_buffer(const std::string& name, const at::Tensor& buffer);

@@ -19,7 +19,8 @@ from tessera._check_torch import check_torch
 check_torch()
 
 from tessera._C import (  # noqa: E402
-    Error, LoadWeightsReport, PendingSave, StepMemoryPlan)
+    Error, LoadWeightsReport, NonfiniteGradientError, PendingSave,
+    StepMemoryPlan)
 from tessera.engine import Engine, wrap  # noqa: E402
 from tessera.job import init  # noqa: E402
 from tessera.lazy import lazy, materialize  # noqa: E402
@@ -27,6 +28,7 @@ from tessera.planning import plan  # noqa: E402
 from tessera.sampler import BatchSampler  # noqa: E402
 
 __all__ = [
-    "BatchSampler", "Engine", "Error", "LoadWeightsReport", "PendingSave",
-    "StepMemoryPlan", "init", "lazy", "materialize", "plan", "wrap",
+    "BatchSampler", "Engine", "Error", "LoadWeightsReport",
+    "NonfiniteGradientError", "PendingSave", "StepMemoryPlan", "init", "lazy",
+    "materialize", "plan", "wrap",
 ]

@@ -32,7 +32,7 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
         Divisions: "column", "column_gathered", "row", "vocab".
     options: sections of a configuration, before those of `config`: optimizer,
         sharding, precision, loss_scale, memory, placement, offload, parallel,
-        update_in_backward, save_in_background, log_memory. See
+        on_nonfinite, update_in_backward, save_in_background, log_memory. See
         configs/README.md. The optimizer may also be an AdamW, Adam or SGD of
         torch that has not stepped: Engine.optimizer then takes its place, and
         what schedules set in its groups, or in those of the one that was given,
@@ -80,7 +80,7 @@ class Engine:
         They accumulate until step() or zero_grad(). The loss is multiplied by
         loss_scale, and gradients are divided by it.
         """
-        self._tree.check()
+        self._tree.refresh()
         if self.optimizer is not None:
             self.optimizer.apply()  # some updates begin in backward
         self._engine.backward(loss)
@@ -88,8 +88,9 @@ class Engine:
     def step(self):
         """One optimizer step; gradients are none afterwards.
 
-        Returns False if it was skipped because scaled gradients were not
-        finite on some rank.
+        Returns False if it was skipped because gradients were not finite on
+        some rank, with loss scaling or on_nonfinite="skip"; otherwise raises a
+        NonfiniteGradientError for them, and the weights are as before.
         """
         if self.optimizer is None:
             return self._engine_step()
@@ -139,6 +140,10 @@ class Engine:
 
             with engine.gather(model.lm_head, writable=True):
                 model.lm_head.weight.mul_(0.5)
+
+        They have the dtype in which operators use them: with
+        precision={"parameters": "bfloat16"}, what is written is rounded to it.
+        for_each_parameter() has full precision.
         """
         parameters = None
         if what:
@@ -151,6 +156,24 @@ class Engine:
         with self._guard.lifted(), self._engine.gather(parameters, writable):
             yield
 
+    def for_each_parameter(self, visit, writable=False):
+        """Calls visit(name, value) with the whole value of every parameter.
+
+        One group of them is whole at a time. The value is that of the master
+        weight, if there is one; a tied parameter comes under each of its
+        names. With `writable`, what is written to it in place, the same on
+        every rank, takes its place without rounding to a lower precision; a
+        tied parameter comes once, and gradients are dropped.
+
+            engine.for_each_parameter(
+                lambda name, value: average[name].lerp_(value.cpu(), 0.01))
+            engine.for_each_parameter(
+                lambda name, value: value.copy_(average[name]), writable=True)
+        """
+        self._tree.refresh()
+        with torch.no_grad():
+            self._engine.for_each_parameter(visit, writable)
+
     def stream_state_dict(self):
         """Yields name and value of every parameter and persistent buffer, and
         of the extra state of modules that have one (get_extra_state()).
@@ -159,7 +182,7 @@ class Engine:
         None and have to go through all of them too. A tied parameter comes
         once under each of its names.
         """
-        self._tree.refresh()
+        self._tree.refresh_buffers()
         for index, names in enumerate(self._engine.tensor_names()):
             value = self._engine.read(index)
             for name in names:
@@ -198,8 +221,18 @@ class Engine:
                     [f"unexpected: {', '.join(unexpected)}"] *
                     bool(unexpected) + shapes) +
                 ". Pass strict=False to leave missing and unexpected ones out.")
-        with torch.no_grad(), self.gather(writable=True):
-            for name, tensor in own.items():
+        names = {}  # as they are now, and the engine has those of wrap()
+        for name, one in self.module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(one), []).append(name)
+
+        def take(wrapped_name, value):
+            for name in names[id(self._tree.parameter(wrapped_name))]:
+                if own.pop(name, None) is not None and name in state:
+                    value.copy_(state[name])
+
+        self.for_each_parameter(take, writable=True)
+        with torch.no_grad():
+            for name, tensor in own.items():  # buffers, ignored parameters
                 if name in state and name not in extra:
                     tensor.copy_(state[name])
         for name, module in extra.items():
@@ -210,6 +243,8 @@ class Engine:
     def save(self, folder, states=(), keep_last=0):
         """Writes a checkpoint to a new folder step-N in `folder`.
 
+        Gradients are not saved: call it after step().
+
         states: objects with state_dict() and load_state_dict(), or a dict of
             them by name: schedules, a BatchSampler. With an attribute
             is_per_rank that is true, every rank saves its own.
@@ -219,7 +254,7 @@ class Engine:
         Returns the folder. Loads under any number and layout of ranks. Warns
         where it replaces a checkpoint of another run.
         """
-        self._tree.refresh()
+        self._tree.refresh_buffers()
         return self._engine.save(
             os.fspath(folder), self._states(states), keep_last)
 
@@ -228,13 +263,13 @@ class Engine:
 
         Needs wrap(..., save_in_background=True).
         """
-        self._tree.refresh()
+        self._tree.refresh_buffers()
         return self._engine.save_in_background(
             os.fspath(folder), self._states(states), keep_last)
 
     def load(self, path, states=()):
         """Loads a checkpoint, or the latest in a folder; returns its step."""
-        self._tree.refresh()
+        self._tree.refresh_buffers()
         return self._engine.load(os.fspath(path), self._states(states))
 
     def _states(self, states):
@@ -250,12 +285,12 @@ class Engine:
 
         Each rank reads its part only. Returns what is missing and unexpected.
         """
-        self._tree.refresh()
+        self._tree.refresh_buffers()
         return self._engine.load_weights(os.fspath(path), strict)
 
     def save_weights(self, path):
         """Writes the whole model as safetensors; rank 0 holds one tensor."""
-        self._tree.refresh()
+        self._tree.refresh_buffers()
         self._engine.save_weights(os.fspath(path))
 
     def unwrap(self):
@@ -316,8 +351,12 @@ class Engine:
 
 
 def _step(tree, engine):
-    tree.check()
-    is_taken = engine.step()
+    tree.refresh()
+    try:
+        is_taken = engine.step()
+    except _C.NonfiniteGradientError:
+        sampler.count_step()  # as one that was skipped: training may go on
+        raise
     sampler.count_step()
     return is_taken
 

@@ -32,82 +32,80 @@ def _has_extra_state(module):
             is not torch.nn.Module.get_extra_state)
 
 
+def _registered(module):
+    return (*module._parameters.values(), *module._modules.values())
+
+
 class _Node:
-    """A module as it was wrapped."""
+    """A module, as its view in C++ has it."""
 
-    def __init__(self, module, view):
-        self.module = module
-        self.view = view  # a _C.ModuleTree
-        self.parameters = dict(module._parameters)
-        self.children = dict(module._modules)
+    def __init__(self, module):
+        self._module = module
+        self.view = _C.ModuleTree(type(module).__name__, _role_of(module))
+        self._seen = ()
+        self._numbers = ()
 
-    def is_as_wrapped(self):
-        return (_are_same(self.parameters, self.module._parameters)
-                and _are_same(self.children, self.module._modules))
+    def is_as_seen(self):
+        # What was seen is kept, so that no number comes again.
+        return self._numbers == tuple(map(id, _registered(self._module)))
 
+    def take_over(self, view_of):
+        """Gives the view what the module has now; view_of: of a child."""
+        self._seen = _registered(self._module)
+        self._numbers = tuple(map(id, self._seen))
+        self.view.clear()
+        for name, parameter in self._module._parameters.items():
+            if parameter is not None:
+                self.view.add_parameter(name, parameter)
+        for name, child in self._module._modules.items():
+            if child is not None:
+                self.view.add_module(name, view_of(child))
 
-def _are_same(before, now):
-    # Tensors have no equality that is true or false.
-    return before.keys() == now.keys() and all(
-        now[name] is one for name, one in before.items())
-
-
-def _fail(kind, name, change):
-    raise _C.Error(
-        f"{kind} {name!r} {change} after wrap(), so that the engine would not "
-        "train or save it as it is now. Change the module before wrap(), or "
-        "call engine.unwrap() and wrap it again; to change values, write them "
-        "in place: with engine.gather(writable=True).")
+    def take_over_buffers(self):
+        for name, buffer in persistent_buffers(self._module):
+            self.view.set_buffer(name, buffer)
 
 
 class Tree:
-    """A _C.ModuleTree of a module, and what the module has become since."""
+    """A _C.ModuleTree of a module, which follows what the module becomes."""
 
     def __init__(self, module):
         self._nodes = {}
         self._module = module
-        self._wrapped = {
-            id(one): (name, one) for name, one in module.named_parameters()}
+        self._wrapped = dict(module.named_parameters(remove_duplicate=False))
         self.root = self._view(module)
 
     def _view(self, module):
-        if module in self._nodes:
-            return self._nodes[module].view
-        view = _C.ModuleTree(type(module).__name__, _role_of(module))
-        self._nodes[module] = _Node(module, view)
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                view.add_parameter(name, parameter)
-        for name, buffer in persistent_buffers(module):
-            view.set_buffer(name, buffer)
-        for name, child in module._modules.items():
-            if child is not None:
-                view.add_module(name, self._view(child))
-        return view
+        if module not in self._nodes:
+            node = self._nodes[module] = _Node(module)
+            node.take_over(self._view)
+            node.take_over_buffers()
+        return self._nodes[module].view
 
-    def check(self):
-        """Raises an error if the module has other parameters than when it was
-        wrapped, or modules with buffers that it had not: they would not be
-        trained, or not be saved."""
-        if all(node.is_as_wrapped() for node in self._nodes.values()):
-            return
-        now = {id(one): name for name, one in self._module.named_parameters()}
-        for key, name in now.items():
-            if key not in self._wrapped:
-                _fail("parameter", name, "was added or assigned")
-        for key, (name, _) in self._wrapped.items():
-            if key not in now:
-                _fail("parameter", name, "was removed")
-        for path, module in self._module.named_modules():
-            if module not in self._nodes:
-                for name, _ in persistent_buffers(module):
-                    _fail("buffer", f"{path}.{name}", "was added")
+    def refresh(self):
+        """Takes over parameters and modules that were added, replaced or
+        removed. The engine refuses those that it would not train or save."""
+        for node in list(self._nodes.values()):
+            if not node.is_as_seen():
+                node.take_over(self._view)
+
+    def refresh_buffers(self):
+        """refresh(), and buffers that were assigned anew, before they are
+        saved."""
+        self.refresh()
+        for node in self._nodes.values():
+            node.take_over_buffers()
 
     def modules(self):
         return list(self._nodes)
 
     def parameters(self):
-        return [parameter for _, parameter in self._wrapped.values()]
+        """Those that were wrapped."""
+        return list({id(one): one for one in self._wrapped.values()}.values())
+
+    def parameter(self, name):
+        """The one that the engine knows by that name."""
+        return self._wrapped[name]
 
     def extra_states(self):
         """Names in a state_dict(), and modules that have get_extra_state()."""
@@ -115,11 +113,3 @@ class Tree:
                 remove_duplicate=False):
             if _has_extra_state(module):
                 yield (path + "." if path else "") + "_extra_state", module
-
-    def refresh(self):
-        """check(), and takes over buffers that were assigned anew, before they
-        are saved."""
-        self.check()
-        for node in self._nodes.values():
-            for name, buffer in persistent_buffers(node.module):
-                node.view.set_buffer(name, buffer)

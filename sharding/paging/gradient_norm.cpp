@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -135,7 +136,10 @@ std::vector<GradientSums::Sum> GradientSums::all(double p) {
             {sums[k][place],
              bucket.factor(),
              counts(groups[k], bucket.own_runs()[i]),
-             pager_.groups()[groups[k]]->spec()});
+             pager_.groups()[groups[k]]->spec(),
+             pager_.groups()[groups[k]]
+                 ->parameters()[bucket.own_runs()[i].parameter]
+                 .index});
       }
     }
   }
@@ -202,7 +206,7 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
     own_sums[replicas_of(group->spec())] = 0;
   }
   double maximum = 0;
-  for (const auto& [sum, factor, counts, page] : sums.all(p)) {
+  for (const auto& [sum, factor, counts, page, parameter] : sums.all(p)) {
     if (!counts) {
       continue;
     }
@@ -272,15 +276,30 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
   return without_nan_flag(total);
 }
 
-bool gradients_are_finite(Pager& pager, GradientSums& sums) {
-  double mine = 0;
+NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
+  double own = 0;
+  size_t first = pager.parameters().size();
   for (const auto& sum : sums.all(2)) {
-    mine += std::isfinite(sum.of_powers) ? 0 : 1;
+    if (!std::isfinite(sum.of_powers) || !std::isfinite(sum.factor)) {
+      own += 1;
+      first = std::min(first, sum.parameter);
+    }
   }
-  const at::Tensor bad = at::tensor({mine}, at::kDouble);
-  pager.sum_over_ranks(bad);
-  pager.sum_over_parts(bad);
-  return bad.item<double>() == 0;
+  const at::Tensor all = at::tensor({own}, at::kDouble);
+  pager.sum_over_ranks(all);
+  pager.sum_over_parts(all);
+  if (all.item<double>() == 0) {
+    return {};
+  }
+  // Ranks with the same part of the model have the same parameters.
+  const at::Tensor lowest =
+      at::tensor({-static_cast<double>(first)}, at::kDouble);
+  pager.max_over_ranks(lowest);
+  const auto found = static_cast<size_t>(-lowest.item<double>());
+  return {
+      true,
+      found < pager.parameters().size() ? pager.parameter(found).record.name()
+                                        : std::string()};
 }
 
 void clamp_gradients(Pager& pager, double limit) {

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera::sharding {
@@ -37,6 +38,7 @@ class GradientSums {
     double factor; ///< by which the gradients are multiplied
     bool counts; ///< as PagedParameter::counts
     const PageSpec& page;
+    size_t parameter; ///< index in the list of all
   };
   /// Returns the PowerSums of this rank's part of every gradient. Blocks.
   std::vector<Sum> all(double p);
@@ -72,9 +74,16 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p);
 /// the accelerator.
 at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p);
 
-/// Returns whether every element of every settled gradient is finite, on all
-/// ranks. Collective; blocks.
-bool gradients_are_finite(Pager& pager, GradientSums& sums);
+/// Whether some gradient is not finite, and of which parameter.
+struct NonfiniteGradients {
+  bool any = false; ///< on any rank; the same on all of them
+  /// The first parameter of this rank's part of the model with such a gradient;
+  /// empty: only other parts have one.
+  std::string parameter;
+};
+
+/// Looks at every element of every settled gradient. Collective; blocks.
+NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums);
 
 /// Clamps every element of the settled gradients to [-limit, limit]. Not
 /// collective.

@@ -4,6 +4,9 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 
+#include <map>
+#include <string>
+
 namespace tessera::tests::precision_test {
 
 namespace {
@@ -39,6 +42,39 @@ EngineOptions bfloat16_options() {
 } // namespace
 
 class Precision : public ::testing::TestWithParam<int> {};
+
+// A writable gather() would round them to bfloat16.
+TEST_P(Precision, WrittenValuesReachMasterWeightsExactly) {
+  run_ranks(GetParam(), [](World&) {
+    torch::manual_seed(1);
+    Normed net;
+    std::map<std::string, at::Tensor> wanted;
+    for (const auto& item : net->named_parameters()) {
+      wanted[item.key()] = item.value().detach().clone();
+    }
+    auto engine = wrap(net, bfloat16_options());
+    for (int i = 0; i < 300; ++i) {
+      engine.for_each_parameter(
+          [&](const std::string& name, const at::Tensor& value) {
+            EXPECT_EQ(value.scalar_type(), at::kFloat);
+            value.add_(1e-4);
+            wanted[name].add_(1e-4);
+          },
+          /*writable=*/true);
+    }
+    engine.for_each_parameter(
+        [&](const std::string& name, const at::Tensor& value) {
+          EXPECT_TRUE(value.equal(wanted[name])) << name;
+        });
+    // Operators see them, too.
+    const auto scope = engine.gather();
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_TRUE(
+          item.value().equal(wanted[item.key()].to(item.value().scalar_type())))
+          << item.key();
+    }
+  });
+}
 
 TEST_P(Precision, ParametersComputeInTheirTypeAndNormsInFloat32) {
   run_ranks(GetParam(), [](World&) {

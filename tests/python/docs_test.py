@@ -32,7 +32,8 @@ def runs_the_page(world):
     if world.rank == 0:
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
-    train, options, optimizer, resume, plan, trainer, saved = blocks()
+    (train, options, optimizer, resume, plan, buffers, trainer,
+     saved) = blocks()
     names = {}
     exec(train, names)
     assert os.path.exists("trained/model.safetensors")
@@ -48,6 +49,12 @@ def runs_the_page(world):
     for _ in range(2):  # the second continues where the first has ended
         exec(resume, {})
     exec(plan, {})
+    normed = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    engine = tessera.wrap(normed, log_memory=False)
+    normed[1].running_mean.fill_(world.rank)
+    exec(buffers, {"torch": torch, "tessera": tessera, "model": normed,
+                   "engine": engine})
+    assert normed[1].running_mean.tolist() == [(world.size - 1) / 2] * 4
     values = {"model": architectures.make_model("gpt2"), "dataset": Tokens(),
               "arguments": arguments("trainer", save_strategy="no")}
     exec(trainer, values)

@@ -97,11 +97,11 @@ def replaced_parameters(world):
     engine.step()
     model.blocks[1].up.weight = torch.nn.Parameter(torch.zeros(72, 24))
     raises(lambda: engine.backward(loss_of(model, ids_of(0, world.rank))),
-           "'blocks.1.up.weight' was added or assigned after wrap()")
+           "'blocks.1.up.weight' was replaced after wrap()")
 
 
 def changed_modules(world):
-    """What would not be trained, and not be saved."""
+    """What would not be trained, or not be saved as it is."""
     def added(model):
         model.blocks.append(torch.nn.Linear(24, 24))
 
@@ -115,25 +115,49 @@ def changed_modules(world):
     def removed(model):
         del model.blocks[2].norm
 
-    def with_buffers(model):
-        model.blocks[0].norm = torch.nn.BatchNorm1d(24, affine=False)
-
-    for change, name in (
-            (added, "blocks.3.weight"), (replaced, "blocks.1.down.weight"),
-            (registered, "blocks.1.scale"), (removed, "blocks.2.norm.weight"),
-            (with_buffers, "blocks.0.norm")):
+    for change, name, verb in (
+            (added, "blocks.3.weight", "added"),
+            (replaced, "blocks.1.down.weight", "replaced"),
+            (registered, "blocks.1.scale", "added"),
+            (removed, "blocks.2.norm.weight", "removed")):
         model, engine = trained()
+        loss = loss_of(model, ids_of(0, world.rank))
         change(model)
         # All before they are collective.
         for use in (engine.step, engine.state_dict,
+                    lambda: engine.backward(loss),
                     lambda: engine.save("never"),
-                    lambda: engine.save_weights("never")):
-            raises(use, f"'{name}", "after wrap()", "engine.unwrap()")
+                    lambda: engine.save_weights("never"),
+                    lambda: engine.for_each_parameter(print)):
+            raises(use, f"'{name}' was {verb} after wrap()", "unwrap()")
+    # What was there before is right again.
+    model, engine = trained()
+    down = model.blocks[1].down
+    replaced(model)
+    raises(engine.step, "was replaced")
+    model.blocks[1].down = down
+    engine.step()
     # Nothing of theirs would be lost.
     model, engine = trained()
     model.activation = torch.nn.Tanh()
     model.blocks[0] = torch.nn.Sequential(model.blocks[0])
+    model.blocks[1].alias = model.blocks[1].up
     engine.step()
+    other = make_net(seed=3)
+    other.blocks[0] = torch.nn.Sequential(other.blocks[0])
+    other.blocks[1].alias = other.blocks[1].up
+    engine.load_state_dict(other.state_dict())
+    state = engine.state_dict()  # with the names of wrap()
+    if world.rank == 0:
+        assert torch.equal(state["blocks.0.up.weight"],
+                           other.blocks[0][0].up.weight)
+        assert torch.equal(state["head.weight"], other.head.weight)
+    model.added = torch.nn.BatchNorm1d(24, affine=False)
+    model.added.running_mean.fill_(2)
+    state = engine.state_dict()
+    if world.rank == 0:
+        assert state["added.running_mean"].tolist() == [2] * 24
+    train(engine, 1, world.rank)
 
 
 def groups_and_states_of_torch(world):
@@ -194,6 +218,58 @@ def misspelled_options(world):
            "did you mean 'precision'")
 
 
+def nonfinite_gradients(world):
+    model, engine = trained()
+    engine.step()
+    before = engine.state_dict()
+    factor = float("nan") if world.rank == 0 else 1.0
+    engine.backward(loss_of(model, ids_of(0, world.rank)) * factor)
+    raises(engine.step, "the gradient of parameter '", "is not finite")
+    engine.backward(loss_of(model, ids_of(0, world.rank)) * factor)
+    try:
+        engine.step()
+        raise AssertionError("no error")
+    except tessera.NonfiniteGradientError:
+        pass
+    for name, value in engine.state_dict().items():
+        # The forward counts what it has seen.
+        assert name == "seen" or torch.equal(value, before[name]), name
+    train(engine, 1, world.rank)  # the engine goes on
+    model = make_net()
+    engine = tessera.wrap(model, optimizer=SGD, on_nonfinite="skip", **SMALL)
+    engine.backward(loss_of(model, ids_of(0, world.rank)) * factor)
+    assert engine.step() is False
+    engine.backward(loss_of(model, ids_of(0, world.rank)))
+    assert engine.step() is True
+
+
+def full_precision(world):
+    """What is loaded and written reaches bfloat16's master weights exactly."""
+    model = make_net()
+    engine = tessera.wrap(model, optimizer=SGD, zero_stage=3,
+                          precision={"parameters": "bfloat16"}, **SMALL)
+    state = make_net(seed=9).state_dict()
+    engine.load_state_dict(state)
+    for name, value in engine.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    for _ in range(30):
+        engine.for_each_parameter(
+            lambda name, value: value.add_(1e-4), writable=True)
+    for name, value in engine.state_dict().items():
+        if name != "seen":
+            assert (value - state[name] - 3e-3).abs().max() < 1e-5, name
+    # Operators use the new values.
+    with engine.gather():
+        for name, value in model.named_parameters():
+            wanted = state[name] + 3e-3
+            assert (value - wanted).abs().max() <= wanted.abs().max() / 128
+
+
+def meta_tensors(world):
+    raises(lambda: tessera.wrap(torch.nn.Linear(3, 3, device="meta")),
+           "'weight' is on the meta device", "tessera.lazy()")
+
+
 def compiled_modules(world):
     import torch._dynamo  # noqa: F401
     raises(lambda: tessera.wrap(torch.compile(make_net())), "torch.compile")
@@ -231,5 +307,6 @@ def reading_on_one_rank(world):
 if __name__ == "__main__":
     main([another_torch, optimizers_of_torch, moves_and_casts, state_dicts,
           copies, writes, replaced_parameters, changed_modules,
+          nonfinite_gradients, full_precision, meta_tensors,
           groups_and_states_of_torch, misspelled_options, compiled_modules,
           wrapped_twice, reading_on_one_rank])

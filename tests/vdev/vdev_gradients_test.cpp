@@ -2,6 +2,7 @@
 // Gradients on the virtual device: accumulated and clipped there, with the
 // numbers of the CPU and without waits of the host.
 #include "engine/checkpoint/checkpoint_support.h"
+#include "support/expect_error.h"
 #include "support/vdev/vdev.h"
 #include "tessera/sharding/lazy/move_module.h"
 
@@ -181,6 +182,48 @@ TEST_P(Gradients, AStepWhoseGradientsOverflowIsSkipped) {
       EXPECT_EQ(std::isfinite(norm), !overflows);
       for (const auto& [name, value] : training.values()) {
         EXPECT_EQ(at::equal(value, before.at(name)), overflows) << name;
+      }
+    }
+  });
+}
+
+// A step waits for nothing to know of them, and no checkpoint has what they
+// have done to the weights.
+TEST_P(Gradients, ThatAreNotFiniteStopAtTheNextCheckpoint) {
+  run([](World& world) {
+    Training training(world.device(), with(AdamWOptions{}));
+    const auto step = [&](int number, double factor) {
+      training.backward(10 * number + world.rank(), factor);
+      const int64_t before = synchronizations();
+      training.engine().clip_grad_norm(1e-2);
+      EXPECT_TRUE(training.engine().step());
+      if (number == 2) {
+        EXPECT_EQ(synchronizations(), before);
+      }
+    };
+    step(0, 1);
+    step(1, 1);
+    step(2, std::nan(""));
+    expect_error(
+        [&] { training.engine().save("never"); },
+        {"the norm of the gradients of the last step was nan", "on_nonfinite"});
+  });
+}
+
+TEST_P(Gradients, ThatAreNotFiniteAreSkippedIfAsked) {
+  run([](World& world) {
+    EngineOptions options = with(AdamWOptions{});
+    options.on_nonfinite = OnNonfinite::kSkip;
+    Training training(world.device(), options);
+    for (const bool clips : {false, true}) {
+      const auto before = training.values();
+      training.backward(world.rank(), std::nan(""));
+      if (clips) {
+        training.engine().clip_grad_norm(1e-2);
+      }
+      EXPECT_FALSE(training.engine().step());
+      for (const auto& [name, value] : training.values()) {
+        EXPECT_TRUE(at::equal(value, before.at(name))) << name;
       }
     }
   });

@@ -177,7 +177,12 @@ void tell_best(const TrainingConfig& config, const TrainingSummary& summary) {
   }
   if (config.trainer.export_best && !summary.has_best_weights) {
     log_warning(
-        "the best checkpoint could not be saved; the last step is exported");
+        "{}; the last step is exported",
+        summary.best_step > 0
+            ? std::string("the best checkpoint could not be saved")
+            : formatted(
+                  "there is no best checkpoint: no score of the held-out data was a finite {}",
+                  config.trainer.best_metric));
   }
 }
 

@@ -42,11 +42,18 @@ class NumberedTask : public TrainingTask {
         static_cast<uint64_t>(100 * epoch_ + batch));
     const auto x = torch::randn({5, 7}, generator);
     const auto loss = net_->forward(x).square().mean();
-    return {batch == poisoned ? loss * poison : loss, 35};
+    if (batch != poisoned) {
+      return {loss, 35};
+    }
+    if (poisons_gradient) { // by the root of 0
+      return {loss + (loss - loss.detach()).square().sqrt(), 35};
+    }
+    return {loss * poison, 35};
   }
 
   int64_t poisoned = -1;
   double poison = std::numeric_limits<double>::quiet_NaN();
+  bool poisons_gradient = false; ///< of a loss that is finite
   int64_t dies_at = -1;
 
  private:
@@ -132,6 +139,34 @@ TEST(RollBack, EndsAsIfTheSamplesHadNotBeenThere) {
       });
     }
   }
+}
+
+TEST(RollBack, FollowsAGradientThatIsNotFinite) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const auto expected =
+        trained(world, options_of(folder / "without"), 10, 13);
+    // With and without a line of the log at the bad step, which is the 11th.
+    for (const int log_every : {1, 3}) {
+      auto options = options_of(folder / std::to_string(log_every));
+      options.log_every = log_every;
+      const auto got = trained(world, options, -1, 13, [&](NumberedTask& task) {
+        task.poisoned = 10;
+        task.poisons_gradient = true;
+      });
+      expect_equal(got, expected, "rolled back");
+    }
+    auto stops = options_of(folder / "stops");
+    stops.on_bad_loss = OnBadLoss::kStop;
+    expect_error(
+        [&] {
+          trained(world, stops, -1, 13, [](NumberedTask& task) {
+            task.poisoned = 10;
+            task.poisons_gradient = true;
+          });
+        },
+        {"the gradient of parameter '", "is not finite in step 11"});
+  });
 }
 
 // Neither does a resumed run see them again, nor the second epoch do without.
