@@ -200,6 +200,12 @@ RunCheckpoints::Decision RunCheckpoints::decide(int64_t step, bool is_last) {
   return decision;
 }
 
+int RunCheckpoints::agreed_signal() {
+  return options_.stop_signal
+             ? static_cast<int>(agreement_->max({options_.stop_signal()})[0])
+             : 0;
+}
+
 std::vector<Checkpointable*> RunCheckpoints::all_states() {
   std::vector<Checkpointable*> states = states_;
   if (description_) {

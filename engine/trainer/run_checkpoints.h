@@ -78,6 +78,10 @@ class RunCheckpoints {
   /// decides.
   Decision decide(int64_t step, bool is_last);
 
+  /// The largest result of TrainerOptions::stop_signal on any rank. Collective;
+  /// blocks if there may be signals.
+  int agreed_signal();
+
   struct Saved {
     int64_t step = 0;
     std::filesystem::path path; ///< empty if it failed

@@ -211,29 +211,42 @@ void RunMonitor::write(
   interval_start_ = Clock::now();
 }
 
-TaskScore RunMonitor::score(TrainingTask& task, int64_t step) {
+std::optional<TaskScore> RunMonitor::score(
+    TrainingTask& task,
+    int64_t step,
+    const std::function<bool()>& stops) {
   const auto start = Clock::now();
+  bool stopped = false;
   const auto score = [&] {
     std::optional<EmaScope> averaged;
     if (options_.ema_evaluate) {
       averaged.emplace(engine_.ema());
     }
-    return task.score();
+    return task.score([&] {
+      stopped = stopped || stops();
+      return stopped;
+    });
   }();
   TESSERA_CHECK(
-      score.has_value(),
+      score.has_value() || stopped,
       "training.evaluate_every is {}, but there are no held-out data; set data.heldout, or training.evaluate_every=0",
       options_.evaluate_every);
   interval_start_ += Clock::now() - start;
   if (log_) {
     log_->say(
-        formatted("step {}: held-out {}", step, score->text), LogLevel::kInfo);
+        score
+            ? formatted("step {}: held-out {}", step, score->text)
+            : formatted(
+                  "step {}: the held-out data are not scored to the end, because the run is to end",
+                  step),
+        LogLevel::kInfo);
   }
-  return *score;
+  return score;
 }
 
 void RunMonitor::tell_skipped(int64_t step) {
-  if (log_) {
+  // Of steps without loss scaling the engine tells.
+  if (log_ && engine_.loss_scale() != 1) {
     if (const auto line = skipped_.add(step, engine_.loss_scale())) {
       log_->say(*line, LogLevel::kWarning);
     }

@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,8 +74,14 @@ class RunMonitor {
       const std::optional<TaskScore>& score);
 
   /// Scores the held-out data; the time does not count as that of the step.
-  /// Collective. @throws tessera::Error if there are none.
-  TaskScore score(TrainingTask& task, int64_t step);
+  /// Collective.
+  /// @param stops as for TrainingTask::score().
+  /// @return nothing if `stops` has returned true.
+  /// @throws tessera::Error if there are no such data.
+  std::optional<TaskScore> score(
+      TrainingTask& task,
+      int64_t step,
+      const std::function<bool()>& stops);
 
   /// Logs from time to time that steps were skipped because gradients
   /// overflowed.

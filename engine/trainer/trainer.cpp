@@ -265,10 +265,11 @@ class Training {
     monitor_->end();
     for_each_hook(
         step, [](auto& hook, const auto& at) { hook.after_backward(at); });
-    const auto end = checkpoints_.decide(step, step == total_steps_);
-    // Also after the last step, whose score may be the best.
+    auto end = checkpoints_.decide(step, step == total_steps_);
+    // Also after the last step, whose score may be the best. There may be no
+    // time for it after a signal.
     const bool scores =
-        options_.evaluate_every > 0 &&
+        options_.evaluate_every > 0 && end.stop_signal == 0 &&
         (step % options_.evaluate_every == 0 || step == total_steps_);
     const bool reports = monitor_->reports(step, end.saves || scores);
     if (reports) {
@@ -326,7 +327,13 @@ class Training {
     score.reset();
     bool is_best = false;
     if (scores) {
-      score = monitor_->score(task_, step);
+      score = monitor_->score(task_, step, [&] {
+        end.stop_signal = checkpoints_.agreed_signal();
+        return end.stop_signal != 0;
+      });
+      end.saves |= end.stop_signal != 0;
+    }
+    if (score) {
       is_best = best_.add(*score, step) &&
                 (options_.keep_best || options_.export_best);
       for_each_hook(step, [&](auto& hook, const auto& at) {
@@ -334,7 +341,7 @@ class Training {
       });
     }
     summary_.stop_signal = end.stop_signal;
-    summary_.stopped_early = scores && options_.early_stop > 0 &&
+    summary_.stopped_early = score.has_value() && options_.early_stop > 0 &&
                              best_.since_best() >= options_.early_stop;
     const bool is_end =
         step == total_steps_ || end.stop_signal != 0 || summary_.stopped_early;

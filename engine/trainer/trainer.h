@@ -113,8 +113,9 @@ struct TrainerOptions {
   /// of its data, to be compared with those of a run that resumes (see
   /// saved_description()); may be null.
   nlohmann::json description;
-  /// Polled after each backward: with a result other than 0 on any rank, all
-  /// ranks finish the step, save a checkpoint and end. May be empty.
+  /// Polled after each backward, and between batches of held-out data: with a
+  /// result other than 0 on any rank, all ranks finish the step, without a
+  /// score, save a checkpoint and end. May be empty.
   std::function<int()> stop_signal;
   /// Called at fixed points of the run, in this order; not owned. The same on
   /// all ranks.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,8 +77,12 @@ class TrainingTask {
   virtual void after_step(int64_t /*step*/, int64_t /*steps*/) {}
 
   /// Scores the model on held-out data, and leaves it as it was. Collective.
-  /// @return the same on all ranks; nothing if there are no such data.
-  virtual std::optional<TaskScore> score() {
+  /// @param stops asked between batches, after the same ones on all ranks:
+  ///   returns true on all of them if the run is to end. Collective; blocks.
+  /// @return the same on all ranks; nothing if there are no such data, or
+  ///   `stops` has returned true.
+  virtual std::optional<TaskScore> score(
+      const std::function<bool()>& /*stops*/) {
     return std::nullopt;
   }
 };

@@ -91,7 +91,7 @@ int run(
   // Before what may fail.
   zoo::save_pretrained(
       engine, *model, config.trainer.run_folder / "model", config.model_folder);
-  const auto score = zoo::evaluate(task, engine, parallel, config.batch_size);
+  const auto score = *zoo::evaluate(task, engine, parallel, config.batch_size);
   if (world.rank() == 0) {
     std::printf(
         "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"

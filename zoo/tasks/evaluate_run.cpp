@@ -86,7 +86,7 @@ TaskScore evaluate_run(
       task.heldout != nullptr,
       "data.heldout: there is nothing to score; name a file with data.heldout=FILE");
   return task.heldout->report(
-      evaluate(task, engine, parallel, config.batch_size));
+      *evaluate(task, engine, parallel, config.batch_size));
 }
 
 } // namespace tessera::zoo

@@ -13,8 +13,11 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -57,18 +60,40 @@ ModelInput on_device(const ModelInput& batch, c10::Device device) {
   });
 }
 
+/// Evaluation mode of a model until the end of the scope.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Model& model)
+      : model_(model), was_training_(model.is_training()) {
+    model_.eval();
+  }
+  ~EvaluationMode() {
+    model_.train(was_training_);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Model& model_;
+  bool was_training_;
+};
+
 /// Generates for all prompts on every rank, because unsharding is collective
-/// and texts end at different places.
-std::vector<std::vector<int64_t>> generated_tokens(
+/// and texts end at different places. Nothing if `stops` has returned true.
+std::optional<std::vector<std::vector<int64_t>>> generated_tokens(
     const ScoredPrompts& all,
     Model& model,
     c10::Device device,
     ParallelRun& parallel,
-    int64_t batch_size) {
+    int64_t batch_size,
+    const std::function<bool()>& stops) {
   const auto& ends = all.options.eos_token_id;
   const auto rows = static_cast<size_t>(batch_size);
   std::vector<std::vector<int64_t>> texts;
   for (size_t begin = 0; begin < all.prompts.size(); begin += rows) {
+    if (stops && stops()) {
+      return std::nullopt;
+    }
     const size_t end = std::min(begin + rows, all.prompts.size());
     const ModelInput batch = prompt_batch(
         {all.prompts.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -283,24 +308,25 @@ void ModelTask::after_step(int64_t step, int64_t steps) {
   task_.head->after_step(engine_, step, steps);
 }
 
-std::optional<TaskScore> ModelTask::score() {
+std::optional<TaskScore> ModelTask::score(const std::function<bool()>& stops) {
   if (task_.heldout == nullptr) {
     return std::nullopt;
   }
-  return task_.heldout->report(
-      evaluate(task_, engine_, parallel_, order_.batch_size()));
+  const auto score =
+      evaluate(task_, engine_, parallel_, order_.batch_size(), stops);
+  return score ? std::optional(task_.heldout->report(*score)) : std::nullopt;
 }
 
-Score evaluate(
+std::optional<Score> evaluate(
     const Task& task,
     Engine& engine,
     ParallelRun& parallel,
-    int64_t batch_size) {
+    int64_t batch_size,
+    const std::function<bool()>& stops) {
   const torch::NoGradGuard no_grad;
   Model& model = *task.model;
   const DataSet& data = *task.heldout;
-  const bool was_training = model.is_training();
-  model.eval();
+  const EvaluationMode mode(model);
   task.head->begin_scoring();
   const BatchShare share = parallel.batches();
   const auto count = static_cast<int64_t>(data.size());
@@ -356,19 +382,25 @@ Score evaluate(
         data.make(rows, kScoredEpoch, /*loss_only=*/!metric), engine.device()));
     if (inputs.size() == run_length) {
       run_inputs();
+      if (stops && stops()) {
+        return std::nullopt;
+      }
     }
   }
   if (!inputs.empty()) {
     run_inputs();
   }
-  std::vector<std::vector<int64_t>> generated;
+  std::optional<std::vector<std::vector<int64_t>>> generated;
   if (const ScoredPrompts* prompts = data.prompts()) {
     generated = generated_tokens(
-        *prompts, model, engine.device(), parallel, batch_size);
+        *prompts, model, engine.device(), parallel, batch_size, stops);
+    if (!generated) {
+      return std::nullopt;
+    }
   }
-  model.train(was_training);
   Score score = sums.total(engine, metric ? task.head->metric() : Metric{});
-  score.generated = std::move(generated);
+  score.generated =
+      std::move(generated).value_or(std::vector<std::vector<int64_t>>{});
   if (width > 0) {
     engine.sum_over_ranks(all_outputs);
     score.outputs = all_outputs;

@@ -11,6 +11,7 @@
 #include "tessera/zoo/tasks/task.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -64,7 +65,7 @@ class ModelTask : public PipelineTask {
   int64_t loaded_tokens() const override;
   MicroBatch forward(int64_t index) override;
   void after_step(int64_t step, int64_t steps) override;
-  std::optional<TaskScore> score() override;
+  std::optional<TaskScore> score(const std::function<bool()>& stops) override;
 
   int64_t load_micro_batch(int64_t index, int number) override;
   std::vector<at::Tensor> forward_chunk(
@@ -105,11 +106,13 @@ class ModelTask : public PipelineTask {
 
 /// Scores the wrapped model in evaluation mode on all held-out examples,
 /// divided among the ranks; the previous mode is restored. Collective.
-/// @return the same on all ranks.
-Score evaluate(
+/// @param stops as for TrainingTask::score(); may be empty.
+/// @return the same on all ranks; nothing if `stops` has returned true.
+std::optional<Score> evaluate(
     const Task& task,
     Engine& engine,
     ParallelRun& parallel,
-    int64_t batch_size);
+    int64_t batch_size,
+    const std::function<bool()>& stops = {});
 
 } // namespace tessera::zoo

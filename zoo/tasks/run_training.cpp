@@ -284,7 +284,7 @@ void finish_run(
           result.score = summary.last_score;
         } else if (task.heldout != nullptr) {
           result.score = task.heldout->report(
-              evaluate(task, engine, parallel, config.batch_size));
+              *evaluate(task, engine, parallel, config.batch_size));
         }
       });
   if (tells) {

@@ -42,7 +42,8 @@ class ScoredTask : public TrainingTask {
     TESSERA_CHECK(done_++ != dies_at_, "the machine is gone");
     return {net_->forward(torch::randn({5, 7})).square().mean(), 35};
   }
-  std::optional<TaskScore> score() override {
+  std::optional<TaskScore> score(
+      const std::function<bool()>& /*stops*/) override {
     if (losses_.empty()) {
       return std::nullopt;
     }
@@ -59,6 +60,26 @@ class ScoredTask : public TrainingTask {
   int64_t dies_at_;
   int64_t done_ = 0;
   int64_t step_ = 0;
+};
+
+/// Scores in many batches; the process on rank 1 is asked to end in the third.
+class LongScores : public ScoredTask {
+ public:
+  using ScoredTask::ScoredTask;
+
+  std::optional<TaskScore> score(const std::function<bool()>& stops) override {
+    for (int i = 0; i < 100; ++i) {
+      ++scored_batches;
+      is_asked_to_end = world().rank() == 1 && scored_batches >= 3;
+      if (stops()) {
+        return std::nullopt;
+      }
+    }
+    return ScoredTask::score(stops);
+  }
+
+  int scored_batches = 0;
+  bool is_asked_to_end = false;
 };
 
 TrainerOptions options_of(const fs::path& folder) {
@@ -133,6 +154,51 @@ TEST(HeldoutScores, AreInTheLinesOfTheirSteps) {
         });
     ASSERT_NE(speed, plots.end());
     EXPECT_EQ(speed->series[0].points.size(), 12U);
+  });
+}
+
+// The grace period of a scheduler may be shorter than an evaluation.
+TEST(HeldoutScores, ASignalEndsAnEvaluation) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto options = options_of(folder / "run");
+    options.keep_best = true;
+    const auto run = [&](const std::vector<double>& losses) {
+      auto net = make_restless(1, torch::kFloat);
+      auto engine = wrap(net, group_per_layer());
+      torch::manual_seed(4 + world.rank());
+      LongScores task(net, losses);
+      options.stop_signal = [&] { return task.is_asked_to_end ? 15 : 0; };
+      const auto summary = train(world, engine, task, options);
+      EXPECT_EQ(task.scored_batches, 3);
+      return summary;
+    };
+    const auto summary = run({0.5});
+    EXPECT_EQ(summary.stop_signal, 15);
+    EXPECT_EQ(summary.steps, 2);
+    EXPECT_FALSE(summary.last_score.has_value());
+    EXPECT_EQ(summary.best_step, 0);
+    EXPECT_TRUE(fs::exists(summary.checkpoint));
+    EXPECT_EQ(
+        names_in(options.run_folder / "checkpoints"),
+        std::vector<std::string>{"step-000002"});
+    // It goes on from there.
+    options.resume = true;
+    EXPECT_EQ(run({0.5, 0.4}).steps, 4);
+  });
+}
+
+// One that comes before leaves no time for it.
+TEST(HeldoutScores, ASignalPreventsAnEvaluation) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto options = options_of(folder / "run");
+    options.stop_signal = [&] { return world.rank() == 1 ? 15 : 0; };
+    options.evaluate_every = 1;
+    const auto summary = trained(world, options, {}).summary; // has no data
+    EXPECT_EQ(summary.stop_signal, 15);
+    EXPECT_EQ(summary.steps, 1);
+    EXPECT_TRUE(fs::exists(summary.checkpoint));
   });
 }
 

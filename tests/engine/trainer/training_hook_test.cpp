@@ -31,7 +31,8 @@ class Task : public TrainingTask {
   MicroBatch forward(int64_t /*index*/) override {
     return {net_->forward(torch::randn({5, 7})).square().mean(), 35};
   }
-  std::optional<TaskScore> score() override {
+  std::optional<TaskScore> score(
+      const std::function<bool()>& /*stops*/) override {
     return TaskScore{"as given", {{"heldout_loss", 0.5}}};
   }
 
