@@ -23,7 +23,7 @@ struct ChunkedCrossEntropyOptions {
 };
 
 /// cross_entropy(hidden @ weight.T + bias, targets), chunk by chunk: instead of
-/// three tensors of rows x classes, one of chunk_rows x classes exists at a
+/// 2 or 3 tensors of rows x classes, one of chunk_rows x classes exists at a
 /// time. Gradients are computed together with the loss, so that nothing is
 /// computed twice, and scaled in backward. The mean is over the targets that
 /// are not ignored; as in LibTorch it is NaN if there are none. `weight` and

@@ -25,7 +25,7 @@ struct InitOptions {
   /// Time limit of a collective, including the wait for the slowest rank, and
   /// of the start of a job. TESSERA_TIMEOUT_S in the environment replaces it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Keeps the memory of freed CPU tensors for later tensors of the same size
+  /// Keeps the memory of freed CPU tensors for later tensors of any size
   /// instead of returning it to the system; see keep_freed_cpu_memory().
   /// TESSERA_KEEP_MEMORY=0 in the environment turns it off. Always off under
   /// AddressSanitizer.

@@ -106,7 +106,7 @@ class ParallelMesh {
   ///     8 ranks as pipeline 2 x data 2 x shard 1 x context 1 x tensor 2
   ///     tensor    2  [0,1] [2,3] [4,5] [6,7]
   ///     data      2  [0,2] [1,3] [4,6] [5,7]
-  ///     pipeline  2  stage 0 is ranks 0-3, stage 1 is ranks 4-7
+  ///     pipeline  2  stage 0: ranks 0-3, stage 1: ranks 4-7
   std::string table() const;
 
  private:

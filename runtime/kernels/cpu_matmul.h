@@ -7,7 +7,7 @@ namespace tessera {
 
 /// Libraries for matrix products. LibTorch calls MKL, which does not use
 /// AVX-512 on processors other than Intel's. oneDNN, which LibTorch includes
-/// too, does, and is about twice as fast there.
+/// too, does, and is 1.1 to 2.2 times as fast there (docs/measurements.md).
 enum class CpuMatmul {
   kLibTorch, ///< LibTorch's own choice, bit for bit
   kOneDnn, ///< oneDNN; sums in another order, equally accurate
