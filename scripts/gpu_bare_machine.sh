@@ -42,7 +42,11 @@ bare() {
 
 if [[ ! -e $root/usr/local/bin/nvidia-smi ]]; then
   packages=ca-certificates
-  [[ -n ${BARE_PYTHON:-} ]] || packages+=,python3-venv
+  if [[ -n ${BARE_PYTHON:-} ]]; then
+    packages+=,libbz2-1.0,libffi8,liblzma5,libssl3t64,zlib1g # its modules
+  else
+    packages+=,python3-venv
+  fi
   rm -rf "$root"
   debootstrap --variant=minbase --include="$packages" trixie "$root"
   cp /etc/resolv.conf /etc/hosts "$root/etc/"

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 
+import gpu_phases
 from gpu_kit import machine, report
 from gpu_kit.jobs import Kit, Phase
 from gpu_kit.running import Programs, Runner
@@ -61,6 +62,13 @@ ONLY_ON_CUDA = {  # tests of what the virtual device has not
 }
 
 
+def read_by_names():
+    """The files that gpu_tests.sh packs because test programs name tests after
+    what is in them."""
+    text = (ROOT / "scripts/gpu_tests.sh").read_text(encoding="utf-8")
+    return re.search(r"^readonly read_by_names=\((.*?)\)", text, re.M | re.S)[1].split()
+
+
 def unpacked(build, folder):
     """Makes `folder` look like the pack, unpacked."""
     (folder / "tests/zoo/fixtures").mkdir(parents=True)
@@ -69,6 +77,9 @@ def unpacked(build, folder):
                          ("tests/zoo/fixtures/models",
                           ROOT / "tests/zoo/fixtures/models")):
         (folder / name).symlink_to(target)
+    for name in read_by_names():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(ROOT / name)
     # What jobs ask of it: its name, and how much memory it has.
     smi = folder / "path/nvidia-smi"
     smi.parent.mkdir()
@@ -256,6 +267,8 @@ def main():
             jobs = {name: jobs[name] for name in options.jobs}
         complaints = rehearse(kit, jobs, options.workers)
         unused = unused_tests(kit)
+        # The pack has few of the files that tests read.
+        unlisted = gpu_phases.missing_tests(kit.folder, kit.phases())
         for name, said in complaints.items():
             print(f"gpu_rehearsal: {name}: {said}")
             log = logs / f"rehearsal/{jobs[name].name}.log"
@@ -265,8 +278,10 @@ def main():
                     log.read_text(errors="replace").splitlines()[-40:]))
     for file in unused:
         print(f"gpu_rehearsal: no job of gpu_kit/jobs.py runs tests/{file}")
+    for line in unlisted:
+        print(f"gpu_rehearsal: {line}")
     print(f"gpu_rehearsal: {len(jobs) - len(complaints)} of {len(jobs)} commands end well")
-    sys.exit(1 if complaints or unused else 0)
+    sys.exit(1 if complaints or unused or unlisted else 0)
 
 
 if __name__ == "__main__":

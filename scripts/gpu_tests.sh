@@ -40,6 +40,7 @@ set -euo pipefail
 readonly travel_mib=62 kit_mib=34
 readonly programs=(runtime_tests sharding_tests offload_tests pipeline_tests
   engine_tests zoo_tests train_gpt2 tessera-run)
+readonly read_by_names=(tests/zoo/fixtures/tokenizer_classes/cases.json)
 # Came with the wheel, or with any Linux that can run it.
 readonly on_every_machine='^(libtorch|libc10|libgomp|libcud|libnv|libnccl|libcu|ld-linux|libc\.|libm\.|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|linux-vdso)'
 
@@ -140,6 +141,10 @@ pack() {
     while read -r name; do
       cp -r "tests/zoo/fixtures/models/$name" "$content/tests/zoo/fixtures/models/"
     done
+  # zoo_tests names some of its tests after what is in them.
+  for name in "${read_by_names[@]}"; do
+    install -D -m 644 "$name" "$content/$name"
+  done
   strip --strip-unneeded "$content"/bin/* "$content"/lib/*
 
   rm -rf "$folder"
