@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -19,6 +21,7 @@ struct DryBlock {
   bool is_mapped;
   bool is_counted;
   std::atomic<bool> has_values;
+  bool had_values = has_values; ///< at any time: it may have been written
 
   void count(int64_t change) const {
     if (is_counted) {
@@ -57,13 +60,69 @@ DryBlocks& dry_blocks() {
   return *made;
 }
 
-std::byte* take_memory(size_t bytes, bool is_mapped) {
+/// Mappings that are free again, by their size: layers ask for the same sizes
+/// again and again, and mapping costs more than all else that an operator of a
+/// dry run does.
+class FreeMappings {
+ public:
+  /// @param most mappings that are kept.
+  explicit FreeMappings(size_t most) : most_(most) {}
+
+  /// @return null if there is none of this size.
+  std::byte* take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_bytes_.find(bytes);
+    if (found == by_bytes_.end()) {
+      return nullptr;
+    }
+    std::byte* data = found->second.back();
+    found->second.pop_back();
+    --count_;
+    if (found->second.empty()) {
+      by_bytes_.erase(found);
+    }
+    return data;
+  }
+
+  /// @return false if there are enough.
+  bool keep(std::byte* data, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (count_ == most_) {
+      return false;
+    }
+    by_bytes_[bytes].push_back(data);
+    ++count_;
+    return true;
+  }
+
+ private:
+  size_t most_;
+  std::mutex mutex_;
+  std::unordered_map<size_t, std::vector<std::byte*>> by_bytes_;
+  size_t count_ = 0;
+};
+
+/// Those that were not written, so that they read as zeros, or those that were,
+/// for what is computed: they have their pages of the system already.
+FreeMappings& free_mappings(bool were_written) {
+  // Never destroyed, as the blocks. Linux allows a process 65530 mappings.
+  static auto* unwritten = new FreeMappings(4096);
+  static auto* written = new FreeMappings(16);
+  return were_written ? *written : *unwritten;
+}
+
+std::byte* take_memory(size_t bytes, bool is_mapped, bool has_values) {
   if (!is_mapped) {
     const size_t whole = (bytes + kDryAlignment - 1) & ~(kDryAlignment - 1);
     void* data = std::aligned_alloc(kDryAlignment, whole);
     TESSERA_CHECK(data != nullptr, "a dry run found no {} bytes", bytes);
     std::fill_n(static_cast<std::byte*>(data), whole, std::byte{0});
     return static_cast<std::byte*>(data);
+  }
+  std::byte* free = has_values ? free_mappings(true).take(bytes) : nullptr;
+  free = free == nullptr ? free_mappings(false).take(bytes) : free;
+  if (free != nullptr) {
+    return free;
   }
   void* data = ::mmap(
       nullptr,
@@ -111,7 +170,7 @@ c10::DataPtr DryHeap::make_block(
     return {nullptr, nullptr, &free_block, c10::kCPU};
   }
   const bool is_mapped = bytes >= kSmallestMapped;
-  std::byte* data = take_memory(bytes, is_mapped);
+  std::byte* data = take_memory(bytes, is_mapped, has_values);
   auto* block = new DryBlock{
       shared_from_this(),
       data,
@@ -163,6 +222,7 @@ void set_dry_values(const void* data, bool has_values) {
   const std::lock_guard lock(all.mutex);
   if (DryBlock* block = all.find(data)) {
     block->has_values = has_values;
+    block->had_values = block->had_values || has_values;
   }
 }
 
@@ -182,7 +242,9 @@ bool free_dry_block(void* data) {
     --all.count;
   }
   if (block->is_mapped) {
-    ::munmap(block->data, block->bytes);
+    if (!free_mappings(block->had_values).keep(block->data, block->bytes)) {
+      ::munmap(block->data, block->bytes);
+    }
   } else {
     std::free(block->data);
   }

@@ -22,6 +22,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
+// Of the OpenMP library that LibTorch uses; both are of the calling thread.
+extern "C" {
+int omp_get_max_threads();
+void omp_set_num_threads(int count);
+}
+
 namespace tessera::runtime {
 
 namespace dry_operator {
@@ -269,7 +275,7 @@ class DryOperator {
         }
         break;
       case OperatorWay::kInPlace:
-        if (is_small_) {
+        if (is_small_ && !is_large_zero()) {
           compute();
         } else {
           make_room();
@@ -321,6 +327,18 @@ class DryOperator {
     });
     is_small_ = all_values && bytes <= kMostComputedBytes;
     count_arguments();
+  }
+
+  /// Zeros of a large tensor of numbers have no meaning, like new ones: to
+  /// write them would take pages of the system, in every layer.
+  bool is_large_zero() const {
+    constexpr size_t kLargest = size_t{64} << 10;
+    if (call_.name() != "aten::zero_") {
+      return false;
+    }
+    const at::Tensor tensor = call_.tensor(0);
+    return tensor.is_floating_point() && tensor.nbytes() > kLargest &&
+           is_dry_memory(data_of(tensor));
   }
 
   void count_arguments() {
@@ -595,6 +613,8 @@ void register_dry_key() {
 struct DryRun::Mode {
   explicit Mode(bool on_cuda)
       : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
+    // What is computed is small; a team of threads would mostly wait.
+    omp_set_num_threads(1);
     if (on_cuda) {
       // The key is one of those that LibTorch excludes by default.
       const auto own = cuda_operators_key();
@@ -602,6 +622,13 @@ struct DryRun::Mode {
       cuda.emplace(now.included_ | own, now.excluded_ - own);
     }
   }
+  ~Mode() {
+    omp_set_num_threads(threads);
+  }
+  Mode(const Mode&) = delete;
+  Mode& operator=(const Mode&) = delete;
+
+  int threads = omp_get_max_threads();
   c10::impl::IncludeDispatchKeyGuard key;
   std::optional<c10::impl::ForceDispatchKeyGuard> cuda;
 };

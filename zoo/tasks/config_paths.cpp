@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -59,7 +61,11 @@ std::string resolved_path(
   if (beside == value || has_data(beside) || !has_data(given)) {
     return beside;
   }
-  if (is_log_rank_zero()) {
+  // A search of plans reads a configuration many times.
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  if (is_log_rank_zero() && told.insert(beside).second) {
     log_info(
         "{} '{}' in '{}' is that of the working directory: there is no '{}', as paths in a configuration are relative to its folder",
         key,

@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <cstdint>
 
 namespace tessera::runtime::dry_run_test {
 
@@ -85,6 +88,46 @@ TEST(DryRun, KeepsWhatTheDeviceKeeps) {
   EXPECT_EQ(kept(c10::kCUDA), kOut + kSums + 16);
   // The CPU makes attention weights and their masks.
   EXPECT_GT(kept(c10::kCPU), kOut + 2 * 2 * 4 * 256 * 256 * 2);
+}
+
+/// Pages that the system has given this process so far.
+int64_t pages_taken() {
+  rusage usage{};
+  EXPECT_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
+  return usage.ru_minflt;
+}
+
+// Gradients, buffers and masks are zeros first, in every layer.
+TEST(DryRun, LargeZerosTakeNoPages) {
+  DryRun run;
+  torch::zeros({int64_t{4} << 20});
+  const int64_t before = pages_taken();
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_EQ(torch::zeros({int64_t{4} << 20}).numel(), 4 << 20);
+  }
+  // 16 MiB each are 4096 pages.
+  EXPECT_LT(pages_taken() - before, 1024);
+}
+
+// Freed memory is given out again: as zeros, or to be written.
+TEST(DryRun, UsesAddressesAgain) {
+  DryRun run;
+  at::Tensor x = torch::empty({1 << 20});
+  const void* address = x.const_data_ptr();
+  x.reset();
+  x = torch::empty({1 << 20});
+  EXPECT_EQ(x.const_data_ptr(), address);
+  const auto computed = [] {
+    return torch::arange(1 << 20, torch::kFloat).add(1);
+  };
+  computed();
+  const int64_t before = pages_taken();
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(computed()[7].item<float>(), 8);
+  }
+  EXPECT_LT(pages_taken() - before, 1024); // 2048 each
+  const at::Tensor unwritten = torch::empty({1 << 20});
+  EXPECT_EQ(static_cast<const float*>(unwritten.const_data_ptr())[7], 0);
 }
 
 TEST(DryRun, EndsWithItsScope) {
