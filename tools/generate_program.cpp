@@ -238,10 +238,12 @@ class AskedTexts {
           "{} has no 'messages'; --chat takes lines of {{\"messages\": [{{\"role\": \"user\", \"content\": \"Hi\"}}]}}",
           fields.origin());
       // The order of keys is kept: templates show it.
-      auto messages =
-          with_system(nlohmann::ordered_json::parse(line)["messages"]);
+      const auto row = nlohmann::ordered_json::parse(line);
+      const auto messages = with_system(row.at("messages"));
+      const auto tools = row.value("tools", nlohmann::ordered_json());
       asked_.push_back(
-          {chat_->render(messages, fields.origin()), {{"messages", messages}}});
+          {chat_->render(messages, fields.origin(), tools),
+           {{"messages", messages}}});
     }
     TESSERA_CHECK(!asked_.empty(), "'{}' is empty", file);
   }
@@ -418,7 +420,7 @@ void add_text_options(CLI::App& app, GenerateArguments& arguments) {
       "--input",
       arguments.input,
       "File of one prompt per line, or of JSON objects {\"prompt\": ...}, with "
-      "--chat {\"messages\": [...]}; a file .json has token sequences of any "
+      "--chat {\"messages\": [...], \"tools\": [...]}; a file .json has token sequences of any "
       "lengths: {\"input_ids\": [[5, 7], [3]]}");
   app.add_option(
       "--output",

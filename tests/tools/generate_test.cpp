@@ -237,6 +237,37 @@ TEST(Generate, ReadsTextsFromAnywhere) {
   }
 }
 
+TEST(Generate, TemplatesSeeTheToolsOfARow) {
+  const TemporaryFolder folder;
+  const auto model = folder / "model";
+  write_model(model);
+  std::ofstream(model / "chat_template.jinja")
+      << "{% if tools %}{{ tools[0].function.name }}{% else %}he{% endif %}";
+  const std::string row = R"({"messages": [{"role": "user", "content": "x"}])";
+  std::ofstream(folder / "chats.jsonl")
+      << row << "}\n"
+      << row << R"(, "tools": [{"function": {"name": "the cat"}}]})"
+      << "\n"
+      << row << R"(, "tools": [{"function": {"name": "he"}}]})"
+      << "\n";
+  const auto result = tests::run_forked(
+      1,
+      text_command(
+          model,
+          {"--chat",
+           "--input",
+           (folder / "chats.jsonl").string(),
+           "--output",
+           (folder / "out.jsonl").string(),
+           "--max-new-tokens",
+           "4"}));
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const nlohmann::json lines = read_lines(folder / "out.jsonl");
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_NE(lines[0]["text"], lines[1]["text"]);
+  EXPECT_EQ(lines[0]["text"], lines[2]["text"]);
+}
+
 TEST(Generate, AnswersInAConversation) {
   const TemporaryFolder folder;
   write_model(folder / "model");

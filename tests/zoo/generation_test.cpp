@@ -123,6 +123,20 @@ TEST(Generation, IsThatOfTransformers) {
   }
 }
 
+TEST(Generation, DecodersBeginWithTheTokenOfTheOptions) {
+  const auto model = load("t5");
+  ModelInput prompt;
+  prompt.input_ids = torch::tensor({{5, 6, 7}}, torch::kLong);
+  GenerateOptions options;
+  options.max_new_tokens = 3;
+  const at::Tensor usual = generate(*model, prompt, options);
+  EXPECT_EQ(usual[0][0].item<int64_t>(), model->first_token());
+  options.decoder_start_token_id = *model->first_token() + 4;
+  const at::Tensor tokens = generate(*model, prompt, options);
+  EXPECT_EQ(tokens[0][0].item<int64_t>(), options.decoder_start_token_id);
+  EXPECT_FALSE(tokens.equal(usual));
+}
+
 TEST(Generation, ReadsWhatIsThereOnce) {
   // The logits of each step are those of the whole text read at once.
   for (const std::string name : {"llama", "gpt2", "t5"}) {
@@ -409,6 +423,7 @@ TEST(GenerateOptions, AreReadFromAFolder) {
           "min_length": 12, "bad_words_ids": [[5], [6, 7]],
           "suppress_tokens": [1], "begin_suppress_tokens": [8],
           "forced_bos_token_id": 4, "forced_eos_token_id": 2,
+          "decoder_start_token_id": 9,
           "sequence_bias": [[[5, 6], -3.5]], "guidance_scale": 1.5,
           "typical_p": 1.0, "use_cache": true, "mistyped": 3})");
   testing::internal::CaptureStderr();
@@ -422,6 +437,7 @@ TEST(GenerateOptions, AreReadFromAFolder) {
   EXPECT_EQ(more.suppress_tokens, (std::vector<int64_t>{1}));
   EXPECT_EQ(more.begin_suppress_tokens, (std::vector<int64_t>{8}));
   EXPECT_EQ(more.forced_bos_token_id, 4);
+  EXPECT_EQ(more.decoder_start_token_id, 9);
   EXPECT_EQ(more.forced_eos_token_id, (std::vector<int64_t>{2}));
   EXPECT_EQ(more.sequence_bias.at(0).second, -3.5);
   more.check();

@@ -354,6 +354,20 @@ TEST(NextToken, DrawsByTheChancesOfTransformers) {
   }
 }
 
+TEST(ChatPrompt, KeysWithoutAValueAreLeftOut) {
+  TokenizerSettings settings;
+  settings.chat_template =
+      "{% for m in messages %}[{{ m.role }}:{{ m.content }}{% if m.tool_calls is defined %}!{% endif %}]{% endfor %}";
+  const ChatPrompt chat(settings, "a folder");
+  const auto messages = nlohmann::ordered_json::parse(
+      R"([{"role": "user", "content": "x", "tool_calls": null},
+          {"role": "assistant", "content": null, "tool_calls": [null]}])");
+  EXPECT_EQ(chat.render(messages, "line 1"), "[user:x][assistant:!]");
+  EXPECT_EQ(
+      chat.render_with_answers(messages, "line 1").text,
+      "[user:x][assistant:!]");
+}
+
 TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
   const auto folder =
       std::filesystem::temp_directory_path() / "tessera-chat-prompt-test";

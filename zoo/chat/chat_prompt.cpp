@@ -34,6 +34,22 @@ void check_messages(
       runtime::show_json(nlohmann::json(messages)));
 }
 
+/// Without the keys of messages whose value is null, as transformers
+/// since 5.24: templates show "None" for them, or test only whether a key is
+/// there.
+nlohmann::ordered_json without_nulls(const nlohmann::ordered_json& messages) {
+  auto kept = nlohmann::ordered_json::array();
+  for (const auto& message : messages) {
+    auto& own = kept.emplace_back(nlohmann::ordered_json::object());
+    for (const auto& [key, value] : message.items()) {
+      if (!value.is_null()) {
+        own[key] = value;
+      }
+    }
+  }
+  return kept;
+}
+
 } // namespace
 
 ChatPrompt::ChatPrompt(
@@ -64,7 +80,7 @@ std::string ChatPrompt::render(
   ChatTemplateOptions options = options_;
   options.tools = tools;
   try {
-    return template_for(tools).render(messages, options);
+    return template_for(tools).render(without_nulls(messages), options);
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }
@@ -80,9 +96,10 @@ RenderedChat ChatPrompt::render_with_answers(
   options.tools = tools;
   try {
     const ChatTemplate& used = template_for(tools);
+    const auto given = without_nulls(messages);
     return used.has_generation_blocks()
-               ? used.render_with_marked_answers(messages, options)
-               : used.render_with_compared_answers(messages, options);
+               ? used.render_with_marked_answers(given, options)
+               : used.render_with_compared_answers(given, options);
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }

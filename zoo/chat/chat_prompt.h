@@ -20,7 +20,8 @@ class ChatPrompt {
   /// @throws tessera::Error if it has no template, or one that is malformed.
   ChatPrompt(const TokenizerSettings& settings, const std::string& place);
 
-  /// @param messages see ChatTemplate::render().
+  /// @param messages see ChatTemplate::render(); keys whose value is null are
+  ///     as if they were not there.
   /// @param tools that the template sees; null or an array.
   /// @throws tessera::Error naming `place` and the message that is none, or as
   ///     ChatTemplate::render().

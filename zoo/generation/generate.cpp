@@ -59,12 +59,13 @@ std::unique_ptr<TextSearch> make_search(
     const GenerateOptions& options,
     const EndsSequence& ends) {
   const int64_t copies = copies_in(options);
-  const at::Tensor begin = model.first_token()
-                               ? torch::full(
-                                     {prompt.input_ids.size(0), 1},
-                                     *model.first_token(),
-                                     torch::kLong)
-                               : prompt.input_ids.to(at::kCPU, at::kLong);
+  const at::Tensor begin =
+      model.first_token()
+          ? torch::full(
+                {prompt.input_ids.size(0), 1},
+                options.decoder_start_token_id.value_or(*model.first_token()),
+                torch::kLong)
+          : prompt.input_ids.to(at::kCPU, at::kLong);
   at::Tensor padding;
   if (!model.first_token() && prompt.attention_mask.defined()) {
     padding = prompt.attention_mask.ne(0).to(at::kInt).argmax(1).to(at::kCPU);

@@ -120,6 +120,7 @@ const KnownKeys& generation_keys() {
            "bad_words_ids",
            "suppress_tokens",
            "begin_suppress_tokens",
+           "decoder_start_token_id",
            "forced_bos_token_id",
            "forced_eos_token_id",
            "do_sample",
@@ -135,7 +136,6 @@ const KnownKeys& generation_keys() {
       // How and how fast texts are made, and what is returned beside them.
       .without_effect =
           {"bos_token_id",
-           "decoder_start_token_id",
            "transformers_version",
            "use_cache",
            "cache_implementation",
@@ -275,6 +275,11 @@ void GenerateOptions::check_values(const std::string& place) const {
       max_length.value_or(1),
       max_length.value_or(1) >= 1 && max_length.value_or(1) <= kMostTokens,
       "between 1 and 2^31 - 1");
+  check_range(
+      "decoder_start_token_id",
+      decoder_start_token_id.value_or(0),
+      decoder_start_token_id.value_or(0) >= 0,
+      "a token");
   check_range("min_length", min_length, min_length >= 0, "0 or more");
   check_range("num_beams", num_beams, num_beams >= 1, "1 or more");
   for (const std::string& stop : stop_strings) {
@@ -328,6 +333,8 @@ GenerateOptions generate_options(
   options.bad_words_ids = bad_words_in(fields);
   options.suppress_tokens = tokens_in(fields, "suppress_tokens");
   options.begin_suppress_tokens = tokens_in(fields, "begin_suppress_tokens");
+  options.decoder_start_token_id =
+      fields.get<int64_t>("decoder_start_token_id");
   options.forced_bos_token_id = fields.get<int64_t>("forced_bos_token_id");
   options.forced_eos_token_id = tokens_in(fields, "forced_eos_token_id");
   read("repetition_penalty", options.repetition_penalty);

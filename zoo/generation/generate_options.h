@@ -47,6 +47,9 @@ struct GenerateOptions {
   std::vector<int64_t> suppress_tokens; ///< never written
   std::vector<int64_t> begin_suppress_tokens; ///< never the first new token
   /// Written after a prompt of one token, such as a decoder's start token.
+  /// What the decoder of an encoder-decoder begins with; nothing: the model's
+  /// first_token().
+  std::optional<int64_t> decoder_start_token_id;
   std::optional<int64_t> forced_bos_token_id;
   /// One of them is the last of the new tokens if nothing has ended before.
   std::vector<int64_t> forced_eos_token_id;

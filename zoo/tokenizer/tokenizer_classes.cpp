@@ -190,6 +190,7 @@ TokenizerClass t5_class() {
   row.names = {"T5Tokenizer", "MT5Tokenizer"};
   row.model_types = {"t5", "mt5", "umt5", "longt5", "switch_transformers"};
   row.vocabulary = VocabularyKind::kSentencePiece;
+  row.word_spaces = WordSpaces::kWhiteSpace;
   row.special_tokens = {
       {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
   row.adds_eos_token = true;
@@ -203,6 +204,7 @@ TokenizerClass xlm_roberta_class() {
   row.names = {"XLMRobertaTokenizer"};
   row.model_types = {"xlm-roberta", "xlm-roberta-xl", "xmod"};
   row.vocabulary = VocabularyKind::kSentencePiece;
+  row.word_spaces = WordSpaces::kMetaspace;
   row.special_tokens = roberta_tokens();
   row.single = kClsSep;
   row.pair = kRobertaPair;
@@ -226,6 +228,7 @@ TokenizerClass albert_class() {
   row.names = {"AlbertTokenizer"};
   row.model_types = {"albert"};
   row.vocabulary = VocabularyKind::kSentencePiece;
+  row.word_spaces = WordSpaces::kWhiteSpace;
   row.special_tokens = {
       {"bos_token", "[CLS]"},
       {"eos_token", "[SEP]"},
@@ -246,6 +249,7 @@ TokenizerClass pegasus_class() {
   row.names = {"PegasusTokenizer"};
   row.model_types = {"pegasus", "pegasus_x", "bigbird_pegasus"};
   row.vocabulary = VocabularyKind::kSentencePiece;
+  row.word_spaces = WordSpaces::kWhiteSpace;
   row.special_tokens = {
       {"eos_token", "</s>"},
       {"unk_token", "<unk>"},

@@ -28,6 +28,13 @@ struct Renumbering {
       0; ///< pieces at the model's beginning that `first` replaces
 };
 
+/// What puts the space before the words of a sentencepiece model.
+enum class WordSpaces {
+  kModel, ///< the model, at the beginning of a text or of a part of it
+  kMetaspace, ///< transformers, in each part between added tokens
+  kWhiteSpace, ///< the same, and white space of any kind divides words
+};
+
 /// Names and model_types are those of transformers 4 and 5. In templates,
 /// "bos_token" and the like stand for special tokens, "$A" and "$B" for texts,
 /// ":1" for the token type.
@@ -58,6 +65,7 @@ struct TokenizerClass {
   bool composes = false; ///< texts are in NFC
   bool trims_offsets = false; ///< places of tokens are without spaces
 
+  WordSpaces word_spaces = WordSpaces::kModel;
   Renumbering renumbering;
   std::vector<std::string> last_tokens; ///< special, after the vocabulary
   bool has_extra_ids = false; ///< <extra_id_N> after the vocabulary, 0 the last

@@ -74,14 +74,18 @@ class FolderFiles {
         model_(JsonFields::from_file(folder / "config.json")) {}
 
   /// The special token with a name, such as "bos_token". As in transformers,
-  /// special_tokens_map.json comes first, except in the newer folders whose
-  /// tokenizer_config.json lists all added tokens.
-  std::optional<AddedToken> special_token(const char* key) const {
+  /// special_tokens_map.json comes first, and is not read in the newer folders
+  /// whose tokenizer_config.json lists all added tokens.
+  /// @param strips_left of a token that is written as a text alone.
+  std::optional<AddedToken> special_token(
+      const char* key,
+      bool strips_left = false) const {
     for (const JsonFields* file : in_order()) {
       const auto found = file->object().find(key);
       if (found != file->object().end() && !found->is_null()) {
         AddedToken token = read_special_token(
             *found, formatted("{}: '{}'", file->origin(), key));
+        token.strips_left |= strips_left && !found->is_object();
         if (!token.content.empty()) {
           return token;
         }
@@ -128,7 +132,7 @@ class FolderFiles {
 
  private:
   std::vector<const JsonFields*> in_order() const {
-    return lists_added_tokens ? std::vector{&config, &special_}
+    return lists_added_tokens ? std::vector{&config}
                               : std::vector{&special_, &config};
   }
 
@@ -341,6 +345,27 @@ json byte_level_document(
   return document;
 }
 
+/// Leaves out the space that a tokenizer of LLaMA's kind puts before a text.
+void drop_prefix(json& document) {
+  json& normalizer = document["normalizer"];
+  if (is_type(normalizer, "Prepend")) {
+    normalizer = nullptr;
+  } else if (is_type(normalizer, "Sequence")) {
+    json kept = json::array();
+    for (json& part : normalizer["normalizers"]) {
+      if (!is_type(part, "Prepend")) {
+        kept.push_back(std::move(part));
+      }
+    }
+    normalizer["normalizers"] = std::move(kept);
+  }
+  json& pre_tokenizer = document["pre_tokenizer"];
+  if (is_type(pre_tokenizer, "Metaspace")) {
+    pre_tokenizer["prepend_scheme"] = "never";
+    pre_tokenizer.erase("add_prefix_space");
+  }
+}
+
 /// transformers lets tokenizer_config.json overrule these of tokenizer.json.
 void overrule(
     json& document,
@@ -359,6 +384,9 @@ void overrule(
   const auto adds_space = config.get<bool>("add_prefix_space");
   if (adds_space && is_type(pre_tokenizer, "ByteLevel")) {
     pre_tokenizer["add_prefix_space"] = *adds_space;
+  }
+  if (adds_space && !*adds_space && row != nullptr && row->has_legacy_prefix) {
+    drop_prefix(document);
   }
 }
 
@@ -472,9 +500,14 @@ class TokenAdder {
     return id ? std::optional<int64_t>(*id) : std::nullopt;
   }
 
-  /// Adds a token with its id; one that is known keeps the id that it has.
+  /// Adds a token with its id; one that is known stays as it is, but for those
+  /// of the class, which the files may describe.
   void add(AddedToken token) {
-    if (known_.count(token.content) > 0) {
+    if (const auto found = known_.find(token.content); found != known_.end()) {
+      if (of_class_.erase(token.content) > 0) {
+        token.id = found->second;
+        parts_.added.insert_or_assign(found->second, std::move(token));
+      }
       return;
     }
     if (const auto id = parts_.model->find(token.content)) {
@@ -502,6 +535,12 @@ class TokenAdder {
     add(std::move(token));
   }
 
+  /// Appends a token with which a class extends the vocabulary.
+  void append_of_class(const std::string& content) {
+    append({.content = content, .is_special = true});
+    of_class_.insert(content);
+  }
+
  private:
   int64_t next_id() const {
     const int64_t added =
@@ -511,6 +550,7 @@ class TokenAdder {
 
   TokenizerReader::Parts& parts_;
   std::map<std::string, int64_t> known_;
+  std::set<std::string> of_class_;
 };
 
 /// The tokens with which a class extends the vocabulary itself.
@@ -538,25 +578,32 @@ std::vector<std::string> class_last_tokens(
 /// Adds what the files and the class say besides the vocabulary, and names the
 /// special tokens.
 /// @param row nullptr: none is known.
+/// @param control pieces of the model, which are found in texts as given,
+///     whatever the files say.
 void add_folder_tokens(
     const FolderFiles& files,
     const TokenizerClass* row,
     bool has_json,
+    const std::set<std::string>& control,
     TokenizerReader::Parts& parts) {
   TokenAdder adder(parts);
   if (row != nullptr && !has_json) {
     for (const std::string& token : class_last_tokens(*row, files.config)) {
-      adder.append({.content = token, .is_special = true});
+      adder.append_of_class(token);
     }
   }
   std::vector<AddedToken> special;
   const auto named = std::move(parts.settings.special_tokens);
   parts.settings.special_tokens.clear();
   for (const char* key : kSpecialTokens) {
-    auto token = files.special_token(key);
-    const bool is_told = token.has_value();
+    const bool strips_left = row != nullptr && row->mask_strips_left &&
+                             !has_json && std::string_view(key) == "mask_token";
+    auto token = files.special_token(key, strips_left);
     if (!token && row != nullptr) {
-      token = AddedToken{.content = special_of(*row, key), .is_special = true};
+      token = AddedToken{
+          .content = special_of(*row, key),
+          .is_special = true,
+          .strips_left = strips_left};
       if (!adder.find(token->content)) {
         token.reset(); // the vocabulary was made without it
       }
@@ -569,10 +616,8 @@ void add_folder_tokens(
     if (!token) {
       continue;
     }
-    if (row != nullptr && row->mask_strips_left && !has_json &&
-        std::string_view(key) == "mask_token" && !is_told) {
-      token->strips_left = true;
-    }
+    token->is_normalized =
+        token->is_normalized && !control.contains(token->content);
     parts.settings.special_tokens.emplace_back(key, token->content);
     special.push_back(std::move(*token));
   }
@@ -782,7 +827,7 @@ void avoid_digits_with_comma(SentencePieceModel& model) {
 }
 
 void read_sentencepiece(
-    SentencePieceModel model,
+    const SentencePieceModel& model,
     TokenizerReader::Parts& parts) {
   parts.origin = model.origin;
   parts.normalizer = sentencepiece_normalizer(model);
@@ -799,17 +844,51 @@ void read_sentencepiece(
   name("pad_token", model.pad_piece);
 }
 
+/// Lets the words of a class have their spaces when added tokens are found.
+void divide_words(
+    const TokenizerClass& row,
+    SentencePieceModel model,
+    TokenizerReader::Parts& parts) {
+  if (row.word_spaces == WordSpaces::kModel ||
+      model.treat_whitespace_as_suffix) {
+    return;
+  }
+  json sections = json::array();
+  if (row.word_spaces == WordSpaces::kWhiteSpace) {
+    sections.push_back({{"type", "WhitespaceSplit"}});
+  }
+  sections.push_back(
+      {{"type", "Metaspace"},
+       {"replacement", "\u2581"},
+       {"prepend_scheme",
+        model.normalizer.add_dummy_prefix ? "always" : "never"},
+       {"split", true}});
+  const json sequence{{"type", "Sequence"}, {"pretokenizers", sections}};
+  parts.pre_tokenizer =
+      read_pre_tokenizer(runtime::JsonValue(sequence, model.origin));
+  model.normalizer.add_dummy_prefix = false;
+  model.normalizer.escape_whitespaces = false;
+  parts.normalizer = sentencepiece_normalizer(model);
+}
+
 SentencePieceModel sentencepiece_file(const fs::path& path) {
   return read_sentencepiece_model(runtime::read_text_file(path), path.string());
 }
 
-void read_class_vocabulary(
+/// @return the control pieces of a model of sentencepiece.
+std::set<std::string> read_class_vocabulary(
     const TokenizerClass& row,
     const VocabularyFile& file,
     const FolderFiles& files,
     TokenizerReader::Parts& parts) {
   if (file.kind == VocabularyKind::kSentencePiece) {
     SentencePieceModel model = sentencepiece_file(file.path);
+    std::set<std::string> control;
+    for (const SentencePiece& piece : model.pieces) {
+      if (piece.kind == SentencePieceKind::kControl) {
+        control.insert(piece.text);
+      }
+    }
     renumber_pieces(row, model);
     if (!files.config.get_or("add_prefix_space", true)) {
       model.normalizer.add_dummy_prefix = false;
@@ -819,14 +898,15 @@ void read_class_vocabulary(
     if (row.has_albert_normalizer) {
       avoid_digits_with_comma(model);
     }
-    read_sentencepiece(std::move(model), parts);
+    read_sentencepiece(model, parts);
+    divide_words(row, std::move(model), parts);
     if (row.has_albert_normalizer) {
       std::vector<std::unique_ptr<const Normalizer>> both;
       both.push_back(albert_normalizer(files.config));
       both.push_back(std::move(parts.normalizer));
       parts.normalizer = normalizer_sequence(std::move(both));
     }
-    return;
+    return control;
   }
   json document;
   if (file.kind == VocabularyKind::kWordPiece) {
@@ -836,6 +916,7 @@ void read_class_vocabulary(
     document = byte_level_document(file.path.parent_path(), row, files);
   }
   read_tokenizer_json(document, file.path.string(), parts);
+  return {};
 }
 
 } // namespace
@@ -911,6 +992,7 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   const fs::path json_file = folder / "tokenizer.json";
   const bool has_json = fs::exists(json_file);
   const TokenizerClass* row = nullptr;
+  std::set<std::string> control;
   if (has_json) {
     row = class_beside_json(files);
     check_not_refused(row, folder, files, has_json);
@@ -927,9 +1009,9 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   } else {
     const auto [chosen, vocabulary] = choose_class(folder, files);
     row = chosen;
-    read_class_vocabulary(*row, vocabulary, files, *parts);
+    control = read_class_vocabulary(*row, vocabulary, files, *parts);
   }
-  add_folder_tokens(files, row, has_json, *parts);
+  add_folder_tokens(files, row, has_json, control, *parts);
   read_folder_settings(folder, files, row, parts->settings);
   if (!has_json) {
     add_class_template(*row, files, *parts);
