@@ -73,7 +73,7 @@ def first_failure(text):
 
 def error_of(result):
     """A job's failure in a line."""
-    lines = [line.strip() for line in result["failure"]]
+    lines = [line.strip() for line in result["failure"] if line.strip()]
     for i, line in enumerate(lines):
         if SIGNS.search(line):
             # "FILE:LINE: Failure" is followed by what failed.

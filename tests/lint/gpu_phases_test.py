@@ -223,6 +223,12 @@ class Reports(unittest.TestCase):
         self.assertEqual(left_out, [
             "work/trace.json", "phase/larger.log", "phase/large.log"])
 
+    def test_a_failure_is_told_by_its_last_line_that_says_something(self):
+        self.assertEqual(
+            report.error_of({"failure": ["tessera failed:", "there is no device", "", " "]}),
+            "there is no device")
+        self.assertEqual(report.error_of({"failure": ["", ""]}), "")
+
     def test_an_archive_ends_in_time(self):
         (self.logs / "phase/job.log").write_text("said\n")
         self.assertEqual(self.archive(time.monotonic() - 1), (["phase/job.log"], {}))
