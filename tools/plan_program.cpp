@@ -23,8 +23,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,6 +37,8 @@ namespace tessera::tools {
 
 namespace {
 
+constexpr int kUsualMarginPercent = 3;
+
 struct PlanArguments {
   std::string config;
   std::vector<std::string> overrides;
@@ -42,6 +47,7 @@ struct PlanArguments {
   std::string device_memory;
   std::string host_memory;
   std::string reserve;
+  std::string margin;
   std::string kind = "a100";
   std::vector<std::string> bandwidths; ///< files
   std::vector<std::string> rates; ///< key=value
@@ -97,11 +103,15 @@ Machine machine_of(const PlanArguments& arguments) {
   machine.reserved_bytes = bytes_of(
       "--reserve",
       arguments.reserve.empty() ? usual_reserve : arguments.reserve);
+  machine.margin_bytes = arguments.margin.empty()
+                             ? machine.device_bytes / 100 * kUsualMarginPercent
+                             : bytes_of("--margin", arguments.margin);
   TESSERA_CHECK(
       machine.room() > 0,
-      "--device-memory is {}, all of it reserved for CUDA, NCCL and cuBLAS (--reserve, {})",
+      "--device-memory is {}, all of it reserved for CUDA, NCCL and cuBLAS (--reserve, {}) or left free (--margin, {})",
       runtime::size_text(machine.device_bytes),
-      runtime::size_text(machine.reserved_bytes));
+      runtime::size_text(machine.reserved_bytes),
+      runtime::size_text(machine.margin_bytes));
   if (!arguments.host_memory.empty()) {
     machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
   }
@@ -124,15 +134,14 @@ std::string gib(int64_t bytes) {
 /// The row of names above print_row()'s; with them, 80 columns wide.
 void print_heading() {
   std::printf(
-      "%-29s %-8s %-8s %-6s %-7s %5s %5s %s\n",
+      "\n %-29s %-8s %-8s %-6s %-7s %5s %5s s/step\n",
       "layout",
       "rows",
       "recomp",
       "weight",
       "on host",
       "GiB",
-      "host",
-      "s/step");
+      "host");
 }
 
 /// "optimizer+activations" as "opt+act".
@@ -149,20 +158,63 @@ std::string short_names(const std::string& names) {
 }
 
 /// One row of the table of layouts.
-void print_row(const PlannedRun& run) {
+/// @param mark what it is: '*' the best.
+void print_row(const PlannedRun& run, char mark) {
+  const bool is_known = !run.stages.empty() || run.is_bound;
+  std::string end = seconds_text(run.time.total());
+  if (run.is_bound) {
+    end = ">" + end;
+  } else if (!run.fits()) {
+    constexpr size_t kLongest = 120;
+    end = "no: " + run.problem.substr(0, kLongest) +
+          (run.problem.size() > kLongest ? ".." : "");
+  }
   std::printf(
-      "%-29s %2lld x %-3lld %-8s %-6s %-7s %5s %5s %s\n",
+      "%c%-29s %2lld x %-3lld %-8s %-6s %-7s %5s %5s %s\n",
+      mark,
       run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
       static_cast<long long>(run.batch_size),
       static_cast<long long>(run.accumulate),
       run.recomputed.column().c_str(),
       run.residency.empty() ? "-" : run.residency.c_str(),
       short_names(run.offloaded).c_str(),
-      run.stages.empty() ? "-" : gib(run.device_bytes).c_str(),
-      run.stages.empty() ? "-" : gib(run.host_bytes).c_str(),
-      run.fits() ? seconds_text(run.time.total()).c_str()
-                 : ("no: " + run.problem).c_str());
-  std::fflush(stdout);
+      is_known ? gib(run.device_bytes).c_str() : "-",
+      is_known ? gib(run.host_bytes).c_str() : "-",
+      end.c_str());
+}
+
+/// Those that fit, the fastest first; then those that were left out, and then
+/// those that do not fit.
+std::vector<const PlannedRun*> sorted(const std::vector<PlannedRun>& runs) {
+  std::vector<const PlannedRun*> rows;
+  for (const PlannedRun& run : runs) {
+    rows.push_back(&run);
+  }
+  const auto key = [](const PlannedRun* run) {
+    return std::pair(
+        run->fits()     ? 0
+        : run->is_bound ? 1
+                        : 2,
+        run->time.total());
+  };
+  std::stable_sort(rows.begin(), rows.end(), [&](auto* a, auto* b) {
+    return key(a) < key(b);
+  });
+  return rows;
+}
+
+void print_table(const PlanAnswer& answer) {
+  print_heading();
+  const PlannedRun* best = answer.best_run();
+  for (const PlannedRun* run : sorted(answer.runs)) {
+    const bool is_given = run == answer.runs.data();
+    print_row(*run, run == best ? '*' : is_given ? '=' : ' ');
+  }
+  std::printf(
+      "* the fastest that fits; = the configuration as it is; > left out: takes at\n"
+      "least so long. rows: of a micro-batch x micro-batches of a step. recomp: op\n"
+      "cheap operators, at attention, a number of layers. weight: ZeRO stage, or a\n"
+      "budget of memory. GiB: peak of a device; host: of a rank's host memory.\n");
 }
 
 /// Why it is slower than the best one.
@@ -199,22 +251,135 @@ std::set<std::string> assumptions_of(const PlannedRun& run) {
   return all;
 }
 
-void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
-  std::printf("\nbest: %s\n", best.layout.c_str());
-  for (const std::string& override : best.overrides) {
-    std::printf("  %s\n", override.c_str());
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : " ") + word;
   }
+  return text;
+}
+
+/// The command that trains so.
+std::string command_of(
+    const PlanArguments& arguments,
+    const std::vector<std::string>& changed) {
+  std::vector<std::string> words{"tessera train", arguments.config};
+  words.insert(
+      words.end(), arguments.overrides.begin(), arguments.overrides.end());
+  words.insert(words.end(), changed.begin(), changed.end());
+  return joined(words);
+}
+
+/// In GiB, but for small models.
+std::string gib_text(int64_t bytes) {
+  return std::abs(bytes) < (int64_t{1} << 30) ? runtime::size_text(bytes)
+                                              : gib(bytes) + " GiB";
+}
+
+std::string host_text(const PlannedRun& run, const Machine& machine) {
+  if (run.host_bytes == 0 || machine.device == c10::kCPU) {
+    return "";
+  }
+  const std::string bytes = gib_text(run.host_bytes * machine.ranks_of_node());
+  return machine.host_bytes
+             ? formatted(
+                   "; host memory: {} of {} of a node",
+                   bytes,
+                   gib_text(*machine.host_bytes))
+             : formatted(
+                   "; host memory: {} of a node, which has to have that "
+                   "(--host-memory)",
+                   bytes);
+}
+
+/// What to run, its memory and its time, in a line each.
+void print_answer(
+    const PlanArguments& arguments,
+    const Machine& machine,
+    const PlannedRun& best) {
+  std::printf("run: %s\n", command_of(arguments, best.changed).c_str());
+  std::printf(
+      "memory: %s of the %s of a device; free: %s, besides %s for libraries "
+      "(--reserve) and %s of margin (--margin)%s\n",
+      gib_text(best.device_bytes).c_str(),
+      gib_text(machine.device_bytes).c_str(),
+      gib_text(machine.room() - best.device_bytes).c_str(),
+      gib_text(machine.reserved_bytes).c_str(),
+      gib_text(machine.margin_bytes).c_str(),
+      host_text(best, machine).c_str());
+  std::printf(
+      "time: %s s a step, %.0f tokens/s of the job, %.0f of a device, estimated "
+      "for %s\n",
+      seconds_text(best.time.total()).c_str(),
+      best.tokens_per_s,
+      best.tokens_per_s / machine.devices,
+      arguments.kind.c_str());
+}
+
+/// Those that are nearly as fast and leave more memory free.
+void print_roomier(const PlanAnswer& answer, const Machine& machine) {
+  constexpr double kNearly = 1.05;
+  const PlannedRun& best = *answer.best_run();
+  int64_t bytes = best.device_bytes;
+  for (const PlannedRun* run : sorted(answer.runs)) {
+    if (run->fits() && run->device_bytes < bytes - bytes / 100 &&
+        run->time.total() <= kNearly * best.time.total()) {
+      std::printf(
+          "with more room: %s, %lld x %lld, recomputing %s: %s free, %.1f %% "
+          "slower\n",
+          run->layout.c_str(),
+          static_cast<long long>(run->batch_size),
+          static_cast<long long>(run->accumulate),
+          run->recomputed.text().c_str(),
+          gib_text(machine.room() - run->device_bytes).c_str(),
+          100 * (run->time.total() / best.time.total() - 1));
+      bytes = run->device_bytes;
+    }
+  }
+}
+
+void print_lifted(const PlanAnswer& answer) {
+  if (!answer.lifted) {
+    return;
+  }
+  const PlannedRun& run = answer.lifted->run;
+  const PlannedRun* best = answer.best_run();
+  std::printf(
+      "without the placement that the configuration fixes (%s): %s s a step%s, "
+      "%s of a device\n",
+      answer.lifted->change.c_str(),
+      seconds_text(run.time.total()).c_str(),
+      best == nullptr
+          ? ""
+          : formatted(" in place of {}", seconds_text(best->time.total()))
+                .c_str(),
+      gib_text(run.device_bytes).c_str());
+}
+
+/// Where the program reads a value of a tensor, which a dry run does not have.
+std::string assumption_text(const std::string& assumption) {
+  const std::string reads = " read zero in ";
+  const size_t found = assumption.find(reads);
+  return found == std::string::npos
+             ? assumption
+             : formatted(
+                   "a branch on a value in {} was taken as for zero: values do "
+                   "not exist in a plan",
+                   assumption.substr(found + reads.size()));
+}
+
+void print_best(const PlanAnswer& answer) {
+  const PlannedRun& best = *answer.best_run();
   const StepTime& time = best.time;
   std::printf(
-      "estimated: %s s per step (compute %s, collectives between layers %s, of "
-      "shards %s overlapped, idle %s, host updates %s), %.0f tokens/s\n",
+      "\nestimated: %s s per step (compute %s, collectives between layers %s, of "
+      "shards %s overlapped, idle %s, host updates %s)\n",
       seconds_text(time.total()).c_str(),
       seconds_text(time.compute).c_str(),
       seconds_text(time.layers).c_str(),
       seconds_text(time.shards).c_str(),
       seconds_text(time.idle).c_str(),
-      seconds_text(time.update).c_str(),
-      best.tokens_per_s);
+      seconds_text(time.update).c_str());
   for (size_t stage = 0; stage < best.stages.size(); ++stage) {
     const StepMemoryPlan& plan = best.stages[stage];
     std::printf(
@@ -233,27 +398,71 @@ void print_best(const PlannedRun& best, const std::vector<PlannedRun>& runs) {
         plan.peak.operation.c_str());
   }
   for (const std::string& assumption : assumptions_of(best)) {
-    std::printf("assumed: %s\n", assumption.c_str());
+    std::printf("assumed: %s\n", assumption_text(assumption).c_str());
   }
-  std::printf("the others that fit:\n");
-  for (const PlannedRun& run : runs) {
-    if (&run != &best && run.fits()) { // else the table says it
+  for (const PlannedRun* run : sorted(answer.runs)) {
+    if (run != &best && run->fits()) { // else the table says it
       std::printf(
-          "  %s, %lld x %lld, recomputing %s: %s\n",
-          run.layout.c_str(),
-          static_cast<long long>(run.batch_size),
-          static_cast<long long>(run.accumulate),
-          run.recomputed.text().c_str(),
-          loss_text(run, best).c_str());
+          "slower: %s, %lld x %lld: %s\n",
+          run->layout.c_str(),
+          static_cast<long long>(run->batch_size),
+          static_cast<long long>(run->accumulate),
+          loss_text(*run, best).c_str());
     }
   }
 }
 
+/// Lines on stderr while a search takes longer than a second.
+class SearchProgress {
+ public:
+  void operator()(int64_t dry_runs, const PlannedRun* best) {
+    using std::chrono::steady_clock;
+    const auto now = steady_clock::now();
+    if (now < next_) {
+      return;
+    }
+    const bool is_terminal = ::isatty(STDERR_FILENO) != 0;
+    next_ = now + std::chrono::seconds(is_terminal ? 1 : kSecondsBetweenLines);
+    std::fprintf(
+        stderr,
+        "%stessera: planning, %lld dry runs; %s%s",
+        is_terminal ? "\r\033[K" : "",
+        static_cast<long long>(dry_runs),
+        best == nullptr ? "nothing fits yet"
+                        : formatted(
+                              "the fastest yet takes {} s a step ({})",
+                              seconds_text(best->time.total()),
+                              best->layout)
+                              .c_str(),
+        is_terminal ? "" : "\n");
+    std::fflush(stderr);
+    told_ = is_terminal;
+  }
+  void finish() const {
+    if (told_) {
+      std::fprintf(stderr, "\r\033[K");
+    }
+  }
+
+ private:
+  static constexpr int kSecondsBetweenLines = 10;
+  std::chrono::steady_clock::time_point next_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  bool told_ = false;
+};
+
 /// Memory over the last step of a rank, by what holds it.
-engine::LinePlot memory_plot(const StepMemoryPlan& plan, size_t stage) {
+engine::LinePlot memory_plot(
+    const PlannedRun& run,
+    size_t stage,
+    const Machine& machine) {
+  const StepMemoryPlan& plan = run.stages[stage];
   engine::LinePlot plot;
-  plot.title = formatted("Memory of pipeline stage {} over a step", stage);
-  plot.x_label = "moment";
+  plot.title =
+      run.stages.size() == 1
+          ? std::string("Memory of a rank over a step")
+          : formatted("Memory of pipeline stage {} over a step", stage);
+  plot.x_label = "moments of the step at which memory changes, in order";
   plot.y_label = "GiB";
   const auto add = [&](std::string label, const auto& bytes_of_moment) {
     engine::PlotSeries series{std::move(label), {}, false};
@@ -264,6 +473,7 @@ engine::LinePlot memory_plot(const StepMemoryPlan& plan, size_t stage) {
     }
     plot.series.push_back(std::move(series));
   };
+  add("limit", [&](const MemoryMoment&) { return machine.room(); });
   add("total", [](const MemoryMoment& moment) { return moment.total(); });
   add("activations",
       [](const MemoryMoment& moment) { return moment.activations; });
@@ -280,7 +490,10 @@ engine::LinePlot memory_plot(const StepMemoryPlan& plan, size_t stage) {
   return plot;
 }
 
-void write_report(const std::string& file, const PlannedRun& best) {
+void write_report(
+    const std::string& file,
+    const PlannedRun& best,
+    const Machine& machine) {
   engine::HtmlReport report;
   report.title = "Plan";
   report.facts = {
@@ -296,7 +509,7 @@ void write_report(const std::string& file, const PlannedRun& best) {
     report.facts.emplace_back("assumed", assumption);
   }
   for (size_t stage = 0; stage < best.stages.size(); ++stage) {
-    report.plots.push_back(memory_plot(best.stages[stage], stage));
+    report.plots.push_back(memory_plot(best, stage, machine));
   }
   runtime::write_file_atomically(file, engine::to_html(report));
 }
@@ -327,6 +540,8 @@ void write_config(const PlanArguments& arguments, const PlannedRun& best) {
 nlohmann::ordered_json json_of(const PlannedRun& run) {
   nlohmann::ordered_json json{
       {"overrides", run.overrides},
+      {"changed", run.changed},
+      {"is_bound", run.is_bound},
       {"layout", run.layout},
       {"recomputed",
        {{"layers", run.recomputed.layers},
@@ -339,11 +554,15 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
       {"problem", run.problem},
       {"device_bytes", run.device_bytes},
       {"host_bytes", run.host_bytes}};
+  if (run.is_bound) {
+    json["step_s"] = run.time.total();
+  }
   if (!run.stages.empty()) {
     json["step_s"] = run.time.total();
     json["compute_s"] = run.time.compute;
     json["shards_s"] = run.time.shards;
     json["activations_s"] = run.time.activations;
+    json["copies_s"] = run.time.copies;
     json["layers_s"] = run.time.layers;
     json["idle_s"] = run.time.idle;
     json["update_s"] = run.time.update;
@@ -355,22 +574,68 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
 }
 
 /// What to do when none of the runs fits.
-std::string remedy(
-    const PlanArguments& arguments,
-    const std::vector<PlannedRun>& runs) {
-  const bool all_refused =
-      std::all_of(runs.begin(), runs.end(), [](const PlannedRun& run) {
-        return run.stages.empty();
-      });
-  if (all_refused) {
+std::string remedy(const PlanArguments& arguments, const PlanAnswer& answer) {
+  if (!answer.nearest) {
     return formatted(
         "no layout can run on {} (--devices); the problem of each is in its row",
         runtime::count_text(arguments.devices, "device"));
   }
-  return formatted(
-      "nothing fits: {}use more devices, --host-memory for optimizer state, a shorter model.max_length, or a smaller model",
-      arguments.as_given ? "leave out --as-given to try other layouts, or "
-                         : "");
+  std::string text = formatted(
+      "nothing fits; the least is {}, {} x {}, recomputing {}: {}",
+      answer.runs[*answer.nearest].layout,
+      answer.runs[*answer.nearest].batch_size,
+      answer.runs[*answer.nearest].accumulate,
+      answer.runs[*answer.nearest].recomputed.text(),
+      answer.runs[*answer.nearest].problem);
+  for (const PlannedChange& each : answer.changes) {
+    text += formatted(
+        "\n  fits with {}: {} of a device{}, {} s a step: {}",
+        each.change,
+        gib_text(each.run.device_bytes),
+        each.run.host_bytes > 0 ? formatted(
+                                      " and {} of a rank's host memory",
+                                      gib_text(each.run.host_bytes))
+                                : "",
+        seconds_text(each.run.time.total()),
+        joined(each.run.changed));
+  }
+  if (arguments.as_given) {
+    text += "\nleave out --as-given to try other layouts";
+  } else if (answer.changes.empty()) {
+    text +=
+        "\nneither host memory, more devices nor shorter sequences are enough; use a smaller model, or model.lora";
+  }
+  return text;
+}
+
+nlohmann::ordered_json json_of(const PlannedChange& change) {
+  return {{"change", change.change}, {"run", json_of(change.run)}};
+}
+
+nlohmann::ordered_json json_of(
+    const PlanAnswer& answer,
+    const Machine& machine) {
+  nlohmann::ordered_json json{
+      {"best", nullptr},
+      {"room_bytes", machine.room()},
+      {"margin_bytes", machine.margin_bytes},
+      {"dry_runs", answer.dry_runs},
+      {"runs", nlohmann::ordered_json::array()},
+      {"lifted", nullptr},
+      {"changes", nlohmann::ordered_json::array()}};
+  for (const PlannedRun& run : answer.runs) {
+    json["runs"].push_back(json_of(run));
+  }
+  if (answer.best) {
+    json["best"] = *answer.best;
+  }
+  if (answer.lifted) {
+    json["lifted"] = json_of(*answer.lifted);
+  }
+  for (const PlannedChange& change : answer.changes) {
+    json["changes"].push_back(json_of(change));
+  }
+  return json;
 }
 
 int plan(const PlanArguments& arguments) {
@@ -379,33 +644,30 @@ int plan(const PlanArguments& arguments) {
   search.overrides = arguments.overrides;
   search.machine = machine_of(arguments);
   search.as_given = arguments.as_given;
+  SearchProgress progress;
   if (!arguments.as_json) {
-    std::printf(
-        "%s (%s), room of %s each\n",
-        runtime::count_text(arguments.devices, "device").c_str(),
-        arguments.kind.c_str(),
-        runtime::size_text(search.machine.room()).c_str());
-    print_heading();
-    search.tell = print_row;
+    search.progress = std::ref(progress);
   }
-  const std::vector<PlannedRun> runs = search_plans(search);
-  const PlannedRun* best = best_of(runs);
+  const PlanAnswer answer = search_plans(search);
+  progress.finish();
+  const PlannedRun* best = answer.best_run();
   if (arguments.as_json) {
-    nlohmann::ordered_json json{
-        {"best", nullptr}, {"runs", nlohmann::ordered_json::array()}};
-    for (const PlannedRun& run : runs) {
-      json["runs"].push_back(json_of(run));
-    }
+    std::printf("%s\n", json_of(answer, search.machine).dump(2).c_str());
+  } else {
     if (best != nullptr) {
-      json["best"] = best - runs.data();
+      print_answer(arguments, search.machine, *best);
+      print_roomier(answer, search.machine);
     }
-    std::printf("%s\n", json.dump(2).c_str());
-  } else if (best != nullptr) {
-    print_best(*best, runs);
+    print_lifted(answer);
+    print_table(answer);
+    if (best != nullptr) {
+      print_best(answer);
+    }
+    std::fflush(stdout);
   }
-  TESSERA_CHECK(best != nullptr, "{}", remedy(arguments, runs));
+  TESSERA_CHECK(best != nullptr, "{}", remedy(arguments, answer));
   if (!arguments.report.empty()) {
-    write_report(arguments.report, *best);
+    write_report(arguments.report, *best, search.machine);
   }
   if (!arguments.write.empty()) {
     write_config(arguments, *best);
@@ -491,17 +753,22 @@ int run_plan(int argc, char** argv) {
       "--host-memory",
       arguments.host_memory,
       "Memory of a node that its ranks may use together, e.g. 900GiB; without, "
-      "nothing is offloaded");
+      "nothing is moved there but what the configuration places there");
   app.add_option(
       "--reserve",
       arguments.reserve,
       "Part of a device's memory for CUDA, NCCL and cuBLAS; default 1.5GiB, on "
       "CPUs 0");
   app.add_option(
+      "--margin",
+      arguments.margin,
+      "Part of a device's memory that a plan leaves free besides, e.g. 1GiB; "
+      "default 3 % of it");
+  app.add_option(
       "--device",
       arguments.kind,
-      "Kind of device: a100, h100, h200, rtx3090, cpu; default a100. Its rates "
-      "are usual ones");
+      "Kind of device: v100, a100, h100, h200, rtx2080ti, rtx3090, rtx4090, cpu; "
+      "default a100. Its rates are usual ones");
   app.add_option(
          "--bandwidths",
          arguments.bandwidths,

@@ -44,8 +44,8 @@ void visit_fields(runtime::OptionFields& fields, DeviceRates& rates) {
 namespace {
 
 /// What no data sheet of the device says: 70 % of its links, one network port
-/// of 200 Gbit/s for a device of a server, PCIe 4 but for Hopper, and the
-/// memory of usual hosts.
+/// of 200 Gbit/s for a device of a server, PCIe 4 but for Hopper (5) and V100
+/// and RTX 2080 Ti (3), and the memory of usual hosts.
 struct KnownDevice {
   const char* data_sheet; ///< empty: the rates are all in `others`
   DeviceRates others;
@@ -58,6 +58,13 @@ const std::map<std::string, KnownDevice>& known_devices() {
       .device_to_host = 40e9,
       .host_to_device = 40e9,
       .host_update = 250e9};
+  // GeForce cards in a desktop computer, without NVLink.
+  const DeviceRates desktop{
+      .in_node = 12e9,
+      .between_nodes = 1e9,
+      .device_to_host = 20e9,
+      .host_to_device = 20e9,
+      .host_update = 35e9};
   static const std::map<std::string, KnownDevice> known{
       {"a100",
        {"A100",
@@ -68,13 +75,22 @@ const std::map<std::string, KnownDevice>& known_devices() {
          .host_update = 150e9}}},
       {"h100", {"H100", hopper}},
       {"h200", {"H200", hopper}},
-      {"rtx3090",
-       {"RTX 3090",
-        {.in_node = 12e9,
+      {"v100",
+       {"V100",
+        {.in_node = 105e9,
+         .between_nodes = 8e9,
+         .device_to_host = 10e9,
+         .host_to_device = 10e9,
+         .host_update = 100e9}}},
+      {"rtx3090", {"RTX 3090", desktop}},
+      {"rtx4090", {"RTX 4090", desktop}},
+      {"rtx2080ti",
+       {"RTX 2080 Ti",
+        {.in_node = 8e9,
          .between_nodes = 1e9,
-         .device_to_host = 20e9,
-         .host_to_device = 20e9,
-         .host_update = 35e9}}},
+         .device_to_host = 10e9,
+         .host_to_device = 10e9,
+         .host_update = 30e9}}},
       {"cpu",
        {"",
         {.flops_16bit = 5e10,
@@ -126,7 +142,7 @@ DeviceRates known_rates(const std::string& name, RateUse use) {
   const std::string sheet = device.data_sheet;
   if (!sheet.empty()) {
     const auto [flops, attention, memory] = fractions_of(use);
-    const double peak_16bit = peak_flops(name, at::kBFloat16).value();
+    const double peak_16bit = peak_flops(name, at::kHalf).value();
     rates.flops_16bit = flops * peak_16bit;
     rates.attention_16bit = attention * peak_16bit;
     rates.flops_32bit = flops * peak_flops(name, at::kFloat).value();
@@ -138,7 +154,7 @@ DeviceRates known_rates(const std::string& name, RateUse use) {
 std::optional<std::string> rates_name(const std::string& driver_name) {
   const auto sheet_of = [](const std::string& name) {
     return std::pair(
-        runtime::known_peak_flops(name, at::kBFloat16, /*uses_tf32=*/false),
+        runtime::known_peak_flops(name, at::kHalf, /*uses_tf32=*/false),
         runtime::known_memory_rate(name));
   };
   for (const auto& [name, device] : known_devices()) {

@@ -41,9 +41,10 @@ enum class RateUse {
   kKernels,
 };
 
-/// Rates of devices that are known by name: "a100", "h100", "h200", "rtx3090",
-/// "cpu", in small letters. Products and memory are fractions of data sheets
-/// (runtime/profile/device_peak.h); see RateUse.
+/// Rates of devices that are known by name: "v100", "a100", "h100", "h200",
+/// "rtx2080ti", "rtx3090", "rtx4090", "cpu", in small letters. Products and
+/// memory are fractions of data sheets (runtime/profile/device_peak.h); see
+/// RateUse.
 /// @throws tessera::Error naming those that are known.
 DeviceRates known_rates(const std::string& name, RateUse use = RateUse::kSteps);
 

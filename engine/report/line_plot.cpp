@@ -15,8 +15,16 @@ namespace tessera::engine {
 namespace {
 
 // Distinct for most kinds of color vision, dark enough on white.
-constexpr std::array<const char*, 6>
-    kColors{"#2563a8", "#d1571b", "#1f8a5f", "#8a4fb0", "#a8871a", "#5b6470"};
+constexpr std::array<const char*, 9> kColors{
+    "#2563a8",
+    "#d1571b",
+    "#1f8a5f",
+    "#8a4fb0",
+    "#a8871a",
+    "#5b6470",
+    "#c2185b",
+    "#0097a7",
+    "#6d4c41"};
 constexpr const char* kInk = "#1b1f24";
 constexpr const char* kMuted = "#57606a";
 constexpr const char* kAxis = "#9aa3ad";

@@ -36,7 +36,7 @@ struct KnownPeak {
 /// From NVIDIA's data sheets and architecture white papers of these products:
 /// dense rates, 16 bits with float32 accumulation. The first name that fits
 /// counts.
-constexpr std::array<KnownPeak, 29> kKnown{{
+constexpr std::array<KnownPeak, 30> kKnown{{
     {"B200", 2250, 1125, 75, 8},
     {"GH200", 989.4, 494.7, 66.9, 4},
     {"H200 NVL", 835.5, 417.5, 60, 4.8},
@@ -65,6 +65,7 @@ constexpr std::array<KnownPeak, 29> kKnown{{
     {"RTX 3090", 71, 35.6, 35.6, 0.936},
     {"V100-PCIE", 112, 0, 14, 0.9, true},
     {"V100", 125, 0, 15.7, 0.9, true},
+    {"RTX 2080 Ti", 53.8, 0, 13.4, 0.616, true},
     {"T4", 65, 0, 8.1, 0.3, true},
 }};
 

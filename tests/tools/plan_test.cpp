@@ -47,9 +47,7 @@ Machine machine() {
 class Plan : public ::testing::Test {
  protected:
   Plan() {
-    std::ofstream(folder_ / "gpt.json") << R"({"model_type": "gpt2",
-        "vocab_size": 500, "n_embd": 64, "n_layer": 4, "n_head": 4,
-        "n_positions": 64})";
+    write_model(4);
     std::ofstream(folder_ / "train.json") << nlohmann::json{
         {"task", "language_model"},
         {"model",
@@ -58,6 +56,16 @@ class Plan : public ::testing::Test {
         {"optimizer", {{"lr", 1e-3}}},
         {"training", {{"batch_size", 4}, {"accumulate", 2}}},
         {"output", {{"folder", "nowhere"}}}};
+  }
+
+  void write_model(int layers) const {
+    std::ofstream(folder_ / "gpt.json") << nlohmann::json{
+        {"model_type", "gpt2"},
+        {"vocab_size", 500},
+        {"n_embd", 64},
+        {"n_layer", layers},
+        {"n_head", 4},
+        {"n_positions", 64}};
   }
 
   PlanSearch search(int64_t device_bytes) const {
@@ -112,7 +120,28 @@ TEST(StepTimeEstimate, IsThatOfTheSlowestStageAndCountsIdleOnes) {
       {.stages = 2, .accumulate = 4, .planned_accumulate = 4},
       machine());
   EXPECT_DOUBLE_EQ(time.compute, 2);
-  EXPECT_DOUBLE_EQ(time.idle, 0.5);
+  // The slow stage waits for the first micro-batch of the fast one.
+  EXPECT_DOUBLE_EQ(time.idle, 0.25);
+}
+
+// Bubbles of two equal stages, whose forward takes 1 and backward 2.
+TEST(StepTimeEstimate, WaitsAsTheScheduleSays) {
+  StepMemoryPlan stage;
+  stage.operators = {
+      {.module = "a", .name = "aten::mm", .flops = 800},
+      {.module = "a", .name = "aten::mm", .in_backward = true, .flops = 1600}};
+  const auto idle = [&](EstimatedRun run) {
+    run.stages = 2;
+    run.accumulate = 8;
+    run.planned_accumulate = 8;
+    return estimate_step({stage, stage}, run, machine()).idle;
+  };
+  EXPECT_NEAR(idle({}), 3, 1e-9); // (p - 1) (F + B)
+  EXPECT_NEAR(
+      idle({.schedule = PipelineScheduleKind::kInterleaved, .chunks = 2}),
+      1.5,
+      1e-9);
+  EXPECT_NEAR(idle({.schedule = PipelineScheduleKind::kZeroBubble}), 1, 1e-9);
 }
 
 TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
@@ -137,7 +166,7 @@ TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
 
 // 16 examples in each step, whatever the layout.
 TEST_F(Plan, KeepsTheExamplesOfAStep) {
-  const auto runs = search_plans(search(int64_t{1} << 40));
+  const auto runs = search_plans(search(int64_t{1} << 40)).runs;
   ASSERT_GE(runs.size(), 4U);
   std::vector<std::string> layouts;
   for (const PlannedRun& run : runs) {
@@ -168,7 +197,7 @@ PlannedRun Plan::planned_with(const Names& overrides) const {
   one.as_given = true;
   one.overrides = {"training.batch_size=1", "training.accumulate=8"};
   one.overrides.insert(one.overrides.end(), overrides.begin(), overrides.end());
-  const auto runs = search_plans(one);
+  const auto runs = search_plans(one).runs;
   EXPECT_EQ(runs.size(), 1U);
   return runs.front();
 }
@@ -198,7 +227,7 @@ TEST_F(Plan, RepeatsAsLittleWorkAsFits) {
     }
     PlanSearch alone = search(limit.device_bytes);
     alone.machine.devices = 1;
-    const auto runs = search_plans(alone);
+    const auto runs = search_plans(alone).runs;
     ASSERT_GT(runs.size(), 1U);
     const auto found = runs.begin() + 1;
     EXPECT_TRUE(found->fits()) << found->problem;
@@ -218,7 +247,7 @@ TEST_F(Plan, RepeatsAsLittleWorkAsFits) {
   EXPECT_TRUE(kinds.contains("op"));
   EXPECT_GE(kinds.size(), 5U) << "all kinds, and layers besides";
   // The configuration as it is has four rows, which are too many.
-  const auto runs = search_plans(search(all[0].device_bytes));
+  const auto runs = search_plans(search(all[0].device_bytes)).runs;
   EXPECT_FALSE(runs.front().fits());
   EXPECT_NE(runs.front().problem.find("above the"), std::string::npos)
       << runs.front().problem;
@@ -276,9 +305,10 @@ TEST_F(Plan, KeepsSequencesWholeThatCannotBeDivided) {
   };
   const char* layout = "shard 1, tensor 2";
   PlanSearch one = search(int64_t{1} << 40);
-  EXPECT_TRUE(has(run_in(search_plans(one), layout), "parallel.sequence=true"));
+  EXPECT_TRUE(
+      has(run_in(search_plans(one).runs, layout), "parallel.sequence=true"));
   one.overrides = {"model.max_length=63"};
-  const PlannedRun whole = run_in(search_plans(one), layout);
+  const PlannedRun whole = run_in(search_plans(one).runs, layout);
   EXPECT_TRUE(whole.fits()) << whole.problem;
   EXPECT_TRUE(has(whole, "parallel.sequence=false"));
 
@@ -291,13 +321,13 @@ TEST_F(Plan, KeepsSequencesWholeThatCannotBeDivided) {
       "training.accumulate=16",
       "model.checkpoint_layers=4"};
   given.overrides.insert(given.overrides.end(), layers.begin(), layers.end());
-  const PlannedRun kept = search_plans(given).front();
+  const PlannedRun kept = search_plans(given).runs.front();
   given.overrides.emplace_back("model.divide_checkpoints=true");
-  const PlannedRun divided = search_plans(given).front();
+  const PlannedRun divided = search_plans(given).runs.front();
   EXPECT_LT(divided.device_bytes, kept.device_bytes);
   EXPECT_GT(divided.time.layers, kept.time.layers);
   one.machine.device_bytes = divided.device_bytes;
-  const PlannedRun found = run_in(search_plans(one), layout);
+  const PlannedRun found = run_in(search_plans(one).runs, layout);
   EXPECT_TRUE(found.fits()) << found.problem;
   EXPECT_TRUE(found.recomputed.divided_inputs) << found.recomputed.text();
   EXPECT_TRUE(has(found, "model.divide_checkpoints=true"));
@@ -310,9 +340,9 @@ TEST_F(Plan, CountsAveragesInHostMemory) {
   one.machine.host_bytes = int64_t{1} << 30;
   one.as_given = true;
   one.overrides = {"placement.optimizer=host", "memory.host_bytes=1GiB"};
-  const PlannedRun alone = search_plans(one).front();
+  const PlannedRun alone = search_plans(one).runs.front();
   one.overrides.emplace_back("optimizer.ema_decay=0.9");
-  const PlannedRun averaged = search_plans(one).front();
+  const PlannedRun averaged = search_plans(one).runs.front();
   ASSERT_GT(alone.time.update, 0);
   EXPECT_NEAR(averaged.time.update / alone.time.update, 40.0 / 28, 1e-3);
 }
@@ -323,6 +353,7 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
       (folder_ / "train.json").string(),
       "--devices=2",
       "--device=cpu",
+      "--margin=0",
       "--device-memory=3MiB"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> all = words;
@@ -333,7 +364,17 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
       {"--write=" + (folder_ / "best.json").string(),
        "--report=" + (folder_ / "plan.html").string()});
   EXPECT_EQ(written.exit_code, 0) << written.output;
-  EXPECT_NE(written.output.find("best: "), std::string::npos);
+  // What to run, its memory and its time come first.
+  for (const char* part :
+       {"run: tessera train ",
+        "recompute_operators=true",
+        "\nmemory: ",
+        "\ntime: ",
+        " of a device,"}) {
+    EXPECT_NE(written.output.find(part), std::string::npos) << written.output;
+  }
+  EXPECT_EQ(written.output.find("parallel.data"), std::string::npos)
+      << "it is so already";
   const auto found = nlohmann::json::parse(with({"--json"}).output);
   const auto& best = found.at("runs").at(found.at("best").get<size_t>());
   // What is recomputed: in the table, its rows at most 80 columns wide, in the
@@ -341,17 +382,18 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
   std::istringstream lines(written.output);
   std::string line;
   int rows = 0;
-  while (std::getline(lines, line) && line.find("best: ") != 0) {
-    if (line.find("shard ") == 0 && line.find(" no: ") == line.npos) {
+  int marked = 0;
+  while (std::getline(lines, line) && line.find("estimated: ") != 0) {
+    if (line.find("shard ") == 1 && line.find(" no: ") == line.npos) {
       EXPECT_LE(line.size(), 80U) << line;
+      EXPECT_EQ(line[0] == '*', rows == 0) << "the fastest is the first";
+      marked += line[0] == '*' ? 1 : 0;
       ++rows;
     }
   }
   EXPECT_EQ(rows, 3);
+  EXPECT_EQ(marked, 1);
   EXPECT_NE(written.output.find("recomp "), std::string::npos);
-  EXPECT_NE(
-      written.output.find("recomputing cheap operators"), std::string::npos)
-      << written.output;
   std::stringstream report;
   report << std::ifstream(folder_ / "plan.html").rdbuf();
   EXPECT_NE(report.str().find("cheap operators"), std::string::npos);
@@ -380,14 +422,14 @@ TEST_F(Plan, TriesOtherUsesOfMemory) {
     PlanSearch with = one;
     with.overrides.push_back(
         "model.checkpoint_layers=" + std::to_string(layers));
-    return search_plans(with).front().device_bytes;
+    return search_plans(with).runs.front().device_bytes;
   };
   one.as_given = false;
   // Room for what is kept free, but not for one layer less.
   one.machine.device_bytes = (peak_with(4) + peak_with(3)) / 2;
   one.machine.host_bytes = int64_t{1} << 30;
   one.machine.rates.in_node = 1e-3;
-  const auto runs = search_plans(one);
+  const auto runs = search_plans(one).runs;
   const auto find = [&](const std::string& residency,
                         const std::string& offloaded) {
     return std::find_if(runs.begin(), runs.end(), [&](const PlannedRun& run) {
@@ -506,6 +548,108 @@ TEST_F(Plan, SimulatesARank) {
   EXPECT_NE(with({"--device-memory=1GiB"}).exit_code, 0);
 }
 
+/// A model of 12 layers, which is estimated from few of them, on devices that
+/// hold it and on some that do not.
+TEST_F(Plan, EstimatesFindTheSameAsAllLayers) {
+  write_model(12);
+  PlanSearch one = search(int64_t{1} << 40);
+  one.machine.device = c10::kCUDA;
+  one.overrides = {"training.batch_size=1", "training.accumulate=8"};
+  one.as_given = true;
+  const int64_t whole = search_plans(one).runs.front().device_bytes;
+  one.as_given = false;
+  std::set<std::string> found;
+  for (const double part : {1.0, 0.8}) {
+    one.machine.device_bytes =
+        static_cast<int64_t>(part * static_cast<double>(whole));
+    one.in_full = true;
+    const PlanAnswer full = search_plans(one);
+    one.in_full = false;
+    const PlanAnswer estimated = search_plans(one);
+    ASSERT_NE(full.best_run(), nullptr);
+    ASSERT_NE(estimated.best_run(), nullptr);
+    // The same layout, or one that takes as long; a layer that is recomputed
+    // takes 2 %.
+    const double longest =
+        estimated.best_run()->layout == full.best_run()->layout ? 1.02 : 1.01;
+    EXPECT_LT(
+        estimated.best_run()->time.total(),
+        longest * full.best_run()->time.total())
+        << estimated.best_run()->layout << ", " << full.best_run()->layout;
+    EXPECT_LE(estimated.best_run()->device_bytes, one.machine.room());
+    found.insert(
+        estimated.best_run()->layout +
+        estimated.best_run()->recomputed.column());
+    // What it did not plan takes no less, and a bound is at most what the
+    // layout takes.
+    for (const PlannedRun& run : estimated.runs) {
+      if (!run.is_bound) {
+        continue;
+      }
+      EXPECT_GE(run.time.total(), estimated.best_run()->time.total());
+      for (const PlannedRun& planned : full.runs) {
+        if (planned.fits() && planned.layout == run.layout &&
+            planned.batch_size == run.batch_size) {
+          EXPECT_LE(run.time.total(), 1.01 * planned.time.total())
+              << run.layout;
+        }
+      }
+    }
+  }
+  EXPECT_GT(found.size(), 1U);
+}
+
+// On one small device: state, gradients and weights go to the host as needed;
+// without a host the answer says how much of it would do.
+TEST_F(Plan, FitsByABudgetAndSaysWhatElseWouldFit) {
+  PlanSearch one = search(0);
+  write_model(12);
+  one.machine.devices = 1;
+  one.machine.device = c10::kCUDA;
+  one.overrides = {"training.batch_size=1", "training.accumulate=4"};
+  one.machine.device_bytes = int64_t{9} << 19;
+  const PlanAnswer none = search_plans(one);
+  EXPECT_EQ(none.best_run(), nullptr);
+  ASSERT_TRUE(none.nearest);
+  EXPECT_NE(
+      none.runs[*none.nearest].problem.find("above the"), std::string::npos);
+  ASSERT_FALSE(none.changes.empty());
+  const PlannedChange& host = none.changes.front();
+  EXPECT_EQ(host.change, "--host-memory 1GiB");
+  EXPECT_GT(host.run.host_bytes, 0);
+  EXPECT_TRUE(host.run.fits());
+  EXPECT_LE(host.run.device_bytes, one.machine.room());
+
+  one.machine.host_bytes = int64_t{1} << 30;
+  const PlanAnswer answer = search_plans(one);
+  ASSERT_NE(answer.best_run(), nullptr);
+  EXPECT_TRUE(answer.changes.empty());
+  EXPECT_EQ(answer.best_run()->residency, "budget");
+  EXPECT_GT(answer.best_run()->host_bytes, 0);
+  EXPECT_LE(answer.best_run()->device_bytes, one.machine.room());
+}
+
+// State that the configuration fixes on the host stays there, and the answer
+// says that it need not.
+TEST_F(Plan, SaysWhatAFixedPlacementCosts) {
+  PlanSearch one = search(int64_t{1} << 40);
+  one.machine.devices = 1;
+  one.machine.device = c10::kCUDA;
+  one.overrides = {
+      "placement.optimizer=host",
+      "memory.host_bytes=1GiB",
+      "memory.device_bytes=1GiB"};
+  const PlanAnswer answer = search_plans(one);
+  ASSERT_NE(answer.best_run(), nullptr);
+  for (const PlannedRun& run : answer.runs) {
+    EXPECT_EQ(run.stages.empty() ? 1 : run.host_bytes > 0 ? 1 : 0, 1);
+  }
+  ASSERT_TRUE(answer.lifted);
+  EXPECT_EQ(answer.lifted->change, "placement.optimizer=auto");
+  EXPECT_LT(answer.lifted->run.time.total(), answer.best_run()->time.total());
+  EXPECT_EQ(answer.lifted->run.time.update, 0);
+}
+
 TEST_F(Plan, SaysWhatIsWrong) {
   const auto output_of = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"plan", (folder_ / "train.json").string()};
@@ -519,10 +663,10 @@ TEST_F(Plan, SaysWhatIsWrong) {
   };
   expect_has(
       output_of({"--device=cpu", "--device-memory=1KiB"}),
-      "nothing fits: use more devices");
+      "nothing fits; the least is shard 1");
   expect_has(
       output_of({"--device=cpu", "--device-memory=1KiB", "--as-given"}),
-      "nothing fits: leave out --as-given");
+      "leave out --as-given");
   expect_has(
       output_of(
           {"--device=cpu",
@@ -536,6 +680,7 @@ TEST_F(Plan, SaysWhatIsWrong) {
   expect_has(
       output_of({"--device-memory=4GiB", "--rate=in_noed=3"}), "in_noed");
   expect_has(output_of({"--device-memory=1GiB"}), "--reserve");
+  expect_has(output_of({"--device-memory=4GiB", "--margin=3GiB"}), "--margin");
   expect_has(output_of({}), "--device-memory is missing");
   expect_has(output_of({"--memory-cap=1GiB"}), "--simulate-world");
   expect_has(output_of({"--device-memory=much"}), "--device-memory");

@@ -25,15 +25,22 @@ struct Machine {
   /// Of them: what CUDA, NCCL and cuBLAS take and LibTorch's allocator cannot
   /// use.
   int64_t reserved_bytes = 0;
-  std::optional<int64_t> host_bytes; ///< of a node; nothing: no offload
+  /// Of them: what a plan leaves free besides, for what it may be wrong by.
+  int64_t margin_bytes = 0;
+  /// Of a node. Nothing: not known, so that nothing is moved there but what the
+  /// configuration places there.
+  std::optional<int64_t> host_bytes;
   DeviceRates rates;
 
   int64_t room() const {
-    return device_bytes - reserved_bytes;
+    return device_bytes - reserved_bytes - margin_bytes;
+  }
+  int ranks_of_node() const {
+    return std::min(devices, devices_per_node);
   }
   /// What of host memory is a rank's.
   int64_t host_bytes_of_rank() const {
-    return host_bytes.value_or(0) / std::min(devices, devices_per_node);
+    return host_bytes.value_or(0) / ranks_of_node();
   }
 };
 

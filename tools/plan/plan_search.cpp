@@ -2,6 +2,7 @@
 #include "plan/plan_search.h"
 
 #include "plan/recomputation_search.h"
+#include "plan/run_estimate.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
@@ -11,7 +12,10 @@
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -22,6 +26,31 @@ namespace {
 constexpr int64_t kMostMicroBatch = 64; // rows
 
 constexpr int64_t kMostSpareActivations = int64_t{64} << 20;
+
+/// Models with fewer layers are planned as they are.
+constexpr int64_t kFewestEstimatedLayers = 9;
+
+/// Micro-batches of a dry run: more are like these. A pipeline that alternates
+/// forwards and backwards has as many in flight as stages.
+int64_t planned_micro_batches(const ParallelOptions& parallel) {
+  const int stages = parallel.sizes.pipeline;
+  const bool alternates =
+      parallel.schedule == PipelineScheduleKind::kOneForwardOneBackward ||
+      parallel.schedule == PipelineScheduleKind::kZeroBubble;
+  return stages == 1 ? 2 : alternates ? stages + 2 : 2 * stages;
+}
+
+/// Of the computation outside of layers, what is surely the head's and not the
+/// embedding's.
+constexpr double kShareOfHead = 0.9;
+
+/// Host memory of a node where it is not known and would help.
+constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
+
+/// Times as many devices, or a part of the length, that are tried where nothing
+/// fits.
+constexpr int kMostTimes = 16;
+constexpr size_t kMostChanges = 3;
 
 /// What a layout is made of.
 struct Layout {
@@ -37,6 +66,10 @@ struct Layout {
   /// The device's memory is a budget: what activations leave of it keeps
   /// weights unsharded.
   std::optional<int64_t> budgeted_activations;
+  /// And what else does not fit goes to the host.
+  bool has_host_budget = false;
+  /// Without limit of the device's memory.
+  bool on_device = false;
 };
 
 int64_t with_spare(int64_t activations) {
@@ -44,39 +77,128 @@ int64_t with_spare(int64_t activations) {
   return activations + fraction + std::min(fraction, kMostSpareActivations);
 }
 
+/// In GiB, but for small models.
+std::string bytes_text(int64_t bytes) {
+  constexpr int64_t kGib = int64_t{1} << 30;
+  return bytes < kGib
+             ? runtime::size_text(bytes)
+             : formatted(
+                   "{:.1f} GiB",
+                   static_cast<double>(bytes) / static_cast<double>(kGib));
+}
+
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
+
+/// What a configuration has for the keys that a search sets in all layouts.
+std::map<std::string, std::string> current_values(
+    const zoo::TrainingConfig& config,
+    int devices) {
+  const ParallelSizes& sizes = config.parallel.sizes;
+  const int others = sizes.data * sizes.tensor * sizes.pipeline * sizes.context;
+  std::map<std::string, std::string> values{
+      {"parallel.shard",
+       formatted("{}", sizes.shard == 0 ? devices / others : sizes.shard)},
+      {"parallel.data", formatted("{}", sizes.data)},
+      {"parallel.context", formatted("{}", sizes.context)},
+      {"parallel.expert", formatted("{}", sizes.expert)},
+      {"parallel.tensor", formatted("{}", sizes.tensor)},
+      {"parallel.pipeline", formatted("{}", sizes.pipeline)},
+      {"parallel.sequence", formatted("{}", config.parallel.sequence)},
+      {"training.batch_size", formatted("{}", config.batch_size)},
+      {"training.accumulate", formatted("{}", config.trainer.accumulate)}};
+  for (const std::string& override : recomputed_parts(config).overrides()) {
+    const size_t equals = override.find('=');
+    values[override.substr(0, equals)] = override.substr(equals + 1);
+  }
+  return values;
+}
+
+/// "shard 4, tensor 2"
+std::string text_of(const ParallelSizes& sizes, int batches) {
+  std::string text = formatted("shard {}", batches);
+  const auto add = [&](const char* name, int size) {
+    if (size > 1) {
+      text += formatted(", {} {}", name, size);
+    }
+  };
+  add("tensor", sizes.tensor);
+  add("pipeline", sizes.pipeline);
+  add("context", sizes.context);
+  add("expert", sizes.expert);
+  return text;
+}
+
+/// A layout whose fastest run takes at least this.
+struct Candidate {
+  Layout layout;
+  int64_t rows = 1;
+  RunEstimate::Estimate least;
+};
 
 class Search {
  public:
   explicit Search(const PlanSearch& search)
       : search_(search),
         given_(zoo::read_training_config(search.config, search.overrides)),
+        values_(current_values(given_, search.machine.devices)),
         layers_(zoo::layers_of(given_)),
-        recomputation_(layers_, search.machine.room()) {}
-
-  std::vector<PlannedRun> run() {
-    add(planned({}, recomputed_parts(given_)));
+        estimates_layers_(
+            !search.in_full && layers_ >= kFewestEstimatedLayers &&
+            !given_.engine.memory.device_bytes && // what fits depends on all
+            zoo::can_plan_fewer_layers(given_)),
+        recomputation_(layers_, search.machine.room()) {
     const ParallelSizes& sizes = given_.parallel.sizes;
-    const int devices = search_.machine.devices;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
     // Of all ranks together; kept.
     examples_ = given_.batch_size * given_.trainer.accumulate *
-                std::max(1, devices / divided);
-    if (search_.as_given) {
-      return std::move(runs_);
+                std::max(1, search.machine.devices / divided);
+  }
+
+  PlanAnswer run() {
+    add(planned({}, recomputed_parts(given_)),
+        Layout{
+            .tensor = given_.parallel.sizes.tensor,
+            .pipeline = given_.parallel.sizes.pipeline,
+            .sequence = given_.parallel.sequence});
+    if (!search_.as_given) {
+      try_layouts();
     }
-    const int in_node = std::min(devices, search_.machine.devices_per_node);
-    for (int pipeline = 1; pipeline <= std::min(devices, layers());
-         pipeline *= 2) {
-      for (int tensor = 1; tensor <= in_node; tensor *= 2) {
-        if (devices % (tensor * pipeline) == 0) {
-          try_layout({tensor, pipeline});
+    lift_placements();
+    if (best() == nullptr && !search_.as_given) {
+      try_changes();
+    }
+    return finished();
+  }
+
+  /// The first layout without pipeline stages that fits, from those with the
+  /// fewest tensor ranks, one row at a time; null if there is none.
+  const PlannedRun* first_that_fits() {
+    for (int tensor = 1; tensor <= search_.machine.ranks_of_node();
+         tensor *= 2) {
+      Layout layout{.tensor = tensor};
+      if (search_.machine.devices % (tensor * context()) != 0 ||
+          !divides(layout, 1)) {
+        continue;
+      }
+      for (const bool on_host : {false, true}) {
+        layout.optimizer_on_host = on_host;
+        if ((!on_host || (has_host() && !fixes_optimizer())) &&
+            fits_at_all(layout)) {
+          add(*least_recomputed(layout, 1), layout);
+          return best();
         }
       }
+      layout.optimizer_on_host = false;
+      if (has_host()) {
+        try_budgets(layout, 1);
+      }
+      if (best() != nullptr) {
+        return best();
+      }
     }
-    return std::move(runs_);
+    return nullptr;
   }
 
  private:
@@ -88,9 +210,321 @@ class Search {
     return search_.machine.host_bytes && search_.machine.device != c10::kCPU;
   }
 
-  void try_layout(Layout layout) {
+  const PlannedRun* best() const {
+    return best_of(runs_);
+  }
+
+  double best_seconds() const {
+    const PlannedRun* run = best();
+    return run == nullptr ? std::numeric_limits<double>::infinity()
+                          : run->time.total();
+  }
+
+  void try_layouts() {
+    const int devices = search_.machine.devices;
+    const int in_node = search_.machine.ranks_of_node();
+    std::vector<Layout> layouts;
+    for (int pipeline = 1; pipeline <= std::min(devices, layers());
+         pipeline *= 2) {
+      for (int tensor = 1; tensor <= in_node; tensor *= 2) {
+        if (devices % (tensor * pipeline * context()) == 0) {
+          layouts.push_back({tensor, pipeline});
+        }
+      }
+    }
+    if (estimates_layers_) {
+      try_estimated(layouts);
+    } else {
+      for (const Layout& layout : layouts) {
+        try_in_full(layout);
+      }
+    }
+    if (best() == nullptr && has_host()) {
+      for (const Layout& layout : layouts) {
+        if (layout.pipeline == 1 && best() == nullptr) {
+          try_budgets(layout, 1);
+        }
+      }
+    }
+  }
+
+  void try_estimated(const std::vector<Layout>& layouts) {
+    try_candidates(layouts, /*optimizer_on_host=*/false);
+    if (best() == nullptr && has_host() && !fixes_optimizer()) {
+      try_candidates(layouts, /*optimizer_on_host=*/true);
+    }
+    if (best() != nullptr) {
+      const PlannedRun run = *best();
+      const Layout layout =
+          layouts_[static_cast<size_t>(best() - runs_.data())];
+      try_memory(layout, run);
+    }
+  }
+
+  /// Plans the fastest first, until the others cannot be faster.
+  void try_candidates(std::vector<Layout> layouts, bool optimizer_on_host) {
+    std::vector<Candidate> candidates;
+    double least = best_seconds();
+    for (Layout& layout : layouts) {
+      if (layout.pipeline == 1) {
+        layout.optimizer_on_host = optimizer_on_host;
+        add_candidates(layout, candidates, least);
+      }
+    }
+    add_pipelines(layouts, candidates, least);
+    std::stable_sort(
+        candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+          return a.least.time.total() < b.least.time.total();
+        });
+    // What is estimated best is planned first: others may then be left out.
+    const auto first = std::find_if(
+        candidates.begin(), candidates.end(), [](const Candidate& candidate) {
+          return candidate.layout.pipeline == 1;
+        });
+    if (first != candidates.end()) {
+      std::rotate(candidates.begin(), first, first + 1);
+    }
+    for (const Candidate& candidate : candidates) {
+      if (candidate.least.time.total() < best_seconds()) {
+        if (auto run = confirmed(candidate)) {
+          add(std::move(*run), candidate.layout);
+        }
+      } else {
+        add_bound(candidate);
+      }
+    }
+  }
+
+  /// Micro-batches of one row, and larger ones as long as they may be faster.
+  /// @param least seconds of the fastest candidate; lowered.
+  void add_candidates(
+      Layout layout,
+      std::vector<Candidate>& candidates,
+      double& least) {
+    for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
+      if (!divides(layout, rows)) {
+        break; // the examples of a step cannot be divided so
+      }
+      RunEstimate* estimate = &estimate_of(layout, rows);
+      if (!estimate->refusal().empty() && layout.tensor > 1 &&
+          layout.sequence) {
+        layout.sequence = false; // some models cannot, and some lengths
+        estimate = &estimate_of(layout, rows);
+      }
+      const auto found = estimate->least(search_.machine.room());
+      if (!found) {
+        if (rows == 1 && estimate->refusal().empty() && !layout.sequence &&
+            layout.tensor > 1) {
+          // Recomputed layers may divide their inputs.
+          if (auto run = least_recomputed(layout, rows)) {
+            add(std::move(*run), layout);
+          }
+        } else if (rows == 1) {
+          refuse(layout, rows, *estimate);
+        }
+        break;
+      }
+      if (has_host() && found->host_bytes > host_bytes()) {
+        break;
+      }
+      candidates.push_back({layout, rows, *found});
+      least = std::min(least, found->time.total());
+      const double shards = found->time.shards / 2;
+      const double more = std::max(
+          found->time.total_with_more_rows(), shards + found->time.layers);
+      if (more >= least) {
+        break; // what more rows save, recomputed parts cost
+      }
+    }
+  }
+
+  /// Of a pipeline no memory and no time is less than of the same tensor ranks
+  /// without one, but for what is not in layers and for all-gathers: their
+  /// stages have fewer layers each, whose shards are larger, and keep more
+  /// micro-batches.
+  /// @param least seconds of the fastest candidate so far.
+  void add_pipelines(
+      const std::vector<Layout>& layouts,
+      std::vector<Candidate>& candidates,
+      double least) {
+    for (Layout layout : layouts) {
+      if (layout.pipeline == 1) {
+        continue;
+      }
+      Layout flat = layout;
+      flat.pipeline = 1;
+      for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
+        if (!divides(layout, rows)) {
+          break;
+        }
+        if (!divides(flat, rows)) {
+          // Nothing is known of it.
+          candidates.push_back({layout, rows, {}});
+          continue;
+        }
+        flat.sequence = true;
+        RunEstimate* estimate = &estimate_of(flat, rows);
+        if (!estimate->refusal().empty() && flat.tensor > 1) {
+          flat.sequence = false;
+          estimate = &estimate_of(flat, rows);
+        }
+        auto found = estimate->least(
+            search_.machine.room(), [](const RunEstimate::Estimate& each) {
+              return each.bytes_of_layers;
+            });
+        if (!found) {
+          break;
+        }
+        layout.sequence = flat.sequence;
+        StepTime& time = found->time;
+        const double uneven =
+            std::ceil(static_cast<double>(layers_) / layout.pipeline) *
+            layout.pipeline / static_cast<double>(layers_);
+        // The stage with the head computes it for all micro-batches.
+        const bool has_whole_head =
+            given_.parallel.cut == pipeline::PipelineCut::kLayers &&
+            given_.parallel.piece_of_layer.empty();
+        const double least_part = time.least_compute / time.compute;
+        const double others = time.compute - found->compute_of_layers;
+        time.compute =
+            found->compute_of_layers * uneven +
+            others * (has_whole_head
+                          ? std::max(1.0, kShareOfHead * layout.pipeline)
+                          : 1);
+        time.shards = 0;
+        time.activations = 0;
+        time.idle = (time.compute + time.layers) * (layout.pipeline - 1) /
+                    static_cast<double>(accumulate_of(layout, rows)) /
+                    given_.parallel.chunks;
+        if (given_.parallel.schedule == PipelineScheduleKind::kZeroBubble) {
+          time.idle = 0;
+        }
+        // Larger and fewer micro-batches wait longer.
+        time.least_compute = least_part * time.compute;
+        const double more = time.total_with_more_rows() + 2 * time.idle;
+        const double own = time.total();
+        candidates.push_back({layout, rows, *found});
+        if (more >= std::min(least, own)) {
+          break;
+        }
+      }
+    }
+  }
+
+  /// Plans a candidate with all layers, and more recomputed ones until it fits.
+  std::optional<PlannedRun> confirmed(const Candidate& candidate) {
+    const int64_t fine = std::max<int64_t>(1, layers_ / 16);
+    RecomputedParts parts = candidate.least.recomputed;
+    const auto overrides = overrides_of(
+        candidate.layout,
+        candidate.rows,
+        accumulate_of(candidate.layout, candidate.rows));
+    std::optional<PlannedRun> before;
+    PlannedRun run;
+    for (;;) {
+      run = planned(overrides, parts, candidate.layout);
+      if (run.fits() || run.stages.empty()) {
+        break;
+      }
+      const int64_t excess = run.device_bytes - search_.machine.room();
+      if (run.time.total() >= best_seconds() || excess <= 0) {
+        break; // recomputation takes longer still, or saves host memory none
+      }
+      int64_t more = fine;
+      if (before && before->device_bytes > run.device_bytes) {
+        const int64_t saved = (before->device_bytes - run.device_bytes) /
+                              (parts.layers - before->recomputed.layers);
+        more = std::clamp<int64_t>(
+            excess / std::max<int64_t>(1, saved) + 1, 1, layers_);
+      }
+      if (parts.layers == layers_) {
+        if (parts.operators) {
+          break;
+        }
+        parts.operators = true; // the next kind, from its beginning
+        parts.layers = 0;
+        before.reset();
+        continue;
+      }
+      before = std::move(run);
+      parts.layers = std::min(layers_, parts.layers + more);
+    }
+    return run;
+  }
+
+  using EstimateKey = std::vector<int64_t>;
+
+  static EstimateKey key_of(const Layout& layout, int64_t rows) {
+    return {layout.tensor, layout.sequence, layout.optimizer_on_host, rows};
+  }
+
+  /// Without pipeline stages.
+  RunEstimate& estimate_of(const Layout& layout, int64_t rows) {
+    auto& estimate = estimates_[key_of(layout, rows)];
+    if (!estimate) {
+      const auto overrides =
+          overrides_of(layout, rows, accumulate_of(layout, rows));
+      estimate = std::make_unique<RunEstimate>(
+          [this, overrides, layout](
+              const RecomputedParts& parts, int64_t layers) {
+            return planned(overrides, parts, layout, layers);
+          },
+          layers_);
+    }
+    return *estimate;
+  }
+
+  void refuse(const Layout& layout, int64_t rows, RunEstimate& estimate) {
+    // What takes the least: all layers are recomputed.
+    if (!estimate.refusal().empty() || best() != nullptr) {
+      return;
+    }
+    RecomputedParts all{.layers = layers_, .operators = true};
+    add(planned(
+            overrides_of(layout, rows, accumulate_of(layout, rows)),
+            all,
+            layout),
+        layout);
+  }
+
+  /// With as much recomputed as can be.
+  bool fits_at_all(const Layout& layout) {
+    return planned(
+               overrides_of(layout, 1, accumulate_of(layout, 1)),
+               {.layers = layers_, .operators = true},
+               layout)
+        .fits();
+  }
+
+  void add_bound(const Candidate& candidate) {
+    PlannedRun run;
+    run.is_bound = true;
+    run.overrides = overrides_of(
+        candidate.layout,
+        candidate.rows,
+        accumulate_of(candidate.layout, candidate.rows));
+    run.recomputed = candidate.least.recomputed;
+    run.layout = layout_text(candidate.layout);
+    run.batch_size = candidate.rows;
+    run.accumulate = accumulate_of(candidate.layout, candidate.rows);
+    run.device_bytes = candidate.least.device_bytes;
+    run.host_bytes = candidate.least.host_bytes;
+    run.time = candidate.least.time;
+    bounds_.push_back(std::move(run));
+  }
+
+  std::string layout_text(const Layout& layout) const {
+    ParallelSizes sizes = given_.parallel.sizes;
+    sizes.tensor = layout.tensor;
+    sizes.pipeline = layout.pipeline;
+    sizes.expert = expert_of(layout);
+    return text_of(sizes, batches_of(layout));
+  }
+
+  /// Without estimates.
+  void try_in_full(Layout layout) {
     std::optional<PlannedRun> best = try_batches(layout);
-    if (!best && has_host()) {
+    if (!best && has_host() && !fixes_optimizer()) {
       layout.optimizer_on_host = true;
       best = try_batches(layout);
     }
@@ -113,7 +547,7 @@ class Search {
       if (!run) {
         break; // the examples of a step cannot be divided so
       }
-      add(*run);
+      add(*run, layout);
       if (!run->fits() || (best && run->time.total() > best->time.total())) {
         break; // what more rows save, recomputed parts cost
       }
@@ -127,7 +561,7 @@ class Search {
   void try_memory(const Layout& layout, const PlannedRun& best) {
     const auto try_one = [&](const Layout& other) {
       if (const auto run = least_recomputed(other, best.batch_size)) {
-        add(*run);
+        add(*run, other);
       }
     };
     if (best.time.shards > best.time.compute) {
@@ -137,20 +571,17 @@ class Search {
         try_one(other);
       }
       Layout other = layout;
-      other.budgeted_activations = 0;
-      for (const StepMemoryPlan& stage : best.stages) {
-        other.budgeted_activations = std::max(
-            *other.budgeted_activations, with_spare(stage.peak.activations));
-      }
+      other.budgeted_activations = spare_activations(best);
       add(planned(
-          overrides_of(other, best.batch_size, best.accumulate),
-          best.recomputed,
-          other));
+              overrides_of(other, best.batch_size, best.accumulate),
+              best.recomputed,
+              other),
+          other);
     }
     if (!has_host() || !best.recomputed.any()) {
       return;
     }
-    if (!layout.optimizer_on_host) {
+    if (!layout.optimizer_on_host && !fixes_optimizer()) {
       Layout other = layout;
       other.optimizer_on_host = true;
       try_one(other);
@@ -163,22 +594,219 @@ class Search {
         other.host_activations =
             with_spare(whole.stages.front().activations_after_forward);
         add(planned(
-            overrides_of(other, best.batch_size, best.accumulate), {}, other));
+                overrides_of(other, best.batch_size, best.accumulate),
+                {},
+                other),
+            other);
       }
     }
+  }
+
+  /// Of all moments of a step, with some to spare.
+  static int64_t spare_activations(const PlannedRun& run) {
+    int64_t most = 0;
+    for (const StepMemoryPlan& stage : run.stages) {
+      most = std::max(most, stage.peak.activations);
+      for (const MemoryMoment& moment : stage.timeline) {
+        most = std::max(most, moment.activations);
+      }
+    }
+    return with_spare(most);
+  }
+
+  /// The engine places what does not fit beside activations in host memory:
+  /// state, then gradients, then weights. What activations take is planned
+  /// first, without a limit.
+  void try_budgets(Layout layout, int64_t rows) {
+    if (!divides(layout, rows)) {
+      return;
+    }
+    const int64_t accumulate = accumulate_of(layout, rows);
+    for (const RecomputedParts& parts :
+         {RecomputedParts{},
+          RecomputedParts{.operators = true},
+          RecomputedParts{.layers = layers_ / 2, .operators = true},
+          RecomputedParts{.layers = layers_, .operators = true}}) {
+      Layout free = layout;
+      free.on_device = true;
+      const PlannedRun alone =
+          planned(overrides_of(free, rows, accumulate), parts, free);
+      if (alone.stages.empty()) {
+        add(alone, free);
+        return;
+      }
+      Layout budgeted = layout;
+      budgeted.budgeted_activations = spare_activations(alone);
+      budgeted.has_host_budget = true;
+      if (*budgeted.budgeted_activations > search_.machine.room()) {
+        continue;
+      }
+      if (alone.time.compute >= best_seconds()) {
+        return; // what is moved comes on top
+      }
+      add(planned(overrides_of(budgeted, rows, accumulate), parts, budgeted),
+          budgeted);
+    }
+  }
+
+  /// Without placements that the configuration has fixed.
+  void lift_placements() {
+    const auto& placement = given_.engine.placement;
+    std::vector<std::string> lifted;
+    const auto lift = [&](const char* name, const auto& tier) {
+      if (tier && *tier != MemoryTier::kDevice) {
+        lifted.push_back(formatted("placement.{}=auto", name));
+      }
+    };
+    lift("optimizer", placement.optimizer);
+    lift("gradients", placement.gradients);
+    lift("parameters", placement.parameters);
+    if (lifted.empty()) {
+      return;
+    }
+    const PlannedRun* kept = best();
+    const PlannedRun& model = kept == nullptr ? runs_.front() : *kept;
+    std::vector<std::string> overrides = model.overrides;
+    overrides.insert(overrides.end(), lifted.begin(), lifted.end());
+    PlannedRun run = planned(overrides, model.recomputed);
+    if (run.fits() && run.time.total() < 0.98 * best_seconds()) {
+      std::string text;
+      for (const std::string& each : lifted) {
+        text += (text.empty() ? "" : " ") + each;
+      }
+      lifted_ = {text, std::move(run)};
+    }
+  }
+
+  /// The smallest of each kind that fits.
+  void try_changes() {
+    const Machine& machine = search_.machine;
+    if (machine.device != c10::kCPU &&
+        machine.host_bytes.value_or(0) < kAnyHostBytes) {
+      PlanSearch other = search_;
+      other.machine.host_bytes = kAnyHostBytes;
+      if (auto run = fitting_with(other)) {
+        const int64_t gib =
+            whole_gib(run->host_bytes * machine.ranks_of_node());
+        other.machine.host_bytes = gib << 30;
+        PlannedRun exact = with_host_bytes(other, *run);
+        if (exact.fits()) {
+          changes_.push_back(
+              {formatted("--host-memory {}GiB", gib), std::move(exact)});
+        }
+      }
+    }
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      PlanSearch other = search_;
+      other.machine.devices = machine.devices * times;
+      if (auto run = fitting_with(other)) {
+        changes_.push_back(
+            {formatted("--devices {}", other.machine.devices),
+             std::move(*run)});
+        break;
+      }
+    }
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      const int64_t length = given_.max_length / times;
+      if (length < 1 || given_.task == &zoo::kImageFolder) {
+        break;
+      }
+      if (try_key(formatted("model.max_length={}", length))) {
+        break;
+      }
+    }
+    const auto& precision = given_.engine.precision;
+    if (precision.parameters.value_or(at::kFloat) == at::kFloat) {
+      try_key("precision.parameters=bfloat16");
+    } else if (precision.gradients.value_or(at::kFloat) == at::kFloat) {
+      try_key("precision.gradients=bfloat16");
+    } else if (!given_.engine.optimizer.moment_dtype) {
+      try_key("optimizer.moment_dtype=bfloat16");
+    }
+    if (changes_.size() > kMostChanges) {
+      changes_.resize(kMostChanges);
+    }
+  }
+
+  /// The same run with the host memory of `other`.
+  PlannedRun with_host_bytes(const PlanSearch& other, const PlannedRun& run) {
+    std::vector<std::string> overrides = run.overrides;
+    overrides.resize(
+        overrides.size() - run.recomputed.overrides().size()); // planned() adds
+    for (std::string& override : overrides) {
+      if (override.starts_with("memory.host_bytes=")) {
+        override = formatted(
+            "memory.host_bytes={}", other.machine.host_bytes_of_rank());
+      }
+    }
+    return Search(other).planned(overrides, run.recomputed);
+  }
+
+  bool try_key(const std::string& override) {
+    PlanSearch other = search_;
+    other.overrides.push_back(override);
+    if (auto run = fitting_with(other)) {
+      changes_.push_back({override, std::move(*run)});
+      return true;
+    }
+    return false;
+  }
+
+  std::optional<PlannedRun> fitting_with(const PlanSearch& other) {
+    try {
+      Search search(other);
+      const PlannedRun* run = search.first_that_fits();
+      dry_runs_ += search.dry_runs_;
+      return run == nullptr ? std::nullopt : std::optional(*run);
+    } catch (const Error&) {
+      return std::nullopt; // the configuration does not allow that
+    }
+  }
+
+  static int64_t whole_gib(int64_t bytes) {
+    return (bytes + (int64_t{1} << 30) - 1) >> 30;
+  }
+
+  bool fixes_optimizer() const {
+    return given_.engine.placement.optimizer.has_value();
+  }
+
+  int64_t host_bytes() const {
+    return search_.machine.host_bytes_of_rank();
+  }
+
+  bool divides(const Layout& layout, int64_t rows) const {
+    const int64_t of_all = rows * batches_of(layout);
+    return examples_ % of_all == 0 && examples_ / of_all >= layout.pipeline;
+  }
+
+  int batches_of(const Layout& layout) const {
+    return search_.machine.devices /
+           (layout.tensor * layout.pipeline * context());
+  }
+
+  /// Ranks that divide sequences or experts stay as they are given.
+  int context() const {
+    return given_.parallel.sizes.context;
+  }
+  int expert_of(const Layout& layout) const {
+    const int expert = given_.parallel.sizes.expert;
+    return batches_of(layout) * context() % expert == 0 ? expert : 1;
+  }
+
+  int64_t accumulate_of(const Layout& layout, int64_t rows) const {
+    return examples_ / (rows * batches_of(layout));
   }
 
   /// With as little repeated work as fits.
   std::optional<PlannedRun> least_recomputed(
       const Layout& layout,
       int64_t rows) {
-    const int batches =
-        search_.machine.devices / (layout.tensor * layout.pipeline);
-    const int64_t of_all = rows * batches;
-    if (examples_ % of_all != 0 || examples_ / of_all < layout.pipeline) {
+    if (!divides(layout, rows)) {
       return std::nullopt;
     }
-    const auto overrides = overrides_of(layout, rows, examples_ / of_all);
+    const auto overrides =
+        overrides_of(layout, rows, accumulate_of(layout, rows));
     return recomputation_.least(
         [&](const RecomputedParts& parts) {
           return planned(overrides, parts, layout);
@@ -191,22 +819,27 @@ class Search {
       int64_t rows,
       int64_t accumulate) const {
     const Machine& machine = search_.machine;
-    const int shard = machine.devices / (layout.tensor * layout.pipeline);
     std::vector<std::string> overrides{
-        formatted("parallel.shard={}", shard),
+        formatted("parallel.shard={}", batches_of(layout)),
         "parallel.data=1",
-        "parallel.context=1",
-        "parallel.expert=1",
+        formatted("parallel.context={}", context()),
+        formatted("parallel.expert={}", expert_of(layout)),
         formatted("parallel.tensor={}", layout.tensor),
         formatted("parallel.pipeline={}", layout.pipeline),
         formatted("parallel.sequence={}", layout.tensor > 1 && layout.sequence),
         formatted("training.batch_size={}", rows),
         formatted("training.accumulate={}", accumulate)};
-    if (layout.optimizer_on_host || layout.host_activations) {
+    if (layout.optimizer_on_host || layout.host_activations ||
+        layout.has_host_budget) {
       overrides.push_back(
           formatted("memory.host_bytes={}", machine.host_bytes_of_rank()));
     }
-    if (layout.optimizer_on_host) {
+    if (layout.on_device) {
+      overrides.emplace_back("memory.device_bytes=null");
+      overrides.emplace_back("placement.optimizer=device");
+      overrides.emplace_back("placement.gradients=device");
+      overrides.emplace_back("placement.parameters=device");
+    } else if (layout.optimizer_on_host) {
       overrides.emplace_back("placement.optimizer=host");
     } else if (layout.host_activations) {
       overrides.emplace_back("placement.optimizer=device");
@@ -221,8 +854,9 @@ class Search {
           formatted("sharding.zero_stage={}", *layout.zero_stage));
     }
     if (layout.budgeted_activations) {
-      overrides.push_back(
-          formatted("memory.device_bytes={}", machine.device_bytes));
+      overrides.push_back(formatted(
+          "memory.device_bytes={}",
+          machine.device_bytes - machine.margin_bytes));
       overrides.push_back(formatted(
           "memory.activation_bytes={}",
           machine.reserved_bytes + *layout.budgeted_activations));
@@ -230,22 +864,37 @@ class Search {
     return overrides;
   }
 
+  /// @param few_layers plans a model with so many.
   PlannedRun planned(
       const std::vector<std::string>& overrides,
       const RecomputedParts& recomputed,
-      const Layout& layout = {}) const {
+      const Layout& layout = {},
+      std::optional<int64_t> few_layers = std::nullopt) {
+    if (search_.progress) {
+      search_.progress(dry_runs_, best());
+    }
+    ++dry_runs_;
     PlannedRun run;
     run.overrides = overrides;
     run.recomputed = recomputed;
     const auto more = recomputed.overrides();
     run.overrides.insert(run.overrides.end(), more.begin(), more.end());
+    for (const std::string& override : run.overrides) {
+      const size_t equals = override.find('=');
+      const auto value = values_.find(override.substr(0, equals));
+      if (value == values_.end() ||
+          value->second != override.substr(equals + 1)) {
+        run.changed.push_back(override);
+      }
+    }
     std::vector<std::string> all = search_.overrides;
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     try {
       plan_into(
           run,
           zoo::read_training_config(search_.config, all),
-          layout.host_activations.value_or(0));
+          layout.host_activations.value_or(0),
+          few_layers);
     } catch (const Error& error) {
       run.problem = "refused: " + first_line(error.what());
     }
@@ -255,7 +904,8 @@ class Search {
   void plan_into(
       PlannedRun& run,
       zoo::TrainingConfig config,
-      int64_t host_activations) const {
+      int64_t host_activations,
+      std::optional<int64_t> few_layers) const {
     const Machine& machine = search_.machine;
     const ParallelSizes& sizes = config.parallel.sizes;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
@@ -274,28 +924,22 @@ class Search {
     if (placement.activations != MemoryTier::kDevice) {
       run.offloaded += run.offloaded.empty() ? "activations" : "+activations";
     }
-    run.layout = formatted("shard {}", batches);
-    const auto add_size = [&](const char* name, int size) {
-      if (size > 1) {
-        run.layout += formatted(", {} {}", name, size);
-      }
-    };
-    add_size("tensor", sizes.tensor);
-    add_size("pipeline", sizes.pipeline);
-    add_size("context", sizes.context);
-    add_size("expert", sizes.expert);
+    run.layout = text_of(sizes, batches);
     EstimatedRun estimated;
     estimated.stages = sizes.pipeline;
     estimated.accumulate = run.accumulate;
     estimated.host_activation_bytes = static_cast<double>(host_activations);
     // More micro-batches than a pipeline has in flight are like these.
+    estimated.schedule = config.parallel.schedule;
+    estimated.chunks = config.parallel.chunks;
     estimated.planned_accumulate = std::min<int64_t>(
-        run.accumulate, sizes.pipeline > 1 ? 2 * sizes.pipeline : 2);
+        run.accumulate, planned_micro_batches(config.parallel));
     estimated.in_16bit =
         config.engine.precision.parameters.value_or(at::kFloat) != at::kFloat;
     estimated.averages_weights = config.engine.optimizer.ema_decay > 0;
     config.trainer.accumulate = estimated.planned_accumulate;
-    run.stages = zoo::plan_training(config, machine.devices, 0, machine.device);
+    run.stages = zoo::plan_training(
+        config, machine.devices, 0, machine.device, few_layers);
     for (const StepMemoryPlan& stage : run.stages) {
       run.device_bytes = std::max(run.device_bytes, stage.peak_bytes);
       run.host_bytes = std::max(
@@ -323,38 +967,73 @@ class Search {
           });
       run.problem = formatted(
           "{} above the {} of a device; {} of it are activations{}",
-          runtime::size_text(run.device_bytes - machine.room()),
-          runtime::size_text(machine.room()),
-          runtime::size_text(largest->peak.activations),
+          bytes_text(run.device_bytes - machine.room()),
+          bytes_text(machine.room()),
+          bytes_text(largest->peak.activations),
           largest->peak.module.empty() ? "" : ", in " + largest->peak.module);
     } else if (
-        machine.device != c10::kCPU && run.host_bytes > 0 &&
+        machine.device != c10::kCPU && machine.host_bytes &&
         run.host_bytes > machine.host_bytes_of_rank()) {
       run.problem = formatted(
-          "{} of host memory for a rank, of the {} that --host-memory leaves it",
-          runtime::size_text(run.host_bytes),
-          runtime::size_text(machine.host_bytes_of_rank()));
+          "{} of host memory for a rank, {} above the {} that --host-memory leaves it",
+          bytes_text(run.host_bytes),
+          bytes_text(run.host_bytes - machine.host_bytes_of_rank()),
+          bytes_text(machine.host_bytes_of_rank()));
     }
   }
 
-  void add(const PlannedRun& run) {
-    runs_.push_back(run);
-    if (search_.tell) {
-      search_.tell(run);
+  void add(PlannedRun run, const Layout& layout) {
+    if (!runs_.empty() && run.changed.empty()) {
+      return; // the configuration as it is, which is there
     }
+    layouts_.push_back(layout);
+    runs_.push_back(std::move(run));
+  }
+
+  PlanAnswer finished() {
+    PlanAnswer answer;
+    answer.dry_runs = dry_runs_;
+    if (const PlannedRun* run = best()) {
+      answer.best = static_cast<size_t>(run - runs_.data());
+    } else {
+      const auto nearest = std::min_element(
+          runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
+            return !a.stages.empty() &&
+                   (b.stages.empty() || a.device_bytes < b.device_bytes);
+          });
+      if (!nearest->stages.empty()) {
+        answer.nearest = static_cast<size_t>(nearest - runs_.begin());
+      }
+    }
+    answer.runs = std::move(runs_);
+    answer.runs.insert(
+        answer.runs.end(),
+        std::make_move_iterator(bounds_.begin()),
+        std::make_move_iterator(bounds_.end()));
+    answer.lifted = std::move(lifted_);
+    answer.changes = std::move(changes_);
+    return answer;
   }
 
   const PlanSearch& search_;
   zoo::TrainingConfig given_;
+  std::map<std::string, std::string> values_; ///< current_values()
   int64_t layers_;
+  bool estimates_layers_;
   RecomputationSearch recomputation_;
   int64_t examples_ = 0;
+  int64_t dry_runs_ = 0;
+  std::map<EstimateKey, std::unique_ptr<RunEstimate>> estimates_;
   std::vector<PlannedRun> runs_;
+  std::vector<Layout> layouts_; ///< of `runs_`
+  std::vector<PlannedRun> bounds_;
+  std::optional<PlannedChange> lifted_;
+  std::vector<PlannedChange> changes_;
 };
 
 } // namespace
 
-std::vector<PlannedRun> search_plans(const PlanSearch& search) {
+PlanAnswer search_plans(const PlanSearch& search) {
   return Search(search).run();
 }
 

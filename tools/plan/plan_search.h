@@ -6,8 +6,10 @@
 #include "plan/machine.h"
 #include "plan/planned_run.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,20 +21,52 @@ struct PlanSearch {
   Machine machine;
   /// Only the layout that the configuration has.
   bool as_given = false;
-  /// Called after each layout; may be empty.
-  std::function<void(const PlannedRun& run)> tell;
+  /// Plans every layout with all layers and what each can recompute, as for
+  /// models whose layers differ. Takes minutes and finds the same.
+  bool in_full = false;
+  /// Called before each dry run with their number so far and the fastest that
+  /// fits, or null; may be empty.
+  std::function<void(int64_t dry_runs, const PlannedRun* best)> progress;
 };
 
-/// The configuration as it is, first; then, unless PlanSearch::as_given, others
+/// Something else that would fit where nothing does, planned.
+struct PlannedChange {
+  std::string change; ///< "--devices 16", "model.max_length=1024"
+  PlannedRun run;
+};
+
+struct PlanAnswer {
+  /// The configuration as it is, first, and then others; those that are bounds
+  /// (PlannedRun::is_bound) last.
+  std::vector<PlannedRun> runs;
+  /// In `runs`; nothing if none fits.
+  std::optional<size_t> best;
+  int64_t dry_runs = 0;
+  /// Without placements that the configuration fixes, if that is faster than
+  /// the best by more than a fiftieth, or fits where nothing does.
+  std::optional<PlannedChange> lifted;
+  /// If nothing fits: the one that lacks least, in `runs`, and what would fit.
+  std::optional<size_t> nearest;
+  std::vector<PlannedChange> changes;
+
+  const PlannedRun* best_run() const {
+    return best ? &runs[*best] : nullptr;
+  }
+};
+
+/// Plans the configuration as it is; then, unless PlanSearch::as_given, others
 /// with the same number of examples per step: tensor ranks within a node,
-/// pipeline stages, larger micro-batches while they fit, each with as little
-/// repeated work as fits: cheap operators, attention where that saves memory,
-/// and as few layers as are still needed, with divided inputs where sequences
-/// cannot be. With host memory, optimizer state rests there where nothing else
-/// fits, and that and activations are tried in place of recomputed parts. Where
+/// pipeline stages, larger micro-batches, each with as little repeated work as
+/// fits: cheap operators, attention where that saves memory, and as few layers
+/// as are still needed, with divided inputs where sequences cannot be. With
+/// host memory, optimizer state, activations, and with a budget what else does
+/// not fit, rest there where nothing else fits or where that is faster. Where
 /// all-gathers take longer than computation, so are ZeRO stages 2 and 1, and a
-/// budget that keeps weights unsharded in what is left. Takes seconds for each.
+/// budget that keeps weights unsharded in what is left.
+///
+/// Layouts are ordered by what they take at least (RunEstimate), and planned
+/// from the fastest on until the rest cannot be faster.
 /// @throws tessera::Error on a configuration that cannot be read.
-std::vector<PlannedRun> search_plans(const PlanSearch& search);
+PlanAnswer search_plans(const PlanSearch& search);
 
 } // namespace tessera::tools

@@ -16,6 +16,8 @@ namespace tessera::tools {
 struct PlannedRun {
   /// `key.path=value` each, beside those that were given.
   std::vector<std::string> overrides;
+  /// Those of them that change what the configuration says.
+  std::vector<std::string> changed;
   std::string layout; ///< "shard 4, tensor 2"
   int64_t batch_size = 0; ///< of a rank and micro-batch
   int64_t accumulate = 0;
@@ -31,9 +33,12 @@ struct PlannedRun {
   StepTime time;
   double tokens_per_s = 0; ///< of the job
   double flops = 0; ///< of a step, on a rank of the first stage
+  /// It was not planned: its memory and time, which are bounds, come from plans
+  /// of other runs, and are too long already.
+  bool is_bound = false;
 
   bool fits() const {
-    return problem.empty();
+    return problem.empty() && !is_bound;
   }
 };
 

@@ -2,6 +2,7 @@
 #include "plan/step_time.h"
 
 #include "tessera/engine/plan/operator_times.h"
+#include "tessera/pipeline/simulate_schedule.h"
 
 #include <algorithm>
 #include <string>
@@ -21,17 +22,82 @@ constexpr double kMasterBytes = 4;
 constexpr double kAverageUpdateBytes = 12;
 constexpr double kAverageBytes = 4;
 
-double compute_seconds(
+/// Of a pipeline's micro-batches, in numbers of its stages, as many as make the
+/// wait that of a long step.
+constexpr int64_t kSimulatedRounds = 4;
+
+/// Computation on the device, in both directions.
+struct ComputeTimes {
+  double forward = 0;
+  double backward = 0;
+  double least = 0; ///< StepTime::least_compute
+
+  double total() const {
+    return forward + backward;
+  }
+};
+
+ComputeTimes compute_times(
     const StepMemoryPlan& plan,
     bool in_16bit,
     const DeviceRates& rates) {
-  double seconds = 0;
+  ComputeTimes times;
   for (const OperatorWork& work : plan.operators) {
-    seconds += std::max(
-        work.flops / engine::flops_rate(work, in_16bit, rates),
-        work.bytes / rates.device_memory);
+    if (work.place != WorkPlace::kDevice) {
+      continue;
+    }
+    const double products =
+        work.flops / engine::flops_rate(work, in_16bit, rates);
+    const double memory = work.bytes / rates.device_memory;
+    (work.in_backward ? times.backward : times.forward) +=
+        std::max(products, memory);
+    times.least += work.flops > 0 ? products : memory;
   }
-  return seconds;
+  return times;
+}
+
+/// Between host and device, both ways at the same time; not for updates.
+double copy_seconds(const StepMemoryPlan& plan, const DeviceRates& rates) {
+  double to_host = 0;
+  double to_device = 0;
+  for (const OperatorWork& work : plan.operators) {
+    to_host += work.place == WorkPlace::kToHost ? work.bytes : 0;
+    to_device += work.place == WorkPlace::kToDevice ? work.bytes : 0;
+  }
+  return std::max(
+      to_host / rates.device_to_host, to_device / rates.host_to_device);
+}
+
+/// What the stages of a pipeline wait, whatever their number of micro-batches.
+/// @param costs of a micro-batch, by stage.
+double idle_seconds(
+    const std::vector<pipeline::PieceCost>& costs,
+    const EstimatedRun& run) {
+  if (run.stages == 1) {
+    return 0;
+  }
+  PipelineShape shape;
+  shape.stages = run.stages;
+  shape.chunks = run.chunks;
+  // In whole rounds, as interleaving wants; the wait is at both ends.
+  const int64_t rounds =
+      std::clamp<int64_t>(run.accumulate / run.stages, 1, kSimulatedRounds);
+  shape.micro_batches = static_cast<int>(
+      rounds == kSimulatedRounds || run.chunks > 1 ? rounds * run.stages
+                                                   : run.accumulate);
+  std::vector<pipeline::PieceCost> pieces;
+  for (int piece = 0; piece < shape.pieces(); ++piece) {
+    pipeline::PieceCost cost =
+        costs[static_cast<size_t>(shape.stage_of(piece))];
+    cost.forward /= run.chunks;
+    cost.backward_input /= run.chunks;
+    cost.backward_weight /= run.chunks;
+    pieces.push_back(cost);
+  }
+  const auto simulated =
+      pipeline::simulate_schedule(make_schedule(run.schedule, shape), pieces);
+  return simulated.makespan -
+         *std::max_element(simulated.busy.begin(), simulated.busy.end());
 }
 
 struct CollectiveTimes {
@@ -88,7 +154,12 @@ double update_seconds(
 } // namespace
 
 double StepTime::total() const {
-  return std::max({compute, shards, activations}) + layers + idle + update;
+  return std::max({compute, shards, activations, copies}) + layers + idle +
+         update;
+}
+
+double StepTime::total_with_more_rows() const {
+  return least_compute + layers + update;
 }
 
 StepTime estimate_step(
@@ -96,27 +167,37 @@ StepTime estimate_step(
     const EstimatedRun& run,
     const Machine& machine) {
   StepTime slowest;
+  std::vector<pipeline::PieceCost> costs;
   for (const StepMemoryPlan& plan : plans) {
     const double times = static_cast<double>(run.accumulate) /
                          static_cast<double>(run.planned_accumulate);
     const CollectiveTimes sent = collective_seconds(plan, machine);
+    const ComputeTimes computed =
+        compute_times(plan, run.in_16bit, machine.rates);
     StepTime time;
-    time.compute = times * compute_seconds(plan, run.in_16bit, machine.rates);
+    time.compute = times * computed.total();
+    time.least_compute = times * computed.least;
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
+    time.copies = times * copy_seconds(plan, machine.rates);
     if (run.host_activation_bytes > 0) {
       time.activations =
           static_cast<double>(run.accumulate) * run.host_activation_bytes *
           (1 / machine.rates.device_to_host + 1 / machine.rates.host_to_device);
     }
-    time.idle = (time.compute + time.layers) *
-                static_cast<double>(run.stages - 1) /
-                static_cast<double>(run.accumulate);
     time.update = update_seconds(plan, run, machine);
     if (time.total() > slowest.total()) {
       slowest = time;
     }
+    // Collectives between layers are in both directions alike.
+    const auto batches = static_cast<double>(run.planned_accumulate);
+    const double half = computed.backward / 2;
+    costs.push_back(
+        {.forward = (computed.forward + sent.layers / 2) / batches,
+         .backward_input = (half + sent.layers / 4) / batches,
+         .backward_weight = (half + sent.layers / 4) / batches});
   }
+  slowest.idle = idle_seconds(costs, run);
   return slowest;
 }
 

@@ -6,6 +6,7 @@
 #include "plan/machine.h"
 
 #include "tessera/engine/plan/step_plan.h"
+#include "tessera/pipeline/make_schedule.h"
 
 #include <cstdint>
 #include <vector>
@@ -18,16 +19,25 @@ struct StepTime {
   /// All-gathers and reductions of shards, which overlap with computation.
   double shards = 0;
   double activations = 0; ///< to host memory and back; overlaps likewise
+  double copies = 0; ///< of weights and gradients in host memory; likewise
   double layers = 0; ///< other collectives, for which computation waits
   double idle = 0; ///< of a pipeline's stages, waiting for each other
   double update = 0; ///< of state in host memory, with its transfers
 
+  /// Part of `compute` that larger micro-batches do not make shorter: weights
+  /// are read as often as there are micro-batches.
+  double least_compute = 0;
+
   double total() const;
+  /// At least what a step takes with larger micro-batches.
+  double total_with_more_rows() const;
 };
 
 /// What is not in the plans.
 struct EstimatedRun {
   int stages = 1; ///< of the pipeline
+  PipelineScheduleKind schedule = PipelineScheduleKind::kOneForwardOneBackward;
+  int chunks = 1; ///< of a pipeline stage
   int64_t accumulate = 1; ///< micro-batches of a step
   int64_t planned_accumulate = 1; ///< of the dry run
   bool in_16bit = true;
@@ -35,7 +45,8 @@ struct EstimatedRun {
   double host_activation_bytes = 0; ///< of a micro-batch, moved to the host
 };
 
-/// Sums of operators and collectives at the machine's rates. Kernel launches,
+/// Sums of operators and collectives at the machine's rates; pipeline stages
+/// wait for each other as simulate_schedule() says. Kernel launches,
 /// data and waits for the host are not included: good for comparing layouts,
 /// not for promises.
 /// @param plans of all pipeline stages.

@@ -22,6 +22,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -75,6 +76,43 @@ ModelSource source_of(const TrainingConfig& config) {
         architecture_with_head(source.json, wanted, path.string());
   }
   return source;
+}
+
+/// Names of the number of layers in config.json.
+constexpr std::array<const char*, 3> kLayerCounts{
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers"};
+
+/// What may make layers of a model differ.
+constexpr std::array<const char*, 8> kLayerDifferences{
+    "num_decoder_layers",
+    "decoder_layers",
+    "layer_types",
+    "attention_layers",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "first_k_dense_replace",
+    "attention_window"};
+
+/// The one number of layers in config.json; null if there is none or several.
+const char* layer_count_key(const nlohmann::json& json) {
+  const char* found = nullptr;
+  for (const char* key : kLayerCounts) {
+    if (json.contains(key)) {
+      if (found != nullptr) {
+        return nullptr;
+      }
+      found = key;
+    }
+  }
+  return found;
+}
+
+bool has_value(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && !found->is_null() &&
+         !(found->is_array() && found->empty()) && *found != 1;
 }
 
 /// Steps that take the most memory: all layers are run, and from the second
@@ -214,6 +252,21 @@ int64_t layers_of(const TrainingConfig& config) {
   return whole->stage().count();
 }
 
+bool can_plan_fewer_layers(const TrainingConfig& config) {
+  const ModelSource source = source_of(config);
+  const char* key = layer_count_key(source.json);
+  const bool may_differ =
+      std::any_of(
+          kLayerDifferences.begin(),
+          kLayerDifferences.end(),
+          [&](const char* name) { return has_value(source.json, name); }) ||
+      source.json.value("use_sliding_window", false);
+  return key != nullptr && !may_differ && !config.distill &&
+         !config.layer_drop && !config.token_drop &&
+         config.task != &kPreference &&
+         layers_of(config) == source.json.at(key).get<int64_t>();
+}
+
 int64_t planned_tokens(const TrainingConfig& config) {
   const bool has_pairs =
       config.task == &kPreference && !config.supervised.packed.value_or(false);
@@ -226,8 +279,20 @@ namespace {
 class ConfiguredTraining {
  public:
   /// @param config outlives this object.
-  ConfiguredTraining(const TrainingConfig& config, int world_size, int rank)
+  /// @param layers_in_place of the model's own number.
+  ConfiguredTraining(
+      const TrainingConfig& config,
+      int world_size,
+      int rank,
+      std::optional<int64_t> layers_in_place = std::nullopt)
       : config_(config), source_(source_of(config)) {
+    if (layers_in_place) {
+      const char* key = layer_count_key(source_.json);
+      TESSERA_CHECK(
+          key != nullptr,
+          "plan: config.json of the model has no number of layers, or several");
+      source_.json[key] = *layers_in_place;
+    }
     // Of a whole model: its head knows what it is trained on.
     const auto whole = lazy([&] {
       return from_config(source_.json, {.architecture = source_.architecture});
@@ -420,8 +485,9 @@ std::vector<StepMemoryPlan> plan_training(
     const TrainingConfig& config,
     int world_size,
     int rank,
-    c10::DeviceType device) {
-  ConfiguredTraining run(config, world_size, rank);
+    c10::DeviceType device,
+    std::optional<int64_t> layers_in_place) {
+  ConfiguredTraining run(config, world_size, rank, layers_in_place);
   run.job().device = device;
   std::vector<StepMemoryPlan> stages =
       plan_stages(run.training(), run.options(), run.job());

@@ -9,6 +9,7 @@
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tessera::zoo {
@@ -28,6 +29,11 @@ ModelInput largest_batch(
 /// counts them.
 int64_t layers_of(const TrainingConfig& config);
 
+/// Whether plans of models with fewer layers say what a layer adds: all layers
+/// are alike, config.json has one number of them, and nothing else of the run
+/// depends on it.
+bool can_plan_fewer_layers(const TrainingConfig& config);
+
 /// Tokens of a micro-batch of a rank, as it is planned.
 int64_t planned_tokens(const TrainingConfig& config);
 
@@ -44,13 +50,16 @@ int64_t planned_tokens(const TrainingConfig& config);
 /// layers.
 /// @param rank one of the pipeline's ranks.
 /// @param device of the run; see PlannedJob::device.
+/// @param layers plans a model that has so many in place of its own;
+///   can_plan_fewer_layers(). Nothing: its own.
 /// @return by pipeline stage, as plan_stages().
 /// @throws tessera::Error as plan_stages().
 std::vector<StepMemoryPlan> plan_training(
     const TrainingConfig& config,
     int world_size,
     int rank = 0,
-    c10::DeviceType device = c10::kCPU);
+    c10::DeviceType device = c10::kCPU,
+    std::optional<int64_t> layers = std::nullopt);
 
 /// Trains rank `rank` of the run that `config` describes, with newly
 /// initialized weights and random tokens, in batches as in plan_training(); see

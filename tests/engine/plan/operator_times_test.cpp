@@ -184,7 +184,15 @@ TEST(OperatorTimes, HaveTheRatesOfDataSheets) {
       known_rates("cpu").flops_16bit,
       known_rates("cpu", RateUse::kKernels).flops_16bit);
   EXPECT_FALSE(peak_flops("cpu", at::kFloat).has_value());
-  for (const char* name : {"a100", "h100", "h200", "rtx3090", "cpu"}) {
+  for (const char* name :
+       {"v100",
+        "a100",
+        "h100",
+        "h200",
+        "rtx2080ti",
+        "rtx3090",
+        "rtx4090",
+        "cpu"}) {
     const DeviceRates rates = known_rates(name, RateUse::kKernels);
     EXPECT_GT(rates.flops_16bit, 0) << name;
     EXPECT_GT(rates.attention_16bit, 0) << name;
