@@ -60,8 +60,7 @@ MUTATIONS = [
     Mutation(
         "gradients are not reduced",
         "sharding/pages/gradient_bucket_slot.cpp",
-        "pending_ = communicator.reduce_scatter_sum( reduced_, collected_,"
-        ' "reduction of \'" + group_.name() + "\'");',
+        "pending_ = communicator.reduce_scatter_sum(reduced_, collected_, what);",
         "reduced_.copy_(collected_.narrow(0, mine.begin, mine.numel));"
         " reduced_.mul_(ranks_);",
         PARITY,
@@ -76,8 +75,8 @@ MUTATIONS = [
     Mutation(
         "a page stays as it was before the step",
         "sharding/paging/unsharder.cpp",
-        "for (size_t g = 0; g < context_.pages.size(); ++g) {",
-        "for (size_t g = 1; g < context_.pages.size(); ++g) {",
+        "for (size_t g = 0; g < context_.pages.size(); ++g) { reshard(g);",
+        "for (size_t g = 1; g < context_.pages.size(); ++g) { reshard(g);",
         "*/ParitySequenceTest.*/GptOn2",
     ),
     Mutation(
@@ -119,7 +118,7 @@ MUTATIONS = [
     Mutation(
         "an overflow skips the step of the rank that has it only",
         "sharding/paging/gradient_norm.cpp",
-        "pager.sum_over_ranks(bad);",
+        "pager.sum_over_ranks(all);",
         "",
         "ExpertTraining.AnOverflowInOneExpertSkipsTheStepOfAll",
         "zoo_tests",
@@ -402,7 +401,7 @@ MUTATIONS = [
     Mutation(
         "attention with a mask gets grouped heads on devices",
         "zoo/layers/attention_function.cpp",
-        "return call.mask.defined() && !call.query.is_cpu();",
+        "return call.mask.defined() && !runtime::computes_on_cpu(call.query.device());",
         "return false;",
         "FusedAttention.*",
         "vdev_tests",
@@ -448,8 +447,8 @@ MUTATIONS = [
     Mutation(
         "NCCL's defaults are not set",
         "runtime/comm/nccl_registry.cpp",
-        "set_defaults(); return functions_for_device(options.device_index)",
-        "return functions_for_device(options.device_index)",
+        "set_defaults(); auto backend =",
+        "auto backend =",
         "NcclRegistry.*",
         "runtime_tests",
     ),

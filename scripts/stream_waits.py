@@ -40,8 +40,8 @@ WAITS = [
     *waits_of(
         "sharding/pages/param_group.cpp",
         "lane.wait_for(slot_.after);",
-        after("if (!gather_.pending()) {", "ready_ = lane_->mark();"),
-        after("attach(slot_.tensor);", "use_on_current_stream();"),
+        after("communicator_->size()); }", "ready_ = lane_->mark();"),
+        after("attach(whole_in_slot());", "use_on_current_stream();"),
         "ready_.block(*stream);",
         "ready_ = std::move(written);",
         "lane.wait_for(gathered_);",
@@ -94,7 +94,11 @@ WAITS = [
         "unsharder_.wait_before_memory_is_freed();",
         "reducer_.wait_before_memory_is_freed();",
     ),
-    *waits_of("engine/engine.cpp", "pager_->wait_for_gather_lane();"),
+    *waits_of(
+        "engine/engine.cpp",
+        after("may still read shards.", "pager_->wait_for_gather_lane();"),
+        after("pager_->settle_gradients();", "pager_->wait_for_gather_lane();"),
+    ),
     *waits_of("sharding/weights/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
         "engine/checkpoint/model_loading.cpp", "subject_.pager.wait_for_gather_lane();"

@@ -47,6 +47,17 @@ class Mutations(unittest.TestCase):
             for line, one in zip(lines, listed):
                 self.assertTrue(line.startswith(one.name), line)
 
+    def test_all_apply(self):
+        for mutation in mutations.MUTATIONS:
+            with self.subTest(mutation.name):
+                self.assertNotEqual(
+                    mutations.mutated(mutation),
+                    (ROOT / mutation.file).read_text(),
+                )
+        for wait in mutations.WAITS:
+            with self.subTest(wait.name):
+                mutations.switchable([wait])
+
     def test_a_list_is_of_those_that_are_named(self):
         done = self.run_script("--waits", "--list", "--only", "staging_buffers")
         self.assertEqual(len(done.stdout.splitlines()), 1)
