@@ -59,7 +59,7 @@ KINDS = {
         special=["pad_token"]),
     "llama": kind(
         "tokenizer.model=llama", ["LlamaTokenizer"], ["llama", "mistral"],
-        {"add_bos_token": BOTH, "add_eos_token": BOTH, "legacy": [True],
+        {"add_bos_token": BOTH, "add_eos_token": BOTH, "legacy": BOTH,
          "add_prefix_space": BOTH, "use_default_system_prompt": [False]},
         follows=["4"], special=["bos_token", "eos_token", "pad_token"]),
     "gemma": kind(
@@ -96,7 +96,8 @@ KINDS = {
     "llama_json": beside_json(
         "llama", ["LlamaTokenizer", "PreTrainedTokenizerFast"],
         ["llama", "mistral"],
-        {"add_bos_token": BOTH, "add_eos_token": BOTH, "legacy": BOTH},
+        {"add_bos_token": BOTH, "add_eos_token": BOTH, "legacy": BOTH,
+         "add_prefix_space": BOTH},
         special=["pad_token"]),
     "t5_json": beside_json(
         "t5", ["T5Tokenizer", "PreTrainedTokenizerFast"], ["t5", "mt5"],
@@ -166,8 +167,6 @@ class Tokenizers(RecordedSuite):
                 content = TOKENS[key][name in ("bert", "bert_json", "albert")]
                 target = random.choice([tokenizer, special])
                 mark = {"__type": "AddedToken"} if target is tokenizer else {}
-                if name == "llama":  # whatever they say is "normalized"
-                    mark["normalized"] = False
                 target[key] = random.choice([content, added_token(
                     random, content, single_word=False, **mark)])
         first = size_of(name, tokenizer)

@@ -345,6 +345,27 @@ json byte_level_document(
   return document;
 }
 
+/// Leaves out the space that a tokenizer of LLaMA's kind puts before a text.
+void drop_prefix(json& document) {
+  json& normalizer = document["normalizer"];
+  if (is_type(normalizer, "Prepend")) {
+    normalizer = nullptr;
+  } else if (is_type(normalizer, "Sequence")) {
+    json kept = json::array();
+    for (json& part : normalizer["normalizers"]) {
+      if (!is_type(part, "Prepend")) {
+        kept.push_back(std::move(part));
+      }
+    }
+    normalizer["normalizers"] = std::move(kept);
+  }
+  json& pre_tokenizer = document["pre_tokenizer"];
+  if (is_type(pre_tokenizer, "Metaspace")) {
+    pre_tokenizer["prepend_scheme"] = "never";
+    pre_tokenizer.erase("add_prefix_space");
+  }
+}
+
 /// transformers lets tokenizer_config.json overrule these of tokenizer.json.
 void overrule(
     json& document,
@@ -363,6 +384,9 @@ void overrule(
   const auto adds_space = config.get<bool>("add_prefix_space");
   if (adds_space && is_type(pre_tokenizer, "ByteLevel")) {
     pre_tokenizer["add_prefix_space"] = *adds_space;
+  }
+  if (adds_space && !*adds_space && row != nullptr && row->has_legacy_prefix) {
+    drop_prefix(document);
   }
 }
 
@@ -554,10 +578,13 @@ std::vector<std::string> class_last_tokens(
 /// Adds what the files and the class say besides the vocabulary, and names the
 /// special tokens.
 /// @param row nullptr: none is known.
+/// @param control pieces of the model, which are found in texts as given,
+///     whatever the files say.
 void add_folder_tokens(
     const FolderFiles& files,
     const TokenizerClass* row,
     bool has_json,
+    const std::set<std::string>& control,
     TokenizerReader::Parts& parts) {
   TokenAdder adder(parts);
   if (row != nullptr && !has_json) {
@@ -589,6 +616,8 @@ void add_folder_tokens(
     if (!token) {
       continue;
     }
+    token->is_normalized =
+        token->is_normalized && !control.contains(token->content);
     parts.settings.special_tokens.emplace_back(key, token->content);
     special.push_back(std::move(*token));
   }
@@ -846,13 +875,20 @@ SentencePieceModel sentencepiece_file(const fs::path& path) {
   return read_sentencepiece_model(runtime::read_text_file(path), path.string());
 }
 
-void read_class_vocabulary(
+/// @return the control pieces of a model of sentencepiece.
+std::set<std::string> read_class_vocabulary(
     const TokenizerClass& row,
     const VocabularyFile& file,
     const FolderFiles& files,
     TokenizerReader::Parts& parts) {
   if (file.kind == VocabularyKind::kSentencePiece) {
     SentencePieceModel model = sentencepiece_file(file.path);
+    std::set<std::string> control;
+    for (const SentencePiece& piece : model.pieces) {
+      if (piece.kind == SentencePieceKind::kControl) {
+        control.insert(piece.text);
+      }
+    }
     renumber_pieces(row, model);
     if (!files.config.get_or("add_prefix_space", true)) {
       model.normalizer.add_dummy_prefix = false;
@@ -870,7 +906,7 @@ void read_class_vocabulary(
       both.push_back(std::move(parts.normalizer));
       parts.normalizer = normalizer_sequence(std::move(both));
     }
-    return;
+    return control;
   }
   json document;
   if (file.kind == VocabularyKind::kWordPiece) {
@@ -880,6 +916,7 @@ void read_class_vocabulary(
     document = byte_level_document(file.path.parent_path(), row, files);
   }
   read_tokenizer_json(document, file.path.string(), parts);
+  return {};
 }
 
 } // namespace
@@ -955,6 +992,7 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   const fs::path json_file = folder / "tokenizer.json";
   const bool has_json = fs::exists(json_file);
   const TokenizerClass* row = nullptr;
+  std::set<std::string> control;
   if (has_json) {
     row = class_beside_json(files);
     check_not_refused(row, folder, files, has_json);
@@ -971,9 +1009,9 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   } else {
     const auto [chosen, vocabulary] = choose_class(folder, files);
     row = chosen;
-    read_class_vocabulary(*row, vocabulary, files, *parts);
+    control = read_class_vocabulary(*row, vocabulary, files, *parts);
   }
-  add_folder_tokens(files, row, has_json, *parts);
+  add_folder_tokens(files, row, has_json, control, *parts);
   read_folder_settings(folder, files, row, parts->settings);
   if (!has_json) {
     add_class_template(*row, files, *parts);
