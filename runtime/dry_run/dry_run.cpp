@@ -22,12 +22,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-// Of the OpenMP library that LibTorch uses; both are of the calling thread.
-extern "C" {
-int omp_get_max_threads();
-void omp_set_num_threads(int count);
-}
-
 namespace tessera::runtime {
 
 namespace dry_operator {
@@ -613,8 +607,6 @@ void register_dry_key() {
 struct DryRun::Mode {
   explicit Mode(bool on_cuda)
       : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
-    // What is computed is small; a team of threads would mostly wait.
-    omp_set_num_threads(1);
     if (on_cuda) {
       // The key is one of those that LibTorch excludes by default.
       const auto own = cuda_operators_key();
@@ -622,13 +614,6 @@ struct DryRun::Mode {
       cuda.emplace(now.included_ | own, now.excluded_ - own);
     }
   }
-  ~Mode() {
-    omp_set_num_threads(threads);
-  }
-  Mode(const Mode&) = delete;
-  Mode& operator=(const Mode&) = delete;
-
-  int threads = omp_get_max_threads();
   c10::impl::IncludeDispatchKeyGuard key;
   std::optional<c10::impl::ForceDispatchKeyGuard> cuda;
 };

@@ -17,9 +17,10 @@ namespace tessera::tools {
 /// number of them takes: their line through it. The peak is the highest of
 /// several such lines (in the head, in a layer's backward), of which few layers
 /// may show another than many do; as the highest of lines is convex, an
-/// estimate is at most what the run takes. So estimates order layouts and leave
-/// out those that cannot be the fastest, and no run that fits is lost; those
-/// that are chosen are planned with all layers.
+/// estimate is at most what the run takes, but for small models, in which slots
+/// and their alignment are no line. So estimates order layouts and leave out
+/// those that are not the fastest; those that are chosen are planned with all
+/// layers.
 class RunEstimate {
  public:
   /// Models of so many layers are planned; a model has to have more.
