@@ -65,24 +65,35 @@ std::filesystem::path exported(
   return kept != nullptr ? std::filesystem::path(kept) / name : folder;
 }
 
-} // namespace
-
-TEST_P(Lora, EqualsPeft) {
-  const LoraFixture reference(GetParam());
-  const auto model = from_pretrained(reference.base().folder());
+/// PEFT's outputs, gradients and files, and its outputs once more from
+/// `folder`, to which the adapter is written.
+/// @param make_base a new model for each adapter.
+void expect_equals_peft(
+    const LoraFixture& reference,
+    const std::filesystem::path& folder,
+    const std::function<std::shared_ptr<Model>()>& make_base) {
+  const auto model = make_base();
   load_lora(*model, reference.folder());
   const ModelOutput output = model->forward(reference.input());
   expect_outputs(reference, output);
   output.loss.backward();
   expect_gradients(reference, *model);
 
-  const TemporaryFolder saved;
-  const auto folder = exported(saved / "adapter", GetParam());
   save_lora(*model, folder);
   expect_same_adapter(reference, folder);
-  const auto again = from_pretrained(reference.base().folder());
+  const auto again = make_base();
   load_lora(*again, folder);
   expect_outputs(reference, again->forward(reference.input()));
+}
+
+} // namespace
+
+TEST_P(Lora, EqualsPeft) {
+  const LoraFixture reference(GetParam());
+  const TemporaryFolder saved;
+  expect_equals_peft(reference, exported(saved / "adapter", GetParam()), [&] {
+    return from_pretrained(reference.base().folder());
+  });
 }
 
 TEST_P(Lora, IsMergedAsByPeft) {
@@ -142,19 +153,9 @@ class TiedLora : public ::testing::TestWithParam<const char*> {
 
 TEST_P(TiedLora, EqualsPeft) {
   const LoraFixture reference(GetParam());
-  const auto model = base(reference);
-  load_lora(*model, reference.folder());
-  const ModelOutput output = model->forward(reference.input());
-  expect_outputs(reference, output);
-  output.loss.backward();
-  expect_gradients(reference, *model);
   const TemporaryFolder saved;
   const auto folder = exported(saved / "adapter", GetParam());
-  save_lora(*model, folder);
-  expect_same_adapter(reference, folder);
-  const auto again = base(LoraFixture(GetParam()));
-  load_lora(*again, folder);
-  expect_outputs(reference, again->forward(reference.input()));
+  expect_equals_peft(reference, folder, [&] { return base(reference); });
   const auto ours = read_json(folder / "adapter_config.json");
   EXPECT_EQ(ours.at("ensure_weight_tying"), is_tied());
   // With the name by which PEFT will tie them when it loads this.
