@@ -11,53 +11,51 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// @return the first path that could not be removed; empty without an error.
-fs::path remove_all_of(const fs::path& path, std::error_code& code) {
-  fs::path failed;
-  std::error_code error;
-  const auto note = [&](const fs::path& at) {
-    if (error && error != std::errc::no_such_file_or_directory && !code) {
-      code = error;
-      failed = at;
+struct Failure {
+  fs::path path;
+  std::error_code code;
+};
+
+/// @param first stays as it is if something has failed before.
+void remove_all_of(const fs::path& path, Failure& first) {
+  std::error_code code;
+  const auto note = [&] {
+    if (code && code != std::errc::no_such_file_or_directory && !first.code) {
+      first = {path, code};
     }
   };
-  if (fs::is_directory(fs::symlink_status(path, error))) {
+  if (fs::is_directory(fs::symlink_status(path, code))) {
     std::vector<fs::path> entries;
-    fs::directory_iterator entry(path, error);
-    for (; !error && entry != fs::directory_iterator();
-         entry.increment(error)) {
+    fs::directory_iterator entry(path, code);
+    for (; !code && entry != fs::directory_iterator(); entry.increment(code)) {
       entries.push_back(entry->path());
     }
-    note(path);
+    note();
     for (const fs::path& inner : entries) {
-      const bool is_first = !code;
-      const fs::path at = remove_all_of(inner, code);
-      if (is_first) {
-        failed = at;
-      }
+      remove_all_of(inner, first);
     }
   }
-  error.clear();
-  fs::remove(path, error);
-  note(path);
-  return failed;
+  code.clear();
+  fs::remove(path, code);
+  note();
 }
 
 } // namespace
 
 void remove_tree(const fs::path& path, std::error_code& code) {
-  code.clear();
-  remove_all_of(path, code);
+  Failure first;
+  remove_all_of(path, first);
+  code = first.code;
 }
 
 void remove_tree(const fs::path& path) {
-  std::error_code code;
-  const fs::path failed = remove_all_of(path, code);
+  Failure first;
+  remove_all_of(path, first);
   TESSERA_CHECK(
-      !code,
+      !first.code,
       "cannot remove '{}': {}; check its permissions",
-      failed.string(),
-      code.message());
+      first.path.string(),
+      first.code.message());
 }
 
 } // namespace tessera::runtime
