@@ -33,6 +33,10 @@ std::string came_key(int job_rank) {
   return "came/" + std::to_string(job_rank);
 }
 
+std::string saw_end_key(int job_rank) {
+  return "saw end/" + std::to_string(job_rank);
+}
+
 std::string first_line_of(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   return text.substr(0, text.find('\n'));
@@ -112,6 +116,7 @@ std::string GroupStore::end_of_a_rank(milliseconds patience) {
   while (true) {
     std::vector<RankEnd> ended = ends_->among(group_.job_ranks);
     if (!ended.empty()) {
+      share_look(ended);
       return text_of_ends(std::move(ended));
     }
     if (StoreClock::now() >= deadline) {
@@ -139,17 +144,43 @@ void GroupStore::check_ranks(const std::vector<std::string>& keys) {
   if (keys_->check({kFailed})) {
     fail(to_text(keys_->get(kFailed)));
   }
-  const std::string end = end_of_a_rank(milliseconds(0));
-  // What a rank did before it ended still counts.
-  if (end.empty() || keys_->check(keys)) {
+  if (ends_ == nullptr) {
     return;
   }
-  if (group_.job_ranks[static_cast<size_t>(group_.rank)] == 0) {
-    // The others look for the reason too, in the store that ends with this
-    // rank.
-    std::this_thread::sleep_for(2 * kLookPause);
+  std::vector<RankEnd> ended = ends_->among(group_.job_ranks);
+  // What a rank did before it ended still counts.
+  if (ended.empty() || keys_->check(keys)) {
+    return;
   }
-  fail(end);
+  share_look(ended);
+  fail(text_of_ends(std::move(ended)));
+}
+
+void GroupStore::share_look(const std::vector<RankEnd>& ended) {
+  const int self = group_.job_ranks[static_cast<size_t>(group_.rank)];
+  std::vector<int> others = group_.job_ranks;
+  const auto leave_out = [&](const std::vector<RankEnd>& ends) {
+    std::erase_if(others, [&](int rank) {
+      return std::any_of(ends.begin(), ends.end(), [&](const RankEnd& end) {
+        return end.rank == rank;
+      });
+    });
+  };
+  std::erase(others, self);
+  leave_out(ended);
+  const auto deadline = StoreClock::now() + kHostPatience;
+  try {
+    keys_->set(saw_end_key(self), to_bytes("1"));
+    while (self == 0 && !others.empty() && StoreClock::now() < deadline) {
+      std::erase_if(others, [this](int rank) {
+        return keys_->check({saw_end_key(rank)});
+      });
+      leave_out(ends_->among(others));
+      std::this_thread::sleep_for(kFirstPause);
+    }
+  } catch (const c10::Error&) {
+    // The store is gone: nobody can look any more.
+  }
 }
 
 std::vector<int> GroupStore::missing_ranks() {

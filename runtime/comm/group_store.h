@@ -18,6 +18,7 @@
 namespace tessera::runtime {
 
 class RankEnds;
+struct RankEnd;
 
 /// A rank of a group failed or has ended, or did not come in time, before the
 /// ranks had what they were waiting for. Other ways to the same goal need that
@@ -101,6 +102,10 @@ class GroupStore : public c10d::Store {
 
   /// Throws when a rank has failed or ended and `keys` are not there.
   void check_ranks(const std::vector<std::string>& keys);
+  /// Tells the others that this rank has seen the end of some. Rank 0, whose
+  /// store may end with it, waits until they have seen it too, 2 s at most: the
+  /// reason is in the store.
+  void share_look(const std::vector<RankEnd>& ended);
   [[noreturn]] void fail(const std::string& reason) const;
   /// The store is gone, and mostly the rank that hosts it.
   [[noreturn]] void fail_without_store(const c10::Error& error);

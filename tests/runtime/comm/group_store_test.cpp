@@ -241,6 +241,21 @@ TEST(GroupStore, SaysThatARankEndedEarlyOrFailed) {
       "rank 3's process has ended; its own error says why");
 }
 
+// The reason is in the store that ends with rank 0.
+TEST(GroupStore, Rank0StaysUntilTheOthersHaveSeenTheReason) {
+  const auto job = tests::run_as_ranks(4, [] {
+    World& world = init({.timeout = minutes(5)});
+    if (world.rank() == 1) {
+      std::exit(0);
+    }
+    std::this_thread::sleep_for(milliseconds(400) * world.rank());
+    return expect_failure(
+        [&] { world.new_communicator("all"); },
+        {"rank 1 ended early, with exit code 0"});
+  });
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+}
+
 // A process of this host that does not end by exit() is found in /proc.
 TEST(GroupStore, SeesThatAProcessOfThisHostIsGone) {
   const auto start = std::chrono::steady_clock::now();
