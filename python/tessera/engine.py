@@ -7,11 +7,13 @@ import json
 import os
 import sys
 import weakref
+import zlib
 
 import torch
 
 from tessera import _C, sampler
 from tessera.job import init
+from tessera.options import plain
 from tessera.states import ExtraStates, states_of
 from tessera.torch_optimizer import EngineOptimizer, options_of
 from tessera.tree import Tree
@@ -36,7 +38,8 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
         configs/README.md. The optimizer may also be an AdamW, Adam or SGD of
         torch that has not stepped: Engine.optimizer then takes its place, and
         what schedules set in its groups, or in those of the one that was given,
-        counts from the next step on.
+        counts from the next step on. What else a configuration has is for
+        init() or the loop, and an error here, but ignored in `config`.
 
         tessera.wrap(model, optimizer={"type": "adamw", "lr": 1e-4},
                      precision={"parameters": "bfloat16"},
@@ -80,6 +83,10 @@ class Engine:
         They accumulate until step() or zero_grad(). The loss is multiplied by
         loss_scale, and gradients are divided by it.
         """
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(
+                f"engine.backward: the loss is of type {type(loss).__name__}; "
+                "pass the tensor that the forward computed, without .item().")
         self._tree.refresh()
         if self.optimizer is not None:
             self.optimizer.apply()  # some updates begin in backward
@@ -199,10 +206,14 @@ class Engine:
     def load_state_dict(self, state, strict=True):
         """Loads whole values; every rank passes the same ones.
 
+        state_dict() has them on rank 0 only: load_weights() reads them from a
+        file on every rank.
+
         Returns a pair of the names that are missing and those that are
         unexpected; with `strict` they are an error, before anything has
         changed.
         """
+        self._check_same_names(state)
         extra = dict(self._tree.extra_states())
         own = dict(self.module.named_parameters(remove_duplicate=False))
         own.update({
@@ -240,6 +251,27 @@ class Engine:
                 module.set_extra_state(state[name])
         return missing, unexpected
 
+    def _check_same_names(self, state):
+        """All ranks get the error if some were given other names."""
+        self._tree.refresh()
+        world = init()
+        if world.size == 1:
+            return
+        of_ranks = torch.zeros(world.size, 2, dtype=torch.int64)
+        of_ranks[world.rank, 0] = len(state)
+        of_ranks[world.rank, 1] = zlib.crc32("\n".join(
+            f"{name} {tuple(getattr(value, 'shape', ()))}"
+            for name, value in sorted(state.items())).encode())
+        self._engine.sum_over_ranks(of_ranks)
+        for rank in range(1, world.size):
+            if not torch.equal(of_ranks[rank], of_ranks[0]):
+                raise _C.Error(
+                    f"load_state_dict: rank 0 passes {of_ranks[0, 0]} values, "
+                    f"rank {rank} {of_ranks[rank, 0]}, with other names or "
+                    "shapes. Pass the same ones on every rank; where only rank "
+                    "0 has them, as from engine.state_dict(), save them to a "
+                    "file and call engine.load_weights() on every rank.")
+
     def save(self, folder, states=(), keep_last=0):
         """Writes a checkpoint to a new folder step-N in `folder`.
 
@@ -255,8 +287,9 @@ class Engine:
         where it replaces a checkpoint of another run.
         """
         self._tree.refresh_buffers()
-        return self._engine.save(
-            os.fspath(folder), self._states(states), keep_last)
+        with self._in_checkpoint():
+            return self._engine.save(
+                os.fspath(folder), self._states(states), keep_last)
 
     def save_in_background(self, folder, states=(), keep_last=0):
         """As save(), but returns a PendingSave once the state is copied.
@@ -264,13 +297,19 @@ class Engine:
         Needs wrap(..., save_in_background=True).
         """
         self._tree.refresh_buffers()
-        return self._engine.save_in_background(
-            os.fspath(folder), self._states(states), keep_last)
+        with self._in_checkpoint():
+            return self._engine.save_in_background(
+                os.fspath(folder), self._states(states), keep_last)
 
     def load(self, path, states=()):
         """Loads a checkpoint, or the latest in a folder; returns its step."""
         self._tree.refresh_buffers()
-        return self._engine.load(os.fspath(path), self._states(states))
+        with self._in_checkpoint():
+            return self._engine.load(os.fspath(path), self._states(states))
+
+    def _in_checkpoint(self):
+        return contextlib.nullcontext() if self.optimizer is None \
+            else self.optimizer.in_checkpoint()
 
     def _states(self, states):
         own = {}
@@ -311,6 +350,9 @@ class Engine:
 
     @property
     def learning_rate(self):
+        """The highest of the next step."""
+        if self.optimizer is not None:
+            return self.optimizer.highest_rate
         return self._engine.learning_rate
 
     @learning_rate.setter
@@ -430,6 +472,57 @@ def _refuse_compiled(model):
                 "engine for it. Wrap the module that is not compiled.")
 
 
+def _refuse_other_wrappers(caller, model):
+    # Not imported for this: without them nothing has been wrapped.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    fully_sharded = tuple(
+        getattr(fsdp, name) for name in ("FullyShardedDataParallel",
+                                         "FSDPModule") if hasattr(fsdp, name))
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        found = f"{name!r} is" if name else "the model is"
+        if isinstance(module, (torch.nn.DataParallel,
+                               torch.nn.parallel.DistributedDataParallel)):
+            raise _C.Error(
+                f"{caller}: {found} of type {kind}, which reduces gradients itself; "
+                "pass the module inside it, its attribute `module`.")
+        if isinstance(module, fully_sharded):
+            raise _C.Error(
+                f"{caller}: {found} sharded by FSDP ({kind}); pass the module "
+                "as it was before.")
+        lazy = [own for own, one in module.named_parameters(recurse=False)
+                if torch.nn.parameter.is_lazy(one)]
+        if lazy:
+            raise _C.Error(
+                f"{caller}: '{'.'.join(filter(None, (name, lazy[0])))}' gets its "
+                f"shape in the first forward of {kind}; run a forward first, "
+                "or give the layer its input features.")
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and (
+                module.max_norm is not None):
+            raise _C.Error(
+                f"{caller}: {found} of type {kind} with max_norm, whose forward "
+                "writes to its weight, which is sharded. Create it without "
+                "max_norm; to limit the norms, write the weight in `with "
+                "engine.gather(module, writable=True):` after a step.")
+
+
+# Keys of `tessera train` and init() that wrap() leaves to them, and what a
+# caller of wrap() does instead.
+_OF_INIT = dict.fromkeys(
+    ("device", "cpu_matmul", "cuda_matmul", "timeout_s", "keep_freed_memory",
+     "reuse_gradients"),
+    "pass it to tessera.init() before")
+_OF_TRAINER = {
+    "training":
+        "the loop is yours: clip with engine.clip_grad_norm(), accumulate by "
+        "several engine.backward() before a step, save with engine.save()",
+    "schedule":
+        "give wrap() an optimizer of torch and engine.optimizer a schedule of "
+        "torch, or set engine.learning_rate before each step",
+    **dict.fromkeys(("task", "model", "data", "output"),
+                    "it is for `tessera train`")}
+
+
 def merge_options(caller, model, config, zero_stage, options):
     """The options that wrap() and plan() are given, as those of the engine.
 
@@ -439,6 +532,7 @@ def merge_options(caller, model, config, zero_stage, options):
         raise TypeError(
             f"{caller}: {type(model).__name__} is not a torch.nn.Module.")
     _refuse_compiled(model)
+    _refuse_other_wrappers(caller, model)
     values, source = _read_config(caller, config)
     for key, value in options.items():
         # Those that no configuration has; the engine knows the others' names.
@@ -448,9 +542,14 @@ def merge_options(caller, model, config, zero_stage, options):
             raise _C.Error(
                 f"{caller}: {key!r} is not an option; did you mean "
                 f"{meant[0]!r}?")
-        if isinstance(value, torch.optim.Optimizer):
+        remedy = {**_OF_INIT, **_OF_TRAINER}.get(key)
+        if remedy:
+            raise _C.Error(
+                f"{caller}: {key!r} has no effect on an engine; {remedy}. (In "
+                "a configuration it may stay.)")
+        if key == "optimizer" and isinstance(value, torch.optim.Optimizer):
             value = options_of(value, model)
-        _merge(values, key, value)
+        _merge(values, key, plain(value, key, f"tessera.{caller}()"))
     if zero_stage is not None:
         _merge(values, "sharding", {"zero_stage": zero_stage})
     return values, source
@@ -461,7 +560,8 @@ def _read_config(caller, config):
     if config is None:
         return {}, f"tessera.{caller}()"
     if isinstance(config, dict):
-        return json.loads(json.dumps(config)), f"tessera.{caller}(config)"
+        source = f"tessera.{caller}(config)"
+        return plain(config, "", source), source
     path = os.fspath(config)
     with open(path, encoding="utf-8") as file:
         try:
@@ -472,13 +572,7 @@ def _read_config(caller, config):
 
 def _merge(values, key, value):
     """Objects are merged key by key; other values replace what is there."""
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
     if isinstance(value, dict) and isinstance(values.get(key), dict):
-        for inner, item in value.items():
-            _merge(values[key], inner, item)
-    elif isinstance(value, dict):
-        values[key] = {}
         for inner, item in value.items():
             _merge(values[key], inner, item)
     else:

@@ -5,6 +5,7 @@ import json
 import torch
 
 from tessera import _C
+from tessera.options import plain
 
 _world = None
 
@@ -24,7 +25,8 @@ def init(**options):
     """
     global _world
     if _world is None:
-        _world = _C.init(*_meeting_place(), json.dumps(options))
+        _world = _C.init(*_meeting_place(), json.dumps(
+            plain(options, "", "tessera.init()")))
     elif options:
         raise _C.Error(
             f"tessera.init: {', '.join(options)} given, but this process has "

@@ -2,6 +2,8 @@
 """The memory of a training step, before anything is trained."""
 import contextlib
 import json
+import os
+import traceback
 
 import torch
 
@@ -58,12 +60,33 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
         clips_gradients=clips_gradients, steps=steps)
 
     def forward():
-        return _loss_of(_call(model, batch), loss)
+        try:
+            return _loss_of(_call(model, batch), loss)
+        except NotImplementedError as error:
+            if "meta" not in str(error).lower():
+                raise
+            # Of torch, for shapes that depend on values.
+            raise _C.Error(
+                f"plan: {_place_of(error)}: {error}. A plan runs the forward "
+                "with shapes only; where a shape depends on values, as in "
+                "x[x > 0] or nonzero(), plan with a forward that takes a fixed "
+                "one, or measure a step: engine.memory after wrap()."
+            ) from error
 
     with _buffers_kept(model), torch.random.fork_rng(devices=[]), \
             torch.enable_grad():
         return _C.plan(
             Tree(model).root, json.dumps(values), source, forward, job)
+
+
+def _place_of(error):
+    """The last line of the caller's code, rather than torch's."""
+    own = [os.path.dirname(module.__file__) + os.sep
+           for module in (torch, _C)]
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((one for one in reversed(frames)
+                  if not one.filename.startswith(tuple(own))), frames[-1])
+    return f"{frame.filename}:{frame.lineno}, `{frame.line}`"
 
 
 def _call(model, batch):
@@ -83,8 +106,9 @@ def _loss_of(output, loss):
         output = getattr(output, "loss", output)
     if not isinstance(output, torch.Tensor) or output.numel() != 1:
         raise _C.Error(
-            f"plan: the model returns a {type(output).__name__} that is not a "
-            "loss of one element; pass loss=, a function of what it returns.")
+            f"plan: the model returns a value of type {type(output).__name__}, "
+            "not a loss of one element; pass loss=, a function of what it "
+            "returns.")
     return output
 
 

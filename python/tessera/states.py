@@ -29,7 +29,7 @@ def _split(value, path, tensors):
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(
-        f"{'.'.join(path) or 'the state'} is a {type(value).__name__}; a "
+        f"{'.'.join(path) or 'the state'} is of type {type(value).__name__}; a "
         "checkpoint takes None, numbers, strings, tensors, and lists, tuples "
         "and dicts of them. Leave it out of state_dict().")
 
@@ -99,6 +99,6 @@ def states_of(given):
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(one, method, None)):
                 raise TypeError(
-                    f"state {name!r} is a {type(one).__name__} without "
+                    f"state {name!r} is of type {type(one).__name__}, without "
                     f"{method}().")
     return [_state(name, one) for name, one in given.items()]

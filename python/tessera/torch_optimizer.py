@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of torch, as options of the engine and in front of it."""
+import contextlib
 import json
 import re
+import warnings
 
 import torch
 
@@ -71,9 +73,11 @@ def options_of(optimizer, model):
     kind = type(optimizer)
     if kind not in _KINDS:
         raise _C.Error(
-            f"wrap: a {kind.__name__} cannot be taken over; pass a "
-            "torch.optim.AdamW, Adam or SGD, or the options of one of the "
-            "engine's, e.g. optimizer={'type': 'lion', 'lr': 1e-4}.")
+            f"wrap: an optimizer of type {kind.__name__} cannot be taken over; "
+            "pass a torch.optim.AdamW, Adam or SGD, or to wrap() itself the "
+            "options of one of the engine's, e.g. optimizer={'type': 'lion', "
+            "'lr': 1e-4}. A Trainer has its TrainingArguments' optim: adamw_torch "
+            "or sgd.")
     if optimizer.state:
         raise _C.Error(
             "wrap: the optimizer has stepped already, and its state cannot be "
@@ -140,6 +144,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
             setattr(self, hooks, getattr(optimizer, hooks))
         self.step_was_skipped = False
+        self._is_in_checkpoint = False
         self._engine = engine
         self._engine_step = step
         trained = {id(one) for one in engine.trained_parameters()}
@@ -160,7 +165,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Gives the engine the groups' hyperparameters, where they changed."""
         self._check_groups()
         rates = _rates(self)
-        peak = max(rates)
+        peak = self.highest_rate
         if peak != self._engine.learning_rate:
             self._engine.learning_rate = peak
         for i, (group, rate) in enumerate(zip(self.param_groups, rates)):
@@ -173,13 +178,18 @@ class EngineOptimizer(torch.optim.Optimizer):
                     f"optimizer.param_groups[{i}]", scale, i + 1)
                 self._applied[i] = (options, scale)
 
+    @property
+    def highest_rate(self):
+        return max(_rates(self))
+
     def _check_groups(self):
         given = self._given
         if given.param_groups is not self.param_groups or given.state:
             raise _C.Error(
-                "the torch optimizer that wrap() was given has loaded a state, "
-                "which the engine does not use; load Engine.optimizer, or the "
-                "engine's checkpoint.")
+                "the torch optimizer that wrap() was given has stepped or has "
+                "loaded a state, which the engine does not use; step with "
+                "engine.step() or engine.optimizer, and load the engine's "
+                "checkpoint.")
         if len(self.param_groups) != len(self._wrapped) or any(
                 len(group["params"]) != len(own) or
                 any(a is not b for a, b in zip(group["params"], own))
@@ -206,14 +216,44 @@ class EngineOptimizer(torch.optim.Optimizer):
             raise _C.Error("add_param_group: " + _ADD_BEFORE)
         super().add_param_group(param_group)
 
+    @contextlib.contextmanager
+    def in_checkpoint(self):
+        """While it is open, the engine saves or loads moments beside the
+        groups."""
+        self._is_in_checkpoint = True
+        try:
+            yield
+        finally:
+            self._is_in_checkpoint = False
+
+    def _has_moments(self):
+        return any(_options_of_group(type(self._given), group).get(
+            "momentum", 1) > 0 for group in self.param_groups)
+
+    def state_dict(self):
+        """The groups' values only, as torch has them. Engine.save() has moments
+        too: load_state_dict() refuses this where it would begin with new ones.
+        """
+        state = super().state_dict()
+        if self._has_moments() and not self._is_in_checkpoint:
+            state[_MOMENTS] = "in checkpoints of Engine.save()"
+            warnings.warn(
+                "engine.optimizer.state_dict() has the groups' values, but no "
+                "moments: save the state of training with engine.save(), and "
+                "continue from it with engine.load().", stacklevel=2)
+        return state
+
     def load_state_dict(self, state):
         """Takes over the groups' values, as a schedule has left them."""
-        if state.get("state"):
+        if state.get("state") or _MOMENTS in state:
+            what = ("the state of an optimizer of torch, with moments, which "
+                    "the engine cannot take over" if state.get("state") else
+                    "what engine.optimizer.state_dict() returned, which has no "
+                    "moments")
             raise _C.Error(
-                "load_state_dict: this is the state of an optimizer of torch, "
-                "with moments, which the engine cannot take over; continue from "
-                "a checkpoint of Engine.save(), or pass only its "
-                "'param_groups' to begin with new moments.")
+                f"load_state_dict: this is {what}; continue from a checkpoint "
+                "of Engine.save(), or pass only its 'param_groups' to begin "
+                "with new moments.")
         # The base class would put other groups in the place of the shared ones.
         shared = self.param_groups
         super().load_state_dict(
@@ -222,6 +262,15 @@ class EngineOptimizer(torch.optim.Optimizer):
             group.update(loaded)
         self.param_groups = shared
 
+
+def has_moments(state):
+    """Whether a state_dict() of an optimizer of torch has some."""
+    return any(isinstance(value, torch.Tensor) and name != "step"
+               for one in state["state"].values() for name, value in one.items())
+
+
+# A key in states that have none.
+_MOMENTS = "moments"
 
 _ADD_BEFORE = (
     "The engine has planned the state of each parameter in wrap(): give a "

@@ -41,6 +41,8 @@ class _Node:
 
     def __init__(self, module):
         self._module = module
+        self._wrapped = {name: one for name, one in module._parameters.items()
+                         if one is not None}
         self.view = _C.ModuleTree(type(module).__name__, _role_of(module))
         self._seen = ()
         self._numbers = ()
@@ -48,6 +50,18 @@ class _Node:
     def is_as_seen(self):
         # What was seen is kept, so that no number comes again.
         return self._numbers == tuple(map(id, _registered(self._module)))
+
+    def renamed(self, names):
+        """A parameter that the module had, and has under this name no more,
+        though it is still in the model, and all that it is called there.
+
+        names: of all parameters of the model, by id.
+        """
+        for name, one in self._wrapped.items():
+            if self._module._parameters.get(name) is not one and (
+                    id(one) in names):
+                return name, names[id(one)]
+        return None
 
     def take_over(self, view_of):
         """Gives the view what the module has now; view_of: of a child."""
@@ -73,6 +87,7 @@ class Tree:
         self._nodes = {}
         self._module = module
         self._wrapped = dict(module.named_parameters(remove_duplicate=False))
+        self._has_renamed = False
         self.root = self._view(module)
 
     def _view(self, module):
@@ -84,10 +99,33 @@ class Tree:
 
     def refresh(self):
         """Takes over parameters and modules that were added, replaced or
-        removed. The engine refuses those that it would not train or save."""
-        for node in list(self._nodes.values()):
-            if not node.is_as_seen():
-                node.take_over(self._view)
+        removed. The engine refuses those that it would not train or save; names
+        that are no longer the module's are refused here."""
+        changed = [node for node in self._nodes.values()
+                   if not node.is_as_seen()]
+        for node in changed:
+            node.take_over(self._view)
+        if changed or self._has_renamed:
+            self._check_names()
+
+    def _check_names(self):
+        names = {}
+        for name, one in self._module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(one), []).append(name)
+        self._has_renamed = True
+        for module in self._module.modules():
+            renamed = self._nodes[module].renamed(names)
+            if renamed:
+                wrapped, now = renamed
+                path = next(path for path, one in self._module.named_modules()
+                            if one is module)
+                raise _C.Error(
+                    f"parameter '{path + '.' * bool(path)}{wrapped}' was "
+                    f"renamed after wrap(), and is now '{now[0]}', as by "
+                    "torch.nn.utils.prune: the engine would save it under its "
+                    "old name. Change the module before wrap(), or call "
+                    "engine.unwrap() first and wrap it again.")
+        self._has_renamed = False
 
     def refresh_buffers(self):
         """refresh(), and buffers that were assigned anew, before they are

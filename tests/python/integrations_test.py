@@ -7,6 +7,7 @@ import re
 import shutil
 import warnings
 
+import accelerate
 import torch
 import transformers
 
@@ -288,6 +289,70 @@ def trainers(world):
         losses_of(resumed), losses_of(ours))
 
 
+def checkpoints_of_plain_trainers(world):
+    """Their weights, groups and schedules are continued; that moments are not
+    is said."""
+    from tessera.integrations.transformers import Trainer
+    folder = os.path.join(shared_folder(), "plain_trainer")
+    if world.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def rates(trainer):
+        return [entry["learning_rate"] for entry in trainer.state.log_history
+                if "learning_rate" in entry]
+
+    for optim in ("sgd", "adamw_torch"):
+        plain = transformers.Trainer(
+            architectures.make_model("llama"),
+            arguments(os.path.join(folder, optim), optim=optim),
+            train_dataset=Tokens())
+        plain.train()
+        checkpoint = os.path.join(folder, optim, "checkpoint-3")
+        ours = Trainer(
+            architectures.make_model("llama", seed=9),
+            arguments(os.path.join(folder, optim), optim=optim),
+            train_dataset=Tokens(), wrap=SMALL)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ours.train(resume_from_checkpoint=checkpoint)
+        said = [str(one.message) for one in caught
+                if "moments begin anew" in str(one.message)]
+        assert len(said) == (optim != "sgd" and world.rank == 0), said
+        assert rates(ours) == rates(plain), (rates(ours), rates(plain))
+        if optim == "sgd":  # which has no moments
+            for got, want in zip(losses_of(ours), losses_of(plain)):
+                assert abs(got - want) < 2e-3, (
+                    losses_of(ours), losses_of(plain))
+    # As the best one of a run that was resumed, and with a model in use.
+    ours.state.best_model_checkpoint = checkpoint
+    ours._load_best_model()
+    state = ours.engine.state_dict()
+    if world.rank == 0:
+        best = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+        for name, value in best.state_dict().items():
+            assert torch.equal(state[name], value), name
+
+
+def options_of_wrap(world):
+    from tessera.integrations.accelerate import Accelerator
+    raises(lambda: Accelerator(
+        cpu=True, wrap={"optimizer": {"type": "lion"}}), "optimizer: type",
+        "TrainingArguments")
+    accelerator = Accelerator(cpu=True, wrap={
+        "optimizer": {"ema_decay": 0.5}, **SMALL})
+    model = make_net()
+    accelerator.prepare(model, adamw(model))
+    plan = accelerator.engine.memory_plan["device"]
+    assert plan["optimizer state"] >= 2.9 * plan["parameters"], plan
+    os.environ["ACCELERATE_DYNAMO_BACKEND"] = "EAGER"  # as by torch_compile
+    accelerate.state.AcceleratorState._reset_state()
+    try:
+        raises(lambda: Accelerator(cpu=True, wrap=SMALL), "torch_compile")
+    finally:
+        del os.environ["ACCELERATE_DYNAMO_BACKEND"]
+        accelerate.state.AcceleratorState._reset_state()
+
+
 class Rows(torch.utils.data.Dataset):
     """Batches of one: rank r of n gets the rows r, r + n, ..."""
 
@@ -392,4 +457,5 @@ def adapters(world):
 
 if __name__ == "__main__":
     main([optimizers_and_schedules, schedules_of_groups, values_after_backward,
-          step_hooks, many_parameters, adapters, trainers, accelerators])
+          step_hooks, many_parameters, adapters, trainers,
+          checkpoints_of_plain_trainers, accelerators, options_of_wrap])

@@ -2,13 +2,16 @@
 """Misuse is an error that names what to do instead, and nothing is lost."""
 import copy
 import io
+import os
 import subprocess
 import sys
+import warnings
 
 import torch
 
 import tessera
-from ranks import SMALL, ids_of, loss_of, main, make_net, raises, train
+from ranks import (
+    SMALL, ids_of, loss_of, main, make_net, raises, shared_folder, train)
 
 SGD = {"type": "sgd", "lr": 0.1}
 
@@ -85,6 +88,21 @@ def copies(world):
     check(world, lambda model: copy.deepcopy(model.blocks), "before wrap()")
 
 
+def states_of_one_rank(world):
+    """What state_dict() returns is on rank 0 only; all ranks are told."""
+    model, engine = trained()
+    state = engine.state_dict()
+    before = engine.state_dict()
+    if world.size > 1:
+        for strict in (True, False):
+            raises(lambda strict=strict: engine.load_state_dict(state, strict),
+                   f"rank 0 passes {len(make_net().state_dict())} values",
+                   "rank 1 0", "engine.load_weights()")
+    for name, value in engine.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    engine.step()
+
+
 def writes(world):
     def fill(model):
         with torch.no_grad():
@@ -130,6 +148,27 @@ def changed_modules(world):
                     lambda: engine.save_weights("never"),
                     lambda: engine.for_each_parameter(print)):
             raises(use, f"'{name}' was {verb} after wrap()", "unwrap()")
+    def pruned(model):  # as by torch.nn.utils.prune
+        up = model.blocks[1].up
+        weight = up.weight
+        del up.weight
+        up.register_parameter("weight_orig", weight)
+
+    def exchanged(model):
+        one, other = model.blocks[0].up, model.blocks[1].up
+        one.weight, other.weight = other.weight, one.weight
+
+    for change, old, new in (
+            (pruned, "blocks.1.up.weight", "blocks.1.up.weight_orig"),
+            (exchanged, "blocks.0.up.weight", "blocks.1.up.weight")):
+        model, engine = trained()
+        change(model)
+        for use in 2 * (engine.state_dict, engine.step,
+                        lambda: engine.save_weights("never")):
+            raises(use, f"'{old}' was renamed after wrap()", f"'{new}'",
+                   "unwrap()")
+    exchanged(model)
+    engine.step()
     # What was there before is right again.
     model, engine = trained()
     down = model.blocks[1].down
@@ -192,11 +231,12 @@ def groups_and_states_of_torch(world):
     assert given.param_groups[0]["params"][0] is engine.module.embed.weight
     step(engine)
     assert engine.learning_rate == 0.5
-    engine.optimizer.load_state_dict(engine.optimizer.state_dict())
     given.load_state_dict(adamw.state_dict())
-    raises(lambda: step(engine), "has loaded a state")
+    raises(lambda: step(engine), "has loaded a state", "engine.step()")
     given, engine = wrapped()
     raises(lambda: setattr(engine, "learning_rate", 0.1), "param_groups")
+    given.param_groups[0]["lr"] = 0.25
+    assert engine.learning_rate == 0.25
     given.param_groups[0]["amsgrad"] = True
     raises(lambda: step(engine), "amsgrad")
     given.param_groups[0].update(amsgrad=False, betas=(0.9, 1.5))
@@ -207,6 +247,78 @@ def groups_and_states_of_torch(world):
     given.param_groups[0]["momentum"] = -1
     raises(lambda: tessera.wrap(model, optimizer=given, **SMALL), "momentum")
     tessera.wrap(model, optimizer=SGD, **SMALL)
+
+
+def states_without_moments(world):
+    """engine.optimizer.state_dict() is not taken for a saved optimizer."""
+    def wrapped(**options):
+        model = make_net()
+        return tessera.wrap(
+            model, optimizer=torch.optim.SGD(model.parameters(), **options),
+            **SMALL)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "engine.optimizer.state_dict")
+        engine = wrapped(lr=0.5, momentum=0.9)
+        raises(engine.optimizer.state_dict, "no moments", "engine.save()")
+        # Checkpoints of the engine have moments, whoever names the optimizer.
+        folder = os.path.join(shared_folder(), "moments")
+        engine.save(folder, [engine.optimizer])
+        engine.load(folder, [engine.optimizer])
+        plain = wrapped(lr=0.5)  # has none
+        plain.optimizer.load_state_dict(plain.optimizer.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        state = copy.deepcopy(engine.optimizer.state_dict())
+    other = wrapped(lr=0.1, momentum=0.9)
+    raises(lambda: other.optimizer.load_state_dict(state), "no moments",
+           "Engine.save()")
+    other.optimizer.load_state_dict({"param_groups": state["param_groups"]})
+    assert other.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def options_of_others(world):
+    """Sections that only `tessera train` and init() read, and values that no
+    configuration has."""
+    for key, value, *texts in (
+            ("training", {"clip_grad_norm": 1}, "engine.clip_grad_norm()"),
+            ("schedule", {"warmup_steps": 9}, "engine.learning_rate"),
+            ("data", {}, "`tessera train`"),
+            ("device", "cpu", "tessera.init()"),
+            ("timeout_s", 5, "tessera.init()"),
+            ("optimizer", {"lr": torch.tensor(0.1)}, "optimizer.lr", "Tensor",
+             ".item()"),
+            ("optimizer", torch.optim.AdamW, "the class AdamW",
+             "pass an instance"),
+            ("optimizer", {"betas": [0.9, {0.99}]}, "optimizer.betas[1]",
+             "of type set")):
+        raises(lambda: tessera.wrap(make_net(), **{key: value}), key, *texts)
+    raises(lambda: tessera.wrap(make_net(), {"optimizer": {"lr": print}}),
+           "tessera.wrap(config): optimizer.lr is of type builtin")
+    engine = tessera.wrap(
+        make_net(), {"training": {"clip_grad_norm": 1}, "device": "auto"},
+        precision={"parameters": torch.bfloat16}, optimizer=SGD, **SMALL)
+    with engine.gather():
+        assert engine.module.embed.weight.dtype == torch.bfloat16
+
+
+def other_wrappers(world):
+    class InDataParallel(torch.nn.parallel.DistributedDataParallel):
+        def __init__(self, module):  # without a process group
+            torch.nn.Module.__init__(self)
+            self.module = module
+
+    for model, *texts in (
+            (torch.nn.Sequential(InDataParallel(make_net())),
+             "'0' is of type InDataParallel", "`module`"),
+            (torch.nn.DataParallel(make_net()), "the model is of type DataParallel"),
+            (torch.nn.Sequential(torch.nn.LazyLinear(3)), "'0.weight'",
+             "run a forward"),
+            (torch.nn.Sequential(torch.nn.Embedding(9, 3, max_norm=1.0)),
+             "'0' is of type Embedding with max_norm", "without max_norm")):
+        raises(lambda: tessera.wrap(model), *texts)
+    model, engine = trained()
+    raises(lambda: engine.backward(3.0), "of type float", "item()")
 
 
 def misspelled_options(world):
@@ -308,5 +420,7 @@ if __name__ == "__main__":
     main([another_torch, optimizers_of_torch, moves_and_casts, state_dicts,
           copies, writes, replaced_parameters, changed_modules,
           nonfinite_gradients, full_precision, meta_tensors,
-          groups_and_states_of_torch, misspelled_options, compiled_modules,
+          groups_and_states_of_torch, states_without_moments,
+          states_of_one_rank, options_of_others, other_wrappers,
+          misspelled_options, compiled_modules,
           wrapped_twice, reading_on_one_rank])

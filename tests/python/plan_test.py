@@ -131,6 +131,9 @@ def refuses(world):
     raises(lambda: tessera.plan("net", None, ids), "torch.nn.Module")
     raises(lambda: tessera.plan(
         make_net(), None, ids, loss=lambda _: 1 / 0), "division")
+    raises(lambda: tessera.plan(
+        make_net(), None, ids, loss=lambda output: output[output > 0].sum()),
+        "plan_test.py:", "output[output > 0]", "with shapes only")
     model = make_net()
     engine = tessera.wrap(model, **SMALL)
     raises(lambda: tessera.plan(model, None, ids), "before wrap()")

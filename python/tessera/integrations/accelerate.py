@@ -26,6 +26,7 @@ import shutil
 import accelerate
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DynamoBackend
 
 from tessera import _C
 from tessera.engine import wrap as wrap_model
@@ -46,6 +47,22 @@ def save_only(engine, folder, states=()):
     return engine.save(folder, states, keep_last=1)
 
 
+def _check_optimizer_options(options):
+    if options is None:
+        return
+    given = {"type", "lr", "weight_decay", "betas", "eps", "momentum",
+             "dampening", "nesterov", "parameters"}
+    if not isinstance(options, dict) or given & set(options):
+        found = ", ".join(sorted(given & set(options))) \
+            if isinstance(options, dict) else type(options).__name__
+        raise _C.Error(
+            f"wrap: optimizer: {found} given; these are those of the optimizer "
+            "that prepare() gets, an AdamW, Adam or SGD of torch (Trainer: "
+            "TrainingArguments' optim, adamw_torch or sgd, and their rates). "
+            "With another one of the engine's optimizers, call tessera.wrap() "
+            "in a loop of your own.")
+
+
 class _Optimizer(AcceleratedOptimizer):
     """Steps only where the Accelerator has collected all micro-batches."""
 
@@ -60,7 +77,9 @@ class _Optimizer(AcceleratedOptimizer):
 class Accelerator(accelerate.Accelerator):
     """Prepares one model with its optimizer; other objects as usual.
 
-    wrap: options of tessera.wrap().
+    wrap: options of tessera.wrap(); those of `optimizer` that the optimizer
+        given to prepare() does not have, such
+        as moment_dtype.
     """
 
     def __init__(self, *arguments, wrap=None, **options):
@@ -70,7 +89,15 @@ class Accelerator(accelerate.Accelerator):
                 "Accelerator: mixed_precision='fp16' scales losses twice; "
                 "leave it out, and pass wrap={'precision': {'parameters': "
                 "'float16'}}.")
+        backend = self.state.dynamo_plugin.backend
+        if backend != DynamoBackend.NO:
+            raise _C.Error(
+                f"Accelerator: dynamo_backend={backend.value.lower()!r} "
+                "(TrainingArguments: torch_compile) compiles the model, and the "
+                "engine cannot shard it then; leave it out.")
         self._wrap_options = dict(wrap or {})
+        self._optimizer_options = self._wrap_options.pop("optimizer", None)
+        _check_optimizer_options(self._optimizer_options)
         self.engine = None
 
     def prepare(self, *objects, device_placement=None):
@@ -107,8 +134,15 @@ class Accelerator(accelerate.Accelerator):
             raise _C.Error(
                 "prepare: this Accelerator trains another model; make one for "
                 "each, or call free_memory() first.")
-        self.engine = wrap_model(
-            model, optimizer=optimizer, **self._wrap_options)
+        options = dict(self._wrap_options)
+        if self._optimizer_options:
+            if "config" in options:
+                raise _C.Error(
+                    "wrap: config and optimizer are both given; put the "
+                    "options of `optimizer` into the configuration.")
+            # Those of `optimizer` are merged into them.
+            options["config"] = {"optimizer": self._optimizer_options}
+        self.engine = wrap_model(model, optimizer=optimizer, **options)
         optimizer = _Optimizer(self.engine.optimizer)
         self._optimizers.append(optimizer)
         return optimizer

@@ -11,13 +11,16 @@ TrainingArguments, callbacks, datasets and metrics are as usual. Checkpoints
 have the engine's in their folder tessera/, which loads under any number of
 ranks.
 """
+import contextlib
 import os
+import warnings
 
 import torch
 import transformers
-from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
 from tessera.integrations.accelerate import Accelerator, save_only
+from tessera.torch_optimizer import has_moments
 
 
 class Trainer(transformers.Trainer):
@@ -64,18 +67,64 @@ class Trainer(transformers.Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         # The engine loads weights with their state, once there is one.
-        if not os.path.isdir(os.path.join(resume_from_checkpoint, "tessera")):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if not _has_engine_state(resume_from_checkpoint):
+            with self._whole_model():
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _whole_model(self):
+        """While it is open, the model's own functions can load it."""
+        return contextlib.nullcontext() if self.engine is None \
+            else self.engine.gather(writable=True)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         if checkpoint is None:
             return
-        folder = os.path.join(checkpoint, "tessera")
-        if os.path.isdir(folder):
-            self.engine.load(folder)
-            self.lr_scheduler.load_state_dict(torch.load(
-                os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True))
+        if _has_engine_state(checkpoint):
+            self.engine.load(os.path.join(checkpoint, "tessera"))
+            self.lr_scheduler.load_state_dict(_load(checkpoint, SCHEDULER_NAME))
+        else:
+            self._load_plain_state(checkpoint)
+
+    def _load_plain_state(self, checkpoint):
+        """What transformers' own Trainer has saved, except for moments."""
+        optimizer = self.engine.optimizer
+        state = _load(checkpoint, OPTIMIZER_NAME)
+        if state is not None:
+            optimizer.load_state_dict({"param_groups": state["param_groups"]})
+        schedule = _load(checkpoint, SCHEDULER_NAME)
+        if schedule is not None:
+            self.lr_scheduler.load_state_dict(schedule)
+            if state is None:
+                for group, rate in zip(optimizer.param_groups,
+                                       self.lr_scheduler.get_last_lr()):
+                    group["lr"] = rate
+        lost = []
+        if state is None or has_moments(state):
+            lost.append("the optimizer's moments begin anew")
+        if schedule is None:
+            lost.append("the schedule begins anew")
+        if lost and self.args.should_save:
+            warnings.warn(
+                f"{checkpoint} was saved by another Trainer than this one, "
+                f"without a folder tessera/: {' and '.join(lost)}. To continue "
+                "with them, finish the run with the Trainer that saved it.",
+                stacklevel=2)
 
     def _load_best_model(self):
-        self.engine.load(
-            os.path.join(self.state.best_model_checkpoint, "tessera"))
+        best = self.state.best_model_checkpoint
+        if _has_engine_state(best):
+            self.engine.load(os.path.join(best, "tessera"))
+        else:  # from before a run that was resumed
+            with self._whole_model():
+                super()._load_best_model()
+
+
+def _has_engine_state(checkpoint):
+    return os.path.isdir(os.path.join(checkpoint, "tessera"))
+
+
+def _load(checkpoint, name):
+    path = os.path.join(checkpoint, name)
+    if not os.path.isfile(path):
+        return None
+    return torch.load(path, map_location="cpu", weights_only=True)
