@@ -13,6 +13,7 @@
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/run_training.h"
 #include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tools/example_data.h"
 #include "zoo/model_fixture.h"
 
 #include <gtest/gtest.h>
@@ -306,6 +307,79 @@ TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
   EXPECT_EQ(
       flops_in(plan, "beside.layers."), 2 * flops_in(plan, "layers.", true));
   EXPECT_EQ(flops_in(plan, "layers."), flops_in(alone, "layers."));
+}
+
+// Lengths and masked tokens are those of data.train; where it is not there,
+// texts are as long as the model has positions.
+TEST_F(PlannedTrainingRun, TakesTheLengthsOfExamples) {
+  const auto texts = [](int64_t length) {
+    return tests::ExampleTensor{
+        runtime::SafetensorsDtype::kU16,
+        {16, length},
+        [](int64_t row, int64_t place) {
+          return static_cast<double>(3 + (row * 31 + place * 7) % 900);
+        }};
+  };
+  const auto config = [&](const json& model, const json& data) {
+    write("examples.json", model);
+    json all = data;
+    all["train"] = (folder_ / "examples.safetensors").string();
+    write(
+        "train.json",
+        {{"task", "examples"},
+         {"model", {{"config", (folder_ / "examples.json").string()}}},
+         {"data", all},
+         {"optimizer", {{"lr", 1e-3}}},
+         {"training", {{"batch_size", 4}, {"max_steps", 3}}},
+         {"output",
+          {{"folder", (folder_ / "run").string()}, {"overwrite", true}}}});
+    return read_training_config(folder_ / "train.json", Names{});
+  };
+  const json bert{
+      {"model_type", "bert"},
+      {"architectures", {"BertForMaskedLM"}},
+      {"vocab_size", 1000},
+      {"hidden_size", 128},
+      {"intermediate_size", 512},
+      {"num_hidden_layers", 4},
+      {"num_attention_heads", 4},
+      {"max_position_embeddings", 256}};
+  const json masks{{"mask", {{"mask_token", 2}, {"never_masked", {0, 1}}}}};
+  const json t5{
+      {"model_type", "t5"},
+      {"architectures", {"T5ForConditionalGeneration"}},
+      {"vocab_size", 1000},
+      {"d_model", 128},
+      {"d_kv", 32},
+      {"d_ff", 512},
+      {"num_layers", 2},
+      {"num_decoder_layers", 2},
+      {"num_heads", 4},
+      {"decoder_start_token_id", 0},
+      {"pad_token_id", 0}};
+  tests::on_ranks(1, [&] {
+    const StepMemoryPlan longest =
+        plan_training(config(bert, masks), 1).front();
+    EXPECT_TRUE(has_note(longest, "texts of 256 tokens"));
+    try {
+      plan_training(config(t5, json::object()), 1);
+      FAIL() << "no length is known";
+    } catch (const Error& error) {
+      EXPECT_NE(
+          std::string(error.what()).find("examples.safetensors"),
+          std::string::npos)
+          << error.what();
+    }
+    const fs::path file = folder_ / "examples.safetensors";
+    tests::write_examples(file, {{"input_ids", texts(96)}});
+    const StepMemoryPlan plan = plan_training(config(bert, masks), 1).front();
+    EXPECT_FALSE(has_note(plan, "texts of"));
+    EXPECT_LT(plan.peak_bytes, longest.peak_bytes);
+    expect_takes_what_is_planned("masked", config(bert, masks));
+    tests::write_examples(
+        file, {{"input_ids", texts(96)}, {"labels", texts(40)}});
+    expect_takes_what_is_planned("translated", config(t5, json::object()));
+  });
 }
 
 // A budget is for both models.

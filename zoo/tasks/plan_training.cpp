@@ -14,6 +14,7 @@
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/tasks/example_batches.h"
 #include "tessera/zoo/tasks/preference_batches.h"
 #include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/task.h"
@@ -198,6 +199,41 @@ ModelInput largest_pairs(const TrainingConfig& config) {
       /*loss_only=*/true);
 }
 
+/// A batch of `examples`, of the shapes that data.train has; without padding
+/// that is removed, as a batch with the longest text.
+ModelInput first_examples(const TrainingConfig& config, Model& model) {
+  const auto head = head_of(model);
+  ExampleOptions options = config.examples;
+  options.trim_padding = false;
+  const ExampleBatches data(
+      ExampleFiles(config.train_file),
+      *head,
+      model.architecture(),
+      options,
+      /*measures_metric=*/false,
+      at::kCPU);
+  std::vector<size_t> rows(static_cast<size_t>(config.batch_size));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = i % data.size();
+  }
+  return data.make(rows, /*epoch=*/0, /*loss_only=*/true);
+}
+
+/// The length of texts in data.train where it is not there: all positions.
+int64_t most_positions(
+    const TrainingConfig& config,
+    const nlohmann::json& model) {
+  for (const char* key : {"max_position_embeddings", "n_positions"}) {
+    const auto found = model.find(key);
+    if (found != model.end() && found->is_number_integer()) {
+      return found->get<int64_t>();
+    }
+  }
+  TESSERA_FAIL(
+      "plan: data.train '{}', which says how long texts are, is not there, and config.json of the model has no number of positions; make the file, or set the key max_position_embeddings in config.json",
+      config.train_file.string());
+}
+
 /// Labels of a batch of texts or images.
 at::Tensor labels_for(const Head& head, int64_t rows, int64_t length) {
   switch (head.labels()) {
@@ -298,14 +334,7 @@ class ConfiguredTraining {
       return from_config(source_.json, {.architecture = source_.architecture});
     });
     layers_ = whole->layer_names();
-    batch_ = config.task == &kPreference
-                 ? largest_pairs(config)
-                 : largest_batch(
-                       *whole,
-                       config.batch_size,
-                       config.max_length,
-                       config.task != &kLanguageModel &&
-                           config.task != &kImageFolder);
+    batch_ = batch_of(*whole);
     if (config.token_data.objective.kind == ObjectiveKind::kBlankFilling) {
       // Longer than the model's positions: those of blanks are their places.
       batch_.position_ids =
@@ -332,6 +361,10 @@ class ConfiguredTraining {
   /// Names of the layers of the whole model.
   const std::vector<std::string>& layers() const {
     return layers_;
+  }
+  /// What is assumed of the batches.
+  const std::vector<std::string>& notes() const {
+    return notes_;
   }
   /// Texts of tokens that differ, so that experts get equal shares of them.
   void mix_tokens() {
@@ -379,6 +412,30 @@ class ConfiguredTraining {
   }
 
  private:
+  ModelInput batch_of(Model& model) {
+    if (config_.task == &kPreference) {
+      return largest_pairs(config_);
+    }
+    int64_t length = config_.max_length;
+    if (config_.task == &kExamples) {
+      if (std::filesystem::exists(config_.train_file)) {
+        return first_examples(config_, model);
+      }
+      if (head_of(model)->images() == nullptr) {
+        length = most_positions(config_, source_.json);
+        notes_.push_back(formatted(
+            "examples: texts of {} tokens, as many as the model has positions, and labels of all of them, because '{}' is not there",
+            length,
+            config_.train_file.string()));
+      }
+    }
+    return largest_batch(
+        model,
+        config_.batch_size,
+        length,
+        config_.task != &kLanguageModel && config_.task != &kImageFolder);
+  }
+
   /// The model's, as without PlannedTraining::beside.
   bool has_own_loss() const {
     return config_.task->make_loss == nullptr && !config_.distill;
@@ -413,6 +470,7 @@ class ConfiguredTraining {
   const TrainingConfig& config_;
   ModelSource source_;
   std::vector<std::string> layers_;
+  std::vector<std::string> notes_;
   ModelInput batch_;
   PlannedJob job_;
   EngineOptions options_;
@@ -498,8 +556,10 @@ std::vector<StepMemoryPlan> plan_training(
     if (config.layer_drop) {
       expect_drops(*config.layer_drop, layers, stage);
     }
-    stage.assumptions.insert(
-        stage.assumptions.end(), notes.begin(), notes.end());
+    for (const auto* some : {&notes, &run.notes()}) {
+      stage.assumptions.insert(
+          stage.assumptions.end(), some->begin(), some->end());
+    }
   }
   return stages;
 }
