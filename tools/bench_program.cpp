@@ -25,8 +25,8 @@ int run_bench(int argc, char** argv) {
     return run_bench_comm(argc - 1, argv + 1);
   }
   CLI::App app(
-      "Measures memory, disk and device bandwidths, and predicts the step times "
-      "that they allow. `tessera bench comm` measures the collectives of a job",
+      "Measures memory, disk and device bandwidths and the CPU's operators, and "
+      "predicts the step times that they allow. `tessera bench comm` measures the collectives of a job",
       "tessera bench");
   BenchFindings findings;
   findings.parameter_counts = {335e6, 1.3e9, 13e9};
@@ -88,6 +88,7 @@ int run_bench(int argc, char** argv) {
   memory.array_bytes = static_cast<size_t>(array_mib * kMebi);
   memory.seconds = seconds / 3;
   findings.nodes = measure_host_memory(memory);
+  findings.cpu_operators = measure_cpu_operators(seconds / 6);
   if (!no_disk) {
     DiskOptions disk;
     disk.folder = folder;

@@ -72,21 +72,23 @@ int64_t bytes_of(const std::string& option, const std::string& text) {
   return reader.get_bytes(option, {.min = 0});
 }
 
+c10::DeviceType type_of(const PlanArguments& arguments) {
+  return arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
+}
+
 DeviceRates rates_of(const PlanArguments& arguments, engine::RateUse use) {
   DeviceRates rates = known_rates(arguments.kind, use);
   for (const std::string& file : arguments.bandwidths) {
     rates = measured_rates(
-        runtime::parse_json(runtime::read_text_file(file), file), rates);
+        runtime::parse_json(runtime::read_text_file(file), file),
+        type_of(arguments),
+        rates);
   }
   const runtime::ConfigReader reader(
       nlohmann::json::object(), "--rate", arguments.rates);
   runtime::read_fields(reader, rates);
   reader.finish();
   return rates;
-}
-
-c10::DeviceType type_of(const PlanArguments& arguments) {
-  return arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
 }
 
 Machine machine_of(const PlanArguments& arguments) {
@@ -277,7 +279,8 @@ std::string gib_text(int64_t bytes) {
 }
 
 std::string host_text(const PlannedRun& run, const Machine& machine) {
-  if (run.host_bytes == 0 || machine.device == c10::kCPU) {
+  if (run.host_bytes == 0 ||
+      (machine.device == c10::kCPU && !machine.host_bytes)) {
     return "";
   }
   const std::string bytes = gib_text(run.host_bytes * machine.ranks_of_node());

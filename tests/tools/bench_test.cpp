@@ -129,6 +129,21 @@ TEST(Bench, JsonHoldsTheBandwidthsThatItsPredictionsAreMadeOf) {
   EXPECT_EQ(disk["direct"].get<bool>(), disk["note"] == "");
   bandwidths.disk_read = disk["read"].get<double>();
   bandwidths.disk_write = disk["write"].get<double>();
+  const auto& cpu = json["cpu_operators"];
+  EXPECT_GT(cpu["threads"], 0);
+  for (const char* kind :
+       {"products_32bit", "products_16bit", "attention_16bit", "elementwise"}) {
+    EXPECT_GT(cpu[kind], 0) << kind;
+  }
+  const DeviceRates rates = measured_rates(json, at::kCPU, known_rates("cpu"));
+  EXPECT_EQ(rates.flops_32bit, cpu["products_32bit"]);
+  EXPECT_EQ(rates.flops_16bit, cpu["products_16bit"]);
+  EXPECT_EQ(rates.attention_16bit, cpu["attention_16bit"]);
+  EXPECT_EQ(rates.device_memory, cpu["elementwise"]);
+  // The CPU's are not those of a card.
+  EXPECT_EQ(
+      measured_rates(json, at::kCUDA, known_rates("a100")).flops_32bit,
+      known_rates("a100").flops_32bit);
   for (const auto& device : json["devices"]) {
     EXPECT_GT(device["host_to_device"], 0);
     EXPECT_GT(device["device_to_host"], 0);
@@ -148,7 +163,12 @@ TEST(Bench, PrintsTables) {
   const auto result = run(quick(folder.path().string()));
   ASSERT_EQ(result.exit_code, 0) << result.output;
   for (const char* expected :
-       {"host memory, GB/s", "NUMA node", "triad", "disk of '", "13.00 B"}) {
+       {"host memory, GB/s",
+        "NUMA node",
+        "triad",
+        "products of float32",
+        "disk of '",
+        "13.00 B"}) {
     EXPECT_NE(result.output.find(expected), std::string::npos)
         << expected << " is not in:\n"
         << result.output;
@@ -219,7 +239,7 @@ TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
     EXPECT_GT(result.at("busbw"), 0);
     EXPECT_LE(result.at("bytes"), 65536);
   }
-  const DeviceRates rates = measured_rates(json, known_rates("cpu"));
+  const DeviceRates rates = measured_rates(json, at::kCPU, known_rates("cpu"));
   EXPECT_NE(rates.in_node, known_rates("cpu").in_node);
   EXPECT_EQ(rates.between_nodes, known_rates("cpu").between_nodes);
 }
@@ -234,7 +254,8 @@ TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {
           {{"collective", "all_gather"}, {"busbw", 80e9}},
           {{"collective", "reduce_scatter"}, {"busbw", 240e9}},
           {{"collective", "broadcast"}, {"busbw", 1e9}}}}}}};
-  const DeviceRates rates = measured_rates(json, known_rates("a100"));
+  const DeviceRates rates =
+      measured_rates(json, at::kCUDA, known_rates("a100"));
   EXPECT_EQ(rates.between_nodes, 20e9);
   EXPECT_EQ(rates.in_node, known_rates("a100").in_node);
 }

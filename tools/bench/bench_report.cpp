@@ -46,6 +46,15 @@ ordered_json json_of(const NumaNodeBandwidth& node) {
       {"bandwidth", rows}};
 }
 
+ordered_json json_of(const CpuOperatorRates& rates) {
+  return {
+      {"threads", rates.threads},
+      {"products_32bit", rates.products_32bit},
+      {"products_16bit", rates.products_16bit},
+      {"attention_16bit", rates.attention_16bit},
+      {"elementwise", rates.elementwise}};
+}
+
 ordered_json json_of(double parameters, const StepPrediction& step) {
   return {
       {"parameters", parameters},
@@ -112,6 +121,7 @@ ordered_json to_json(const BenchFindings& findings) {
       {"numa_nodes", ordered_json::array()},
       {"disk", nullptr},
       {"devices", ordered_json::array()},
+      {"cpu_operators", json_of(findings.cpu_operators)},
       {"bytes_per_parameter",
        {{"update", BytesPerParameter::kUpdate},
         {"gradient", findings.bytes.gradient},
@@ -164,6 +174,17 @@ std::string to_text(const BenchFindings& findings) {
           giga(row.update));
     }
   }
+  const CpuOperatorRates& cpu = findings.cpu_operators;
+  text += printed(
+      "\noperators on the CPU, threads: %d\n"
+      "  products of float32 %.1f, of bfloat16 %.1f, fused attention of bfloat16 "
+      "%.1f GFLOP/s\n"
+      "  other operators of float32 %.1f GB/s\n",
+      cpu.threads,
+      giga(cpu.products_32bit),
+      giga(cpu.products_16bit),
+      giga(cpu.attention_16bit),
+      giga(cpu.elementwise));
   if (findings.disk) {
     text += printed(
         "\ndisk of '%.100s', GB/s\n  write %.2f, read %.2f, %s\n",

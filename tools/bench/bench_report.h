@@ -3,6 +3,7 @@
 // `BenchFindings` holds the results of `tessera bench`, which can be printed as
 // JSON and as text.
 
+#include "bench/cpu_operators.h"
 #include "bench/device_copy.h"
 #include "bench/disk.h"
 #include "bench/host_memory.h"
@@ -21,6 +22,7 @@ struct BenchFindings {
   std::string disk_folder;
   std::optional<DiskBandwidth> disk;
   std::vector<DeviceBandwidth> devices;
+  CpuOperatorRates cpu_operators;
   BytesPerParameter bytes;
   std::vector<double> parameter_counts;
   double seconds = 0; ///< duration of the measurements
@@ -30,7 +32,7 @@ struct BenchFindings {
 /// at its best number of threads; the slowest device; the disk.
 Bandwidths bandwidths_of(const BenchFindings& findings);
 
-/// Bandwidths in bytes per second, times in seconds.
+/// Rates in bytes and operations per second, times in seconds.
 nlohmann::ordered_json to_json(const BenchFindings& findings);
 
 /// Tables for a terminal, in GB/s (10^9) and ms.

@@ -35,7 +35,10 @@ void read_comm(const nlohmann::json& comm, DeviceRates& rates) {
 
 } // namespace
 
-DeviceRates measured_rates(const nlohmann::json& bench, DeviceRates rates) {
+DeviceRates measured_rates(
+    const nlohmann::json& bench,
+    c10::DeviceType device,
+    DeviceRates rates) {
   if (const auto nodes = bench.find("numa_nodes"); nodes != bench.end()) {
     double update = 0;
     for (const auto& node : *nodes) {
@@ -46,6 +49,13 @@ DeviceRates measured_rates(const nlohmann::json& bench, DeviceRates rates) {
       update += best;
     }
     rates.host_update = update > 0 ? update : rates.host_update;
+  }
+  if (const auto cpu = bench.find("cpu_operators");
+      cpu != bench.end() && device == c10::kCPU) {
+    rates.flops_32bit = cpu->at("products_32bit").get<double>();
+    rates.flops_16bit = cpu->at("products_16bit").get<double>();
+    rates.attention_16bit = cpu->at("attention_16bit").get<double>();
+    rates.device_memory = cpu->at("elementwise").get<double>();
   }
   if (const auto devices = bench.find("devices"); devices != bench.end()) {
     for (const auto& device : *devices) {

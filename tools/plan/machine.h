@@ -46,6 +46,10 @@ struct Machine {
 
 /// Rates from the JSON of `tessera bench --json` or `tessera bench comm
 /// --output`; what it does not measure stays as in `rates`.
-DeviceRates measured_rates(const nlohmann::json& bench, DeviceRates rates);
+/// @param device of the plan: rates of operators on the CPU are for kCPU.
+DeviceRates measured_rates(
+    const nlohmann::json& bench,
+    c10::DeviceType device,
+    DeviceRates rates);
 
 } // namespace tessera::tools

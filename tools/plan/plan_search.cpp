@@ -207,7 +207,7 @@ class Search {
   }
 
   bool has_host() const {
-    return search_.machine.host_bytes && search_.machine.device != c10::kCPU;
+    return search_.machine.host_bytes.has_value();
   }
 
   const PlannedRun* best() const {
@@ -972,8 +972,7 @@ class Search {
           bytes_text(largest->peak.activations),
           largest->peak.module.empty() ? "" : ", in " + largest->peak.module);
     } else if (
-        machine.device != c10::kCPU && machine.host_bytes &&
-        run.host_bytes > machine.host_bytes_of_rank()) {
+        machine.host_bytes && run.host_bytes > machine.host_bytes_of_rank()) {
       run.problem = formatted(
           "{} of host memory for a rank, {} above the {} that --host-memory leaves it",
           bytes_text(run.host_bytes),
