@@ -552,7 +552,18 @@ def merge_options(caller, model, config, zero_stage, options):
         _merge(values, key, plain(value, key, f"tessera.{caller}()"))
     if zero_stage is not None:
         _merge(values, "sharding", {"zero_stage": zero_stage})
+    _refuse_averages(source, values)
     return values, source
+
+
+def _refuse_averages(source, values):
+    optimizer = values.get("optimizer")
+    if isinstance(optimizer, dict) and optimizer.get("ema_decay"):
+        raise _C.Error(
+            f"{source}: optimizer.ema_decay is {optimizer['ema_decay']}, but "
+            "Python cannot read averages that the engine keeps. Set it to 0, "
+            "and average with engine.for_each_parameter(), or train with "
+            "`tessera train`.")
 
 
 def _read_config(caller, config):
