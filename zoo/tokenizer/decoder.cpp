@@ -35,23 +35,30 @@ void replace_all(
   text = replaced.append(text, begin);
 }
 
-/// Takes out the spaces before English punctuation and contractions.
+/// A text, and what it becomes.
+using CleanUpRule = std::pair<std::string_view, std::string_view>;
+
+/// The spaces before English punctuation and contractions, in the order of
+/// transformers.
+constexpr std::array<CleanUpRule, 10> kCleanUp{
+    {{" .", "."},
+     {" ?", "?"},
+     {" !", "!"},
+     {" ,", ","},
+     {" ' ", "'"},
+     {" n't", "n't"},
+     {" 'm", "'m"},
+     {" 's", "'s"},
+     {" 've", "'ve"},
+     {" 're", "'re"}}};
+
+/// As the `tokenizers` library does, which has one rule more.
 void clean_up(std::string& text) {
-  using Rule = std::pair<std::string_view, std::string_view>;
-  constexpr std::array<Rule, 11> kRules{
-      {{" .", "."},
-       {" ?", "?"},
-       {" !", "!"},
-       {" ,", ","},
-       {" ' ", "'"},
-       {" n't", "n't"},
-       {" 'm", "'m"},
-       {" do not", " don't"},
-       {" 's", "'s"},
-       {" 've", "'ve"},
-       {" 're", "'re"}}};
-  for (const auto& [what, by] : kRules) {
+  for (const auto& [what, by] : kCleanUp) {
     replace_all(text, what, by);
+    if (what == " 'm") {
+      replace_all(text, " do not", " don't");
+    }
   }
 }
 
@@ -271,6 +278,49 @@ class CtcDecoder : public TokenDecoder {
   bool cleans_up_;
 };
 
+class CleaningDecoder : public TokenDecoder {
+ public:
+  explicit CleaningDecoder(std::unique_ptr<const TokenDecoder> decoder)
+      : decoder_(std::move(decoder)) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    if (decoder_ != nullptr) {
+      decoder_->apply(parts);
+    } else {
+      for (size_t i = 1; i < parts.size(); ++i) {
+        parts[i].insert(0, " ");
+      }
+    }
+    std::string text = joined(parts);
+    for (const auto& [what, by] : kCleanUp) {
+      replace_all(text, what, by);
+    }
+    parts.assign(1, std::move(text));
+  }
+
+  /// Whether what a rule takes out may begin in the token.
+  bool may_change(std::string_view token) const override {
+    if (decoder_ != nullptr && decoder_->may_change(token)) {
+      return true;
+    }
+    std::string text(token);
+    replace_all(text, "\u2581", " ");
+    for (const auto& [what, by] : kCleanUp) {
+      for (size_t size = 1; size < what.size(); ++size) {
+        // Tokens before this one, or the decoder, may make the rest of it.
+        const std::string_view begin = what.substr(0, size);
+        if (text.ends_with(begin) || begin.ends_with(text)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+ private:
+  std::unique_ptr<const TokenDecoder> decoder_;
+};
+
 /// Several, one after the other.
 class DecoderSequence : public TokenDecoder {
  public:
@@ -298,6 +348,11 @@ class DecoderSequence : public TokenDecoder {
 };
 
 } // namespace
+
+std::unique_ptr<const TokenDecoder> cleaning_decoder(
+    std::unique_ptr<const TokenDecoder> decoder) {
+  return std::make_unique<CleaningDecoder>(std::move(decoder));
+}
 
 std::unique_ptr<const TokenDecoder> read_decoder(const JsonValue& section) {
   const auto type = section.at("type").as<std::string>();

@@ -26,6 +26,13 @@ class TokenDecoder {
   }
 };
 
+/// Decodes, and then takes out the spaces before English punctuation and
+/// contractions, also those between two tokens, as transformers does with
+/// clean_up_tokenization_spaces.
+/// @param decoder null: spaces between tokens.
+std::unique_ptr<const TokenDecoder> cleaning_decoder(
+    std::unique_ptr<const TokenDecoder> decoder);
+
 /// The decoder that `section` describes, with the fields and the results of the
 /// `tokenizers` library: BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse,
 /// Metaspace, Replace, Sequence, Strip, WordPiece.

@@ -42,10 +42,6 @@ enum class SentencePieceAlgorithm {
 struct SentencePieceNormalizer {
   std::string precompiled_charsmap;
   bool add_dummy_prefix = true;
-  /// Only before a text's first character, unless that is a space:
-  /// transformers' "legacy": false. sentencepiece adds it after each added
-  /// token, too.
-  bool dummy_prefix_once = false;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true; ///< as U+2581
 };

@@ -53,10 +53,7 @@ class SentencePieceNormalizing : public Normalizer {
     }
     const bool is_empty = text.text().empty() ||
                           (options_.remove_extra_whitespaces && all.empty());
-    const bool has_place = !options_.dummy_prefix_once ||
-                           (text.begins_given_text(0) && !all.empty() &&
-                            all.front().code_point != space());
-    if (options_.add_dummy_prefix && !is_empty && has_place) {
+    if (options_.add_dummy_prefix && !is_empty) {
       const Rewritten prefix{space(), 1};
       all.insert(adds_suffix_ ? all.end() : all.begin(), prefix);
     }

@@ -257,6 +257,7 @@ TokenizerClass pegasus_class() {
       {"mask_token", "<mask_2>"}};
   row.single = "$A eos_token";
   row.pair = "$A $B eos_token";
+  row.refuses_added_tokens = true;
   row.renumbering = {{"<pad>", "</s>", "<mask_1>", "<mask_2>"}, 2};
   constexpr int kOffset = 103;
   for (int i = 2; i < kOffset; ++i) {

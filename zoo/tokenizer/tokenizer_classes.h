@@ -68,6 +68,8 @@ struct TokenizerClass {
   WordSpaces word_spaces = WordSpaces::kModel;
   Renumbering renumbering;
   std::vector<std::string> last_tokens; ///< special, after the vocabulary
+  /// Added tokens that have no name are refused: references differ.
+  bool refuses_added_tokens = false;
   bool has_extra_ids = false; ///< <extra_id_N> after the vocabulary, 0 the last
   /// "legacy": false of tokenizer_config.json puts the space before a text only
   /// at its beginning.

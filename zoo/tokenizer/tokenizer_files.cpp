@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/zoo/json_fields.h"
+#include "tessera/zoo/known_keys.h"
 #include "tessera/zoo/tokenizer/sentencepiece_text.h"
 #include "tessera/zoo/tokenizer/tokenizer_classes.h"
 #include "tessera/zoo/tokenizer/tokenizer_parts.h"
@@ -390,12 +391,12 @@ void overrule(
   }
 }
 
-/// The added tokens that the files list with their ids, besides those of a
-/// tokenizer.json.
-std::vector<AddedToken> listed_tokens(
+/// The added tokens that the files list, besides those of a tokenizer.json, in
+/// the order of their ids.
+std::map<int64_t, AddedToken> listed_tokens(
     const FolderFiles& files,
     const std::set<std::string>& special) {
-  std::vector<AddedToken> tokens;
+  std::map<int64_t, AddedToken> tokens;
   if (!files.lists_added_tokens) {
     for (const auto& [content, id] : files.added.object().items()) {
       const runtime::JsonValue value(
@@ -405,11 +406,21 @@ std::vector<AddedToken> listed_tokens(
           "{}: a token is empty; fetch the file again",
           files.added.origin());
       const bool is_special = special.count(content) > 0;
-      tokens.push_back(
-          {.content = content,
-           .id = value.integer(kTokenIds),
-           .is_special = is_special,
-           .is_normalized = !is_special});
+      const int64_t number = value.integer(kTokenIds);
+      const auto [other, is_new] = tokens.try_emplace(
+          number,
+          AddedToken{
+              .content = content,
+              .id = number,
+              .is_special = is_special,
+              .is_normalized = !is_special});
+      TESSERA_CHECK(
+          is_new,
+          "{}: '{}' and '{}' have the same id, {}, so that transformers leaves one of them out; fetch the file again, or remove the one that the model was not trained with",
+          files.added.origin(),
+          other->second.content,
+          content,
+          number);
     }
     return tokens;
   }
@@ -428,8 +439,10 @@ std::vector<AddedToken> listed_tokens(
         key,
         runtime::show_json(item));
     json described = item;
-    described["id"] = std::stoll(key);
-    tokens.push_back(
+    const int64_t number = std::stoll(key);
+    described["id"] = number;
+    tokens.insert_or_assign(
+        number,
         read_added_token(runtime::JsonValue(described, listed.origin())));
   }
   return tokens;
@@ -500,9 +513,36 @@ class TokenAdder {
     return id ? std::optional<int64_t>(*id) : std::nullopt;
   }
 
-  /// Adds a token with its id; one that is known stays as it is, but for those
-  /// of the class, which the files may describe.
-  void add(AddedToken token) {
+  /// Appends a token that a file lists. As in transformers, the order of the
+  /// ids there counts and not the ids: they may be another token's, or leave
+  /// out some.
+  void append_listed(AddedToken token) {
+    const std::string content = token.content;
+    const int64_t listed = token.id;
+    append(std::move(token));
+    if (const auto id = find(content); id && *id != listed) {
+      log_warning(
+          "{}: the added token '{}' is listed with id {}, but has {}, as in transformers: {}",
+          parts_.origin,
+          content,
+          listed,
+          *id,
+          parts_.model->find(content)
+              ? "its id in the vocabulary"
+              : "added tokens follow the vocabulary without a gap");
+    }
+  }
+
+  /// Appends a token with which a class extends the vocabulary.
+  void append_of_class(const std::string& content) {
+    append({.content = content, .is_special = true});
+    of_class_.insert(content);
+  }
+
+  /// Adds a token with the id that the vocabulary has for it, or the next one;
+  /// one that is known stays as it is, but for those of the class, which the
+  /// files may describe.
+  void append(AddedToken token) {
     if (const auto found = known_.find(token.content); found != known_.end()) {
       if (of_class_.erase(token.content) > 0) {
         token.id = found->second;
@@ -510,35 +550,10 @@ class TokenAdder {
       }
       return;
     }
-    if (const auto id = parts_.model->find(token.content)) {
-      if (*id != token.id) {
-        log_warning(
-            "{}: the added token '{}' has id {}, but {} in the vocabulary, which counts",
-            parts_.origin,
-            token.content,
-            token.id,
-            *id);
-      }
-      token.id = *id;
-    }
-    const std::string content = token.content;
-    const int64_t id = token.id;
-    if (parts_.added.emplace(id, std::move(token)).second) {
-      known_.emplace(content, id);
-    }
-  }
-
-  /// Adds a token with the id that the vocabulary has for it, or the next one.
-  void append(AddedToken token) {
-    const auto id = find(token.content);
+    const auto id = parts_.model->find(token.content);
     token.id = id ? *id : next_id();
-    add(std::move(token));
-  }
-
-  /// Appends a token with which a class extends the vocabulary.
-  void append_of_class(const std::string& content) {
-    append({.content = content, .is_special = true});
-    of_class_.insert(content);
+    known_.emplace(token.content, token.id);
+    parts_.added.insert_or_assign(token.id, std::move(token));
   }
 
  private:
@@ -628,11 +643,132 @@ void add_folder_tokens(
   for (const AddedToken& token : special) {
     contents.insert(token.content);
   }
-  for (AddedToken& token : listed_tokens(files, contents)) {
-    adder.add(std::move(token));
+  for (auto& [number, token] : listed_tokens(files, contents)) {
+    TESSERA_CHECK(
+        row == nullptr || !row->refuses_added_tokens || has_json ||
+            contents.contains(token.content) || adder.find(token.content),
+        "{}: the tokenizer is a {}, and '{}' is in the list of added tokens alone, where transformers 4 does not find it in texts and 5 does. Remedy: save it as tokenizer.json with the version that the model was trained with (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)), or name it in additional_special_tokens",
+        parts.origin,
+        row->names.front(),
+        token.content);
+    adder.append_listed(std::move(token));
   }
   for (AddedToken& token : special) {
     adder.append(std::move(token));
+  }
+}
+
+/// All keys of a tokenizer_config.json.
+KnownKeys tokenizer_keys() {
+  KnownKeys keys{
+      .read =
+          {"add_bos_token",
+           "add_eos_token",
+           "add_prefix_space",
+           "added_tokens_decoder",
+           "additional_special_tokens",
+           "chat_template",
+           "clean_up_tokenization_spaces",
+           "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+           "do_lower_case",
+           "extra_ids",
+           "extra_special_tokens",
+           "keep_accents",
+           "legacy",
+           "max_len",
+           "model_max_length",
+           "padding_side",
+           "strip_accents",
+           "tokenize_chinese_chars",
+           "tokenizer_class"},
+      // Names of files, what a call's own arguments say, what only the slow
+      // classes or the default chat templates of old had.
+      .without_effect =
+          {"auto_map",
+           "backend",
+           "cache_dir",
+           "device_map",
+           "files_loaded",
+           "from_slow",
+           "init_inputs",
+           "is_local",
+           "local_files_only",
+           "max_length",
+           "merges_file",
+           "model_input_names",
+           "name_or_path",
+           "pad_to_multiple_of",
+           "pad_token_type_id",
+           "padding",
+           "processor_class",
+           "response_schema",
+           "response_template",
+           "spaces_between_special_tokens",
+           "special_tokens_map_file",
+           "stride",
+           "tokenizer_file",
+           "transformers_version",
+           "trim_offsets",
+           "truncation",
+           "truncation_strategy",
+           "use_default_system_prompt",
+           "use_fast",
+           "verbose",
+           "vocab_file"},
+      .neutral = {
+          {"chat_control_tokens", {json::array()}},
+          {"do_basic_tokenize", {true}},
+          {"errors", {"replace"}},
+          {"never_split", {json::array()}},
+          {"offset", {103}},
+          {"mask_token_sent", {"<mask_1>"}},
+          {"remove_space", {true}},
+          {"sp_model_kwargs", {json::object()}},
+          {"split_by_punct", {false}},
+          {"split_special_tokens", {false}},
+          {"truncation_side", {"right"}},
+          {"vocab_type", {"spm"}},
+          {"wordpieces_prefix", {"##"}}}};
+  keys.read.insert(std::begin(kSpecialTokens), std::end(kSpecialTokens));
+  return keys;
+}
+
+/// Names what tokenizer_config.json asks for in vain.
+void log_ignored_tokenizer_keys(
+    const FolderFiles& files,
+    const TokenizerClass* row,
+    const TokenizerReader::Parts& parts) {
+  KnownKeys keys = tokenizer_keys();
+  if (row == nullptr || !row->has_albert_normalizer) {
+    keys.without_effect.insert("remove_space"); // ALBERT's
+  }
+  for (const auto& [key, item] : files.config.object().items()) {
+    // Names of tokens that are found in texts anyway, such as "image_token".
+    const json& content =
+        item.is_object() && item.contains("content") ? item["content"] : item;
+    const bool is_found =
+        content.is_string() &&
+        std::any_of(
+            parts.added.begin(), parts.added.end(), [&](const auto& token) {
+              return token.second.content == content.get<std::string>();
+            });
+    if (key.ends_with("_token") && is_found) {
+      keys.without_effect.insert(key);
+    }
+  }
+  log_ignored_keys(files.config, keys);
+}
+
+/// Spaces before punctuation go from decoded texts where the file says so: as
+/// in transformers 5, not behind a model of merged pairs, whose texts have the
+/// spaces that were there.
+void clean_up_spaces(const JsonFields& config, TokenizerReader::Parts& parts) {
+  if (config.get_or("clean_up_tokenization_spaces", false) &&
+      (!parts.has_bpe_model ||
+       config.get_or(
+           "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+           false))) {
+    parts.decoder = cleaning_decoder(std::move(parts.decoder));
   }
 }
 
@@ -641,7 +777,8 @@ void read_folder_settings(
     const FolderFiles& files,
     const TokenizerClass* row,
     TokenizerSettings& result) {
-  const auto length = files.config.get_or("model_max_length", 0.0);
+  const auto length = files.config.get_or(
+      "model_max_length", files.config.get_or("max_len", 0.0));
   if (length > 0 && length < kMostTokens) {
     result.model_max_length = static_cast<int64_t>(length);
   }
@@ -832,6 +969,7 @@ void read_sentencepiece(
   parts.origin = model.origin;
   parts.normalizer = sentencepiece_normalizer(model);
   parts.model = make_token_model(model);
+  parts.has_bpe_model = model.algorithm == SentencePieceAlgorithm::kBpe;
   parts.decoder = sentencepiece_decoder(model);
   const auto name = [&](const char* key, const std::string& piece) {
     if (parts.model->find(piece)) {
@@ -845,11 +983,14 @@ void read_sentencepiece(
 }
 
 /// Lets the words of a class have their spaces when added tokens are found.
+/// @param prefixes_text the space stands before a text that does not begin with
+///     one, and not after added tokens: transformers' "legacy": false.
 void divide_words(
     const TokenizerClass& row,
     SentencePieceModel model,
+    bool prefixes_text,
     TokenizerReader::Parts& parts) {
-  if (row.word_spaces == WordSpaces::kModel ||
+  if ((row.word_spaces == WordSpaces::kModel && !prefixes_text) ||
       model.treat_whitespace_as_suffix) {
     return;
   }
@@ -861,8 +1002,10 @@ void divide_words(
       {{"type", "Metaspace"},
        {"replacement", "\u2581"},
        {"prepend_scheme",
-        model.normalizer.add_dummy_prefix ? "always" : "never"},
-       {"split", true}});
+        !model.normalizer.add_dummy_prefix ? "never"
+        : prefixes_text                    ? "first"
+                                           : "always"},
+       {"split", row.word_spaces != WordSpaces::kModel}});
   const json sequence{{"type", "Sequence"}, {"pretokenizers", sections}};
   parts.pre_tokenizer =
       read_pre_tokenizer(runtime::JsonValue(sequence, model.origin));
@@ -893,13 +1036,15 @@ std::set<std::string> read_class_vocabulary(
     if (!files.config.get_or("add_prefix_space", true)) {
       model.normalizer.add_dummy_prefix = false;
     }
-    model.normalizer.dummy_prefix_once =
-        row.has_legacy_prefix && !files.config.get_or("legacy", true);
     if (row.has_albert_normalizer) {
       avoid_digits_with_comma(model);
     }
     read_sentencepiece(model, parts);
-    divide_words(row, std::move(model), parts);
+    divide_words(
+        row,
+        std::move(model),
+        row.has_legacy_prefix && !files.config.get_or("legacy", true),
+        parts);
     if (row.has_albert_normalizer) {
       std::vector<std::unique_ptr<const Normalizer>> both;
       both.push_back(albert_normalizer(files.config));
@@ -1012,6 +1157,8 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
     control = read_class_vocabulary(*row, vocabulary, files, *parts);
   }
   add_folder_tokens(files, row, has_json, control, *parts);
+  clean_up_spaces(files.config, *parts);
+  log_ignored_tokenizer_keys(files, row, *parts);
   read_folder_settings(folder, files, row, parts->settings);
   if (!has_json) {
     add_class_template(*row, files, *parts);

@@ -71,6 +71,10 @@ void read_tokenizer_json(
   parts.model = read_token_model(
       file.at("model"),
       parts.pre_tokenizer != nullptr && parts.pre_tokenizer->makes_bytes());
+  const JsonValue model = file.at("model");
+  const auto type = model.find_set("type");
+  parts.has_bpe_model = type ? type->as<std::string>() == "BPE"
+                             : model.find_set("merges").has_value();
   if (const auto section = file.find_set("added_tokens")) {
     for (const JsonValue& item : section->elements()) {
       add_token(read_added_token(item), item, parts);

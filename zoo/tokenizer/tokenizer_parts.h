@@ -26,6 +26,7 @@ struct Tokenizer::Parts {
   std::unique_ptr<const Normalizer> normalizer; ///< null: none
   std::unique_ptr<const PreTokenizer> pre_tokenizer; ///< null: none
   std::unique_ptr<const TokenModel> model;
+  bool has_bpe_model = false; ///< pairs of tokens are merged
   std::unique_ptr<const PostProcessor> post_processor; ///< null: none
   std::unique_ptr<const TokenDecoder> decoder; ///< null: spaces between tokens
   std::map<int64_t, AddedToken> added;

@@ -152,6 +152,169 @@ TEST(TokenizerClasses, AddedTokensJsonIsRead) {
   EXPECT_FALSE(tokenizer.is_special(7));
 }
 
+// Ids of transformers 4.57.6 and 5.24.0, from the same files.
+TEST(TokenizerClasses, AddedTokensFollowTheVocabularyInTheOrderOfTheirIds) {
+  const auto ids_with = [](const char* file, const char* content) {
+    return tokenizer_with({{"vocab.txt", model_file("vocab.txt")},
+                           {"config.json", R"({"model_type": "bert"})"},
+                           {file, content}})
+        .encode("a [ENT] b [TWO] Hello")
+        .ids();
+  };
+  const char* added = "added_tokens.json";
+  const Ids one{2, 14, 45, 15, 35, 19, 36, 5, 3};
+  EXPECT_EQ(ids_with(added, R"({"[ENT]": 5})"), one); // another token's id
+  EXPECT_EQ(ids_with(added, R"({"[ENT]": 48})"), one);
+  const Ids both{2, 14, 46, 15, 45, 5, 3};
+  EXPECT_EQ(ids_with(added, R"({"[ENT]": 50, "[TWO]": 47})"), both);
+  EXPECT_EQ(ids_with(added, R"({"[ENT]": 100, "[TWO]": 99})"), both);
+  const char* config = "tokenizer_config.json";
+  EXPECT_EQ(
+      ids_with(
+          config,
+          R"({"added_tokens_decoder": {
+                "100": {"content": "[ENT]", "special": true},
+                "99": {"content": "[TWO]", "special": true}}})"),
+      both);
+  expect_error(
+      [&] { ids_with(added, R"({"[ENT]": 45, "[TWO]": 45})"); },
+      {"added_tokens.json", "'[ENT]' and '[TWO]'", "45"});
+}
+
+// Likewise; a space stands before an added token only if the text has one.
+TEST(TokenizerClasses, LlamaTextsThatAreNotLegacyHaveOnePrefix) {
+  const auto ids_with = [](bool strips, const std::string& text) {
+    const nlohmann::json config = {
+        {"tokenizer_class", "LlamaTokenizer"},
+        {"legacy", false},
+        {"added_tokens_decoder",
+         {{"400",
+           {{"content", "[ENT]"},
+            {"lstrip", strips},
+            {"rstrip", strips},
+            {"normalized", true},
+            {"single_word", false},
+            {"special", false}}}}}};
+    return tokenizer_with({{"tokenizer.model", model_file("llama.model")},
+                           {"config.json", R"({"model_type": "llama"})"},
+                           {"tokenizer_config.json", config.dump()}})
+        .encode(text)
+        .ids();
+  };
+  EXPECT_EQ(ids_with(false, "a [ENT] b"), (Ids{1, 262, 328, 400, 263}));
+  EXPECT_EQ(ids_with(false, "x[ENT]y"), (Ids{1, 328, 362, 400, 363}));
+  EXPECT_EQ(ids_with(false, " [ENT] "), (Ids{1, 328, 400, 328}));
+  EXPECT_EQ(ids_with(false, "[ENT]a"), (Ids{1, 400, 332}));
+  EXPECT_EQ(ids_with(true, "a [ENT] b"), (Ids{1, 262, 400, 344}));
+  EXPECT_EQ(ids_with(true, " [ENT] "), (Ids{1, 400}));
+}
+
+TEST(TokenizerClasses, PegasusHasNoAddedTokensWithoutAName) {
+  const auto tokenizer_with_files = [](const char* file, const char* content) {
+    return tokenizer_with(
+        {{"spiece.model", model_file("t5.model")},
+         {"config.json", R"({"model_type": "pegasus"})"},
+         {file, content}});
+  };
+  expect_error(
+      [&] { tokenizer_with_files("added_tokens.json", R"({"[ENT]": 208})"); },
+      {"PegasusTokenizer", "'[ENT]'", "save_pretrained"});
+  // One of its own, and one with a name.
+  tokenizer_with_files("added_tokens.json", R"({"<mask_1>": 2})");
+  const auto named = tokenizer_with_files(
+      "tokenizer_config.json", R"({"additional_special_tokens": ["[ENT]"]})");
+  EXPECT_EQ(named.encode("a [ENT] b").ids(), (Ids{128, 208, 143, 1}));
+}
+
+// config.json's are the model's, as in both versions of transformers.
+TEST(TokenizerClasses, SpecialTokensOfConfigJsonAreNotTheTokenizers) {
+  const auto tokenizer = tokenizer_with(
+      {{"tokenizer.model", model_file("llama.model")},
+       {"config.json",
+        R"({"model_type": "llama", "eos_token": "a", "eos_token_id": 5})"}});
+  EXPECT_EQ(tokenizer.special_id("eos_token"), tokenizer.id_of("</s>"));
+}
+
+// Texts of transformers 5.24.0, and but for BPE of 4.57.6.
+TEST(TokenizerClasses, SpacesAreCleanedUpWhereTheFileSaysSo) {
+  struct Case {
+    Files vocabulary;
+    const char* type;
+    std::vector<std::string> as_they_are;
+    std::vector<std::string> cleaned;
+  };
+  const std::vector<std::string> texts{
+      "Hello , do not stop !", "don ' t", "it 's . we 've"};
+  const std::vector<Case> cases = {
+      {{{"vocab.txt", model_file("vocab.txt")}},
+       "bert",
+       {"hello, [UNK] [UNK] stop!", "don ' t", "it ' [UNK]. [UNK] ' [UNK]"},
+       {"hello, [UNK] [UNK] stop!", "don't", "it'[UNK]. [UNK]'[UNK]"}},
+      {{{"spiece.model", model_file("t5.model")}},
+       "t5",
+       texts,
+       {"Hello, do not stop!", "don't", "it's. we've"}},
+      {{{"tokenizer.model", model_file("llama.model")}},
+       "llama",
+       texts,
+       texts}};
+  for (const Case& expected : cases) {
+    for (const char* cleans : {"null", "false", "true"}) {
+      SCOPED_TRACE(std::string(expected.type) + " " + cleans);
+      Files files = expected.vocabulary;
+      files.emplace_back(
+          "config.json", nlohmann::json{{"model_type", expected.type}}.dump());
+      files.emplace_back(
+          "tokenizer_config.json",
+          std::string(R"({"clean_up_tokenization_spaces": )") + cleans + "}");
+      const auto tokenizer = tokenizer_with(files);
+      const bool is_cleaned = cleans == std::string("true");
+      for (size_t i = 0; i < texts.size(); ++i) {
+        const std::string& text =
+            (is_cleaned ? expected.cleaned : expected.as_they_are)[i];
+        const Ids ids = tokenizer.ids(texts[i]);
+        EXPECT_EQ(tokenizer.decode(ids), text);
+        DecodeStream stream(tokenizer, /*skip_special_tokens=*/false);
+        std::string streamed;
+        for (const int64_t id : ids) {
+          streamed += stream.add(id);
+        }
+        EXPECT_EQ(streamed + stream.finish(), text);
+      }
+    }
+  }
+}
+
+TEST(TokenizerClasses, KeysThatAreNotKnownAreNamedOnce) {
+  const auto log_of = [](const std::string& config) {
+    ::testing::internal::CaptureStderr();
+    tokenizer_with(
+        {{"vocab.txt", model_file("vocab.txt")},
+         {"tokenizer_config.json", config}});
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(
+      log_of(
+          R"({"do_lower_case": false, "model_max_length": 512, "tokenizer_class":
+              "BertTokenizer", "unk_token": "[UNK]", "name_or_path": "x",
+              "never_split": null, "truncation_side": "right", "_own": 1,
+              "split_special_tokens": false, "clean_up_tokenization_spaces":
+              true, "image_token": "[ENT]", "max_length": 128,
+              "additional_special_tokens": ["[ENT]"]})"),
+      "");
+  const std::string log = log_of(
+      R"({"tokenizer_class": "BertTokenizer", "truncation_side": "left",
+          "boundary": 3, "image_token": "<image>"})");
+  for (const char* part :
+       {"tokenizer_config.json",
+        "ignored, because it is not implemented",
+        "boundary=3",
+        "image_token=\"<image>\"",
+        "truncation_side=\"left\""}) {
+    EXPECT_NE(log.find(part), std::string::npos) << part << ": " << log;
+  }
+}
+
 TEST(TokenizerClasses, ModelsOfSentencePieceAreT5sByModelType) {
   const auto tokenizer = tokenizer_of("t5_by_model_type");
   const auto first = tokenizer.id_of("<extra_id_0>");
