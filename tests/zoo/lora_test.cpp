@@ -9,6 +9,7 @@
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/tasks/training_config.h"
+#include "tools/example_data.h"
 #include "zoo/lora_fixture.h"
 
 #include <cstdlib>
@@ -251,6 +252,38 @@ TEST(LoraModel, TiesWhatPeftCanTie) {
       {"ensure_weight_tying",
        "'cls.predictions.decoder'",
        "embed_tokens and lm_head"});
+}
+
+// As PEFT saves modules_to_save ["lm_head"] of a RoBERTa with
+// ensure_weight_tying: the embedding's name, and both weights.
+TEST(LoraModel, RefusesATiedDecoderThatItCannotTie) {
+  const auto saved = [](const char* module, bool ensures) {
+    const TemporaryFolder folder;
+    runtime::write_file_atomically(
+        folder / "adapter_config.json",
+        nlohmann::json{
+            {"peft_type", "LORA"},
+            {"target_modules", {"query"}},
+            {"ensure_weight_tying", ensures},
+            {"modules_to_save", {module}}}
+            .dump());
+    tests::write_examples(
+        folder / "adapter_model.safetensors",
+        {{"base_model.model.lm_head.decoder.weight",
+          {runtime::SafetensorsDtype::kF32, {2, 2}, [](int64_t, int64_t) {
+             return 0.0;
+           }}}});
+    return read_lora_config(folder.path());
+  };
+  const char* embedding = "roberta.embeddings.word_embeddings";
+  expect_error(
+      [&] { saved(embedding, true); },
+      {"adapter_config.json",
+       "'ensure_weight_tying'",
+       "lm_head.decoder",
+       "merge_and_unload"});
+  EXPECT_FALSE(saved(embedding, false).ensure_weight_tying);
+  EXPECT_FALSE(saved("decoder", true).ensure_weight_tying);
 }
 
 TEST(LoraModel, StartsFromTheModelItself) {

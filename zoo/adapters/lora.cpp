@@ -128,7 +128,7 @@ void check_embeddings(const LoraTargets& targets, const TiedHead& tied) {
   for (const std::string& module : all) {
     TESSERA_CHECK(
         !is_tied && !targets.is_saved(module),
-        "model.lora.{}: {} and '{}' have one weight, which PEFT can train neither as one nor in part, but for the head; leave {}, or train all weights without model.lora",
+        "model.lora.{}: {} and '{}' have one weight, which PEFT can train neither as one nor in part, but for the head; leave {}, or train all weights without model.lora; merge an adapter that was trained so with PEFT",
         is_tied ? "ensure_weight_tying" : "modules_to_save",
         runtime::join_names(all),
         tied.head,
@@ -155,7 +155,7 @@ LoraConfig with_tied_weights(const Model& model, const LoraConfig& config) {
   check_embeddings(targets, *tied);
   TESSERA_CHECK(
       lora_ties({tied->head}),
-      "model.lora.ensure_weight_tying: PEFT does not tie '{}' to '{}', as it knows tied weights by the names embed_tokens and lm_head; leave it out, and they are trained apart",
+      "model.lora.ensure_weight_tying: '{}' and '{}' cannot be trained as one: PEFT knows tied weights by the names embed_tokens and lm_head, of an embedding and a head themselves; leave it out, and they are trained apart",
       tied->head,
       tied->embedding);
   LoraConfig result = config;

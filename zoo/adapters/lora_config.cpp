@@ -177,18 +177,28 @@ nlohmann::ordered_json number(double value) {
   return value;
 }
 
-/// Whether PEFT has saved the weight of a module that it ties although
-/// modules_to_save does not name it: it replaces that name by the embedding's.
-bool has_tied_copies(const std::filesystem::path& folder) {
+/// Whether PEFT has saved a weight, with which a tensor's name ends. It saves
+/// that of a module that it ties although modules_to_save does not name it: it
+/// replaces that name by the embedding's.
+bool has_weight(const std::filesystem::path& folder, const char* weight) {
   const auto path = folder / "adapter_model.safetensors";
   if (!std::filesystem::exists(path)) {
     return false; // an error where the weights are loaded
   }
   const auto file = runtime::SafetensorsFile::open(path);
   return std::any_of(
-      file.entries().begin(), file.entries().end(), [](const auto& entry) {
-        return entry.name.ends_with(".lm_head.weight");
+      file.entries().begin(), file.entries().end(), [&](const auto& entry) {
+        return entry.name.ends_with(weight);
       });
+}
+
+/// Whether modules_to_save names the head of a masked language model, or the
+/// part of it that has the weight of the embedding.
+bool saves_decoder(const std::vector<std::string>& modules) {
+  return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    const std::string name = module.substr(module.find_last_of('.') + 1);
+    return name == "lm_head" || name == "decoder";
+  });
 }
 
 } // namespace
@@ -350,9 +360,15 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   config.target_modules = read_modules(fields, "target_modules");
   config.exclude_modules = read_modules(fields, "exclude_modules");
   config.modules_to_save = read_modules(fields, "modules_to_save").names;
+  const bool ensures = fields.get_or<bool>("ensure_weight_tying", false);
+  TESSERA_CHECK(
+      !ensures || saves_decoder(config.modules_to_save) ||
+          !has_weight(folder, ".lm_head.decoder.weight"),
+      "{}: 'ensure_weight_tying' has tied lm_head.decoder to the embedding, which is implemented for heads that are called lm_head themselves; merge this adapter with PEFT (merge_and_unload)",
+      fields.origin());
   config.ensure_weight_tying =
-      fields.get_or<bool>("ensure_weight_tying", false) &&
-      (lora_ties(config.modules_to_save) || has_tied_copies(folder));
+      ensures && (lora_ties(config.modules_to_save) ||
+                  has_weight(folder, ".lm_head.weight"));
   const auto bias = fields.get_or<std::string>("bias", "none");
   bool is_known = false;
   for (const auto& [name, value] : kBiasNames) {
