@@ -345,15 +345,15 @@ class Engine {
   /// generators to a new folder "step-N" in `folder`, which all ranks must see.
   /// Ranks with different parts of the model write one checkpoint of the whole
   /// model. If the job dies meanwhile, the earlier checkpoints remain loadable.
-  /// Gradients are not saved: call it after step(). Collective; blocks on the
-  /// disk.
+  /// Gradients are not saved, with a warning if there are some: call it after
+  /// step().
+  /// Where another run or engine has saved this step in `folder`, its checkpoint
+  /// is replaced, with a warning. Collective; blocks on the disk.
   /// @param states further state to save: schedules, the position in the data.
   /// @param keep_last if above 0, all but this many of the run's latest
   ///   checkpoints are removed; never the one that was just written, nor those
   ///   of another run or engine.
   /// @return the folder of the checkpoint.
-  ///   Where another run or engine has saved this step in `folder`, its
-  ///   checkpoint is replaced, with a warning.
   std::filesystem::path save(
       const std::filesystem::path& folder,
       const std::vector<Checkpointable*>& states = {},

@@ -228,7 +228,7 @@ RunCheckpoints::Saved RunCheckpoints::told(
     saved.text = formatted(
         "saved step {} in {} ({}, {:.1f} s)",
         step,
-        saved.path,
+        checkpoints_of(options_.run_folder) / saved.path.filename(),
         format_bytes(bytes_in(saved.path)),
         std::chrono::duration<double>(Clock::now() - start).count());
   } catch (const std::exception& error) {

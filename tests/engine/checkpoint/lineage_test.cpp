@@ -138,6 +138,43 @@ TEST(LineageTest, LaterStepsInTheFolderAreToldOnce) {
   });
 }
 
+TEST_P(LineageByWorld, AnEmptyPathIsNoFolder) {
+  run_ranks(GetParam(), [&](World& /*world*/) {
+    TrainedNet trained;
+    train_steps(trained.engine, trained.net, 1);
+    expect_throws(
+        [&] { trained.engine.save(""); }, {"save", "the folder is ''"});
+    expect_throws(
+        [&] { trained.engine.save_weights(""); }, {"save_weights", "''"});
+    EXPECT_FALSE(fs::exists("step-000001"));
+    train_steps(trained.engine, trained.net, 1);
+  });
+}
+
+TEST(LineageTest, ASaveBetweenBackwardAndStepWarns) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& /*world*/) {
+    TrainedNet trained;
+    const auto saved_with = [&](bool has_gradients) {
+      if (has_gradients) {
+        const auto x = torch::randn({5, 7});
+        trained.engine.backward(trained.net->forward(x).square().mean());
+      }
+      ::testing::internal::CaptureStderr();
+      trained.engine.save(folder / (has_gradients ? "with" : "without"));
+      return ::testing::internal::GetCapturedStderr();
+    };
+    train_steps(trained.engine, trained.net, 1);
+    EXPECT_EQ(saved_with(false).find("gradients"), std::string::npos);
+    EXPECT_NE(
+        saved_with(true).find(
+            "there are gradients, which checkpoints do not contain"),
+        std::string::npos);
+    trained.engine.step();
+    EXPECT_EQ(saved_with(false).find("gradients"), std::string::npos);
+  });
+}
+
 TEST(LineageTest, CheckpointsWithoutOneAreReplacedAndNotRemoved) {
   const TemporaryFolder folder;
   run_ranks(1, [&](World& /*world*/) {
