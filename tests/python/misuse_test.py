@@ -222,6 +222,11 @@ def groups_and_states_of_torch(world):
     adamw = torch.optim.AdamW(plain.parameters(), lr=0.5)
     plain(ids_of(0, 0)).sum().backward()
     adamw.step()
+    raises(lambda: tessera.wrap(plain, optimizer=adamw, **SMALL),
+           "has stepped already", "before the first step")
+    others = torch.optim.AdamW(make_net().parameters())
+    raises(lambda: tessera.wrap(make_net(), optimizer=others, **SMALL),
+           "that the model has not", "model.parameters()")
     given, engine = wrapped()
     raises(lambda: engine.optimizer.load_state_dict(adamw.state_dict()),
            "moments", "param_groups")
