@@ -347,8 +347,8 @@ class Engine {
   /// model. If the job dies meanwhile, the earlier checkpoints remain loadable.
   /// Gradients are not saved, with a warning if there are some: call it after
   /// step().
-  /// Where another run or engine has saved this step in `folder`, its checkpoint
-  /// is replaced, with a warning. Collective; blocks on the disk.
+  /// Where another run or engine has saved this step in `folder`, its
+  /// checkpoint is replaced, with a warning. Collective; blocks on the disk.
   /// @param states further state to save: schedules, the position in the data.
   /// @param keep_last if above 0, all but this many of the run's latest
   ///   checkpoints are removed; never the one that was just written, nor those
