@@ -165,6 +165,7 @@ def command_of(build, inputs, output, name):
             "max_steps": STEPS,
             "save_every": HALF,
             "keep_last": 0,
+            "clip_grad_norm": 0,
             "seed": 3,
         },
         "output": {"folder": str(output / name)},

@@ -43,7 +43,12 @@ void visit_fields(runtime::OptionFields& fields, LrScheduleOptions& options) {
       "warmup_steps",
       options.warmup_steps,
       {.min = 0},
-      "optimizer steps over which the learning rate rises");
+      "optimizer steps over which the learning rate rises; 0: see `warmup_fraction`");
+  fields.field(
+      "warmup_fraction",
+      options.warmup_fraction,
+      {.min = 0, .max = 1},
+      "the same as a fraction of the run's steps, rounded down. 0 by default, if `warmup_steps` is set or `decay` is not linear, cosine, polynomial or wsd");
   fields.field(
       "final_factor",
       options.final_factor,
@@ -102,20 +107,33 @@ void check(const LrScheduleOptions& options) {
       options.total_steps >= 1,
       "learning-rate schedule: total_steps is {}; it must be at least 1.",
       options.total_steps);
+  TESSERA_CHECK(
+      options.warmup_steps == 0 || options.warmup_fraction == 0,
+      "schedule.warmup_fraction is {}, but schedule.warmup_steps is {}; set one of them.",
+      options.warmup_fraction,
+      options.warmup_steps);
+}
+
+int64_t warmup_steps_of(const LrScheduleOptions& options) {
+  return options.warmup_steps > 0
+             ? options.warmup_steps
+             : static_cast<int64_t>(std::floor(
+                   options.warmup_fraction *
+                   static_cast<double>(options.total_steps)));
 }
 
 double lr_factor_at(const LrScheduleOptions& options, int64_t step) {
   if (options.decay == LrDecay::kOneCycle) {
     return one_cycle(options, step);
   }
-  if (step < options.warmup_steps) {
-    return static_cast<double>(step + 1) /
-           static_cast<double>(options.warmup_steps);
+  const int64_t warmup = warmup_steps_of(options);
+  if (step < warmup) {
+    return static_cast<double>(step + 1) / static_cast<double>(warmup);
   }
-  const int64_t since = step - options.warmup_steps;
+  const int64_t since = step - warmup;
   const auto s = static_cast<double>(since);
-  const auto n = static_cast<double>(
-      std::max<int64_t>(1, options.total_steps - options.warmup_steps));
+  const auto n =
+      static_cast<double>(std::max<int64_t>(1, options.total_steps - warmup));
   const double part = std::min(1.0, s / n);
   const double f = options.final_factor;
   switch (options.decay) {
@@ -130,7 +148,7 @@ double lr_factor_at(const LrScheduleOptions& options, int64_t step) {
       return f + (1 - f) * std::pow(1 - part, options.power);
     case LrDecay::kNoam:
       return std::sqrt(
-          static_cast<double>(std::max<int64_t>(1, options.warmup_steps)) /
+          static_cast<double>(std::max<int64_t>(1, warmup)) /
           static_cast<double>(step + 1));
     case LrDecay::kExponential:
       return std::pow(options.gamma, s);

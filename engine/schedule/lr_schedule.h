@@ -42,6 +42,9 @@ struct LrScheduleOptions {
   LrDecay decay = LrDecay::kLinear;
   /// Steps over which the factor rises linearly from 1 / warmup_steps to 1.
   int64_t warmup_steps = 0;
+  /// The same as a fraction of total_steps, rounded down; counts where
+  /// warmup_steps is 0.
+  double warmup_fraction = 0;
   /// Steps of the run; later steps have the factor of its end.
   int64_t total_steps = 1;
   /// The factor that is reached after the last step.
@@ -60,6 +63,10 @@ void visit_fields(runtime::OptionFields& fields, LrScheduleOptions& options);
 
 /// @throws tessera::Error naming the option, its value and the allowed range.
 void check(const LrScheduleOptions& options);
+
+/// The steps of the warm-up: warmup_steps, or its fraction of total_steps.
+/// kOneCycle does not use it.
+int64_t warmup_steps_of(const LrScheduleOptions& options);
 
 /// The factor of step `step`, counted from 0.
 /// @param options checked.

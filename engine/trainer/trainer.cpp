@@ -72,10 +72,10 @@ void warn_of_bubbles(const World& world, const TrainerOptions& options) {
 
 /// A warm-up that is longer than the run is mostly a mistake.
 void warn_of_warmup(const World& world, const LrScheduleOptions& schedule) {
-  if (schedule.warmup_steps >= schedule.total_steps && world.rank() == 0) {
+  if (warmup_steps_of(schedule) >= schedule.total_steps && world.rank() == 0) {
     log_warning(
         "the learning rate does not reach its peak: the warm-up has {} steps (warmup_steps), and the run {}.",
-        schedule.warmup_steps,
+        warmup_steps_of(schedule),
         schedule.total_steps);
   }
 }

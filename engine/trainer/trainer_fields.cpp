@@ -107,7 +107,7 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       "clip_grad_norm",
       options.clip_grad_norm,
       {.min = 0},
-      "maximum global 2-norm of the gradients; 0: no clipping");
+      "maximum global 2-norm of the gradients; 0: no clipping, as by default with `update_in_backward` and with optimizers that exchange momentum, which cannot clip");
 }
 
 } // namespace tessera

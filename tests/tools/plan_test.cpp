@@ -54,7 +54,8 @@ class Plan : public ::testing::Test {
          {{"config", (folder_ / "gpt.json").string()}, {"max_length", 64}}},
         {"data", {{"train", "nowhere.bin"}}},
         {"optimizer", {{"lr", 1e-3}}},
-        {"training", {{"batch_size", 4}, {"accumulate", 2}}},
+        {"training",
+         {{"clip_grad_norm", 0}, {"batch_size", 4}, {"accumulate", 2}}},
         {"output", {{"folder", "nowhere"}}}};
   }
 

@@ -132,7 +132,12 @@ class PredictAnswers : public PredictKinds {
           {"unanswerable", true},
           {"window_overlap", 6}}},
         {"optimizer", {{"lr", 0.003}}},
-        {"training", {{"batch_size", 16}, {"epochs", 10}, {"max_steps", 120}}}};
+        {"schedule", {{"warmup_steps", 0}}},
+        {"training",
+         {{"clip_grad_norm", 0},
+          {"batch_size", 16},
+          {"epochs", 10},
+          {"max_steps", 120}}}};
   }
 
   void write_questions(const std::string& name, int count, unsigned seed) {
@@ -427,7 +432,9 @@ TEST_F(PredictKinds, PromptsOfDecodersAndEncoderDecoders) {
            {"heldout", path("heldout.jsonl")},
            {"template", "{passage} question: {question}? answer: [label]"}}},
          {"optimizer", {{"lr", 0.01}}},
-         {"training", {{"batch_size", 8}, {"epochs", 8}}}});
+         {"schedule", {{"warmup_steps", 0}}},
+         {"training",
+          {{"clip_grad_norm", 0}, {"batch_size", 8}, {"epochs", 8}}}});
     const auto found = objects(
         {run_.string(), "--input", path("heldout.jsonl"), "--batch-size", "7"});
     ASSERT_EQ(found.size(), rows.size());
@@ -482,7 +489,9 @@ TEST_F(PredictKinds, ImagesByFileFolderAndPattern) {
          {"fit", "stretch"},
          {"pixels", {{"mean", {0.3, 0.4, 0.5}}}}}},
        {"optimizer", {{"lr", 0.003}}},
-       {"training", {{"batch_size", 8}, {"epochs", 6}}}});
+       {"schedule", {{"warmup_steps", 0}}},
+       {"training",
+        {{"clip_grad_norm", 0}, {"batch_size", 8}, {"epochs", 6}}}});
   const auto found =
       objects({run_.string(), path("heldout"), "--batch-size", "3"});
   ASSERT_EQ(found.size(), 16U);
@@ -545,7 +554,11 @@ TEST_F(PredictKinds, ImagesOfAHeadThatIsTrainedFurther) {
              {"model", {{"folder", model.string()}}},
              {"data", {{"train", path(data)}, {"heldout", path(data)}}},
              {"optimizer", {{"lr", lr}}},
-             {"training", {{"batch_size", 4}, {"max_steps", lr > 0 ? 9 : 1}}}});
+             {"schedule", {{"warmup_steps", 0}}},
+             {"training",
+              {{"clip_grad_norm", 0},
+               {"batch_size", 4},
+               {"max_steps", lr > 0 ? 9 : 1}}}});
         return result("heldout_loss");
       };
   trained(fixture("models") / "vit_classifier", "train", 0.01);
@@ -574,7 +587,9 @@ TEST_F(PredictKinds, ImagesOfAnAdapter) {
          {"lora", {{"target_modules", {"query", "value"}}, {"r", 2}}}}},
        {"data", {{"train", path("train")}, {"heldout", path("train")}}},
        {"optimizer", {{"lr", 0.02}}},
-       {"training", {{"batch_size", 4}, {"epochs", 4}}}});
+       {"schedule", {{"warmup_steps", 0}}},
+       {"training",
+        {{"clip_grad_norm", 0}, {"batch_size", 4}, {"epochs", 4}}}});
   ASSERT_FALSE(fs::exists(run_ / "model"));
   double loss = 0;
   for (const json& one : objects({run_.string(), path("train")})) {

@@ -50,7 +50,11 @@ tests::LaunchedJob::Result train(
          (folder / ("gpt" + std::to_string(layers) + ".json")).string()},
         {"max_length", 16}}},
       {"optimizer", {{"lr", 1e-3}}},
-      {"training", {{"batch_size", 2}, {"max_steps", 4}, {"save_every", 2}}},
+      {"training",
+       {{"clip_grad_norm", 0},
+        {"batch_size", 2},
+        {"max_steps", 4},
+        {"save_every", 2}}},
       {"data", {{"train", (folder / "tokens.bin").string()}}},
       {"output", {{"folder", (folder / run_name).string()}}}};
   if (!start_from.is_null()) {

@@ -111,7 +111,7 @@ TEST_P(TrainZoo, HasTheSameLossesAloneAndDivided) {
   std::ofstream(folder_ / "train.json") << R"({"task": "examples",
       "model": {}, "data": {}, "output": {}, "optimizer": {"lr": 1e-3},
       "schedule": {"decay": "constant"},
-      "training": {"batch_size": 2, "accumulate": 2, "max_steps": 3,
+      "training": {"clip_grad_norm": 0, "batch_size": 2, "accumulate": 2, "max_steps": 3,
         "epochs": 2, "seed": 3}})";
   const auto alone = train("alone", 1, {});
   ASSERT_EQ(alone.size(), 3U);

@@ -39,7 +39,10 @@ TEST(AveragedRun, ScoresAndExportsAverages) {
       {"optimizer", {{"lr", 0.05}, {"ema_decay", 0.5}}},
       {"schedule", {{"decay", "constant"}}},
       {"training",
-       {{"max_steps", 4}, {"evaluate_every", 4}, {"batch_size", 2}}},
+       {{"clip_grad_norm", 0},
+        {"max_steps", 4},
+        {"evaluate_every", 4},
+        {"batch_size", 2}}},
       {"output", {{"folder", "unset"}}}};
   std::ofstream(folder / "train.json") << values;
   const auto run = [&](const std::string& name,

@@ -50,8 +50,12 @@ class ImageRuns : public ::testing::Test {
           {"heldout", (folder_ / "heldout").string()},
           {"views", {{"area", {0.3, 1}}}}}},
         {"optimizer", {{"lr", 0.003}}},
+        {"schedule", {{"warmup_steps", 0}}},
         {"training",
-         {{"batch_size", batch_size}, {"epochs", 10}, {"max_steps", 40}}},
+         {{"clip_grad_norm", 0},
+          {"batch_size", batch_size},
+          {"epochs", 10},
+          {"max_steps", 40}}},
         {"output", {{"folder", run().string()}}}};
     runtime::write_file_atomically(file, json.dump());
     return read_training_config(file, overrides);

@@ -139,6 +139,7 @@ class ObjectivesTraining : public ::testing::Test {
               {"max_length", subject.max_length}}},
             {"data", data},
             {"optimizer", {{"lr", 5e-3}, {"weight_decay", 0}}},
+            {"schedule", {{"warmup_steps", 0}}},
             {"training",
              {{"batch_size", 16},
               {"epochs", 1000},

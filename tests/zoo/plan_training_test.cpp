@@ -89,7 +89,11 @@ class PlannedTrainingRun : public ::testing::Test {
           {{"config", (folder_ / "model.json").string()}, {"max_length", 128}}},
          {"data", {{"train", (folder_ / "tokens.bin").string()}}},
          {"optimizer", {{"lr", 1e-3}}},
-         {"training", {{"batch_size", 4}, {"max_steps", 3}, {"epochs", 9}}},
+         {"training",
+          {{"clip_grad_norm", 0},
+           {"batch_size", 4},
+           {"max_steps", 3},
+           {"epochs", 9}}},
          {"output",
           {{"folder", (folder_ / "run").string()}, {"overwrite", true}}}});
     return read_training_config(folder_ / "train.json", overrides);
@@ -230,7 +234,8 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
            {"model", {{"folder", base.string()}, {"max_length", 128}}},
            {"data", {{"train", (folder_ / "rows.jsonl").string()}}},
            {"optimizer", {{"lr", 1e-3}}},
-           {"training", {{"batch_size", 2}, {"max_steps", 3}}},
+           {"training",
+            {{"clip_grad_norm", 0}, {"batch_size", 2}, {"max_steps", 3}}},
            {"output",
             {{"folder", (folder_ / "run").string()}, {"overwrite", true}}}});
       return read_training_config(folder_ / "preference.json", overrides);

@@ -197,7 +197,11 @@ class Preference : public ::testing::Test {
         {"data", {{"train", rows_}, {"heldout", rows_}}},
         {"optimizer", {{"lr", 0.01}}},
         {"schedule", {{"decay", "constant"}}},
-        {"training", {{"batch_size", 2}, {"epochs", 20}, {"seed", 5}}},
+        {"training",
+         {{"clip_grad_norm", 0},
+          {"batch_size", 2},
+          {"epochs", 20},
+          {"seed", 5}}},
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(folder_ / "train.json", values.dump());
     return read_training_config(folder_ / "train.json", overrides);

@@ -95,7 +95,9 @@ class Prompts : public ::testing::Test {
           {"template", template_},
           {"verbalizers", {"true=yes", "false=no"}}}},
         {"optimizer", {{"lr", 0.01}}},
-        {"training", {{"batch_size", 8}, {"epochs", 20}}},
+        {"schedule", {{"warmup_steps", 0}}},
+        {"training",
+         {{"clip_grad_norm", 0}, {"batch_size", 8}, {"epochs", 20}}},
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(file, values.dump());
     return read_training_config(file, overrides);

@@ -84,7 +84,9 @@ class QuestionAnswering : public ::testing::Test {
           {"heldout", (folder_ / "heldout.json").string()},
           {"window_overlap", 6}}},
         {"optimizer", {{"lr", 0.001}}},
-        {"training", {{"batch_size", 4}, {"max_steps", 2}}},
+        {"schedule", {{"warmup_steps", 0}}},
+        {"training",
+         {{"clip_grad_norm", 0}, {"batch_size", 4}, {"max_steps", 2}}},
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(file, values.dump());
     return read_training_config(file, overrides);

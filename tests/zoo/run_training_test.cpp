@@ -3,8 +3,11 @@
 // own.
 #include "tessera/zoo/tasks/run_training.h"
 
+#include "support/expect_error.h"
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
+#include "tessera/engine/trainer/run_report.h"
+#include "tessera/engine/trainer/step_metrics.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
@@ -20,6 +23,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 namespace tessera::zoo::run_training_test {
 
@@ -299,6 +303,87 @@ TEST_F(RunTraining, ScoresWhileItTrainsWithoutChangingWhatIsTrained) {
 
 // A process may make several runs; a finished one is refused before anything is
 // changed.
+TEST_F(RunTraining, ClipsAndWarmsUpUnlessSomethingElseIsSet) {
+  struct Case {
+    std::vector<std::string> overrides;
+    double clip;
+    double fraction;
+  };
+  const std::vector<Case> cases = {
+      {{}, 1, 0.03},
+      {{"training.clip_grad_norm=0"}, 0, 0.03},
+      {{"training.clip_grad_norm=0.5", "schedule.warmup_steps=0"}, 0.5, 0},
+      {{"schedule.warmup_steps=7"}, 1, 0},
+      {{"schedule.warmup_fraction=0.1", "schedule.decay=constant"}, 1, 0.1},
+      {{"schedule.decay=constant"}, 1, 0},
+      {{"schedule.decay=cosine"}, 1, 0.03},
+      {{"update_in_backward=true"}, 0, 0.03},
+      {{"optimizer.type=one_bit_adam"}, 0, 0.03},
+      {{R"(optimizer.parameters=[{"pattern":".*","type":"one_bit_adam"}])"},
+       0,
+       0.03}};
+  for (const Case& expected : cases) {
+    SCOPED_TRACE(expected.overrides.empty() ? "" : expected.overrides.front());
+    const TrainingConfig read = config(expected.overrides);
+    EXPECT_EQ(read.trainer.clip_grad_norm, expected.clip);
+    EXPECT_EQ(read.trainer.schedule.warmup_fraction, expected.fraction);
+    // The run folder's config.json means the same.
+    const auto again = read_training_config(
+        runtime::ConfigReader(nlohmann::json(read.resolved), "again"));
+    EXPECT_EQ(again.resolved, read.resolved);
+    EXPECT_EQ(again.trainer.clip_grad_norm, expected.clip);
+    EXPECT_EQ(again.trainer.schedule.warmup_fraction, expected.fraction);
+  }
+  expect_error(
+      [&] {
+        config({"schedule.warmup_steps=7", "schedule.warmup_fraction=0.1"});
+      },
+      {"schedule.warmup_fraction", "set one of them"});
+}
+
+TEST_F(RunTraining, SaysHowItUpdatesAndDoesSo) {
+  const auto job = on_ranks(1, [&] { run_training(config()); });
+  EXPECT_NE(
+      job.output.find(
+          "optimizer AdamW, learning rate 0.1, decay linear, warm-up over 3 % of the steps (schedule.warmup_fraction), gradients clipped to norm 1 (training.clip_grad_norm)"),
+      std::string::npos)
+      << job.output;
+  const auto lines = engine::read_metrics(run());
+  ASSERT_EQ(lines.size(), static_cast<size_t>(kSteps));
+  EXPECT_DOUBLE_EQ(lines[0].lr, 0.1 / 6); // 3 % of 200 steps are 6
+  EXPECT_DOUBLE_EQ(lines[5].lr, 0.1);
+  EXPECT_LT(lines[7].lr, 0.1);
+  EXPECT_TRUE(lines[0].grad_norm.has_value());
+}
+
+TEST_F(RunTraining, SaysWhyThereIsNoBestCheckpoint) {
+  write_floats();
+  fs::rename(folder_ / "data.safetensors", folder_ / "train.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  write(
+      {{"features", features()},
+       {"amounts",
+        {runtime::SafetensorsDtype::kF32, {kRows}, [nan](int64_t, int64_t) {
+           return nan;
+         }}}});
+  const auto job = on_ranks(1, [&] {
+    const TrainingResult result = run_training(config(
+        {"model.architecture=PlainAmountModel",
+         "data.train=" + (folder_ / "train.safetensors").string(),
+         "training.max_steps=4",
+         "training.evaluate_every=2",
+         "training.export_best=true"}));
+    EXPECT_EQ(result.summary.best_step, 0);
+  });
+  EXPECT_NE(
+      job.output.find(
+          "there is no best checkpoint: no score of the held-out data was a finite loss; the last step is exported"),
+      std::string::npos)
+      << job.output;
+  EXPECT_EQ(job.output.find("could not be saved"), std::string::npos)
+      << job.output;
+}
+
 TEST_F(RunTraining, RunsOneAfterTheOther) {
   write_floats();
   on_ranks(1, [&] {

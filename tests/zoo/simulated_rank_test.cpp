@@ -170,7 +170,7 @@ TrainingConfig config(
       {"model", source},
       {"data", {{"train", (folder / "nowhere.bin").string()}}},
       {"optimizer", {{"lr", 1e-3}}},
-      {"training", {{"batch_size", 4}}},
+      {"training", {{"clip_grad_norm", 0}, {"batch_size", 4}}},
       {"output", {{"folder", (folder / "run").string()}}}};
   runtime::write_file_atomically(folder / "train.json", values.dump());
   return read_training_config(folder / "train.json", overrides);

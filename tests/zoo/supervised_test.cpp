@@ -145,7 +145,12 @@ class Supervised : public ::testing::Test {
           {"metric", {"exact_match", "bleu", "rouge_l"}},
           {"max_new_tokens", 12}}},
         {"optimizer", {{"lr", 0.01}}},
-        {"training", {{"batch_size", 4}, {"epochs", 20}, {"seed", 5}}},
+        {"schedule", {{"warmup_steps", 0}}},
+        {"training",
+         {{"clip_grad_norm", 0},
+          {"batch_size", 4},
+          {"epochs", 20},
+          {"seed", 5}}},
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(path, values.dump());
     return read_training_config(path, overrides);

@@ -134,7 +134,8 @@ class TextClassification : public ::testing::Test {
           {"heldout", (folder_ / "data.csv").string()},
           {"text_key", {"question", "answer"}}}},
         {"optimizer", {{"lr", 0.001}}},
-        {"training", {{"batch_size", 4}, {"max_steps", 2}}},
+        {"training",
+         {{"clip_grad_norm", 0}, {"batch_size", 4}, {"max_steps", 2}}},
         {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
     runtime::write_file_atomically(file, values.dump());
     return read_training_config(file, overrides);

@@ -94,6 +94,8 @@ constexpr runtime::ForeignKey kForeignKeys[] = {
     {"train_batch_size", "training.batch_size, per rank and micro-batch"},
     {"train_micro_batch_size_per_gpu", "training.batch_size"},
     {"warmup_num_steps", "schedule.warmup_steps"},
+    {"warmup_proportion", "schedule.warmup_fraction"},
+    {"warmup_ratio", "schedule.warmup_fraction"},
     {"wd", "optimizer.weight_decay"},
     {"zero_hpz_partition_size", "sharding.shard_ranks"},
     {"zero_optimization", "sharding.zero_stage"},

@@ -148,6 +148,44 @@ std::string steps_text(
       runtime::count_text(world.size(), "rank"));
 }
 
+/// ", warm-up over 3 % of the steps", with the key of what is on by default.
+std::string warmup_text(const LrScheduleOptions& schedule) {
+  if (schedule.decay == LrDecay::kOneCycle) {
+    return ""; // it has its own
+  }
+  if (schedule.warmup_fraction > 0) {
+    return formatted(
+        ", warm-up over {:g} % of the steps (schedule.warmup_fraction)",
+        100 * schedule.warmup_fraction);
+  }
+  return schedule.warmup_steps > 0
+             ? ", warm-up over " +
+                   runtime::count_text(schedule.warmup_steps, "step")
+             : std::string(", no warm-up");
+}
+
+/// How the weights are updated.
+std::string optimization_text(const TrainingConfig& config) {
+  const TrainerOptions& trainer = config.trainer;
+  std::string decay;
+  for (const auto& [name, value] : lr_decay_names()) {
+    if (value == trainer.schedule.decay) {
+      decay = name;
+    }
+  }
+  return formatted(
+      "optimizer {}, learning rate {:g}, decay {}{}, {}",
+      name_of(config.engine.optimizer.rule),
+      config.engine.optimizer.lr,
+      decay,
+      warmup_text(trainer.schedule),
+      trainer.clip_grad_norm > 0
+          ? formatted(
+                "gradients clipped to norm {:g} (training.clip_grad_norm)",
+                trainer.clip_grad_norm)
+          : std::string("gradients not clipped"));
+}
+
 void tell_stop(const TrainingConfig& config, const TrainingSummary& summary) {
   std::printf(
       "stopped by signal %s after step %lld of %lld\n",
@@ -432,6 +470,9 @@ TrainingResult run_training(TrainingConfig config) {
         task.train->text(),
         steps_text(world, parallel, config, batches));
     log_info("{}", facts_text(config.trainer.facts));
+    if (!config.lr_range_test) {
+      log_info("{}", optimization_text(config));
+    }
     add_memory(engine, config.trainer.facts);
   }
   TESSERA_CHECK(

@@ -2,6 +2,7 @@
 #include "tessera/zoo/tasks/training_config.h"
 
 #include "tessera/engine/engine_config.h"
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/option_reader.h"
@@ -297,6 +298,43 @@ void finish_reading(
   }
 }
 
+/// Whether each step has gradients whose norm is known before they are applied.
+bool can_clip(const EngineOptions& engine) {
+  const auto sends_momentum = [](const UpdateRule& rule) {
+    return rule.optimizer().sends_momentum();
+  };
+  const auto& parameters = engine.optimizer.parameters;
+  return !engine.update_in_backward && !sends_momentum(engine.optimizer.rule) &&
+         std::none_of(parameters.begin(), parameters.end(), [&](const auto& p) {
+           return p.rule && sends_momentum(*p.rule);
+         });
+}
+
+/// Whether a learning rate that falls over the run follows, so that it has a
+/// warm-up by default; the other decays are used as they are given.
+bool has_default_warmup(LrDecay decay) {
+  return decay == LrDecay::kLinear || decay == LrDecay::kCosine ||
+         decay == LrDecay::kPolynomial || decay == LrDecay::kWsd;
+}
+
+/// Turns off defaults that do not go with what is set.
+void finish_defaults(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  TrainerOptions& trainer = config.trainer;
+  if (!reader.get_object("training").contains("clip_grad_norm") &&
+      !can_clip(config.engine)) {
+    trainer.clip_grad_norm = 0;
+  }
+  const auto schedule = reader.get_object("schedule");
+  if (!schedule.contains("warmup_fraction") &&
+      (schedule.contains("warmup_steps") ||
+       !has_default_warmup(trainer.schedule.decay))) {
+    trainer.schedule.warmup_fraction = 0;
+  }
+  reader.run_check([&] { check(trainer.schedule); });
+}
+
 /// Completes what has been read: run folders stand for their models.
 void finish_fields(
     const runtime::ConfigReader& reader,
@@ -305,6 +343,7 @@ void finish_fields(
     reader.get_object("output").fail(
         "folder", "name the folder of the run, e.g. output.folder=runs/first");
   }
+  finish_defaults(reader, config);
   config.model_folder = model_folder_of(config.model_folder);
   if (config.lora) {
     LoraConfig& adapter = config.lora->adapter;
@@ -378,6 +417,12 @@ void finish_fields(
 
 } // namespace
 
+TrainingConfig::TrainingConfig(const TaskKind& kind)
+    : task(&kind), max_length(kind.max_length) {
+  trainer.clip_grad_norm = 1;
+  trainer.schedule.warmup_fraction = 0.03;
+}
+
 std::vector<std::filesystem::path> TrainingConfig::train_files() const {
   if (!texts.train.empty()) {
     return matching_files(texts.train);
@@ -415,6 +460,9 @@ TrainingConfig read_training_config(
   config.task->finish(reader, config);
   finish_reading(reader, config);
   config.resolved = reader.resolved();
+  config.resolved["training"]["clip_grad_norm"] = config.trainer.clip_grad_norm;
+  config.resolved["schedule"]["warmup_fraction"] =
+      config.trainer.schedule.warmup_fraction;
   return config;
 }
 

@@ -63,8 +63,8 @@ struct TextFiles {
 /// kind of task leaves fields
 /// that it has no keys for as they are.
 struct TrainingConfig {
-  explicit TrainingConfig(const TaskKind& kind)
-      : task(&kind), max_length(kind.max_length) {}
+  /// Clipping and a warm-up are on by default, other than in TrainerOptions.
+  explicit TrainingConfig(const TaskKind& kind);
 
   const TaskKind* task;
   /// A Hugging Face folder whose weights training starts from; may be empty.

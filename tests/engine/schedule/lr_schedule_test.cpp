@@ -35,6 +35,23 @@ TEST(LrSchedule, WarmsUpLinearlyToThePeak) {
   }
 }
 
+TEST(LrSchedule, WarmUpMayBeAFractionOfTheRun) {
+  LrScheduleOptions options;
+  options.warmup_fraction = 0.03;
+  for (const auto& [total, expected] :
+       {std::pair<int64_t, int64_t>{33, 0}, {34, 1}, {400, 12}}) {
+    options.total_steps = total;
+    EXPECT_EQ(warmup_steps_of(options), expected) << total;
+  }
+  EXPECT_DOUBLE_EQ(lr_factor_at(options, 0), 1.0 / 12);
+  EXPECT_DOUBLE_EQ(lr_factor_at(options, 11), 1);
+  EXPECT_DOUBLE_EQ(lr_factor_at(options, 12 + 194), 0.5);
+  check(options);
+  options.warmup_steps = 5;
+  expect_error(
+      [&] { check(options); }, {"schedule.warmup_fraction is 0.03", "is 5"});
+}
+
 TEST(LrSchedule, ConstantStaysForever) {
   EXPECT_EQ(lr_factor_at(options_of(LrDecay::kConstant), 1'000'000), 1);
 }
