@@ -11,15 +11,18 @@
 
 namespace tessera {
 
-EmaScope::EmaScope(sharding::Pager& pager, engine::ShardedOptimizer& optimizer)
-    : pager_(&pager), optimizer_(&optimizer) {
+EmaScope::EmaScope(
+    sharding::Pager& pager,
+    engine::ShardedOptimizer& optimizer,
+    std::weak_ptr<const void> engine)
+    : pager_(&pager), optimizer_(&optimizer), engine_(std::move(engine)) {
   optimizer.exchange_averages();
 }
 
 /// Does not throw, because it runs at the end of a scope: if the weights cannot
 /// come back, the job ends.
 EmaScope::~EmaScope() {
-  if (pager_ == nullptr) {
+  if (pager_ == nullptr || engine_.expired()) {
     return;
   }
   try {
@@ -38,6 +41,7 @@ EmaScope::~EmaScope() {
 
 EmaScope::EmaScope(EmaScope&& other) noexcept
     : pager_(std::exchange(other.pager_, nullptr)),
-      optimizer_(other.optimizer_) {}
+      optimizer_(other.optimizer_),
+      engine_(std::move(other.engine_)) {}
 
 } // namespace tessera

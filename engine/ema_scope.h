@@ -3,6 +3,8 @@
 // `EmaScope` puts the averages of the trained weights in the place of the
 // weights.
 
+#include <memory>
+
 namespace tessera::sharding {
 
 class Pager;
@@ -22,10 +24,14 @@ namespace tessera {
 /// changed meanwhile: no backward, step, save() or load(). When it ends, they
 /// are what they were, to the last bit.
 ///
-/// Made by Engine::ema(), on all ranks, and ends on all ranks.
+/// Made by Engine::ema(), on all ranks, and ends on all ranks. It has no effect
+/// at its end if the engine has ended before.
 class [[nodiscard]] EmaScope {
  public:
-  EmaScope(sharding::Pager& pager, engine::ShardedOptimizer& optimizer);
+  EmaScope(
+      sharding::Pager& pager,
+      engine::ShardedOptimizer& optimizer,
+      std::weak_ptr<const void> engine);
   ~EmaScope();
   EmaScope(EmaScope&& other) noexcept;
   EmaScope(const EmaScope&) = delete;
@@ -35,6 +41,7 @@ class [[nodiscard]] EmaScope {
  private:
   sharding::Pager* pager_; ///< null after a move
   engine::ShardedOptimizer* optimizer_;
+  std::weak_ptr<const void> engine_; ///< owns both
 };
 
 } // namespace tessera

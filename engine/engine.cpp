@@ -28,6 +28,7 @@
 #include "tessera/sharding/weights/weight_files.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <new>
 #include <utility>
@@ -99,9 +100,12 @@ void Engine::check_parameters() const {
 void Engine::backward(const at::Tensor& loss) {
   check_may_change("backward");
   TESSERA_CHECK(
-      loss.defined() && loss.numel() == 1,
+      loss.defined(),
+      "Engine::backward: the loss is an undefined tensor; pass what the forward computed.");
+  TESSERA_CHECK(
+      loss.numel() == 1,
       "Engine::backward: the loss has shape {}; it must be a scalar. Reduce it, e.g. with .mean().",
-      loss.defined() ? loss.sizes() : c10::IntArrayRef{});
+      loss.sizes());
   TESSERA_CHECK(
       loss.requires_grad(),
       "Engine::backward: the loss does not depend on a parameter that requires a gradient. Was it computed under NoGradGuard?");
@@ -190,6 +194,7 @@ DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is {}; it must be above 0.",
       max_norm);
+  optimizer_->note_clipping(max_norm);
   const DeferredScalar norm = grad_norm(p);
   const bool skips = scaler_.is_active() || (guard_ && guard_->looks_at(norm));
   pager_->multiply_gradients(
@@ -223,6 +228,7 @@ void Engine::multiply_gradients(double factor) {
   if (guard_) {
     guard_->forget_norm(); // finite gradients may overflow
   }
+  optimizer_->note_clipping(factor);
   pager_->multiply_gradients(factor);
 }
 
@@ -232,6 +238,7 @@ void Engine::clip_grad_value(double limit) {
       limit > 0,
       "Engine::clip_grad_value: the limit is {}; it must be above 0.",
       limit);
+  optimizer_->note_clipping(limit);
   settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
   sharding::clamp_gradients(*pager_, limit * scaler_.scale());
 }
@@ -255,11 +262,19 @@ bool Engine::step() {
   const runtime::TraceSpan span(
       runtime::TraceLane::kOptimizer, "step", device());
   const c10::NoGradGuard no_grad;
-  settle_gradients({sharding::RankIntent::Kind::kStep, -1, -1});
+  settle_gradients(
+      {sharding::RankIntent::Kind::kStep,
+       optimizer_->hash_of_settings(),
+       std::bit_cast<int64_t>(optimizer_->learning_rate())});
   TESSERA_CHECK(
       std::exchange(ran_pipeline_, false) || pager_->any_gradient() ||
           !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
+  TESSERA_CHECK(
+      optimizer_->began_backward() || !scaler_.is_active() ||
+          !pager_->any_gradient(),
+      "Engine::step: the gradients are divided by the loss scale of {}, but were computed by loss.backward(), without it. Call engine.backward(loss), or train in bfloat16 or float32, which need no loss scale.",
+      scaler_.scale());
   // All-gathers that were planned and then not used may still read shards.
   pager_->wait_for_gather_lane();
   sharding::NonfiniteGradients nonfinite;
@@ -329,14 +344,14 @@ GatherScope Engine::gather(bool writable) {
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g] = g;
   }
-  return {*pager_, std::move(groups), writable};
+  return {*pager_, lifetime_, std::move(groups), writable};
 }
 
 GatherScope Engine::gather(
     const std::vector<at::Tensor>& parameters,
     bool writable) {
   check_usable("gather");
-  return {*pager_, groups_of(parameters), writable};
+  return {*pager_, lifetime_, groups_of(parameters), writable};
 }
 
 GatherScope Engine::gather(const torch::nn::Module& part, bool writable) {
@@ -369,7 +384,7 @@ EmaScope Engine::ema() {
   TESSERA_CHECK(
       !pager_->any_gradient(),
       "Engine::ema: parameters have gradients, which the scope would drop. Call step() or zero_grad() first.");
-  return {*pager_, *optimizer_};
+  return {*pager_, *optimizer_, lifetime_};
 }
 
 int64_t Engine::ema_steps() const {
@@ -474,8 +489,12 @@ void Engine::unwrap() {
 
 void Engine::sum_over_ranks(const at::Tensor& values) {
   check_not_moved("sum_over_ranks");
-  pager_->sum_over_ranks(values);
-  pager_->sum_over_parts(values);
+  const at::Tensor packed = values.contiguous();
+  pager_->sum_over_ranks(packed);
+  pager_->sum_over_parts(packed);
+  if (!packed.is_same(values)) {
+    values.copy_(packed);
+  }
 }
 
 std::function<void()> Engine::watch_failures() {
@@ -536,6 +555,9 @@ int64_t Engine::load(
 
 engine::CheckpointSubject Engine::checkpoint_subject(
     const std::vector<Checkpointable*>& states) {
+  TESSERA_CHECK(
+      std::find(states.begin(), states.end(), nullptr) == states.end(),
+      "Engine::save and load: a null pointer is among the Checkpointables.");
   return {*pager_, *optimizer_, *module_, *files_, scaler_, *lineage_, states};
 }
 

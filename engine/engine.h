@@ -472,6 +472,8 @@ class Engine {
       const std::function<void()>& work);
   std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
 
+  /// Scopes see by it that the engine is gone.
+  std::shared_ptr<const void> lifetime_ = std::make_shared<char>();
   std::shared_ptr<torch::nn::Module> module_;
   std::unique_ptr<MemoryLedger> ledger_;
   std::shared_ptr<void> libraries_; ///< counts MemoryPurpose::kLibraries

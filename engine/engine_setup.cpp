@@ -10,6 +10,7 @@
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/engine/optim/update_plan.h"
+#include "tessera/engine/option_agreement.h"
 #include "tessera/engine/registered_parameters.h"
 #include "tessera/engine/step_guard.h"
 #include "tessera/engine/tier_needs.h"
@@ -157,6 +158,18 @@ void check_updates_of_parts(
   }
 }
 
+/// Without a mesh, the parts of a divided parameter would be taken for copies.
+void check_none_divided(const std::vector<sharding::PageSpec>& pages) {
+  for (const sharding::PageSpec& page : pages) {
+    for (const sharding::PagedParameter& parameter : page.parameters) {
+      TESSERA_CHECK(
+          !parameter.record.spec.is_divided(),
+          "wrap: parameter '{}' is partitioned over tensor-parallel ranks, but EngineOptions::parallel is null, so that the ranks' parts would be averaged. Set it to the mesh of these ranks, a ParallelMesh.",
+          parameter.record.name());
+    }
+  }
+}
+
 /// Whether some parameters have an optimizer that exchanges momentum.
 bool sends_momentum(
     const std::vector<sharding::PageSpec>& pages,
@@ -244,6 +257,8 @@ Engine::Engine(
       sharding::plan_pages(*module_, sharding, meshes);
   if (options.parallel != nullptr) {
     check_updates_of_parts(pages, rules);
+  } else {
+    check_none_divided(pages);
   }
   sends_momentum_ = sends_momentum(pages, rules);
   TESSERA_CHECK(
@@ -251,6 +266,7 @@ Engine::Engine(
       "wrap: {} cannot be combined with loss scaling, as its ranks have different gradients; train in bfloat16.",
       name_of(options.optimizer.rule));
   auto ranks = std::make_unique<sharding::PageRanks>(world, meshes, pages);
+  engine::check_same_options(*ranks, options);
   const c10::Device device = pages.front().device;
   // The communicators have taken theirs.
   const int64_t libraries = engine::library_bytes(world, device);
@@ -325,6 +341,9 @@ Engine::Engine(
             activations_ ? activations_->sink() : nullptr));
   }
   registered_ = std::make_unique<engine::RegisteredParameters>(*module_);
+  if (world.rank() == 0) {
+    engine::warn_of_assigned_weights(*module_);
+  }
 }
 
 Engine::~Engine() = default;

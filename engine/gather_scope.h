@@ -4,6 +4,7 @@
 // training step.
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,11 +22,12 @@ namespace tessera {
 /// write the same values.
 ///
 /// Made by Engine::gather(), on all ranks. Must end before the next
-/// Engine::step().
+/// Engine::step(). It has no effect at its end if the engine has ended before.
 class [[nodiscard]] GatherScope {
  public:
   GatherScope(
       sharding::Pager& pager,
+      std::weak_ptr<const void> engine,
       std::vector<size_t> groups,
       bool writable);
   ~GatherScope();
@@ -36,6 +38,7 @@ class [[nodiscard]] GatherScope {
 
  private:
   sharding::Pager* pager_; ///< null after a move
+  std::weak_ptr<const void> engine_; ///< owns the pager
   std::vector<size_t> groups_;
   bool writable_;
 };

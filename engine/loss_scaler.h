@@ -14,8 +14,9 @@ class OptionFields;
 namespace tessera {
 
 struct LossScaleOptions {
-  /// A constant scale; 1 disables scaling. By default the scale is dynamic for
-  /// float16 parameters, and losses of other dtypes are not scaled.
+  /// A constant scale; 1 disables scaling. By default the scale is dynamic with
+  /// PrecisionPolicy::parameters of float16 and 1 without, also for a module
+  /// that is float16 itself.
   std::optional<double> fixed;
   double initial = 65536;
   double growth_factor = 2; ///< after growth_interval steps without overflow

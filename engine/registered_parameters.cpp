@@ -2,9 +2,14 @@
 #include "tessera/engine/registered_parameters.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/sharding/groups/module_choices.h"
 
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
 #include <cstddef>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
@@ -20,7 +25,46 @@ struct ModuleDictionary : torch::nn::Module {
   }
 };
 
+template <typename... Layers>
+at::Tensor weight_of(const torch::nn::Module& module) {
+  at::Tensor weight;
+  const auto read = [&](const auto* layer) {
+    if (layer != nullptr) {
+      weight = layer->weight;
+    }
+  };
+  (read(dynamic_cast<const Layers*>(&module)), ...);
+  return weight;
+}
+
 } // namespace
+
+void warn_of_assigned_weights(const torch::nn::Module& module) {
+  const auto parameters = module.named_parameters();
+  for (const auto& layer : module.named_modules()) {
+    const at::Tensor weight = weight_of<
+        torch::nn::LinearImpl,
+        torch::nn::EmbeddingImpl,
+        torch::nn::EmbeddingBagImpl>(*layer.value());
+    const at::Tensor* registered =
+        ModuleDictionary::of(*layer.value()).find("weight");
+    if (!weight.defined() || registered == nullptr ||
+        registered->is_same(weight)) {
+      continue;
+    }
+    std::string used = "a tensor that is not registered";
+    for (const auto& item : parameters) {
+      if (item.value().is_same(weight)) {
+        used = "'" + item.key() + "'";
+      }
+    }
+    log_warning(
+        "'{}' computes with {}, which was assigned to its `weight`; its registered parameter '{}.weight' is another tensor, which is not trained, and which files will contain. To share a weight, call torch::linear() or torch::embedding() with it instead of a layer of its own.",
+        layer.key(),
+        used,
+        layer.key());
+  }
+}
 
 RegisteredParameters::RegisteredParameters(const torch::nn::Module& module)
     : parameters_(module.named_parameters()) {}

@@ -12,6 +12,11 @@
 
 namespace tessera::engine {
 
+/// Logs a warning for each layer of LibTorch whose `weight` was assigned, as in
+/// `head->weight = embedding->weight`: what is registered under its name is
+/// another tensor, which is not trained, and which files contain.
+void warn_of_assigned_weights(const torch::nn::Module& module);
+
 class RegisteredParameters {
  public:
   /// Remembers the parameters that `module` has, under all of their names.

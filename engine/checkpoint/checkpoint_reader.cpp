@@ -170,6 +170,17 @@ const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
   return entry;
 }
 
+std::vector<std::string> CheckpointReader::states_of(
+    const std::string& parameter) const {
+  std::vector<std::string> states;
+  for (auto it = pieces_.lower_bound({parameter, ""});
+       it != pieces_.end() && it->first.first == parameter;
+       ++it) {
+    states.push_back(it->first.second);
+  }
+  return states;
+}
+
 template <typename Body>
 void CheckpointReader::for_each_overlap(
     const std::string& parameter,

@@ -35,6 +35,8 @@ class CheckpointReader {
     return path_;
   }
 
+  /// The states that there are of a parameter, such as "master", "exp_avg".
+  std::vector<std::string> states_of(const std::string& parameter) const;
   /// Whether there is a state of a parameter.
   bool has(const std::string& parameter, const std::string& state) const {
     return pieces_.contains({parameter, state});

@@ -9,6 +9,10 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
 
 namespace tessera::engine {
 
@@ -66,6 +70,24 @@ at::Tensor same_shape(
   return loaded;
 }
 
+/// Checks that what a checkpoint has of a trained parameter is what its
+/// optimizer keeps. What that keeps besides is missed elsewhere.
+void check_same_states(
+    const CheckpointReader& reader,
+    const std::string& parameter,
+    const std::string& saved_name,
+    const std::set<std::string>& states) {
+  for (const std::string& saved : reader.states_of(saved_name)) {
+    TESSERA_CHECK(
+        states.contains(saved) || saved == kMasterState ||
+            saved == kAverageState,
+        "{}: has '{}' of parameter '{}', which its optimizer does not keep; it was saved with a different optimizer for this parameter. Load with the same optimizer, or only the weights (load_weights).",
+        reader.path().string(),
+        saved,
+        parameter);
+  }
+}
+
 } // namespace
 
 ModelLoading::ModelLoading(
@@ -76,6 +98,18 @@ ModelLoading::ModelLoading(
     const std::optional<int>& saved_rank)
     : subject_(subject), model_(model), tensors_(tensors), reader_(reader) {
   check_parameters();
+  std::map<std::string, std::set<std::string>> states;
+  for (const SubjectPiece& piece : tensors_.pieces) {
+    states[piece.parameter].insert(piece.state);
+  }
+  for (const OptimizedParameter& parameter :
+       std::as_const(subject_.optimizer).parameters()) {
+    const std::string& name = model_.find(parameter.name())->name();
+    // Other ranks have the rest.
+    if (const auto own = states.find(name); own != states.end()) {
+      check_same_states(reader_, name, saved_name(name), own->second);
+    }
+  }
   for (const SubjectPiece& piece : tensors_.pieces) {
     if (!is_saved(piece)) {
       continue;

@@ -40,6 +40,10 @@ void visit_fields(runtime::OptionFields& fields, DataLoaderOptions& options);
 /// @throws tessera::Error on a value out of range.
 void check(const DataLoaderOptions& options);
 
+/// @throws tessera::Error if `state`, of a DataLoader, is of an order of other
+///   samples or seed.
+void check_same_samples(const CheckpointState& state, const SampleOrder& order);
+
 /// `host` in pinned memory if `device` is an accelerator, else `host` itself.
 /// What makes batches calls it, so that copies to the device do not block.
 at::Tensor pinned(const at::Tensor& host, c10::Device device);
@@ -49,7 +53,8 @@ at::Tensor pinned(const at::Tensor& host, c10::Device device);
 /// threads. The object itself is used from one thread.
 ///
 /// A Checkpointable: a checkpoint that contains it continues with the next
-/// sample, also with another number of ranks or batch size.
+/// sample, also with another number of ranks or batch size. Loading throws if
+/// the order was of other samples or seed.
 template <typename Batch>
 class DataLoader : public Checkpointable {
  public:
@@ -145,9 +150,15 @@ class DataLoader : public Checkpointable {
   }
   CheckpointState save_state() const override {
     const SamplePosition at = position();
-    return {{{"epoch", at.epoch}, {"samples", at.samples}}, {}};
+    return {
+        {{"epoch", at.epoch},
+         {"samples", at.samples},
+         {"samples_of_epoch", order_.samples()},
+         {"seed", order_.seed()}},
+        {}};
   }
   void load_state(const CheckpointState& state) override {
+    check_same_samples(state, order_);
     seek(SamplePosition{
         state.values.at("epoch").template get<int64_t>(),
         state.values.at("samples").template get<int64_t>()});

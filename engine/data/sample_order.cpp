@@ -27,11 +27,13 @@ const BatchShare& checked(
     const BatchShare& share,
     int64_t micro_batches) {
   TESSERA_CHECK(
-      batch_size > 0 && micro_batches > 0 && share.count > 0 &&
-          share.index >= 0 && share.index < share.count,
-      "SampleOrder: {} batches of {} samples, the share {} of {}; sizes are at least 1, and a share is less than their number",
-      micro_batches,
+      batch_size > 0 && micro_batches > 0,
+      "SampleOrder: batch_size is {} and micro_batches {}; both must be at least 1.",
       batch_size,
+      micro_batches);
+  TESSERA_CHECK(
+      share.index >= 0 && share.index < share.count,
+      "SampleOrder: the share {} of {} does not exist; shares are numbered from 0.",
       share.index,
       share.count);
   return share;

@@ -53,6 +53,9 @@ class SampleOrder {
   size_t samples() const {
     return samples_;
   }
+  uint64_t seed() const {
+    return seed_;
+  }
 
   /// The batches of all ranks, none of which begins elsewhere.
   const EpochBatches& batches() const {

@@ -3,14 +3,20 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_texts.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <any>
+#include <bit>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <new>
+#include <string>
 
 namespace tessera::engine {
 
@@ -25,6 +31,23 @@ offload::UpdatedShard updated_shard(
       .numel = page.layout.shard_numel(),
       .types = update_types(page, rules),
       .has_own_master = page.has_own_master};
+}
+
+/// All bits of it.
+std::string exact_text(double value) {
+  return std::to_string(std::bit_cast<uint64_t>(value)) + " ";
+}
+
+std::string text_of_rule(const UpdateRule& rule) {
+  std::any options = rule.options();
+  std::string text = name_of(rule);
+  for (const auto& [key, value] :
+       runtime::texts_of_list([&](runtime::OptionFields& fields) {
+         rule.optimizer().visit_fields(fields, options);
+       })) {
+    text += " " + key + "=" + value;
+  }
+  return text + " ";
 }
 
 } // namespace
@@ -199,7 +222,31 @@ void ShardedOptimizer::set_parameter_options(
   settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
   settings.weight_decay = rule.weight_decay.value_or(settings.weight_decay);
   settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
+  parameter_settings_.clear();
   updates_->drop_speculation(found->group);
+}
+
+void ShardedOptimizer::note_clipping(double value) {
+  clipping_ += exact_text(value);
+}
+
+int64_t ShardedOptimizer::hash_of_settings() {
+  if (parameter_settings_.empty()) {
+    std::map<size_t, std::string> rules; // by version
+    for (const OptimizedParameter& parameter : parameters_) {
+      const ParameterSettings& settings = parameter.settings;
+      std::string& rule = rules[settings.rule_version];
+      if (rule.empty()) {
+        rule = text_of_rule(settings.rule);
+      }
+      parameter_settings_ += rule + exact_text(settings.lr_scale) +
+                             exact_text(settings.weight_decay) +
+                             std::to_string(settings.hold_steps) + "\n";
+    }
+  }
+  const std::hash<std::string> hash;
+  return static_cast<int64_t>(
+      hash(exact_text(lr_) + clipping_ + parameter_settings_));
 }
 
 void ShardedOptimizer::check_whole() const {
@@ -258,6 +305,7 @@ std::vector<offload::StateUpdate> ShardedOptimizer::prepare(size_t g) {
 
 void ShardedOptimizer::begin_backward(double grad_scale) {
   speculated_scale_ = grad_scale;
+  began_backward_ = true;
   updates_->begin_step();
   for (const auto& method : methods_) {
     method->begin_backward();
@@ -372,6 +420,7 @@ void ShardedOptimizer::step_groups(double average_factor) {
 void ShardedOptimizer::step(double grad_scale) {
   const c10::NoGradGuard no_grad;
   check_whole();
+  end_settings();
   for (OptimizedParameter& parameter : parameters_) {
     begin_update(parameter, grad_scale);
   }

@@ -73,11 +73,23 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// Call it before each backward.
   /// @param grad_scale the argument of step() if nothing is clipped.
   void begin_backward(double grad_scale);
+  /// Whether it was called since the last step.
+  bool began_backward() const {
+    return began_backward_;
+  }
 
   /// The sums from which norms of the settled gradients are computed. Blocks
   /// until those in progress are complete.
   /// @param p the norm; later steps compute its sums ahead.
   sharding::GradientSums& gradient_sums(double p);
+
+  /// All ranks are about to clip gradients at `value`, or to multiply them by
+  /// it.
+  void note_clipping(double value);
+  /// Stands for learning rate, hyperparameters of parameters, and what was
+  /// noted of clipping since the last step: equal where these are, for ranks
+  /// that compare them.
+  int64_t hash_of_settings();
 
   /// Makes one step with the settled gradients. Collective. With overlap,
   /// groups may still be updated when it returns.
@@ -88,6 +100,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
 
   /// Call it instead of step() if gradients are not applied.
   void skip_step() {
+    end_settings();
     updates_->end_step();
   }
 
@@ -162,6 +175,10 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   void exchange_averages();
 
  private:
+  void end_settings() {
+    clipping_.clear();
+    began_backward_ = false;
+  }
   void add_speculation();
   void begin_update(OptimizedParameter& parameter, double grad_scale);
   /// The updates of elementwise methods, with the settings of begin_update().
@@ -185,6 +202,9 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   std::optional<sharding::GradientSums> sums_; ///< of the pager's gradients
   double sums_p_ = 2; ///< of the last norm
   double speculated_scale_ = 1;
+  bool began_backward_ = false;
+  std::string clipping_; ///< what was noted of it
+  std::string parameter_settings_; ///< of hash_of_settings(); empty: unknown
   std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others
 };
 

@@ -2,6 +2,7 @@
 #include "tessera/engine/schedule/lr_scheduler.h"
 
 #include "tessera/engine/engine.h"
+#include "tessera/runtime/core/log.h"
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,13 @@ namespace tessera {
 LrScheduler::LrScheduler(double peak_lr, const LrScheduleOptions& options)
     : peak_lr_(peak_lr), options_(options) {
   check(options_);
+  if (options_.warmup_steps > options_.total_steps) {
+    log_warning(
+        "learning-rate schedule: the warm-up of {} steps is longer than the run of {}: the learning rate never reaches {}.",
+        options_.warmup_steps,
+        options_.total_steps,
+        peak_lr_);
+  }
 }
 
 double LrScheduler::learning_rate() const {

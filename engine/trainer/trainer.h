@@ -103,8 +103,8 @@ struct TrainerOptions {
   /// samples as they now give.
   bool resume = false;
   /// Resumes from this checkpoint instead of the latest: its name in the run
-  /// folder's checkpoints/, e.g. "step-100", or a path. Later checkpoints there
-  /// are renamed to "replaced-step-N". Empty: the latest.
+  /// folder's checkpoints/, e.g. "step-000100", or a path. Later checkpoints
+  /// there are renamed to "replaced-step-N". Empty: the latest.
   std::string resume_from;
   /// Whether a resumed run starts at the first sample of its data, because they
   /// are not those of the checkpoint. It then makes `epochs` over them.

@@ -61,9 +61,7 @@ struct TextModelImpl : torch::nn::Module {
         convolution(torch::nn::Conv1dOptions(options.width, options.width, 3)
                         .padding(2)),
         lstm(torch::nn::LSTMOptions(options.width, options.width)),
-        norm(torch::nn::LayerNormOptions({options.width})),
-        head(torch::nn::LinearOptions(options.width, options.vocabulary)
-                 .bias(false)) {
+        norm(torch::nn::LayerNormOptions({options.width})) {
     register_module("embedding", embedding);
     register_module("convolution", convolution);
     register_module("lstm", lstm);
@@ -72,10 +70,8 @@ struct TextModelImpl : torch::nn::Module {
           "block" + std::to_string(i), AttentionBlock(options)));
     }
     register_module("norm", norm);
-    register_module("head", head);
     torch::NoGradGuard no_grad;
     embedding->weight.mul_(0.02);
-    head->weight = embedding->weight;
   }
 
   /// @param tokens [batch, time] int64
@@ -90,7 +86,8 @@ struct TextModelImpl : torch::nn::Module {
     for (auto& block : blocks) {
       x = block->forward(x, mask);
     }
-    return head(norm(x)).transpose(0, 1);
+    // A head tied to the embedding.
+    return torch::linear(norm(x), embedding->weight).transpose(0, 1);
   }
 
   torch::nn::Embedding embedding;
@@ -98,6 +95,5 @@ struct TextModelImpl : torch::nn::Module {
   torch::nn::LSTM lstm;
   std::vector<AttentionBlock> blocks;
   torch::nn::LayerNorm norm;
-  torch::nn::Linear head;
 };
 TORCH_MODULE(TextModel);

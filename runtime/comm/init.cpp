@@ -218,6 +218,7 @@ World& init(const InitOptions& given) {
   if (world_slot()) {
     return *world_slot();
   }
+  runtime::report_uncaught_errors(); // those of joining, too
   InitOptions options = given;
   if (std::getenv("TESSERA_TIMEOUT_S") != nullptr) {
     options.timeout = std::chrono::seconds(

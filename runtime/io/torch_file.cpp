@@ -241,7 +241,7 @@ void TorchFile::read_zip(Bytes bytes) {
       kTorchRemedy);
   TESSERA_CHECK(
       !zip_->contains(folder_ + "constants.pkl"),
-      "{}: this is a TorchScript program, of torch.jit.save, and not only weights; save the state_dict() of the model with torch.save",
+      "{}: this is a module, of torch.jit.save or of torch::save in C++, and not only weights; in Python save its state_dict() with torch.save, in C++ torch::load() it into the module before wrap()",
       source_);
   if (const ZipEntry* order = zip_->find(folder_ + "byteorder")) {
     ByteReader text(order->data, source_);

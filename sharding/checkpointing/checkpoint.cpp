@@ -40,6 +40,7 @@ struct CheckpointedCall : torch::CustomClassHolder {
   std::vector<sharding::DividedTensor> divided; ///< how to gather these again
   sharding::RandomState random;
   sharding::AutocastState autocast;
+  std::vector<at::Tensor> buffers;
   RecordReplay::Position records; ///< where its records begin
 };
 
@@ -142,6 +143,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       const CheckpointedCall& call,
       const variable_list& inputs) {
     const sharding::ExecutionStateScope state(call.random, call.autocast);
+    const sharding::BufferScope buffers(call.buffers);
     const RecordReplay records(call.records);
     const at::AutoGradMode with_gradients(true);
     return call.again(inputs);
@@ -201,6 +203,7 @@ std::vector<at::Tensor> checkpoint_parts(
   call->devices = &mode.devices;
   call->again = std::move(again);
   call->group = mode.divide_over;
+  call->buffers = mode.buffers;
   const runtime::SaveToHostScope to_host(mode.inputs_on_host);
   const at::Tensor anchor = at::empty({0}).set_requires_grad(mode.trains);
   auto outputs =

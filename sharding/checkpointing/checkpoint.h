@@ -29,7 +29,7 @@ class Communicator;
 ///
 /// Consequently torch::autograd::grad() and double backward are not supported;
 /// both throw an error. A forward must compute the same result twice; buffers
-/// that it updates (running statistics) are updated twice.
+/// that it updates (running statistics) are updated once, if they are listed.
 using TensorFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
@@ -49,6 +49,9 @@ struct CheckpointMode {
   /// Of the parameters that the call uses: their generators are restored for
   /// the recomputation, as are those of the arguments' devices.
   std::vector<c10::Device> devices;
+  /// What the call updates, such as running statistics: the recomputation
+  /// leaves them as it found them.
+  std::vector<at::Tensor> buffers;
 };
 
 /// Runs `first` on `inputs`, which must all be defined, and keeps `again` for

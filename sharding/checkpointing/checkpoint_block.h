@@ -75,7 +75,8 @@ class CheckpointBlockImpl : public Contained, public CheckpointedModule {
         {.trains = trains(),
          .inputs_on_host = inputs_on_host,
          .divide_over = divide_inputs_over,
-         .devices = devices()},
+         .devices = devices(),
+         .buffers = updated_buffers()},
         [self](const auto&... copies) {
           return self->plain_forward(copies...);
         },
@@ -95,6 +96,11 @@ class CheckpointBlockImpl : public Contained, public CheckpointedModule {
         parameters.begin(), parameters.end(), [](const auto& parameter) {
           return parameter.requires_grad();
         });
+  }
+
+  /// What a forward may update, such as running statistics.
+  std::vector<at::Tensor> updated_buffers() const {
+    return this->is_training() ? this->buffers() : std::vector<at::Tensor>();
   }
 
   /// The devices of its parameters.

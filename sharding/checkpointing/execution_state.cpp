@@ -4,9 +4,11 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace tessera::sharding {
 
@@ -81,6 +83,22 @@ void AutocastState::put_back(bool cache) const {
     at::autocast::set_autocast_dtype(kDevices[i], devices_[i].dtype);
   }
   at::autocast::set_autocast_cache_enabled(cache);
+}
+
+BufferScope::BufferScope(std::vector<at::Tensor> buffers)
+    : buffers_(std::move(buffers)) {
+  const c10::NoGradGuard no_grad;
+  for (const at::Tensor& buffer : buffers_) {
+    values_.push_back(buffer.clone());
+  }
+}
+
+BufferScope::~BufferScope() {
+  const c10::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    // Backward may have saved them, and would take a change for a mistake.
+    buffers_[i].variable_data().copy_(values_[i]);
+  }
 }
 
 ExecutionStateScope::ExecutionStateScope(

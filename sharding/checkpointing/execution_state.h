@@ -51,6 +51,20 @@ class AutocastState {
   bool cache_ = true;
 };
 
+/// Gives buffers back the values that they had when it was made: running
+/// statistics, such as BatchNorm's, count a forward once.
+class BufferScope {
+ public:
+  explicit BufferScope(std::vector<at::Tensor> buffers);
+  ~BufferScope();
+  BufferScope(const BufferScope&) = delete;
+  BufferScope& operator=(const BufferScope&) = delete;
+
+ private:
+  std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> values_;
+};
+
 /// Restores captured generator and autocast states while it is alive, and the
 /// previous states afterwards.
 class ExecutionStateScope {

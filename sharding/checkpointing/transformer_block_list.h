@@ -312,12 +312,19 @@ class TransformerBlockListImpl : public torch::nn::Module,
         std::any_of(segment.begin(), segment.end(), [](const auto& block) {
           return block->trains();
         });
+    std::vector<at::Tensor> buffers;
+    for (const auto& block : segment) {
+      for (at::Tensor& buffer : block->updated_buffers()) {
+        buffers.push_back(std::move(buffer));
+      }
+    }
     // All blocks of a list are on the same devices.
     const CheckpointMode mode{
         .trains = trains,
         .inputs_on_host = segment.front()->inputs_on_host,
         .divide_over = segment.front()->divide_inputs_over,
-        .devices = segment.front()->devices()};
+        .devices = segment.front()->devices(),
+        .buffers = std::move(buffers)};
     return checkpoint(
         mode,
         [segment = std::move(segment)](

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/plans/plan_cursor.h"
 
@@ -14,6 +15,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <functional>
 #include <sstream>
@@ -231,7 +233,7 @@ void PageRanks::check_same(
     const int64_t* row = rows + r * fields;
     TESSERA_CHECK(
         row[0] == rows[0] && row[1] == rows[row[2] * fields + 1],
-        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy. Build the same module on every rank.",
+        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy, or is grouped otherwise. Build the same module on every rank, with the same options for precision and groups.",
         meshes.module.ranks()[static_cast<size_t>(r)],
         meshes.module
             .ranks()[static_cast<size_t>(row[0] == rows[0] ? row[2] : 0)]);
@@ -268,7 +270,11 @@ std::string PageRanks::describe(const RankIntent& intent) const {
     case RankIntent::Kind::kAddGradient:
       return "adds to the gradient of " + name();
     case RankIntent::Kind::kStep:
-      return "applies the gradients";
+      return intent.group == -1
+                 ? "applies the gradients"
+                 : formatted(
+                       "applies the gradients at the learning rate {}",
+                       std::bit_cast<double>(intent.parameter));
     case RankIntent::Kind::kSum:
       return "adds up " + std::to_string(intent.group) + " numbers";
     case RankIntent::Kind::kFiles:

@@ -109,7 +109,7 @@ int64_t SlotPlan::gather_bytes(std::optional<int64_t> budget_bytes) const {
   const int64_t wanted = capacity_without_exposed_unshards(expected_, limits);
   TESSERA_CHECK(
       !given || *given >= wanted,
-      "the memory budget is {} bytes too small: besides shards, gradients and optimizer state it must hold {} bytes of unsharded parameters (the largest adjacent groups at the same time). Raise memory.device_bytes, use more ranks, or split the largest module.",
+      "the memory budget is {} bytes too small: besides shards, gradients, optimizer state and memory.activation_bytes it must hold {} bytes of unsharded parameters (the largest adjacent groups at the same time). Raise memory.device_bytes, use more ranks, or split the largest module.",
       wanted - given.value_or(0),
       wanted);
   int64_t everything = 0;

@@ -49,16 +49,23 @@ std::string RankAgreement::name_of_rank(int rank) const {
   return "rank " + std::to_string(ranks_[static_cast<size_t>(rank)]);
 }
 
+std::string RankAgreement::lines_of(
+    const std::vector<Account>& accounts) const {
+  std::string lines;
+  for (const auto& [rank, account] : accounts) {
+    lines += "\n  " + name_of_rank(rank) + ": " + account;
+  }
+  return lines;
+}
+
 std::string RankAgreement::disagreement(
     const std::vector<Account>& accounts) const {
-  std::string message =
-      "the ranks have taken different paths and cannot continue together:";
-  for (const auto& [rank, account] : accounts) {
-    message += "\n  " + name_of_rank(rank) + ": " + account;
-  }
-  return message +
+  return "the ranks have taken different paths and cannot continue together:" +
+         lines_of(accounts) +
          "\nEvery rank must use the same sharded parameters in the same order; "
-         "look for control flow that depends on the rank or on its data.";
+         "look for control flow that depends on the rank or on its data. "
+         "In the first step, which later ones repeat, no rank may skip a "
+         "layer.";
 }
 
 RankConsent RankAgreement::agree(const RankIntent& mine) {
@@ -113,7 +120,17 @@ RankConsent RankAgreement::agree(const RankIntent& mine) {
   for (size_t r = 0; r < intents.size(); ++r) {
     accounts.emplace_back(static_cast<int>(r), describe_(intents[r]));
   }
-  throw Error(disagreement(accounts));
+  const bool all_step =
+      std::all_of(intents.begin(), intents.end(), [](const auto& intent) {
+        return intent.kind == RankIntent::Kind::kStep;
+      });
+  throw Error(
+      all_step ? "the ranks have other settings for this step:" +
+                     lines_of(accounts) +
+                     "\nEvery rank must set the same learning rate, "
+                     "hyperparameters and limits of clipping. A schedule that "
+                     "follows a loss needs the mean of the ranks' losses."
+               : disagreement(accounts));
 }
 
 WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {

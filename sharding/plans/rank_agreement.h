@@ -42,8 +42,11 @@ struct RankIntent {
     kUnwrap,
   };
   Kind kind = Kind::kUnshard;
-  int64_t group = -1; ///< or the number of the phase, or a FileUse
-  int64_t parameter = -1; ///< that caused it, or -1
+  /// Or the number of the phase, a FileUse, or of kStep a number that stands
+  /// for all its settings.
+  int64_t group = -1;
+  /// That caused it, or -1; of kStep the bits of the learning rate.
+  int64_t parameter = -1;
   /// See Pager::settle_gradients(); ranks may differ in it.
   bool is_settled = false;
 };
@@ -128,6 +131,7 @@ class RankAgreement {
   std::string key_of_failure() const;
   WaitCheck watch_agreement(const RankIntent& mine);
   std::string disagreement(const std::vector<Account>& accounts) const;
+  std::string lines_of(const std::vector<Account>& accounts) const;
   void throw_if_failed();
 
   /// "rank 3", with the rank number in the job.

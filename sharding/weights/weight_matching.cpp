@@ -155,7 +155,7 @@ class Matching {
     }
     TESSERA_CHECK(
         wrong_.empty(),
-        "the weights in {} do not match the model; do config.json and the weights belong together?{}",
+        "the weights in {} do not match the model; were they saved by another one, or with another config.json?{}",
         files_.path(),
         wrong_.text());
     WeightMatches matches{std::move(report_), only_.unused()};

@@ -153,6 +153,60 @@ TEST_P(ChangedModule, AMovedEngineSaysSo) {
   });
 }
 
+TEST(EngineScopes, MayOutliveTheEngine) {
+  run_ranks(1, [](World&) {
+    auto net = make_layers();
+    EngineOptions options = group_per_layer();
+    options.optimizer.ema_decay = 0.5;
+    std::optional<GatherScope> gathered;
+    std::optional<EmaScope> averaged;
+    {
+      auto engine = wrap(net, options);
+      auto moved = std::move(engine);
+      backward(moved, net);
+      moved.step();
+      averaged.emplace(moved.ema());
+      gathered.emplace(moved.gather());
+    }
+    gathered.reset();
+    averaged.reset();
+  });
+}
+
+TEST(EngineScopes, ANullCheckpointableIsAnError) {
+  run_ranks(1, [](World&) {
+    auto net = make_layers();
+    auto engine = wrap(net, group_per_layer());
+    expect_throws([&] { engine.save("never", {nullptr}); }, {"a null pointer"});
+    expect_throws([&] { engine.load("never", {nullptr}); }, {"a null pointer"});
+  });
+}
+
+// As many tie an embedding and a head in LibTorch.
+TEST(AssignedWeight, IsNamed) {
+  run_ranks(1, [](World&) {
+    torch::nn::Embedding embedding(8, 4);
+    Linear head(torch::nn::LinearOptions(4, 8).bias(false));
+    head->weight = embedding->weight;
+    Linear other(4, 4);
+    const Sequential net(embedding, Linear(4, 4), head, other);
+    other->weight = torch::ones({4, 4});
+    ::testing::internal::CaptureStderr();
+    auto engine = wrap(net);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(
+        log.find("'2' computes with '0.weight', which was assigned to its "
+                 "`weight`; its registered parameter '2.weight' is another"),
+        std::string::npos)
+        << log;
+    EXPECT_NE(
+        log.find("'3' computes with a tensor that is not registered"),
+        std::string::npos)
+        << log;
+    EXPECT_EQ(log.find("'1' computes"), std::string::npos) << log;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, ChangedModule, ::testing::Values(1, 2));
 
 } // namespace tessera::tests::changed_module_test

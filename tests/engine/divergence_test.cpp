@@ -249,6 +249,127 @@ TEST_P(Divergence, MicroBatchMoreOnOneRank) {
       {"rank 0: reads parameter 'first.", "rank 1: applies the gradients"});
 }
 
+struct OtherOptions {
+  std::function<void(EngineOptions&)> change;
+  std::vector<const char*> parts;
+};
+
+TEST_P(Divergence, OtherOptionsOnOneRank) {
+  using Options = EngineOptions;
+  const std::vector<OtherOptions> cases = {
+      {[](Options& options) { options.optimizer.lr = 0.5; },
+       {"wrap: the option optimizer.lr is 0.01 on rank 0 and 0.5 on rank 1"}},
+      {[](Options& options) {
+         options.optimizer.rule = AdamWOptions{.beta2 = 0.5};
+       },
+       {"the option optimizer.", "on rank 0 and", "on rank 1"}},
+      {[](Options& options) { options.optimizer.rule = SgdOptions{}; },
+       {"the option optimizer.", "on rank 0 and", "on rank 1"}},
+      {[](Options& options) {
+         options.optimizer.parameters = {
+             {.pattern = ".*", .weight_decay = 0.25}};
+       },
+       {"the option optimizer.parameters is 0 elements on rank 0"}},
+      {[](Options& options) { options.optimizer.ema_decay = 0.5; },
+       {"the option optimizer.ema_decay is"}},
+      {[](Options& options) { options.sharding.prefetch_depth = 3; },
+       {"the option sharding.prefetch_depth is 1 on rank 0 and 3 on rank 1"}},
+      {[](Options& options) { options.on_nonfinite = OnNonfinite::kSkip; },
+       {"the option on_nonfinite is \"stop\" on rank 0"}},
+  };
+  for (const OtherOptions& other : cases) {
+    RankOptions options;
+    options.collective_timeout = kCollectiveTimeout;
+    const auto results = run_ranks_expecting(
+        GetParam(),
+        [&](World& world) {
+          EngineOptions chosen = group_per_layer();
+          if (world.rank() == 1) {
+            other.change(chosen);
+          }
+          Loop loop(chosen);
+          loop.train(0);
+        },
+        options);
+    for (const auto& result : results) {
+      EXPECT_EQ(result.exit_code, 3) << other.parts[0] << "\n" << result.output;
+      for (const char* part : other.parts) {
+        EXPECT_NE(result.output.find(part), std::string::npos)
+            << "expected: " << part << "\n"
+            << result.output;
+      }
+    }
+  }
+}
+
+TEST_P(Divergence, WhereThingsRestMayDiffer) {
+  run_ranks(GetParam(), [](World& world) {
+    EngineOptions options = group_per_layer();
+    options.log_memory = world.rank() == 1;
+    options.recompute_operators = world.rank() == 1;
+    options.memory.host_bytes = (int64_t{1} << 30) * (1 + world.rank());
+    Loop loop(options);
+    loop.train(0);
+  });
+}
+
+TEST_P(Divergence, OtherSettingsOfAStep) {
+  const std::vector<std::function<void(Loop&)>> changes = {
+      [](Loop& loop) { loop.engine.set_learning_rate(0.5); },
+      [](Loop& loop) {
+        loop.engine.set_parameter_options(
+            loop.engine.trained_parameters().front(), {.weight_decay = 0.5});
+      },
+      [](Loop& loop) {
+        loop.engine.set_parameter_options(
+            loop.engine.trained_parameters().front(),
+            {.rule = AdamWOptions{.beta1 = 0.5}});
+      },
+      [](Loop& loop) { loop.engine.multiply_gradients(0.5); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    expect_all_fail(
+        GetParam(),
+        [&](World& world) {
+          Loop loop;
+          loop.train(0);
+          loop.engine.backward(
+              mean_square(*loop.net, batch_of(1, world.rank())));
+          if (world.rank() == 1) {
+            changes[i](loop);
+          } else if (i == 3) {
+            loop.engine.multiply_gradients(0.25);
+          }
+          loop.engine.step();
+        },
+        {"the ranks have other settings for this step:",
+         "rank 0: applies the gradients at the learning rate 0.01",
+         i == 0 ? "rank 1: applies the gradients at the learning rate 0.5"
+                : "rank 1: applies the gradients at the learning rate 0.01",
+         "mean of the ranks' losses"});
+  }
+}
+
+TEST_P(Divergence, OtherLimitsOfClipping) {
+  for (const bool by_value : {false, true}) {
+    expect_all_fail(
+        GetParam(),
+        [&](World& world) {
+          Loop loop;
+          for (int step = 0; step < 3; ++step) {
+            const double limit = step < 2 ? 1 : 1 + world.rank();
+            loop.engine.backward(
+                mean_square(*loop.net, batch_of(1, world.rank())));
+            by_value ? loop.engine.clip_grad_value(limit)
+                     : static_cast<void>(loop.engine.clip_grad_norm(limit));
+            EXPECT_TRUE(step == 2 || loop.engine.step());
+          }
+          loop.engine.step();
+        },
+        {"the ranks have other settings for this step:"});
+  }
+}
+
 TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {
   run_ranks(GetParam(), [](World& world) {
     {

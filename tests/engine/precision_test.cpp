@@ -164,6 +164,21 @@ TEST_P(Precision, AFloat16LossDoesNotOverflowBecauseOfItsScale) {
   });
 }
 
+TEST_P(Precision, ABackwardWithoutTheLossScaleIsAnError) {
+  run_ranks(GetParam(), [](World& world) {
+    Stack net;
+    EngineOptions options = group_per_layer();
+    options.precision.parameters = at::kHalf;
+    auto engine = wrap(net, options);
+    const at::Tensor x = batch_of(0, world.rank()).to(at::kHalf);
+    engine.backward(net(x).mean());
+    EXPECT_TRUE(engine.step());
+    net(x).to(at::kFloat).mean().backward();
+    expect_throws(
+        [&] { engine.step(); }, {"the loss scale of", "engine.backward(loss)"});
+  });
+}
+
 TEST_P(Precision, AFixedScaleThatAFloat16LossDoesNotHoldIsAnError) {
   run_ranks(GetParam(), [](World& world) {
     Stack net;

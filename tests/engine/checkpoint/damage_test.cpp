@@ -156,6 +156,15 @@ TEST(Damage, AnotherOptimizerOrModelIsNamed) {
   sgd.rule = SgdOptions{.momentum = 0.9};
   expect_refused(
       folder.path(), 2, {"'momentum_buffer'", "a different optimizer"}, sgd);
+  // These keep a part of what AdamW keeps.
+  for (const UpdateRule& rule :
+       {UpdateRule(LionOptions{}), UpdateRule(SgdOptions{.momentum = 0})}) {
+    expect_refused(
+        folder.path(),
+        2,
+        {"'exp_avg", "a different optimizer", "load_weights"},
+        {.rule = rule});
+  }
   run_ranks(1, [&](World&) {
     auto net = make_net<StackImpl>();
     auto engine = wrap(std::shared_ptr<torch::nn::Module>(net));

@@ -284,6 +284,15 @@ TEST(DataLoader, IsPartOfCheckpoints) {
   other.next();
   other.load_state(state);
   EXPECT_EQ(other.next(), expected);
+
+  const SampleOrder more(49, 2, {1, 4}, 5);
+  DataLoader<Numbers> of_more(more, made_slowly);
+  expect_error(
+      [&] { of_more.load_state(state); },
+      {"epochs of so many samples: 48", "has 49"});
+  const SampleOrder reseeded(48, 2, {1, 4}, 6);
+  DataLoader<Numbers> of_reseeded(reseeded, made_slowly);
+  expect_error([&] { of_reseeded.load_state(state); }, {"the seed 5", "has 6"});
 }
 
 } // namespace tessera::data_loader_test

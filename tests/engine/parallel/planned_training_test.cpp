@@ -2,6 +2,7 @@
 // A model that knows nothing of Tessera, divided by a tensor plan and by ZeRO:
 // the numbers of one rank with all batches.
 #include "sharding/parallel/plain_model.h"
+#include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
@@ -119,6 +120,22 @@ TEST(PlannedTraining, IsThatOfOneRank) {
       }
     });
   }
+}
+
+TEST(PlannedTraining, WithoutTheMeshIsAnError) {
+  tests::run_ranks(2, [](World& world) {
+    const ParallelMesh mesh({.tensor = 2}, 2, 2);
+    ParallelGroups groups(world, mesh, at::kCPU);
+    PlainModel model = model_of();
+    apply_tensor_plan(
+        *model,
+        {{"layers.*.mlp.0", kColumn}, {"layers.*.mlp.2", kRow}},
+        {&groups[ParallelGroup::kTensor]});
+    expect_error(
+        [&] { Engine(world, model.ptr(), options_of(3)); },
+        {"mlp.0.weight' is partitioned over tensor-parallel ranks",
+         "EngineOptions::parallel is null"});
+  });
 }
 
 } // namespace tessera::engine::planned_training_test

@@ -461,7 +461,46 @@ struct DrawsElsewhereImpl : torch::nn::Module {
 };
 TORCH_MODULE(DrawsElsewhere);
 
+/// Running statistics of LibTorch's and of its own.
+struct CountsImpl : torch::nn::Module {
+  CountsImpl()
+      : linear(6, 6),
+        norm(6),
+        total(register_buffer("total", torch::zeros({1}))) {
+    register_module("linear", linear);
+    register_module("norm", norm);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    total += 1;
+    return norm(linear(x));
+  }
+  torch::nn::Linear linear;
+  torch::nn::BatchNorm1d norm;
+  at::Tensor total;
+};
+TORCH_MODULE(Counts);
+
 } // namespace
+
+TEST(Checkpoint, RunningStatisticsCountAForwardOnce) {
+  torch::manual_seed(3);
+  Counts plain;
+  torch::manual_seed(3);
+  CheckpointBlock<Counts> block{Counts()};
+  for (int i = 0; i < 3; ++i) {
+    plain(input()).square().sum().backward();
+    block(input()).square().sum().backward();
+  }
+  const auto expected = plain->named_buffers();
+  EXPECT_EQ(expected["norm.num_batches_tracked"].item<int64_t>(), 3);
+  for (const auto& buffer : block->named_buffers()) {
+    EXPECT_TRUE(buffer.value().equal(expected[buffer.key()])) << buffer.key();
+  }
+  EXPECT_TRUE(block->linear->weight.grad().equal(plain->linear->weight.grad()));
+  block->eval();
+  plain->eval();
+  EXPECT_TRUE(block(input()).equal(plain(input())));
+}
 
 TEST(Checkpoint, RandomNumbersOfTheParametersDeviceAreDrawnAgain) {
   tests::run_ranks(1, [](World&) {

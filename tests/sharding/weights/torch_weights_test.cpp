@@ -125,7 +125,9 @@ TEST(TorchWeights, ThatWouldRunSomethingAreRefused) {
     refuse("evil_exec_in_list" + suffix, {"__builtin__.exec'"});
     refuse("evil_module" + suffix, {"'torch.nn.modules.linear.Linear'"});
   }
-  refuse("evil_script.pt", {"TorchScript program", "save the state_dict()"});
+  refuse(
+      "evil_script.pt",
+      {"a module, of torch.jit.save", "save its state_dict()"});
   refuse("evil_complex.pt", {"'angles'", "torch.ComplexFloatStorage"});
   EXPECT_FALSE(fs::exists(sign));
 }
