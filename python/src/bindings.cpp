@@ -20,6 +20,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -72,22 +73,17 @@ TensorPlan plan_of(const std::vector<PlanEntry>& entries) {
   return plan;
 }
 
-/// A GatherScope as a Python context manager.
-class Gather {
+/// A GatherScope or EmaScope as a Python context manager.
+template <typename Scope>
+class ScopeContext {
  public:
-  Gather(
+  ScopeContext(
       std::shared_ptr<EngineHandle> handle,
-      std::optional<std::vector<at::Tensor>> parameters,
-      bool writable)
-      : handle_(std::move(handle)),
-        parameters_(std::move(parameters)),
-        writable_(writable) {}
+      std::function<Scope(Engine&)> open)
+      : handle_(std::move(handle)), open_(std::move(open)) {}
 
   void enter() {
-    Engine& engine = handle_->engine();
-    scope_.emplace(
-        parameters_ ? engine.gather(*parameters_, writable_)
-                    : engine.gather(writable_));
+    scope_.emplace(open_(handle_->engine()));
   }
   void exit() {
     scope_.reset();
@@ -95,10 +91,20 @@ class Gather {
 
  private:
   std::shared_ptr<EngineHandle> handle_;
-  std::optional<std::vector<at::Tensor>> parameters_;
-  bool writable_;
-  std::optional<GatherScope> scope_;
+  std::function<Scope(Engine&)> open_;
+  std::optional<Scope> scope_;
 };
+
+template <typename Scope>
+void bind_scope(py::module_& module, const char* name) {
+  using Context = ScopeContext<Scope>;
+  py::class_<Context>(module, name)
+      .def("__enter__", &Context::enter, ReleaseGil())
+      .def("__exit__", [](Context& context, const py::args& /*unused*/) {
+        const py::gil_scoped_release no_gil;
+        context.exit();
+      });
+}
 
 /// Checkpointables of Python objects, while a checkpoint is written or read.
 using States = std::vector<std::shared_ptr<PythonState>>;
@@ -197,13 +203,8 @@ void bind_checkpoints(py::module_& module) {
 }
 
 void bind_engine(py::module_& module) {
-  py::class_<Gather>(module, "Gather")
-      .def(
-          "__enter__", [](Gather& gather) { gather.enter(); }, ReleaseGil())
-      .def("__exit__", [](Gather& gather, const py::args& /*unused*/) {
-        const py::gil_scoped_release no_gil;
-        gather.exit();
-      });
+  bind_scope<GatherScope>(module, "Gather");
+  bind_scope<EmaScope>(module, "Ema");
 
   using Handle = EngineHandle;
   py::class_<Handle, std::shared_ptr<Handle>>(module, "Engine")
@@ -282,10 +283,19 @@ void bind_engine(py::module_& module) {
       .def(
           "gather",
           [](const std::shared_ptr<Handle>& handle,
-             std::optional<std::vector<at::Tensor>> parameters,
+             const std::optional<std::vector<at::Tensor>>& parameters,
              bool writable) {
-            return std::make_unique<Gather>(
-                handle, std::move(parameters), writable);
+            return std::make_unique<ScopeContext<GatherScope>>(
+                handle, [parameters, writable](Engine& engine) {
+                  return parameters ? engine.gather(*parameters, writable)
+                                    : engine.gather(writable);
+                });
+          })
+      .def(
+          "ema",
+          [](const std::shared_ptr<Handle>& handle) {
+            return std::make_unique<ScopeContext<EmaScope>>(
+                handle, [](Engine& engine) { return engine.ema(); });
           })
       .def(
           "for_each_parameter",
@@ -465,6 +475,8 @@ void bind_data(py::module_& module) {
 /// A message of the engine, with Python's names in place of those of C++.
 std::string in_python(std::string message) {
   static const std::vector<std::pair<std::string, std::string>> kNames{
+      {"tessera::lazy() (Python: tessera.lazy())", "tessera.lazy()"},
+      {"NoGradGuard", "torch.no_grad()"},
       {"tessera::Engine::", "engine."},
       {"Engine::", "engine."},
       {"EngineOptions::", ""},

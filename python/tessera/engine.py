@@ -163,6 +163,23 @@ class Engine:
         with self._guard.lifted(), self._engine.gather(parameters, writable):
             yield
 
+    @contextlib.contextmanager
+    def ema(self):
+        """A context manager in which the module computes with the averages of
+        its trained weights, which optimizer={"ema_decay": ...} keeps.
+
+        gather(), state_dict() and save_weights() read them too. Meanwhile there
+        is no backward(), step(), save() or load(); afterwards the weights are
+        what they were, to the last bit. Collective.
+
+            with engine.ema():
+                evaluate(model)
+                engine.save_weights("averaged")
+        """
+        self._tree.refresh()
+        with self._engine.ema():
+            yield
+
     def for_each_parameter(self, visit, writable=False):
         """Calls visit(name, value) with the whole value of every parameter.
 
@@ -552,18 +569,7 @@ def merge_options(caller, model, config, zero_stage, options):
         _merge(values, key, plain(value, key, f"tessera.{caller}()"))
     if zero_stage is not None:
         _merge(values, "sharding", {"zero_stage": zero_stage})
-    _refuse_averages(source, values)
     return values, source
-
-
-def _refuse_averages(source, values):
-    optimizer = values.get("optimizer")
-    if isinstance(optimizer, dict) and optimizer.get("ema_decay"):
-        raise _C.Error(
-            f"{source}: optimizer.ema_decay is {optimizer['ema_decay']}, but "
-            "Python cannot read averages that the engine keeps. Set it to 0, "
-            "and average with engine.for_each_parameter(), or train with "
-            "`tessera train`.")
 
 
 def _read_config(caller, config):

@@ -116,6 +116,39 @@ def gathers(world):
     copy.deepcopy(twin).blocks[0].up.weight.data.zero_()
 
 
+def averages(world):
+    """ema() beside torch's AveragedModel."""
+    plain = make_net()
+    average = torch.optim.swa_utils.AveragedModel(
+        plain, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.75))
+    model = copy.deepcopy(plain)
+    engine = tessera.wrap(
+        model, optimizer={**ADAMW, "ema_decay": 0.75}, **SMALL)
+    optimizer = plain_adamw(plain)
+    for step in range(4):
+        train_plain(plain, optimizer, 1, world.size, first=step)
+        average.update_parameters(plain)  # begins with the first step's
+        train(engine, 1, world.rank, first=step)
+    before = engine.state_dict()
+    ids = ids_of(9, 0)
+    with engine.ema(), torch.no_grad():
+        close(model(ids), average.module(ids), 1e-4, "forward")
+        assert not torch.allclose(model(ids), plain(ids), atol=1e-2)
+        raises(engine.step, "engine.step", "engine.ema()")
+        state = engine.state_dict()
+    for name, value in state.items():
+        if name != "seen":
+            close(value, average.module.state_dict()[name], 1e-4, name)
+    for name, value in engine.state_dict().items():
+        assert name == "seen" or torch.equal(value, before[name]), name
+    engine = tessera.wrap(make_net(), optimizer=ADAMW, **SMALL)
+
+    def open_scope():
+        with engine.ema():
+            pass
+    raises(open_scope, "optimizer.ema_decay")
+
+
 def whole_values(world):
     plain = make_net()
     model = copy.deepcopy(plain)
@@ -547,6 +580,6 @@ def unwraps(world):
 
 if __name__ == "__main__":
     main([zero_stages, tiers_and_budgets, bfloat16, accumulates, gathers,
-          whole_values, checkpoints, samplers, resumed_loops,
+          averages, whole_values, checkpoints, samplers, resumed_loops,
           positions_of_samplers, extra_states, transforms, python_hooks,
           lazily_made, divided_layers, configurations, unwraps])

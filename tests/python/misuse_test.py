@@ -300,10 +300,6 @@ def options_of_others(world):
         raises(lambda: tessera.wrap(make_net(), **{key: value}), key, *texts)
     raises(lambda: tessera.wrap(make_net(), {"optimizer": {"lr": print}}),
            "tessera.wrap(config): optimizer.lr is of type builtin")
-    averaged = {"optimizer": {**SGD, "ema_decay": 0.9}}
-    raises(lambda: tessera.wrap(make_net(), averaged, **SMALL),
-           "optimizer.ema_decay is 0.9", "engine.for_each_parameter()")
-    tessera.wrap(make_net(), averaged, optimizer={"ema_decay": 0}, **SMALL)
     engine = tessera.wrap(
         make_net(), {"training": {"clip_grad_norm": 1}, "device": "auto"},
         precision={"parameters": torch.bfloat16}, optimizer=SGD, **SMALL)
