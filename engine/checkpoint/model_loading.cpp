@@ -98,6 +98,17 @@ ModelLoading::ModelLoading(
     const std::optional<int>& saved_rank)
     : subject_(subject), model_(model), tensors_(tensors), reader_(reader) {
   check_parameters();
+  for (const SubjectPiece& piece : tensors_.pieces) {
+    if (!is_saved(piece)) {
+      continue;
+    }
+    if (begins_anew(piece.parameter, piece.state)) {
+      begun_anew_.insert(piece.parameter);
+    } else {
+      reader_.check_elements(
+          saved_name(piece.parameter), piece.state, piece.part);
+    }
+  }
   std::map<std::string, std::set<std::string>> states;
   for (const SubjectPiece& piece : tensors_.pieces) {
     states[piece.parameter].insert(piece.state);
@@ -108,17 +119,6 @@ ModelLoading::ModelLoading(
     // Other ranks have the rest.
     if (const auto own = states.find(name); own != states.end()) {
       check_same_states(reader_, name, saved_name(name), own->second);
-    }
-  }
-  for (const SubjectPiece& piece : tensors_.pieces) {
-    if (!is_saved(piece)) {
-      continue;
-    }
-    if (begins_anew(piece.parameter, piece.state)) {
-      begun_anew_.insert(piece.parameter);
-    } else {
-      reader_.check_elements(
-          saved_name(piece.parameter), piece.state, piece.part);
     }
   }
   for (const SubjectWhole& whole : tensors_.wholes) {
