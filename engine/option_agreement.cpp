@@ -2,15 +2,14 @@
 #include "tessera/engine/option_agreement.h"
 
 #include "tessera/engine/engine_config.h"
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/option_texts.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -53,26 +52,6 @@ std::vector<int64_t> gathered(Communicator& ranks, int64_t mine) {
   return {values, values + all.numel()};
 }
 
-/// The texts of all ranks. Collective.
-std::vector<runtime::OptionTexts> gathered(
-    Communicator& ranks,
-    const std::string& mine) {
-  const std::vector<int64_t> lengths =
-      gathered(ranks, static_cast<int64_t>(mine.size()));
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const at::Tensor sent = at::zeros({longest}, at::kByte);
-  std::memcpy(sent.mutable_data_ptr(), mine.data(), mine.size());
-  const at::Tensor all = at::empty({ranks.size() * longest}, at::kByte);
-  ranks.all_gather(all, sent, "options that differ").wait();
-  std::vector<runtime::OptionTexts> texts;
-  const auto* begin = reinterpret_cast<const char*>(all.const_data_ptr());
-  for (const int64_t length : lengths) {
-    texts.push_back(nlohmann::json::parse(begin, begin + length));
-    begin += longest;
-  }
-  return texts;
-}
-
 std::string value_of(
     const runtime::OptionTexts& texts,
     const std::string& path) {
@@ -99,7 +78,11 @@ void check_same_options(
   if (other == hashes.end()) {
     return;
   }
-  const std::vector<runtime::OptionTexts> texts = gathered(control, mine);
+  std::vector<runtime::OptionTexts> texts;
+  for (const std::string& text : runtime::gather_texts(
+           control, mine, "options that differ", ranks.watch_failures())) {
+    texts.push_back(nlohmann::json::parse(text));
+  }
   const auto r = static_cast<size_t>(other - hashes.begin());
   runtime::OptionTexts paths = texts[0];
   paths.insert(texts[r].begin(), texts[r].end());

@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/core/config_values.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_paths.h"
 #include "tessera/runtime/core/option_values.h"
 #include "tessera/runtime/core/suggest.h"
 
@@ -14,9 +15,9 @@ namespace {
 
 using nlohmann::json;
 
-class OptionCheck final : public OptionFields {
+class OptionCheck final : public OptionPaths {
  public:
-  explicit OptionCheck(const std::string& path) : open_{path} {}
+  explicit OptionCheck(const std::string& path) : OptionPaths(path) {}
 
  private:
   void on_value(const OptionField& field, json& value) override {
@@ -68,32 +69,6 @@ class OptionCheck final : public OptionFields {
           explanation(field));
     }
   }
-
-  bool has_object(OptionKey /*key*/, bool has_value) override {
-    return has_value;
-  }
-  void begin_object(const OptionField& field) override {
-    open_.push_back(path_of(field.key.name));
-  }
-  void end_object() override {
-    open_.pop_back();
-  }
-  size_t begin_list(const OptionField& field, size_t size) override {
-    begin_object(field);
-    return size;
-  }
-  void begin_element(size_t index) override {
-    open_.push_back(path_of(std::to_string(index)));
-  }
-  void end_list() override {
-    end_object();
-  }
-
-  std::string path_of(const std::string& key) const {
-    return open_.back().empty() ? key : open_.back() + "." + key;
-  }
-
-  std::vector<std::string> open_; ///< paths of the objects around the field
 };
 
 } // namespace
