@@ -96,7 +96,9 @@ class PageTest:
         if (SOURCE / "models").is_dir():
             for path in (SOURCE / "models").iterdir():
                 (self.folder / "models" / path.name).symlink_to(path.resolve())
-        (self.folder / "CONFIG").write_text((SOURCE / CONFIG).read_text())
+        # Its paths are relative to configs/.
+        config = (SOURCE / CONFIG).read_text().replace('"../', '"')
+        (self.folder / "CONFIG").write_text(config)
 
     def write(self, name, text):
         """A file of the page's own, in place of the project's link."""

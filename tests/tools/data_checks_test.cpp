@@ -329,6 +329,7 @@ TEST_F(DataChecks, HeldOutDataAreOptional) {
       std::filesystem::path(tests::source_dir()) /
       "configs/finetune_minilm.json"));
   json["data"].erase("heldout");
+  json["model"]["folder"] = tests::source_dir() + "/models/minilm";
   std::ofstream(config) << json;
   const auto missing = run_forked(
       1,
