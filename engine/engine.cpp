@@ -19,6 +19,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/interception/page_key.h"
@@ -279,6 +280,11 @@ bool Engine::step() {
   pager_->wait_for_gather_lane();
   sharding::NonfiniteGradients nonfinite;
   reporting_memory("step", [&] {
+    if (pager_->model_mesh().size(kTensorAxis) > 1 &&
+        !pager_->options().update_in_backward &&
+        runtime::DryRun::current() == nullptr) {
+      optimizer_->check_tensor_ranks();
+    }
     if (scaler_.is_active()) {
       nonfinite = sharding::find_nonfinite_gradients(
           *pager_, optimizer_->gradient_sums(2));

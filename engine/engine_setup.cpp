@@ -46,6 +46,30 @@ bool uses_float16(const EngineOptions& options) {
   return options.precision.parameters == at::kHalf;
 }
 
+void check_shard_ranks(const EngineOptions& options) {
+  TESSERA_CHECK(
+      options.parallel == nullptr || options.sharding.shard_ranks == 0,
+      "wrap: sharding.shard_ranks is {}, but EngineOptions::parallel is set, whose sizes replace it. Set ParallelSizes::shard and data of the mesh (parallel.shard, parallel.data), and leave shard_ranks out.",
+      options.sharding.shard_ranks);
+}
+
+/// Of a module in float16, where `precision` asks for no other dtype.
+void warn_of_unscaled_float16(
+    const std::vector<sharding::PageSpec>& pages,
+    const EngineOptions& options) {
+  if (options.precision.parameters || options.loss_scale.fixed) {
+    return;
+  }
+  for (const sharding::PageSpec& page : pages) {
+    if (page.trainable && page.original_dtype == at::kHalf) {
+      log_warning(
+          "parameter '{}' is float16, and the loss is not scaled: small gradients become zero. Wrap the module in float32 with precision.parameters=float16, which scales the loss dynamically, set loss_scale.fixed (1: as now), or use bfloat16.",
+          page.parameters.front().record.name());
+      return;
+    }
+  }
+}
+
 /// Whether some activations rest on the host.
 bool offloads_activations(
     const torch::nn::Module& module,
@@ -242,6 +266,7 @@ Engine::Engine(
   check(options.optimizer);
   const engine::OptimizerRules rules(options.optimizer);
   rules.check_all_used(*module_);
+  check_shard_ranks(options);
   const sharding::PagerOptions sharding = engine::pager_options(options);
   if (options.update_in_backward) {
     check_update_in_backward(options, scaler_);
@@ -343,6 +368,7 @@ Engine::Engine(
   registered_ = std::make_unique<engine::RegisteredParameters>(*module_);
   if (world.rank() == 0) {
     engine::warn_of_assigned_weights(*module_);
+    warn_of_unscaled_float16(pages, options);
   }
 }
 

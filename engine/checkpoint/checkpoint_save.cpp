@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/checkpoint_save.h"
 
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -38,12 +39,15 @@ SavedParameters parameters_of(
               ? sharding::row_major_strides(whole.spec.sizes)
               : tensor.strides().vec(),
           0,
-          {whole.spec.names.begin() + 1, whole.spec.names.end()}};
+          {whole.spec.names.begin() + 1, whole.spec.names.end()},
+          {}};
     }
   }
   for (const OptimizedParameter& parameter : subject.optimizer.parameters()) {
     if (reports(parameter.name())) {
-      parameters[model.find(parameter.name())->name()].steps = parameter.steps;
+      SavedParameter& saved = parameters[model.find(parameter.name())->name()];
+      saved.steps = parameter.steps;
+      saved.optimizer = parameter.settings.rule.optimizer().saved_name();
     }
   }
   return parameters;

@@ -133,6 +133,9 @@ json to_json(const SavedParameters& parameters) {
     if (!parameter.aliases.empty()) {
       its["aliases"] = parameter.aliases;
     }
+    if (!parameter.optimizer.empty()) {
+      its["optimizer"] = parameter.optimizer;
+    }
   }
   return result;
 }
@@ -185,6 +188,9 @@ SavedParameters saved_parameters(const JsonValue& all) {
     parameter.steps = from.at("steps").integer();
     if (const auto aliases = from.find("aliases")) {
       parameter.aliases = aliases->texts();
+    }
+    if (const auto optimizer = from.find("optimizer")) {
+      parameter.optimizer = optimizer->as<std::string>();
     }
   }
   return parameters;

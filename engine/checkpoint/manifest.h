@@ -61,6 +61,9 @@ struct SavedParameter {
   /// Optimizer steps that updated it.
   int64_t steps = 0;
   std::vector<std::string> aliases; ///< its other names, if it is tied
+  /// Optimizer::saved_name() of the one that trained it; empty: it was frozen,
+  /// or saved by a version that did not say.
+  std::string optimizer;
 };
 
 using SavedParameters = std::map<std::string, SavedParameter>;

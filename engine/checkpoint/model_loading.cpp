@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/model_loading.h"
 
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
@@ -98,6 +99,10 @@ ModelLoading::ModelLoading(
     const std::optional<int>& saved_rank)
     : subject_(subject), model_(model), tensors_(tensors), reader_(reader) {
   check_parameters();
+  for (const OptimizedParameter& parameter :
+       std::as_const(subject_.optimizer).parameters()) {
+    check_optimizer(parameter);
+  }
   for (const SubjectPiece& piece : tensors_.pieces) {
     if (!is_saved(piece)) {
       continue;
@@ -151,6 +156,7 @@ ModelLoading::ModelLoading(
 void ModelLoading::apply() {
   subject_.pager.wait_for_gather_lane();
   tell_begun_anew();
+  tell_other_optimizers();
   load_pieces();
   for (size_t i = 0; i < wholes_.size(); ++i) {
     tensors_.wholes[i].values.copy_(wholes_[i]);
@@ -217,6 +223,35 @@ void ModelLoading::tell_begun_anew() const {
         begun_anew_.size() == 1
             ? std::string()
             : formatted(" and of {} others", begun_anew_.size() - 1));
+  }
+}
+
+void ModelLoading::check_optimizer(const OptimizedParameter& parameter) {
+  const std::string& name = saved_name(model_.find(parameter.name())->name());
+  const std::string& saved = reader_.manifest().parameters.at(name).optimizer;
+  const Optimizer& own = parameter.settings.rule.optimizer();
+  if (saved.empty() || saved == own.saved_name()) {
+    return;
+  }
+  TESSERA_CHECK(
+      own.continues(saved),
+      "{}: the optimizer of parameter '{}' was '{}', and is '{}' now, which cannot continue with the other's state. Load with the same optimizer ('optimizer.type'), or load only the weights and begin with new state: Engine::load_weights(), in a configuration 'model.start_from'.",
+      reader_.path().string(),
+      parameter.name(),
+      saved,
+      own.saved_name());
+  other_optimizers_.emplace(saved, own.saved_name());
+}
+
+void ModelLoading::tell_other_optimizers() const {
+  if (subject_.files.rank() != 0) {
+    return;
+  }
+  for (const auto& [saved, own] : other_optimizers_) {
+    log_warning(
+        "load: the checkpoint was saved with the optimizer '{}'; '{}' continues with its state, which means the same, and has its own weight decay.",
+        saved,
+        own);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::engine {
@@ -44,13 +45,18 @@ class ModelLoading {
   bool is_saved(const SubjectPiece& piece) const;
   bool begins_anew(const std::string& parameter, const std::string& state)
       const;
+  void check_optimizer(const OptimizedParameter& parameter);
   void tell_begun_anew() const;
+  void tell_other_optimizers() const;
 
   const CheckpointSubject& subject_;
   const ModelTensors& model_;
   const SubjectTensors& tensors_;
   CheckpointReader& reader_;
   std::map<std::string, std::string> saved_names_;
+  /// saved_name() of an optimizer of the checkpoint, and of the other one that
+  /// continues with its state.
+  std::set<std::pair<std::string, std::string>> other_optimizers_;
   /// Parameters that had no optimizer state, and now do.
   std::set<std::string> begun_anew_;
   std::vector<at::Tensor> wholes_;

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
 #include "tessera/engine/checkpoint/subject_tensors.h"
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/gather_texts.h"
 
 #include <c10/core/GradMode.h>
@@ -39,7 +40,8 @@ class StateLoading {
       const std::string& name = model.find(parameter.name())->name();
       if (sources_.count(name) > 0) {
         trained_.insert(name);
-        if (!tensors_.opaques.empty() || !has_same_memory(parameter, name)) {
+        if (!tensors_.opaques.empty() || !has_same_memory(parameter, name) ||
+            !continues(parameter, name)) {
           without_.insert(name);
         }
       }
@@ -137,6 +139,16 @@ class StateLoading {
                (model_.spec_of(tensor).is_divided()
                     ? sharding::row_major_strides(saved->second.sizes)
                     : tensor.strides().vec());
+  }
+
+  /// Whether its optimizer takes the state of the one that had it.
+  bool continues(const OptimizedParameter& parameter, const std::string& name)
+      const {
+    const auto& all = reader_.manifest().parameters;
+    const auto saved = all.find(sources_.at(name));
+    return saved == all.end() || saved->second.optimizer.empty() ||
+           parameter.settings.rule.optimizer().continues(
+               saved->second.optimizer);
   }
 
   std::optional<at::Tensor> find_whole(const SubjectWhole& whole) {

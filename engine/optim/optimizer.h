@@ -11,6 +11,7 @@
 #include <any>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::engine {
@@ -27,6 +28,16 @@ class Optimizer {
   virtual const char* name() const = 0;
   /// `optimizer.type` of configurations; null: it cannot be configured.
   virtual const char* key() const = 0;
+  /// In checkpoints, for the parameters that it trains.
+  std::string saved_name() const {
+    return key() == nullptr ? name() : key();
+  }
+  /// Whether state that the optimizer of that saved_name() has left means the
+  /// same here. Tensors of the same name are not enough: Lion's `exp_avg` is
+  /// not Adam's.
+  virtual bool continues(std::string_view saved) const {
+    return saved == saved_name();
+  }
   virtual UpdateRule with_defaults() const = 0;
   virtual void visit_fields(runtime::OptionFields& fields, std::any& options)
       const = 0;

@@ -2,6 +2,7 @@
 #include "tessera/engine/optim/sharded_optimizer.h"
 
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/tensor_rank_gradients.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_texts.h"
 #include "tessera/runtime/memory/out_of_memory.h"
@@ -415,6 +416,17 @@ void ShardedOptimizer::step_groups(double average_factor) {
     }
   }
   updates_->end_step();
+}
+
+void ShardedOptimizer::check_tensor_ranks() {
+  // Batches are chosen in the wrong way from the first step on; ranks that go
+  // apart later are found without reading all gradients in every step.
+  constexpr int64_t kFirst = 10;
+  constexpr int64_t kInterval = 100;
+  const int64_t step = checked_steps_++;
+  if (step < kFirst || step % kInterval == 0) {
+    check_tensor_rank_gradients(*context_.pager, gradient_sums(2));
+  }
 }
 
 void ShardedOptimizer::step(double grad_scale) {

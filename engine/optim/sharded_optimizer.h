@@ -91,6 +91,12 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// that compare them.
   int64_t hash_of_settings();
 
+  /// Call it before step(), with settled gradients that stay until then. In the
+  /// first steps, and in some of the later ones, does what
+  /// check_tensor_rank_gradients() does, for which they are read once more.
+  /// Collective; only where tensor-parallel ranks divide the model.
+  void check_tensor_ranks();
+
   /// Makes one step with the settled gradients. Collective. With overlap,
   /// groups may still be updated when it returns.
   /// @param grad_scale gradients are multiplied by it first.
@@ -203,6 +209,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   double sums_p_ = 2; ///< of the last norm
   double speculated_scale_ = 1;
   bool began_backward_ = false;
+  int64_t checked_steps_ = 0; ///< calls of check_tensor_ranks()
   std::string clipping_; ///< what was noted of it
   std::string parameter_settings_; ///< of hash_of_settings(); empty: unknown
   std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others

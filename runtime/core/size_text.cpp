@@ -8,10 +8,13 @@
 namespace tessera::runtime {
 
 std::string size_text(int64_t bytes) {
+  if (bytes == 0) {
+    return "0 B"; // in a table of whatever unit
+  }
   constexpr double kKiB = 1024;
   constexpr double kMiB = kKiB * kKiB;
   const auto size = static_cast<double>(bytes);
-  const bool is_small = bytes != 0 && size < kMiB / 10 && size > -kMiB / 10;
+  const bool is_small = size < kMiB / 10 && size > -kMiB / 10;
   char text[64];
   std::snprintf(
       text,

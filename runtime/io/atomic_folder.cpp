@@ -68,6 +68,12 @@ fs::path resolved_folder(const fs::path& path) {
         path,
         above,
         fs::read_symlink(above, error));
+    TESSERA_CHECK(
+        above == resolved || !fs::exists(above, error) ||
+            fs::is_directory(above, error),
+        "the folder {} cannot be written: {} is a file; choose a folder",
+        path,
+        above);
   }
   return resolved;
 }

@@ -116,7 +116,7 @@ bool serve_token(
     return true; // its only argument is its result
   }
   TESSERA_FAIL(
-      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use engine.step() instead of an optimizer of torch, engine.clip_grad_norm() to clip, engine.grad() to read.",
+      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use engine.step() instead of an optimizer of torch, engine.clip_grad_norm() to clip, precision.parameters=float16 or loss_scale instead of a GradScaler, engine.grad() to read.",
       info.parameter_name,
       op.schema().name());
 }

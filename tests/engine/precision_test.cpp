@@ -218,6 +218,26 @@ TEST_P(Precision, OptionsOutsideTheirRangeAreNamed) {
   });
 }
 
+TEST(Precision, AModuleInFloat16IsToldThatItsLossIsNotScaled) {
+  const auto tells = [](std::optional<double> scale) {
+    const auto results = run_ranks_expecting(2, [&](World&) {
+      torch::manual_seed(1);
+      Normed net;
+      net->to(at::kHalf);
+      EngineOptions options = group_per_layer();
+      options.loss_scale.fixed = scale;
+      wrap(net, options);
+    });
+    EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+    EXPECT_EQ(results[1].output.find("is not scaled"), std::string::npos);
+    return results[0].output.find(
+               "is float16, and the loss is not scaled") != std::string::npos;
+  };
+  EXPECT_TRUE(tells(std::nullopt));
+  EXPECT_FALSE(tells(1));
+  EXPECT_FALSE(tells(128));
+}
+
 TEST(MemoryBudget, TooLittleIsAnErrorThatSaysHowMuchIsMissing) {
   for (const int ranks : {1, 2}) {
     run_ranks(ranks, [](World&) {

@@ -32,7 +32,7 @@ def runs_the_page(world):
     if world.rank == 0:
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
-    (train, options, optimizer, resume, plan, buffers, trainer,
+    (train, options, optimizer, resume, plan, buffers, unfreeze, trainer,
      saved) = blocks()
     names = {}
     exec(train, names)
@@ -55,6 +55,21 @@ def runs_the_page(world):
     exec(buffers, {"torch": torch, "tessera": tessera, "model": normed,
                    "engine": engine})
     assert normed[1].running_mean.tolist() == [(world.size - 1) / 2] * 4
+    partly = model_of("")
+    partly[0].requires_grad_(False)
+    engine = tessera.wrap(partly, log_memory=False)
+
+    def step(engine):
+        engine.backward(partly(torch.ones(2, 8)).sum())
+        engine.step()
+
+    step(engine)
+    before = engine.state_dict()
+    unfrozen = {"tessera": tessera, "model": partly, "engine": engine}
+    exec(unfreeze, unfrozen)
+    step(unfrozen["engine"])
+    for name, value in unfrozen["engine"].state_dict().items():
+        assert not torch.equal(value, before[name]), name
     values = {"model": architectures.make_model("gpt2"), "dataset": Tokens(),
               "arguments": arguments("trainer", save_strategy="no")}
     exec(trainer, values)

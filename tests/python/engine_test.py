@@ -547,6 +547,12 @@ def divided_layers(world):
             close(value, plain.state_dict()[name], 2e-5, name)
     raises(lambda: tessera.wrap(make_net(), parallel={"tensor": 2}),
            "tensor_plan")
+    # Batches of ranks, as without it.
+    divided = tessera.wrap(
+        make_net(), optimizer=ADAMW, parallel={"tensor": 2}, tensor_plan=plan,
+        **SMALL)
+    loss_of(divided.module, ids_of(0, world.rank)).backward()
+    raises(divided.step, "divide layers among them", "engine.batches")
 
 
 def configurations(world):

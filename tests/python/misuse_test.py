@@ -64,6 +64,37 @@ def optimizers_of_torch(world):
         model.parameters(), 1.0), "engine.clip_grad_norm()")
 
 
+def scaled_gradients(world):
+    def unscale(model):
+        # Each rank's own bytes are all that it could look at.
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        scaler.scale(torch.ones(()))
+        scaler.unscale_(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    check(world, unscale, "precision.parameters", "loss_scale", "GradScaler")
+
+
+def files_for_folders(world):
+    _, engine = trained()
+    engine.step()
+    path = os.path.join(shared_folder(), "weights.pt")
+    if world.rank == 0:
+        torch.save({}, path)
+    engine.sum_over_ranks(torch.zeros(1))  # all ranks wait for it
+    raises(lambda: engine.save(path), "weights.pt",
+           "is a file; choose a folder")
+
+
+def other_optimizers(world):
+    _, engine = trained()
+    engine.step()
+    folder = os.path.join(shared_folder(), "of_sgd")
+    engine.save(folder)
+    other = tessera.wrap(make_net(), optimizer={"type": "adamw"}, **SMALL)
+    raises(lambda: other.load(folder), "'sgd'", "'adamw'", "load_weights()")
+    other.load_weights(folder)
+
+
 def moves_and_casts(world):
     for move in ("double", "half", "bfloat16"):
         check(world, lambda model, move=move: getattr(model, move)(),
@@ -424,6 +455,7 @@ def reading_on_one_rank(world):
 if __name__ == "__main__":
     main([another_torch, optimizers_of_torch, moves_and_casts, state_dicts,
           copies, writes, replaced_parameters, changed_modules,
+          scaled_gradients, files_for_folders, other_optimizers,
           nonfinite_gradients, full_precision, meta_tensors,
           groups_and_states_of_torch, states_without_moments,
           states_of_one_rank, options_of_others, other_wrappers,

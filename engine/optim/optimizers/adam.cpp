@@ -5,6 +5,7 @@
 #include "tessera/engine/optim/optimizers/adam_fields.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
@@ -35,6 +36,10 @@ class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWStep> {
   }
   double default_weight_decay() const override {
     return weight_decay_;
+  }
+  /// Both have the same moments.
+  bool continues(std::string_view saved) const override {
+    return saved == "adamw" || saved == "adam";
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/io/atomic_file.h"
 
 #include <csignal>
@@ -149,13 +150,79 @@ TEST(Damage, ABrokenManifestIsNamed) {
   expect_refused(folder.path(), 1, {"manifest.json", "format is 7"});
 }
 
-TEST(Damage, AnotherOptimizerOrModelIsNamed) {
+// These take tensors of the names that AdamW has saved, or fewer.
+TEST(Damage, AnotherOptimizerIsNamed) {
   const TemporaryFolder folder;
   save_two(folder.path(), 2);
+  for (const UpdateRule& rule :
+       {UpdateRule(LambOptions{}),
+        UpdateRule(LionOptions{}),
+        UpdateRule(SgdOptions{.momentum = 0})}) {
+    const std::string own = std::string("'") + rule.optimizer().key() + "'";
+    expect_refused(
+        folder.path(),
+        2,
+        {"'adamw'", own.c_str(), "load_weights()", "model.start_from"},
+        {.rule = rule});
+  }
+}
+
+// Both optimizers' next step from the same moments, in float64.
+TEST(Damage, AdamContinuesWithAdamWsMomentsAndSaysSo) {
+  const TemporaryFolder folder;
+  const auto options_of = [](const UpdateRule& rule) {
+    EngineOptions options = group_per_layer();
+    options.optimizer.rule = rule;
+    options.optimizer.weight_decay = 0; // in which alone they differ
+    return options;
+  };
+  const auto results = run_ranks_expecting(2, [&](World&) {
+    auto net = make_restless(1, torch::kDouble);
+    auto engine = wrap(net, options_of(AdamWOptions{}));
+    train_steps(engine, net, 2);
+    engine.save(folder.path());
+    train_steps(engine, net, 1);
+    auto other = make_restless(2, torch::kDouble);
+    auto resumed = wrap(other, options_of(AdamOptions{}));
+    resumed.load(folder.path());
+    train_steps(resumed, other, 1);
+    expect_equal(
+        values_of(resumed, *other), values_of(engine, *net), "resumed");
+  });
+  for (size_t r = 0; r < results.size(); ++r) {
+    EXPECT_EQ(results[r].exit_code, 0) << results[r].output;
+    EXPECT_EQ(
+        results[r].output.find("the optimizer 'adamw'; 'adam' continues") !=
+            std::string::npos,
+        r == 0)
+        << results[r].output;
+  }
+}
+
+// As versions have saved them that did not say which optimizer it was.
+TEST(Damage, AnotherOptimizersStateOrModelIsNamed) {
+  const TemporaryFolder folder;
+  save_two(folder.path(), 2);
+  const auto checkpoint = folder / "step-000002";
+  CheckpointManifest manifest = read_manifest(checkpoint);
+  for (auto& [name, parameter] : manifest.parameters) {
+    EXPECT_EQ(
+        parameter.optimizer, name.starts_with("frozen.") ? "" : "adamw");
+    parameter.optimizer.clear();
+  }
+  runtime::write_file_atomically(
+      checkpoint / "manifest.json", to_text(manifest));
   OptimizerOptions sgd;
   sgd.rule = SgdOptions{.momentum = 0.9};
   expect_refused(
       folder.path(), 2, {"'momentum_buffer'", "a different optimizer"}, sgd);
+  run_ranks(2, [&](World&) {
+    auto net = make_restless(2, torch::kFloat);
+    auto options = group_per_layer();
+    options.optimizer.rule = LambOptions{};
+    auto engine = wrap(net, options);
+    EXPECT_EQ(engine.load(folder.path()), 2);
+  });
   // These keep a part of what AdamW keeps.
   for (const UpdateRule& rule :
        {UpdateRule(LionOptions{}), UpdateRule(SgdOptions{.momentum = 0})}) {

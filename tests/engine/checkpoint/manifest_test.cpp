@@ -18,7 +18,8 @@ TEST(Manifest, ReadsWhatItWrites) {
       {"learning_rate", 0.1},
       {"loss_scale",
        {{"scale", 2.0}, {"good_steps", 1}, {"skipped_steps", 0}}}};
-  manifest.parameters["a.weight"] = {{2, 3}, {3, 1}, 11};
+  manifest.parameters["a.weight"] = {
+      {2, 3}, {3, 1}, 11, {"b.weight"}, "lion"};
   SavedRank rank;
   rank.file = "rank-0.safetensors";
   rank.bytes = 123;
@@ -34,6 +35,7 @@ TEST(Manifest, ReadsWhatItWrites) {
   EXPECT_EQ(read.engine.at("learning_rate"), 0.1);
   EXPECT_EQ(read.parameters.at("a.weight").steps, 11);
   EXPECT_EQ(read.parameters.at("a.weight").sizes[1], 3);
+  EXPECT_EQ(read.parameters.at("a.weight").optimizer, "lion");
   ASSERT_EQ(read.ranks.size(), 1);
   EXPECT_EQ(read.ranks[0].bytes, 123);
   ASSERT_EQ(read.ranks[0].tensors.size(), 2);

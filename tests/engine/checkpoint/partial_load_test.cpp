@@ -257,6 +257,14 @@ TEST(PartialLoad, SaysWhichStateIsNotThere) {
     expect_error(
         [&] { engine.load_weights(folder / "weights.safetensors", options); },
         {"optimizer_state", "is not a checkpoint"});
+    // The momentum of Lion has the name of another one of AdamW.
+    EngineOptions lion = options_of();
+    lion.optimizer.rule = LionOptions{};
+    auto other = make_other(2);
+    auto of_lion = wrap(other, lion);
+    const auto without = of_lion.load_weights(folder / "run", options);
+    EXPECT_TRUE(without.with_state.empty());
+    EXPECT_EQ(without.without_state, report.without_state);
   });
 }
 

@@ -122,6 +122,63 @@ TEST(PlannedTraining, IsThatOfOneRank) {
   }
 }
 
+// What every loop does that was written for data parallelism alone. The model
+// has norms, which both ranks have whole.
+TEST(PlannedTraining, OtherBatchesWithinATensorGroupAreAnError) {
+  for (const int first_step : {0, 1}) {
+    tests::run_ranks(4, [first_step](World& world) {
+      const ParallelMesh mesh({.shard = 2, .tensor = 2}, 4, 4);
+      ParallelGroups groups(world, mesh, at::kCPU);
+      PlainModel model = model_of();
+      apply_tensor_plan(
+          *model,
+          {{"layers.*.mlp.0", kColumn}, {"layers.*.mlp.2", kRow}},
+          {&groups[ParallelGroup::kTensor]});
+      EngineOptions options = options_of(3);
+      options.parallel = &mesh;
+      Engine engine(world, model.ptr(), options);
+      const int index = mesh.index(ParallelGroup::kBatches, world.rank());
+      for (int step = 0; step <= first_step; ++step) {
+        const int batch = step < first_step ? index : world.rank();
+        torch::manual_seed(static_cast<uint64_t>(10 * step + batch));
+        const at::Tensor tokens =
+            torch::randint(kModel.vocab, {2, 9}, at::kLong);
+        engine.backward(model->forward(
+            tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8).contiguous()));
+        if (step < first_step) {
+          engine.step();
+        }
+      }
+      const auto before = values_of(engine);
+      expect_error(
+          [&] { engine.step(); },
+          {world.rank() < 2 ? "ranks [0, 1], which divide layers"
+                            : "ranks [2, 3], which divide layers",
+           "different gradients",
+           "the same batch",
+           "ParallelGroup::kBatches",
+           "engine.batches"});
+      for (const auto& [name, value] : values_of(engine)) {
+        EXPECT_TRUE(value.equal(before.at(name))) << name;
+      }
+    });
+  }
+}
+
+TEST(PlannedTraining, ShardRanksBesideAMeshAreAnError) {
+  tests::run_ranks(2, [](World& world) {
+    const ParallelMesh mesh({.shard = 2}, 2, 2);
+    PlainModel model = model_of();
+    EngineOptions options = options_of(3);
+    options.parallel = &mesh;
+    options.sharding.shard_ranks = 1;
+    expect_error(
+        [&] { Engine(world, model.ptr(), options); },
+        {"sharding.shard_ranks is 1", "EngineOptions::parallel",
+         "parallel.shard"});
+  });
+}
+
 TEST(PlannedTraining, WithoutTheMeshIsAnError) {
   tests::run_ranks(2, [](World& world) {
     const ParallelMesh mesh({.tensor = 2}, 2, 2);

@@ -6,7 +6,7 @@
 namespace tessera::runtime::size_text_test {
 
 TEST(SizeText, KeepsDigitsOfSmallSizes) {
-  EXPECT_EQ(size_text(0), "0.00 MiB");
+  EXPECT_EQ(size_text(0), "0 B");
   EXPECT_EQ(size_text(1536), "1.50 KiB");
   EXPECT_EQ(size_text(81920), "80.00 KiB");
   EXPECT_EQ(size_text(1 << 19), "0.50 MiB");

@@ -86,6 +86,17 @@ TEST(AtomicFolder, LosesNothingOfOthers) {
       [&] { AtomicFolder(in / "model" / "notes"); }, {"is not a folder"});
 }
 
+TEST(AtomicFolder, AFileInPlaceOfAFolderAboveIsNamed) {
+  const TemporaryFolder in;
+  write_file_atomically(in / "model", "a file");
+  for (const char* below : {"step-1", "more/step-1"}) {
+    expect_error(
+        [&] { AtomicFolder(in / "model" / below); },
+        {"cannot be written", "model\" is a file; choose a folder"});
+  }
+  EXPECT_EQ(read_text_file(in / "model"), "a file");
+}
+
 TEST(AtomicFolder, ALinkToNothingIsNamed) {
   const TemporaryFolder in;
   fs::create_directory_symlink("absent", in / "link");
