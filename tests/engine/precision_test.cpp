@@ -230,8 +230,8 @@ TEST(Precision, AModuleInFloat16IsToldThatItsLossIsNotScaled) {
     });
     EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
     EXPECT_EQ(results[1].output.find("is not scaled"), std::string::npos);
-    return results[0].output.find(
-               "is float16, and the loss is not scaled") != std::string::npos;
+    return results[0].output.find("is float16, and the loss is not scaled") !=
+           std::string::npos;
   };
   EXPECT_TRUE(tells(std::nullopt));
   EXPECT_FALSE(tells(1));

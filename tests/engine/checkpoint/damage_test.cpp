@@ -206,8 +206,7 @@ TEST(Damage, AnotherOptimizersStateOrModelIsNamed) {
   const auto checkpoint = folder / "step-000002";
   CheckpointManifest manifest = read_manifest(checkpoint);
   for (auto& [name, parameter] : manifest.parameters) {
-    EXPECT_EQ(
-        parameter.optimizer, name.starts_with("frozen.") ? "" : "adamw");
+    EXPECT_EQ(parameter.optimizer, name.starts_with("frozen.") ? "" : "adamw");
     parameter.optimizer.clear();
   }
   runtime::write_file_atomically(

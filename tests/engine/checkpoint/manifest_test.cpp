@@ -18,8 +18,7 @@ TEST(Manifest, ReadsWhatItWrites) {
       {"learning_rate", 0.1},
       {"loss_scale",
        {{"scale", 2.0}, {"good_steps", 1}, {"skipped_steps", 0}}}};
-  manifest.parameters["a.weight"] = {
-      {2, 3}, {3, 1}, 11, {"b.weight"}, "lion"};
+  manifest.parameters["a.weight"] = {{2, 3}, {3, 1}, 11, {"b.weight"}, "lion"};
   SavedRank rank;
   rank.file = "rank-0.safetensors";
   rank.bytes = 123;

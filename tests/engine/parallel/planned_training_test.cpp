@@ -174,7 +174,8 @@ TEST(PlannedTraining, ShardRanksBesideAMeshAreAnError) {
     options.sharding.shard_ranks = 1;
     expect_error(
         [&] { Engine(world, model.ptr(), options); },
-        {"sharding.shard_ranks is 1", "EngineOptions::parallel",
+        {"sharding.shard_ranks is 1",
+         "EngineOptions::parallel",
          "parallel.shard"});
   });
 }
