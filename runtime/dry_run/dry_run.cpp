@@ -22,6 +22,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
+// Of the OpenMP library that LibTorch uses; both are of the calling thread.
+extern "C" {
+int omp_get_max_threads();
+void omp_set_num_threads(int count);
+}
+
 namespace tessera::runtime {
 
 namespace dry_operator {
@@ -224,6 +230,24 @@ c10::IValue mapped(const c10::IValue& value, const Map& map) {
   return value;
 }
 
+/// While it lives, what this thread computes is on no other: it is small, and
+/// the threads of a team wait for their next work by using the processor. Not
+/// for a whole dry run, as LibTorch chooses operators by the number of threads.
+class OneThread {
+ public:
+  OneThread() {
+    omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    omp_set_num_threads(threads_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_ = omp_get_max_threads();
+};
+
 /// One call of an operator.
 class DryOperator {
  public:
@@ -408,6 +432,7 @@ class DryOperator {
       }
     });
     const DryValues values;
+    const OneThread one;
     op_.redispatchBoxed(keys_, &stack_);
   }
 

@@ -9,6 +9,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/ConvUtils.h>
 
 #include <algorithm>
 
@@ -323,13 +324,13 @@ at::MemoryFormat format_of(const at::Tensor& x, const at::Tensor& weight) {
              : at::MemoryFormat::Contiguous;
 }
 
-/// mkldnn_convolution(input, weight, bias, padding, stride, dilation, groups)
-Results convolution(const DryCall& call) {
-  const at::Tensor x = call.tensor(0);
-  const at::Tensor weight = call.tensor(1);
-  const auto padding = call.ints(3);
-  const auto stride = call.ints(4);
-  const auto dilation = call.ints(5);
+/// @param padding a number for all dimensions, or one for each; so the others.
+std::vector<int64_t> convolved_sizes(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const std::vector<int64_t>& padding,
+    const std::vector<int64_t>& stride,
+    const std::vector<int64_t>& dilation) {
   std::vector<int64_t> sizes{x.size(0), weight.size(0)};
   for (int64_t dim = 2; dim < x.dim(); ++dim) {
     const auto i = static_cast<size_t>(dim - 2);
@@ -342,11 +343,82 @@ Results convolution(const DryCall& call) {
             of(stride) +
         1);
   }
-  const at::Tensor y =
-      at::empty(sizes, x.options().memory_format(format_of(x, weight)));
+  return sizes;
+}
+
+/// mkldnn_convolution(input, weight, bias, padding, stride, dilation, groups)
+Results convolution(const DryCall& call) {
+  const at::Tensor x = call.tensor(0);
+  const at::Tensor weight = call.tensor(1);
+  const at::Tensor y = at::empty(
+      convolved_sizes(x, weight, call.ints(3), call.ints(4), call.ints(5)),
+      x.options().memory_format(format_of(x, weight)));
   // oneDNN's own order of the weight.
   const at::Tensor reordered = at::empty_like(weight);
   return {y};
+}
+
+bool are_all(const std::vector<int64_t>& list, int64_t value) {
+  return std::all_of(list.begin(), list.end(), [value](int64_t each) {
+    return each == value;
+  });
+}
+
+/// The inputs of each output in a row, from which LibTorch's own convolution
+/// makes one product.
+/// @param outputs any tensor with as many of them.
+at::Tensor unfolded(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& outputs) {
+  return at::empty(
+      {x.size(0),
+       weight.numel() / weight.size(0),
+       outputs.numel() / (outputs.size(0) * outputs.size(1))},
+      x.options());
+}
+
+/// _slow_conv2d_forward(self, weight, kernel_size, bias, stride, padding),
+/// which LibTorch chooses where oneDNN is slower: 1 x 1 filters on one thread,
+/// single small images, float64.
+Results slow_convolution(const DryCall& call) {
+  const at::MemoryFormat format = format_of(call.tensor(0), call.tensor(1));
+  const at::Tensor x = call.tensor(0).contiguous(format);
+  const at::Tensor weight = call.tensor(1).contiguous(format);
+  const at::Tensor y = at::empty(
+      convolved_sizes(x, weight, call.ints(5), call.ints(4), {1}),
+      x.options().memory_format(format));
+  if (!are_all(call.ints(2), 1) || !are_all(call.ints(4), 1) ||
+      !are_all(call.ints(5), 0)) {
+    const at::Tensor columns = unfolded(x, weight, y);
+  }
+  return {y};
+}
+
+bool is_slow_convolution(const DryCall& backward) {
+  const at::Tensor weight = backward.tensor(2);
+  const auto symbols = [&](size_t argument) {
+    std::vector<c10::SymInt> list;
+    for (const int64_t each : backward.ints(argument)) {
+      list.emplace_back(each);
+    }
+    return list;
+  };
+  const std::vector<c10::SymInt> bias{
+      backward.flag(7) ? weight.size(1) * backward.integer(9) : weight.size(0)};
+  const at::native::ConvBackend chosen = at::native::select_conv_backend(
+      backward.tensor(1),
+      weight,
+      /*bias_opt=*/std::nullopt,
+      symbols(4),
+      symbols(5),
+      symbols(6),
+      backward.flag(7),
+      symbols(8),
+      backward.integer(9),
+      c10::SymIntArrayRef(bias));
+  return chosen == at::native::ConvBackend::Slow2d ||
+         chosen == at::native::ConvBackend::Slow3d;
 }
 
 /// convolution_backward(grad_output, input, weight, bias_sizes, stride,
@@ -365,6 +437,11 @@ Results convolution_backward(const DryCall& call) {
                                     : weight.size(0)},
                       weight.options()))
                 : c10::IValue(at::Tensor())};
+  const bool is_product = weight.numel() == weight.size(0) * weight.size(1) &&
+                          are_all(call.ints(4), 1) && are_all(call.ints(5), 0);
+  if (!is_product && is_slow_convolution(call)) {
+    const at::Tensor columns = unfolded(x, weight, gradient);
+  }
   return results;
 }
 
@@ -482,6 +559,8 @@ std::unordered_map<std::string, DryShape> make_shapes() {
       {"native_batch_norm", batch_norm},
       {"native_batch_norm_backward", batch_norm_backward},
       {"mkldnn_convolution", convolution},
+      {"_slow_conv2d_forward", slow_convolution},
+      {"slow_conv3d_forward", slow_convolution},
       {"convolution_backward", convolution_backward},
       {"log_sigmoid_forward", two_like_first},
       {"var.correction", variance},

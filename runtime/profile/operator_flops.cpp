@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -90,12 +91,13 @@ OperatorFlops convolution(
     Arguments a,
     size_t padding,
     size_t stride,
-    size_t dilation) {
+    std::optional<size_t> dilation) {
   const at::Tensor input = tensor(a, 0);
   const at::Tensor weight = tensor(a, 1);
   const auto pad = a[padding].toIntVector();
   const auto step = a[stride].toIntVector();
-  const auto gap = a[dilation].toIntVector();
+  const auto gap =
+      dilation ? a[*dilation].toIntVector() : std::vector<int64_t>{1};
   double outputs = static_cast<double>(input.size(0) * weight.size(0));
   for (int64_t dim = 2; dim < input.dim(); ++dim) {
     const int64_t i = dim - 2;
@@ -116,6 +118,10 @@ OperatorFlops any_convolution(Arguments a) {
 
 OperatorFlops mkldnn_convolution(Arguments a) {
   return convolution(a, 3, 4, 5);
+}
+
+OperatorFlops slow_convolution(Arguments a) {
+  return convolution(a, 5, 4, std::nullopt);
 }
 
 OperatorFlops convolution_backward(Arguments a) {
@@ -152,6 +158,8 @@ const std::unordered_map<std::string_view, Flops>& flops_by_name() {
        attention_backward<14>},
       {"aten::convolution", any_convolution},
       {"aten::mkldnn_convolution", mkldnn_convolution},
+      {"aten::_slow_conv2d_forward", slow_convolution},
+      {"aten::slow_conv3d_forward", slow_convolution},
       {"aten::convolution_backward", convolution_backward},
   };
   return table;
