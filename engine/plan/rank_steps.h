@@ -66,6 +66,18 @@ class RankSteps {
   Engine engine_;
 };
 
+/// tessera::plan_stages() where stages are alike.
+/// @param stand_ins by pipeline stage, the one whose dry run is its plan too:
+///   itself, or the first of those before it that are like it. Empty: each has
+///   its own.
+/// @return memory of such stages is that of the one, which keeps the most
+///   micro-batches.
+std::vector<StepMemoryPlan> plan_stages(
+    const PlannedTraining& training,
+    const EngineOptions& options,
+    const PlannedJob& job,
+    const std::vector<int>& stand_ins);
+
 /// The dry run of one rank of `simulation`; others that are present have to run
 /// at the same time. See tessera::plan().
 StepMemoryPlan plan_rank(

@@ -11,6 +11,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <map>
@@ -206,10 +207,11 @@ StepMemoryPlan engine::plan_rank(
   return PlannedRank(training, options, job, simulation).plan();
 }
 
-std::vector<StepMemoryPlan> plan_stages(
+std::vector<StepMemoryPlan> engine::plan_stages(
     const PlannedTraining& training,
     const EngineOptions& options,
-    const PlannedJob& job) {
+    const PlannedJob& job,
+    const std::vector<int>& stand_ins) {
   TESSERA_CHECK(
       job.steps > 0 && job.accumulate > 0,
       "plan: {} steps of {} micro-batches; both must be at least 1",
@@ -217,9 +219,25 @@ std::vector<StepMemoryPlan> plan_stages(
       job.accumulate);
   const ParallelMesh mesh(job.parallel.sizes, job.world_size, job.world_size);
   const std::vector<int> ranks = mesh.ranks(ParallelGroup::kPipeline, job.rank);
-  const auto simulation = std::make_shared<runtime::SimulatedJob>(ranks);
+  const auto run_by = [&](size_t stage) {
+    return stand_ins.empty() ? stage : static_cast<size_t>(stand_ins[stage]);
+  };
+  std::vector<int> present;
+  std::map<int, int> absent;
+  for (size_t stage = 0; stage < ranks.size(); ++stage) {
+    if (run_by(stage) == stage) {
+      present.push_back(ranks[stage]);
+    } else {
+      absent[ranks[stage]] = ranks[run_by(stage)];
+    }
+  }
+  const auto simulation = std::make_shared<runtime::SimulatedJob>(
+      present,
+      /*device=*/std::nullopt,
+      /*longest_wait=*/std::chrono::minutes(1),
+      absent);
   std::vector<std::future<StepMemoryPlan>> stages;
-  for (const int rank : ranks) {
+  for (const int rank : present) {
     PlannedJob own = job;
     own.rank = rank;
     stages.push_back(std::async(std::launch::async, [&, own] {
@@ -236,11 +254,23 @@ std::vector<StepMemoryPlan> plan_stages(
   for (const auto& stage : stages) {
     stage.wait();
   }
+  std::map<int, StepMemoryPlan> by_rank;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    by_rank[present[i]] = stages[i].get();
+  }
   std::vector<StepMemoryPlan> plans;
-  for (auto& stage : stages) {
-    plans.push_back(stage.get());
+  for (size_t stage = 0; stage < ranks.size(); ++stage) {
+    plans.push_back(by_rank.at(ranks[run_by(stage)]));
+    plans.back().rank = ranks[stage];
   }
   return plans;
+}
+
+std::vector<StepMemoryPlan> plan_stages(
+    const PlannedTraining& training,
+    const EngineOptions& options,
+    const PlannedJob& job) {
+  return engine::plan_stages(training, options, job, /*stand_ins=*/{});
 }
 
 StepMemoryPlan plan(

@@ -130,7 +130,7 @@ class SimulatedBackend : public c10d::Backend {
     for (const at::Tensor& tensor : tensors) {
       count("broadcast", tensor);
       const int root = ranks_[static_cast<size_t>(options.rootRank)];
-      if (root != rank_in_job_ && !is_present(root)) {
+      if (root != rank_in_job_ && !partner_of(root)) {
         continue;
       }
       if (tensor.nbytes() <= kMostPostedBytes) {
@@ -150,28 +150,36 @@ class SimulatedBackend : public c10d::Backend {
   void abort() override {}
 
  private:
-  bool is_present(int rank) const {
-    const auto& present = job_->present();
-    return std::find(present.begin(), present.end(), rank) != present.end();
+  /// Neighbors in a pipeline are in groups of two.
+  std::optional<int> partner_of(int other) const {
+    const auto partner = job_->partner(rank_in_job_, other);
+    return partner == other || getSize() == 2 ? partner : std::nullopt;
+  }
+
+  /// The name of a message to or from another rank, which both ends know.
+  std::string message_name(int other, bool sends) const {
+    const int partner = *partner_of(other);
+    // Partners that are no neighbors are in different groups.
+    const std::string& group = partner == other ? key_ : communicator_;
+    return group + "/" + std::to_string(sends ? rank_in_job_ : partner) + "/" +
+           std::to_string(sends ? partner : rank_in_job_);
   }
 
   /// To and from the ranks of this process.
   void pass_on(const at::Tensor& tensor, int from) {
-    const auto name = [&](int to) {
-      return key_ + "/" + std::to_string(from) + "/" + std::to_string(to);
-    };
     if (from == rank_in_job_) {
       std::string message(tensor.nbytes(), '\0');
       if (has_dry_values(tensor.const_data_ptr())) {
         std::memcpy(message.data(), tensor.const_data_ptr(), tensor.nbytes());
       }
       for (const int rank : ranks_) {
-        if (rank != from && is_present(rank)) {
-          job_->post(name(rank), message);
+        if (rank != from && partner_of(rank)) {
+          job_->post(message_name(rank, /*sends=*/true), message);
         }
       }
     } else {
-      const std::string message = job_->take(name(rank_in_job_));
+      const std::string message =
+          job_->take(message_name(from, /*sends=*/false));
       TESSERA_CHECK(
           message.size() == tensor.nbytes(),
           "{}: a simulated rank sends {} bytes where {} are expected",
@@ -227,12 +235,31 @@ class SimulatedBackend : public c10d::Backend {
 SimulatedJob::SimulatedJob(
     std::vector<int> present,
     std::optional<c10::Device> device,
-    std::chrono::seconds longest_wait)
+    std::chrono::seconds longest_wait,
+    std::map<int, int> stand_ins)
     : present_(std::move(present)),
+      stand_ins_(std::move(stand_ins)),
       device_(device),
       longest_wait_(longest_wait),
       store_(c10::make_intrusive<c10d::HashStore>()) {
   store_->setTimeout(longest_wait);
+  std::sort(present_.begin(), present_.end());
+}
+
+std::optional<int> SimulatedJob::partner(int rank, int other) const {
+  if (std::binary_search(present_.begin(), present_.end(), other)) {
+    return other;
+  }
+  const auto found = stand_ins_.find(other);
+  if (found == stand_ins_.end()) {
+    return std::nullopt;
+  }
+  if (found->second != rank) {
+    return found->second;
+  }
+  // It stands in for the neighbor: its messages are for the stage after it.
+  const auto next = std::upper_bound(present_.begin(), present_.end(), other);
+  return next == present_.end() ? std::nullopt : std::optional(*next);
 }
 
 void SimulatedJob::add_work(

@@ -11,6 +11,11 @@
 // stages learn the shapes of what they receive. Larger ones, activations and
 // their gradients, are received as zeros, as are those of a dry run: all
 // numbers are finite if this rank's are.
+//
+// [Note: pipeline stages that are alike] Of stages in a row that do the same,
+// the first is enough, and stands in for the others: what it sends to the
+// second, the stage after the last receives, and what that one sends back to
+// the last, it receives. It is the one that keeps the most micro-batches.
 
 #include "tessera/runtime/dry_run/work_counts.h"
 
@@ -39,14 +44,26 @@ class SimulatedJob {
   /// @param present the ranks that run in this process.
   /// @param device World::device(); none: that of a real job.
   /// @param longest_wait of one of them for another; see take().
+  /// @param stand_ins by rank of a pipeline that does not run here, the present
+  ///   one before it that is like it and like all between them. See [Note:
+  ///   pipeline stages that are alike].
   explicit SimulatedJob(
       std::vector<int> present,
       std::optional<c10::Device> device = std::nullopt,
-      std::chrono::seconds longest_wait = std::chrono::minutes(1));
+      std::chrono::seconds longest_wait = std::chrono::minutes(1),
+      std::map<int, int> stand_ins = {});
 
   const std::vector<int>& present() const {
     return present_;
   }
+  /// Whether another rank is run in place of this one.
+  bool has_stand_in(int rank) const {
+    return stand_ins_.count(rank) > 0;
+  }
+  /// The present rank with which `rank` exchanges what it would with its
+  /// neighbor `other`: `other` itself if it is present; nothing if nothing
+  /// stands in for it.
+  std::optional<int> partner(int rank, int other) const;
   const std::optional<c10::Device>& device() const {
     return device_;
   }
@@ -81,7 +98,8 @@ class SimulatedJob {
  private:
   using Key = std::tuple<int, std::string, std::string, int>;
 
-  std::vector<int> present_;
+  std::vector<int> present_; ///< ascending
+  std::map<int, int> stand_ins_;
   std::optional<c10::Device> device_;
   std::chrono::seconds longest_wait_;
   c10::intrusive_ptr<c10d::Store> store_;

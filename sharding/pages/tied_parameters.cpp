@@ -2,6 +2,7 @@
 #include "tessera/sharding/pages/tied_parameters.h"
 
 #include "tessera/runtime/comm/group_store.h"
+#include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 
@@ -55,16 +56,27 @@ void check_names_agree(
   }
 }
 
+/// Without those of a simulated job in whose place another is run.
+std::vector<int> ranks_that_run(const World& world, std::vector<int> ranks) {
+  if (world.simulation() != nullptr) {
+    std::erase_if(ranks, [&](int rank) {
+      return world.simulation()->has_stand_in(rank);
+    });
+  }
+  return ranks;
+}
+
 } // namespace
 
 std::map<std::string, std::vector<int>> find_tied_parameters(
     World& world,
-    const std::vector<int>& ranks,
+    const std::vector<int>& all_ranks,
     const torch::nn::Module& module) {
   const std::string key = world.unique_name("parameters of pipeline stages");
-  if (ranks.size() == 1) {
+  if (all_ranks.size() == 1) {
     return {};
   }
+  const std::vector<int> ranks = ranks_that_run(world, all_ranks);
   const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
   runtime::GroupStore store(
       world.store(),

@@ -2,6 +2,8 @@
 #include "tessera/zoo/tasks/plan_training.h"
 
 #include "tessera/engine/device_config.h"
+#include "tessera/engine/plan/rank_steps.h"
+#include "tessera/pipeline/stage_layers.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -77,6 +79,13 @@ ModelSource source_of(const TrainingConfig& config) {
         architecture_with_head(source.json, wanted, path.string());
   }
   return source;
+}
+
+/// Not divided among ranks; takes no memory.
+std::shared_ptr<Model> whole_model(const ModelSource& source) {
+  return lazy([&] {
+    return from_config(source.json, {.architecture = source.architecture});
+  });
 }
 
 /// Names of the number of layers in config.json.
@@ -281,14 +290,29 @@ ModelInput largest_batch(
 }
 
 int64_t layers_of(const TrainingConfig& config) {
-  const ModelSource source = source_of(config);
-  const auto whole = lazy([&] {
-    return from_config(source.json, {.architecture = source.architecture});
-  });
-  return whole->stage().count();
+  return whole_model(source_of(config))->stage().count();
 }
 
-bool can_plan_fewer_layers(const TrainingConfig& config) {
+namespace {
+
+/// Whether no layer is merged with another into a group.
+bool layers_are_groups(const TrainingConfig& config, const Model& whole) {
+  const std::vector<std::string> layers = whole.layer_names();
+  const auto parameters = whole.named_parameters();
+  const GroupPolicy& groups = config.engine.sharding.groups;
+  return std::all_of(layers.begin(), layers.end(), [&](const auto& layer) {
+    int64_t numel = 0;
+    for (const auto& item : parameters) {
+      numel += item.key().starts_with(layer + ".") ? item.value().numel() : 0;
+    }
+    return numel >= groups.min_group_numel &&
+           2 * numel > groups.max_group_numel;
+  });
+}
+
+} // namespace
+
+bool has_alike_layers(const TrainingConfig& config) {
   const ModelSource source = source_of(config);
   const char* key = layer_count_key(source.json);
   const bool may_differ =
@@ -301,6 +325,11 @@ bool can_plan_fewer_layers(const TrainingConfig& config) {
          !config.layer_drop && !config.token_drop &&
          config.task != &kPreference &&
          layers_of(config) == source.json.at(key).get<int64_t>();
+}
+
+bool can_plan_fewer_layers(const TrainingConfig& config) {
+  return has_alike_layers(config) &&
+         layers_are_groups(config, *whole_model(source_of(config)));
 }
 
 int64_t planned_tokens(const TrainingConfig& config) {
@@ -330,9 +359,7 @@ class ConfiguredTraining {
       source_.json[key] = *layers_in_place;
     }
     // Of a whole model: its head knows what it is trained on.
-    const auto whole = lazy([&] {
-      return from_config(source_.json, {.architecture = source_.architecture});
-    });
+    const auto whole = whole_model(source_);
     layers_ = whole->layer_names();
     batch_ = batch_of(*whole);
     if (config.token_data.objective.kind == ObjectiveKind::kBlankFilling) {
@@ -537,6 +564,45 @@ std::vector<std::string> planned_steps(
   return notes;
 }
 
+/// Pairs of layers and recomputed ones, by chunk of a pipeline stage.
+using LayersOfStage = std::vector<std::pair<int, int>>;
+
+/// By pipeline stage, the first of those in a row that do the same, as
+/// engine::plan_stages() takes it. The first and the last one have more than
+/// layers.
+std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
+  const ParallelOptions& parallel = config.parallel;
+  if (parallel.cut != pipeline::PipelineCut::kLayers &&
+      parallel.piece_of_layer.empty()) {
+    return {}; // the model knows
+  }
+  const auto recomputed = static_cast<int>(
+      std::min<int64_t>(config.recomputation().layers, layers));
+  const int stages = parallel.sizes.pipeline;
+  std::vector<int> first;
+  LayersOfStage before;
+  for (int stage = 0; stage < stages; ++stage) {
+    const pipeline::StageLayers own(
+        pipeline::PipelinePlace{
+            stages,
+            parallel.chunks,
+            stage,
+            parallel.piece_of_layer,
+            parallel.cut},
+        layers);
+    LayersOfStage now;
+    for (int chunk = 0; chunk < own.chunks(); ++chunk) {
+      const int begin = own.begin(chunk);
+      const int end = own.end(chunk);
+      now.emplace_back(end - begin, std::clamp(recomputed, begin, end) - begin);
+    }
+    const bool is_alike = stage > 1 && stage < stages - 1 && now == before;
+    first.push_back(is_alike ? first.back() : stage);
+    before = std::move(now);
+  }
+  return first;
+}
+
 } // namespace
 
 std::vector<StepMemoryPlan> plan_training(
@@ -544,11 +610,16 @@ std::vector<StepMemoryPlan> plan_training(
     int world_size,
     int rank,
     c10::DeviceType device,
-    std::optional<int64_t> layers_in_place) {
-  ConfiguredTraining run(config, world_size, rank, layers_in_place);
+    const PlanReduction& reduction) {
+  ConfiguredTraining run(config, world_size, rank, reduction.layers);
   run.job().device = device;
-  std::vector<StepMemoryPlan> stages =
-      plan_stages(run.training(), run.options(), run.job());
+  std::vector<StepMemoryPlan> stages = engine::plan_stages(
+      run.training(),
+      run.options(),
+      run.job(),
+      reduction.alike_stages_once
+          ? alike_stages(config, static_cast<int>(run.layers().size()))
+          : std::vector<int>());
   const std::vector<std::string> layers = run.layers();
   const std::vector<std::string> notes =
       planned_steps(config, static_cast<int64_t>(layers.size()));

@@ -29,10 +29,25 @@ ModelInput largest_batch(
 /// counts them.
 int64_t layers_of(const TrainingConfig& config);
 
-/// Whether plans of models with fewer layers say what a layer adds: all layers
-/// are alike, config.json has one number of them, and nothing else of the run
-/// depends on it.
+/// Whether all layers are alike, config.json has one number of them, and
+/// nothing else of the run depends on it.
+bool has_alike_layers(const TrainingConfig& config);
+
+/// Whether plans of models with fewer layers say what a layer adds: layers are
+/// alike, and large enough not to be merged into groups (GroupPolicy), of which
+/// memory is no sum over layers.
 bool can_plan_fewer_layers(const TrainingConfig& config);
+
+/// What a plan takes for granted so that less is run.
+struct PlanReduction {
+  /// Plans a model that has so many layers in place of its own;
+  /// can_plan_fewer_layers(). Nothing: its own.
+  std::optional<int64_t> layers;
+  /// Of pipeline stages in a row that have the same number of layers, which
+  /// have to be alike (has_alike_layers()), only the first is run, which takes
+  /// the most memory. Its plan is that of the others too.
+  bool alike_stages_once = false;
+};
 
 /// Tokens of a micro-batch of a rank, as it is planned.
 int64_t planned_tokens(const TrainingConfig& config);
@@ -50,8 +65,6 @@ int64_t planned_tokens(const TrainingConfig& config);
 /// layers.
 /// @param rank one of the pipeline's ranks.
 /// @param device of the run; see PlannedJob::device.
-/// @param layers plans a model that has so many in place of its own;
-///   can_plan_fewer_layers(). Nothing: its own.
 /// @return by pipeline stage, as plan_stages().
 /// @throws tessera::Error as plan_stages().
 std::vector<StepMemoryPlan> plan_training(
@@ -59,7 +72,7 @@ std::vector<StepMemoryPlan> plan_training(
     int world_size,
     int rank = 0,
     c10::DeviceType device = c10::kCPU,
-    std::optional<int64_t> layers = std::nullopt);
+    const PlanReduction& reduction = {});
 
 /// Trains rank `rank` of the run that `config` describes, with newly
 /// initialized weights and random tokens, in batches as in plan_training(); see
