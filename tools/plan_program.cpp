@@ -24,12 +24,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -415,43 +420,57 @@ void print_best(const PlanAnswer& answer) {
   }
 }
 
-/// Lines on stderr while a search takes longer than a second.
+/// Lines on stderr while a search takes longer than a second, by a thread of
+/// its own: a dry run may take longer than that.
 class SearchProgress {
  public:
+  SearchProgress()
+      : thread_([this](const std::stop_token& stop) { tell_until(stop); }) {}
+
   void operator()(int64_t dry_runs, const PlannedRun* best) {
-    using std::chrono::steady_clock;
-    const auto now = steady_clock::now();
-    if (now < next_) {
-      return;
-    }
-    const bool is_terminal = ::isatty(STDERR_FILENO) != 0;
-    next_ = now + std::chrono::seconds(is_terminal ? 1 : kSecondsBetweenLines);
-    std::fprintf(
-        stderr,
-        "%stessera: planning, %lld dry runs; %s%s",
-        is_terminal ? "\r\033[K" : "",
-        static_cast<long long>(dry_runs),
-        best == nullptr ? "nothing fits yet"
-                        : formatted(
-                              "the fastest yet takes {} s a step ({})",
-                              seconds_text(best->time.total()),
-                              best->layout)
-                              .c_str(),
-        is_terminal ? "" : "\n");
-    std::fflush(stderr);
-    told_ = is_terminal;
+    const std::lock_guard lock(mutex_);
+    dry_runs_ = dry_runs;
+    best_ = best == nullptr ? "nothing fits yet"
+                            : formatted(
+                                  "the fastest yet takes {} s a step ({})",
+                                  seconds_text(best->time.total()),
+                                  best->layout);
   }
-  void finish() const {
-    if (told_) {
+  void finish() {
+    thread_.request_stop();
+    thread_.join();
+    if (told_ && is_terminal_) {
       std::fprintf(stderr, "\r\033[K");
     }
   }
 
  private:
+  void tell_until(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    auto wait = std::chrono::seconds(1);
+    while (!stopped_.wait_for(
+        lock, stop, wait, [&] { return stop.stop_requested(); })) {
+      std::fprintf(
+          stderr,
+          "%stessera: planning, %s; %s%s",
+          is_terminal_ ? "\r\033[K" : "",
+          runtime::count_text(dry_runs_, "dry run").c_str(),
+          best_.c_str(),
+          is_terminal_ ? "" : "\n");
+      std::fflush(stderr);
+      told_ = true;
+      wait = std::chrono::seconds(is_terminal_ ? 1 : kSecondsBetweenLines);
+    }
+  }
+
   static constexpr int kSecondsBetweenLines = 10;
-  std::chrono::steady_clock::time_point next_ =
-      std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  const bool is_terminal_ = ::isatty(STDERR_FILENO) != 0;
+  std::mutex mutex_;
+  std::condition_variable_any stopped_;
+  int64_t dry_runs_ = 0;
+  std::string best_ = "nothing fits yet";
   bool told_ = false;
+  std::jthread thread_; ///< last: it uses the others
 };
 
 /// Memory over the last step of a rank, by what holds it.
@@ -647,12 +666,14 @@ int plan(const PlanArguments& arguments) {
   search.overrides = arguments.overrides;
   search.machine = machine_of(arguments);
   search.as_given = arguments.as_given;
-  SearchProgress progress;
+  std::optional<SearchProgress> progress;
   if (!arguments.as_json) {
-    search.progress = std::ref(progress);
+    search.progress = std::ref(progress.emplace());
   }
   const PlanAnswer answer = search_plans(search);
-  progress.finish();
+  if (progress) {
+    progress->finish();
+  }
   const PlannedRun* best = answer.best_run();
   if (arguments.as_json) {
     std::printf("%s\n", json_of(answer, search.machine).dump(2).c_str());

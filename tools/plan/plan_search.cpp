@@ -148,6 +148,9 @@ class Search {
             !search.in_full && layers_ >= kFewestEstimatedLayers &&
             !given_.engine.memory.device_bytes && // what fits depends on all
             zoo::can_plan_fewer_layers(given_)),
+        alike_stages_once_(
+            !search.in_full && !search.as_given &&
+            zoo::has_alike_layers(given_)),
         recomputation_(layers_, search.machine.room()) {
     const ParallelSizes& sizes = given_.parallel.sizes;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
@@ -339,9 +342,9 @@ class Search {
   }
 
   /// Of a pipeline no memory and no time is less than of the same tensor ranks
-  /// without one, but for what is not in layers and for all-gathers: their
-  /// stages have fewer layers each, whose shards are larger, and keep more
-  /// micro-batches.
+  /// without one, but for what is not in layers and for all-gathers; see
+  /// least_share_of_shards(). Stages have fewer layers each, whose shards are
+  /// larger, and keep more micro-batches.
   /// @param least seconds of the fastest candidate so far.
   void add_pipelines(
       const std::vector<Layout>& layouts,
@@ -391,7 +394,8 @@ class Search {
             others * (has_whole_head
                           ? std::max(1.0, kShareOfHead * layout.pipeline)
                           : 1);
-        time.shards = 0;
+        time.shards =
+            found->shards_of_layers * least_share_of_shards(layout, flat);
         time.activations = 0;
         time.idle = (time.compute + time.layers) * (layout.pipeline - 1) /
                     static_cast<double>(accumulate_of(layout, rows)) /
@@ -409,6 +413,32 @@ class Search {
         }
       }
     }
+  }
+
+  /// All-gathers and reductions of a pipeline's layers in a step, at least, as
+  /// a part of those without one. With ZeRO stage 3 both are as often for each
+  /// layer of a stage and each micro-batch, of which a pipeline has more, as it
+  /// has fewer layers in a stage. But a larger part of a shorter group of ranks
+  /// is there already, and so are the layers that slots still hold from the
+  /// forward or backward before.
+  double least_share_of_shards(const Layout& layout, const Layout& flat) const {
+    const ShardingOptions& sharding = given_.engine.sharding;
+    if (sharding.zero_stage != 3 || !sharding.modules.empty() ||
+        sharding.shard_ranks != 0 ||
+        sharding.accumulation.value_or(
+            GradientAccumulation::kReduceEachBackward) !=
+            GradientAccumulation::kReduceEachBackward) {
+      return 0;
+    }
+    const auto sent = [&](const Layout& of) {
+      return 1 - 1.0 / (batches_of(of) * context());
+    };
+    const double of_chunk = static_cast<double>(layers_) /
+                            (layout.pipeline * given_.parallel.chunks);
+    const double in_slots = 1 + sharding.prefetch_depth;
+    return sent(flat) > 0 ? sent(layout) / sent(flat) *
+                                std::max(0.0, 1 - in_slots / of_chunk)
+                          : 0;
   }
 
   /// Plans a candidate with all layers, and more recomputed ones until it fits.
@@ -939,7 +969,11 @@ class Search {
     estimated.averages_weights = config.engine.optimizer.ema_decay > 0;
     config.trainer.accumulate = estimated.planned_accumulate;
     run.stages = zoo::plan_training(
-        config, machine.devices, 0, machine.device, few_layers);
+        config,
+        machine.devices,
+        0,
+        machine.device,
+        {.layers = few_layers, .alike_stages_once = alike_stages_once_});
     for (const StepMemoryPlan& stage : run.stages) {
       run.device_bytes = std::max(run.device_bytes, stage.peak_bytes);
       run.host_bytes = std::max(
@@ -1019,6 +1053,7 @@ class Search {
   std::map<std::string, std::string> values_; ///< current_values()
   int64_t layers_;
   bool estimates_layers_;
+  bool alike_stages_once_;
   RecomputationSearch recomputation_;
   int64_t examples_ = 0;
   int64_t dry_runs_ = 0;

@@ -16,6 +16,10 @@ constexpr std::array<RecomputedParts, 3> kEstimatedKinds{
     RecomputedParts{.operators = true},
     RecomputedParts{.operators = true, .attention = true}};
 
+/// With all layers, which then keep nothing but their inputs: no other takes
+/// less memory.
+constexpr size_t kSmallest = 1;
+
 /// The line through a value with kFew and one with kMore layers.
 class Line {
  public:
@@ -83,9 +87,12 @@ RunEstimate::Estimate RunEstimate::line(
       static_cast<int64_t>(device.slope() * static_cast<double>(layers_));
   estimate.host_bytes =
       static_cast<int64_t>(bytes(&PlannedRun::host_bytes).at(layers_));
-  estimate.compute_of_layers =
-      Line(few.time.compute, more.time.compute).slope() *
-      static_cast<double>(layers_);
+  const auto seconds_of_layers = [&](double StepTime::*part) {
+    return Line(few.time.*part, more.time.*part).slope() *
+           static_cast<double>(layers_);
+  };
+  estimate.compute_of_layers = seconds_of_layers(&StepTime::compute);
+  estimate.shards_of_layers = seconds_of_layers(&StepTime::shards);
   for_each_part([&](double StepTime::*part) {
     estimate.time.*part = Line(few.time.*part, more.time.*part).at(layers_);
   });
@@ -105,6 +112,13 @@ RunEstimate::Kind& RunEstimate::kind(size_t index) {
   return kinds_[index];
 }
 
+const RunEstimate::Estimate& RunEstimate::smallest() {
+  if (!smallest_) {
+    smallest_ = line(kEstimatedKinds[kSmallest], /*all_layers=*/true);
+  }
+  return *smallest_;
+}
+
 RunEstimate::Estimate RunEstimate::between(
     const Kind& kind,
     int64_t count,
@@ -121,9 +135,11 @@ RunEstimate::Estimate RunEstimate::between(
   estimate.recomputed.layers = count;
   estimate.device_bytes += static_cast<int64_t>(others * saved);
   estimate.bytes_of_layers += static_cast<int64_t>(others * saved);
-  estimate.compute_of_layers +=
-      others / static_cast<double>(layers) *
-      (kind.none.compute_of_layers - kind.all->compute_of_layers);
+  for (double Estimate::*part :
+       {&Estimate::compute_of_layers, &Estimate::shards_of_layers}) {
+    estimate.*part += others / static_cast<double>(layers) *
+                      (kind.none.*part - (*kind.all).*part);
+  }
   for_each_part([&](double StepTime::*part) {
     estimate.time.*part += others / static_cast<double>(layers) *
                            (kind.none.time.*part - kind.all->time.*part);
@@ -156,8 +172,12 @@ std::optional<RunEstimate::Estimate> RunEstimate::least(
     if (bytes_of(own.none) <= room) {
       break;
     }
+    if (bytes_of(smallest()) > room) {
+      return std::nullopt;
+    }
     if (!own.all) {
-      own.all = line(own.parts, /*all_layers=*/true);
+      own.all =
+          i == kSmallest ? smallest() : line(own.parts, /*all_layers=*/true);
     }
     // Bytes fall with the number of layers.
     if (bytes_of(*own.all) > room) {

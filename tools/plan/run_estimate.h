@@ -14,13 +14,14 @@ namespace tessera::tools {
 
 /// [Note: estimates from few layers] Layers that are alike add the same memory
 /// and time each, so two dry runs with few layers say what a run with any
-/// number of them takes: their line through it. The peak is the highest of
-/// several such lines (in the head, in a layer's backward), of which few layers
-/// may show another than many do; as the highest of lines is convex, an
-/// estimate is at most what the run takes, but for small models, in which slots
-/// and their alignment are no line. So estimates order layouts and leave out
-/// those that are not the fastest; those that are chosen are planned with all
-/// layers.
+/// number of them takes: their line through it, as long as each layer is a
+/// group of its own; groups of several small layers are more or less full with
+/// each number of them, and so are the slots that hold them. The peak is the
+/// highest of several such lines (in the head, in a layer's backward), of which
+/// few layers may show another than many do; as the highest of lines is convex,
+/// an estimate is at most what the run takes. So estimates order layouts and
+/// leave out those that cannot be the fastest; those that are chosen are
+/// planned with all layers.
 class RunEstimate {
  public:
   /// Models of so many layers are planned; a model has to have more.
@@ -41,6 +42,7 @@ class RunEstimate {
     int64_t bytes_of_layers = 0;
     StepTime time;
     double compute_of_layers = 0; ///< part of `time.compute`, likewise
+    double shards_of_layers = 0; ///< part of `time.shards`
   };
 
   /// @param layers of the model.
@@ -69,11 +71,14 @@ class RunEstimate {
   Estimate line(const RecomputedParts& parts, bool all_layers);
   static Estimate between(const Kind& kind, int64_t count, int64_t layers);
   Kind& kind(size_t index);
+  /// What takes the least memory: where it does not fit, nothing does.
+  const Estimate& smallest();
 
   PlanLayers plan_;
   int64_t layers_;
   std::string refusal_;
   std::vector<Kind> kinds_;
+  std::optional<Estimate> smallest_; ///< made when it is asked for
 };
 
 } // namespace tessera::tools
