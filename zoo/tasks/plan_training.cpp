@@ -576,6 +576,9 @@ std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
       parallel.piece_of_layer.empty()) {
     return {}; // the model knows
   }
+  if (parallel.schedule == PipelineScheduleKind::kZeroBubble) {
+    return {}; // later stages keep more for gradients of weights
+  }
   const auto recomputed = static_cast<int>(
       std::min<int64_t>(config.recomputation().layers, layers));
   const int stages = parallel.sizes.pipeline;

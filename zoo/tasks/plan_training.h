@@ -45,7 +45,8 @@ struct PlanReduction {
   std::optional<int64_t> layers;
   /// Of pipeline stages in a row that have the same number of layers, which
   /// have to be alike (has_alike_layers()), only the first is run, which takes
-  /// the most memory. Its plan is that of the others too.
+  /// the most memory. Its plan is that of the others too. Not with
+  /// PipelineScheduleKind::kZeroBubble, where later ones take more.
   bool alike_stages_once = false;
 };
 
