@@ -8,6 +8,7 @@
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/runtime/memory/out_of_memory.h"
+#include "tessera/runtime/memory/spent_gradients.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -238,6 +239,10 @@ SimulatedRun simulate_rank(
           std::make_shared<runtime::SimulatedJob>(std::vector<int>{job.rank}))
           .device();
   check_can_simulate(job.parallel.sizes, device);
+  // As init() would: dry runs take it for granted.
+  for (const c10::DeviceType type : {c10::kCPU, device.type()}) {
+    runtime::reuse_spent_gradients(settings.init.reuse_gradients, type);
+  }
   PlannedJob own = job;
   own.device = device.type();
   SimulatedRun run;

@@ -9,8 +9,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <thread>
+#include <vector>
 
 namespace tessera::runtime::simulated_job_test {
 
@@ -60,6 +64,40 @@ TEST(SimulatedJob, RanksOfTheProcessGetSmallBroadcasts) {
   };
   std::thread other([&] { run(3); });
   run(0);
+  other.join();
+}
+
+/// Rank 1 stands in for rank 2 between the pipeline's neighbors 1 and 3.
+TEST(SimulatedJob, AStageStandsInForThoseAfterIt) {
+  const auto job = std::make_shared<SimulatedJob>(
+      std::vector<int>{0, 1, 3},
+      std::nullopt,
+      std::chrono::seconds(20),
+      std::map<int, int>{{2, 1}});
+  EXPECT_EQ(job->partner(0, 1), 1);
+  EXPECT_EQ(job->partner(1, 2), 3);
+  EXPECT_EQ(job->partner(3, 2), 1);
+  EXPECT_EQ(job->partner(3, 4), std::nullopt);
+  const auto run = [&](int rank) {
+    World world(rank, 4, {.use_cuda = false}, job);
+    const int neighbor = 2;
+    const auto pair = world.new_communicator(
+        "ring",
+        at::kCPU,
+        rank < neighbor ? std::vector<int>{rank, neighbor}
+                        : std::vector<int>{neighbor, rank});
+    const int self = pair->rank();
+    const at::Tensor sent = torch::full({3}, rank, torch::kLong);
+    pair->broadcast(sent, self, "there").wait();
+    const at::Tensor received = torch::zeros({3}, torch::kLong);
+    pair->broadcast(received, 1 - self, "back").wait();
+    EXPECT_TRUE(received.equal(torch::full({3}, 4 - rank, torch::kLong)));
+    // A group of more ranks is none of neighbors.
+    const auto all = world.new_communicator("all");
+    all->broadcast(received, neighbor, "none").wait();
+  };
+  std::thread other([&] { run(3); });
+  run(1);
   other.join();
 }
 

@@ -3,6 +3,7 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 
 #include "support/expect_error.h"
+#include "tessera/runtime/memory/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -128,6 +129,52 @@ TEST(DryRun, UsesAddressesAgain) {
   EXPECT_LT(pages_taken() - before, 1024); // 2048 each
   const at::Tensor unwritten = torch::empty({1 << 20});
   EXPECT_EQ(static_cast<const float*>(unwritten.const_data_ptr())[7], 0);
+}
+
+/// Convolutions that LibTorch does itself and not by oneDNN: 1 x 1 filters on
+/// one thread, and float64. The most memory is that of a real run.
+TEST(DryRun, KnowsTheConvolutionsOfOneThread) {
+  install_cpu_memory_counter();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  struct Filter {
+    int64_t size;
+    int64_t stride;
+    int64_t padding;
+    at::ScalarType dtype;
+  };
+  for (const Filter& filter :
+       {Filter{1, 1, 0, at::kFloat},
+        Filter{3, 1, 1, at::kDouble},
+        Filter{4, 4, 0, at::kDouble}}) {
+    SCOPED_TRACE(filter.size);
+    const auto train = [&] {
+      const at::Tensor x =
+          torch::zeros({2, 16, 32, 32}, filter.dtype).requires_grad_();
+      const at::Tensor weight =
+          torch::zeros({8, 16, filter.size, filter.size}, filter.dtype)
+              .requires_grad_();
+      const at::Tensor y =
+          torch::conv2d(x, weight, {}, filter.stride, filter.padding);
+      y.sum().backward();
+      return y.numel();
+    };
+    const int64_t before = cpu_bytes_live();
+    reset_cpu_bytes_peak();
+    train();
+    const int64_t measured = cpu_bytes_peak() - before;
+    DryRun run;
+    const int64_t outputs = train();
+    // But for the headers of blocks, which are few.
+    EXPECT_NEAR(
+        static_cast<double>(run.heap().peak_bytes()),
+        static_cast<double>(measured),
+        1024);
+    EXPECT_EQ(
+        flops_of(run, "aten::_slow_conv2d_forward"),
+        2.0 * static_cast<double>(outputs * 16 * filter.size * filter.size));
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(DryRun, EndsWithItsScope) {
