@@ -13,10 +13,10 @@ import torch
 
 from tessera import _C, sampler
 from tessera.job import init
-from tessera.options import plain
+from tessera.options import plain, whole_number
 from tessera.states import ExtraStates, states_of
 from tessera.torch_optimizer import EngineOptimizer, options_of
-from tessera.tree import Tree
+from tessera.tree import Tree, persistent_buffers
 
 
 def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
@@ -68,6 +68,7 @@ class Engine:
     def __init__(self, model, options, source, plan):
         self.module = model
         self.optimizer = None  # an EngineOptimizer, in place of one of torch
+        self.updates_in_backward = bool(options.get("update_in_backward"))
         self._tree = Tree(model)
         self._engine = _C.Engine(
             self._tree.root, json.dumps(options), source, plan)
@@ -143,7 +144,9 @@ class Engine:
         """A context manager in which parameters can be read.
 
         what: parameters and modules; by default everything. With `writable`
-            they can be written in place, the same values on every rank.
+            they can be written in place, the same values on every rank: where
+            ranks have written others, the end of the scope is an error. (Ranks
+            that divide layers are not compared.)
 
             with engine.gather(model.lm_head, writable=True):
                 model.lm_head.weight.mul_(0.5)
@@ -162,6 +165,8 @@ class Engine:
                     parameters.append(one)
         with self._guard.lifted(), self._engine.gather(parameters, writable):
             yield
+            if writable:
+                self._check_same_values(parameters)
 
     @contextlib.contextmanager
     def ema(self):
@@ -230,6 +235,14 @@ class Engine:
         unexpected; with `strict` they are an error, before anything has
         changed.
         """
+        others = [f"{name!r} of type {type(value).__name__}"
+                  for name, value in state.items()
+                  if not isinstance(value, torch.Tensor)
+                  and not name.endswith("_extra_state")]
+        if others:
+            raise TypeError(
+                f"load_state_dict: {others[0]} is not a tensor; pass "
+                "torch.as_tensor() of it.")
         self._check_same_names(state)
         extra = dict(self._tree.extra_states())
         own = dict(self.module.named_parameters(remove_duplicate=False))
@@ -289,14 +302,39 @@ class Engine:
                     "0 has them, as from engine.state_dict(), save them to a "
                     "file and call engine.load_weights() on every rank.")
 
+    def _check_same_values(self, parameters):
+        """All ranks get the error if some wrote other values."""
+        world = init()
+        if world.size == 1 or self.batches[1] != world.size:
+            return
+        written = None if parameters is None else {id(p) for p in parameters}
+        named = [(name, one) for name, one in self.module.named_parameters()
+                 if written is None or id(one) in written]
+        of_ranks = torch.zeros(world.size, len(named), dtype=torch.int64)
+        with torch.no_grad():
+            for i, (_, one) in enumerate(named):
+                of_ranks[world.rank, i] = _hash_of(one)
+        self._engine.sum_over_ranks(of_ranks)
+        for rank in range(1, world.size):
+            other = (of_ranks[rank] != of_ranks[0]).nonzero().flatten().tolist()
+            if other:
+                raise _C.Error(
+                    f"gather: rank 0 and rank {rank} have written other values "
+                    f"to '{named[other[0]][0]}'"
+                    f"{f' and {len(other) - 1} more' * (len(other) > 1)}; each "
+                    "rank's part of it is now as this rank wrote it. Write the "
+                    "same values on every rank, or what one rank alone has "
+                    "with load_weights(), and load a checkpoint to go on.")
+
     def save(self, folder, states=(), keep_last=0):
         """Writes a checkpoint to a new folder step-N in `folder`.
 
         Gradients are not saved: call it after step().
 
         states: objects with state_dict() and load_state_dict(), or a dict of
-            them by name: schedules, a BatchSampler. With an attribute
-            is_per_rank that is true, every rank saves its own.
+            them by name: schedules, a BatchSampler. Rank 0's is saved, and all
+            ranks get it; of an object with an attribute is_per_rank that is
+            true, every rank saves its own.
         keep_last: removes all but so many of the run's latest ones, if above
             0; never the one just written, nor those of another run.
 
@@ -306,7 +344,8 @@ class Engine:
         self._tree.refresh_buffers()
         with self._in_checkpoint():
             return self._engine.save(
-                os.fspath(folder), self._states(states), keep_last)
+                os.fspath(folder), self._states(states),
+                whole_number("save", "keep_last", keep_last))
 
     def save_in_background(self, folder, states=(), keep_last=0):
         """As save(), but returns a PendingSave once the state is copied.
@@ -316,13 +355,17 @@ class Engine:
         self._tree.refresh_buffers()
         with self._in_checkpoint():
             return self._engine.save_in_background(
-                os.fspath(folder), self._states(states), keep_last)
+                os.fspath(folder), self._states(states),
+                whole_number("save_in_background", "keep_last", keep_last))
 
     def load(self, path, states=()):
         """Loads a checkpoint, or the latest in a folder; returns its step."""
         self._tree.refresh_buffers()
         with self._in_checkpoint():
-            return self._engine.load(os.fspath(path), self._states(states))
+            step = self._engine.load(os.fspath(path), self._states(states))
+            if self.optimizer is not None:
+                self.optimizer.take_rate()
+        return step
 
     def _in_checkpoint(self):
         return contextlib.nullcontext() if self.optimizer is None \
@@ -359,6 +402,29 @@ class Engine:
         """Sums a small CPU tensor over all ranks, in place."""
         self._engine.sum_over_ranks(values)
 
+    def broadcast_buffers(self):
+        """Gives all ranks rank 0's values of persistent buffers, such as running
+        statistics, as checkpoints have them: for an evaluation of what would be
+        saved. Not where ranks divide layers. Collective."""
+        world = init()
+        if world.size == 1 or self.batches[1] != world.size:
+            return
+        with torch.no_grad():
+            for module in self.module.modules():
+                for _, buffer in persistent_buffers(module):
+                    kind = torch.complex128 if buffer.is_complex() else \
+                        torch.float64 if buffer.is_floating_point() else \
+                        torch.int64
+                    value = buffer.detach().to("cpu", kind, copy=True)
+                    if kind == torch.complex128:
+                        value = torch.view_as_real(value)
+                    if world.rank > 0:
+                        value.zero_()
+                    self._engine.sum_over_ranks(value)
+                    if world.rank > 0:
+                        buffer.copy_(torch.view_as_complex(value)
+                                     if buffer.is_complex() else value)
+
     @property
     def lineage(self):
         """Identifies the run that this engine's checkpoints belong to: its own,
@@ -379,6 +445,10 @@ class Engine:
                 "learning_rate: with an optimizer of torch, rates are those of "
                 "its groups; set engine.optimizer.param_groups[i]['lr'].")
         self._engine.learning_rate = lr
+
+    @property
+    def trained_parameters(self):
+        return self._engine.trained_parameters()
 
     @property
     def loss_scale(self):
@@ -418,6 +488,23 @@ def _step(tree, engine):
         raise
     sampler.count_step()
     return is_taken
+
+
+def _hash_of(tensor):
+    """A number of 64 bits that depends on all bits of all elements."""
+    size = 1 << 20  # elements at a time
+    flat = tensor.detach().flatten()
+    bits = flat.view({1: torch.uint8, 2: torch.int16}.get(
+        flat.element_size(), torch.int32))
+    numbers = torch.arange(min(size, len(bits)), device=flat.device)
+    result = 0
+    for piece in bits.split(size):
+        mixed = (piece.to(torch.int64) << 20) ^ numbers[:len(piece)]
+        mixed *= 0x5851F42D4C957F2D
+        mixed ^= mixed >> 29
+        mixed *= 0x14057B7EF767814F
+        result = result * 31 + int(mixed.sum())
+    return (result + 2**63) % 2**64 - 2**63  # as an int64 has it
 
 
 class _Guard:
@@ -564,12 +651,23 @@ def merge_options(caller, model, config, zero_stage, options):
             raise _C.Error(
                 f"{caller}: {key!r} has no effect on an engine; {remedy}. (In "
                 "a configuration it may stay.)")
-        if key == "optimizer" and isinstance(value, torch.optim.Optimizer):
-            value = options_of(value, model)
+        if key == "optimizer":
+            value = _optimizer_section(caller, value, model)
         _merge(values, key, plain(value, key, f"tessera.{caller}()"))
     if zero_stage is not None:
         _merge(values, "sharding", {"zero_stage": zero_stage})
     return values, source
+
+
+def _optimizer_section(caller, value, model):
+    if isinstance(value, torch.optim.Optimizer):
+        return options_of(value, model)
+    if value is None or isinstance(value, (dict, str, type)):
+        return value
+    raise _C.Error(
+        f"{caller}: optimizer is of type {type(value).__name__}; it must be one "
+        "torch.optim.AdamW, Adam or SGD, or a dict of options, e.g. "
+        "{'type': 'adamw', 'lr': 1e-4}.")
 
 
 def _read_config(caller, config):

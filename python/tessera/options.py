@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of Python's types, as a configuration has them."""
+import math
 import numbers
 import os
 
@@ -23,11 +24,14 @@ def plain(value, key, source):
     key: that of the option, for errors; "" for all options together.
     source: where options are given, likewise.
     """
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, numbers.Real):  # of NumPy
-        return int(value) if isinstance(value, numbers.Integral) \
-            else float(value)
+    if isinstance(value, numbers.Integral):  # of NumPy
+        return int(value)
+    if isinstance(value, numbers.Real):
+        if not math.isfinite(value):
+            raise _C.Error(f"{source}: {key} is {value}; it must be finite.")
+        return float(value)
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value).removeprefix("torch.")
     if isinstance(value, os.PathLike):
@@ -44,3 +48,12 @@ def plain(value, key, source):
     name = f"the class {value.__name__}" if isinstance(value, type) \
         else f"of type {type(value).__name__}"
     raise _C.Error(f"{source}: {key} is {name}; {instead}.")
+
+
+def whole_number(caller, name, value):
+    """`value` as an int; an error that names it if it is none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"{caller}: {name} is {value!r}, of type {type(value).__name__}; it "
+            "must be a whole number.")
+    return int(value)

@@ -9,6 +9,7 @@ import torch
 
 from tessera import _C
 from tessera.engine import merge_options
+from tessera.options import whole_number
 from tessera.tree import Tree, persistent_buffers
 
 
@@ -54,6 +55,10 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type not in ("cpu", "cuda"):
         raise _C.Error(f"plan: device is {device!r}; it must be cpu or cuda.")
+    rank, world_size, accumulate, steps = (
+        whole_number("plan", name, value) for name, value in (
+            ("rank", rank), ("world_size", world_size),
+            ("accumulate", accumulate), ("steps", steps)))
     job = _C.PlannedJob(
         rank=rank, world_size=world_size,
         is_cuda=torch.device(device).type == "cuda", accumulate=accumulate,

@@ -9,6 +9,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tessera import _C
 from tessera.job import init
+from tessera.options import whole_number
 
 
 class BatchSampler:
@@ -24,13 +25,14 @@ class BatchSampler:
 
     In each epoch the samples come in an order of their own, a function of
     `seed` and the epoch; the batches of all ranks together take the next ones.
-    Iterating goes through the rest of one epoch.
+    Iterating goes through the rest of one epoch. Samples that do not fill a step
+    at its end are left out of this epoch, others of the next.
 
     It is a state of checkpoints, and counts by itself: what the loop was given
     before the last Engine.step() is trained on, and what a DataLoader's workers
     have read ahead is not. An iteration that was left early is taken up after
     what was trained on. Loaded by another number of ranks, the sampler
-    continues at the same sample.
+    continues at the same sample. One of other samples or another seed is refused.
 
     A DataLoader without a generator gets one whose numbers are a function of
     `seed` and the position. It would draw from torch's own each time that an
@@ -46,8 +48,22 @@ class BatchSampler:
         share: (index, count) of this rank's batches; by default its rank.
             With ranks that divide layers, Engine.batches.
         """
+        samples, batch_size, seed, accumulate = (
+            whole_number("BatchSampler", name, value) for name, value in (
+                ("samples", samples), ("batch_size", batch_size),
+                ("seed", seed), ("accumulate", accumulate)))
         world = init()
         index, count = share or (world.rank, world.size)
+        of_step = batch_size * count * accumulate
+        if samples < of_step and batch_size > 0 and accumulate > 0:
+            raise _C.Error(
+                f"BatchSampler: {samples} samples do not fill one step of "
+                f"{of_step}: batches of {batch_size} on each of {count} "
+                f"{'rank' if count == 1 else 'ranks'}"
+                f"{f', {accumulate} in a step' * (accumulate > 1)}. Lower "
+                f"batch_size{' or accumulate' * (accumulate > 1)}, or give it "
+                "more samples.")
+        self._samples = samples
         self._batches = _C.RankBatches(
             samples, batch_size, index, count, seed, accumulate)
         self._key = (seed, index)
@@ -104,9 +120,20 @@ class BatchSampler:
 
     def state_dict(self):
         epoch, samples = self._batches.position_of(self._position())
-        return {"epoch": epoch, "samples": samples}
+        return {"epoch": epoch, "samples": samples,
+                "samples_of_epoch": self._samples, "seed": self._key[0]}
 
     def load_state_dict(self, state):
+        for key, what, now in (
+                ("samples_of_epoch", "", self._samples),
+                ("seed", "the seed ", self._key[0])):
+            saved = state.get(key, now)  # earlier versions did not save them
+            if saved != now:
+                raise _C.Error(
+                    f"load: the checkpoint's BatchSampler had {what}{saved}"
+                    f"{'' if what else ' samples'}, this one has {what}{now}, "
+                    "and would continue with other samples. Make it with "
+                    "the same ones, or load the checkpoint without it.")
         self._trained = self._batches.begin_at(
             state["epoch"], state["samples"])
         self._iteration = None

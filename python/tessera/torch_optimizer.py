@@ -145,6 +145,7 @@ class EngineOptimizer(torch.optim.Optimizer):
             setattr(self, hooks, getattr(optimizer, hooks))
         self.step_was_skipped = False
         self._is_in_checkpoint = False
+        self._has_loaded = False
         self._engine = engine
         self._engine_step = step
         trained = {id(one) for one in engine.trained_parameters()}
@@ -221,10 +222,25 @@ class EngineOptimizer(torch.optim.Optimizer):
         """While it is open, the engine saves or loads moments beside the
         groups."""
         self._is_in_checkpoint = True
+        self._has_loaded = False
         try:
             yield
         finally:
             self._is_in_checkpoint = False
+
+    def take_rate(self):
+        """After the engine has loaded a checkpoint: if it was of an optimizer
+        without groups, its rate becomes the highest of them, to which the
+        others keep their ratios."""
+        if self._has_loaded:
+            return
+        highest, peak = self.highest_rate, self._engine.learning_rate
+        for group in self.param_groups:
+            rate = peak * group["lr"] / highest if highest else peak
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _has_moments(self):
         return any(_options_of_group(type(self._given), group).get(
@@ -261,6 +277,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         for group, loaded in zip(shared, self.param_groups):
             group.update(loaded)
         self.param_groups = shared
+        self._has_loaded = True
 
 
 def has_moments(state):

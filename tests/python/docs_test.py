@@ -33,7 +33,7 @@ def runs_the_page(world):
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
     (train, options, optimizer, resume, plan, buffers, unfreeze, trainer,
-     saved) = blocks()
+     averaged, saved) = blocks()
     names = {}
     exec(train, names)
     assert os.path.exists("trained/model.safetensors")
@@ -73,6 +73,13 @@ def runs_the_page(world):
     values = {"model": architectures.make_model("gpt2"), "dataset": Tokens(),
               "arguments": arguments("trainer", save_strategy="no")}
     exec(trainer, values)
+    with_averages = values["Trainer"](
+        architectures.make_model("gpt2"), values["arguments"],
+        train_dataset=Tokens(), eval_dataset=Tokens(),
+        wrap={"optimizer": {"ema_decay": 0.9}})
+    with_averages.train()
+    exec(averaged, {"trainer": with_averages})
+    assert os.path.exists("averaged/model.safetensors") or world.rank > 0
     exec(saved, {"engine": values["trainer"].engine, "world": world,
                  "model": values["model"]})
 

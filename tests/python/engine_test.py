@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine from Python, beside plain PyTorch."""
+import collections
 import copy
+import math
 import os
 import shutil
 
+import numpy
 import torch
 
 import tessera
@@ -112,8 +115,21 @@ def gathers(world):
     with engine.gather():
         twin = copy.deepcopy(model)
     assert torch.equal(twin(ids_of(0, 0)), model(ids_of(0, 0)))
+    raises(lambda: write_other_values(engine, world),
+           "'blocks.1.up.weight' and 1 more", "load_weights()"
+           ) if world.size > 1 else write_other_values(engine, world)
     # The copy is a plain module.
     copy.deepcopy(twin).blocks[0].up.weight.data.zero_()
+
+
+def write_other_values(engine, world):
+    model = engine.module
+    with torch.no_grad(), engine.gather(
+            model.blocks[1], model.head, writable=True):
+        model.head.weight.fill_(2.0)
+        if world.rank == 0:  # as with modifier_rank=0 of DeepSpeed
+            model.blocks[1].up.weight.copy_(model.blocks[1].up.weight.flip(0))
+            model.blocks[1].down.bias[-1] += 1
 
 
 def averages(world):
@@ -185,7 +201,13 @@ class Counter:
 
     def __init__(self):
         self.value = {"steps": 0, "best": None, "history": [1.5, (2, "x")],
-                      3: "three", "mean": torch.zeros(2)}
+                      3: "three", "mean": torch.zeros(2),
+                      "worst": float("inf"), "least": -float("inf"),
+                      "unknown": float("nan"), "bits": 2**127 + 1,
+                      "low": -2**63, "high": 2**64 - 1,
+                      "of_pairs": {(1, 2.5): "pair", float("inf"): "end"},
+                      "milestones": collections.Counter([3, 3, 5]),
+                      "numpy": numpy.float32(0.5), "marked": {"__int__": "7"}}
 
     def state_dict(self):
         return self.value
@@ -218,10 +240,21 @@ def checkpoints(world):
     assert restored.value["steps"] == 2 and restored.value[3] == "three"
     assert restored.value["history"] == [1.5, (2, "x")]
     assert (restored.value["mean"] == 7).all()
+    for name in ("worst", "least", "bits", "low", "high", "of_pairs",
+                 "milestones", "numpy", "marked"):
+        assert restored.value[name] == counter.value[name], name
+    assert isinstance(restored.value["milestones"], collections.Counter)
+    assert math.isnan(restored.value["unknown"])
     # The buffer that forward assigns anew.
     assert resumed_model.seen == 2 * 18, resumed_model.seen
     assert train(resumed, 3, world.rank, first=2) == after
     raises(lambda: engine.save(folder, [object()]), "state_dict")
+    for states in (None, counter):
+        raises(lambda: resumed.load(folder, states), "pass a list of states")
+    counter.value = {"model": [resumed_model]}
+    raises(lambda: engine.save(folder, [counter]), *(  # of rank 0 only
+        ["state 'Counter'", "model.0 is of type Net"] if world.rank == 0
+        else ["failed on 1 other rank"]))
 
 
 def samplers(world):
@@ -250,6 +283,18 @@ def samplers(world):
     other.load_state_dict(sampler.state_dict())
     begin = 2 * 2 * world.size + 3 * world.rank
     assert next(iter(other)) == order[begin:begin + 3]
+    # What is not the same samples cannot continue.
+    state = sampler.state_dict()
+    for other, *texts in (
+            (tessera.BatchSampler(44, 2, seed=4), "40 samples", "has 44"),
+            (tessera.BatchSampler(40, 2, seed=5), "seed 4", "seed 5")):
+        raises(lambda: other.load_state_dict(state), *texts, "BatchSampler")
+    del state["samples_of_epoch"], state["seed"]  # as earlier versions
+    other.load_state_dict(state)
+    raises(lambda: tessera.BatchSampler(8 * world.size, 2, accumulate=5),
+           "5 in a step", "accumulate")
+    raises(lambda: tessera.BatchSampler(1, 2), "Lower batch_size")
+    raises(lambda: tessera.BatchSampler(10, 2.5), "batch_size is 2.5")
 
 
 class WithDropout(torch.nn.Module):
@@ -340,7 +385,8 @@ def positions_of_samplers(world):
     loop.run(until=2)
     assert loop.epochs[1] == again != loop.epochs[0]
     state = loop.sampler.state_dict()
-    assert state == {"epoch": 0, "samples": 24}, state
+    assert state == {"epoch": 0, "samples": 24, "samples_of_epoch": 48,
+                     "seed": 7}, state
     # An epoch that was seen to its end is over.
     assert loop.sampler.epoch == 0
     rest = [samples.tolist() for _, samples in loop.loader]

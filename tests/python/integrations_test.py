@@ -333,6 +333,66 @@ def checkpoints_of_plain_trainers(world):
             assert torch.equal(state[name], value), name
 
 
+class Normed(torch.nn.Module):
+    """A model of a Trainer, with running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(96, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 96)
+
+    def forward(self, input_ids, labels):
+        x = self.norm(self.embed(input_ids).flatten(0, 1))
+        return {"loss": torch.nn.functional.cross_entropy(
+            self.head(x), labels.flatten())}
+
+
+def running_statistics_of_trainers(world):
+    """evaluate() scores the model that is saved: with those of rank 0. The
+    best checkpoint brings its weights, and not its rates."""
+    from tessera.integrations.transformers import Trainer
+    folder = os.path.join(shared_folder(), "statistics")
+    torch.manual_seed(0)
+    trainer = Trainer(
+        Normed(), arguments(folder),
+        train_dataset=Tokens(), eval_dataset=Tokens(), wrap=SMALL)
+    trainer.train()
+    mean = trainer.engine.module.norm.running_mean
+
+    def is_shared():
+        total = mean.double()
+        trainer.engine.sum_over_ranks(total)
+        return torch.equal(total / world.size, mean.double())
+    assert is_shared() == (world.size == 1)
+    first = mean.clone()
+    trainer.evaluate()
+    assert is_shared()
+    assert torch.equal(mean, first) == (world.rank == 0)
+    rates = [group["lr"] for group in trainer.optimizer.param_groups]
+    trainer.state.best_model_checkpoint = os.path.join(folder, "checkpoint-3")
+    trainer._load_best_model()
+    assert rates == [group["lr"] for group in trainer.optimizer.param_groups]
+
+
+def updates_in_backward_of_trainers(world):
+    from tessera.integrations.transformers import Trainer
+    folder = os.path.join(shared_folder(), "in_backward")
+
+    def train(**options):
+        values = arguments(folder, save_strategy="no")
+        values.gradient_accumulation_steps = 1
+        for name, value in options.items():
+            setattr(values, name, value)
+        trainer = Trainer(
+            architectures.make_model("llama"), values, train_dataset=Tokens(),
+            wrap={"update_in_backward": True, **SMALL})
+        trainer.train()
+        return losses_of(trainer)
+    assert len(train(max_grad_norm=0)) == 6
+    raises(lambda: train(max_grad_norm=0.5), "max_grad_norm is 0.5")
+
+
 def options_of_wrap(world):
     from tessera.integrations.accelerate import Accelerator
     raises(lambda: Accelerator(
@@ -412,6 +472,185 @@ def accelerators(world):
         Rows(10, world.size), batch_sampler=sampler)), "this rank's")
 
 
+def clipping_of_accelerators(world):
+    """What is clipped is what is given, and the norm is returned always."""
+    from tessera.integrations.accelerate import Accelerator
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=2, wrap=SMALL)
+    model = make_net()
+    model.blocks[0].requires_grad_(False)
+    wrapped, engines = accelerator.prepare(model, torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=0.1))
+    other = torch.nn.Linear(2, 2)
+    other(torch.full((1, 2), 3.0)).sum().backward()
+    for micro in range(2):
+        with accelerator.accumulate(wrapped):
+            accelerator.backward(loss_of(wrapped, ids_of(micro, world.rank)))
+            for part, text in (
+                    ([*model.head.parameters()], "without blocks.1.down.bias"),
+                    (model.head.bias, "without blocks.1.down.bias"),
+                    ([*model.parameters(), *other.parameters()],
+                     "which the engine does not train")):
+                raises(lambda: accelerator.clip_grad_norm_(part, 0.5),
+                       "clip_grad_norm_", text, "model.parameters()")
+                raises(lambda: accelerator.clip_grad_value_(part, 0.5), text)
+            # A module of its own, as that of another optimizer.
+            want = torch.nn.utils.get_total_norm(
+                [p.grad for p in other.parameters()])
+            assert accelerator.clip_grad_norm_(
+                other.parameters(), 100.0) == want
+            before = accelerator.engine.grad_norm()
+            norm = accelerator.clip_grad_norm_(
+                (p for p in wrapped.parameters() if p.requires_grad), 0.01)
+            assert abs(norm.item() - before) < 1e-6, (norm, before)
+            engines.step()
+            engines.zero_grad()
+
+
+class Saved:
+    """As the hooks of diffusers' scripts: the model in its own format."""
+
+    def __init__(self, accelerator, folder):
+        self._is_main = accelerator.is_main_process
+        accelerator.register_save_state_pre_hook(self.save)
+        accelerator.register_load_state_pre_hook(self.load)
+        self._path = os.path.join(folder, "model.pt")
+
+    def save(self, models, weights, folder):
+        assert len(models) == len(weights) == 1
+        for name, value in weights.pop().items():
+            assert torch.equal(value, models[0].state_dict()[name]), name
+        if self._is_main:
+            torch.save(models[0].state_dict(), self._path)
+        self.saved = folder
+
+    def load(self, models, folder):
+        models.pop().load_state_dict(torch.load(self._path))
+        self.loaded = folder
+
+
+def states_of_accelerators(world):
+    """save_state() names folders, and calls hooks, as accelerate does."""
+    from tessera.integrations.accelerate import Accelerator
+    folder = os.path.join(shared_folder(), "project")
+    if world.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+
+    def prepared(**options):
+        accelerator = Accelerator(
+            cpu=True, wrap={**SMALL, "precision": {"parameters": "bfloat16"}},
+            project_config=accelerate.utils.ProjectConfiguration(
+                project_dir=folder, total_limit=2,
+                automatic_checkpoint_naming=True))
+        model = make_net()
+        accelerator.prepare(model, torch.optim.SGD(
+            model.parameters(), **options))
+        return accelerator
+
+    def step(accelerator, number):
+        accelerator.backward(loss_of(
+            accelerator.engine.module, ids_of(number, world.rank)))
+        accelerator.engine.step()
+
+    accelerator = prepared(lr=0.1, momentum=0.9)
+    hooks = Saved(accelerator, folder)
+    for number in range(3):
+        step(accelerator, number)
+        accelerator.save_state()
+    last = os.path.join(folder, "checkpoints", "checkpoint_2")
+    assert hooks.saved == last
+    assert sorted(os.listdir(os.path.dirname(last))) == [
+        "checkpoint_1", "checkpoint_2"]
+    step(accelerator, 3)
+    resumed = prepared(lr=0.1, momentum=0.9)
+    hooks = Saved(resumed, folder)
+    resumed.load_state()
+    assert hooks.loaded == last
+    step(resumed, 3)
+    # To the last bit of the master weights, which the hook has not got.
+    got = resumed.engine.state_dict()
+    for name, value in accelerator.engine.state_dict().items():
+        assert torch.equal(got[name], value), name
+    raises(lambda: accelerator.save_state(safe_serialization=False),
+           "safe_serialization")
+    raises(lambda: accelerator.load_state(last, map_location="cpu"),
+           "map_location")
+    resumed.project_configuration.iteration = 2
+    raises(resumed.save_state, "checkpoint_2 exists already", "iteration")
+    other = Accelerator(cpu=True, wrap=SMALL)
+    model = make_net()
+    other.prepare(model, adamw(model))
+    raises(other.save_state, "output_dir")
+    raises(other.load_state, "pass the folder")
+
+
+def all_schedules(world):
+    """The states of torch's schedules, those with infinities too."""
+    lr = torch.optim.lr_scheduler
+    for number, make in enumerate((
+            lr.ReduceLROnPlateau, warm_up, one_cycle,
+            lambda one: lr.MultiStepLR(one, [2, 2, 4]),
+            lambda one: lr.CyclicLR(one, 0.01, 0.1, cycle_momentum=False),
+            lambda one: lr.CosineAnnealingWarmRestarts(one, 3),
+            lambda one: lr.PolynomialLR(one, 9),
+            lambda one: lr.ChainedScheduler(
+                [lr.ConstantLR(one), lr.ExponentialLR(one, 0.9)]),
+            lambda one: torch.optim.swa_utils.SWALR(one, 0.05),
+            lambda one: lr.SequentialLR(
+                one, [lr.LinearLR(one), lr.CosineAnnealingLR(one, 9)], [3]))):
+        folder = os.path.join(shared_folder(), f"schedule{number}")
+        rates = []
+        for resumes in (False, True):
+            model = make_net()
+            engine = tessera.wrap(model, optimizer=torch.optim.SGD(
+                model.parameters(), lr=0.1, momentum=0.9), **SMALL)
+            schedule = make(engine.optimizer)
+            arguments = [1.0] * isinstance(schedule, lr.ReduceLROnPlateau)
+            if resumes:
+                engine.load(folder, [schedule])
+            else:
+                for step in range(2):
+                    engine.backward(loss_of(model, ids_of(step, world.rank)))
+                    engine.step()
+                    schedule.step(*arguments)
+                engine.save(folder, [schedule])
+            rates.append([])
+            for _ in range(14 - 2):
+                engine.optimizer._opt_called = True
+                schedule.step(*arguments)
+                rates[-1].append(engine.learning_rate)
+        assert rates[0] == rates[1], (number, rates)
+
+
+def rates_of_checkpoints(world):
+    """Of options into groups, and the other way round."""
+    folder = os.path.join(shared_folder(), "rates")
+    engine = tessera.wrap(
+        make_net(), optimizer={"type": "adamw", "lr": 0.25}, **SMALL)
+    engine.learning_rate = 0.125
+    engine.backward(loss_of(engine.module, ids_of(0, world.rank)))
+    engine.step()
+    engine.save(folder)
+    model = make_net()
+    other = tessera.wrap(model, optimizer=adamw(model), **SMALL)
+    other.load(folder)
+    rates = [group["lr"] for group in other.optimizer.param_groups]
+    assert rates == [0.125, 0.125, 0.125 * 0.002 / 0.01], rates
+    assert other.learning_rate == 0.125
+    other.optimizer.param_groups[1]["lr"] = 0.5
+    other.backward(loss_of(model, ids_of(1, world.rank)))
+    other.step()
+    other.save(folder + "2")
+    engine.load(folder + "2")
+    assert engine.learning_rate == 0.5
+    again = tessera.wrap(
+        again_model := make_net(), optimizer=adamw(again_model), **SMALL)
+    again.load(folder + "2")
+    assert [group["lr"] for group in again.optimizer.param_groups] == [
+        0.125, 0.5, 0.125 * 0.002 / 0.01]
+
+
 def adapters(world):
     """A LoRA model of PEFT: only the adapter is trained and has state."""
     import peft
@@ -458,4 +697,7 @@ def adapters(world):
 if __name__ == "__main__":
     main([optimizers_and_schedules, schedules_of_groups, values_after_backward,
           step_hooks, many_parameters, adapters, trainers,
-          checkpoints_of_plain_trainers, accelerators, options_of_wrap])
+          checkpoints_of_plain_trainers, accelerators,
+          clipping_of_accelerators, states_of_accelerators, all_schedules,
+          rates_of_checkpoints, running_statistics_of_trainers,
+          updates_in_backward_of_trainers, options_of_wrap])

@@ -326,16 +326,26 @@ def options_of_others(world):
              ".item()"),
             ("optimizer", torch.optim.AdamW, "the class AdamW",
              "pass an instance"),
+            ("optimizer", {"lr": float("nan")}, "optimizer.lr is nan"),
+            ("optimizer", [torch.optim.AdamW(make_net().parameters())],
+             "optimizer is of type list", "AdamW"),
+            ("optimizer", lambda model: None, "of type function"),
             ("optimizer", {"betas": [0.9, {0.99}]}, "optimizer.betas[1]",
              "of type set")):
         raises(lambda: tessera.wrap(make_net(), **{key: value}), key, *texts)
     raises(lambda: tessera.wrap(make_net(), {"optimizer": {"lr": print}}),
            "tessera.wrap(config): optimizer.lr is of type builtin")
+    raises(lambda: tessera.plan(make_net(), None, ids_of(0, 0), world_size=2.5),
+           "world_size is 2.5")
     engine = tessera.wrap(
         make_net(), {"training": {"clip_grad_norm": 1}, "device": "auto"},
         precision={"parameters": torch.bfloat16}, optimizer=SGD, **SMALL)
     with engine.gather():
         assert engine.module.embed.weight.dtype == torch.bfloat16
+    raises(lambda: engine.save("never", keep_last="2"), "keep_last is '2'")
+    raises(lambda: engine.load_state_dict(
+        {name: value.numpy() for name, value in make_net().state_dict().items()}),
+        "'seen' of type ndarray")
 
 
 def other_wrappers(world):

@@ -21,6 +21,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 
 import accelerate
@@ -63,6 +64,22 @@ def _check_optimizer_options(options):
             "in a loop of your own.")
 
 
+def _refuse_options(caller, options):
+    if options:
+        raise _C.Error(
+            f"{caller}: {', '.join(options)} given, which is for other formats "
+            "than the engine's checkpoints; leave it out.")
+
+
+def _list_of(parameters):
+    return [parameters] if isinstance(parameters, torch.Tensor) \
+        else list(parameters)
+
+
+def _some(names):
+    return f"{', '.join(sorted(names)[:5])}{' ...' * (len(names) > 5)}"
+
+
 class _Optimizer(AcceleratedOptimizer):
     """Steps only where the Accelerator has collected all micro-batches."""
 
@@ -77,9 +94,12 @@ class _Optimizer(AcceleratedOptimizer):
 class Accelerator(accelerate.Accelerator):
     """Prepares one model with its optimizer; other objects as usual.
 
+    A model that is prepared without an optimizer, as one that only teaches, is
+    accelerate's: `wrap` has no effect on it, and under a launcher it is in a
+    DistributedDataParallel. step() drops gradients, as zero_grad() does.
+
     wrap: options of tessera.wrap(); those of `optimizer` that the optimizer
-        given to prepare() does not have, such
-        as moment_dtype.
+        given to prepare() does not have, such as moment_dtype.
     """
 
     def __init__(self, *arguments, wrap=None, **options):
@@ -162,19 +182,47 @@ class Accelerator(accelerate.Accelerator):
             self.engine.backward(loss / self.gradient_accumulation_steps)
 
     def clip_grad_norm_(self, parameters, max_norm, norm_type=2):
-        if self.engine is None:
+        """Clips once a step, when all micro-batches are collected, and returns
+        the norm before. `parameters` are all that the engine trains, or of
+        another model."""
+        parameters = _list_of(parameters)
+        if not self._are_trained("clip_grad_norm_", parameters):
             return super().clip_grad_norm_(parameters, max_norm, norm_type)
-        if not self.sync_gradients:
-            return None
-        norm = self.engine.grad_norm(norm_type) if max_norm == float("inf") \
-            else self.engine.clip_grad_norm(max_norm, norm_type)
+        norm = self.engine.clip_grad_norm(max_norm, norm_type) \
+            if self.sync_gradients and max_norm != float("inf") \
+            else self.engine.grad_norm(norm_type)
         return torch.tensor(norm, device=self.engine.device)
 
     def clip_grad_value_(self, parameters, clip_value):
-        if self.engine is None:
+        parameters = _list_of(parameters)
+        if not self._are_trained("clip_grad_value_", parameters):
             super().clip_grad_value_(parameters, clip_value)
         elif self.sync_gradients:
             self.engine.clip_grad_value(clip_value)
+
+    def _are_trained(self, caller, parameters):
+        """Whether `parameters` are those that the engine trains; False if none
+        of them is."""
+        if self.engine is None:
+            return False
+        given = {id(one) for one in parameters}
+        trained = {id(one) for one in self.engine.trained_parameters}
+        if not given & trained:
+            return False
+        names = {id(one): name for name, one in
+                 self.engine.module.named_parameters()}
+        left_out = [names.get(one, "?") for one in trained - given]
+        # Others may be there without a gradient, as frozen ones.
+        others = [names.get(id(one), f"one of shape {list(one.shape)}")
+                  for one in parameters
+                  if id(one) not in trained and one.grad is not None]
+        if left_out or others:
+            what = f"without {_some(left_out)}" if left_out else \
+                f"with {_some(others)}, which the engine does not train"
+            raise _C.Error(
+                f"{caller}: parameters are given {what}; the engine clips all "
+                "that it trains, with one limit. Pass model.parameters().")
+        return True
 
     @contextlib.contextmanager
     def no_sync(self, model):
@@ -188,13 +236,95 @@ class Accelerator(accelerate.Accelerator):
             return super().get_state_dict(model, unwrap)
         return self.engine.state_dict()
 
-    def save_state(self, output_dir, **_options):
-        """Writes a checkpoint of the engine, with registered objects."""
-        return str(save_only(
-            self.engine, os.path.join(output_dir, "tessera"), self._states()))
+    def save_state(self, output_dir=None, safe_serialization=True, **options):
+        """Writes a checkpoint of the engine, with registered objects.
 
-    def load_state(self, input_dir, **_options):
+        Hooks of register_save_state_pre_hook() are called while the model is
+        gathered, so that they can save it as a whole; their weights are its
+        state_dict().
+        """
+        if self.engine is None:
+            return super().save_state(output_dir, safe_serialization, **options)
+        if not safe_serialization:
+            options["safe_serialization"] = safe_serialization
+        _refuse_options("save_state", options)
+        project = self.project_configuration
+        if project.automatic_checkpoint_naming:
+            output_dir = self._next_folder()
+        elif output_dir is None:
+            raise _C.Error(
+                "save_state: no output_dir is given; pass one, or "
+                "ProjectConfiguration(automatic_checkpoint_naming=True).")
+        if self._save_model_state_pre_hook:
+            os.makedirs(output_dir, exist_ok=True)
+            with self.engine.gather():
+                weights = [one.state_dict() for one in self._models]
+                for hook in self._save_model_state_pre_hook.values():
+                    hook(list(self._models), weights, output_dir)
+        saved = save_only(
+            self.engine, os.path.join(output_dir, "tessera"), self._states())
+        project.iteration += 1
+        return str(saved)
+
+    def load_state(self, input_dir=None, load_kwargs=None, **options):
+        """Loads what save_state() has written.
+
+        Hooks of register_load_state_pre_hook() are called afterwards, while the
+        model is gathered: what they load into it takes its place.
+        """
+        if self.engine is None:
+            super().load_state(input_dir, load_kwargs, **options)
+            return
+        if load_kwargs:
+            options["load_kwargs"] = load_kwargs
+        _refuse_options("load_state", options)
+        if input_dir is None:
+            folders = self._folders()
+            if not folders:
+                raise _C.Error(
+                    "load_state: no input_dir is given, and "
+                    f"{self._checkpoints() or 'no project_dir'} has no "
+                    "checkpoint that was named automatically; pass the folder.")
+            input_dir = folders[-1]
         self.engine.load(os.path.join(input_dir, "tessera"), self._states())
+        if self._load_model_state_pre_hook:
+            with self.engine.gather(writable=True):
+                for hook in self._load_model_state_pre_hook.values():
+                    hook(list(self._models), input_dir)
+
+    def _checkpoints(self):
+        """Where checkpoints are named automatically, as accelerate does it."""
+        if not self.project_configuration.automatic_checkpoint_naming:
+            return None
+        return os.path.join(self.project_dir, "checkpoints")
+
+    def _folders(self):
+        """The checkpoints there, the latest last."""
+        parent = self._checkpoints()
+        if parent is None:
+            return []
+        by_number = {
+            int(name.removeprefix("checkpoint_")): name
+            for name in (os.listdir(parent) if os.path.isdir(parent) else ())
+            if re.fullmatch("checkpoint_[0-9]+", name)}
+        return [os.path.join(parent, by_number[number])
+                for number in sorted(by_number)]
+
+    def _next_folder(self):
+        folder = os.path.join(
+            self._checkpoints(), f"checkpoint_{self.save_iteration}")
+        if os.path.exists(folder):
+            raise _C.Error(
+                f"save_state: {folder} exists already; set "
+                "accelerator.project_configuration.iteration to the number of "
+                "the next checkpoint.")
+        limit = self.project_configuration.total_limit
+        self.wait_for_everyone()  # all have looked for the folder
+        if limit is not None and self.is_main_process:
+            for old in self._folders()[:1 - limit or None]:
+                shutil.rmtree(old)
+        self.wait_for_everyone()
+        return folder
 
     def _states(self):
         states = {f"object {i}": one

@@ -19,6 +19,7 @@ import torch
 import transformers
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
+from tessera import _C
 from tessera.integrations.accelerate import Accelerator, save_only
 from tessera.torch_optimizer import has_moments
 
@@ -50,6 +51,25 @@ class Trainer(transformers.Trainer):
     def engine(self):
         """The tessera.Engine, once training has begun; before it, None."""
         return self.accelerator.engine
+
+    def _clip_grad_norm(self, model):
+        if self.engine.updates_in_backward:
+            raise _C.Error(
+                f"Trainer: max_grad_norm is {self.args.max_grad_norm}, and "
+                "update_in_backward keeps no gradients to clip; set "
+                "max_grad_norm=0, or leave update_in_backward out.")
+        return super()._clip_grad_norm(model)
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        if self.engine.updates_in_backward:
+            return None  # the log has none: no gradients are kept
+        return super()._get_grad_norm(model, grad_norm)
+
+    def evaluation_loop(self, *arguments, **options):
+        if self.engine is not None:
+            # As in a DistributedDataParallel: scores are those of what is saved.
+            self.engine.broadcast_buffers()
+        return super().evaluation_loop(*arguments, **options)
 
     def save_model(self, output_dir=None, _internal_call=False):
         if self.engine is None:
@@ -113,7 +133,11 @@ class Trainer(transformers.Trainer):
     def _load_best_model(self):
         best = self.state.best_model_checkpoint
         if _has_engine_state(best):
+            groups = self.engine.optimizer.param_groups
+            rates = [group["lr"] for group in groups]
             self.engine.load(os.path.join(best, "tessera"))
+            for group, rate in zip(groups, rates):
+                group["lr"] = rate  # those of the end, as without the engine
         else:  # from before a run that was resumed
             with self._whole_model():
                 super()._load_best_model()
