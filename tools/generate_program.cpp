@@ -239,8 +239,9 @@ class AskedTexts {
           fields.origin());
       // The order of keys is kept: templates show it.
       const auto row = nlohmann::ordered_json::parse(line);
-      const auto messages = with_system(row.at("messages"));
       const auto tools = row.value("tools", nlohmann::ordered_json());
+      const auto messages = chat_->with_read_contents(
+          with_system(row.at("messages")), fields.origin(), tools);
       asked_.push_back(
           {chat_->render(messages, fields.origin(), tools),
            {{"messages", messages}}});

@@ -141,8 +141,14 @@ TEST(FolderWeights, OfAHeadKeepTheNamesOfTheirClasses) {
   EXPECT_EQ(
       class_names_in(folder.load({"BOTH", "NEG", "NONE", "POS"})->config()),
       (Names{"POS", "NEG", "NONE", "BOTH"}));
-  // Ids stand for the classes of these ids.
-  EXPECT_TRUE(folder.has_trained_head(*folder.load({"0", "1", "2", "3"})));
+  // Ids stand for the classes of these ids, whose names are kept, and said.
+  testing::internal::CaptureStderr();
+  const auto by_id = folder.load({"0", "1", "2", "3"});
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(folder.has_trained_head(*by_id));
+  EXPECT_EQ(
+      class_names_in(by_id->config()), (Names{"pos", "neg", "none", "both"}));
+  EXPECT_NE(log.find("whose names are kept"), std::string::npos) << log;
 }
 
 TEST(FolderWeights, OfAHeadForOtherClassesAreMadeNewAndSaidSo) {

@@ -112,6 +112,17 @@ std::shared_ptr<Model> load(
 
 } // namespace
 
+TEST(Generation, ScoresThatAreNoNumbersAreRefused) {
+  const auto model = from_pretrained(fixtures() / "models/gpt2");
+  {
+    const at::NoGradGuard no_grad;
+    model->parameters().back().flatten()[0] = NAN;
+  }
+  ModelInput prompt;
+  prompt.input_ids = torch::ones({1, 2}, torch::kLong);
+  expect_error([&] { generate(*model, prompt, {}); }, {"next token are NaN"});
+}
+
 TEST(Generation, IsThatOfTransformers) {
   const auto all = cases();
   ASSERT_GT(all.size(), 100U);

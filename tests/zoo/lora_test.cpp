@@ -533,6 +533,20 @@ TEST(LoraModel, SaysWhatIsWrong) {
   expect_error([&] { merge_lora(*large); }, {"not allocated", "materialize"});
 }
 
+TEST(LoraModel, WarnsAboutTargetsThatAreNotThere) {
+  const auto warned = [](const std::vector<std::string>& targets) {
+    LoraConfig config = for_queries();
+    config.target_modules.names = targets;
+    testing::internal::CaptureStderr();
+    apply_lora(*small_bert(), config);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string log = warned({"query", "valeu"});
+  EXPECT_NE(log.find("'valeu', which is no module"), std::string::npos) << log;
+  EXPECT_NE(log.find("value"), std::string::npos) << log;
+  EXPECT_EQ(warned({"query", "value", "attention.output.dense"}), "");
+}
+
 // A language model's head multiplies by its weight itself, and may be the
 // embedding: an adapter there would change nothing.
 TEST(LoraModel, RefusesAdaptersOfLanguageHeads) {

@@ -3,6 +3,7 @@
 // another model beside theirs; and whether runs of `tessera train` take that.
 #include "tessera/zoo/tasks/plan_training.h"
 
+#include "support/expect_error.h"
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/trainer/training_hook.h"
@@ -122,10 +123,13 @@ class PlannedTrainingRun : public ::testing::Test {
     return folder_ / name;
   }
 
-  /// Only config.json.
+  /// A folder with only config.json, the one of that name.
   fs::path without_weights(const std::string& name) const {
     fs::create_directory(folder_ / name);
-    fs::copy_file(folder_ / (name + ".json"), folder_ / name / "config.json");
+    fs::copy_file(
+        folder_ / (name + ".json"),
+        folder_ / name / "config.json",
+        fs::copy_options::overwrite_existing);
     return folder_ / name;
   }
 
@@ -286,6 +290,88 @@ TEST_F(PlannedTrainingRun, TakesNoMoreThanPlannedWhateverStepsLeaveOut) {
 }
 
 // Of the teacher, config.json alone is there.
+// The language model that goes on with the prompts, as if all of a row were to
+// be learned, and no classifier.
+TEST_F(PlannedTrainingRun, OfATemplateIsThatOfALanguageModel) {
+  const json files{
+      {"train", "nowhere.jsonl"}, {"template", "{text} is [label]"}};
+  const auto plan_of = [&](const char* task, json data) {
+    write(
+        "texts.json",
+        {{"task", task},
+         {"model",
+          {{"folder", without_weights("model").string()}, {"max_length", 128}}},
+         {"data", std::move(data)},
+         {"training", {{"batch_size", 4}}},
+         {"output", {{"folder", (folder_ / "run").string()}}}});
+    return plan_training(read_training_config(folder_ / "texts.json"), 1)
+        .front();
+  };
+  const auto prompts = plan_of("text_classification", files);
+  const auto rows = plan_of("supervised", {{"train", "nowhere.jsonl"}});
+  EXPECT_NEAR(
+      static_cast<double>(prompts.peak_bytes) /
+          static_cast<double>(rows.peak_bytes),
+      1,
+      0.02);
+  EXPECT_NEAR(prompts.flops() / rows.flops(), 1, 0.02);
+}
+
+TEST_F(PlannedTrainingRun, OfAnswersIsThatOfTheirPlaces) {
+  write(
+      "model.json",
+      read_json(fixture("models") / "bert_questions" / "config.json"));
+  write(
+      "questions.json",
+      {{"task", "question_answering"},
+       {"model",
+        {{"folder", without_weights("model").string()}, {"max_length", 32}}},
+       {"data", {{"train", "nowhere.json"}}},
+       {"output", {{"folder", (folder_ / "run").string()}}}});
+  const auto plan =
+      plan_training(read_training_config(folder_ / "questions.json"), 1);
+  EXPECT_GT(flops_in(plan.front(), "qa_outputs"), 0);
+}
+
+// The length of the texts of `examples` is in their file alone.
+TEST_F(PlannedTrainingRun, OfExamplesHasTheShapesOfTheirFile) {
+  json model = read_json(fixture("models") / "bert_classifier" / "config.json");
+  model["architectures"] = {"BertForTokenClassification"};
+  write("model.json", model);
+  const fs::path file = folder_ / "texts.safetensors";
+  write(
+      "examples.json",
+      {{"task", "examples"},
+       {"model", {{"config", (folder_ / "model.json").string()}}},
+       {"data", {{"train", file.string()}}},
+       {"training", {{"batch_size", 3}}},
+       {"output", {{"folder", (folder_ / "run").string()}}}});
+  const auto config = read_training_config(folder_ / "examples.json");
+  expect_error(
+      [&] { plan_training(config, 1); },
+      {"data.train", "texts.safetensors", "does not exist"});
+  const auto flops_of = [&](int64_t length) {
+    const auto column = [length](int64_t first) {
+      return tests::ExampleTensor{
+          runtime::SafetensorsDtype::kI64,
+          {2, length},
+          [first](int64_t row, int64_t place) {
+            return static_cast<double>(row == 0 && place == 0 ? first : 1);
+          }};
+    };
+    tests::write_examples(
+        file,
+        {{"input_ids", column(1)},
+         {"attention_mask", column(1)},
+         {"labels", column(-100)}});
+    EXPECT_EQ(planned_tokens(config), 3 * length);
+    return flops_in(plan_training(config, 1).front(), "classifier");
+  };
+  const double of_six = flops_of(6);
+  EXPECT_GT(of_six, 0);
+  EXPECT_EQ(flops_of(12), 2 * of_six);
+}
+
 TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
   const StepMemoryPlan alone = planned({});
   const StepMemoryPlan plan =

@@ -53,6 +53,13 @@ double likelihood(Model& model, const PromptedLabel& label) {
   return sum;
 }
 
+/// Makes a number of a weight in a folder NaN.
+void spoil(const fs::path& folder, const std::string& name) {
+  const auto model = from_pretrained(folder);
+  model->named_parameters()[name].flatten()[0] = NAN;
+  save_pretrained(*model, folder);
+}
+
 class Predictors : public ::testing::Test {
  protected:
   const at::NoGradGuard no_grad_;
@@ -149,6 +156,21 @@ TEST_F(Predictors, PromptsAreJudgedByTheWordsOfTheirLabels) {
   expect_error(
       [&] { trained_model(model_, {"data.template={text} [label]"}); },
       {"template"});
+}
+
+TEST_F(Predictors, WhatIsNoNumberIsNoPrediction) {
+  write_model_with_tokenizer(model_, "bert_classifier", "bert", "[PAD]");
+  spoil(model_, "bert.pooler.dense.bias");
+  const auto texts = TextPredictor::open(trained_model(model_), c10::kCPU);
+  expect_error([&] { texts->predict({{"a", ""}}); }, {"not a finite number"});
+}
+
+TEST_F(QuestionPredictors, WhatIsNoNumberIsNoAnswer) {
+  spoil(model_, "qa_outputs.bias");
+  const auto answers = predictor();
+  expect_error(
+      [&] { answers.predict({question("0", 9)}, 4); },
+      {"scores of answers are NaN"});
 }
 
 TEST_F(Predictors, ImagesAreMadeAndClassifiedAsTheirModelSays) {

@@ -293,6 +293,80 @@ TEST_F(Supervised, LearnsAnswersOfATemplateWithoutMarks) {
       {"row.jsonl:1", "model.max_length"});
 }
 
+// OpenAI's "weight" 0, and other trainers' "train" false.
+TEST_F(Supervised, LearnsNoAnswersThatAreSwitchedOff) {
+  const std::string marked =
+      "{% for m in messages %}{{ m.role }}:\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{{ eos_token }}{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant:\n{% endif %}";
+  for (const std::string& form : {std::string(kLines), marked}) {
+    const auto words = tokenizer("qwen2", "<|end|>", form);
+    json messages{
+        said("user", "Hello"),
+        said("assistant", "Hi there."),
+        said("user", "and"),
+        said("assistant", "Bye")};
+    const auto both = encoder(words).encode(row({{"messages", messages}}));
+    ASSERT_EQ(both.answers.size(), 2U);
+    messages[1]["weight"] = 0;
+    messages[3]["weight"] = 1;
+    const auto second = encoder(words).encode(row({{"messages", messages}}));
+    EXPECT_EQ(second.tokens, both.tokens);
+    EXPECT_EQ(second.answers, std::vector{both.answers[1]});
+    messages[1] = said("assistant", "Hi there.");
+    messages[3]["weight"] = 0.0;
+    const auto first = encoder(words).encode(row({{"messages", messages}}));
+    EXPECT_EQ(first.answers, std::vector{both.answers[0]});
+    // What is scored is the last answer that is learned.
+    EXPECT_EQ(
+        first.prompt(),
+        Ids(both.tokens.begin(), both.tokens.begin() + both.answers[0].begin));
+  }
+  SupervisedOptions preset;
+  preset.preset = SupervisedPreset::kShareGpt;
+  const auto turn = [](const char* from, const char* value) {
+    return json{{"from", from}, {"value", value}};
+  };
+  json turns{
+      turn("human", "Hello"),
+      turn("gpt", "Hi there."),
+      turn("human", "and"),
+      turn("gpt", "Bye")};
+  turns[1]["train"] = false;
+  const auto words = tokenizer("qwen2", "<|end|>", kLines);
+  const auto text =
+      encoder(words, preset).encode(row({{"conversations", turns}}));
+  ASSERT_EQ(text.answers.size(), 1U);
+  EXPECT_EQ(text.reference, "Bye\n");
+}
+
+// A template that knows no lists would write them as Python does.
+TEST_F(Supervised, PartsOfAContentAreItsText) {
+  const json parts{
+      {{"type", "text"}, {"text", "two"}},
+      {{"type", "text"}, {"text", "lines"}}};
+  const json messages{
+      {{"role", "user"}, {"content", parts}}, said("assistant", "Hi")};
+  const auto tokens_of = [&](const std::string& form, const json& given) {
+    return encoder(tokenizer("qwen2", "<|end|>", form))
+        .encode(row({{"messages", given}}))
+        .tokens;
+  };
+  EXPECT_EQ(
+      tokens_of(kLines, messages),
+      tokens_of(kLines, {said("user", "two\nlines"), said("assistant", "Hi")}));
+  const std::string reads =
+      "{% for m in messages %}{{ m.role }}:\n{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}assistant:\n{% endif %}";
+  EXPECT_EQ(
+      tokens_of(reads, messages),
+      tokens_of(
+          kLines, {said("user", "<two><lines>"), said("assistant", "Hi")}));
+}
+
+TEST_F(Supervised, TheDefaultLengthIsThatOfAModelWithFewerPositions) {
+  write_model("gpt2", "gpt2", "<|end|>");
+  EXPECT_EQ(config({"model.max_length=null"}).max_length, 144);
+  EXPECT_EQ(config({"model.max_length=1024"}).max_length, 1024);
+}
+
 TEST_F(Supervised, WarnsIfChatsBeginOrEndUnlikeTheRows) {
   const auto warned = [&](const std::string& chat_template, Ids* prompt) {
     const auto words = tokenizer("qwen2", "<|end|>", chat_template);
@@ -536,6 +610,19 @@ TEST_F(Supervised, BadRowsAreNamed) {
   refuses(
       chat_of({said("user", "a"), said("assistant", "")}),
       {"messages[1] of the role \"assistant\" has an empty 'content'"});
+  const auto weighted = [&](const json& weight) {
+    json answer = said("assistant", "b");
+    answer["weight"] = weight;
+    return chat_of({said("user", "a"), answer});
+  };
+  refuses(weighted(0.5), {"'weight' of a message is 0.5"});
+  refuses(weighted(0), {"no answer", "have the weight 0"});
+  refuses(
+      chat_of(
+          {{{"role", "user"},
+            {"content", {{{"type", "image_url"}, {"image_url", "a.png"}}}}},
+           said("assistant", "b")}),
+      {"messages[0]", "image_url", "must be texts"});
   refuses(chat, {"encoder-decoder"}, PromptKind::kEncoderDecoder);
   refuses(R"({"prompt": )", {});
   const std::string table = file("t.csv", "messages\nhi\n");

@@ -218,6 +218,43 @@ TEST_F(TextClassification, TrainsAndPredictsWithEveryKindOfFamily) {
   }
 }
 
+// Integers in the data are the ids of a trained head, whose names stay.
+TEST_F(TextClassification, IntegersAreTheIdsOfANamedHead) {
+  write_pairs({"0", "1"}, 10);
+  on_ranks(1, [&] {
+    write_model(
+        model_,
+        kFamilies[0],
+        {{"id2label", {{"0", "bad"}, {"1", "good"}}},
+         {"label2id", {{"bad", 0}, {"good", 1}}}});
+    run_training(config());
+    EXPECT_EQ(
+        read_json(run_ / "model" / "config.json").at("id2label"),
+        (json{{"0", "bad"}, {"1", "good"}}));
+    evaluate_run(run_);
+  });
+  for (const char* part :
+       {"whose names are kept",
+        "2 of 10 examples are left out of each epoch"}) {
+    EXPECT_NE(output_.find(part), std::string::npos) << output_;
+  }
+}
+
+TEST_F(TextClassification, TheBestMetricIsKnownBeforeTheFirstStep) {
+  write_pairs({"no", "yes"}, 10);
+  on_ranks(1, [&] { write_model(model_, kFamilies[0]); });
+  const auto with = [&](const std::string& metric) {
+    return [this, metric] {
+      run_training(config(
+          {"training.evaluate_every=1000", "training.best_metric=" + metric}));
+    };
+  };
+  expect_refused(with("acc"), "training.best_metric is 'acc'");
+  EXPECT_FALSE(fs::exists(run_));
+  on_ranks(1, with("accuracy"));
+  EXPECT_TRUE(fs::exists(run_ / "result.json"));
+}
+
 TEST_F(TextClassification, OnlyModelsWithTokenTypesGetThem) {
   on_ranks(1, [&] {
     for (const Family& family : kFamilies) {

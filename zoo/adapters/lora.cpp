@@ -2,6 +2,7 @@
 #include "tessera/zoo/adapters/lora.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/sharding/interception/page_key.h"
@@ -59,16 +60,39 @@ void check_adaptable(const Model& model) {
   }
 }
 
+/// Warns about target_modules that name no module of the model, beside others
+/// that do.
+/// @param modules of the whole model.
+void warn_about_targets(
+    const std::vector<std::string>& asked,
+    const std::set<std::string>& modules,
+    const std::vector<std::string>& candidates) {
+  for (const std::string& name : asked) {
+    const bool is_there =
+        std::any_of(modules.begin(), modules.end(), [&](const auto& module) {
+          return module == name || module.ends_with("." + name);
+        });
+    if (!is_there && is_log_rank_zero()) {
+      log_warning(
+          "target_modules has '{}', which is no module of the model, so that it gets no adapter{}",
+          name,
+          runtime::nearest_names_hint(name, candidates));
+    }
+  }
+}
+
 std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
   const auto layers = linear_layers(model);
   const WeightNames names(model, model.names());
   std::vector<Site> sites;
   std::set<std::string> ends; // of names, for a message
+  std::set<std::string> modules;
   for (const NamedWeight& weight : names.weights()) {
     if (!weight.name.ends_with(".weight")) {
       continue;
     }
     Site site{module_of(weight.name), {}, {}};
+    modules.insert(site.theirs);
     bool is_linear = true;
     for (const std::string& parameter : weight.ours) {
       const std::string path = module_of(parameter);
@@ -104,6 +128,9 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       "apply_lora: target_modules ('{}', ...) matches no linear layer of the model; use the names in the checkpoint{}",
       first,
       runtime::nearest_names_hint(first, candidates));
+  if (!model.names().is_part) { // else they may be on other ranks
+    warn_about_targets(asked.names, modules, candidates);
+  }
   return sites;
 }
 

@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 
+#include <utility>
+
 namespace tessera::zoo {
 
 namespace {
@@ -50,6 +52,20 @@ nlohmann::ordered_json without_nulls(const nlohmann::ordered_json& messages) {
   return kept;
 }
 
+/// The texts of a list of parts, a line for each; nothing if they are no texts.
+std::optional<std::string> joined_texts(const nlohmann::ordered_json& parts) {
+  std::string text;
+  for (const auto& part : parts) {
+    if (!part.is_object() || part.value("type", "text") != "text" ||
+        !part.contains("text") || !part["text"].is_string()) {
+      return std::nullopt;
+    }
+    text += (&part == &parts.front() ? "" : "\n") +
+            part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
 } // namespace
 
 ChatPrompt::ChatPrompt(
@@ -84,6 +100,64 @@ std::string ChatPrompt::render(
   } catch (const Error& error) {
     TESSERA_FAIL("{}: {}", place, error.what());
   }
+}
+
+bool ChatPrompt::reads_lists(
+    nlohmann::ordered_json messages,
+    const std::vector<size_t>& lists,
+    const nlohmann::ordered_json& tools) const {
+  const std::string mark = "tesseratext";
+  for (const size_t i : lists) {
+    messages[i]["content"] =
+        nlohmann::ordered_json::array({{{"type", "text"}, {"text", mark}}});
+  }
+  ChatTemplateOptions options = options_;
+  options.add_generation_prompt = false;
+  options.tools = tools;
+  try {
+    const std::string text =
+        template_for(tools).render(without_nulls(messages), options);
+    const size_t found = text.find(mark);
+    // In quotes, it is a list as Python or JSON write it.
+    return found != text.npos &&
+           (found == 0 || (text[found - 1] != '\'' && text[found - 1] != '"'));
+  } catch (const Error&) {
+    return false; // it takes contents for texts
+  }
+}
+
+nlohmann::ordered_json ChatPrompt::with_read_contents(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  check_messages(messages, place);
+  std::vector<size_t> lists;
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto content = messages[i].find("content");
+    if (content == messages[i].end() || !content->is_array()) {
+      continue;
+    }
+    if (auto text = joined_texts(*content)) {
+      lists.push_back(i);
+      texts.push_back(std::move(*text));
+      continue;
+    }
+    TESSERA_CHECK(
+        messages[i]["role"] == "tool",
+        "{}: messages[{}] has the 'content' {}; its parts must be texts, {{\"type\": \"text\", \"text\": \"Hi\"}}: models of language read no others",
+        place,
+        i,
+        runtime::show_json(nlohmann::json(*content)));
+  }
+  if (lists.empty() || reads_lists(messages, lists, tools)) {
+    return messages;
+  }
+  nlohmann::ordered_json read = messages;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    read[lists[i]]["content"] = texts[i];
+  }
+  return read;
 }
 
 RenderedChat ChatPrompt::render_with_answers(

@@ -7,8 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -38,7 +40,24 @@ class ChatPrompt {
       const std::string& place,
       const nlohmann::ordered_json& tools = nullptr) const;
 
+  /// The messages with contents that the template reads: of templates that
+  /// write lists as they are, or not at all, a content that is a list of texts,
+  /// `[{"type": "text", "text": "Hi"}]`, becomes one text, with a line for
+  /// each.
+  /// @throws tessera::Error naming `place` and a message that has parts which
+  ///     are no texts; a tool's may.
+  nlohmann::ordered_json with_read_contents(
+      const nlohmann::ordered_json& messages,
+      const std::string& place,
+      const nlohmann::ordered_json& tools = nullptr) const;
+
  private:
+  /// Whether the template writes the texts of contents that are lists.
+  bool reads_lists(
+      nlohmann::ordered_json messages,
+      const std::vector<size_t>& lists,
+      const nlohmann::ordered_json& tools) const;
+
   /// As transformers: of conversations with tools.
   const ChatTemplate& template_for(const nlohmann::ordered_json& tools) const {
     return tools.is_null() || !tool_template_ ? template_ : *tool_template_;

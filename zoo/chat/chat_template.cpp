@@ -100,6 +100,39 @@ jinja::EvaluationOptions evaluation_options(
   return result;
 }
 
+/// The blocks that are to be learned, of one for each answer.
+/// @throws tessera::Error if there are not as many blocks as answers, where
+///     some of these are not to be learned.
+template <typename Blocks>
+Blocks learned_blocks(
+    const ordered_json& messages,
+    Blocks blocks,
+    const std::string& place) {
+  std::vector<bool> learned;
+  for (const ordered_json& message : messages) {
+    if (const auto role = message.find("role");
+        role != message.end() && *role == "assistant") {
+      learned.push_back(is_learned(message));
+    }
+  }
+  if (std::find(learned.begin(), learned.end(), false) == learned.end()) {
+    return blocks;
+  }
+  TESSERA_CHECK(
+      blocks.size() == learned.size(),
+      "{}: some answers have the weight 0, and the template marks {} {{% generation %}} blocks for {} answers, so that it is not known which are theirs; mark one block for each answer, or leave the weights out",
+      place,
+      blocks.size(),
+      learned.size());
+  Blocks kept;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (learned[i]) {
+      kept.push_back(blocks[i]);
+    }
+  }
+  return kept;
+}
+
 ordered_json first_messages(const ordered_json& messages, std::size_t count) {
   ordered_json result = ordered_json::array();
   for (std::size_t i = 0; i < count; ++i) {
@@ -122,6 +155,26 @@ std::size_t common_prefix(std::string_view a, std::string_view b) {
 }
 
 } // namespace
+
+bool is_learned(const ordered_json& message) {
+  for (const char* key : {"weight", "train"}) {
+    const auto found = message.find(key);
+    if (found == message.end() || found->is_null()) {
+      continue;
+    }
+    const bool is_switch = found->is_boolean() ||
+                           (found->is_number() && (*found == 0 || *found == 1));
+    TESSERA_CHECK(
+        is_switch,
+        "'{}' of a message is {}; expected 0 or false, if it is not to be learned, or 1 or true",
+        key,
+        found->dump());
+    if (*found == false || *found == 0) {
+      return false;
+    }
+  }
+  return true;
+}
 
 ChatTemplate::ChatTemplate(std::string_view text, std::string place)
     : place_(std::move(place)),
@@ -157,7 +210,8 @@ RenderedChat ChatTemplate::render_with_marked_answers(
   jinja::Rendering rendering =
       jinja::evaluate_program(*program_, place_, evaluation, budget);
   RenderedChat chat{std::move(rendering.text), {}};
-  for (const auto& [begin, end] : rendering.generated) {
+  for (const auto& [begin, end] :
+       learned_blocks(messages, std::move(rendering.generated), place_)) {
     chat.answers.push_back(byte_range(begin, end));
   }
   return chat;
@@ -185,7 +239,8 @@ RenderedChat ChatTemplate::render_with_compared_answers(
   };
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const auto role = messages[i].find("role");
-    if (role == messages[i].end() || *role != "assistant") {
+    if (role == messages[i].end() || *role != "assistant" ||
+        !is_learned(messages[i])) {
       continue;
     }
     const std::string prompt = render(first_messages(messages, i), before);

@@ -47,9 +47,15 @@ struct ChatTemplateOptions {
   std::int64_t max_bytes = std::int64_t{1} << 30;
 };
 
+/// Whether what a message says is to be learned, if the assistant says it: not
+/// with `"weight": 0`, OpenAI's, or `"train": false`.
+/// @throws tessera::Error on other values of these keys than 0, 1, false, true.
+bool is_learned(const nlohmann::ordered_json& message);
+
 struct RenderedChat {
   std::string text;
-  /// Of the text: what the assistant says, in order, to be trained on.
+  /// Of the text: what the assistant says, in order, to be trained on; see
+  /// is_learned().
   std::vector<ByteRange> answers;
 };
 

@@ -376,7 +376,11 @@ class Writer {
     TESSERA_CHECK(
         logits.front().defined(),
         "generate: the model has no language modeling head");
-    return at::cat(logits).select(1, -1);
+    const at::Tensor next = at::cat(logits).select(1, -1);
+    TESSERA_CHECK(
+        !next.isnan().any().item<bool>(),
+        "generate: the model's scores of the next token are NaN: its weights are not finite, or too large for its dtype; load others, or compute in float32 or bfloat16");
+    return next;
   }
 
   /// The proposal made from logits, the same on all pipeline stages.

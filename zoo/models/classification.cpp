@@ -105,9 +105,15 @@ HeadClasses classes_for_head(
   if (trained.size() != wanted.size()) {
     return {wanted, false};
   }
-  if (trained == wanted || are_numbered(wanted, "") ||
-      are_numbered(wanted, kDefaultClass)) {
+  if (trained == wanted) {
     return {wanted, true};
+  }
+  if (are_numbered(wanted, "") || are_numbered(wanted, kDefaultClass)) {
+    return {
+        order == ClassOrder::kAsGiven || are_numbered(trained, kDefaultClass)
+            ? wanted
+            : trained,
+        true};
   }
   if (order == ClassOrder::kAsGiven) {
     return {wanted, are_numbered(trained, kDefaultClass)};
@@ -121,6 +127,29 @@ HeadClasses classes_for_head(
   }
   return names.empty() ? HeadClasses{wanted, false}
                        : HeadClasses{std::move(names), true};
+}
+
+std::vector<std::string> class_names_in_data(
+    const std::vector<std::string>& classes,
+    const std::vector<std::string>& used) {
+  const auto has_any = [&used](const std::vector<std::string>& names) {
+    return std::any_of(used.begin(), used.end(), [&](const auto& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    });
+  };
+  if (has_any(classes)) {
+    return classes;
+  }
+  for (const char* prefix : {"", kDefaultClass}) {
+    std::vector<std::string> numbered;
+    for (size_t i = 0; i < classes.size(); ++i) {
+      numbered.push_back(prefix + std::to_string(i));
+    }
+    if (has_any(numbered)) {
+      return numbered;
+    }
+  }
+  return classes;
 }
 
 ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {

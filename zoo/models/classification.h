@@ -49,12 +49,21 @@ nlohmann::json class_name_fields(const std::vector<std::string>& names);
 
 /// Matches the classes that are asked for with those of a trained head: by
 /// their names, without regard to case. Names that are ids ("0", "1", ...) or
-/// transformers' defaults stand for the classes of these ids.
+/// transformers' defaults stand for the classes of these ids, which keep their
+/// trained names in the order of the checkpoint.
 /// @param trained, wanted without duplicates.
 HeadClasses classes_for_head(
     const std::vector<std::string>& trained,
     const std::vector<std::string>& wanted,
     ClassOrder order);
+
+/// What data call the classes of a model: their names, or, if the data have
+/// none of these, their ids ("0", "1", ...) or transformers' defaults, if they
+/// have any of them.
+/// @param used the names in the data.
+std::vector<std::string> class_names_in_data(
+    const std::vector<std::string>& classes,
+    const std::vector<std::string>& used);
 
 /// The loss of a sequence classifier.
 /// @param logits [B, labels]

@@ -418,8 +418,18 @@ ClassChange class_change(
   ClassChange change;
   if (options.fresh_heads && options.config.contains("id2label")) {
     change.trained = class_names_in(config);
-    change.wanted = classes_for_head(
-        change.trained, class_names_in(options.config), options.class_order);
+    const auto asked = class_names_in(options.config);
+    change.wanted =
+        classes_for_head(change.trained, asked, options.class_order);
+    const auto& names = change.wanted.names;
+    if (is_log_rank_zero() &&
+        !std::is_permutation(
+            names.begin(), names.end(), asked.begin(), asked.end())) {
+      log_info(
+          "the classes {} are the ids of those of the trained head, {}, whose names are kept",
+          runtime::show_json(nlohmann::json(asked)),
+          runtime::show_json(nlohmann::json(names)));
+    }
   }
   return change;
 }

@@ -6,6 +6,7 @@
 #include "tessera/zoo/tasks/text_classifier.h"
 #include "tessera/zoo/tasks/trained_model.h"
 
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 
@@ -34,6 +35,9 @@ std::vector<std::vector<double>> class_values(
                           : labels == HeadLabels::kClasses ? raw.sigmoid()
                                                            : raw.softmax(-1))
                              .contiguous();
+  TESSERA_CHECK(
+      all.isfinite().all().item<bool>(),
+      "the model predicts what is not a finite number: its weights are not finite, or too large for its dtype; export it from an earlier checkpoint, or train it again with a lower learning rate");
   std::vector<std::vector<double>> values;
   const int64_t each = all.size(-1);
   for (int64_t row = 0; row < all.size(0); ++row) {

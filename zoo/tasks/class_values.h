@@ -27,6 +27,7 @@ ClassLabels class_labels_of(const TrainedModel& trained);
 
 /// The probability of each class, or the numbers, of each row.
 /// @param logits [rows, classes]
+/// @throws tessera::Error if any is not finite.
 std::vector<std::vector<double>> class_values(
     const at::Tensor& logits,
     HeadLabels labels);

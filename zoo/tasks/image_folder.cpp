@@ -9,6 +9,7 @@
 #include "tessera/runtime/threads/parallel.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/images/image_file.h"
+#include "tessera/zoo/models/classification.h"
 
 #include <nlohmann/json.hpp>
 
@@ -213,10 +214,11 @@ void ImageFolder::check(const ImageOptions& options, bool tells) {
 
 void ImageFolder::relabel(const std::vector<std::string>& names) {
   std::vector<int64_t> numbers;
+  const auto in_data = class_names_in_data(names, classes);
   for (const std::string& name : classes) {
-    const auto found = std::find(names.begin(), names.end(), name);
+    const auto found = std::find(in_data.begin(), in_data.end(), name);
     TESSERA_CHECK(
-        found != names.end(),
+        found != in_data.end(),
         "'{}': the model has no class of this name; its {} classes are {}{}",
         (path / name).string(),
         names.size(),
@@ -224,7 +226,7 @@ void ImageFolder::relabel(const std::vector<std::string>& names) {
             names.begin(),
             names.begin() + std::min<std::ptrdiff_t>(std::ssize(names), 8))),
         names.size() > 8 ? " and more" : "");
-    numbers.push_back(found - names.begin());
+    numbers.push_back(found - in_data.begin());
   }
   for (File& image : images) {
     image.label = numbers.at(static_cast<size_t>(image.label));

@@ -2,6 +2,7 @@
 #include "tessera/zoo/tasks/model_task.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/parallel/same_batch.h"
 #include "tessera/zoo/generation/generate.h"
@@ -13,6 +14,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -404,6 +406,11 @@ std::optional<Score> evaluate(
   if (width > 0) {
     engine.sum_over_ranks(all_outputs);
     score.outputs = all_outputs;
+  }
+  if (!std::isfinite(score.loss) && is_log_rank_zero()) {
+    log_warning(
+        "the loss of the held-out data is {}, and other scores of them mean nothing: outputs of the model are not finite, as its weights or the data are not, or are too large for the dtype; or nothing in the data has a label",
+        score.loss);
   }
   return score;
 }

@@ -11,6 +11,7 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/patch_embedding.h"
 #include "tessera/zoo/models/pipeline_model.h"
@@ -18,6 +19,9 @@
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/example_batches.h"
 #include "tessera/zoo/tasks/preference_batches.h"
+#include "tessera/zoo/tasks/prompt_batches.h"
+#include "tessera/zoo/tasks/prompt_template.h"
+#include "tessera/zoo/tasks/prompted_model.h"
 #include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/task.h"
 #include "tessera/zoo/tasks/text_classifier.h"
@@ -39,7 +43,17 @@ namespace tessera::zoo {
 namespace {
 
 /// What a task needs of a head; none for tasks that take any.
-WantedHead head_for(const TaskKind& kind) {
+WantedHead head_for(const TrainingConfig& config) {
+  const TaskKind& kind = *config.task;
+  if (&kind == &kTextClassification && !config.columns.prompt.empty()) {
+    return {"a language model", goes_on_with_prompts};
+  }
+  if (&kind == &kQuestionAnswering) {
+    return {"a head that finds answers", [](const Head& head) {
+              return head.vocab() > 0 &&
+                     dynamic_cast<const AnswerHead*>(&head) != nullptr;
+            }};
+  }
   if (&kind == &kTextClassification) {
     return {"a classifier of texts", [](const Head& head) {
               return predicts_for_examples(head.labels());
@@ -73,7 +87,7 @@ ModelSource source_of(const TrainingConfig& config) {
       runtime::parse_json(runtime::read_text_file(path), path.string()),
       config.architecture};
   source.json.update(class_fields(config.classes, config.problem_type));
-  if (const WantedHead wanted = head_for(*config.task);
+  if (const WantedHead wanted = head_for(config);
       wanted.accepts && source.architecture.empty()) {
     source.architecture =
         architecture_with_head(source.json, wanted, path.string());
@@ -208,6 +222,40 @@ ModelInput largest_pairs(const TrainingConfig& config) {
       /*loss_only=*/true);
 }
 
+/// What the longest words of a label have at most: as many as they have bytes,
+/// and an end.
+int64_t most_words(const TrainingConfig& config) {
+  constexpr int64_t kOfUnknown = 8;
+  if (labels_are_in_data(config)) {
+    return kOfUnknown;
+  }
+  size_t longest = 0;
+  for (const std::string& words : verbalizers_of(
+           prompted_labels(config, std::nullopt), config.verbalizers)) {
+    longest = std::max(longest, words.size());
+  }
+  return static_cast<int64_t>(longest) + 1;
+}
+
+/// A batch of prompts that are as long as they may be, with the words of their
+/// labels, of which one has padding.
+ModelInput largest_prompts(const TrainingConfig& config, const Model& model) {
+  const PromptKind kind = prompt_kind_of(model);
+  const auto ones = [](int64_t count) {
+    return std::vector<int64_t>(static_cast<size_t>(count), 1);
+  };
+  const PromptedLabel label{
+      .input = ones(config.max_length),
+      .words = ones(std::min(most_words(config), config.max_length - 1))};
+  ModelInput batch = prompted_input(
+      {static_cast<size_t>(config.batch_size), &label}, kind, {});
+  if (batch.attention_mask.defined()) {
+    batch.attention_mask[0][config.max_length - 1] = 0;
+  }
+  batch.loss_only = true;
+  return batch;
+}
+
 /// A batch of `examples`, of the shapes that data.train has; without padding
 /// that is removed, as a batch with the longest text.
 ModelInput first_examples(const TrainingConfig& config, Model& model) {
@@ -286,6 +334,11 @@ ModelInput largest_batch(
     }
   }
   batch.labels = labels_for(*head, rows, length);
+  if (dynamic_cast<const AnswerHead*>(head.get()) != nullptr) {
+    for (const char* place : {"start_positions", "end_positions"}) {
+      batch.others[place] = torch::zeros({rows}, torch::kLong);
+    }
+  }
   return batch;
 }
 
@@ -333,6 +386,19 @@ bool can_plan_fewer_layers(const TrainingConfig& config) {
 }
 
 int64_t planned_tokens(const TrainingConfig& config) {
+  if (config.task->max_length == 0) { // texts of a file, or images
+    int64_t tokens = config.batch_size;
+    if (config.task == &kExamples &&
+        std::filesystem::exists(config.train_file)) {
+      const ExampleFiles files(config.train_file);
+      if (const auto* ids = files.find("input_ids")) {
+        for (const int64_t size : ids->row_shape) {
+          tokens *= size;
+        }
+      }
+    }
+    return tokens;
+  }
   const bool has_pairs =
       config.task == &kPreference && !config.supervised.packed.value_or(false);
   return config.batch_size * config.max_length * (has_pairs ? 2 : 1);
@@ -424,7 +490,9 @@ class ConfiguredTraining {
                   dynamic_cast<Model&>(module).forward(batch_).loss;
               TESSERA_CHECK(
                   loss.defined(),
-                  "plan: the model computes no loss of a batch with these labels; name another class in model.architecture");
+                  "plan: a {} computes no loss of a batch of the task {}; use a model with a head for it",
+                  dynamic_cast<Model&>(module).architecture(),
+                  config_.task->name);
               return loss;
             },
         .stage =
@@ -442,6 +510,9 @@ class ConfiguredTraining {
   ModelInput batch_of(Model& model) {
     if (config_.task == &kPreference) {
       return largest_pairs(config_);
+    }
+    if (!config_.columns.prompt.empty()) {
+      return largest_prompts(config_, model);
     }
     int64_t length = config_.max_length;
     if (config_.task == &kExamples) {

@@ -50,7 +50,7 @@ struct PlanReduction {
   bool alike_stages_once = false;
 };
 
-/// Tokens of a micro-batch of a rank, as it is planned.
+/// Tokens of a micro-batch of a rank, as it is planned; of images their number.
 int64_t planned_tokens(const TrainingConfig& config);
 
 /// Plans a step of the run that `config` describes, on `world_size` ranks:

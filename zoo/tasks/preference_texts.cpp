@@ -69,7 +69,8 @@ SupervisedText PreferenceEncoder::conversation(
       messages.begin(),
       messages.begin() + static_cast<std::ptrdiff_t>(shared),
       [](const ordered_json& message) {
-        return message.is_object() && message.value("role", "") == "assistant";
+        return message.is_object() &&
+               message.value("role", "") == "assistant" && is_learned(message);
       });
   const auto count = static_cast<std::ptrdiff_t>(text.answers.size());
   text.answers.erase(

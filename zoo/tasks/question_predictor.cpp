@@ -62,6 +62,9 @@ std::vector<PredictedQuestion> QuestionPredictor::predict(
       outputs.push_back(
           batches.outputs_of(input, trained_.model->forward(input))
               .to(at::kCPU));
+      TESSERA_CHECK(
+          !outputs.back().isnan().any().item<bool>(),
+          "the model's scores of answers are NaN: its weights are not finite, or too large for its dtype; export it from an earlier checkpoint, or train it again with a lower learning rate");
       windows.clear();
     }
   }

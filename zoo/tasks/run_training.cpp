@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/tasks/run_training.h"
 
-#include "tessera/engine/data/sample_order.h"
 #include "tessera/engine/report/plot_ticks.h"
+#include "tessera/engine/trainer/best_score.h"
 #include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_report.h"
@@ -129,15 +129,18 @@ void report_score(
   }
 }
 
-/// "N steps of M examples over R ranks". A run that resumes has its own
-/// number of steps.
+/// "N steps of M examples over R ranks", and how many examples fill no step. A
+/// run that resumes has its own number of steps.
 std::string steps_text(
     const World& world,
     const ParallelRun& parallel,
     const TrainingConfig& config,
     const TrainingTask& task) {
+  const int64_t left_out =
+      task.samples_per_epoch() -
+      task.batches_per_epoch() * task.batch_size() * parallel.batches().count;
   return formatted(
-      "{} of {} over {}",
+      "{} of {} over {}{}",
       config.trainer.resume
           ? std::string("steps")
           : runtime::count_text(total_steps_of(config.trainer, task), "step"),
@@ -145,7 +148,65 @@ std::string steps_text(
           config.batch_size * config.trainer.accumulate *
               parallel.batches().count,
           "example"),
-      runtime::count_text(world.size(), "rank"));
+      runtime::count_text(world.size(), "rank"),
+      left_out > 0
+          ? formatted(
+                "; {} of {} {} left out of each epoch, others every time, as they fill no whole step: a smaller training.batch_size leaves out fewer",
+                left_out,
+                runtime::count_text(task.samples_per_epoch(), "example"),
+                left_out == 1 ? "is" : "are")
+          : "");
+}
+
+/// @throws tessera::Error if the data do not fill a batch on each rank.
+void check_fills_a_batch(
+    const TrainingConfig& config,
+    const ParallelRun& parallel,
+    const DataSet& data) {
+  const int64_t needed = config.batch_size * parallel.batches().count;
+  TESSERA_CHECK(
+      static_cast<int64_t>(data.size()) >= needed,
+      "training data: {} cannot fill one batch of {} on each of {}: there is {}. Lower training.batch_size or provide more data{}.",
+      runtime::count_text(static_cast<int64_t>(data.size()), "example"),
+      config.batch_size,
+      runtime::count_text(parallel.batches().count, "rank"),
+      data.text(),
+      config.task == &kSupervised && config.supervised.packed.value_or(true)
+          ? "; where rows are packed, several in one sequence, such a sequence is an example: data.packed=false makes each row one"
+          : "");
+}
+
+/// @throws tessera::Error, before the first step, if training.best_metric is
+///     none of what the held-out data are scored by.
+void check_best_metric(const TrainingConfig& config, const Task& task) {
+  if (config.trainer.evaluate_every == 0) {
+    return;
+  }
+  const DataSet& data = *task.heldout;
+  Score unmeasured; // its report has all names
+  unmeasured.examples = static_cast<int64_t>(data.size());
+  if (data.measures_metric()) {
+    unmeasured.metric = task.head->metric();
+    if (const int64_t width = data.outputs_per_example(); width > 0) {
+      unmeasured.outputs =
+          torch::zeros({unmeasured.examples, width}, at::kDouble);
+    }
+  }
+  if (const ScoredPrompts* prompts = data.prompts()) {
+    unmeasured.generated.resize(prompts->prompts.size());
+  }
+  engine::BestScore(config.trainer.best_metric)
+      .add(data.report(unmeasured), /*step=*/0);
+}
+
+/// Says what rate published weights are trained with, if nobody has chosen it.
+void tell_default_rate(const TrainingConfig& config) {
+  if (config.model_folder.empty() || config.has_own_rate) {
+    return;
+  }
+  log_warning(
+      "optimizer.lr is {}, the default, which suits models that are newly initialized; published weights are usually trained further with 1e-5 to 5e-5, adapters (model.lora) with 1e-4 to 3e-4",
+      config.engine.optimizer.lr);
 }
 
 /// ", warm-up over 3 % of the steps", with the key of what is on by default.
@@ -439,13 +500,8 @@ TrainingResult run_training(TrainingConfig config) {
   // newly initialized weights must be equal on all ranks
   torch::manual_seed(config.seed);
   Task task = config.task->open(config, world, parallel, ModelState::kFirst);
-  // Throws if the data do not fill a batch: before weights are read.
-  [[maybe_unused]] const SampleOrder fills_a_batch(
-      task.train->size(),
-      config.batch_size,
-      parallel.batches(),
-      config.seed,
-      config.trainer.accumulate);
+  // Before weights are read.
+  check_fills_a_batch(config, parallel, *task.train);
   add_lora(config, world, *task.model);
   task.loss = loss_of_run(config, world, parallel, task);
   Engine engine = wrap_model(world, parallel, config, task.model);
@@ -481,6 +537,10 @@ TrainingResult run_training(TrainingConfig config) {
       config.trainer.evaluate_every);
   if (config.lr_range_test) {
     return test_rates(config, world, engine, task, batches);
+  }
+  check_best_metric(config, task);
+  if (world.rank() == 0) {
+    tell_default_rate(config);
   }
   // Only now, so that a rejected run leaves no folder.
   agreement.from_rank_zero("preparing the run folder", [&] {

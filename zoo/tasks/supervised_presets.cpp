@@ -160,9 +160,15 @@ TextRow row_of_sharegpt(const TextRow& row, const SupervisedKeys& keys) {
         "{} is {}; expected an object with 'from' and 'value'",
         place,
         runtime::show_json(one));
-    messages.push_back(chat_message(
+    ordered_json message = chat_message(
         role_of(preset_text(one, "from", place, true), place),
-        preset_text(one, "value", place, true)));
+        preset_text(one, "value", place, true));
+    for (const char* key : {"weight", "train"}) { // see is_learned()
+      if (one.contains(key)) {
+        message[key] = one[key];
+      }
+    }
+    messages.push_back(std::move(message));
   }
   return with_messages(row, keys.messages, std::move(messages));
 }

@@ -193,7 +193,8 @@ SupervisedText SupervisedEncoder::conversation(const TextRow& row) const {
   const auto tools = values.find("tools");
   const ordered_json listed_tools =
       tools == values.end() ? ordered_json() : *tools;
-  const ordered_json& messages = values.at(options_.messages);
+  const ordered_json messages = chat_->with_read_contents(
+      values.at(options_.messages), row.place(), listed_tools);
   check_contents(messages, row.place(), options_.messages);
   const RenderedChat chat =
       chat_->render_with_answers(messages, row.place(), listed_tools);
@@ -214,10 +215,13 @@ SupervisedText SupervisedEncoder::conversation(const TextRow& row) const {
   });
   TESSERA_CHECK(
       !text.answers.empty(),
-      "{}: '{}' has no answer of the role assistant to learn; the roles are {}",
+      "{}: '{}' has no answer of the role assistant to learn; the roles are {}{}",
       row.place(),
       options_.messages,
-      roles_of(messages));
+      roles_of(messages),
+      std::all_of(messages.begin(), messages.end(), is_learned)
+          ? ""
+          : ", and messages have the weight 0");
   if (static_cast<int64_t>(text.tokens.size()) <= max_length_) {
     add_prompt(text, messages, listed_tools, row.place());
   }
@@ -230,7 +234,8 @@ void SupervisedEncoder::add_prompt(
     const ordered_json& tools,
     const std::string& place) const {
   size_t last = messages.size();
-  while (last > 0 && messages[last - 1]["role"] != "assistant") {
+  while (last > 0 && (messages[last - 1]["role"] != "assistant" ||
+                      !is_learned(messages[last - 1]))) {
     --last;
   }
   if (last <= 1) {

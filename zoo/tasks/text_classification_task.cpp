@@ -183,7 +183,7 @@ std::vector<LabelledEncoding> encoded(
     int64_t vocab) {
   auto examples = encode_labelled_texts(
       texts,
-      labels,
+      class_names_in_data(labels, labels_of(texts)),
       tokenizer,
       config.max_length,
       config.columns.rows.bad_rows);

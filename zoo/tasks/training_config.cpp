@@ -4,14 +4,18 @@
 #include "tessera/engine/engine_config.h"
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/core/option_schema.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/config_file.h"
+#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/config_paths.h"
 #include "tessera/zoo/tasks/foreign_keys.h"
 #include "tessera/zoo/tasks/run_folder.h"
@@ -109,6 +113,29 @@ void check_model_source(
   }
 }
 
+namespace {
+
+/// Lowers the default of model.max_length to the positions of the model.
+void limit_default_length(TrainingConfig& config) {
+  if (config.model_folder.empty() || config.task->max_length == 0 ||
+      config.max_length != config.task->max_length) {
+    return;
+  }
+  try {
+    const std::string origin =
+        (model_folder_of(config.model_folder) / "config.json").string();
+    const nlohmann::json json =
+        runtime::parse_json(runtime::read_text_file(origin), origin);
+    const auto model = lazy([&] { return from_config(json, {}, origin); });
+    config.max_length = std::min(
+        config.max_length, model->position_limit().value_or(config.max_length));
+  } catch (const Error&) {
+    return; // opening the model says what is wrong with it
+  }
+}
+
+} // namespace
+
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.choice(
       runtime::required("task"),
@@ -154,6 +181,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "token_drop",
         config.token_drop,
         "random layerwise token dropping: middle layers get a random subset of the tokens, which grows over the steps");
+    limit_default_length(config);
     config.task->visit_model(fields, config);
   });
   fields.object(
@@ -456,6 +484,7 @@ TrainingConfig read_training_config(
   }
   TrainingConfig config(*found);
   runtime::read_fields(reader, config);
+  config.has_own_rate = reader.get_object("optimizer").contains("lr");
   finish_fields(reader, config);
   config.task->finish(reader, config);
   finish_reading(reader, config);
