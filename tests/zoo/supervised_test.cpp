@@ -620,7 +620,8 @@ TEST_F(Supervised, BadRowsAreNamed) {
   refuses(
       chat_of(
           {{{"role", "user"},
-            {"content", {{{"type", "image_url"}, {"image_url", "a.png"}}}}},
+            {"content",
+             json::array({{{"type", "image_url"}, {"image_url", "a.png"}}})}},
            said("assistant", "b")}),
       {"messages[0]", "image_url", "must be texts"});
   refuses(chat, {"encoder-decoder"}, PromptKind::kEncoderDecoder);

@@ -56,8 +56,9 @@ nlohmann::ordered_json without_nulls(const nlohmann::ordered_json& messages) {
 std::optional<std::string> joined_texts(const nlohmann::ordered_json& parts) {
   std::string text;
   for (const auto& part : parts) {
-    if (!part.is_object() || part.value("type", "text") != "text" ||
-        !part.contains("text") || !part["text"].is_string()) {
+    if (!part.is_object() || !part.contains("text") ||
+        !part["text"].is_string() ||
+        (part.contains("type") && part["type"] != "text")) {
       return std::nullopt;
     }
     text += (&part == &parts.front() ? "" : "\n") +

@@ -21,6 +21,7 @@
 #include "tessera/zoo/tasks/run_model.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 #include <torch/utils.h>
 
@@ -188,8 +189,7 @@ void check_best_metric(const TrainingConfig& config, const Task& task) {
   if (data.measures_metric()) {
     unmeasured.metric = task.head->metric();
     if (const int64_t width = data.outputs_per_example(); width > 0) {
-      unmeasured.outputs =
-          torch::zeros({unmeasured.examples, width}, at::kDouble);
+      unmeasured.outputs = at::zeros({unmeasured.examples, width}, at::kDouble);
     }
   }
   if (const ScoredPrompts* prompts = data.prompts()) {
