@@ -288,7 +288,6 @@ TEST_F(PlannedTrainingRun, TakesNoMoreThanPlannedWhateverStepsLeaveOut) {
   });
 }
 
-// Of the teacher, config.json alone is there.
 // The language model that goes on with the prompts, as if all of a row were to
 // be learned, and no classifier.
 TEST_F(PlannedTrainingRun, OfATemplateIsThatOfALanguageModel) {
@@ -332,6 +331,7 @@ TEST_F(PlannedTrainingRun, OfAnswersIsThatOfTheirPlaces) {
   EXPECT_GT(plan.front().flops(), 0);
 }
 
+// Of the teacher, config.json alone is there.
 TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
   const StepMemoryPlan alone = planned({});
   const StepMemoryPlan plan =
