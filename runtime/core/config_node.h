@@ -30,15 +30,51 @@ struct ConfigDocument {
     if (const std::string* text = find_around(overrides, path)) {
       return "override '" + *text + "'";
     }
-    const auto below = overrides.lower_bound(path + ".");
+    const std::string* made = find_below(path);
+    if (made == nullptr && is_missing_from_overrides(path)) {
+      made = find_below(path.substr(0, path.rfind('.')));
+    }
     const std::string* file = find_around(origins, path);
-    return below != overrides.end() && below->first.starts_with(path + ".")
-               ? "override '" + below->second + "'"
+    return made != nullptr   ? "override '" + *made + "'"
            : file != nullptr ? *file
                              : source;
   }
 
  private:
+  // An override of a value inside the one at a path.
+  const std::string* find_below(const std::string& path) const {
+    const auto below = overrides.lower_bound(path + ".");
+    return below != overrides.end() && below->first.starts_with(path + ".")
+               ? &below->second
+               : nullptr;
+  }
+
+  // Whether there is no such key in an object whose keys are all of overrides,
+  // such as model.lora.target_modules after model.lora.r=4.
+  bool is_missing_from_overrides(const std::string& path) const {
+    const nlohmann::json* object = &root;
+    size_t begin = 0;
+    for (size_t end = path.find('.'); end != std::string::npos;
+         begin = end + 1, end = path.find('.', begin)) {
+      const auto found = object->find(path.substr(begin, end - begin));
+      if (found == object->end() || !found->is_object()) {
+        return false;
+      }
+      object = &*found;
+    }
+    if (begin == 0 || object->empty() || object->contains(path.substr(begin))) {
+      return false;
+    }
+    const std::string above = path.substr(0, begin);
+    for (const auto& [key, value] : object->items()) {
+      if (!overrides.contains(above + key) &&
+          find_below(above + key) == nullptr) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   // What is known of the path, or of an object that contains it.
   static const std::string* find_around(
       const std::map<std::string, std::string>& texts,

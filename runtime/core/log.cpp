@@ -4,14 +4,21 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 
 namespace tessera {
 
 namespace {
 
+/// As a launcher says it, before the process joins its job; 0 without one.
+int launched_rank() {
+  const char* const rank = std::getenv("RANK");
+  return rank == nullptr ? 0 : std::atoi(rank);
+}
+
 // The rank is process-wide, like the log.
-std::atomic<int> log_rank{0};
+std::atomic<int> log_rank{-1}; // before set_log_rank()
 std::atomic<int> log_world_size{1};
 
 const char* level_name(LogLevel level) {
@@ -34,7 +41,8 @@ void set_log_rank(int rank, int world_size) {
 }
 
 bool is_log_rank_zero() {
-  return log_rank == 0;
+  const int rank = log_rank;
+  return (rank < 0 ? launched_rank() : rank) == 0;
 }
 
 void log_line(LogLevel level, std::string_view text) {

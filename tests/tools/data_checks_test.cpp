@@ -211,6 +211,14 @@ TEST_F(DataChecks, PathsAreRelativeToTheirConfiguration) {
   const auto told = run_with(here);
   EXPECT_EQ(told.exit_code, 0) << told.output;
   EXPECT_NE(told.output.find(kTold), std::string::npos) << told.output;
+  const auto once = run_forked(
+      2,
+      {"train",
+       (folder_ / "c.json").string(),
+       "output.folder=" + out_.string(),
+       "output.overwrite=true"});
+  EXPECT_NE(once.output.find(kTold), std::string::npos) << once.output;
+  EXPECT_EQ(once.output.find(kTold), once.output.rfind(kTold)) << once.output;
   const auto given =
       run_with(from_folder("absent.bin"), {"data.train=" + here});
   EXPECT_EQ(given.exit_code, 0) << given.output;

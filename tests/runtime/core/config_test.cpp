@@ -77,6 +77,28 @@ TEST(Config, MissingKeysNameThePathAndWhatIsExpected) {
       {"learning_rate is missing", "'learning_rat'"});
 }
 
+TEST(Config, AKeyThatIsMissingFromAnObjectOfOverridesIsTheirs) {
+  const auto name_of = [](const char* text, const std::string& override_text) {
+    const std::vector<std::string> overrides{override_text};
+    ConfigReader(nlohmann::json::parse(text), "c.json", overrides)
+        .get_object("model")
+        .get_object("lora")
+        .get_string("name");
+  };
+  expect_error(
+      [&] { name_of(R"({"model": {"x": 1}})", "model.lora.r=4"); },
+      {"override 'model.lora.r=4': model.lora.name is missing"});
+  expect_error(
+      [&] { name_of("{}", "model.lora.more.r=4"); },
+      {"override 'model.lora.more.r=4': model.lora.name is missing"});
+  expect_error(
+      [&] { name_of(R"({"model": {"lora": {"a": 1}}})", "model.lora.r=4"); },
+      {"c.json: model.lora.name is missing"});
+  expect_error(
+      [&] { name_of(R"({"model": {"lora": {}}})", "x=4"); },
+      {"c.json: model.lora.name is missing"});
+}
+
 TEST(Config, WrongTypesNamePathValueAndExpectation) {
   const auto config = read(R"({
     "o": {"lr": "fast", "steps": 1e3, "shuffle": 1, "name": [1]},
