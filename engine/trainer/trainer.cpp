@@ -422,6 +422,10 @@ class Training {
     tell_begun_save(/*blocks=*/true);
     const auto newest = checkpoints_.newest();
     TESSERA_CHECK(
+        progress_.steps > 0,
+        "training: {}. No step has changed the weights yet: check the weights that training starts from, the data of this step, and whether they are too large for the dtype.",
+        problem);
+    TESSERA_CHECK(
         options_.on_bad_loss == OnBadLoss::kRollBack && newest &&
             roll_backs_ < kMostRollBacks,
         "training: {}. Lower the learning rate, clip the gradients (training.clip_grad_norm), or check the data of these steps.{}",

@@ -205,6 +205,13 @@ TEST(RollBack, EndsWhereThereIsNothingToReturnTo) {
     expect_error(
         [&] { trained(world, stops, -1, 13, poisons); },
         {"the loss of step 2 is nan", "training.on_bad_loss=roll_back"});
+    expect_error(
+        [&] {
+          trained(world, options_of(folder / "first"), -1, 13, [](auto& task) {
+            task.poisoned = 0;
+          });
+        },
+        {"the loss of step 1 is nan", "the weights that training starts from"});
   });
 }
 
