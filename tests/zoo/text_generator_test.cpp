@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -236,6 +237,45 @@ TEST(StopFilter, ShowsNothingOfAStopString) {
   EXPECT_EQ(open.finish(), "ab");
 }
 
+// Padding does not count in max_length and min_length, whatever is beside a
+// prompt.
+TEST(TextGenerator, LengthsAreThoseOfEachPrompt) {
+  const auto model = load("gpt2");
+  const std::vector<std::string> prompts{
+      "an", std::string(9, 'x'), "to", std::string(12, 'y')};
+  for (const auto& [beams, samples] : {std::pair(1, 1), std::pair(3, 2)}) {
+    TextOptions options;
+    options.tokens.max_length = 15;
+    options.tokens.min_length = 14;
+    options.tokens.eos_token_id = {3, 5, 9, 11, 17, 20, 22, 30};
+    options.tokens.num_beams = beams;
+    options.tokens.num_return_sequences = samples;
+    const TextGenerator generator(*model, tokenizer(), options);
+    std::map<size_t, std::string> streamed;
+    const auto all = generator.generate(
+        prompts,
+        [&](size_t text, std::string_view piece) { streamed[text] += piece; });
+    ASSERT_EQ(all.size(), prompts.size() * static_cast<size_t>(samples));
+    std::set<size_t> lengths;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const auto alone = generator.generate({prompts[i]});
+      for (size_t j = 0; j < alone.size(); ++j) {
+        const size_t row = i * alone.size() + j;
+        EXPECT_EQ(all[row].tokens, alone[j].tokens) << row;
+        EXPECT_EQ(all[row].text, alone[j].text) << row;
+        EXPECT_EQ(streamed[row], all[row].text) << row;
+        lengths.insert(all[row].tokens.size());
+      }
+    }
+    EXPECT_GE(lengths.size(), 3U);
+    expect_error(
+        [&] {
+          generator.generate({"an", std::string(15, 'z')});
+        },
+        {"prompt 2 ('zzz", "max_length is 15", "set max_new_tokens"});
+  }
+}
+
 TEST(TextGenerator, SaysWhatIsWrong) {
   const auto model = load("gpt2"); // 23 positions
   TextOptions options;
@@ -245,10 +285,10 @@ TEST(TextGenerator, SaysWhatIsWrong) {
       [&] {
         generator.generate({"an", std::string(30, 'x')});
       },
-      {"prompt 2 has 31 tokens", "max_new_tokens is 9", "23 positions"});
+      {"prompt 2 (", "has 31 tokens", "max_new_tokens is 9", "23 positions"});
   expect_error(
       [&] { generator.generate({std::string(16, 'x')}); },
-      {"prompt 1 has 17 tokens", "set max_new_tokens to 7"});
+      {"prompt 1 (", "has 17 tokens", "set max_new_tokens to 7"});
   options.fit_to_model = true;
   const TextGenerator fitting(*model, tokenizer(), options);
   EXPECT_LE(fitting.generate({std::string(16, 'x')})[0].tokens.size(), 7U);

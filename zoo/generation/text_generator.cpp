@@ -37,6 +37,13 @@ std::vector<int64_t> last_of(const std::vector<int64_t>& tokens) {
   return {tokens.begin() + static_cast<int64_t>(first), tokens.end()};
 }
 
+/// Prompts of a batch with the same numbers of new tokens, which lengths of the
+/// whole text make different from prompt to prompt.
+struct SimilarPrompts {
+  GenerateOptions options;
+  std::vector<size_t> places; ///< of the prompts in the batch
+};
+
 size_t longest_in(const std::vector<std::string>& texts) {
   size_t longest = 0;
   for (const std::string& text : texts) {
@@ -154,36 +161,38 @@ std::vector<int64_t> TextGenerator::prompt_tokens(
 }
 
 GenerateOptions TextGenerator::options_for(
-    const std::vector<std::vector<int64_t>>& prompts) const {
+    const std::vector<int64_t>& prompt,
+    const std::string& name) const {
   if (model_.first_token()) {
     return options_.tokens.after(1);
   }
-  int64_t longest = 0;
-  for (const auto& prompt : prompts) {
-    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
-  }
-  GenerateOptions options = options_.tokens.after(longest);
+  const auto length = static_cast<int64_t>(prompt.size());
+  const auto& whole = options_.tokens.max_length;
+  TESSERA_CHECK(
+      !whole || length < *whole,
+      "{} has {} tokens, and max_length is {}, of the prompt and the new tokens together: shorten the prompt, or set max_new_tokens instead",
+      name,
+      length,
+      whole.value_or(0));
+  GenerateOptions options = options_.tokens.after(length);
   const auto most = model_.position_limit();
   if (!most) {
     return options;
   }
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const auto length = static_cast<int64_t>(prompts[i].size());
-    const int64_t wanted = options_.fit_to_model ? 1 : options.max_new_tokens;
-    TESSERA_CHECK(
-        length + wanted - 1 <= *most,
-        "prompt {} has {} tokens, and max_new_tokens is {}; the model has {} positions: shorten the prompt{}",
-        i + 1,
-        length,
-        wanted,
-        *most,
-        length < *most
-            ? formatted(", or set max_new_tokens to {}", *most + 1 - length)
-            : "");
-  }
+  const int64_t wanted = options_.fit_to_model ? 1 : options.max_new_tokens;
+  TESSERA_CHECK(
+      length + wanted - 1 <= *most,
+      "{} has {} tokens, and max_new_tokens is {}; the model has {} positions: shorten the prompt{}",
+      name,
+      length,
+      wanted,
+      *most,
+      length < *most
+          ? formatted(", or set max_new_tokens to {}", *most + 1 - length)
+          : "");
   if (options_.fit_to_model) {
     options.max_new_tokens =
-        std::min(options.max_new_tokens, *most + 1 - longest);
+        std::min(options.max_new_tokens, *most + 1 - length);
     options.min_new_tokens =
         std::min(options.min_new_tokens, options.max_new_tokens);
   }
@@ -209,13 +218,52 @@ std::vector<GeneratedText> TextGenerator::generate(
         ids.size(),
         shown(prompt));
   }
-  const GenerateOptions options = options_for(ids);
-  const ModelInput batch = prompt_batch(ids, options.pad_token_id, device_);
-  // The answer of an encoder-decoder, or to a chat, is a text of its own.
-  if (model_.first_token() || !options_.add_special_tokens) {
-    ids.assign(ids.size(), {});
+  std::vector<SimilarPrompts> groups;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    GenerateOptions options = options_for(
+        ids[i], formatted("prompt {} ('{}')", i + 1, shown(prompts[i])));
+    const auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
+          return group.options.max_new_tokens == options.max_new_tokens &&
+                 group.options.min_new_tokens == options.min_new_tokens;
+        });
+    if (found != groups.end()) {
+      found->places.push_back(i);
+    } else {
+      groups.push_back({std::move(options), {i}});
+    }
   }
-  return write(batch, ids, options, on_text, kept);
+  const auto copies = static_cast<size_t>(options_.tokens.num_return_sequences);
+  std::vector<GeneratedText> texts(prompts.size() * copies);
+  for (const SimilarPrompts& group : groups) {
+    const auto row_of = [&](size_t row) {
+      return group.places[row / copies] * copies + row % copies;
+    };
+    std::vector<std::vector<int64_t>> own;
+    for (const size_t place : group.places) {
+      own.push_back(std::move(ids[place]));
+    }
+    const ModelInput batch =
+        prompt_batch(own, group.options.pad_token_id, device_);
+    // The answer of an encoder-decoder, or to a chat, is a text of its own.
+    if (model_.first_token() || !options_.add_special_tokens) {
+      own.assign(own.size(), {});
+    }
+    auto written = write(
+        batch,
+        own,
+        group.options,
+        [&](size_t row, std::string_view piece) {
+          if (on_text) {
+            on_text(row_of(row), piece);
+          }
+        },
+        kept);
+    for (size_t row = 0; row < written.size(); ++row) {
+      texts[row_of(row)] = std::move(written[row]);
+    }
+  }
+  return texts;
 }
 
 std::vector<GeneratedText> TextGenerator::write(

@@ -57,9 +57,11 @@ using OnText = std::function<void(size_t text, std::string_view piece)>;
 /// in the prompt do not count), or after max_new_tokens.
 ///
 /// Prompts of one call are a batch, padded on the left: greedy and beam results
-/// are those of each prompt alone up to rounding. A model that fills blanks
-/// (GLM) writes the [MASK], [sMASK] and [gMASK] of each prompt one after the
-/// other, see BlankedText.
+/// are those of each prompt alone up to rounding. Padding does not count in
+/// max_length and min_length, or as positions of the model: prompts that these
+/// leave other numbers of new tokens are batches of their own. A model that
+/// fills blanks (GLM) writes the [MASK], [sMASK] and [gMASK] of each prompt one
+/// after the other, see BlankedText.
 class TextGenerator {
  public:
   /// @param model, parallel as for generate(); outlive this object.
@@ -95,8 +97,11 @@ class TextGenerator {
   class Row;
 
   std::vector<int64_t> prompt_tokens(const std::string& text) const;
+  /// With the numbers of new tokens of a prompt.
+  /// @param name of the prompt, for errors.
   GenerateOptions options_for(
-      const std::vector<std::vector<int64_t>>& prompts) const;
+      const std::vector<int64_t>& prompt,
+      const std::string& name) const;
   /// Generates from a batch, and decodes.
   /// @param before tokens before the new ones of each prompt, which decide
   ///     whether a text begins with a space.
