@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <regex>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo::recipes_test {
 
@@ -48,6 +49,38 @@ TEST(Recipes, AreRead) {
     EXPECT_NO_THROW(read_training_config(entry.path()));
   }
   EXPECT_GE(recipes, 3);
+}
+
+TEST(Recipes, NamePathsFromTheirFolder) {
+  const std::string root = tests::source_dir() + "/";
+  for (const auto& entry : std::filesystem::directory_iterator(configs())) {
+    if (entry.path().extension() != ".json") {
+      continue;
+    }
+    SCOPED_TRACE(entry.path());
+    testing::internal::CaptureStderr();
+    const TrainingConfig config = read_training_config(entry.path());
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    std::vector<std::string> paths{
+        config.model_folder.string(),
+        config.model_config.string(),
+        config.train_file.string(),
+        config.heldout_file.string()};
+    for (const auto& files : {config.texts.train, config.texts.heldout}) {
+      paths.insert(paths.end(), files.begin(), files.end());
+    }
+    for (const std::string& path : paths) {
+      EXPECT_TRUE(
+          path.empty() || path.starts_with("/usr/lib/") ||
+          (path.starts_with(root) && !path.starts_with(root + "configs/")) ||
+          path.starts_with(root + "configs/models/"))
+          << path;
+    }
+    EXPECT_TRUE(
+        config.model_config.empty() ||
+        std::filesystem::exists(config.model_config))
+        << config.model_config;
+  }
 }
 
 TEST(Recipes, TheGptOf13BillionHasAsMany) {
