@@ -116,7 +116,7 @@ size_t TextSource::next(
   }
   if (used == 0 && empty_lines_ > 0 && !is_typed_) {
     log_warning(
-        "{} of {} {} skipped, so that the results have other numbers than the lines after them; remove {} from the input, or give JSON lines",
+        "{} of {} {} skipped, so that the results have other numbers than the lines after them; remove {} from the input",
         runtime::count_text(empty_lines_, "empty line"),
         name_,
         empty_lines_ == 1 ? "was" : "were",

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -70,6 +72,25 @@ TEST(ConfigDefaults, AreThoseOfTransformers) {
     }
   }
   EXPECT_GE(compared.size(), 150U) << "fields are no longer compared";
+}
+
+// Without a model, from the fields.
+TEST(ConfigDefaults, PositionsAreThoseOfTheModels) {
+  int limited = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(fixture("models"))) {
+    const auto file = entry.path() / "config.json";
+    if (!std::filesystem::exists(file)) {
+      continue;
+    }
+    const json config = read_json(file);
+    const auto model = lazy([&] { return from_config(config); });
+    EXPECT_EQ(position_limit_in(config), model->position_limit()) << file;
+    limited += model->position_limit() ? 1 : 0;
+  }
+  EXPECT_GT(limited, 30);
+  EXPECT_EQ(position_limit_in(json{{"model_type", "gpt3"}}), std::nullopt);
+  EXPECT_EQ(position_limit_in(json{{"model_type", "gpt2"}}), std::nullopt);
 }
 
 // Every family of transformers' is in the table.

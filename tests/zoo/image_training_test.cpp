@@ -107,8 +107,19 @@ TEST_F(ImageRuns, CheckImagesBeforeTheFirstStep) {
         [&] { run_training(config(8)); },
         {"heldout/red/3.png'", "1 of 16 images are bad"});
     EXPECT_FALSE(fs::exists(run()));
-    const auto result = run_training(
-        config(8, {"data.skip_bad_images=true", "training.max_steps=2"}));
+    const auto scored = [&](const std::string& metric) {
+      return run_training(config(
+          8,
+          {"data.skip_bad_images=true",
+           "training.max_steps=2",
+           "training.evaluate_every=1000",
+           "training.best_metric=" + metric}));
+    };
+    expect_error(
+        [&] { scored("majority_baseline"); },
+        {"training.best_metric is 'majority_baseline'", "accuracy, loss"});
+    EXPECT_FALSE(fs::exists(run()));
+    const auto result = scored("accuracy");
     EXPECT_EQ(result.score->values.at("heldout_examples"), 15);
   });
 }

@@ -323,7 +323,7 @@ TEST_F(PlannedTrainingRun, OfAnswersIsThatOfTheirPlaces) {
       "questions.json",
       {{"task", "question_answering"},
        {"model",
-        {{"folder", without_weights("model").string()}, {"max_length", 32}}},
+        {{"folder", without_weights("model").string()}, {"max_length", 16}}},
        {"data", {{"train", "nowhere.json"}}},
        {"output", {{"folder", (folder_ / "run").string()}}}});
   const auto plan =

@@ -57,7 +57,11 @@ double likelihood(Model& model, const PromptedLabel& label) {
 void spoil(const fs::path& folder) {
   const auto model = from_pretrained(folder);
   model->parameters().back().flatten()[0] = NAN;
-  save_pretrained(*model, folder);
+  save_pretrained(*model, folder / "spoiled");
+  fs::copy_file(
+      folder / "spoiled" / "model.safetensors",
+      folder / "model.safetensors",
+      fs::copy_options::overwrite_existing);
 }
 
 class Predictors : public ::testing::Test {
@@ -167,6 +171,16 @@ TEST_F(Predictors, WhatIsNoNumberIsNoPrediction) {
         texts->predict({TextPair{"a", ""}});
       },
       {"not a finite number"});
+}
+
+TEST_F(Predictors, TextsThatAreEmptyAreNamedAsInTraining) {
+  write_model_with_tokenizer(model_, "bert_classifier", "bert", "[PAD]");
+  const auto texts = TextPredictor::open(trained_model(model_), c10::kCPU);
+  expect_error(
+      [&] {
+        texts->text_of({{{"text", " "}}, "argument", 2});
+      },
+      {"argument:2", "'text' is empty"});
 }
 
 TEST_F(QuestionPredictors, WhatIsNoNumberIsNoAnswer) {

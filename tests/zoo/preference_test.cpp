@@ -304,7 +304,8 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
         run_training(config({"training.max_steps=1", "optimizer.lr=1e-5"}));
     EXPECT_NEAR(
         before.score->values.at("heldout_margin").get<double>(), 0, 0.05);
-    const auto result = run_training(config());
+    const auto result = run_training(config(
+        {"training.evaluate_every=1000", "training.best_metric=margin"}));
     const auto values = result.score->values;
     EXPECT_EQ(values.at("heldout_accuracy"), 1.0);
     EXPECT_GT(values.at("heldout_margin").get<double>(), 0.3);
@@ -357,6 +358,12 @@ TEST_F(Preference, WhatDoesNotFitIsNamed) {
         {"reference_free"});
     expect_error(
         [&] { run_training(config({"model.lora.bias=all"})); }, {"lora.bias"});
+    expect_error(
+        [&] {
+          run_training(config(
+              {"training.evaluate_every=1000", "training.best_metric=pairs"}));
+        },
+        {"training.best_metric is 'pairs'", "margin"});
   });
 }
 

@@ -565,11 +565,21 @@ TEST_F(QuestionAnswering, ATinyBertLearnsAndScoresTheSameOverRanks) {
          {"num_attention_heads", 2},
          {"num_hidden_layers", 2},
          {"intermediate_size", 64}});
+    expect_error(
+        [&] {
+          run_training(config(
+              {"data.unanswerable=true",
+               "training.evaluate_every=1000",
+               "training.best_metric=has_answer_f2"}));
+        },
+        {"training.best_metric is 'has_answer_f2'", "has_answer_f1"});
     const TrainingResult result = run_training(config(
         {"data.unanswerable=true",
          "training.batch_size=16",
          "training.max_steps=250",
          "training.epochs=10",
+         "training.evaluate_every=1000",
+         "training.best_metric=has_answer_f1",
          "optimizer.lr=0.003"}));
     ASSERT_TRUE(result.score.has_value());
     std::cout << result.score->text << "\n";
@@ -611,6 +621,22 @@ TEST_F(QuestionAnswering, StartsAreNumbersUnlessInTables) {
       error_of(
           write("a.csv", "question,context,answer,answer_start\nq,a b,b,2\n")),
       "");
+}
+
+TEST_F(QuestionAnswering, DefaultsFitAModelWithFewPositions) {
+  constexpr int64_t positions = 72;
+  json values = read_json(fixture("models") / "bert_questions" / "config.json");
+  values["max_position_embeddings"] = positions;
+  fs::create_directories(model_);
+  runtime::write_file_atomically(model_ / "config.json", values.dump());
+  const TrainingConfig read =
+      config({"model.max_length=null", "data.window_overlap=null"});
+  EXPECT_EQ(read.max_length, positions);
+  EXPECT_EQ(read.questions.window_overlap, positions / 2);
+  EXPECT_EQ(
+      config({"model.max_length=64", "data.window_overlap=null"})
+          .questions.window_overlap,
+      32);
 }
 
 TEST_F(QuestionAnswering, KeysThatDoNotFitAreRefused) {

@@ -339,6 +339,31 @@ TEST_F(RunTraining, ClipsAndWarmsUpUnlessSomethingElseIsSet) {
         config({"schedule.warmup_steps=7", "schedule.warmup_fraction=0.1"});
       },
       {"schedule.warmup_fraction", "set one of them"});
+  expect_error(
+      [&] { config({"training.best_metric=near_hits"}); },
+      {"training.best_metric", "training.evaluate_every"});
+}
+
+TEST_F(RunTraining, TheDefaultRateIsThatOfTheWeights) {
+  const std::string lora = R"(model.lora={"target_modules": "all-linear"})";
+  const std::string folder = "model.folder=" + folder_.path().string();
+  const std::vector<std::pair<std::vector<std::string>, double>> cases = {
+      {{"optimizer.lr=null"}, 1e-3},
+      {{"optimizer=null"}, 1e-3},
+      {{"optimizer.lr=null", "model.config=", folder}, 5e-5},
+      {{"optimizer=null", "model.config=", folder}, 5e-5},
+      {{"optimizer.type=sgd", "optimizer.lr=null", "model.config=", folder},
+       5e-5},
+      {{"optimizer.lr=null", "model.config=", folder, lora}, 2e-4},
+      {{"model.config=", folder, lora}, 0.1}};
+  for (const auto& [overrides, rate] : cases) {
+    SCOPED_TRACE(nlohmann::json(overrides).dump());
+    const TrainingConfig read = config(overrides);
+    EXPECT_EQ(read.engine.optimizer.lr, rate);
+    const auto again = read_training_config(
+        runtime::ConfigReader(nlohmann::json(read.resolved), "again"));
+    EXPECT_EQ(again.engine.optimizer.lr, rate);
+  }
 }
 
 TEST_F(RunTraining, SaysHowItUpdatesAndDoesSo) {

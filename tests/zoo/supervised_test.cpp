@@ -362,8 +362,13 @@ TEST_F(Supervised, PartsOfAContentAreItsText) {
 }
 
 TEST_F(Supervised, TheDefaultLengthIsThatOfAModelWithFewerPositions) {
-  write_model("gpt2", "gpt2", "<|end|>");
-  EXPECT_EQ(config({"model.max_length=null"}).max_length, 144);
+  json values = read_json(fixture("models") / "gpt2" / "config.json");
+  values["n_positions"] = 144;
+  fs::create_directories(model_);
+  std::ofstream(model_ / "config.json") << values;
+  const TrainingConfig read = config({"model.max_length=null"});
+  EXPECT_EQ(read.max_length, 144);
+  EXPECT_EQ(read.resolved.at("model").at("max_length"), 144);
   EXPECT_EQ(config({"model.max_length=1024"}).max_length, 1024);
 }
 
@@ -658,7 +663,11 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
        {std::tuple{"t5", "t5", "</s>"},
         std::tuple{"llama", "llama2", "</s>"}}) {
     SCOPED_TRACE(model);
-    const Names more{"training.epochs=40", "training.batch_size=1"};
+    const Names more{
+        "training.epochs=40",
+        "training.batch_size=1",
+        "training.evaluate_every=1000",
+        "training.best_metric=heldout_rouge_l"};
     tests::on_ranks(1, [&, model = model, words = words, eos = eos] {
       write_model(model, words, eos);
       config();
@@ -749,6 +758,16 @@ TEST_F(Supervised, WhatDoesNotFitIsNamed) {
     write_model("t5", "t5", "</s>");
     expect_error(
         [&] { run_training(config({"data.packed=true"})); }, {"data.packed"});
+    for (const char* metric : {"generated", "rouge"}) {
+      expect_error(
+          [&] {
+            run_training(config(
+                {"training.batch_size=1",
+                 "training.evaluate_every=1000",
+                 std::string("training.best_metric=") + metric}));
+          },
+          {"training.best_metric is", metric, "rouge_l"});
+    }
   });
   tests::on_ranks(1, [&] {
     write_model("bert", "bert", "[SEP]");

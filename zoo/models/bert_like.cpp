@@ -199,15 +199,21 @@ ModelFamily encoder_family(const EncoderFamily& family) {
         family.classes + name, make_encoder(family.config, family.names, head)};
   };
   return {
-      family.model_type,
-      {architecture("ForMaskedLM", EncoderHead::kMaskedLm),
-       architecture("Model", EncoderHead::kBase),
-       architecture(
-           "ForSequenceClassification", EncoderHead::kSequenceClassification),
-       architecture(
-           "ForTokenClassification", EncoderHead::kTokenClassification),
-       architecture("ForQuestionAnswering", EncoderHead::kQuestionAnswering),
-       architecture("ForMultipleChoice", EncoderHead::kMultipleChoice)}};
+      .model_type = family.model_type,
+      .architectures =
+          {architecture("ForMaskedLM", EncoderHead::kMaskedLm),
+           architecture("Model", EncoderHead::kBase),
+           architecture(
+               "ForSequenceClassification",
+               EncoderHead::kSequenceClassification),
+           architecture(
+               "ForTokenClassification", EncoderHead::kTokenClassification),
+           architecture(
+               "ForQuestionAnswering", EncoderHead::kQuestionAnswering),
+           architecture("ForMultipleChoice", EncoderHead::kMultipleChoice)},
+      .position_limit = [config = family.config](const ConfigFields& fields) {
+        return std::optional(config(fields).position_limit());
+      }};
 }
 
 } // namespace tessera::zoo

@@ -80,14 +80,14 @@ NameTable blank_infilling_names() {
 
 } // namespace
 
-std::vector<Architecture> blank_infilling_architectures() {
-  return decoder_family({.model_type = "glm",
-                         .base = "GLMModel",
-                         .causal_lm = "GLMForConditionalGeneration",
-                         .sequence_classification = "",
-                         .config = blank_infilling_config,
-                         .names = blank_infilling_names})
-      .architectures;
+ModelFamily blank_infilling_family() {
+  return decoder_family(
+      {.model_type = "glm",
+       .base = "GLMModel",
+       .causal_lm = "GLMForConditionalGeneration",
+       .sequence_classification = "",
+       .config = blank_infilling_config,
+       .names = blank_infilling_names});
 }
 
 } // namespace tessera::zoo

@@ -198,10 +198,7 @@ void Decoder::make_end() {
 }
 
 std::optional<int64_t> Decoder::position_limit() const {
-  return decoder_.learned_positions == 0
-             ? std::nullopt
-             : std::optional(
-                   decoder_.learned_positions - decoder_.position_offset);
+  return decoder_.position_limit();
 }
 
 bool Decoder::takes_cache() const {

@@ -66,6 +66,13 @@ struct DecoderConfig {
   ClassifierOptions classifier;
   double classifier_dropout = 0; ///< for token classification
   bool token_bias = true; ///< the token classifier has a bias
+
+  /// See Model::position_limit().
+  std::optional<int64_t> position_limit() const {
+    return learned_positions == 0
+               ? std::nullopt
+               : std::optional(learned_positions - position_offset);
+  }
 };
 
 /// Under context parallelism (LayerContext::context()) a rank computes its own

@@ -95,9 +95,7 @@ bool Encoder::pools() const {
 }
 
 std::optional<int64_t> Encoder::position_limit() const {
-  return encoder_.positions - (encoder_.positions_skip_padding
-                                   ? encoder_.padding_id.value_or(0) + 1
-                                   : 0);
+  return encoder_.position_limit();
 }
 
 std::string Encoder::cannot_drop_tokens() const {

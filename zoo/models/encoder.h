@@ -71,6 +71,11 @@ struct EncoderConfig {
   /// without a pooler (RoFormer).
   bool chooses_by_last_token = false;
 
+  /// See Model::position_limit().
+  int64_t position_limit() const {
+    return positions -
+           (positions_skip_padding ? padding_id.value_or(0) + 1 : 0);
+  }
   int64_t embedded() const {
     return embedding_features == 0 ? features : embedding_features;
   }

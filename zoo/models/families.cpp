@@ -100,9 +100,13 @@ ModelFamily decoder_family(const DecoderFamily& family) {
     };
   };
   ModelFamily result{
-      family.model_type,
-      {{family.causal_lm, make(DecoderHead::kCausalLm)},
-       {family.base, make(DecoderHead::kBase)}}};
+      .model_type = family.model_type,
+      .architectures =
+          {{family.causal_lm, make(DecoderHead::kCausalLm)},
+           {family.base, make(DecoderHead::kBase)}},
+      .position_limit = [config = family.config](const ConfigFields& fields) {
+        return config(fields).position_limit();
+      }};
   for (const auto& [name, head] :
        {std::pair(
             family.sequence_classification,

@@ -78,8 +78,19 @@ ModelFamily glm_family() {
        .token_classification = "GlmForTokenClassification",
        .config = glm_config,
        .names = glm_names});
-  for (Architecture& first : blank_infilling_architectures()) {
-    family.architectures.push_back(std::move(first));
+  ModelFamily first = blank_infilling_family();
+  family.position_limit =
+      [rotary = std::move(family.position_limit),
+       learned = std::move(first.position_limit)](const ConfigFields& fields) {
+        const auto names = fields.json("architectures");
+        const bool is_first =
+            names && names->is_array() && !names->empty() &&
+            names->front().is_string() &&
+            names->front().get_ref<const std::string&>().starts_with("GLM");
+        return is_first ? learned(fields) : rotary(fields);
+      };
+  for (Architecture& one : first.architectures) {
+    family.architectures.push_back(std::move(one));
   }
   return family;
 }

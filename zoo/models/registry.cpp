@@ -145,6 +145,20 @@ std::vector<std::string> registered_models() {
   return types;
 }
 
+std::optional<int64_t> position_limit_in(
+    const nlohmann::json& config,
+    const std::string& origin) {
+  try {
+    const ConfigFields fields(
+        is_model_center(config) ? from_model_center(config, origin) : config,
+        origin);
+    const ModelFamily& family = family_of(fields);
+    return family.position_limit ? family.position_limit(fields) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt; // from_config() says what is wrong
+  }
+}
+
 std::string architecture_with_head(
     const nlohmann::json& config,
     const WantedHead& head,

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,10 @@ struct ModelFamily {
   std::string model_type; ///< as in config.json, such as "gpt2"
   /// The first is the default if config.json names no architecture.
   std::vector<Architecture> architectures;
+  /// Model::position_limit() of models with these fields; empty: not known
+  /// before a model is constructed.
+  std::function<std::optional<int64_t>(const ConfigFields& fields)>
+      position_limit = {};
 };
 
 /// Adds a family to the built-in ones. Not thread-safe: call it while no other
@@ -41,6 +46,13 @@ void register_model(ModelFamily family);
 
 /// The model types of all families.
 std::vector<std::string> registered_models();
+
+/// Model::position_limit() of a config.json, for which no model is constructed.
+/// @return nullopt also if the family does not say, and on a configuration of
+///     which from_config() makes no model.
+std::optional<int64_t> position_limit_in(
+    const nlohmann::json& config,
+    const std::string& origin = "config.json");
 
 /// What the head of a model has to be.
 struct WantedHead {

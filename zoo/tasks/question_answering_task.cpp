@@ -64,10 +64,6 @@ void visit_questions(runtime::OptionFields& fields, TrainingConfig& config) {
       options.no_answer_threshold,
       {},
       "with `unanswerable`: a question has no answer if that scores higher than the best answer by more than this; the score of a run names the best one");
-  if (options.window_overlap == QuestionOptions().window_overlap) {
-    options.window_overlap =
-        std::min(options.window_overlap, config.max_length / 2);
-  }
   fields.field(
       "window_overlap",
       options.window_overlap,

@@ -29,6 +29,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <iterator>
 
 namespace tessera::zoo {
 
@@ -180,8 +181,9 @@ void check_fills_a_batch(
 /// @throws tessera::Error, before the first step, if training.best_metric is
 ///     none of what the held-out data are scored by.
 void check_best_metric(const TrainingConfig& config, const Task& task) {
-  if (config.trainer.evaluate_every == 0) {
-    return;
+  if (config.trainer.evaluate_every == 0 ||
+      config.trainer.best_metric == TrainerOptions().best_metric) {
+    return; // all have a loss
   }
   const DataSet& data = *task.heldout;
   Score unmeasured; // its report has all names
@@ -195,18 +197,14 @@ void check_best_metric(const TrainingConfig& config, const Task& task) {
   if (const ScoredPrompts* prompts = data.prompts()) {
     unmeasured.generated.resize(prompts->prompts.size());
   }
-  engine::BestScore(config.trainer.best_metric)
-      .add(data.report(unmeasured), /*step=*/0);
-}
-
-/// Says what rate published weights are trained with, if nobody has chosen it.
-void tell_default_rate(const TrainingConfig& config) {
-  if (config.model_folder.empty() || config.has_own_rate) {
-    return;
+  TaskScore score = data.report(unmeasured);
+  for (auto value = score.values.begin(); value != score.values.end();) {
+    // Not of the model: numbers of examples, and what guessing gets.
+    value = value->is_number_integer() || value.key() == "majority_baseline"
+                ? score.values.erase(value)
+                : std::next(value);
   }
-  log_warning(
-      "optimizer.lr is {}, the default, which suits models that are newly initialized; published weights are usually trained further with 1e-5 to 5e-5, adapters (model.lora) with 1e-4 to 3e-4",
-      config.engine.optimizer.lr);
+  engine::BestScore(config.trainer.best_metric).add(score, /*step=*/0);
 }
 
 /// ", warm-up over 3 % of the steps", with the key of what is on by default.
@@ -235,9 +233,15 @@ std::string optimization_text(const TrainingConfig& config) {
     }
   }
   return formatted(
-      "optimizer {}, learning rate {:g}, decay {}{}, {}",
+      "optimizer {}, learning rate {:g}{}, decay {}{}, {}",
       name_of(config.engine.optimizer.rule),
       config.engine.optimizer.lr,
+      !config.has_default_rate ? ""
+      : config.model_folder.empty()
+          ? " (optimizer.lr, by default)"
+          : formatted(
+                " (optimizer.lr, by default for {} of model.folder)",
+                config.lora ? "adapters" : "weights"),
       decay,
       warmup_text(trainer.schedule),
       trainer.clip_grad_norm > 0
@@ -539,9 +543,6 @@ TrainingResult run_training(TrainingConfig config) {
     return test_rates(config, world, engine, task, batches);
   }
   check_best_metric(config, task);
-  if (world.rank() == 0) {
-    tell_default_rate(config);
-  }
   // Only now, so that a rejected run leaves no folder.
   agreement.from_rank_zero("preparing the run folder", [&] {
     folder.prepare();

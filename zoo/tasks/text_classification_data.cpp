@@ -238,10 +238,6 @@ class Reader {
       text.text = prompt_->fill(row);
     } else {
       text = text_in(row.values, columns_.texts, place, keys);
-      check_is_not_blank(text.text, columns_.texts.front(), place);
-      if (result_.are_pairs) {
-        check_is_not_blank(text.second, columns_.texts.back(), place);
-      }
     }
     text.file = result_.files.size() - 1;
     text.line = row.line;
@@ -393,8 +389,10 @@ LabelledText text_in(
     const char* options) {
   LabelledText text;
   text.text = text_column(object, columns.front(), place, options);
+  check_is_not_blank(text.text, columns.front(), place);
   if (columns.size() > 1) {
     text.second = text_column(object, columns.back(), place, options);
+    check_is_not_blank(text.second, columns.back(), place);
   }
   return text;
 }

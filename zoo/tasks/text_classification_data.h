@@ -67,7 +67,7 @@ struct LabelledTexts {
 
 /// The text, or the pair of texts, of a JSON object; `place` names it in
 /// messages, and `options` what names the columns.
-/// @throws Error on a column that is missing or not a string.
+/// @throws Error on a column that is missing, not a string, or empty.
 LabelledText text_in(
     const nlohmann::json& object,
     const std::vector<std::string>& columns,

@@ -11,7 +11,6 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/config_file.h"
-#include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
@@ -113,29 +112,6 @@ void check_model_source(
   }
 }
 
-namespace {
-
-/// Lowers the default of model.max_length to the positions of the model.
-void limit_default_length(TrainingConfig& config) {
-  if (config.model_folder.empty() || config.task->max_length == 0 ||
-      config.max_length != config.task->max_length) {
-    return;
-  }
-  try {
-    const std::string origin =
-        (model_folder_of(config.model_folder) / "config.json").string();
-    const nlohmann::json json =
-        runtime::parse_json(runtime::read_text_file(origin), origin);
-    const auto model = lazy([&] { return from_config(json, {}, origin); });
-    config.max_length = std::min(
-        config.max_length, model->position_limit().value_or(config.max_length));
-  } catch (const Error&) {
-    return; // opening the model says what is wrong with it
-  }
-}
-
-} // namespace
-
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.choice(
       runtime::required("task"),
@@ -147,7 +123,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
     fields.field(
         "folder",
         config.model_folder,
-        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `question_answering` one with a head for it, for `language_model` and `supervised` a language model, for `image_folder` one of images, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported");
+        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `question_answering` one with a head for it, for `language_model` and `supervised` a language model, for `image_folder` one of images, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported. Its weights are trained with other defaults than new ones: `optimizer.lr` 5e-5, or 2e-4 with `lora`");
     fields.field(
         "strict",
         config.strict,
@@ -181,7 +157,6 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "token_drop",
         config.token_drop,
         "random layerwise token dropping: middle layers get a random subset of the tokens, which grows over the steps");
-    limit_default_length(config);
     config.task->visit_model(fields, config);
   });
   fields.object(
@@ -326,6 +301,11 @@ void finish_reading(
   }
 }
 
+/// The learning rates of published weights: that of transformers' Trainer, and
+/// the usual one of adapters.
+constexpr double kFineTuningRate = 5e-5;
+constexpr double kLoraRate = 2e-4;
+
 /// Whether each step has gradients whose norm is known before they are applied.
 bool can_clip(const EngineOptions& engine) {
   const auto sends_momentum = [](const UpdateRule& rule) {
@@ -343,6 +323,51 @@ bool can_clip(const EngineOptions& engine) {
 bool has_default_warmup(LrDecay decay) {
   return decay == LrDecay::kLinear || decay == LrDecay::kCosine ||
          decay == LrDecay::kPolynomial || decay == LrDecay::kWsd;
+}
+
+/// How many tokens a sequence of the configured model may have, as its
+/// config.json says; nullopt: any number, or it cannot be told.
+std::optional<int64_t> positions_of(const TrainingConfig& config) {
+  const std::filesystem::path file = config.model_folder.empty()
+                                         ? config.model_config
+                                         : config.model_folder / "config.json";
+  std::error_code code;
+  if (file.empty() || !std::filesystem::is_regular_file(file, code)) {
+    return std::nullopt;
+  }
+  try {
+    nlohmann::json json =
+        runtime::parse_json(runtime::read_text_file(file), file.string());
+    if (!config.architecture.empty() && json.is_object()) {
+      json["architectures"] = {config.architecture};
+    }
+    return position_limit_in(json, file.string());
+  } catch (const Error&) {
+    return std::nullopt; // opening the model says what is wrong with it
+  }
+}
+
+/// Sets defaults that depend on the model.
+void finish_model_defaults(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  // Blanks have the positions of the text around them, so that sequences with
+  // blanks may have more tokens than the model has positions.
+  if (config.task->max_length > 0 &&
+      config.token_data.objective.kind != ObjectiveKind::kBlankFilling &&
+      !reader.get_object("model").contains("max_length")) {
+    config.max_length = std::min(
+        config.max_length, positions_of(config).value_or(config.max_length));
+  }
+  if (config.task == &kQuestionAnswering &&
+      !reader.get_object("data").contains("window_overlap")) {
+    config.questions.window_overlap =
+        std::min(config.questions.window_overlap, config.max_length / 2);
+  }
+  config.has_default_rate = !reader.get_object("optimizer").contains("lr");
+  if (config.has_default_rate && !config.model_folder.empty()) {
+    config.engine.optimizer.lr = config.lora ? kLoraRate : kFineTuningRate;
+  }
 }
 
 /// Turns off defaults that do not go with what is set.
@@ -373,6 +398,7 @@ void finish_fields(
   }
   finish_defaults(reader, config);
   config.model_folder = model_folder_of(config.model_folder);
+  finish_model_defaults(reader, config);
   if (config.lora) {
     LoraConfig& adapter = config.lora->adapter;
     if (adapter.base_model.empty()) {
@@ -404,6 +430,9 @@ void finish_fields(
     needs_scores(config.trainer.keep_best, "keep_best");
     needs_scores(config.trainer.export_best, "export_best");
     needs_scores(config.trainer.early_stop > 0, "early_stop");
+    needs_scores(
+        config.trainer.best_metric != TrainerOptions().best_metric,
+        "best_metric");
   }
   if (config.lr_range_test) {
     reader.run_check([&] { check(*config.lr_range_test); });
@@ -484,7 +513,6 @@ TrainingConfig read_training_config(
   }
   TrainingConfig config(*found);
   runtime::read_fields(reader, config);
-  config.has_own_rate = reader.get_object("optimizer").contains("lr");
   finish_fields(reader, config);
   config.task->finish(reader, config);
   finish_reading(reader, config);
@@ -492,6 +520,13 @@ TrainingConfig read_training_config(
   config.resolved["training"]["clip_grad_norm"] = config.trainer.clip_grad_norm;
   config.resolved["schedule"]["warmup_fraction"] =
       config.trainer.schedule.warmup_fraction;
+  config.resolved["optimizer"]["lr"] = config.engine.optimizer.lr;
+  if (config.task->max_length > 0) {
+    config.resolved["model"]["max_length"] = config.max_length;
+  }
+  if (config.task == &kQuestionAnswering) {
+    config.resolved["data"]["window_overlap"] = config.questions.window_overlap;
+  }
   return config;
 }
 

@@ -127,7 +127,7 @@ struct TrainingConfig {
   /// their first sample.
   bool new_data = false;
   bool overwrite = false; ///< an earlier run in the run folder
-  bool has_own_rate = false; ///< optimizer.lr is not its default
+  bool has_default_rate = true; ///< optimizer.lr is not given
   LossMean loss_mean = LossMean::kLabels;
 
   /// What was read, defaults included; the config.json of the run folder.
