@@ -345,7 +345,7 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
 }
 
 GatherScope Engine::gather(bool writable) {
-  check_usable("gather");
+  writable ? check_may_change("gather") : check_usable("gather");
   std::vector<size_t> groups(pager_->groups().size());
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g] = g;
@@ -356,7 +356,7 @@ GatherScope Engine::gather(bool writable) {
 GatherScope Engine::gather(
     const std::vector<at::Tensor>& parameters,
     bool writable) {
-  check_usable("gather");
+  writable ? check_may_change("gather") : check_usable("gather");
   return {*pager_, lifetime_, groups_of(parameters), writable};
 }
 

@@ -182,6 +182,9 @@ void ModelLoading::apply() {
   subject_.optimizer.set_steps(manifest.step);
   if (WeightAverages* averages = subject_.optimizer.averages()) {
     averages->set_steps(saved_averages());
+  } else if (saved_averages() > 0 && subject_.files.rank() == 0) {
+    log_warning(
+        "load: the checkpoint has averages of the weights, which are dropped: this engine keeps none. To go on with them, set optimizer.ema_decay as in the run that saved them.");
   }
   subject_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
   subject_.pager.invalidate();

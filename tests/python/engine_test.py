@@ -5,6 +5,7 @@ import copy
 import math
 import os
 import shutil
+import tempfile
 
 import numpy
 import torch
@@ -132,6 +133,20 @@ def write_other_values(engine, world):
             model.blocks[1].down.bias[-1] += 1
 
 
+def stderr_of(what):
+    """What the engine's library writes there."""
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            what()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        return file.read().decode()
+
+
 def averages(world):
     """ema() beside torch's AveragedModel."""
     plain = make_net()
@@ -151,13 +166,21 @@ def averages(world):
         close(model(ids), average.module(ids), 1e-4, "forward")
         assert not torch.allclose(model(ids), plain(ids), atol=1e-2)
         raises(engine.step, "engine.step", "engine.ema()")
+        for parameters in ((), (model.head.bias,)):
+            raises(lambda: engine.gather(
+                *parameters, writable=True).__enter__(),
+                "engine.gather", "engine.ema()")
         state = engine.state_dict()
     for name, value in state.items():
         if name != "seen":
             close(value, average.module.state_dict()[name], 1e-4, name)
     for name, value in engine.state_dict().items():
         assert name == "seen" or torch.equal(value, before[name]), name
+    folder = os.path.join(shared_folder(), "averages")
+    engine.save(folder)
     engine = tessera.wrap(make_net(), optimizer=ADAMW, **SMALL)
+    said = stderr_of(lambda: engine.load(folder))
+    assert ("optimizer.ema_decay" in said) == (world.rank == 0), said
 
     def open_scope():
         with engine.ema():
