@@ -61,9 +61,11 @@ std::string device_budget_error(
     const MemoryBudget& memory,
     const PlacementOptions& placement,
     const OffloadOptions& offload,
-    const TierBytes& planned) {
+    const TierBytes& planned,
+    int64_t first_step) {
   const int64_t budget = memory.device_bytes.value_or(0);
-  const int64_t needed = total_bytes(planned.front()) + memory.activation_bytes;
+  const int64_t needed =
+      total_bytes(planned.front()) + memory.activation_bytes + first_step;
   std::vector<std::string> remedies{
       "raise memory.device_bytes to at least " + exact_size_text(needed)};
   add_remedies_of_tiers(remedies, memory, placement, planned);
@@ -76,12 +78,22 @@ std::string device_budget_error(
     remedies.emplace_back(
         "lower memory.activation_bytes and use smaller micro-batches or shorter sequences");
   }
+  if (const int64_t slots = on_device(planned, MemoryPurpose::kGatherSlots);
+      slots > 0) {
+    remedies.push_back(
+        "make groups smaller (`group` in sharding.modules); the largest adjacent ones, unsharded at the same time, take " +
+        exact_size_text(slots));
+  }
   remedies.emplace_back("use more ranks");
   std::string text = "the memory budget is too small: memory.device_bytes is " +
                      exact_size_text(budget) + ", but this rank needs " +
                      exact_size_text(needed) + " of device memory, " +
                      exact_size_text(memory.activation_bytes) +
-                     " of it for activations. Possible fixes:";
+                     " of it for activations" +
+                     (first_step > 0 ? " and " + exact_size_text(first_step) +
+                                           " for gradients of the first step"
+                                     : std::string()) +
+                     ". Possible fixes:";
   for (const std::string& remedy : remedies) {
     text += "\n  - " + remedy;
   }

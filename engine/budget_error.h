@@ -8,6 +8,7 @@
 #include "tessera/offload/options/placement_options.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 
+#include <cstdint>
 #include <string>
 
 namespace tessera::engine {
@@ -16,10 +17,12 @@ namespace tessera::engine {
 /// remedies that remain with these options, and the memory table.
 /// @param memory device_bytes must be set.
 /// @param planned bytes on each tier, without activations.
+/// @param first_step bytes on the device that only the first step needs.
 std::string device_budget_error(
     const MemoryBudget& memory,
     const PlacementOptions& placement,
     const OffloadOptions& offload,
-    const TierBytes& planned);
+    const TierBytes& planned,
+    int64_t first_step);
 
 } // namespace tessera::engine

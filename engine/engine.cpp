@@ -12,6 +12,7 @@
 #include "tessera/engine/checkpoint/state_loading.h"
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
+#include "tessera/engine/option_agreement.h"
 #include "tessera/engine/registered_parameters.h"
 #include "tessera/engine/step_guard.h"
 #include "tessera/pipeline/pipeline_executor.h"
@@ -32,11 +33,36 @@
 #include <bit>
 #include <cmath>
 #include <new>
+#include <string_view>
 #include <utility>
 
 namespace tessera {
 
 namespace {
+
+/// RankIntent::parameter of kClip.
+constexpr int64_t kNormIntent = 0;
+constexpr int64_t kLimitIntent = 1;
+
+/// Ends the error of gradients without the loss scale.
+constexpr const char* kOtherBackward =
+    "were computed without it, by loss.backward() or by backward() of another engine. Call engine.backward(loss) of this engine, once for the sum of losses that share a forward; where one loss trains two modules, wrap a module that contains both; or train in bfloat16 or float32, which need no loss scale.";
+
+/// loss.backward(), with this engine's remedy where LibTorch's would be
+/// retain_graph, which Engine::backward() does not have.
+void backward_once(const at::Tensor& loss) {
+  try {
+    loss.backward();
+  } catch (const c10::Error& error) {
+    TESSERA_CHECK(
+        std::string_view(error.what_without_backtrace())
+                .find("backward through the graph a second time") ==
+            std::string_view::npos,
+        "Engine::backward: another backward has already freed a part of this loss's graph. Losses that share a forward are added and passed to one backward: engine.backward(first + second). (LibTorch: {})",
+        error.what_without_backtrace());
+    throw;
+  }
+}
 
 /// A pipeline stage may have nothing to train where others have.
 bool trains(const sharding::Pager& pager) {
@@ -123,11 +149,12 @@ void Engine::backward(const at::Tensor& loss) {
   optimizer_->begin_backward(1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
+  const auto own_backward = pager_->own_backward();
   reporting_memory("backward", [&] {
     // In float32 no scaled loss overflows.
     const bool widens = loss.scalar_type() == at::kHalf;
-    (factor == 1 ? loss : (widens ? loss.to(at::kFloat) : loss) * factor)
-        .backward();
+    backward_once(
+        factor == 1 ? loss : (widens ? loss.to(at::kFloat) : loss) * factor);
   });
 }
 
@@ -139,6 +166,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "forwards and backwards", device());
   optimizer_->begin_backward(1 / scaler_.scale());
+  const auto own_backward = pager_->own_backward();
   std::vector<at::Tensor> losses;
   reporting_memory(
       "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });
@@ -195,7 +223,7 @@ DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is {}; it must be above 0.",
       max_norm);
-  optimizer_->note_clipping(max_norm);
+  optimizer_->note_clipping("clip_grad_norm", max_norm);
   const DeferredScalar norm = grad_norm(p);
   const bool skips = scaler_.is_active() || (guard_ && guard_->looks_at(norm));
   pager_->multiply_gradients(
@@ -210,7 +238,10 @@ DeferredScalar Engine::grad_norm(double p) {
       runtime::TraceLane::kOptimizer, "norm of the gradients", device());
   TESSERA_CHECK(p > 0, "Engine::grad_norm: p is {}; it must be above 0.", p);
   const c10::NoGradGuard no_grad;
-  settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
+  settle_gradients(
+      {sharding::RankIntent::Kind::kClip,
+       std::bit_cast<int64_t>(p),
+       kNormIntent});
   sharding::GradientSums& sums = optimizer_->gradient_sums(p);
   const DeferredScalar norm =
       norms_on_device_
@@ -229,7 +260,7 @@ void Engine::multiply_gradients(double factor) {
   if (guard_) {
     guard_->forget_norm(); // finite gradients may overflow
   }
-  optimizer_->note_clipping(factor);
+  optimizer_->note_clipping("multiply_gradients", factor);
   pager_->multiply_gradients(factor);
 }
 
@@ -239,8 +270,11 @@ void Engine::clip_grad_value(double limit) {
       limit > 0,
       "Engine::clip_grad_value: the limit is {}; it must be above 0.",
       limit);
-  optimizer_->note_clipping(limit);
-  settle_gradients({sharding::RankIntent::Kind::kClip, -1, -1});
+  optimizer_->note_clipping("clip_grad_value", limit);
+  settle_gradients(
+      {sharding::RankIntent::Kind::kClip,
+       std::bit_cast<int64_t>(limit),
+       kLimitIntent});
   sharding::clamp_gradients(*pager_, limit * scaler_.scale());
 }
 
@@ -263,10 +297,20 @@ bool Engine::step() {
   const runtime::TraceSpan span(
       runtime::TraceLane::kOptimizer, "step", device());
   const c10::NoGradGuard no_grad;
-  settle_gradients(
-      {sharding::RankIntent::Kind::kStep,
-       optimizer_->hash_of_settings(),
-       std::bit_cast<int64_t>(optimizer_->learning_rate())});
+  try {
+    settle_gradients(
+        {sharding::RankIntent::Kind::kStep,
+         optimizer_->hash_of_settings(),
+         std::bit_cast<int64_t>(optimizer_->learning_rate())});
+  } catch (const sharding::OtherSettingsError& error) {
+    // All ranks of the comparison are here.
+    engine::tell_other_settings(*pager_, optimizer_->settings(), error.what());
+  }
+  const auto lost = pager_->find_lost_update();
+  TESSERA_CHECK(
+      !lost,
+      "Engine::step: gradients of group '{}' were dropped (zero_grad() of the module) after backward had applied them (update_in_backward): they are in the weights. If gradients may be dropped, set update_in_backward to false; to go on, load a checkpoint.",
+      pager_->groups()[lost.value_or(0)]->name());
   TESSERA_CHECK(
       std::exchange(ran_pipeline_, false) || pager_->any_gradient() ||
           !trains(*pager_),
@@ -274,8 +318,16 @@ bool Engine::step() {
   TESSERA_CHECK(
       optimizer_->began_backward() || !scaler_.is_active() ||
           !pager_->any_gradient(),
-      "Engine::step: the gradients are divided by the loss scale of {}, but were computed by loss.backward(), without it. Call engine.backward(loss), or train in bfloat16 or float32, which need no loss scale.",
-      scaler_.scale());
+      "Engine::step: the gradients are divided by the loss scale of {}, but {}",
+      scaler_.scale(),
+      kOtherBackward);
+  const auto other = pager_->find_other_backward();
+  TESSERA_CHECK(
+      !other || !scaler_.is_active(),
+      "Engine::step: the gradients are divided by the loss scale of {}, but those of '{}' {}",
+      scaler_.scale(),
+      pager_->parameter(other.value_or(0)).record.name(),
+      kOtherBackward);
   // All-gathers that were planned and then not used may still read shards.
   pager_->wait_for_gather_lane();
   sharding::NonfiniteGradients nonfinite;
@@ -327,6 +379,9 @@ void Engine::report_nonfinite(const sharding::NonfiniteGradients& found) const {
 
 void Engine::zero_grad() {
   check_usable("zero_grad");
+  TESSERA_CHECK(
+      !pager_->updated_in_backward(),
+      "Engine::zero_grad: backward has already applied these gradients (update_in_backward), and they cannot be dropped. Call engine.step(), which ends the step; if gradients may be dropped, as those of a bad batch, set update_in_backward to false.");
   module_->zero_grad();
 }
 

@@ -108,13 +108,13 @@ struct EngineOptions {
   /// anyway: save() throws, if clip_grad_norm() or grad_norm() was called in
   /// the last step. kSkip waits in every step.
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
-  /// Updates every group during backward as soon as its gradients are final,
-  /// so that gradients need no memory of their own and a step ends sooner. The
-  /// first step, which records when they are final, collects them: a budget has
-  /// to have room for that, which later holds nothing. Only for optimizers that
-  /// update each element independently, without loss scaling and without
-  /// clipping. The numbers are the same. If backward throws, the groups updated
-  /// until then stay updated.
+  /// Updates groups during Engine::backward() once their gradients are final,
+  /// so that these need no memory and a step ends sooner; zero_grad() then
+  /// throws. The first step, which records when they are final, and other
+  /// backwards collect them: a budget has to have room for that. Only for
+  /// optimizers that update each element independently, without loss scaling
+  /// and without clipping. The numbers are the same. If backward throws, the
+  /// groups updated until then stay updated.
   bool update_in_backward = false;
   /// Results of cheap operators of any module (GELU, SiLU, products, dropout on
   /// the CPU) are not kept for the operators that take them, but computed again
@@ -251,7 +251,7 @@ class Engine {
     return scaler_;
   }
 
-  /// Drops all gradients. Not collective, but all ranks must do it.
+  /// Drops gradients not yet applied. Not collective; all ranks must do it.
   void zero_grad();
 
   /// The whole gradient of a parameter, averaged over the ranks; undefined if

@@ -194,6 +194,30 @@ void check_none_divided(const std::vector<sharding::PageSpec>& pages) {
   }
 }
 
+/// Parts of another mesh would be taken for copies, or for other parts.
+void check_divided_by(
+    const std::vector<sharding::PageSpec>& pages,
+    const ParallelMesh& mesh,
+    int rank) {
+  const int ranks = mesh.size(ParallelGroup::kTensor);
+  const int index = mesh.index(ParallelGroup::kTensor, rank);
+  for (const sharding::PageSpec& page : pages) {
+    for (const sharding::PagedParameter& parameter : page.parameters) {
+      for (const SpecAxis& axis : parameter.record.spec.axes) {
+        TESSERA_CHECK(
+            axis.name != kTensorAxis || axis.ranks == 1 ||
+                (axis.ranks == ranks && axis.rank == index),
+            "wrap: parameter '{}' is part {} of {} over tensor-parallel ranks, but in the mesh of EngineOptions::parallel, where tensor is {}, this rank is number {}. Set it to the ParallelMesh by which the layers were partitioned.",
+            parameter.record.name(),
+            axis.rank,
+            axis.ranks,
+            ranks,
+            index);
+      }
+    }
+  }
+}
+
 /// Whether some parameters have an optimizer that exchanges momentum.
 bool sends_momentum(
     const std::vector<sharding::PageSpec>& pages,
@@ -272,6 +296,9 @@ Engine::Engine(
     check_update_in_backward(options, scaler_);
   }
 
+  files_ = world.new_communicator("files of the model");
+  engine::check_same_ranks(*files_, options);
+
   // What is decided before anything is allocated for the module.
   const sharding::PageMeshes meshes =
       options.parallel != nullptr
@@ -282,6 +309,7 @@ Engine::Engine(
       sharding::plan_pages(*module_, sharding, meshes);
   if (options.parallel != nullptr) {
     check_updates_of_parts(pages, rules);
+    check_divided_by(pages, *options.parallel, world.rank());
   } else {
     check_none_divided(pages);
   }
@@ -344,7 +372,6 @@ Engine::Engine(
       *ledger_,
       tiers_->stores(),
       overlaps ? optimizer_.get() : nullptr);
-  files_ = world.new_communicator("files of the model");
   lineage_ = std::make_unique<engine::CheckpointLineage>(engine::new_lineage());
   optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
   sharding::copy_tied_values(*pager_);

@@ -83,6 +83,25 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
                  options.memory.activation_bytes - first_step -
                  total_bytes(plan.bytes.front());
   }
+  const auto check_budget = [&](bool fits) {
+    TESSERA_CHECK(
+        fits,
+        "{}",
+        device_budget_error(
+            options.memory,
+            options.placement,
+            options.offload,
+            plan.bytes,
+            first_step));
+  };
+  const int64_t least_gather = needs.slots.least_gather_bytes();
+  if (slot_bytes && least_gather > 0 &&
+      *slot_bytes < least_gather + needs.slots.reduce_bytes()) {
+    planned(MemoryTier::kDevice, MemoryPurpose::kGatherSlots) = least_gather;
+    planned(MemoryTier::kDevice, MemoryPurpose::kReduceSlots) =
+        needs.slots.reduce_bytes();
+    check_budget(false);
+  }
   plan.slots = needs.slots.room(slot_bytes);
   planned(MemoryTier::kDevice, MemoryPurpose::kGatherSlots) =
       plan.slots.gather_bytes;
@@ -96,11 +115,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
     // Where nothing is divided there is nothing to choose either.
     const int64_t needed = total_bytes(plan.bytes.front()) + first_step +
                            options.memory.activation_bytes;
-    TESSERA_CHECK(
-        needed <= *limit,
-        "{}",
-        device_budget_error(
-            options.memory, options.placement, options.offload, plan.bytes));
+    check_budget(needed <= *limit);
   }
   return plan;
 }

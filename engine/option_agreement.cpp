@@ -2,8 +2,11 @@
 #include "tessera/engine/option_agreement.h"
 
 #include "tessera/engine/engine_config.h"
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/gather_texts.h"
-#include "tessera/runtime/core/option_texts.h"
+#include "tessera/runtime/comm/parallel_mesh.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -11,6 +14,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +35,9 @@ constexpr std::string_view kOfEachRank[] = {
 
 runtime::OptionTexts shared_options(const EngineOptions& options) {
   runtime::OptionTexts texts = runtime::option_texts(options);
+  // Also one that cannot be configured.
+  texts["optimizer.type"] =
+      "\"" + options.optimizer.rule.optimizer().saved_name() + "\"";
   std::erase_if(texts, [](const auto& text) {
     return std::any_of(
         std::begin(kOfEachRank),
@@ -59,44 +67,129 @@ std::string value_of(
   return found == texts.end() ? "not set" : found->second;
 }
 
+/// The first text in which a rank differs from the first one.
+struct Difference {
+  std::string path;
+  size_t rank = 0; ///< place of the other one
+  std::string first_value;
+  std::string value;
+
+  /// "1 on rank 0 and 2 on rank 3".
+  std::string text(const std::vector<int>& ranks) const {
+    return formatted(
+        "{} on rank {} and {} on rank {}",
+        first_value,
+        ranks.front(),
+        value,
+        ranks[rank]);
+  }
+};
+
+/// Collective over `ranks`; blocks.
+std::optional<Difference> find_difference(
+    Communicator& ranks,
+    const runtime::OptionTexts& mine,
+    const WaitCheck& check = {}) {
+  std::vector<runtime::OptionTexts> texts;
+  for (const std::string& text : runtime::gather_texts(
+           ranks, nlohmann::json(mine).dump(), "options that differ", check)) {
+    texts.push_back(nlohmann::json::parse(text));
+  }
+  const auto other =
+      std::find_if(texts.begin(), texts.end(), [&](const auto& one) {
+        return one != texts.front();
+      });
+  if (other == texts.end()) {
+    return std::nullopt;
+  }
+  runtime::OptionTexts all = texts[0];
+  all.insert(other->begin(), other->end());
+  std::vector<std::string> paths;
+  for (const auto& [path, value] : all) {
+    paths.push_back(path);
+  }
+  // Other types have other options.
+  std::stable_partition(
+      paths.begin(), paths.end(), [](const std::string& path) {
+        return path.ends_with("type");
+      });
+  for (const std::string& path : paths) {
+    const Difference difference{
+        path,
+        static_cast<size_t>(other - texts.begin()),
+        value_of(texts[0], path),
+        value_of(*other, path)};
+    if (difference.first_value != difference.value) {
+      return difference;
+    }
+  }
+  return std::nullopt;
+}
+
+/// As above, where they mostly are equal.
+std::optional<Difference> compare(
+    Communicator& ranks,
+    const runtime::OptionTexts& mine,
+    const WaitCheck& check = {}) {
+  const std::hash<std::string> hash;
+  const std::vector<int64_t> hashes =
+      gathered(ranks, static_cast<int64_t>(hash(nlohmann::json(mine).dump())));
+  const bool all_equal =
+      std::all_of(hashes.begin(), hashes.end(), [&](int64_t one) {
+        return one == hashes.front();
+      });
+  return all_equal ? std::nullopt : find_difference(ranks, mine, check);
+}
+
+void refuse(
+    const std::optional<Difference>& difference,
+    const std::vector<int>& ranks) {
+  TESSERA_CHECK(
+      !difference,
+      "wrap: the option {} is {}. Give wrap() the same options on every rank, but for memory, placement and offload.",
+      difference->path,
+      difference->text(ranks));
+}
+
 } // namespace
+
+void check_same_ranks(Communicator& job, const EngineOptions& options) {
+  if (job.size() == 1) {
+    return;
+  }
+  runtime::OptionTexts mine{
+      {"sharding.shard_ranks", std::to_string(options.sharding.shard_ranks)}};
+  if (options.parallel != nullptr) {
+    // Its first line; the others follow from it.
+    const std::string table = options.parallel->table();
+    mine["EngineOptions::parallel"] = table.substr(0, table.find('\n'));
+  }
+  std::vector<int> ranks(static_cast<size_t>(job.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  refuse(compare(job, mine), ranks);
+}
 
 void check_same_options(
     sharding::PageRanks& ranks,
     const EngineOptions& options) {
-  if (ranks.size() == 1) {
-    return;
+  if (ranks.size() > 1) {
+    refuse(
+        compare(
+            ranks.control(), shared_options(options), ranks.watch_failures()),
+        ranks.of_module().mesh().ranks());
   }
-  const std::string mine = nlohmann::json(shared_options(options)).dump();
-  Communicator& control = ranks.control();
-  const std::vector<int64_t> hashes =
-      gathered(control, static_cast<int64_t>(std::hash<std::string>{}(mine)));
-  const auto other =
-      std::find_if(hashes.begin(), hashes.end(), [&](int64_t hash) {
-        return hash != hashes.front();
-      });
-  if (other == hashes.end()) {
-    return;
-  }
-  std::vector<runtime::OptionTexts> texts;
-  for (const std::string& text : runtime::gather_texts(
-           control, mine, "options that differ", ranks.watch_failures())) {
-    texts.push_back(nlohmann::json::parse(text));
-  }
-  const auto r = static_cast<size_t>(other - hashes.begin());
-  runtime::OptionTexts paths = texts[0];
-  paths.insert(texts[r].begin(), texts[r].end());
-  for (const auto& [path, value] : paths) {
-    const std::vector<int>& job = ranks.of_module().mesh().ranks();
-    TESSERA_CHECK(
-        value_of(texts[0], path) == value_of(texts[r], path),
-        "wrap: the option {} is {} on rank {} and {} on rank {}. Give wrap() the same options on every rank, but for memory, placement and offload.",
-        path,
-        value_of(texts[0], path),
-        job[0],
-        value_of(texts[r], path),
-        job[r]);
-  }
+}
+
+void tell_other_settings(
+    sharding::Pager& pager,
+    const runtime::OptionTexts& mine,
+    const std::string& found) {
+  const auto difference =
+      find_difference(pager.control(), mine, pager.watch_failures());
+  throw sharding::OtherSettingsError(
+      difference ? found + "\nThe difference: " + difference->path + ": " +
+                       difference->text(pager.mesh().ranks()) + "."
+                 : found);
 }
 
 } // namespace tessera::engine

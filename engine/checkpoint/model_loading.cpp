@@ -157,19 +157,10 @@ void ModelLoading::apply() {
   subject_.pager.wait_for_gather_lane();
   tell_begun_anew();
   tell_other_optimizers();
+  load_opaques(); // first: they may refuse what they are given
   load_pieces();
   for (size_t i = 0; i < wholes_.size(); ++i) {
     tensors_.wholes[i].values.copy_(wholes_[i]);
-  }
-  for (size_t i = 0; i < opaques_.size(); ++i) {
-    if (opaques_[i].defined()) {
-      tensors_.opaques[i].load(opaques_[i]);
-      continue;
-    }
-    tensors_.opaques[i].reset();
-    log_warning(
-        "the checkpoint has no '{}' for this rank, of another number of ranks or another optimizer: it begins at zero.",
-        tensors_.opaques[i].name);
   }
   for (size_t i = 0; i < buffers_.size(); ++i) {
     tensors_.buffers[i].second.copy_(buffers_[i]);
@@ -314,6 +305,19 @@ void ModelLoading::check_parameter(
       c10::IntArrayRef(strides),
       c10::IntArrayRef(saved.sizes),
       c10::IntArrayRef(saved.strides));
+}
+
+void ModelLoading::load_opaques() {
+  for (size_t i = 0; i < opaques_.size(); ++i) {
+    if (opaques_[i].defined()) {
+      tensors_.opaques[i].load(opaques_[i]);
+      continue;
+    }
+    tensors_.opaques[i].reset();
+    log_warning(
+        "the checkpoint has no '{}' for this rank, of another number of ranks or another optimizer: it begins at zero.",
+        tensors_.opaques[i].name);
+  }
 }
 
 void ModelLoading::load_pieces() {

@@ -40,6 +40,7 @@ class ModelLoading {
   void check_parameter(
       const sharding::ParameterRecord& record,
       const std::map<std::string, std::string>& saved_by);
+  void load_opaques();
   void load_pieces();
   int64_t saved_averages() const;
   bool is_saved(const SubjectPiece& piece) const;

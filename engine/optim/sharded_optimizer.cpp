@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <any>
-#include <bit>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,11 +33,6 @@ offload::UpdatedShard updated_shard(
       .has_own_master = page.has_own_master};
 }
 
-/// All bits of it.
-std::string exact_text(double value) {
-  return std::to_string(std::bit_cast<uint64_t>(value)) + " ";
-}
-
 std::string text_of_rule(const UpdateRule& rule) {
   std::any options = rule.options();
   std::string text = name_of(rule);
@@ -48,7 +42,7 @@ std::string text_of_rule(const UpdateRule& rule) {
        })) {
     text += " " + key + "=" + value;
   }
-  return text + " ";
+  return text;
 }
 
 } // namespace
@@ -223,31 +217,56 @@ void ShardedOptimizer::set_parameter_options(
   settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
   settings.weight_decay = rule.weight_decay.value_or(settings.weight_decay);
   settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
-  parameter_settings_.clear();
+  parameter_hash_.reset();
   updates_->drop_speculation(found->group);
 }
 
-void ShardedOptimizer::note_clipping(double value) {
-  clipping_ += exact_text(value);
+void ShardedOptimizer::note_clipping(const char* function, double value) {
+  clipping_ +=
+      (clipping_.empty() ? "" : ", ") + formatted("{}({})", function, value);
+}
+
+runtime::OptionTexts ShardedOptimizer::parameter_settings() const {
+  runtime::OptionTexts texts;
+  std::map<size_t, std::string> rules; // by version
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterSettings& settings = parameters_[i].settings;
+    std::string& rule = rules[settings.rule_version];
+    if (rule.empty()) {
+      rule = text_of_rule(settings.rule);
+    }
+    // Other ranks may have other experts in its place.
+    const std::string name = context_.pages[parameters_[i].group].of_experts
+                                 ? formatted("number {}, of experts", i)
+                                 : "'" + parameters_[i].name() + "'";
+    texts["the optimizer of parameter " + name] = formatted(
+        "{} with lr_scale={} weight_decay={} hold_steps={}",
+        rule,
+        settings.lr_scale,
+        settings.weight_decay,
+        settings.hold_steps);
+  }
+  return texts;
+}
+
+runtime::OptionTexts ShardedOptimizer::settings() const {
+  runtime::OptionTexts texts = parameter_settings();
+  texts["the learning rate"] = formatted("{}", lr_);
+  texts["what clips the gradients"] = clipping_.empty() ? "nothing" : clipping_;
+  return texts;
 }
 
 int64_t ShardedOptimizer::hash_of_settings() {
-  if (parameter_settings_.empty()) {
-    std::map<size_t, std::string> rules; // by version
-    for (const OptimizedParameter& parameter : parameters_) {
-      const ParameterSettings& settings = parameter.settings;
-      std::string& rule = rules[settings.rule_version];
-      if (rule.empty()) {
-        rule = text_of_rule(settings.rule);
-      }
-      parameter_settings_ += rule + exact_text(settings.lr_scale) +
-                             exact_text(settings.weight_decay) +
-                             std::to_string(settings.hold_steps) + "\n";
-    }
-  }
   const std::hash<std::string> hash;
+  if (!parameter_hash_) {
+    std::string all;
+    for (const auto& [name, value] : parameter_settings()) {
+      all += value + "\n";
+    }
+    parameter_hash_ = hash(all);
+  }
   return static_cast<int64_t>(
-      hash(exact_text(lr_) + clipping_ + parameter_settings_));
+      hash(formatted("{} {} {}", lr_, clipping_, *parameter_hash_)));
 }
 
 void ShardedOptimizer::check_whole() const {

@@ -8,6 +8,7 @@
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/engine/optim/weight_averages.h"
+#include "tessera/runtime/core/option_texts.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/paging/gradient_norm.h"
 #include "tessera/sharding/paging/pager.h"
@@ -84,11 +85,12 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   sharding::GradientSums& gradient_sums(double p);
 
   /// All ranks are about to clip gradients at `value`, or to multiply them by
-  /// it.
-  void note_clipping(double value);
-  /// Stands for learning rate, hyperparameters of parameters, and what was
-  /// noted of clipping since the last step: equal where these are, for ranks
-  /// that compare them.
+  /// it, by Engine's function of this name.
+  void note_clipping(const char* function, double value);
+  /// Learning rate, hyperparameters of parameters, and what was noted of
+  /// clipping since the last step, for ranks that compare them.
+  runtime::OptionTexts settings() const;
+  /// Stands for settings(): equal where these are.
   int64_t hash_of_settings();
 
   /// Call it before step(), with settled gradients that stay until then. In the
@@ -181,6 +183,8 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   void exchange_averages();
 
  private:
+  /// Their hyperparameters.
+  runtime::OptionTexts parameter_settings() const;
   void end_settings() {
     clipping_.clear();
     began_backward_ = false;
@@ -211,7 +215,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   bool began_backward_ = false;
   int64_t checked_steps_ = 0; ///< calls of check_tensor_ranks()
   std::string clipping_; ///< what was noted of it
-  std::string parameter_settings_; ///< of hash_of_settings(); empty: unknown
+  std::optional<size_t> parameter_hash_; ///< of parameter_settings()
   std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others
 };
 

@@ -14,6 +14,7 @@
 #include "tessera/engine/trainer/training_hook.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -191,6 +192,15 @@ class Training {
   static int64_t checked_steps(
       const TrainerOptions& options,
       const TrainingTask& task) {
+    const auto check_scored = [&](bool is_set, const char* name) {
+      TESSERA_CHECK(
+          !is_set || options.evaluate_every > 0,
+          "training.{} is set, but training.evaluate_every (TrainerOptions) is 0, so that nothing is scored; set evaluate_every, e.g. to 100 steps.",
+          name);
+    };
+    check_scored(options.keep_best, "keep_best");
+    check_scored(options.export_best, "export_best");
+    check_scored(options.early_stop > 0, "early_stop");
     const int64_t steps = total_steps_of(options, task);
     TESSERA_CHECK(
         steps > 0,
@@ -279,7 +289,7 @@ class Training {
       const double loss = monitor_->read_losses(step);
       if (const auto problem = watch_.add(loss, first, step)) {
         if (options_.on_bad_loss == OnBadLoss::kEnd) {
-          engine_.zero_grad();
+          drop_gradients();
           return true;
         }
         roll_back(*problem);
@@ -415,6 +425,14 @@ class Training {
     }
   }
 
+  /// With update_in_backward they are in the weights, which the caller loads
+  /// anew or gives up.
+  void drop_gradients() {
+    if (!engine_.pager().updated_in_backward()) {
+      engine_.zero_grad();
+    }
+  }
+
   /// Returns to the newest checkpoint, and leaves out the micro-batches since
   /// the last good loss. Collective: all ranks have the same losses.
   /// @throws tessera::Error if that is not wanted or not possible.
@@ -436,7 +454,7 @@ class Training {
                  : std::string(" There is no checkpoint to go back to."));
     ++roll_backs_;
     const engine::RunPosition::Range bad{good_batch_, progress_.batch};
-    engine_.zero_grad();
+    drop_gradients();
     progress_.skipped.push_back(bad);
     load(*newest); // adds those of the checkpoint
     watch_.rewind(progress_.steps);

@@ -110,7 +110,8 @@ class Engine:
             self._engine, self._engine_step, optimizer)
 
     def zero_grad(self):
-        """Drops all gradients."""
+        """Drops all gradients; not those that backward() has applied already
+        (update_in_backward), which is an error."""
         self._engine.zero_grad()
 
     def clip_grad_norm(self, max_norm, p=2.0):

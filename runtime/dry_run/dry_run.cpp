@@ -304,11 +304,7 @@ class DryOperator {
         by_meta();
         break;
       case OperatorWay::kCompute:
-        TESSERA_CHECK(
-            is_small_,
-            "a dry run does not know the shapes of the results of {} (in '{}'); they may depend on values. Add it to runtime/dry_run/dry_shapes.cpp.",
-            full_name(op_.schema()),
-            run_.module());
+        TESSERA_CHECK(is_small_, "{}{}", unknown_shapes(), kRemedy);
         compute();
         break;
     }
@@ -462,6 +458,16 @@ class DryOperator {
   }
 
   /// Results that are arguments.
+  static constexpr const char* kRemedy =
+      " A plan has no values of tensors. Write it with operators whose shapes do not depend on them (torch::where or a product with the mask in place of an index by a mask, a fixed number of elements in place of nonzero or unique), or measure a real step: Engine::measured_memory().";
+
+  std::string unknown_shapes() const {
+    return formatted(
+        "tessera::plan() does not know the shapes of the results of {} (in module '{}'): they depend on values, or the operator is unknown to dry runs.",
+        full_name(op_.schema()),
+        run_.module());
+  }
+
   std::vector<c10::IValue> written() const {
     std::vector<c10::IValue> results;
     for (const c10::Argument& result : op_.schema().returns()) {
@@ -500,9 +506,9 @@ class DryOperator {
       });
       TESSERA_CHECK(
           op_.hasTag(at::Tag::pointwise) || c10::multiply_integers(sizes) == 0,
-          "a dry run does not know the shapes of the results of {} (in '{}').",
-          full_name(op_.schema()),
-          run_.module());
+          "{}{}",
+          unknown_shapes(),
+          kRemedy);
       call_.tensor(i).resize_(sizes);
     }
   }
@@ -524,7 +530,13 @@ class DryOperator {
       results.push_back(std::move(value));
     }
     const torch::jit::Stack shapes = results;
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &results);
+    try {
+      op_.redispatchBoxed(
+          c10::DispatchKeySet(c10::DispatchKey::Meta), &results);
+    } catch (const c10::NotImplementedError&) {
+      // Such as nonzero, which an index by a mask of bool calls.
+      TESSERA_FAIL("{}{}", unknown_shapes(), kRemedy);
+    }
     if (is_small_ && bytes_of(results) <= kMostComputedBytes) {
       compute();
       return;

@@ -154,6 +154,7 @@ void GradientBucket::add(size_t i, const at::Tensor& gradient, bool keeps) {
 void GradientBucket::zero(size_t i) {
   const c10::NoGradGuard no_grad;
   entries_[i].arrived = false;
+  entries_[i].of_other_backward = false;
   entries_[i].waiting = at::Tensor();
   if (!shard_.defined()) {
     return;
@@ -230,7 +231,9 @@ void GradientBucket::refresh(Entry& entry) {
     entry.in_shard = false;
     entry.has = false;
     entry.waiting = at::Tensor();
+    entry.of_other_backward = false;
     has_copies_ = false;
+    lost_applied_ = lost_applied_ || use_ == Use::kApplied;
   }
 }
 
@@ -245,23 +248,12 @@ bool GradientBucket::is_untaken(size_t i) const {
   return entry.parameter.grad().defined() && !holds_token(entry);
 }
 
-bool GradientBucket::is_applied() {
-  if (use_ == Use::kApplied) {
-    refresh();
-    if (std::none_of(entries_.begin(), entries_.end(), [](auto& entry) {
-          return entry.token_placed;
-        })) {
-      use_ = Use::kStep;
-    }
-  }
-  return use_ == Use::kApplied;
-}
-
 void GradientBucket::clear() {
   known_factor_ = 1;
   deferred_factor_ = 1;
   use_ = Use::kStep;
   has_copies_ = false;
+  lost_applied_ = false;
   if (!group_.spec().keeps_gradient_shard && shard_.defined()) {
     if (allocated_on_) {
       // Its memory goes back there, but this stream has used it last.
@@ -275,6 +267,7 @@ void GradientBucket::clear() {
     entry.has = false;
     entry.arrived = false;
     entry.in_shard = false;
+    entry.of_other_backward = false;
     entry.waiting = at::Tensor();
   }
 }

@@ -194,9 +194,15 @@ class GradientBucket {
     return use_ == Use::kApplyShard || use_ == Use::kApplySlot;
   }
   /// Returns whether the group was updated with the gradients of this step,
-  /// which no longer exist. A zero_grad() of all parameters starts the group
-  /// anew.
-  bool is_applied();
+  /// which no longer exist: until clear(), whatever zero_grad() does.
+  bool is_applied() const {
+    return use_ == Use::kApplied;
+  }
+  /// Returns whether the user has zeroed gradients that were applied already,
+  /// as far as refresh() has seen.
+  bool lost_applied() const {
+    return lost_applied_;
+  }
 
   /// Ends collecting without a reduction, when no collected gradient remains.
   runtime::Slot close_empty();
@@ -219,6 +225,14 @@ class GradientBucket {
   /// Sets what all ranks have agreed on.
   void set_has_gradient(size_t i, bool has) {
     entries_[i].has = has;
+  }
+  /// Notes that something of parameter `i`'s gradient came from a backward that
+  /// is not of the engine.
+  void note_other_backward(size_t i) {
+    entries_[i].of_other_backward = true;
+  }
+  bool is_of_other_backward(size_t i) const {
+    return entries_[i].has && entries_[i].of_other_backward;
   }
   /// Returns whether parameter.grad() holds a tensor of the user that was not
   /// taken yet.
@@ -281,6 +295,7 @@ class GradientBucket {
     bool in_shard = false; ///< the shard's run is part of the gradient
     bool has = false;
     bool token_placed = false;
+    bool of_other_backward = false; ///< see note_other_backward()
   };
 
   /// Returns whether the slot, or the shard in its place, holds what was
@@ -354,6 +369,7 @@ class GradientBucket {
   Target target_ = Target::kShard;
   Use use_ = Use::kStep;
   bool has_copies_ = false;
+  bool lost_applied_ = false; ///< see lost_applied()
   double known_factor_ = 1;
   DeferredScalar deferred_factor_ = 1;
 };

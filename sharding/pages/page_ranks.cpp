@@ -262,7 +262,10 @@ std::string PageRanks::describe(const RankIntent& intent) const {
                  ? "begins the forward of a training step"
                  : "begins a forward without gradients";
     case RankIntent::Kind::kClip:
-      return "clips the gradients";
+      return (intent.parameter == 0
+                  ? "takes the norm of the gradients with p = "
+                  : "clamps the gradients to ") +
+             formatted("{}", std::bit_cast<double>(intent.group));
     case RankIntent::Kind::kReadGradient:
       return "reads the gradient of " + name();
     case RankIntent::Kind::kInspect:

@@ -101,6 +101,7 @@ void GradientReducer::add(size_t parameter, const at::Tensor& gradient) {
 void GradientReducer::zero(size_t parameter) {
   const ParameterPlace& place = context_.pages.places()[parameter];
   finish();
+  check_not_updated(place.group, "gets its gradients set to zero");
   wait_for_lane();
   before_change(place.group);
   context_.pages.bucket(place.group)->zero(place.position);
@@ -226,9 +227,11 @@ void GradientReducer::begin(size_t g, bool is_final) {
   page.reductions.sequence = context_.ranks->agreement().count_collective();
   // If this rank lacks a gradient, others may have it: those are applied by the
   // step, which knows.
-  page.reductions.is_final = is_final && context_.scheduler != nullptr &&
-                             page.gradients->all_arrived() &&
-                             !page.spec().is_apart;
+  const bool may_apply =
+      context_.own_backwards > 0 || !context_.options.update_in_backward;
+  page.reductions.is_final =
+      is_final && may_apply && context_.scheduler != nullptr &&
+      page.gradients->all_arrived() && !page.spec().is_apart;
   page.gradients->begin_reduce(
       page.ranks.reductions(),
       lane_,

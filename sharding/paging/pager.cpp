@@ -179,6 +179,26 @@ bool Pager::any_gradient() const {
   return false;
 }
 
+std::optional<size_t> Pager::find_other_backward() const {
+  for (size_t i = 0; i < parameters().size(); ++i) {
+    const GradientBucket* bucket = context_.pages.bucket_of(i);
+    if (bucket != nullptr &&
+        bucket->is_of_other_backward(parameters()[i].position)) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> Pager::find_lost_update() const {
+  for (size_t g = 0; g < groups().size(); ++g) {
+    if (bucket(g) != nullptr && bucket(g)->lost_applied()) {
+      return g;
+    }
+  }
+  return std::nullopt;
+}
+
 void Pager::unwrap() {
   if (unwrapped()) {
     return;

@@ -217,6 +217,16 @@ class Pager : public PageFaultHandler {
   bool updated_in_backward() const {
     return reducer_.updated_in_backward();
   }
+  /// Call it around each backward of the pager's engine.
+  [[nodiscard]] OwnBackward own_backward() {
+    return OwnBackward(context_);
+  }
+  /// A parameter whose settled gradient has something of another backward
+  /// ([Note: own backwards]); nothing: none has.
+  std::optional<size_t> find_other_backward() const;
+  /// A group whose gradients the user has dropped after they were applied;
+  /// nothing: there is none. For settled gradients.
+  std::optional<size_t> find_lost_update() const;
 
   /// Returns the whole settled gradient of a parameter, or an undefined tensor.
   /// Collective.
@@ -294,6 +304,11 @@ class Pager : public PageFaultHandler {
     return context_.waits;
   }
 
+  /// The ranks that have the same part of the model, for small collectives on
+  /// CPU tensors that all of them have agreed on.
+  Communicator& control() {
+    return context_.ranks->control();
+  }
   /// A check for waits on collectives of the caller.
   WaitCheck watch_failures() {
     return context_.ranks->watch_failures();

@@ -24,12 +24,34 @@ struct PagerContext {
   const bool has_budget; ///< as SlotRoom::has_budget
   PagerStatistics statistics = {};
   TransferWaits waits = {};
+  int own_backwards = 0; ///< see OwnBackward
 
   /// Whether a single rank holds everything, so that nothing is paged or agreed
   /// on.
   bool is_alone() const {
     return slots.is_alone();
   }
+};
+
+/// [Note: own backwards] While it is alive, a backward is that of the pager's
+/// engine. Another one, of a second engine or LibTorch's alone, may reach the
+/// same parameters: its gradients are collected, but not applied before the
+/// step, so that zero_grad() can drop them, and are marked
+/// (GradientBucket::note_other_backward), since they lack the loss scale.
+class OwnBackward {
+ public:
+  /// @param context must outlive this object.
+  explicit OwnBackward(PagerContext& context) : context_(context) {
+    ++context_.own_backwards;
+  }
+  ~OwnBackward() {
+    --context_.own_backwards;
+  }
+  OwnBackward(const OwnBackward&) = delete;
+  OwnBackward& operator=(const OwnBackward&) = delete;
+
+ private:
+  PagerContext& context_;
 };
 
 } // namespace tessera::sharding

@@ -180,7 +180,14 @@ void StepExecutor::on_gradient(size_t parameter) {
   }
   reducer_.take(parameter);
   const size_t g = context_.pages.places()[parameter].group;
-  const bool completes = reducer_.count_arrival(g);
+  const bool is_own = context_.own_backwards > 0;
+  if (!is_own) {
+    context_.pages.bucket(g)->note_other_backward(
+        context_.pages.places()[parameter].position);
+  }
+  // What is not applied does not count towards what is.
+  const bool completes = (is_own || !context_.options.update_in_backward) &&
+                         reducer_.count_arrival(g);
   if (!context_.is_alone()) {
     enter_phase(PlanPhase::kTrain);
     planner_.cursor().record(

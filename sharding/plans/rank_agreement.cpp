@@ -120,17 +120,20 @@ RankConsent RankAgreement::agree(const RankIntent& mine) {
   for (size_t r = 0; r < intents.size(); ++r) {
     accounts.emplace_back(static_cast<int>(r), describe_(intents[r]));
   }
-  const bool all_step =
-      std::all_of(intents.begin(), intents.end(), [](const auto& intent) {
-        return intent.kind == RankIntent::Kind::kStep;
-      });
-  throw Error(
-      all_step ? "the ranks have other settings for this step:" +
-                     lines_of(accounts) +
-                     "\nEvery rank must set the same learning rate, "
-                     "hyperparameters and limits of clipping. A schedule that "
-                     "follows a loss needs the mean of the ranks' losses."
-               : disagreement(accounts));
+  const auto all_are = [&](RankIntent::Kind kind) {
+    return std::all_of(
+        intents.begin(), intents.end(), [&](const RankIntent& intent) {
+          return intent.kind == kind;
+        });
+  };
+  if (all_are(RankIntent::Kind::kStep) || all_are(RankIntent::Kind::kClip)) {
+    throw OtherSettingsError(
+        "the ranks have other settings for this step:" + lines_of(accounts) +
+        "\nEvery rank must set the same learning rate, "
+        "hyperparameters and limits of clipping. A schedule that "
+        "follows a loss needs the mean of the ranks' losses.");
+  }
+  throw Error(disagreement(accounts));
 }
 
 WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {

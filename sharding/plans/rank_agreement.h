@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/core/error.h"
 
 #include <cstdint>
 #include <functional>
@@ -42,13 +43,21 @@ struct RankIntent {
     kUnwrap,
   };
   Kind kind = Kind::kUnshard;
-  /// Or the number of the phase, a FileUse, or of kStep a number that stands
-  /// for all its settings.
+  /// Or the number of the phase, a FileUse, of kStep a number that stands for
+  /// all its settings, or of kClip the bits of the norm's p or of the limit.
   int64_t group = -1;
-  /// That caused it, or -1; of kStep the bits of the learning rate.
+  /// That caused it, or -1; of kStep the bits of the learning rate, of kClip 0
+  /// for a norm and 1 for a limit.
   int64_t parameter = -1;
   /// See Pager::settle_gradients(); ranks may differ in it.
   bool is_settled = false;
+};
+
+/// The ranks state the same operation with other numbers. All ranks that agree
+/// get it.
+class OtherSettingsError : public Error {
+ public:
+  using Error::Error;
 };
 
 /// What the ranks have stated, if they can continue.

@@ -4,7 +4,6 @@
 
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/suggest.h"
 
 #include <nlohmann/json.hpp>
 
@@ -139,18 +138,15 @@ void check_patterns(const std::vector<Finding>& findings) {
 void check_unexpected(
     const Names& unexpected,
     const std::vector<Finding>& findings,
-    const WeightFiles& files) {
+    const WeightFiles& files,
+    const LoadWeightsOptions& options) {
   Names known;
   for (const Finding& finding : findings) {
     known.insert(known.end(), finding.names.begin(), finding.names.end());
   }
   std::ostringstream text;
   for (const std::string& name : unexpected) {
-    text << "\n  unexpected: '" << name << "'";
-    if (const std::string near = runtime::nearest_name(name, known);
-        !near.empty()) {
-      text << "; the nearest is '" << near << "'";
-    }
+    text << "\n  " << unexpected_text(name, options, known);
   }
   TESSERA_CHECK(
       unexpected.empty(),
@@ -203,7 +199,7 @@ LoadWeightsReport match_weights_of_rank(
   check_patterns(findings);
   LoadWeightsReport report = joined(findings);
   if (options.strict && !options.allows_unexpected) {
-    check_unexpected(report.unexpected, findings, files);
+    check_unexpected(report.unexpected, findings, files, options);
   }
   return report;
 }

@@ -79,6 +79,41 @@ std::string hint(
   return "";
 }
 
+std::vector<runtime::NamePattern> patterns_of(
+    const std::vector<RenameRule>& rules) {
+  std::vector<runtime::NamePattern> patterns;
+  for (const RenameRule& rule : rules) {
+    patterns.emplace_back("LoadWeightsOptions::rename_rules", rule.from);
+  }
+  return patterns;
+}
+
+std::string renamed_by(
+    const std::vector<runtime::NamePattern>& patterns,
+    const std::vector<RenameRule>& rules,
+    const std::string& name) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    if (auto other = patterns[i].replaced(name, rules[i].to)) {
+      return *other;
+    }
+  }
+  return name;
+}
+
+/// @param renamed by the rules.
+std::string unexpected_text(
+    const std::string& name,
+    const std::string& renamed,
+    const LoadWeightsOptions& options,
+    const std::vector<std::string>& candidates) {
+  const std::string wanted = options.rename ? options.rename(renamed) : renamed;
+  return formatted(
+      "unexpected: '{}'{}{}",
+      name,
+      renamed == name ? "" : ", renamed to '" + renamed + "'",
+      options.map ? "" : hint({wanted}, candidates));
+}
+
 /// Whether the checkpoint's tensor has all rows of the weight.
 bool lies_within(const MappedWeight& weight) {
   std::vector<int64_t> rows = weight.shape;
@@ -133,10 +168,8 @@ class Matching {
         files_(files),
         options_(options),
         only_("LoadWeightsOptions::only", options.only),
-        except_("LoadWeightsOptions::except", options.except) {
-    for (const RenameRule& rule : options.rename_rules) {
-      renamed_.emplace_back("LoadWeightsOptions::rename_rules", rule.from);
-    }
+        except_("LoadWeightsOptions::except", options.except),
+        renamed_(patterns_of(options.rename_rules)) {
     for (size_t i = 0; i < targets_.size(); ++i) {
       for (const std::string& name : targets_[i].spec.names) {
         index_.emplace(name, i);
@@ -147,6 +180,7 @@ class Matching {
   }
 
   WeightMatches match() {
+    check_rules_used();
     for (const auto& [name, entry] : files_.entries()) {
       take(name, entry);
     }
@@ -166,6 +200,26 @@ class Matching {
   }
 
  private:
+  /// A rule that matches nothing is mostly a mistake, which `strict` would not
+  /// find where names may be missing.
+  void check_rules_used() const {
+    std::vector<std::string> names;
+    for (const auto& [name, entry] : files_.entries()) {
+      names.push_back(name);
+    }
+    for (const runtime::NamePattern& rule : renamed_) {
+      TESSERA_CHECK(
+          std::any_of(
+              names.begin(),
+              names.end(),
+              [&](const std::string& name) { return rule.matches(name); }),
+          "LoadWeightsOptions::rename_rules: '{}' matches no whole name of a tensor in {}{}.",
+          rule.text(),
+          files_.path(),
+          rule.nearest_hint(names));
+    }
+  }
+
   bool is_chosen(const std::vector<std::string>& names) {
     bool is_wanted = options_.only.empty();
     bool is_excepted = false;
@@ -178,13 +232,7 @@ class Matching {
 
   /// The name that `map` or the module have to know.
   std::string renamed(const std::string& name) const {
-    for (size_t i = 0; i < renamed_.size(); ++i) {
-      if (auto other =
-              renamed_[i].replaced(name, options_.rename_rules[i].to)) {
-        return *other;
-      }
-    }
-    return name;
+    return renamed_by(renamed_, options_.rename_rules, name);
   }
 
   /// The tensors of the module in a tensor of the checkpoint.
@@ -237,13 +285,7 @@ class Matching {
   void note_unexpected(const std::string& name) {
     report_.unexpected.push_back(name);
     if (options_.strict && !options_.allows_unexpected) {
-      const std::string other = renamed(name);
-      const std::string wanted =
-          options_.rename ? options_.rename(other) : other;
-      wrong_.add(formatted(
-          "unexpected: '{}'{}",
-          name,
-          options_.map ? "" : hint({wanted}, all_names_)));
+      wrong_.add(unexpected_text(name, renamed(name), options_, all_names_));
     }
   }
 
@@ -305,7 +347,7 @@ class Matching {
       std::vector<std::string> known;
       for (const auto& [name, entry] : files_.entries()) {
         if (!used_.count(name)) {
-          known.push_back(name);
+          known.push_back(renamed(name));
         }
       }
       std::vector<std::string> names = target.spec.names;
@@ -352,6 +394,17 @@ std::vector<WeightTarget> weight_targets_in(const torch::nn::Module& module) {
   return targets;
 }
 
+std::string unexpected_text(
+    const std::string& name,
+    const LoadWeightsOptions& options,
+    const std::vector<std::string>& candidates) {
+  return unexpected_text(
+      name,
+      renamed_by(patterns_of(options.rename_rules), options.rename_rules, name),
+      options,
+      candidates);
+}
+
 WeightMatches find_matches(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
@@ -364,7 +417,7 @@ void check_patterns_used(
     const std::vector<std::string>& names) {
   TESSERA_CHECK(
       unused_patterns.empty(),
-      "LoadWeightsOptions: '{}', of the tensors to load, matches none of the model{}.",
+      "LoadWeightsOptions: '{}', of `only` or `except`, matches none of the model{}.",
       unused_patterns.front(),
       runtime::NamePattern("LoadWeightsOptions", unused_patterns.front())
           .nearest_hint(names));

@@ -44,6 +44,14 @@ WeightMatches find_matches(
     const WeightFiles& files,
     const LoadWeightsOptions& options);
 
+/// "unexpected: 'wights'; the nearest is 'weights'": a tensor of the
+/// checkpoint, also by the name that rules have given it.
+/// @param candidates names of the model.
+std::string unexpected_text(
+    const std::string& name,
+    const LoadWeightsOptions& options,
+    const std::vector<std::string>& candidates);
+
 /// @throws tessera::Error naming a pattern that matches nothing in the model.
 /// @param names of the model's tensors.
 void check_patterns_used(

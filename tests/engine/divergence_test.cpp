@@ -276,6 +276,16 @@ TEST_P(Divergence, OtherOptionsOnOneRank) {
        {"the option sharding.prefetch_depth is 1 on rank 0 and 3 on rank 1"}},
       {[](Options& options) { options.on_nonfinite = OnNonfinite::kSkip; },
        {"the option on_nonfinite is \"stop\" on rank 0"}},
+      // Of these groups of ranks are made.
+      {[](Options& options) { options.sharding.shard_ranks = 1; },
+       {"the option sharding.shard_ranks is 0 on rank 0 and 1 on rank 1"}},
+      {[](Options& options) {
+         options.optimizer.rule = UserOptimizerOptions{[](auto groups) {
+           return std::make_unique<torch::optim::SGD>(
+               std::move(groups), torch::optim::SGDOptions(0.1));
+         }};
+       },
+       {"the option optimizer.type is \"adamw\" on rank 0 and \"a user-defined"}},
   };
   for (const OtherOptions& other : cases) {
     RankOptions options;
@@ -327,6 +337,11 @@ TEST_P(Divergence, OtherSettingsOfAStep) {
       },
       [](Loop& loop) { loop.engine.multiply_gradients(0.5); },
   };
+  const std::vector<const char*> differences{
+      "The difference: the learning rate: 0.01 on rank 0 and 0.5 on rank 1",
+      "weight_decay=0.5",
+      "betas=[0.5,0.999]",
+      "what clips the gradients: multiply_gradients(0.25) on rank 0 and multiply_gradients(0.5) on rank 1"};
   for (size_t i = 0; i < changes.size(); ++i) {
     expect_all_fail(
         GetParam(),
@@ -346,6 +361,7 @@ TEST_P(Divergence, OtherSettingsOfAStep) {
          "rank 0: applies the gradients at the learning rate 0.01",
          i == 0 ? "rank 1: applies the gradients at the learning rate 0.5"
                 : "rank 1: applies the gradients at the learning rate 0.01",
+         differences[i],
          "mean of the ranks' losses"});
   }
 }
@@ -367,6 +383,24 @@ TEST_P(Divergence, OtherLimitsOfClipping) {
           loop.engine.step();
         },
         {"the ranks have other settings for this step:"});
+  }
+}
+
+TEST_P(Divergence, OtherNorms) {
+  for (const bool clips : {false, true}) {
+    expect_all_fail(
+        GetParam(),
+        [&](World& world) {
+          Loop loop;
+          loop.engine.backward(
+              mean_square(*loop.net, batch_of(1, world.rank())));
+          const double p = world.rank() == 0 ? 2 : 1;
+          clips ? loop.engine.clip_grad_norm(1, p) : loop.engine.grad_norm(p);
+          loop.engine.step();
+        },
+        {"the ranks have other settings for this step:",
+         "rank 0: takes the norm of the gradients with p = 2",
+         "rank 1: takes the norm of the gradients with p = 1"});
   }
 }
 

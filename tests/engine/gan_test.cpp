@@ -138,9 +138,11 @@ Player wrapped_player(torch::nn::Sequential net, Engine& engine) {
 void expect_gan_parity(
     const World& world,
     const Loop& loop,
-    int64_t min_group_numel) {
+    int64_t min_group_numel,
+    bool update_in_backward = false) {
   auto options = parity_options(world, min_group_numel);
   options.engine.optimizer = adamw_options(options);
+  options.engine.update_in_backward = update_in_backward;
   torch::manual_seed(3);
   auto plain_g = strangers::make_generator();
   auto plain_d = strangers::make_discriminator();
@@ -218,6 +220,16 @@ TEST_P(GanTest, GradientPenaltyByDoubleBackward) {
 
 TEST_P(GanTest, DiscriminatorFrozenForTheGeneratorsTurn) {
   run(freezing_gan);
+}
+
+// The generator's backward must not update the discriminator, whose next
+// zero_grad() drops what it leaves there.
+TEST_P(GanTest, EachIsUpdatedInItsOwnBackward) {
+  run_ranks(GetParam(), [](World& world) {
+    for (const Loop& loop : {Loop(plain_gan), Loop(gradient_penalty_gan)}) {
+      expect_gan_parity(world, loop, 0, /*update_in_backward=*/true);
+    }
+  });
 }
 
 TEST_P(GanTest, OneOperatorOverParametersOfTwoEngines) {

@@ -435,6 +435,21 @@ TEST_P(GradientTraps, ParameterWithGapsInItsStorage) {
   });
 }
 
+TEST_P(GradientTraps, LossesThatShareAForwardAreAdded) {
+  run_ranks(GetParam(), [](World& world) {
+    auto net = std::make_shared<BranchesImpl>();
+    net->to(torch::kDouble);
+    auto engine = wrap(net, group_per_layer());
+    const auto y = net->forward(batch_of(0, world.rank()), true);
+    const auto first = y.square().mean();
+    const auto second = y.abs().mean();
+    engine.backward(first);
+    expect_throws(
+        [&] { engine.backward(second); },
+        {"Engine::backward", "engine.backward(first + second)"});
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GradientTraps, ::testing::Range(1, 4));
 
 } // namespace tessera::tests::gradient_traps_test

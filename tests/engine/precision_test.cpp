@@ -179,6 +179,56 @@ TEST_P(Precision, ABackwardWithoutTheLossScaleIsAnError) {
   });
 }
 
+TEST_P(Precision, ABackwardWithoutTheLossScaleBesideAnotherIsAnError) {
+  run_ranks(GetParam(), [](World& world) {
+    Stack net;
+    EngineOptions options = group_per_layer();
+    options.loss_scale.fixed = 1024;
+    auto engine = wrap(net, options);
+    Stack head;
+    auto other = wrap(head, options);
+    const at::Tensor x = batch_of(0, world.rank()).to(at::kFloat);
+    const auto loss = [&] { return net(x).mean(); };
+    const auto of_both = [&] {
+      return (net(x).mean(1, true) + head(x)).mean();
+    };
+    const std::vector<std::function<void()>> cases{
+        [&] {
+          engine.backward(loss());
+          loss().backward();
+        },
+        [&] {
+          loss().backward();
+          engine.backward(loss());
+        },
+        [&] {
+          engine.backward(loss());
+          other.backward(of_both());
+        }};
+    for (const auto& backwards : cases) {
+      backwards();
+      expect_throws(
+          [&] { engine.step(); },
+          {"the loss scale of 1024",
+           "those of 'first.weight'",
+           "backward() of another engine",
+           "a module that contains both"});
+      // They can be dropped.
+      engine.zero_grad();
+      other.zero_grad();
+      engine.backward(loss());
+      EXPECT_TRUE(engine.step());
+    }
+    // Nor need they be divided by anything.
+    Stack plain;
+    options.loss_scale.fixed = 1;
+    auto unscaled = wrap(plain, options);
+    unscaled.backward(plain(x).mean());
+    plain(x).mean().backward();
+    EXPECT_TRUE(unscaled.step());
+  });
+}
+
 TEST_P(Precision, AFixedScaleThatAFloat16LossDoesNotHoldIsAnError) {
   run_ranks(GetParam(), [](World& world) {
     Stack net;

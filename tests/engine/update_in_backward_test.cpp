@@ -242,16 +242,56 @@ TEST_P(UpdateInBackward, WhatComesTooLateIsAnError) {
   });
 }
 
-TEST_P(UpdateInBackward, ZeroGradStartsAnew) {
+// It is in the weights already.
+TEST_P(UpdateInBackward, WhatWasAppliedCannotBeDropped) {
   run_ranks(GetParam(), [](World&) {
     Trained trained;
     Engine& engine = trained.twin.engine;
-    trained.backward(2); // is in the weights already
-    engine.zero_grad();
-    trained.backward(3);
+    trained.backward(2);
+    expect_error(
+        [&] { engine.zero_grad(); },
+        {"Engine::zero_grad", "update_in_backward", "engine.step()"});
     EXPECT_TRUE(engine.step());
-    const auto& twin = trained.twin;
-    EXPECT_EQ(twin.engine.pager().statistics().steps, 3);
+    trained.backward(3);
+    trained.twin.wrapped->zero_grad(); // without the engine's knowledge
+    expect_error(
+        [&] { trained.backward(4); }, {"after it was updated in backward"});
+    expect_error([&] { engine.step(); }, {"dropped", "update_in_backward"});
+  });
+}
+
+TEST_P(UpdateInBackward, WhatWasAppliedCannotBeSetToZero) {
+  run_ranks(GetParam(), [](World&) {
+    Trained trained;
+    trained.backward(2);
+    expect_error(
+        [&] { trained.twin.wrapped->zero_grad(/*set_to_none=*/false); },
+        {"after it was updated in backward"});
+  });
+}
+
+// One that is not the engine's collects, so that its gradients can be dropped.
+TEST_P(UpdateInBackward, IsOnlyThatOfTheEngine) {
+  run_ranks(GetParam(), [](World&) {
+    Trained trained;
+    auto& twin = trained.twin;
+    const auto before = values_of(twin.engine);
+    mean_square(*twin.wrapped, batch_of(7, twin.rank())).backward();
+    EXPECT_FALSE(twin.engine.pager().updated_in_backward());
+    twin.engine.zero_grad();
+    const auto after = values_of(twin.engine);
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(after[i].equal(before[i])) << i;
+    }
+    for (int step = 2; step < 5; ++step) {
+      twin.train(step);
+      twin.expect_same_parameters("after step " + std::to_string(step));
+    }
+    // Without zero_grad() it is a part of the step.
+    twin.plain_backward(5, mean_square);
+    mean_square(*twin.wrapped, batch_of(5, twin.rank())).backward();
+    twin.train(6);
+    twin.expect_same_parameters("of two backwards");
   });
 }
 

@@ -9,8 +9,13 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/serialize.h>
 
+#include <c10/util/Type.h>
+
+#include <algorithm>
 #include <map>
 #include <sstream>
+#include <string>
+#include <typeinfo>
 #include <utility>
 
 namespace tessera {
@@ -65,10 +70,7 @@ class UserMethod : public UpdateMethod {
       keys_.push_back(key);
     }
     optimizer_ = options_.make(std::move(groups));
-    TESSERA_CHECK(
-        optimizer_ != nullptr &&
-            optimizer_->param_groups().size() == keys_.size(),
-        "UserOptimizerOptions: make returned no optimizer, or one without the parameter groups that it was given; pass them to the optimizer's constructor.");
+    check_made(leaves);
   }
 
   void step(const StepInput& input) override {
@@ -117,6 +119,56 @@ class UserMethod : public UpdateMethod {
     at::Tensor tensor; ///< the optimizer's tensor for the run
   };
 
+  /// @param given to `make`.
+  void check_made(const std::map<RateKey, std::vector<at::Tensor>>& given) {
+    constexpr const char* kRemedy =
+        "UserOptimizerOptions: {}; pass the parameter groups that `make` is given, which are slices of the model's parameters, to the optimizer's constructor as they are: `return std::make_unique<torch::optim::RMSprop>(std::move(groups), options)`.";
+    TESSERA_CHECK(
+        optimizer_ != nullptr, kRemedy, "`make` returned no optimizer");
+    const auto& made = optimizer_->param_groups();
+    TESSERA_CHECK(
+        made.size() == given.size(),
+        kRemedy,
+        formatted(
+            "`make` returned an optimizer of {} parameter groups, and was given {}",
+            made.size(),
+            given.size()));
+    size_t i = 0;
+    for (const auto& [key, tensors] : given) {
+      const std::vector<at::Tensor>& its = made[i++].params();
+      for (const at::Tensor& tensor : its) {
+        TESSERA_CHECK(
+            contains(tensors, tensor),
+            kRemedy,
+            "`make` returned an optimizer over other tensors than it was given, such as model->parameters(), which the engine has sharded");
+      }
+      for (const at::Tensor& tensor : tensors) {
+        TESSERA_CHECK(
+            contains(its, tensor),
+            kRemedy,
+            formatted(
+                "`make` returned an optimizer over {} of the {} tensors of a group: the others would not be trained",
+                its.size(),
+                tensors.size()));
+      }
+    }
+  }
+
+  static bool contains(
+      const std::vector<at::Tensor>& tensors,
+      const at::Tensor& tensor) {
+    return std::any_of(
+        tensors.begin(), tensors.end(), [&](const at::Tensor& other) {
+          return other.is_same(tensor);
+        });
+  }
+
+  /// For checkpoints: "torch::optim::RMSprop".
+  std::string type_name() const {
+    const torch::optim::Optimizer& optimizer = *optimizer_;
+    return c10::demangle(typeid(optimizer).name());
+  }
+
   /// A user's optimizer updates everything at once.
   std::map<size_t, offload::ShardTensors> open_all() {
     std::map<size_t, offload::ShardTensors> shards;
@@ -164,6 +216,7 @@ class UserMethod : public UpdateMethod {
     torch::serialize::OutputArchive archive;
     optimizer_->save(archive);
     archive.write("steps", c10::IValue(steps_));
+    archive.write("type", c10::IValue(type_name()));
     archive.save_to(out);
     std::string bytes = std::move(out).str();
     return at::from_blob(
@@ -177,6 +230,12 @@ class UserMethod : public UpdateMethod {
     archive.load_from(
         static_cast<const char*>(flat.const_data_ptr()),
         static_cast<size_t>(flat.numel()));
+    c10::IValue type; // earlier versions have not written it
+    TESSERA_CHECK(
+        !archive.try_read("type", type) || type.toStringRef() == type_name(),
+        "load: UserOptimizerOptions::make returned a {} when the checkpoint was saved, and a {} now, which cannot continue with the other's state. Load with the same optimizer, or load only the weights and begin with new state: Engine::load_weights().",
+        type.toStringRef(),
+        type_name());
     optimizer_->load(archive);
     c10::IValue steps;
     archive.read("steps", steps);

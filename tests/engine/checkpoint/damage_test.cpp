@@ -167,6 +167,40 @@ TEST(Damage, AnotherOptimizerIsNamed) {
   }
 }
 
+TEST(Damage, AnotherOptimizerOfTheUserIsNamed) {
+  const TemporaryFolder folder;
+  const auto options_of = [](const UserOptimizerOptions& user) {
+    EngineOptions options = group_per_layer();
+    options.optimizer.rule = user;
+    return options;
+  };
+  const UserOptimizerOptions rms{[](auto groups) {
+    return std::make_unique<torch::optim::RMSprop>(std::move(groups));
+  }};
+  const UserOptimizerOptions adagrad{[](auto groups) {
+    return std::make_unique<torch::optim::Adagrad>(std::move(groups));
+  }};
+  run_ranks(2, [&](World&) {
+    auto net = make_restless(1, torch::kFloat);
+    auto engine = wrap(net, options_of(rms));
+    train_steps(engine, net, 2);
+    engine.save(folder.path());
+    auto other = make_restless(2, torch::kFloat);
+    auto refused = wrap(other, options_of(adagrad));
+    const auto before = values_of(refused, *other);
+    expect_throws(
+        [&] { refused.load(folder.path()); },
+        {"torch::optim::RMSprop when", "torch::optim::Adagrad now"});
+    expect_equal(values_of(refused, *other), before, "refused");
+    EXPECT_EQ(engine.load(folder.path()), 2);
+  });
+  expect_refused(
+      folder.path(),
+      2,
+      {"'a user-defined optimizer'", "'sgd'", "load_weights()"},
+      {.rule = SgdOptions{}});
+}
+
 // Both optimizers' next step from the same moments, in float64.
 TEST(Damage, AdamContinuesWithAdamWsMomentsAndSaysSo) {
   const TemporaryFolder folder;

@@ -115,6 +115,30 @@ TEST(PlacementFaults, TiersThatAreTooSmall) {
   });
 }
 
+// Also where groups that are unsharded do not fit beside the state.
+TEST(PlacementFaults, HostMemoryIsNamedWhateverDoesNotFit) {
+  run_ranks(2, [](World&) {
+    EngineOptions options = resting_options(std::nullopt);
+    options.memory.host_bytes = 8 << 10;
+    int refused = 0;
+    for (int64_t kib = 4;; kib += 4) {
+      options.memory.device_bytes = kib << 10;
+      const std::string message = error_of_wrap(options);
+      if (message.empty()) {
+        break;
+      }
+      ++refused;
+      expect_parts(
+          message,
+          {"memory.device_bytes is ",
+           "raise memory.device_bytes to at least",
+           "raise memory.host_bytes from 8.00 KiB (8192 bytes)",
+           "(`group` in sharding.modules)"});
+    }
+    EXPECT_GT(refused, 1);
+  });
+}
+
 TEST(PlacementFaults, ABudgetsRemediesAreThoseThatAreLeft) {
   run_ranks(1, [](World&) {
     const TemporaryFolder folder;

@@ -226,4 +226,41 @@ TEST(EngineOptimizer, SaysWhatItCannotBe) {
   EXPECT_EQ(lamb.lr(), 0.1);
 }
 
+TEST(EngineOptimizer, NamesAMakeThatDoesNotTakeItsGroups) {
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using Made = std::unique_ptr<torch::optim::Optimizer>;
+  World world(0, 1, 0, nullptr, {});
+  const auto expect_refused = [&](const std::function<Made(Net&, Groups)>& make,
+                                  const char* part) {
+    auto net = make_net();
+    expect_error(
+        [&] {
+          Engine engine(
+              world, net, options_of(UserOptimizerOptions{[&](Groups groups) {
+                return make(*net, std::move(groups));
+              }}));
+        },
+        {"UserOptimizerOptions: `make` returned", part, "std::move(groups)"});
+  };
+  const auto sgd = [](auto parameters) {
+    return std::make_unique<torch::optim::SGD>(
+        std::move(parameters), torch::optim::SGDOptions(0.1));
+  };
+  expect_refused(
+      [&](Net& net, const Groups&) { return sgd(net.parameters()); },
+      "model->parameters(), which the engine has sharded");
+  expect_refused(
+      [&](Net&, Groups groups) {
+        return sgd(std::vector{groups[0].params()[0]});
+      },
+      "over 1 of the 6 tensors of a group: the others would not be trained");
+  expect_refused([](Net&, const Groups&) { return nullptr; }, "no optimizer");
+  expect_refused(
+      [&](Net&, Groups groups) {
+        groups.push_back(groups[0]);
+        return Made(sgd(std::move(groups)));
+      },
+      "2 parameter groups, and was given 1");
+}
+
 } // namespace tessera::engine::engine_optimizer_test

@@ -196,4 +196,31 @@ TEST(PlannedTraining, WithoutTheMeshIsAnError) {
   });
 }
 
+TEST(PlannedTraining, WithAnotherMeshIsAnError) {
+  tests::run_ranks(2, [](World& world) {
+    const ParallelMesh mesh({.tensor = 2}, 2, 2);
+    const ParallelMesh other({.shard = 2}, 2, 2);
+    ParallelGroups groups(world, mesh, at::kCPU);
+    PlainModel model = model_of();
+    apply_tensor_plan(
+        *model,
+        {{"layers.*.mlp.0", kColumn}, {"layers.*.mlp.2", kRow}},
+        {&groups[ParallelGroup::kTensor]});
+    EngineOptions options = options_of(3);
+    options.parallel = &other;
+    expect_error(
+        [&] { Engine(world, model.ptr(), options); },
+        {"mlp.0.weight' is part",
+         "of 2 over tensor-parallel ranks",
+         "EngineOptions::parallel, where tensor is 1"});
+    // Groups of ranks would be made of meshes that differ.
+    options.parallel = world.rank() == 0 ? &mesh : &other;
+    expect_error(
+        [&] { Engine(world, model.ptr(), options); },
+        {"wrap: the option EngineOptions::parallel is",
+         "tensor 2 on rank 0",
+         "tensor 1 on rank 1"});
+  });
+}
+
 } // namespace tessera::engine::planned_training_test

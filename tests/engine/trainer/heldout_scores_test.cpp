@@ -327,6 +327,19 @@ TEST(HeldoutScores, NameWhatIsMissing) {
     expect_error(
         [&] { trained(world, options_of(folder / "none"), {}); },
         {"training.evaluate_every is 2", "data.heldout"});
+    for (const auto& [name, set] : std::vector<
+             std::pair<const char*, std::function<void(TrainerOptions&)>>>{
+             {"keep_best", [](auto& one) { one.keep_best = true; }},
+             {"export_best", [](auto& one) { one.export_best = true; }},
+             {"early_stop", [](auto& one) { one.early_stop = 2; }}}) {
+      auto never = options_of(folder / "never");
+      never.evaluate_every = 0;
+      set(never);
+      const std::string part = std::string("training.") + name + " is set";
+      expect_error(
+          [&] { trained(world, never, {0.5}); },
+          {part.c_str(), "evaluate_every"});
+    }
   });
 }
 

@@ -71,6 +71,10 @@ TEST(DryRun, NamesOperatorsWhoseShapesDependOnValues) {
   DryRun run;
   const at::Tensor x = torch::rand({100});
   expect_error([&] { x.nonzero(); }, {"aten::nonzero", "dry run"});
+  // LibTorch's Meta kernel asks for the number of true elements.
+  expect_error(
+      [&] { x.index({x > 0}); },
+      {"tessera::plan()", "aten::index", "torch::where", "measured_memory()"});
 }
 
 TEST(DryRun, KeepsWhatTheDeviceKeeps) {

@@ -349,7 +349,20 @@ TEST(LoadWeights, ByRulesAndPatterns) {
   options.only = {"lwo"};
   expect_error(
       [&] { load_weights(*net, folder.path(), options); },
-      {"'lwo'", "matches none of the model", "low"});
+      {"'lwo'", "`only` or `except`", "matches none of the model", "low"});
+  // A rule that gives other names, and one that matches no name in the files.
+  options = {};
+  options.rename_rules = {{"low", ""}, {"old\\.(.*)", "odl.$1"}};
+  options.may_be_missing = {"low"};
+  expect_error(
+      [&] { load_weights(*net, folder.path(), options); },
+      {"unexpected: 'old.first.bias', renamed to 'odl.first.bias'",
+       "missing: 'first.bias'; the nearest is 'odl.first.bias'"});
+  options.strict = false;
+  options.rename_rules = {{"low", ""}, {"odl\\.(.*)", "$1"}};
+  expect_error(
+      [&] { load_weights(*net, folder.path(), options); },
+      {"rename_rules: 'odl\\.(.*)' matches no whole name", "old."});
 }
 
 TEST(LoadWeights, FilesThatAreNotThere) {
