@@ -2,11 +2,13 @@
 // `tessera plan CONFIG`: whether a run fits into memory, which layout is the
 // fastest, and why the others are not.
 
-#include "plan/plan_search.h"
+#include "plan/measured_rates.h"
 #include "plan/simulation.h"
+#include "plan/training_search.h"
 #include "program_main.h"
 
 #include "tessera/engine/plan/operator_times.h"
+#include "tessera/engine/plan/search/plan_search.h"
 #include "tessera/engine/report/html_report.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
@@ -41,6 +43,13 @@
 namespace tessera::tools {
 
 namespace {
+
+using engine::Machine;
+using engine::PlanAnswer;
+using engine::PlannedChange;
+using engine::PlannedRun;
+using engine::PlanSearch;
+using engine::StepTime;
 
 constexpr int kUsualMarginPercent = 3;
 
@@ -662,7 +671,7 @@ nlohmann::ordered_json json_of(
 
 int plan(const PlanArguments& arguments) {
   PlanSearch search;
-  search.config = arguments.config;
+  search.read = read_training_run(arguments.config);
   search.overrides = arguments.overrides;
   search.machine = machine_of(arguments);
   search.as_given = arguments.as_given;

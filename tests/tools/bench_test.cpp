@@ -2,7 +2,7 @@
 // `tessera bench`: what it prints, and what it makes of it.
 #include "bench/comm.h"
 #include "bench/prediction.h"
-#include "plan/machine.h"
+#include "plan/measured_rates.h"
 #include "support/launched_job.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera plan`: estimated times are sums that can be checked by hand, layouts
 // keep what a step trains on, and what is written fits as it was said to.
-#include "plan/plan_search.h"
-#include "plan/step_time.h"
+#include "plan/training_search.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/engine/plan/search/plan_search.h"
+#include "tessera/engine/plan/search/step_time.h"
 #include "tessera/zoo/tasks/plan_training.h"
 #include "tessera/zoo/tasks/training_config.h"
 #include "tools/run_program.h"
@@ -26,6 +27,10 @@ namespace tessera::tools::plan_test {
 namespace {
 
 using Names = std::vector<std::string>;
+using engine::Machine;
+using engine::PlannedRun;
+using engine::PlanSearch;
+using engine::StepTime;
 using tests::run_tessera;
 
 /// Two nodes of four devices, with rates of round numbers.
@@ -74,7 +79,7 @@ class Plan : public ::testing::Test {
 
   PlanSearch search(int64_t device_bytes) const {
     PlanSearch search;
-    search.config = folder_ / "train.json";
+    search.read = read_training_run(folder_ / "train.json");
     search.machine = machine();
     search.machine.devices = 2;
     search.machine.device = c10::kCPU;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/machine.h"
+#include "plan/measured_rates.h"
 
 #include <nlohmann/json.hpp>
 

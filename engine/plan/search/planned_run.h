@@ -2,8 +2,8 @@
 #pragma once
 // `PlannedRun` is a way to run a configuration, with its memory and time.
 
-#include "plan/recomputed_parts.h"
-#include "plan/step_time.h"
+#include "tessera/engine/plan/search/recomputed_parts.h"
+#include "tessera/engine/plan/search/step_time.h"
 
 #include "tessera/engine/plan/step_plan.h"
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 struct PlannedRun {
   /// `key.path=value` each, beside those that were given.
@@ -45,4 +45,4 @@ struct PlannedRun {
 /// The fastest of those that fit; null if none does.
 const PlannedRun* best_of(const std::vector<PlannedRun>& runs);
 
-} // namespace tessera::tools
+} // namespace tessera::engine

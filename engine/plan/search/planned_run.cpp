@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/planned_run.h"
+#include "tessera/engine/plan/search/planned_run.h"
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 const PlannedRun* best_of(const std::vector<PlannedRun>& runs) {
   const PlannedRun* best = nullptr;
@@ -14,4 +14,4 @@ const PlannedRun* best_of(const std::vector<PlannedRun>& runs) {
   return best;
 }
 
-} // namespace tessera::tools
+} // namespace tessera::engine

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/recomputation_search.h"
+#include "tessera/engine/plan/search/recomputation_search.h"
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 namespace {
 
@@ -23,10 +23,15 @@ bool saves_nothing(const PlannedRun& run, const PlannedRun& before) {
 
 } // namespace
 
-RecomputationSearch::RecomputationSearch(int64_t layers, int64_t room)
-    : layers_(layers),
-      room_(room),
-      kinds_{{.operators = true}, {.operators = true, .attention = true}} {}
+RecomputationSearch::RecomputationSearch(
+    int64_t layers,
+    int64_t room,
+    bool attention)
+    : layers_(layers), room_(room), kinds_{{.operators = true}} {
+  if (attention) {
+    kinds_.push_back({.operators = true, .attention = true});
+  }
+}
 
 PlannedRun RecomputationSearch::least(
     const PlanParts& plan,
@@ -38,6 +43,9 @@ PlannedRun RecomputationSearch::least(
   std::vector<PlannedRun> tried{none};
   std::optional<Guess> fastest;
   const auto try_layers = [&](const RecomputedParts& parts) {
+    if (layers_ == 0) {
+      return;
+    }
     tried.push_back(plan(parts.with_layers(layers_)));
     const auto found = guess(none, tried.back());
     if (found && (!fastest || found->seconds < fastest->seconds)) {
@@ -122,4 +130,4 @@ PlannedRun RecomputationSearch::fewest_layers(
   return fewest;
 }
 
-} // namespace tessera::tools
+} // namespace tessera::engine

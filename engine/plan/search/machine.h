@@ -6,16 +6,12 @@
 #include "tessera/engine/plan/device_rates.h"
 
 #include <c10/core/Device.h>
-#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 
-namespace tessera::tools {
-
-using engine::DeviceRates;
-using engine::known_rates;
+namespace tessera::engine {
 
 struct Machine {
   int devices = 1;
@@ -44,12 +40,4 @@ struct Machine {
   }
 };
 
-/// Rates from the JSON of `tessera bench --json` or `tessera bench comm
-/// --output`; what it does not measure stays as in `rates`.
-/// @param device of the plan: rates of operators on the CPU are for kCPU.
-DeviceRates measured_rates(
-    const nlohmann::json& bench,
-    c10::DeviceType device,
-    DeviceRates rates);
-
-} // namespace tessera::tools
+} // namespace tessera::engine

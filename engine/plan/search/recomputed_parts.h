@@ -7,13 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::zoo {
-
-struct TrainingConfig;
-
-} // namespace tessera::zoo
-
-namespace tessera::tools {
+namespace tessera::engine {
 
 struct RecomputedParts {
   int64_t layers = 0; ///< model.checkpoint_layers
@@ -21,6 +15,7 @@ struct RecomputedParts {
   bool attention = false; ///< model.checkpoint_attention, of the other layers
   bool divided_inputs = false; ///< model.divide_checkpoints
 
+  bool operator==(const RecomputedParts&) const = default;
   bool any() const {
     return layers > 0 || operators || attention;
   }
@@ -36,7 +31,4 @@ struct RecomputedParts {
   std::string text() const;
 };
 
-/// What a configuration asks for.
-RecomputedParts recomputed_parts(const zoo::TrainingConfig& config);
-
-} // namespace tessera::tools
+} // namespace tessera::engine

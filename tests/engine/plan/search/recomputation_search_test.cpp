@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is recomputed, and how many dry runs it takes to find that, where memory
 // and times are given by formulas.
-#include "plan/recomputation_search.h"
+#include "tessera/engine/plan/search/recomputation_search.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace tessera::tools::recomputation_search_test {
+namespace tessera::engine::recomputation_search_test {
 
 namespace {
 
@@ -179,4 +179,4 @@ TEST(RecomputationSearch, FindsTheNumberWhereTheGuessIsBad) {
   EXPECT_LE(runs, 14);
 }
 
-} // namespace tessera::tools::recomputation_search_test
+} // namespace tessera::engine::recomputation_search_test

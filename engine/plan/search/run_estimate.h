@@ -3,14 +3,14 @@
 // `RunEstimate` says what runs of a layout take, from dry runs of models with
 // few layers.
 
-#include "plan/planned_run.h"
+#include "tessera/engine/plan/search/planned_run.h"
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 /// [Note: estimates from few layers] Layers that are alike add the same memory
 /// and time each, so two dry runs with few layers say what a run with any
@@ -81,4 +81,4 @@ class RunEstimate {
   std::optional<Estimate> smallest_; ///< made when it is asked for
 };
 
-} // namespace tessera::tools
+} // namespace tessera::engine

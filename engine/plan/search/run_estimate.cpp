@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/run_estimate.h"
+#include "tessera/engine/plan/search/run_estimate.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 namespace {
 
@@ -195,4 +195,4 @@ std::optional<RunEstimate::Estimate> RunEstimate::least(
   return fastest;
 }
 
-} // namespace tessera::tools
+} // namespace tessera::engine

@@ -3,20 +3,22 @@
 // `search_plans()` plans a training run in many layouts and finds those that
 // fit and are fast.
 
-#include "plan/machine.h"
-#include "plan/planned_run.h"
+#include "tessera/engine/plan/search/machine.h"
+#include "tessera/engine/plan/search/planned_run.h"
+#include "tessera/engine/plan/search/run_settings.h"
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 struct PlanSearch {
-  std::filesystem::path config;
+  /// The run that is planned.
+  ReadRun read;
+  /// Keys that are set in all layouts.
   std::vector<std::string> overrides;
   Machine machine;
   /// Only the layout that the configuration has.
@@ -54,7 +56,7 @@ struct PlanAnswer {
   }
 };
 
-/// Plans the configuration as it is; then, unless PlanSearch::as_given, others
+/// Plans a run as it is; then, unless PlanSearch::as_given, others
 /// with the same number of examples per step: tensor ranks within a node,
 /// pipeline stages, larger micro-batches, each with as little repeated work as
 /// fits: cheap operators, attention where that saves memory, and as few layers
@@ -66,7 +68,7 @@ struct PlanAnswer {
 ///
 /// Layouts are ordered by what they take at least (RunEstimate), and planned
 /// from the fastest on until the rest cannot be faster.
-/// @throws tessera::Error on a configuration that cannot be read.
+/// @throws tessera::Error on settings that cannot be read.
 PlanAnswer search_plans(const PlanSearch& search);
 
-} // namespace tessera::tools
+} // namespace tessera::engine

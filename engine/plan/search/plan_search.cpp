@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/plan_search.h"
+#include "tessera/engine/plan/search/plan_search.h"
 
-#include "plan/recomputation_search.h"
-#include "plan/run_estimate.h"
+#include "tessera/engine/plan/search/recomputation_search.h"
+#include "tessera/engine/plan/search/run_estimate.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/sharding/lazy/lazy.h"
-#include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/tasks/plan_training.h"
-#include "tessera/zoo/tasks/training_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +15,7 @@
 #include <optional>
 #include <utility>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 namespace {
 
@@ -93,7 +89,7 @@ std::string first_line(const std::string& text) {
 
 /// What a configuration has for the keys that a search sets in all layouts.
 std::map<std::string, std::string> current_values(
-    const zoo::TrainingConfig& config,
+    const RunSettings& config,
     int devices) {
   const ParallelSizes& sizes = config.parallel.sizes;
   const int others = sizes.data * sizes.tensor * sizes.pipeline * sizes.context;
@@ -107,8 +103,8 @@ std::map<std::string, std::string> current_values(
       {"parallel.pipeline", formatted("{}", sizes.pipeline)},
       {"parallel.sequence", formatted("{}", config.parallel.sequence)},
       {"training.batch_size", formatted("{}", config.batch_size)},
-      {"training.accumulate", formatted("{}", config.trainer.accumulate)}};
-  for (const std::string& override : recomputed_parts(config).overrides()) {
+      {"training.accumulate", formatted("{}", config.accumulate)}};
+  for (const std::string& override : config.recomputed.overrides()) {
     const size_t equals = override.find('=');
     values[override.substr(0, equals)] = override.substr(equals + 1);
   }
@@ -141,26 +137,28 @@ class Search {
  public:
   explicit Search(const PlanSearch& search)
       : search_(search),
-        given_(zoo::read_training_config(search.config, search.overrides)),
+        given_(search.read(search.overrides)),
         values_(current_values(given_, search.machine.devices)),
-        layers_(zoo::layers_of(given_)),
+        layers_(given_.layers),
         estimates_layers_(
             !search.in_full && layers_ >= kFewestEstimatedLayers &&
             !given_.engine.memory.device_bytes && // what fits depends on all
-            zoo::can_plan_fewer_layers(given_)),
+            given_.can_plan_fewer_layers),
         alike_stages_once_(
-            !search.in_full && !search.as_given &&
-            zoo::has_alike_layers(given_)),
-        recomputation_(layers_, search.machine.room()) {
+            !search.in_full && !search.as_given && given_.has_alike_layers),
+        recomputation_(
+            layers_,
+            search.machine.room(),
+            given_.recomputes_attention) {
     const ParallelSizes& sizes = given_.parallel.sizes;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
     // Of all ranks together; kept.
-    examples_ = given_.batch_size * given_.trainer.accumulate *
+    examples_ = given_.batch_size * given_.accumulate *
                 std::max(1, search.machine.devices / divided);
   }
 
   PlanAnswer run() {
-    add(planned({}, recomputed_parts(given_)),
+    add(planned({}, given_.recomputed),
         Layout{
             .tensor = given_.parallel.sizes.tensor,
             .pipeline = given_.parallel.sizes.pipeline,
@@ -178,24 +176,23 @@ class Search {
   /// The first layout without pipeline stages that fits, from those with the
   /// fewest tensor ranks, one row at a time; null if there is none.
   const PlannedRun* first_that_fits() {
-    for (int tensor = 1; tensor <= search_.machine.ranks_of_node();
-         tensor *= 2) {
+    for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
       Layout layout{.tensor = tensor};
       if (search_.machine.devices % (tensor * context()) != 0 ||
-          !divides(layout, 1)) {
+          !divides(layout, least_rows())) {
         continue;
       }
       for (const bool on_host : {false, true}) {
         layout.optimizer_on_host = on_host;
         if ((!on_host || (has_host() && !fixes_optimizer())) &&
             fits_at_all(layout)) {
-          add(*least_recomputed(layout, 1), layout);
+          add(*least_recomputed(layout, least_rows()), layout);
           return best();
         }
       }
       layout.optimizer_on_host = false;
       if (has_host()) {
-        try_budgets(layout, 1);
+        try_budgets(layout, least_rows());
       }
       if (best() != nullptr) {
         return best();
@@ -207,6 +204,18 @@ class Search {
  private:
   int layers() const {
     return static_cast<int>(layers_);
+  }
+
+  int most_tensor() const {
+    return given_.divides_model ? search_.machine.ranks_of_node() : 1;
+  }
+
+  /// Of a micro-batch.
+  int64_t least_rows() const {
+    return given_.changes_rows ? 1 : given_.batch_size;
+  }
+  int64_t most_rows() const {
+    return given_.changes_rows ? kMostMicroBatch : given_.batch_size;
   }
 
   bool has_host() const {
@@ -225,11 +234,10 @@ class Search {
 
   void try_layouts() {
     const int devices = search_.machine.devices;
-    const int in_node = search_.machine.ranks_of_node();
+    const int stages = given_.divides_model ? std::min(devices, layers()) : 1;
     std::vector<Layout> layouts;
-    for (int pipeline = 1; pipeline <= std::min(devices, layers());
-         pipeline *= 2) {
-      for (int tensor = 1; tensor <= in_node; tensor *= 2) {
+    for (int pipeline = 1; pipeline <= stages; pipeline *= 2) {
+      for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
         if (devices % (tensor * pipeline * context()) == 0) {
           layouts.push_back({tensor, pipeline});
         }
@@ -245,7 +253,7 @@ class Search {
     if (best() == nullptr && has_host()) {
       for (const Layout& layout : layouts) {
         if (layout.pipeline == 1 && best() == nullptr) {
-          try_budgets(layout, 1);
+          try_budgets(layout, least_rows());
         }
       }
     }
@@ -304,7 +312,7 @@ class Search {
       Layout layout,
       std::vector<Candidate>& candidates,
       double& least) {
-    for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
+    for (int64_t rows = least_rows(); rows <= most_rows(); rows *= 2) {
       if (!divides(layout, rows)) {
         break; // the examples of a step cannot be divided so
       }
@@ -356,7 +364,7 @@ class Search {
       }
       Layout flat = layout;
       flat.pipeline = 1;
-      for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
+      for (int64_t rows = least_rows(); rows <= most_rows(); rows *= 2) {
         if (!divides(layout, rows)) {
           break;
         }
@@ -520,7 +528,8 @@ class Search {
   /// With as much recomputed as can be.
   bool fits_at_all(const Layout& layout) {
     return planned(
-               overrides_of(layout, 1, accumulate_of(layout, 1)),
+               overrides_of(
+                   layout, least_rows(), accumulate_of(layout, least_rows())),
                {.layers = layers_, .operators = true},
                layout)
         .fits();
@@ -568,7 +577,7 @@ class Search {
   /// @return the fastest.
   std::optional<PlannedRun> try_batches(Layout& layout) {
     std::optional<PlannedRun> best;
-    for (int64_t rows = 1; rows <= kMostMicroBatch; rows *= 2) {
+    for (int64_t rows = least_rows(); rows <= most_rows(); rows *= 2) {
       auto run = least_recomputed(layout, rows);
       if (run && run->stages.empty() && layout.tensor > 1 && layout.sequence) {
         layout.sequence = false; // some models cannot, and some lengths
@@ -652,11 +661,15 @@ class Search {
       return;
     }
     const int64_t accumulate = accumulate_of(layout, rows);
+    std::optional<RecomputedParts> before;
     for (const RecomputedParts& parts :
          {RecomputedParts{},
           RecomputedParts{.operators = true},
           RecomputedParts{.layers = layers_ / 2, .operators = true},
           RecomputedParts{.layers = layers_, .operators = true}}) {
+      if (std::exchange(before, parts) == parts) {
+        continue; // there are few layers, or none
+      }
       Layout free = layout;
       free.on_device = true;
       const PlannedRun alone =
@@ -738,7 +751,7 @@ class Search {
     }
     for (int times = 2; times <= kMostTimes; times *= 2) {
       const int64_t length = given_.max_length / times;
-      if (length < 1 || given_.task == &zoo::kImageFolder) {
+      if (length < 1) {
         break;
       }
       if (try_key(formatted("model.max_length={}", length))) {
@@ -922,7 +935,7 @@ class Search {
     try {
       plan_into(
           run,
-          zoo::read_training_config(search_.config, all),
+          search_.read(all),
           layout.host_activations.value_or(0),
           few_layers);
     } catch (const Error& error) {
@@ -933,7 +946,7 @@ class Search {
 
   void plan_into(
       PlannedRun& run,
-      zoo::TrainingConfig config,
+      const RunSettings& config,
       int64_t host_activations,
       std::optional<int64_t> few_layers) const {
     const Machine& machine = search_.machine;
@@ -941,7 +954,7 @@ class Search {
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
     const int batches = std::max(1, machine.devices / divided);
     run.batch_size = config.batch_size;
-    run.accumulate = config.trainer.accumulate;
+    run.accumulate = config.accumulate;
     run.residency =
         config.engine.memory.device_bytes
             ? "budget"
@@ -967,13 +980,11 @@ class Search {
     estimated.in_16bit =
         config.engine.precision.parameters.value_or(at::kFloat) != at::kFloat;
     estimated.averages_weights = config.engine.optimizer.ema_decay > 0;
-    config.trainer.accumulate = estimated.planned_accumulate;
-    run.stages = zoo::plan_training(
-        config,
-        machine.devices,
-        0,
-        machine.device,
-        {.layers = few_layers, .alike_stages_once = alike_stages_once_});
+    run.stages = config.plan(
+        machine,
+        {.accumulate = estimated.planned_accumulate,
+         .layers = few_layers,
+         .alike_stages_once = alike_stages_once_});
     for (const StepMemoryPlan& stage : run.stages) {
       run.device_bytes = std::max(run.device_bytes, stage.peak_bytes);
       run.host_bytes = std::max(
@@ -984,8 +995,8 @@ class Search {
                 static_cast<double>(run.accumulate) /
                 static_cast<double>(estimated.planned_accumulate);
     run.time = estimate_step(run.stages, estimated, machine);
-    const auto tokens = static_cast<double>(
-        zoo::planned_tokens(config) * run.accumulate * batches);
+    const auto tokens =
+        static_cast<double>(config.tokens * run.accumulate * batches);
     run.tokens_per_s = tokens / run.time.total();
     check_room(run);
   }
@@ -1049,7 +1060,7 @@ class Search {
   }
 
   const PlanSearch& search_;
-  zoo::TrainingConfig given_;
+  RunSettings given_;
   std::map<std::string, std::string> values_; ///< current_values()
   int64_t layers_;
   bool estimates_layers_;
@@ -1071,4 +1082,4 @@ PlanAnswer search_plans(const PlanSearch& search) {
   return Search(search).run();
 }
 
-} // namespace tessera::tools
+} // namespace tessera::engine

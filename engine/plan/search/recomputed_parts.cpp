@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/recomputed_parts.h"
+#include "tessera/engine/plan/search/recomputed_parts.h"
 
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/zoo/tasks/training_config.h"
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 namespace {
 
@@ -68,12 +67,4 @@ std::string RecomputedParts::text() const {
        .nothing = "nothing"});
 }
 
-RecomputedParts recomputed_parts(const zoo::TrainingConfig& config) {
-  return {
-      .layers = config.checkpoint_layers.value_or(0),
-      .operators = config.engine.recompute_operators,
-      .attention = config.checkpoint_attention,
-      .divided_inputs = config.divide_checkpoints};
-}
-
-} // namespace tessera::tools
+} // namespace tessera::engine

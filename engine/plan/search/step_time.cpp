@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/step_time.h"
+#include "tessera/engine/plan/search/step_time.h"
 
 #include "tessera/engine/plan/operator_times.h"
 #include "tessera/pipeline/simulate_schedule.h"
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 namespace {
 
@@ -46,8 +46,7 @@ ComputeTimes compute_times(
     if (work.place != WorkPlace::kDevice) {
       continue;
     }
-    const double products =
-        work.flops / engine::flops_rate(work, in_16bit, rates);
+    const double products = work.flops / flops_rate(work, in_16bit, rates);
     const double memory = work.bytes / rates.device_memory;
     (work.in_backward ? times.backward : times.forward) +=
         std::max(products, memory);
@@ -119,7 +118,7 @@ CollectiveTimes collective_seconds(
                              ? machine.devices <= machine.devices_per_node
                              : work.ranks <= machine.devices_per_node;
     const double seconds =
-        engine::sent_bytes(work) /
+        sent_bytes(work) /
         (in_node ? machine.rates.in_node : machine.rates.between_nodes);
     (is_of_shards ? times.shards : times.layers) += seconds;
   }
@@ -201,4 +200,4 @@ StepTime estimate_step(
   return slowest;
 }
 
-} // namespace tessera::tools
+} // namespace tessera::engine

@@ -3,7 +3,7 @@
 // `estimate_step()` estimates the time of a training step from what a dry run
 // of it computed and sent.
 
-#include "plan/machine.h"
+#include "tessera/engine/plan/search/machine.h"
 
 #include "tessera/engine/plan/step_plan.h"
 #include "tessera/pipeline/make_schedule.h"
@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 /// Seconds of an optimizer step.
 struct StepTime {
@@ -55,4 +55,4 @@ StepTime estimate_step(
     const EstimatedRun& run,
     const Machine& machine);
 
-} // namespace tessera::tools
+} // namespace tessera::engine

@@ -3,14 +3,14 @@
 // `RecomputationSearch` finds what a run has to compute again in backward to
 // fit into memory, with as little repeated work as possible.
 
-#include "plan/planned_run.h"
+#include "tessera/engine/plan/search/planned_run.h"
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
-namespace tessera::tools {
+namespace tessera::engine {
 
 /// [Note: how much is recomputed] A layout that fits as it is recomputes
 /// nothing. Else there are some kinds of parts: nothing, cheap operators,
@@ -26,9 +26,10 @@ class RecomputationSearch {
   /// A dry run of a layout that recomputes these parts.
   using PlanParts = std::function<PlannedRun(const RecomputedParts& parts)>;
 
-  /// @param layers of the model.
+  /// @param layers of the model; 0: none can be recomputed.
   /// @param room of a device, in bytes.
-  RecomputationSearch(int64_t layers, int64_t room);
+  /// @param attention can be recomputed alone.
+  RecomputationSearch(int64_t layers, int64_t room, bool attention = true);
 
   /// @param inputs_are_whole recomputed layers keep whole inputs on every
   ///   tensor rank, unless these divide them.
@@ -52,4 +53,4 @@ class RecomputationSearch {
   std::vector<RecomputedParts> kinds_; ///< each recomputes more than the last
 };
 
-} // namespace tessera::tools
+} // namespace tessera::engine

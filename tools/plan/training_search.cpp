@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/training_search.h"
+
+#include "tessera/zoo/tasks/plan_training.h"
+#include "tessera/zoo/tasks/training_config.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::tools {
+
+namespace {
+
+engine::RunSettings settings_of(zoo::TrainingConfig config) {
+  engine::RunSettings settings;
+  settings.engine = config.engine;
+  settings.parallel = config.parallel;
+  settings.batch_size = config.batch_size;
+  settings.accumulate = config.trainer.accumulate;
+  settings.recomputed = {
+      .layers = config.checkpoint_layers.value_or(0),
+      .operators = config.engine.recompute_operators,
+      .attention = config.checkpoint_attention,
+      .divided_inputs = config.divide_checkpoints};
+  settings.tokens = zoo::planned_tokens(config);
+  settings.max_length =
+      config.task == &zoo::kImageFolder ? 0 : config.max_length;
+  settings.layers = zoo::layers_of(config);
+  settings.has_alike_layers = zoo::has_alike_layers(config);
+  settings.can_plan_fewer_layers = zoo::can_plan_fewer_layers(config);
+  settings.plan =
+      [own = std::make_shared<zoo::TrainingConfig>(std::move(config))](
+          const engine::Machine& machine,
+          int64_t accumulate,
+          std::optional<int64_t> few_layers) {
+        own->trainer.accumulate = accumulate;
+        return zoo::plan_training(
+            *own, machine.devices, /*rank=*/0, machine.device, few_layers);
+      };
+  return settings;
+}
+
+} // namespace
+
+engine::ReadRun read_training_run(const std::filesystem::path& config) {
+  return [config](const std::vector<std::string>& overrides) {
+    return settings_of(zoo::read_training_config(config, overrides));
+  };
+}
+
+} // namespace tessera::tools
