@@ -15,6 +15,7 @@
 #include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/memory/host_heap.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/zoo/tasks/plan_training.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -30,6 +31,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -51,8 +53,6 @@ using engine::PlannedRun;
 using engine::PlanSearch;
 using engine::StepTime;
 
-constexpr int kUsualMarginPercent = 3;
-
 struct PlanArguments {
   std::string config;
   std::vector<std::string> overrides;
@@ -63,6 +63,9 @@ struct PlanArguments {
   std::string reserve;
   std::string margin;
   std::string kind = "a100";
+  /// Neither devices nor their kind are given: the job's host is this one.
+  bool is_for_this_machine = false;
+  int lora_rank = 0; ///< 0: adapters are those of the configuration
   std::vector<std::string> bandwidths; ///< files
   std::vector<std::string> rates; ///< key=value
   std::string write;
@@ -75,6 +78,17 @@ struct PlanArguments {
   std::string memory_cap;
   int steps = 2;
 };
+
+/// Of this machine, or of the container that this process is in.
+int64_t host_bytes_of_machine() {
+  auto bytes = static_cast<int64_t>(runtime::bytes_of_machine());
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  int64_t most = 0;
+  if (file >> most) { // it may be "max"
+    bytes = std::min(bytes, most);
+  }
+  return bytes;
+}
 
 /// "40GiB" as configurations read it.
 int64_t bytes_of(const std::string& option, const std::string& text) {
@@ -109,29 +123,23 @@ Machine machine_of(const PlanArguments& arguments) {
   TESSERA_CHECK(
       !arguments.device_memory.empty(),
       "--device-memory is missing: how much memory does a device have, e.g. 40GiB?");
-  Machine machine;
-  machine.rates = rates_of(arguments, engine::RateUse::kSteps);
+  PlanMachine machine;
   machine.devices = arguments.devices;
   machine.devices_per_node = arguments.devices_per_node;
-  machine.device = type_of(arguments);
+  machine.device = arguments.kind;
   machine.device_bytes = bytes_of("--device-memory", arguments.device_memory);
-  const char* usual_reserve = machine.device == c10::kCPU ? "0" : "1.5GiB";
-  machine.reserved_bytes = bytes_of(
-      "--reserve",
-      arguments.reserve.empty() ? usual_reserve : arguments.reserve);
-  machine.margin_bytes = arguments.margin.empty()
-                             ? machine.device_bytes / 100 * kUsualMarginPercent
-                             : bytes_of("--margin", arguments.margin);
-  TESSERA_CHECK(
-      machine.room() > 0,
-      "--device-memory is {}, all of it reserved for CUDA, NCCL and cuBLAS (--reserve, {}) or left free (--margin, {})",
-      runtime::size_text(machine.device_bytes),
-      runtime::size_text(machine.reserved_bytes),
-      runtime::size_text(machine.margin_bytes));
-  if (!arguments.host_memory.empty()) {
-    machine.host_bytes = bytes_of("--host-memory", arguments.host_memory);
+  const auto given = [](const char* option,
+                        const std::string& text) -> std::optional<int64_t> {
+    return text.empty() ? std::nullopt : std::optional(bytes_of(option, text));
+  };
+  machine.reserved_bytes = given("--reserve", arguments.reserve);
+  machine.margin_bytes = given("--margin", arguments.margin);
+  machine.host_bytes = given("--host-memory", arguments.host_memory);
+  if (!machine.host_bytes && arguments.is_for_this_machine) {
+    machine.host_bytes = host_bytes_of_machine();
   }
-  return machine;
+  return engine::machine_of(
+      machine, rates_of(arguments, engine::RateUse::kSteps));
 }
 
 std::string seconds_text(double seconds) {
@@ -275,6 +283,26 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
+/// The keys of --lora.
+void add_adapters(PlanArguments& arguments) {
+  if (arguments.lora_rank == 0) {
+    return;
+  }
+  TESSERA_CHECK(
+      arguments.lora_rank > 0,
+      "--lora is {}; it must be a rank of adapters, at least 1",
+      arguments.lora_rank);
+  TESSERA_CHECK(
+      !zoo::read_training_config(arguments.config, arguments.overrides).lora,
+      "{} has adapters already (model.lora); leave out --lora, or set model.lora.r",
+      arguments.config);
+  arguments.overrides.push_back(
+      formatted("model.lora.r={}", arguments.lora_rank));
+  arguments.overrides.push_back(
+      formatted("model.lora.alpha={}", 2 * arguments.lora_rank));
+  arguments.overrides.emplace_back("model.lora.target_modules=all-linear");
+}
+
 /// The command that trains so.
 std::string command_of(
     const PlanArguments& arguments,
@@ -292,7 +320,10 @@ std::string gib_text(int64_t bytes) {
                                               : gib(bytes) + " GiB";
 }
 
-std::string host_text(const PlannedRun& run, const Machine& machine) {
+std::string host_text(
+    const PlanArguments& arguments,
+    const PlannedRun& run,
+    const Machine& machine) {
   if (run.host_bytes == 0 ||
       (machine.device == c10::kCPU && !machine.host_bytes)) {
     return "";
@@ -300,9 +331,12 @@ std::string host_text(const PlannedRun& run, const Machine& machine) {
   const std::string bytes = gib_text(run.host_bytes * machine.ranks_of_node());
   return machine.host_bytes
              ? formatted(
-                   "; host memory: {} of {} of a node",
+                   "; host memory: {} of {} of {}",
                    bytes,
-                   gib_text(*machine.host_bytes))
+                   gib_text(*machine.host_bytes),
+                   arguments.host_memory.empty()
+                       ? "this machine (--host-memory)"
+                       : "a node")
              : formatted(
                    "; host memory: {} of a node, which has to have that "
                    "(--host-memory)",
@@ -323,7 +357,7 @@ void print_answer(
       gib_text(machine.room() - best.device_bytes).c_str(),
       gib_text(machine.reserved_bytes).c_str(),
       gib_text(machine.margin_bytes).c_str(),
-      host_text(best, machine).c_str());
+      host_text(arguments, best, machine).c_str());
   std::printf(
       "time: %s s a step, %.0f tokens/s of the job, %.0f of a device, estimated "
       "for %s\n",
@@ -634,7 +668,7 @@ std::string remedy(const PlanArguments& arguments, const PlanAnswer& answer) {
     text += "\nleave out --as-given to try other layouts";
   } else if (answer.changes.empty()) {
     text +=
-        "\nneither host memory, more devices nor shorter sequences are enough; use a smaller model, or model.lora";
+        "\nneither host memory, more devices nor shorter sequences are enough; use a smaller model, or adapters (--lora)";
   }
   return text;
 }
@@ -769,9 +803,10 @@ int run_plan(int argc, char** argv) {
   app.add_option("config", arguments.config, "The configuration")->required();
   app.add_option(
       "overrides", arguments.overrides, "key.path=value of the configuration");
-  app.add_option(
-         "--devices", arguments.devices, "Devices of the job, a rank each")
-      ->check(CLI::Range(1, 1 << 20));
+  auto* devices =
+      app.add_option(
+             "--devices", arguments.devices, "Devices of the job, a rank each")
+          ->check(CLI::Range(1, 1 << 20));
   app.add_option(
          "--devices-per-node",
          arguments.devices_per_node,
@@ -785,7 +820,8 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--host-memory",
       arguments.host_memory,
-      "Memory of a node that its ranks may use together, e.g. 900GiB; without, "
+      "Memory of a node that its ranks may use together, e.g. 900GiB; default: "
+      "with neither --devices nor --device this machine's, else none, so that "
       "nothing is moved there but what the configuration places there");
   app.add_option(
       "--reserve",
@@ -797,7 +833,7 @@ int run_plan(int argc, char** argv) {
       arguments.margin,
       "Part of a device's memory that a plan leaves free besides, e.g. 1GiB; "
       "default 3 % of it");
-  app.add_option(
+  auto* kind = app.add_option(
       "--device",
       arguments.kind,
       "Kind of device: v100, a100, h100, h200, rtx2080ti, rtx3090, rtx4090, cpu; "
@@ -814,6 +850,11 @@ int run_plan(int argc, char** argv) {
          "KEY=NUMBER: a rate, e.g. flops_16bit=2e14, in_node=2e11, "
          "between_nodes=2e10, device_memory=1e12, host_update=1e11")
       ->allow_extra_args(false);
+  app.add_flag(
+      "--lora{16}",
+      arguments.lora_rank,
+      "Plan adapters on all linear layers (model.lora) for a configuration that "
+      "has none; --lora=8 has rank 8, without a number 16");
   app.add_flag(
       "--as-given",
       arguments.as_given,
@@ -854,6 +895,8 @@ int run_plan(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20))
       ->needs(world);
   const auto check = [&] {
+    arguments.is_for_this_machine = devices->count() == 0 && kind->count() == 0;
+    add_adapters(arguments);
     if (arguments.simulated_world > 0) {
       simulation_of(arguments);
     } else if (arguments.operators) {

@@ -5,15 +5,20 @@
 #include "module_tree.h"
 #include "wrap_options.h"
 
+#include "tessera/engine/plan/search/module_plan.h"
 #include "tessera/engine/plan/step_plan.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <nlohmann/json.hpp>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace py = pybind11;
@@ -23,9 +28,10 @@ namespace tessera::python {
 namespace {
 
 /// The forward of a micro-batch runs on a thread of the plan.
-at::Tensor loss_from(const py::function& forward) {
+template <typename... Arguments>
+at::Tensor loss_from(const py::function& forward, Arguments... arguments) {
   const py::gil_scoped_acquire gil;
-  const py::object loss = forward();
+  const py::object loss = forward(arguments...);
   TESSERA_CHECK(
       THPVariable_Check(loss.ptr()),
       "plan: loss is a {}; it must be a tensor.",
@@ -44,6 +50,101 @@ StepMemoryPlan plan_step(
   const py::gil_scoped_release no_gil;
   return plan(
       *tree, wrap.engine, [&] { return loss_from(forward); }, job);
+}
+
+/// @param json as the arguments of tessera.plan().
+PlanMachine read_machine(const std::string& json) {
+  const runtime::ConfigReader reader(
+      runtime::parse_json(json, "tessera.plan()"), "tessera.plan()");
+  const auto bytes = [&](const char* key) {
+    return reader.contains(key)
+               ? std::optional(reader.get_bytes(key, {.min = 0}))
+               : std::nullopt;
+  };
+  PlanMachine machine;
+  constexpr int64_t kMost = int64_t{1} << 20;
+  machine.devices = static_cast<int>(
+      reader.get_int("world_size", {.min = 1, .max = kMost}, machine.devices));
+  machine.devices_per_node = static_cast<int>(reader.get_int(
+      "devices_per_node", {.min = 1, .max = kMost}, machine.devices_per_node));
+  machine.device = reader.get_string("device", machine.device);
+  machine.device_bytes = reader.get_bytes("device_memory", {.min = 1});
+  machine.reserved_bytes = bytes("reserve");
+  machine.margin_bytes = bytes("margin");
+  machine.host_bytes = bytes("host_memory");
+  reader.finish();
+  return machine;
+}
+
+ModulePlan search_plan(
+    const std::shared_ptr<ModuleTree>& tree,
+    const std::string& options,
+    const std::string& source,
+    const py::function& loss,
+    const py::function& prepare,
+    PlannedModule training,
+    const std::string& machine) {
+  const WrapOptions wrap = read_wrap_options(options, source);
+  TESSERA_CHECK(
+      wrap.parallel.sizes == ParallelSizes(),
+      "plan: {} divides the model by `parallel`, whose layouts the search for a module does not have; leave out device_memory to plan this one.",
+      source);
+  training.loss = [&](int64_t rows) { return loss_from(loss, rows); };
+  training.prepare = [&](int64_t rows, int64_t layers) {
+    const py::gil_scoped_acquire gil;
+    prepare(rows, layers);
+  };
+  const PlanMachine on = read_machine(machine);
+  const py::gil_scoped_release no_gil;
+  return plan(*tree, wrap.engine, training, on);
+}
+
+void bind_search(py::module_& module) {
+  py::class_<PlannedModule>(module, "PlannedModule")
+      .def(
+          py::init([](int64_t batch_size,
+                      int64_t accumulate,
+                      bool changes_rows,
+                      bool clips_gradients,
+                      int64_t layers,
+                      int64_t recomputed_layers) {
+            PlannedModule training;
+            training.batch_size = batch_size;
+            training.accumulate = accumulate;
+            training.changes_rows = changes_rows;
+            training.clips_gradients = clips_gradients;
+            training.layers = layers;
+            training.recomputed_layers = recomputed_layers;
+            return training;
+          }),
+          py::kw_only(),
+          py::arg("batch_size"),
+          py::arg("accumulate"),
+          py::arg("changes_rows"),
+          py::arg("clips_gradients"),
+          py::arg("layers"),
+          py::arg("recomputed_layers"));
+  py::class_<ModulePick>(module, "ModulePick")
+      .def_readonly("batch_size", &ModulePick::batch_size)
+      .def_readonly("accumulate", &ModulePick::accumulate)
+      .def_readonly("recomputed_layers", &ModulePick::recomputed_layers)
+      .def_readonly("changed", &ModulePick::changed)
+      .def_readonly("device_bytes", &ModulePick::device_bytes)
+      .def_readonly("host_bytes", &ModulePick::host_bytes)
+      .def_readonly("step_seconds", &ModulePick::step_seconds)
+      .def_readonly("rows_per_second", &ModulePick::rows_per_second)
+      .def_readonly("problem", &ModulePick::problem)
+      .def_readonly("step", &ModulePick::step);
+  py::class_<ModuleChange>(module, "ModuleChange")
+      .def_readonly("change", &ModuleChange::change)
+      .def_readonly("pick", &ModuleChange::pick);
+  py::class_<ModulePlan>(module, "ModulePlan")
+      .def_readonly("picks", &ModulePlan::picks)
+      .def_readonly("best", &ModulePlan::best)
+      .def_readonly("nearest", &ModulePlan::nearest)
+      .def_readonly("changes", &ModulePlan::changes)
+      .def_readonly("limit_bytes", &ModulePlan::limit_bytes);
+  module.def("search_plan", &search_plan);
 }
 
 void bind_planned_job(py::module_& module) {
@@ -125,6 +226,7 @@ void bind_plan_results(py::module_& module) {
 void bind_plan(py::module_& module) {
   bind_planned_job(module);
   bind_plan_results(module);
+  bind_search(module);
   module.def("plan", &plan_step);
   // What a plan is measured against on the CPU.
   module.def("count_cpu_bytes", &runtime::install_cpu_memory_counter);

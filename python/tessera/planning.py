@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a training step, before anything is trained."""
+"""The memory of a training step, and options that fit, before anything is
+trained."""
 import contextlib
+import copy
+import dataclasses
 import json
 import os
 import traceback
@@ -15,9 +18,11 @@ from tessera.tree import Tree, persistent_buffers
 
 def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
          device=None, accumulate=1, clips_gradients=False, steps=2,
-         zero_stage=None, **options):
+         zero_stage=None, device_memory=None, host_memory=None,
+         devices_per_node=8, reserve=None, margin=None, batch_size=None,
+         recompute=None, layers=None, **options):
     """What memory a training step takes, activations included, by running it
-    with shapes only.
+    with shapes only; with device_memory, options with which it fits.
 
     Takes seconds, no memory and no other ranks: wrap() and the steps are run as
     they would be in a job, but operators do not compute. What the forward reads
@@ -48,8 +53,55 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
         found = tessera.plan(model, {"optimizer": {"type": "adamw"}},
                              {"input_ids": ids}, zero_stage=3)
         print(found.peak_bytes, found.peak.engine, found.peak.activations)
+
+    With device_memory, the search of `tessera plan` for this model, of what
+    wrap() can choose: ZeRO stages and budgets; state, gradients, parameters and
+    activations in host memory; recomputation; rows of a micro-batch. A step
+    keeps its rows, and what config places stays there. Returns a Plan.
+
+    device_memory: bytes of a device, or "24GiB".
+    host_memory: of a node, for its ranks together; without, nothing is moved
+        there.
+    devices_per_node, reserve, margin: as for `tessera plan`.
+    device: kind of device, "h100" or another of `tessera plan --device`; "cuda"
+        is "a100".
+    batch: also a function of a number of rows that makes one of so many; then
+        the search tries other micro-batches.
+    batch_size: rows of a rank's micro-batch; by default 1, or those of batch.
+    recompute, layers: a function of a number of layers, which has the model
+        recompute so many of its `layers`; by default a model of transformers'
+        gradient checkpointing, which counts as one layer.
+
+        found = tessera.plan(model, {"optimizer": {"type": "adamw"}}, make_batch,
+                             device_memory="24GiB", world_size=8, device="h100")
+        print(found)
+        if found.best:
+            engine = tessera.wrap(model, found.best.options)
     """
     values, source = merge_options("plan", model, config, zero_stage, options)
+    if device_memory is not None:
+        machine = {
+            "world_size": world_size, "devices_per_node": devices_per_node,
+            "device": _kind_of(device), "device_memory": device_memory,
+            "host_memory": host_memory, "reserve": reserve, "margin": margin}
+        if recompute is None and layers is None:
+            recompute, layers, recomputed = _checkpointing_of(model)
+        elif recompute is None or layers is None:
+            raise _C.Error(
+                "plan: recompute, a function of a number of layers, and layers, "
+                "how many there are, go together.")
+        else:
+            recomputed = 0
+        return _search(model, values, source, batch, loss, machine, {
+            "accumulate": accumulate, "clips_gradients": clips_gradients,
+            "batch_size": batch_size, "layers": layers,
+            "recomputed_layers": recomputed}, recompute)
+    for name, value in (("host_memory", host_memory), ("reserve", reserve),
+                        ("margin", margin), ("recompute", recompute),
+                        ("layers", layers), ("batch_size", batch_size)):
+        if value is not None:
+            raise _C.Error(
+                f"plan: {name} is for a search; pass device_memory too.")
     values.setdefault("log_memory", False)
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -65,23 +117,27 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
         clips_gradients=clips_gradients, steps=steps)
 
     def forward():
-        try:
-            return _loss_of(_call(model, batch), loss)
-        except NotImplementedError as error:
-            if "meta" not in str(error).lower():
-                raise
-            # Of torch, for shapes that depend on values.
-            raise _C.Error(
-                f"plan: {_place_of(error)}: {error}. A plan runs the forward "
-                "with shapes only; where a shape depends on values, as in "
-                "x[x > 0] or nonzero(), plan with a forward that takes a fixed "
-                "one, or measure a step: engine.memory after wrap()."
-            ) from error
+        return _planned_loss(model, batch, loss)
 
     with _buffers_kept(model), torch.random.fork_rng(devices=[]), \
             torch.enable_grad():
         return _C.plan(
             Tree(model).root, json.dumps(values), source, forward, job)
+
+
+def _planned_loss(model, batch, loss):
+    try:
+        return _loss_of(_call(model, batch), loss)
+    except NotImplementedError as error:
+        if "meta" not in str(error).lower():
+            raise
+        # Of torch, for shapes that depend on values.
+        raise _C.Error(
+            f"plan: {_place_of(error)}: {error}. A plan runs the forward "
+            "with shapes only; where a shape depends on values, as in "
+            "x[x > 0] or nonzero(), plan with a forward that takes a fixed "
+            "one, or measure a step: engine.memory after wrap()."
+        ) from error
 
 
 def _place_of(error):
@@ -92,6 +148,150 @@ def _place_of(error):
     frame = next((one for one in reversed(frames)
                   if not one.filename.startswith(tuple(own))), frames[-1])
     return f"{frame.filename}:{frame.lineno}, `{frame.line}`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pick:
+    """A way to train a model, planned."""
+
+    options: dict  #: for wrap(), as they are
+    batch_size: int  #: rows of a rank's micro-batch
+    accumulate: int  #: micro-batches of a step
+    recomputed_layers: int  #: of plan()'s `layers`
+    changed: tuple  #: "key=value", those of `options` that the search set
+    peak_bytes: int  #: of a device
+    host_bytes: int  #: of a rank's host memory
+    step_seconds: float  #: estimated
+    rows_per_second: float  #: of the job, estimated
+    problem: str  #: empty: it fits; else what is wrong
+    step: object  #: its StepMemoryPlan; None if the options were refused
+
+    @property
+    def fits(self):
+        return not self.problem
+
+    def __str__(self):
+        text = (f"{self.batch_size} x {self.accumulate} rows, recomputing "
+                f"{self.recomputed_layers} layers, {self.peak_bytes / 2**30:.2f}"
+                f" GiB of a device, {self.host_bytes / 2**30:.2f} GiB of host "
+                f"memory, {self.step_seconds:.3g} s a step")
+        for part in (" ".join(self.changed), self.problem):
+            text += f": {part}" if part else ""
+        return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What plan() finds for a device's memory."""
+
+    picks: tuple  #: the options as they are, first, and others
+    best: Pick  #: the fastest that fits; None if none does
+    nearest: Pick  #: if nothing fits, the one that lacks least; or None
+    #: If nothing fits: what would, by the argument or option that changes, as
+    #: "world_size=16", "host_memory=32GiB", "precision.parameters=bfloat16".
+    changes: dict
+    limit_bytes: int  #: a device's memory without reserve and margin
+
+    def __str__(self):
+        lines = [f"a device has {self.limit_bytes / 2**30:.2f} GiB"]
+        if self.best:
+            lines.append(f"best: {self.best}")
+        elif self.nearest:
+            lines.append(f"nothing fits; nearest: {self.nearest}")
+        else:
+            lines.append("nothing can run")
+        lines += [f"fits with {change}: {pick}"
+                  for change, pick in self.changes.items()]
+        lines += [f"tried: {pick}" for pick in self.picks
+                  if pick is not self.best and pick is not self.nearest]
+        return "\n".join(lines)
+
+
+def _kind_of(device):
+    if device is None:
+        return "a100" if torch.cuda.is_available() else "cpu"
+    return "a100" if str(device).startswith("cuda") else str(device)
+
+
+def _checkpointing_of(model):
+    """Gradient checkpointing of a model of transformers, as one layer."""
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        return None, 0, 0
+
+    def recompute(count):
+        if count > 0:
+            model.gradient_checkpointing_enable()
+        else:
+            model.gradient_checkpointing_disable()
+
+    return recompute, 1, int(model.is_gradient_checkpointing)
+
+
+def _search(model, values, source, batch, loss, machine, training, recompute):
+    makes_batches = callable(batch) and not isinstance(batch, torch.Tensor)
+    if training["batch_size"] is None:
+        training["batch_size"] = 1 if makes_batches else _rows_of(batch)
+    given = training["recomputed_layers"]
+    current = batch
+    kept = contextlib.ExitStack()
+
+    def prepare(rows, layers):
+        nonlocal current
+        kept.close()
+        kept.enter_context(_buffers_kept(model))
+        if recompute is not None:
+            recompute(layers)
+        if makes_batches:
+            current = batch(rows)
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            found = _C.search_plan(
+                Tree(model).root, json.dumps(values), source,
+                lambda rows: _planned_loss(model, current, loss), prepare,
+                _C.PlannedModule(changes_rows=makes_batches, **training),
+                json.dumps(machine))
+    finally:
+        kept.close()
+        if recompute is not None:
+            recompute(given)
+    picks = tuple(_pick(pick, values) for pick in found.picks)
+    return Plan(
+        picks=picks,
+        best=None if found.best is None else picks[found.best],
+        nearest=None if found.nearest is None else picks[found.nearest],
+        changes={each.change.replace("devices=", "world_size="):
+                 _pick(each.pick, values) for each in found.changes},
+        limit_bytes=found.limit_bytes)
+
+
+def _pick(pick, values):
+    options = copy.deepcopy(values)
+    for change in pick.changed:
+        path, _, text = change.partition("=")
+        *parents, key = path.split(".")
+        inner = options
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        try:
+            inner[key] = json.loads(text)
+        except json.JSONDecodeError:
+            inner[key] = text
+    return Pick(
+        options=options, batch_size=pick.batch_size, accumulate=pick.accumulate,
+        recomputed_layers=pick.recomputed_layers, changed=tuple(pick.changed),
+        peak_bytes=pick.device_bytes, host_bytes=pick.host_bytes,
+        step_seconds=pick.step_seconds, rows_per_second=pick.rows_per_second,
+        problem=pick.problem, step=pick.step)
+
+
+def _rows_of(batch):
+    values = batch.values() if hasattr(batch, "values") else (
+        batch if isinstance(batch, (list, tuple)) else [batch])
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            return len(value)
+    return 1
 
 
 def _call(model, batch):

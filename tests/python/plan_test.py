@@ -140,6 +140,80 @@ def refuses(world):
     engine.unwrap()
 
 
+def searches(world):
+    """What a search picks fits under its limit, with numbers."""
+    def batch_of(rows):
+        return gpt2_batch(rows)
+
+    options = {"optimizer": ADAMW, "log_memory": False}
+    if world.size > 1:
+        return
+    arguments = {"device": "cpu", "margin": 0, "batch_size": 4}
+    given = tessera.plan(gpt2(), options, batch_of, device_memory="1TiB",
+                         **arguments)
+    assert given.best.fits and given.best.batch_size == 4
+    assert given.limit_bytes == 2**40 and not given.changes
+    most = given.picks[0].peak_bytes
+    assert given.picks[0].step.peak_bytes == most
+    found = set()
+    for part in (1.0, 0.85, 0.7):
+        model = gpt2()
+        limit = int(part * most)
+        plan = tessera.plan(model, options, batch_of, device_memory=limit,
+                            **arguments)
+        best = plan.best
+        assert best and best.peak_bytes <= limit, str(plan)
+        assert best.batch_size * best.accumulate == 4
+        assert not model.is_gradient_checkpointing
+        measured, _ = measured_peak(
+            lambda: gpt2(checkpointing=best.recomputed_layers > 0),
+            batch_of(best.batch_size), best.options, best.accumulate, False)
+        assert abs(best.peak_bytes / measured - 1) < 0.01, (best, measured)
+        assert measured < 1.01 * limit
+        found.add((best.batch_size, best.recomputed_layers, best.changed))
+    assert len(found) > 1, found
+    # Rows stay as they are where a batch is given, and layers as a function has
+    # them recomputed.
+    counts = []
+    fixed = tessera.plan(
+        gpt2(), options, gpt2_batch(), device_memory=int(0.85 * most),
+        layers=4, recompute=counts.append, device="cpu")
+    assert {pick.batch_size for pick in fixed.picks} == {4}
+    assert max(counts) == 4 and counts[-1] == 0
+
+    # The host where a device is too small, and its size where there is none.
+    small = {"device": "a100", "device_memory": "14MiB", "reserve": 0}
+    none = tessera.plan(gpt2(), options, batch_of, **small)
+    assert none.best is None and none.nearest.problem
+    assert "host_memory=1GiB" in none.changes, str(none)
+    assert "nothing fits" in str(none) and "host_memory=1GiB" in str(none)
+    host = tessera.plan(gpt2(), options, batch_of, host_memory="1GiB", **small)
+    assert host.best.host_bytes > 0 and host.best.changed
+    for change in host.best.changed:
+        section, key = change.split("=")[0].split(".")
+        assert key in host.best.options[section]
+    assert host.best.options["optimizer"] == ADAMW
+    again = tessera.plan(
+        gpt2(), host.best.options, batch_of(host.best.batch_size),
+        device="cuda", accumulate=min(2, host.best.accumulate))
+    assert host.best.recomputed_layers or \
+        again.peak_bytes == host.best.peak_bytes
+
+
+def refuses_searches(world):
+    def plan(**arguments):
+        return tessera.plan(gpt2(), None, gpt2_batch, **arguments)
+
+    raises(lambda: plan(host_memory="1GiB"), "device_memory")
+    raises(lambda: plan(device_memory="much"), "device_memory", "much")
+    raises(lambda: plan(device_memory=0), "device_memory")
+    raises(lambda: plan(device_memory="1GiB", device="h1000"), "h1000")
+    raises(lambda: plan(device_memory="1GiB", layers=3), "recompute")
+    raises(lambda: plan(device_memory="1GiB", parallel={"tensor": 2}),
+           "parallel", "device_memory")
+
+
 if __name__ == "__main__":
     _C.count_cpu_bytes()
-    main([peaks, peaks_elsewhere, other_jobs, leaves_the_model, refuses])
+    main([peaks, peaks_elsewhere, other_jobs, leaves_the_model, refuses,
+          searches, refuses_searches])

@@ -4,8 +4,11 @@
 #include "plan/training_search.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/engine/plan/search/module_plan.h"
 #include "tessera/engine/plan/search/plan_search.h"
 #include "tessera/engine/plan/search/step_time.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/plan_training.h"
 #include "tessera/zoo/tasks/training_config.h"
 #include "tools/run_program.h"
@@ -17,6 +20,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -27,7 +31,12 @@ namespace tessera::tools::plan_test {
 namespace {
 
 using Names = std::vector<std::string>;
+using engine::best_of;
+using engine::estimate_step;
+using engine::EstimatedRun;
 using engine::Machine;
+using engine::PlanAnswer;
+using engine::PlannedChange;
 using engine::PlannedRun;
 using engine::PlanSearch;
 using engine::StepTime;
@@ -155,22 +164,47 @@ TEST(StepTimeEstimate, WaitsAsTheScheduleSays) {
 
 TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
   StepMemoryPlan plan;
-  plan.planned[static_cast<size_t>(MemoryTier::kHost)]
-              [static_cast<size_t>(MemoryPurpose::kOptimizerState)] = 12 * 5;
-  // Five elements of 28 bytes, and so on each of the four ranks of a node.
-  EXPECT_DOUBLE_EQ(
-      estimate_step({plan}, {}, machine()).update, 5 * 28 * 4 / 7.0);
-  // Float32 weights are no state: 7.5 elements.
-  EXPECT_DOUBLE_EQ(
-      estimate_step({plan}, {.in_16bit = false}, machine()).update,
-      7.5 * 28 * 4 / 7.0);
-  // Averages are 4 bytes of state of each of then 3.75 elements.
-  EXPECT_DOUBLE_EQ(
-      estimate_step({plan}, {.averages_weights = true}, machine()).update,
-      3.75 * 40 * 4 / 7.0);
-  Machine cpus = machine();
-  cpus.device = c10::kCPU;
-  EXPECT_DOUBLE_EQ(estimate_step({plan}, {}, cpus).update, 0);
+  plan.operators = {
+      {.module = "a", .name = "aten::mm", .flops = 800},
+      {.module = "a", .name = "aten::mm", .in_backward = true, .flops = 1200}};
+  plan.kernels = {
+      {.name = "adamw_", .bytes = 140, .place = WorkPlace::kHost},
+      {.name = "adamw_", .bytes = 10, .place = WorkPlace::kToDevice},
+      // in each of the two planned micro-batches
+      {.name = "pack_",
+       .in_backward = true,
+       .bytes = 20,
+       .place = WorkPlace::kToHost}};
+  const auto update = [&](EstimatedRun run) {
+    run.accumulate = 8;
+    run.planned_accumulate = 2;
+    return estimate_step({plan}, run, machine()).update;
+  };
+  // Of each of the four ranks of a node; copies are on lanes beside it.
+  EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kOff}), 140 * 4 / 7.0);
+  // The next forward, of one micro-batch, and the backward before it.
+  EXPECT_DOUBLE_EQ(update({}), 80 - 4);
+  EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kWait}), 80 - 4);
+  EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kSpeculate}), 80 - 4 - 6);
+  EXPECT_DOUBLE_EQ(update({.updates_in_backward = true}), 80 - 4 - 6);
+  // Copies are what takes longest: gradients of all micro-batches.
+  plan.kernels.front().bytes = 7;
+  EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kOff}), 4 * 20 / 2);
+  plan.kernels.clear();
+  EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kOff}), 0);
+}
+
+// The engine's kernels on the device: gradients of each micro-batch, updates of
+// a step.
+TEST(StepTimeEstimate, CountsKernelsOfTheDevice) {
+  StepMemoryPlan plan;
+  plan.kernels = {
+      {.name = "adamw_", .bytes = 30},
+      {.name = "pack_", .in_backward = true, .bytes = 40}};
+  const StepTime time = estimate_step(
+      {plan}, {.accumulate = 6, .planned_accumulate = 2}, machine());
+  EXPECT_DOUBLE_EQ(time.compute, 3 * 4 + 3);
+  EXPECT_DOUBLE_EQ(time.update, 0);
 }
 
 // 16 examples in each step, whatever the layout.
@@ -348,7 +382,10 @@ TEST_F(Plan, CountsAveragesInHostMemory) {
   one.machine.device = c10::kCUDA;
   one.machine.host_bytes = int64_t{1} << 30;
   one.as_given = true;
-  one.overrides = {"placement.optimizer=host", "memory.host_bytes=1GiB"};
+  one.overrides = {
+      "placement.optimizer=host",
+      "memory.host_bytes=1GiB",
+      "optimizer.overlap=off"};
   const PlannedRun alone = search_plans(one).runs.front();
   one.overrides.emplace_back("optimizer.ema_decay=0.9");
   const PlannedRun averaged = search_plans(one).runs.front();
@@ -771,7 +808,8 @@ TEST_F(Plan, SaysWhatAFixedPlacementCosts) {
   one.overrides = {
       "placement.optimizer=host",
       "memory.host_bytes=1GiB",
-      "memory.device_bytes=1GiB"};
+      "memory.device_bytes=1GiB",
+      "optimizer.overlap=off"};
   const PlanAnswer answer = search_plans(one);
   ASSERT_NE(answer.best_run(), nullptr);
   for (const PlannedRun& run : answer.runs) {
@@ -781,6 +819,129 @@ TEST_F(Plan, SaysWhatAFixedPlacementCosts) {
   EXPECT_EQ(answer.lifted->change, "placement.optimizer=auto");
   EXPECT_LT(answer.lifted->run.time.total(), answer.best_run()->time.total());
   EXPECT_EQ(answer.lifted->run.time.update, 0);
+}
+
+TEST_F(Plan, AddsAdapters) {
+  std::filesystem::create_directory(folder_ / "model");
+  std::filesystem::copy(
+      folder_ / "gpt.json", folder_ / "model" / "config.json");
+  const Names words{
+      "plan",
+      (folder_ / "train.json").string(),
+      "--device=cpu",
+      "--device-memory=1GiB",
+      "--as-given",
+      "model.config=null",
+      "model.folder=" + (folder_ / "model").string()};
+  const auto with = [&](const Names& more) {
+    Names all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_tessera(1, all);
+  };
+  const auto bytes = [&](const Names& more) {
+    Names all = more;
+    all.emplace_back("--json");
+    return nlohmann::json::parse(with(all).output)
+        .at("runs")
+        .at(0)
+        .at("device_bytes")
+        .get<int64_t>();
+  };
+  const int64_t adapted = bytes({"--lora=4"});
+  EXPECT_LT(adapted, bytes({}));
+  EXPECT_LT(adapted, bytes({"--lora"})) << "of rank 16";
+  // As the configuration would have it.
+  const Names keys{"model.lora.r=4", "model.lora.target_modules=all-linear"};
+  EXPECT_EQ(adapted, bytes(keys));
+  EXPECT_NE(
+      with({"--lora=4"})
+          .output.find("model.lora.r=4 model.lora.alpha=8 "
+                       "model.lora.target_modules=all-linear"),
+      std::string::npos);
+  Names twice = keys;
+  twice.emplace_back("--lora");
+  EXPECT_NE(with(twice).output.find("leave out --lora"), std::string::npos);
+}
+
+// A job of this machine may use its memory; of another one's that is not known.
+TEST_F(Plan, UsesTheMemoryOfThisMachine) {
+  write_model(12);
+  const Names words{
+      "plan",
+      (folder_ / "train.json").string(),
+      "--device-memory=4608KiB",
+      "--reserve=0",
+      "--margin=0",
+      "training.batch_size=1",
+      "training.accumulate=4"};
+  const auto here = run_tessera(1, words);
+  EXPECT_EQ(here.exit_code, 0) << here.output;
+  EXPECT_NE(here.output.find("of this machine"), std::string::npos)
+      << here.output;
+  Names elsewhere = words;
+  elsewhere.emplace_back("--device=a100");
+  const auto there = run_tessera(1, elsewhere);
+  EXPECT_NE(there.exit_code, 0);
+  EXPECT_NE(
+      there.output.find("fits with --host-memory 1GiB"), std::string::npos)
+      << there.output;
+}
+
+// A model as a program has it gets the picks of its configuration.
+TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
+  const auto config = zoo::read_training_config(folder_ / "train.json");
+  const std::shared_ptr<zoo::Model> model = lazy([&] {
+    return zoo::from_config(
+        nlohmann::json::parse(std::ifstream(folder_ / "gpt.json")));
+  });
+  zoo::ModelInput batch;
+  const PlannedModule training{
+      .loss = [&](int64_t /*rows*/) { return model->forward(batch).loss; },
+      .batch_size = config.batch_size,
+      .accumulate = config.trainer.accumulate,
+      .clips_gradients = config.trainer.clip_grad_norm > 0,
+      .prepare =
+          [&](int64_t rows, int64_t /*layers*/) {
+            batch = zoo::largest_batch(
+                *model, rows, config.max_length, /*masks=*/false);
+          }};
+  std::set<std::string> found;
+  int64_t whole = 0;
+  for (const double part : {1.0, 0.75, 0.5, 0.35}) {
+    SCOPED_TRACE(part);
+    PlanSearch one = search(
+        whole == 0 ? int64_t{1} << 40
+                   : static_cast<int64_t>(part * static_cast<double>(whole)));
+    one.machine.devices = 1;
+    one.machine.device = c10::kCUDA;
+    one.machine.host_bytes = int64_t{1} << 30;
+    one.machine.rates = engine::known_rates("a100");
+    const PlanAnswer answer = search_plans(one);
+    ASSERT_NE(answer.best_run(), nullptr);
+    whole = whole == 0 ? answer.runs.front().device_bytes : whole;
+    const PlannedRun& best = *answer.best_run();
+    ASSERT_FALSE(best.recomputed.attention);
+    const ModulePlan module = plan(
+        *model,
+        config.engine,
+        training,
+        {.device_bytes = one.machine.device_bytes,
+         .reserved_bytes = 0,
+         .margin_bytes = 0,
+         .host_bytes = one.machine.host_bytes});
+    ASSERT_TRUE(module.best);
+    const ModulePick& pick = *module.best_pick();
+    EXPECT_EQ(pick.device_bytes, best.device_bytes);
+    EXPECT_EQ(pick.host_bytes, best.host_bytes);
+    EXPECT_EQ(pick.batch_size, best.batch_size);
+    EXPECT_EQ(pick.accumulate, best.accumulate);
+    EXPECT_EQ(pick.recomputed_layers, best.recomputed.layers);
+    EXPECT_EQ(pick.options.recompute_operators, best.recomputed.operators);
+    EXPECT_DOUBLE_EQ(pick.step_seconds, best.time.total());
+    found.insert(
+        best.recomputed.column() + " " + best.residency + " " + best.offloaded);
+  }
+  EXPECT_GT(found.size(), 2U);
 }
 
 TEST_F(Plan, SaysWhatIsWrong) {

@@ -5,6 +5,7 @@
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,16 @@ namespace tessera::tools {
 
 namespace {
 
-engine::RunSettings settings_of(zoo::TrainingConfig config) {
+/// The same whatever keys a search sets; to count them, the model is made.
+struct ModelLayers {
+  int64_t count = 0;
+  bool are_alike = false; ///< zoo::has_alike_layers()
+  bool can_be_fewer = false; ///< zoo::can_plan_fewer_layers()
+};
+
+engine::RunSettings settings_of(
+    zoo::TrainingConfig config,
+    const ModelLayers& layers) {
   engine::RunSettings settings;
   settings.engine = config.engine;
   settings.parallel = config.parallel;
@@ -27,9 +37,9 @@ engine::RunSettings settings_of(zoo::TrainingConfig config) {
   settings.tokens = zoo::planned_tokens(config);
   settings.max_length =
       config.task == &zoo::kImageFolder ? 0 : config.max_length;
-  settings.layers = zoo::layers_of(config);
-  settings.has_alike_layers = zoo::has_alike_layers(config);
-  settings.can_plan_fewer_layers = zoo::can_plan_fewer_layers(config);
+  settings.layers = layers.count;
+  settings.has_alike_layers = layers.are_alike;
+  settings.can_plan_fewer_layers = layers.can_be_fewer;
   settings.plan =
       [own = std::make_shared<zoo::TrainingConfig>(std::move(config))](
           const engine::Machine& machine,
@@ -45,8 +55,16 @@ engine::RunSettings settings_of(zoo::TrainingConfig config) {
 } // namespace
 
 engine::ReadRun read_training_run(const std::filesystem::path& config) {
-  return [config](const std::vector<std::string>& overrides) {
-    return settings_of(zoo::read_training_config(config, overrides));
+  return [config, layers = std::make_shared<std::optional<ModelLayers>>()](
+             const std::vector<std::string>& overrides) {
+    zoo::TrainingConfig own = zoo::read_training_config(config, overrides);
+    if (!*layers) {
+      *layers = {
+          zoo::layers_of(own),
+          zoo::has_alike_layers(own),
+          zoo::can_plan_fewer_layers(own)};
+    }
+    return settings_of(std::move(own), **layers);
   };
 }
 

@@ -4,6 +4,7 @@
 // step times are estimated.
 
 #include "tessera/engine/plan/device_rates.h"
+#include "tessera/engine/plan/search/plan_machine.h"
 
 #include <c10/core/Device.h>
 
@@ -39,5 +40,9 @@ struct Machine {
     return host_bytes.value_or(0) / ranks_of_node();
   }
 };
+
+/// @param rates of `wanted`'s device.
+/// @throws tessera::Error where nothing of a device's memory is left.
+Machine machine_of(const PlanMachine& wanted, const DeviceRates& rates);
 
 } // namespace tessera::engine

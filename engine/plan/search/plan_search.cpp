@@ -979,7 +979,8 @@ class Search {
         run.accumulate, planned_micro_batches(config.parallel));
     estimated.in_16bit =
         config.engine.precision.parameters.value_or(at::kFloat) != at::kFloat;
-    estimated.averages_weights = config.engine.optimizer.ema_decay > 0;
+    estimated.overlap = config.engine.optimizer.overlap;
+    estimated.updates_in_backward = config.engine.update_in_backward;
     run.stages = config.plan(
         machine,
         {.accumulate = estimated.planned_accumulate,

@@ -11,17 +11,6 @@ namespace tessera::engine {
 
 namespace {
 
-/// Adam on the host: reads master weight, two moments and gradient, and writes
-/// the first three; float32.
-constexpr double kUpdateBytes = 28;
-/// Of its state, moments; in 16 bits also master weights.
-constexpr double kMomentBytes = 8;
-constexpr double kMasterBytes = 4;
-/// An average of the weights, on the host too: reads weight and average, and
-/// writes the latter; float32.
-constexpr double kAverageUpdateBytes = 12;
-constexpr double kAverageBytes = 4;
-
 /// Of a pipeline's micro-batches, in numbers of its stages, as many as make the
 /// wait that of a long step.
 constexpr int64_t kSimulatedRounds = 4;
@@ -31,11 +20,21 @@ struct ComputeTimes {
   double forward = 0;
   double backward = 0;
   double least = 0; ///< StepTime::least_compute
+  double update = 0; ///< once a step
 
   double total() const {
     return forward + backward;
   }
 };
+
+double device_seconds(
+    const OperatorWork& work,
+    bool in_16bit,
+    const DeviceRates& rates) {
+  return std::max(
+      work.flops / flops_rate(work, in_16bit, rates),
+      work.bytes / rates.device_memory);
+}
 
 ComputeTimes compute_times(
     const StepMemoryPlan& plan,
@@ -46,11 +45,19 @@ ComputeTimes compute_times(
     if (work.place != WorkPlace::kDevice) {
       continue;
     }
-    const double products = work.flops / flops_rate(work, in_16bit, rates);
-    const double memory = work.bytes / rates.device_memory;
-    (work.in_backward ? times.backward : times.forward) +=
-        std::max(products, memory);
-    times.least += work.flops > 0 ? products : memory;
+    const double seconds = device_seconds(work, in_16bit, rates);
+    (work.in_backward ? times.backward : times.forward) += seconds;
+    times.least += work.flops > 0
+                       ? work.flops / flops_rate(work, in_16bit, rates)
+                       : seconds;
+  }
+  // The engine's: gradients in backward, else updates.
+  for (const OperatorWork& work : plan.kernels) {
+    if (work.place == WorkPlace::kDevice) {
+      const double seconds = device_seconds(work, in_16bit, rates);
+      (work.in_backward ? times.backward : times.update) += seconds;
+      times.least += work.in_backward ? seconds : 0;
+    }
   }
   return times;
 }
@@ -125,29 +132,56 @@ CollectiveTimes collective_seconds(
   return times;
 }
 
-/// Of state that rests on the host.
-double update_seconds(
+/// Updates of state in host memory: the CPUs of a node, gradients down and
+/// weights up have a lane each, and work at the same time.
+/// @param times of what was planned in backward.
+double host_update_seconds(
     const StepMemoryPlan& plan,
-    const EstimatedRun& run,
+    double times,
     const Machine& machine) {
-  const auto state = static_cast<double>(plan.planned[static_cast<size_t>(
-      MemoryTier::kHost)][static_cast<size_t>(MemoryPurpose::kOptimizerState)]);
-  if (state == 0 || machine.device == c10::kCPU) {
-    return 0;
+  double host = 0;
+  double to_host = 0;
+  double to_device = 0;
+  const auto add = [&](const OperatorWork& work, bool is_kernel) {
+    // What is outside of backward is done once, by step().
+    const double bytes = work.bytes * (work.in_backward ? times : 1);
+    host += work.place == WorkPlace::kHost ? bytes : 0;
+    if (is_kernel) { // copy_seconds() has the others
+      to_host += work.place == WorkPlace::kToHost ? bytes : 0;
+      to_device += work.place == WorkPlace::kToDevice ? bytes : 0;
+    }
+  };
+  for (const OperatorWork& work : plan.operators) {
+    add(work, /*is_kernel=*/false);
   }
-  const double elements =
-      state / (kMomentBytes + (run.in_16bit ? kMasterBytes : 0) +
-               (run.averages_weights ? kAverageBytes : 0));
-  const int sharing = std::min(machine.devices, machine.devices_per_node);
-  const double update =
-      elements *
-      (kUpdateBytes + (run.averages_weights ? kAverageUpdateBytes : 0)) *
-      sharing / machine.rates.host_update;
-  // Gradients down and weights up, in 16 bits, while the CPUs update.
-  const double moved = std::max(
-      2 * elements / machine.rates.device_to_host,
-      2 * elements / machine.rates.host_to_device);
-  return std::max(update, moved);
+  for (const OperatorWork& work : plan.kernels) {
+    add(work, /*is_kernel=*/true);
+  }
+  return std::max(
+      {host * machine.ranks_of_node() / machine.rates.host_update,
+       to_host / machine.rates.device_to_host,
+       to_device / machine.rates.host_to_device});
+}
+
+/// What of updates the device waits for: with UpdateOverlap::kWait they run
+/// beside the next forward, which takes groups in the order of their updates,
+/// and with kSpeculate also beside the backward that makes their gradients.
+/// @param forward, backward of one micro-batch.
+double exposed_update_seconds(
+    double update,
+    UpdateOverlap overlap,
+    double forward,
+    double backward) {
+  switch (overlap) {
+    case UpdateOverlap::kOff:
+      return update;
+    case UpdateOverlap::kAutomatic:
+    case UpdateOverlap::kWait:
+      return std::max(0.0, update - forward);
+    case UpdateOverlap::kSpeculate:
+      return std::max(0.0, update - forward - backward);
+  }
+  return update;
 }
 
 } // namespace
@@ -174,8 +208,8 @@ StepTime estimate_step(
     const ComputeTimes computed =
         compute_times(plan, run.in_16bit, machine.rates);
     StepTime time;
-    time.compute = times * computed.total();
-    time.least_compute = times * computed.least;
+    time.compute = times * computed.total() + computed.update;
+    time.least_compute = times * computed.least + computed.update;
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
     time.copies = times * copy_seconds(plan, machine.rates);
@@ -184,12 +218,22 @@ StepTime estimate_step(
           static_cast<double>(run.accumulate) * run.host_activation_bytes *
           (1 / machine.rates.device_to_host + 1 / machine.rates.host_to_device);
     }
-    time.update = update_seconds(plan, run, machine);
+    const auto batches = static_cast<double>(run.planned_accumulate);
+    time.update = exposed_update_seconds(
+        // Updates in backward are those of a step, not of each micro-batch.
+        host_update_seconds(
+            plan,
+            run.updates_in_backward || run.overlap == UpdateOverlap::kSpeculate
+                ? 1
+                : times,
+            machine),
+        run.updates_in_backward ? UpdateOverlap::kSpeculate : run.overlap,
+        computed.forward / batches,
+        computed.backward / batches);
     if (time.total() > slowest.total()) {
       slowest = time;
     }
     // Collectives between layers are in both directions alike.
-    const auto batches = static_cast<double>(run.planned_accumulate);
     const double half = computed.backward / 2;
     costs.push_back(
         {.forward = (computed.forward + sent.layers / 2) / batches,

@@ -5,6 +5,7 @@
 
 #include "tessera/engine/plan/search/machine.h"
 
+#include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/engine/plan/step_plan.h"
 #include "tessera/pipeline/make_schedule.h"
 
@@ -22,7 +23,9 @@ struct StepTime {
   double copies = 0; ///< of weights and gradients in host memory; likewise
   double layers = 0; ///< other collectives, for which computation waits
   double idle = 0; ///< of a pipeline's stages, waiting for each other
-  double update = 0; ///< of state in host memory, with its transfers
+  /// Of state in host memory, with its transfers, as far as the device waits
+  /// for it.
+  double update = 0;
 
   /// Part of `compute` that larger micro-batches do not make shorter: weights
   /// are read as often as there are micro-batches.
@@ -41,7 +44,9 @@ struct EstimatedRun {
   int64_t accumulate = 1; ///< micro-batches of a step
   int64_t planned_accumulate = 1; ///< of the dry run
   bool in_16bit = true;
-  bool averages_weights = false; ///< OptimizerOptions::ema_decay
+  /// When updates in host memory run.
+  UpdateOverlap overlap = UpdateOverlap::kAutomatic;
+  bool updates_in_backward = false; ///< EngineOptions::update_in_backward
   double host_activation_bytes = 0; ///< of a micro-batch, moved to the host
 };
 
