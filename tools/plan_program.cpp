@@ -60,6 +60,8 @@ struct PlanArguments {
   int devices_per_node = 8;
   std::string device_memory;
   std::string host_memory;
+  std::string nvme_memory;
+  std::string nvme_path;
   std::string reserve;
   std::string margin;
   std::string kind = "a100";
@@ -137,6 +139,10 @@ Machine machine_of(const PlanArguments& arguments) {
   machine.host_bytes = given("--host-memory", arguments.host_memory);
   if (!machine.host_bytes && arguments.is_for_this_machine) {
     machine.host_bytes = host_bytes_of_machine();
+  }
+  machine.nvme_bytes = given("--nvme-memory", arguments.nvme_memory);
+  if (!arguments.nvme_path.empty()) {
+    machine.nvme_path = arguments.nvme_path;
   }
   return engine::machine_of(
       machine, rates_of(arguments, engine::RateUse::kSteps));
@@ -253,9 +259,12 @@ std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
       {"activations to host memory and back",
        std::max(time.activations - time.compute, 0.0) -
            std::max(best.time.activations - best.time.compute, 0.0)},
+      {"weights and gradients in host memory or on disks",
+       std::max(time.copies - time.compute, 0.0) -
+           std::max(best.time.copies - best.time.compute, 0.0)},
       {"collectives between layers", time.layers - best.time.layers},
       {"idle pipeline stages", time.idle - best.time.idle},
-      {"updates in host memory", time.update - best.time.update}};
+      {"updates in host memory or on disks", time.update - best.time.update}};
   const auto* most = std::max_element(
       std::begin(parts), std::end(parts), [](const auto& a, const auto& b) {
         return a.second < b.second;
@@ -343,6 +352,15 @@ std::string host_text(
                    bytes);
 }
 
+std::string nvme_text(const PlannedRun& run, const Machine& machine) {
+  return run.nvme_bytes == 0 || !machine.nvme_bytes
+             ? ""
+             : formatted(
+                   "; NVMe: {} of {} of a node",
+                   gib_text(run.nvme_bytes * machine.ranks_of_node()),
+                   gib_text(*machine.nvme_bytes));
+}
+
 /// What to run, its memory and its time, in a line each.
 void print_answer(
     const PlanArguments& arguments,
@@ -351,13 +369,14 @@ void print_answer(
   std::printf("run: %s\n", command_of(arguments, best.changed).c_str());
   std::printf(
       "memory: %s of the %s of a device; free: %s, besides %s for libraries "
-      "(--reserve) and %s of margin (--margin)%s\n",
+      "(--reserve) and %s of margin (--margin)%s%s\n",
       gib_text(best.device_bytes).c_str(),
       gib_text(machine.device_bytes).c_str(),
       gib_text(machine.room() - best.device_bytes).c_str(),
       gib_text(machine.reserved_bytes).c_str(),
       gib_text(machine.margin_bytes).c_str(),
-      host_text(arguments, best, machine).c_str());
+      host_text(arguments, best, machine).c_str(),
+      nvme_text(best, machine).c_str());
   std::printf(
       "time: %s s a step, %.0f tokens/s of the job, %.0f of a device, estimated "
       "for %s\n",
@@ -618,7 +637,8 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
       {"fits", run.fits()},
       {"problem", run.problem},
       {"device_bytes", run.device_bytes},
-      {"host_bytes", run.host_bytes}};
+      {"host_bytes", run.host_bytes},
+      {"nvme_bytes", run.nvme_bytes}};
   if (run.is_bound) {
     json["step_s"] = run.time.total();
   }
@@ -823,6 +843,16 @@ int run_plan(int argc, char** argv) {
       "Memory of a node that its ranks may use together, e.g. 900GiB; default: "
       "with neither --devices nor --device this machine's, else none, so that "
       "nothing is moved there but what the configuration places there");
+  auto* nvme_memory = app.add_option(
+      "--nvme-memory",
+      arguments.nvme_memory,
+      "Memory of a node's NVMe disks, e.g. 1TiB, for what host memory has no "
+      "room for");
+  app.add_option(
+         "--nvme-path",
+         arguments.nvme_path,
+         "Folder on such a disk, for the command that is printed; default .")
+      ->needs(nvme_memory);
   app.add_option(
       "--reserve",
       arguments.reserve,
@@ -894,9 +924,12 @@ int run_plan(int argc, char** argv) {
   app.add_option("--steps", arguments.steps, "Of --simulate-world; default 2")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(world);
-  const auto check = [&] {
+  const auto complete = [&] {
     arguments.is_for_this_machine = devices->count() == 0 && kind->count() == 0;
     add_adapters(arguments);
+  };
+  const auto check = [&] {
+    complete();
     if (arguments.simulated_world > 0) {
       simulation_of(arguments);
     } else if (arguments.operators) {
@@ -909,6 +942,7 @@ int run_plan(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
+  complete();
   if (arguments.simulated_world > 0) {
     check_one_process("plan");
     run_simulation(simulation_of(arguments));

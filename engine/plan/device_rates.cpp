@@ -39,6 +39,10 @@ void visit_fields(runtime::OptionFields& fields, DeviceRates& rates) {
       "host_update",
       rates.host_update,
       "bytes/s of a node in an optimizer's update on the CPUs");
+  rate(
+      "nvme",
+      rates.nvme,
+      "bytes/s of a node's NVMe disks, in either direction");
 }
 
 namespace {

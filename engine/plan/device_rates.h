@@ -26,6 +26,8 @@ struct DeviceRates {
   double device_to_host = 0; ///< bytes, of a device
   double host_to_device = 0;
   double host_update = 0; ///< bytes of a node's CPUs in an optimizer's update
+  /// Bytes of a node's disks, in either direction: one NVMe disk of PCIe 4.
+  double nvme = 3e9;
 };
 
 void visit_fields(runtime::OptionFields& fields, DeviceRates& rates);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/offload/placement/tier_stores.h"
 
+#include "tessera/runtime/dry_run/dry_heap.h"
+
 #include <utility>
 
 namespace tessera::offload {
@@ -18,7 +20,9 @@ TierStores::TierStores(
     nvme_ = std::make_unique<NvmeStore>(
         NvmeOptions{memory.nvme_path, memory.nvme_bytes},
         *host_memory_,
-        ledger);
+        ledger,
+        runtime::dry_allocation().heap != nullptr ? dry_io_calls()
+                                                  : system_io_calls());
   }
 }
 

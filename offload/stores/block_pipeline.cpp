@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/io/posix_error.h"
 #include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/runtime/profile/span_recorder.h"
@@ -134,6 +135,9 @@ runtime::PendingTransfer BlockPipeline::begin(
     std::shared_ptr<FileExtent> extent,
     const at::Tensor& tensor,
     bool is_write) {
+  if (runtime::is_dry_memory(tensor.const_data_ptr())) {
+    return {};
+  }
   auto transfer =
       std::make_shared<Transfer>(std::move(extent), tensor, is_write);
   if (runtime::SpanRecorder::current() != nullptr) {

@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <liburing.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <limits>
 
 namespace tessera::offload {
 
@@ -44,6 +46,32 @@ int64_t IoCalls::result_of(const IoOperation&, int64_t result) const {
 
 const IoCalls& system_io_calls() {
   static const IoCalls kCalls;
+  return kCalls;
+}
+
+namespace {
+
+class DryIoCalls : public IoCalls {
+ public:
+  int create(const char* /*path*/) const override {
+    const int fd = ::memfd_create("tessera", MFD_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+  }
+  int allocate(int /*fd*/, int64_t /*bytes*/) const override {
+    return 0;
+  }
+  int set_direct(int /*fd*/, bool /*direct*/) const override {
+    return 0;
+  }
+  int64_t size_of(int /*fd*/) const override {
+    return std::numeric_limits<int64_t>::max();
+  }
+};
+
+} // namespace
+
+const IoCalls& dry_io_calls() {
+  static const DryIoCalls kCalls;
   return kCalls;
 }
 

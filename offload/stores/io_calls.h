@@ -48,4 +48,8 @@ class IoCalls {
 /// The real system calls.
 const IoCalls& system_io_calls();
 
+/// Those of a dry run: files that have any size, no contents and no place in
+/// their folder. Nothing reads or writes them; see BlockPipeline::begin().
+const IoCalls& dry_io_calls();
+
 } // namespace tessera::offload

@@ -72,6 +72,8 @@ PlanMachine read_machine(const std::string& json) {
   machine.reserved_bytes = bytes("reserve");
   machine.margin_bytes = bytes("margin");
   machine.host_bytes = bytes("host_memory");
+  machine.nvme_bytes = bytes("nvme_memory");
+  machine.nvme_path = reader.get_string("nvme_path", machine.nvme_path);
   reader.finish();
   return machine;
 }
@@ -131,6 +133,7 @@ void bind_search(py::module_& module) {
       .def_readonly("changed", &ModulePick::changed)
       .def_readonly("device_bytes", &ModulePick::device_bytes)
       .def_readonly("host_bytes", &ModulePick::host_bytes)
+      .def_readonly("nvme_bytes", &ModulePick::nvme_bytes)
       .def_readonly("step_seconds", &ModulePick::step_seconds)
       .def_readonly("rows_per_second", &ModulePick::rows_per_second)
       .def_readonly("problem", &ModulePick::problem)

@@ -19,7 +19,7 @@ from tessera.tree import Tree, persistent_buffers
 def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
          device=None, accumulate=1, clips_gradients=False, steps=2,
          zero_stage=None, device_memory=None, host_memory=None,
-         devices_per_node=8, reserve=None, margin=None, batch_size=None,
+         nvme_memory=None, nvme_path=None, devices_per_node=8, reserve=None, margin=None, batch_size=None,
          recompute=None, layers=None, **options):
     """What memory a training step takes, activations included, by running it
     with shapes only; with device_memory, options with which it fits.
@@ -62,6 +62,8 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     device_memory: bytes of a device, or "24GiB".
     host_memory: of a node, for its ranks together; without, nothing is moved
         there.
+    nvme_memory: of a node's disks, for what host_memory has no room for; in the
+        folder nvme_path.
     devices_per_node, reserve, margin: as for `tessera plan`.
     device: kind of device, "h100" or another of `tessera plan --device`; "cuda"
         is "a100".
@@ -83,7 +85,8 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
         machine = {
             "world_size": world_size, "devices_per_node": devices_per_node,
             "device": _kind_of(device), "device_memory": device_memory,
-            "host_memory": host_memory, "reserve": reserve, "margin": margin}
+            "host_memory": host_memory, "nvme_memory": nvme_memory,
+            "nvme_path": nvme_path, "reserve": reserve, "margin": margin}
         if recompute is None and layers is None:
             recompute, layers, recomputed = _checkpointing_of(model)
         elif recompute is None or layers is None:
@@ -96,7 +99,9 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
             "accumulate": accumulate, "clips_gradients": clips_gradients,
             "batch_size": batch_size, "layers": layers,
             "recomputed_layers": recomputed}, recompute)
-    for name, value in (("host_memory", host_memory), ("reserve", reserve),
+    for name, value in (("host_memory", host_memory),
+                        ("nvme_memory", nvme_memory),
+                        ("nvme_path", nvme_path), ("reserve", reserve),
                         ("margin", margin), ("recompute", recompute),
                         ("layers", layers), ("batch_size", batch_size)):
         if value is not None:
@@ -161,6 +166,7 @@ class Pick:
     changed: tuple  #: "key=value", those of `options` that the search set
     peak_bytes: int  #: of a device
     host_bytes: int  #: of a rank's host memory
+    nvme_bytes: int  #: of a rank's files
     step_seconds: float  #: estimated
     rows_per_second: float  #: of the job, estimated
     problem: str  #: empty: it fits; else what is wrong
@@ -281,6 +287,7 @@ def _pick(pick, values):
         options=options, batch_size=pick.batch_size, accumulate=pick.accumulate,
         recomputed_layers=pick.recomputed_layers, changed=tuple(pick.changed),
         peak_bytes=pick.device_bytes, host_bytes=pick.host_bytes,
+        nvme_bytes=pick.nvme_bytes,
         step_seconds=pick.step_seconds, rows_per_second=pick.rows_per_second,
         problem=pick.problem, step=pick.step)
 

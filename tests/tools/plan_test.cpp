@@ -142,6 +142,25 @@ TEST(StepTimeEstimate, IsThatOfTheSlowestStageAndCountsIdleOnes) {
   EXPECT_DOUBLE_EQ(time.idle, 0.25);
 }
 
+// State is read and written once, weights in both directions.
+TEST(StepTimeEstimate, CountsDisks) {
+  StepMemoryPlan plan;
+  auto& files = plan.planned[static_cast<size_t>(MemoryTier::kNvme)];
+  files[static_cast<size_t>(MemoryPurpose::kOptimizerState)] = 30;
+  Machine disks = machine();
+  disks.rates.nvme = 2;
+  const EstimatedRun run{
+      .accumulate = 2, .planned_accumulate = 2, .overlap = UpdateOverlap::kOff};
+  const StepTime time = estimate_step({plan}, run, disks);
+  EXPECT_DOUBLE_EQ(time.update, 2 * 30 * 4 / 2.0); // four ranks of a node
+  EXPECT_DOUBLE_EQ(time.copies, 0);
+  files[static_cast<size_t>(MemoryPurpose::kParameters)] = 10;
+  files[static_cast<size_t>(MemoryPurpose::kGradients)] = 5;
+  EXPECT_DOUBLE_EQ(
+      estimate_step({plan}, run, disks).copies,
+      (10 * (2 * 2 + 1) + 5 * 2 * 2) * 4 / 2.0);
+}
+
 // Bubbles of two equal stages, whose forward takes 1 and backward 2.
 TEST(StepTimeEstimate, WaitsAsTheScheduleSays) {
   StepMemoryPlan stage;

@@ -57,6 +57,11 @@ DeviceRates measured_rates(
     rates.attention_16bit = cpu->at("attention_16bit").get<double>();
     rates.device_memory = cpu->at("elementwise").get<double>();
   }
+  if (const auto disk = bench.find("disk");
+      disk != bench.end() && !disk->is_null()) {
+    rates.nvme = std::min(
+        disk->at("read").get<double>(), disk->at("write").get<double>());
+  }
   if (const auto devices = bench.find("devices"); devices != bench.end()) {
     for (const auto& device : *devices) {
       rates.host_to_device = std::min(

@@ -43,11 +43,14 @@ engine::RunSettings settings_of(
   settings.plan =
       [own = std::make_shared<zoo::TrainingConfig>(std::move(config))](
           const engine::Machine& machine,
-          int64_t accumulate,
-          std::optional<int64_t> few_layers) {
-        own->trainer.accumulate = accumulate;
+          const engine::SettingsRun& run) {
+        own->trainer.accumulate = run.accumulate;
         return zoo::plan_training(
-            *own, machine.devices, /*rank=*/0, machine.device, few_layers);
+            *own,
+            machine.devices,
+            /*rank=*/0,
+            machine.device,
+            {.layers = run.layers, .alike_stages_once = run.alike_stages_once});
       };
   return settings;
 }

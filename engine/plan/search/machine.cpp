@@ -25,6 +25,12 @@ Machine machine_of(const PlanMachine& wanted, const DeviceRates& rates) {
   machine.margin_bytes = wanted.margin_bytes.value_or(
       machine.device_bytes / 100 * kUsualMarginPercent);
   machine.host_bytes = wanted.host_bytes;
+  machine.nvme_bytes = wanted.nvme_bytes;
+  machine.nvme_path = wanted.nvme_path;
+  TESSERA_CHECK(
+      !machine.nvme_bytes || machine.host_bytes,
+      "plan: NVMe memory is {}, and that of the host is not known; disks hold what the host has no room for, so give both (--host-memory)",
+      runtime::size_text(*machine.nvme_bytes));
   TESSERA_CHECK(
       machine.devices > 0 && machine.devices_per_node > 0,
       "plan: {} devices, {} of a node; both must be at least 1",

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace tessera::engine {
 
@@ -27,6 +28,8 @@ struct Machine {
   /// Of a node. Nothing: not known, so that nothing is moved there but what the
   /// configuration places there.
   std::optional<int64_t> host_bytes;
+  std::optional<int64_t> nvme_bytes; ///< of a node's disks
+  std::string nvme_path;
   DeviceRates rates;
 
   int64_t room() const {
@@ -38,6 +41,9 @@ struct Machine {
   /// What of host memory is a rank's.
   int64_t host_bytes_of_rank() const {
     return host_bytes.value_or(0) / ranks_of_node();
+  }
+  int64_t nvme_bytes_of_rank() const {
+    return nvme_bytes.value_or(0) / ranks_of_node();
   }
 };
 

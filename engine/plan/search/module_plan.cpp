@@ -12,7 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -152,7 +156,9 @@ class ModuleRun {
 
 ModulePick pick_of(const PlannedRun& run, ModuleRun& module) {
   ModulePick pick;
-  pick.options = module.read(run.overrides).engine;
+  if (!run.stages.empty()) { // else they cannot be read, or not used
+    pick.options = module.read(run.overrides).engine;
+  }
   pick.batch_size = run.batch_size;
   pick.accumulate = run.accumulate;
   pick.recomputed_layers = run.recomputed.layers;
@@ -163,6 +169,7 @@ ModulePick pick_of(const PlannedRun& run, ModuleRun& module) {
       is_option);
   pick.device_bytes = run.device_bytes;
   pick.host_bytes = run.host_bytes;
+  pick.nvme_bytes = run.nvme_bytes;
   pick.problem = run.problem;
   if (!run.stages.empty()) {
     pick.step_seconds = run.time.total();

@@ -46,7 +46,7 @@ struct PlannedModule {
 
 /// A way to train a module, planned.
 struct ModulePick {
-  EngineOptions options; ///< for wrap()
+  EngineOptions options; ///< for wrap(); defaults if they were refused
   int64_t batch_size = 0; ///< rows of a rank's micro-batch
   int64_t accumulate = 0; ///< micro-batches of a step
   int64_t recomputed_layers = 0;
@@ -54,6 +54,7 @@ struct ModulePick {
   std::vector<std::string> changed;
   int64_t device_bytes = 0; ///< peak of a device
   int64_t host_bytes = 0; ///< of a rank's host memory
+  int64_t nvme_bytes = 0; ///< of a rank's files
   double step_seconds = 0; ///< estimated
   double rows_per_second = 0; ///< of the job, estimated
   /// Empty: it fits. Else what is wrong, in a line.

@@ -24,6 +24,11 @@ struct PlanMachine {
   /// Of a node, which its ranks may use together. Nothing: only what the
   /// options place there.
   std::optional<int64_t> host_bytes;
+  /// Of a node's NVMe disks, for what host memory, which has to be given, has
+  /// no room for. Nothing: none.
+  std::optional<int64_t> nvme_bytes;
+  /// MemoryBudget::nvme_path of the job; an existing folder on this machine.
+  std::string nvme_path = ".";
 };
 
 } // namespace tessera

@@ -64,6 +64,8 @@ struct Layout {
   std::optional<int64_t> budgeted_activations;
   /// And what else does not fit goes to the host.
   bool has_host_budget = false;
+  /// And what does not fit there, to disks.
+  bool has_nvme_budget = false;
   /// Without limit of the device's memory.
   bool on_device = false;
 };
@@ -191,9 +193,7 @@ class Search {
         }
       }
       layout.optimizer_on_host = false;
-      if (has_host()) {
-        try_budgets(layout, least_rows());
-      }
+      try_all_budgets(layout);
       if (best() != nullptr) {
         return best();
       }
@@ -250,11 +250,9 @@ class Search {
         try_in_full(layout);
       }
     }
-    if (best() == nullptr && has_host()) {
-      for (const Layout& layout : layouts) {
-        if (layout.pipeline == 1 && best() == nullptr) {
-          try_budgets(layout, least_rows());
-        }
+    for (const Layout& layout : layouts) {
+      if (layout.pipeline == 1 && best() == nullptr) {
+        try_all_budgets(layout);
       }
     }
   }
@@ -653,6 +651,18 @@ class Search {
     return with_spare(most);
   }
 
+  /// With host memory, and where that is not enough, disks.
+  void try_all_budgets(Layout layout) {
+    if (!has_host()) {
+      return;
+    }
+    try_budgets(layout, least_rows());
+    if (best() == nullptr && search_.machine.nvme_bytes) {
+      layout.has_nvme_budget = true;
+      try_budgets(layout, least_rows());
+    }
+  }
+
   /// The engine places what does not fit beside activations in host memory:
   /// state, then gradients, then weights. What activations take is planned
   /// first, without a limit.
@@ -671,6 +681,7 @@ class Search {
         continue; // there are few layers, or none
       }
       Layout free = layout;
+      free.has_nvme_budget = false;
       free.on_device = true;
       const PlannedRun alone =
           planned(overrides_of(free, rows, accumulate), parts, free);
@@ -877,6 +888,11 @@ class Search {
       overrides.push_back(
           formatted("memory.host_bytes={}", machine.host_bytes_of_rank()));
     }
+    if (layout.has_nvme_budget) {
+      overrides.push_back(formatted("memory.nvme_path={}", machine.nvme_path));
+      overrides.push_back(
+          formatted("memory.nvme_bytes={}", machine.nvme_bytes_of_rank()));
+    }
     if (layout.on_device) {
       overrides.emplace_back("memory.device_bytes=null");
       overrides.emplace_back("placement.optimizer=device");
@@ -991,6 +1007,9 @@ class Search {
       run.host_bytes = std::max(
           run.host_bytes,
           total_bytes(stage.planned[static_cast<size_t>(MemoryTier::kHost)]));
+      run.nvme_bytes = std::max(
+          run.nvme_bytes,
+          total_bytes(stage.planned[static_cast<size_t>(MemoryTier::kNvme)]));
     }
     run.flops = run.stages.front().flops() *
                 static_cast<double>(run.accumulate) /

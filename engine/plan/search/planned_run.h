@@ -30,6 +30,7 @@ struct PlannedRun {
   std::vector<StepMemoryPlan> stages; ///< empty if it was refused
   int64_t device_bytes = 0; ///< the highest peak of a pipeline stage
   int64_t host_bytes = 0; ///< of a rank
+  int64_t nvme_bytes = 0; ///< of a rank
   StepTime time;
   double tokens_per_s = 0; ///< of the job
   double flops = 0; ///< of a step, on a rank of the first stage

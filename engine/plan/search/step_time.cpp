@@ -132,8 +132,27 @@ CollectiveTimes collective_seconds(
   return times;
 }
 
-/// Updates of state in host memory: the CPUs of a node, gradients down and
-/// weights up have a lane each, and work at the same time.
+/// What a rank has on disks, in bytes.
+double nvme_bytes(const StepMemoryPlan& plan, MemoryPurpose purpose) {
+  return static_cast<double>(plan.planned[static_cast<size_t>(
+      MemoryTier::kNvme)][static_cast<size_t>(purpose)]);
+}
+
+/// Of weights and gradients on disks: weights are read in both directions of a
+/// micro-batch and written once, gradients read and written.
+/// @param batches micro-batches.
+double disk_seconds(
+    const StepMemoryPlan& plan,
+    double batches,
+    const Machine& machine) {
+  const double bytes =
+      nvme_bytes(plan, MemoryPurpose::kParameters) * (2 * batches + 1) +
+      nvme_bytes(plan, MemoryPurpose::kGradients) * 2 * batches;
+  return bytes * machine.ranks_of_node() / machine.rates.nvme;
+}
+
+/// Updates of state in host memory: the CPUs of a node, gradients down, weights
+/// up and disks have a lane each, and work at the same time.
 /// @param times of what was planned in backward.
 double host_update_seconds(
     const StepMemoryPlan& plan,
@@ -160,7 +179,10 @@ double host_update_seconds(
   return std::max(
       {host * machine.ranks_of_node() / machine.rates.host_update,
        to_host / machine.rates.device_to_host,
-       to_device / machine.rates.host_to_device});
+       to_device / machine.rates.host_to_device,
+       // State is read and written.
+       2 * nvme_bytes(plan, MemoryPurpose::kOptimizerState) *
+           machine.ranks_of_node() / machine.rates.nvme});
 }
 
 /// What of updates the device waits for: with UpdateOverlap::kWait they run
@@ -212,7 +234,9 @@ StepTime estimate_step(
     time.least_compute = times * computed.least + computed.update;
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
-    time.copies = times * copy_seconds(plan, machine.rates);
+    time.copies = std::max(
+        times * copy_seconds(plan, machine.rates),
+        disk_seconds(plan, static_cast<double>(run.accumulate), machine));
     if (run.host_activation_bytes > 0) {
       time.activations =
           static_cast<double>(run.accumulate) * run.host_activation_bytes *

@@ -20,7 +20,8 @@ struct StepTime {
   /// All-gathers and reductions of shards, which overlap with computation.
   double shards = 0;
   double activations = 0; ///< to host memory and back; overlaps likewise
-  double copies = 0; ///< of weights and gradients in host memory; likewise
+  /// Of weights and gradients in host memory and on disks; likewise.
+  double copies = 0;
   double layers = 0; ///< other collectives, for which computation waits
   double idle = 0; ///< of a pipeline's stages, waiting for each other
   /// Of state in host memory, with its transfers, as far as the device waits

@@ -2,7 +2,10 @@
 // plan() of a module and a machine: what it picks fits when it is run with
 // numbers under the limit, and says what would fit where nothing does.
 #include "tessera/engine/plan/search/module_plan.h"
+#include "support/temporary_folder.h"
 #include "tessera/engine/plan/simulated_rank.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/sharding/checkpointing/transformer_block_list.h"
 #include "tessera/sharding/lazy/lazy.h"
 
@@ -20,7 +23,6 @@ namespace tessera::module_plan_test {
 namespace {
 
 constexpr int64_t kWidth = 128;
-constexpr int kBlocks = 6;
 
 struct WideLayerImpl : torch::nn::Module {
   WideLayerImpl()
@@ -35,17 +37,17 @@ struct WideLayerImpl : torch::nn::Module {
 TORCH_MODULE(WideLayer);
 
 struct WideNet : torch::nn::Module {
-  explicit WideNet(int64_t recomputed_layers = 0)
+  explicit WideNet(int64_t recomputed_layers = 0, int count = 6)
       : blocks(register_module(
             "blocks",
             TransformerBlockList<WideLayer>(
-                std::vector<WideLayer>(layers()),
+                layers(count),
                 CheckpointOptions{.use_checkpoint = false}))) {
     recompute(recomputed_layers);
   }
-  static std::vector<WideLayer> layers() {
+  static std::vector<WideLayer> layers(int count) {
     std::vector<WideLayer> all;
-    for (int i = 0; i < kBlocks; ++i) {
+    for (int i = 0; i < count; ++i) {
       all.emplace_back();
     }
     return all;
@@ -101,6 +103,8 @@ PlanMachine cpus(int64_t bytes, int devices = 1) {
 /// Peak of two steps with numbers, under a cap.
 int64_t peak_under(const ModulePick& pick, int64_t cap, int devices) {
   std::shared_ptr<WideNet> net;
+  InitOptions on_cpus;
+  on_cpus.use_cuda = false;
   const SimulatedRun run = simulate_rank(
       {.make =
            [&](World& /*world*/, ParallelRun& /*parallel*/) {
@@ -114,7 +118,7 @@ int64_t peak_under(const ModulePick& pick, int64_t cap, int devices) {
        .stage = {}},
       pick.options,
       {.world_size = devices, .accumulate = static_cast<int>(pick.accumulate)},
-      {.memory_cap = cap});
+      {.memory_cap = cap, .init = on_cpus});
   return run.peak_bytes;
 }
 
@@ -131,7 +135,7 @@ TEST(ModulePlan, PicksFitUnderTheLimit) {
                              .device_bytes;
     std::vector<int64_t> found;
     // The largest leaves the options as they are, the least needs more.
-    for (const double part : {1.0, 0.85, 0.7, 0.6}) {
+    for (const double part : {1.02, 0.85, 0.7, 0.6}) {
       SCOPED_TRACE(formatted("{} devices, {} of the memory", devices, part));
       const auto limit = static_cast<int64_t>(part * static_cast<double>(most));
       const ModulePlan answer = planned(net, cpus(limit, devices));
@@ -232,6 +236,55 @@ TEST(ModulePlan, UsesHostMemoryAndNamesItWhereItWouldFit) {
   EXPECT_EQ(again.peak_bytes, best.device_bytes);
 }
 
+// Half a terabyte of state, which no disk of this machine gets.
+TEST(ModulePlan, PlansDisksWithoutWriting) {
+  auto net = lazy([] {
+    return torch::nn::Linear(
+        torch::nn::LinearOptions(1 << 18, 1 << 18).bias(false));
+  });
+  const TemporaryFolder folder;
+  EngineOptions options = quiet();
+  options.precision.parameters = at::kBFloat16;
+  options.placement.optimizer = MemoryTier::kNvme;
+  options.memory.nvme_path = folder.path();
+  const StepMemoryPlan planned = plan(
+      *net,
+      options,
+      [&] {
+        return net->forward(torch::zeros({1, 1 << 18})).mean();
+      },
+      {.device = c10::kCUDA});
+  EXPECT_EQ(
+      planned.planned[static_cast<size_t>(MemoryTier::kNvme)]
+                     [static_cast<size_t>(MemoryPurpose::kOptimizerState)],
+      int64_t{12} << 36);
+}
+
+TEST(ModulePlan, UsesDisksWhereTheHostIsFull) {
+  WideNet net(0, 48);
+  int64_t numel = 0;
+  for (const at::Tensor& parameter : net.parameters()) {
+    numel += parameter.numel();
+  }
+  PlanMachine machine{
+      .device_bytes = 14 * numel,
+      .reserved_bytes = 0,
+      .margin_bytes = 0,
+      .host_bytes = int64_t{12} << 20}; // of what disks and pages pass through
+  EXPECT_FALSE(planned(net, machine).best);
+  machine.nvme_bytes = int64_t{1} << 30;
+  const TemporaryFolder folder;
+  machine.nvme_path = folder.path().string();
+  const ModulePlan answer = planned(net, machine);
+  ASSERT_TRUE(answer.best);
+  const ModulePick& best = *answer.best_pick();
+  EXPECT_GT(best.nvme_bytes, 0);
+  EXPECT_LE(best.device_bytes, answer.limit_bytes);
+  EXPECT_LE(best.host_bytes, *machine.host_bytes);
+  EXPECT_EQ(best.options.memory.nvme_path, folder.path());
+  EXPECT_EQ(best.options.memory.nvme_bytes, machine.nvme_bytes);
+}
+
 TEST(ModulePlan, SaysWhatIsWrong) {
   WideNet net;
   const auto message = [&](const PlanMachine& machine) -> std::string {
@@ -246,6 +299,10 @@ TEST(ModulePlan, SaysWhatIsWrong) {
       << message({});
   EXPECT_NE(
       message({.device = "h1000", .device_bytes = 1 << 30}).find("h1000"),
+      std::string::npos);
+  EXPECT_NE(
+      message({.device_bytes = int64_t{4} << 30, .nvme_bytes = 1 << 30})
+          .find("--host-memory"),
       std::string::npos);
 }
 
