@@ -29,10 +29,10 @@ using engine::RunSettings;
 class ModuleBlocks {
  public:
   explicit ModuleBlocks(torch::nn::Module& module) {
-    for (const auto& each : module.modules()) {
-      if (auto* block = dynamic_cast<CheckpointedModule*>(each.get())) {
-        blocks_.emplace_back(block, block->use_checkpoint);
-      }
+    add(module);
+    // Without itself, which no shared_ptr may own.
+    for (const auto& each : module.modules(/*include_self=*/false)) {
+      add(*each);
     }
   }
   ~ModuleBlocks() {
@@ -58,6 +58,12 @@ class ModuleBlocks {
   }
 
  private:
+  void add(torch::nn::Module& module) {
+    if (auto* block = dynamic_cast<CheckpointedModule*>(&module)) {
+      blocks_.emplace_back(block, block->use_checkpoint);
+    }
+  }
+
   std::vector<std::pair<CheckpointedModule*, bool>> blocks_;
 };
 

@@ -20,7 +20,6 @@ struct ComputeTimes {
   double forward = 0;
   double backward = 0;
   double least = 0; ///< StepTime::least_compute
-  double update = 0; ///< once a step
 
   double total() const {
     return forward + backward;
@@ -50,14 +49,6 @@ ComputeTimes compute_times(
     times.least += work.flops > 0
                        ? work.flops / flops_rate(work, in_16bit, rates)
                        : seconds;
-  }
-  // The engine's: gradients in backward, else updates.
-  for (const OperatorWork& work : plan.kernels) {
-    if (work.place == WorkPlace::kDevice) {
-      const double seconds = device_seconds(work, in_16bit, rates);
-      (work.in_backward ? times.backward : times.update) += seconds;
-      times.least += work.in_backward ? seconds : 0;
-    }
   }
   return times;
 }
@@ -230,8 +221,8 @@ StepTime estimate_step(
     const ComputeTimes computed =
         compute_times(plan, run.in_16bit, machine.rates);
     StepTime time;
-    time.compute = times * computed.total() + computed.update;
-    time.least_compute = times * computed.least + computed.update;
+    time.compute = times * computed.total();
+    time.least_compute = times * computed.least;
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
     time.copies = std::max(

@@ -54,7 +54,7 @@ struct WideNet : torch::nn::Module {
   }
   std::vector<CheckpointedModule*> checkpointed() const {
     std::vector<CheckpointedModule*> all;
-    for (const auto& each : modules()) {
+    for (const auto& each : modules(/*include_self=*/false)) {
       if (auto* block = dynamic_cast<CheckpointedModule*>(each.get())) {
         all.push_back(block);
       }
