@@ -42,8 +42,7 @@ engine::RunSettings settings_of(
   settings.can_plan_fewer_layers = layers.can_be_fewer;
   settings.plan =
       [own = std::make_shared<zoo::TrainingConfig>(std::move(config))](
-          const engine::Machine& machine,
-          const engine::SettingsRun& run) {
+          const engine::Machine& machine, const engine::SettingsRun& run) {
         own->trainer.accumulate = run.accumulate;
         return zoo::plan_training(
             *own,

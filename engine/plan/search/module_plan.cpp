@@ -124,9 +124,9 @@ class ModuleRun {
                      rows = settings.batch_size,
                      layers = settings.recomputed.layers](
                         const engine::Machine& machine,
-                        int64_t accumulate,
-                        std::optional<int64_t> /*few_layers*/) {
-      return std::vector{planned(engine, rows, layers, machine, accumulate)};
+                        const engine::SettingsRun& run) {
+      return std::vector{
+          planned(engine, rows, layers, machine, run.accumulate)};
     };
     return settings;
   }
