@@ -546,13 +546,27 @@ engine::LinePlot memory_plot(
       run.stages.size() == 1
           ? std::string("Memory of a rank over a step")
           : formatted("Memory of pipeline stage {} over a step", stage);
-  plot.x_label = "moments of the step at which memory changes, in order";
+  std::vector<double> times = engine::timeline_seconds(
+      plan, run.estimated.in_16bit, machine.rates);
+  const bool in_ms = times.empty() || times.back() < 1;
+  for (double& time : times) {
+    time *= in_ms ? 1000 : 1;
+  }
+  plot.x_label = formatted(
+      "{} of computation, estimated{}",
+      in_ms ? "ms" : "s",
+      run.estimated.planned_accumulate == run.accumulate
+          ? ""
+          : formatted(
+                "; {} of the step's {} micro-batches",
+                run.estimated.planned_accumulate,
+                run.accumulate));
   plot.y_label = "GiB";
   const auto add = [&](std::string label, const auto& bytes_of_moment) {
     engine::PlotSeries series{std::move(label), {}, false};
     for (size_t i = 0; i < plan.timeline.size(); ++i) {
       series.points.push_back(
-          {static_cast<double>(i),
+          {times[i],
            static_cast<double>(bytes_of_moment(plan.timeline[i])) / (1 << 30)});
     }
     plot.series.push_back(std::move(series));

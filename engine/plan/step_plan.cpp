@@ -77,6 +77,7 @@ class MemoryRecorder {
       now.engine[static_cast<size_t>(MemoryPurpose::kLibraries)] = 0;
     }
     now.activations = live - before_ - total_bytes(now.engine);
+    now.calls = run_.calls().size();
     return now;
   }
 
@@ -170,8 +171,8 @@ class PlannedRank {
           steps_.planned_memory(static_cast<MemoryTier>(tier));
     }
     for (int step = 0; step < job_.steps; ++step) {
-      recorder_.begin(steps_);
       run_.forget_work();
+      recorder_.begin(steps_);
       simulation_->forget_work(job_.rank);
       steps_.run(step, [&](int number) {
         if (number == 0) {
@@ -184,6 +185,7 @@ class PlannedRank {
     result.peak_bytes = result.peak.total();
     result.operators = run_.work();
     result.kernels = run_.kernels();
+    result.calls = run_.calls();
     result.collectives = simulation_->work(job_.rank);
     result.assumptions = {run_.assumptions().begin(), run_.assumptions().end()};
     return result;

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,8 @@ struct MemoryMoment {
   /// All the rest: activations, gradients of activations, temporary memory and
   /// buffers.
   int64_t activations = 0;
+  /// Of StepMemoryPlan::calls, how many came before.
+  size_t calls = 0;
 
   int64_t total() const {
     return total_bytes(engine) + activations;
@@ -55,6 +58,8 @@ struct StepMemoryPlan {
   /// The same of the engine's kernels, which are no operators: updates, packed
   /// gradients, norms. Without module.
   std::vector<OperatorWork> kernels;
+  /// Calls of `operators` and `kernels`, in their order.
+  std::vector<WorkCall> calls;
   std::vector<CollectiveWork> collectives;
   /// Where the program read values that a dry run does not have, and what was
   /// assumed; which steps of a run the plan stands for, if they differ.

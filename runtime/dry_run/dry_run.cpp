@@ -694,12 +694,14 @@ void DryRun::begin_operator(const std::string& name, const void* storage) {
   }
 }
 
-void DryRun::WorkRows::add(const std::string& key, const OperatorWork& work) {
+size_t DryRun::WorkRows::add(
+    const std::string& key,
+    const OperatorWork& work) {
   const auto [place, is_new] = places.try_emplace(key, rows.size());
   if (is_new) {
     rows.push_back(work);
     rows.back().calls = 1;
-    return;
+    return place->second;
   }
   OperatorWork& row = rows[place->second];
   ++row.calls;
@@ -707,6 +709,7 @@ void DryRun::WorkRows::add(const std::string& key, const OperatorWork& work) {
   row.bytes += work.bytes;
   row.repeated_flops += work.repeated_flops;
   row.masked_flops += work.masked_flops;
+  return place->second;
 }
 
 namespace dry_operator {
@@ -730,7 +733,8 @@ void DryRun::add_work(const OperatorWork& work) {
   OperatorWork own = work;
   own.module = module_;
   own.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  work_.add(dry_operator::row_key(own), own);
+  const size_t row = work_.add(dry_operator::row_key(own), own);
+  calls_.push_back({.row = row, .is_kernel = false});
 }
 
 void DryRun::add_kernel(const OperatorWork& work) {
@@ -739,7 +743,8 @@ void DryRun::add_kernel(const OperatorWork& work) {
   }
   OperatorWork own = work;
   own.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  kernels_.add(dry_operator::row_key(own), own);
+  const size_t row = kernels_.add(dry_operator::row_key(own), own);
+  calls_.push_back({.row = row, .is_kernel = true});
 }
 
 void DryRun::count_as_one(int change) {
@@ -749,6 +754,7 @@ void DryRun::count_as_one(int change) {
 void DryRun::forget_work() {
   work_ = {};
   kernels_ = {};
+  calls_.clear();
 }
 
 std::vector<OperatorWork> DryRun::work() const {

@@ -65,6 +65,10 @@ class DryRun {
   /// The same of kernels that are no operators (DryKernel), with that name and
   /// without module.
   std::vector<OperatorWork> kernels() const;
+  /// Calls of both, in their order.
+  const std::vector<WorkCall>& calls() const {
+    return calls_;
+  }
   /// The module of the last parameter that was used, and the operator that runs
   /// or ran last.
   const std::string& module() const {
@@ -94,7 +98,8 @@ class DryRun {
     std::map<std::string, size_t> places; ///< in `rows`
     std::vector<OperatorWork> rows;
 
-    void add(const std::string& key, const OperatorWork& work);
+    /// @return its row.
+    size_t add(const std::string& key, const OperatorWork& work);
   };
 
   c10::DeviceType target_;
@@ -106,6 +111,7 @@ class DryRun {
   std::set<std::string> assumptions_;
   WorkRows work_;
   WorkRows kernels_;
+  std::vector<WorkCall> calls_;
   int counted_as_one_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -37,6 +38,12 @@ struct OperatorWork {
   /// Of the first floating-point argument.
   c10::ScalarType dtype = c10::ScalarType::Float;
   WorkPlace place = WorkPlace::kDevice;
+};
+
+/// One call of an operator or a kernel.
+struct WorkCall {
+  size_t row = 0; ///< in those of operators, or of kernels
+  bool is_kernel = false;
 };
 
 /// The collectives of one kind that a rank has called in a communicator.

@@ -209,6 +209,31 @@ TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
   EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kOff}), 0);
 }
 
+// At the mean of an operator's calls; kernels of the device take time too,
+// copies do not.
+TEST(StepTimeEstimate, SaysWhenMemoryChanges) {
+  StepMemoryPlan plan;
+  plan.operators = {
+      {.module = "a", .name = "aten::mm", .calls = 2, .flops = 800},
+      {.module = "a",
+       .name = "aten::copy_",
+       .calls = 1,
+       .bytes = 500,
+       .place = WorkPlace::kToHost}};
+  plan.kernels = {{.name = "adamw_", .calls = 1, .bytes = 30}};
+  plan.calls = {
+      {.row = 0},
+      {.row = 1},
+      {.row = 0},
+      {.row = 0, .is_kernel = true}};
+  for (const size_t calls : {0, 1, 2, 3, 4}) {
+    plan.timeline.push_back({.calls = calls});
+  }
+  EXPECT_EQ(
+      engine::timeline_seconds(plan, /*in_16bit=*/true, machine().rates),
+      (std::vector<double>{0, 4, 4, 8, 11}));
+}
+
 // 16 examples in each step, whatever the layout.
 TEST_F(Plan, KeepsTheExamplesOfAStep) {
   const auto runs = search_plans(search(int64_t{1} << 40)).runs;
@@ -445,6 +470,8 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
   std::stringstream report;
   report << std::ifstream(folder_ / "plan.html").rdbuf();
   EXPECT_NE(report.str().find("cheap operators"), std::string::npos);
+  EXPECT_NE(
+      report.str().find("ms of computation, estimated"), std::string::npos);
   EXPECT_TRUE(best.at("recomputed").at("operators").get<bool>());
   std::ifstream file(folder_ / "best.json");
   EXPECT_TRUE(
@@ -601,7 +628,11 @@ TEST_F(Plan, SimulatesARank) {
 TEST_F(Plan, RunsStagesThatAreAlikeOnce) {
   write_model(14); // 2, 2, 2, 2, 3 and 3 layers on 6 stages
   constexpr int kStages = 6;
-  for (const Names& more : {Names{}, Names{"model.checkpoint_layers=4"}}) {
+  for (const Names& more :
+       {Names{},
+        Names{"model.checkpoint_layers=4"},
+        Names{"parallel.schedule=zb-h1"},
+        Names{"parallel.schedule=interleaved", "parallel.chunks=2"}}) {
     SCOPED_TRACE(more.empty() ? "" : more.front());
     Names overrides{
         "parallel.shard=2",
@@ -678,7 +709,7 @@ TEST_F(Plan, KnowsTheConvolutionsOfOneThread) {
 }
 
 /// What was not planned takes no less than the best, and a bound is at most
-/// what the layout takes, but for a recomputed layer, which takes 1.4 %.
+/// what the layout takes.
 void expect_bounds(const PlanAnswer& estimated, const PlanAnswer& full) {
   for (const PlannedRun& run : estimated.runs) {
     if (!run.is_bound) {
@@ -689,7 +720,7 @@ void expect_bounds(const PlanAnswer& estimated, const PlanAnswer& full) {
       if (planned.fits() && planned.layout == run.layout &&
           planned.batch_size == run.batch_size &&
           planned.residency == "zero 3") {
-        EXPECT_LE(run.time.total(), 1.02 * planned.time.total())
+        EXPECT_LE(run.time.total(), 1.01 * planned.time.total())
             << run.layout << ": " << run.recomputed.column() << " and "
             << run.device_bytes << " bytes in place of "
             << planned.recomputed.column() << " and " << planned.device_bytes;

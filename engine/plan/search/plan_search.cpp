@@ -1015,6 +1015,7 @@ class Search {
                 static_cast<double>(run.accumulate) /
                 static_cast<double>(estimated.planned_accumulate);
     run.time = estimate_step(run.stages, estimated, machine);
+    run.estimated = estimated;
     const auto tokens =
         static_cast<double>(config.tokens * run.accumulate * batches);
     run.tokens_per_s = tokens / run.time.total();

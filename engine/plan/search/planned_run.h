@@ -32,6 +32,7 @@ struct PlannedRun {
   int64_t host_bytes = 0; ///< of a rank
   int64_t nvme_bytes = 0; ///< of a rank
   StepTime time;
+  EstimatedRun estimated; ///< what `time` was estimated for
   double tokens_per_s = 0; ///< of the job
   double flops = 0; ///< of a step, on a rank of the first stage
   /// It was not planned: its memory and time, which are bounds, come from plans

@@ -126,6 +126,9 @@ RunEstimate::Estimate RunEstimate::between(
   if (count == 0) {
     return kind.none;
   }
+  if (count == layers) {
+    return *kind.all;
+  }
   Estimate estimate = *kind.all;
   const double others = static_cast<double>(layers - count);
   const double saved =
@@ -133,7 +136,12 @@ RunEstimate::Estimate RunEstimate::between(
           kind.none.bytes_of_layers - kind.all->bytes_of_layers) /
       static_cast<double>(layers);
   estimate.recomputed.layers = count;
-  estimate.device_bytes += static_cast<int64_t>(others * saved);
+  // The peak is at least the higher of two lines, from the moments of both
+  // peaks; the lower of them is surely no more.
+  estimate.device_bytes = std::min(
+      kind.all->device_bytes + static_cast<int64_t>(others * saved),
+      kind.none.device_bytes -
+          static_cast<int64_t>(static_cast<double>(count) * saved));
   estimate.bytes_of_layers += static_cast<int64_t>(others * saved);
   for (double Estimate::*part :
        {&Estimate::compute_of_layers, &Estimate::shards_of_layers}) {

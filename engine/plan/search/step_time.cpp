@@ -259,4 +259,34 @@ StepTime estimate_step(
   return slowest;
 }
 
+std::vector<double> timeline_seconds(
+    const StepMemoryPlan& plan,
+    bool in_16bit,
+    const DeviceRates& rates) {
+  const auto of_calls = [&](const std::vector<OperatorWork>& rows) {
+    std::vector<double> seconds;
+    for (const OperatorWork& work : rows) {
+      seconds.push_back(
+          work.place == WorkPlace::kDevice
+              ? device_seconds(work, in_16bit, rates) /
+                    static_cast<double>(work.calls)
+              : 0);
+    }
+    return seconds;
+  };
+  const std::vector<double> operators = of_calls(plan.operators);
+  const std::vector<double> kernels = of_calls(plan.kernels);
+  std::vector<double> seconds;
+  double passed = 0;
+  size_t next = 0;
+  for (const MemoryMoment& moment : plan.timeline) {
+    for (; next < std::min(moment.calls, plan.calls.size()); ++next) {
+      const WorkCall& call = plan.calls[next];
+      passed += (call.is_kernel ? kernels : operators)[call.row];
+    }
+    seconds.push_back(passed);
+  }
+  return seconds;
+}
+
 } // namespace tessera::engine

@@ -61,4 +61,11 @@ StepTime estimate_step(
     const EstimatedRun& run,
     const Machine& machine);
 
+/// Seconds of computation on the device before each moment of `plan.timeline`;
+/// of an operator that is called more often in a module, the mean.
+std::vector<double> timeline_seconds(
+    const StepMemoryPlan& plan,
+    bool in_16bit,
+    const DeviceRates& rates);
+
 } // namespace tessera::engine

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runs take is the line through runs with few layers, and takes as few dry
 // runs as that needs.
-#include "plan/run_estimate.h"
+#include "tessera/engine/plan/search/run_estimate.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-namespace tessera::tools::run_estimate_test {
+namespace tessera::engine::run_estimate_test {
 
 namespace {
 
@@ -98,4 +98,4 @@ TEST(RunEstimate, SaysWhyALayoutIsRefused) {
   EXPECT_FALSE(estimate.least(1000));
 }
 
-} // namespace tessera::tools::run_estimate_test
+} // namespace tessera::engine::run_estimate_test
