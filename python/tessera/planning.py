@@ -19,8 +19,8 @@ from tessera.tree import Tree, persistent_buffers
 def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
          device=None, accumulate=1, clips_gradients=False, steps=2,
          zero_stage=None, device_memory=None, host_memory=None,
-         nvme_memory=None, nvme_path=None, devices_per_node=8, reserve=None, margin=None, batch_size=None,
-         recompute=None, layers=None, **options):
+         nvme_memory=None, nvme_path=None, devices_per_node=8, reserve=None,
+         margin=None, batch_size=None, recompute=None, layers=None, **options):
     """What memory a training step takes, activations included, by running it
     with shapes only; with device_memory, options with which it fits.
 

@@ -4,8 +4,11 @@
 #include "plan/training_search.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/engine/plan/search/module_plan.h"
 #include "tessera/engine/plan/search/plan_search.h"
 #include "tessera/engine/plan/search/step_time.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/plan_training.h"
 #include "tessera/zoo/tasks/training_config.h"
 #include "tools/run_program.h"
@@ -17,6 +20,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -122,6 +126,15 @@ TEST(StepTimeEstimate, AddsOperatorsAndCollectives) {
       {.accumulate = 6, .planned_accumulate = 2, .in_16bit = false},
       machine());
   EXPECT_DOUBLE_EQ(slow.compute, 3 * (8 + 3));
+  // An update on the device is that of a step, what packs gradients not.
+  plan.kernels = {
+      {.name = "adamw_", .bytes = 70},
+      {.name = "pack_", .in_backward = true, .bytes = 20}};
+  EXPECT_DOUBLE_EQ(
+      estimate_step(
+          {plan}, {.accumulate = 6, .planned_accumulate = 2}, machine())
+          .compute,
+      3 * (4 + 3 + 2) + 7);
 }
 
 TEST(StepTimeEstimate, IsThatOfTheSlowestStageAndCountsIdleOnes) {
@@ -918,6 +931,67 @@ TEST_F(Plan, UsesTheMemoryOfThisMachine) {
   EXPECT_NE(
       there.output.find("fits with --host-memory 1GiB"), std::string::npos)
       << there.output;
+}
+
+// A model as a program has it gets the picks of its configuration.
+TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
+  // A run's dropout follows training.seed, a program's need not.
+  auto gpt = nlohmann::json::parse(std::ifstream(folder_ / "gpt.json"));
+  for (const char* dropout : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
+    gpt[dropout] = 0;
+  }
+  std::ofstream(folder_ / "gpt.json") << gpt;
+  const auto config = zoo::read_training_config(folder_ / "train.json");
+  const std::shared_ptr<zoo::Model> model =
+      lazy([&] { return zoo::from_config(gpt); });
+  zoo::ModelInput batch;
+  const PlannedModule training{
+      .loss = [&](int64_t /*rows*/) { return model->forward(batch).loss; },
+      .batch_size = config.batch_size,
+      .accumulate = config.trainer.accumulate,
+      .clips_gradients = config.trainer.clip_grad_norm > 0,
+      .prepare =
+          [&](int64_t rows, int64_t /*layers*/) {
+            batch = zoo::largest_batch(
+                *model, rows, config.max_length, /*masks=*/false);
+          }};
+  std::set<std::string> found;
+  int64_t whole = 0;
+  for (const double part : {1.0, 0.75, 0.5, 0.35}) {
+    SCOPED_TRACE(part);
+    PlanSearch one = search(
+        whole == 0 ? int64_t{1} << 40
+                   : static_cast<int64_t>(part * static_cast<double>(whole)));
+    one.machine.devices = 1;
+    one.machine.device = c10::kCUDA;
+    one.machine.host_bytes = int64_t{1} << 30;
+    one.machine.rates = engine::known_rates("a100");
+    const PlanAnswer answer = search_plans(one);
+    ASSERT_NE(answer.best_run(), nullptr);
+    whole = whole == 0 ? answer.runs.front().device_bytes : whole;
+    const PlannedRun& best = *answer.best_run();
+    ASSERT_FALSE(best.recomputed.attention);
+    const ModulePlan module = plan(
+        *model,
+        config.engine,
+        training,
+        {.device_bytes = one.machine.device_bytes,
+         .reserved_bytes = 0,
+         .margin_bytes = 0,
+         .host_bytes = one.machine.host_bytes});
+    ASSERT_TRUE(module.best);
+    const ModulePick& pick = *module.best_pick();
+    EXPECT_EQ(pick.device_bytes, best.device_bytes);
+    EXPECT_EQ(pick.host_bytes, best.host_bytes);
+    EXPECT_EQ(pick.batch_size, best.batch_size);
+    EXPECT_EQ(pick.accumulate, best.accumulate);
+    EXPECT_EQ(pick.recomputed_layers, best.recomputed.layers);
+    EXPECT_EQ(pick.options.recompute_operators, best.recomputed.operators);
+    EXPECT_DOUBLE_EQ(pick.step_seconds, best.time.total());
+    found.insert(
+        best.recomputed.column() + " " + best.residency + " " + best.offloaded);
+  }
+  EXPECT_GT(found.size(), 2U);
 }
 
 TEST_F(Plan, SaysWhatIsWrong) {

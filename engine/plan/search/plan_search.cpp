@@ -142,10 +142,12 @@ class Search {
         given_(search.read(search.overrides)),
         values_(current_values(given_, search.machine.devices)),
         layers_(given_.layers),
-        estimates_layers_(
+        plans_fewer_layers_(
             !search.in_full && layers_ >= kFewestEstimatedLayers &&
-            !given_.engine.memory.device_bytes && // what fits depends on all
             given_.can_plan_fewer_layers),
+        // What fits into a budget depends on all layers.
+        estimates_layers_(
+            plans_fewer_layers_ && !given_.engine.memory.device_bytes),
         alike_stages_once_(
             !search.in_full && !search.as_given && given_.has_alike_layers),
         recomputation_(
@@ -515,6 +517,9 @@ class Search {
     if (!estimate.refusal().empty() || best() != nullptr) {
       return;
     }
+    if (has_host() && !layout.optimizer_on_host && !fixes_optimizer()) {
+      return; // it is tried with state on the host too, which lacks less
+    }
     RecomputedParts all{.layers = layers_, .operators = true};
     add(planned(
             overrides_of(layout, rows, accumulate_of(layout, rows)),
@@ -664,13 +669,14 @@ class Search {
   }
 
   /// The engine places what does not fit beside activations in host memory:
-  /// state, then gradients, then weights. What activations take is planned
+  /// state, then gradients, then weights. What activations take is found
   /// first, without a limit.
   void try_budgets(Layout layout, int64_t rows) {
     if (!divides(layout, rows)) {
       return;
     }
     const int64_t accumulate = accumulate_of(layout, rows);
+    UnlimitedRuns unlimited;
     std::optional<RecomputedParts> before;
     for (const RecomputedParts& parts :
          {RecomputedParts{},
@@ -680,27 +686,110 @@ class Search {
       if (std::exchange(before, parts) == parts) {
         continue; // there are few layers, or none
       }
-      Layout free = layout;
-      free.has_nvme_budget = false;
-      free.on_device = true;
-      const PlannedRun alone =
-          planned(overrides_of(free, rows, accumulate), parts, free);
-      if (alone.stages.empty()) {
-        add(alone, free);
+      const auto alone = without_limit(layout, rows, parts, unlimited);
+      if (!alone) {
         return;
       }
       Layout budgeted = layout;
-      budgeted.budgeted_activations = spare_activations(alone);
+      budgeted.budgeted_activations =
+          static_cast<int64_t>(alone->spare_activations);
       budgeted.has_host_budget = true;
       if (*budgeted.budgeted_activations > search_.machine.room()) {
         continue;
       }
-      if (alone.time.compute >= best_seconds()) {
+      if (alone->compute >= best_seconds()) {
         return; // what is moved comes on top
       }
-      add(planned(overrides_of(budgeted, rows, accumulate), parts, budgeted),
-          budgeted);
+      const auto run_of = [&](const Layout& each) {
+        return planned(overrides_of(each, rows, accumulate), parts, each);
+      };
+      PlannedRun run = run_of(budgeted);
+      const int64_t taken = run.fits() ? 0 : spare_activations(run);
+      if (taken > *budgeted.budgeted_activations &&
+          taken <= search_.machine.room()) {
+        // More than few layers said.
+        budgeted.budgeted_activations = taken;
+        run = run_of(budgeted);
+      }
+      add(std::move(run), budgeted);
     }
+  }
+
+  /// What a run takes without a limit of the device's memory.
+  struct Unlimited {
+    double spare_activations = 0;
+    double compute = 0; ///< StepTime::compute
+  };
+  /// With none or all layers recomputed.
+  using UnlimitedRuns = std::map<std::pair<bool, bool>, Unlimited>;
+
+  /// From few layers where they say it.
+  /// @param runs those that are known; more are added.
+  /// @return nothing if the layout is refused.
+  std::optional<Unlimited> without_limit(
+      const Layout& layout,
+      int64_t rows,
+      const RecomputedParts& parts,
+      UnlimitedRuns& runs) {
+    Layout free = layout;
+    free.has_nvme_budget = false;
+    free.on_device = true;
+    const auto overrides =
+        overrides_of(free, rows, accumulate_of(layout, rows));
+    const auto planned_with =
+        [&](const RecomputedParts& some,
+            std::optional<int64_t> few_layers) -> std::optional<Unlimited> {
+      const PlannedRun run = planned(overrides, some, free, few_layers);
+      if (run.stages.empty()) {
+        add(run, free);
+        return std::nullopt;
+      }
+      return Unlimited{
+          static_cast<double>(spare_activations(run)), run.time.compute};
+    };
+    if (!plans_fewer_layers_) {
+      return planned_with(parts, std::nullopt);
+    }
+    const auto at_end = [&](bool recomputes) -> std::optional<Unlimited> {
+      const std::pair key{parts.operators, recomputes};
+      if (const auto found = runs.find(key); found != runs.end()) {
+        return found->second;
+      }
+      const auto of = [&](int64_t layers) {
+        return planned_with(
+            parts.with_layers(recomputes ? layers : 0), layers);
+      };
+      const auto few = of(RunEstimate::kFew);
+      const auto more = few ? of(RunEstimate::kMore) : std::nullopt;
+      if (!more) {
+        return std::nullopt;
+      }
+      return runs[key] = between(
+                 *few,
+                 *more,
+                 static_cast<double>(layers_ - RunEstimate::kFew) /
+                     (RunEstimate::kMore - RunEstimate::kFew));
+    };
+    const auto none = parts.layers < layers_ ? at_end(false) : Unlimited();
+    const auto all = parts.layers > 0 ? at_end(true) : Unlimited();
+    if (!none || !all) {
+      return std::nullopt;
+    }
+    return between(
+        *none,
+        *all,
+        static_cast<double>(parts.layers) / static_cast<double>(layers_));
+  }
+
+  /// On the line through `a` at 0 and `b` at 1.
+  static Unlimited between(
+      const Unlimited& a,
+      const Unlimited& b,
+      double place) {
+    return {
+        a.spare_activations +
+            place * (b.spare_activations - a.spare_activations),
+        a.compute + place * (b.compute - a.compute)};
   }
 
   /// Without placements that the configuration has fixed.
@@ -1084,6 +1173,7 @@ class Search {
   RunSettings given_;
   std::map<std::string, std::string> values_; ///< current_values()
   int64_t layers_;
+  bool plans_fewer_layers_;
   bool estimates_layers_;
   bool alike_stages_once_;
   RecomputationSearch recomputation_;

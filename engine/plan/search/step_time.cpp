@@ -15,15 +15,12 @@ namespace {
 /// wait that of a long step.
 constexpr int64_t kSimulatedRounds = 4;
 
-/// Computation on the device, in both directions.
+/// Computation on the device, in both directions and once in a step.
 struct ComputeTimes {
   double forward = 0;
   double backward = 0;
-  double least = 0; ///< StepTime::least_compute
-
-  double total() const {
-    return forward + backward;
-  }
+  double least = 0; ///< of both, StepTime::least_compute
+  double update = 0; ///< the optimizer, and what it needs
 };
 
 double device_seconds(
@@ -38,6 +35,7 @@ double device_seconds(
 ComputeTimes compute_times(
     const StepMemoryPlan& plan,
     bool in_16bit,
+    bool updates_in_backward,
     const DeviceRates& rates) {
   ComputeTimes times;
   for (const OperatorWork& work : plan.operators) {
@@ -49,6 +47,14 @@ ComputeTimes compute_times(
     times.least += work.flops > 0
                        ? work.flops / flops_rate(work, in_16bit, rates)
                        : seconds;
+  }
+  for (const OperatorWork& work : plan.kernels) {
+    if (work.place == WorkPlace::kDevice) {
+      const double seconds = device_seconds(work, in_16bit, rates);
+      const bool is_of_step = !work.in_backward || updates_in_backward;
+      (is_of_step ? times.update : times.backward) += seconds;
+      times.least += is_of_step ? 0 : seconds;
+    }
   }
   return times;
 }
@@ -218,11 +224,12 @@ StepTime estimate_step(
     const double times = static_cast<double>(run.accumulate) /
                          static_cast<double>(run.planned_accumulate);
     const CollectiveTimes sent = collective_seconds(plan, machine);
-    const ComputeTimes computed =
-        compute_times(plan, run.in_16bit, machine.rates);
+    const ComputeTimes computed = compute_times(
+        plan, run.in_16bit, run.updates_in_backward, machine.rates);
     StepTime time;
-    time.compute = times * computed.total();
-    time.least_compute = times * computed.least;
+    time.compute =
+        times * (computed.forward + computed.backward) + computed.update;
+    time.least_compute = times * computed.least + computed.update;
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
     time.copies = std::max(

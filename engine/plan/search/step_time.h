@@ -16,7 +16,7 @@ namespace tessera::engine {
 
 /// Seconds of an optimizer step.
 struct StepTime {
-  double compute = 0; ///< of the slowest pipeline stage
+  double compute = 0; ///< of the slowest pipeline stage, with its update
   /// All-gathers and reductions of shards, which overlap with computation.
   double shards = 0;
   double activations = 0; ///< to host memory and back; overlaps likewise
