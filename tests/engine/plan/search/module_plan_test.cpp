@@ -151,12 +151,10 @@ TEST(ModulePlan, PicksFitUnderTheLimit) {
         EXPECT_TRUE(!pick.fits() || best.step_seconds <= pick.step_seconds);
       }
       const int64_t peak = peak_under(best, limit, devices);
-      if (devices == 1) { // simulated collectives copy, a real one does not
-        EXPECT_NEAR(
-            static_cast<double>(peak),
-            static_cast<double>(best.device_bytes),
-            0.01 * static_cast<double>(peak));
-      }
+      EXPECT_NEAR(
+          static_cast<double>(peak),
+          static_cast<double>(best.device_bytes),
+          0.001 * static_cast<double>(peak));
       found.push_back(best.device_bytes);
     }
     EXPECT_LT(found.back(), found.front());
