@@ -7,7 +7,9 @@
 #include "tessera/engine/plan/search/module_plan.h"
 #include "tessera/engine/plan/search/plan_search.h"
 #include "tessera/engine/plan/search/step_time.h"
+#include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/plan_training.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -933,7 +935,8 @@ TEST_F(Plan, UsesTheMemoryOfThisMachine) {
       << there.output;
 }
 
-// A model as a program has it gets the picks of its configuration.
+// A model as a program has it gets the picks of its configuration, whose runs
+// have layers that ranks may divide: other operators than plain ones.
 TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
   // A run's dropout follows training.seed, a program's need not.
   auto gpt = nlohmann::json::parse(std::ifstream(folder_ / "gpt.json"));
@@ -942,8 +945,16 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
   }
   std::ofstream(folder_ / "gpt.json") << gpt;
   const auto config = zoo::read_training_config(folder_ / "train.json");
-  const std::shared_ptr<zoo::Model> model =
-      lazy([&] { return zoo::from_config(gpt); });
+  World world(
+      0,
+      1,
+      {.use_cuda = false},
+      std::make_shared<runtime::SimulatedJob>(std::vector<int>{0}));
+  ParallelRun parallel(world, config.parallel, /*micro_batches=*/2);
+  const std::shared_ptr<zoo::Model> model = lazy([&] {
+    return zoo::from_config(
+        gpt, {.context = zoo::fresh_layer_context(parallel)});
+  });
   zoo::ModelInput batch;
   const PlannedModule training{
       .loss = [&](int64_t /*rows*/) { return model->forward(batch).loss; },
