@@ -546,8 +546,8 @@ engine::LinePlot memory_plot(
       run.stages.size() == 1
           ? std::string("Memory of a rank over a step")
           : formatted("Memory of pipeline stage {} over a step", stage);
-  std::vector<double> times = engine::timeline_seconds(
-      plan, run.estimated.in_16bit, machine.rates);
+  std::vector<double> times =
+      engine::timeline_seconds(plan, run.estimated.in_16bit, machine.rates);
   const bool in_ms = times.empty() || times.back() < 1;
   for (double& time : times) {
     time *= in_ms ? 1000 : 1;

@@ -237,10 +237,7 @@ TEST(StepTimeEstimate, SaysWhenMemoryChanges) {
        .place = WorkPlace::kToHost}};
   plan.kernels = {{.name = "adamw_", .calls = 1, .bytes = 30}};
   plan.calls = {
-      {.row = 0},
-      {.row = 1},
-      {.row = 0},
-      {.row = 0, .is_kernel = true}};
+      {.row = 0}, {.row = 1}, {.row = 0}, {.row = 0, .is_kernel = true}};
   for (const size_t calls : {0, 1, 2, 3, 4}) {
     plan.timeline.push_back({.calls = calls});
   }

@@ -756,8 +756,7 @@ class Search {
         return found->second;
       }
       const auto of = [&](int64_t layers) {
-        return planned_with(
-            parts.with_layers(recomputes ? layers : 0), layers);
+        return planned_with(parts.with_layers(recomputes ? layers : 0), layers);
       };
       const auto few = of(RunEstimate::kFew);
       const auto more = few ? of(RunEstimate::kMore) : std::nullopt;
