@@ -674,7 +674,9 @@ TEST_F(Plan, RunsStagesThatAreAlikeOnce) {
       }
       repeated += once[stage].peak_bytes > each[stage].peak_bytes ? 1 : 0;
     }
-    EXPECT_GT(repeated, 0);
+    const bool has_own_runs =
+        config.parallel.schedule == PipelineScheduleKind::kZeroBubble;
+    EXPECT_EQ(repeated > 0, !has_own_runs);
     for (const size_t own : {size_t{0}, size_t{1}, once.size() - 1}) {
       EXPECT_EQ(once[own].peak_bytes, each[own].peak_bytes);
     }
@@ -850,6 +852,7 @@ TEST_F(Plan, SaysWhatAFixedPlacementCosts) {
   PlanSearch one = search(int64_t{1} << 40);
   one.machine.devices = 1;
   one.machine.device = c10::kCUDA;
+  one.machine.rates.host_update = 1;
   one.overrides = {
       "placement.optimizer=host",
       "memory.host_bytes=1GiB",
