@@ -396,7 +396,9 @@ class Search {
             given_.parallel.cut == pipeline::PipelineCut::kLayers &&
             given_.parallel.piece_of_layer.empty();
         const double least_part = time.least_compute / time.compute;
-        const double others = time.compute - found->compute_of_layers;
+        // Without updates, which a pipeline has as often.
+        const double others = std::max(
+            0.0, time.compute - found->compute_of_layers - time.device_update);
         time.compute =
             found->compute_of_layers * uneven +
             others * (has_whole_head

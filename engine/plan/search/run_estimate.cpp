@@ -48,7 +48,8 @@ void for_each_part(Function function) {
         &StepTime::copies,
         &StepTime::layers,
         &StepTime::update,
-        &StepTime::least_compute}) {
+        &StepTime::least_compute,
+        &StepTime::device_update}) {
     function(part);
   }
 }

@@ -230,6 +230,7 @@ StepTime estimate_step(
     time.compute =
         times * (computed.forward + computed.backward) + computed.update;
     time.least_compute = times * computed.least + computed.update;
+    time.device_update = computed.update;
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
     time.copies = std::max(

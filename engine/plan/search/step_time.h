@@ -31,6 +31,8 @@ struct StepTime {
   /// Part of `compute` that larger micro-batches do not make shorter: weights
   /// are read as often as there are micro-batches.
   double least_compute = 0;
+  /// Part of `compute` of the optimizer and what it needs, once in a step.
+  double device_update = 0;
 
   double total() const;
   /// At least what a step takes with larger micro-batches.
