@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
+#include "tessera/runtime/dry_run/measured_call.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/profile/flop_counter.h"
 #include "tessera/runtime/profile/operator_bytes.h"
@@ -13,12 +14,14 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <mutex>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -52,7 +55,7 @@ enum class OperatorWay {
   kShape, ///< one of ours
   kInPlace, ///< it writes to arguments and makes nothing
   kMeta, ///< LibTorch's Meta kernel
-  kCompute, ///< nothing knows its shapes
+  kMeasure, ///< its own kernel, see [Note: measured operators]
   kRead, ///< it tells the program a value
 };
 
@@ -139,6 +142,9 @@ OperatorWay way_of(const c10::OperatorHandle& op) {
   };
   const c10::FunctionSchema& schema = op.schema();
   const std::string name = full_name(schema);
+  if (is_always_measured(name)) {
+    return OperatorWay::kMeasure;
+  }
   if (dry_shapes().count(name) > 0) {
     return OperatorWay::kShape;
   }
@@ -165,7 +171,7 @@ OperatorWay way_of(const c10::OperatorHandle& op) {
     return OperatorWay::kMeta;
   }
   return schema.returns().empty() || takes_out(schema) ? OperatorWay::kInPlace
-                                                       : OperatorWay::kCompute;
+                                                       : OperatorWay::kMeasure;
 }
 
 OperatorWay cached_way(const c10::OperatorHandle& op) {
@@ -190,8 +196,20 @@ const void* begin_of(const at::Tensor& tensor) {
 }
 
 bool has_values(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kSparse) {
+    const auto* sparse = at::sparse::get_sparse_impl(tensor);
+    return has_values(sparse->indices()) && has_values(sparse->values());
+  }
   return tensor.layout() != at::kStrided || tensor.numel() == 0 ||
          has_dry_values(data_of(tensor));
+}
+
+size_t bytes_of(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kSparse) {
+    const auto* sparse = at::sparse::get_sparse_impl(tensor);
+    return sparse->indices().nbytes() + sparse->values().nbytes();
+  }
+  return tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
 }
 
 /// What LibTorch's Meta kernel gets in place of a tensor. A number stays one:
@@ -283,29 +301,10 @@ class DryOperator {
         read();
         return;
       case OperatorWay::kShape:
-        if (is_small_) {
-          compute();
-        } else {
-          const c10::impl::ExcludeDispatchKeyGuard guard{
-              c10::DispatchKeySet{kDryKey}};
-          call_.replace_by(
-              without_values(dry_shapes().at(full_name(op_.schema()))(call_)));
-        }
-        break;
       case OperatorWay::kInPlace:
-        if (is_small_ && !is_large_zero()) {
-          compute();
-        } else {
-          make_room();
-          return_written();
-        }
-        break;
       case OperatorWay::kMeta:
-        by_meta();
-        break;
-      case OperatorWay::kCompute:
-        TESSERA_CHECK(is_small_, "{}{}", unknown_shapes(), kRemedy);
-        compute();
+      case OperatorWay::kMeasure:
+        make_results(way);
         break;
     }
     finish();
@@ -326,6 +325,108 @@ class DryOperator {
     }
   }
 
+  void make_results(OperatorWay way) {
+    const std::vector<size_t> shaping = way == OperatorWay::kInPlace
+                                            ? std::vector<size_t>()
+                                            : shaping_arguments(op_, call_);
+    if (is_sparse_) {
+      compute_sparse();
+    } else if (!shaping.empty()) {
+      check_values(shaping);
+      if (is_small_) {
+        compute();
+      } else {
+        measure();
+      }
+    } else if (is_small_ && way != OperatorWay::kMeta && !is_large_zero()) {
+      compute();
+    } else if (way == OperatorWay::kShape) {
+      by_shape();
+    } else if (way == OperatorWay::kInPlace) {
+      make_room();
+      return_written();
+    } else if (way == OperatorWay::kMeta) {
+      by_meta();
+    } else {
+      measure();
+    }
+  }
+
+  void by_shape() {
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    call_.replace_by(
+        without_values(dry_shapes().at(full_name(op_.schema()))(call_)));
+  }
+
+  /// See [Note: measured operators].
+  void measure() {
+    const std::string name = full_name(op_.schema());
+    const bool has_shape = dry_shapes().count(name) > 0;
+    // There, other kernels run.
+    if (has_shape && run_.target() != c10::kCPU) {
+      by_shape();
+      return;
+    }
+    if (!has_shape) {
+      call_.replace_by(without_values(measured(call_)));
+      return;
+    }
+    std::optional<std::vector<c10::IValue>> results = try_measuring(call_);
+    if (results) {
+      call_.replace_by(without_values(std::move(*results)));
+      return;
+    }
+    run_.assume(
+        name + " takes no temporary memory in '" + run_.module() +
+        "': its arguments are too large to try");
+    by_shape();
+  }
+
+  std::optional<std::vector<c10::IValue>> try_measuring(const DryCall& call) {
+    try {
+      const c10::impl::ExcludeDispatchKeyGuard guard{
+          c10::DispatchKeySet{kDryKey}};
+      return measured_results(op_, keys_, call);
+    } catch (const c10::Error& error) {
+      TESSERA_FAIL(
+          "a dry run could not find the results of {} ({}): {}",
+          full_name(op_.schema()),
+          place_in_model(run_.module()),
+          error.what_without_backtrace());
+    }
+  }
+
+  std::vector<c10::IValue> measured(const DryCall& call) {
+    std::optional<std::vector<c10::IValue>> results = try_measuring(call);
+    TESSERA_CHECK(
+        results.has_value(),
+        "a dry run finds the results of {} ({}) by running it, and these arguments are too large for that; plan with a smaller batch or shorter sequences, or measure a real step.",
+        full_name(op_.schema()),
+        place_in_model(run_.module()));
+    return std::move(*results);
+  }
+
+  /// Only values say how large the results are.
+  void check_values(const std::vector<size_t>& shaping) {
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      TESSERA_CHECK(
+          std::find(shaping.begin(), shaping.end(), i) == shaping.end() ||
+              has_values(tensor),
+          "a dry run has shapes only, and the shape of the result of {} ({}) depends on the values of its argument '{}', of shape {}. If these are a part of the batch, make the batch before the plan: what exists before keeps its values. Else use a fixed shape: torch::where, masked_fill or a weight of zero in place of a selection; or measure a real step (torch::nonzero, masks as indices, unique).",
+          full_name(op_.schema()),
+          place_in_model(run_.module()),
+          op_.schema().arguments()[i].name(),
+          formatted_sizes(tensor.sizes()));
+    });
+  }
+
+  static std::string formatted_sizes(at::IntArrayRef sizes) {
+    std::ostringstream text;
+    text << sizes;
+    return text.str();
+  }
+
   /// Looks at the arguments.
   void begin() {
     bool all_values = !is_random(op_);
@@ -333,7 +434,8 @@ class DryOperator {
     call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
       all_values =
           all_values && (only_writes(op_.schema(), i) || has_values(tensor));
-      bytes += tensor.nbytes();
+      bytes += bytes_of(tensor);
+      is_sparse_ = is_sparse_ || tensor.layout() != at::kStrided;
       if (tensor.has_storage()) {
         run_.begin_operator(
             call_.name(), tensor.storage().unsafeGetStorageImpl());
@@ -432,6 +534,24 @@ class DryOperator {
     op_.redispatchBoxed(keys_, &stack_);
   }
 
+  /// Kernels of sparse tensors read the indices: zero where they have no
+  /// values.
+  void compute_sparse() {
+    const bool has_all = is_small_;
+    if (!has_all) {
+      run_.assume(
+          full_name(op_.schema()) + " of sparse tensors read zero in '" +
+          run_.module() + "'");
+    }
+    compute();
+    if (!has_all) {
+      for (size_t i = 0; i < op_.schema().returns().size(); ++i) {
+        without_values(
+            {torch::jit::peek(stack_, i, op_.schema().returns().size())});
+      }
+    }
+  }
+
   /// What the kernel calls does not count.
   void compose_one() {
     const DryKernel one(call_.name().c_str());
@@ -458,16 +578,6 @@ class DryOperator {
   }
 
   /// Results that are arguments.
-  static constexpr const char* kRemedy =
-      " A plan has no values of tensors. Write it with operators whose shapes do not depend on them (torch::where or a product with the mask in place of an index by a mask, a fixed number of elements in place of nonzero or unique), or measure a real step: Engine::measured_memory().";
-
-  std::string unknown_shapes() const {
-    return formatted(
-        "tessera::plan() does not know the shapes of the results of {} (in module '{}'): they depend on values, or the operator is unknown to dry runs.",
-        full_name(op_.schema()),
-        run_.module());
-  }
-
   std::vector<c10::IValue> written() const {
     std::vector<c10::IValue> results;
     for (const c10::Argument& result : op_.schema().returns()) {
@@ -490,26 +600,43 @@ class DryOperator {
     });
   }
 
-  /// Operators on elements that have no Meta kernel resize what they are given
-  /// for their result, where it is empty.
+  /// Operators without Meta kernel resize what they are given for their result,
+  /// where it is empty.
   void make_room() {
-    for (size_t i = 0; i < call_.count(); ++i) {
-      if (!op_.schema().arguments()[i].is_out() ||
-          call_.tensor(i).numel() > 0) {
-        continue;
+    bool is_missing = false;
+    std::vector<int64_t> sizes;
+    call_.for_each_tensor([&](const at::Tensor& tensor, size_t argument) {
+      if (op_.schema().arguments()[argument].is_out()) {
+        is_missing = is_missing || tensor.numel() == 0;
+      } else if (op_.hasTag(at::Tag::pointwise)) {
+        sizes = at::infer_size(sizes, tensor.sizes());
       }
-      std::vector<int64_t> sizes;
+    });
+    if (!is_missing) {
+      return;
+    }
+    if (op_.hasTag(at::Tag::pointwise)) {
       call_.for_each_tensor([&](const at::Tensor& tensor, size_t argument) {
-        if (!call_.writes(argument)) {
-          sizes = at::infer_size(sizes, tensor.sizes());
+        if (op_.schema().arguments()[argument].is_out()) {
+          tensor.resize_(sizes);
         }
       });
-      TESSERA_CHECK(
-          op_.hasTag(at::Tag::pointwise) || c10::multiply_integers(sizes) == 0,
-          "{}{}",
-          unknown_shapes(),
-          kRemedy);
-      call_.tensor(i).resize_(sizes);
+      return;
+    }
+    // Those that were given would keep the memory of a trial.
+    torch::jit::Stack trial = call_.arguments().vec();
+    for (size_t i = 0; i < call_.count(); ++i) {
+      if (op_.schema().arguments()[i].is_out()) {
+        trial[i] = at::empty({0}, call_.tensor(i).options());
+      }
+    }
+    std::vector<std::vector<int64_t>> made;
+    for (const c10::IValue& result : measured(DryCall(op_, trial))) {
+      made.push_back(result.toTensor().sizes().vec());
+    }
+    const std::vector<c10::IValue> results = written();
+    for (size_t i = 0; i < results.size(); ++i) {
+      results[i].toTensor().resize_(made[i]);
     }
   }
 
@@ -533,11 +660,11 @@ class DryOperator {
     try {
       op_.redispatchBoxed(
           c10::DispatchKeySet(c10::DispatchKey::Meta), &results);
-    } catch (const c10::NotImplementedError&) {
-      // Such as nonzero, which an index by a mask of bool calls.
-      TESSERA_FAIL("{}{}", unknown_shapes(), kRemedy);
+    } catch (const c10::NotImplementedError&) { // for this call
+      measure();
+      return;
     }
-    if (is_small_ && bytes_of(results) <= kMostComputedBytes) {
+    if (is_small_ && bytes_of_all(results) <= kMostComputedBytes) {
       compute();
       return;
     }
@@ -569,14 +696,14 @@ class DryOperator {
     return results;
   }
 
-  static size_t bytes_of(const torch::jit::Stack& values) {
+  static size_t bytes_of_all(const torch::jit::Stack& values) {
     size_t bytes = 0;
     for (const c10::IValue& value : values) {
       if (value.isTensor() && value.toTensor().defined()) {
-        bytes += value.toTensor().nbytes();
+        bytes += bytes_of(value.toTensor());
       } else if (value.isTensorList()) {
         for (const at::Tensor& tensor : value.toTensorList()) {
-          bytes += tensor.nbytes();
+          bytes += bytes_of(tensor);
         }
       }
     }
@@ -602,6 +729,7 @@ class DryOperator {
   torch::jit::Stack& stack_;
   DryCall call_;
   bool is_small_ = false; ///< few values, all there
+  bool is_sparse_ = false; ///< an argument is
   OperatorWork work_;
   std::vector<double> arguments_; ///< bytes; no tensors, which are counted
   CallBytes bytes_;

@@ -9,7 +9,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/WrapDimUtils.h>
-#include <ATen/native/ConvUtils.h>
 
 #include <algorithm>
 
@@ -324,101 +323,27 @@ at::MemoryFormat format_of(const at::Tensor& x, const at::Tensor& weight) {
              : at::MemoryFormat::Contiguous;
 }
 
-/// @param padding a number for all dimensions, or one for each; so the others.
-std::vector<int64_t> convolved_sizes(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const std::vector<int64_t>& padding,
-    const std::vector<int64_t>& stride,
-    const std::vector<int64_t>& dilation) {
-  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
-  for (int64_t dim = 2; dim < x.dim(); ++dim) {
-    const auto i = static_cast<size_t>(dim - 2);
-    const auto of = [i](const std::vector<int64_t>& list) {
-      return list.size() == 1 ? list[0] : list[i];
-    };
-    sizes.push_back(
-        (x.size(dim) + 2 * of(padding) - of(dilation) * (weight.size(dim) - 1) -
-         1) /
-            of(stride) +
-        1);
-  }
-  return sizes;
-}
-
-/// mkldnn_convolution(input, weight, bias, padding, stride, dilation, groups)
+/// convolution(input, weight, bias, stride, padding, dilation, transposed,
+/// output_padding, groups)
 Results convolution(const DryCall& call) {
   const at::Tensor x = call.tensor(0);
   const at::Tensor weight = call.tensor(1);
-  const at::Tensor y = at::empty(
-      convolved_sizes(x, weight, call.ints(3), call.ints(4), call.ints(5)),
-      x.options().memory_format(format_of(x, weight)));
-  // oneDNN's own order of the weight.
-  const at::Tensor reordered = at::empty_like(weight);
-  return {y};
-}
-
-bool are_all(const std::vector<int64_t>& list, int64_t value) {
-  return std::all_of(list.begin(), list.end(), [value](int64_t each) {
-    return each == value;
-  });
-}
-
-/// The inputs of each output in a row, from which LibTorch's own convolution
-/// makes one product.
-/// @param outputs any tensor with as many of them.
-at::Tensor unfolded(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& outputs) {
-  return at::empty(
-      {x.size(0),
-       weight.numel() / weight.size(0),
-       outputs.numel() / (outputs.size(0) * outputs.size(1))},
-      x.options());
-}
-
-/// _slow_conv2d_forward(self, weight, kernel_size, bias, stride, padding),
-/// which LibTorch chooses where oneDNN is slower: 1 x 1 filters on one thread,
-/// single small images, float64.
-Results slow_convolution(const DryCall& call) {
-  const at::MemoryFormat format = format_of(call.tensor(0), call.tensor(1));
-  const at::Tensor x = call.tensor(0).contiguous(format);
-  const at::Tensor weight = call.tensor(1).contiguous(format);
-  const at::Tensor y = at::empty(
-      convolved_sizes(x, weight, call.ints(5), call.ints(4), {1}),
-      x.options().memory_format(format));
-  if (!are_all(call.ints(2), 1) || !are_all(call.ints(4), 1) ||
-      !are_all(call.ints(5), 0)) {
-    const at::Tensor columns = unfolded(x, weight, y);
+  const bool is_transposed = call.flag(6);
+  std::vector<int64_t> sizes{
+      x.size(0),
+      is_transposed ? weight.size(1) * call.integer(8) : weight.size(0)};
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const auto i = static_cast<size_t>(dim - 2);
+    const auto of = [&](size_t argument) {
+      const std::vector<int64_t> list = call.ints(argument);
+      return list.size() == 1 ? list[0] : list[i];
+    };
+    const int64_t reach = of(5) * (weight.size(dim) - 1) + 1;
+    sizes.push_back(
+        is_transposed ? (x.size(dim) - 1) * of(3) - 2 * of(4) + reach + of(7)
+                      : (x.size(dim) + 2 * of(4) - reach) / of(3) + 1);
   }
-  return {y};
-}
-
-bool is_slow_convolution(const DryCall& backward) {
-  const at::Tensor weight = backward.tensor(2);
-  const auto symbols = [&](size_t argument) {
-    std::vector<c10::SymInt> list;
-    for (const int64_t each : backward.ints(argument)) {
-      list.emplace_back(each);
-    }
-    return list;
-  };
-  const std::vector<c10::SymInt> bias{
-      backward.flag(7) ? weight.size(1) * backward.integer(9) : weight.size(0)};
-  const at::native::ConvBackend chosen = at::native::select_conv_backend(
-      backward.tensor(1),
-      weight,
-      /*bias_opt=*/std::nullopt,
-      symbols(4),
-      symbols(5),
-      symbols(6),
-      backward.flag(7),
-      symbols(8),
-      backward.integer(9),
-      c10::SymIntArrayRef(bias));
-  return chosen == at::native::ConvBackend::Slow2d ||
-         chosen == at::native::ConvBackend::Slow3d;
+  return {at::empty(sizes, x.options().memory_format(format_of(x, weight)))};
 }
 
 /// convolution_backward(grad_output, input, weight, bias_sizes, stride,
@@ -437,10 +362,15 @@ Results convolution_backward(const DryCall& call) {
                                     : weight.size(0)},
                       weight.options()))
                 : c10::IValue(at::Tensor())};
-  const bool is_product = weight.numel() == weight.size(0) * weight.size(1) &&
-                          are_all(call.ints(4), 1) && are_all(call.ints(5), 0);
-  if (!is_product && is_slow_convolution(call)) {
-    const at::Tensor columns = unfolded(x, weight, gradient);
+  return results;
+}
+
+/// mkldnn_rnn_layer_backward(input, weights (4), hx, cx, ...)
+Results rnn_layer_backward(const DryCall& call) {
+  Results results;
+  for (size_t i = 0; i < 7; ++i) {
+    const at::Tensor like = call.tensor(i);
+    results.emplace_back(at::empty(like.sizes(), like.options()));
   }
   return results;
 }
@@ -558,10 +488,9 @@ std::unordered_map<std::string, DryShape> make_shapes() {
       {"native_group_norm_backward", group_norm_backward},
       {"native_batch_norm", batch_norm},
       {"native_batch_norm_backward", batch_norm_backward},
-      {"mkldnn_convolution", convolution},
-      {"_slow_conv2d_forward", slow_convolution},
-      {"slow_conv3d_forward", slow_convolution},
+      {"convolution", convolution},
       {"convolution_backward", convolution_backward},
+      {"mkldnn_rnn_layer_backward", rnn_layer_backward},
       {"log_sigmoid_forward", two_like_first},
       {"var.correction", variance},
       {"std.correction", variance},

@@ -74,7 +74,7 @@ TEST(DryRun, NamesOperatorsWhoseShapesDependOnValues) {
   // LibTorch's Meta kernel asks for the number of true elements.
   expect_error(
       [&] { x.index({x > 0}); },
-      {"tessera::plan()", "aten::index", "torch::where", "measured_memory()"});
+      {"aten::index", "depends on the values", "torch::where"});
 }
 
 TEST(DryRun, KeepsWhatTheDeviceKeeps) {
@@ -175,7 +175,7 @@ TEST(DryRun, KnowsTheConvolutionsOfOneThread) {
         static_cast<double>(measured),
         1024);
     EXPECT_EQ(
-        flops_of(run, "aten::_slow_conv2d_forward"),
+        flops_of(run, "aten::convolution"),
         2.0 * static_cast<double>(outputs * 16 * filter.size * filter.size));
   }
   at::set_num_threads(threads);
