@@ -6,7 +6,7 @@
 
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     std::fputs("usage: bench_tokenizer TOKENIZER TEXTS\n", stderr);
     return 2;
   }
-  const auto tokenizer = zoo::Tokenizer::from_file(argv[1]);
+  const auto tokenizer = text::Tokenizer::from_file(argv[1]);
   const auto texts = tessera::runtime::parse_json(
                          tessera::runtime::read_text_file(argv[2]), argv[2])
                          .get<std::vector<std::string>>();
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
       timed(fast, [&] { return tokenizer.encode_batch(views, {}, 1); });
   nlohmann::json ids = nlohmann::json::array();
   std::vector<std::vector<int64_t>> rows;
-  for (const zoo::Encoding& one : encoded) {
+  for (const text::Encoding& one : encoded) {
     rows.push_back(one.ids());
     ids.push_back(rows.back());
   }

@@ -53,7 +53,7 @@ std::optional<std::string> typed_line(bool is_terminal) {
 
 void hold_chat(
     const zoo::TextGenerator& generator,
-    const zoo::ChatPrompt& chat,
+    const text::ChatPrompt& chat,
     const std::string& system,
     SharedText& typed,
     bool prints) {

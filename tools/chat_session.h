@@ -4,7 +4,7 @@
 
 #include "shared_text.h"
 
-#include "tessera/zoo/chat/chat_prompt.h"
+#include "tessera/text/chat/chat_prompt.h"
 #include "tessera/zoo/generation/text_generator.h"
 
 #include <string>
@@ -17,7 +17,7 @@ namespace tessera::tools {
 /// @param system the first message; empty: none.
 void hold_chat(
     const zoo::TextGenerator& generator,
-    const zoo::ChatPrompt& chat,
+    const text::ChatPrompt& chat,
     const std::string& system,
     SharedText& typed,
     bool prints);

@@ -10,12 +10,12 @@
 #include "text_source.h"
 
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/chat/chat_prompt.h"
+#include "tessera/runtime/io/json_fields.h"
+#include "tessera/text/chat/chat_prompt.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/generation/text_generator.h"
 #include "tessera/zoo/hf_folder_writer.h"
-#include "tessera/zoo/json_fields.h"
 
 #include <CLI/CLI.hpp>
 
@@ -96,7 +96,7 @@ void drop_masked(
 
 /// Reads token sequences of different lengths.
 std::vector<std::vector<int64_t>> read_sequences(const std::string& file) {
-  const zoo::JsonFields fields(
+  const runtime::JsonFields fields(
       runtime::parse_json(runtime::read_text_file(file), file), file);
   for (const auto& item : fields.object().items()) {
     TESSERA_CHECK(
@@ -180,7 +180,7 @@ class AskedTexts {
  public:
   AskedTexts(
       const GenerateArguments& arguments,
-      const zoo::ChatPrompt* chat,
+      const text::ChatPrompt* chat,
       World& world)
       : arguments_(arguments), chat_(chat), shared_(world) {
     if (world.rank() != 0) {
@@ -230,7 +230,7 @@ class AskedTexts {
       if (line.find_first_not_of(" \t\r") == std::string::npos) {
         continue;
       }
-      const zoo::JsonFields fields(
+      const runtime::JsonFields fields(
           runtime::parse_json(line, file, number + 1),
           formatted("{}:{}", file, number + 1));
       TESSERA_CHECK(
@@ -284,7 +284,7 @@ class AskedTexts {
   }
 
   const GenerateArguments& arguments_;
-  const zoo::ChatPrompt* chat_;
+  const text::ChatPrompt* chat_;
   SharedText shared_;
   std::optional<TextSource> source_; ///< on rank 0
   std::vector<Asked> asked_; ///< conversations of a file, on rank 0
@@ -349,24 +349,24 @@ class TextWriter {
   int64_t printed_ = 0;
 };
 
-zoo::Tokenizer tokenizer_of(const GenerateArguments& arguments) {
+text::Tokenizer tokenizer_of(const GenerateArguments& arguments) {
   const std::string& given = arguments.tokenizer;
   if (!given.empty()) {
-    return zoo::Tokenizer::from_path(given);
+    return text::Tokenizer::from_path(given);
   }
   const std::string& folder = arguments.model.model;
   TESSERA_CHECK(
       !std::filesystem::is_directory(folder) || zoo::has_tokenizer(folder),
       "'{}' has no tokenizer; name the one that made the model's training data with --tokenizer (`tessera tokenize` keeps it in PREFIX.tokenizer/), or copy its files there",
       folder);
-  return zoo::Tokenizer::from_folder(folder);
+  return text::Tokenizer::from_folder(folder);
 }
 
 void generate_texts(
     const GenerateArguments& arguments,
     const zoo::TextOptions& options) {
   const auto tokenizer = tokenizer_of(arguments);
-  std::optional<zoo::ChatPrompt> chat;
+  std::optional<text::ChatPrompt> chat;
   if (arguments.is_chat) {
     chat.emplace(
         tokenizer.settings(),

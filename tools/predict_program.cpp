@@ -71,7 +71,7 @@ void predict_texts(
     std::vector<nlohmann::ordered_json> shown;
     source.next(
         static_cast<size_t>(arguments.batch_size),
-        [&](const zoo::TextRow& row) {
+        [&](const text::TextRow& row) {
           texts.push_back(predictor->text_of(row));
           nlohmann::ordered_json& values = shown.emplace_back();
           for (const std::string& key : predictor->keys()) {
@@ -144,7 +144,7 @@ void for_each_question(
   int64_t number = 0;
   for (;;) {
     std::vector<zoo::AnsweredQuestion> questions;
-    source.next(count, [&](const zoo::TextRow& row) {
+    source.next(count, [&](const text::TextRow& row) {
       zoo::AnsweredQuestion question = zoo::question_in(row, options);
       ++number;
       if (question.id.empty()) {

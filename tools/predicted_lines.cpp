@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "predicted_lines.h"
 
+#include "tessera/text/tokenizer/utf8.h"
 #include "tessera/zoo/tasks/answer_files.h"
-#include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
 #include <array>
@@ -138,7 +138,7 @@ std::string AnswerLines::line(const zoo::PredictedQuestion& predicted) const {
     return line + "\t" + on_one_line(question.question);
   }
   const auto characters = [&](uint32_t byte) {
-    return zoo::count_code_points(
+    return text::count_code_points(
         std::string_view(question.context).substr(0, byte));
   };
   const auto shown = [&](const zoo::PredictedAnswer& one) {

@@ -5,9 +5,9 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/zoo/data/data_format.h"
+#include "tessera/text/rows/data_format.h"
+#include "tessera/text/tokenizer/utf8.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/tokenizer/utf8.h"
 
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ TextSource::TextSource(
     std::vector<std::string> arguments,
     const std::string& file,
     std::vector<std::string> columns,
-    const zoo::TextRowOptions& rows)
+    const text::TextRowOptions& rows)
     : arguments_(std::move(arguments)),
       columns_(std::move(columns)),
       name_(file),
@@ -69,14 +69,14 @@ TextSource::TextSource(
     }
     return;
   }
-  const zoo::DataFormat format = zoo::data_format_of(file);
+  const text::DataFormat format = text::data_format_of(file);
   TESSERA_CHECK(
-      format == zoo::DataFormat::kText || format == zoo::DataFormat::kUnknown,
+      format == text::DataFormat::kText || format == text::DataFormat::kUnknown,
       "'{}' is {}; expected lines of text, or JSON lines",
       file,
-      zoo::name_of(format));
+      text::name_of(format));
   if (file.ends_with(".csv") || file.ends_with(".tsv")) {
-    table_ = std::make_unique<zoo::TextRows>(file, rows);
+    table_ = std::make_unique<text::TextRows>(file, rows);
     return;
   }
   file_.open(file);
@@ -86,13 +86,13 @@ TextSource::TextSource(
 
 size_t TextSource::next(
     size_t count,
-    const std::function<void(const zoo::TextRow& row)>& use) {
+    const std::function<void(const text::TextRow& row)>& use) {
   size_t used = 0;
   while (used < (is_typed_ ? 1 : count)) {
-    std::optional<zoo::TextRow> row;
+    std::optional<text::TextRow> row;
     try {
       row = has_arguments_ ? next_argument() : next_row();
-    } catch (const zoo::BadRow& error) {
+    } catch (const text::BadRow& error) {
       log_skipped(error);
       continue;
     }
@@ -128,7 +128,7 @@ size_t TextSource::next(
 
 std::vector<std::string> TextSource::next_texts(size_t count) {
   std::vector<std::string> texts;
-  next(count, [&](const zoo::TextRow& row) {
+  next(count, [&](const text::TextRow& row) {
     texts.push_back(
         zoo::text_in(row.values, {columns_.front()}, row.place(), "--text-key")
             .text);
@@ -137,7 +137,7 @@ std::vector<std::string> TextSource::next_texts(size_t count) {
 }
 
 void TextSource::log_skipped(const Error& error) {
-  if (bad_rows_ == zoo::BadRows::kError) {
+  if (bad_rows_ == text::BadRows::kError) {
     throw; // what is being handled
   }
   if (++skipped_ <= kShownSkipped) {
@@ -145,11 +145,11 @@ void TextSource::log_skipped(const Error& error) {
   }
 }
 
-std::optional<zoo::TextRow> TextSource::next_argument() {
+std::optional<text::TextRow> TextSource::next_argument() {
   if (used_arguments_ == arguments_.size()) {
     return std::nullopt;
   }
-  zoo::TextRow row;
+  text::TextRow row;
   row.file = name_;
   row.line = static_cast<int64_t>(used_arguments_) + 1;
   for (const std::string& column : columns_) {
@@ -158,7 +158,7 @@ std::optional<zoo::TextRow> TextSource::next_argument() {
   return row;
 }
 
-std::optional<zoo::TextRow> TextSource::next_row() {
+std::optional<text::TextRow> TextSource::next_row() {
   if (table_ != nullptr) {
     return table_->next();
   }
@@ -180,24 +180,24 @@ std::optional<zoo::TextRow> TextSource::next_row() {
   return std::nullopt;
 }
 
-zoo::TextRow TextSource::parsed(const std::string& line) const {
-  zoo::TextRow row;
+text::TextRow TextSource::parsed(const std::string& line) const {
+  text::TextRow row;
   row.file = name_;
   row.line = line_;
   if (*is_json_) {
     try {
       row.values = runtime::parse_json(line, name_, line_);
     } catch (const Error& error) {
-      throw zoo::BadRow(error.what());
+      throw text::BadRow(error.what());
     }
     if (!row.values.is_object()) {
-      throw zoo::BadRow(formatted(
+      throw text::BadRow(formatted(
           "{}: expected a JSON object, as in the first line", row.place()));
     }
     return row;
   }
-  if (const auto at = zoo::first_not_utf8(line)) {
-    throw zoo::BadRow(formatted(
+  if (const auto at = text::first_not_utf8(line)) {
+    throw text::BadRow(formatted(
         "{}: byte {} of the line is 0x{:02x}, which is not UTF-8; save the file as UTF-8",
         row.place(),
         *at + 1,
@@ -208,7 +208,7 @@ zoo::TextRow TextSource::parsed(const std::string& line) const {
     const bool is_last = &column == &columns_.back();
     const size_t tab = is_last ? line.size() : line.find('\t', begin);
     if (tab == std::string::npos) {
-      throw zoo::BadRow(formatted(
+      throw text::BadRow(formatted(
           "{}: expected {} texts separated by tabs, or a JSON object, because the model takes {}",
           row.place(),
           columns_.size(),

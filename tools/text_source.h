@@ -3,7 +3,7 @@
 // `TextSource` provides the texts of a command that takes them as arguments,
 // from a file or from standard input.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ class TextSource {
       std::vector<std::string> arguments,
       const std::string& file,
       std::vector<std::string> columns,
-      const zoo::TextRowOptions& rows = {});
+      const text::TextRowOptions& rows = {});
 
   /// Calls `use` with the next rows, up to `count`; at a terminal with one, so
   /// that each is answered before the next one is typed. If bad rows are
@@ -41,22 +41,22 @@ class TextSource {
   /// @throws tessera::Error naming file and line.
   size_t next(
       size_t count,
-      const std::function<void(const zoo::TextRow& row)>& use);
+      const std::function<void(const text::TextRow& row)>& use);
   /// The same of the first column: its texts; none after the last one.
   std::vector<std::string> next_texts(size_t count);
 
  private:
-  std::optional<zoo::TextRow> next_row();
-  std::optional<zoo::TextRow> next_argument();
-  zoo::TextRow parsed(const std::string& line) const;
+  std::optional<text::TextRow> next_row();
+  std::optional<text::TextRow> next_argument();
+  text::TextRow parsed(const std::string& line) const;
   void log_skipped(const Error& error);
 
   std::vector<std::string> arguments_;
   std::vector<std::string> columns_;
   std::string name_; ///< of the file, for messages
-  std::unique_ptr<zoo::TextRows> table_; ///< null: lines
+  std::unique_ptr<text::TextRows> table_; ///< null: lines
   std::ifstream file_; ///< not open: standard input
-  zoo::BadRows bad_rows_;
+  text::BadRows bad_rows_;
   bool has_arguments_;
   bool is_typed_ = false;
   size_t used_arguments_ = 0;

@@ -7,8 +7,8 @@
 #include "text_source.h"
 
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/tasks/supervised_texts.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -26,7 +26,7 @@ namespace {
 void print_tokens(
     const std::string& text,
     const std::vector<int64_t>& encoded,
-    const zoo::Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     bool as_json) {
   std::vector<std::string> pieces;
   std::string ids;
@@ -69,7 +69,7 @@ std::vector<std::pair<bool, zoo::TokenRange>> segments_of(
 void print_row(
     const std::string& place,
     const zoo::SupervisedText& text,
-    const zoo::Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     bool as_json) {
   const auto segments = segments_of(text);
   if (as_json) {
@@ -115,7 +115,7 @@ void print_rows(
     const std::string& file,
     int64_t count,
     bool as_json) {
-  zoo::TextRows rows(file);
+  text::TextRows rows(file);
   for (int64_t i = 0; i < count; ++i) {
     const auto row = rows.next();
     if (!row) {
@@ -181,7 +181,7 @@ int run_tokens(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  const auto tokenizer = zoo::Tokenizer::from_path(model);
+  const auto tokenizer = text::Tokenizer::from_path(model);
   if (!chat.empty()) {
     for (const auto& [name, value] : zoo::supervised_presets()) {
       supervised.preset = name == preset ? value : supervised.preset;
@@ -196,7 +196,7 @@ int run_tokens(int argc, char** argv) {
     print_rows(encoder, chat, rows, as_json);
     return 0;
   }
-  const zoo::EncodeOptions options{.add_special_tokens = !no_special_tokens};
+  const text::EncodeOptions options{.add_special_tokens = !no_special_tokens};
   TextSource source(texts, input, {"text"});
   for (auto batch = source.next_texts(1); !batch.empty();
        batch = source.next_texts(1)) {

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -189,7 +189,8 @@ void copy_tokenizer(const fs::path& from, const fs::path& folder) {
         runtime::read_text_file(from));
   }
   runtime::write_file_atomically(
-      folder / "tokenizer_config.json", tokenizer_config_with_class(from));
+      folder / "tokenizer_config.json",
+      text::tokenizer_config_with_class(from));
 }
 
 void check_hf_folder(const fs::path& folder) {

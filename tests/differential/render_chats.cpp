@@ -5,8 +5,8 @@
 // null is what the template, or we, refuse.
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/chat/chat_prompt.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/text/chat/chat_prompt.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json rendered(const tessera::zoo::ChatPrompt& chat, const Json& row) {
+Json rendered(const tessera::text::ChatPrompt& chat, const Json& row) {
   const Json tools = row.value("tools", Json());
   Json result{{"prompt", nullptr}, {"text", nullptr}, {"answers", nullptr}};
   try {
@@ -48,8 +48,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const auto tokenizer = tessera::zoo::Tokenizer::from_folder(argv[1]);
-    const tessera::zoo::ChatPrompt chat(tokenizer.settings(), argv[1]);
+    const auto tokenizer = tessera::text::Tokenizer::from_folder(argv[1]);
+    const tessera::text::ChatPrompt chat(tokenizer.settings(), argv[1]);
     std::istringstream rows(tessera::runtime::read_text_file(argv[2]));
     for (std::string row; std::getline(rows, row);) {
       std::puts(rendered(chat, Json::parse(row)).dump().c_str());

@@ -12,6 +12,7 @@
 #include "tessera/sharding/parallel/random_key.h"
 #include "tessera/sharding/parallel/tensor_plan.h"
 #include "tessera/tessera.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/generation/text_generator.h"
 #include "tessera/zoo/models/llama_like.h"
@@ -20,7 +21,6 @@
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/run_training.h"
 #include "tessera/zoo/tasks/text_classifier.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <torch/torch.h>
 

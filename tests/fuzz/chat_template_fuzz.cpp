@@ -2,7 +2,7 @@
 // A chat template of any bytes, which renders a conversation with tools.
 
 #include "fuzz/fuzz_target.h"
-#include "tessera/zoo/chat/chat_template.h"
+#include "tessera/text/chat/chat_template.h"
 
 namespace tessera::fuzz_chat_template {
 
@@ -14,7 +14,7 @@ TESSERA_FUZZ_TARGET(chat_template) {
       "function": {"name": "add", "arguments": {"a": 1, "b": 2.5}}}]},
     {"role": "tool", "content": "3.5"},
     {"role": "assistant", "content": "<think>a</think>3.5"}])");
-  zoo::ChatTemplateOptions options;
+  text::ChatTemplateOptions options;
   options.tools = nlohmann::ordered_json::parse(
       R"([{"function": {"name": "add", "description": "Adds\nthem",
         "parameters": {"properties": {"a": {"type": "number"}}}}}])");
@@ -23,7 +23,7 @@ TESSERA_FUZZ_TARGET(chat_template) {
   options.max_steps = 50'000;
   options.max_bytes = 1 << 22;
   try {
-    const zoo::ChatTemplate chat(input, "template");
+    const text::ChatTemplate chat(input, "template");
     if (chat.has_generation_blocks()) {
       chat.render_with_marked_answers(kMessages, options);
     } else {

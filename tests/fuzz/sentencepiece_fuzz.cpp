@@ -14,7 +14,7 @@ TESSERA_FUZZ_TARGET(sentencepiece) {
   const auto path = folder / "spiece.model";
   std::ofstream(path, std::ios::binary) << input;
   try {
-    use_tokenizer(zoo::Tokenizer::from_file(path), kHardText);
+    use_tokenizer(text::Tokenizer::from_file(path), kHardText);
   } catch (const Error&) {
   }
 }

@@ -2,8 +2,8 @@
 #pragma once
 // use_tokenizer() is what fuzzed tokenizers have to survive.
 
-#include "tessera/zoo/tokenizer/tokenizer.h"
-#include "tessera/zoo/tokenizer/utf8.h"
+#include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer/utf8.h"
 
 #include <cstdlib>
 #include <string>
@@ -20,13 +20,13 @@ inline constexpr std::string_view kHardText =
 
 /// Encodes and decodes; ids must be tokens, and places must be in the text.
 inline void use_tokenizer(
-    const zoo::Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::string_view text) {
-  const zoo::Encoding encoding = tokenizer.encode_pair(
+  const text::Encoding encoding = tokenizer.encode_pair(
       text, text, {.truncation = {.max_length = 64}, .with_offsets = true});
   std::string storage;
-  const size_t size = zoo::valid_utf8(text, storage).size();
-  for (const zoo::PlacedToken& token : encoding.tokens) {
+  const size_t size = text::valid_utf8(text, storage).size();
+  for (const text::PlacedToken& token : encoding.tokens) {
     if (token.id < 0 || token.id >= tokenizer.size() ||
         token.bytes.end > size) {
       std::abort(); // whatever says Error is refused input

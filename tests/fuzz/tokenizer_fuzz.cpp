@@ -44,7 +44,7 @@ TESSERA_FUZZ_TARGET(tokenizer) {
     }
   }
   try {
-    use_tokenizer(zoo::Tokenizer::from_folder(folder.path()), rest);
+    use_tokenizer(text::Tokenizer::from_folder(folder.path()), rest);
   } catch (const Error&) {
   }
 }

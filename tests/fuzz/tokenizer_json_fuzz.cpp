@@ -9,7 +9,7 @@ namespace tessera::fuzz_tokenizer_json {
 TESSERA_FUZZ_TARGET(tokenizer_json) {
   const MemoryFile file(input);
   try {
-    use_tokenizer(zoo::Tokenizer::from_file(file.path()), kHardText);
+    use_tokenizer(text::Tokenizer::from_file(file.path()), kHardText);
   } catch (const Error&) {
   }
 }

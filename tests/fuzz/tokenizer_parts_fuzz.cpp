@@ -5,9 +5,9 @@
 
 #include "fuzz/fuzz_target.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/zoo/tokenizer/normalizer.h"
-#include "tessera/zoo/tokenizer/pre_tokenizer.h"
-#include "tessera/zoo/tokenizer/utf8.h"
+#include "tessera/text/tokenizer/normalizer.h"
+#include "tessera/text/tokenizer/pre_tokenizer.h"
+#include "tessera/text/tokenizer/utf8.h"
 
 #include <cstdlib>
 
@@ -29,20 +29,20 @@ void read_and_apply(std::string_view rest) {
   const std::string normalizer = next_section(rest);
   const std::string pre_tokenizer = next_section(rest);
   std::string storage;
-  const std::string_view given = zoo::valid_utf8(rest, storage);
-  zoo::AlignedText text(given, 0, true);
+  const std::string_view given = text::valid_utf8(rest, storage);
+  text::AlignedText text(given, 0, true);
   if (!normalizer.empty()) {
     const auto json = runtime::parse_json(normalizer, "the normalizer");
-    zoo::read_normalizer(runtime::JsonValue(json, "normalizer"))->apply(text);
+    text::read_normalizer(runtime::JsonValue(json, "normalizer"))->apply(text);
   }
   if (!pre_tokenizer.empty()) {
     const auto json = runtime::parse_json(pre_tokenizer, "the pre-tokenizer");
-    zoo::read_pre_tokenizer(runtime::JsonValue(json, "pre_tokenizer"))
+    text::read_pre_tokenizer(runtime::JsonValue(json, "pre_tokenizer"))
         ->apply(text);
   }
   uint32_t end = 0;
-  for (const zoo::ByteRange& word : text.words()) {
-    const zoo::ByteRange origin = text.origin(word);
+  for (const text::ByteRange& word : text.words()) {
+    const text::ByteRange origin = text.origin(word);
     if (word.begin < end || word.end > text.text().size() ||
         origin.end > given.size()) {
       std::abort(); // words overlap, or are of no text

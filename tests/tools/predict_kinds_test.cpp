@@ -3,7 +3,7 @@
 // that classify images: what is printed is what was scored.
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/remove_tree.h"
-#include "tessera/zoo/metrics/answers.h"
+#include "tessera/text/metrics/answers.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
 #include "tools/run_forked.h"
 #include "tools/run_program.h"
@@ -189,8 +189,8 @@ class PredictAnswers : public PredictKinds {
       const auto answer = predicted.at(question.id).get<std::string>();
       const Names wanted =
           question.answers.empty() ? Names{""} : question.answers;
-      exact += zoo::answer_exact_match(answer, wanted);
-      f1 += zoo::answer_f1(answer, wanted);
+      exact += text::answer_exact_match(answer, wanted);
+      f1 += text::answer_f1(answer, wanted);
     }
     const auto count = static_cast<double>(questions.size());
     return {exact / count, f1 / count};

@@ -4,7 +4,7 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "zoo/support.h"
 
 #include <gtest/gtest.h>
@@ -117,8 +117,8 @@ TEST(HfFolderWriter, CopiesOfTokenizersStayWhatTheyAre) {
       runtime::write_file_atomically(
           to / "config.json", nlohmann::json{{"model_type", model}}.dump());
       EXPECT_EQ(
-          Tokenizer::from_folder(to).encode(text).ids(),
-          Tokenizer::from_path(from).encode(text).ids())
+          text::Tokenizer::from_folder(to).encode(text).ids(),
+          text::Tokenizer::from_path(from).encode(text).ids())
           << from << " beside " << model;
     }
   }

@@ -4,10 +4,10 @@
 #include "support/temporary_folder.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/tensor_files.h"
 #include "tessera/zoo/tasks/text_classifier.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 #include "zoo/support.h"
 #include "zoo/tensor_support.h"
 
@@ -56,8 +56,8 @@ std::shared_ptr<Model> classifier(
 TEST(MiniLm, EqualsTransformersFromTheTextOn) {
   const auto reference =
       runtime::SafetensorsFile::open(fixture("minilm.safetensors"));
-  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
-  std::vector<Encoding> rows;
+  const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
+  std::vector<text::Encoding> rows;
   for (const auto& texts :
        nlohmann::json::parse(reference.metadata().at("texts"))) {
     const auto first = texts.at(0).get<std::string>();
@@ -69,7 +69,7 @@ TEST(MiniLm, EqualsTransformersFromTheTextOn) {
                   texts.at(1).get<std::string>(),
                   {.truncation = {.max_length = 16}}));
   }
-  const EncodedBatch batch = tokenizer.pad(rows, {.length = 16});
+  const text::EncodedBatch batch = tokenizer.pad(rows, {.length = 16});
   ModelInput input;
   input.input_ids = matrix(batch.input_ids, batch.rows);
   input.attention_mask = matrix(batch.attention_mask, batch.rows);

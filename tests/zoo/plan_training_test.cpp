@@ -9,10 +9,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/run_training.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 #include "tools/example_data.h"
 #include "zoo/model_fixture.h"
 
@@ -210,7 +210,7 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithATeacherOrAverages) {
 TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
   tests::on_ranks(1, [&] {
     const auto words =
-        Tokenizer::from_file(fixture("tokenizers") / "llama2.json");
+        text::Tokenizer::from_file(fixture("tokenizers") / "llama2.json");
     json model = read_json(folder_ / "model.json");
     model["vocab_size"] = words.size();
     write("model.json", model);

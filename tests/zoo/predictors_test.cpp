@@ -123,11 +123,11 @@ TEST_F(Predictors, PromptsAreJudgedByTheWordsOfTheirLabels) {
     EXPECT_EQ(predictor->keys(), (Names{"text", "other"}));
     EXPECT_EQ(predictor->labels().names, (Names{"true", "false"}));
     const auto model = from_pretrained(model_);
-    const auto tokenizer = Tokenizer::from_folder(model_);
+    const auto tokenizer = text::Tokenizer::from_folder(model_);
     std::vector<TextPair> texts;
     std::vector<double> wanted;
     for (const char* text : {"a game", "a much longer game of cards, is it"}) {
-      const TextRow row{{{"text", text}, {"other", 7}}, "f.jsonl", 1};
+      const text::TextRow row{{{"text", text}, {"other", 7}}, "f.jsonl", 1};
       texts.push_back(predictor->text_of(row));
       EXPECT_EQ(texts.back().text, std::string(text) + " so? 7");
       const auto prompted = prompted_text(
@@ -274,7 +274,7 @@ TEST_F(QuestionPredictors, AnswersAreTheBestOfAllWindows) {
       predictor({"data.unanswerable=true"}).predict(questions, 100);
   ASSERT_EQ(answered.size(), questions.size());
   const auto model = from_pretrained(model_);
-  const auto tokenizer = Tokenizer::from_folder(model_);
+  const auto tokenizer = text::Tokenizer::from_folder(model_);
   size_t repeated = 0;
   for (size_t q = 0; q < questions.size(); ++q) {
     SCOPED_TRACE(questions[q].id);
@@ -283,12 +283,12 @@ TEST_F(QuestionPredictors, AnswersAreTheBestOfAllWindows) {
     std::vector<std::pair<double, std::string>> spans;
     double none = 1e9;
     for (const ContextWindow& window : encoded.windows) {
-      const Encoding encoding = encoded.encoding(window);
+      const text::Encoding encoding = encoded.encoding(window);
       const ContextWindow context = encoded.placed(window);
       ModelInput input;
       input.input_ids = ids_of(encoding.ids());
       std::vector<int64_t> types;
-      for (const PlacedToken& token : encoding.tokens) {
+      for (const text::PlacedToken& token : encoding.tokens) {
         types.push_back(token.type_id);
       }
       input.token_type_ids = ids_of(types);

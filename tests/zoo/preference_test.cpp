@@ -159,7 +159,7 @@ class Preference : public ::testing::Test {
  protected:
   void write_model(const std::string& chat_template = "") const {
     const auto words =
-        Tokenizer::from_file(fixture("tokenizers") / "llama2.json");
+        text::Tokenizer::from_file(fixture("tokenizers") / "llama2.json");
     json config = read_json(fixture("models") / "llama" / "config.json");
     config["vocab_size"] = words.size();
     config["pad_token_id"] = 0;
@@ -227,7 +227,7 @@ class Preference : public ::testing::Test {
 TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
   tests::on_ranks(1, [&] {
     write_model(kLines);
-    const Tokenizer tokenizer = Tokenizer::from_folder(base_);
+    const text::Tokenizer tokenizer = text::Tokenizer::from_folder(base_);
     SupervisedOptions options;
     options.messages = "(messages)";
     options.completion = "(completion)";

@@ -36,7 +36,7 @@ fs::path tokenizer_file(const std::string& name) {
 
 /// The text that tokens stand for.
 std::string decoded(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const std::vector<int64_t>& ids) {
   return tokenizer.decode(ids);
 }
@@ -54,7 +54,7 @@ class Prompts : public ::testing::Test {
 
   void write_model(const std::string& name, const std::string& tokenizer)
       const {
-    const auto own = Tokenizer::from_file(tokenizer_file(tokenizer));
+    const auto own = text::Tokenizer::from_file(tokenizer_file(tokenizer));
     json config = read_json(fixture("models") / name / "config.json");
     config["vocab_size"] = own.size();
     for (const char* key :
@@ -112,7 +112,7 @@ class Prompts : public ::testing::Test {
 } // namespace
 
 TEST_F(Prompts, TemplatesAreFilledFromRows) {
-  const TextRow row{
+  const text::TextRow row{
       {{"a", "one {b}"}, {"b", 2}, {"c", true}, {"d", nullptr}}, "f.jsonl", 3};
   EXPECT_EQ(
       PromptTemplate("{a}, {b}? {c}: [label]").fill(row), "one {b}, 2? true:");
@@ -162,7 +162,7 @@ TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
   const std::string prompt = "a mail server question: is it so? answer:";
   for (const char* name : {"gpt2", "llama2", "qwen2"}) {
     SCOPED_TRACE(name);
-    const auto tokenizer = Tokenizer::from_file(tokenizer_file(name));
+    const auto tokenizer = text::Tokenizer::from_file(tokenizer_file(name));
     const auto text = prompted_text(
         prompt, {"yes", "no way"}, tokenizer, PromptKind::kDecoder, 80);
     EXPECT_FALSE(text.is_truncated);
@@ -193,7 +193,7 @@ TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
         },
         {"\"no way\"", "model.max_length is 1"});
   }
-  const auto t5 = Tokenizer::from_file(tokenizer_file("t5"));
+  const auto t5 = text::Tokenizer::from_file(tokenizer_file("t5"));
   const auto text =
       prompted_text(prompt, {"yes"}, t5, PromptKind::kEncoderDecoder, 12);
   EXPECT_TRUE(text.is_truncated);
@@ -232,7 +232,7 @@ TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
     const auto model = from_pretrained(fixture("models") / "glm_2021");
     tests::scale_glm(*model, fixtures.at("scales"));
     ASSERT_EQ(prompt_kind_of(*model), PromptKind::kBlank);
-    const auto tokenizer = Tokenizer::from_file(tokenizer_file("glm"));
+    const auto tokenizer = text::Tokenizer::from_file(tokenizer_file("glm"));
     std::vector<PromptedText> texts;
     std::vector<const PromptedLabel*> labels;
     std::vector<double> expected;
@@ -268,7 +268,7 @@ TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
 }
 
 TEST_F(Prompts, PromptsWithBlanksLoseWhatIsFarFromThem) {
-  const auto tokenizer = Tokenizer::from_file(tokenizer_file("glm"));
+  const auto tokenizer = text::Tokenizer::from_file(tokenizer_file("glm"));
   const auto shown = [&](const std::string& prompt, int64_t length) {
     const auto text =
         prompted_text(prompt, {"xy"}, tokenizer, PromptKind::kBlank, length);

@@ -29,8 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-Tokenizer tokenizer_of(const std::string& name) {
-  return Tokenizer::from_file(fixture("tokenizers") / (name + ".json"));
+text::Tokenizer tokenizer_of(const std::string& name) {
+  return text::Tokenizer::from_file(fixture("tokenizers") / (name + ".json"));
 }
 
 std::string bytes_of(const AnsweredQuestion& question) {
@@ -213,7 +213,7 @@ TEST_F(QuestionAnswering, WindowsAndSpansAreThoseOfTransformers) {
     for (size_t i = 0; i < windows.size(); ++i) {
       SCOPED_TRACE(i);
       const ContextWindow& window = encoded.windows[i];
-      const Encoding encoding = encoded.encoding(window);
+      const text::Encoding encoding = encoded.encoding(window);
       EXPECT_EQ(encoding.ids(), windows[i].at("ids"));
       // T5's tokenizer gives windows but the first one types, which T5 has not.
       if (one.at("tokenizer") != "t5") {
@@ -221,7 +221,9 @@ TEST_F(QuestionAnswering, WindowsAndSpansAreThoseOfTransformers) {
             std::count_if(
                 encoding.tokens.begin(),
                 encoding.tokens.end(),
-                [](const PlacedToken& token) { return token.type_id == 1; }),
+                [](const text::PlacedToken& token) {
+                  return token.type_id == 1;
+                }),
             windows[i].at("second_type"));
       }
       const auto tokens =
@@ -269,7 +271,7 @@ TEST_F(QuestionAnswering, TheContextIsFirstWherePaddingIsOnTheLeft) {
   fs::copy(fixture("tokenizers") / "bert.json", folder_ / "tokenizer.json");
   write("tokenizer_config.json", R"({"padding_side": "left"})");
   const auto tokenizer =
-      Tokenizer::from_folder(fs::path(folder_ / "x").parent_path());
+      text::Tokenizer::from_folder(fs::path(folder_ / "x").parent_path());
   AnsweredQuestion question;
   question.question = "of";
   question.context = "the a on the a on the a on 1 the";
@@ -355,7 +357,7 @@ TEST_F(QuestionAnswering, BadQuestionsAreNamedOrSkipped) {
   const auto none = write("none.json", published(kContext, qas).dump());
   EXPECT_NE(error_of(none).find("data.unanswerable=true"), std::string::npos);
   QuestionOptions options;
-  options.rows.bad_rows = BadRows::kSkip;
+  options.rows.bad_rows = text::BadRows::kSkip;
   EXPECT_EQ(read_questions({file}, options).size(), 1U);
   options.unanswerable = true;
   EXPECT_EQ(read_questions({file}, options).size(), 2U);
@@ -518,7 +520,7 @@ TEST_F(QuestionAnswering, ReportsAnswersOfAllWindowsAndNone) {
   EXPECT_EQ(
       made().answers(score.outputs), (std::vector<std::string>{"1", "", "1"}));
   options.unanswerable = false; // all have answers then
-  options.rows.bad_rows = BadRows::kSkip;
+  options.rows.bad_rows = text::BadRows::kSkip;
   EXPECT_EQ(
       made().answers(score.outputs), (std::vector<std::string>{"1", "1"}));
 }

@@ -235,7 +235,7 @@ class Twin {
   void write_weights(json model) const {
     const auto tokenizer = fixture("tokenizers") / "bert.json";
     if (model.at("model_type") == "bert") {
-      model["vocab_size"] = Tokenizer::from_file(tokenizer).size();
+      model["vocab_size"] = text::Tokenizer::from_file(tokenizer).size();
     }
     save_pretrained(*from_config(model), folder_ / "model");
     fs::copy(tokenizer, folder_ / "model" / "tokenizer.json");

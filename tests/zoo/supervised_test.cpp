@@ -53,12 +53,12 @@ Ids mask_of(const SupervisedText& text) {
 class Supervised : public ::testing::Test {
  protected:
   /// @param chat_template empty: none.
-  Tokenizer tokenizer(
+  text::Tokenizer tokenizer(
       const std::string& name,
       const std::string& eos,
       const std::string& chat_template = "") const {
     write_tokenizer(folder_ / "tokenizer", name, eos, chat_template);
-    return Tokenizer::from_folder(folder_ / "tokenizer");
+    return text::Tokenizer::from_folder(folder_ / "tokenizer");
   }
 
   static void write_tokenizer(
@@ -79,7 +79,7 @@ class Supervised : public ::testing::Test {
   }
 
   SupervisedEncoder encoder(
-      Tokenizer tokenizer,
+      text::Tokenizer tokenizer,
       const SupervisedOptions& options = {},
       PromptKind kind = PromptKind::kDecoder,
       int64_t max_length = 512) const {
@@ -93,9 +93,9 @@ class Supervised : public ::testing::Test {
   }
 
   /// The row of a file that has only this one.
-  TextRow row(const json& values) const {
+  text::TextRow row(const json& values) const {
     std::ofstream(folder_ / "row.jsonl") << values << "\n";
-    return TextRows(folder_ / "row.jsonl").next().value();
+    return text::TextRows(folder_ / "row.jsonl").next().value();
   }
 
   std::string file(const std::string& name, const std::string& text) const {
@@ -109,7 +109,7 @@ class Supervised : public ::testing::Test {
       const std::string& tokenizer_name,
       const std::string& eos,
       const std::string& chat_template = "") const {
-    const auto own = Tokenizer::from_file(
+    const auto own = text::Tokenizer::from_file(
         fixture("tokenizers") / (tokenizer_name + ".json"));
     json config = read_json(fixture("models") / name / "config.json");
     config["vocab_size"] = own.size();
@@ -171,7 +171,7 @@ const std::vector<std::pair<const char*, const char*>> kWords{
 } // namespace
 
 TEST_F(Supervised, ReadsRowsOfPresets) {
-  const Tokenizer chats = tokenizer("qwen2", "<|end|>", kLines);
+  const text::Tokenizer chats = tokenizer("qwen2", "<|end|>", kLines);
   const auto preset = [](SupervisedPreset one) {
     SupervisedOptions options;
     options.preset = one;
@@ -203,7 +203,7 @@ TEST_F(Supervised, ReadsRowsOfPresets) {
           {{"messages",
             {said("user", "is it so\nhere"), said("assistant", "no")}}})));
   // Without a chat template, in the words of Stanford Alpaca.
-  const Tokenizer plain = tokenizer("qwen2", "<|end|>");
+  const text::Tokenizer plain = tokenizer("qwen2", "<|end|>");
   const auto words = encoder(plain, preset(SupervisedPreset::kAlpaca));
   for (const std::string input : {"", "here"}) {
     const std::string prompt =
@@ -592,7 +592,7 @@ TEST_F(Supervised, BadRowsAreNamed) {
       }
     }
     SupervisedOptions skips;
-    skips.rows.bad_rows = BadRows::kSkip;
+    skips.rows.bad_rows = text::BadRows::kSkip;
     EXPECT_EQ(encoder(words, skips, kind).read({path}).size(), 1U) << line;
   };
   refuses(R"({"prompt": "a"})", {"'completion'", "data.messages_key"});
@@ -638,7 +638,7 @@ TEST_F(Supervised, BadRowsAreNamed) {
       [&] { encoder(words).read({file("empty.jsonl", "")}); }, {"empty.jsonl"});
   // A tokenizer without a template is no row's fault.
   SupervisedOptions skips;
-  skips.rows.bad_rows = BadRows::kSkip;
+  skips.rows.bad_rows = text::BadRows::kSkip;
   expect_error(
       [&] {
         encoder(tokenizer("qwen2", "<|end|>"), skips)

@@ -5,8 +5,8 @@
 
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/zoo/metrics/class_counts.h"
-#include "tessera/zoo/metrics/correlation.h"
+#include "tessera/text/metrics/class_counts.h"
+#include "tessera/text/metrics/correlation.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
 #include "tessera/zoo/tasks/text_classifier.h"
@@ -60,7 +60,7 @@ void write_model(
     json changes = json::object()) {
   const fs::path tokenizer_file =
       fixture("tokenizers") / (std::string(family.tokenizer) + ".json");
-  const auto tokenizer = Tokenizer::from_file(tokenizer_file);
+  const auto tokenizer = text::Tokenizer::from_file(tokenizer_file);
   json config = read_json(fixture("models") / family.config / "config.json");
   config["vocab_size"] = tokenizer.size();
   config["pad_token_id"] = *tokenizer.id_of(family.padding);
@@ -260,7 +260,7 @@ TEST_F(TextClassification, OnlyModelsWithTokenTypesGetThem) {
     for (const Family& family : kFamilies) {
       SCOPED_TRACE(family.config);
       write_model(model_, family);
-      const auto tokenizer = Tokenizer::from_folder(model_);
+      const auto tokenizer = text::Tokenizer::from_folder(model_);
       const auto model = lazy_text_classifier(model_);
       const TextInputs inputs =
           text_inputs(*model, *model->head(), tokenizer, model_);
@@ -301,7 +301,7 @@ TEST_F(TextClassification, AMissingPaddingTokenHasARemedy) {
     run_training(config());
     EXPECT_EQ(
         read_json(run_ / "model" / "config.json").at("pad_token_id"),
-        *Tokenizer::from_folder(model_).id_of("<|end|>"));
+        *text::Tokenizer::from_folder(model_).id_of("<|end|>"));
   });
 }
 
@@ -351,7 +351,7 @@ TEST_F(TextClassification, ScoresAreTheSameOverRanks) {
         {R"(data.text_key=["question", "answer"])", "model.max_length=40"});
     const auto counts_of = [&](const std::vector<std::string>& labels,
                                size_t rows,
-                               ClassCounts& counts) {
+                               text::ClassCounts& counts) {
       const auto pairs = some_pairs(rows);
       for (size_t i = 0; i < rows; ++i) {
         const auto found = predictor->predict({pairs[i]}).front();
@@ -360,7 +360,7 @@ TEST_F(TextClassification, ScoresAreTheSameOverRanks) {
             {found[1] > found[0] ? 1 : 0});
       }
     };
-    ClassCounts all(2);
+    text::ClassCounts all(2);
     counts_of({"1", "0"}, 6, all);
     const double second_f1 = all.f1(1);
     counts_of({"0", "1", "1"}, kRows, all);
@@ -464,11 +464,11 @@ TEST_F(TextClassification, TrainsOnSeveralLabelsAndOnNumbers) {
     // float32 in batches of other sizes
     EXPECT_NEAR(
         result.score->values.at("heldout_pearson"),
-        pearson(found, wanted),
+        text::pearson(found, wanted),
         1e-4);
     EXPECT_NEAR(
         result.score->values.at("heldout_spearman"),
-        spearman(found, wanted),
+        text::spearman(found, wanted),
         1e-4);
   });
 }

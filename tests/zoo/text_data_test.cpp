@@ -74,7 +74,7 @@ TEST_F(TextData, LabelsAreNumbersForRegression) {
 }
 
 TEST_F(TextData, HeldOutLabelsAreNamedWithTheirLine) {
-  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
+  const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
   const auto texts = read({"1", "7"});
   expect_error(
       [&] {
@@ -88,10 +88,10 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
       write(R"({"question": "a game", "passage": "a mail", "label": 1})");
   const auto texts =
       read_labelled_texts({path}, {{"question", "passage"}, "label"});
-  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
+  const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
   const auto encoded = encode_labelled_texts(texts, {"1"}, tokenizer, 16);
-  const Encoding expected = tokenizer.encode_pair("a game", "a mail");
-  const EncodedBatch batch =
+  const text::Encoding expected = tokenizer.encode_pair("a game", "a mail");
+  const text::EncodedBatch batch =
       tokenizer.pad({encoded.front().encoding, expected});
   const auto row = batch.token_type_ids.begin() + batch.length;
   EXPECT_EQ(encoded.front().encoding.ids(), expected.ids());
@@ -105,7 +105,7 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
 }
 
 TEST_F(TextData, TruncatedTextsAreCounted) {
-  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
+  const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
   LabelledTexts texts{.files = {"texts"}};
   // 8 and 9 tokens with [CLS] and [SEP]
   texts.texts.push_back({.text = "a a a a a a", .labels = {"x"}});
@@ -137,7 +137,7 @@ TEST_F(TextData, EmptyTextsAndLabelsAreBadRows) {
         [&] { read_labelled_texts({path}, pairs); },
         {"a.csv:3: '", key, "' is empty", "data.skip_bad_rows=true"});
     auto skips = pairs;
-    skips.rows.bad_rows = BadRows::kSkip;
+    skips.rows.bad_rows = text::BadRows::kSkip;
     const auto texts = read_labelled_texts({path}, skips);
     EXPECT_EQ(texts.texts.size(), 1U) << key;
     EXPECT_EQ(labels_of(texts), Names{"c"}) << key;
@@ -223,7 +223,7 @@ TEST_F(TextData, TextsMayHaveSeveralLabels) {
       {.label_separator = "|"},
       HeadLabels::kClasses);
   EXPECT_EQ(csv.texts[0].labels, (Names{"x", "y"}));
-  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
+  const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
   const auto encoded =
       encode_labelled_texts(csv, labels_of(csv), tokenizer, 16);
   EXPECT_EQ(encoded[0].labels, (std::vector<int64_t>{0, 1}));
@@ -242,12 +242,13 @@ TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {
       "{\"text\": \"d\", \"label\": \"z\"}\n");
   ::testing::internal::CaptureStderr();
   const auto texts =
-      read_labelled_texts({path}, {.rows = {.bad_rows = BadRows::kSkip}});
+      read_labelled_texts({path}, {.rows = {.bad_rows = text::BadRows::kSkip}});
   EXPECT_EQ(texts.texts.size(), 2U);
   EXPECT_EQ(texts.texts[1].text, "d");
-  const auto tokenizer = Tokenizer::from_folder(minilm_folder());
+  const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
   EXPECT_EQ(
-      encode_labelled_texts(texts, {"x"}, tokenizer, 16, BadRows::kSkip).size(),
+      encode_labelled_texts(texts, {"x"}, tokenizer, 16, text::BadRows::kSkip)
+          .size(),
       1U);
   const std::string log = ::testing::internal::GetCapturedStderr();
   for (const char* part :
@@ -260,14 +261,15 @@ TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {
   }
   expect_error(
       [&] {
-        encode_labelled_texts(texts, {"w"}, tokenizer, 16, BadRows::kSkip);
+        encode_labelled_texts(
+            texts, {"w"}, tokenizer, 16, text::BadRows::kSkip);
       },
       {"no text has a known label"});
   expect_error(
       [&] {
         read_labelled_texts(
             {write("{\"text\": 1}\n", "b.jsonl")},
-            {.rows = {.bad_rows = BadRows::kSkip}});
+            {.rows = {.bad_rows = text::BadRows::kSkip}});
       },
       {"b.jsonl: the file contains no examples, only bad rows"});
   for (const char* name : {"empty.jsonl", "empty.csv", "empty.tsv"}) {

@@ -6,7 +6,7 @@
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "tessera/runtime/io/remove_tree.h"
-#include "tessera/zoo/chat/chat_prompt.h"
+#include "tessera/text/chat/chat_prompt.h"
 #include "tessera/zoo/generation/blanks.h"
 #include "tessera/zoo/generation/next_token.h"
 #include "tessera/zoo/generation/stop_filter.h"
@@ -38,8 +38,8 @@ nlohmann::json read(const char* name) {
   return nlohmann::json::parse(file);
 }
 
-Tokenizer tokenizer() {
-  return Tokenizer::from_folder(fixtures() / "text_generation");
+text::Tokenizer tokenizer() {
+  return text::Tokenizer::from_folder(fixtures() / "text_generation");
 }
 
 std::shared_ptr<Model> load(const std::string& name) {
@@ -190,7 +190,7 @@ TEST(TextGenerator, FillsBlanksByBeams) {
 }
 
 TEST(Blanks, ArePlacedAsByTheAuthors) {
-  const Tokenizer words = tokenizer();
+  const text::Tokenizer words = tokenizer();
   const BlankTokens tokens = BlankTokens::of(words);
   EXPECT_EQ(tokens.blanks, (std::vector<int64_t>{8, 9, 10}));
   EXPECT_EQ(tokens.start, 6);
@@ -395,10 +395,10 @@ TEST(NextToken, DrawsByTheChancesOfTransformers) {
 }
 
 TEST(ChatPrompt, KeysWithoutAValueAreLeftOut) {
-  TokenizerSettings settings;
+  text::TokenizerSettings settings;
   settings.chat_template =
       "{% for m in messages %}[{{ m.role }}:{{ m.content }}{% if m.tool_calls is defined %}!{% endif %}]{% endfor %}";
-  const ChatPrompt chat(settings, "a folder");
+  const text::ChatPrompt chat(settings, "a folder");
   const auto messages = nlohmann::ordered_json::parse(
       R"([{"role": "user", "content": "x", "tool_calls": null},
           {"role": "assistant", "content": null, "tool_calls": [null]}])");
@@ -419,8 +419,8 @@ TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
   const nlohmann::json messages =
       nlohmann::json::parse(R"([{"role": "user", "content": "an"}])");
   const auto rendered = [&] {
-    return ChatPrompt(
-               Tokenizer::from_folder(folder).settings(), folder.string())
+    return text::ChatPrompt(
+               text::Tokenizer::from_folder(folder).settings(), folder.string())
         .render(messages, "line 1");
   };
   expect_error(
@@ -443,14 +443,14 @@ TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
           {"name": "default", "template": "{{ bos_token }}D"}])");
   write("tokenizer_config.json", config);
   EXPECT_EQ(rendered(), "<s>D");
-  const ChatPrompt named(
-      Tokenizer::from_folder(folder).settings(), folder.string());
+  const text::ChatPrompt named(
+      text::Tokenizer::from_folder(folder).settings(), folder.string());
   EXPECT_EQ(named.render(messages, "line 1", {{{"type", "function"}}}), "T");
   EXPECT_EQ(named.render(messages, "line 1", nullptr), "<s>D");
   std::ofstream(folder / "chat_template.jinja") << "J{{ eos_token }}";
   EXPECT_EQ(rendered(), "J</s>");
-  const ChatPrompt chat(
-      Tokenizer::from_folder(folder).settings(), folder.string());
+  const text::ChatPrompt chat(
+      text::Tokenizer::from_folder(folder).settings(), folder.string());
   for (const char* bad : {"[]", "{}", R"([{"content": "x"}])", R"(["x"])"}) {
     expect_error(
         [&] { chat.render(nlohmann::json::parse(bad), "a.jsonl:3"); },
@@ -459,7 +459,8 @@ TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
   std::filesystem::create_directories(folder / "additional_chat_templates");
   std::ofstream(folder / "additional_chat_templates" / "tool_use.jinja") << "F";
   EXPECT_EQ(
-      ChatPrompt(Tokenizer::from_folder(folder).settings(), folder.string())
+      text::ChatPrompt(
+          text::Tokenizer::from_folder(folder).settings(), folder.string())
           .render(messages, "line 1", {{{"type", "function"}}}),
       "F");
   std::ofstream(folder / "chat_template.jinja")

@@ -2,8 +2,8 @@
 #pragma once
 // Folders of small models with newly initialized weights and a tokenizer.
 
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 #include "zoo/support.h"
 
 #include <torch/torch.h>
@@ -26,7 +26,7 @@ inline void write_model_with_tokenizer(
     const nlohmann::json& changes = nlohmann::json::object(),
     double scale = 1) {
   const auto file = fixture("tokenizers") / (tokenizer + ".json");
-  const auto own = Tokenizer::from_file(file);
+  const auto own = text::Tokenizer::from_file(file);
   nlohmann::json config = read_json(fixture("models") / name / "config.json");
   config["vocab_size"] = own.size();
   if (!padding.empty()) {

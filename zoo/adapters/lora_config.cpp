@@ -3,9 +3,9 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/known_keys.h"
 #include "tessera/runtime/io/safetensors.h"
-#include "tessera/zoo/json_fields.h"
-#include "tessera/zoo/known_keys.h"
 
 #include <nlohmann/json.hpp>
 
@@ -47,9 +47,9 @@ constexpr const char* kVariants[] = {
     "loftq_config"};
 
 /// PEFT's LoraConfig.
-const KnownKeys& adapter_keys() {
-  static const KnownKeys keys = [] {
-    KnownKeys known{
+const runtime::KnownKeys& adapter_keys() {
+  static const runtime::KnownKeys keys = [] {
+    runtime::KnownKeys known{
         .read =
             {"peft_type",
              "r",
@@ -92,7 +92,7 @@ bool is_off(const nlohmann::json& value) {
 }
 
 [[noreturn]] void fail(
-    const JsonFields& fields,
+    const runtime::JsonFields& fields,
     const char* key,
     const char* expected) {
   TESSERA_FAIL(
@@ -103,7 +103,9 @@ bool is_off(const nlohmann::json& value) {
       expected);
 }
 
-std::vector<std::string> read_names(const JsonFields& fields, const char* key) {
+std::vector<std::string> read_names(
+    const runtime::JsonFields& fields,
+    const char* key) {
   std::vector<std::string> names;
   for (const nlohmann::json& name : fields.object().at(key)) {
     if (!name.is_string()) {
@@ -114,7 +116,7 @@ std::vector<std::string> read_names(const JsonFields& fields, const char* key) {
   return names;
 }
 
-ModuleNames read_modules(const JsonFields& fields, const char* key) {
+ModuleNames read_modules(const runtime::JsonFields& fields, const char* key) {
   ModuleNames modules;
   const nlohmann::json value = fields.object().value(key, nlohmann::json());
   if (value.is_string()) {
@@ -129,17 +131,17 @@ ModuleNames read_modules(const JsonFields& fields, const char* key) {
 
 template <typename Number>
 std::map<std::string, Number> read_pattern(
-    const JsonFields& fields,
+    const runtime::JsonFields& fields,
     const char* key) {
   std::map<std::string, Number> pattern;
-  const JsonFields section = fields.section(key);
+  const runtime::JsonFields section = fields.section(key);
   for (const auto& item : section.object().items()) {
     pattern.emplace(item.key(), section.require<Number>(item.key().c_str()));
   }
   return pattern;
 }
 
-LoraInit read_init(const JsonFields& fields) {
+LoraInit read_init(const runtime::JsonFields& fields) {
   const nlohmann::json value =
       fields.object().value("init_lora_weights", nlohmann::json(true));
   if (value == "gaussian") {
@@ -331,7 +333,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
       std::filesystem::exists(path),
       "{} does not exist; give the folder of an adapter that PEFT or Tessera saved",
       path);
-  const auto fields = JsonFields::from_file(path);
+  const auto fields = runtime::JsonFields::from_file(path);
   const auto type = fields.get_or<std::string>("peft_type", "");
   TESSERA_CHECK(
       type == "LORA",
@@ -346,7 +348,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
         key,
         runtime::show_json(fields.object().value(key, nlohmann::json())));
   }
-  log_ignored_keys(fields, adapter_keys());
+  runtime::log_ignored_keys(fields, adapter_keys());
   LoraConfig config;
   config.r = fields.get_or<int64_t>("r", 8);
   if (config.r < 1 || config.r > kMostRank) {

@@ -265,7 +265,7 @@ BlankExample blank_example(
 
 BlankObjective::BlankObjective(
     const ObjectiveOptions& options,
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     const Head& head,
     const ObjectiveSetting& setting)
     : options_(options.blanks),

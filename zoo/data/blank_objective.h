@@ -72,7 +72,7 @@ class BlankObjective : public Objective {
   /// @throws tessera::Error as make_objective().
   BlankObjective(
       const ObjectiveOptions& options,
-      const std::optional<Tokenizer>& tokenizer,
+      const std::optional<text::Tokenizer>& tokenizer,
       const Head& head,
       const ObjectiveSetting& setting);
 

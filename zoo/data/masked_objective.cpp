@@ -19,7 +19,7 @@ struct MaskedObjective::Row {
 
 MaskedObjective::MaskedObjective(
     const ObjectiveOptions& options,
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     const Head& head,
     const ObjectiveSetting& setting)
     : options_(options.mask),

@@ -16,7 +16,7 @@ class MaskedObjective : public Objective {
   /// @throws tessera::Error as make_objective().
   MaskedObjective(
       const ObjectiveOptions& options,
-      const std::optional<Tokenizer>& tokenizer,
+      const std::optional<text::Tokenizer>& tokenizer,
       const Head& head,
       const ObjectiveSetting& setting);
 

@@ -93,7 +93,7 @@ CorruptedText corrupted_text(
 
 SpanObjective::SpanObjective(
     const ObjectiveOptions& options,
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     const Head& head,
     const ObjectiveSetting& setting)
     : lengths_(SpanLengths::of(setting.max_length, options.spans)),
@@ -144,7 +144,7 @@ ModelInput SpanObjective::make(
 
 PrefixObjective::PrefixObjective(
     const ObjectiveOptions& options,
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     const Head& head,
     const ObjectiveSetting& setting)
     : end_(needed_token(

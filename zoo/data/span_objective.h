@@ -44,7 +44,7 @@ class SpanObjective : public Objective {
   /// @throws tessera::Error as make_objective().
   SpanObjective(
       const ObjectiveOptions& options,
-      const std::optional<Tokenizer>& tokenizer,
+      const std::optional<text::Tokenizer>& tokenizer,
       const Head& head,
       const ObjectiveSetting& setting);
 
@@ -75,7 +75,7 @@ class PrefixObjective : public Objective {
   /// @throws tessera::Error as make_objective().
   PrefixObjective(
       const ObjectiveOptions& options,
-      const std::optional<Tokenizer>& tokenizer,
+      const std::optional<text::Tokenizer>& tokenizer,
       const Head& head,
       const ObjectiveSetting& setting);
 

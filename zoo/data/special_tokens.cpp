@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/text/tokenizer/utf8.h"
 #include "tessera/zoo/hf_folder_writer.h"
-#include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 
 void complete(
     std::optional<int64_t>& token,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (!token) {
@@ -37,28 +37,28 @@ bool is_chinese(char32_t c) {
 
 bool is_all_chinese(std::string_view text) {
   bool all = !text.empty();
-  for_each_code_point(
+  text::for_each_code_point(
       text, [&](char32_t c, size_t /*at*/) { all = all && is_chinese(c); });
   return all;
 }
 
 } // namespace
 
-std::optional<Tokenizer> objective_tokenizer(
+std::optional<text::Tokenizer> objective_tokenizer(
     const std::filesystem::path& path,
     const std::filesystem::path& model_folder) {
   if (!path.empty()) {
-    return Tokenizer::from_path(path);
+    return text::Tokenizer::from_path(path);
   }
   if (!model_folder.empty() && has_tokenizer(model_folder)) {
-    return Tokenizer::from_folder(model_folder);
+    return text::Tokenizer::from_folder(model_folder);
   }
   return std::nullopt;
 }
 
 SpecialTokens completed(
     SpecialTokens tokens,
-    const std::optional<Tokenizer>& tokenizer) {
+    const std::optional<text::Tokenizer>& tokenizer) {
   if (tokenizer) {
     const auto named = [&](std::optional<int64_t>& token, const char* name) {
       if (!token) {
@@ -109,7 +109,7 @@ int64_t needed_token(
 
 std::vector<int64_t> sentinels_of(
     const SpecialTokens& tokens,
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     int64_t count,
     int64_t vocab) {
   std::vector<int64_t> sentinels;
@@ -133,7 +133,7 @@ std::vector<int64_t> sentinels_of(
 }
 
 std::vector<bool> sentence_ends_of(
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     const std::vector<int64_t>& more,
     int64_t vocab) {
   constexpr std::array<std::string_view, 12> kEnds{
@@ -162,7 +162,7 @@ std::vector<bool> sentence_ends_of(
 }
 
 WordTable::WordTable(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const std::filesystem::path& words) {
   struct Mark {
     std::string_view text;
@@ -171,7 +171,7 @@ WordTable::WordTable(
   };
   std::array<Mark, 3> marks{
       Mark{kContinues, false},
-      Mark{kEscapedSpace, true},
+      Mark{text::kEscapedSpace, true},
       Mark{kByteSpace, true}};
   for (int64_t id = 0; id < tokenizer.size(); ++id) {
     for (Mark& mark : marks) {
@@ -216,7 +216,7 @@ WordTable::WordTable(
     }
     std::string storage;
     TESSERA_CHECK(
-        valid_utf8(word, storage).data() == word.data(),
+        text::valid_utf8(word, storage).data() == word.data(),
         "'{}' (data.mask.words): line {} is not UTF-8",
         words.string(),
         line);

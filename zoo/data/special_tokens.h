@@ -3,8 +3,8 @@
 // The parts of a vocabulary that objectives need: special tokens, and which
 // tokens begin a word or end a sentence.
 
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/data/objective_options.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <cstdint>
 #include <optional>
@@ -17,14 +17,14 @@ namespace tessera::zoo {
 
 /// The tokenizer of an objective: that of a folder or file, or with an empty
 /// path that of the model's folder, if it has one.
-std::optional<Tokenizer> objective_tokenizer(
+std::optional<text::Tokenizer> objective_tokenizer(
     const std::filesystem::path& path,
     const std::filesystem::path& model_folder);
 
 /// `tokens` with those that are not given from the tokenizer.
 SpecialTokens completed(
     SpecialTokens tokens,
-    const std::optional<Tokenizer>& tokenizer);
+    const std::optional<text::Tokenizer>& tokenizer);
 
 /// @param key in `data.special_tokens`.
 /// @throws tessera::Error naming the key if the token is missing or not in the
@@ -39,13 +39,13 @@ int64_t needed_token(
 /// @throws tessera::Error if there are fewer.
 std::vector<int64_t> sentinels_of(
     const SpecialTokens& tokens,
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     int64_t count,
     int64_t vocab);
 
 /// For each token of the vocabulary whether a sentence ends with it.
 std::vector<bool> sentence_ends_of(
-    const std::optional<Tokenizer>& tokenizer,
+    const std::optional<text::Tokenizer>& tokenizer,
     const std::vector<int64_t>& more,
     int64_t vocab);
 
@@ -56,7 +56,9 @@ class WordTable {
   /// @param words the file of a list of words; empty: none.
   /// @throws tessera::Error if the tokenizer does not mark words, or the file
   ///     cannot be read or has a line that is not UTF-8.
-  WordTable(const Tokenizer& tokenizer, const std::filesystem::path& words);
+  WordTable(
+      const text::Tokenizer& tokenizer,
+      const std::filesystem::path& words);
 
   /// Writes for each token the place of the first token of its word.
   /// @param starts the places where a document, and so a word, begins.

@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/zoo/data/data_format.h"
-#include "tessera/zoo/tokenizer/utf8.h"
+#include "tessera/text/rows/data_format.h"
+#include "tessera/text/tokenizer/utf8.h"
 
 #include <nlohmann/json.hpp>
 
@@ -36,10 +36,10 @@ TextFormat format_of(const fs::path& path, const TextFormatOptions& options) {
                             : TextFormat::kText;
 }
 
-RowFormat row_format(TextFormat format) {
-  return format == TextFormat::kCsv   ? RowFormat::kCsv
-         : format == TextFormat::kTsv ? RowFormat::kTsv
-                                      : RowFormat::kJsonLines;
+text::RowFormat row_format(TextFormat format) {
+  return format == TextFormat::kCsv   ? text::RowFormat::kCsv
+         : format == TextFormat::kTsv ? text::RowFormat::kTsv
+                                      : text::RowFormat::kJsonLines;
 }
 
 } // namespace
@@ -60,10 +60,10 @@ void TextDocuments::open() {
   const fs::path& path = files_[position_.file];
   const TextFormat format = format_of(path, options_);
   if (format != TextFormat::kText) {
-    rows_ = std::make_unique<TextRows>(
+    rows_ = std::make_unique<text::TextRows>(
         path,
-        TextRowOptions{.format = row_format(format)},
-        RowPosition{position_.offset, position_.line});
+        text::TextRowOptions{.format = row_format(format)},
+        text::RowPosition{position_.offset, position_.line});
     const auto& columns = rows_->columns();
     TESSERA_CHECK(
         format == TextFormat::kJsonLines ||
@@ -74,9 +74,9 @@ void TextDocuments::open() {
         runtime::show_json(columns));
     return;
   }
-  const DataFormat found = data_format_of(path);
-  if (found != DataFormat::kText && found != DataFormat::kUnknown) {
-    const std::string command = unpack_command(found, path);
+  const text::DataFormat found = text::data_format_of(path);
+  if (found != text::DataFormat::kText && found != text::DataFormat::kUnknown) {
+    const std::string command = text::unpack_command(found, path);
     TESSERA_FAIL(
         "'{}' is {}; expected text, JSON lines or CSV{}",
         path.string(),
@@ -135,7 +135,7 @@ bool TextDocuments::read_paragraph(std::string& text) {
 bool TextDocuments::next_in_rows(TextDocument& document) {
   document_line_ = rows_->position().line;
   try {
-    const std::optional<TextRow> row = rows_->next();
+    const std::optional<text::TextRow> row = rows_->next();
     if (!row) {
       return false;
     }
@@ -150,7 +150,7 @@ bool TextDocuments::next_in_rows(TextDocument& document) {
           options_.text_key,
           found == row->values.end() ? "missing" : runtime::show_json(*found));
     }
-  } catch (const BadRow& error) {
+  } catch (const text::BadRow& error) {
     document.problem = error.what();
   }
   position_.offset = rows_->position().offset;
@@ -198,7 +198,7 @@ void TextDocuments::check_text(TextDocument& document) const {
                                               "{}: '{}' is empty",
                                               place(document_line_),
                                               options_.text_key);
-  } else if (const auto bad = first_not_utf8(document.text)) {
+  } else if (const auto bad = text::first_not_utf8(document.text)) {
     const auto at = document.text.begin() + static_cast<std::ptrdiff_t>(*bad);
     const auto lines = std::count(document.text.begin(), at, '\n');
     document.problem = formatted(

@@ -3,7 +3,7 @@
 // `TextDocuments` reads documents from text files, JSON lines and CSV files,
 // and goes on from any of them.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -79,7 +79,7 @@ class TextDocuments {
   TextPosition position_; ///< of what is read next
   int64_t document_line_ = 1; ///< where the document read last begins
   std::ifstream stream_; ///< of a text that is read, files_[position_.file]
-  std::unique_ptr<TextRows> rows_; ///< of another file that is read
+  std::unique_ptr<text::TextRows> rows_; ///< of another file that is read
 };
 
 } // namespace tessera::zoo

@@ -2,7 +2,7 @@
 #include "tessera/zoo/data/token_file.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/data/data_format.h"
+#include "tessera/text/rows/data_format.h"
 
 #include <torch/types.h>
 
@@ -19,33 +19,33 @@ namespace fs = std::filesystem;
 
 /// @throws tessera::Error on a file that is known to be something else.
 void check_is_token_file(const std::filesystem::path& path, TokenType type) {
-  const DataFormat format = data_format_of(path);
+  const text::DataFormat format = text::data_format_of(path);
   TESSERA_CHECK(
-      !is_text_file(path),
+      !text::is_text_file(path),
       "'{}' is text, not a token file. Tokenize it with: tessera tokenize --model FOLDER --input {} --output {}, where FOLDER has the model's tokenizer, and set data.train={}",
       path.string(),
-      shell_word(path),
-      shell_word(fs::path(path).replace_extension()),
+      text::shell_word(path),
+      text::shell_word(fs::path(path).replace_extension()),
       fs::path(path).replace_extension().string());
-  if (format == DataFormat::kUnknown) {
+  if (format == text::DataFormat::kUnknown) {
     return;
   }
   // Holds the tokens of every vocabulary.
   const char* const wide = name_of(TokenType::kInt32);
-  std::string command = unpack_command(format, path);
-  if (format == DataFormat::kNumpy) {
+  std::string command = text::unpack_command(format, path);
+  if (format == text::DataFormat::kNumpy) {
     command = formatted(
         "python3 -c 'import numpy; numpy.load(\"{}\").astype(\"{}\").tofile(\"tokens.bin\")', and set data.token_type={}",
         path.string(),
         wide,
         wide);
-  } else if (format == DataFormat::kSafetensors) {
+  } else if (format == text::DataFormat::kSafetensors) {
     command = formatted(
         "python3 -c 'from safetensors.numpy import load_file; load_file(\"{}\")[\"input_ids\"].astype(\"{}\").tofile(\"tokens.bin\")', and set data.token_type={}",
         path.string(),
         wide,
         wide);
-  } else if (format == DataFormat::kLlmC) {
+  } else if (format == text::DataFormat::kLlmC) {
     command = formatted("tail -c +1025 {} > tokens.bin", path.string());
   }
   TESSERA_FAIL(

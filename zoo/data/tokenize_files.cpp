@@ -7,12 +7,12 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/file_lock.h"
+#include "tessera/text/rows/file_patterns.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/data/document_writer.h"
-#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/hf_folder_writer.h"
 #include "tessera/zoo/tasks/data_identity.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kUint16Vocab = 65500;
 
 int64_t token_of(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const fs::path& model,
     const std::string& token,
     const char* option,
@@ -50,7 +50,7 @@ int64_t token_of(
 }
 
 std::optional<int64_t> begin_token_of(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const fs::path& model,
     const TokenizeOptions& options) {
   if (options.begin_token.empty()) {
@@ -61,7 +61,7 @@ std::optional<int64_t> begin_token_of(
 }
 
 std::optional<int64_t> end_token_of(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const fs::path& model,
     const TokenizeOptions& options) {
   if (options.append_end == false) {
@@ -169,7 +169,7 @@ SavedProgress from_json(const json& object) {
 }
 
 std::vector<fs::path> existing_files(const std::vector<std::string>& names) {
-  const std::vector<fs::path> files = matching_files(names);
+  const std::vector<fs::path> files = text::matching_files(names);
   for (const fs::path& file : files) {
     TESSERA_CHECK(fs::exists(file), "'{}' does not exist", file.string());
     TESSERA_CHECK(
@@ -188,7 +188,7 @@ class TokenizeRun {
       : options_(options),
         model_(model),
         files_(existing_files(options.inputs)),
-        tokenizer_(Tokenizer::from_path(model)),
+        tokenizer_(text::Tokenizer::from_path(model)),
         begin_token_(begin_token_of(tokenizer_, model, options)),
         end_token_(end_token_of(tokenizer_, model, options)) {
     for (const fs::path& file : files_) {
@@ -406,7 +406,7 @@ class TokenizeRun {
         {.add_special_tokens = false,
          .splits_special_tokens = !options_.parse_special_tokens},
         options_.workers);
-    for (const Encoding& one : encoded) {
+    for (const text::Encoding& one : encoded) {
       std::vector<int64_t> ids = one.ids();
       if (begin_token_) {
         ids.insert(ids.begin(), *begin_token_);
@@ -427,7 +427,7 @@ class TokenizeRun {
   fs::path model_; ///< of the tokenizer
   std::vector<fs::path> files_;
   std::vector<int64_t> begins_; ///< of files, in bytes of the input
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   std::optional<int64_t> begin_token_;
   std::optional<int64_t> end_token_;
   json identity_;

@@ -16,7 +16,7 @@ namespace tessera::zoo {
 namespace {
 
 std::optional<int64_t> first_known(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (const auto id = tokenizer.id_of(name)) {
@@ -27,7 +27,7 @@ std::optional<int64_t> first_known(
 }
 
 int64_t needed(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::initializer_list<const char*> names) {
   const auto id = first_known(tokenizer, names);
   TESSERA_CHECK(
@@ -60,7 +60,7 @@ bool is_space(char c) {
 
 } // namespace
 
-BlankTokens BlankTokens::of(const Tokenizer& tokenizer) {
+BlankTokens BlankTokens::of(const text::Tokenizer& tokenizer) {
   BlankTokens tokens;
   for (const std::string_view mark : kBlankMarks) {
     if (const auto id = tokenizer.id_of(mark)) {
@@ -79,7 +79,7 @@ BlankTokens BlankTokens::of(const Tokenizer& tokenizer) {
 }
 
 BlankedText blanked_text(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const BlankTokens& tokens,
     std::string_view text) {
   BlankedText blanked;

@@ -2,8 +2,8 @@
 #pragma once
 // `BlankedText` is a text with blanks that GLM (arXiv:2103.10360) fills in.
 
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/models/model.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <array>
 #include <cstdint>
@@ -32,7 +32,7 @@ struct BlankTokens {
   int64_t text_end = -1;
 
   /// @throws tessera::Error naming the tokens that the tokenizer lacks.
-  static BlankTokens of(const Tokenizer& tokenizer);
+  static BlankTokens of(const text::Tokenizer& tokenizer);
 };
 
 /// The context, whose tokens see each other, is followed by what was written:
@@ -53,7 +53,7 @@ struct BlankedText {
 
 /// @throws tessera::Error if the text has no blank.
 BlankedText blanked_text(
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const BlankTokens& tokens,
     std::string_view text);
 

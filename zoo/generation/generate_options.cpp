@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/generation/generate_options.h"
 
-#include "tessera/zoo/json_fields.h"
-#include "tessera/zoo/known_keys.h"
+#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/known_keys.h"
 
 #include <algorithm>
 #include <map>
@@ -32,7 +32,7 @@ std::vector<int64_t> end_tokens(const nlohmann::json& value) {
   return tokens;
 }
 
-void read_tokens(const JsonFields& fields, GenerateOptions& options) {
+void read_tokens(const runtime::JsonFields& fields, GenerateOptions& options) {
   const nlohmann::json ends =
       fields.object().value("eos_token_id", nlohmann::json());
   if (!ends.is_null()) {
@@ -48,7 +48,7 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
 }
 
 [[noreturn]] void refuse_value(
-    const JsonFields& fields,
+    const runtime::JsonFields& fields,
     const char* key,
     const char* expected) {
   TESSERA_FAIL(
@@ -60,7 +60,9 @@ void read_tokens(const JsonFields& fields, GenerateOptions& options) {
 }
 
 /// A token or a list of them; empty if there is none.
-std::vector<int64_t> tokens_in(const JsonFields& fields, const char* key) {
+std::vector<int64_t> tokens_in(
+    const runtime::JsonFields& fields,
+    const char* key) {
   const nlohmann::json value = fields.object().value(key, nlohmann::json());
   auto tokens = end_tokens(value);
   if (tokens.empty() && !value.is_null() && value != nlohmann::json::array()) {
@@ -70,7 +72,8 @@ std::vector<int64_t> tokens_in(const JsonFields& fields, const char* key) {
 }
 
 /// A list of sequences of tokens.
-std::vector<std::vector<int64_t>> bad_words_in(const JsonFields& fields) {
+std::vector<std::vector<int64_t>> bad_words_in(
+    const runtime::JsonFields& fields) {
   constexpr const char* kKey = "bad_words_ids";
   const nlohmann::json value = fields.object().value(kKey, nlohmann::json());
   std::vector<std::vector<int64_t>> words;
@@ -87,7 +90,7 @@ std::vector<std::vector<int64_t>> bad_words_in(const JsonFields& fields) {
 /// [[[tokens], bias], ...]; of a sequence that is given twice the last one
 /// counts.
 std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias_in(
-    const JsonFields& fields) {
+    const runtime::JsonFields& fields) {
   constexpr const char* kKey = "sequence_bias";
   const nlohmann::json value = fields.object().value(kKey, nlohmann::json());
   std::map<std::vector<int64_t>, double> biases;
@@ -105,8 +108,8 @@ std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias_in(
 }
 
 /// transformers' GenerationConfig.
-const KnownKeys& generation_keys() {
-  static const KnownKeys keys{
+const runtime::KnownKeys& generation_keys() {
+  static const runtime::KnownKeys keys{
       .read =
           {"eos_token_id",
            "pad_token_id",
@@ -190,7 +193,7 @@ const KnownKeys& generation_keys() {
 }
 
 /// A text or a list of them.
-std::vector<std::string> stop_strings_in(const JsonFields& fields) {
+std::vector<std::string> stop_strings_in(const runtime::JsonFields& fields) {
   const nlohmann::json value =
       fields.object().value("stop_strings", nlohmann::json());
   std::vector<std::string> texts;
@@ -210,7 +213,7 @@ std::vector<std::string> stop_strings_in(const JsonFields& fields) {
 }
 
 /// A boolean or "never".
-EarlyStopping early_stopping_in(const JsonFields& fields) {
+EarlyStopping early_stopping_in(const runtime::JsonFields& fields) {
   const nlohmann::json value =
       fields.object().value("early_stopping", nlohmann::json(false));
   if (value == "never") {
@@ -314,8 +317,9 @@ GenerateOptions generate_options(
     const std::filesystem::path& folder,
     const GenerateOptions& defaults) {
   GenerateOptions options = defaults;
-  read_tokens(JsonFields::from_file(folder / "config.json"), options);
-  const auto fields = JsonFields::from_file(folder / "generation_config.json");
+  read_tokens(runtime::JsonFields::from_file(folder / "config.json"), options);
+  const auto fields =
+      runtime::JsonFields::from_file(folder / "generation_config.json");
   read_tokens(fields, options);
   const auto read = [&](const char* key, auto& value) {
     value = fields.get_or(key, value);
@@ -350,7 +354,7 @@ GenerateOptions generate_options(
   options.stop_strings = stop_strings_in(fields);
   read("num_return_sequences", options.num_return_sequences);
   options.check_values(fields.origin() + ": ");
-  log_ignored_keys(fields, generation_keys());
+  runtime::log_ignored_keys(fields, generation_keys());
   return options;
 }
 

@@ -69,7 +69,7 @@ const char* name_of(FinishReason reason) {
 /// Decodes the tokens of one sequence as they come.
 class TextGenerator::Row {
  public:
-  Row(const Tokenizer& tokenizer,
+  Row(const text::Tokenizer& tokenizer,
       bool skips_special,
       const std::vector<int64_t>& before,
       const GenerateOptions& options)
@@ -118,7 +118,7 @@ class TextGenerator::Row {
 
  private:
   const GenerateOptions& options_;
-  DecodeStream stream_;
+  text::DecodeStream stream_;
   StopFilter filter_;
   GeneratedText result_;
   bool is_done_ = false;
@@ -126,7 +126,7 @@ class TextGenerator::Row {
 
 TextGenerator::TextGenerator(
     Model& model,
-    Tokenizer tokenizer,
+    text::Tokenizer tokenizer,
     TextOptions options,
     at::Device device,
     ParallelRun* parallel)
@@ -149,7 +149,7 @@ TextGenerator::TextGenerator(
 
 std::vector<int64_t> TextGenerator::prompt_tokens(
     const std::string& text) const {
-  EncodeOptions options;
+  text::EncodeOptions options;
   options.add_special_tokens = options_.add_special_tokens;
   std::vector<int64_t> ids = tokenizer_.encode(text, options).ids();
   if (ids.empty()) {

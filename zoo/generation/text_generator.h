@@ -3,8 +3,8 @@
 // `TextGenerator` generates texts from texts: a tokenizer, a model and the
 // options of generate().
 
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/generation/generate.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +68,7 @@ class TextGenerator {
   /// @param device of the model.
   TextGenerator(
       Model& model,
-      Tokenizer tokenizer,
+      text::Tokenizer tokenizer,
       TextOptions options,
       at::Device device = at::kCPU,
       ParallelRun* parallel = nullptr);
@@ -88,7 +88,7 @@ class TextGenerator {
   const TextOptions& options() const {
     return options_;
   }
-  const Tokenizer& tokenizer() const {
+  const text::Tokenizer& tokenizer() const {
     return tokenizer_;
   }
 
@@ -116,7 +116,7 @@ class TextGenerator {
       const OnText& on_text) const;
 
   Model& model_;
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   TextOptions options_;
   at::Device device_;
   ParallelRun* parallel_;

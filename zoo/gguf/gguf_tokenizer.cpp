@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/zoo/json_fields.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/runtime/io/json_fields.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -105,14 +105,14 @@ bool writes_spaces(const nlohmann::json& part) {
               " ");
 }
 
-std::vector<nlohmann::json> normalizers_of(const JsonFields& file) {
+std::vector<nlohmann::json> normalizers_of(const runtime::JsonFields& file) {
   return parts_of(
       file.object().value("normalizer", nlohmann::json()), "normalizers");
 }
 
 /// Whether a text gets a space in front, as llama.cpp's "llama" tokenizers do
 /// by default.
-bool adds_space(const JsonFields& file) {
+bool adds_space(const runtime::JsonFields& file) {
   for (const nlohmann::json& part : normalizers_of(file)) {
     if (part.value("type", "") == "Prepend") {
       return true;
@@ -130,7 +130,7 @@ bool adds_space(const JsonFields& file) {
   return false;
 }
 
-void warn_about_normalizers(const JsonFields& file) {
+void warn_about_normalizers(const runtime::JsonFields& file) {
   for (const nlohmann::json& part : normalizers_of(file)) {
     if (!writes_spaces(part) && is_log_rank_zero()) {
       log_warning(
@@ -143,7 +143,8 @@ void warn_about_normalizers(const JsonFields& file) {
 
 /// The special tokens that a tokenizer puts before and after a text; "" where
 /// there is none.
-std::pair<std::string, std::string> special_ends(const JsonFields& file) {
+std::pair<std::string, std::string> special_ends(
+    const runtime::JsonFields& file) {
   std::pair<std::string, std::string> ends;
   for (const nlohmann::json& part : parts_of(
            file.object().value("post_processor", nlohmann::json()),
@@ -170,7 +171,7 @@ std::pair<std::string, std::string> special_ends(const JsonFields& file) {
 
 class Tokens {
  public:
-  Tokens(const JsonFields& file, int64_t vocab_size)
+  Tokens(const runtime::JsonFields& file, int64_t vocab_size)
       : file_(file), model_(file.section("model")) {
     const auto type = model_.get_or<std::string>("type", "BPE");
     TESSERA_CHECK(
@@ -240,7 +241,7 @@ class Tokens {
 
   void read_vocabulary() {
     const auto unknown = model_.get_or<std::string>("unk_token", "");
-    const JsonFields vocabulary = model_.section("vocab");
+    const runtime::JsonFields vocabulary = model_.section("vocab");
     for (const auto& item : vocabulary.object().items()) {
       const bool is_byte = byte_fallback_ && is_byte_token(item.key());
       put(item.key(),
@@ -272,7 +273,8 @@ class Tokens {
   void read_added() {
     for (const nlohmann::json& token :
          file_.object().value("added_tokens", nlohmann::json::array())) {
-      const JsonFields fields(token, file_.origin() + ": 'added_tokens'");
+      const runtime::JsonFields fields(
+          token, file_.origin() + ": 'added_tokens'");
       const auto text = fields.require<std::string>("content");
       const bool is_unknown =
           byte_fallback_ && text == model_.get_or<std::string>("unk_token", "");
@@ -304,8 +306,8 @@ class Tokens {
     return scores;
   }
 
-  const JsonFields& file_;
-  JsonFields model_;
+  const runtime::JsonFields& file_;
+  runtime::JsonFields model_;
   bool byte_fallback_ = false;
   std::vector<std::string> texts_;
   std::vector<int32_t> types_;
@@ -340,7 +342,7 @@ std::optional<int64_t> configured_id(
 /// letters and digits for.
 void write_chat_templates(const fs::path& folder, GgufMetadata& to) {
   std::vector<std::string> others;
-  for (const auto& [name, text] : chat_templates_in(folder)) {
+  for (const auto& [name, text] : text::chat_templates_in(folder)) {
     if (name == "default") {
       to.emplace_back("tokenizer.chat_template", text);
       continue;
@@ -361,11 +363,12 @@ void write_chat_templates(const fs::path& folder, GgufMetadata& to) {
 
 void write_special_tokens(
     const fs::path& folder,
-    const JsonFields& file,
+    const runtime::JsonFields& file,
     const Tokens& tokens,
     const nlohmann::json& config,
     GgufMetadata& to) {
-  const auto settings = JsonFields::from_file(folder / "tokenizer_config.json");
+  const auto settings =
+      runtime::JsonFields::from_file(folder / "tokenizer_config.json");
   std::map<std::string, int64_t> ids;
   for (const auto& [theirs, ours] :
        {std::pair("bos", "bos"),
@@ -410,7 +413,7 @@ GgufMetadata gguf_tokenizer(
   if (folder.empty() || !fs::exists(path)) {
     return {{"tokenizer.ggml.model", std::string("none")}};
   }
-  const auto file = JsonFields::from_file(path);
+  const auto file = runtime::JsonFields::from_file(path);
   try {
     const Tokens tokens(file, vocab_size);
     GgufMetadata metadata;

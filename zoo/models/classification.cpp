@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/classification.h"
 
+#include "tessera/text/metrics/words.h"
 #include "tessera/zoo/layers/losses.h"
-#include "tessera/zoo/metrics/words.h"
 
 #include <torch/types.h>
 
@@ -122,7 +122,7 @@ HeadClasses classes_for_head(
       reordered(trained, wanted, [](const std::string& name) { return name; });
   if (names.empty()) {
     names = reordered(trained, wanted, [](const std::string& name) {
-      return lower_case(name);
+      return text::lower_case(name);
     });
   }
   return names.empty() ? HeadClasses{wanted, false}

@@ -2,7 +2,7 @@
 #include "tessera/zoo/models/config_fields.h"
 
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/known_keys.h"
+#include "tessera/runtime/io/known_keys.h"
 #include "tessera/zoo/layers/activation.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 /// Fields that describe no layer: of the library and the training program, of
 /// generation, which reads them itself, of tasks and heads that this model may
 /// not have, and of old versions.
-const KnownKeys& unread_keys() {
-  static const KnownKeys keys{
+const runtime::KnownKeys& unread_keys() {
+  static const runtime::KnownKeys keys{
       .read = {},
       .without_effect =
           {"architectures",
@@ -154,7 +154,7 @@ void log_unread_fields(
       unread.erase(item.key());
     }
   }
-  log_ignored_keys({std::move(unread), origin}, unread_keys());
+  runtime::log_ignored_keys({std::move(unread), origin}, unread_keys());
 }
 
 bool has_own_head(

@@ -3,7 +3,7 @@
 // `ConfigFields` reads a model's config.json: it knows alternative field names
 // and rejects variants that are not implemented.
 
-#include "tessera/zoo/json_fields.h"
+#include "tessera/runtime/io/json_fields.h"
 #include "tessera/zoo/layers/rotary.h"
 #include "tessera/zoo/models/field_record.h"
 
@@ -193,7 +193,7 @@ class ConfigFields {
  private:
   void check_rope_fields() const;
 
-  JsonFields fields_;
+  runtime::JsonFields fields_;
   const CheckpointTensors* checkpoint_;
   std::shared_ptr<FieldRecord> record_;
   HeadWeight head_weight_;

@@ -327,7 +327,7 @@ sharding::WeightFiles open_weights(
 }
 
 /// The config.json of a folder, or what stands for it.
-JsonFields config_in(const fs::path& folder) {
+runtime::JsonFields config_in(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   if (!fs::exists(path) && is_megatron(folder)) {
     return {megatron_config(MegatronCheckpoint(folder)), folder.string()};
@@ -336,7 +336,7 @@ JsonFields config_in(const fs::path& folder) {
       fs::exists(path),
       "{} does not exist; give the folder of an unpacked Hugging Face model",
       path);
-  return JsonFields::from_file(path);
+  return runtime::JsonFields::from_file(path);
 }
 
 /// A folder's tensors, which a model may look at while it is made.
@@ -509,7 +509,7 @@ LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
 std::shared_ptr<Model> from_pretrained(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
-  const JsonFields fields = config_in(folder);
+  const runtime::JsonFields fields = config_in(folder);
   nlohmann::json config = fields.object();
   config.update(options.config);
   const ClassChange classes = class_change(fields.object(), options);

@@ -63,7 +63,7 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
       known);
 }
 
-std::vector<Pooling> poolings_of(const JsonFields& fields) {
+std::vector<Pooling> poolings_of(const runtime::JsonFields& fields) {
   std::vector<Pooling> found;
   const auto mode = fields.object().find("pooling_mode");
   if (mode != fields.object().end() && mode->is_array()) {
@@ -98,7 +98,7 @@ std::vector<ModuleLine> modules_of(const fs::path& file) {
       runtime::show_json(list));
   std::vector<ModuleLine> modules;
   for (const nlohmann::json& one : list) {
-    const JsonFields fields(one, file.string() + ": a module");
+    const runtime::JsonFields fields(one, file.string() + ": a module");
     const auto type = fields.get_or<std::string>("type", "");
     ModuleLine line{
         type.substr(type.rfind('.') + 1),
@@ -196,7 +196,7 @@ SentenceEmbedding SentenceEmbedding::from_folder(
           "{} does not exist, but a 'path' in {} refers to it",
           path,
           file);
-      const auto fields = JsonFields::from_file(path);
+      const auto fields = runtime::JsonFields::from_file(path);
       embedding.poolings = poolings_of(fields);
       const int64_t stated = fields.get_or<int64_t>(
           "embedding_dimension",
@@ -241,7 +241,7 @@ SentenceEncoder SentenceEncoder::from_folder(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
   const fs::path own = model_folder(folder);
-  const auto config = JsonFields::from_file(own / "config.json");
+  const auto config = runtime::JsonFields::from_file(own / "config.json");
   FromPretrainedOptions base = options;
   if (base.architecture.empty() && !base.head.accepts) {
     base.architecture = base_architecture(config.object(), config.origin());

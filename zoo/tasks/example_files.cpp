@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/tensors/tensor_io.h"
-#include "tessera/zoo/data/data_format.h"
+#include "tessera/text/rows/data_format.h"
 
 #include <ATen/ops/empty.h>
 
@@ -40,9 +40,10 @@ std::vector<fs::path> files_of(const fs::path& path) {
 
 /// @throws tessera::Error on a file that is known to be something else.
 void check_is_not_another_format(const fs::path& path) {
-  const DataFormat format = data_format_of(path);
+  const text::DataFormat format = text::data_format_of(path);
   TESSERA_CHECK(
-      format == DataFormat::kUnknown || format == DataFormat::kSafetensors,
+      format == text::DataFormat::kUnknown ||
+          format == text::DataFormat::kSafetensors,
       "'{}' is {}; \"task\": \"examples\" reads safetensors files of tensors such as input_ids, made with safetensors.numpy.save_file() (configs/README.md). For labeled texts in JSON lines, use \"task\": \"text_classification\".",
       path.string(),
       name_of(format));

@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/metrics/answers.h"
-#include "tessera/zoo/metrics/bleu.h"
+#include "tessera/text/metrics/answers.h"
+#include "tessera/text/metrics/bleu.h"
 
 #include <algorithm>
 
@@ -23,30 +23,30 @@ double mean_over(const Pairs& pairs, const Value& value) {
   return pairs.empty() ? 0 : sum / static_cast<double>(pairs.size());
 }
 
-double bleu_of(const Pairs& pairs, RougeWords /*compared*/) {
-  Bleu bleu;
+double bleu_of(const Pairs& pairs, text::RougeWords /*compared*/) {
+  text::Bleu bleu;
   for (const GeneratedPair& pair : pairs) {
     bleu.add(pair.text, {pair.reference});
   }
   return bleu.score().score;
 }
 
-template <RougeScore RougeScores::*kWhich>
-double rouge_of(const Pairs& pairs, RougeWords compared) {
+template <text::RougeScore text::RougeScores::*kWhich>
+double rouge_of(const Pairs& pairs, text::RougeWords compared) {
   return mean_over(pairs, [&](const GeneratedPair& pair) {
-    return (rouge(pair.text, pair.reference, compared).*kWhich).f;
+    return (text::rouge(pair.text, pair.reference, compared).*kWhich).f;
   });
 }
 
-double exact_match_of(const Pairs& pairs, RougeWords /*compared*/) {
+double exact_match_of(const Pairs& pairs, text::RougeWords /*compared*/) {
   return mean_over(pairs, [](const GeneratedPair& pair) {
-    return answer_exact_match(pair.text, {pair.reference});
+    return text::answer_exact_match(pair.text, {pair.reference});
   });
 }
 
-double word_f1_of(const Pairs& pairs, RougeWords /*compared*/) {
+double word_f1_of(const Pairs& pairs, text::RougeWords /*compared*/) {
   return mean_over(pairs, [](const GeneratedPair& pair) {
-    return answer_f1(pair.text, {pair.reference});
+    return text::answer_f1(pair.text, {pair.reference});
   });
 }
 
@@ -55,10 +55,10 @@ double word_f1_of(const Pairs& pairs, RougeWords /*compared*/) {
 const std::vector<GeneratedMetric>& generated_metrics() {
   static const std::vector<GeneratedMetric> metrics{
       {"bleu", "BLEU", bleu_of, /*is_share=*/false},
-      {"rouge1", "ROUGE-1", rouge_of<&RougeScores::rouge1>},
-      {"rouge2", "ROUGE-2", rouge_of<&RougeScores::rouge2>},
-      {"rouge_l", "ROUGE-L", rouge_of<&RougeScores::rouge_l>},
-      {"rouge_lsum", "ROUGE-Lsum", rouge_of<&RougeScores::rouge_lsum>},
+      {"rouge1", "ROUGE-1", rouge_of<&text::RougeScores::rouge1>},
+      {"rouge2", "ROUGE-2", rouge_of<&text::RougeScores::rouge2>},
+      {"rouge_l", "ROUGE-L", rouge_of<&text::RougeScores::rouge_l>},
+      {"rouge_lsum", "ROUGE-Lsum", rouge_of<&text::RougeScores::rouge_lsum>},
       {"exact_match", "exact match", exact_match_of},
       {"f1", "F1 of words", word_f1_of},
   };

@@ -2,7 +2,7 @@
 #pragma once
 // `GeneratedMetric` is a metric of generated texts that a configuration names.
 
-#include "tessera/zoo/metrics/rouge.h"
+#include "tessera/text/metrics/rouge.h"
 
 #include <string>
 #include <vector>
@@ -19,7 +19,9 @@ struct GeneratedMetric {
   const char* name; ///< "rouge_l", of `data.metric`
   const char* title; ///< "ROUGE-L", for people
   /// @param compared by the ROUGE metrics.
-  double (*value)(const std::vector<GeneratedPair>& pairs, RougeWords compared);
+  double (*value)(
+      const std::vector<GeneratedPair>& pairs,
+      text::RougeWords compared);
   bool is_share = true; ///< shown as a percentage
 };
 

@@ -7,7 +7,7 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/runtime/threads/parallel.h"
-#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/images/image_file.h"
 #include "tessera/zoo/models/classification.h"
 
@@ -150,7 +150,7 @@ ImageFolder ImageFolder::read(const fs::path& path, bool has_classes) {
 
 ImageFolder ImageFolder::of(const std::vector<std::string>& names) {
   ImageFolder folder;
-  for (const fs::path& path : matching_files(names)) {
+  for (const fs::path& path : text::matching_files(names)) {
     if (fs::is_directory(path)) {
       const ImageFolder inside = read(path, /*has_classes=*/false);
       folder.images.insert(

@@ -2,8 +2,8 @@
 #include "tessera/zoo/tasks/image_options.h"
 
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/zoo/json_fields.h"
-#include "tessera/zoo/known_keys.h"
+#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/known_keys.h"
 #include "tessera/zoo/tasks/example_options.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ constexpr int64_t kPillowBilinear = 2;
 constexpr int64_t kPillowBicubic = 3;
 
 std::vector<double> numbers_in(
-    const JsonFields& fields,
+    const runtime::JsonFields& fields,
     const nlohmann::json& file,
     const char* key) {
   const auto found = file.find(key);
@@ -39,7 +39,7 @@ std::vector<double> numbers_in(
 
 /// A number, or an entry of an object of them.
 std::optional<double> side_in(
-    const JsonFields& fields,
+    const runtime::JsonFields& fields,
     const char* key,
     const char* side) {
   const auto found = fields.object().find(key);
@@ -55,7 +55,7 @@ constexpr double kStretchedEdge = 384;
 
 /// The fraction of an image's shorter side that the processor of a file keeps;
 /// nothing if it does not crop.
-std::optional<double> kept_share(const JsonFields& fields) {
+std::optional<double> kept_share(const runtime::JsonFields& fields) {
   const auto edge = side_in(fields, "size", "shortest_edge");
   if (!edge || !(*edge > 0)) {
     return std::nullopt;
@@ -82,8 +82,8 @@ std::optional<double> kept_share(const JsonFields& fields) {
 }
 
 /// transformers' image processors.
-const KnownKeys& preprocessor_keys() {
-  static const KnownKeys keys{
+const runtime::KnownKeys& preprocessor_keys() {
+  static const runtime::KnownKeys keys{
       .read =
           {"resample",
            "size",
@@ -249,7 +249,7 @@ void complete_from_preprocessor(
   if (!folder.empty() && std::filesystem::exists(path)) {
     file = runtime::parse_json(runtime::read_text_file(path), path.string());
   }
-  const JsonFields fields(file, path.string());
+  const runtime::JsonFields fields(file, path.string());
   const bool has_file = !file.empty();
   if (!images.interpolation) {
     const auto number = fields.get_or<int64_t>("resample", kPillowBilinear);
@@ -278,7 +278,7 @@ void complete_from_preprocessor(
   if (!images.center_crop) {
     images.center_crop = share.value_or(kUsualCenterCrop);
   }
-  log_ignored_keys(fields, preprocessor_keys());
+  runtime::log_ignored_keys(fields, preprocessor_keys());
   if (!pixels.scale && has_file) {
     pixels.scale = fields.get_or<bool>("do_rescale", true)
                        ? fields.get_or<double>("rescale_factor", 1.0 / 255)

@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/data/mixed_bits.h"
 #include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/packed_batches.h"
@@ -14,7 +15,6 @@
 #include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/tokenized_data.h"
 #include "tessera/zoo/tasks/training_config.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -149,8 +149,8 @@ void check_tokens(World& world, const TokenFile& tokens, int64_t vocab) {
 
 /// The first id of `made` for which `other` has another token, or none.
 std::optional<int64_t> first_other_token(
-    const Tokenizer& made,
-    const Tokenizer& other) {
+    const text::Tokenizer& made,
+    const text::Tokenizer& other) {
   for (int64_t id = 0; id < made.size(); ++id) {
     if (made.token(id) != other.token(id)) {
       return id;
@@ -168,7 +168,7 @@ void check_tokenizers(
     const std::vector<const TrainingFiles*>& parts) {
   namespace fs = std::filesystem;
   const fs::path& given = config.token_data.objective.tokenizer;
-  std::optional<Tokenizer> chosen, first;
+  std::optional<text::Tokenizer> chosen, first;
   fs::path first_folder;
   for (const TrainingFiles* part : parts) {
     for (const auto& file : part->files) {
@@ -176,8 +176,8 @@ void check_tokenizers(
       if (!fs::is_directory(folder) || !has_tokenizer(folder)) {
         continue;
       }
-      const Tokenizer made = Tokenizer::from_folder(folder);
-      const auto difference = [&](const Tokenizer& other) -> std::string {
+      const text::Tokenizer made = text::Tokenizer::from_folder(folder);
+      const auto difference = [&](const text::Tokenizer& other) -> std::string {
         const auto id = first_other_token(made, other);
         return id ? formatted(
                         "'{}' was made by the tokenizer in '{}', whose token {} is {}",
@@ -191,7 +191,7 @@ void check_tokenizers(
                   : "";
       };
       if (!given.empty()) {
-        chosen = chosen ? chosen : Tokenizer::from_path(given);
+        chosen = chosen ? chosen : text::Tokenizer::from_path(given);
         const std::string text = difference(*chosen);
         TESSERA_CHECK(
             text.empty(),
@@ -212,7 +212,7 @@ void check_tokenizers(
         first_folder = folder;
         if (has_tokenizer(config.model_folder)) {
           const std::string text =
-              difference(Tokenizer::from_folder(config.model_folder));
+              difference(text::Tokenizer::from_folder(config.model_folder));
           if (!text.empty() && is_log_rank_zero()) {
             log_warning(
                 "{}, as in model.folder, '{}': the model reads other words than were written; tokenize the text again with `tessera tokenize --model {}`",

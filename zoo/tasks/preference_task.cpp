@@ -98,7 +98,7 @@ void finish_preference(
 SupervisedInputs inputs_of_pairs(
     const TrainingConfig& config,
     const Model& model,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     bool packs,
     int64_t multiple_of) {
   TESSERA_CHECK(
@@ -135,7 +135,8 @@ Task open_preference(
   task.model = from_pretrained(config.model_folder, options);
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
-  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
+  const text::Tokenizer tokenizer =
+      text::Tokenizer::from_folder(config.model_folder);
   const bool packs = config.supervised.packed.value_or(false);
   const int64_t multiple_of = parallel.batches().sequence_multiple;
   SupervisedOptions rows = config.supervised;

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/text/rows/file_patterns.h"
 
 #include <nlohmann/json.hpp>
 
@@ -41,15 +41,15 @@ PreferenceEncoder::PreferenceEncoder(
     : texts_(texts), options_(std::move(options)), keys_(std::move(keys)) {}
 
 SupervisedText PreferenceEncoder::continued(
-    const TextRow& row,
+    const text::TextRow& row,
     const std::string& key) const {
-  TextRow own = row;
+  text::TextRow own = row;
   own.values[options_.completion] = row.values.at(key);
   return texts_.encode(own);
 }
 
 SupervisedText PreferenceEncoder::conversation(
-    const TextRow& row,
+    const text::TextRow& row,
     const ordered_json& messages,
     size_t shared,
     const std::string& key) const {
@@ -58,7 +58,7 @@ SupervisedText PreferenceEncoder::conversation(
   if (const auto tools = given.find("tools"); tools != given.end()) {
     values["tools"] = *tools;
   }
-  TextRow own{
+  text::TextRow own{
       .values = nlohmann::json(values),
       .file = row.file,
       .line = row.line,
@@ -70,7 +70,8 @@ SupervisedText PreferenceEncoder::conversation(
       messages.begin() + static_cast<std::ptrdiff_t>(shared),
       [](const ordered_json& message) {
         return message.is_object() &&
-               message.value("role", "") == "assistant" && is_learned(message);
+               message.value("role", "") == "assistant" &&
+               text::is_learned(message);
       });
   const auto count = static_cast<std::ptrdiff_t>(text.answers.size());
   text.answers.erase(
@@ -84,7 +85,8 @@ SupervisedText PreferenceEncoder::conversation(
   return text;
 }
 
-PreferencePair PreferenceEncoder::conversations(const TextRow& row) const {
+PreferencePair PreferenceEncoder::conversations(
+    const text::TextRow& row) const {
   TESSERA_CHECK(
       !row.is_of_table,
       "{}: '{}' is a list of messages, which a table cannot hold; write JSON lines",
@@ -118,7 +120,7 @@ PreferencePair PreferenceEncoder::conversations(const TextRow& row) const {
       conversation(row, rejected, shared, keys_.rejected)};
 }
 
-PreferencePair PreferenceEncoder::encode(const TextRow& row) const {
+PreferencePair PreferenceEncoder::encode(const text::TextRow& row) const {
   for (const std::string& key : {keys_.chosen, keys_.rejected}) {
     TESSERA_CHECK(
         row.values.contains(key),
@@ -159,10 +161,10 @@ PreferencePair PreferenceEncoder::encode(const TextRow& row) const {
 std::vector<PreferencePair> PreferenceEncoder::read(
     const std::vector<std::string>& files) const {
   std::vector<PreferencePair> pairs;
-  for (const auto& file : matching_files(files)) {
+  for (const auto& file : text::matching_files(files)) {
     const size_t before = pairs.size();
     int64_t truncated = 0;
-    for_each_row({file}, options_.rows, [&](const TextRow& row) {
+    text::for_each_row({file}, options_.rows, [&](const text::TextRow& row) {
       pairs.push_back(encode(row));
       const PreferencePair& pair = pairs.back();
       truncated +=

@@ -3,7 +3,7 @@
 // `PreferenceEncoder` makes tokens of rows that have two answers to a prompt, a
 // better and a worse one.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 #include "tessera/zoo/tasks/supervised_texts.h"
 
 #include <string>
@@ -40,7 +40,7 @@ class PreferenceEncoder {
   /// prompt both are whole conversations, whose common beginning is the prompt.
   /// Of what follows it, the assistant's messages are the answer.
   /// @throws tessera::Error naming the row and what is missing or wrong.
-  PreferencePair encode(const TextRow& row) const;
+  PreferencePair encode(const text::TextRow& row) const;
 
   /// Encodes all rows of files, and logs how many lose their end.
   /// @throws tessera::Error as encode() and for_each_row(), and if a file has
@@ -48,10 +48,11 @@ class PreferenceEncoder {
   std::vector<PreferencePair> read(const std::vector<std::string>& files) const;
 
  private:
-  SupervisedText continued(const TextRow& row, const std::string& key) const;
-  PreferencePair conversations(const TextRow& row) const;
+  SupervisedText continued(const text::TextRow& row, const std::string& key)
+      const;
+  PreferencePair conversations(const text::TextRow& row) const;
   SupervisedText conversation(
-      const TextRow& row,
+      const text::TextRow& row,
       const nlohmann::ordered_json& messages,
       size_t shared,
       const std::string& key) const;

@@ -44,13 +44,13 @@ at::Tensor padded_rows(
 PromptedLabel continued(
     const std::string& prompt,
     const std::string& words,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     size_t max_length,
     bool& is_truncated) {
   const std::string separator = prompt.empty() ? "" : " ";
-  Encoding encoding =
+  text::Encoding encoding =
       tokenizer.encode(prompt + separator + words, {.with_offsets = true});
-  TokenSequence& tokens = encoding.tokens;
+  text::TokenSequence& tokens = encoding.tokens;
   while (!tokens.empty() && tokens.back().text < 0) {
     tokens.pop_back(); // an end of the text
   }
@@ -58,7 +58,7 @@ PromptedLabel continued(
   while (first < tokens.size() && tokens[first].text < 0) {
     ++first; // a beginning
   }
-  const auto is_of_words = [&](const PlacedToken& token) {
+  const auto is_of_words = [&](const text::PlacedToken& token) {
     return token.bytes.end > prompt.size();
   };
   const auto begin = std::find_if(
@@ -119,7 +119,7 @@ void shorten(BlankedText& text, const BlankTokens& marks, size_t length) {
 PromptedLabel in_blank(
     const std::string& prompt,
     const std::string& words,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     size_t max_length,
     bool& is_truncated) {
   const BlankTokens marks = BlankTokens::of(tokenizer);
@@ -184,7 +184,7 @@ void add_blanks(
 PromptedText prompted_text(
     const std::string& prompt,
     const std::vector<std::string>& verbalizers,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     PromptKind kind,
     int64_t max_length) {
   PromptedText text;
@@ -198,9 +198,9 @@ PromptedText prompted_text(
           text.is_truncated));
       continue;
     }
-    EncodeOptions options;
-    options.truncation = {.max_length = max_length, .side = Side::kLeft};
-    const Encoding input = tokenizer.encode(prompt, options);
+    text::EncodeOptions options;
+    options.truncation = {.max_length = max_length, .side = text::Side::kLeft};
+    const text::Encoding input = tokenizer.encode(prompt, options);
     text.is_truncated = text.is_truncated || input.is_truncated;
     text.labels.push_back({input.ids(), tokenizer.encode(words).ids()});
   }

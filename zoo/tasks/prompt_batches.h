@@ -39,7 +39,7 @@ struct PromptedText {
 PromptedText prompted_text(
     const std::string& prompt,
     const std::vector<std::string>& verbalizers,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     PromptKind kind,
     int64_t max_length);
 

@@ -25,7 +25,7 @@ size_t count_of(std::string_view mark, std::string_view text) {
 void check_has_no_blank(
     const std::string& value,
     const std::string& key,
-    const TextRow& row) {
+    const text::TextRow& row) {
   for (const std::string_view mark : kBlankMarks) {
     TESSERA_CHECK(
         value.find(mark) == std::string::npos,
@@ -74,7 +74,7 @@ PromptTemplate::PromptTemplate(std::string_view text, std::string_view place)
 }
 
 std::string PromptTemplate::fill(
-    const TextRow& row,
+    const text::TextRow& row,
     const std::map<std::string, std::string>& more) const {
   std::string prompt;
   for (const auto& [key, after] : parts_) {

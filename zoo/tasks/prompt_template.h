@@ -3,7 +3,7 @@
 // `PromptTemplate` makes a prompt of a row, which a language model goes on with
 // the words that stand for a label, or whose blank it fills with them.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 
 #include <map>
 #include <string>
@@ -33,7 +33,7 @@ class PromptTemplate {
   /// @throws Error naming the row and a key that it lacks, or one with a mark
   ///     of a blank, if the template has one.
   std::string fill(
-      const TextRow& row,
+      const text::TextRow& row,
       const std::map<std::string, std::string>& more = {}) const;
 
   /// Whether the label has its place at [MASK].

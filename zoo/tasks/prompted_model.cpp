@@ -48,7 +48,7 @@ void check_template(const PromptTemplate& prompt, const Model& model) {
           : "fills no blanks: end with [label] in place of [MASK]");
 }
 
-TextInputs prompt_inputs(const Model& model, const Tokenizer& tokenizer) {
+TextInputs prompt_inputs(const Model& model, const text::Tokenizer& tokenizer) {
   // Padding is masked: any token will do.
   return {
       .padding_token = padding_token(model.config(), tokenizer).value_or(0)};

@@ -34,7 +34,7 @@ PromptKind prompt_kind_of(const Model& model);
 void check_template(const PromptTemplate& prompt, const Model& model);
 
 /// How prompts become the inputs of a model.
-TextInputs prompt_inputs(const Model& model, const Tokenizer& tokenizer);
+TextInputs prompt_inputs(const Model& model, const text::Tokenizer& tokenizer);
 
 /// Whether only the training data say what the labels of prompts are: a
 /// language model does not, unlike a classifier.

@@ -6,7 +6,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tokenizer/utf8.h"
+#include "tessera/text/tokenizer/utf8.h"
 
 #include <nlohmann/json.hpp>
 
@@ -35,7 +35,8 @@ const json& value_at(
       "{}: there is no '{}', but {}; name the columns in data.question_key, data.context_key, data.answer_key and data.answer_start_key, or, of a table without a header, all of them in data.columns",
       place,
       key,
-      object.is_object() ? keys_text(object) : runtime::show_json(object));
+      object.is_object() ? text::keys_text(object)
+                         : runtime::show_json(object));
   return *found;
 }
 
@@ -93,7 +94,7 @@ int64_t start_in(
 std::optional<size_t> byte_of(std::string_view text, int64_t code_point) {
   size_t byte = 0;
   for (; code_point > 0 && byte < text.size(); --code_point) {
-    byte += utf8_length(text, byte);
+    byte += text::utf8_length(text, byte);
   }
   return code_point == 0 ? std::optional(byte) : std::nullopt;
 }
@@ -116,8 +117,9 @@ class QuestionReader {
     if (is_published_questions(file)) {
       add_published(file);
     } else {
-      for_each_row(
-          {file}, options_.rows, [&](const TextRow& row) { add_row(row); });
+      text::for_each_row({file}, options_.rows, [&](const text::TextRow& row) {
+        add_row(row);
+      });
     }
     TESSERA_CHECK(
         questions.size() > before,
@@ -142,7 +144,7 @@ class QuestionReader {
           try {
             add_asked(asked, context, name, place);
           } catch (const Error& error) {
-            if (options_.rows.bad_rows == BadRows::kError) {
+            if (options_.rows.bad_rows == text::BadRows::kError) {
               throw;
             }
             if (++skipped <= kShownBadQuestions && is_log_rank_zero()) {
@@ -184,7 +186,7 @@ class QuestionReader {
     add(std::move(question), answers);
   }
 
-  void add_row(const TextRow& row) {
+  void add_row(const text::TextRow& row) {
     AnsweredQuestion question = question_in(row, options_);
     if (!options_.reads_answers) {
       add(std::move(question), {});
@@ -245,15 +247,16 @@ class QuestionReader {
           question.place,
           text,
           start,
-          begin ? ": \"" +
-                      std::string(context.substr(
-                          *begin,
-                          byte_of(
-                              context.substr(*begin),
-                              static_cast<int64_t>(count_code_points(text)))
-                              .value_or(context.npos))) +
-                      "\""
-                : ", which is after its end");
+          begin
+              ? ": \"" +
+                    std::string(context.substr(
+                        *begin,
+                        byte_of(
+                            context.substr(*begin),
+                            static_cast<int64_t>(text::count_code_points(text)))
+                            .value_or(context.npos))) +
+                    "\""
+              : ", which is after its end");
       if (question.answers.empty()) {
         const size_t after = text.find_last_not_of(kSpaces) + 1;
         question.first_answer = {
@@ -311,7 +314,7 @@ bool is_published_questions(const fs::path& file) {
 }
 
 AnsweredQuestion question_in(
-    const TextRow& row,
+    const text::TextRow& row,
     const QuestionOptions& options) {
   AnsweredQuestion question;
   question.place = row.place();
@@ -325,8 +328,8 @@ AnsweredQuestion question_in(
   return question;
 }
 
-Encoding EncodedQuestion::encoding(const ContextWindow& window) const {
-  Encoding part;
+text::Encoding EncodedQuestion::encoding(const ContextWindow& window) const {
+  text::Encoding part;
   const auto add = [&](int64_t begin, int64_t end) {
     part.tokens.insert(
         part.tokens.end(), tokens.begin() + begin, tokens.begin() + end);
@@ -344,14 +347,15 @@ ContextWindow EncodedQuestion::placed(const ContextWindow& window) const {
 
 EncodedQuestion encode_question(
     const AnsweredQuestion& question,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t max_length,
     int64_t overlap) {
-  EncodeOptions options;
+  text::EncodeOptions options;
   options.with_offsets = true;
   const std::string_view asked = without_leading_space(question.question);
   // Where padding is on the left, models were trained with the question last.
-  const bool context_first = tokenizer.settings().padding_side == Side::kLeft;
+  const bool context_first =
+      tokenizer.settings().padding_side == text::Side::kLeft;
   EncodedQuestion result;
   result.tokens =
       context_first
@@ -382,10 +386,11 @@ EncodedQuestion encode_question(
       max_length,
       std::max<int64_t>(room, 0),
       overlap);
-  const TokenSequence context(
+  const text::TokenSequence context(
       result.tokens.begin() + begin, result.tokens.begin() + end);
   int64_t at = begin;
-  for (const TokenSequence& window : make_windows(context, room, overlap)) {
+  for (const text::TokenSequence& window :
+       text::make_windows(context, room, overlap)) {
     result.windows.push_back({at, at + static_cast<int64_t>(window.size())});
     at += room - overlap;
   }
@@ -395,7 +400,7 @@ EncodedQuestion encode_question(
 std::optional<std::pair<int64_t, int64_t>> tokens_of_answer(
     const EncodedQuestion& question,
     const ContextWindow& window,
-    ByteRange bytes) {
+    text::ByteRange bytes) {
   const auto range = [&](int64_t token) {
     return question.tokens[static_cast<size_t>(token)].bytes;
   };
@@ -415,7 +420,7 @@ std::optional<std::pair<int64_t, int64_t>> tokens_of_answer(
   return std::pair(first + shift, last + shift);
 }
 
-ByteRange answer_bytes(
+text::ByteRange answer_bytes(
     const std::string& context,
     const EncodedQuestion& question,
     const ContextWindow& window,
@@ -430,8 +435,8 @@ ByteRange answer_bytes(
       std::string_view(context).substr(begin, end - begin);
   const size_t from = text.find_first_not_of(kSpaces);
   return from == text.npos
-             ? ByteRange{}
-             : ByteRange{
+             ? text::ByteRange{}
+             : text::ByteRange{
                    static_cast<uint32_t>(begin + from),
                    static_cast<uint32_t>(
                        begin + text.find_last_not_of(kSpaces) + 1)};

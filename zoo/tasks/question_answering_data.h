@@ -3,8 +3,8 @@
 // read_questions() reads questions about contexts with their answers;
 // `EncodedQuestion` is one as tokens, in windows that a model has room for.
 
-#include "tessera/zoo/data/text_rows.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/text/rows/text_rows.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -23,7 +23,7 @@ struct QuestionOptions {
   std::string answer = "answer";
   std::string answer_start = "answer_start";
   std::string id = "id";
-  TextRowOptions rows;
+  text::TextRowOptions rows;
   /// False: questions are to be answered, and what rows have of answers is not
   /// looked at.
   bool reads_answers = true;
@@ -44,7 +44,7 @@ struct AnsweredQuestion {
   std::string question;
   std::string context;
   std::vector<std::string> answers; ///< none: it has no answer
-  ByteRange first_answer; ///< in the context; empty: there is none
+  text::ByteRange first_answer; ///< in the context; empty: there is none
 };
 
 /// Reads files as SQuAD is published (`data`, `paragraphs`, `qas`), and rows of
@@ -62,7 +62,7 @@ bool is_published_questions(const std::filesystem::path& file);
 /// The question of a row, without answers.
 /// @throws Error naming the row and a key that it lacks.
 AnsweredQuestion question_in(
-    const TextRow& row,
+    const text::TextRow& row,
     const QuestionOptions& options);
 
 /// Tokens [begin, end) of EncodedQuestion::tokens.
@@ -73,14 +73,14 @@ struct ContextWindow {
 
 /// A question and its whole context as tokens.
 struct EncodedQuestion {
-  TokenSequence tokens;
+  text::TokenSequence tokens;
   ContextWindow context; ///< all of its tokens
   /// Consecutive, each beginning with the last tokens of the one before it.
   std::vector<ContextWindow> windows;
 
   /// What a model is given of a window: the question, the window and the tokens
   /// around them.
-  Encoding encoding(const ContextWindow& window) const;
+  text::Encoding encoding(const ContextWindow& window) const;
   /// Where encoding() has the context: [begin, end) of its tokens.
   ContextWindow placed(const ContextWindow& window) const;
 };
@@ -90,7 +90,7 @@ struct EncodedQuestion {
 ///     leaves the windows no room beside their overlap.
 EncodedQuestion encode_question(
     const AnsweredQuestion& question,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t max_length,
     int64_t overlap);
 
@@ -99,11 +99,11 @@ EncodedQuestion encode_question(
 std::optional<std::pair<int64_t, int64_t>> tokens_of_answer(
     const EncodedQuestion& question,
     const ContextWindow& window,
-    ByteRange bytes);
+    text::ByteRange bytes);
 
 /// The bytes of the context that the tokens `first` to `last` of encoding()
 /// stand for, without white space around them.
-ByteRange answer_bytes(
+text::ByteRange answer_bytes(
     const std::string& context,
     const EncodedQuestion& question,
     const ContextWindow& window,

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/question_batches.h"
@@ -113,9 +113,10 @@ Task open_questions(
     World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
-  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
+  const text::Tokenizer tokenizer =
+      text::Tokenizer::from_folder(config.model_folder);
   const auto questions_of = [&](const std::vector<std::string>& names) {
-    return read_questions(matching_files(names), config.questions);
+    return read_questions(text::matching_files(names), config.questions);
   };
   std::vector<AnsweredQuestion> train, heldout;
   if (state != ModelState::kTrained) {
@@ -147,7 +148,7 @@ Task open_questions(
         "data: no question leaves its context room in model.max_length, {}",
         config.max_length);
     for (const EncodedQuestion& question : batches->encoded()) {
-      for (const PlacedToken& token : question.tokens) {
+      for (const text::PlacedToken& token : question.tokens) {
         check_token(
             token.id, tokenizer, task.head->vocab(), config.model_folder);
       }

@@ -6,7 +6,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/memory/to_device.h"
-#include "tessera/zoo/metrics/answers.h"
+#include "tessera/text/metrics/answers.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -32,8 +32,8 @@ struct AnswerSums {
   int64_t count = 0;
 
   void add(const std::string& answer, const std::vector<std::string>& wanted) {
-    exact += answer_exact_match(answer, wanted);
-    f1 += answer_f1(answer, wanted);
+    exact += text::answer_exact_match(answer, wanted);
+    f1 += text::answer_f1(answer, wanted);
     ++count;
   }
   double mean(double sum) const {
@@ -45,7 +45,7 @@ struct AnswerSums {
 std::vector<std::string> references_of(const AnsweredQuestion& question) {
   std::vector<std::string> wanted;
   for (const std::string& answer : question.answers) {
-    if (!normalize_answer(answer).empty()) {
+    if (!text::normalize_answer(answer).empty()) {
       wanted.push_back(answer);
     }
   }
@@ -153,7 +153,7 @@ QuestionAnswers answers_of(
 
 QuestionBatches::QuestionBatches(
     std::vector<AnsweredQuestion> questions,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t max_length,
     const QuestionOptions& options,
     const TextInputs& inputs)
@@ -166,7 +166,7 @@ QuestionBatches::QuestionBatches(
       encoded = encode_question(
           question, tokenizer, max_length, options_.window_overlap);
     } catch (const Error& error) {
-      if (options_.rows.bad_rows == BadRows::kError) {
+      if (options_.rows.bad_rows == text::BadRows::kError) {
         throw;
       }
       if (++skipped == 1 && is_log_rank_zero()) {
@@ -209,7 +209,7 @@ ModelInput QuestionBatches::make(
     const std::vector<size_t>& examples,
     int64_t /*epoch*/,
     bool /*loss_only*/) const {
-  std::vector<Encoding> encodings;
+  std::vector<text::Encoding> encodings;
   std::vector<int64_t> first;
   std::vector<int64_t> last;
   for (const size_t example : examples) {
@@ -249,7 +249,7 @@ AnswerPrediction QuestionBatches::prediction(
   AnswerPrediction result;
   result.no_answer_score = found.no_answer_score;
   for (const FoundAnswer& one : found.best) {
-    const ByteRange bytes = answer_bytes(
+    const text::ByteRange bytes = answer_bytes(
         question.context,
         encoded,
         encoded.windows[one.window],
@@ -325,9 +325,9 @@ TaskScore QuestionBatches::report(const Score& score) const {
         .add(text, wanted);
     thresholds.emplace_back(
         predicted.no_answer_margin(),
-        answer_f1(
+        text::answer_f1(
             predicted.best.empty() ? "" : predicted.best.front().text, wanted),
-        answer_f1("", wanted));
+        text::answer_f1("", wanted));
   }
   TaskScore result;
   auto& values = result.values;

@@ -47,7 +47,7 @@ QuestionAnswers answers_of(
 /// An answer as it stands in the context.
 struct PredictedAnswer {
   std::string text; ///< not empty
-  ByteRange bytes; ///< of the context
+  text::ByteRange bytes; ///< of the context
   double score = 0; ///< FoundAnswer::score
   /// Among these answers, and none if questions may have none: the softmax of
   /// their scores.
@@ -76,7 +76,7 @@ class QuestionBatches : public DataSet {
   /// @throws Error as encode_question(), unless bad rows are skipped.
   QuestionBatches(
       std::vector<AnsweredQuestion> questions,
-      const Tokenizer& tokenizer,
+      const text::Tokenizer& tokenizer,
       int64_t max_length,
       const QuestionOptions& options,
       const TextInputs& inputs);

@@ -30,7 +30,7 @@ TrainedModel with_answer_head(TrainedModel trained) {
 
 QuestionPredictor::QuestionPredictor(TrainedModel trained, c10::Device device)
     : trained_(with_answer_head(std::move(trained))),
-      tokenizer_(Tokenizer::from_folder(trained_.config.model_folder)),
+      tokenizer_(text::Tokenizer::from_folder(trained_.config.model_folder)),
       inputs_(text_inputs(
           *trained_.model,
           *trained_.head,

@@ -2,9 +2,9 @@
 #pragma once
 // `QuestionPredictor` answers questions about contexts with a trained model.
 
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/tasks/question_batches.h"
 #include "tessera/zoo/tasks/trained_model.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <c10/core/Device.h>
 
@@ -39,7 +39,7 @@ class QuestionPredictor {
 
  private:
   TrainedModel trained_;
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   TextInputs inputs_;
 };
 

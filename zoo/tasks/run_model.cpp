@@ -9,6 +9,7 @@
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/hf_folder_writer.h"
@@ -16,7 +17,6 @@
 #include "tessera/zoo/models/model_center.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/text_classifier.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -237,7 +237,7 @@ void add_special_tokens(const fs::path& folder) {
   if (!has_tokenizer(folder)) {
     return;
   }
-  const Tokenizer tokenizer = Tokenizer::from_folder(folder);
+  const text::Tokenizer tokenizer = text::Tokenizer::from_folder(folder);
   const fs::path file = folder / "config.json";
   auto config = nlohmann::ordered_json::parse(runtime::read_text_file(file));
   nlohmann::ordered_json generation{{"_from_model_config", true}};

@@ -39,7 +39,7 @@ int64_t rounded_up(size_t length, int64_t multiple) {
 /// which the tokenizer's eos_token need not be.
 std::vector<int64_t> end_tokens(
     const std::vector<SupervisedText>& texts,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::vector<int64_t> ends) {
   constexpr int64_t kAfter = 2; // white space
   for (const SupervisedText& text : texts) {
@@ -96,7 +96,7 @@ SupervisedBatches::SupervisedBatches(
     std::vector<SupervisedText> texts,
     const SupervisedInputs& inputs,
     SupervisedScoring scoring,
-    Tokenizer tokenizer,
+    text::Tokenizer tokenizer,
     uint64_t seed)
     : texts_(std::move(texts)),
       inputs_(inputs),

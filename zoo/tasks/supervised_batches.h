@@ -31,7 +31,7 @@ struct SupervisedInputs {
 /// What is generated and measured when rows are scored.
 struct SupervisedScoring {
   std::vector<GeneratedMetric> metrics; ///< empty: nothing is generated
-  RougeWords compared = RougeWords::kWhole;
+  text::RougeWords compared = text::RougeWords::kWhole;
   int64_t rows = 0; ///< the first ones
   GenerateOptions options;
 };
@@ -54,7 +54,7 @@ class SupervisedBatches : public DataSet {
       std::vector<SupervisedText> texts,
       const SupervisedInputs& inputs,
       SupervisedScoring scoring,
-      Tokenizer tokenizer,
+      text::Tokenizer tokenizer,
       uint64_t seed);
 
   size_t size() const override {
@@ -82,7 +82,7 @@ class SupervisedBatches : public DataSet {
   std::vector<SupervisedText> texts_;
   SupervisedInputs inputs_;
   SupervisedScoring scoring_;
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   std::vector<std::vector<size_t>> sequences_; ///< rows of each
   std::optional<ScoredPrompts> prompts_;
 };

@@ -30,7 +30,7 @@ std::string preset_text(
         "{}: there is no '{}', but {}; is it a file of data.preset?",
         place,
         key,
-        keys_text(object));
+        text::keys_text(object));
     return "";
   }
   TESSERA_CHECK(
@@ -43,15 +43,15 @@ std::string preset_text(
 }
 
 /// As JSON lines have it.
-TextRow with_messages(
-    const TextRow& row,
+text::TextRow with_messages(
+    const text::TextRow& row,
     const std::string& key,
     ordered_json messages) {
   ordered_json values{{key, std::move(messages)}};
   if (const auto tools = row.values.find("tools"); tools != row.values.end()) {
     values["tools"] = *tools;
   }
-  TextRow made = row;
+  text::TextRow made = row;
   made.text = values.dump();
   made.values = json::parse(made.text);
   made.is_of_table = false;
@@ -62,8 +62,8 @@ ordered_json chat_message(const char* role, std::string content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
-TextRow row_of_alpaca(
-    const TextRow& row,
+text::TextRow row_of_alpaca(
+    const text::TextRow& row,
     const SupervisedKeys& keys,
     bool has_chat_template) {
   const auto text = [&](const char* key, bool is_needed) {
@@ -97,7 +97,7 @@ TextRow row_of_alpaca(
   if (!input.empty()) {
     prompt += "\n\n### Input:\n" + input;
   }
-  TextRow made = row;
+  text::TextRow made = row;
   made.values = {
       {keys.prompt, prompt + "\n\n### Response:"}, {keys.completion, output}};
   made.is_of_table = false;
@@ -137,7 +137,9 @@ const char* role_of(const std::string& from, const std::string& place) {
       names);
 }
 
-TextRow row_of_sharegpt(const TextRow& row, const SupervisedKeys& keys) {
+text::TextRow row_of_sharegpt(
+    const text::TextRow& row,
+    const SupervisedKeys& keys) {
   constexpr const char* kKey = "conversations";
   const auto found = row.values.find(kKey);
   TESSERA_CHECK(
@@ -145,7 +147,7 @@ TextRow row_of_sharegpt(const TextRow& row, const SupervisedKeys& keys) {
       "{}: there is no list '{}', but {}; is it a file of data.preset \"sharegpt\"?",
       row.place(),
       kKey,
-      keys_text(row.values));
+      text::keys_text(row.values));
   auto messages = ordered_json::array();
   const std::string system =
       preset_text(row.values, "system", row.place(), /*is_needed=*/false);
@@ -183,9 +185,9 @@ supervised_presets() {
       {"sharegpt", SupervisedPreset::kShareGpt}};
 }
 
-TextRow row_of_preset(
+text::TextRow row_of_preset(
     SupervisedPreset preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const SupervisedKeys& keys,
     bool has_chat_template) {
   return preset == SupervisedPreset::kAlpaca

@@ -3,7 +3,7 @@
 // `SupervisedPreset` is a common form of rows for supervised fine-tuning,
 // beside conversations, and prompts with completions.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 
 #include <optional>
 #include <string>
@@ -35,9 +35,9 @@ struct SupervisedKeys {
 /// completion.
 /// @throws tessera::Error naming the row and what it lacks, or a message of an
 ///   unknown speaker.
-TextRow row_of_preset(
+text::TextRow row_of_preset(
     SupervisedPreset preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const SupervisedKeys& keys,
     bool has_chat_template);
 

@@ -116,7 +116,7 @@ bool is_ring(const TrainingConfig& config) {
 SupervisedInputs inputs_of(
     const TrainingConfig& config,
     const Model& model,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t multiple_of) {
   const bool is_decoder = !model.first_token();
   const bool can_pack = is_decoder && model.takes_documents();
@@ -145,12 +145,12 @@ SupervisedInputs inputs_of(
 
 SupervisedScoring scoring_of(
     const TrainingConfig& config,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const SupervisedInputs& inputs) {
   SupervisedScoring scoring;
   scoring.metrics = generated_metrics_for(config.metrics);
-  scoring.compared =
-      config.supervised.rouge_stemmer ? RougeWords::kStems : RougeWords::kWhole;
+  scoring.compared = config.supervised.rouge_stemmer ? text::RougeWords::kStems
+                                                     : text::RougeWords::kWhole;
   scoring.rows = config.supervised.generate_heldout;
   scoring.options.eos_token_id =
       generate_options(config.model_folder).eos_token_id;
@@ -184,7 +184,8 @@ Task open_supervised(
       "supervised: a {} fills blanks, which this task does not train; use a decoder or an encoder-decoder",
       task.model->architecture());
   check_positions(*task.model, config.max_length);
-  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
+  const text::Tokenizer tokenizer =
+      text::Tokenizer::from_folder(config.model_folder);
   const SupervisedInputs inputs = inputs_of(
       config, *task.model, tokenizer, parallel.batches().sequence_multiple);
   const SupervisedEncoder encoder(

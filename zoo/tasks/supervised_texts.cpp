@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/generation/generate_options.h"
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 /// The ranges of tokens that `is_learned` holds for; not the first token.
 template <typename Predicate>
 std::vector<TokenRange> learned_ranges(
-    const TokenSequence& tokens,
+    const text::TokenSequence& tokens,
     const Predicate& is_learned) {
   std::vector<TokenRange> ranges;
   for (size_t i = 1; i < tokens.size(); ++i) {
@@ -56,7 +56,10 @@ bool has_more(const ordered_json& message) {
     return message.contains(key) && !message[key].empty();
   };
   return has("tool_calls") || has("function_call") ||
-         std::any_of(std::begin(kReasoningKeys), std::end(kReasoningKeys), has);
+         std::any_of(
+             std::begin(text::kReasoningKeys),
+             std::end(text::kReasoningKeys),
+             has);
 }
 
 /// Checks that messages have contents, which templates write as nothing or as
@@ -123,7 +126,7 @@ std::vector<int64_t> SupervisedText::prompt() const {
 }
 
 SupervisedEncoder::SupervisedEncoder(
-    Tokenizer tokenizer,
+    text::Tokenizer tokenizer,
     SupervisedOptions options,
     PromptKind kind,
     std::filesystem::path folder,
@@ -150,7 +153,7 @@ SupervisedEncoder::SupervisedEncoder(
 }
 
 const std::string& SupervisedEncoder::text_of(
-    const TextRow& row,
+    const text::TextRow& row,
     const std::string& key) const {
   const auto found = row.values.find(key);
   TESSERA_CHECK(
@@ -159,7 +162,7 @@ const std::string& SupervisedEncoder::text_of(
       row.place(),
       options_.messages,
       key,
-      keys_text(row.values),
+      text::keys_text(row.values),
       row.values.contains("conversations") ? "set data.preset=sharegpt, or "
       : row.values.contains("instruction") ? "set data.preset=alpaca, or "
                                            : "",
@@ -175,7 +178,7 @@ const std::string& SupervisedEncoder::text_of(
   return found->get_ref<const std::string&>();
 }
 
-SupervisedText SupervisedEncoder::conversation(const TextRow& row) const {
+SupervisedText SupervisedEncoder::conversation(const text::TextRow& row) const {
   TESSERA_CHECK(
       kind_ == PromptKind::kDecoder,
       "{}: '{}' is a conversation, which an encoder-decoder is not trained on; give rows with '{}' and '{}'",
@@ -196,30 +199,32 @@ SupervisedText SupervisedEncoder::conversation(const TextRow& row) const {
   const ordered_json messages = chat_->with_read_contents(
       values.at(options_.messages), row.place(), listed_tools);
   check_contents(messages, row.place(), options_.messages);
-  const RenderedChat chat =
+  const text::RenderedChat chat =
       chat_->render_with_answers(messages, row.place(), listed_tools);
-  EncodeOptions how;
+  text::EncodeOptions how;
   how.add_special_tokens = false;
   how.with_offsets = true;
-  const Encoding encoding = tokenizer_.encode(chat.text, how);
+  const text::Encoding encoding = tokenizer_.encode(chat.text, how);
   SupervisedText text;
   text.tokens = encoding.ids();
   // Both are in order.
   auto answer = chat.answers.begin();
-  text.answers = learned_ranges(encoding.tokens, [&](const PlacedToken& token) {
-    while (answer != chat.answers.end() && answer->end <= token.bytes.begin) {
-      ++answer;
-    }
-    return answer != chat.answers.end() && token.bytes.end > answer->begin &&
-           token.bytes.size() > 0;
-  });
+  text.answers =
+      learned_ranges(encoding.tokens, [&](const text::PlacedToken& token) {
+        while (answer != chat.answers.end() &&
+               answer->end <= token.bytes.begin) {
+          ++answer;
+        }
+        return answer != chat.answers.end() &&
+               token.bytes.end > answer->begin && token.bytes.size() > 0;
+      });
   TESSERA_CHECK(
       !text.answers.empty(),
       "{}: '{}' has no answer of the role assistant to learn; the roles are {}{}",
       row.place(),
       options_.messages,
       roles_of(messages),
-      std::all_of(messages.begin(), messages.end(), is_learned)
+      std::all_of(messages.begin(), messages.end(), text::is_learned)
           ? ""
           : ", and messages have the weight 0");
   if (static_cast<int64_t>(text.tokens.size()) <= max_length_) {
@@ -235,7 +240,7 @@ void SupervisedEncoder::add_prompt(
     const std::string& place) const {
   size_t last = messages.size();
   while (last > 0 && (messages[last - 1]["role"] != "assistant" ||
-                      !is_learned(messages[last - 1]))) {
+                      !text::is_learned(messages[last - 1]))) {
     --last;
   }
   if (last <= 1) {
@@ -251,7 +256,7 @@ void SupervisedEncoder::add_prompt(
   } catch (const Error&) {
     return; // the template answers no such beginning
   }
-  EncodeOptions how;
+  text::EncodeOptions how;
   how.add_special_tokens = false;
   std::vector<int64_t> ids = tokenizer_.encode(prompt, how).ids();
   if (ids.size() < text.tokens.size() &&
@@ -332,22 +337,23 @@ void SupervisedEncoder::warn_about_chats(
 SupervisedText SupervisedEncoder::continued(
     const std::string& prompt,
     const std::string& completion) const {
-  EncodeOptions how;
+  text::EncodeOptions how;
   how.with_offsets = true;
   const std::string separator = template_ ? template_->separator() : "";
-  Encoding encoding = tokenizer_.encode(prompt + separator + completion, how);
-  TokenSequence& tokens = encoding.tokens;
+  text::Encoding encoding =
+      tokenizer_.encode(prompt + separator + completion, how);
+  text::TokenSequence& tokens = encoding.tokens;
   while (!tokens.empty() && tokens.back().text < 0) {
     tokens.pop_back(); // an end of the text
   }
   if (tokens.empty() || tokens.back().id != end_token_) {
-    PlacedToken end;
+    text::PlacedToken end;
     end.id = end_token_;
     tokens.push_back(end);
   }
   SupervisedText text;
   text.tokens = encoding.ids();
-  text.answers = learned_ranges(tokens, [&](const PlacedToken& token) {
+  text.answers = learned_ranges(tokens, [&](const text::PlacedToken& token) {
     return &token == &tokens.back() ||
            (token.text >= 0 && token.bytes.end > prompt.size());
   });
@@ -358,10 +364,10 @@ SupervisedText SupervisedEncoder::continued(
 SupervisedText SupervisedEncoder::translated(
     const std::string& prompt,
     const std::string& completion) const {
-  EncodeOptions how;
+  text::EncodeOptions how;
   how.truncation = {.max_length = max_length_};
-  const Encoding input = tokenizer_.encode(prompt, how);
-  Encoding target = tokenizer_.encode(completion, how);
+  const text::Encoding input = tokenizer_.encode(prompt, how);
+  text::Encoding target = tokenizer_.encode(completion, how);
   SupervisedText text;
   text.tokens = input.ids();
   text.target = target.ids();
@@ -377,7 +383,7 @@ SupervisedText SupervisedEncoder::translated(
   return text;
 }
 
-TextRow SupervisedEncoder::with_keys(const TextRow& row) const {
+text::TextRow SupervisedEncoder::with_keys(const text::TextRow& row) const {
   return options_.preset
              ? row_of_preset(
                    *options_.preset,
@@ -387,11 +393,11 @@ TextRow SupervisedEncoder::with_keys(const TextRow& row) const {
              : row;
 }
 
-SupervisedText SupervisedEncoder::encode(const TextRow& row) const {
+SupervisedText SupervisedEncoder::encode(const text::TextRow& row) const {
   return encode_keys(with_keys(row));
 }
 
-SupervisedText SupervisedEncoder::encode_keys(const TextRow& row) const {
+SupervisedText SupervisedEncoder::encode_keys(const text::TextRow& row) const {
   SupervisedText text;
   if (is_conversation(row)) {
     TESSERA_CHECK(
@@ -446,13 +452,13 @@ SupervisedText SupervisedEncoder::encode_keys(const TextRow& row) const {
 std::vector<SupervisedText> SupervisedEncoder::read(
     const std::vector<std::string>& files) const {
   std::vector<SupervisedText> texts;
-  for (const auto& file : matching_files(files)) {
+  for (const auto& file : text::matching_files(files)) {
     const size_t before = texts.size();
     int64_t truncated = 0;
     bool lacks_template = false;
     std::vector<std::string> places;
-    for_each_row({file}, options_.rows, [&](const TextRow& given) {
-      const TextRow row = with_keys(given);
+    text::for_each_row({file}, options_.rows, [&](const text::TextRow& given) {
+      const text::TextRow row = with_keys(given);
       // No row that lacks something: it would be left out.
       if (is_conversation(row) && !chat_) {
         lacks_template = true;
@@ -463,7 +469,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
       truncated += texts.back().is_truncated ? 1 : 0;
     });
     if (lacks_template) {
-      const ChatPrompt refused(tokenizer_.settings(), folder_.string());
+      const text::ChatPrompt refused(tokenizer_.settings(), folder_.string());
     }
     TESSERA_CHECK(
         texts.size() > before,

@@ -3,12 +3,12 @@
 // `SupervisedEncoder` makes tokens of rows that are conversations, or prompts
 // and completions, and says which of them a model learns to write.
 
-#include "tessera/zoo/chat/chat_prompt.h"
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/chat/chat_prompt.h"
+#include "tessera/text/rows/text_rows.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/tasks/prompt_batches.h"
 #include "tessera/zoo/tasks/prompt_template.h"
 #include "tessera/zoo/tasks/supervised_presets.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -28,7 +28,7 @@ struct SupervisedOptions {
   /// Of a PromptTemplate that ends with kCompletionPlace, instead of `prompt`;
   /// empty: there is none.
   std::string prompt_template;
-  TextRowOptions rows;
+  text::TextRowOptions rows;
   /// Several rows in one sequence; nullopt: if the model can keep them apart.
   std::optional<bool> packed;
   /// Held-out rows for which texts are generated, if metrics of these are asked
@@ -81,7 +81,7 @@ class SupervisedEncoder {
   /// @param max_length of a row, of input and target each.
   /// @throws tessera::Error on a malformed template, and without an eos_token.
   SupervisedEncoder(
-      Tokenizer tokenizer,
+      text::Tokenizer tokenizer,
       SupervisedOptions options,
       PromptKind kind,
       std::filesystem::path folder,
@@ -95,7 +95,7 @@ class SupervisedEncoder {
   /// eos_token, which is added. What is too long loses its end.
   /// @throws tessera::Error naming the row and what is missing or wrong, also
   ///     if nothing is left to learn.
-  SupervisedText encode(const TextRow& row) const;
+  SupervisedText encode(const text::TextRow& row) const;
 
   /// Encodes all rows of files, and logs how many are truncated. Warns if
   /// conversations do not begin with the prompt that is made to answer them, or
@@ -104,16 +104,16 @@ class SupervisedEncoder {
   ///     no rows that can be used.
   std::vector<SupervisedText> read(const std::vector<std::string>& files) const;
 
-  const Tokenizer& tokenizer() const {
+  const text::Tokenizer& tokenizer() const {
     return tokenizer_;
   }
 
  private:
   /// The row with the keys of the options, if it is one of a preset.
-  TextRow with_keys(const TextRow& row) const;
+  text::TextRow with_keys(const text::TextRow& row) const;
   /// encode() of such a row.
-  SupervisedText encode_keys(const TextRow& row) const;
-  SupervisedText conversation(const TextRow& row) const;
+  SupervisedText encode_keys(const text::TextRow& row) const;
+  SupervisedText conversation(const text::TextRow& row) const;
   /// Fills in the prompt for the last answer.
   void add_prompt(
       SupervisedText& text,
@@ -134,12 +134,13 @@ class SupervisedEncoder {
   SupervisedText translated(
       const std::string& prompt,
       const std::string& completion) const;
-  const std::string& text_of(const TextRow& row, const std::string& key) const;
-  bool is_conversation(const TextRow& row) const {
+  const std::string& text_of(const text::TextRow& row, const std::string& key)
+      const;
+  bool is_conversation(const text::TextRow& row) const {
     return row.values.contains(options_.messages);
   }
 
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   SupervisedOptions options_;
   PromptKind kind_;
   std::filesystem::path folder_;
@@ -147,7 +148,8 @@ class SupervisedEncoder {
   int64_t max_length_;
   int64_t end_token_;
   std::optional<PromptTemplate> template_;
-  std::optional<ChatPrompt> chat_; ///< nullopt: the tokenizer has no template
+  std::optional<text::ChatPrompt>
+      chat_; ///< nullopt: the tokenizer has no template
 };
 
 } // namespace tessera::zoo

@@ -54,7 +54,7 @@ std::vector<int64_t> predicted_classes(
 
 std::optional<int64_t> padding_token(
     const nlohmann::json& config,
-    const Tokenizer& tokenizer) {
+    const text::Tokenizer& tokenizer) {
   const auto found = config.find("pad_token_id");
   return found != config.end() && found->is_number_integer() &&
                  found->get<int64_t>() >= 0
@@ -65,7 +65,7 @@ std::optional<int64_t> padding_token(
 TextInputs text_inputs(
     const Model& model,
     const Head& head,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const std::filesystem::path& folder) {
   const auto padding = padding_token(model.config(), tokenizer);
   TESSERA_CHECK(
@@ -81,7 +81,7 @@ TextInputs text_inputs(
 
 void check_token(
     int64_t id,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t vocab,
     const std::filesystem::path& folder) {
   TESSERA_CHECK(
@@ -94,10 +94,10 @@ void check_token(
 }
 
 ModelInput padded_input(
-    const std::vector<Encoding>& texts,
+    const std::vector<text::Encoding>& texts,
     const TextInputs& inputs) {
   size_t longest = 1;
-  for (const Encoding& text : texts) {
+  for (const text::Encoding& text : texts) {
     longest = std::max(longest, text.tokens.size());
   }
   const auto multiple = static_cast<size_t>(inputs.multiple_of);
@@ -107,7 +107,7 @@ ModelInput padded_input(
   std::vector<int64_t> mask(ids.size(), 0);
   for (size_t row = 0; row < texts.size(); ++row) {
     size_t at = row * length;
-    for (const PlacedToken& token : texts[row].tokens) {
+    for (const text::PlacedToken& token : texts[row].tokens) {
       ids[at] = token.id;
       types[at] = token.type_id;
       mask[at++] = 1;
@@ -167,7 +167,7 @@ ModelInput TextBatches::make(
     const std::vector<size_t>& examples,
     int64_t /*epoch*/,
     bool /*loss_only*/) const {
-  std::vector<Encoding> encodings;
+  std::vector<text::Encoding> encodings;
   std::vector<int64_t> classes;
   std::vector<double> numbers;
   at::Tensor several;
@@ -204,7 +204,7 @@ ModelInput TextBatches::make(
 TextPredictions TextBatches::predictions(
     const at::Tensor& outputs,
     std::optional<size_t> file) const {
-  TextPredictions predictions{labels_, ClassCounts(classes_), {}, {}, {}};
+  TextPredictions predictions{labels_, text::ClassCounts(classes_), {}, {}, {}};
   const auto* logits = outputs.const_data_ptr<double>();
   for (const LabelledEncoding& example : examples_) {
     if (file && example.file != *file) {

@@ -2,10 +2,10 @@
 #pragma once
 // `TextBatches` makes batches of labeled texts, each padded to its longest row.
 
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/tasks/data_set.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 #include "tessera/zoo/tasks/text_metrics.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <c10/core/Device.h>
 
@@ -28,27 +28,27 @@ struct TextInputs {
 /// else the tokenizer's.
 std::optional<int64_t> padding_token(
     const nlohmann::json& config,
-    const Tokenizer& tokenizer);
+    const text::Tokenizer& tokenizer);
 
 /// The inputs that a model takes. @param folder of the tokenizer, for messages.
 /// @throws tessera::Error if nothing says which token is padding.
 TextInputs text_inputs(
     const Model& model,
     const Head& head,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const std::filesystem::path& folder);
 
 /// @param folder of the tokenizer.
 /// @throws tessera::Error on a token that the model does not have.
 void check_token(
     int64_t id,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t vocab,
     const std::filesystem::path& folder);
 
 /// A batch of texts, padded on the right to the longest one.
 ModelInput padded_input(
-    const std::vector<Encoding>& texts,
+    const std::vector<text::Encoding>& texts,
     const TextInputs& inputs);
 
 /// Texts with a class each, with any number of classes, or with numbers.

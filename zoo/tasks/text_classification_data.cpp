@@ -44,7 +44,7 @@ const json& column_of(
         "{}: there is no '{}', but {}; name the columns in {}",
         place,
         key,
-        keys_text(object),
+        text::keys_text(object),
         options);
   }
   return *found;
@@ -172,8 +172,8 @@ class Reader {
   void add_file(const std::filesystem::path& file) {
     first_in_file_.reset();
     const size_t before = result_.texts.size();
-    const int64_t skipped = for_each_row(
-        {file}, rows_of(file), [&](const TextRow& row) { add(row); });
+    const int64_t skipped = text::for_each_row(
+        {file}, rows_of(file), [&](const text::TextRow& row) { add(row); });
     TESSERA_CHECK(
         result_.texts.size() > before,
         "{}: the file contains no examples{}. Expected a table (CSV, TSV), or one JSON object per line, like {{\"text\": \"...\", \"label\": \"...\"}}.",
@@ -193,8 +193,8 @@ class Reader {
 
  private:
   /// GLUE's tables have no quotes, and CoLA's no header.
-  TextRowOptions rows_of(const std::filesystem::path& file) const {
-    TextRowOptions rows = columns_.rows;
+  text::TextRowOptions rows_of(const std::filesystem::path& file) const {
+    text::TextRowOptions rows = columns_.rows;
     if (columns_.preset != nullptr) {
       rows.quotes = false;
       if (file.extension() == ".tsv") {
@@ -204,7 +204,7 @@ class Reader {
     return rows;
   }
 
-  void add(const TextRow& row) {
+  void add(const text::TextRow& row) {
     if (columns_.preset != nullptr) {
       auto texts = columns_.preset->read(*columns_.preset, row);
       if (prompt_) {
@@ -284,7 +284,7 @@ class Reader {
 
   std::vector<std::string> classes_of(
       const json& label,
-      const TextRow& row,
+      const text::TextRow& row,
       const std::string& place) {
     const std::vector<json> each =
         label.is_array() ? label.get<std::vector<json>>()
@@ -301,7 +301,7 @@ class Reader {
 
   std::string class_of(
       const json& label,
-      const TextRow& row,
+      const text::TextRow& row,
       const std::string& place) {
     const auto kind = kind_of_class(label);
     TESSERA_CHECK(
@@ -467,7 +467,7 @@ void warn_about_labels(const LabelledTexts& texts, bool is_heldout) {
 std::vector<LabelledEncoding> labelled_examples(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    BadRows bad_rows) {
+    text::BadRows bad_rows) {
   std::vector<LabelledEncoding> examples;
   examples.reserve(texts.texts.size());
   int64_t skipped = 0;
@@ -483,7 +483,7 @@ std::vector<LabelledEncoding> labelled_examples(
     try {
       example.labels = indices_of_labels(texts, text, labels);
     } catch (const Error& error) {
-      if (bad_rows == BadRows::kError) {
+      if (bad_rows == text::BadRows::kError) {
         throw;
       }
       if (skipped++ == 0 && is_log_rank_zero()) {
@@ -508,11 +508,11 @@ std::vector<LabelledEncoding> labelled_examples(
 std::vector<LabelledEncoding> encode_labelled_texts(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t max_length,
-    BadRows bad_rows) {
+    text::BadRows bad_rows) {
   auto examples = labelled_examples(texts, labels, bad_rows);
-  EncodeOptions options;
+  text::EncodeOptions options;
   options.truncation.max_length = max_length;
   for (LabelledEncoding& example : examples) {
     const LabelledText& text = texts.texts[example.text];

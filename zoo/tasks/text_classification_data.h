@@ -3,10 +3,10 @@
 // read_labelled_texts() reads labeled texts from JSON lines, CSV and TSV files;
 // encode_labelled_texts() tokenizes them.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/tasks/text_presets.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -28,7 +28,7 @@ struct TextClassificationColumns {
   const TextPreset* preset = nullptr;
   /// Of a PromptTemplate, whose prompt is then the text; empty: there is none.
   std::string prompt;
-  TextRowOptions rows;
+  text::TextRowOptions rows;
 };
 
 /// What the labels of files are.
@@ -98,7 +98,7 @@ void warn_about_labels(const LabelledTexts& texts, bool is_heldout = false);
 
 /// One tokenized example.
 struct LabelledEncoding {
-  Encoding encoding;
+  text::Encoding encoding;
   /// Indices into the list of labels: one, or with kClasses any number.
   std::vector<int64_t> labels;
   double number = 0; ///< LabelledText::number
@@ -114,7 +114,7 @@ struct LabelledEncoding {
 std::vector<LabelledEncoding> labelled_examples(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    BadRows bad_rows = BadRows::kError);
+    text::BadRows bad_rows = text::BadRows::kError);
 
 /// Tokenizes all texts, each truncated to `max_length` tokens.
 /// @param labels ignored if the labels are numbers.
@@ -124,9 +124,9 @@ std::vector<LabelledEncoding> labelled_examples(
 std::vector<LabelledEncoding> encode_labelled_texts(
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t max_length,
-    BadRows bad_rows = BadRows::kError);
+    text::BadRows bad_rows = text::BadRows::kError);
 
 /// Number of examples that were truncated.
 int64_t truncated_count(const std::vector<LabelledEncoding>& examples);

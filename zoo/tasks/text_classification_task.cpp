@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/prompt_batches.h"
 #include "tessera/zoo/tasks/prompt_template.h"
@@ -125,7 +125,7 @@ LabelledTexts labelled_texts(
     const std::vector<std::string>& names,
     bool is_heldout) {
   auto texts = read_labelled_texts(
-      matching_files(names),
+      text::matching_files(names),
       config.columns,
       text_labels_of(config.problem_type));
   if (is_log_rank_zero()) {
@@ -151,7 +151,7 @@ const char* predicted_by(HeadLabels labels) {
 void check_vocabulary(
     const TrainingConfig& config,
     const std::vector<int64_t>& ids,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t vocab) {
   for (const int64_t id : ids) {
     check_token(id, tokenizer, vocab, config.model_folder);
@@ -179,7 +179,7 @@ std::vector<LabelledEncoding> encoded(
     const TrainingConfig& config,
     const LabelledTexts& texts,
     const std::vector<std::string>& labels,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     int64_t vocab) {
   auto examples = encode_labelled_texts(
       texts,
@@ -199,7 +199,7 @@ Task open_prompts(
     const TrainingConfig& config,
     ParallelRun& parallel,
     ModelState state,
-    const Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     const std::optional<LabelledTexts>& train,
     const std::optional<LabelledTexts>& heldout) {
   Task task;
@@ -268,7 +268,8 @@ std::shared_ptr<Model> base_of_texts(
   if (!config.columns.prompt.empty()) {
     return prompted_model(config, context);
   }
-  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
+  const text::Tokenizer tokenizer =
+      text::Tokenizer::from_folder(config.model_folder);
   return lazy_text_classifier(
       config.model_folder,
       config.is_regression() ? class_fields({}, config.problem_type)
@@ -287,7 +288,8 @@ Task open_texts(
     World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
-  const Tokenizer tokenizer = Tokenizer::from_folder(config.model_folder);
+  const text::Tokenizer tokenizer =
+      text::Tokenizer::from_folder(config.model_folder);
   std::optional<LabelledTexts> train, heldout;
   if (state != ModelState::kTrained || labels_are_in_data(config)) {
     train = labelled_texts(config, config.texts.train, /*is_heldout=*/false);

@@ -45,7 +45,7 @@ std::shared_ptr<Model> lazy_text_classifier(
     const nlohmann::json& classes,
     const LayerContext& context,
     bool strict,
-    const Tokenizer* tokenizer,
+    const text::Tokenizer* tokenizer,
     ClassOrder order) {
   FromPretrainedOptions options;
   options.context = context;

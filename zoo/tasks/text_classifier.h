@@ -46,7 +46,7 @@ std::shared_ptr<Model> lazy_text_classifier(
     const nlohmann::json& classes = nlohmann::json::object(),
     const LayerContext& context = {},
     bool strict = true,
-    const Tokenizer* tokenizer = nullptr,
+    const text::Tokenizer* tokenizer = nullptr,
     ClassOrder order = ClassOrder::kOfCheckpoint);
 
 /// The names of a classifier's classes, in the order of its logits.

@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/metrics/answers.h"
-#include "tessera/zoo/metrics/correlation.h"
+#include "tessera/text/metrics/answers.h"
+#include "tessera/text/metrics/correlation.h"
 
 #include <algorithm>
 
@@ -109,7 +109,7 @@ const std::vector<TextMetric>& text_metrics() {
        [](const P& p) {
          return mean_over_groups(p, [](const Group& g) {
            const GroupedPrediction& best = best_of(g);
-           return answer_f1(best.candidate, best.answers);
+           return text::answer_f1(best.candidate, best.answers);
          });
        },
        /*needs_groups=*/true},
@@ -120,7 +120,7 @@ const std::vector<TextMetric>& text_metrics() {
        [](const P& p) {
          return mean_over_groups(p, [](const Group& g) {
            const GroupedPrediction& best = best_of(g);
-           return answer_exact_match(best.candidate, best.answers);
+           return text::answer_exact_match(best.candidate, best.answers);
          });
        },
        /*needs_groups=*/true},
@@ -128,9 +128,9 @@ const std::vector<TextMetric>& text_metrics() {
        "Pearson correlation",
        false,
        numbers,
-       [](const P& p) { return pearson(p.predicted, p.wanted); }},
+       [](const P& p) { return text::pearson(p.predicted, p.wanted); }},
       {"spearman", "Spearman correlation", false, numbers, [](const P& p) {
-         return spearman(p.predicted, p.wanted);
+         return text::spearman(p.predicted, p.wanted);
        }}};
   return metrics;
 }

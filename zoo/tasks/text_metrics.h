@@ -2,8 +2,8 @@
 #pragma once
 // `TextMetric` is a metric of classified texts that a configuration names.
 
+#include "tessera/text/metrics/class_counts.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/metrics/class_counts.h"
 
 #include <map>
 #include <string>
@@ -23,7 +23,7 @@ struct GroupedPrediction {
 /// What was predicted for texts, and what was wanted.
 struct TextPredictions {
   HeadLabels labels = HeadLabels::kClass;
-  ClassCounts counts{0}; ///< of classes
+  text::ClassCounts counts{0}; ///< of classes
   std::vector<double> predicted; ///< of numbers
   std::vector<double> wanted;
   /// By file and group, of texts that belong together.

@@ -2,7 +2,7 @@
 #include "tessera/zoo/tasks/text_predictor.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/data/file_patterns.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/tasks/prompt_template.h"
 #include "tessera/zoo/tasks/prompted_model.h"
 #include "tessera/zoo/tasks/text_batches.h"
@@ -21,7 +21,7 @@ class ClassifierPredictor : public TextPredictor {
   ClassifierPredictor(TrainedModel trained, c10::Device device)
       : TextPredictor(class_labels_of(trained), trained.config.columns.texts),
         trained_(std::move(trained)),
-        tokenizer_(Tokenizer::from_folder(trained_.config.model_folder)),
+        tokenizer_(text::Tokenizer::from_folder(trained_.config.model_folder)),
         inputs_(text_inputs(
             *trained_.model,
             *trained_.head,
@@ -32,7 +32,7 @@ class ClassifierPredictor : public TextPredictor {
     options_.truncation.max_length = trained_.config.max_length;
   }
 
-  TextPair text_of(const TextRow& row) const override {
+  TextPair text_of(const text::TextRow& row) const override {
     LabelledText text = text_in(row.values, keys(), row.place(), "--text-key");
     return {std::move(text.text), std::move(text.second)};
   }
@@ -40,7 +40,7 @@ class ClassifierPredictor : public TextPredictor {
   std::vector<std::vector<double>> predict(
       const std::vector<TextPair>& texts) const override {
     const at::NoGradGuard no_grad;
-    std::vector<Encoding> encodings;
+    std::vector<text::Encoding> encodings;
     for (const TextPair& text : texts) {
       encodings.push_back(
           keys().size() > 1
@@ -54,9 +54,9 @@ class ClassifierPredictor : public TextPredictor {
 
  private:
   TrainedModel trained_;
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   TextInputs inputs_;
-  EncodeOptions options_;
+  text::EncodeOptions options_;
 };
 
 class PromptPredictor : public TextPredictor {
@@ -68,7 +68,7 @@ class PromptPredictor : public TextPredictor {
       c10::Device device)
       : TextPredictor({HeadLabels::kClass, labels}, prompt.keys()),
         trained_(std::move(trained)),
-        tokenizer_(Tokenizer::from_folder(trained_.config.model_folder)),
+        tokenizer_(text::Tokenizer::from_folder(trained_.config.model_folder)),
         prompt_(prompt),
         words_(verbalizers_of(labels, trained_.config.verbalizers)),
         inputs_(prompt_inputs(*trained_.model, tokenizer_)) {
@@ -76,7 +76,7 @@ class PromptPredictor : public TextPredictor {
     trained_.place(device);
   }
 
-  TextPair text_of(const TextRow& row) const override {
+  TextPair text_of(const text::TextRow& row) const override {
     return {prompt_.fill(row), ""};
   }
 
@@ -105,7 +105,7 @@ class PromptPredictor : public TextPredictor {
 
  private:
   TrainedModel trained_;
-  Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   PromptTemplate prompt_;
   std::vector<std::string> words_; ///< of the labels
   TextInputs inputs_;

@@ -3,7 +3,7 @@
 // `TextPredictor` predicts the labels of texts with a trained classifier, or
 // with a language model that was trained to go on with prompts.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 #include "tessera/zoo/tasks/class_values.h"
 #include "tessera/zoo/tasks/trained_model.h"
 
@@ -44,7 +44,7 @@ class TextPredictor {
   }
   /// What is predicted of.
   /// @throws tessera::Error naming the row and a key that it lacks.
-  virtual TextPair text_of(const TextRow& row) const = 0;
+  virtual TextPair text_of(const text::TextRow& row) const = 0;
 
   /// See class_values().
   virtual std::vector<std::vector<double>> predict(

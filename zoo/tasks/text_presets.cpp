@@ -4,8 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/text/tokenizer/utf8.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
-#include "tessera/zoo/tokenizer/utf8.h"
 
 #include <algorithm>
 #include <charconv>
@@ -24,7 +24,7 @@ constexpr const char* kClassProblem = "single_label_classification";
 
 [[noreturn]] void fail_row(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const std::string& problem) {
   TESSERA_FAIL(
       "{}: {}; is it a file of data.preset, {}?",
@@ -35,7 +35,7 @@ constexpr const char* kClassProblem = "single_label_classification";
 
 const json& member_of(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const json& object,
     const std::string& key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
@@ -47,7 +47,7 @@ const json& member_of(
 
 std::string string_of(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const json& object,
     const std::string& key) {
   const json& value = member_of(preset, row, object, key);
@@ -62,7 +62,7 @@ std::string string_of(
 
 int64_t integer_of(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const json& object,
     const std::string& key) {
   const json& value = member_of(preset, row, object, key);
@@ -77,7 +77,7 @@ int64_t integer_of(
 
 const std::vector<json>& list_of(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const json& object,
     const std::string& key) {
   const json& value = member_of(preset, row, object, key);
@@ -112,7 +112,7 @@ std::optional<double> number_in(const json& value) {
 /// The class of a label: its name, its number, or false and true.
 std::string class_in(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const json& value) {
   const auto& names = preset.labels;
   if (value.is_string()) {
@@ -138,7 +138,7 @@ std::string class_in(
 
 const std::string& first_key(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     if (row.values.contains(key)) {
@@ -148,7 +148,10 @@ const std::string& first_key(
   fail_row(preset, row, formatted("there is no '{}'", keys.front()));
 }
 
-void add_label(const TextPreset& preset, const TextRow& row, LabelledText& to) {
+void add_label(
+    const TextPreset& preset,
+    const text::TextRow& row,
+    LabelledText& to) {
   const json& label = row.values.at(first_key(preset, row, preset.label_keys));
   if (!preset.labels.empty()) {
     to.labels = {class_in(preset, row, label)};
@@ -167,7 +170,7 @@ void add_label(const TextPreset& preset, const TextRow& row, LabelledText& to) {
 /// Texts and label by their keys.
 std::vector<LabelledText> read_by_keys(
     const TextPreset& preset,
-    const TextRow& row) {
+    const text::TextRow& row) {
   const auto found = std::find_if(
       preset.text_keys.begin(),
       preset.text_keys.end(),
@@ -190,7 +193,7 @@ std::vector<LabelledText> read_by_keys(
 /// The two choices after the premise and the question; the better one counts.
 std::vector<LabelledText> read_copa(
     const TextPreset& preset,
-    const TextRow& row) {
+    const text::TextRow& row) {
   const std::string premise =
       string_of(preset, row, row.values, "premise") +
       (string_of(preset, row, row.values, "question") == "cause"
@@ -219,7 +222,7 @@ std::vector<LabelledText> read_copa(
 /// The byte at which the character of this number begins.
 size_t byte_of(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const std::string& text,
     int64_t character) {
   size_t at = 0;
@@ -230,7 +233,7 @@ size_t byte_of(
           row,
           formatted("there is no character {} in its text", character));
     }
-    at += utf8_length(text, at);
+    at += text::utf8_length(text, at);
   }
   return at;
 }
@@ -238,7 +241,7 @@ size_t byte_of(
 /// The text with marks around characters [begin, end).
 std::string marked(
     const TextPreset& preset,
-    const TextRow& row,
+    const text::TextRow& row,
     const std::string& text,
     int64_t begin,
     int64_t end) {
@@ -253,7 +256,7 @@ std::string marked(
 
 std::vector<LabelledText> read_wic(
     const TextPreset& preset,
-    const TextRow& row) {
+    const text::TextRow& row) {
   const auto sentence = [&](const std::string& number) {
     return marked(
         preset,
@@ -272,7 +275,7 @@ std::vector<LabelledText> read_wic(
 /// The noun between `*`, the pronoun between `#`.
 std::vector<LabelledText> read_wsc(
     const TextPreset& preset,
-    const TextRow& row) {
+    const text::TextRow& row) {
   // SuperGLUE has the spans in an object, Hugging Face beside the text.
   const auto target = row.values.find("target");
   const json& spans =
@@ -310,7 +313,7 @@ std::vector<LabelledText> read_wsc(
 /// One text for each answer; those of a question belong together.
 std::vector<LabelledText> read_multirc(
     const TextPreset& preset,
-    const TextRow& row) {
+    const text::TextRow& row) {
   std::vector<LabelledText> texts;
   if (row.values.contains("paragraph")) { // of Hugging Face
     LabelledText text;
@@ -347,7 +350,7 @@ std::vector<LabelledText> read_multirc(
 /// one of a query is its answer.
 std::vector<LabelledText> read_record(
     const TextPreset& preset,
-    const TextRow& row) {
+    const text::TextRow& row) {
   std::string passage;
   std::vector<std::string> entities;
   std::vector<std::pair<std::string, std::vector<std::string>>> queries;

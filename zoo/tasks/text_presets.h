@@ -3,7 +3,7 @@
 // `TextPreset` is a published set of labeled texts, such as GLUE's, and how its
 // files are read.
 
-#include "tessera/zoo/data/text_rows.h"
+#include "tessera/text/rows/text_rows.h"
 
 #include <string>
 #include <vector>
@@ -15,8 +15,9 @@ struct TextPreset;
 
 /// Gives each text of a row to `use`, in order.
 /// @throws Error naming the row and what it lacks.
-using ReadPreset =
-    std::vector<LabelledText> (*)(const TextPreset& preset, const TextRow& row);
+using ReadPreset = std::vector<LabelledText> (*)(
+    const TextPreset& preset,
+    const text::TextRow& row);
 
 /// A row of the table of presets. Files are as they are published: GLUE's
 /// tables, SuperGLUE's JSON lines, and the JSON lines that Hugging Face's

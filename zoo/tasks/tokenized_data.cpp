@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/zoo/data/data_format.h"
+#include "tessera/text/rows/data_format.h"
 #include "tessera/zoo/data/tokenize_files.h"
 #include "tessera/zoo/hf_folder_writer.h"
 
@@ -99,7 +99,7 @@ bool are_texts(const std::vector<std::string>& names) {
   const bool is_pattern =
       path.string().find_first_of("*?[") != std::string::npos &&
       !fs::exists(path);
-  return is_pattern || is_text_file(path);
+  return is_pattern || text::is_text_file(path);
 }
 
 void tokenize_data(TrainingConfig& config, World& world, ModelState state) {

@@ -11,8 +11,8 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/config_file.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/adapters/lora_targets.h"
-#include "tessera/zoo/data/file_patterns.h"
 #include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/models/registry.h"
 #include "tessera/zoo/tasks/config_paths.h"
@@ -482,7 +482,7 @@ TrainingConfig::TrainingConfig(const TaskKind& kind)
 
 std::vector<std::filesystem::path> TrainingConfig::train_files() const {
   if (!texts.train.empty()) {
-    return matching_files(texts.train);
+    return text::matching_files(texts.train);
   }
   if (token_data.blend.empty()) {
     return token_files_of(train_file);

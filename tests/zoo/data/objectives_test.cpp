@@ -232,7 +232,7 @@ TEST_F(ObjectivesTest, MaskWholeWords) {
   options.mask.whole_word = true;
   options.mask.words = folder_ / "words.txt";
   const WordTable table(
-      Tokenizer::from_file(options.tokenizer), options.mask.words);
+      text::Tokenizer::from_file(options.tokenizer), options.mask.words);
   // w30 ##c31 | w33 | 北京大学 | 生 | 学生 | 北 | ##c31 (after a character) |
   // 京 | a document: ##c31 ##c32 | [SEP] | 大 w30
   const Ids text{

@@ -7,8 +7,8 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/data/token_documents.h"
-#include "tessera/zoo/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -53,7 +53,7 @@ class TokenizeFiles : public ::testing::Test {
 
   /// Texts of the documents, of which each has the end token.
   Texts texts_of(const fs::path& path) const {
-    const auto tokenizer = Tokenizer::from_file(model());
+    const auto tokenizer = text::Tokenizer::from_file(model());
     const int64_t end = *tokenizer.id_of("<|end|>");
     const TokenDocuments data(path);
     Texts texts;
@@ -78,8 +78,8 @@ class TokenizeFiles : public ::testing::Test {
     fs::remove(folder_ / "out.bin");
     fs::remove(folder_ / "out.idx");
     EXPECT_EQ(
-        Tokenizer::from_folder(folder_ / "out.tokenizer").size(),
-        Tokenizer::from_file(model()).size());
+        text::Tokenizer::from_folder(folder_ / "out.tokenizer").size(),
+        text::Tokenizer::from_file(model()).size());
     runtime::remove_tree(folder_ / "out.tokenizer");
     // Nothing but that and the input is left.
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
@@ -228,7 +228,7 @@ TEST_F(TokenizeFiles, BeginsDocumentsWithTheTokenThatIsAsked) {
     data.read_into(document, 0, found);
     return found;
   };
-  const int64_t end = *Tokenizer::from_file(model()).id_of("<|end|>");
+  const int64_t end = *text::Tokenizer::from_file(model()).id_of("<|end|>");
   run();
   const auto plain = std::vector{ids(0), ids(1)};
   options_.earlier = EarlierTokens::kReplace;
@@ -245,7 +245,7 @@ TEST_F(TokenizeFiles, BeginsDocumentsWithTheTokenThatIsAsked) {
 
 TEST_F(TokenizeFiles, EndsDocumentsWithTheTokenThatIsAsked) {
   options_.inputs = {write("a.txt", "a<|end|>b")};
-  const auto tokenizer = Tokenizer::from_file(model());
+  const auto tokenizer = text::Tokenizer::from_file(model());
   const int64_t end = *tokenizer.id_of("<|end|>");
   const auto ends = [&] {
     options_.earlier = EarlierTokens::kReplace;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A BERT tokenizer's files that are damaged, and texts of any bytes.
 
-#include "tessera/zoo/tokenizer/tokenizer.h"
+#include "tessera/text/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/json_text.h"
 #include "zoo/hostile/values.h"
@@ -84,8 +84,8 @@ class HostileTokenizer : public ::testing::Test {
   /// It reads texts, or is refused with an error that names `file` and `key`.
   void load(const std::string& file, const std::string& key = "") {
     try {
-      const auto tokenizer = Tokenizer::from_folder(folder_.path());
-      const Encoding encoding = tokenizer.encode(
+      const auto tokenizer = text::Tokenizer::from_folder(folder_.path());
+      const text::Encoding encoding = tokenizer.encode(
           "Una\xff"
           "ff un\xc3\xa4"
           "b [MASK][NEW] \xe4\xb8\xad!",
@@ -186,7 +186,7 @@ TEST_F(HostileTokenizer, NamesLinesOfVocabularies) {
 }
 
 TEST_F(HostileTokenizer, TakesTextsOfAnyBytes) {
-  const auto tokenizer = Tokenizer::from_folder(folder_.path());
+  const auto tokenizer = text::Tokenizer::from_folder(folder_.path());
   Numbers numbers(3);
   for (int i = 0; i < 2000; ++i) {
     std::string text;

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/text/chat/chat_prompt.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+
+#include <utility>
+
+namespace tessera::text {
+
+namespace {
+
+const std::string& needed_template(
+    const TokenizerSettings& settings,
+    const std::string& place) {
+  TESSERA_CHECK(
+      !settings.chat_template.empty(),
+      "'{}' has no chat template: neither chat_template.jinja or chat_template.json, nor 'chat_template' (of several, one named \"default\") in tokenizer_config.json; use a model that was tuned for conversations, or add the template that this one was tuned with as chat_template.jinja",
+      place);
+  return settings.chat_template;
+}
+
+/// @throws Error naming `place`.
+void check_messages(
+    const nlohmann::ordered_json& messages,
+    const std::string& place) {
+  bool are_messages = messages.is_array() && !messages.empty();
+  for (const auto& message : messages) {
+    are_messages = are_messages && message.is_object() &&
+                   message.contains("role") && message["role"].is_string();
+  }
+  TESSERA_CHECK(
+      are_messages,
+      "{}: 'messages' is {}; it must be a list of objects, the latest last: [{{\"role\": \"user\", \"content\": \"Hi\"}}]",
+      place,
+      runtime::show_json(nlohmann::json(messages)));
+}
+
+/// Without the keys of messages whose value is null, as transformers
+/// since 5.24: templates show "None" for them, or test only whether a key is
+/// there.
+nlohmann::ordered_json without_nulls(const nlohmann::ordered_json& messages) {
+  auto kept = nlohmann::ordered_json::array();
+  for (const auto& message : messages) {
+    auto& own = kept.emplace_back(nlohmann::ordered_json::object());
+    for (const auto& [key, value] : message.items()) {
+      if (!value.is_null()) {
+        own[key] = value;
+      }
+    }
+  }
+  return kept;
+}
+
+/// The texts of a list of parts, a line for each; nothing if they are no texts.
+std::optional<std::string> joined_texts(const nlohmann::ordered_json& parts) {
+  std::string text;
+  for (const auto& part : parts) {
+    if (!part.is_object() || !part.contains("text") ||
+        !part["text"].is_string() ||
+        (part.contains("type") && part["type"] != "text")) {
+      return std::nullopt;
+    }
+    text += (&part == &parts.front() ? "" : "\n") +
+            part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+} // namespace
+
+ChatPrompt::ChatPrompt(
+    const TokenizerSettings& settings,
+    const std::string& place)
+    : template_(needed_template(settings, place), place + ": chat template") {
+  if (!settings.tool_chat_template.empty()) {
+    tool_template_.emplace(
+        settings.tool_chat_template, place + ": chat template \"tool_use\"");
+  }
+  options_.add_generation_prompt = true;
+  for (const auto& [name, token] : settings.special_tokens) {
+    if (name == "bos_token") {
+      options_.bos_token = token;
+    } else if (name == "eos_token") {
+      options_.eos_token = token;
+    } else {
+      options_.variables[name] = token;
+    }
+  }
+}
+
+std::string ChatPrompt::render(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  check_messages(messages, place);
+  ChatTemplateOptions options = options_;
+  options.tools = tools;
+  try {
+    return template_for(tools).render(without_nulls(messages), options);
+  } catch (const Error& error) {
+    TESSERA_FAIL("{}: {}", place, error.what());
+  }
+}
+
+bool ChatPrompt::reads_lists(
+    nlohmann::ordered_json messages,
+    const std::vector<size_t>& lists,
+    const nlohmann::ordered_json& tools) const {
+  const std::string mark = "tesseratext";
+  for (const size_t i : lists) {
+    messages[i]["content"] =
+        nlohmann::ordered_json::array({{{"type", "text"}, {"text", mark}}});
+  }
+  ChatTemplateOptions options = options_;
+  options.add_generation_prompt = false;
+  options.tools = tools;
+  try {
+    const std::string text =
+        template_for(tools).render(without_nulls(messages), options);
+    const size_t found = text.find(mark);
+    // In quotes, it is a list as Python or JSON write it.
+    return found != text.npos &&
+           (found == 0 || (text[found - 1] != '\'' && text[found - 1] != '"'));
+  } catch (const Error&) {
+    return false; // it takes contents for texts
+  }
+}
+
+nlohmann::ordered_json ChatPrompt::with_read_contents(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  check_messages(messages, place);
+  std::vector<size_t> lists;
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto content = messages[i].find("content");
+    if (content == messages[i].end() || !content->is_array()) {
+      continue;
+    }
+    if (auto text = joined_texts(*content)) {
+      lists.push_back(i);
+      texts.push_back(std::move(*text));
+      continue;
+    }
+    TESSERA_CHECK(
+        messages[i]["role"] == "tool",
+        "{}: messages[{}] has the 'content' {}; its parts must be texts, {{\"type\": \"text\", \"text\": \"Hi\"}}: models of language read no others",
+        place,
+        i,
+        runtime::show_json(nlohmann::json(*content)));
+  }
+  if (lists.empty() || reads_lists(messages, lists, tools)) {
+    return messages;
+  }
+  nlohmann::ordered_json read = messages;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    read[lists[i]]["content"] = texts[i];
+  }
+  return read;
+}
+
+RenderedChat ChatPrompt::render_with_answers(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  check_messages(messages, place);
+  ChatTemplateOptions options = options_;
+  options.add_generation_prompt = false;
+  options.tools = tools;
+  try {
+    const ChatTemplate& used = template_for(tools);
+    const auto given = without_nulls(messages);
+    return used.has_generation_blocks()
+               ? used.render_with_marked_answers(given, options)
+               : used.render_with_compared_answers(given, options);
+  } catch (const Error& error) {
+    TESSERA_FAIL("{}: {}", place, error.what());
+  }
+}
+
+} // namespace tessera::text

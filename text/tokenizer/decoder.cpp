@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/text/tokenizer/decoder.h"
+
+#include "tessera/text/tokenizer/byte_alphabet.h"
+#include "tessera/text/tokenizer/pattern.h"
+#include "tessera/text/tokenizer/utf8.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+namespace tessera::text {
+
+namespace {
+
+using runtime::JsonValue;
+
+void replace_all(
+    std::string& text,
+    std::string_view what,
+    std::string_view by) {
+  if (what.empty()) {
+    return;
+  }
+  std::string replaced;
+  size_t begin = 0;
+  for (size_t at = text.find(what); at != text.npos;
+       at = text.find(what, begin)) {
+    replaced.append(text, begin, at - begin).append(by);
+    begin = at + what.size();
+  }
+  text = replaced.append(text, begin);
+}
+
+/// A text, and what it becomes.
+using CleanUpRule = std::pair<std::string_view, std::string_view>;
+
+/// The spaces before English punctuation and contractions, in the order of
+/// transformers.
+constexpr std::array<CleanUpRule, 10> kCleanUp{
+    {{" .", "."},
+     {" ?", "?"},
+     {" !", "!"},
+     {" ,", ","},
+     {" ' ", "'"},
+     {" n't", "n't"},
+     {" 'm", "'m"},
+     {" 's", "'s"},
+     {" 've", "'ve"},
+     {" 're", "'re"}}};
+
+/// As the `tokenizers` library does, which has one rule more.
+void clean_up(std::string& text) {
+  for (const auto& [what, by] : kCleanUp) {
+    replace_all(text, what, by);
+    if (what == " 'm") {
+      replace_all(text, " do not", " don't");
+    }
+  }
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::string());
+}
+
+/// Turns the characters of bytes into bytes; all parts become one.
+class ByteLevelDecoder : public TokenDecoder {
+ public:
+  void apply(std::vector<std::string>& parts) const override {
+    std::string bytes;
+    for (const std::string& part : parts) {
+      bytes += bytes_of_token(part).value_or(part);
+    }
+    parts.assign(1, std::move(bytes));
+  }
+};
+
+/// Joins pieces with their prefix to the word before, others with a space.
+class WordPieceDecoder : public TokenDecoder {
+ public:
+  explicit WordPieceDecoder(const JsonValue& section)
+      : prefix_(section.at("prefix").as<std::string>()),
+        cleans_up_(section.at("cleanup").as<bool>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string& part = parts[i];
+      if (i > 0) {
+        if (part.compare(0, prefix_.size(), prefix_) == 0) {
+          part.erase(0, prefix_.size());
+        } else {
+          part.insert(0, " ");
+        }
+      }
+      if (cleans_up_) {
+        clean_up(part);
+      }
+    }
+  }
+
+ private:
+  std::string prefix_;
+  bool cleans_up_;
+};
+
+/// Turns the replacement character into spaces; at the beginning it goes.
+class MetaspaceDecoder : public TokenDecoder {
+ public:
+  explicit MetaspaceDecoder(const JsonValue& section)
+      : replacement_(read_character(section.at("replacement"))) {
+    // Older files have `add_prefix_space` in place of `prepend_scheme`.
+    const bool adds = section.set_or("add_prefix_space", true);
+    prepends_ = section.set_or<std::string>(
+                    "prepend_scheme", adds ? "always" : "never") != "never";
+  }
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string text;
+      for_each_code_point(parts[i], [&](char32_t c, size_t) {
+        if (c != replacement_) {
+          append_utf8(text, c);
+        } else if (i > 0 || !prepends_) {
+          text.push_back(' ');
+        }
+      });
+      parts[i] = std::move(text);
+    }
+  }
+
+ private:
+  char32_t replacement_;
+  bool prepends_ = true;
+};
+
+/// Turns the suffix of words into a space, but after the last word.
+class SuffixDecoder : public TokenDecoder {
+ public:
+  explicit SuffixDecoder(const JsonValue& section)
+      : suffix_(section.at("suffix").as<std::string>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      replace_all(parts[i], suffix_, i + 1 == parts.size() ? "" : " ");
+    }
+  }
+
+ private:
+  std::string suffix_;
+};
+
+/// Turns runs of tokens of bytes into their text, or each byte into U+FFFD if
+/// they are none.
+class ByteFallbackDecoder : public TokenDecoder {
+ public:
+  void apply(std::vector<std::string>& parts) const override {
+    std::vector<std::string> results;
+    std::string bytes;
+    const auto flush = [&] {
+      std::string storage;
+      if (valid_utf8(bytes, storage).data() == bytes.data()) {
+        if (!bytes.empty()) {
+          results.push_back(bytes);
+        }
+      } else {
+        results.insert(
+            results.end(), bytes.size(), std::string(kReplacementUtf8));
+      }
+      bytes.clear();
+    };
+    for (std::string& part : parts) {
+      if (const auto byte = byte_of_token(part)) {
+        bytes.push_back(static_cast<char>(*byte));
+      } else {
+        flush();
+        results.push_back(std::move(part));
+      }
+    }
+    flush();
+    parts = std::move(results);
+  }
+
+  bool may_change(std::string_view token) const override {
+    return byte_of_token(token).has_value();
+  }
+};
+
+/// Makes one part of all.
+class FuseDecoder : public TokenDecoder {
+ public:
+  void apply(std::vector<std::string>& parts) const override {
+    parts.assign(1, joined(parts));
+  }
+};
+
+/// Takes up to so many of a character from both ends of every part.
+class StripDecoder : public TokenDecoder {
+ public:
+  explicit StripDecoder(const JsonValue& section)
+      : start_(section.at("start").integer()),
+        stop_(section.at("stop").integer()) {
+    append_utf8(content_, read_character(section.at("content")));
+  }
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (std::string& part : parts) {
+      std::string_view text = part;
+      for (int64_t i = 0; i < start_ && text.starts_with(content_); ++i) {
+        text.remove_prefix(content_.size());
+      }
+      for (int64_t i = 0; i < stop_ && text.ends_with(content_); ++i) {
+        text.remove_suffix(content_.size());
+      }
+      part = std::string(text);
+    }
+  }
+
+ private:
+  std::string content_;
+  int64_t start_;
+  int64_t stop_;
+};
+
+/// Replaces what a pattern matches in every part.
+class ReplaceDecoder : public TokenDecoder {
+ public:
+  explicit ReplaceDecoder(const JsonValue& section)
+      : what_(read_pattern(section.at("pattern"))),
+        by_(section.at("content").as<std::string>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    std::vector<ByteRange> matches;
+    for (std::string& part : parts) {
+      matches.clear();
+      what_.find_all(part, matches);
+      std::string result;
+      size_t end = 0;
+      for (const ByteRange& match : matches) {
+        result.append(part, end, match.begin - end);
+        result += by_;
+        end = match.end;
+      }
+      result.append(part, end);
+      part = std::move(result);
+    }
+  }
+
+ private:
+  Pattern what_;
+  std::string by_;
+};
+
+/// Joins what connectionist temporal classification repeats or leaves blank.
+class CtcDecoder : public TokenDecoder {
+ public:
+  explicit CtcDecoder(const JsonValue& section)
+      : pad_(section.at("pad_token").as<std::string>()),
+        delimiter_(section.at("word_delimiter_token").as<std::string>()),
+        cleans_up_(section.at("cleanup").as<bool>()) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    for (std::string& part : parts) {
+      replace_all(part, pad_, "");
+      if (cleans_up_) {
+        clean_up(part);
+        replace_all(part, delimiter_, " ");
+      }
+    }
+  }
+
+ private:
+  std::string pad_;
+  std::string delimiter_;
+  bool cleans_up_;
+};
+
+class CleaningDecoder : public TokenDecoder {
+ public:
+  explicit CleaningDecoder(std::unique_ptr<const TokenDecoder> decoder)
+      : decoder_(std::move(decoder)) {}
+
+  void apply(std::vector<std::string>& parts) const override {
+    if (decoder_ != nullptr) {
+      decoder_->apply(parts);
+    } else {
+      for (size_t i = 1; i < parts.size(); ++i) {
+        parts[i].insert(0, " ");
+      }
+    }
+    std::string text = joined(parts);
+    for (const auto& [what, by] : kCleanUp) {
+      replace_all(text, what, by);
+    }
+    parts.assign(1, std::move(text));
+  }
+
+  /// Whether what a rule takes out may begin in the token.
+  bool may_change(std::string_view token) const override {
+    if (decoder_ != nullptr && decoder_->may_change(token)) {
+      return true;
+    }
+    std::string text(token);
+    replace_all(text, "\u2581", " ");
+    for (const auto& [what, by] : kCleanUp) {
+      for (size_t size = 1; size < what.size(); ++size) {
+        // Tokens before this one, or the decoder, may make the rest of it.
+        const std::string_view begin = what.substr(0, size);
+        if (text.ends_with(begin) || begin.ends_with(text)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+ private:
+  std::unique_ptr<const TokenDecoder> decoder_;
+};
+
+/// Several, one after the other.
+class DecoderSequence : public TokenDecoder {
+ public:
+  explicit DecoderSequence(const JsonValue& section) {
+    for (const JsonValue& item : section.at("decoders").elements()) {
+      decoders_.push_back(read_decoder(item));
+    }
+  }
+
+  void apply(std::vector<std::string>& parts) const override {
+    for (const auto& decoder : decoders_) {
+      decoder->apply(parts);
+    }
+  }
+
+  bool may_change(std::string_view token) const override {
+    return std::any_of(
+        decoders_.begin(), decoders_.end(), [token](const auto& decoder) {
+          return decoder->may_change(token);
+        });
+  }
+
+ private:
+  std::vector<std::unique_ptr<const TokenDecoder>> decoders_;
+};
+
+} // namespace
+
+std::unique_ptr<const TokenDecoder> cleaning_decoder(
+    std::unique_ptr<const TokenDecoder> decoder) {
+  return std::make_unique<CleaningDecoder>(std::move(decoder));
+}
+
+std::unique_ptr<const TokenDecoder> read_decoder(const JsonValue& section) {
+  const auto type = section.at("type").as<std::string>();
+  if (type == "ByteLevel") {
+    return std::make_unique<ByteLevelDecoder>();
+  }
+  if (type == "WordPiece") {
+    return std::make_unique<WordPieceDecoder>(section);
+  }
+  if (type == "Metaspace") {
+    return std::make_unique<MetaspaceDecoder>(section);
+  }
+  if (type == "BPEDecoder") {
+    return std::make_unique<SuffixDecoder>(section);
+  }
+  if (type == "ByteFallback") {
+    return std::make_unique<ByteFallbackDecoder>();
+  }
+  if (type == "Fuse") {
+    return std::make_unique<FuseDecoder>();
+  }
+  if (type == "Strip") {
+    return std::make_unique<StripDecoder>(section);
+  }
+  if (type == "Replace") {
+    return std::make_unique<ReplaceDecoder>(section);
+  }
+  if (type == "CTC") {
+    return std::make_unique<CtcDecoder>(section);
+  }
+  if (type == "Sequence") {
+    return std::make_unique<DecoderSequence>(section);
+  }
+  section.at("type").fail(
+      "BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse, Metaspace, Replace, Sequence, Strip or WordPiece");
+}
+
+} // namespace tessera::text
