@@ -19,10 +19,10 @@
 #include "tessera/pipeline/piece_graph.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/pipeline/simulate_schedule.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/overlapped_linear.h"
-#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
+#include "tessera/sharding/collectives/group_operations.h"
+#include "tessera/sharding/tensor_parallel/overlapped_linear.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 
 #include <ATen/Parallel.h>
 #include <torch/torch.h>

@@ -5,8 +5,7 @@
     zoo -> {text, engine -> {sharding, offload, pipeline}} -> runtime
 
 No include points up or sideways, and none leaves a room by a relative path,
-which this check could not see. The folders of sharding, and those of offload,
-have an order too.
+which this check could not see. The folders of a room have an order too.
 
     check_rooms.py [ROOT]
 """
@@ -23,14 +22,32 @@ MAY_INCLUDE = {
     "text": {"text", "runtime"},
     "zoo": {"zoo", "text", "engine", "runtime", *MIDDLE},
 }
-# From the bottom: a folder of the room includes only those before it.
+# From the bottom: a folder of the room includes only those before it. "" is the
+# room itself, the files that are in none.
 FOLDERS = {
+    "runtime": (
+        "core",
+        "io",
+        "streams",
+        "threads",
+        "profile",
+        "memory",
+        "random",
+        "dry_run",
+        "kernels",
+        "launch",
+        "comm",
+        "cuda",
+    ),
     "sharding": (
-        "tensors",
         "interception",
+        "tensors",
         "plans",
         "lazy",
-        "parallel",
+        "collectives",
+        "tensor_parallel",
+        "context_parallel",
+        "expert_parallel",
         "groups",
         "pages",
         "paging",
@@ -39,6 +56,37 @@ FOLDERS = {
         "checkpointing",
     ),
     "offload": ("options", "stores", "activations", "updates", "placement"),
+    "pipeline": ("",),
+    "engine": (
+        "report",
+        "optim",
+        "options",
+        "memory",
+        "checkpoint",
+        "parallel",
+        "",
+        "schedule",
+        "data",
+        "helpers",
+        "profile",
+        "plan",
+        "trainer",
+    ),
+    "text": ("tokenizer", "metrics", "chat", "rows"),
+    "zoo": (
+        "layers",
+        "images",
+        "formats",
+        "inputs",
+        "heads",
+        "models",
+        "vision",
+        "gguf",
+        "adapters",
+        "generation",
+        "data",
+        "tasks",
+    ),
 }
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r"^\s*#\s*include\s*([<\"])([^>\"]+)[>\"]")
@@ -57,8 +105,8 @@ def check_folders(room, folder, target):
 
 
 def folder_of(parts):
-    """The folder of a path in a room, or None for a file of the room itself."""
-    return parts[0] if len(parts) > 1 else None
+    """The folder of a path in a room, "" for a file of the room itself."""
+    return parts[0] if len(parts) > 1 else ""
 
 
 def check_include(root, file, quote, path):

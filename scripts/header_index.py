@@ -26,10 +26,10 @@ SECTIONS = [
     ("Lazy models", ["sharding/lazy"]),
     ("Recomputation", ["sharding/checkpointing"]),
     ("Ranks and meshes", ["runtime/comm"]),
-    ("Tensor and context parallelism", ["sharding/parallel", "sharding/tensors"]),
-    ("Pipelines", ["pipeline", "engine/pipeline_transformer_block_list.h", "engine/parallel_run.h"]),
+    ("Tensor and context parallelism", ["sharding/collectives", "sharding/tensor_parallel", "sharding/context_parallel", "sharding/tensors"]),
+    ("Pipelines", ["pipeline", "engine/parallel"]),
     ("Statistics of a model", ["sharding/inspection", "engine/inspect_engine.h"]),
-    ("Operators", ["engine/helpers", "runtime/kernels"]),
+    ("Operators", ["engine/helpers", "runtime/kernels", "runtime/random"]),
     ("The engine", ["engine"]),
     ("Errors and log", ["runtime/core"]),
 ]

@@ -321,7 +321,7 @@ MUTATIONS = [
     ),
     Mutation(
         "counting the choices of experts waits for the device",
-        "sharding/parallel/expert_router.cpp",
+        "sharding/expert_parallel/expert_router.cpp",
         "return at::zeros({experts}, flat.options())"
         " .scatter_add_(0, flat, at::ones_like(flat));",
         "return flat.bincount({}, experts);",
@@ -330,7 +330,7 @@ MUTATIONS = [
     ),
     Mutation(
         "gradients of whole tensors that meet parts are not summed",
-        "sharding/parallel/dtensor.cpp",
+        "sharding/tensor_parallel/dtensor.cpp",
         "? copy_to_group(whole, group) : whole;",
         "? whole : whole;",
         "DTensor.AModelOfAStranger*",
@@ -338,7 +338,7 @@ MUTATIONS = [
     ),
     Mutation(
         "parts of activations drop by themselves",
-        "sharding/parallel/dtensor_random.cpp",
+        "sharding/tensor_parallel/dtensor_random.cpp",
         "? make_dtensor( dropped_part(local, probability, *wrapper),",
         "? make_dtensor( at::dropout(local, probability, true),",
         "DTensor.DropsWhatOneRankDrops",
@@ -346,7 +346,7 @@ MUTATIONS = [
     ),
     Mutation(
         "every rank attends to the first keys",
-        "sharding/parallel/local_heads.cpp",
+        "sharding/tensor_parallel/local_heads.cpp",
         "return whole.narrow(kHeads, first, last - first + 1);",
         "return whole.narrow(kHeads, 0, last - first + 1);",
         "DTensor.FewerKeyHeadsThanRanks",
@@ -354,7 +354,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a view across parts may be written",
-        "sharding/parallel/dtensor_general.cpp",
+        "sharding/tensor_parallel/dtensor_general.cpp",
         "!x.is_copy(),",
         "true,",
         "DTensor.RefusesWhatWouldBeLost",
@@ -362,7 +362,7 @@ MUTATIONS = [
     ),
     Mutation(
         "autograd of a part does not reach its wrapper",
-        "sharding/parallel/dtensor.cpp",
+        "sharding/tensor_parallel/dtensor.cpp",
         "node->set_next_edges(torch::autograd::collect_next_edges(x));",
         ";",
         "DTensor.CustomFunctions*",
@@ -432,14 +432,14 @@ MUTATIONS = [
     ),
     Mutation(
         "the optimizer's state is not in the memory plan",
-        "engine/memory_plan.cpp",
+        "engine/memory/memory_plan.cpp",
         "MemoryPlan plan{.bytes = needs.optimizer, .slots = {}};",
         "MemoryPlan plan{};",
         "Worlds/Placement.OfAdamWStateChangesNoBit/0",
     ),
     Mutation(
         "gradients of the first step have no room in the budget",
-        "engine/memory_plan.cpp",
+        "engine/memory/memory_plan.cpp",
         "options.memory.activation_bytes - first_step -",
         "options.memory.activation_bytes -",
         "*/UpdateInBackward.TheFirstStepStaysWithinTheBudget/*",

@@ -183,7 +183,7 @@ WAITS = [
         "offload/updates/update_queue.cpp", "lane_.wait_before_memory_is_freed();"
     ),
     *waits_of(
-        "runtime/memory/stream_lane.cpp",
+        "runtime/streams/stream_lane.cpp",
         "done.block(*home_);",
         "others.block(done);",
     ),

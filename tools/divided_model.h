@@ -3,7 +3,7 @@
 // `DividedModel` loads a model for inference, possibly divided over ranks.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/zoo/models/model.h"
 
 #include <CLI/CLI.hpp>

@@ -12,10 +12,10 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/json_fields.h"
 #include "tessera/text/chat/chat_prompt.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/generation/text_generator.h"
-#include "tessera/zoo/hf_folder_writer.h"
 
 #include <CLI/CLI.hpp>
 

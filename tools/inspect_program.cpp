@@ -5,6 +5,7 @@
 #include "program_main.h"
 
 #include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/checksum.h"

@@ -6,8 +6,8 @@
 #include "program_main.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "tessera/zoo/models/pipeline_model.h"
-#include "tessera/zoo/models/tensor_files.h"
 
 #include <CLI/CLI.hpp>
 

@@ -4,7 +4,7 @@
 // one on any number of ranks; see [Note: checkpoint folders].
 
 #include "tessera/engine/checkpoint/checkpointable.h"
-#include "tessera/engine/loss_scaler.h"
+#include "tessera/engine/optim/loss_scaler.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/sharding/paging/pager.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
 
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/checksum.h"
 #include "tessera/sharding/tensors/tensor_io.h"

@@ -2,6 +2,7 @@
 #include "tessera/engine/checkpoint/checkpoint_weights.h"
 
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>

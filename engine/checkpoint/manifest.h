@@ -30,11 +30,6 @@
 
 namespace tessera::engine {
 
-/// The state name of the values of parameters.
-inline constexpr const char* kMasterState = "master";
-/// The state name of their averages, see OptimizerOptions::ema_decay.
-inline constexpr const char* kAverageState = "ema";
-
 /// One tensor in the file of a rank.
 struct SavedTensor {
   std::string name; ///< in the file

@@ -2,6 +2,7 @@
 #include "tessera/engine/checkpoint/model_loading.h"
 
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"

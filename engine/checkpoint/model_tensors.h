@@ -4,7 +4,7 @@
 // with the part of each that every rank holds, and reads their whole values.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>

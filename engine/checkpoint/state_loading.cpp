@@ -4,6 +4,7 @@
 #include "tessera/engine/checkpoint/checkpoint_reader.h"
 #include "tessera/engine/checkpoint/subject_tensors.h"
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/comm/gather_texts.h"
 
 #include <c10/core/GradMode.h>

@@ -2,6 +2,7 @@
 #include "tessera/engine/checkpoint/subject_tensors.h"
 
 #include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/core/error.h"
 
 #include <algorithm>

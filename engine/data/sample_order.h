@@ -3,7 +3,7 @@
 // `SampleOrder` says which samples are in each batch of each rank.
 
 #include "tessera/engine/data/epoch_batches.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 
 #include <cstddef>
 #include <cstdint>

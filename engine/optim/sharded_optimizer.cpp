@@ -2,7 +2,7 @@
 #include "tessera/engine/optim/sharded_optimizer.h"
 
 #include "tessera/engine/optim/optimizer.h"
-#include "tessera/engine/tensor_rank_gradients.h"
+#include "tessera/engine/optim/tensor_rank_gradients.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_texts.h"
 #include "tessera/runtime/memory/out_of_memory.h"

@@ -2,7 +2,7 @@
 #include "tessera/engine/optim/update_method.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/counter_random.h"
+#include "tessera/runtime/random/counter_random.h"
 
 #include <algorithm>
 #include <map>

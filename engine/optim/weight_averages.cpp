@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/weight_averages.h"
 
-#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/optim/state_names.h"
 
 #include <c10/core/GradMode.h>
 

@@ -2,7 +2,7 @@
 #include "tessera/engine/plan/rank_steps.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/runtime/random/random_key.h"
 
 #include <ATen/ops/stack.h>
 

@@ -4,7 +4,7 @@
 // run or with numbers.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/plan/step_plan.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/comm/simulated_job.h"

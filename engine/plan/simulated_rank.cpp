@@ -5,10 +5,10 @@
 #include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/runtime/memory/spent_gradients.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>

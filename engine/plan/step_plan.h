@@ -4,7 +4,7 @@
 // what it computes and sends, by running it with shapes only.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/dry_run/work_counts.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 

@@ -2,8 +2,8 @@
 #include "tessera/engine/profile/step_recording.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/device_memory.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/transfer_waits.h"
 

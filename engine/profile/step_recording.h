@@ -4,10 +4,10 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/profile/step_profiler.h"
-#include "tessera/runtime/memory/stream_time.h"
 #include "tessera/runtime/profile/flop_counter.h"
 #include "tessera/runtime/profile/operator_observer.h"
 #include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/runtime/streams/stream_time.h"
 #include "tessera/runtime/threads/by_thread.h"
 
 #include <nlohmann/json.hpp>

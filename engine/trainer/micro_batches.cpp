@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/profile/span_recorder.h"
-#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/runtime/random/random_key.h"
 
 #include <vector>
 

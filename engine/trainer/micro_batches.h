@@ -3,7 +3,7 @@
 // `MicroBatches` runs the forwards and backwards of an optimizer step.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/trainer/run_monitor.h"
 #include "tessera/engine/trainer/trainer.h"
 #include "tessera/engine/trainer/training_task.h"

@@ -3,7 +3,7 @@
 // `RunMonitor` measures losses and times of a training run and writes them to
 // its log.
 
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/trainer/loss_meter.h"
 #include "tessera/engine/trainer/skipped_steps.h"
 #include "tessera/engine/trainer/step_flops.h"

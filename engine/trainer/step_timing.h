@@ -2,7 +2,7 @@
 #pragma once
 // `StepTiming` measures where the time of optimizer steps goes.
 
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/streams/stream_time.h"
 #include "tessera/sharding/paging/transfer_waits.h"
 
 #include <c10/core/Device.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/trainer/trainer.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 
 #include "tessera/engine/schedule/lr_scheduler.h"
 #include "tessera/engine/trainer/best_score.h"

@@ -10,7 +10,7 @@
 #include "text_model.h"
 
 #include "tessera/engine/engine.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <cstdio>
 #include <cstdlib>

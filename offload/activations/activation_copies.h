@@ -4,7 +4,7 @@
 // with computation.
 
 #include "tessera/offload/activations/activation_room.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 
 #include <c10/core/Storage.h>
 

@@ -5,7 +5,7 @@
 
 #include "tessera/offload/activations/activation_room.h"
 #include "tessera/offload/activations/saved_by_producer.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>

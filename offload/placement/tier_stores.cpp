@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/offload/placement/tier_stores.h"
 
-#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/memory/dry_heap.h"
 
 #include <utility>
 

@@ -3,10 +3,10 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/io/posix_error.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceGuard.h>

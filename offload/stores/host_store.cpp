@@ -2,8 +2,8 @@
 #include "tessera/offload/stores/host_store.h"
 
 #include "tessera/offload/stores/shard_checks.h"
-#include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <mutex>
 #include <utility>

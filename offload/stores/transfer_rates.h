@@ -3,8 +3,8 @@
 // `TransferSample` measures copies between the host and a device.
 
 #include "tessera/offload/stores/host_memory.h"
-#include "tessera/runtime/memory/stream_lane.h"
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/streams/stream_lane.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>

@@ -7,7 +7,7 @@
 #include "tessera/runtime/kernels/update_runs.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/resting_tensor.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>

@@ -2,7 +2,7 @@
 #include "tessera/offload/updates/update_queue.h"
 
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
+#include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/profile/span_recorder.h"
 
 #include <c10/core/GradMode.h>

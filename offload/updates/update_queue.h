@@ -3,7 +3,7 @@
 // `UpdateQueue` is a thread that runs one piece of work after the other,
 // concurrently with backward.
 
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 
 #include <condition_variable>
 #include <cstdint>

@@ -2,8 +2,8 @@
 #include "tessera/offload/updates/update_rates.h"
 
 #include "tessera/offload/stores/transfer_rates.h"
-#include "tessera/runtime/memory/stream_time.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>

@@ -9,8 +9,8 @@
 
 #include "tessera/engine/checkpoint/model_tensors.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
-#include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/engine/parallel/parallel_run.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
 
 #include <memory>
 #include <optional>

@@ -6,7 +6,7 @@
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/optim/optimizer_options.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 
 #include <string>
 

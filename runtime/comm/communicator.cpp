@@ -6,8 +6,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
-#include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>

@@ -3,9 +3,9 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/comm/device_use.h"
 #include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/comm/group_store.h"
-#include "tessera/runtime/comm/job_environment.h"
 #include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/comm/rendezvous.h"
 #include "tessera/runtime/comm/roll_call.h"
@@ -15,8 +15,8 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/launch/job_environment.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
-#include "tessera/runtime/memory/device_use.h"
 #include "tessera/runtime/memory/spent_gradients.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -3,7 +3,7 @@
 // `LaneCollective` runs a collective on a stream next to the compute stream.
 
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>

@@ -179,7 +179,7 @@ void visit_fields(runtime::OptionFields& fields, ParallelSizes& sizes) {
       "expert",
       sizes.expert,
       {.min = 1, .max = kMostRanks},
-      "ranks that divide the experts, out of the data, shard and context ranks ([sharding/parallel](../sharding/parallel/README.md))");
+      "ranks that divide the experts, out of the data, shard and context ranks ([sharding/tensor_parallel](../sharding/tensor_parallel/README.md))");
 }
 
 const char* name_of(ParallelGroup group) {

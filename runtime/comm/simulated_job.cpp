@@ -2,8 +2,8 @@
 #include "tessera/runtime/comm/simulated_job.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/memory/dry_heap.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>

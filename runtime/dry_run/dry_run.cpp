@@ -5,7 +5,7 @@
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/dry_run/measured_call.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/runtime/profile/flop_counter.h"
 #include "tessera/runtime/profile/operator_bytes.h"
 #include "tessera/runtime/profile/operator_flops.h"

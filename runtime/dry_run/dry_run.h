@@ -17,8 +17,8 @@
 // What is read from tensors without values is zero; DryRun::assumptions() says
 // where that happened.
 
-#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/dry_run/work_counts.h"
+#include "tessera/runtime/memory/dry_heap.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/dry_run/measured_call.h"
 
-#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/profile/operator_flops.h"
 
 #include <ATen/ATen.h>

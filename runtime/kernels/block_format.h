@@ -11,7 +11,7 @@
 // the values that are not zero. A block with an infinity or a NaN is all NaN;
 // one whose values are all below 1e-36 is zero.
 
-#include "tessera/runtime/kernels/device_function.h"
+#include "tessera/runtime/core/device_function.h"
 #include "tessera/runtime/kernels/pack_shard.h"
 
 #include <cstdint>

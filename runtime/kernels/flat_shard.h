@@ -4,7 +4,7 @@
 // device. Plain C++: CUDA sources and the per-ISA sources include it, and
 // neither may include LibTorch.
 
-#include "tessera/runtime/kernels/device_function.h"
+#include "tessera/runtime/core/device_function.h"
 #include "tessera/runtime/kernels/low_precision.h"
 #include "tessera/runtime/kernels/stochastic_rounding.h"
 

@@ -2,9 +2,9 @@
 #include "tessera/runtime/kernels/kernel_problems.h"
 
 #include "tessera/runtime/core/format.h"
-#include "tessera/runtime/kernels/counter_random.h"
 #include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/update_checks.h"
+#include "tessera/runtime/random/counter_random.h"
 
 #include <ATen/ATen.h>
 

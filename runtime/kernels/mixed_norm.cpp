@@ -2,9 +2,9 @@
 #include "tessera/runtime/kernels/mixed_norm.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/kernels/norm_arguments.h"
 #include "tessera/runtime/kernels/operator_norms.h"
+#include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/ATen.h>

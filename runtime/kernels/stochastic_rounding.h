@@ -12,7 +12,8 @@
 // bias); rounding adds them to the 16 bits that are cut off. Elements 2^32
 // apart have the same noise.
 
-#include "tessera/runtime/kernels/device_function.h"
+#include "tessera/runtime/core/device_function.h"
+#include "tessera/runtime/random/mixed_bits.h"
 
 #include <cstdint>
 
@@ -39,11 +40,8 @@ struct RoundingKey {
   explicit RoundingKey(const StochasticRounding& rounding)
       : enabled(rounding.enabled),
         first(static_cast<uint32_t>(rounding.first_element)) {
-    // Spreads neighboring seeds over many bits (the finalizer of SplitMix64).
-    uint64_t mixed = rounding.seed + 0x9e3779b97f4a7c15u;
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-    mixed ^= mixed >> 31;
+    // Spreads neighboring seeds over many bits.
+    const uint64_t mixed = split_mix(rounding.seed);
     key0 = static_cast<uint32_t>(mixed);
     key1 = static_cast<uint32_t>(mixed >> 32);
   }

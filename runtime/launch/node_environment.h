@@ -3,7 +3,7 @@
 // `complete_launch_places()` takes what the command line of a launcher leaves
 // out from the environment.
 
-#include "tessera/runtime/comm/job_environment.h"
+#include "tessera/runtime/launch/job_environment.h"
 
 #include <optional>
 #include <string>

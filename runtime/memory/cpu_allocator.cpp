@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/runtime/dry_run/dry_heap.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
+#include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/memory/host_heap.h"
 
 #include <c10/core/Allocator.h>

@@ -2,7 +2,7 @@
 #include "tessera/runtime/memory/deferred_scalar.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -2,7 +2,7 @@
 #include "tessera/runtime/memory/device_memory.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 

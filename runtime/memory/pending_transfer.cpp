@@ -2,8 +2,8 @@
 #include "tessera/runtime/memory/pending_transfer.h"
 
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/memory/stream_marks.h"
 #include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <c10/core/GradMode.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 // `RangeMarks` tracks which streams may still be using which part of a buffer.
 
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <cstdint>
 #include <vector>

@@ -2,8 +2,8 @@
 #include "tessera/runtime/profile/device_peak.h"
 
 #include "tessera/runtime/core/cuda_backend.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>

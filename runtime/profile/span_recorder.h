@@ -3,7 +3,7 @@
 // `SpanRecorder` records what runs when, for a trace; `TraceSpan` marks it in
 // the code. Without a recorder, a span costs one load.
 
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <c10/core/Device.h>
 

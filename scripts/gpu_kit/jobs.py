@@ -169,7 +169,7 @@ class Kit:
                 self.tests("runtime/kernels/update_gpu_test.cpp", 20),
                 self.tests("runtime/kernels/pack_gpu_test.cpp", 15),
                 self.tests("runtime/kernels/mixed_norm_gpu_test.cpp", 15),
-                self.tests("runtime/kernels/counter_random_gpu_test.cpp", 15),
+                self.tests("runtime/random/counter_random_gpu_test.cpp", 15),
                 self.tests("offload/stores/shard_store_gpu_test.cpp", 20)],
                 workers=5, is_gate=True),
             Phase("gate_losses", [

@@ -7,7 +7,7 @@
 #include "tessera/sharding/checkpointing/execution_state.h"
 #include "tessera/sharding/inspection/tensor_recorder.h"
 #include "tessera/sharding/interception/recompute_scope.h"
-#include "tessera/sharding/parallel/dtensor_impl.h"
+#include "tessera/sharding/tensor_parallel/dtensor_impl.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>

@@ -2,7 +2,7 @@
 #include "tessera/sharding/groups/module_blocks.h"
 
 #include "tessera/sharding/groups/module_kind.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 
 #include <c10/util/accumulate.h>
 

@@ -3,9 +3,9 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/sharding/expert_parallel/divided_experts.h"
 #include "tessera/sharding/interception/page_key.h"
-#include "tessera/sharding/parallel/divided_experts.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <nlohmann/json.hpp>

@@ -3,7 +3,7 @@
 // `InitMethod` fills any slice of a parameter with initial values that do not
 // depend on how the parameter is sharded.
 
-#include "tessera/runtime/kernels/counter_random.h"
+#include "tessera/runtime/random/counter_random.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -2,8 +2,8 @@
 #include "tessera/sharding/lazy/lazy.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/random/generator_scope.h"
 #include "tessera/sharding/lazy/deferred_init.h"
-#include "tessera/sharding/lazy/generator_scope.h"
 #include "tessera/sharding/lazy/lazy_recorder.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -57,7 +57,7 @@ void materialize_storage(
 struct LazyScope::State {
   sharding::LazyRecording recording;
   sharding::RecordedOperators recorded;
-  sharding::GeneratorScope generator; ///< for tensors that are made at once
+  runtime::GeneratorScope generator; ///< for tensors that are made at once
 };
 
 LazyScope::LazyScope(const LazyOptions& options) {

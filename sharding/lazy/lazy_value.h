@@ -18,7 +18,7 @@
 // to be divided among threads, so the bits are the same for every slice, number
 // of ranks and number of threads.
 
-#include "tessera/runtime/kernels/counter_random.h"
+#include "tessera/runtime/random/counter_random.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

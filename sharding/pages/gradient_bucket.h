@@ -14,7 +14,7 @@
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/memory/shard_store.h"
 #include "tessera/runtime/memory/slot_arena.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 #include "tessera/sharding/interception/gradient_token.h"
 #include "tessera/sharding/pages/pager_options.h"
 #include "tessera/sharding/pages/param_group.h"

@@ -8,7 +8,7 @@
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/memory/shard_tiers.h"
 #include "tessera/runtime/memory/slot_arena.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 #include "tessera/sharding/interception/paged_storage.h"
 #include "tessera/sharding/pages/page_spec.h"
 

@@ -4,7 +4,7 @@
 // into this rank's shards.
 
 #include "tessera/runtime/memory/slot_arena.h"
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 #include "tessera/sharding/paging/pager_context.h"
 #include "tessera/sharding/paging/unsharder.h"
 

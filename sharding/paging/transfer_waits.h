@@ -3,7 +3,7 @@
 // `TransferWaits` records how long compute waits for transfers: gathers,
 // reductions, tiers.
 
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <cstddef>
 #include <memory>

@@ -3,7 +3,7 @@
 // `UpdateScheduler` is told by a pager when gradients are final and before
 // shards are used, so that updates can run beside forward and backward.
 
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <cstddef>
 

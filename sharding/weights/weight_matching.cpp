@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 
 #include <algorithm>

@@ -4,23 +4,23 @@
 // make_snippets.py.
 
 #include "tessera/engine/data/data_loader.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/plan/step_plan.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/parallel/parallel_linear.h"
-#include "tessera/sharding/parallel/random_key.h"
-#include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/runtime/random/random_key.h"
+#include "tessera/sharding/tensor_parallel/parallel_linear.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
 #include "tessera/tessera.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/generation/text_generator.h"
 #include "tessera/zoo/models/llama_like.h"
-#include "tessera/zoo/models/moco_model.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/run_training.h"
 #include "tessera/zoo/tasks/text_classifier.h"
+#include "tessera/zoo/vision/moco_model.h"
 
 #include <torch/torch.h>
 

@@ -6,8 +6,8 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine_config.h"
-#include "tessera/engine/memory_plan.h"
-#include "tessera/engine/tier_needs.h"
+#include "tessera/engine/memory/memory_plan.h"
+#include "tessera/engine/memory/tier_needs.h"
 
 #include <map>
 #include <nlohmann/json.hpp>

@@ -7,7 +7,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/offload/activations/host_activation_sink.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <ATen/DeviceAccelerator.h>

@@ -4,7 +4,7 @@
 
 #include "engine/parity.h"
 #include "tessera/engine/engine.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>

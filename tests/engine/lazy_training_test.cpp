@@ -5,7 +5,7 @@
 #include "support/temporary_folder.h"
 
 #include "tessera/runtime/io/safetensors.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/paging/pager.h"
 

@@ -3,7 +3,7 @@
 // sharded weights, and together with activations on the host.
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -2,7 +2,7 @@
 #pragma once
 // What tensor-parallel ranks have of a whole parameter, and the whole of it.
 
-#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/collectives/group_operations.h"
 #include "tessera/sharding/tensors/tensor_spec.h"
 
 #include <ATen/core/Tensor.h>

@@ -3,7 +3,7 @@
 #include "support/vdev/vdev.h"
 #include "tessera/offload/activations/host_activation_sink.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 
 #include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
-#include "tessera/runtime/memory/stream_marks.h"
+#include "tessera/runtime/streams/stream_marks.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <c10/core/StreamGuard.h>

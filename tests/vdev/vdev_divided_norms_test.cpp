@@ -4,8 +4,8 @@
 #include "support/vdev/vdev.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_mesh.h"
+#include "tessera/sharding/expert_parallel/divided_experts.h"
 #include "tessera/sharding/lazy/move_module.h"
-#include "tessera/sharding/parallel/divided_experts.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -2,8 +2,8 @@
 // Experts on the virtual device: numbers as on the CPU, and how often the host
 // waits for the device.
 #include "support/vdev/vdev.h"
-#include "tessera/sharding/parallel/expert_exchange.h"
-#include "tessera/sharding/parallel/expert_router.h"
+#include "tessera/sharding/expert_parallel/expert_exchange.h"
+#include "tessera/sharding/expert_parallel/expert_router.h"
 #include "vdev/waits.h"
 
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include "support/vdev/vdev_memory.h"
 #include "support/vdev/vdev_runtime.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/library_memory.h"
+#include "tessera/engine/memory/library_memory.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <dlfcn.h>

@@ -6,7 +6,7 @@
 #include "support/motion.h"
 #include "support/temporary_folder.h"
 #include "support/vdev/vdev.h"
-#include "tessera/engine/library_memory.h"
+#include "tessera/engine/memory/library_memory.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 namespace tessera::tests::vdev::vdev_optimizers_test {

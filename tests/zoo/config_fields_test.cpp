@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/zoo/models/config_fields.h"
+#include "tessera/zoo/formats/config_fields.h"
 
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"

@@ -5,9 +5,9 @@
 
 #include "support/expect_error.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/llama_like.h"
-#include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
 
 #include <limits>

@@ -4,7 +4,7 @@
 
 #include "support/tensor_parts.h"
 #include "tessera/runtime/comm/communicator.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 #include "zoo/model_fixture.h"
 
 #include <functional>

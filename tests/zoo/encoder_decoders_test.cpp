@@ -4,7 +4,7 @@
 // of a folder that is saved again.
 
 #include "support/expect_error.h"
-#include "tessera/zoo/models/tensor_files.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "zoo/model_fixture.h"
 
 namespace tessera::zoo::encoder_decoders_test {

@@ -3,7 +3,7 @@
 #include "tessera/zoo/tasks/encoder_memory.h"
 
 #include "tessera/engine/engine.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/zoo/models/encoder.h"
 #include "zoo/small_bert.h"
 

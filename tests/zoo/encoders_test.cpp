@@ -3,8 +3,8 @@
 // dropout, and the bytes of a folder that is saved again.
 
 #include "support/expect_error.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "tessera/zoo/models/encoder.h"
-#include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
 
 namespace tessera::zoo::encoders_test {

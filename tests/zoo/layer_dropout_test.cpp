@@ -3,7 +3,7 @@
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "tessera/sharding/lazy/deferred_init.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 #include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 

@@ -3,9 +3,9 @@
 // docs/parallel.md states.
 #include "support/ranks.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/deferred_init.h"
-#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
 #include "tessera/zoo/layers/layer_plan.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/registry.h"

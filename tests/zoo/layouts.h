@@ -3,7 +3,7 @@
 // Layouts of ranks, with what goes together with them.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -6,7 +6,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "support/tensor_parts.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "zoo/divided_models.h"
 #include "zoo/lora_fixture.h"

@@ -2,14 +2,14 @@
 // Checkpoints of Megatron-LM: those that Megatron-Core's own model made, whose
 // logits it computed, and those of versions before it.
 #include "tessera/runtime/io/remove_tree.h"
-#include "tessera/zoo/models/megatron_weights.h"
+#include "tessera/zoo/formats/megatron_weights.h"
 
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/sharding/tensors/tensor_io.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/models/tensor_files.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

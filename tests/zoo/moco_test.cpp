@@ -6,8 +6,8 @@
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/zoo/models/moco_model.h"
+#include "tessera/sharding/collectives/group_operations.h"
+#include "tessera/zoo/vision/moco_model.h"
 #include "zoo/model_fixture.h"
 
 namespace tessera::zoo::moco_test {

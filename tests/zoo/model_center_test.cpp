@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelCenter's configurations make the models of the fixtures.
 
-#include "tessera/zoo/models/model_center.h"
+#include "tessera/zoo/formats/model_center.h"
 #include "support/expect_error.h"
 #include "zoo/model_fixture.h"
 

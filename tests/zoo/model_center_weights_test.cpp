@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights under ModelCenter's names. The fixtures of transformers are renamed
 // as the scripts with which ModelCenter's published weights were made do it.
-#include "tessera/zoo/models/model_center_weights.h"
+#include "tessera/zoo/formats/model_center_weights.h"
 
 #include "support/expect_error.h"
 #include "tessera/runtime/io/safetensors.h"
 #include "tessera/sharding/tensors/tensor_io.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/models/tensor_files.h"
 #include "zoo/model_fixture.h"
 
 #include <functional>

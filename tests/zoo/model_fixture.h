@@ -6,9 +6,9 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/zoo/inputs/tensor_files.h"
 #include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/models/tensor_files.h"
 #include "zoo/support.h"
 #include "zoo/tensor_support.h"
 

@@ -12,9 +12,9 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/inputs/column_checks.h"
 #include "tessera/zoo/layers/linear.h"
 #include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/tasks/column_checks.h"
 #include "tessera/zoo/tasks/evaluate_run.h"
 #include "tools/example_data.h"
 

@@ -4,7 +4,7 @@
 // its square.
 
 #include "support/expect_error.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/zoo/layers/banded_attention.h"
 #include "tessera/zoo/layers/masks.h"
 #include "zoo/tensor_support.h"

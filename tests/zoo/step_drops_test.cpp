@@ -4,7 +4,7 @@
 #include "tessera/zoo/models/step_drops.h"
 
 #include "support/expect_error.h"
-#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/runtime/random/random_key.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/models/registry.h"
 

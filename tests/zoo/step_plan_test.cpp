@@ -6,7 +6,7 @@
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/adapters/lora.h"

@@ -2,7 +2,7 @@
 // Labeled texts as users have them: kinds of labels, pairs, other formats.
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
-#include "tessera/zoo/tasks/example_files.h"
+#include "tessera/zoo/inputs/example_files.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 #include "zoo/support.h"
 

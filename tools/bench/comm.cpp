@@ -4,7 +4,7 @@
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/ring_channels.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>

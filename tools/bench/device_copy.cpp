@@ -2,7 +2,7 @@
 #include "bench/device_copy.h"
 
 #include "tessera/runtime/core/cuda_backend.h"
-#include "tessera/runtime/memory/stream_time.h"
+#include "tessera/runtime/streams/stream_time.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/adapters/lora_layer.h"
 
-#include "tessera/sharding/parallel/divided_weight.h"
-#include "tessera/sharding/parallel/dtensor_rules.h"
+#include "tessera/sharding/tensor_parallel/divided_weight.h"
+#include "tessera/sharding/tensor_parallel/dtensor_rules.h"
 
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>

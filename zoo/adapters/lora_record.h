@@ -4,8 +4,8 @@
 // names the parameters in the adapter's files.
 
 #include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/formats/weight_folder.h"
 #include "tessera/zoo/models/model.h"
-#include "tessera/zoo/models/weight_folder.h"
 
 #include <map>
 #include <set>

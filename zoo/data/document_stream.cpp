@@ -24,7 +24,7 @@ DocumentStream::Order DocumentStream::made_order(int64_t epoch) const {
   order.documents.reserve(documents_.size());
   order.ends.reserve(documents_.size());
   const RandomOrder random(
-      documents(), mixed_bits(key_ + static_cast<uint64_t>(epoch)));
+      documents(), runtime::split_mix(key_ + static_cast<uint64_t>(epoch)));
   int64_t end = 0;
   for (int64_t i = 0; i < documents(); ++i) {
     const int64_t number = epoch == kFileOrder ? i : random[i];

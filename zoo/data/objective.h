@@ -3,11 +3,11 @@
 // `Objective` makes what a model is pretrained on of packed texts;
 // `ObjectiveBatches` is these as a data set.
 
-#include "tessera/zoo/data/objective_options.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/data/packed_samples.h"
 #include "tessera/zoo/data/special_tokens.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/inputs/objective_options.h"
 
 #include <cstdint>
 #include <memory>

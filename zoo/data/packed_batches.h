@@ -3,8 +3,8 @@
 // `PackedBatches` cuts documents of tokens, one after the other, into sequences
 // of equal length.
 
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/data/packed_samples.h"
-#include "tessera/zoo/tasks/data_set.h"
 
 #include <c10/core/Device.h>
 

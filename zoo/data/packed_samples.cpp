@@ -2,8 +2,8 @@
 #include "tessera/zoo/data/packed_samples.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/data/random_order.h"
-#include "tessera/zoo/tasks/data_set.h"
 
 #include <algorithm>
 #include <cmath>
@@ -104,7 +104,9 @@ PackedSamples::Sample PackedSamples::sample(size_t example, int64_t epoch)
   const int64_t own_epoch = drawn / source.samples;
   const RandomOrder order(
       source.samples,
-      mixed_bits(mixed_bits(cut_.seed + i) + static_cast<uint64_t>(own_epoch)));
+      runtime::split_mix(
+          runtime::split_mix(cut_.seed + i) +
+          static_cast<uint64_t>(own_epoch)));
   return {i, own_epoch, order[drawn % source.samples]};
 }
 

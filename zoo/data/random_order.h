@@ -2,7 +2,7 @@
 #pragma once
 // `RandomOrder` is an order of numbers that needs no memory.
 
-#include "tessera/zoo/data/mixed_bits.h"
+#include "tessera/runtime/random/mixed_bits.h"
 
 #include <cstdint>
 
@@ -36,7 +36,9 @@ class RandomOrder {
     uint64_t right = at & mask;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t mixed =
-          mixed_bits(key_ + mixed_bits(right * kRounds + round)) & mask;
+          runtime::split_mix(
+              key_ + runtime::split_mix(right * kRounds + round)) &
+          mask;
       const uint64_t next = left ^ mixed;
       left = right;
       right = next;

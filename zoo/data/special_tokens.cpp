@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/text/tokenizer/utf8.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 
 #include <algorithm>
 #include <array>

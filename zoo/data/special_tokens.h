@@ -4,7 +4,7 @@
 // tokens begin a word or end a sentence.
 
 #include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/zoo/data/objective_options.h"
+#include "tessera/zoo/inputs/objective_options.h"
 
 #include <cstdint>
 #include <optional>

@@ -2,8 +2,8 @@
 #pragma once
 // `TokenBatches` cuts a file of tokens into sequences of equal length.
 
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/data/token_file.h"
-#include "tessera/zoo/tasks/data_set.h"
 
 #include <c10/core/Device.h>
 

@@ -2,8 +2,8 @@
 #pragma once
 // `TokenDataOptions` says how sequences are made of documents of tokens.
 
-#include "tessera/zoo/data/objective_options.h"
 #include "tessera/zoo/data/tokenize_files.h"
+#include "tessera/zoo/inputs/objective_options.h"
 
 #include <cstdint>
 #include <filesystem>

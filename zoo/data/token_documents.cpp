@@ -2,8 +2,8 @@
 #include "tessera/zoo/data/token_documents.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/random/mixed_bits.h"
 #include "tessera/zoo/data/megatron_index.h"
-#include "tessera/zoo/data/mixed_bits.h"
 
 #include <torch/types.h>
 
@@ -202,8 +202,8 @@ bool is_held_out(int64_t document, double share) {
   // Not the seed of a run: what is held out is never trained on.
   constexpr uint64_t kSplitKey = 0x5b117;
   constexpr double kScale = 1.0 / (uint64_t{1} << 53);
-  const uint64_t bits =
-      mixed_bits(static_cast<uint64_t>(document) ^ mixed_bits(kSplitKey));
+  const uint64_t bits = runtime::split_mix(
+      static_cast<uint64_t>(document) ^ runtime::split_mix(kSplitKey));
   return static_cast<double>(bits >> 11) * kScale < share;
 }
 

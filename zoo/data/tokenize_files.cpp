@@ -9,10 +9,10 @@
 #include "tessera/runtime/io/file_lock.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/zoo/data/data_identity.h"
 #include "tessera/zoo/data/document_writer.h"
 #include "tessera/zoo/data/token_documents.h"
-#include "tessera/zoo/hf_folder_writer.h"
-#include "tessera/zoo/tasks/data_identity.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 
 #include <nlohmann/json.hpp>
 

@@ -3,7 +3,7 @@
 // generate() produces tokens from a language model, greedily, by sampling or by
 // beam search.
 
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/zoo/generation/generate_options.h"
 #include "tessera/zoo/generation/prompt_cache.h"
 #include "tessera/zoo/generation/text_search.h"

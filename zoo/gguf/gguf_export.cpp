@@ -2,13 +2,13 @@
 #include "tessera/zoo/gguf/gguf_export.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
+#include "tessera/zoo/formats/waiting_parts.h"
 #include "tessera/zoo/gguf/gguf_encode.h"
 #include "tessera/zoo/gguf/gguf_model.h"
 #include "tessera/zoo/gguf/gguf_names.h"
 #include "tessera/zoo/gguf/gguf_tokenizer.h"
 #include "tessera/zoo/layers/linear.h"
-#include "tessera/zoo/models/waiting_parts.h"
 
 #include <ATen/ops/cat.h>
 #include <torch/types.h>

@@ -2,8 +2,8 @@
 #pragma once
 // export_gguf() writes a language model to a GGUF file for llama.cpp.
 
+#include "tessera/zoo/formats/weight_folder.h"
 #include "tessera/zoo/gguf/gguf_writer.h"
-#include "tessera/zoo/models/weight_folder.h"
 
 #include <filesystem>
 #include <string>

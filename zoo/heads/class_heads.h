@@ -3,8 +3,8 @@
 // Heads that predict one thing for each example: classes, numbers, a choice, or
 // an answer.
 
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/heads/standard_head.h"
-#include "tessera/zoo/models/classification.h"
 
 namespace tessera::zoo {
 

@@ -4,10 +4,10 @@
 // labels, and how it is scored. `Model::head()` makes it.
 
 #include "tessera/engine/engine.h"
-#include "tessera/zoo/data/objective_options.h"
 #include "tessera/zoo/heads/score.h"
-#include "tessera/zoo/models/model.h"
-#include "tessera/zoo/tasks/input_kind.h"
+#include "tessera/zoo/inputs/input_kind.h"
+#include "tessera/zoo/inputs/model_input.h"
+#include "tessera/zoo/inputs/objective_options.h"
 
 #include <cstdint>
 #include <functional>

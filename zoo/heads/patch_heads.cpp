@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/heads/patch_heads.h"
 
-#include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/inputs/example_options.h"
 
 namespace tessera::zoo {
 

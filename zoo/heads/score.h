@@ -4,7 +4,7 @@
 // over all ranks.
 
 #include "tessera/engine/engine.h"
-#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/inputs/model_input.h"
 
 #include <array>
 #include <cstdint>

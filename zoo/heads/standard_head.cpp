@@ -2,7 +2,7 @@
 #include "tessera/zoo/heads/standard_head.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/tasks/column_checks.h"
+#include "tessera/zoo/inputs/column_checks.h"
 
 #include <algorithm>
 

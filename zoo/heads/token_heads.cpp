@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/heads/token_heads.h"
 
+#include "tessera/zoo/inputs/column_checks.h"
 #include "tessera/zoo/layers/losses.h"
-#include "tessera/zoo/tasks/column_checks.h"
 
 #include <torch/types.h>
 

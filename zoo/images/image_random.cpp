@@ -2,7 +2,7 @@
 #include "tessera/zoo/images/image_random.h"
 
 #include "tessera/runtime/core/format.h"
-#include "tessera/runtime/kernels/counter_random.h"
+#include "tessera/runtime/random/counter_random.h"
 
 #include <algorithm>
 #include <cmath>

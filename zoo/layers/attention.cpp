@@ -4,9 +4,9 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/sharding/checkpointing/checkpoint.h"
-#include "tessera/sharding/parallel/dtensor.h"
-#include "tessera/sharding/parallel/local_heads.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/local_heads.h"
+#include "tessera/sharding/tensor_parallel/tensor_random.h"
 #include "tessera/zoo/layers/context_attention.h"
 
 #include <ATen/ops/dropout.h>

@@ -2,7 +2,7 @@
 #include "tessera/zoo/layers/attention_function.h"
 
 #include "tessera/runtime/dry_run/dry_run.h"
-#include "tessera/sharding/parallel/weights_attention.h"
+#include "tessera/sharding/tensor_parallel/weights_attention.h"
 
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/scaled_dot_product_attention.h>

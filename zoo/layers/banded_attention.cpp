@@ -2,7 +2,7 @@
 #include "tessera/zoo/layers/banded_attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
 #include "tessera/zoo/layers/masks.h"
 
 #include <torch/types.h>

@@ -2,8 +2,8 @@
 #include "tessera/zoo/layers/context_attention.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/ring_attention.h"
-#include "tessera/sharding/parallel/ulysses_attention.h"
+#include "tessera/sharding/context_parallel/ring_attention.h"
+#include "tessera/sharding/context_parallel/ulysses_attention.h"
 
 namespace tessera::zoo {
 

@@ -3,7 +3,7 @@
 // context_attention() computes attention over sequences that are divided over
 // ranks.
 
-#include "tessera/sharding/parallel/context_parallel.h"
+#include "tessera/sharding/context_parallel/context_parallel.h"
 #include "tessera/zoo/layers/attention_function.h"
 
 namespace tessera::zoo {

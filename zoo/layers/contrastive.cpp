@@ -2,7 +2,7 @@
 #include "tessera/zoo/layers/contrastive.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/group_operations.h"
+#include "tessera/sharding/collectives/group_operations.h"
 #include "tessera/zoo/layers/losses.h"
 
 #include <torch/types.h>

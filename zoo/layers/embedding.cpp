@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
-#include "tessera/sharding/parallel/numbered_init.h"
-#include "tessera/sharding/parallel/vocab_range.h"
+#include "tessera/sharding/lazy/numbered_init.h"
+#include "tessera/sharding/tensor_parallel/vocab_range.h"
 
 #include <ATen/core/grad_mode.h>
 

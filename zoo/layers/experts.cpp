@@ -2,9 +2,9 @@
 #include "tessera/zoo/layers/experts.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/divided_experts.h"
-#include "tessera/sharding/parallel/dtensor.h"
-#include "tessera/sharding/parallel/expert_exchange.h"
+#include "tessera/sharding/expert_parallel/divided_experts.h"
+#include "tessera/sharding/expert_parallel/expert_exchange.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
 
 #include <torch/types.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 // `Experts` is a mixture-of-experts feed-forward layer.
 
-#include "tessera/sharding/parallel/expert_router.h"
+#include "tessera/sharding/expert_parallel/expert_router.h"
 #include "tessera/zoo/layers/feed_forward.h"
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 #include "tessera/zoo/layers/key_value_cache.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/dtensor_impl.h"
+#include "tessera/sharding/tensor_parallel/dtensor_impl.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>

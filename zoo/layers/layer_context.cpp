@@ -2,8 +2,8 @@
 #include "tessera/zoo/layers/layer_context.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/dtensor.h"
-#include "tessera/sharding/parallel/tensor_random.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/tensor_random.h"
 
 #include <ATen/ops/dropout.h>
 

@@ -5,9 +5,9 @@
 // ones; with all experts or some; for the whole model or one pipeline stage.
 
 #include "tessera/pipeline/stage_layers.h"
-#include "tessera/sharding/parallel/context_parallel.h"
-#include "tessera/sharding/parallel/random_key.h"
-#include "tessera/sharding/parallel/tensor_parallel.h"
+#include "tessera/runtime/random/random_key.h"
+#include "tessera/sharding/context_parallel/context_parallel.h"
+#include "tessera/sharding/tensor_parallel/tensor_parallel.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 // `layer_plan()` says how tensor-parallel ranks divide the layers of a model.
 
-#include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
 
 namespace tessera::zoo {
 

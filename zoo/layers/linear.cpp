@@ -4,8 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/few_rows_linear.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
-#include "tessera/sharding/parallel/numbered_init.h"
-#include "tessera/sharding/parallel/tensor_plan.h"
+#include "tessera/sharding/lazy/numbered_init.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>

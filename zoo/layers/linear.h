@@ -2,7 +2,7 @@
 #pragma once
 // `Linear` is a linear layer of a model that may have an adapter.
 
-#include "tessera/sharding/parallel/parallel_linear.h"
+#include "tessera/sharding/tensor_parallel/parallel_linear.h"
 #include "tessera/zoo/layers/layer_context.h"
 
 #include <torch/nn/modules/linear.h>

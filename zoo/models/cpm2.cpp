@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPM-2 (arXiv:2106.10715) as in ModelCenter: T5 v1.1 with other names.
 
+#include "tessera/zoo/formats/model_center_names.h"
 #include "tessera/zoo/models/cpm_like.h"
 #include "tessera/zoo/models/families.h"
-#include "tessera/zoo/models/model_center_names.h"
 #include "tessera/zoo/models/t5_like.h"
 
 namespace tessera::zoo {

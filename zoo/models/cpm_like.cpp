@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/cpm_like.h"
 
-#include "tessera/zoo/models/model_center_names.h"
+#include "tessera/zoo/formats/model_center_names.h"
 #include "tessera/zoo/models/t5_like.h"
 
 #include <cmath>

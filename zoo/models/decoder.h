@@ -2,9 +2,9 @@
 #pragma once
 // `Decoder` is the decoder-only (causal) transformer: GPT-2 and its successors.
 
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
-#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/layer_stack.h"
 #include "tessera/zoo/models/model.h"
 

@@ -2,7 +2,7 @@
 // The heads of Decoder.
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/router_losses.h"
+#include "tessera/sharding/expert_parallel/router_losses.h"
 #include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/heads/token_heads.h"
 #include "tessera/zoo/layers/losses.h"

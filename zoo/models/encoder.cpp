@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/encoder.h"
 
-#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/sharding/lazy/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/models/layer_costs.h"

@@ -2,9 +2,9 @@
 #pragma once
 // `Encoder` is the bidirectional transformer encoder: BERT and its successors.
 
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
-#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/masked_lm_head.h"
 #include "tessera/zoo/models/model.h"
 

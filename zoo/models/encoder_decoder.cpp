@@ -2,7 +2,7 @@
 #include "tessera/zoo/models/encoder_decoder.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/sharding/lazy/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"

@@ -3,9 +3,9 @@
 // `EncoderDecoder` is the sequence-to-sequence transformer: T5 and its
 // successors.
 
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/linear.h"
-#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/models/relative_stack.h"
 

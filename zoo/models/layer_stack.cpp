@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/layer_stack.h"
 
-#include "tessera/sharding/parallel/dtensor.h"
-#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/sharding/lazy/numbered_init.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
 
 #include <torch/types.h>
 

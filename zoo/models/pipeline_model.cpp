@@ -2,8 +2,8 @@
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/parallel/dtensor.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 
 #include <memory>
 #include <utility>

@@ -10,11 +10,11 @@
 #include "tessera/sharding/tensors/tensor_io.h"
 #include "tessera/sharding/weights/weight_files.h"
 #include "tessera/sharding/weights/weight_matching.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
+#include "tessera/zoo/formats/megatron_weights.h"
+#include "tessera/zoo/formats/model_center.h"
+#include "tessera/zoo/formats/model_center_weights.h"
 #include "tessera/zoo/layers/linear.h"
-#include "tessera/zoo/models/megatron_weights.h"
-#include "tessera/zoo/models/model_center.h"
-#include "tessera/zoo/models/model_center_weights.h"
 
 #include <torch/types.h>
 

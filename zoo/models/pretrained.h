@@ -4,10 +4,10 @@
 // and save them there.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
-#include "tessera/zoo/models/classification.h"
+#include "tessera/engine/parallel/parallel_run.h"
+#include "tessera/zoo/formats/weight_folder.h"
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/models/weight_folder.h"
 
 #include <ATen/core/ScalarType.h>
 #include <nlohmann/json.hpp>

@@ -3,11 +3,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/sharding/expert_parallel/divided_experts.h"
 #include "tessera/sharding/lazy/lazy.h"
-#include "tessera/sharding/parallel/divided_experts.h"
+#include "tessera/zoo/formats/model_center.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/families.h"
-#include "tessera/zoo/models/model_center.h"
 
 #include <exception>
 #include <map>

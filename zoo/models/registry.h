@@ -3,8 +3,8 @@
 // The registry of model families, and from_config(), which constructs a model
 // from a config.json.
 
+#include "tessera/zoo/formats/config_fields.h"
 #include "tessera/zoo/layers/layer_context.h"
-#include "tessera/zoo/models/config_fields.h"
 #include "tessera/zoo/models/model.h"
 
 #include <filesystem>

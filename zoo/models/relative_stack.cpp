@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/relative_stack.h"
 
-#include "tessera/sharding/parallel/numbered_init.h"
+#include "tessera/sharding/lazy/numbered_init.h"
 
 #include <torch/types.h>
 

@@ -11,7 +11,7 @@
 // else: layouts of ranks, pipeline stages, recomputation and resumption do not
 // change it. Both are taken outside of the layers, which may be recomputed.
 
-#include "tessera/sharding/parallel/random_key.h"
+#include "tessera/runtime/random/random_key.h"
 
 #include <ATen/core/Tensor.h>
 

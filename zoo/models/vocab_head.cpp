@@ -2,7 +2,7 @@
 #include "tessera/zoo/models/vocab_head.h"
 
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
-#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 #include "tessera/zoo/layers/linear.h"
 
 #include <ATen/ops/linear.h>

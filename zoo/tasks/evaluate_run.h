@@ -2,7 +2,7 @@
 #pragma once
 // evaluate_run() is `tessera eval`: it scores the trained model of a run.
 
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/data/data_set.h"
 
 #include <filesystem>
 #include <string>

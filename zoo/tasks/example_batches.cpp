@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
-#include "tessera/zoo/tasks/column_checks.h"
+#include "tessera/zoo/inputs/column_checks.h"
 
 #include <torch/types.h>
 

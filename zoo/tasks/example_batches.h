@@ -2,10 +2,10 @@
 #pragma once
 // `ExampleBatches` makes batches of any model's inputs from examples in files.
 
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/tasks/data_set.h"
-#include "tessera/zoo/tasks/example_files.h"
-#include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/inputs/example_files.h"
+#include "tessera/zoo/inputs/example_options.h"
 
 #include <c10/core/Device.h>
 

@@ -5,7 +5,7 @@
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_folder.h"
 #include "tessera/zoo/tasks/run_model.h"
 

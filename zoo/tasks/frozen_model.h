@@ -4,7 +4,7 @@
 // a teacher: sharded over all ranks, without gradients and optimizer state.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/models/registry.h"

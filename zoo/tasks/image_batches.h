@@ -2,9 +2,9 @@
 #pragma once
 // `ImageBatches` makes batches of the images of a folder.
 
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/tasks/data_set.h"
-#include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/inputs/example_options.h"
 #include "tessera/zoo/tasks/image_folder.h"
 
 #include <memory>

@@ -5,11 +5,11 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
-#include "tessera/runtime/kernels/counter_random.h"
+#include "tessera/runtime/random/counter_random.h"
 #include "tessera/runtime/threads/parallel.h"
 #include "tessera/text/rows/file_patterns.h"
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/images/image_file.h"
-#include "tessera/zoo/models/classification.h"
 
 #include <nlohmann/json.hpp>
 

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/io/json_fields.h"
 #include "tessera/runtime/io/known_keys.h"
-#include "tessera/zoo/tasks/example_options.h"
+#include "tessera/zoo/inputs/example_options.h"
 
 #include <cmath>
 

@@ -6,12 +6,12 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/random/mixed_bits.h"
 #include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/zoo/data/mixed_bits.h"
 #include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/packed_batches.h"
 #include "tessera/zoo/data/token_batches.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_model.h"
 #include "tessera/zoo/tasks/tokenized_data.h"
 #include "tessera/zoo/tasks/training_config.h"
@@ -264,7 +264,7 @@ std::shared_ptr<const DocumentStream> stream_of(
       data->file().path().string(),
       part == DocumentPart::kHeldOut ? "the held-out part" : "training");
   return std::make_shared<const DocumentStream>(
-      data, std::move(documents), mixed_bits(config.seed) + number);
+      data, std::move(documents), runtime::split_mix(config.seed) + number);
 }
 
 /// Cuts a file as it is, or packs its documents if it says where they are.

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/to_device.h"
-#include "tessera/sharding/parallel/same_batch.h"
+#include "tessera/sharding/tensor_parallel/same_batch.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/layers/losses.h"

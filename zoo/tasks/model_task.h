@@ -5,7 +5,7 @@
 
 #include "tessera/engine/data/data_loader.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/trainer/training_task.h"
 #include "tessera/zoo/tasks/sequence_curriculum.h"
 #include "tessera/zoo/tasks/task.h"

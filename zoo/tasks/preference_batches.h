@@ -2,7 +2,7 @@
 #pragma once
 // `PreferenceBatches` makes batches of pairs of answers for `PreferenceLoss`.
 
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/tasks/preference_texts.h"
 #include "tessera/zoo/tasks/supervised_batches.h"
 

@@ -3,7 +3,7 @@
 // `QuestionBatches` makes batches of questions with windows of their contexts,
 // and selects answers from what a model says of all windows of a question.
 
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/tasks/question_answering_data.h"
 #include "tessera/zoo/tasks/text_batches.h"
 

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/zoo/tasks/data_identity.h"
+#include "tessera/zoo/data/data_identity.h"
 
 #include <algorithm>
 #include <array>

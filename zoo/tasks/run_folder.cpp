@@ -7,7 +7,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/tasks/run_changes.h"
 #include "tessera/zoo/tasks/training_config.h"
 

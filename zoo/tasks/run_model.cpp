@@ -12,9 +12,9 @@
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/data/token_documents.h"
-#include "tessera/zoo/hf_folder_writer.h"
-#include "tessera/zoo/models/config_fields.h"
-#include "tessera/zoo/models/model_center.h"
+#include "tessera/zoo/formats/config_fields.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
+#include "tessera/zoo/formats/model_center.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/text_classifier.h"
 

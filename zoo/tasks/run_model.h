@@ -4,7 +4,7 @@
 // adapter, wrap_model() gives it to an engine, export_model() writes it.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/training_config.h"

@@ -13,7 +13,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/tasks/model_task.h"
 #include "tessera/zoo/tasks/run_changes.h"

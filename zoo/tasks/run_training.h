@@ -4,7 +4,7 @@
 // exported and scored model.
 
 #include "tessera/engine/trainer/trainer.h"
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/tasks/training_config.h"
 
 #include <optional>

@@ -68,7 +68,7 @@ std::vector<std::vector<size_t>> packed_rows(
     int64_t length,
     uint64_t seed) {
   const auto count = static_cast<int64_t>(lengths.size());
-  const RandomOrder random(count, mixed_bits(seed));
+  const RandomOrder random(count, runtime::split_mix(seed));
   std::vector<size_t> order;
   for (int64_t i = 0; i < count; ++i) {
     order.push_back(static_cast<size_t>(random[i]));

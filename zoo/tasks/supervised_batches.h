@@ -3,7 +3,7 @@
 // `SupervisedBatches` makes batches of rows of which a model learns to write a
 // part.
 
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/tasks/generated_metrics.h"
 #include "tessera/zoo/tasks/supervised_texts.h"
 

@@ -3,12 +3,12 @@
 // `Task` is what `tessera train` trains: a model with its head, and data that
 // fit it. `TaskKind` is one value of the configuration key `task`.
 
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/tasks/batch_loss.h"
-#include "tessera/zoo/tasks/data_set.h"
 #include "tessera/zoo/tasks/frozen_model.h"
 
 #include <memory>

@@ -3,7 +3,7 @@
 // `TextBatches` makes batches of labeled texts, each padded to its longest row.
 
 #include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/zoo/tasks/data_set.h"
+#include "tessera/zoo/data/data_set.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 #include "tessera/zoo/tasks/text_metrics.h"
 

@@ -3,9 +3,9 @@
 // lazy_text_classifier() constructs a sequence classifier from a Hugging Face
 // folder.
 
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/layer_context.h"
-#include "tessera/zoo/models/classification.h"
 #include "tessera/zoo/models/model.h"
 #include "tessera/zoo/tasks/text_classification_data.h"
 

@@ -7,7 +7,7 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/text/rows/data_format.h"
 #include "tessera/zoo/data/tokenize_files.h"
-#include "tessera/zoo/hf_folder_writer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 
 #include <chrono>
 #include <functional>

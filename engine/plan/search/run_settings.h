@@ -4,7 +4,7 @@
 // run.
 
 #include "tessera/engine/engine.h"
-#include "tessera/engine/parallel_run.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/plan/search/machine.h"
 #include "tessera/engine/plan/search/recomputed_parts.h"
 #include "tessera/engine/plan/step_plan.h"

@@ -8,9 +8,9 @@
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/lazy.h"
-#include "tessera/sharding/parallel/parallel_linear.h"
+#include "tessera/sharding/tensor_parallel/parallel_linear.h"
 #include "tessera/sharding/weights/load_weights.h"
 
 namespace tessera::engine::save_weights_test {

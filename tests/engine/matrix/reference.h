@@ -7,7 +7,7 @@
 #include "engine/matrix/matrix_net.h"
 #include "support/average_over_ranks.h"
 #include "support/plain_adamw.h"
-#include "tessera/engine/loss_scaler.h"
+#include "tessera/engine/optim/loss_scaler.h"
 
 #include <torch/torch.h>
 

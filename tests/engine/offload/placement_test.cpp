@@ -6,8 +6,8 @@
 #include "engine/optim/every_rule.h"
 
 #include "support/ranks.h"
-#include "tessera/engine/memory_plan.h"
-#include "tessera/engine/tier_needs.h"
+#include "tessera/engine/memory/memory_plan.h"
+#include "tessera/engine/memory/tier_needs.h"
 #include "tessera/offload/stores/block_pipeline.h"
 #include "tessera/offload/updates/staging_buffers.h"
 

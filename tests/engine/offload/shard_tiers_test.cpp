@@ -5,8 +5,8 @@
 #include "engine/offload/placement.h"
 
 #include "support/ranks.h"
-#include "tessera/engine/memory_plan.h"
-#include "tessera/engine/tier_needs.h"
+#include "tessera/engine/memory/memory_plan.h"
+#include "tessera/engine/memory/tier_needs.h"
 
 #include <algorithm>
 

@@ -7,9 +7,9 @@
 
 #include "support/ranks.h"
 #include "tessera/engine/engine_config.h"
-#include "tessera/engine/memory_plan.h"
+#include "tessera/engine/memory/memory_plan.h"
+#include "tessera/engine/memory/tier_needs.h"
 #include "tessera/engine/optim/optimizer.h"
-#include "tessera/engine/tier_needs.h"
 #include "tessera/offload/stores/transfer_rates.h"
 #include "tessera/offload/updates/streamed_update.h"
 #include "tessera/offload/updates/update_rates.h"

@@ -3,8 +3,8 @@
 // gradients, then parameters; to the host, then to files.
 #include "tessera/offload/placement/tier_plan.h"
 
-#include "tessera/engine/memory_plan.h"
-#include "tessera/engine/tier_needs.h"
+#include "tessera/engine/memory/memory_plan.h"
+#include "tessera/engine/memory/tier_needs.h"
 #include "tessera/offload/stores/block_pipeline.h"
 
 #include "engine/offload/placement.h"

@@ -6,7 +6,7 @@
 // the computation: the same bits.
 
 #include "engine/checkpoint/checkpoint_support.h"
-#include "tessera/engine/library_memory.h"
+#include "tessera/engine/memory/library_memory.h"
 #include "tessera/engine/optim/update_statistics.h"
 #include "tessera/offload/updates/streamed_update.h"
 #include "tessera/sharding/lazy/move_module.h"

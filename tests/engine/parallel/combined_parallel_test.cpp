@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data, tensor, sequence and pipeline parallelism at once, held against one
 // rank.
-#include "sharding/parallel/small_block.h"
+#include "sharding/tensor_parallel/small_block.h"
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "support/tied_parameter.h"
@@ -12,9 +12,9 @@
 #include "tessera/sharding/checkpointing/checkpoint.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
-#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
-#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

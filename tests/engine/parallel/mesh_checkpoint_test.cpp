@@ -2,6 +2,7 @@
 // A checkpoint that ranks with parts of a model wrote loads under any other
 // division of it, on one rank with all of it too, and training goes on.
 #include "engine/parallel/mesh_checkpoint.h"
+#include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/io/safetensors.h"
 
 #include <torch/serialize.h>

@@ -4,15 +4,15 @@
 // training, for tests that hold one layout against another.
 
 #include "engine/twin.h"
-#include "sharding/parallel/small_block.h"
+#include "sharding/tensor_parallel/small_block.h"
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/comm/ring_channels.h"
+#include "tessera/sharding/collectives/group_operations.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
-#include "tessera/sharding/parallel/group_operations.h"
-#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_embedding.h"
 
 #include <memory>
 #include <string>

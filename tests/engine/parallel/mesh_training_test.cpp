@@ -4,7 +4,7 @@
 // divided over data-parallel ranks: the numbers of one rank with all batches,
 // dropout included.
 #include "engine/twin.h"
-#include "sharding/parallel/small_block.h"
+#include "sharding/tensor_parallel/small_block.h"
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
@@ -13,9 +13,9 @@
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/comm/ring_channels.h"
 #include "tessera/sharding/lazy/deferred_init.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
-#include "tessera/sharding/parallel/vocab_parallel_embedding.h"
-#include "tessera/sharding/parallel/vocab_parallel_loss.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_embedding.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 
 #include <gtest/gtest.h>
 

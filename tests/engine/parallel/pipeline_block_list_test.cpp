@@ -4,7 +4,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/pipeline_transformer_block_list.h"
+#include "tessera/engine/parallel/pipeline_transformer_block_list.h"
 #include "tessera/sharding/checkpointing/transformer_block_list.h"
 
 #include <gtest/gtest.h>

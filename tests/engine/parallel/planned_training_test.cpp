@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that knows nothing of Tessera, divided by a tensor plan and by ZeRO:
 // the numbers of one rank with all batches.
-#include "sharding/parallel/plain_model.h"
+#include "sharding/tensor_parallel/plain_model.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/comm/parallel_groups.h"
-#include "tessera/sharding/parallel/tensor_plan.h"
-#include "tessera/sharding/parallel/tensor_specs.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
+#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // What models save, on the host: the same bits, within the budget.
 #include "offload/activations/saved_on_host.h"
 #include "support/expect_error.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <atomic>
 #include <thread>

@@ -3,7 +3,7 @@
 // come back as they were, and nothing is left behind.
 #include "offload/activations/saved_on_host.h"
 #include "support/expect_error.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <atomic>
 #include <thread>

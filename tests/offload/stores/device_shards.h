@@ -5,7 +5,7 @@
 
 #include "offload/stores/stores.h"
 
-#include "tessera/runtime/memory/stream_lane.h"
+#include "tessera/runtime/streams/stream_lane.h"
 
 #include <array>
 #include <memory>

@@ -3,7 +3,7 @@
 // real run, and convolutions take the memory of one.
 #include "tessera/runtime/dry_run/dry_run.h"
 
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include "support/expect_error.h"
 

@@ -3,7 +3,7 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 
 #include "support/expect_error.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

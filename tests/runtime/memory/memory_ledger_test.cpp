@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/memory_ledger.h"
 
-#include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/out_of_memory.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // Backward writes over gradients that nobody else holds, with the same bits.
 #include "runtime/memory/spent_gradients_cases.h"
 #include "tessera/runtime/dry_run/dry_run.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

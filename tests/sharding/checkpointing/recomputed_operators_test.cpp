@@ -3,8 +3,8 @@
 // memory, in unmodified modules.
 #include "tessera/sharding/checkpointing/recomputed_operators.h"
 
-#include "tessera/runtime/memory/cpu_memory_counter.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include "engine/stranger_models.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/paging/pager.h"
 
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "tessera/sharding/expert_parallel/divided_experts.h"
 #include "tessera/sharding/paging/pager.h"
-#include "tessera/sharding/parallel/divided_experts.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

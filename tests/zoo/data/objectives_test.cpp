@@ -5,8 +5,8 @@
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/runtime/random/mixed_bits.h"
 #include "tessera/zoo/data/blank_objective.h"
-#include "tessera/zoo/data/mixed_bits.h"
 #include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/span_objective.h"
 #include "tessera/zoo/heads/token_heads.h"
@@ -64,7 +64,7 @@ class ObjectivesTest : public ::testing::Test {
     std::vector<uint16_t> all;
     uint64_t state = 0;
     const auto next = [&](uint64_t count) {
-      return mixed_bits(state++) % count;
+      return runtime::split_mix(state++) % count;
     };
     while (static_cast<int64_t>(all.size()) < tokens) {
       for (uint64_t left = 3 + next(58); left > 0; --left) {

@@ -4,7 +4,7 @@
 // computes, or refused with an error that names the file; nothing crashes, and
 // no memory is asked for that the checkpoint does not have.
 
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "zoo/model_fixture.h"
 
 #include <fstream>

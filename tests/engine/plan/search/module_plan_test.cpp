@@ -6,7 +6,7 @@
 #include "tessera/engine/plan/simulated_rank.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/format.h"
-#include "tessera/runtime/memory/cpu_memory_counter.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/checkpointing/transformer_block_list.h"
 #include "tessera/sharding/lazy/lazy.h"
 

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/parallel/parallel_run.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/option_check.h"
+
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// Sizes are often changed while the rest of a configuration stays: options
+/// that then have no effect are reported, not rejected.
+void warn_of_idle_options(
+    const ParallelOptions& options,
+    const ParallelMesh& mesh) {
+  const ParallelOptions usual;
+  const auto warn = [](const std::string& keys, const char* size) {
+    log_warning(
+        "{} has no effect because parallel.{} is 1; remove it, or raise that size.",
+        keys,
+        size);
+  };
+  if (mesh.size(ParallelGroup::kTensor) == 1) {
+    if (options.sequence) {
+      warn("parallel.sequence", "tensor");
+    }
+    if (options.overlap_pieces != usual.overlap_pieces) {
+      warn("parallel.overlap_pieces", "tensor");
+    }
+  }
+  if (mesh.size(ParallelGroup::kContext) == 1) {
+    if (options.context_attention != usual.context_attention) {
+      warn("parallel.context_attention", "context");
+    }
+    if (options.context_layout != usual.context_layout) {
+      warn("parallel.context_layout", "context");
+    }
+  }
+  if (mesh.size(ParallelGroup::kPipeline) == 1) {
+    if (options.schedule != usual.schedule) {
+      warn("parallel.schedule", "pipeline");
+    }
+    if (options.cut != usual.cut) {
+      warn("parallel.cut", "pipeline");
+    }
+  }
+}
+
+} // namespace
+
+void visit_fields(runtime::OptionFields& fields, ParallelOptions& options) {
+  visit_fields(fields, options.sizes);
+  fields.field(
+      "sequence",
+      options.sequence,
+      "sequence parallelism over the tensor-parallel ranks");
+  fields.field(
+      "overlap_pieces",
+      options.overlap_pieces,
+      {.min = 1, .max = 1024},
+      "number of pieces in which tensor-parallel ranks exchange activations, overlapping with matrix products");
+  fields.choice(
+      "context_attention",
+      options.context_attention,
+      {{"ulysses", ContextKind::kUlysses}, {"ring", ContextKind::kRing}},
+      "attention over divided sequences ([sharding/tensor_parallel](../sharding/tensor_parallel/README.md))");
+  fields.choice(
+      "context_layout",
+      options.context_layout,
+      {{"contiguous", ContextLayout::kContiguous},
+       {"zigzag", ContextLayout::kZigzag}},
+      "tokens of each rank; `zigzag` balances causal attention");
+  fields.choice(
+      "schedule",
+      options.schedule,
+      pipeline_schedule_names(),
+      "order of forwards and backwards ([pipeline](../pipeline/README.md))");
+  fields.field(
+      "chunks",
+      options.chunks,
+      {.min = 1, .max = 1024},
+      "chunks per pipeline stage (`interleaved`)");
+  fields.field(
+      "piece_of_layer",
+      options.piece_of_layer,
+      {.min = 0, .max = 1 << 20},
+      "explicit piece of each layer, `[0, 0, 1, ...]`, in place of `cut`");
+  fields.choice(
+      "cut",
+      options.cut,
+      {{"layers", pipeline::PipelineCut::kLayers},
+       {"cost", pipeline::PipelineCut::kCost}},
+      "equal numbers of layers per pipeline stage, or `cost`: equal time, by matrix products, where a language model's head counts with the last layer");
+}
+
+void check(const ParallelOptions& options) {
+  runtime::check_fields("parallel", options);
+  TESSERA_CHECK(
+      options.piece_of_layer.empty() ||
+          options.cut == pipeline::PipelineCut::kLayers,
+      "parallel.cut is cost, but parallel.piece_of_layer already says where to cut; set only one of them.");
+}
+
+ParallelRun::ParallelRun(
+    World& world,
+    const ParallelOptions& options,
+    int micro_batches)
+    : options_(options),
+      rank_(world.rank()),
+      groups_(
+          world,
+          ParallelMesh(options.sizes, world.size(), world.local_size()),
+          world.device()) {
+  check(options);
+  if (mesh().size(ParallelGroup::kContext) > 1 &&
+      options.context_attention == ContextKind::kRing) {
+    context_ring_ = std::make_unique<runtime::RingChannels>(
+        world,
+        "context",
+        mesh().ranks(ParallelGroup::kContext, rank_),
+        world.device());
+  }
+  if (is_log_rank_zero()) {
+    warn_of_idle_options(options, mesh());
+  }
+  const int stages = mesh().size(ParallelGroup::kPipeline);
+  if (stages == 1) {
+    TESSERA_CHECK(
+        options.chunks == 1 && options.piece_of_layer.empty(),
+        "parallel.chunks and parallel.piece_of_layer divide a model into pipeline stages, but parallel.pipeline is 1; raise it or remove them.");
+    return;
+  }
+  TESSERA_CHECK(
+      options.schedule != PipelineScheduleKind::kInterleaved ||
+          options.chunks > 1,
+      "parallel.schedule is interleaved, which needs several chunks per pipeline stage, but parallel.chunks is 1; set it to 2 or more, or use the schedule 1f1b.");
+  const PipelineShape shape{stages, micro_batches, options.chunks};
+  PipelineSchedule schedule = make_schedule(options.schedule, shape);
+  stages_ = std::make_unique<runtime::RingChannels>(
+      world,
+      "stages",
+      mesh().ranks(ParallelGroup::kPipeline, rank_),
+      world.device());
+  executor_ = std::make_unique<PipelineExecutor>(
+      std::move(schedule),
+      stages_.get(),
+      PipelineOptions{.shapes_vary = options.shapes_vary});
+}
+
+BatchShare ParallelRun::batches() const {
+  return {
+      index(ParallelGroup::kBatches),
+      mesh().size(ParallelGroup::kBatches),
+      sequence_multiple()};
+}
+
+int ParallelRun::sequence_multiple() const {
+  const int context = mesh().size(ParallelGroup::kContext);
+  const bool halves =
+      context > 1 && options_.context_layout == ContextLayout::kZigzag;
+  return (options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1) *
+         context * (halves ? 2 : 1);
+}
+
+bool ParallelRun::tells_loss() const {
+  return index(ParallelGroup::kPipeline) + 1 ==
+             mesh().size(ParallelGroup::kPipeline) &&
+         index(ParallelGroup::kTensor) == 0 &&
+         index(ParallelGroup::kContext) == 0;
+}
+
+std::optional<TensorParallel> ParallelRun::tensor() {
+  if (mesh().size(ParallelGroup::kTensor) == 1) {
+    return std::nullopt;
+  }
+  return TensorParallel{
+      .group = &groups_[ParallelGroup::kTensor],
+      .sequence = options_.sequence,
+      .pieces = options_.overlap_pieces};
+}
+
+std::optional<ContextParallel> ParallelRun::context() {
+  if (mesh().size(ParallelGroup::kContext) == 1) {
+    return std::nullopt;
+  }
+  return ContextParallel{
+      &groups_[ParallelGroup::kContext],
+      options_.context_attention,
+      options_.context_layout,
+      context_ring_.get()};
+}
+
+pipeline::PipelinePlace ParallelRun::place() const {
+  return {
+      mesh().size(ParallelGroup::kPipeline),
+      options_.chunks,
+      index(ParallelGroup::kPipeline),
+      options_.piece_of_layer,
+      options_.cut};
+}
+
+} // namespace tessera

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/memory/dry_heap.h"
+
+#include "tessera/runtime/core/error.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace tessera::runtime {
+
+/// What the context of a DataPtr points to.
+struct DryBlock {
+  std::shared_ptr<DryHeap> heap;
+  std::byte* data;
+  size_t bytes;
+  bool is_mapped;
+  bool is_counted;
+  std::atomic<bool> has_values;
+  bool had_values = has_values; ///< at any time: it may have been written
+
+  void count(int64_t change) const {
+    if (is_counted) {
+      heap->count(change);
+    }
+  }
+};
+
+namespace {
+
+// Below it, a page of the system is not worth a mapping.
+constexpr size_t kSmallestMapped = size_t{64} << 10;
+// As LibTorch aligns CPU tensors.
+constexpr size_t kDryAlignment = 64;
+
+/// All blocks by their end, so that upper_bound() finds the one around an
+/// address.
+struct DryBlocks {
+  std::mutex mutex;
+  std::map<const std::byte*, DryBlock*> by_end;
+  std::atomic<int64_t> count{0};
+
+  /// The caller holds the mutex.
+  DryBlock* find(const void* data) {
+    const auto* address = static_cast<const std::byte*>(data);
+    const auto found = by_end.upper_bound(address);
+    return found != by_end.end() && found->second->data <= address
+               ? found->second
+               : nullptr;
+  }
+};
+
+DryBlocks& dry_blocks() {
+  // Never destroyed: tensors may be freed at the very end of the process.
+  static auto* made = new DryBlocks();
+  return *made;
+}
+
+/// Mappings that are free again, by their size: layers ask for the same sizes
+/// again and again, and mapping costs more than all else that an operator of a
+/// dry run does.
+class FreeMappings {
+ public:
+  /// @param most mappings that are kept.
+  explicit FreeMappings(size_t most) : most_(most) {}
+
+  /// @return null if there is none of this size.
+  std::byte* take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_bytes_.find(bytes);
+    if (found == by_bytes_.end()) {
+      return nullptr;
+    }
+    std::byte* data = found->second.back();
+    found->second.pop_back();
+    --count_;
+    if (found->second.empty()) {
+      by_bytes_.erase(found);
+    }
+    return data;
+  }
+
+  /// @return false if there are enough.
+  bool keep(std::byte* data, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (count_ == most_) {
+      return false;
+    }
+    by_bytes_[bytes].push_back(data);
+    ++count_;
+    return true;
+  }
+
+ private:
+  size_t most_;
+  std::mutex mutex_;
+  std::unordered_map<size_t, std::vector<std::byte*>> by_bytes_;
+  size_t count_ = 0;
+};
+
+/// Those that were not written, so that they read as zeros, or those that were,
+/// for what is computed: they have their pages of the system already.
+FreeMappings& free_mappings(bool were_written) {
+  // Never destroyed, as the blocks. Linux allows a process 65530 mappings.
+  static auto* unwritten = new FreeMappings(4096);
+  static auto* written = new FreeMappings(16);
+  return were_written ? *written : *unwritten;
+}
+
+std::byte* take_memory(size_t bytes, bool is_mapped, bool has_values) {
+  if (!is_mapped) {
+    const size_t whole = (bytes + kDryAlignment - 1) & ~(kDryAlignment - 1);
+    void* data = std::aligned_alloc(kDryAlignment, whole);
+    TESSERA_CHECK(data != nullptr, "a dry run found no {} bytes", bytes);
+    std::fill_n(static_cast<std::byte*>(data), whole, std::byte{0});
+    return static_cast<std::byte*>(data);
+  }
+  std::byte* free = has_values ? free_mappings(true).take(bytes) : nullptr;
+  free = free == nullptr ? free_mappings(false).take(bytes) : free;
+  if (free != nullptr) {
+    return free;
+  }
+  void* data = ::mmap(
+      nullptr,
+      bytes,
+      PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+      -1,
+      0);
+  TESSERA_CHECK(
+      data != MAP_FAILED,
+      "a dry run found no {} bytes of addresses; raise the limit of virtual memory (ulimit -v)",
+      bytes);
+  return static_cast<std::byte*>(data);
+}
+
+void free_block(void* data) {
+  free_dry_block(data);
+}
+
+} // namespace
+
+void DryHeap::count(int64_t change) {
+  const int64_t now = live_ += change;
+  int64_t peak = peak_;
+  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+  }
+  if (watcher_) {
+    watcher_(now, change);
+  }
+}
+
+c10::DataPtr DryHeap::allocate(size_t bytes, bool has_values) {
+  return make_block(bytes, has_values, true);
+}
+
+c10::DataPtr DryHeap::allocate_uncounted(size_t bytes) {
+  return make_block(bytes, false, false);
+}
+
+c10::DataPtr DryHeap::make_block(
+    size_t bytes,
+    bool has_values,
+    bool is_counted) {
+  if (bytes == 0) {
+    return {nullptr, nullptr, &free_block, c10::kCPU};
+  }
+  const bool is_mapped = bytes >= kSmallestMapped;
+  std::byte* data = take_memory(bytes, is_mapped, has_values);
+  auto* block = new DryBlock{
+      shared_from_this(),
+      data,
+      bytes,
+      is_mapped,
+      is_counted,
+      has_values || !is_mapped};
+  DryBlocks& all = dry_blocks();
+  {
+    const std::lock_guard lock(all.mutex);
+    all.by_end.emplace(data + bytes, block);
+    ++all.count;
+  }
+  block->count(static_cast<int64_t>(bytes));
+  return {data, data, &free_block, c10::kCPU};
+}
+
+bool is_dry_memory(const void* data) {
+  DryBlocks& all = dry_blocks();
+  if (all.count.load(std::memory_order_relaxed) == 0 || data == nullptr) {
+    return false;
+  }
+  const std::lock_guard lock(all.mutex);
+  return all.find(data) != nullptr;
+}
+
+bool has_dry_values(const void* data) {
+  if (data == nullptr) {
+    return false;
+  }
+  DryBlocks& all = dry_blocks();
+  const std::lock_guard lock(all.mutex);
+  const DryBlock* block = all.find(data);
+  return block == nullptr || block->has_values;
+}
+
+bool is_uncounted_dry_memory(const void* data) {
+  if (data == nullptr) {
+    return false;
+  }
+  DryBlocks& all = dry_blocks();
+  const std::lock_guard lock(all.mutex);
+  const DryBlock* block = all.find(data);
+  return block != nullptr && !block->is_counted;
+}
+
+void set_dry_values(const void* data, bool has_values) {
+  DryBlocks& all = dry_blocks();
+  const std::lock_guard lock(all.mutex);
+  if (DryBlock* block = all.find(data)) {
+    block->has_values = has_values;
+    block->had_values = block->had_values || has_values;
+  }
+}
+
+bool free_dry_block(void* data) {
+  DryBlocks& all = dry_blocks();
+  if (all.count.load(std::memory_order_relaxed) == 0 || data == nullptr) {
+    return false;
+  }
+  std::unique_ptr<DryBlock> block;
+  {
+    const std::lock_guard lock(all.mutex);
+    block.reset(all.find(data));
+    if (block == nullptr) {
+      return false;
+    }
+    all.by_end.erase(block->data + block->bytes);
+    --all.count;
+  }
+  if (block->is_mapped) {
+    if (!free_mappings(block->had_values).keep(block->data, block->bytes)) {
+      ::munmap(block->data, block->bytes);
+    }
+  } else {
+    std::free(block->data);
+  }
+  block->count(-static_cast<int64_t>(block->bytes));
+  return true;
+}
+
+DryAllocation& dry_allocation() {
+  static thread_local DryAllocation current;
+  return current;
+}
+
+} // namespace tessera::runtime

@@ -1,0 +1,582 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with partitioned weights ([Note: divided weights]) and with DTensors
+// ([Note: DTensors]), and the registration of all rules.
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/collectives/group_operations.h"
+#include "tessera/sharding/interception/recompute_scope.h"
+#include "tessera/sharding/tensor_parallel/divided_tag.h"
+#include "tessera/sharding/tensor_parallel/dtensor_rules.h"
+#include "tessera/sharding/tensor_parallel/overlapped_linear.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
+#include "tessera/sharding/tensor_parallel/vocab_range.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_has_compatible_shallow_copy_type.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+using How = std::shared_ptr<const TensorParallel>;
+
+/// Returns the weight of a product x W^T, or null if autograd makes the product
+/// of partitions: those are correct as they are.
+/// @throws tessera::Error on an unsupported use.
+const DividedParameter* weight_of_product(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    bool should_be_transposed,
+    const char* operation) {
+  const DividedTag* tag = divided_tag(weight);
+  const bool fits =
+      tag != nullptr && tag->is_transposed == should_be_transposed;
+  if (in_backward() && (!at::GradMode::is_enabled() || !fits)) {
+    return nullptr;
+  }
+  const DividedParameter* left = divided_parameter(x);
+  const auto is_weight = [](const at::Tensor& tensor) {
+    return tensor.key_set().has(kDividedKey) && !is_dtensor(tensor);
+  };
+  if (!is_weight(weight) && !is_weight(x)) {
+    return nullptr;
+  }
+  TESSERA_CHECK(
+      fits && !is_weight(x),
+      "{}: {} is divided by a tensor plan, which supports it only as W in x W^T. Leave its layer out of the plan.",
+      operation,
+      tag != nullptr    ? "'" + tag->what->name() + "'"
+      : left != nullptr ? "'" + left->name() + "'"
+                        : "a weight");
+  return &*tag->what;
+}
+
+/// An activation at the border of a partitioned layer, and how it is placed
+/// there: whole, or this rank's part of the sequences.
+struct Between {
+  at::Tensor x;
+  TensorParallel how;
+};
+
+/// Whether `split` is how sequences are divided between layers.
+bool divides_sequences(const DTensorImpl& x, const TensorParallel& how) {
+  return how.sequence && x.divided()->dim == how.sequence_dim &&
+         x.divided()->split.is_even() && x.dim() > how.sequence_dim + 1;
+}
+
+/// The input of a column-parallel layer.
+Between entering(const at::Tensor& x, const TensorParallel& how) {
+  const DTensorImpl* wrapper = dtensor(x);
+  Between input{x, how};
+  input.how.sequence = wrapper != nullptr && wrapper->divided() &&
+                       &wrapper->group() == how.group &&
+                       divides_sequences(*wrapper, how);
+  input.x = input.how.sequence ? local_of(x) : full_tensor(x);
+  return input;
+}
+
+/// How the output of a layer leaves it: as parts of the sequences if those can
+/// be divided equally.
+/// @param sizes of the whole output [..., features].
+TensorParallel leaving(at::IntArrayRef sizes, const TensorParallel& how) {
+  TensorParallel out = how;
+  const auto dims = static_cast<int64_t>(sizes.size());
+  out.sequence =
+      how.sequence && how.sequence_dim + 1 < dims &&
+      sizes[static_cast<size_t>(how.sequence_dim)] > 0 &&
+      sizes[static_cast<size_t>(how.sequence_dim)] % how.group->size() == 0;
+  return out;
+}
+
+/// What has left a layer, as the model's code sees it.
+at::Tensor left(
+    const at::Tensor& y,
+    const TensorParallel& out,
+    const How& how) {
+  if (!out.sequence) {
+    return y;
+  }
+  return make_dtensor(
+      y, even_parts(y, how->sequence_dim, how->group->size()), how);
+}
+
+/// Returns the features of x with which the partition of a row-parallel layer
+/// is multiplied.
+at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
+  TESSERA_CHECK(
+      x.size(-1) == what.split().size(),
+      "'{}' is divided as kRow and takes {} features; its input has sizes {}.",
+      what.name(),
+      what.split().size(),
+      x.sizes());
+  const DTensorImpl* wrapper = divided_dtensor(x);
+  const bool is_own = wrapper != nullptr && wrapper->dim_from_end() == -1 &&
+                      same_parts(wrapper->divided()->split, what.split());
+  return is_own ? local_of(x)
+                : take_part(full_tensor(x), -1, what.split(), *what.how->group);
+}
+
+/// Returns the result of a column-parallel layer as the model's code sees it.
+at::Tensor column_result(const at::Tensor& y, const DividedParameter& what) {
+  if (what.division != TensorDivision::kColumnGathered) {
+    return make_dtensor(y, DividedDim{y.dim() - 1, what.split()}, what.how);
+  }
+  if (what.how->group->size() == 1) {
+    return y;
+  }
+  // A copy, because layers add their bias in place, which autograd does not
+  // allow for a view returned by a custom function.
+  return gather_parts(y, -1, what.split(), *what.how->group)
+      .clone(at::MemoryFormat::Contiguous);
+}
+
+std::vector<int64_t> with_features(const at::Tensor& x, int64_t features) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = features;
+  return sizes;
+}
+
+/// Computes x W^T; `product` multiplies with this rank's partition.
+template <typename Product>
+at::Tensor divided_product(
+    const at::Tensor& x,
+    const DividedParameter& what,
+    const Product& product) {
+  if (what.division == TensorDivision::kRow) {
+    const TensorParallel out =
+        leaving(with_features(x, what.spec.sizes[0]), *what.how);
+    return left(
+        leave_layer(product(own_features(x, what)), out), out, what.how);
+  }
+  const Between input = entering(x, *what.how);
+  return column_result(product(enter_layer(input.x, input.how)), what);
+}
+
+// Products of operands of which any may be a DTensor.
+
+/// Computes a b, matrices or batches of them.
+template <typename Product>
+at::Tensor product_of(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Product& product) {
+  const DTensorImpl* left = divided_dtensor(a);
+  const DTensorImpl* right = divided_dtensor(b);
+  if ((left == nullptr && right == nullptr) || a.dim() < 2 || b.dim() < 2) {
+    return product(full_tensor(a), full_tensor(b));
+  }
+  Communicator& group = (left != nullptr ? left : right)->group();
+  const auto whole = [&](const at::Tensor& x) {
+    return shared(full_tensor(x), group);
+  };
+  // Dimensions of batches: both operands are divided alike.
+  for (const DTensorImpl* like : {left, right}) {
+    if (like != nullptr && like->dim_from_end() < -2) {
+      const int64_t dim = like->dim_from_end();
+      const DimSplit& split = like->divided()->split;
+      return make_dtensor_like(
+          product(operand(a, dim, split, group), operand(b, dim, split, group)),
+          dim,
+          *like);
+    }
+  }
+  // Dimensions that are summed over: a summand on each rank.
+  for (const DTensorImpl* like : {left, right}) {
+    if (like != nullptr && like->dim_from_end() == (like == left ? -1 : -2)) {
+      const DimSplit& split = like->divided()->split;
+      return reduce_over_group(
+          product(operand(a, -1, split, group), operand(b, -2, split, group)),
+          group);
+    }
+  }
+  if (left != nullptr) { // rows of a
+    return make_dtensor_like(product(local_of(a), whole(b)), -2, *left);
+  }
+  return make_dtensor_like(product(whole(a), local_of(b)), -1, *right);
+}
+
+at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
+  const OnParts parts;
+  const DividedParameter* what = weight_of_product(x, weight, true, "matmul");
+  if (what == nullptr) {
+    return product_of(x, weight, [](const at::Tensor& a, const at::Tensor& b) {
+      return at::matmul(a, b);
+    });
+  }
+  return divided_product(
+      x, *what, [&](const at::Tensor& own) { return at::matmul(own, weight); });
+}
+
+at::Tensor mm(const at::Tensor& x, const at::Tensor& weight) {
+  const OnParts parts;
+  const DividedParameter* what = weight_of_product(x, weight, true, "mm");
+  if (what == nullptr) {
+    return product_of(x, weight, [](const at::Tensor& a, const at::Tensor& b) {
+      return at::mm(a, b);
+    });
+  }
+  return divided_product(
+      x, *what, [&](const at::Tensor& own) { return at::mm(own, weight); });
+}
+
+at::Tensor batched(const at::Tensor& a, const at::Tensor& b) {
+  const OnParts parts;
+  weight_of_product(a, b, true, "bmm");
+  return product_of(a, b, [](const at::Tensor& x, const at::Tensor& y) {
+    return at::bmm(x, y);
+  });
+}
+
+/// beta c + alpha a b, by operators that see DTensors.
+at::Tensor added_product(
+    const at::Tensor& c,
+    const at::Tensor& product,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  const at::Tensor scaled = alpha.equal(1) ? product : product * alpha;
+  return beta.equal(0)
+             ? scaled
+             : scaled +
+                   (beta.equal(1) ? c : c * beta).to(product.scalar_type());
+}
+
+bool has_dtensor(std::initializer_list<at::Tensor> tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), is_dtensor);
+}
+
+at::Tensor addmm(
+    const at::Tensor& bias,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  at::Tensor product;
+  {
+    const OnParts parts;
+    const DividedParameter* what = weight_of_product(x, weight, true, "addmm");
+    if (what == nullptr && !has_dtensor({bias, x, weight})) {
+      return at::addmm(bias, x, weight, beta, alpha);
+    }
+    if (what != nullptr && what->division == TensorDivision::kColumn &&
+        divided_parameter(bias) != nullptr) {
+      return divided_product(x, *what, [&](const at::Tensor& own) {
+        return at::addmm(bias, own, weight, beta, alpha);
+      });
+    }
+    product =
+        what != nullptr
+            ? divided_product(
+                  x,
+                  *what,
+                  [&](const at::Tensor& own) { return at::mm(own, weight); })
+            : product_of(
+                  x, weight, [](const at::Tensor& a, const at::Tensor& b) {
+                    return at::mm(a, b);
+                  });
+  }
+  return added_product(bias, product, beta, alpha);
+}
+
+at::Tensor baddbmm(
+    const at::Tensor& c,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  if (!has_dtensor({c, a, b})) {
+    const OnParts parts;
+    return at::baddbmm(c, a, b, beta, alpha);
+  }
+  return added_product(c, batched(a, b), beta, alpha);
+}
+
+/// A layer that every rank has whole.
+at::Tensor whole_linear(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const std::optional<at::Tensor>& bias) {
+  const DTensorImpl* wrapper = divided_dtensor(x);
+  if (wrapper == nullptr || wrapper->dim_from_end() == -1) {
+    return at::linear(full_tensor(x), weight, bias);
+  }
+  return make_dtensor_like(
+      at::linear(
+          local_of(x),
+          shared(weight, wrapper->group()),
+          bias ? shared(*bias, wrapper->group()) : at::Tensor()),
+      wrapper->dim_from_end(),
+      *wrapper);
+}
+
+at::Tensor linear(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const std::optional<at::Tensor>& bias) {
+  at::Tensor y;
+  {
+    const OnParts parts;
+    const DividedParameter* what =
+        weight_of_product(x, weight, false, "linear");
+    if (what == nullptr) {
+      return whole_linear(x, weight, bias);
+    }
+    const bool has_rows = x.dim() >= 2;
+    if (what->division == TensorDivision::kRow) {
+      const TensorParallel out =
+          leaving(with_features(x, weight.size(0)), *what->how);
+      const at::Tensor own = own_features(x, *what);
+      y = left(
+          has_rows ? leave_linear(own, weight, out)
+                   : leave_layer(at::linear(own, weight), out),
+          out,
+          what->how);
+    } else {
+      const bool inside = what->division != TensorDivision::kColumnGathered;
+      const Between input = entering(x, *what->how);
+      const at::Tensor own_bias =
+          inside && bias ? operand(*bias, -1, what->split(), *what->how->group)
+                         : at::Tensor();
+      y = column_result(
+          has_rows
+              ? enter_linear(input.x, {{weight, own_bias}}, input.how)[0]
+              : at::linear(enter_layer(input.x, input.how), weight, own_bias),
+          *what);
+      if (inside) {
+        return y;
+      }
+    }
+  }
+  return bias && bias->defined() ? y + bias->to(y.scalar_type()) : y;
+}
+
+/// Looks up the tokens whose rows this rank has, and sums over the ranks.
+at::Tensor vocab_lookup(
+    const at::Tensor& rows,
+    const at::Tensor& tokens,
+    const DividedParameter& what,
+    int64_t padding_id,
+    const TensorParallel& out) {
+  const DimSplit vocab = what.split();
+  check_tokens(tokens, vocab.size(), what.name().c_str());
+  const int rank = out.group->rank();
+  const OwnTokens own = own_tokens(tokens, vocab, rank);
+  const int64_t padding = padding_id - vocab.begin(rank);
+  const bool is_here = padding >= 0 && padding < vocab.length(rank);
+  const at::Tensor found =
+      at::embedding(rows, own.rows, is_here ? padding : -1);
+  return leave_layer(found.masked_fill(own.elsewhere.unsqueeze(-1), 0), out);
+}
+
+at::Tensor embedding(
+    const at::Tensor& weight,
+    const at::Tensor& tokens,
+    int64_t padding_id,
+    bool scale_grad_by_freq,
+    bool sparse) {
+  const OnParts parts;
+  if (!weight.key_set().has(kDividedKey)) {
+    return at::embedding(
+        weight, full_tensor(tokens), padding_id, scale_grad_by_freq, sparse);
+  }
+  const DividedParameter* what = divided_parameter(weight);
+  TESSERA_CHECK(
+      what != nullptr && what->spec.divided_dim(kTensorAxis) == 0 &&
+          !scale_grad_by_freq && !sparse,
+      "embedding: {} is divided by a tensor plan; rows can be looked up only in a whole table that is divided by rows, without sparse and scale_grad_by_freq. Divide it as kVocab.",
+      what == nullptr ? "a view of a weight" : "'" + what->name() + "'");
+  std::vector<int64_t> sizes = tokens.sizes().vec();
+  sizes.push_back(weight.size(1));
+  const TensorParallel out = leaving(sizes, *what->how);
+  const at::Tensor ids = full_tensor(tokens);
+  return left(
+      vocab_lookup(
+          weight,
+          ids.scalar_type() == at::kInt ? ids.to(at::kLong) : ids,
+          *what,
+          padding_id >= 0 ? padding_id : what->padding_id,
+          out),
+      out,
+      what->how);
+}
+
+/// Tensor::set_data() calls this before it replaces the contents of a tensor:
+/// the new contents become a partition of the same parameter.
+bool has_compatible_shallow_copy_type(
+    const at::Tensor& tensor,
+    const at::Tensor& from) {
+  const OnParts parts;
+  const DividedTag* tag = divided_tag(tensor);
+  if (tag != nullptr && divided_tag(from) == nullptr) {
+    TESSERA_CHECK(
+        from.sizes() == tensor.sizes(),
+        "set_data: '{}' is divided by a tensor plan, and this rank's part of it has sizes {}; the new tensor has {}. Load and replace whole weights before apply_tensor_plan().",
+        tag->what->name(),
+        tensor.sizes(),
+        from.sizes());
+    set_divided_tag(from, tag->what, tag->is_transposed);
+  }
+  return at::_has_compatible_shallow_copy_type(tensor, from);
+}
+
+/// For operators that would mix a partition with whole tensors; others get the
+/// general rule.
+void refuse_weights(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  for_each_tensor(op, *stack, [&](const at::Tensor& x, size_t) {
+    check_no_weight(x, op.schema().name().c_str());
+  });
+  general_rule(op, keys, stack);
+}
+
+void register_product_rules(torch::Library& library) {
+  library.impl("matmul", TORCH_FN(matmul));
+  library.impl("mm", TORCH_FN(mm));
+  library.impl("bmm", TORCH_FN(batched));
+  library.impl("addmm", TORCH_FN(addmm));
+  library.impl("baddbmm", TORCH_FN(baddbmm));
+  library.impl("linear", TORCH_FN(linear));
+  library.impl("embedding", TORCH_FN(embedding));
+  library.impl(
+      "_has_compatible_shallow_copy_type",
+      TORCH_FN(has_compatible_shallow_copy_type));
+  for (const char* name :
+       {"mv",
+        "addmv",
+        "addbmm",
+        "einsum",
+        "bilinear",
+        "tensordot",
+        "embedding_bag",
+        "_native_multi_head_attention"}) {
+    library.impl(
+        name, torch::CppFunction::makeFromBoxedFunction<&refuse_weights>());
+  }
+}
+
+void register_all() {
+  // Never destroyed: partitioned weights may outlive everything.
+  static auto* fallback = new torch::Library(
+      torch::Library::IMPL, "_", kDividedKey, __FILE__, __LINE__);
+  static auto* operators = new torch::Library(
+      torch::Library::IMPL, "aten", kDividedKey, __FILE__, __LINE__);
+  try {
+    fallback->fallback(
+        torch::CppFunction::makeFromBoxedFunction<&general_rule>());
+  } catch (const c10::Error& error) {
+    TESSERA_FAIL(
+        "apply_tensor_plan: another library in this process has taken the dispatch key DeferredInit (two copies of Tessera?): {}",
+        error.what_without_backtrace());
+  }
+  register_product_rules(*operators);
+  register_view_rules(*operators);
+  register_reduction_rules(*operators);
+  register_attention_rule(*operators);
+  register_random_rules(*operators);
+  register_loss_rules(*operators);
+  // They have no tag that says so.
+  for (const char* name :
+       {"detach",
+        "alias",
+        "_to_copy",
+        "contiguous",
+        "copy_",
+        "zero_",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+        "fill_.Scalar",
+        "fill_.Tensor",
+        "leaky_relu",
+        "leaky_relu_",
+        "elu",
+        "elu_",
+        "masked_fill_.Scalar",
+        "masked_fill_.Tensor"}) {
+    operators->impl(
+        name, torch::CppFunction::makeFromBoxedFunction<&elementwise_rule>());
+  }
+}
+
+/// The common description of column layers that may be computed together; null
+/// if they may not.
+const DividedParameter* common_columns(
+    const at::Tensor& x,
+    const std::vector<LinearWeights>& layers) {
+  const DividedParameter* first = nullptr;
+  for (const LinearWeights& layer : layers) {
+    const DividedParameter* what = divided_parameter(layer.weight);
+    if (what == nullptr || x.dim() < 2 ||
+        what->division != TensorDivision::kColumn ||
+        (first != nullptr && what->how->group != first->how->group)) {
+      return nullptr;
+    }
+    first = first == nullptr ? what : first;
+  }
+  return first;
+}
+
+} // namespace
+
+void check_no_weight(const at::Tensor& x, const char* operation) {
+  TESSERA_CHECK(
+      in_backward() || !x.defined() || is_dtensor(x) ||
+          !x.key_set().has(kDividedKey),
+      "{}: this operator does not support a weight that is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan.",
+      operation);
+}
+
+void register_divided_operators() {
+  static std::once_flag once;
+  std::call_once(once, register_all);
+}
+
+} // namespace tessera::sharding
+
+namespace tessera {
+
+std::vector<at::Tensor> linear_each(
+    const at::Tensor& x,
+    const std::vector<sharding::LinearWeights>& layers) {
+  using namespace sharding;
+  const DividedParameter* how = common_columns(x, layers);
+  std::vector<at::Tensor> results;
+  if (how == nullptr) {
+    for (const LinearWeights& layer : layers) {
+      results.push_back(at::linear(x, layer.weight, layer.bias));
+    }
+    return results;
+  }
+  const OnParts parts;
+  const Between input = entering(x, *how->how);
+  std::vector<LinearWeights> own;
+  for (const LinearWeights& layer : layers) {
+    const DividedParameter& what = *divided_parameter(layer.weight);
+    own.push_back(
+        {layer.weight,
+         operand(layer.bias, -1, what.split(), *what.how->group)});
+  }
+  results = enter_linear(input.x, own, input.how);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    results[i] =
+        column_result(results[i], *divided_parameter(layers[i].weight));
+  }
+  return results;
+}
+
+} // namespace tessera

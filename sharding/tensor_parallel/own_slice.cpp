@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/tensor_parallel/own_slice.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/sharding/lazy/deferred_init.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/tensor_parallel/slice_init.h"
+
+#include <utility>
+#include <vector>
+
+namespace tessera::sharding {
+
+namespace {
+
+at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
+  TESSERA_CHECK(
+      whole.is_contiguous() && whole.storage_offset() == 0,
+      "a deferred parameter of sizes {} is a view of another tensor and cannot be divided; materialize() the module first.",
+      whole.sizes());
+  if (InitMethod declared = declared_init(whole)) {
+    return DistributedParameter(
+        spec.own_sizes(),
+        slice_init(std::move(declared), spec.sizes, spec.part().ranges),
+        {whole.scalar_type(), whole.device(), whole.requires_grad()});
+  }
+  DeferredInit init = *deferred_init(*whole.storage().unsafeGetStorageImpl());
+  const std::vector<int64_t> sizes = spec.own_sizes();
+  const InitMethod method = slice_init(
+      [fill = init.fill](const at::Tensor& target, const InitPlace& place) {
+        fill(target, place.first_element);
+      },
+      spec.sizes,
+      spec.part().ranges);
+  init.fill = [method, sizes](const at::Tensor& target, int64_t first) {
+    method(target, {sizes, first, {}});
+  };
+  return make_deferred(sizes, whole.options(), std::move(init));
+}
+
+} // namespace
+
+at::Tensor own_slice(const at::Tensor& whole, const TensorSpec& spec) {
+  if (is_deferred(whole)) {
+    return deferred_slice(whole, spec);
+  }
+  at::Tensor slice = whole.detach();
+  for (const DimRange& range : spec.part().ranges) {
+    slice = slice.narrow(range.dim, range.begin, range.end - range.begin);
+  }
+  return slice.clone(at::MemoryFormat::Contiguous);
+}
+
+} // namespace tessera::sharding

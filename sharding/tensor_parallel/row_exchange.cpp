@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/tensor_parallel/row_exchange.h"
+
+#include "tessera/sharding/collectives/check_length.h"
+
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace tessera::sharding {
+
+namespace {
+
+/// The stream of `device` for communication of activations.
+const runtime::StreamLane& lane_of(c10::Device device) {
+  static std::mutex mutex;
+  static std::
+      map<std::pair<c10::DeviceType, c10::DeviceIndex>, runtime::StreamLane>
+          lanes;
+  const std::lock_guard lock(mutex);
+  return lanes.try_emplace({device.type(), device.index()}, device)
+      .first->second;
+}
+
+/// Sizes without features, the sequence dimension first.
+std::vector<int64_t> sequence_first(const at::Tensor& x, int64_t dim) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.pop_back();
+  std::rotate(sizes.begin(), sizes.begin() + dim, sizes.begin() + dim + 1);
+  return sizes;
+}
+
+int64_t sequence_dim(const at::Tensor& x, const TensorParallel& how) {
+  return how.sequence ? at::maybe_wrap_dim(how.sequence_dim, x.dim()) : 0;
+}
+
+} // namespace
+
+RowExchange::RowExchange(const at::Tensor& between, const TensorParallel& how)
+    : RowExchange(
+          how,
+          sequence_first(between, sequence_dim(between, how)),
+          sequence_dim(between, how)) {}
+
+RowExchange RowExchange::of_whole(
+    const at::Tensor& whole,
+    const TensorParallel& how,
+    const char* function) {
+  const int64_t dim = sequence_dim(whole, how);
+  std::vector<int64_t> sizes = sequence_first(whole, dim);
+  if (how.sequence) {
+    check_divides(whole, dim, function, *how.group);
+    sizes[0] /= how.group->size();
+  }
+  return {how, std::move(sizes), dim};
+}
+
+RowExchange::RowExchange(
+    const TensorParallel& how,
+    std::vector<int64_t> part_sizes,
+    int64_t dim)
+    : group_(how.group),
+      piece_count_(how.pieces),
+      is_divided_(how.sequence),
+      dim_(dim),
+      part_sizes_(std::move(part_sizes)),
+      rows_(std::accumulate(
+          part_sizes_.begin(),
+          part_sizes_.end(),
+          int64_t{1},
+          std::multiplies<>())),
+      parts_(is_divided_ ? group_->size() : 1) {}
+
+at::Tensor RowExchange::rows_of_part(const at::Tensor& between) const {
+  return between.movedim(dim_, 0)
+      .reshape({rows_, between.size(-1)})
+      .contiguous();
+}
+
+at::Tensor RowExchange::rows_of_whole(const at::Tensor& whole) const {
+  return whole.movedim(dim_, 0)
+      .reshape({whole_rows(), whole.size(-1)})
+      .contiguous();
+}
+
+at::Tensor RowExchange::shaped(const at::Tensor& matrix, int64_t parts) const {
+  std::vector<int64_t> sizes = part_sizes_;
+  sizes[0] *= parts;
+  sizes.push_back(matrix.size(1));
+  return matrix.view(sizes).movedim(0, dim_);
+}
+
+at::Tensor RowExchange::part_shaped(const at::Tensor& matrix) const {
+  // Otherwise norms would copy it, and keep their copy.
+  return shaped(matrix, 1).contiguous();
+}
+
+at::Tensor RowExchange::whole_shaped(const at::Tensor& matrix) const {
+  return shaped(matrix, parts_);
+}
+
+std::vector<Rows> RowExchange::pieces() const {
+  const int64_t count =
+      std::max<int64_t>(1, std::min<int64_t>(piece_count_, rows_));
+  std::vector<Rows> pieces;
+  for (int64_t i = 0; i < count; ++i) {
+    pieces.push_back({i * rows_ / count, (i + 1) * rows_ / count});
+  }
+  return pieces;
+}
+
+std::string RowExchange::what(const char* step) const {
+  return std::string(step) + " in the group '" + group_->name() + "'";
+}
+
+at::Tensor RowExchange::Gathered::wait() {
+  collective_.wait();
+  return std::move(whole_);
+}
+
+RowExchange::Gathered RowExchange::gather(const at::Tensor& own) const {
+  Gathered gathered;
+  if (!is_divided_) {
+    gathered.whole_ = own;
+    return gathered;
+  }
+  gathered.whole_ = at::empty({whole_rows(), own.size(1)}, own.options());
+  gathered.collective_ = runtime::LaneCollective(
+      [&] {
+        return group_->all_gather(
+            gathered.whole_, own, what("gather of activations"));
+      },
+      own,
+      lane_of(own.device()));
+  return gathered;
+}
+
+void RowExchange::gather_pieces(
+    const at::Tensor& own,
+    const std::function<void(const Rows&, const at::Tensor&)>& use) const {
+  if (!is_divided_) {
+    use({0, rows_}, own);
+    return;
+  }
+  struct Travelling {
+    at::Tensor room; ///< [parts, rows of a piece, features]
+    runtime::LaneCollective collective;
+  };
+  const std::vector<Rows> all = pieces();
+  // Double buffering: one is used while the other one is filled.
+  Travelling rooms[2];
+  const auto start = [&](size_t i) {
+    Travelling& one = rooms[i % 2];
+    const at::Tensor part = all[i].of(own);
+    const int64_t count = parts_ * part.numel();
+    if (!one.room.defined() || one.room.numel() < count) {
+      one.room = at::empty({count}, own.options());
+    }
+    const at::Tensor target = one.room.flatten().narrow(0, 0, count);
+    one.room = target.view({parts_, part.size(0), part.size(1)});
+    one.collective = runtime::LaneCollective(
+        [&] {
+          return group_->all_gather(
+              target, part, what("gather of activations"));
+        },
+        part,
+        lane_of(own.device()));
+  };
+  start(0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i + 1 < all.size()) {
+      start(i + 1);
+    }
+    Travelling& one = rooms[i % 2];
+    one.collective.wait();
+    if (all.size() == 1) {
+      use({0, whole_rows()}, one.room.flatten(0, 1));
+      return;
+    }
+    for (int64_t part = 0; part < parts_; ++part) {
+      const int64_t first = part * rows_;
+      use({first + all[i].begin, first + all[i].end}, one.room[part]);
+    }
+  }
+}
+
+at::Tensor RowExchange::Reduced::wait() {
+  for (runtime::LaneCollective& one : collectives_) {
+    one.wait();
+  }
+  return std::move(own_);
+}
+
+RowExchange::Reduced RowExchange::reduce_pieces(
+    int64_t features,
+    const at::Tensor& like,
+    const std::function<void(const Rows&, at::Tensor&)>& make) const {
+  Reduced reduced;
+  reduced.own_ = at::empty({rows_, features}, like.options());
+  const at::Tensor room =
+      is_divided_ ? at::empty({whole_rows(), features}, like.options())
+                  : reduced.own_;
+  const std::vector<Rows> all = pieces();
+  for (const Rows& piece : all) {
+    const int64_t length = piece.end - piece.begin;
+    const at::Tensor sent =
+        room.narrow(0, parts_ * piece.begin, parts_ * length);
+    if (all.size() == 1) {
+      at::Tensor target = sent;
+      make({0, whole_rows()}, target);
+    } else {
+      for (int64_t part = 0; part < parts_; ++part) {
+        const int64_t first = part * rows_;
+        at::Tensor target = sent.narrow(0, part * length, length);
+        make({first + piece.begin, first + piece.end}, target);
+      }
+    }
+    reduced.collectives_.emplace_back(
+        [&] {
+          return is_divided_
+                     ? group_->reduce_scatter_sum(
+                           piece.of(reduced.own_),
+                           sent,
+                           what("reduce-scatter of activations"))
+                     : group_->all_reduce_sum(sent, what("sum of activations"));
+        },
+        sent,
+        lane_of(like.device()));
+  }
+  return reduced;
+}
+
+} // namespace tessera::sharding

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/tensor_parallel/slice_init.h"
+
+#include "tessera/sharding/tensors/tensor_blocks.h"
+
+#include <c10/util/accumulate.h>
+
+#include <utility>
+
+namespace tessera::sharding {
+
+InitMethod slice_init(
+    InitMethod whole,
+    std::vector<int64_t> sizes,
+    std::vector<DimRange> ranges) {
+  return [whole = std::move(whole),
+          sizes = std::move(sizes),
+          ranges = std::move(ranges)](
+             const at::Tensor& target, const InitPlace& place) {
+    const TensorPart slice{ranges, place.first_element, target.numel()};
+    const TensorPart all{{}, 0, c10::multiply_integers(sizes)};
+    for (const CommonBlock& block :
+         intersect(blocks_of(sizes, slice), blocks_of(sizes, all))) {
+      for_each_run(block, [&](int64_t here, int64_t there, int64_t numel) {
+        whole(target.narrow(0, here, numel), {sizes, there, place.random});
+      });
+    }
+  };
+}
+
+} // namespace tessera::sharding

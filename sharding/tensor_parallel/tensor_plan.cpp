@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/name_patterns.h"
+#include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/tensor_parallel/divided_weight.h"
+#include "tessera/sharding/tensor_parallel/own_slice.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+/// One parameter to be partitioned.
+struct Step {
+  at::Tensor parameter;
+  std::shared_ptr<const sharding::DividedParameter> what;
+};
+
+TensorSpec spec_over(
+    const Communicator& group,
+    const std::string& name,
+    const at::Tensor& parameter,
+    const Shard& placement) {
+  TensorSpec spec =
+      whole_spec({name}, parameter.sizes().vec(), parameter.scalar_type());
+  spec.axes.push_back({kTensorAxis, group.size(), group.rank(), placement});
+  return spec;
+}
+
+/// How a parameter is to be partitioned, and the entry that says so.
+struct Planned {
+  const TensorPlanEntry* entry = nullptr;
+  std::shared_ptr<sharding::DividedParameter> what;
+};
+
+class Planner {
+ public:
+  explicit Planner(const TensorParallel& how)
+      : how_(std::make_shared<const TensorParallel>(how)) {}
+
+  /// Adds the parameters of a module that an entry matches.
+  void add(
+      const std::string& name,
+      torch::nn::Module& module,
+      const TensorPlanEntry& entry) {
+    const auto parameters = module.named_parameters(/*recurse=*/false);
+    const at::Tensor* weight = parameters.find("weight");
+    auto* linear = module.as<torch::nn::LinearImpl>();
+    auto* table = module.as<torch::nn::EmbeddingImpl>();
+    const bool is_table = entry.division == TensorDivision::kVocab;
+    TESSERA_CHECK(
+        weight != nullptr && weight->dim() == 2 &&
+            (is_table ? linear : static_cast<void*>(table)) == nullptr,
+        "apply_tensor_plan: '{}' matches '{}', a {}, but {} divides a torch::nn::{}, or a module like it with a parameter `weight`. Name the layers inside it, or leave it out.",
+        entry.pattern,
+        name,
+        module.name(),
+        to_string(entry.division),
+        is_table ? "Embedding" : "Linear");
+    const std::string prefix = name.empty() ? "" : name + ".";
+    if (!is_table) {
+      // The weight of a tied head is not the one that it has registered.
+      const at::Tensor& used = linear != nullptr ? linear->weight : *weight;
+      const bool is_row = entry.division == TensorDivision::kRow;
+      add(prefix + "weight", entry, is_row ? 1 : 0, used);
+      const at::Tensor* bias = parameters.find("bias");
+      if (bias != nullptr && bias->defined() &&
+          entry.division == TensorDivision::kColumn) {
+        add(prefix + "bias", entry, 0, *bias);
+      }
+      return;
+    }
+    int64_t padding_id = -1;
+    if (table != nullptr) {
+      TESSERA_CHECK(
+          !table->options.max_norm() && !table->options.scale_grad_by_freq() &&
+              !table->options.sparse(),
+          "apply_tensor_plan: '{}' is an Embedding with max_norm, scale_grad_by_freq or sparse, which look at all rows. Turn them off, or leave it out of the plan.",
+          name);
+      padding_id = table->options.padding_idx().value_or(-1);
+      tables_.push_back(table);
+    }
+    add(prefix + "weight",
+        entry,
+        0,
+        table != nullptr ? table->weight : *weight,
+        padding_id);
+  }
+
+  void add(
+      const std::string& name,
+      const TensorPlanEntry& entry,
+      int64_t dim,
+      const at::Tensor& parameter,
+      int64_t padding_id = -1) {
+    TESSERA_CHECK(
+        !sharding::has_page_key(parameter) &&
+            sharding::divided_parameter(parameter) == nullptr,
+        "apply_tensor_plan: '{}{}",
+        name,
+        sharding::divided_parameter(parameter) == nullptr
+            ? "' is sharded by an engine. Apply the plan before tessera::wrap."
+            : "' is already divided. Apply only one plan, and only once.");
+    if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
+        found != planned_.end()) {
+      const TensorPlanEntry& before = *found->second.entry;
+      sharding::DividedParameter& what = *found->second.what;
+      TESSERA_CHECK(
+          before.division != TensorDivision::kRow &&
+              entry.division != TensorDivision::kRow &&
+              before.unit == entry.unit,
+          "apply_tensor_plan: '{}' is the same tensor as '{}', but {} in units of {} cannot be combined with {} in units of {}. An embedding and a head that share a weight are kVocab and kColumn or kColumnGathered.",
+          name,
+          what.name(),
+          to_string(entry.division),
+          entry.unit,
+          to_string(before.division),
+          before.unit);
+      what.padding_id = std::max(what.padding_id, padding_id);
+      if (entry.division != TensorDivision::kVocab) {
+        what.division = entry.division; // of products
+      }
+      return;
+    }
+    const int64_t size = parameter.size(dim);
+    const int ranks = how_->group->size();
+    TESSERA_CHECK(
+        entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
+        "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' requests. Each rank needs at least one: use a unit that divides the dimension, or a smaller group.",
+        dim,
+        name,
+        parameter.sizes(),
+        ranks,
+        entry.unit,
+        entry.pattern);
+    auto what =
+        std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
+            spec_over(*how_->group, name, parameter, {dim, entry.unit}),
+            entry.division,
+            how_,
+            padding_id});
+    planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
+    steps_.push_back({parameter, std::move(what)});
+  }
+
+  void apply() const {
+    if (how_->group->size() == 1) {
+      return; // untagged weights take LibTorch's own operators
+    }
+    for (const Step& step : steps_) {
+      step.parameter.mutable_grad().reset();
+      step.parameter.set_data(
+          sharding::own_slice(step.parameter, step.what->spec));
+      sharding::mark_divided(step.parameter, step.what);
+    }
+    for (torch::nn::EmbeddingImpl* table : tables_) {
+      // LibTorch would check it against the number of this rank's rows.
+      table->options.padding_idx(std::nullopt);
+    }
+  }
+
+ private:
+  std::shared_ptr<const TensorParallel> how_;
+  std::unordered_map<const c10::TensorImpl*, Planned> planned_;
+  std::vector<Step> steps_;
+  std::vector<torch::nn::EmbeddingImpl*> tables_;
+};
+
+} // namespace
+
+const char* to_string(TensorDivision division) {
+  switch (division) {
+    case TensorDivision::kColumn:
+      return "kColumn";
+    case TensorDivision::kColumnGathered:
+      return "kColumnGathered";
+    case TensorDivision::kRow:
+      return "kRow";
+    case TensorDivision::kVocab:
+      return "kVocab";
+  }
+  TESSERA_FAIL("unknown TensorDivision.");
+}
+
+void apply_tensor_plan(
+    torch::nn::Module& module,
+    const TensorPlan& plan,
+    const TensorParallel& how) {
+  TESSERA_CHECK(
+      how.group != nullptr,
+      "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
+  Planner planner(how);
+  runtime::NamePatterns patterns("apply_tensor_plan");
+  for (const TensorPlanEntry& entry : plan) {
+    patterns.add_glob(entry.pattern);
+  }
+  for (const auto& item : module.named_modules()) {
+    if (const auto first = patterns.first_match(item.key())) {
+      planner.add(item.key(), *item.value(), plan[*first]);
+    }
+  }
+  patterns.check_all_used();
+  const c10::NoGradGuard no_grad;
+  planner.apply();
+}
+
+void divide_weight(
+    const at::Tensor& weight,
+    const std::string& name,
+    TensorDivision division,
+    int64_t unit,
+    const TensorParallel& how) {
+  const TensorPlanEntry entry{name, division, unit};
+  Planner planner(how);
+  planner.add(name, entry, division == TensorDivision::kRow ? 1 : 0, weight);
+  const c10::NoGradGuard no_grad;
+  planner.apply();
+}
+
+} // namespace tessera

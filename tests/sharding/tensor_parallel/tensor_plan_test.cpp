@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
+#include "sharding/tensor_parallel/plain_model.h"
+#include "sharding/tensor_parallel/tensor_gradient_norm.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/tensor_parts.h"
+#include "tessera/sharding/checkpointing/checkpoint.h"
+#include "tessera/sharding/lazy/lazy.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+namespace tessera::sharding::tensor_plan_test {
+
+namespace {
+
+using enum TensorDivision;
+
+// Float64 in another order: some hundreds of roundings of numbers of size 1.
+constexpr double kTolerance = 1e-12;
+
+TensorPlan plan_of(const PlainModelOptions& options) {
+  const int64_t head = options.features / options.heads;
+  return {
+      {"embed", kVocab},
+      {"layers.*.attention.output", kRow, head},
+      {"layers.*.attention.*", kColumn, head},
+      {"layers.*.mlp.0", kColumn},
+      {"layers.*.mlp.2", kRow},
+      {"head", kColumnGathered}};
+}
+
+PlainModel model_of(const PlainModelOptions& options) {
+  torch::manual_seed(6);
+  PlainModel model(options);
+  model->to(torch::kDouble);
+  if (options.tied) {
+    model->head->weight = model->embed->weight;
+  }
+  return model;
+}
+
+/// This rank's part of what stands in `whole`, or all of it.
+at::Tensor expected_part(
+    const at::Tensor& whole,
+    const at::Tensor& parameter,
+    const TensorSpecs& specs,
+    int rank) {
+  return tests::own_part(
+      whole, specs.at(parameter.unsafeGetTensorImpl()), rank);
+}
+
+/// How many parameters are divided.
+size_t count_divided(const torch::nn::Module& module) {
+  const TensorSpecs specs = specs_in(module);
+  return static_cast<size_t>(
+      std::count_if(specs.begin(), specs.end(), [](const auto& item) {
+        return item.second.divided_dim(kTensorAxis).has_value();
+      }));
+}
+
+void expect_same_gradients(
+    const torch::nn::Module& divided,
+    const torch::nn::Module& whole,
+    int rank) {
+  const TensorSpecs specs = specs_in(divided);
+  const auto wholes = whole.named_parameters();
+  for (const auto& item : divided.named_parameters()) {
+    const at::Tensor& gradient = wholes[item.key()].grad();
+    ASSERT_EQ(item.value().grad().defined(), gradient.defined()) << item.key();
+    if (gradient.defined()) {
+      EXPECT_TRUE(item.value().grad().allclose(
+          expected_part(gradient, item.value(), specs, rank), 0, kTolerance))
+          << item.key();
+    }
+  }
+}
+
+struct Batch {
+  at::Tensor tokens;
+  at::Tensor targets;
+};
+
+Batch batch_of(const PlainModelOptions& options) {
+  torch::manual_seed(1);
+  const at::Tensor tokens = torch::randint(options.vocab, {3, 9}, at::kLong);
+  return {tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8).contiguous()};
+}
+
+void check_model(World& world, const PlainModelOptions& options) {
+  auto group = world.new_communicator("tensor");
+  const TensorParallel how{group.get()};
+  PlainModel whole = model_of(options);
+  PlainModel divided = model_of(options);
+  const size_t names = divided->named_parameters().size();
+  apply_tensor_plan(*divided, plan_of(options), how);
+  EXPECT_EQ(divided->named_parameters().size(), names);
+  // An embedding, in two layers four linear ones of attention, of which three
+  // have divided biases, and two of the MLP, one; and an own head.
+  EXPECT_EQ(
+      count_divided(*divided),
+      world.size() == 1 ? 0U : 1U + 2 * (7 + 3) + (options.tied ? 0 : 1));
+
+  const Batch batch = batch_of(options);
+  for (int step = 0; step < 2; ++step) {
+    divided->zero_grad();
+    whole->zero_grad();
+    const at::Tensor loss = divided->forward(batch.tokens, batch.targets);
+    const at::Tensor expected = whole->forward(batch.tokens, batch.targets);
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), kTolerance);
+    loss.backward();
+    expected.backward();
+    expect_same_gradients(*divided, *whole, world.rank());
+    Communicator alone("alone");
+    EXPECT_NEAR(
+        clip_tensor_gradients(*divided, *group, 0.5),
+        clip_tensor_gradients(*whole, alone, 0.5),
+        kTolerance);
+    torch::optim::SGD(divided->parameters(), 0.5).step();
+    torch::optim::SGD(whole->parameters(), 0.5).step();
+  }
+}
+
+} // namespace
+
+TEST(TensorPlan, TrainsAModelAsOneRankDoes) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const bool tied : {false, true}) {
+      tests::run_ranks(ranks, [=](World& world) {
+        check_model(world, {.tied = tied, .head_bias = !tied});
+      });
+    }
+  }
+}
+
+TEST(TensorPlan, WorksInLayersOfLibTorch) {
+  tests::run_ranks(2, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    const auto make = [] {
+      torch::manual_seed(2);
+      torch::nn::TransformerEncoderLayer layer(
+          torch::nn::TransformerEncoderLayerOptions(12, 3)
+              .dim_feedforward(21)
+              .dropout(0));
+      layer->to(torch::kDouble);
+      return layer;
+    };
+    auto whole = make();
+    auto divided = make();
+    // Multi-head attention has one weight for query, key and value, which is
+    // not a Linear's; its output projection takes all features here.
+    apply_tensor_plan(
+        *divided,
+        {{"linear1", kColumn}, {"linear2", kRow}, {"self_attn.out_proj", kRow}},
+        {group.get()});
+    EXPECT_EQ(divided->linear1->weight.size(0), world.rank() == 0 ? 11 : 10);
+    const at::Tensor x = torch::randn({4, 2, 12}, at::kDouble);
+    const at::Tensor mine = x.clone().requires_grad_();
+    const at::Tensor theirs = x.clone().requires_grad_();
+    divided->forward(mine).square().sum().backward();
+    whole->forward(theirs).square().sum().backward();
+    EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, 1e-11));
+    expect_same_gradients(*divided, *whole, world.rank());
+  });
+}
+
+TEST(TensorPlan, SeesEveryWayToMultiply) {
+  using Use = std::function<at::Tensor(torch::nn::Linear&, const at::Tensor&)>;
+  const std::vector<Use> uses{
+      [](auto& linear, const at::Tensor& x) { return linear->forward(x); },
+      [](auto& linear, const at::Tensor& x) {
+        return torch::linear(x, linear->weight, linear->bias);
+      },
+      [](auto& linear, const at::Tensor& x) {
+        return torch::matmul(x, linear->weight.t()) + linear->bias;
+      },
+      [](auto& linear, const at::Tensor& x) {
+        return torch::mm(x, linear->weight.transpose(-1, 0)) + linear->bias;
+      },
+      [](auto& linear, const at::Tensor& x) {
+        return x.matmul(linear->weight.detach().mT()) + linear->bias;
+      },
+      [](auto& linear, const at::Tensor& x) {
+        return torch::addmm(linear->bias, x, linear->weight.t(), 0.5, 2);
+      }};
+  tests::run_ranks(2, [&](World& world) {
+    auto group = world.new_communicator("tensor");
+    for (const TensorDivision division : {kColumnGathered, kRow}) {
+      for (size_t i = 0; i < uses.size(); ++i) {
+        SCOPED_TRACE(i);
+        torch::manual_seed(3);
+        torch::nn::Linear whole(5, 7);
+        whole->to(torch::kDouble);
+        const at::Tensor x = torch::randn({4, 5}, at::kDouble);
+        torch::manual_seed(3);
+        torch::nn::Linear divided(5, 7);
+        // Cast when it is divided already, as Module::to() may.
+        apply_tensor_plan(*divided, {{"", division}}, {group.get()});
+        divided->to(torch::kDouble);
+        const at::Tensor mine = x.clone().requires_grad_();
+        const at::Tensor theirs = x.clone().requires_grad_();
+        const at::Tensor y = uses[i](divided, mine);
+        const at::Tensor expected = uses[i](whole, theirs);
+        EXPECT_TRUE(y.allclose(expected, 0, kTolerance));
+        y.square().sum().backward();
+        expected.square().sum().backward();
+        EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, kTolerance));
+        expect_same_gradients(*divided, *whole, world.rank());
+      }
+    }
+  });
+}
+
+TEST(TensorPlan, IsComputedAgainInCheckpoints) {
+  tests::run_ranks(2, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    const auto gradients = [&](bool checkpointed) {
+      torch::manual_seed(3);
+      torch::nn::Sequential mlp(
+          torch::nn::Linear(6, 11),
+          torch::nn::GELU(),
+          torch::nn::Linear(11, 6));
+      apply_tensor_plan(*mlp, {{"0", kColumn}, {"2", kRow}}, {group.get()});
+      const at::Tensor x = torch::randn({3, 6}).requires_grad_();
+      const auto run = [&](const at::Tensor& in) { return mlp->forward(in); };
+      const at::Tensor y =
+          checkpointed ? checkpoint({.trains = true}, run, x) : run(x);
+      y.square().sum().backward();
+      std::vector<at::Tensor> found{y.detach(), x.grad()};
+      for (const at::Tensor& parameter : mlp->parameters()) {
+        found.push_back(parameter.grad());
+      }
+      return found;
+    };
+    const auto once = gradients(false);
+    const auto again = gradients(true);
+    for (size_t i = 0; i < once.size(); ++i) {
+      EXPECT_TRUE(once[i].equal(again[i])) << i;
+    }
+  });
+}
+
+TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
+  tests::run_ranks(2, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    const auto make = [] {
+      return lazy([] { return torch::nn::Linear(100, 70); }, {.seed = 4});
+    };
+    auto whole = make();
+    materialize(*whole);
+    for (const TensorDivision division : {kColumn, kRow}) {
+      auto divided = make();
+      apply_tensor_plan(*divided, {{"", division}}, {group.get()});
+      EXPECT_TRUE(is_deferred(divided->weight));
+      materialize(*divided);
+      const TensorSpecs specs = specs_in(*divided);
+      EXPECT_TRUE(divided->weight.equal(
+          expected_part(whole->weight, divided->weight, specs, world.rank())));
+    }
+  });
+}
+
+TEST(TensorPlan, SaysWhatCannotBeDivided) {
+  tests::run_ranks(2, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    const TensorParallel how{group.get()};
+    PlainModel model = model_of({});
+    const auto expect = [&](const TensorPlan& plan,
+                            std::initializer_list<const char*> parts) {
+      expect_error([&] { apply_tensor_plan(*model, plan, how); }, parts);
+      EXPECT_EQ(count_divided(*model), 0U);
+    };
+    expect(
+        {{"layers.*.mlp.0", kColumn}, {"layers.*.atention.query", kColumn}},
+        {"'layers.*.atention.query'",
+         "matches nothing",
+         "attention.query",
+         "text without dots"});
+    expect({{"layers.*", kColumn}}, {"'layers.0'", "PlainLayer", "Linear"});
+    expect({{"head", kVocab}}, {"'head'", "Linear", "kVocab", "Embedding"});
+    expect({{"embed", kRow}}, {"'embed'", "kRow", "Linear"});
+    expect(
+        {{"head", kColumn, 5}},
+        {"dimension 0", "'head.weight'", "[37, 24]", "2 ranks", "units of 5"});
+    expect({{"head", kColumn, 37}}, {"units of 37", "smaller group"});
+    expect_error([&] { apply_tensor_plan(*model, {}, {}); }, {"no group"});
+    PlainModel tied = model_of({.tied = true});
+    expect_error(
+        [&] {
+          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kRow}}, how);
+        },
+        {"'head.weight'", "'embed.weight'", "kRow", "kColumn"});
+
+    apply_tensor_plan(*model, {{"head", kColumnGathered}}, how);
+    expect_error(
+        [&] {
+          apply_tensor_plan(*model, {{"head", kColumn}}, how);
+        },
+        {"'head.weight'", "already divided"});
+    const at::Tensor x = torch::randn({4, 24}, at::kDouble);
+    const at::Tensor weight = model->head->weight;
+    expect_error(
+        [&] { torch::matmul(weight, x.t()); }, {"'head.weight'", "x W^T"});
+    expect_error(
+        [&] { torch::linear(x, weight.narrow(0, 0, 2)); }, {"a weight"});
+    expect_error([&] { torch::einsum("bi,oi->bo", {x, weight}); }, {"einsum"});
+    expect_error(
+        [&] {
+          weight.set_data(torch::zeros({37, 24}, at::kDouble));
+        },
+        {"set_data", "'head.weight'", "[37, 24]"});
+    torch::nn::Linear row(6, 4);
+    apply_tensor_plan(*row, {{"", kRow}}, how);
+    expect_error(
+        [&] {
+          row->forward(torch::zeros({2, 5}));
+        },
+        {"kRow", "6 features", "[2, 5]"});
+  });
+}
+
+} // namespace tessera::sharding::tensor_plan_test

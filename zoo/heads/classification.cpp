@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/heads/classification.h"
+
+#include "tessera/text/metrics/words.h"
+#include "tessera/zoo/layers/losses.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tessera::zoo {
+
+namespace {
+
+constexpr const char* kRegression = "regression";
+constexpr const char* kSingleLabel = "single_label_classification";
+constexpr const char* kMultiLabel = "multi_label_classification";
+
+/// Ignores positions outside of the sequence.
+at::Tensor place_loss(const at::Tensor& logits, const at::Tensor& places) {
+  const int64_t outside = logits.size(1);
+  return cross_entropy(
+      logits, places.flatten().clamp(0, outside), {.ignore_index = outside});
+}
+
+constexpr const char* kDefaultClass = "LABEL_";
+
+/// Whether the names are `prefix` and their ids.
+bool are_numbered(
+    const std::vector<std::string>& names,
+    const std::string& prefix) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != prefix + std::to_string(i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The wanted names in the order of the trained ones that have the same key;
+/// empty if they are not the same ones.
+template <typename Key>
+std::vector<std::string> reordered(
+    const std::vector<std::string>& trained,
+    const std::vector<std::string>& wanted,
+    const Key& key) {
+  std::map<std::string, std::string> by_key;
+  for (const std::string& name : wanted) {
+    by_key.emplace(key(name), name);
+  }
+  std::vector<std::string> names;
+  for (const std::string& name : trained) {
+    const auto found = by_key.find(key(name));
+    if (found == by_key.end()) {
+      return {};
+    }
+    names.push_back(found->second);
+    by_key.erase(found);
+  }
+  return by_key.empty() && names.size() == wanted.size()
+             ? names
+             : std::vector<std::string>();
+}
+
+} // namespace
+
+std::vector<std::string> class_names_in(const nlohmann::json& config) {
+  std::vector<std::string> names;
+  const auto given = config.find("id2label");
+  if (given != config.end() && given->is_object() && !given->empty()) {
+    for (size_t i = 0; i < given->size(); ++i) {
+      const auto name = given->find(std::to_string(i));
+      if (name == given->end() || !name->is_string()) {
+        return {};
+      }
+      names.push_back(name->get<std::string>());
+    }
+    return names;
+  }
+  const auto count = config.find("num_labels");
+  const int64_t labels = count != config.end() && count->is_number_integer()
+                             ? count->get<int64_t>()
+                             : 2;
+  for (int64_t i = 0; i < std::min<int64_t>(labels, 1 << 20); ++i) {
+    names.push_back(kDefaultClass + std::to_string(i));
+  }
+  return names;
+}
+
+nlohmann::json class_name_fields(const std::vector<std::string>& names) {
+  nlohmann::json of_numbers = nlohmann::json::object();
+  nlohmann::json of_names = nlohmann::json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    of_numbers[std::to_string(i)] = names[i];
+    of_names[names[i]] = i;
+  }
+  return {{"id2label", of_numbers}, {"label2id", of_names}};
+}
+
+HeadClasses classes_for_head(
+    const std::vector<std::string>& trained,
+    const std::vector<std::string>& wanted,
+    ClassOrder order) {
+  if (trained.size() != wanted.size()) {
+    return {wanted, false};
+  }
+  if (trained == wanted) {
+    return {wanted, true};
+  }
+  if (are_numbered(wanted, "") || are_numbered(wanted, kDefaultClass)) {
+    return {
+        order == ClassOrder::kAsGiven || are_numbered(trained, kDefaultClass)
+            ? wanted
+            : trained,
+        true};
+  }
+  if (order == ClassOrder::kAsGiven) {
+    return {wanted, are_numbered(trained, kDefaultClass)};
+  }
+  auto names =
+      reordered(trained, wanted, [](const std::string& name) { return name; });
+  if (names.empty()) {
+    names = reordered(trained, wanted, [](const std::string& name) {
+      return text::lower_case(name);
+    });
+  }
+  return names.empty() ? HeadClasses{wanted, false}
+                       : HeadClasses{std::move(names), true};
+}
+
+std::vector<std::string> class_names_in_data(
+    const std::vector<std::string>& classes,
+    const std::vector<std::string>& used) {
+  const auto has_any = [&used](const std::vector<std::string>& names) {
+    return std::any_of(used.begin(), used.end(), [&](const auto& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    });
+  };
+  if (has_any(classes)) {
+    return classes;
+  }
+  for (const char* prefix : {"", kDefaultClass}) {
+    std::vector<std::string> numbered;
+    for (size_t i = 0; i < classes.size(); ++i) {
+      numbered.push_back(prefix + std::to_string(i));
+    }
+    if (has_any(numbered)) {
+      return numbered;
+    }
+  }
+  return classes;
+}
+
+ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {
+  ClassifierOptions options{
+      fields.labels(), fields.find<std::string>({"problem_type"})};
+  TESSERA_CHECK(
+      !options.problem_type || *options.problem_type == kRegression ||
+          *options.problem_type == kSingleLabel ||
+          *options.problem_type == kMultiLabel,
+      "{}: problem_type is '{}'; it must be {}, {} or {}",
+      fields.origin(),
+      options.problem_type.value_or(""),
+      kRegression,
+      kSingleLabel,
+      kMultiLabel);
+  return options;
+}
+
+at::Tensor classifier_loss(
+    const at::Tensor& logits,
+    const at::Tensor& labels,
+    const ClassifierOptions& options) {
+  const std::string problem = options.problem_type.value_or(
+      options.labels == 1                        ? kRegression
+      : at::isFloatingType(labels.scalar_type()) ? kMultiLabel
+                                                 : kSingleLabel);
+  if (problem == kRegression) {
+    return at::mse_loss(
+        logits.squeeze(-1),
+        labels.to(logits.scalar_type()).view_as(logits.squeeze(-1)));
+  }
+  if (problem == kMultiLabel) {
+    return at::binary_cross_entropy_with_logits(logits, labels);
+  }
+  if (at::isFloatingType(labels.scalar_type())) {
+    return at::cross_entropy_loss(logits.to(at::kFloat), labels.to(at::kFloat));
+  }
+  return cross_entropy(logits, labels.flatten());
+}
+
+void add_answers(
+    const ModelInput& input,
+    const at::Tensor& logits,
+    ModelOutput& output) {
+  const at::Tensor start = logits.select(-1, 0);
+  const at::Tensor end = logits.select(-1, 1);
+  output.others["start_logits"] = start;
+  output.others["end_logits"] = end;
+  const auto from = input.others.find("start_positions");
+  const auto to = input.others.find("end_positions");
+  if (from != input.others.end() && to != input.others.end()) {
+    output.loss =
+        (place_loss(start, from->second) + place_loss(end, to->second)) / 2;
+  }
+}
+
+at::Tensor last_token_places(
+    const at::Tensor& input_ids,
+    const std::optional<int64_t>& padding_id) {
+  const int64_t length = input_ids.size(1);
+  if (!padding_id) {
+    TESSERA_CHECK(
+        input_ids.size(0) == 1,
+        "classifying {} rows needs a padding token: set pad_token_id in config.json",
+        input_ids.size(0));
+    return torch::full({1}, length - 1, input_ids.options().dtype(at::kLong));
+  }
+  const at::Tensor places =
+      torch::arange(length, input_ids.options().dtype(at::kLong));
+  return (input_ids.ne(*padding_id) * places).argmax(-1);
+}
+
+} // namespace tessera::zoo

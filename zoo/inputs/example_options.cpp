@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/inputs/example_options.h"
+
+#include "tessera/runtime/core/option_fields.h"
+
+#include <torch/types.h>
+
+namespace tessera::zoo {
+
+namespace {
+
+/// [channels, 1, 1], or one number for all, on the device of `pixels`.
+at::Tensor per_channel(
+    const std::vector<double>& numbers,
+    const at::Tensor& pixels) {
+  return torch::tensor(numbers, torch::kFloat)
+      .view({-1, 1, 1})
+      .to(pixels.device());
+}
+
+} // namespace
+
+at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
+  const bool is_bytes = !pixels.is_floating_point();
+  at::Tensor result = pixels.to(torch::kFloat);
+  const double scale = how.scale.value_or(is_bytes ? 1.0 / 255 : 1.0);
+  if (scale != 1) {
+    result = result * scale;
+  }
+  if (!how.mean.empty()) {
+    result = result - per_channel(how.mean, pixels);
+  }
+  return how.std.empty() ? result : result / per_channel(how.std, pixels);
+}
+
+void visit_fields(runtime::OptionFields& fields, PixelOptions& options) {
+  fields.field(
+      "scale",
+      options.scale,
+      {},
+      "the model gets (pixel * scale - mean) / std, as in preprocessor_config.json; by default 1/255 for bytes, else 1");
+  fields.field(
+      "mean",
+      options.mean,
+      {},
+      "per channel, or one for all; by default 0. ViT uses `[0.5, 0.5, 0.5]`");
+  fields.field(
+      "std",
+      options.std,
+      {.min = 0, .open_min = true},
+      "per channel, or one for all; by default 1. ViT uses `[0.5, 0.5, 0.5]`");
+}
+
+} // namespace tessera::zoo

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/zoo/vision/vit_like.h"
+
+#include "tessera/zoo/models/layer_stack.h"
+#include "tessera/zoo/vision/image_fields.h"
+
+namespace tessera::zoo {
+
+TransformerLayerOptions vit_layer(
+    const ConfigFields& fields,
+    const std::string& prefix) {
+  const auto size = [&](const char* name) {
+    return fields.size({(prefix + name).c_str()});
+  };
+  TransformerLayerOptions layer;
+  layer.norm.features = size("hidden_size");
+  layer.norm.eps = fields.positive({"layer_norm_eps"}, 1e-12);
+  layer.dropout = fields.probability({"hidden_dropout_prob"});
+  AttentionOptions& attention = layer.attention;
+  attention.features = layer.norm.features;
+  attention.heads = fields.heads(
+      {(prefix + "num_attention_heads").c_str()},
+      layer.norm.features,
+      (prefix + "hidden_size").c_str());
+  attention.query_bias = attention.key_bias = attention.value_bias =
+      fields.get<bool>({"qkv_bias"}, true);
+  attention.dropout = fields.probability({"attention_probs_dropout_prob"});
+  attention.deviation = fields.deviation({"initializer_range"});
+  layer.feed_forward.features = layer.norm.features;
+  layer.feed_forward.inner = size("intermediate_size");
+  layer.feed_forward.activation = fields.activation({"hidden_act"}, "gelu");
+  layer.feed_forward.deviation = attention.deviation;
+  return layer;
+}
+
+ImageEncoderConfig vit_like_config(const ConfigFields& fields) {
+  ImageEncoderConfig config;
+  const TransformerLayerOptions layer = vit_layer(fields);
+  config.norm = layer.norm;
+  config.patches = patch_fields(fields, 224, 16);
+  config.patches.features = layer.norm.features;
+  config.embedding_dropout = layer.dropout;
+  config.layers = equal_layers(layer, fields.count({"num_hidden_layers"}));
+  config.deviation = config.patches.deviation;
+  return config;
+}
+
+std::vector<NameRule> vit_layer_names(
+    const std::string& theirs,
+    const std::string& ours) {
+  const std::string attention = theirs + ".*.attention.";
+  return {
+      {attention + "attention.query", {ours + ".*.attention.query"}},
+      {attention + "attention.key", {ours + ".*.attention.key"}},
+      {attention + "attention.value", {ours + ".*.attention.value"}},
+      {attention + "output.dense", {ours + ".*.attention.output"}},
+      {theirs + ".*.layernorm_before", {ours + ".*.attention_norm"}},
+      {theirs + ".*.layernorm_after", {ours + ".*.feed_forward_norm"}},
+      {theirs + ".*.intermediate.dense", {ours + ".*.feed_forward.up"}},
+      {theirs + ".*.output.dense", {ours + ".*.feed_forward.down"}}};
+}
+
+NameTable vit_like_names(bool is_base) {
+  NameTable table;
+  table.prefix = "vit.";
+  table.is_base = is_base;
+  table.base = vit_layer_names("encoder.layer", "layers");
+  table.base.insert(
+      table.base.end(),
+      {{"embeddings.cls_token", {"embeddings.class_token"}},
+       {"embeddings.mask_token", {"embeddings.mask_token"}},
+       {"embeddings.position_embeddings", {"embeddings.positions"}},
+       {"embeddings.patch_embeddings.projection", {"embeddings.projection"}},
+       {"layernorm", {"norm"}},
+       {"pooler.dense", {"pooler"}}});
+  // Weights of other heads, including those of MAE and MoCo.
+  table.ignored = {
+      "embeddings.mask_token",
+      "pooler.*",
+      "classifier.*",
+      "decoder.*",
+      "momentum.*",
+      "projection.*",
+      "prediction.*"};
+  return table;
+}
+
+} // namespace tessera::zoo
