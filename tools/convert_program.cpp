@@ -11,10 +11,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/sharding/weights/average_weights.h"
+#include "tessera/tasks/run_folder.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/gguf/gguf_export.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/run_folder.h"
 
 #include <CLI/CLI.hpp>
 
@@ -189,7 +189,7 @@ void convert_average(ConvertArguments arguments) {
   }
   if (arguments.from.empty() &&
       fs::exists(fs::path(arguments.average.front()) / "config.json")) {
-    arguments.from = zoo::model_folder_of(arguments.average.front()).string();
+    arguments.from = tasks::model_folder_of(arguments.average.front()).string();
   }
   check_places(arguments);
   const fs::path mean =

@@ -4,10 +4,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "tessera/tasks/run_folder.h"
+#include "tessera/tasks/run_model.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/run_folder.h"
-#include "tessera/zoo/tasks/run_model.h"
 
 namespace tessera::tools {
 
@@ -15,7 +15,7 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
   app.add_option_function<std::string>(
          "--model",
          [&arguments](const std::string& given) {
-           const auto found = zoo::adapted_folder_of(given);
+           const auto found = tasks::adapted_folder_of(given);
            arguments.model = found.model.string();
            arguments.adapter = found.adapter.string();
          },
@@ -81,7 +81,7 @@ DividedModel::DividedModel(const ModelArguments& arguments)
     zoo::load_lora(*model_, arguments.adapter);
   }
   move_module(*model_, world_.device());
-  zoo::freeze(*model_);
+  tasks::freeze(*model_);
   const MemoryBudget& memory = arguments.memory;
   TESSERA_CHECK(
       memory.device_bytes || (!memory.host_bytes && memory.nvme_path.empty()),

@@ -5,8 +5,8 @@
 #include "program_main.h"
 
 #include "tessera/runtime/comm/init.h"
-#include "tessera/zoo/tasks/evaluate_run.h"
-#include "tessera/zoo/tasks/training_config.h"
+#include "tessera/tasks/evaluate_run.h"
+#include "tessera/tasks/training_config.h"
 
 #include <CLI/CLI.hpp>
 
@@ -30,14 +30,14 @@ int run_eval(int argc, char** argv) {
   app.footer("Keys and their defaults: configs/README.md");
   const auto check = [&] {
     const std::filesystem::path given(path);
-    zoo::read_training_config(
+    tasks::read_training_config(
         std::filesystem::is_directory(given) ? given / "config.json" : given,
         overrides);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
-  const TaskScore score = zoo::evaluate_run(path, overrides);
+  const TaskScore score = tasks::evaluate_run(path, overrides);
   if (init().rank() == 0) {
     std::printf("%s\n", score.text.c_str());
   }

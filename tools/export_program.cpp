@@ -4,7 +4,7 @@
 
 #include "program_main.h"
 
-#include "tessera/zoo/tasks/export_run.h"
+#include "tessera/tasks/export_run.h"
 
 #include <CLI/CLI.hpp>
 
@@ -15,7 +15,7 @@ int run_export(int argc, char** argv) {
       "Makes a model of a checkpoint of a run, e.g. of one that was stopped. "
       "Reads the run's config.json, and the data it names",
       "tessera export");
-  zoo::ExportOptions options;
+  tasks::ExportOptions options;
   app.add_option("run", options.run, "Run folder of `tessera train`")
       ->required();
   app.add_option(
@@ -34,7 +34,7 @@ int run_export(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }
-  zoo::export_run(options);
+  tasks::export_run(options);
   return 0;
 }
 

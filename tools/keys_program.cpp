@@ -5,8 +5,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/zoo/tasks/config_keys.h"
-#include "tessera/zoo/tasks/task.h"
+#include "tessera/tasks/config_keys.h"
+#include "tessera/tasks/task.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -65,12 +65,12 @@ int run_keys(int argc, char** argv) {
     return *code;
   }
   if (schema) {
-    const auto text =
-        section.empty() ? zoo::config_schema() : zoo::config_schema(section);
+    const auto text = section.empty() ? tasks::config_schema()
+                                      : tasks::config_schema(section);
     std::cout << text.dump(1) << "\n";
     return 0;
   }
-  const auto all = zoo::config_rows();
+  const auto all = tasks::config_rows();
   auto rows = runtime::rows_in(all, section);
   if (rows.empty()) {
     const std::string nearest =
@@ -82,7 +82,7 @@ int run_keys(int argc, char** argv) {
   }
   if (!task.empty()) {
     std::vector<std::string> names;
-    for (const auto& [name, kind] : zoo::task_kinds()) {
+    for (const auto& [name, kind] : tasks::task_kinds()) {
       names.push_back(name);
     }
     TESSERA_CHECK(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model_folder.h"
 
-#include "tessera/zoo/tasks/run_folder.h"
+#include "tessera/tasks/run_folder.h"
 
 namespace tessera::tools {
 
@@ -14,7 +14,7 @@ CLI::Option* add_model_folder(
       .add_option_function<std::string>(
           name,
           [&folder](const std::string& given) {
-            folder = zoo::model_folder_of(given).string();
+            folder = tasks::model_folder_of(given).string();
           },
           description)
       ->required();

@@ -17,8 +17,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/host_heap.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/zoo/tasks/plan_training.h"
-#include "tessera/zoo/tasks/training_config.h"
+#include "tessera/tasks/plan_training.h"
+#include "tessera/tasks/training_config.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -302,7 +302,7 @@ void add_adapters(PlanArguments& arguments) {
       "--lora is {}; it must be a rank of adapters, at least 1",
       arguments.lora_rank);
   TESSERA_CHECK(
-      !zoo::read_training_config(arguments.config, arguments.overrides).lora,
+      !tasks::read_training_config(arguments.config, arguments.overrides).lora,
       "{} has adapters already (model.lora); leave out --lora, or set model.lora.r",
       arguments.config);
   arguments.overrides.push_back(
@@ -779,10 +779,10 @@ int plan(const PlanArguments& arguments) {
 /// Predicts the operators of a step of the configuration as it is, by pipeline
 /// stage.
 void print_operators(const PlanArguments& arguments) {
-  const zoo::TrainingConfig config =
-      zoo::read_training_config(arguments.config, arguments.overrides);
+  const tasks::TrainingConfig config =
+      tasks::read_training_config(arguments.config, arguments.overrides);
   const DeviceRates rates = rates_of(arguments, engine::RateUse::kKernels);
-  const std::vector<StepMemoryPlan> stages = zoo::plan_training(
+  const std::vector<StepMemoryPlan> stages = tasks::plan_training(
       config, arguments.devices, /*rank=*/0, type_of(arguments));
   nlohmann::ordered_json json{{"stages", nlohmann::ordered_json::array()}};
   for (size_t stage = 0; stage < stages.size(); ++stage) {
@@ -951,7 +951,7 @@ int run_plan(int argc, char** argv) {
     } else {
       machine_of(arguments);
     }
-    zoo::read_training_config(arguments.config, arguments.overrides);
+    tasks::read_training_config(arguments.config, arguments.overrides);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

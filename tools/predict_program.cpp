@@ -9,9 +9,9 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/zoo/tasks/answer_files.h"
-#include "tessera/zoo/tasks/image_predictor.h"
-#include "tessera/zoo/tasks/text_predictor.h"
+#include "tessera/tasks/answer_files.h"
+#include "tessera/tasks/image_predictor.h"
+#include "tessera/tasks/text_predictor.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -38,7 +38,7 @@ struct PredictArguments {
   int64_t max_length = 0; ///< 0: that of the run
   int64_t batch_size = 32;
   std::vector<std::string> overrides;
-  zoo::AnswerFileNames files;
+  tasks::AnswerFileNames files;
   LineOptions lines;
 };
 
@@ -48,9 +48,9 @@ void print_line(const std::string& line) {
 
 void predict_texts(
     const PredictArguments& arguments,
-    zoo::TrainedModel trained,
+    tasks::TrainedModel trained,
     c10::Device device) {
-  const zoo::TextClassificationColumns columns = trained.config.columns;
+  const tasks::TextClassificationColumns columns = trained.config.columns;
   TESSERA_CHECK(
       arguments.text_keys.empty() || columns.prompt.empty(),
       "--text-key: the keys are those of data.template, \"{}\"; change it with --set data.template=...",
@@ -62,12 +62,12 @@ void predict_texts(
   if (!arguments.text_keys.empty()) {
     trained.config.columns.texts = arguments.text_keys;
   }
-  const auto predictor = zoo::TextPredictor::open(std::move(trained), device);
+  const auto predictor = tasks::TextPredictor::open(std::move(trained), device);
   const ClassLines lines(predictor->labels(), arguments.lines);
   TextSource source(
       arguments.inputs, arguments.input, predictor->keys(), columns.rows);
   for (;;) {
-    std::vector<zoo::TextPair> texts;
+    std::vector<tasks::TextPair> texts;
     std::vector<nlohmann::ordered_json> shown;
     source.next(
         static_cast<size_t>(arguments.batch_size),
@@ -117,15 +117,15 @@ std::vector<std::string> asked_pairs(const PredictArguments& arguments) {
 /// Gives questions to `use`, some at a time.
 void for_each_question(
     const PredictArguments& arguments,
-    const zoo::QuestionOptions& options,
-    const std::function<void(std::vector<zoo::AnsweredQuestion>)>& use) {
+    const tasks::QuestionOptions& options,
+    const std::function<void(std::vector<tasks::AnsweredQuestion>)>& use) {
   const auto count = static_cast<size_t>(arguments.batch_size);
   if (!arguments.input.empty() && arguments.input != "-" &&
-      zoo::is_published_questions(arguments.input)) {
+      tasks::is_published_questions(arguments.input)) {
     TESSERA_CHECK(
         asked_pairs(arguments).empty(),
         "questions are given as arguments and with --input; give them one way");
-    auto all = zoo::read_questions({arguments.input}, options);
+    auto all = tasks::read_questions({arguments.input}, options);
     for (size_t begin = 0; begin < all.size(); begin += count) {
       const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
       use(
@@ -143,9 +143,9 @@ void for_each_question(
       options.rows);
   int64_t number = 0;
   for (;;) {
-    std::vector<zoo::AnsweredQuestion> questions;
+    std::vector<tasks::AnsweredQuestion> questions;
     source.next(count, [&](const text::TextRow& row) {
-      zoo::AnsweredQuestion question = zoo::question_in(row, options);
+      tasks::AnsweredQuestion question = tasks::question_in(row, options);
       ++number;
       if (question.id.empty()) {
         question.id = std::to_string(number);
@@ -161,7 +161,7 @@ void for_each_question(
 
 void predict_answers(
     const PredictArguments& arguments,
-    zoo::TrainedModel trained,
+    tasks::TrainedModel trained,
     c10::Device device) {
   TESSERA_CHECK(
       arguments.text_keys.empty() || arguments.text_keys.size() == 2,
@@ -170,14 +170,14 @@ void predict_answers(
     trained.config.questions.question = arguments.text_keys.front();
     trained.config.questions.context = arguments.text_keys.back();
   }
-  const zoo::QuestionPredictor predictor(std::move(trained), device);
+  const tasks::QuestionPredictor predictor(std::move(trained), device);
   const AnswerLines lines(arguments.lines);
-  zoo::AnswerFiles files(arguments.files);
+  tasks::AnswerFiles files(arguments.files);
   for_each_question(
       arguments,
       predictor.options(),
-      [&](std::vector<zoo::AnsweredQuestion> questions) {
-        for (const zoo::PredictedQuestion& one :
+      [&](std::vector<tasks::AnsweredQuestion> questions) {
+        for (const tasks::PredictedQuestion& one :
              predictor.predict(std::move(questions), arguments.batch_size)) {
           files.add(one);
           print_line(lines.line(one));
@@ -189,7 +189,7 @@ void predict_answers(
 
 void predict_images(
     const PredictArguments& arguments,
-    zoo::TrainedModel trained,
+    tasks::TrainedModel trained,
     c10::Device device) {
   TESSERA_CHECK(
       arguments.input.empty() && arguments.text_keys.empty() &&
@@ -199,12 +199,12 @@ void predict_images(
       !arguments.inputs.empty(),
       "'{}' classifies images; name files, folders or patterns of them",
       arguments.model);
-  const zoo::ImagePredictor predictor(std::move(trained), device);
+  const tasks::ImagePredictor predictor(std::move(trained), device);
   const ClassLines lines(predictor.labels(), arguments.lines);
   const auto images = predictor.images_of(arguments.inputs);
   const auto count = static_cast<size_t>(arguments.batch_size);
   for (size_t begin = 0; begin < images.size(); begin += count) {
-    const std::vector<zoo::ImageFolder::File> batch(
+    const std::vector<tasks::ImageFolder::File> batch(
         images.begin() + static_cast<std::ptrdiff_t>(begin),
         images.begin() + static_cast<std::ptrdiff_t>(
                              std::min(begin + count, images.size())));
@@ -219,27 +219,27 @@ void predict_images(
 
 /// One row per kind of task that has predictions.
 struct PredictedKind {
-  const zoo::TaskKind& kind;
+  const tasks::TaskKind& kind;
   void (*predict)(
       const PredictArguments& arguments,
-      zoo::TrainedModel trained,
+      tasks::TrainedModel trained,
       c10::Device device);
 };
 const std::array kPredictedKinds{
-    PredictedKind{zoo::kTextClassification, predict_texts},
-    PredictedKind{zoo::kQuestionAnswering, predict_answers},
-    PredictedKind{zoo::kImageFolder, predict_images}};
+    PredictedKind{tasks::kTextClassification, predict_texts},
+    PredictedKind{tasks::kQuestionAnswering, predict_answers},
+    PredictedKind{tasks::kImageFolder, predict_images}};
 
 void predict(const PredictArguments& arguments) {
   check_one_process("predict");
-  zoo::TrainedModel trained =
-      zoo::trained_model(arguments.model, arguments.overrides);
+  tasks::TrainedModel trained =
+      tasks::trained_model(arguments.model, arguments.overrides);
   if (arguments.max_length != 0) {
     trained.config.max_length = arguments.max_length;
   }
-  const zoo::TaskKind* const kind = trained.config.task;
+  const tasks::TaskKind* const kind = trained.config.task;
   TESSERA_CHECK(
-      kind == &zoo::kQuestionAnswering ||
+      kind == &tasks::kQuestionAnswering ||
           (arguments.questions.empty() && arguments.contexts.empty() &&
            arguments.files.empty()),
       "--question, --context, --predictions, --n-best and --null-odds are for models that answer questions, and '{}' is one of {}",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "predicted_lines.h"
 
+#include "tessera/tasks/answer_files.h"
 #include "tessera/text/tokenizer/utf8.h"
-#include "tessera/zoo/tasks/answer_files.h"
 
 #include <algorithm>
 #include <array>
@@ -84,7 +84,7 @@ void ClassLines::add_json(ordered_json& json, const std::vector<double>& values)
   ordered_json likely = ordered_json::array();
   for (size_t i = 0; i < values.size(); ++i) {
     probabilities[labels_.names[i]] = values[i];
-    if (values[i] >= zoo::kLikelyClass) {
+    if (values[i] >= tasks::kLikelyClass) {
       likely.push_back(labels_.names[i]);
     }
   }
@@ -109,7 +109,7 @@ std::string ClassLines::text(const std::vector<double>& values) const {
   size_t shown = 0;
   for (const size_t i : ranked(values)) {
     if (labels_.kind == zoo::HeadLabels::kClasses
-            ? values[i] >= zoo::kLikelyClass
+            ? values[i] >= tasks::kLikelyClass
             : shown++ < options_.top) {
       add_share(line, labels_.names[i], values[i]);
     }
@@ -117,19 +117,19 @@ std::string ClassLines::text(const std::vector<double>& values) const {
   return line.empty() ? "no label" : line;
 }
 
-std::string AnswerLines::line(const zoo::PredictedQuestion& predicted) const {
-  const zoo::AnsweredQuestion& question = predicted.question;
-  const zoo::AnswerPrediction& prediction = predicted.prediction;
+std::string AnswerLines::line(const tasks::PredictedQuestion& predicted) const {
+  const tasks::AnsweredQuestion& question = predicted.question;
+  const tasks::AnswerPrediction& prediction = predicted.prediction;
   if (!options_.as_json) {
     std::string line;
-    auto shown = zoo::ranked_answers(prediction);
+    auto shown = tasks::ranked_answers(prediction);
     // The threshold of no answer may put another one first.
     std::stable_partition(
-        shown.begin(), shown.end(), [&](const zoo::PredictedAnswer& one) {
+        shown.begin(), shown.end(), [&](const tasks::PredictedAnswer& one) {
           return one.text == prediction.answer();
         });
     shown.resize(std::min(shown.size(), options_.top));
-    for (const zoo::PredictedAnswer& one : shown) {
+    for (const tasks::PredictedAnswer& one : shown) {
       add_share(
           line,
           one.text.empty() ? "no answer" : on_one_line(one.text),
@@ -141,7 +141,7 @@ std::string AnswerLines::line(const zoo::PredictedQuestion& predicted) const {
     return text::count_code_points(
         std::string_view(question.context).substr(0, byte));
   };
-  const auto shown = [&](const zoo::PredictedAnswer& one) {
+  const auto shown = [&](const tasks::PredictedAnswer& one) {
     return ordered_json{
         {"answer", one.text},
         {"probability", one.probability},
@@ -162,7 +162,7 @@ std::string AnswerLines::line(const zoo::PredictedQuestion& predicted) const {
   json["null_score"] = prediction.no_answer_score;
   json["null_probability"] = prediction.no_answer_probability;
   json["n_best"] = ordered_json::array();
-  for (const zoo::PredictedAnswer& one : prediction.best) {
+  for (const tasks::PredictedAnswer& one : prediction.best) {
     json["n_best"].push_back(shown(one));
   }
   return dumped(json);

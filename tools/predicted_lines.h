@@ -3,8 +3,8 @@
 // `ClassLines` and `AnswerLines` write predictions as lines for people, or as
 // JSON for programs.
 
-#include "tessera/zoo/tasks/class_values.h"
-#include "tessera/zoo/tasks/question_predictor.h"
+#include "tessera/tasks/class_values.h"
+#include "tessera/tasks/question_predictor.h"
 
 #include <nlohmann/json.hpp>
 
@@ -23,7 +23,7 @@ struct LineOptions {
 class ClassLines {
  public:
   /// @param labels outlives this.
-  ClassLines(const zoo::ClassLabels& labels, const LineOptions& options)
+  ClassLines(const tasks::ClassLabels& labels, const LineOptions& options)
       : labels_(labels), options_(options) {}
 
   /// @param of what is predicted of; its values are shown.
@@ -36,7 +36,7 @@ class ClassLines {
       const;
   std::string text(const std::vector<double>& values) const;
 
-  const zoo::ClassLabels& labels_;
+  const tasks::ClassLabels& labels_;
   LineOptions options_;
 };
 
@@ -45,7 +45,7 @@ class AnswerLines {
  public:
   explicit AnswerLines(const LineOptions& options) : options_(options) {}
 
-  std::string line(const zoo::PredictedQuestion& predicted) const;
+  std::string line(const tasks::PredictedQuestion& predicted) const;
 
  private:
   LineOptions options_;

@@ -5,9 +5,9 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/tasks/text_classification_data.h"
 #include "tessera/text/rows/data_format.h"
 #include "tessera/text/tokenizer/utf8.h"
-#include "tessera/zoo/tasks/text_classification_data.h"
 
 #include <unistd.h>
 
@@ -130,7 +130,8 @@ std::vector<std::string> TextSource::next_texts(size_t count) {
   std::vector<std::string> texts;
   next(count, [&](const text::TextRow& row) {
     texts.push_back(
-        zoo::text_in(row.values, {columns_.front()}, row.place(), "--text-key")
+        tasks::text_in(
+            row.values, {columns_.front()}, row.place(), "--text-key")
             .text);
   });
   return texts;

@@ -7,8 +7,8 @@
 #include "text_source.h"
 
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/tasks/supervised_texts.h"
 #include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/zoo/tasks/supervised_texts.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -48,11 +48,11 @@ void print_tokens(
 }
 
 /// The tokens of a text in order: those that are learned, and those between.
-std::vector<std::pair<bool, zoo::TokenRange>> segments_of(
-    const zoo::SupervisedText& text) {
-  std::vector<std::pair<bool, zoo::TokenRange>> segments;
+std::vector<std::pair<bool, tasks::TokenRange>> segments_of(
+    const tasks::SupervisedText& text) {
+  std::vector<std::pair<bool, tasks::TokenRange>> segments;
   int64_t begin = 0;
-  for (const zoo::TokenRange& answer : text.answers) {
+  for (const tasks::TokenRange& answer : text.answers) {
     if (answer.begin > begin) {
       segments.push_back({false, {begin, answer.begin}});
     }
@@ -68,7 +68,7 @@ std::vector<std::pair<bool, zoo::TokenRange>> segments_of(
 /// Shows a row as the task `supervised` trains a decoder on it.
 void print_row(
     const std::string& place,
-    const zoo::SupervisedText& text,
+    const tasks::SupervisedText& text,
     const text::Tokenizer& tokenizer,
     bool as_json) {
   const auto segments = segments_of(text);
@@ -111,7 +111,7 @@ void print_row(
 
 /// Shows the first rows of a file.
 void print_rows(
-    const zoo::SupervisedEncoder& encoder,
+    const tasks::SupervisedEncoder& encoder,
     const std::string& file,
     int64_t count,
     bool as_json) {
@@ -140,7 +140,7 @@ int run_tokens(int argc, char** argv) {
   std::string chat;
   int64_t rows = 3;
   int64_t max_length = std::numeric_limits<int64_t>::max();
-  zoo::SupervisedOptions supervised;
+  tasks::SupervisedOptions supervised;
   add_model_folder(
       app,
       "model",
@@ -165,7 +165,7 @@ int run_tokens(int argc, char** argv) {
       "on them: which tokens are given, and which are learned");
   std::string preset = "none";
   std::vector<std::string> presets;
-  for (const auto& [name, value] : zoo::supervised_presets()) {
+  for (const auto& [name, value] : tasks::supervised_presets()) {
     presets.push_back(name);
   }
   app.add_option("--preset", preset, "With --chat: data.preset")
@@ -183,13 +183,13 @@ int run_tokens(int argc, char** argv) {
   }
   const auto tokenizer = text::Tokenizer::from_path(model);
   if (!chat.empty()) {
-    for (const auto& [name, value] : zoo::supervised_presets()) {
+    for (const auto& [name, value] : tasks::supervised_presets()) {
       supervised.preset = name == preset ? value : supervised.preset;
     }
-    const zoo::SupervisedEncoder encoder(
+    const tasks::SupervisedEncoder encoder(
         tokenizer,
         supervised,
-        zoo::PromptKind::kDecoder,
+        tasks::PromptKind::kDecoder,
         model,
         std::numeric_limits<int64_t>::max(),
         max_length);

@@ -5,7 +5,7 @@
 
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/launch/stop_signals.h"
-#include "tessera/zoo/tasks/run_training.h"
+#include "tessera/tasks/run_training.h"
 
 #include <CLI/CLI.hpp>
 
@@ -65,7 +65,7 @@ int run_train(int argc, char** argv) {
           },
           ""));
   app.footer("Keys and their defaults: tessera keys, or configs/README.md");
-  const auto check = [&] { zoo::read_training_config(file, overrides); };
+  const auto check = [&] { tasks::read_training_config(file, overrides); };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
@@ -78,7 +78,7 @@ int run_train(int argc, char** argv) {
         formatted("training.profile_steps={}", last - first + 1));
   }
   const auto result =
-      zoo::run_training(zoo::read_training_config(file, overrides));
+      tasks::run_training(tasks::read_training_config(file, overrides));
   const int signal = result.summary.stop_signal;
   return signal == 0 ? 0 : runtime::StopSignals::exit_code(signal);
 }

@@ -16,8 +16,8 @@
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "tessera/tasks/model_task.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/model_task.h"
 
 #include <torch/utils.h>
 
@@ -40,8 +40,8 @@ void check_model_folder(const std::filesystem::path& folder) {
 int run(
     const std::string& config_file,
     const std::vector<std::string>& overrides) {
-  zoo::TrainingConfig config = zoo::read_training_config(
-      config_file, overrides, &zoo::kTextClassification);
+  tasks::TrainingConfig config = tasks::read_training_config(
+      config_file, overrides, &tasks::kTextClassification);
   TESSERA_CHECK(
       config.has_heldout() && !config.is_regression(),
       "this example classifies and scores data.heldout; use `tessera train` for regression, or without held-out data");
@@ -53,8 +53,8 @@ int run(
   torch::manual_seed(config.seed);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
-  const zoo::Task task =
-      config.task->open(config, world, parallel, zoo::ModelState::kFirst);
+  const tasks::Task task =
+      config.task->open(config, world, parallel, tasks::ModelState::kFirst);
   const auto& model = task.model;
   move_module(*model, world.device());
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
@@ -76,7 +76,7 @@ int run(
   }
 
   config.trainer.random_seed = config.seed;
-  zoo::ModelTask batches(
+  tasks::ModelTask batches(
       task,
       engine,
       parallel,
@@ -91,7 +91,8 @@ int run(
   // Before what may fail.
   zoo::save_pretrained(
       engine, *model, config.trainer.run_folder / "model", config.model_folder);
-  const auto score = *zoo::evaluate(task, engine, parallel, config.batch_size);
+  const auto score =
+      *tasks::evaluate(task, engine, parallel, config.batch_size);
   if (world.rank() == 0) {
     std::printf(
         "%lld steps, %.0f tokens/s, last loss %.4f, peak memory %s\n"

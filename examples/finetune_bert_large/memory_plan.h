@@ -4,8 +4,8 @@
 // activations fit into the device memory that the budget leaves for them.
 
 #include "tessera/engine/report/progress_line.h"
-#include "tessera/zoo/tasks/encoder_memory.h"
-#include "tessera/zoo/tasks/training_config.h"
+#include "tessera/tasks/encoder_memory.h"
+#include "tessera/tasks/training_config.h"
 
 #include <string>
 
@@ -18,7 +18,7 @@ class MemoryPlan {
   static constexpr int64_t kCudaReserve = int64_t{256} << 20;
 
   MemoryPlan(
-      const tessera::zoo::TrainingConfig& config,
+      const tessera::tasks::TrainingConfig& config,
       const tessera::zoo::EncoderConfig& model,
       c10::Device device)
       : config_(config),
@@ -47,7 +47,7 @@ class MemoryPlan {
     const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
                          tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
-    return tessera::zoo::fewest_recomputed_layers(model_, shape_, room)
+    return tessera::tasks::fewest_recomputed_layers(model_, shape_, room)
         .value_or(layer_count() - 1);
   }
 
@@ -72,11 +72,11 @@ class MemoryPlan {
     return static_cast<int64_t>(model_.layers.size());
   }
   int64_t activation_bytes(int64_t layers) const {
-    return tessera::zoo::encoder_activation_bytes(model_, shape_, layers);
+    return tessera::tasks::encoder_activation_bytes(model_, shape_, layers);
   }
 
-  tessera::zoo::TrainingConfig config_;
+  tessera::tasks::TrainingConfig config_;
   tessera::zoo::EncoderConfig model_;
-  tessera::zoo::EncoderBatchShape shape_;
+  tessera::tasks::EncoderBatchShape shape_;
   int64_t reserve_;
 };

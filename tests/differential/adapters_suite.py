@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA adapters beside PEFT: what PEFT saves, loaded and merged here, and what
-is trained here, loaded by PEFT. Without PEFT, tests/zoo/lora_test.cpp compares
+is trained here, loaded by PEFT. Without PEFT, tests/tasks/lora_test.cpp compares
 with adapters that PEFT has saved."""
 import json
 import warnings

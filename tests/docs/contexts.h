@@ -11,6 +11,8 @@
 #include "tessera/runtime/random/random_key.h"
 #include "tessera/sharding/tensor_parallel/parallel_linear.h"
 #include "tessera/sharding/tensor_parallel/tensor_plan.h"
+#include "tessera/tasks/run_training.h"
+#include "tessera/tasks/text_classifier.h"
 #include "tessera/tessera.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/adapters/lora.h"
@@ -18,8 +20,6 @@
 #include "tessera/zoo/models/llama_like.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
-#include "tessera/zoo/tasks/run_training.h"
-#include "tessera/zoo/tasks/text_classifier.h"
 #include "tessera/zoo/vision/moco_model.h"
 
 #include <torch/torch.h>

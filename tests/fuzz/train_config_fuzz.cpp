@@ -2,7 +2,7 @@
 // A configuration of `tessera train`, of any bytes.
 
 #include "fuzz/fuzz_target.h"
-#include "tessera/zoo/tasks/training_config.h"
+#include "tessera/tasks/training_config.h"
 
 namespace tessera::fuzz_train_config {
 
@@ -23,7 +23,7 @@ TESSERA_FUZZ_TARGET(train_config) {
       overrides.push_back(std::string("task=") + task);
     }
     try {
-      zoo::read_training_config(file.path(), overrides);
+      tasks::read_training_config(file.path(), overrides);
     } catch (const Error&) {
     }
   }

@@ -9,10 +9,10 @@
 #include "tessera/engine/plan/search/step_time.h"
 #include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/tasks/plan_training.h"
+#include "tessera/tasks/training_config.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
-#include "tessera/zoo/tasks/plan_training.h"
-#include "tessera/zoo/tasks/training_config.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -652,10 +652,10 @@ TEST_F(Plan, RunsStagesThatAreAlikeOnce) {
         "training.batch_size=1",
         "training.accumulate=12"};
     overrides.insert(overrides.end(), more.begin(), more.end());
-    const zoo::TrainingConfig config =
-        zoo::read_training_config(folder_ / "train.json", overrides);
-    const auto each = zoo::plan_training(config, 2 * kStages);
-    const auto once = zoo::plan_training(
+    const tasks::TrainingConfig config =
+        tasks::read_training_config(folder_ / "train.json", overrides);
+    const auto each = tasks::plan_training(config, 2 * kStages);
+    const auto once = tasks::plan_training(
         config, 2 * kStages, 0, c10::kCPU, {.alike_stages_once = true});
     ASSERT_EQ(each.size(), kStages);
     ASSERT_EQ(once.size(), kStages);
@@ -807,8 +807,8 @@ TEST_F(Plan, BoundsTheAllGathersOfPipelines) {
 TEST_F(Plan, EstimatesFromFewLayersWhereEachIsAGroup) {
   const auto can_estimate = [&](int features, const Names& overrides) {
     write_model(12, features);
-    return zoo::can_plan_fewer_layers(
-        zoo::read_training_config(folder_ / "train.json", overrides));
+    return tasks::can_plan_fewer_layers(
+        tasks::read_training_config(folder_ / "train.json", overrides));
   };
   EXPECT_TRUE(can_estimate(128, {}));
   EXPECT_FALSE(can_estimate(64, {}));
@@ -944,7 +944,7 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
     gpt[dropout] = 0;
   }
   std::ofstream(folder_ / "gpt.json") << gpt;
-  const auto config = zoo::read_training_config(folder_ / "train.json");
+  const auto config = tasks::read_training_config(folder_ / "train.json");
   World world(
       0,
       1,
@@ -963,7 +963,7 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
       .clips_gradients = config.trainer.clip_grad_norm > 0,
       .prepare =
           [&](int64_t rows, int64_t /*layers*/) {
-            batch = zoo::largest_batch(
+            batch = tasks::largest_batch(
                 *model, rows, config.max_length, /*masks=*/false);
           }};
   std::set<std::string> found;

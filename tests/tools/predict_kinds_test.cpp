@@ -3,8 +3,8 @@
 // that classify images: what is printed is what was scored.
 #include "support/temporary_folder.h"
 #include "tessera/runtime/io/remove_tree.h"
+#include "tessera/tasks/question_answering_data.h"
 #include "tessera/text/metrics/answers.h"
-#include "tessera/zoo/tasks/question_answering_data.h"
 #include "tools/run_forked.h"
 #include "tools/run_program.h"
 #include "zoo/image_files.h"
@@ -172,10 +172,10 @@ class PredictAnswers : public PredictKinds {
         << json{{"data", {{{"paragraphs", paragraphs}}}}}.dump(1);
   }
 
-  std::vector<zoo::AnsweredQuestion> heldout() const {
-    zoo::QuestionOptions options;
+  std::vector<tasks::AnsweredQuestion> heldout() const {
+    tasks::QuestionOptions options;
     options.unanswerable = true;
-    return zoo::read_questions({folder_ / "heldout.json"}, options);
+    return tasks::read_questions({folder_ / "heldout.json"}, options);
   }
 
   /// The exact match and F1 of a file of predictions.

@@ -6,8 +6,8 @@
 #include "support/temporary_folder.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/tasks/image_batches.h"
 #include "tessera/zoo/layers/patch_embedding.h"
-#include "tessera/zoo/tasks/image_batches.h"
 #include "zoo/device_comparison.h"
 #include "zoo/image_files.h"
 
@@ -150,10 +150,10 @@ class MixedImages {
   MixedImages(const std::filesystem::path& folder, Model& model)
       : head_(model.head()),
         batches_(
-            ImageFolder::read(folder, /*has_classes=*/true),
+            tasks::ImageFolder::read(folder, /*has_classes=*/true),
             *head_,
             [] {
-              ImageOptions options;
+              tasks::ImageOptions options;
               options.mixup = 0.8;
               return options;
             }(),
@@ -176,7 +176,7 @@ class MixedImages {
 
  private:
   std::shared_ptr<const Head> head_;
-  ImageBatches batches_;
+  tasks::ImageBatches batches_;
 };
 
 inline constexpr const char* kVit = R"({"model_type": "vit",

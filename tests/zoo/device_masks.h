@@ -3,9 +3,9 @@
 // What tokens of a batch see on a device: of packed documents each its own, of
 // pairs of answers (DPO) each its own prompt.
 
+#include "tessera/tasks/preference_batches.h"
+#include "tessera/tasks/preference_loss.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/tasks/preference_batches.h"
-#include "tessera/zoo/tasks/preference_loss.h"
 #include "zoo/device_comparison.h"
 
 #include <algorithm>
@@ -131,12 +131,12 @@ inline void expect_gradients_of_each_alone(World& world) {
 /// Three pairs, of different lengths. @param packs two of them in one row.
 inline ModelInput preference_batch(c10::Device device, bool packs) {
   torch::manual_seed(9);
-  std::vector<PreferencePair> pairs;
+  std::vector<tasks::PreferencePair> pairs;
   const auto answered = [](const at::Tensor& prompt, int64_t length) {
     const at::Tensor tokens =
         at::cat({prompt, torch::randint(3, 29, {length}, torch::kLong)});
     const auto* first = tokens.const_data_ptr<int64_t>();
-    return SupervisedText{
+    return tasks::SupervisedText{
         .tokens = {first, first + tokens.numel()},
         .answers = {{prompt.numel(), tokens.numel()}}};
   };
@@ -145,7 +145,7 @@ inline ModelInput preference_batch(c10::Device device, bool packs) {
     const at::Tensor tokens = torch::randint(3, 29, {prompt}, torch::kLong);
     pairs.push_back({answered(tokens, chosen), answered(tokens, rejected)});
   }
-  const PreferenceBatches data(
+  const tasks::PreferenceBatches data(
       pairs,
       {.is_packed = packs, .max_length = 32, .padding_token = 0},
       /*seed=*/0);
@@ -163,7 +163,7 @@ inline ModelInput preference_batch(c10::Device device, bool packs) {
 /// gradients, are those of padded ones on the CPU.
 inline void expect_preferences_of_the_cpu(World& world) {
   for (const auto kind :
-       {PreferenceLossKind::kSigmoid, PreferenceLossKind::kIpo}) {
+       {tasks::PreferenceLossKind::kSigmoid, tasks::PreferenceLossKind::kIpo}) {
     const auto gradients_of = [&](c10::Device device, bool packs) {
       const auto model =
           device_comparison::model_on(device, device_comparison::kGroupedLlama);
@@ -171,7 +171,7 @@ inline void expect_preferences_of_the_cpu(World& world) {
       adapter.target_modules.names = {"q_proj", "v_proj", "down_proj"};
       adapter.init = LoraInit::kRandom;
       apply_lora(*model, adapter, /*seed=*/1);
-      PreferenceLoss preference({.loss = kind, .beta = 0.3}, nullptr);
+      tasks::PreferenceLoss preference({.loss = kind, .beta = 0.3}, nullptr);
       return device_comparison::gradients_of(
           *model, preference.loss(*model, preference_batch(device, packs)));
     };

@@ -4,8 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/memory/memory_ledger.h"
-#include "tessera/zoo/tasks/plan_training.h"
-#include "tessera/zoo/tasks/training_config.h"
+#include "tessera/tasks/plan_training.h"
+#include "tessera/tasks/training_config.h"
 
 #include <nlohmann/json.hpp>
 
@@ -138,8 +138,8 @@ void run_simulation(const Simulation& simulation) {
       print_step(run.steps.size(), run.steps.back());
     }
   };
-  const SimulatedRun run = zoo::simulate_training(
-      zoo::read_training_config(simulation.config, simulation.overrides),
+  const SimulatedRun run = tasks::simulate_training(
+      tasks::read_training_config(simulation.config, simulation.overrides),
       simulation.world_size,
       simulation.rank,
       simulation.steps,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/training_search.h"
 
-#include "tessera/zoo/tasks/plan_training.h"
-#include "tessera/zoo/tasks/training_config.h"
+#include "tessera/tasks/plan_training.h"
+#include "tessera/tasks/training_config.h"
 
 #include <memory>
 #include <optional>
@@ -22,7 +22,7 @@ struct ModelLayers {
 };
 
 engine::RunSettings settings_of(
-    zoo::TrainingConfig config,
+    tasks::TrainingConfig config,
     const ModelLayers& layers) {
   engine::RunSettings settings;
   settings.engine = config.engine;
@@ -34,17 +34,17 @@ engine::RunSettings settings_of(
       .operators = config.engine.recompute_operators,
       .attention = config.checkpoint_attention,
       .divided_inputs = config.divide_checkpoints};
-  settings.tokens = zoo::planned_tokens(config);
+  settings.tokens = tasks::planned_tokens(config);
   settings.max_length =
-      config.task == &zoo::kImageFolder ? 0 : config.max_length;
+      config.task == &tasks::kImageFolder ? 0 : config.max_length;
   settings.layers = layers.count;
   settings.has_alike_layers = layers.are_alike;
   settings.can_plan_fewer_layers = layers.can_be_fewer;
   settings.plan =
-      [own = std::make_shared<zoo::TrainingConfig>(std::move(config))](
+      [own = std::make_shared<tasks::TrainingConfig>(std::move(config))](
           const engine::Machine& machine, const engine::SettingsRun& run) {
         own->trainer.accumulate = run.accumulate;
-        return zoo::plan_training(
+        return tasks::plan_training(
             *own,
             machine.devices,
             /*rank=*/0,
@@ -59,12 +59,12 @@ engine::RunSettings settings_of(
 engine::ReadRun read_training_run(const std::filesystem::path& config) {
   return [config, layers = std::make_shared<std::optional<ModelLayers>>()](
              const std::vector<std::string>& overrides) {
-    zoo::TrainingConfig own = zoo::read_training_config(config, overrides);
+    tasks::TrainingConfig own = tasks::read_training_config(config, overrides);
     if (!*layers) {
       *layers = {
-          zoo::layers_of(own),
-          zoo::has_alike_layers(own),
-          zoo::can_plan_fewer_layers(own)};
+          tasks::layers_of(own),
+          tasks::has_alike_layers(own),
+          tasks::can_plan_fewer_layers(own)};
     }
     return settings_of(std::move(own), **layers);
   };

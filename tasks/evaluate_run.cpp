@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/evaluate_run.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/tasks/model_task.h"
+#include "tessera/tasks/run_folder.h"
+#include "tessera/tasks/run_model.h"
+#include "tessera/tasks/trained_model.h"
+#include "tessera/zoo/adapters/lora.h"
+
+#include <torch/utils.h>
+
+#include <utility>
+
+namespace tessera::tasks {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The trained model of a run that has come to its end.
+TrainedRun finished_run(
+    const fs::path& run,
+    const std::vector<std::string>& overrides) {
+  TESSERA_CHECK(
+      fs::exists(run / "result.json"),
+      "'{}' has no result.json: it is not a run of `tessera train`, or the run has not finished; {}",
+      run.string(),
+      newest_checkpoint_text(run));
+  return trained_run(run, overrides);
+}
+
+/// A configuration outside of a run folder has a trained model in model.folder.
+TrainedRun scored_run(
+    const fs::path& file,
+    const std::vector<std::string>& overrides) {
+  if (file.filename() == "config.json" &&
+      fs::exists(file.parent_path() / "metrics.jsonl")) {
+    return finished_run(file.parent_path(), overrides);
+  }
+  return {file, overrides, {}};
+}
+
+} // namespace
+
+TaskScore evaluate_run(
+    const fs::path& run,
+    const std::vector<std::string>& overrides) {
+  const TrainedRun trained = fs::is_directory(run)
+                                 ? finished_run(run, overrides)
+                                 : scored_run(run, overrides);
+  TrainingConfig config =
+      read_training_config(trained.config, trained.overrides);
+  check(config.engine);
+  TESSERA_CHECK(
+      !config.model_folder.empty(),
+      "{}: model.config makes a model with newly initialized weights, which is not worth scoring; give the run folder, or model.config= and model.folder",
+      trained.config.string());
+  TESSERA_CHECK(
+      !config.lora || !trained.adapter.empty() ||
+          config.model_folder.filename() == "model",
+      "{}: model.lora is an adapter that is not in model.folder; give the run folder",
+      trained.config.string());
+  config.engine.log_memory = false; // it would describe training
+  if (fs::is_directory(run)) {
+    config.trainer.run_folder = run; // it may have been moved
+  }
+  World& world = engine::init_on(config.device);
+  const ModelState state =
+      trained.adapter.empty() ? ModelState::kTrained : ModelState::kAdapted;
+  prepare_data(config, world, state);
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  // for newly initialized weights of an adapter's base model
+  torch::manual_seed(config.seed);
+  Task task = config.task->open(config, world, parallel, state);
+  if (!trained.adapter.empty()) {
+    zoo::load_lora(*task.model, trained.adapter);
+  }
+  freeze(*task.model);
+  if (config.task->make_loss != nullptr) {
+    task.loss = loss_of_run(config, world, parallel, task);
+  }
+  Engine engine = wrap_model(world, parallel, config, task.model);
+  TESSERA_CHECK(
+      task.heldout != nullptr,
+      "data.heldout: there is nothing to score; name a file with data.heldout=FILE");
+  return task.heldout->report(
+      *evaluate(task, engine, parallel, config.batch_size));
+}
+
+} // namespace tessera::tasks

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// evaluate_run() is `tessera eval`: it scores the trained model of a run.
+
+#include "tessera/zoo/data/data_set.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera::tasks {
+
+/// Joins the job (tessera::init()) and scores a model on held-out data. Changes
+/// nothing. Collective.
+/// @param run a run folder of run_training(), or a configuration file whose
+///     model.folder is a trained model.
+/// @param overrides `key.path=value` each, of the configuration.
+/// @return the same on all ranks.
+/// @throws tessera::Error if the run has not finished, or if there is nothing
+///     to score; as run_training() for the rest.
+TaskScore evaluate_run(
+    const std::filesystem::path& run,
+    const std::vector<std::string>& overrides = {});
+
+} // namespace tessera::tasks

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task "examples": any model that has a head, on inputs in safetensors
+// files.
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/tasks/example_batches.h"
+#include "tessera/tasks/run_model.h"
+#include "tessera/tasks/training_config.h"
+
+#include <set>
+#include <string>
+
+namespace tessera::tasks {
+
+namespace {
+
+void visit_examples_model(
+    runtime::OptionFields& fields,
+    TrainingConfig& config) {
+  visit_model_source(fields, config);
+  fields.field(
+      "classes",
+      config.classes,
+      "names of the classes, in the order of their ids, in place of config.json's");
+  visit_problem_type(
+      fields,
+      config,
+      {"single_label_classification",
+       "regression",
+       "multi_label_classification"},
+      "transformers' key, by default config.json's: `regression` predicts numbers");
+}
+
+void visit_examples(runtime::OptionFields& fields, TrainingConfig& config) {
+  fields.field(
+      runtime::required("train"),
+      config.train_file,
+      "a safetensors file, or a folder of them in the order of their names");
+  fields.field(
+      "heldout",
+      config.heldout_file,
+      "as `data.train` (empty: nothing is scored)");
+  zoo::ExampleOptions& examples = config.examples;
+  fields.field(
+      "trim_padding",
+      examples.trim_padding,
+      "remove columns that are padding in all rows of a batch, and masks without padding");
+  fields.object("pixels", examples.pixels, "");
+  fields.object(
+      "mask",
+      examples.token_mask,
+      "labels are made by masking tokens of `input_ids`");
+  fields.field(
+      "patch_mask",
+      examples.patch_mask,
+      {.min = 0, .max = 1},
+      "fraction of patches that masked image modeling masks");
+  fields.field(
+      "accuracy",
+      config.accuracy,
+      "with false, only the loss is scored, without materializing the logits of all tokens, which are large for large vocabularies");
+}
+
+void finish_examples(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  check_model_source(reader, config);
+  const auto model = reader.get_object("model");
+  if (std::set<std::string>(config.classes.begin(), config.classes.end())
+          .size() != config.classes.size()) {
+    model.fail("classes", "give each class a different name");
+  }
+  if (config.classes.size() == 1 && !config.is_regression()) {
+    model.fail(
+        "classes",
+        "give at least two names, or none; to predict a number, set "
+        "model.problem_type=regression");
+  }
+  const auto& mask = config.examples.token_mask;
+  if (mask && mask->masked + mask->random > 1) {
+    reader.get_object("data").get_object("mask").fail(
+        "random", "`masked` and `random` must add up to at most 1");
+  }
+  config.examples.seed = config.seed;
+  // Batches are then padded to their longest sequence.
+  config.parallel.shapes_vary = config.examples.trim_padding;
+}
+
+Task open_examples(
+    const TrainingConfig& config,
+    World& /*world*/,
+    ParallelRun& parallel,
+    ModelState state) {
+  Task task;
+  task.model = configured_model(config, parallel);
+  task.head = head_of(*task.model);
+  zoo::ExampleOptions options = config.examples;
+  options.sequence_multiple = parallel.batches().sequence_multiple;
+  const auto open = [&](const std::filesystem::path& path) {
+    return std::make_unique<ExampleBatches>(
+        zoo::ExampleFiles(path),
+        *task.head,
+        task.model->architecture(),
+        options,
+        config.accuracy,
+        at::kCPU);
+  };
+  if (state == ModelState::kFirst) {
+    task.train = open(config.train_file);
+  }
+  if (!config.heldout_file.empty()) {
+    task.heldout = open(config.heldout_file);
+  }
+  return task;
+}
+
+} // namespace
+
+const TaskKind kExamples{
+    "examples",
+    /*max_length=*/0,
+    visit_examples_model,
+    visit_examples,
+    finish_examples,
+    open_examples};
+
+} // namespace tessera::tasks

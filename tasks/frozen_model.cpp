@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/frozen_model.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/core/size_text.h"
+#include "tessera/sharding/lazy/move_module.h"
+#include "tessera/tasks/run_folder.h"
+#include "tessera/tasks/run_model.h"
+#include "tessera/tasks/training_config.h"
+#include "tessera/zoo/models/pretrained.h"
+
+#include <c10/core/GradMode.h>
+
+namespace tessera::tasks {
+
+namespace {
+
+/// Subtracts what the model takes of a tier.
+void take_from(
+    std::optional<int64_t>& limit,
+    const Engine& engine,
+    MemoryTier tier,
+    const char* key,
+    const std::string& what) {
+  if (!limit) {
+    return;
+  }
+  const int64_t taken = total_bytes(engine.planned_memory(tier));
+  TESSERA_CHECK(
+      taken < *limit,
+      "{} takes {}, and memory.{} is {}, for both models; raise it, use more ranks, or keep the model in 16 bits (dtype)",
+      what,
+      runtime::size_text(taken),
+      key,
+      runtime::size_text(*limit));
+  *limit -= taken;
+}
+
+} // namespace
+
+void visit_fields(runtime::OptionFields& fields, FrozenModelOptions& options) {
+  fields.field(
+      runtime::required("folder"),
+      options.folder,
+      "Hugging Face folder of the model, or a run folder; it is sharded over all ranks (ZeRO stage 3), without gradients and optimizer state, and has a memory table of its own");
+  fields.choice(
+      "dtype",
+      options.dtype,
+      {{"float32", at::kFloat},
+       {"bfloat16", at::kBFloat16},
+       {"float16", at::kHalf}},
+      "in which its weights are kept and used; by default as `precision.parameters`");
+}
+
+std::shared_ptr<zoo::Model> pretrained_frozen_model(
+    const std::filesystem::path& folder,
+    ParallelRun& parallel,
+    const TrainingConfig& config) {
+  zoo::FromPretrainedOptions how;
+  how.context = zoo::layer_context(parallel);
+  how.lazy = true;
+  how.strict = config.strict;
+  return zoo::from_pretrained(folder, how);
+}
+
+FrozenModel::FrozenModel(
+    const FrozenModelOptions& options,
+    const std::string& what,
+    World& world,
+    ParallelRun& parallel,
+    TrainingConfig& config,
+    const MakeFrozenModel& make) {
+  TESSERA_CHECK(
+      parallel.pipeline() == nullptr &&
+          parallel.mesh().size(ParallelGroup::kContext) == 1,
+      "{} cannot be run under pipeline or context parallelism; set parallel.pipeline and parallel.context to 1",
+      what);
+  const std::filesystem::path folder = model_folder_of(options.folder);
+  model_ = make(folder, parallel, config);
+  freeze(*model_);
+  model_->eval();
+  move_module(*model_, world.device());
+  EngineOptions engine;
+  engine.sharding = config.engine.sharding;
+  engine.sharding.zero_stage = 3;
+  engine.sharding.modules = {};
+  engine.precision = config.engine.precision;
+  if (options.dtype) {
+    engine.precision.parameters =
+        *options.dtype == at::kFloat ? std::nullopt : options.dtype;
+  }
+  engine.parallel = parallel.mesh_if_given();
+  engine.log_memory = config.engine.log_memory;
+  if (engine.log_memory && world.rank() == 0) {
+    log_info("{} is '{}':", what, folder.string());
+  }
+  engine_.emplace(world, model_, engine);
+  take_from(
+      config.engine.memory.device_bytes,
+      *engine_,
+      MemoryTier::kDevice,
+      "device_bytes",
+      what);
+  take_from(
+      config.engine.memory.host_bytes,
+      *engine_,
+      MemoryTier::kHost,
+      "host_bytes",
+      what);
+}
+
+zoo::ModelOutput FrozenModel::forward(const zoo::ModelInput& batch) {
+  const c10::NoGradGuard no_grad;
+  zoo::ModelInput input = batch;
+  input.labels = at::Tensor();
+  input.loss_only = false;
+  const zoo::ModelOutput output = model_->forward(input);
+  // Pages are brought in as planned from the second batch on.
+  engine_->step();
+  return output;
+}
+
+} // namespace tessera::tasks

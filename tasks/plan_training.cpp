@@ -1,0 +1,733 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/plan_training.h"
+
+#include "tessera/engine/device_config.h"
+#include "tessera/engine/plan/rank_steps.h"
+#include "tessera/pipeline/stage_layers.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
+#include "tessera/tasks/example_batches.h"
+#include "tessera/tasks/preference_batches.h"
+#include "tessera/tasks/prompt_batches.h"
+#include "tessera/tasks/prompt_template.h"
+#include "tessera/tasks/prompted_model.h"
+#include "tessera/tasks/run_model.h"
+#include "tessera/tasks/task.h"
+#include "tessera/tasks/text_classifier.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/layers/patch_embedding.h"
+#include "tessera/zoo/models/pipeline_model.h"
+#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/models/registry.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace tessera::tasks {
+
+namespace {
+
+/// What a task needs of a head; none for tasks that take any.
+zoo::WantedHead head_for(const TrainingConfig& config) {
+  const TaskKind& kind = *config.task;
+  if (&kind == &kTextClassification && !config.columns.prompt.empty()) {
+    return {"a language model", goes_on_with_prompts};
+  }
+  if (&kind == &kQuestionAnswering) {
+    return {"a head that finds answers", [](const zoo::Head& head) {
+              return head.vocab() > 0 &&
+                     dynamic_cast<const zoo::AnswerHead*>(&head) != nullptr;
+            }};
+  }
+  if (&kind == &kTextClassification) {
+    return {"a classifier of texts", [](const zoo::Head& head) {
+              return predicts_for_examples(head.labels());
+            }};
+  }
+  if (&kind == &kImageFolder) {
+    return {"a classifier of images", [](const zoo::Head& head) {
+              return head.images() != nullptr &&
+                     head.labels() == zoo::HeadLabels::kClass;
+            }};
+  }
+  if (&kind == &kPreference) {
+    return {"a decoder of language", [](const zoo::Head& head) {
+              return head.labels() == zoo::HeadLabels::kNextTokens;
+            }};
+  }
+  return {};
+}
+
+/// The model's config.json with what the configuration replaces.
+struct ModelSource {
+  nlohmann::json json;
+  std::string architecture;
+};
+
+ModelSource source_of(const TrainingConfig& config) {
+  const std::filesystem::path path = config.model_folder.empty()
+                                         ? config.model_config
+                                         : config.model_folder / "config.json";
+  ModelSource source{
+      runtime::parse_json(runtime::read_text_file(path), path.string()),
+      config.architecture};
+  source.json.update(class_fields(config.classes, config.problem_type));
+  if (const zoo::WantedHead wanted = head_for(config);
+      wanted.accepts && source.architecture.empty()) {
+    source.architecture =
+        zoo::architecture_with_head(source.json, wanted, path.string());
+  }
+  return source;
+}
+
+/// Not divided among ranks; takes no memory.
+std::shared_ptr<zoo::Model> whole_model(const ModelSource& source) {
+  return lazy([&] {
+    return zoo::from_config(source.json, {.architecture = source.architecture});
+  });
+}
+
+/// Names of the number of layers in config.json.
+constexpr std::array<const char*, 3> kLayerCounts{
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers"};
+
+/// What may make layers of a model differ.
+constexpr std::array<const char*, 8> kLayerDifferences{
+    "num_decoder_layers",
+    "decoder_layers",
+    "layer_types",
+    "attention_layers",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "first_k_dense_replace",
+    "attention_window"};
+
+/// The one number of layers in config.json; null if there is none or several.
+const char* layer_count_key(const nlohmann::json& json) {
+  const char* found = nullptr;
+  for (const char* key : kLayerCounts) {
+    if (json.contains(key)) {
+      if (found != nullptr) {
+        return nullptr;
+      }
+      found = key;
+    }
+  }
+  return found;
+}
+
+bool has_value(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && !found->is_null() &&
+         !(found->is_array() && found->empty()) && *found != 1;
+}
+
+/// Steps that take the most memory: all layers are run, and from the second
+/// step on what they add is multiplied, by nearly 1.
+constexpr zoo::LayerDropOptions kNoLayerLeftOut{
+    .theta = 1 - 1e-12,
+    .gamma = 1e9};
+
+/// The same of tokens: the first step leaves out as few as steps do, whose
+/// places take memory of their own, and the second none.
+zoo::TokenDropOptions fewest_left_out(
+    const zoo::TokenDropOptions& options,
+    int64_t max_length) {
+  const int64_t most = max_length - 1;
+  return {
+      .min_tokens =
+          std::max(options.min_tokens, most - most % options.multiple),
+      .steps = 1,
+      .multiple = options.multiple};
+}
+
+std::shared_ptr<zoo::Model> planned_model(
+    const TrainingConfig& config,
+    const ModelSource& source,
+    ParallelRun& parallel) {
+  zoo::FromConfigOptions options{
+      source.architecture, zoo::fresh_layer_context(parallel)};
+  const auto make = [&] {
+    return lazy([&] { return zoo::from_config(source.json, options); });
+  };
+  auto model = make();
+  if (const auto tied = model->tied_head();
+      tied && config.lora && unties_of(config.lora->adapter)(*tied)) {
+    options.head_weight = zoo::HeadWeight::kOwn;
+    model = make();
+  }
+  init_parameters(*model, config.seed);
+  if (config.lora) {
+    zoo::apply_lora(*model, config.lora->adapter, config.seed);
+  }
+  model->recompute(config.recomputation());
+  if (config.layer_drop) {
+    model->drop_layers(kNoLayerLeftOut);
+  }
+  if (config.token_drop) {
+    model->drop_tokens(fewest_left_out(*config.token_drop, config.max_length));
+  }
+  model->train();
+  return model;
+}
+
+/// A MakeFrozenModel that reads config.json and no weights.
+std::shared_ptr<zoo::Model> planned_frozen_model(
+    const std::filesystem::path& folder,
+    ParallelRun& parallel,
+    const TrainingConfig& config) {
+  const std::string origin = (folder / "config.json").string();
+  const nlohmann::json json =
+      runtime::parse_json(runtime::read_text_file(origin), origin);
+  auto model = lazy([&] {
+    return zoo::from_config(
+        json, {.context = zoo::fresh_layer_context(parallel)}, origin);
+  });
+  init_parameters(*model, config.seed);
+  return model;
+}
+
+/// A batch of the task preference whose answers are as long as they may be, and
+/// learned but for their first token. One of each pair is a token shorter,
+/// unless they are packed, so that there is padding.
+zoo::ModelInput largest_pairs(const TrainingConfig& config) {
+  const bool packs = config.supervised.packed.value_or(false);
+  const int64_t length = packs ? config.max_length / 2 : config.max_length;
+  const auto text = [](int64_t tokens) {
+    return SupervisedText{
+        .tokens = std::vector<int64_t>(static_cast<size_t>(tokens), 1),
+        .answers = {{1, tokens}}};
+  };
+  const PreferenceBatches data(
+      {{text(length), text(packs ? length : length - 1)}},
+      {.is_packed = packs, .max_length = config.max_length},
+      config.seed);
+  return data.make(
+      std::vector<size_t>(static_cast<size_t>(config.batch_size), 0),
+      /*epoch=*/0,
+      /*loss_only=*/true);
+}
+
+/// What the longest words of a label have at most: as many as they have bytes,
+/// and an end.
+int64_t most_words(const TrainingConfig& config) {
+  constexpr int64_t kOfUnknown = 8;
+  if (labels_are_in_data(config)) {
+    return kOfUnknown;
+  }
+  size_t longest = 0;
+  for (const std::string& words : verbalizers_of(
+           prompted_labels(config, std::nullopt), config.verbalizers)) {
+    longest = std::max(longest, words.size());
+  }
+  return static_cast<int64_t>(longest) + 1;
+}
+
+/// A batch of prompts that are as long as they may be, with the words of their
+/// labels, of which one has padding.
+zoo::ModelInput largest_prompts(
+    const TrainingConfig& config,
+    const zoo::Model& model) {
+  const PromptKind kind = prompt_kind_of(model);
+  const auto ones = [](int64_t count) {
+    return std::vector<int64_t>(static_cast<size_t>(count), 1);
+  };
+  const PromptedLabel label{
+      .input = ones(config.max_length),
+      .words = ones(std::min(most_words(config), config.max_length - 1))};
+  zoo::ModelInput batch = prompted_input(
+      {static_cast<size_t>(config.batch_size), &label}, kind, {});
+  if (batch.attention_mask.defined()) {
+    batch.attention_mask[0][config.max_length - 1] = 0;
+  }
+  batch.loss_only = true;
+  return batch;
+}
+
+/// A batch of `examples`, of the shapes that data.train has; without padding
+/// that is removed, as a batch with the longest text.
+zoo::ModelInput first_examples(
+    const TrainingConfig& config,
+    zoo::Model& model) {
+  const auto head = head_of(model);
+  zoo::ExampleOptions options = config.examples;
+  options.trim_padding = false;
+  const ExampleBatches data(
+      zoo::ExampleFiles(config.train_file),
+      *head,
+      model.architecture(),
+      options,
+      /*measures_metric=*/false,
+      at::kCPU);
+  std::vector<size_t> rows(static_cast<size_t>(config.batch_size));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = i % data.size();
+  }
+  return data.make(rows, /*epoch=*/0, /*loss_only=*/true);
+}
+
+/// The length of texts in data.train where it is not there: all positions.
+int64_t most_positions(
+    const TrainingConfig& config,
+    const nlohmann::json& model) {
+  for (const char* key : {"max_position_embeddings", "n_positions"}) {
+    const auto found = model.find(key);
+    if (found != model.end() && found->is_number_integer()) {
+      return found->get<int64_t>();
+    }
+  }
+  TESSERA_FAIL(
+      "plan: data.train '{}', which says how long texts are, is not there, and config.json of the model has no number of positions; make the file, or set the key max_position_embeddings in config.json",
+      config.train_file.string());
+}
+
+/// Labels of a batch of texts or images.
+at::Tensor labels_for(const zoo::Head& head, int64_t rows, int64_t length) {
+  switch (head.labels()) {
+    case zoo::HeadLabels::kNextTokens:
+    case zoo::HeadLabels::kTokens:
+      return torch::zeros({rows, length}, torch::kLong);
+    case zoo::HeadLabels::kClass:
+      return torch::zeros({rows}, torch::kLong);
+    case zoo::HeadLabels::kClasses:
+      return torch::zeros({rows, head.classes()});
+    case zoo::HeadLabels::kNumbers:
+      return torch::zeros({rows});
+    case zoo::HeadLabels::kOther:
+      break;
+  }
+  return {};
+}
+
+} // namespace
+
+zoo::ModelInput largest_batch(
+    zoo::Model& model,
+    int64_t rows,
+    int64_t length,
+    bool masks) {
+  const auto head = head_of(model);
+  zoo::ModelInput batch;
+  batch.loss_only = true;
+  if (const zoo::PatchEmbeddingOptions* images = head->images()) {
+    batch.pixel_values = torch::zeros(
+        {rows, images->channels, images->image.height, images->image.width});
+    if (head->takes_two_views()) {
+      batch.others["second_pixel_values"] = batch.pixel_values.clone();
+    }
+  } else {
+    batch.input_ids = torch::ones({rows, length}, torch::kLong);
+    if (masks) {
+      batch.attention_mask = torch::ones({rows, length}, torch::kLong);
+      // As in a batch of texts of different lengths.
+      batch.attention_mask[0][length - 1] = 0;
+    }
+  }
+  batch.labels = labels_for(*head, rows, length);
+  if (dynamic_cast<const zoo::AnswerHead*>(head.get()) != nullptr) {
+    for (const char* place : {"start_positions", "end_positions"}) {
+      batch.others[place] = torch::zeros({rows}, torch::kLong);
+    }
+  }
+  return batch;
+}
+
+int64_t layers_of(const TrainingConfig& config) {
+  return whole_model(source_of(config))->stage().count();
+}
+
+namespace {
+
+/// Whether no layer is merged with another into a group.
+bool layers_are_groups(const TrainingConfig& config, const zoo::Model& whole) {
+  const std::vector<std::string> layers = whole.layer_names();
+  const auto parameters = whole.named_parameters();
+  const GroupPolicy& groups = config.engine.sharding.groups;
+  return std::all_of(layers.begin(), layers.end(), [&](const auto& layer) {
+    int64_t numel = 0;
+    for (const auto& item : parameters) {
+      numel += item.key().starts_with(layer + ".") ? item.value().numel() : 0;
+    }
+    return numel >= groups.min_group_numel &&
+           2 * numel > groups.max_group_numel;
+  });
+}
+
+} // namespace
+
+bool has_alike_layers(const TrainingConfig& config) {
+  const ModelSource source = source_of(config);
+  const char* key = layer_count_key(source.json);
+  const bool may_differ =
+      std::any_of(
+          kLayerDifferences.begin(),
+          kLayerDifferences.end(),
+          [&](const char* name) { return has_value(source.json, name); }) ||
+      source.json.value("use_sliding_window", false);
+  return key != nullptr && !may_differ && !config.distill &&
+         !config.layer_drop && !config.token_drop &&
+         config.task != &kPreference &&
+         layers_of(config) == source.json.at(key).get<int64_t>();
+}
+
+bool can_plan_fewer_layers(const TrainingConfig& config) {
+  return has_alike_layers(config) &&
+         layers_are_groups(config, *whole_model(source_of(config)));
+}
+
+int64_t planned_tokens(const TrainingConfig& config) {
+  if (config.task->max_length == 0) { // texts of a file, or images
+    int64_t tokens = config.batch_size;
+    if (config.task == &kExamples &&
+        std::filesystem::exists(config.train_file)) {
+      const zoo::ExampleFiles files(config.train_file);
+      if (const auto* ids = files.find("input_ids")) {
+        for (const int64_t size : ids->row_shape) {
+          tokens *= size;
+        }
+      }
+    }
+    return tokens;
+  }
+  const bool has_pairs =
+      config.task == &kPreference && !config.supervised.packed.value_or(false);
+  return config.batch_size * config.max_length * (has_pairs ? 2 : 1);
+}
+
+namespace {
+
+/// A run of a configuration as it is planned: without weights and data.
+class ConfiguredTraining {
+ public:
+  /// @param config outlives this object.
+  /// @param layers_in_place of the model's own number.
+  ConfiguredTraining(
+      const TrainingConfig& config,
+      int world_size,
+      int rank,
+      std::optional<int64_t> layers_in_place = std::nullopt)
+      : config_(config), source_(source_of(config)) {
+    if (layers_in_place) {
+      const char* key = layer_count_key(source_.json);
+      TESSERA_CHECK(
+          key != nullptr,
+          "plan: config.json of the model has no number of layers, or several");
+      source_.json[key] = *layers_in_place;
+    }
+    // Of a whole model: its head knows what it is trained on.
+    const auto whole = whole_model(source_);
+    layers_ = whole->layer_names();
+    batch_ = batch_of(*whole);
+    if (config.token_data.objective.kind == zoo::ObjectiveKind::kBlankFilling) {
+      // Longer than the model's positions: those of blanks are their places.
+      batch_.position_ids =
+          torch::zeros({config.batch_size, 2, config.max_length}, torch::kLong);
+      batch_.others["sep"] =
+          torch::full({config.batch_size}, config.max_length / 2, torch::kLong);
+    }
+    job_.rank = rank;
+    job_.world_size = world_size;
+    job_.parallel = config.parallel;
+    job_.accumulate = static_cast<int>(config.trainer.accumulate);
+    job_.clips_gradients = config.trainer.clip_grad_norm > 0;
+    job_.random_seed = config.seed;
+    options_ = config.engine;
+    options_.log_memory = false;
+  }
+
+  PlannedJob& job() {
+    return job_;
+  }
+  const EngineOptions& options() const {
+    return options_;
+  }
+  /// Names of the layers of the whole model.
+  const std::vector<std::string>& layers() const {
+    return layers_;
+  }
+  /// What is assumed of the batches.
+  const std::vector<std::string>& notes() const {
+    return notes_;
+  }
+  /// Texts of tokens that differ, so that experts get equal shares of them.
+  void mix_tokens() {
+    if (batch_.input_ids.defined()) {
+      batch_.input_ids = torch::randint(
+          source_.json.value("vocab_size", int64_t{2}),
+          batch_.input_ids.sizes(),
+          torch::kLong);
+    }
+  }
+
+  /// This object outlives it.
+  PlannedTraining training() {
+    return {
+        .make = [this](World& world, ParallelRun& parallel)
+            -> std::shared_ptr<torch::nn::Module> {
+          auto model = planned_model(config_, source_, parallel);
+          const c10::Device device = world.device();
+          if (!device.is_cpu()) { // no dry run, which have threads
+            move_module(*model, device);
+            batch_ = batch_.with_tensors([device](const at::Tensor& tensor) {
+              return tensor.to(device);
+            });
+          }
+          return model;
+        },
+        .loss =
+            [this](torch::nn::Module& module) {
+              const at::Tensor loss =
+                  dynamic_cast<zoo::Model&>(module).forward(batch_).loss;
+              TESSERA_CHECK(
+                  loss.defined(),
+                  "plan: a {} computes no loss of a batch of the task {}; use a model with a head for it",
+                  dynamic_cast<zoo::Model&>(module).architecture(),
+                  config_.task->name);
+              return loss;
+            },
+        .stage =
+            [this](torch::nn::Module& module) {
+              return zoo::pipeline_forward(
+                  dynamic_cast<zoo::Model&>(module),
+                  [this](int /*number*/) -> const zoo::ModelInput& {
+                    return batch_;
+                  });
+            },
+        .beside = has_own_loss() ? nullptr : beside_of_run()};
+  }
+
+ private:
+  zoo::ModelInput batch_of(zoo::Model& model) {
+    if (config_.task == &kPreference) {
+      return largest_pairs(config_);
+    }
+    if (!config_.columns.prompt.empty()) {
+      return largest_prompts(config_, model);
+    }
+    int64_t length = config_.max_length;
+    if (config_.task == &kExamples) {
+      if (std::filesystem::exists(config_.train_file)) {
+        return first_examples(config_, model);
+      }
+      if (head_of(model)->images() == nullptr) {
+        length = most_positions(config_, source_.json);
+        notes_.push_back(formatted(
+            "examples: texts of {} tokens, as many as the model has positions, and labels of all of them, because '{}' is not there",
+            length,
+            config_.train_file.string()));
+      }
+    }
+    return largest_batch(
+        model,
+        config_.batch_size,
+        length,
+        config_.task != &kLanguageModel && config_.task != &kImageFolder);
+  }
+
+  /// The model's, as without PlannedTraining::beside.
+  bool has_own_loss() const {
+    return config_.task->make_loss == nullptr && !config_.distill;
+  }
+
+  /// What loss_of_run() makes.
+  decltype(PlannedTraining::beside) beside_of_run() {
+    return [this](
+               World& world,
+               ParallelRun& parallel,
+               const std::shared_ptr<torch::nn::Module>& module) {
+      TrainingConfig config = config_; // its limits of memory change
+      config.engine.log_memory = false;
+      const auto task = std::make_shared<Task>();
+      task->model = std::dynamic_pointer_cast<zoo::Model>(module);
+      task->head = head_of(*task->model);
+      task->loss =
+          loss_of_run(config, world, parallel, *task, planned_frozen_model);
+      PlannedBeside beside;
+      beside.loss = [this, task](torch::nn::Module& /*module*/) {
+        return task->loss->loss(*task->model, batch_);
+      };
+      if (const FrozenModel* frozen = task->loss->frozen()) {
+        beside.model = &frozen->model();
+        beside.engine = &frozen->engine();
+        beside.memory = config.engine.memory;
+      }
+      return beside;
+    };
+  }
+
+  const TrainingConfig& config_;
+  ModelSource source_;
+  std::vector<std::string> layers_;
+  std::vector<std::string> notes_;
+  zoo::ModelInput batch_;
+  PlannedJob job_;
+  EngineOptions options_;
+};
+
+/// The probability with which late steps run each layer.
+std::vector<double> late_probabilities(
+    const zoo::LayerDropOptions& options,
+    int64_t layers) {
+  std::vector<double> all;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    all.push_back(zoo::keep_probability(
+        options, layer, layers, std::numeric_limits<int64_t>::max()));
+  }
+  return all;
+}
+
+/// Counts operators of layers as often as late steps run them.
+void expect_drops(
+    const zoo::LayerDropOptions& options,
+    const std::vector<std::string>& layers,
+    StepMemoryPlan& plan) {
+  const std::vector<double> probabilities =
+      late_probabilities(options, static_cast<int64_t>(layers.size()));
+  for (OperatorWork& work : plan.operators) {
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      if (work.module.starts_with(layers[layer] + ".")) {
+        work.flops *= probabilities[layer];
+        work.bytes *= probabilities[layer];
+      }
+    }
+  }
+}
+
+/// Which steps of the run the plan is of.
+std::vector<std::string> planned_steps(
+    const TrainingConfig& config,
+    int64_t layers) {
+  std::vector<std::string> notes;
+  if (config.layer_drop) {
+    const auto all = late_probabilities(*config.layer_drop, layers);
+    notes.push_back(formatted(
+        "model.layer_drop: memory of steps that run all layers; computation of late steps, which run {:.0f} % of them",
+        100 * std::accumulate(all.begin(), all.end(), 0.0) /
+            static_cast<double>(layers)));
+  }
+  if (config.token_drop) {
+    notes.push_back(formatted(
+        "model.token_drop: memory of the steps that take the most; computation of all tokens, as from step {} on",
+        config.token_drop->steps));
+  }
+  if (config.curriculum) {
+    notes.push_back(formatted(
+        "training.curriculum: sequences of {} tokens, as from step {} on; those before take less memory and time",
+        config.max_length,
+        config.curriculum->steps));
+  }
+  if (config.task == &kPreference) {
+    notes.push_back(formatted(
+        "preference: all answers have {} tokens, and all of them are learned",
+        config.supervised.packed.value_or(false) ? config.max_length / 2
+                                                 : config.max_length));
+  }
+  return notes;
+}
+
+/// Pairs of layers and recomputed ones, by chunk of a pipeline stage.
+using LayersOfStage = std::vector<std::pair<int, int>>;
+
+/// By pipeline stage, the first of those in a row that do the same, as
+/// engine::plan_stages() takes it. The first and the last one have more than
+/// layers.
+std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
+  const ParallelOptions& parallel = config.parallel;
+  if (parallel.cut != pipeline::PipelineCut::kLayers &&
+      parallel.piece_of_layer.empty()) {
+    return {}; // the model knows
+  }
+  if (parallel.schedule == PipelineScheduleKind::kZeroBubble) {
+    return {}; // later stages keep more for gradients of weights
+  }
+  const auto recomputed = static_cast<int>(
+      std::min<int64_t>(config.recomputation().layers, layers));
+  const int stages = parallel.sizes.pipeline;
+  std::vector<int> first;
+  LayersOfStage before;
+  for (int stage = 0; stage < stages; ++stage) {
+    const pipeline::StageLayers own(
+        pipeline::PipelinePlace{
+            stages,
+            parallel.chunks,
+            stage,
+            parallel.piece_of_layer,
+            parallel.cut},
+        layers);
+    LayersOfStage now;
+    for (int chunk = 0; chunk < own.chunks(); ++chunk) {
+      const int begin = own.begin(chunk);
+      const int end = own.end(chunk);
+      now.emplace_back(end - begin, std::clamp(recomputed, begin, end) - begin);
+    }
+    const bool is_alike = stage > 1 && stage < stages - 1 && now == before;
+    first.push_back(is_alike ? first.back() : stage);
+    before = std::move(now);
+  }
+  return first;
+}
+
+} // namespace
+
+std::vector<StepMemoryPlan> plan_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank,
+    c10::DeviceType device,
+    const PlanReduction& reduction) {
+  ConfiguredTraining run(config, world_size, rank, reduction.layers);
+  run.job().device = device;
+  std::vector<StepMemoryPlan> stages = engine::plan_stages(
+      run.training(),
+      run.options(),
+      run.job(),
+      reduction.alike_stages_once
+          ? alike_stages(config, static_cast<int>(run.layers().size()))
+          : std::vector<int>());
+  const std::vector<std::string> layers = run.layers();
+  const std::vector<std::string> notes =
+      planned_steps(config, static_cast<int64_t>(layers.size()));
+  for (StepMemoryPlan& stage : stages) {
+    if (config.layer_drop) {
+      expect_drops(*config.layer_drop, layers, stage);
+    }
+    for (const auto* some : {&notes, &run.notes()}) {
+      stage.assumptions.insert(
+          stage.assumptions.end(), some->begin(), some->end());
+    }
+  }
+  return stages;
+}
+
+SimulatedRun simulate_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank,
+    int steps,
+    SimulationOptions settings) {
+  engine::init_on(config.device); // of the process: threads, devices, products
+  settings.init = engine::init_options(config.device);
+  ConfiguredTraining run(config, world_size, rank);
+  run.mix_tokens();
+  run.job().steps = steps;
+  return simulate_rank(run.training(), run.options(), run.job(), settings);
+}
+
+} // namespace tessera::tasks

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `plan_training()` says what memory a run of `tessera train` takes, from its
+// configuration and the model's config.json alone.
+
+#include "tessera/engine/plan/simulated_rank.h"
+#include "tessera/engine/plan/step_plan.h"
+#include "tessera/tasks/training_config.h"
+#include "tessera/zoo/models/model.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tessera::tasks {
+
+/// A batch of the largest shape that a run has: `rows` examples of `length`
+/// tokens each, or images of the size that the model was made for. Values mean
+/// nothing.
+/// @param masks texts are padded, so that there is an attention_mask.
+/// @throws tessera::Error on a model without head.
+zoo::ModelInput largest_batch(
+    zoo::Model& model,
+    int64_t rows,
+    int64_t length,
+    bool masks);
+
+/// The layers of the model of a configuration, as model.checkpoint_layers
+/// counts them.
+int64_t layers_of(const TrainingConfig& config);
+
+/// Whether all layers are alike, config.json has one number of them, and
+/// nothing else of the run depends on it.
+bool has_alike_layers(const TrainingConfig& config);
+
+/// Whether plans of models with fewer layers say what a layer adds: layers are
+/// alike, and large enough not to be merged into groups (GroupPolicy), of which
+/// memory is no sum over layers.
+bool can_plan_fewer_layers(const TrainingConfig& config);
+
+/// What a plan takes for granted so that less is run.
+struct PlanReduction {
+  /// Plans a model that has so many layers in place of its own;
+  /// can_plan_fewer_layers(). Nothing: its own.
+  std::optional<int64_t> layers;
+  /// Of pipeline stages in a row that have the same number of layers, which
+  /// have to be alike (has_alike_layers()), only the first is run, which takes
+  /// the most memory. Its plan is that of the others too. Not with
+  /// PipelineScheduleKind::kZeroBubble, where later ones take more.
+  bool alike_stages_once = false;
+};
+
+/// Tokens of a micro-batch of a rank, as it is planned; of images their number.
+int64_t planned_tokens(const TrainingConfig& config);
+
+/// Plans a step of the run that `config` describes, on `world_size` ranks:
+/// batches of training.batch_size examples of model.max_length tokens, with the
+/// teacher or the reference that it runs beside the model. Reads config.json
+/// (of model.config, or in model.folder, and of that other model) and neither
+/// weights nor data, which need not be there. model.checkpoint_layers has to be
+/// given where layers are to be recomputed.
+///
+/// Steps of a run may differ (model.layer_drop, model.token_drop,
+/// training.curriculum): memory is that of those that take the most, and work
+/// that of late ones, expected where it is random. Collectives are those of all
+/// layers.
+/// @param rank one of the pipeline's ranks.
+/// @param device of the run; see PlannedJob::device.
+/// @return by pipeline stage, as plan_stages().
+/// @throws tessera::Error as plan_stages().
+std::vector<StepMemoryPlan> plan_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank = 0,
+    c10::DeviceType device = c10::kCPU,
+    const PlanReduction& reduction = {});
+
+/// Trains rank `rank` of the run that `config` describes, with newly
+/// initialized weights and random tokens, in batches as in plan_training(); see
+/// simulate_rank(). Joins a job of one rank (tessera::init()) on the
+/// configuration's device.
+/// @param steps of it.
+/// @param settings without SimulationOptions::init, which follows from the
+///   configuration.
+SimulatedRun simulate_training(
+    const TrainingConfig& config,
+    int world_size,
+    int rank,
+    int steps,
+    SimulationOptions settings);
+
+} // namespace tessera::tasks

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task "preference": direct preference optimization of a language model on
+// pairs of answers.
+#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/tasks/preference_batches.h"
+#include "tessera/tasks/preference_loss.h"
+#include "tessera/tasks/run_model.h"
+#include "tessera/tasks/text_batches.h"
+#include "tessera/tasks/training_config.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/models/pretrained.h"
+
+#include <memory>
+#include <utility>
+
+namespace tessera::tasks {
+
+namespace {
+
+void visit_preference_model(
+    runtime::OptionFields& fields,
+    TrainingConfig& config) {
+  fields.field(
+      "max_length",
+      config.max_length,
+      {.min = 4},
+      "tokens of a prompt with its answer; packed, of a sequence, where a prompt with its answer has half of it; what is longer loses its end. At most the positions of the model");
+}
+
+void visit_preference_rows(
+    runtime::OptionFields& fields,
+    TrainingConfig& config) {
+  fields.one_or_many(
+      runtime::required("train"),
+      config.texts.train,
+      "JSON lines, CSV or TSV: one file or several, also patterns; a row is a prompt with a better and a worse answer: texts, or (JSON lines only) lists of messages, which the tokenizer's chat template renders. Without a prompt, both are whole conversations");
+  fields.one_or_many(
+      "heldout",
+      config.texts.heldout,
+      "the same (empty: nothing is scored): loss, accuracy (pairs whose better answer has the higher reward), margin and rewards");
+  fields.field(
+      "prompt_key",
+      config.preference_keys.prompt,
+      "key or column of the prompt");
+  fields.field(
+      "chosen_key",
+      config.preference_keys.chosen,
+      "key or column of the better answer");
+  fields.field(
+      "rejected_key",
+      config.preference_keys.rejected,
+      "key or column of the worse answer");
+  fields.field(
+      "packed",
+      config.supervised.packed,
+      "several pairs in one sequence of `model.max_length`, in which no answer sees another; by default, and when they are scored, each answer is padded to the longest of its batch");
+  visit_fields(fields, config.supervised.rows);
+}
+
+void visit_preference_sections(
+    runtime::OptionFields& fields,
+    TrainingConfig& config) {
+  fields.object("preference", config.preference, "");
+}
+
+void finish_preference(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  finish_text_files(reader, config);
+  const auto section = reader.get_object("preference");
+  const PreferenceOptions& options = config.preference;
+  if (options.loss == PreferenceLossKind::kIpo && options.label_smoothing > 0) {
+    section.fail("label_smoothing", "it is for the loss sigmoid; leave it out");
+  }
+  if (options.reference && options.reference_free) {
+    section.fail(
+        "reference_free", "preference.reference is one; leave out either");
+  }
+  if (!options.reference && !options.reference_free && !config.lora) {
+    section.fail(
+        "reference",
+        "training needs a reference: train an adapter (model.lora), whose base "
+        "is one, or name its folder in preference.reference.folder, or set "
+        "preference.reference_free=true");
+  }
+  if (config.parallel.sizes.pipeline > 1 || config.parallel.sizes.context > 1) {
+    reader.get_object("parallel")
+        .fail(
+            "pipeline",
+            "the task preference does not know pipeline and context "
+            "parallelism; set both to 1");
+  }
+}
+
+/// @throws tessera::Error on options that the model does not support.
+SupervisedInputs inputs_of_pairs(
+    const TrainingConfig& config,
+    const zoo::Model& model,
+    const text::Tokenizer& tokenizer,
+    bool packs,
+    int64_t multiple_of) {
+  TESSERA_CHECK(
+      !packs || model.takes_documents(),
+      "data.packed: a {} cannot keep answers apart; set it to false",
+      model.architecture());
+  TESSERA_CHECK(
+      config.max_length % multiple_of == 0,
+      "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",
+      config.max_length,
+      multiple_of);
+  return {
+      .kind = PromptKind::kDecoder,
+      .is_packed = packs,
+      .max_length = config.max_length,
+      .multiple_of = multiple_of,
+      .padding_token = padding_token(model.config(), tokenizer).value_or(0)};
+}
+
+Task open_preference(
+    const TrainingConfig& config,
+    World& /*world*/,
+    ParallelRun& parallel,
+    ModelState state) {
+  zoo::FromPretrainedOptions options;
+  options.context = zoo::layer_context(parallel);
+  options.lazy = true;
+  options.strict = config.strict;
+  options.unties = unties_of(config);
+  options.head = {"decoder of language", [](const zoo::Head& head) {
+                    return head.labels() == zoo::HeadLabels::kNextTokens;
+                  }};
+  Task task;
+  task.model = zoo::from_pretrained(config.model_folder, options);
+  task.head = head_of(*task.model);
+  check_positions(*task.model, config.max_length);
+  const text::Tokenizer tokenizer =
+      text::Tokenizer::from_folder(config.model_folder);
+  const bool packs = config.supervised.packed.value_or(false);
+  const int64_t multiple_of = parallel.batches().sequence_multiple;
+  SupervisedOptions rows = config.supervised;
+  rows.prompt = config.preference_keys.prompt;
+  rows.messages = "(messages)";
+  rows.completion = "(completion)";
+  const auto read = [&](const std::vector<std::string>& files, bool is_packed) {
+    const SupervisedEncoder texts(
+        tokenizer,
+        rows,
+        PromptKind::kDecoder,
+        config.model_folder,
+        task.head->vocab(),
+        packs ? config.max_length / 2 : config.max_length);
+    return std::make_unique<PreferenceBatches>(
+        PreferenceEncoder(texts, rows, config.preference_keys).read(files),
+        inputs_of_pairs(config, *task.model, tokenizer, is_packed, multiple_of),
+        config.seed);
+  };
+  if (state != ModelState::kTrained) {
+    task.train = read(config.texts.train, packs);
+  }
+  if (!config.texts.heldout.empty()) {
+    task.heldout = read(config.texts.heldout, /*is_packed=*/false);
+  }
+  return task;
+}
+
+std::unique_ptr<BatchLoss> preference_loss(
+    TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    const Task& task,
+    const MakeFrozenModel& make) {
+  const PreferenceOptions& options = config.preference;
+  std::unique_ptr<FrozenModel> reference;
+  if (options.reference) {
+    reference = std::make_unique<FrozenModel>(
+        *options.reference,
+        "the reference (preference.reference)",
+        world,
+        parallel,
+        config,
+        make);
+  } else if (!options.reference_free) {
+    TESSERA_CHECK(
+        zoo::has_lora(*task.model),
+        "preference: there is no reference, since the adapter has been merged into the model; name the model that was adapted in preference.reference.folder");
+    const zoo::AdaptersOff can_be_off(*task.model);
+  }
+  return std::make_unique<PreferenceLoss>(options, std::move(reference));
+}
+
+} // namespace
+
+const TaskKind kPreference{
+    .name = "preference",
+    .max_length = 1024,
+    .visit_model = visit_preference_model,
+    .visit_data = visit_preference_rows,
+    .finish = finish_preference,
+    .open = open_preference,
+    .visit_sections = visit_preference_sections,
+    .make_loss = preference_loss};
+
+} // namespace tessera::tasks

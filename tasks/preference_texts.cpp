@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/preference_texts.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/text/rows/file_patterns.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::tasks {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// A list of messages; a text is what the assistant says.
+ordered_json messages_in(const ordered_json& value) {
+  return value.is_array() ? value
+                          : ordered_json::array(
+                                {{{"role", "assistant"}, {"content", value}}});
+}
+
+size_t common_beginning(const ordered_json& a, const ordered_json& b) {
+  size_t count = 0;
+  while (count < std::min(a.size(), b.size()) && a[count] == b[count]) {
+    ++count;
+  }
+  return count;
+}
+
+} // namespace
+
+PreferenceEncoder::PreferenceEncoder(
+    const SupervisedEncoder& texts,
+    SupervisedOptions options,
+    PreferenceKeys keys)
+    : texts_(texts), options_(std::move(options)), keys_(std::move(keys)) {}
+
+SupervisedText PreferenceEncoder::continued(
+    const text::TextRow& row,
+    const std::string& key) const {
+  text::TextRow own = row;
+  own.values[options_.completion] = row.values.at(key);
+  return texts_.encode(own);
+}
+
+SupervisedText PreferenceEncoder::conversation(
+    const text::TextRow& row,
+    const ordered_json& messages,
+    size_t shared,
+    const std::string& key) const {
+  const auto given = ordered_json::parse(row.text);
+  ordered_json values{{options_.messages, messages}};
+  if (const auto tools = given.find("tools"); tools != given.end()) {
+    values["tools"] = *tools;
+  }
+  text::TextRow own{
+      .values = nlohmann::json(values),
+      .file = row.file,
+      .line = row.line,
+      .text = values.dump()};
+  SupervisedText text = texts_.encode(own);
+  // What the assistant says in the prompt is not the answer.
+  const auto said = std::count_if(
+      messages.begin(),
+      messages.begin() + static_cast<std::ptrdiff_t>(shared),
+      [](const ordered_json& message) {
+        return message.is_object() &&
+               message.value("role", "") == "assistant" &&
+               text::is_learned(message);
+      });
+  const auto count = static_cast<std::ptrdiff_t>(text.answers.size());
+  text.answers.erase(
+      text.answers.begin(), text.answers.begin() + std::min(said, count));
+  TESSERA_CHECK(
+      !text.answers.empty(),
+      "{}: '{}' has no answer of the role assistant after the prompt within the first {} tokens (model.max_length)",
+      row.place(),
+      key,
+      text.tokens.size());
+  return text;
+}
+
+PreferencePair PreferenceEncoder::conversations(
+    const text::TextRow& row) const {
+  TESSERA_CHECK(
+      !row.is_of_table,
+      "{}: '{}' is a list of messages, which a table cannot hold; write JSON lines",
+      row.place(),
+      keys_.chosen);
+  // Templates show the keys in their order.
+  const auto values = ordered_json::parse(row.text);
+  ordered_json chosen = messages_in(values.at(keys_.chosen));
+  ordered_json rejected = messages_in(values.at(keys_.rejected));
+  const auto prompt = values.find(keys_.prompt);
+  size_t shared = 0;
+  if (prompt != values.end()) {
+    TESSERA_CHECK(
+        prompt->is_array(),
+        "{}: '{}' is a list of messages, but '{}' is {}; both must be lists, or both texts",
+        row.place(),
+        keys_.chosen,
+        keys_.prompt,
+        runtime::show_json(nlohmann::json(*prompt)));
+    shared = prompt->size();
+    for (ordered_json* answer : {&chosen, &rejected}) {
+      ordered_json whole = *prompt;
+      whole.insert(whole.end(), answer->begin(), answer->end());
+      *answer = std::move(whole);
+    }
+  } else {
+    shared = common_beginning(chosen, rejected);
+  }
+  return {
+      conversation(row, chosen, shared, keys_.chosen),
+      conversation(row, rejected, shared, keys_.rejected)};
+}
+
+PreferencePair PreferenceEncoder::encode(const text::TextRow& row) const {
+  for (const std::string& key : {keys_.chosen, keys_.rejected}) {
+    TESSERA_CHECK(
+        row.values.contains(key),
+        "{}: there is no '{}'; name the keys of the rows in data.prompt_key, data.chosen_key and data.rejected_key",
+        row.place(),
+        key);
+    TESSERA_CHECK(
+        row.values[key].is_string() || row.values[key].is_array(),
+        "{}: '{}' is {}; it must be a text or a list of messages",
+        row.place(),
+        key,
+        runtime::show_json(row.values[key]));
+  }
+  const auto prompt = row.values.find(keys_.prompt);
+  const bool is_chat = row.values[keys_.chosen].is_array() ||
+                       row.values[keys_.rejected].is_array() ||
+                       (prompt != row.values.end() && prompt->is_array());
+  if (is_chat) {
+    return conversations(row);
+  }
+  TESSERA_CHECK(
+      prompt != row.values.end() || !options_.prompt_template.empty(),
+      "{}: '{}' and '{}' are texts, and there is no '{}', the prompt that they answer; name its key in data.prompt_key, or fill it in with data.template. Whole conversations must be lists of messages",
+      row.place(),
+      keys_.chosen,
+      keys_.rejected,
+      keys_.prompt);
+  for (const std::string& key : {keys_.chosen, keys_.rejected}) {
+    TESSERA_CHECK(
+        row.values[key] != "",
+        "{}: '{}' is empty; there is nothing to compare, leave out the row",
+        row.place(),
+        key);
+  }
+  return {continued(row, keys_.chosen), continued(row, keys_.rejected)};
+}
+
+std::vector<PreferencePair> PreferenceEncoder::read(
+    const std::vector<std::string>& files) const {
+  std::vector<PreferencePair> pairs;
+  for (const auto& file : text::matching_files(files)) {
+    const size_t before = pairs.size();
+    int64_t truncated = 0;
+    text::for_each_row({file}, options_.rows, [&](const text::TextRow& row) {
+      pairs.push_back(encode(row));
+      const PreferencePair& pair = pairs.back();
+      truncated +=
+          pair.chosen.is_truncated || pair.rejected.is_truncated ? 1 : 0;
+    });
+    TESSERA_CHECK(
+        pairs.size() > before,
+        "'{}' has no rows that can be used",
+        file.string());
+    if (truncated > 0 && is_log_rank_zero()) {
+      log_warning(
+          "'{}': answers of {} of {} rows are longer than there is room for (model.max_length, of packed texts half of it), and lose their end",
+          file.string(),
+          truncated,
+          pairs.size() - before);
+    }
+  }
+  return pairs;
+}
+
+} // namespace tessera::tasks

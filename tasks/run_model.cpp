@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/run_model.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
+#include "tessera/sharding/lazy/distributed_parameter.h"
+#include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/lazy/move_module.h"
+#include "tessera/tasks/text_classifier.h"
+#include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/formats/config_fields.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
+#include "tessera/zoo/formats/model_center.h"
+#include "tessera/zoo/models/pretrained.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+
+namespace tessera::tasks {
+
+namespace fs = std::filesystem;
+
+std::function<bool(const zoo::TiedHead&)> unties_of(
+    const TrainingConfig& config) {
+  return config.lora ? unties_of(config.lora->adapter)
+                     : std::function<bool(const zoo::TiedHead&)>();
+}
+
+std::shared_ptr<zoo::Model> pretrained_model(
+    const TrainingConfig& config,
+    const zoo::LayerContext& context) {
+  zoo::FromPretrainedOptions options;
+  options.architecture = config.architecture;
+  options.config = class_fields(config.classes, config.problem_type);
+  options.fresh_heads = !options.config.empty();
+  options.class_order = config.class_order;
+  options.strict = config.strict;
+  options.context = context;
+  options.lazy = true;
+  options.unties = unties_of(config);
+  return zoo::from_pretrained(config.model_folder, options);
+}
+
+std::shared_ptr<zoo::Model> configured_model(
+    const TrainingConfig& config,
+    ParallelRun& parallel) {
+  if (!config.model_folder.empty()) {
+    return pretrained_model(config, zoo::layer_context(parallel));
+  }
+  const std::string origin = config.model_config.string();
+  nlohmann::json json =
+      runtime::parse_json(runtime::read_text_file(config.model_config), origin);
+  json.update(class_fields(config.classes, config.problem_type));
+  zoo::FromConfigOptions options{
+      config.architecture, zoo::fresh_layer_context(parallel)};
+  options.record = std::make_shared<zoo::FieldRecord>();
+  const auto model =
+      lazy([&] { return zoo::from_config(json, options, origin); });
+  if (!zoo::is_model_center(json)) {
+    zoo::log_unread_fields(json, origin, *options.record);
+  }
+  init_parameters(*model, config.seed);
+  return model;
+}
+
+void add_lora(
+    const TrainingConfig& config,
+    const World& world,
+    zoo::Model& model) {
+  if (!config.lora) {
+    return;
+  }
+  const auto layers = zoo::apply_lora(model, config.lora->adapter, config.seed);
+  if (world.rank() != 0) {
+    return;
+  }
+  int64_t trained = 0;
+  int64_t all = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    all += parameter.numel();
+    trained += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  log_info(
+      "LoRA of rank {} in {} layers: {} of {} parameters are trained on this rank",
+      config.lora->adapter.r,
+      layers.size(),
+      trained,
+      all);
+}
+
+Engine wrap_model(
+    World& world,
+    ParallelRun& parallel,
+    TrainingConfig& config,
+    const std::shared_ptr<zoo::Model>& model) {
+  const auto& types = config.engine.precision;
+  if (world.rank() == 0 && world.device().is_cpu() &&
+      types.parameters == at::kHalf) {
+    log_warning(
+        "precision.parameters is float16 on a CPU, where LibTorch computes in it many times slower than in bfloat16 or float32.");
+  }
+  move_module(*model, world.device());
+  model->recompute(config.recomputation());
+  if (config.layer_drop) {
+    model->drop_layers(*config.layer_drop);
+  }
+  if (config.token_drop) {
+    model->drop_tokens(*config.token_drop);
+  }
+  config.engine.parallel = parallel.mesh_if_given();
+  return {world, model, config.engine};
+}
+
+std::unique_ptr<BatchLoss> loss_of_run(
+    TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    const Task& task,
+    const MakeFrozenModel& make) {
+  if (config.task->make_loss != nullptr) {
+    return config.task->make_loss(config, world, parallel, task, make);
+  }
+  if (!config.distill) {
+    return nullptr;
+  }
+  return std::make_unique<DistillationLoss>(
+      *config.distill,
+      *task.model,
+      *task.head,
+      std::make_unique<FrozenModel>(
+          config.distill->model,
+          "the teacher (distill.model)",
+          world,
+          parallel,
+          config,
+          make));
+}
+
+void freeze(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    parameter.set_requires_grad(false);
+  }
+}
+
+std::string ExportFolders::text() const {
+  const std::string both = adapter.empty() || model.empty() ? "" : ", ";
+  return adapter.string() + both + model.string();
+}
+
+ExportFolders folders_in_run(const TrainingConfig& config) {
+  const auto& folder = config.trainer.run_folder;
+  ExportFolders folders;
+  if (config.lora) {
+    folders.adapter = folder / "adapter";
+  }
+  if (!config.lora || config.lora->merge) {
+    folders.model = folder / "model";
+  }
+  return folders;
+}
+
+namespace {
+
+/// A tokenizer that is copied after a folder has been replaced. What is in that
+/// folder itself is copied beside it first.
+class KeptTokenizer {
+ public:
+  KeptTokenizer(const fs::path& source, const fs::path& replaced)
+      : source_(source) {
+    std::error_code code;
+    if (fs::equivalent(source, replaced, code)) {
+      source_ = replaced.string() + ".tokenizer";
+      zoo::copy_tokenizer(source, source_);
+      is_copy_ = true;
+    }
+  }
+  ~KeptTokenizer() {
+    if (is_copy_) {
+      std::error_code ignored;
+      runtime::remove_tree(source_, ignored);
+    }
+  }
+  KeptTokenizer(const KeptTokenizer&) = delete;
+  KeptTokenizer& operator=(const KeptTokenizer&) = delete;
+
+  void copy_to(const fs::path& folder) const {
+    zoo::copy_tokenizer(source_, folder);
+  }
+
+ private:
+  fs::path source_;
+  bool is_copy_ = false;
+};
+
+} // namespace
+
+fs::path tokenizer_of_data(const TrainingConfig& config) {
+  if (config.task != &kLanguageModel) {
+    return {};
+  }
+  const fs::path& given = config.token_data.objective.tokenizer;
+  if (!given.empty()) {
+    return given;
+  }
+  for (const fs::path& file : config.train_files()) {
+    if (const fs::path found = zoo::tokenizer_beside(file);
+        fs::is_directory(found)) {
+      return found;
+    }
+  }
+  return {};
+}
+
+std::optional<EmaScope> averages_of_run(
+    const TrainingConfig& config,
+    Engine& engine) {
+  if (!config.trainer.ema_evaluate) {
+    return std::nullopt;
+  }
+  TESSERA_CHECK(
+      engine.ema_steps() > 0,
+      "training.ema_evaluate is true, but the run has no averages of the weights, which begin with its first step under optimizer.ema_decay; set training.ema_evaluate=false");
+  return engine.ema();
+}
+
+namespace {
+
+/// Names the tokenizer's special tokens in the config.json of a model that was
+/// newly initialized, where that names none, and in generation_config.json:
+/// transformers would take those of the tokenizer that the model's family was
+/// published with.
+void add_special_tokens(const fs::path& folder) {
+  if (!zoo::has_tokenizer(folder)) {
+    return;
+  }
+  const text::Tokenizer tokenizer = text::Tokenizer::from_folder(folder);
+  const fs::path file = folder / "config.json";
+  auto config = nlohmann::ordered_json::parse(runtime::read_text_file(file));
+  nlohmann::ordered_json generation{{"_from_model_config", true}};
+  for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
+    const std::string key = std::string(name) + "_id";
+    const auto id = tokenizer.special_id(name);
+    if (id && *id < config.value("vocab_size", INT64_MAX) &&
+        (!config.contains(key) || config[key].is_null())) {
+      config[key] = *id;
+    }
+    if (config.contains(key) && !config[key].is_null()) {
+      generation[key] = config[key];
+    }
+  }
+  runtime::write_file_atomically(file, config.dump(2) + "\n");
+  if (const fs::path generates = folder / "generation_config.json";
+      !fs::exists(generates)) {
+    runtime::write_file_atomically(generates, generation.dump(2) + "\n");
+  }
+}
+
+} // namespace
+
+void export_model(
+    const TrainingConfig& config,
+    Engine& engine,
+    const zoo::Model& model,
+    const ExportFolders& folders) {
+  if (!folders.adapter.empty()) {
+    zoo::save_lora(engine, model, folders.adapter);
+  }
+  if (folders.model.empty()) {
+    return;
+  }
+  fs::path source = tokenizer_of_data(config);
+  if (source.empty()) {
+    source = folders.tokenizer;
+  }
+  if (zoo::has_tokenizer(config.model_folder)) {
+    source.clear(); // it is copied with the model's other files
+  }
+  // The folder may itself be the source, and is replaced.
+  std::optional<KeptTokenizer> kept;
+  if (is_log_rank_zero() && !source.empty()) {
+    kept.emplace(source, folders.model);
+  }
+  if (config.lora) {
+    zoo::save_merged(engine, model, folders.model, config.model_folder);
+  } else {
+    zoo::save_pretrained(engine, model, folders.model, config.model_folder);
+  }
+  if (kept) {
+    kept->copy_to(folders.model);
+  }
+  if (is_log_rank_zero() && config.model_folder.empty()) {
+    add_special_tokens(folders.model);
+  }
+}
+
+} // namespace tessera::tasks

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The model of a run: configured_model() constructs it, add_lora() adds its
+// adapter, wrap_model() gives it to an engine, export_model() writes it.
+
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel/parallel_run.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/tasks/training_config.h"
+#include "tessera/zoo/models/model.h"
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tessera::tasks {
+
+/// The model of TrainingConfig::model_folder, or of ::model_config with newly
+/// initialized weights, which are the same under any layout of ranks. It has no
+/// memory until it is wrapped. A head that the folder lacks is newly
+/// initialized from the default generator, which ranks must seed alike.
+/// @throws tessera::Error as from_pretrained() and from_config().
+std::shared_ptr<zoo::Model> configured_model(
+    const TrainingConfig& config,
+    ParallelRun& parallel);
+
+/// FromPretrainedOptions::unties for the adapter, if there is one.
+std::function<bool(const zoo::TiedHead&)> unties_of(
+    const TrainingConfig& config);
+
+/// The same of TrainingConfig::model_folder, in a context of one's own.
+std::shared_ptr<zoo::Model> pretrained_model(
+    const TrainingConfig& config,
+    const zoo::LayerContext& context);
+
+/// Adds the adapter, if the configuration has one, and logs its size.
+void add_lora(
+    const TrainingConfig& config,
+    const World& world,
+    zoo::Model& model);
+
+/// Moves the model to the rank's device and wraps it. Collective.
+Engine wrap_model(
+    World& world,
+    ParallelRun& parallel,
+    TrainingConfig& config,
+    const std::shared_ptr<zoo::Model>& model);
+
+/// What the run trains for, where that is not the model's own loss, with the
+/// models that it needs beside the trained one; call it before wrap_model(),
+/// after the model has got its adapter. Collective.
+/// @param make constructs those models.
+/// @throws tessera::Error on a model or a layout that does not fit it.
+std::unique_ptr<BatchLoss> loss_of_run(
+    TrainingConfig& config,
+    World& world,
+    ParallelRun& parallel,
+    const Task& task,
+    const MakeFrozenModel& make = pretrained_frozen_model);
+
+/// Freezes all parameters: the model then needs memory for its weights, and
+/// none for gradients and optimizer state. Call it before wrap().
+void freeze(const torch::nn::Module& model);
+
+/// Where a trained model is written.
+struct ExportFolders {
+  std::filesystem::path model; ///< for transformers; empty: not written
+  std::filesystem::path adapter; ///< for PEFT; empty: not written
+  /// The source of the tokenizer if neither the model that training starts from
+  /// nor the data have one; empty: there is none.
+  std::filesystem::path tokenizer = {};
+
+  /// "runs/a/adapter, runs/a/model".
+  std::string text() const;
+};
+
+/// model/, adapter/ or both in the run folder, as the configuration says.
+ExportFolders folders_in_run(const TrainingConfig& config);
+
+/// The tokenizer that made the token files that are trained on: data.tokenizer,
+/// or what `tessera tokenize` left beside them; empty: it is not known.
+std::filesystem::path tokenizer_of_data(const TrainingConfig& config);
+
+/// The averages in the place of the weights, as `training.ema_evaluate` says,
+/// while a run is exported and scored; nothing without it. Collective.
+/// @throws tessera::Error if the checkpoint that was loaded has none.
+std::optional<EmaScope> averages_of_run(
+    const TrainingConfig& config,
+    Engine& engine);
+
+/// The model gets the tokenizer of model.folder, else tokenizer_of_data(), else
+/// that of `folders`. Collective.
+void export_model(
+    const TrainingConfig& config,
+    Engine& engine,
+    const zoo::Model& model,
+    const ExportFolders& folders);
+
+} // namespace tessera::tasks

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/text_batches.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
+#include "tessera/runtime/core/size_text.h"
+#include "tessera/runtime/memory/to_device.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::tasks {
+
+namespace {
+
+/// [rows, length] on `device`.
+at::Tensor matrix(
+    std::vector<int64_t>& values,
+    int64_t rows,
+    int64_t length,
+    c10::Device device) {
+  const at::Tensor view =
+      at::from_blob(values.data(), {rows, length}, at::kLong);
+  // The copy outlives `values`, and so does pinned memory.
+  return device.is_cpu() ? view.clone() : runtime::to_device(view, device);
+}
+
+std::string texts_text(int64_t count) {
+  return runtime::count_text(count, "text");
+}
+
+/// The classes that an example is given.
+std::vector<int64_t> predicted_classes(
+    const double* logits,
+    size_t classes,
+    zoo::HeadLabels labels) {
+  if (labels == zoo::HeadLabels::kClass) {
+    return {std::max_element(logits, logits + classes) - logits};
+  }
+  std::vector<int64_t> predicted;
+  for (size_t i = 0; i < classes; ++i) {
+    if (logits[i] >= 0) { // a probability of 0.5, as `tessera predict` has it
+      predicted.push_back(static_cast<int64_t>(i));
+    }
+  }
+  return predicted;
+}
+
+} // namespace
+
+std::optional<int64_t> padding_token(
+    const nlohmann::json& config,
+    const text::Tokenizer& tokenizer) {
+  const auto found = config.find("pad_token_id");
+  return found != config.end() && found->is_number_integer() &&
+                 found->get<int64_t>() >= 0
+             ? std::optional(found->get<int64_t>())
+             : tokenizer.special_id("pad_token");
+}
+
+TextInputs text_inputs(
+    const zoo::Model& model,
+    const zoo::Head& head,
+    const text::Tokenizer& tokenizer,
+    const std::filesystem::path& folder) {
+  const auto padding = padding_token(model.config(), tokenizer);
+  TESSERA_CHECK(
+      padding.has_value(),
+      "'{}': neither config.json nor the tokenizer's files name a padding token, which texts of different lengths need; set \"pad_token_id\" in config.json, e.g. to the eos_token_id{}",
+      folder.string(),
+      tokenizer.special_id("eos_token")
+          ? formatted(", {}", *tokenizer.special_id("eos_token"))
+          : "");
+  // With one type, all tokens have it anyway.
+  return {.padding_token = *padding, .has_token_types = head.token_types() > 1};
+}
+
+void check_token(
+    int64_t id,
+    const text::Tokenizer& tokenizer,
+    int64_t vocab,
+    const std::filesystem::path& folder) {
+  TESSERA_CHECK(
+      id < vocab,
+      "the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
+      folder.string(),
+      tokenizer.token(id),
+      id,
+      vocab);
+}
+
+zoo::ModelInput padded_input(
+    const std::vector<text::Encoding>& texts,
+    const TextInputs& inputs) {
+  size_t longest = 1;
+  for (const text::Encoding& text : texts) {
+    longest = std::max(longest, text.tokens.size());
+  }
+  const auto multiple = static_cast<size_t>(inputs.multiple_of);
+  const size_t length = (longest + multiple - 1) / multiple * multiple;
+  std::vector<int64_t> ids(texts.size() * length, inputs.padding_token);
+  std::vector<int64_t> types(ids.size(), 0);
+  std::vector<int64_t> mask(ids.size(), 0);
+  for (size_t row = 0; row < texts.size(); ++row) {
+    size_t at = row * length;
+    for (const text::PlacedToken& token : texts[row].tokens) {
+      ids[at] = token.id;
+      types[at] = token.type_id;
+      mask[at++] = 1;
+    }
+  }
+  const auto on_device = [&](std::vector<int64_t>& values) {
+    return matrix(
+        values,
+        static_cast<int64_t>(texts.size()),
+        static_cast<int64_t>(length),
+        inputs.device);
+  };
+  zoo::ModelInput batch;
+  batch.input_ids = on_device(ids);
+  if (inputs.has_token_types) {
+    batch.token_type_ids = on_device(types);
+  }
+  batch.attention_mask = on_device(mask);
+  return batch;
+}
+
+TextBatches::TextBatches(
+    std::vector<LabelledEncoding> examples,
+    std::vector<std::filesystem::path> files,
+    zoo::HeadLabels labels,
+    size_t classes,
+    std::vector<TextMetric> metrics,
+    const TextInputs& inputs)
+    : examples_(std::move(examples)),
+      files_(std::move(files)),
+      labels_(labels),
+      classes_(classes),
+      metrics_(std::move(metrics)),
+      inputs_(inputs) {
+  const bool has_groups =
+      classes_ == 2 &&
+      std::none_of(
+          examples_.begin(), examples_.end(), [](const LabelledEncoding& one) {
+            return one.group.empty();
+          });
+  for (const TextMetric& metric : metrics_) {
+    TESSERA_CHECK(
+        has_groups || !metric.needs_groups,
+        "data.metric is \"{}\", of texts that belong together, as in some of the sets of data.preset; these do not",
+        metric.name);
+  }
+}
+
+std::string TextBatches::text() const {
+  return texts_text(static_cast<int64_t>(size())) + " with " +
+         (labels_ == zoo::HeadLabels::kNumbers
+              ? "numbers"
+              : runtime::count_text(static_cast<int64_t>(classes_), "label"));
+}
+
+zoo::ModelInput TextBatches::make(
+    const std::vector<size_t>& examples,
+    int64_t /*epoch*/,
+    bool /*loss_only*/) const {
+  std::vector<text::Encoding> encodings;
+  std::vector<int64_t> classes;
+  std::vector<double> numbers;
+  at::Tensor several;
+  if (labels_ == zoo::HeadLabels::kClasses) {
+    several = at::zeros(
+        {static_cast<int64_t>(examples.size()), static_cast<int64_t>(classes_)},
+        at::kFloat);
+  }
+  for (size_t row = 0; row < examples.size(); ++row) {
+    const LabelledEncoding& example = examples_[examples[row]];
+    encodings.push_back(example.encoding);
+    switch (labels_) {
+      case zoo::HeadLabels::kNumbers:
+        numbers.push_back(example.number);
+        break;
+      case zoo::HeadLabels::kClasses:
+        for (const int64_t label : example.labels) {
+          several[static_cast<int64_t>(row)][label] = 1;
+        }
+        break;
+      default:
+        classes.push_back(example.labels.front());
+    }
+  }
+  zoo::ModelInput batch = padded_input(encodings, inputs_);
+  batch.labels = runtime::to_device(
+      labels_ == zoo::HeadLabels::kNumbers   ? at::tensor(numbers, at::kFloat)
+      : labels_ == zoo::HeadLabels::kClasses ? several
+                                             : at::tensor(classes, at::kLong),
+      inputs_.device);
+  return batch;
+}
+
+TextPredictions TextBatches::predictions(
+    const at::Tensor& outputs,
+    std::optional<size_t> file) const {
+  TextPredictions predictions{labels_, text::ClassCounts(classes_), {}, {}, {}};
+  const auto* logits = outputs.const_data_ptr<double>();
+  for (const LabelledEncoding& example : examples_) {
+    if (file && example.file != *file) {
+    } else if (labels_ == zoo::HeadLabels::kNumbers) {
+      predictions.predicted.push_back(*logits);
+      predictions.wanted.push_back(example.number);
+    } else {
+      predictions.counts.add(
+          example.labels, predicted_classes(logits, classes_, labels_));
+      if (!example.group.empty() && classes_ == 2) {
+        predictions.groups[{example.file, example.group}].push_back(
+            {logits[1] - logits[0],
+             example.labels.front() == 1,
+             example.candidate,
+             example.answers});
+      }
+    }
+    logits += outputs_per_example();
+  }
+  return predictions;
+}
+
+TaskScore TextBatches::report(const zoo::Score& score) const {
+  TaskScore result;
+  const auto add = [&](const TextPredictions& found, const std::string& file) {
+    std::string line;
+    for (const TextMetric& metric : metrics_) {
+      const double value = metric.value(found);
+      result.values[formatted(
+          "heldout_{}{}", metric.name, file.empty() ? "" : "_" + file)] = value;
+      line +=
+          (line.empty() ? "" : ", ") +
+          (metric.is_share ? formatted("{} {:.1f} %", metric.title, 100 * value)
+                           : formatted("{} {:.4f}", metric.title, value));
+    }
+    return line;
+  };
+  const std::string all = add(predictions(score.outputs, std::nullopt), "");
+  const std::string count = texts_text(score.examples);
+  if (labels_ == zoo::HeadLabels::kNumbers) {
+    result.text = formatted(
+        "mean squared error {:.4f} over {}, {}",
+        score.squared_error,
+        count,
+        all);
+    result.values["heldout_loss"] = score.squared_error;
+    result.values["heldout_examples"] = score.examples;
+  } else {
+    result.text = formatted("{} of {}, loss {:.4f}", all, count, score.loss);
+    result.values["heldout_loss"] = score.loss;
+    result.values["heldout_examples"] = score.examples;
+    if (labels_ == zoo::HeadLabels::kClass) {
+      const double majority = majority_share(examples_);
+      result.text += formatted(
+          " (always guessing the most frequent label: {:.1f} %)",
+          100 * majority);
+      result.values["majority_baseline"] = majority;
+    }
+  }
+  for (size_t file = 0; files_.size() > 1 && file < files_.size(); ++file) {
+    const std::string name = files_[file].stem().string();
+    result.text += formatted(
+        "; {}: {}", name, add(predictions(score.outputs, file), name));
+  }
+  return result;
+}
+
+} // namespace tessera::tasks

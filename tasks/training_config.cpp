@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/training_config.h"
+
+#include "tessera/engine/engine_config.h"
+#include "tessera/engine/optim/optimizer.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/option_schema.h"
+#include "tessera/runtime/core/suggest.h"
+#include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/config_file.h"
+#include "tessera/tasks/config_paths.h"
+#include "tessera/tasks/foreign_keys.h"
+#include "tessera/tasks/run_folder.h"
+#include "tessera/text/rows/file_patterns.h"
+#include "tessera/zoo/adapters/lora_targets.h"
+#include "tessera/zoo/data/token_documents.h"
+#include "tessera/zoo/models/registry.h"
+
+#include <algorithm>
+
+namespace tessera::tasks {
+
+void visit_fields(runtime::OptionFields& fields, StartOptions& options) {
+  LoadWeightsOptions& weights = options.weights;
+  fields.field(
+      runtime::required("path"),
+      options.path,
+      "a checkpoint of `tessera train`, or the folder of several (the newest one), saved with any layout of ranks: tensors have the names of the modules of the zoo, as `tessera inspect` lists them; or files of weights: safetensors, of torch.save, a Hugging Face folder, checkpoints of FSDP, DeepSpeed or Megatron-LM");
+  fields.field(
+      "only",
+      weights.only,
+      "load only parameters of this model whose whole names match one of these regular expressions, such as `encoder\\..*`");
+  fields.field(
+      "except",
+      weights.except,
+      "leave parameters as they are whose whole names match one of these regular expressions");
+  fields.objects(
+      "rename",
+      weights.rename_rules,
+      "other names for tensors in the files; the first rule that matches decides");
+  fields.field(
+      "optimizer_state",
+      weights.optimizer_state,
+      "load the optimizer state of the loaded parameters too, from a checkpoint of `tessera train`; the learning rate and the number of steps are those of this run");
+  fields.field(
+      "strict",
+      weights.strict,
+      "refuse missing tensors, tensors that this model does not have, and other shapes; otherwise they are listed");
+}
+
+void visit_fields(runtime::OptionFields& fields, LoraOptions& options) {
+  visit_fields(fields, options.adapter);
+  fields.field(
+      "merge",
+      options.merge,
+      "also export `model/`, with the adapter merged into it");
+}
+
+void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
+  fields.field(
+      "config",
+      config.model_config,
+      "instead of `folder`: a config.json whose model is newly initialized, with the same weights under any layout of ranks; see [models](../docs/models.md#a-newly-initialized-model)");
+  fields.field(
+      "architecture",
+      config.architecture,
+      "a class such as `GPT2LMHeadModel`, in place of config.json's");
+}
+
+void visit_problem_type(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    const std::vector<std::string>& types,
+    const char* doc) {
+  std::vector<std::pair<std::string, std::optional<std::string>>> choices;
+  for (const std::string& type : types) {
+    choices.emplace_back(type, type);
+  }
+  std::optional<std::string> problem;
+  if (!config.problem_type.empty()) {
+    problem = config.problem_type;
+  }
+  fields.choice("problem_type", problem, choices, doc);
+  config.problem_type = problem.value_or("");
+}
+
+void finish_text_files(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  config.parallel.shapes_vary = true;
+  if (config.model_folder.empty()) {
+    reader.get_object("model").fail(
+        "folder", "give the Hugging Face folder of a model");
+  }
+}
+
+void check_model_source(
+    const runtime::ConfigReader& reader,
+    const TrainingConfig& config) {
+  const auto model = reader.get_object("model");
+  if (config.model_folder.empty() == config.model_config.empty()) {
+    model.fail(
+        "folder",
+        "set either this, to start from existing weights, or model.config, "
+        "a config.json whose model starts from newly initialized weights");
+  }
+  if (config.lora && config.model_folder.empty()) {
+    model.fail("lora", "an adapter needs existing weights: set model.folder");
+  }
+}
+
+void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
+  fields.choice(
+      runtime::required("task"),
+      config.task,
+      task_kinds(),
+      "what is trained on; see [data](../docs/data.md)");
+  visit_fields(fields, config.device);
+  fields.group("model", "", [&] {
+    fields.field(
+        "folder",
+        config.model_folder,
+        "Hugging Face folder of a model of the zoo: for `text_classification` one with a sequence classifier, for `question_answering` one with a head for it, for `language_model` and `supervised` a language model, for `image_folder` one of images, for `examples` any; a head that it lacks altogether is newly initialized unless its `architectures` name it, any other missing weight is an error; a run folder stands for the model that the run exported. Its weights are trained with other defaults than new ones: `optimizer.lr` 5e-5, or 2e-4 with `lora`");
+    fields.field(
+        "strict",
+        config.strict,
+        "refuse a folder with weights that the model does not have; otherwise they are ignored, and listed in one line");
+    fields.object(
+        "start_from",
+        config.start_from,
+        "weights of another model or run, as far as they fit, that are loaded into this one before its first step; what was loaded, what was not and why is logged and written to `start_from.json` in the run folder");
+    fields.object(
+        "lora",
+        config.lora,
+        "train a LoRA adapter and the head instead of the whole model; the run folder gets `adapter/`, which PEFT loads");
+    fields.field(
+        "checkpoint_layers",
+        config.checkpoint_layers,
+        {.min = 0},
+        "number of layers whose activations are recomputed in backward, by default 0 (`finetune_bert_large`: as few as fit)");
+    fields.field(
+        "checkpoint_attention",
+        config.checkpoint_attention,
+        "in the other layers, recompute what lies between attention's projections (scores, softmax, dropout): it saves memory where kernels keep attention weights, that is on the CPU with dropout or biases, and not on CUDA");
+    fields.field(
+        "divide_checkpoints",
+        config.divide_checkpoints,
+        "of `checkpoint_layers`, each rank of `parallel.tensor` keeps its part of the inputs, and gathers them in backward; with `parallel.sequence` they are divided in any case");
+    fields.object(
+        "layer_drop",
+        config.layer_drop,
+        "progressive layer drop: training steps leave out layers, later ones and later steps more often");
+    fields.object(
+        "token_drop",
+        config.token_drop,
+        "random layerwise token dropping: middle layers get a random subset of the tokens, which grows over the steps");
+    config.task->visit_model(fields, config);
+  });
+  fields.object(
+      "distill",
+      config.distill,
+      "train on the outputs of another model, too; see [training](../docs/training.md#a-teacher)");
+  if (config.task->visit_sections != nullptr) {
+    config.task->visit_sections(fields, config);
+  }
+  visit_fields(fields, config.engine);
+  fields.object("parallel", config.parallel, "");
+  fields.object("schedule", config.trainer.schedule, "");
+  fields.group("training", "", [&] {
+    visit_fields(fields, config.trainer);
+    fields.field(
+        "batch_size",
+        config.batch_size,
+        {.min = 1},
+        "samples per rank and micro-batch");
+    fields.choice(
+        "loss_mean",
+        config.loss_mean,
+        {{"labels", LossMean::kLabels},
+         {"micro_batches", LossMean::kMicroBatches}},
+        "where labels are those of tokens: the loss of a step is the mean over all `labels` of its global batch, whatever the number of ranks and micro-batches; or over `micro_batches`, each the mean over its own labels");
+    fields.field(
+        "new_data",
+        config.new_data,
+        "a resumed run may have other training data; it starts at their first sample");
+    fields.object(
+        "curriculum",
+        config.curriculum,
+        "train on the beginnings of sequences first, for `language_model` (next tokens) and `text_classification`; see [training](../docs/training.md#short-sequences-first)");
+    fields.object(
+        "lr_range_test",
+        config.lr_range_test,
+        "instead of a run: raise the learning rate until the loss diverges, and suggest one; see [training](../docs/training.md#looking-for-a-learning-rate)");
+    auto seed = static_cast<int64_t>(config.seed);
+    fields.field(
+        "seed",
+        seed,
+        {.min = 0},
+        "seed of newly initialized weights, the order of samples, dropout and masks");
+    config.seed = static_cast<uint64_t>(seed);
+  });
+  fields.group("output", "", [&] {
+    fields.field(
+        runtime::required("folder"),
+        config.trainer.run_folder,
+        "the run folder");
+    fields.field(
+        "overwrite",
+        config.overwrite,
+        "overwrite a run in `output.folder` that has checkpoints or an exported model");
+    fields.field(
+        "metrics",
+        config.trainer.metrics,
+        "files of the run folder that get the lines of the log: `jsonl` (metrics.jsonl, always written), `tensorboard`, `csv` (metrics.csv), `wandb` (a folder for `wandb sync`)");
+  });
+  fields.group("data", "", [&] {
+    config.task->visit_data(fields, config);
+    fields.object("loader", config.loader, "");
+  });
+}
+
+namespace {
+
+/// The tasks that have a key, "section.key".
+std::vector<std::string> tasks_with(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : task_kinds()) {
+    TrainingConfig defaults(*kind);
+    const auto rows = runtime::describe_list(runtime::list_of(defaults)).rows;
+    if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
+          return row.path == path;
+        })) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+/// The names of a choice, such as the types of optimizers, without which a task
+/// has no key "section.key"; empty if it has none or always has it.
+std::vector<std::string> choices_with(
+    const std::string& path,
+    const TaskKind& task) {
+  std::vector<std::string> names;
+  TrainingConfig defaults(task);
+  for (const auto& row :
+       runtime::describe_list(runtime::list_of(defaults)).rows) {
+    if (row.path == path) {
+      names.insert(names.end(), row.only_for.begin(), row.only_for.end());
+    }
+  }
+  return names;
+}
+
+/// ConfigReader::finish(), where keys of other tasks, and of other choices than
+/// those made, are named as such.
+void finish_reading(
+    const runtime::ConfigReader& reader,
+    const TrainingConfig& config) {
+  try {
+    reader.finish(foreign_keys());
+  } catch (const Error& unknown) {
+    // "FILE: section.key is not a known key; ...", or "...; use 'section.key'"
+    const std::string text = unknown.what();
+    const std::string line = text.substr(0, text.find('\n'));
+    constexpr std::string_view kUse = "; use '";
+    const size_t end = line.find(" is not a known key");
+    const size_t space = end == line.npos ? end : line.rfind(' ', end - 1);
+    const size_t use = line.find(kUse);
+    if (space == line.npos) {
+      throw;
+    }
+    const std::string given = line.substr(space + 1, end - space - 1);
+    if (const auto choices = choices_with(given, *config.task);
+        use == line.npos && !choices.empty()) {
+      TESSERA_FAIL(
+          "{} is a key only for {}; remove it",
+          line.substr(0, end),
+          runtime::join_names(choices));
+    }
+    const std::string meant =
+        use == line.npos
+            ? given
+            : line.substr(
+                  use + kUse.size(), line.rfind('\'') - use - kUse.size());
+    const auto tasks = tasks_with(meant);
+    if (tasks.empty() ||
+        std::find(tasks.begin(), tasks.end(), config.task->name) !=
+            tasks.end()) {
+      throw;
+    }
+    TESSERA_FAIL(
+        "{} is not a key of the task {}{}, but of {}; remove it",
+        line.substr(0, end),
+        config.task->name,
+        meant == given ? "" : ", nor is '" + meant + "'",
+        runtime::join_names(tasks));
+  }
+}
+
+/// The learning rates of published weights: that of transformers' Trainer, and
+/// the usual one of adapters.
+constexpr double kFineTuningRate = 5e-5;
+constexpr double kLoraRate = 2e-4;
+
+/// Whether each step has gradients whose norm is known before they are applied.
+bool can_clip(const EngineOptions& engine) {
+  const auto sends_momentum = [](const UpdateRule& rule) {
+    return rule.optimizer().sends_momentum();
+  };
+  const auto& parameters = engine.optimizer.parameters;
+  return !engine.update_in_backward && !sends_momentum(engine.optimizer.rule) &&
+         std::none_of(parameters.begin(), parameters.end(), [&](const auto& p) {
+           return p.rule && sends_momentum(*p.rule);
+         });
+}
+
+/// Whether a learning rate that falls over the run follows, so that it has a
+/// warm-up by default; the other decays are used as they are given.
+bool has_default_warmup(LrDecay decay) {
+  return decay == LrDecay::kLinear || decay == LrDecay::kCosine ||
+         decay == LrDecay::kPolynomial || decay == LrDecay::kWsd;
+}
+
+/// How many tokens a sequence of the configured model may have, as its
+/// config.json says; nullopt: any number, or it cannot be told.
+std::optional<int64_t> positions_of(const TrainingConfig& config) {
+  const std::filesystem::path file = config.model_folder.empty()
+                                         ? config.model_config
+                                         : config.model_folder / "config.json";
+  std::error_code code;
+  if (file.empty() || !std::filesystem::is_regular_file(file, code)) {
+    return std::nullopt;
+  }
+  try {
+    nlohmann::json json =
+        runtime::parse_json(runtime::read_text_file(file), file.string());
+    if (!config.architecture.empty() && json.is_object()) {
+      json["architectures"] = {config.architecture};
+    }
+    return zoo::position_limit_in(json, file.string());
+  } catch (const Error&) {
+    return std::nullopt; // opening the model says what is wrong with it
+  }
+}
+
+/// Sets defaults that depend on the model.
+void finish_model_defaults(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  // Blanks have the positions of the text around them, so that sequences with
+  // blanks may have more tokens than the model has positions.
+  if (config.task->max_length > 0 &&
+      config.token_data.objective.kind != zoo::ObjectiveKind::kBlankFilling &&
+      !reader.get_object("model").contains("max_length")) {
+    config.max_length = std::min(
+        config.max_length, positions_of(config).value_or(config.max_length));
+  }
+  if (config.task == &kQuestionAnswering &&
+      !reader.get_object("data").contains("window_overlap")) {
+    config.questions.window_overlap =
+        std::min(config.questions.window_overlap, config.max_length / 2);
+  }
+  config.has_default_rate = !reader.get_object("optimizer").contains("lr");
+  if (config.has_default_rate && !config.model_folder.empty()) {
+    config.engine.optimizer.lr = config.lora ? kLoraRate : kFineTuningRate;
+  }
+}
+
+/// Turns off defaults that do not go with what is set.
+void finish_defaults(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  TrainerOptions& trainer = config.trainer;
+  if (!reader.get_object("training").contains("clip_grad_norm") &&
+      !can_clip(config.engine)) {
+    trainer.clip_grad_norm = 0;
+  }
+  const auto schedule = reader.get_object("schedule");
+  if (!schedule.contains("warmup_fraction") &&
+      (schedule.contains("warmup_steps") ||
+       !has_default_warmup(trainer.schedule.decay))) {
+    trainer.schedule.warmup_fraction = 0;
+  }
+  reader.run_check([&] { check(trainer.schedule); });
+}
+
+/// Completes what has been read: run folders stand for their models.
+void finish_fields(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  if (config.trainer.run_folder.empty()) {
+    reader.get_object("output").fail(
+        "folder", "name the folder of the run, e.g. output.folder=runs/first");
+  }
+  finish_defaults(reader, config);
+  config.model_folder = model_folder_of(config.model_folder);
+  finish_model_defaults(reader, config);
+  if (config.lora) {
+    zoo::LoraConfig& adapter = config.lora->adapter;
+    if (adapter.base_model.empty()) {
+      adapter.base_model = config.model_folder.string();
+    }
+    // Its expressions, too; the architecture decides what they do not.
+    reader.run_check([&] { zoo::LoraTargets(adapter, /*architecture=*/""); });
+  }
+  reader.run_check([&] { check(config.parallel); });
+  if (config.engine.sharding.shard_ranks != 0 &&
+      config.parallel.sizes != ParallelSizes()) {
+    reader.get_object("sharding")
+        .fail(
+            "shard_ranks",
+            "it cannot be combined with `parallel`, whose sizes replace it: set "
+            "parallel.shard and parallel.data instead");
+  }
+  if (!config.trainer.resume_from.empty()) {
+    config.trainer.resume = true;
+  }
+  reader.run_check([&] { metric_sinks(config.trainer); });
+  if (config.trainer.evaluate_every == 0) {
+    const auto needs_scores = [&](bool is_set, const char* key) {
+      if (is_set) {
+        reader.get_object("training")
+            .fail(key, "it is for training.evaluate_every; set that");
+      }
+    };
+    needs_scores(config.trainer.keep_best, "keep_best");
+    needs_scores(config.trainer.export_best, "export_best");
+    needs_scores(config.trainer.early_stop > 0, "early_stop");
+    needs_scores(
+        config.trainer.best_metric != TrainerOptions().best_metric,
+        "best_metric");
+  }
+  if (config.lr_range_test) {
+    reader.run_check([&] { check(*config.lr_range_test); });
+  }
+  if (config.curriculum) {
+    reader.run_check([&] { check(*config.curriculum, config.max_length); });
+    if (config.task != &kLanguageModel && config.task != &kTextClassification) {
+      reader.get_object("training")
+          .fail(
+              "curriculum",
+              "it is for the tasks language_model and text_classification; "
+              "leave it out");
+    }
+    config.parallel.shapes_vary = true;
+  }
+  if (config.distill) {
+    reader.run_check([&] { check(*config.distill); });
+    if (config.task->make_loss != nullptr) {
+      reader.fail(
+          "distill",
+          formatted("the task {} has a loss of its own", config.task->name));
+    }
+  }
+  if (config.trainer.ema_evaluate && config.engine.optimizer.ema_decay == 0) {
+    reader.get_object("training")
+        .fail(
+            "ema_evaluate",
+            "there are no averages of the weights: set optimizer.ema_decay, "
+            "e.g. to 0.999");
+  }
+  if (config.engine.update_in_backward && config.trainer.clip_grad_norm != 0) {
+    reader.get_object("training")
+        .fail(
+            "clip_grad_norm",
+            "update_in_backward applies gradients before their norm is known: "
+            "set one of them to false or 0");
+  }
+}
+
+} // namespace
+
+TrainingConfig::TrainingConfig(const TaskKind& kind)
+    : task(&kind), max_length(kind.max_length) {
+  trainer.clip_grad_norm = 1;
+  trainer.schedule.warmup_fraction = 0.03;
+}
+
+std::vector<std::filesystem::path> TrainingConfig::train_files() const {
+  if (!texts.train.empty()) {
+    return text::matching_files(texts.train);
+  }
+  if (token_data.blend.empty()) {
+    return zoo::token_files_of(train_file);
+  }
+  std::vector<std::filesystem::path> files;
+  for (const zoo::BlendedFile& file : token_data.blend) {
+    const auto found = zoo::token_files_of(file.path);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+TrainingConfig read_training_config(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides,
+    const TaskKind* kind) {
+  return read_training_config(
+      runtime::read_config_file(file, overrides, resolve_config_paths), kind);
+}
+
+TrainingConfig read_training_config(
+    const runtime::ConfigReader& reader,
+    const TaskKind* kind) {
+  const auto* const found =
+      reader.get_enum<const TaskKind*>("task", task_kinds());
+  if (kind != nullptr && kind != found) {
+    reader.fail("task", formatted("this program is for \"{}\"", kind->name));
+  }
+  TrainingConfig config(*found);
+  runtime::read_fields(reader, config);
+  finish_fields(reader, config);
+  config.task->finish(reader, config);
+  finish_reading(reader, config);
+  config.resolved = reader.resolved();
+  config.resolved["training"]["clip_grad_norm"] = config.trainer.clip_grad_norm;
+  config.resolved["schedule"]["warmup_fraction"] =
+      config.trainer.schedule.warmup_fraction;
+  config.resolved["optimizer"]["lr"] = config.engine.optimizer.lr;
+  if (config.task->max_length > 0) {
+    config.resolved["model"]["max_length"] = config.max_length;
+  }
+  if (config.task == &kQuestionAnswering) {
+    config.resolved["data"]["window_overlap"] = config.questions.window_overlap;
+  }
+  return config;
+}
+
+} // namespace tessera::tasks

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `TrainingConfig` is the configuration of `tessera train`.
+
+#include "tessera/engine/data/data_loader.h"
+#include "tessera/engine/device_config.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/parallel/parallel_run.h"
+#include "tessera/engine/trainer/lr_range_test.h"
+#include "tessera/engine/trainer/trainer.h"
+#include "tessera/tasks/distillation.h"
+#include "tessera/tasks/image_options.h"
+#include "tessera/tasks/preference_loss.h"
+#include "tessera/tasks/preference_texts.h"
+#include "tessera/tasks/question_answering_data.h"
+#include "tessera/tasks/sequence_curriculum.h"
+#include "tessera/tasks/supervised_texts.h"
+#include "tessera/tasks/task.h"
+#include "tessera/tasks/text_classification_data.h"
+#include "tessera/zoo/adapters/lora_config.h"
+#include "tessera/zoo/data/token_data_options.h"
+#include "tessera/zoo/data/token_file.h"
+#include "tessera/zoo/heads/classification.h"
+#include "tessera/zoo/inputs/example_options.h"
+#include "tessera/zoo/models/recomputation.h"
+#include "tessera/zoo/models/step_drops.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::tasks {
+
+/// The section `model.lora`.
+struct LoraOptions {
+  zoo::LoraConfig adapter;
+  /// Also exports the model with the adapter merged into it.
+  bool merge = false;
+};
+
+void visit_fields(runtime::OptionFields& fields, LoraOptions& options);
+
+/// The section `model.start_from`: weights of another model.
+struct StartOptions {
+  std::filesystem::path path; ///< see load_weights_of()
+  LoadWeightsOptions weights{.strict = false};
+};
+
+void visit_fields(runtime::OptionFields& fields, StartOptions& options);
+
+/// Files of rows of texts, by name or pattern; see matching_files().
+struct TextFiles {
+  std::vector<std::string> train;
+  std::vector<std::string> heldout;
+};
+
+/// Paths are relative to the working directory; see resolve_config_paths(). A
+/// kind of task leaves fields
+/// that it has no keys for as they are.
+struct TrainingConfig {
+  /// Clipping and a warm-up are on by default, other than in TrainerOptions.
+  explicit TrainingConfig(const TaskKind& kind);
+
+  const TaskKind* task;
+  /// A Hugging Face folder whose weights training starts from; may be empty.
+  std::filesystem::path model_folder;
+  /// Instead of model_folder: a config.json whose model has newly initialized
+  /// weights.
+  std::filesystem::path model_config;
+  std::string architecture; ///< overrides config.json's
+  bool strict = true; ///< see FromPretrainedOptions::strict
+  /// Loaded into the model before the first step; a resumed run does not.
+  std::optional<StartOptions> start_from;
+  std::vector<std::string> classes; ///< names; override config.json's
+  zoo::ClassOrder class_order = zoo::ClassOrder::kAsGiven; ///< of `classes`
+  std::string problem_type; ///< of a classifier; overrides config.json's
+  int64_t max_length; ///< of texts, in tokens
+  /// Trains an adapter and what the task adds; nullopt: the whole model.
+  std::optional<LoraOptions> lora;
+  /// The number of layers recomputed in backward; nullopt: chosen
+  /// automatically.
+  std::optional<int64_t> checkpoint_layers;
+  bool checkpoint_attention = false; ///< Recomputation::attention
+  bool divide_checkpoints = false; ///< Recomputation::divide_inputs
+  std::optional<zoo::LayerDropOptions>
+      layer_drop; ///< nullopt: all layers are run
+  std::optional<zoo::TokenDropOptions> token_drop; ///< nullopt: on all tokens
+
+  std::filesystem::path train_file; ///< of examples, also a folder
+  std::filesystem::path heldout_file; ///< empty: no scoring
+  TextFiles texts; ///< of texts, instead of these two
+  TextClassificationColumns columns; ///< of labeled texts
+  std::vector<std::string> verbalizers; ///< see verbalizers_of()
+  QuestionOptions questions;
+  SupervisedOptions supervised;
+  PreferenceKeys preference_keys;
+  PreferenceOptions preference;
+  std::optional<CurriculumOptions> curriculum;
+  /// Instead of a run, a test of learning rates.
+  std::optional<LrRangeOptions> lr_range_test;
+  /// Also trains on the outputs of a teacher; nullopt: there is none.
+  std::optional<DistillationOptions> distill;
+  /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
+  std::vector<std::string> metrics;
+  zoo::TokenType token_type = zoo::TokenType::kUint16; ///< of a file of tokens
+  zoo::TokenDataOptions
+      token_data; ///< instead of train_file, and how it is cut
+  DataLoaderOptions loader; ///< of training data
+  /// Without ExampleOptions::sequence_multiple, which depends on the layout of
+  /// ranks.
+  zoo::ExampleOptions examples;
+  ImageOptions images; ///< of a folder of images
+  /// Scoring of examples also reports accuracy; false: the loss only, without
+  /// materializing the logits of all tokens.
+  bool accuracy = true;
+
+  int64_t batch_size = 16; ///< per rank and micro-batch
+  uint64_t seed = 0;
+  engine::DeviceOptions device;
+  EngineOptions engine; ///< without EngineOptions::parallel
+  ParallelOptions parallel;
+  TrainerOptions trainer;
+  /// A resumed run may have other data than the checkpoint's; it then starts at
+  /// their first sample.
+  bool new_data = false;
+  bool overwrite = false; ///< an earlier run in the run folder
+  bool has_default_rate = true; ///< optimizer.lr is not given
+  LossMean loss_mean = LossMean::kLabels;
+
+  /// What was read, defaults included; the config.json of the run folder.
+  nlohmann::ordered_json resolved;
+
+  /// What the model recomputes, if no number of layers is chosen automatically.
+  zoo::Recomputation recomputation() const {
+    return {
+        .layers = checkpoint_layers.value_or(0),
+        .attention = checkpoint_attention,
+        .divide_inputs = divide_checkpoints};
+  }
+  /// Whether a classifier predicts numbers instead of classes.
+  bool is_regression() const {
+    return problem_type == "regression";
+  }
+  /// Whether there is anything to score.
+  bool has_heldout() const {
+    return !heldout_file.empty() || !texts.heldout.empty();
+  }
+  /// All files that are trained on.
+  /// @throws tessera::Error as matching_files().
+  std::vector<std::filesystem::path> train_files() const;
+};
+
+void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);
+
+/// Reads a file, applies `key.path=value` overrides and validates everything.
+/// Paths in the file are relative to its folder, those of overrides to the
+/// working directory; see resolve_config_paths().
+/// @param kind the only one that the caller is for; null: any.
+/// @throws tessera::Error naming file, path, value and what was expected.
+TrainingConfig read_training_config(
+    const std::filesystem::path& file,
+    const std::vector<std::string>& overrides = {},
+    const TaskKind* kind = nullptr);
+
+/// The same of a configuration that is not a file.
+TrainingConfig read_training_config(
+    const runtime::ConfigReader& reader,
+    const TaskKind* kind = nullptr);
+
+/// What tasks on files of rows have in common: a model to start from, files
+/// with names, batches padded to their longest text.
+/// @throws tessera::Error without `model.folder`.
+void finish_text_files(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config);
+
+/// `model.config` and `model.architecture`, of kinds whose models may be newly
+/// initialized.
+void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config);
+
+/// @throws tessera::Error unless exactly one of `model.folder` and
+///     `model.config` is given; on adapters without existing weights.
+void check_model_source(
+    const runtime::ConfigReader& reader,
+    const TrainingConfig& config);
+
+/// `model.problem_type`.
+void visit_problem_type(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    const std::vector<std::string>& types,
+    const char* doc);
+
+} // namespace tessera::tasks
