@@ -358,7 +358,7 @@ bool Engine::step() {
     report_nonfinite(nonfinite);
   }
   if (std::exchange(logs_activations_, false)) {
-    log_info("{}", first_step_text(activation_statistics()));
+    log_info("{}", first_step_text(stats().activations));
   }
   return !nonfinite.any;
 }
@@ -399,34 +399,35 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
              : gradient;
 }
 
-GatherScope Engine::gather(bool writable) {
-  writable ? check_may_change("gather") : check_usable("gather");
+GatherScope Engine::gather(const GatherOptions& options) {
+  options.writable ? check_may_change("gather") : check_usable("gather");
   std::vector<size_t> groups(pager_->groups().size());
   for (size_t g = 0; g < groups.size(); ++g) {
     groups[g] = g;
   }
-  return {*pager_, lifetime_, std::move(groups), writable};
+  return {*pager_, lifetime_, std::move(groups), options.writable};
 }
 
 GatherScope Engine::gather(
-    const std::vector<at::Tensor>& parameters,
-    bool writable) {
-  writable ? check_may_change("gather") : check_usable("gather");
-  return {*pager_, lifetime_, groups_of(parameters), writable};
+    at::TensorList parameters,
+    const GatherOptions& options) {
+  options.writable ? check_may_change("gather") : check_usable("gather");
+  return {*pager_, lifetime_, groups_of(parameters), options.writable};
 }
 
-GatherScope Engine::gather(const torch::nn::Module& part, bool writable) {
+GatherScope Engine::gather(
+    const torch::nn::Module& part,
+    const GatherOptions& options) {
   std::vector<at::Tensor> sharded;
   for (const at::Tensor& parameter : part.parameters()) {
     if (sharding::has_page_key(parameter)) { // ignored ones are whole anyway
       sharded.push_back(parameter);
     }
   }
-  return gather(sharded, writable);
+  return gather(sharded, options);
 }
 
-std::vector<size_t> Engine::groups_of(
-    const std::vector<at::Tensor>& tensors) const {
+std::vector<size_t> Engine::groups_of(at::TensorList tensors) const {
   std::vector<size_t> groups;
   for (const at::Tensor& tensor : tensors) {
     groups.push_back(
@@ -690,7 +691,7 @@ MemoryBytes Engine::allocated_memory(MemoryTier tier) const {
   if (tier == MemoryTier::kHost) {
     // They have a ledger of their own: graphs may outlive the engine.
     bytes[static_cast<size_t>(MemoryPurpose::kActivations)] +=
-        activation_statistics().host_slab_bytes;
+        stats().activations.host_slab_bytes;
   }
   return bytes;
 }
@@ -706,18 +707,12 @@ TransferWaits& Engine::transfer_waits() {
   return pager_->transfer_waits();
 }
 
-const UpdateStatistics& Engine::update_statistics() const {
-  check_not_moved("update_statistics");
-  return optimizer_->update_statistics();
-}
-
-const PagerStatistics& Engine::statistics() const {
-  check_not_moved("statistics");
-  return pager_->statistics();
-}
-
-ActivationStatistics Engine::activation_statistics() const {
-  return activations_ ? activations_->statistics() : ActivationStatistics{};
+EngineStatistics Engine::stats() const {
+  check_not_moved("stats");
+  return {
+      pager_->statistics(),
+      optimizer_->update_statistics(),
+      activations_ ? activations_->statistics() : ActivationStatistics{}};
 }
 
 std::vector<SavedByProducer> Engine::saved_activations() const {

@@ -5,6 +5,7 @@
 
 #include "tessera/engine/checkpoint/pending_save.h"
 #include "tessera/engine/ema_scope.h"
+#include "tessera/engine/engine_statistics.h"
 #include "tessera/engine/gather_scope.h"
 #include "tessera/engine/options/engine_options.h"
 #include "tessera/runtime/comm/init.h"
@@ -59,17 +60,13 @@ struct RankIntent;
 
 namespace tessera {
 
-struct ActivationStatistics; // offload/activations/activation_statistics.h
 class Checkpointable;
-struct PagerStatistics; // sharding/paging/pager_statistics.h
 class ParallelMesh;
 struct PipelineCallbacks;
 class PipelineExecutor;
-struct SavedByProducer; // offload/activations/activation_statistics.h
 class TensorRecorder;
 struct TensorSummary;
 class TransferWaits; // sharding/paging/transfer_waits.h
-struct UpdateStatistics; // engine/optim/update_statistics.h
 class ModelTensors;
 
 /// What OnNonfinite::kStop throws, on all ranks.
@@ -194,13 +191,15 @@ class Engine {
   /// operators use them: under a lower PrecisionPolicy::parameters, what is
   /// written is rounded to it. for_each_parameter() has full precision.
   /// Collective.
-  GatherScope gather(bool writable = false);
+  GatherScope gather(const GatherOptions& options = {});
   /// Unshards the given parameters and those in the same groups. Collective.
   GatherScope gather(
-      const std::vector<at::Tensor>& parameters,
-      bool writable = false);
+      at::TensorList parameters,
+      const GatherOptions& options = {});
   /// Unshards the parameters of a submodule of the wrapped module. Collective.
-  GatherScope gather(const torch::nn::Module& part, bool writable = false);
+  GatherScope gather(
+      const torch::nn::Module& part,
+      const GatherOptions& options = {});
 
   /// Puts the averages of the trained weights (OptimizerOptions::ema_decay) in
   /// the place of the weights until the scope ends, to score or to export them.
@@ -356,14 +355,9 @@ class Engine {
   /// Bytes on this rank by purpose, as allocated now.
   MemoryBytes allocated_memory(MemoryTier tier = MemoryTier::kDevice) const;
 
-  const PagerStatistics& statistics() const;
+  EngineStatistics stats() const;
   /// Records where computation waits for all-gathers, reductions and tiers.
   TransferWaits& transfer_waits();
-  /// Updates that overlap forward and backward; zeros with UpdateOverlap::kOff.
-  const UpdateStatistics& update_statistics() const;
-  /// Bytes of saved tensors on the device and on the host; zeros where no
-  /// activations leave the device (PlacementOptions::activations).
-  ActivationStatistics activation_statistics() const;
   /// The operators whose outputs the last forward saved, largest first; empty
   /// where no activations leave the device. See saved_activations_table().
   std::vector<SavedByProducer> saved_activations() const;
@@ -402,7 +396,7 @@ class Engine {
   void reporting_memory(
       const char* function,
       const std::function<void()>& work);
-  std::vector<size_t> groups_of(const std::vector<at::Tensor>& tensors) const;
+  std::vector<size_t> groups_of(at::TensorList tensors) const;
 
   /// Scopes see by it that the engine is gone.
   std::shared_ptr<const void> lifetime_ = std::make_shared<char>();

@@ -16,6 +16,12 @@ class Pager;
 
 namespace tessera {
 
+/// Of Engine::gather().
+struct GatherOptions {
+  /// What is written to the parameters stays.
+  bool writable = false;
+};
+
 /// Unshards parameters on every rank for as long as it lives; they can be read
 /// like any tensor. With a writable scope they can also be written in place;
 /// when it ends, each rank keeps its shard of what it wrote, so every rank must

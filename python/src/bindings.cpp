@@ -287,8 +287,9 @@ void bind_engine(py::module_& module) {
              bool writable) {
             return std::make_unique<ScopeContext<GatherScope>>(
                 handle, [parameters, writable](Engine& engine) {
-                  return parameters ? engine.gather(*parameters, writable)
-                                    : engine.gather(writable);
+                  return parameters ? engine.gather(
+                                          *parameters, {.writable = writable})
+                                    : engine.gather({.writable = writable});
                 });
           })
       .def(
@@ -425,7 +426,7 @@ void bind_engine(py::module_& module) {
             });
           })
       .def_property_readonly("statistics", [](Handle& handle) {
-        const PagerStatistics& counts = handle.engine().statistics();
+        const PagerStatistics counts = handle.engine().stats().paging;
         return std::map<std::string, int64_t>{
             {"planned_unshards", counts.planned_unshards},
             {"on_demand_unshards", counts.on_demand_unshards},

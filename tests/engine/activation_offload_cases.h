@@ -193,7 +193,7 @@ inline void expect_same_training(
       engine.step();
     }
     EXPECT_EQ(
-        engine.activation_statistics().bytes_to_device > 0,
+        engine.stats().activations.bytes_to_device > 0,
         activations != MemoryTier::kDevice);
     return loss.item<float>();
   };

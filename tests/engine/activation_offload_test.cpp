@@ -104,7 +104,7 @@ int64_t saved_within(const Subject<Model>& subject, int64_t budget) {
     engine.backward(subject.loss(model, 0, 1));
     engine.step();
   }
-  const auto statistics = engine.activation_statistics();
+  const auto statistics = engine.stats().activations;
   EXPECT_EQ(statistics.live_storages, 0);
   const auto rows = engine.saved_activations();
   EXPECT_GT(rows.size(), 3);
@@ -218,8 +218,7 @@ TEST(ActivationOffload, IsPartOfTheTableAndOfTheHostsLimit) {
     };
     train([&](const Engine& engine) { // without a limit
       EXPECT_EQ(planned(engine), 0);
-      EXPECT_EQ(
-          measured(engine), engine.activation_statistics().host_slab_bytes);
+      EXPECT_EQ(measured(engine), engine.stats().activations.host_slab_bytes);
       EXPECT_GT(measured(engine), 0);
     });
     options.offload.activation_host_bytes = 100'000;
@@ -288,13 +287,13 @@ TEST(ActivationOffload, ABlocksInputsLeaveTheDevice) {
     auto engine = wrap(model, options);
     auto loss = model->forward(torch::randn({12, 5})).square().mean();
     constexpr int64_t kInput = 12 * 16 * 4;
-    const auto statistics = engine.activation_statistics();
+    const auto statistics = engine.stats().activations;
     EXPECT_EQ(statistics.live_host_bytes, 4 * kInput);
     // One input is on its way; beside them what in(), tanh and square save.
     EXPECT_LE(statistics.live_device_bytes, 3 * kInput + 12 * 5 * 4);
     engine.backward(loss);
-    EXPECT_EQ(engine.activation_statistics().live_storages, 0);
-    EXPECT_EQ(engine.activation_statistics().live_host_bytes, 0);
+    EXPECT_EQ(engine.stats().activations.live_storages, 0);
+    EXPECT_EQ(engine.stats().activations.live_host_bytes, 0);
   });
 }
 
@@ -328,11 +327,11 @@ TEST(ActivationOffload, TwoEnginesTakeTurns) {
     auto a = std::make_unique<Engine>(wrap(first, options));
     auto b = std::make_unique<Engine>(wrap(second, options));
     a->backward(kSharedSubject.loss(first, 0, 1));
-    EXPECT_EQ(a->activation_statistics().tensors_saved, 0);
-    EXPECT_GT(b->activation_statistics().bytes_to_host, 0);
+    EXPECT_EQ(a->stats().activations.tensors_saved, 0);
+    EXPECT_GT(b->stats().activations.bytes_to_host, 0);
     b.reset();
     a->backward(kSharedSubject.loss(first, 0, 1));
-    EXPECT_GT(a->activation_statistics().bytes_to_host, 0);
+    EXPECT_GT(a->stats().activations.bytes_to_host, 0);
     a.reset();
     EXPECT_FALSE(runtime::saved_tensors_have_sink());
   });
@@ -378,7 +377,7 @@ TEST(ActivationOffload, TrainingGoesOnAfterExceptions) {
     auto model = kSharedSubject.make();
     auto engine = wrap(model, options);
     const auto expect_nothing_left = [&] {
-      const auto statistics = engine.activation_statistics();
+      const auto statistics = engine.stats().activations;
       EXPECT_EQ(statistics.live_storages, 0);
       EXPECT_EQ(statistics.live_device_bytes, 0);
       EXPECT_EQ(statistics.live_host_bytes, 0);

@@ -190,12 +190,12 @@ void expect_planned_traffic(
     trainable += group->trainable() ? 1 : 0;
   }
   train_step(engine, model, subject, micro_batches);
-  const auto first = engine.statistics();
+  const auto first = engine.stats().paging;
   EXPECT_GT(first.on_demand_unshards, 0); // the step that is recorded
   for (int step = 0; step < 3; ++step) {
     train_step(engine, model, subject, micro_batches);
   }
-  const auto later = engine.statistics();
+  const auto later = engine.stats().paging;
   const std::string what = std::to_string(micro_batches) +
                            " micro-batches, groups of at least " +
                            std::to_string(min_group_numel);
@@ -257,10 +257,10 @@ TEST(CheckpointBlock, EvaluationBetweenSteps) {
       } else {
         evaluate(wrapped);
       }
-      const auto before = engine.statistics().on_demand_unshards;
+      const auto before = engine.stats().paging.on_demand_unshards;
       train_step(engine, wrapped, subject, 1);
       if (step > 1) {
-        EXPECT_EQ(engine.statistics().on_demand_unshards, before) << step;
+        EXPECT_EQ(engine.stats().paging.on_demand_unshards, before) << step;
       }
     }
   });

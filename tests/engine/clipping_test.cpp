@@ -56,7 +56,7 @@ TEST_P(Clipping, RanksAgreeOnGradientsOncePerStep) {
     Twin<StackImpl> twin;
     for (int step = 0; step < 3; ++step) {
       const auto agreements = [&] {
-        return twin.engine.statistics().gradient_agreements;
+        return twin.engine.stats().paging.gradient_agreements;
       };
       const int64_t before = agreements();
       twin.wrapped_backward(step, [](StackImpl& net, const at::Tensor& x) {

@@ -207,7 +207,7 @@ TEST(Communication, ScopesHaveTheExactWeights) {
     }
     net->forward(batch_of(1, 0).x);
     {
-      const GatherScope scope = engine.gather(/*writable=*/true);
+      const GatherScope scope = engine.gather({.writable = true});
       own["last.bias"].fill_(3);
     }
     for (const auto& [name, value] : masters(engine)) {

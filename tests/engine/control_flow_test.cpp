@@ -132,12 +132,12 @@ TEST_P(ControlFlow, StaticFlowGathersNothingOnDemand) {
   run_ranks(GetParam(), [](World& world) {
     Twin<StackImpl> twin;
     twin.train(0);
-    const auto first = twin.engine.statistics().on_demand_unshards;
+    const auto first = twin.engine.stats().paging.on_demand_unshards;
     EXPECT_EQ(first > 0, world.size() > 1);
     for (int step = 1; step < 4; ++step) {
       twin.train(step);
     }
-    EXPECT_EQ(twin.engine.statistics().on_demand_unshards, first);
+    EXPECT_EQ(twin.engine.stats().paging.on_demand_unshards, first);
   });
 }
 
@@ -153,12 +153,12 @@ TEST_P(ControlFlow, StaticFlowIsFoundAgainAfterADisturbance) {
     twin.train(3, other);
     twin.train(4);
     twin.train(5);
-    const auto settled = twin.engine.statistics();
+    const auto settled = twin.engine.stats().paging;
     for (int step = 6; step < 9; ++step) {
       twin.train(step);
     }
     EXPECT_EQ(
-        twin.engine.statistics().on_demand_unshards,
+        twin.engine.stats().paging.on_demand_unshards,
         settled.on_demand_unshards);
     twin.expect_same_parameters();
   });

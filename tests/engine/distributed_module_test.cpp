@@ -98,10 +98,10 @@ TEST_P(DistributedModuleTest, BlocksKeepTheirZeroStages) {
       engine.backward(make.loss(net, 0, 1));
       engine.step();
     }
-    const auto before = engine.statistics();
+    const auto before = engine.stats().paging;
     engine.backward(make.loss(net, 0, 1));
     engine.step();
-    const auto after = engine.statistics();
+    const auto after = engine.stats().paging;
     EXPECT_EQ(after.on_demand_unshards, before.on_demand_unshards);
     if (world.size() > 1) {
       // Of five groups: the stage-3 blocks once in forward, once in backward;

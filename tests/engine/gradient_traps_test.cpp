@@ -284,12 +284,12 @@ TEST_P(GradientTraps, ExceptionInMidBackward) {
       twin.expect_same_parameters("after step " + std::to_string(step));
     }
     // The plan is found again: no gather on demand in an undisturbed step.
-    const auto before = twin.engine.statistics().on_demand_unshards;
+    const auto before = twin.engine.stats().paging.on_demand_unshards;
     twin.train(8);
     twin.train(9);
-    const auto middle = twin.engine.statistics().on_demand_unshards;
+    const auto middle = twin.engine.stats().paging.on_demand_unshards;
     twin.train(10);
-    EXPECT_EQ(twin.engine.statistics().on_demand_unshards, middle)
+    EXPECT_EQ(twin.engine.stats().paging.on_demand_unshards, middle)
         << "before: " << before;
   });
 }

@@ -109,10 +109,10 @@ TEST(InspectModel, EqualsThePlainModelFromShards) {
       for (int step = 0; step < 2; ++step) {
         twin.plain_backward(step, loss_of);
         twin.wrapped_backward(step, loss_of);
-        const auto before = twin.engine.statistics();
+        const auto before = twin.engine.stats().paging;
         const auto summary = inspect_model(twin.engine);
         EXPECT_EQ(
-            twin.engine.statistics().on_demand_unshards,
+            twin.engine.stats().paging.on_demand_unshards,
             before.on_demand_unshards);
         const auto expected = twin.plain->named_parameters();
         ASSERT_EQ(summary.size(), expected.size());

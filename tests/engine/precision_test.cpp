@@ -116,7 +116,7 @@ TEST_P(Precision, WritingOneElementKeepsTheOthersPrecision) {
     const at::Tensor before = net->in->weight.detach().clone();
     auto engine = wrap(net, bfloat16_options());
     {
-      const auto scope = engine.gather({net->in->weight}, /*writable=*/true);
+      const auto scope = engine.gather({net->in->weight}, {.writable = true});
       const c10::NoGradGuard no_grad;
       net->in->weight[2][3] = 1.5;
     }

@@ -40,12 +40,12 @@ void expect_no_gather_on_demand(World& world, const Subject<Model>& subject) {
     auto engine = wrap(model, parity_options(world, 0).engine);
     EXPECT_GT(engine.pager().groups().size(), 3);
     train_step(world, engine, model, subject, micro_batches);
-    const auto first = engine.statistics();
+    const auto first = engine.stats().paging;
     EXPECT_GT(first.on_demand_unshards, 0); // the step that is recorded
     for (int step = 0; step < 3; ++step) {
       train_step(world, engine, model, subject, micro_batches);
     }
-    const auto later = engine.statistics();
+    const auto later = engine.stats().paging;
     EXPECT_EQ(later.on_demand_unshards, first.on_demand_unshards)
         << micro_batches << " micro-batches";
     EXPECT_GT(later.planned_unshards, first.planned_unshards);
@@ -87,7 +87,7 @@ void expect_right_evaluation(World& world, const Subject<Model>& subject) {
           1,
           now + ", evaluation " + std::to_string(i));
     }
-    on_demand = engine.statistics().on_demand_unshards;
+    on_demand = engine.stats().paging.on_demand_unshards;
     const auto loss_of = [&](Model& model, int rank) {
       return subject.loss(model, rank, world.size());
     };
@@ -102,7 +102,7 @@ void expect_right_evaluation(World& world, const Subject<Model>& subject) {
     engine.step();
     expect_same(loss.detach(), expected, options.tolerance, 1, now);
     if (step > 0) {
-      EXPECT_EQ(engine.statistics().on_demand_unshards, on_demand)
+      EXPECT_EQ(engine.stats().paging.on_demand_unshards, on_demand)
           << "training after an evaluation, " << now;
     }
   }

@@ -89,7 +89,7 @@ TEST_P(StorageReads, ReadingInAScopeIsNotCollective) {
   run_ranks(GetParam(), [](World& world) {
     Twin<StackImpl> twin;
     for (int step = 0; step < 8; ++step) {
-      const auto before = twin.engine.statistics().on_demand_unshards;
+      const auto before = twin.engine.stats().paging.on_demand_unshards;
       if (step < 2 || step > 4) {
         const auto scope = twin.engine.gather();
         if (world.rank() == 0) {
@@ -104,7 +104,7 @@ TEST_P(StorageReads, ReadingInAScopeIsNotCollective) {
       }
       twin.train(step);
       if (step > 1) {
-        EXPECT_EQ(twin.engine.statistics().on_demand_unshards, before)
+        EXPECT_EQ(twin.engine.stats().paging.on_demand_unshards, before)
             << "step " << step;
       }
       twin.expect_same_parameters("after step " + std::to_string(step));

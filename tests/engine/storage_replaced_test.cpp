@@ -66,7 +66,7 @@ TEST_P(StorageReplaced, LoadInAWritableScopeIsFoundLater) {
     expect_throws(
         [&] {
           {
-            const auto scope = twin.engine.gather(/*writable=*/true);
+            const auto scope = twin.engine.gather({.writable = true});
             torch::load(twin.wrapped, file);
           }
           mean_square(*twin.wrapped, batch_of(1, world.rank())).backward();
@@ -177,7 +177,7 @@ TEST_P(StorageReplaced, WritesInAWritableScopeReachAllRanks) {
       {
         const auto scope = twin.engine.gather(
             std::vector<at::Tensor>{twin.wrapped->last->weight},
-            /*writable=*/true);
+            {.writable = true});
         write.write(*twin.wrapped);
       }
       twin.expect_same_parameters(write.name);
@@ -195,7 +195,8 @@ TEST_P(StorageReplaced, WritesBetweenForwardAndStepAreKept) {
       twin.wrapped_backward(step, mean_square);
       {
         const at::NoGradGuard guard;
-        const auto scope = twin.engine.gather(*twin.wrapped->last, true);
+        const auto scope =
+            twin.engine.gather(*twin.wrapped->last, {.writable = true});
         for (auto* net : {twin.plain.get(), twin.wrapped.get()}) {
           net->last->weight.clamp_(-0.2, 0.2);
         }
@@ -215,7 +216,7 @@ TEST_P(StorageReplaced, RanksThatWriteDifferentValuesStillAgreeAfterwards) {
       { const auto y = twin.wrapped->forward(x); }
       {
         const at::NoGradGuard guard;
-        const auto scope = twin.engine.gather(true);
+        const auto scope = twin.engine.gather({.writable = true});
         torch::manual_seed(world.rank());
         for (auto& parameter : twin.wrapped->parameters()) {
           parameter.uniform_(-0.3, 0.3);

@@ -327,7 +327,7 @@ TEST_P(Streams, OfTheUsersTrainAsOneStream) {
     wrapped.zero = [&] { zero_gradients(wrapped.net); };
     wrapped.step = [&] { engine.step(); };
     wrapped.write = [&](const auto& work) {
-      const auto scope = engine.gather(/*writable=*/true);
+      const auto scope = engine.gather({.writable = true});
       work();
     };
     wrapped.add = [&](const at::Tensor& parameter, const at::Tensor& gradient) {

@@ -67,7 +67,7 @@ TEST(LayerDrop, FollowsTheResidencyPlan) {
       const RandomKeyScope random({.seed = 3, .step = step}, at::kCPU);
       engine.backward(model->forward(input).last_hidden_state.square().mean());
       engine.step();
-      const int64_t on_demand = engine.statistics().on_demand_unshards;
+      const int64_t on_demand = engine.stats().paging.on_demand_unshards;
       if (step == 0) {
         of_first_step = on_demand;
         EXPECT_GT(of_first_step, 0);

@@ -190,7 +190,7 @@ void update_momentum(Engine& engine, const MocoModel& model, double momentum) {
       second.push_back(other);
     }
     const GatherScope read = engine.gather(first);
-    const GatherScope write = engine.gather(second, /*writable=*/true);
+    const GatherScope write = engine.gather(second, {.writable = true});
     follow(pairs, momentum);
   }
 }

@@ -67,7 +67,7 @@ SeenRun train(
     }
   }
   expect_planned(engine, text_of(setting) + ", in the end");
-  run.updates = engine.update_statistics();
+  run.updates = engine.stats().updates;
   return run;
 }
 

@@ -33,7 +33,7 @@ SeenRun train(
     engine.step();
     run.parameters.push_back(parameters_of(engine));
   }
-  run.updates = engine.update_statistics();
+  run.updates = engine.stats().updates;
   return run;
 }
 

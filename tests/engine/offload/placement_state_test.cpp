@@ -102,7 +102,7 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
       train_resting(engine, net, 0, 2, world.rank());
       engine.load_weights(file, {.strict = false});
       {
-        const auto scope = engine.gather(*net->first, /*writable=*/true);
+        const auto scope = engine.gather(*net->first, {.writable = true});
         const c10::NoGradGuard no_grad;
         net->first->weight.narrow(0, 0, 2).fill_(0.25);
       }

@@ -195,7 +195,7 @@ TEST(ShardTiers, AreReadAndWrittenInScopes) {
               net, on(resting_options(precision), {tier, tier, tier}, folder));
           train_resting(engine, net, 0, 1, world.rank());
           {
-            const auto scope = engine.gather(*net->first, /*writable=*/true);
+            const auto scope = engine.gather(*net->first, {.writable = true});
             const torch::NoGradGuard no_grad;
             net->first->weight.fill_(0.5);
             net->first->weight.select(0, 1).fill_(2);

@@ -80,7 +80,7 @@ inline std::map<std::string, at::Tensor> train(
   }
   if (setting.clips) {
     EXPECT_EQ(
-        engine.update_statistics().taken > 0,
+        engine.stats().updates.taken > 0,
         setting.optimizer.overlap == UpdateOverlap::kSpeculate);
   }
   auto values = values_of(engine, *net);
