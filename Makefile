@@ -3,7 +3,7 @@
 # variables it understands (make test JOBS=2 TESSERA_TORCH=/opt/libtorch).
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint format tidy clean distclean
+.PHONY: help setup build demo test check lint format tidy clean distclean
 
 tessera := build/release/bin/tessera
 
@@ -24,6 +24,11 @@ demo: ## build, then fine-tune a BERT over two sharded ranks (two to five minute
 
 test: ## build everything and run the tests
 	@scripts/setup.sh test
+
+check: ## build one room and run its tests: make check ROOM=sharding
+	@[[ -n '$(ROOM)' ]] || { echo 'make check ROOM=sharding: name a folder of tests/ with C++ tests' >&2; exit 2; }
+	@scripts/setup.sh build $(ROOM)_tests
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" ctest --preset release -L '^$(ROOM)$$' --no-tests=error
 
 lint: ## check formatting, file headers, and includes between the rooms
 	@scripts/setup.sh tools
