@@ -547,6 +547,7 @@ TEST(LoraModel, WarnsAboutTargetsThatAreNotThere) {
   const std::string log = warned({"query", "valeu"});
   EXPECT_NE(log.find("'valeu', which is no module"), std::string::npos) << log;
   EXPECT_NE(log.find("value"), std::string::npos) << log;
+  EXPECT_EQ(warned({"query", "valeu"}), "") << "once";
   EXPECT_EQ(warned({"query", "value", "attention.output.dense"}), "");
 }
 

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -61,7 +62,7 @@ void check_adaptable(const Model& model) {
 }
 
 /// Warns about target_modules that name no module of the model, beside others
-/// that do.
+/// that do; once in a process.
 /// @param modules of the whole model.
 void warn_about_targets(
     const std::vector<std::string>& asked,
@@ -72,11 +73,19 @@ void warn_about_targets(
         std::any_of(modules.begin(), modules.end(), [&](const auto& module) {
           return module == name || module.ends_with("." + name);
         });
-    if (!is_there && is_log_rank_zero()) {
-      log_warning(
-          "target_modules has '{}', which is no module of the model, so that it gets no adapter{}",
-          name,
-          runtime::nearest_names_hint(name, candidates));
+    if (is_there || !is_log_rank_zero()) {
+      continue;
+    }
+    const std::string text = formatted(
+        "target_modules has '{}', which is no module of the model, so that it gets no adapter{}",
+        name,
+        runtime::nearest_names_hint(name, candidates));
+    // A search of plans makes a model many times.
+    static std::mutex mutex;
+    static std::set<std::string> told;
+    const std::lock_guard lock(mutex);
+    if (told.insert(text).second) {
+      log_warning("{}", text);
     }
   }
 }

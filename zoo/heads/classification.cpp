@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/heads/classification.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/text/metrics/words.h"
 #include "tessera/zoo/layers/losses.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <map>
 
 namespace tessera::zoo {
@@ -150,6 +155,26 @@ std::vector<std::string> class_names_in_data(
     }
   }
   return classes;
+}
+
+std::string class_ids_text(
+    const std::vector<std::string>& classes,
+    const std::vector<std::string>& names_in_data) {
+  if (names_in_data == classes) {
+    return "";
+  }
+  constexpr std::ptrdiff_t kShownClasses = 8;
+  const auto shown = [](const std::vector<std::string>& names,
+                        std::ptrdiff_t most) {
+    return std::vector<std::string>(
+        names.begin(), names.begin() + std::min(std::ssize(names), most));
+  };
+  return formatted(
+      "labels {}{} are taken for the ids of the classes {}{}",
+      runtime::join_names(shown(names_in_data, 2)),
+      names_in_data.size() > 2 ? ", ..." : "",
+      runtime::show_json(shown(classes, kShownClasses)),
+      std::ssize(classes) > kShownClasses ? " and more" : "");
 }
 
 ClassifierOptions ClassifierOptions::from_config(const ConfigFields& fields) {

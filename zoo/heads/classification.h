@@ -65,6 +65,13 @@ std::vector<std::string> class_names_in_data(
     const std::vector<std::string>& classes,
     const std::vector<std::string>& used);
 
+/// What to tell users of class_names_in_data() that are not the names of the
+/// classes: "labels 0, 1, ... are taken for the ids of the classes [...]";
+/// empty if they are.
+std::string class_ids_text(
+    const std::vector<std::string>& classes,
+    const std::vector<std::string>& names_in_data);
+
 /// The loss of a sequence classifier.
 /// @param logits [B, labels]
 /// @param labels [B], or [B, labels] for several labels per row; with the type
