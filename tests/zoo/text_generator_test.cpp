@@ -408,6 +408,31 @@ TEST(ChatPrompt, KeysWithoutAValueAreLeftOut) {
       "[user:x][assistant:!]");
 }
 
+TEST(ChatPrompt, ListsAreGivenToTemplatesThatReadAllOfThem) {
+  const auto messages = nlohmann::ordered_json::parse(
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"},
+                                       {"type": "text", "text": "b"}]},
+          {"role": "user", "content": [{"type": "text", "text": "c"}]}])");
+  const auto rendered = [&](const std::string& text) {
+    text::TokenizerSettings settings;
+    settings.chat_template = "{% for m in messages %}" + text + "{% endfor %}";
+    const text::ChatPrompt chat(settings, "a folder");
+    return chat.render(chat.with_read_contents(messages, "line 1"), "line 1");
+  };
+  EXPECT_EQ(
+      rendered("{% for p in m.content %}<{{ p.text }}>{% endfor %}"),
+      "<a><b><c>");
+  // These lose the second part, or write the second message as a list.
+  EXPECT_EQ(
+      rendered(
+          "[{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %}]"),
+      "[a\nb][c]");
+  EXPECT_EQ(
+      rendered(
+          "[{% if loop.first and m.content is not string %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}]"),
+      "[a\nb][c]");
+}
+
 TEST(ChatPrompt, IsRenderedByTheFoldersTemplate) {
   const auto folder =
       std::filesystem::temp_directory_path() / "tessera-chat-prompt-test";

@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::text {
@@ -67,6 +68,21 @@ std::optional<std::string> joined_texts(const nlohmann::ordered_json& parts) {
   return text;
 }
 
+/// Whether `mark` is in the text, and not in quotes, as it is in a list that
+/// Python or JSON write.
+bool has_unquoted(const std::string& text, const std::string& mark) {
+  size_t found = text.find(mark);
+  if (found == text.npos) {
+    return false;
+  }
+  for (; found != text.npos; found = text.find(mark, found + mark.size())) {
+    if (found > 0 && (text[found - 1] == '\'' || text[found - 1] == '"')) {
+      return false;
+    }
+  }
+  return true;
+}
+
 } // namespace
 
 ChatPrompt::ChatPrompt(
@@ -107,10 +123,16 @@ bool ChatPrompt::reads_lists(
     nlohmann::ordered_json messages,
     const std::vector<size_t>& lists,
     const nlohmann::ordered_json& tools) const {
-  const std::string mark = "tesseratext";
+  std::vector<std::string> marks; // none begins another
   for (const size_t i : lists) {
-    messages[i]["content"] =
-        nlohmann::ordered_json::array({{{"type", "text"}, {"text", mark}}});
+    auto& parts = messages[i]["content"];
+    if (parts.empty()) {
+      parts.push_back(nlohmann::ordered_json{{"type", "text"}, {"text", ""}});
+    }
+    for (auto& part : parts) {
+      part["text"] = marks.emplace_back(
+          "tesseratext" + std::to_string(marks.size()) + "x");
+    }
   }
   ChatTemplateOptions options = options_;
   options.add_generation_prompt = false;
@@ -118,10 +140,9 @@ bool ChatPrompt::reads_lists(
   try {
     const std::string text =
         template_for(tools).render(without_nulls(messages), options);
-    const size_t found = text.find(mark);
-    // In quotes, it is a list as Python or JSON write it.
-    return found != text.npos &&
-           (found == 0 || (text[found - 1] != '\'' && text[found - 1] != '"'));
+    return std::all_of(marks.begin(), marks.end(), [&](const auto& mark) {
+      return has_unquoted(text, mark);
+    });
   } catch (const Error&) {
     return false; // it takes contents for texts
   }

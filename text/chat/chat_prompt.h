@@ -52,7 +52,8 @@ class ChatPrompt {
       const nlohmann::ordered_json& tools = nullptr) const;
 
  private:
-  /// Whether the template writes the texts of contents that are lists.
+  /// Whether the template writes all texts of contents that are lists, as they
+  /// are.
   bool reads_lists(
       nlohmann::ordered_json messages,
       const std::vector<size_t>& lists,
