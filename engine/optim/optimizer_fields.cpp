@@ -85,7 +85,10 @@ void visit_fields(OptionFields& fields, OptimizerOptions& options) {
   std::optional<UpdateRule> rule = options.rule;
   const auto choice = choose_rule(fields, rule, "the optimizer");
   fields.field(
-      "lr", options.lr, kAtLeast0, "peak learning rate of the schedule");
+      "lr",
+      options.lr,
+      kAtLeast0,
+      "peak learning rate of the schedule; by default another for the weights of `model.folder`");
   visit_chosen(fields, choice, rule);
   options.rule = *rule;
   double weight_decay = options.weight_decay.value_or(
