@@ -215,6 +215,10 @@ void ImageFolder::check(const ImageOptions& options, bool tells) {
 void ImageFolder::relabel(const std::vector<std::string>& names) {
   std::vector<int64_t> numbers;
   const auto in_data = zoo::class_names_in_data(names, classes);
+  if (const std::string ids = zoo::class_ids_text(names, in_data);
+      !ids.empty() && is_log_rank_zero()) {
+    log_info("'{}': {}", path.string(), ids);
+  }
   for (const std::string& name : classes) {
     const auto found = std::find(in_data.begin(), in_data.end(), name);
     TESSERA_CHECK(

@@ -395,18 +395,20 @@ std::optional<zoo::Score> evaluate(
   if (!inputs.empty()) {
     run_inputs();
   }
-  std::optional<std::vector<std::vector<int64_t>>> generated;
-  if (const zoo::ScoredPrompts* prompts = data.prompts()) {
-    generated = generated_tokens(
-        *prompts, model, engine.device(), parallel, batch_size, stops);
-    if (!generated) {
-      return std::nullopt;
-    }
-  }
   zoo::Score score =
       sums.total(engine, metric ? task.head->metric() : zoo::Metric{});
-  score.generated =
-      std::move(generated).value_or(std::vector<std::vector<int64_t>>{});
+  if (const zoo::ScoredPrompts* prompts = data.prompts()) {
+    if (std::isfinite(score.loss)) { // the same on all ranks
+      auto generated = generated_tokens(
+          *prompts, model, engine.device(), parallel, batch_size, stops);
+      if (!generated) {
+        return std::nullopt;
+      }
+      score.generated = std::move(*generated);
+    } else { // generate() would throw, but this is for the trainer to judge
+      score.generated.resize(prompts->prompts.size());
+    }
+  }
   if (width > 0) {
     engine.sum_over_ranks(all_outputs);
     score.outputs = all_outputs;

@@ -179,12 +179,15 @@ void check_fills_a_batch(
 }
 
 /// @throws tessera::Error, before the first step, if training.best_metric is
-///     none of what the held-out data are scored by.
+///     none of what the held-out data are scored by, or they are never scored.
 void check_best_metric(const TrainingConfig& config, const Task& task) {
-  if (config.trainer.evaluate_every == 0 ||
-      config.trainer.best_metric == TrainerOptions().best_metric) {
+  if (config.trainer.best_metric == TrainerOptions().best_metric) {
     return; // all have a loss
   }
+  TESSERA_CHECK(
+      config.trainer.evaluate_every != 0,
+      "training.best_metric is '{}', which is for training.evaluate_every; set that",
+      config.trainer.best_metric);
   const zoo::DataSet& data = *task.heldout;
   zoo::Score unmeasured; // its report has all names
   unmeasured.examples = static_cast<int64_t>(data.size());
@@ -223,6 +226,14 @@ std::string warmup_text(const LrScheduleOptions& schedule) {
              : std::string(", no warm-up");
 }
 
+/// Whether the learning rate is the default: a program may have set another one
+/// after the configuration was read.
+bool has_default_rate(const TrainingConfig& config) {
+  const nlohmann::ordered_json::json_pointer lr("/optimizer/lr");
+  return config.has_default_rate && config.resolved.contains(lr) &&
+         config.resolved.at(lr) == config.engine.optimizer.lr;
+}
+
 /// How the weights are updated.
 std::string optimization_text(const TrainingConfig& config) {
   const TrainerOptions& trainer = config.trainer;
@@ -236,7 +247,7 @@ std::string optimization_text(const TrainingConfig& config) {
       "optimizer {}, learning rate {:g}{}, decay {}{}, {}",
       name_of(config.engine.optimizer.rule),
       config.engine.optimizer.lr,
-      !config.has_default_rate ? ""
+      !has_default_rate(config) ? ""
       : config.model_folder.empty()
           ? " (optimizer.lr, by default)"
           : formatted(

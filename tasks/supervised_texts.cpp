@@ -62,6 +62,31 @@ bool has_more(const ordered_json& message) {
              has);
 }
 
+/// Whether a content, a text or a list of them, says nothing.
+bool is_empty_content(const ordered_json& content) {
+  return content == "" ||
+         (content.is_array() &&
+          std::all_of(content.begin(), content.end(), [](const auto& part) {
+            return part.is_object() && part.contains("text") &&
+                   part["text"] == "";
+          }));
+}
+
+/// Whether the weight of something that the assistant says is 0.
+/// @throws tessera::Error naming place.
+bool has_unlearned_answer(
+    const ordered_json& messages,
+    const std::string& place) {
+  try {
+    return std::any_of(
+        messages.begin(), messages.end(), [](const auto& message) {
+          return message["role"] == "assistant" && !text::is_learned(message);
+        });
+  } catch (const Error& error) {
+    TESSERA_FAIL("{}: {}", place, error.what());
+  }
+}
+
 /// Checks that messages have contents, which templates write as nothing or as
 /// "None" where they are absent. Other checks are those of ChatPrompt.
 /// @throws tessera::Error naming place, message and role.
@@ -87,7 +112,7 @@ void check_contents(
         "{} has no 'content'; add it, or leave out the row",
         where);
     TESSERA_CHECK(
-        message["role"] != "assistant" || *content != "",
+        message["role"] != "assistant" || !is_empty_content(*content),
         "{} has an empty 'content', so that an empty answer would be learned; write one, or leave out the row",
         where);
   }
@@ -196,9 +221,11 @@ SupervisedText SupervisedEncoder::conversation(const text::TextRow& row) const {
   const auto tools = values.find("tools");
   const ordered_json listed_tools =
       tools == values.end() ? ordered_json() : *tools;
+  // As they are given: several parts without text make lines.
+  check_contents(values.at(options_.messages), row.place(), options_.messages);
   const ordered_json messages = chat_->with_read_contents(
       values.at(options_.messages), row.place(), listed_tools);
-  check_contents(messages, row.place(), options_.messages);
+  const bool has_unlearned = has_unlearned_answer(messages, row.place());
   const text::RenderedChat chat =
       chat_->render_with_answers(messages, row.place(), listed_tools);
   text::EncodeOptions how;
@@ -224,9 +251,7 @@ SupervisedText SupervisedEncoder::conversation(const text::TextRow& row) const {
       row.place(),
       options_.messages,
       roles_of(messages),
-      std::all_of(messages.begin(), messages.end(), text::is_learned)
-          ? ""
-          : ", and messages have the weight 0");
+      has_unlearned ? ", and messages are switched off (weight, train)" : "");
   if (static_cast<int64_t>(text.tokens.size()) <= max_length_) {
     add_prompt(text, messages, listed_tools, row.place());
   }

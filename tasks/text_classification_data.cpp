@@ -127,16 +127,21 @@ std::vector<json> split_labels(
   return labels;
 }
 
+constexpr const char* kSkipsRows = "data.skip_bad_rows=true";
+
+/// @param skips the option that skips such rows.
 /// @throws Error on what a row has to say, and does not.
 void check_is_not_blank(
     const std::string& text,
     const std::string& key,
-    const std::string& place) {
+    const std::string& place,
+    const char* skips) {
   TESSERA_CHECK(
       !trimmed(text).empty(),
-      "{}: '{}' is empty; fill it in or remove the row, or skip such rows with data.skip_bad_rows=true",
+      "{}: '{}' is empty; fill it in or remove the row, or skip such rows with {}",
       place,
-      key);
+      key,
+      skips);
 }
 
 bool is_integer(const std::string& text) {
@@ -238,6 +243,7 @@ class Reader {
       text.text = prompt_->fill(row);
     } else {
       text = text_in(row.values, columns_.texts, place, keys);
+      check_is_not_blank(text, columns_.texts, place, kSkipsRows);
     }
     text.file = result_.files.size() - 1;
     text.line = row.line;
@@ -313,7 +319,10 @@ class Reader {
         remedy_for(label));
     if (label.is_string()) {
       check_is_not_blank(
-          label.get_ref<const std::string&>(), columns_.label, place);
+          label.get_ref<const std::string&>(),
+          columns_.label,
+          place,
+          kSkipsRows);
     }
     if (!row.is_of_table) {
       if (first_label_.empty()) {
@@ -389,12 +398,21 @@ LabelledText text_in(
     const char* options) {
   LabelledText text;
   text.text = text_column(object, columns.front(), place, options);
-  check_is_not_blank(text.text, columns.front(), place);
   if (columns.size() > 1) {
     text.second = text_column(object, columns.back(), place, options);
-    check_is_not_blank(text.second, columns.back(), place);
   }
   return text;
+}
+
+void check_is_not_blank(
+    const LabelledText& text,
+    const std::vector<std::string>& columns,
+    const std::string& place,
+    const char* skips) {
+  check_is_not_blank(text.text, columns.front(), place, skips);
+  if (columns.size() > 1) {
+    check_is_not_blank(text.second, columns.back(), place, skips);
+  }
 }
 
 LabelledTexts read_labelled_texts(

@@ -67,12 +67,21 @@ struct LabelledTexts {
 
 /// The text, or the pair of texts, of a JSON object; `place` names it in
 /// messages, and `options` what names the columns.
-/// @throws Error on a column that is missing, not a string, or empty.
+/// @throws Error on a column that is missing, or not a string.
 LabelledText text_in(
     const nlohmann::json& object,
     const std::vector<std::string>& columns,
     const std::string& place,
     const char* options);
+
+/// Checks what text_in() has returned.
+/// @param skips the option that skips such rows, for the message.
+/// @throws Error on a text that is empty, or of spaces.
+void check_is_not_blank(
+    const LabelledText& text,
+    const std::vector<std::string>& columns,
+    const std::string& place,
+    const char* skips);
 
 /// Reads labeled texts. Labels are strings, integers or booleans, which name
 /// classes as JSON writes them ("1", "true").

@@ -12,6 +12,7 @@
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/text/rows/file_patterns.h"
+#include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <optional>
@@ -181,9 +182,14 @@ std::vector<LabelledEncoding> encoded(
     const std::vector<std::string>& labels,
     const text::Tokenizer& tokenizer,
     int64_t vocab) {
+  const auto in_data = zoo::class_names_in_data(labels, labels_of(texts));
+  if (const std::string ids = zoo::class_ids_text(labels, in_data);
+      !ids.empty() && is_log_rank_zero()) {
+    log_info("'{}': {}", texts.name(), ids);
+  }
   auto examples = encode_labelled_texts(
       texts,
-      zoo::class_names_in_data(labels, labels_of(texts)),
+      in_data,
       tokenizer,
       config.max_length,
       config.columns.rows.bad_rows);

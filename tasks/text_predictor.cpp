@@ -34,6 +34,8 @@ class ClassifierPredictor : public TextPredictor {
 
   TextPair text_of(const text::TextRow& row) const override {
     LabelledText text = text_in(row.values, keys(), row.place(), "--text-key");
+    check_is_not_blank(
+        text, keys(), row.place(), "--set data.skip_bad_rows=true");
     return {std::move(text.text), std::move(text.second)};
   }
 

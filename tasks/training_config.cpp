@@ -430,9 +430,6 @@ void finish_fields(
     needs_scores(config.trainer.keep_best, "keep_best");
     needs_scores(config.trainer.export_best, "export_best");
     needs_scores(config.trainer.early_stop > 0, "early_stop");
-    needs_scores(
-        config.trainer.best_metric != TrainerOptions().best_metric,
-        "best_metric");
   }
   if (config.lr_range_test) {
     reader.run_check([&] { check(*config.lr_range_test); });

@@ -95,6 +95,24 @@ TEST_F(ImageFolders, HaveAClassPerSubfolder) {
   EXPECT_EQ(ImageFolder::read(train() / "red", false).images.size(), 3);
 }
 
+TEST_F(ImageFolders, IdsOfClassesAreTakenForThemAndTold) {
+  write_tinted_images(train(), 2, 0);
+  fs::rename(train() / "red", train() / "0");
+  fs::rename(train() / "blue", train() / "1");
+  ImageFolder folder = ImageFolder::read(train(), true);
+  testing::internal::CaptureStderr();
+  folder.relabel({"red", "blue"});
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      told.find(
+          R"(train': labels 0, 1 are taken for the ids of the classes ["red","blue"])"),
+      std::string::npos)
+      << told;
+  testing::internal::CaptureStderr();
+  folder.relabel({"red", "blue"});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(ImageFolders, AreRefusedWithWhatIsMissing) {
   expect_error([&] { ImageFolder::read(train(), true); }, {"not a folder"});
   fs::create_directories(train());

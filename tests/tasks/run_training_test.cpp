@@ -341,9 +341,13 @@ TEST_F(RunTraining, ClipsAndWarmsUpUnlessSomethingElseIsSet) {
         config({"schedule.warmup_steps=7", "schedule.warmup_fraction=0.1"});
       },
       {"schedule.warmup_fraction", "set one of them"});
-  expect_error(
-      [&] { config({"training.best_metric=near_hits"}); },
-      {"training.best_metric", "training.evaluate_every"});
+  // Run folders that have it can be read, but there is nothing to train for.
+  EXPECT_NO_THROW(config({"training.best_metric=near_hits"}));
+  on_ranks(1, [&] {
+    expect_error(
+        [&] { run_training(config({"training.best_metric=near_hits"})); },
+        {"training.best_metric", "training.evaluate_every"});
+  });
 }
 
 TEST_F(RunTraining, TheDefaultRateIsThatOfTheWeights) {
@@ -365,6 +369,25 @@ TEST_F(RunTraining, TheDefaultRateIsThatOfTheWeights) {
     const auto again = read_training_config(
         runtime::ConfigReader(nlohmann::json(read.resolved), "again"));
     EXPECT_EQ(again.engine.optimizer.lr, rate);
+  }
+}
+
+TEST_F(RunTraining, ARateThatAProgramSetsIsNotTheDefault) {
+  for (const bool sets : {false, true}) {
+    const auto job = on_ranks(1, [&] {
+      TrainingConfig read = config(
+          {"optimizer.lr=null",
+           "output.overwrite=true",
+           "training.max_steps=2"});
+      if (sets) {
+        read.engine.optimizer.lr = 0.02;
+      }
+      run_training(std::move(read));
+    });
+    EXPECT_EQ(
+        job.output.find("(optimizer.lr, by default)") == std::string::npos,
+        sets)
+        << job.output;
   }
 }
 

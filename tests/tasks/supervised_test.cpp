@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -621,7 +622,17 @@ TEST_F(Supervised, BadRowsAreNamed) {
     return chat_of({said("user", "a"), answer});
   };
   refuses(weighted(0.5), {"'weight' of a message is 0.5"});
-  refuses(weighted(0), {"no answer", "have the weight 0"});
+  refuses(weighted(0), {"no answer", "are switched off (weight, train)"});
+  const json nothing = {{"type", "text"}, {"text", ""}};
+  for (const json& content :
+       {json::array(),
+        json::array({nothing}),
+        json::array({nothing, nothing})}) {
+    refuses(
+        chat_of(
+            {said("user", "a"), {{"role", "assistant"}, {"content", content}}}),
+        {"messages[1] of the role \"assistant\" has an empty 'content'"});
+  }
   refuses(
       chat_of(
           {{{"role", "user"},
@@ -708,6 +719,32 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
       EXPECT_EQ(fewer.at("heldout_generated"), 3);
     });
   }
+}
+
+// No text can be generated then, but the trainer knows what is to be done.
+TEST_F(Supervised, ALossThatIsNotFiniteIsAScore) {
+  file("train.jsonl", R"({"prompt": "a", "completion": "b"})");
+  file("heldout.jsonl", R"({"prompt": "a", "completion": "b"})");
+  tests::on_ranks(1, [&] {
+    write_model("llama", "llama2", "</s>");
+    const auto model = zoo::from_pretrained(model_);
+    {
+      const torch::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : model->parameters()) {
+        parameter.fill_(NAN);
+      }
+    }
+    zoo::save_pretrained(*model, folder_ / "spoiled");
+    fs::copy_file(
+        folder_ / "spoiled" / "model.safetensors",
+        model_ / "model.safetensors",
+        fs::copy_options::overwrite_existing);
+    config();
+    const auto score = evaluate_run(folder_ / "train.json");
+    EXPECT_TRUE(std::isnan(score.values.at("heldout_loss").get<double>()));
+    EXPECT_EQ(score.values.at("heldout_exact_match"), 0.0);
+    EXPECT_EQ(score.values.at("heldout_generated"), 1);
+  });
 }
 
 TEST_F(Supervised, GoesOnInTheMiddleOfAnEpoch) {
