@@ -240,10 +240,11 @@ class AskedTexts {
       // The order of keys is kept: templates show it.
       const auto row = nlohmann::ordered_json::parse(line);
       const auto tools = row.value("tools", nlohmann::ordered_json());
-      const auto messages = chat_->with_read_contents(
-          with_system(row.at("messages")), fields.origin(), tools);
+      const auto messages = with_system(row.at("messages"));
+      const auto read =
+          chat_->with_read_contents(messages, fields.origin(), tools);
       asked_.push_back(
-          {chat_->render(messages, fields.origin(), tools),
+          {chat_->render(read, fields.origin(), tools),
            {{"messages", messages}}});
     }
     TESSERA_CHECK(!asked_.empty(), "'{}' is empty", file);

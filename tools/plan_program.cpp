@@ -67,7 +67,7 @@ struct PlanArguments {
   std::string kind = "a100";
   /// Neither devices nor their kind are given: the job's host is this one.
   bool is_for_this_machine = false;
-  int lora_rank = 0; ///< 0: adapters are those of the configuration
+  std::optional<int> lora_rank; ///< none: those of the configuration
   std::vector<std::string> bandwidths; ///< files
   std::vector<std::string> rates; ///< key=value
   std::string write;
@@ -294,21 +294,17 @@ std::string joined(const std::vector<std::string>& words) {
 
 /// The keys of --lora.
 void add_adapters(PlanArguments& arguments) {
-  if (arguments.lora_rank == 0) {
+  if (!arguments.lora_rank) {
     return;
   }
-  TESSERA_CHECK(
-      arguments.lora_rank > 0,
-      "--lora is {}; it must be a rank of adapters, at least 1",
-      arguments.lora_rank);
   TESSERA_CHECK(
       !tasks::read_training_config(arguments.config, arguments.overrides).lora,
       "{} has adapters already (model.lora); leave out --lora, or set model.lora.r",
       arguments.config);
   arguments.overrides.push_back(
-      formatted("model.lora.r={}", arguments.lora_rank));
+      formatted("model.lora.r={}", *arguments.lora_rank));
   arguments.overrides.push_back(
-      formatted("model.lora.alpha={}", 2 * arguments.lora_rank));
+      formatted("model.lora.alpha={}", 2 * *arguments.lora_rank));
   arguments.overrides.emplace_back("model.lora.target_modules=all-linear");
 }
 
@@ -894,11 +890,13 @@ int run_plan(int argc, char** argv) {
          "KEY=NUMBER: a rate, e.g. flops_16bit=2e14, in_node=2e11, "
          "between_nodes=2e10, device_memory=1e12, host_update=1e11")
       ->allow_extra_args(false);
-  app.add_flag(
+  int lora_rank = 0;
+  auto* lora = app.add_flag(
       "--lora{16}",
-      arguments.lora_rank,
+      lora_rank,
       "Plan adapters on all linear layers (model.lora) for a configuration that "
       "has none; --lora=8 has rank 8, without a number 16");
+  lora->check(CLI::Range(1, 1 << 20));
   app.add_flag(
       "--as-given",
       arguments.as_given,
@@ -940,6 +938,9 @@ int run_plan(int argc, char** argv) {
       ->needs(world);
   const auto complete = [&] {
     arguments.is_for_this_machine = devices->count() == 0 && kind->count() == 0;
+    if (lora->count() > 0) {
+      arguments.lora_rank = lora_rank;
+    }
     add_adapters(arguments);
   };
   const auto check = [&] {

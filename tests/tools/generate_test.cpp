@@ -237,6 +237,20 @@ TEST(Generate, ReadsTextsFromAnywhere) {
   }
 }
 
+TEST(Generate, BlankTextsArePrompts) {
+  const TemporaryFolder folder;
+  write_model(folder / "model");
+  for (const char* prompt : {"", " "}) {
+    const auto result = tests::run_forked(
+        1,
+        text_command(
+            folder / "model", {"--prompt", prompt, "--max-new-tokens", "2"}));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_EQ(result.output.find("is empty"), std::string::npos)
+        << result.output;
+  }
+}
+
 TEST(Generate, TemplatesSeeTheToolsOfARow) {
   const TemporaryFolder folder;
   const auto model = folder / "model";
@@ -332,6 +346,25 @@ TEST(Generate, AnswersInAConversation) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[1]["text"].get<std::string>() + "\n", answer("he, in"));
   EXPECT_EQ(lines[1]["messages"].size(), 2U);
+  // The template takes contents for texts; messages are shown as given.
+  const std::string parts = R"([{"type": "text", "text": "an"}])";
+  std::ofstream(folder / "parts.jsonl")
+      << R"({"messages": [{"role": "user", "content": )" << parts << "}]}\n";
+  const auto of_parts = tests::run_forked(
+      1,
+      text_command(
+          model,
+          {"--chat",
+           "--input",
+           (folder / "parts.jsonl").string(),
+           "--output",
+           (folder / "out.jsonl").string(),
+           "--max-new-tokens",
+           "4"}));
+  ASSERT_EQ(of_parts.exit_code, 0) << of_parts.output;
+  const nlohmann::json shown = read_lines(folder / "out.jsonl");
+  EXPECT_EQ(shown[0]["text"].get<std::string>() + "\n", other);
+  EXPECT_EQ(shown[0]["messages"][0]["content"], nlohmann::json::parse(parts));
   type(folder / "typed", "/what\nan\n");
   const auto mistyped = tests::run_forked(
       1, text_command(model, {"--chat", "--max-new-tokens", "4"}));

@@ -909,6 +909,9 @@ TEST_F(Plan, AddsAdapters) {
   Names twice = keys;
   twice.emplace_back("--lora");
   EXPECT_NE(with(twice).output.find("leave out --lora"), std::string::npos);
+  const auto none = with({"--lora=0"});
+  EXPECT_NE(none.exit_code, 0);
+  EXPECT_NE(none.output.find("--lora"), std::string::npos) << none.output;
 }
 
 // A job of this machine may use its memory; of another one's that is not known.
