@@ -20,6 +20,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
@@ -326,15 +327,16 @@ class DryOperator {
   }
 
   void make_results(OperatorWay way) {
-    const std::vector<size_t> shaping = way == OperatorWay::kInPlace
-                                            ? std::vector<size_t>()
-                                            : shaping_arguments(op_, call_);
+    const std::vector<size_t> shaping = shaping_arguments(op_, call_);
     if (is_sparse_) {
       compute_sparse();
     } else if (!shaping.empty()) {
       check_values(shaping);
       if (is_small_) {
         compute();
+      } else if (returns_written_arguments(op_.schema())) {
+        make_room();
+        return_written();
       } else {
         measure();
       }
@@ -347,9 +349,22 @@ class DryOperator {
       return_written();
     } else if (way == OperatorWay::kMeta) {
       by_meta();
+    } else if (full_name(op_.schema()) == "aten::repeat_interleave.Tensor") {
+      by_output_size();
     } else {
       measure();
     }
+  }
+
+  /// repeat_interleave() with the number of its results.
+  void by_output_size() {
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    const at::Tensor repeats = call_.tensor(0);
+    const at::Tensor sums =
+        at::empty(repeats.sizes(), repeats.options().dtype(at::kLong));
+    call_.replace_by(
+        without_values({at::empty({call_.integer(1)}, repeats.options())}));
   }
 
   void by_shape() {
@@ -384,20 +399,36 @@ class DryOperator {
   }
 
   std::optional<std::vector<c10::IValue>> try_measuring(const DryCall& call) {
+    std::string problem;
     try {
       const c10::impl::ExcludeDispatchKeyGuard guard{
           c10::DispatchKeySet{kDryKey}};
       return measured_results(op_, keys_, call);
     } catch (const c10::Error& error) {
-      TESSERA_FAIL(
-          "a dry run could not find the results of {} ({}): {}",
-          full_name(op_.schema()),
-          place_in_model(run_.module()),
-          error.what_without_backtrace());
+      problem = error.what_without_backtrace();
+    } catch (const std::exception& error) { // of an operator of others
+      problem = error.what();
     }
+    TESSERA_FAIL(
+        "a dry run could not find the results of {} ({}): {}",
+        full_name(op_.schema()),
+        place_in_model(run_.module()),
+        problem);
   }
 
   std::vector<c10::IValue> measured(const DryCall& call) {
+    bool reads_zeros = false;
+    call.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
+      reads_zeros =
+          reads_zeros || (!only_writes(op_.schema(), i) && !has_values(tensor));
+    });
+    // LibTorch's say whether their shapes depend on values; see
+    // shaping_arguments().
+    if (reads_zeros && !call.name().starts_with("aten::")) {
+      run_.assume(
+          full_name(op_.schema()) + " has in '" + run_.module() +
+          "' results of the shapes that zeros give");
+    }
     std::optional<std::vector<c10::IValue>> results = try_measuring(call);
     TESSERA_CHECK(
         results.has_value(),

@@ -60,9 +60,18 @@ const std::unordered_map<std::string, std::vector<BatchDim>>& batch_dims() {
           {"aten::grid_sampler_3d", {{0, 0}, {1, 0}}},
           {"aten::grid_sampler_3d_backward", {{1, 0}, {0, 0}, {2, 0}}},
           {"aten::im2col", {{0, 0}}},
-          {"aten::col2im", {{0, 0}}},
+          {"aten::col2im", {{0, -3}}},
       };
   return *table;
+}
+
+/// Nothing if the argument has no such dimension.
+std::optional<int64_t> dim_of(const BatchDim& batch, const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return std::nullopt;
+  }
+  const int64_t dim = batch.dim < 0 ? batch.dim + tensor.dim() : batch.dim;
+  return dim >= 0 && dim < tensor.dim() ? std::optional(dim) : std::nullopt;
 }
 
 std::string name_of(const c10::OperatorHandle& op) {
@@ -78,22 +87,37 @@ struct ResultShape {
   std::vector<int64_t> sizes;
   Strides strides;
   c10::TensorOptions options;
-  c10::IValue other; ///< where it is no tensor, or an undefined one
+  bool is_list = false; ///< of tensors
+  std::vector<ResultShape> items;
+  c10::IValue other; ///< where it is neither, or an undefined tensor
 
   static ResultShape of(const c10::IValue& value) {
-    if (!value.isTensor() || !value.toTensor().defined()) {
-      return {.other = value};
+    ResultShape shape;
+    if (value.isTensorList()) {
+      shape.is_list = true;
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        shape.items.push_back(of(c10::IValue(tensor)));
+      }
+    } else if (value.isTensor() && value.toTensor().defined()) {
+      const at::Tensor& tensor = value.toTensor();
+      shape.is_tensor = true;
+      shape.sizes = tensor.sizes().vec();
+      shape.strides = tensor.strides().vec();
+      shape.options = tensor.options();
+    } else {
+      shape.other = value;
     }
-    const at::Tensor& tensor = value.toTensor();
-    return {
-        true,
-        tensor.sizes().vec(),
-        tensor.strides().vec(),
-        tensor.options(),
-        {}};
+    return shape;
   }
 
   c10::IValue made() const {
+    if (is_list) {
+      c10::List<at::Tensor> list;
+      for (const ResultShape& item : items) {
+        list.push_back(item.made().toTensor());
+      }
+      return list;
+    }
     return is_tensor ? c10::IValue(at::empty_strided(sizes, strides, options))
                      : other;
   }
@@ -158,10 +182,18 @@ Measure run_kernel(
   op.redispatchBoxed(keys, &stack);
   Measure measure;
   int64_t result_bytes = 0;
+  const auto add = [&](const at::Tensor& tensor) {
+    result_bytes +=
+        tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+  };
   for (const c10::IValue& value : stack) {
     measure.results.push_back(ResultShape::of(value));
-    if (value.isTensor() && value.toTensor().defined()) {
-      result_bytes += static_cast<int64_t>(value.toTensor().nbytes());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        add(tensor);
+      }
+    } else if (value.isTensor()) {
+      add(value.toTensor());
     }
   }
   measure.temporary_bytes =
@@ -179,15 +211,12 @@ torch::jit::Stack with_examples(
   const ScratchAllocation scratch(std::make_shared<DryHeap>(), false);
   for (const BatchDim& batch : dims) {
     const at::Tensor tensor = call.tensor(batch.argument);
-    const int64_t dim = batch.dim < 0 && tensor.defined()
-                            ? batch.dim + tensor.dim()
-                            : batch.dim;
-    if (!tensor.defined() || dim < 0 || dim >= tensor.dim() ||
-        tensor.size(dim) != all) {
+    const std::optional<int64_t> dim = dim_of(batch, tensor);
+    if (!dim || tensor.size(*dim) != all) {
       continue;
     }
     std::vector<int64_t> sizes = tensor.sizes().vec();
-    sizes[static_cast<size_t>(dim)] = rows;
+    sizes[static_cast<size_t>(*dim)] = rows;
     stack[batch.argument] = at::empty_strided(
         sizes,
         strides_like(sizes, tensor.sizes(), tensor.strides().vec()),
@@ -318,7 +347,8 @@ MeasuredRows measured_rows(
     const std::vector<BatchDim>& dims) {
   const BatchDim& first = dims.front();
   const at::Tensor tensor = call.tensor(first.argument);
-  const int64_t all = tensor.dim() > first.dim ? tensor.size(first.dim) : 1;
+  const std::optional<int64_t> dim = dim_of(first, tensor);
+  const int64_t all = dim ? tensor.size(*dim) : 1;
   if (all <= 1) {
     return {all, all};
   }
@@ -366,6 +396,27 @@ std::optional<Measure> measure_now(
   return grown(run(half), run(rows.measured), {half, rows.measured, rows.all});
 }
 
+/// Whether a call with the same shapes has the same results. Not those of
+/// operators of others, which may depend on anything, and not where numbers
+/// such as lengths have values.
+bool depends_on_shapes(const c10::OperatorHandle& op, const DryCall& call) {
+  if (!shaping_arguments(op, call).empty()) {
+    return false;
+  }
+  if (batch_dims().count(name_of(op)) > 0) {
+    return true;
+  }
+  bool has_numbers = false;
+  call.for_each_tensor([&](const at::Tensor& tensor, size_t) {
+    has_numbers =
+        has_numbers ||
+        (c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) &&
+         tensor.has_storage() && tensor.numel() > 0 &&
+         has_dry_values(tensor.storage().data()));
+  });
+  return !has_numbers && call.name().starts_with("aten::");
+}
+
 bool is_mask(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
 }
@@ -389,6 +440,9 @@ std::vector<size_t> shaping_arguments(
   }
   if (call.name() == "aten::masked_select") {
     return {1};
+  }
+  if (call.name() == "aten::repeat_interleave" && !call.argument(1).isNone()) {
+    return {}; // the number of results
   }
   if (call.name() == "aten::index") {
     bool has_mask = false;
@@ -414,8 +468,7 @@ std::optional<std::vector<c10::IValue>> measured_results(
   // Never destroyed: another thread may plan at the end of the process.
   static auto* const known =
       new std::unordered_map<std::string, std::optional<Measure>>();
-  // Where values decide about the results, they differ from call to call.
-  const bool is_kept = shaping_arguments(op, call).empty();
+  const bool is_kept = measured_call::depends_on_shapes(op, call);
   const std::string key = is_kept ? measured_call::key_of(op, call) : "";
   std::optional<Measure> measure;
   bool is_known = false;

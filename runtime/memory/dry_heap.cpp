@@ -34,6 +34,9 @@ namespace {
 
 // Below it, a page of the system is not worth a mapping.
 constexpr size_t kSmallestMapped = size_t{64} << 10;
+// Written mappings above it, such as those of kernels that are tried, are given
+// back to the system: they would take its memory until the process ends.
+constexpr size_t kMostWrittenKept = size_t{32} << 20;
 // As LibTorch aligns CPU tensors.
 constexpr size_t kDryAlignment = 64;
 
@@ -242,7 +245,10 @@ bool free_dry_block(void* data) {
     --all.count;
   }
   if (block->is_mapped) {
-    if (!free_mappings(block->had_values).keep(block->data, block->bytes)) {
+    const bool may_keep =
+        !block->had_values || block->bytes <= kMostWrittenKept;
+    if (!may_keep ||
+        !free_mappings(block->had_values).keep(block->data, block->bytes)) {
       ::munmap(block->data, block->bytes);
     }
   } else {

@@ -6,12 +6,15 @@
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace tessera::runtime::dry_run_test {
 
@@ -23,6 +26,22 @@ double flops_of(const DryRun& run, const std::string& name) {
     flops += work.name == name ? work.flops : 0;
   }
   return flops;
+}
+
+/// An operator of others, without Meta kernel.
+std::vector<at::Tensor> halves(const at::Tensor& x) {
+  const int64_t half = x.size(0) / 2;
+  return {
+      x.narrow(0, 0, half).clone(),
+      x.narrow(0, half, x.size(0) - half).clone()};
+}
+
+TORCH_LIBRARY(tessera_dry_run_test, library) {
+  library.def("halves(Tensor x) -> Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(tessera_dry_run_test, CPU, library) {
+  library.impl("halves", &halves);
 }
 
 } // namespace
@@ -75,6 +94,58 @@ TEST(DryRun, NamesOperatorsWhoseShapesDependOnValues) {
   expect_error(
       [&] { x.index({x > 0}); },
       {"aten::index", "depends on the values", "torch::where"});
+  at::Tensor out = torch::empty({0}, torch::kLong);
+  expect_error([&] { at::nonzero_out(out, x); }, {"aten::nonzero", "dry run"});
+}
+
+TEST(DryRun, WritesSelectionsOfWhatHasValues) {
+  const at::Tensor before = torch::tensor({3, 0, 2});
+  DryRun run;
+  at::Tensor out = torch::empty({0}, torch::kLong);
+  at::nonzero_out(out, before);
+  EXPECT_EQ(out.sizes(), at::IntArrayRef({2, 1}));
+  EXPECT_EQ(out.max().item<int64_t>(), 2);
+}
+
+TEST(DryRun, RepeatsByAGivenSize) {
+  DryRun run;
+  const at::Tensor x = torch::rand({1000, 4});
+  const at::Tensor repeats = torch::randint(3, {1000}, torch::kLong);
+  expect_error(
+      [&] { x.repeat_interleave(repeats, 0); }, {"aten::repeat_interleave"});
+  EXPECT_EQ(
+      x.repeat_interleave(repeats, 0, 1500).sizes(),
+      at::IntArrayRef({1500, 4}));
+}
+
+TEST(DryRun, FoldsColumnsWithoutBatch) {
+  DryRun run;
+  EXPECT_EQ(
+      at::col2im(
+          torch::rand({int64_t{9} * 64, 12}),
+          {5, 6},
+          {3, 3},
+          {1, 1},
+          {0, 0},
+          {1, 1})
+          .sizes(),
+      at::IntArrayRef({64, 5, 6}));
+}
+
+TEST(DryRun, TriesOperatorsOfOthersOnZeros) {
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow("tessera_dry_run_test::halves", "")
+                      .typed<std::vector<at::Tensor>(const at::Tensor&)>();
+  DryRun run;
+  const at::Tensor x = torch::rand({101, 3});
+  const std::vector<at::Tensor> first = op.call(x);
+  ASSERT_EQ(first.size(), 2);
+  EXPECT_EQ(first[0].sizes(), at::IntArrayRef({50, 3}));
+  EXPECT_EQ(first[1].sizes(), at::IntArrayRef({51, 3}));
+  // Which may not be all that it can make.
+  EXPECT_EQ(run.assumptions().size(), 1);
+  const std::vector<at::Tensor> second = op.call(x);
+  EXPECT_NE(second[0].const_data_ptr(), first[0].const_data_ptr());
 }
 
 TEST(DryRun, KeepsWhatTheDeviceKeeps) {
@@ -133,6 +204,20 @@ TEST(DryRun, UsesAddressesAgain) {
   EXPECT_LT(pages_taken() - before, 1024); // 2048 each
   const at::Tensor unwritten = torch::empty({1 << 20});
   EXPECT_EQ(static_cast<const float*>(unwritten.const_data_ptr())[7], 0);
+}
+
+TEST(DryRun, KeepsNoLargeBlocksThatWereWritten) {
+  const auto heap = std::make_shared<DryHeap>();
+  constexpr size_t kBytes = size_t{64} << 20;
+  const auto first_byte = [](const c10::DataPtr& block) {
+    return static_cast<char*>(block.get());
+  };
+  {
+    const c10::DataPtr block = heap->allocate(kBytes, /*has_values=*/true);
+    *first_byte(block) = 1;
+  }
+  const c10::DataPtr block = heap->allocate(kBytes, /*has_values=*/true);
+  EXPECT_EQ(*first_byte(block), 0);
 }
 
 /// Convolutions that LibTorch does itself and not by oneDNN: 1 x 1 filters on
