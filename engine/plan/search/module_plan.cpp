@@ -160,6 +160,22 @@ class ModuleRun {
   ModuleBlocks blocks_;
 };
 
+/// Options of the command line by the names that arguments of a plan have.
+std::string argument_names(std::string text) {
+  const std::vector<std::pair<std::string, std::string>> names{
+      {"--host-memory", "host_memory"},
+      {"--reserve", "reserve"},
+      {"--margin", "margin"}};
+  for (const auto& [option, argument] : names) {
+    size_t found = text.find(option);
+    while (found != std::string::npos) {
+      text.replace(found, option.size(), argument);
+      found = text.find(option);
+    }
+  }
+  return text;
+}
+
 ModulePick pick_of(const PlannedRun& run, ModuleRun& module) {
   ModulePick pick;
   if (!run.stages.empty()) { // else they cannot be read, or not used
@@ -176,7 +192,7 @@ ModulePick pick_of(const PlannedRun& run, ModuleRun& module) {
   pick.device_bytes = run.device_bytes;
   pick.host_bytes = run.host_bytes;
   pick.nvme_bytes = run.nvme_bytes;
-  pick.problem = run.problem;
+  pick.problem = argument_names(run.problem);
   if (!run.stages.empty()) {
     pick.step_seconds = run.time.total();
     pick.rows_per_second = run.tokens_per_s;
@@ -195,6 +211,14 @@ std::string change_text(std::string change) {
   return change;
 }
 
+engine::Machine machine_of_module(const PlanMachine& machine) {
+  try {
+    return engine::machine_of(machine, engine::known_rates(machine.device));
+  } catch (const Error& error) {
+    throw Error(argument_names(error.what()));
+  }
+}
+
 } // namespace
 
 ModulePlan plan(
@@ -204,6 +228,11 @@ ModulePlan plan(
     const PlanMachine& machine) {
   TESSERA_CHECK(training.loss, "plan: PlannedModule::loss is empty");
   TESSERA_CHECK(
+      training.batch_size > 0 && training.accumulate > 0,
+      "plan: batch_size is {} and accumulate {}; both must be at least 1.",
+      training.batch_size,
+      training.accumulate);
+  TESSERA_CHECK(
       !training.layers || training.prepare || *training.layers == 0,
       "plan: PlannedModule::layers is {}, but PlannedModule::prepare is empty; it has them recomputed.",
       training.layers.value_or(0));
@@ -212,8 +241,7 @@ ModulePlan plan(
   search.read = [&](const std::vector<std::string>& overrides) {
     return run.read(overrides);
   };
-  search.machine =
-      engine::machine_of(machine, engine::known_rates(machine.device));
+  search.machine = machine_of_module(machine);
   const engine::PlanAnswer answer = engine::search_plans(search);
   ModulePlan result;
   for (const PlannedRun& each : answer.runs) {

@@ -69,7 +69,7 @@ struct ModulePick {
 
 /// Something else that would fit where nothing does.
 struct ModuleChange {
-  std::string change; ///< "--devices 16", "precision.parameters=bfloat16"
+  std::string change; ///< "devices=16", "precision.parameters=bfloat16"
   ModulePick pick;
 };
 
@@ -97,9 +97,12 @@ struct ModulePlan {
 /// Ranks that divide layers are not searched. Takes some dry runs of plan(),
 /// neither memory nor devices. The module, which is not wrapped, stays as it
 /// is. Not collective.
+/// Options and rows for which `training` throws are left out; see
+/// ModulePick::problem.
 /// @param options as for wrap(), without EngineOptions::parallel.
-/// @throws tessera::Error on options that wrap() refuses, on a machine without
-///   memory, and all that `training` throws.
+/// @throws tessera::Error on options that wrap() refuses and on a machine
+///   without memory; and all but tessera::Error that `training` throws for the
+///   options as they are.
 ModulePlan plan(
     torch::nn::Module& module,
     const EngineOptions& options,

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <map>
 #include <memory>
@@ -902,8 +903,8 @@ class Search {
       const PlannedRun* run = search.first_that_fits();
       dry_runs_ += search.dry_runs_;
       return run == nullptr ? std::nullopt : std::optional(*run);
-    } catch (const Error&) {
-      return std::nullopt; // the configuration does not allow that
+    } catch (const std::exception&) {
+      return std::nullopt; // the configuration or model does not allow that
     }
   }
 
@@ -1045,6 +1046,11 @@ class Search {
           layout.host_activations.value_or(0),
           few_layers);
     } catch (const Error& error) {
+      run.problem = "refused: " + first_line(error.what());
+    } catch (const std::exception& error) { // of LibTorch, or the model
+      if (overrides.empty()) {
+        throw; // the configuration as it is
+      }
       run.problem = "refused: " + first_line(error.what());
     }
     return run;

@@ -2,6 +2,7 @@
 // plan() of a module and a machine: what it picks fits when it is run with
 // numbers under the limit, and says what would fit where nothing does.
 #include "tessera/engine/plan/search/module_plan.h"
+#include "support/expect_error.h"
 #include "support/temporary_folder.h"
 #include "tessera/engine/plan/simulated_rank.h"
 #include "tessera/runtime/comm/init.h"
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -307,8 +309,44 @@ TEST(ModulePlan, SaysWhatIsWrong) {
       std::string::npos);
   EXPECT_NE(
       message({.device_bytes = int64_t{4} << 30, .nvme_bytes = 1 << 30})
-          .find("--host-memory"),
+          .find("(host_memory)"),
       std::string::npos);
+  const PlanMachine machine = cpus(int64_t{1} << 40);
+  expect_error([&] { planned(net, machine, 0); }, {"batch_size is 0"});
+  expect_error(
+      [&] {
+        plan(
+            net,
+            quiet(),
+            {.loss = [&](int64_t rows) { return net.loss(rows); },
+             .accumulate = 0},
+            machine);
+      },
+      {"accumulate 0"});
+}
+
+TEST(ModulePlan, LeavesOutWhatTheLossRefuses) {
+  WideNet net;
+  const auto with = [&](int64_t batch_size) {
+    const PlannedModule training{
+        .loss =
+            [&](int64_t rows) {
+              if (rows != 32) {
+                throw std::invalid_argument("no such rows");
+              }
+              return net.loss(rows);
+            },
+        .batch_size = batch_size};
+    return plan(net, quiet(), training, cpus(int64_t{1} << 40));
+  };
+  const ModulePlan answer = with(32);
+  ASSERT_TRUE(answer.best);
+  EXPECT_EQ(answer.best_pick()->batch_size, 32);
+  EXPECT_TRUE(std::any_of(
+      answer.picks.begin(), answer.picks.end(), [](const ModulePick& pick) {
+        return pick.problem == "refused: no such rows";
+      }));
+  EXPECT_THROW(with(16), std::invalid_argument);
 }
 
 } // namespace tessera::module_plan_test
