@@ -34,6 +34,12 @@ struct PageReductions {
   /// complete. With a world size of one they replace the plan.
   int arrivals = 0;
   int expected_arrivals = 0;
+  /// The latest gradient of this step is of a backward that is not the
+  /// engine's, which `arrivals` leaves out with update_in_backward.
+  bool is_other_latest = false;
+  /// In some step such a gradient came when the page was complete: it is
+  /// updated by step(), not in backward, and `expected_arrivals` stays 0.
+  bool collects = false;
 };
 
 struct PagedGroup : ParamGroup {

@@ -198,6 +198,7 @@ void GradientReducer::before_change(size_t g) {
 bool GradientReducer::count_arrival(size_t g) {
   PageReductions& reductions = context_.pages[g].reductions;
   ++reductions.arrivals;
+  reductions.is_other_latest = false;
   return context_.is_alone() &&
          reductions.arrivals == reductions.expected_arrivals &&
          context_.pages.bucket(g)->is_open();
@@ -207,8 +208,13 @@ void GradientReducer::end_count() {
   if (context_.is_alone() && context_.scheduler != nullptr) {
     for (const auto& page : context_.pages.pages()) {
       PageReductions& reductions = page->reductions;
-      reductions.expected_arrivals =
+      const int expected =
           std::max(reductions.expected_arrivals, reductions.arrivals);
+      // An update as soon as its own are complete would come before the other.
+      reductions.collects =
+          reductions.collects || (reductions.is_other_latest && expected > 0 &&
+                                  reductions.arrivals == expected);
+      reductions.expected_arrivals = reductions.collects ? 0 : expected;
     }
   }
   restart_count();
@@ -217,6 +223,7 @@ void GradientReducer::end_count() {
 void GradientReducer::restart_count() {
   for (const auto& page : context_.pages.pages()) {
     page->reductions.arrivals = 0;
+    page->reductions.is_other_latest = false;
   }
 }
 

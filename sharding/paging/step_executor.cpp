@@ -184,6 +184,7 @@ void StepExecutor::on_gradient(size_t parameter) {
   if (!is_own) {
     context_.pages.bucket(g)->note_other_backward(
         context_.pages.places()[parameter].position);
+    context_.pages[g].reductions.is_other_latest = true;
   }
   // What is not applied does not count towards what is.
   const bool completes = (is_own || !context_.options.update_in_backward) &&

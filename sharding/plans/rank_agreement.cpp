@@ -91,9 +91,11 @@ RankConsent RankAgreement::agree(const RankIntent& mine) {
          fields[2],
          fields[3] != 0});
   }
-  // It does not matter which of a group's parameters caused it.
+  // It does not matter which of a group's parameters caused it. Of kClip it
+  // says whether `group` is a norm's p or a limit.
   const auto same = [](const RankIntent& a, const RankIntent& b) {
-    return a.kind == b.kind && a.group == b.group;
+    return a.kind == b.kind && a.group == b.group &&
+           (a.kind != RankIntent::Kind::kClip || a.parameter == b.parameter);
   };
   if (std::all_of(intents.begin(), intents.end(), [&](const auto& intent) {
         return same(intent, intents[0]);

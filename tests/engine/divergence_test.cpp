@@ -402,6 +402,22 @@ TEST_P(Divergence, OtherNorms) {
          "rank 0: takes the norm of the gradients with p = 2",
          "rank 1: takes the norm of the gradients with p = 1"});
   }
+  // The same number as a limit.
+  expect_all_fail(
+      GetParam(),
+      [&](World& world) {
+        Loop loop;
+        loop.engine.backward(mean_square(*loop.net, batch_of(1, world.rank())));
+        if (world.rank() == 0) {
+          loop.engine.clip_grad_value(2);
+        } else {
+          loop.engine.grad_norm(2);
+        }
+        loop.engine.step();
+      },
+      {"the ranks have other settings for this step:",
+       "rank 0: clamps the gradients to 2",
+       "rank 1: takes the norm of the gradients with p = 2"});
 }
 
 TEST_P(Divergence, SecondEngineAfterADivergenceOfTheFirst) {

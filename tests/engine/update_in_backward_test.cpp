@@ -295,6 +295,28 @@ TEST_P(UpdateInBackward, IsOnlyThatOfTheEngine) {
   });
 }
 
+// What the engine's backward leaves then waits for the step.
+TEST_P(UpdateInBackward, AnotherBackwardMayFollowThatOfTheEngine) {
+  run_ranks(GetParam(), [](World&) {
+    EngineOptions options = group_per_layer();
+    options.update_in_backward = true;
+    Twin<StackImpl> twin(options);
+    const auto loss = [](StackImpl& net, const at::Tensor& x) {
+      return mean_square(net, x);
+    };
+    for (int step = 0; step < 4; ++step) {
+      for (const int batch : {2 * step, 2 * step + 1}) {
+        twin.plain_backward(batch, loss);
+      }
+      twin.wrapped_backward(2 * step, loss);
+      loss(*twin.wrapped, batch_of(2 * step + 1, twin.rank())).backward();
+      EXPECT_FALSE(twin.engine.pager().updated_in_backward()) << step;
+      twin.step();
+      twin.expect_same_parameters("after step " + std::to_string(step));
+    }
+  });
+}
+
 TEST_P(UpdateInBackward, CallsThatNeedGradientsAreRefused) {
   run_ranks(GetParam(), [](World&) {
     Trained trained;
