@@ -65,8 +65,9 @@ struct EngineOptions {
   /// ranks divide (`expert` of the mesh) are sharded over the ranks that have
   /// the same ones. Norms, the loss scale and the contents of files are those
   /// of the whole model: parameters of a pipeline stage have the names that
-  /// they have in the whole model. Replaces ShardingOptions::shard_ranks. Not
-  /// owned; used by wrap() only. Null: every rank has the whole module.
+  /// they have in the whole model. Takes the place of
+  /// ShardingOptions::shard_ranks, which must then be 0. Not owned; used by
+  /// wrap() only. Null: every rank has the whole module.
   const ParallelMesh* parallel = nullptr;
   /// Engine::save_in_background() may be called: training waits for a copy of
   /// what is saved, in host memory, but not for the disk. The memory plan has

@@ -35,7 +35,7 @@ constexpr std::array<SizeField, 5> kAxes{{
      "replicas of the model, which see different batches"},
     {"shard",
      &ParallelSizes::shard,
-     "ranks that shard the model (ZeRO) and see different batches; 0: all other ranks. If `parallel` is set, it replaces `sharding.shard_ranks`. See [docs/parallel.md](../docs/parallel.md)"},
+     "ranks that shard the model (ZeRO) and see different batches; 0: all other ranks. If `parallel` is set, it takes the place of `sharding.shard_ranks`, which must then be 0. See [docs/parallel.md](../docs/parallel.md)"},
     {"context", &ParallelSizes::context, "ranks that divide each sequence"},
     {"tensor",
      &ParallelSizes::tensor,
