@@ -111,7 +111,7 @@ std::optional<Difference> find_difference(
   // Other types have other options.
   std::stable_partition(
       paths.begin(), paths.end(), [](const std::string& path) {
-        return path.ends_with("type");
+        return path.ends_with(".type");
       });
   for (const std::string& path : paths) {
     const Difference difference{

@@ -123,7 +123,8 @@ ModelLoading::ModelLoading(
        std::as_const(subject_.optimizer).parameters()) {
     const std::string& name = model_.find(parameter.name())->name();
     // Other ranks have the rest.
-    if (const auto own = states.find(name); own != states.end()) {
+    if (const auto own = states.find(name);
+        own != states.end() && has_steps(name)) {
       check_same_states(reader_, name, saved_name(name), own->second);
     }
   }
@@ -198,16 +199,22 @@ bool ModelLoading::is_saved(const SubjectPiece& piece) const {
   return piece.state != kAverageState || saved_averages() > 0;
 }
 
+bool ModelLoading::has_steps(const std::string& parameter) const {
+  return reader_.manifest().parameters.at(saved_name(parameter)).steps > 0;
+}
+
 /// A parameter that no step has updated has no state to go on with: it was
-/// frozen. Its average is its value.
+/// frozen, or is of another optimizer. Its average is its value.
 bool ModelLoading::begins_anew(
     const std::string& parameter,
     const std::string& state) const {
+  if (state == kMasterState || has_steps(parameter)) {
+    return false;
+  }
   const std::string& name = saved_name(parameter);
-  return state != kMasterState &&
-         reader_.manifest().parameters.at(name).steps == 0 &&
-         !reader_.has(name, state) &&
-         !reader_.rank_with(0, "whole/" + state + "/" + name);
+  return (state != kAverageState && of_other_optimizers_.contains(parameter)) ||
+         (!reader_.has(name, state) &&
+          !reader_.rank_with(0, "whole/" + state + "/" + name));
 }
 
 void ModelLoading::tell_begun_anew() const {
@@ -222,14 +229,27 @@ void ModelLoading::tell_begun_anew() const {
 }
 
 void ModelLoading::check_optimizer(const OptimizedParameter& parameter) {
-  const std::string& name = saved_name(model_.find(parameter.name())->name());
-  const std::string& saved = reader_.manifest().parameters.at(name).optimizer;
+  const std::string& name = model_.find(parameter.name())->name();
+  const std::string& saved =
+      reader_.manifest().parameters.at(saved_name(name)).optimizer;
   const Optimizer& own = parameter.settings.rule.optimizer();
   if (saved.empty() || saved == own.saved_name()) {
     return;
   }
+  const bool continues = own.continues(saved);
+  // Nor does it matter that others cannot go on with what no step has changed.
+  if (!continues && !has_steps(name) &&
+      std::all_of(
+          tensors_.opaques.begin(),
+          tensors_.opaques.end(),
+          [](const SubjectOpaque& opaque) {
+            return opaque.reset != nullptr;
+          })) {
+    of_other_optimizers_.insert(name);
+    return;
+  }
   TESSERA_CHECK(
-      own.continues(saved),
+      continues,
       "{}: the optimizer of parameter '{}' was '{}', and is '{}' now, which cannot continue with the other's state. Load with the same optimizer ('optimizer.type'), or load only the weights and begin with new state: Engine::load_weights(), in a configuration 'model.start_from'.",
       reader_.path().string(),
       parameter.name(),

@@ -46,6 +46,7 @@ class ModelLoading {
   bool is_saved(const SubjectPiece& piece) const;
   bool begins_anew(const std::string& parameter, const std::string& state)
       const;
+  bool has_steps(const std::string& parameter) const;
   void check_optimizer(const OptimizedParameter& parameter);
   void tell_begun_anew() const;
   void tell_other_optimizers() const;
@@ -58,6 +59,9 @@ class ModelLoading {
   /// saved_name() of an optimizer of the checkpoint, and of the other one that
   /// continues with its state.
   std::set<std::pair<std::string, std::string>> other_optimizers_;
+  /// Parameters whose state, of no step, is of an optimizer with which this one
+  /// cannot continue.
+  std::set<std::string> of_other_optimizers_;
   /// Parameters that had no optimizer state, and now do.
   std::set<std::string> begun_anew_;
   std::vector<at::Tensor> wholes_;

@@ -39,7 +39,9 @@ enum class OnBadLoss {
   /// The run returns to its newest checkpoint, and leaves out the samples since
   /// the last good loss.
   kRollBack,
-  kEnd, ///< the run ends with the step before
+  /// The run ends with the step before; with update_in_backward, the weights
+  /// have that of the bad loss too.
+  kEnd,
 };
 
 struct TrainerOptions {

@@ -3,7 +3,9 @@
 #include "tessera/engine/optim/optimizers/user_optimizer.h"
 
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -57,20 +59,17 @@ class UserMethod : public UpdateMethod {
         leaves_.push_back(std::move(leaf));
       }
     }
-    if (leaves.empty()) {
-      return; // this rank has no part of these parameters
-    }
-    bind(open_all());
-    for (ShardPart& part : parts_) {
-      close(part, {.weights = false, .state = false});
-    }
-    std::vector<torch::optim::OptimizerParamGroup> groups;
-    for (auto& [key, tensors] : leaves) {
-      groups.emplace_back(tensors);
-      keys_.push_back(key);
-    }
-    optimizer_ = options_.make(std::move(groups));
-    check_made(leaves);
+    // What is wrong with it does not show on ranks that have no part of these
+    // parameters, and wrap() goes on with collectives.
+    runtime::on_all_ranks(
+        context_.pager->control(),
+        "UserOptimizerOptions::make",
+        [&] {
+          if (!leaves.empty()) {
+            make_optimizer(leaves);
+          }
+        },
+        context_.pager->watch_failures());
   }
 
   void step(const StepInput& input) override {
@@ -118,6 +117,22 @@ class UserMethod : public UpdateMethod {
     size_t group;
     at::Tensor tensor; ///< the optimizer's tensor for the run
   };
+
+  /// @param leaves by the rates of their groups.
+  void make_optimizer(
+      const std::map<RateKey, std::vector<at::Tensor>>& leaves) {
+    bind(open_all());
+    for (ShardPart& part : parts_) {
+      close(part, {.weights = false, .state = false});
+    }
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    for (const auto& [key, tensors] : leaves) {
+      groups.emplace_back(tensors);
+      keys_.push_back(key);
+    }
+    optimizer_ = options_.make(std::move(groups));
+    check_made(leaves);
+  }
 
   /// @param given to `make`.
   void check_made(const std::map<RateKey, std::vector<at::Tensor>>& given) {

@@ -233,6 +233,31 @@ TEST(Damage, AdamContinuesWithAdamWsMomentsAndSaysSo) {
   }
 }
 
+// There is no state yet with which the other one would have to go on.
+TEST(Damage, AnyOptimizerContinuesBeforeTheFirstStep) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World&) {
+    auto net = make_restless(1, torch::kFloat);
+    auto engine = wrap(net, group_per_layer());
+    engine.save(folder.path());
+    const auto saved = values_of(engine, *net);
+    for (const UpdateRule& rule :
+         {UpdateRule(SgdOptions{.momentum = 0.9}),
+          UpdateRule(LionOptions{}),
+          UpdateRule(LambOptions{}),
+          UpdateRule(AdafactorOptions{})}) {
+      auto options = group_per_layer();
+      options.optimizer.rule = rule;
+      auto other = make_restless(2, torch::kFloat);
+      auto resumed = wrap(other, options);
+      train_steps(resumed, other, 1); // has state, which ends here
+      EXPECT_EQ(resumed.load(folder.path()), 0);
+      expect_equal(values_of(resumed, *other), saved, "loaded");
+      train_steps(resumed, other, 1);
+    }
+  });
+}
+
 // As versions have saved them that did not say which optimizer it was.
 TEST(Damage, AnotherOptimizersStateOrModelIsNamed) {
   const TemporaryFolder folder;

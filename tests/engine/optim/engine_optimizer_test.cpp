@@ -263,4 +263,26 @@ TEST(EngineOptimizer, NamesAMakeThatDoesNotTakeItsGroups) {
       "2 parameter groups, and was given 1");
 }
 
+// Another rank may have no part of the parameters, and see nothing wrong.
+TEST(EngineOptimizer, AMakeThatFailsOnOneRankIsAnErrorOnAll) {
+  tests::run_ranks(2, [](World& world) {
+    const auto wrapped = [&] {
+      Engine engine(
+          world, make_net(), options_of(UserOptimizerOptions{[&](auto groups) {
+            using Made = std::unique_ptr<torch::optim::Optimizer>;
+            return world.rank() == 0
+                       ? Made()
+                       : Made(std::make_unique<torch::optim::SGD>(
+                             std::move(groups), torch::optim::SGDOptions(0.1)));
+          }}));
+    };
+    if (world.rank() == 0) {
+      expect_error(wrapped, {"`make` returned no optimizer"});
+    } else {
+      expect_error(
+          wrapped, {"UserOptimizerOptions::make failed on 1 other rank"});
+    }
+  });
+}
+
 } // namespace tessera::engine::engine_optimizer_test

@@ -6,6 +6,7 @@
 #include "engine/checkpoint/checkpoint_support.h"
 #include "support/ranks.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <cmath>
 #include <fstream>
@@ -85,6 +86,31 @@ TEST(LrRangeTest, FindsWhereTheLossFallsAndDiverges) {
         std::filesystem::exists(folder / "lr_range_test/lr_range_test.svg"));
     EXPECT_TRUE(
         std::filesystem::exists(folder / "lr_range_test/lr_range_test.json"));
+  });
+}
+
+// The gradients of the bad loss are in the weights.
+TEST(LrRangeTest, EndsTheStepThatUpdatedInBackward) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    torch::manual_seed(1);
+    auto net = std::make_shared<torch::nn::LinearImpl>(4, 4);
+    EngineOptions options = group_per_layer();
+    options.update_in_backward = true;
+    options.optimizer.rule = SgdOptions{};
+    options.optimizer.lr = 0.125;
+    auto engine = wrap(std::shared_ptr<torch::nn::Module>(net), options);
+    torch::manual_seed(4 + world.rank());
+    Line task(net);
+    TrainerOptions trainer;
+    trainer.run_folder = folder.path();
+    const LrRangeOptions range{.min_lr = 1e-4, .max_lr = 1e3, .steps = 100};
+    EXPECT_TRUE(
+        lr_range_test(world, engine, task, trainer, range).has_diverged);
+    EXPECT_EQ(engine.learning_rate(), 0.125);
+    EXPECT_FALSE(engine.pager().updated_in_backward());
+    engine.backward(task.forward(0).loss);
+    EXPECT_TRUE(engine.step());
   });
 }
 
