@@ -12,6 +12,7 @@
 
 #include "tessera/engine/data/sample_order.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/paging/pager_statistics.h"
 
@@ -169,6 +170,10 @@ void bind_modules(py::module_& module) {
       "materialize",
       [](const ModuleTree& tree) { materialize(tree); },
       ReleaseGil());
+  // Whether an engine has the parameter; ignored ones are whole.
+  module.def("is_sharded", [](const at::Tensor& parameter) {
+    return sharding::has_page_key(parameter);
+  });
 }
 
 void bind_checkpoints(py::module_& module) {

@@ -68,6 +68,7 @@ class Engine:
     def __init__(self, model, options, source, plan):
         self.module = model
         self.optimizer = None  # an EngineOptimizer, in place of one of torch
+        self.is_unwrapped = False
         self.updates_in_backward = bool(options.get("update_in_backward"))
         self._tree = Tree(model)
         self._engine = _C.Engine(
@@ -236,20 +237,19 @@ class Engine:
         unexpected; with `strict` they are an error, before anything has
         changed.
         """
-        others = [f"{name!r} of type {type(value).__name__}"
-                  for name, value in state.items()
-                  if not isinstance(value, torch.Tensor)
-                  and not name.endswith("_extra_state")]
-        if others:
-            raise TypeError(
-                f"load_state_dict: {others[0]} is not a tensor; pass "
-                "torch.as_tensor() of it.")
         self._check_same_names(state)
         extra = dict(self._tree.extra_states())
         own = dict(self.module.named_parameters(remove_duplicate=False))
         own.update({
             name: value for name, value in self.module.state_dict(
                 keep_vars=True).items() if name not in own})
+        others = [f"{name!r} of type {type(state[name]).__name__}"
+                  for name in own if name in state and name not in extra
+                  and not isinstance(state[name], torch.Tensor)]
+        if others:
+            raise TypeError(
+                f"load_state_dict: {others[0]} is not a tensor; pass "
+                "torch.as_tensor() of it.")
         missing = [name for name in own if name not in state]
         unexpected = [name for name in state if name not in own]
         shapes = [
@@ -291,15 +291,17 @@ class Engine:
         of_ranks = torch.zeros(world.size, 2, dtype=torch.int64)
         of_ranks[world.rank, 0] = len(state)
         of_ranks[world.rank, 1] = zlib.crc32("\n".join(
-            f"{name} {tuple(getattr(value, 'shape', ()))}"
-            for name, value in sorted(state.items())).encode())
+            f"{name} {isinstance(value, torch.Tensor)} "
+            f"{tuple(getattr(value, 'shape', ()))}"
+            for name, value in sorted(
+                state.items(), key=lambda one: one[0])).encode())
         self._engine.sum_over_ranks(of_ranks)
         for rank in range(1, world.size):
             if not torch.equal(of_ranks[rank], of_ranks[0]):
                 raise _C.Error(
                     f"load_state_dict: rank 0 passes {of_ranks[0, 0]} values, "
-                    f"rank {rank} {of_ranks[rank, 0]}, with other names or "
-                    "shapes. Pass the same ones on every rank; where only rank "
+                    f"rank {rank} {of_ranks[rank, 0]}, with other names, shapes "
+                    "or types. Pass the same ones on every rank; where only rank "
                     "0 has them, as from engine.state_dict(), save them to a "
                     "file and call engine.load_weights() on every rank.")
 
@@ -310,7 +312,8 @@ class Engine:
             return
         written = None if parameters is None else {id(p) for p in parameters}
         named = [(name, one) for name, one in self.module.named_parameters()
-                 if written is None or id(one) in written]
+                 if _C.is_sharded(one)  # ignored ones may differ
+                 and (written is None or id(one) in written)]
         of_ranks = torch.zeros(world.size, len(named), dtype=torch.int64)
         with torch.no_grad():
             for i, (_, one) in enumerate(named):
@@ -398,6 +401,7 @@ class Engine:
         self._engine.unwrap()
         self._engine.close()
         self._guard.remove()
+        self.is_unwrapped = True
 
     def sum_over_ranks(self, values):
         """Sums a small CPU tensor over all ranks, in place."""

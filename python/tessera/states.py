@@ -25,7 +25,8 @@ def _split(value, path, tensors):
     if isinstance(value, numbers.Integral):
         value = int(value)  # of NumPy, or an enumeration
         return value if value in _INTEGERS else {"__int__": str(value)}
-    if isinstance(value, numbers.Real):
+    if isinstance(value, numbers.Real) and not isinstance(
+            value, numbers.Rational):  # a Fraction would be rounded
         value = float(value)
         return value if math.isfinite(value) else {"__float__": str(value)}
     if isinstance(value, dict):
@@ -46,8 +47,8 @@ def _split(value, path, tensors):
         return {"__tuple__": items} if isinstance(value, tuple) else items
     raise TypeError(
         f"{'.'.join(path) or 'the state'} is of type {type(value).__name__}; a "
-        "checkpoint takes None, numbers, strings, tensors, and lists, tuples "
-        "and dicts of them. Leave it out of state_dict().")
+        "checkpoint takes None, integers, floats, strings, tensors, and lists, "
+        "tuples and dicts of them. Leave it out of state_dict().")
 
 
 _JOINED = {

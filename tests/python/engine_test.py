@@ -2,6 +2,7 @@
 """The engine from Python, beside plain PyTorch."""
 import collections
 import copy
+import fractions
 import math
 import os
 import shutil
@@ -121,6 +122,13 @@ def gathers(world):
            ) if world.size > 1 else write_other_values(engine, world)
     # The copy is a plain module.
     copy.deepcopy(twin).blocks[0].up.weight.data.zero_()
+    # Ranks may differ in what the engine does not have.
+    model = make_net()
+    engine = tessera.wrap(model, optimizer=ADAMW, log_memory=False, sharding={
+        "modules": [{"path": "blocks\\.1", "ignored": True}]})
+    with torch.no_grad(), engine.gather(writable=True):
+        model.blocks[1].up.weight.fill_(world.rank)
+        model.head.bias.fill_(0.5)
 
 
 def write_other_values(engine, world):
@@ -209,6 +217,12 @@ def whole_values(world):
     state["blocks.0.up.wieght"] = state.pop("blocks.0.up.weight")
     raises(lambda: engine.load_state_dict(state),
            "missing: blocks.0.up.weight", "unexpected: blocks.0.up.wieght")
+    # What is no tensor counts only where the model has one.
+    state = {**other.state_dict(), "epoch": 3}
+    assert engine.load_state_dict(state, strict=False) == ([], ["epoch"])
+    state = {**other.state_dict(), "head.bias": [0.0] * 50}
+    raises(lambda: engine.load_state_dict(state),
+           "'head.bias' of type list is not a tensor")
     path = os.path.join(shared_folder(), "weights.safetensors")
     engine.save_weights(path)
     again = make_net(seed=2)
@@ -274,10 +288,12 @@ def checkpoints(world):
     raises(lambda: engine.save(folder, [object()]), "state_dict")
     for states in (None, counter):
         raises(lambda: resumed.load(folder, states), "pass a list of states")
-    counter.value = {"model": [resumed_model]}
-    raises(lambda: engine.save(folder, [counter]), *(  # of rank 0 only
-        ["state 'Counter'", "model.0 is of type Net"] if world.rank == 0
-        else ["failed on 1 other rank"]))
+    for value, kind in ((resumed_model, "Net"),
+                        (fractions.Fraction(1, 3), "Fraction")):
+        counter.value = {"model": [value]}
+        raises(lambda: engine.save(folder, [counter]), *(  # of rank 0 only
+            ["state 'Counter'", f"model.0 is of type {kind}"]
+            if world.rank == 0 else ["failed on 1 other rank"]))
 
 
 def samplers(world):

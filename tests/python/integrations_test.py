@@ -373,6 +373,8 @@ def running_statistics_of_trainers(world):
     trainer.state.best_model_checkpoint = os.path.join(folder, "checkpoint-3")
     trainer._load_best_model()
     assert rates == [group["lr"] for group in trainer.optimizer.param_groups]
+    trainer.engine.unwrap()
+    trainer.evaluate()
 
 
 def updates_in_backward_of_trainers(world):
@@ -505,6 +507,11 @@ def clipping_of_accelerators(world):
             assert abs(norm.item() - before) < 1e-6, (norm, before)
             engines.step()
             engines.zero_grad()
+    # As set_adapter() of PEFT: it can have no gradient, and may be left out.
+    model.head.bias.requires_grad_(False)
+    assert accelerator.clip_grad_norm_(
+        [p for p in wrapped.parameters() if p.requires_grad],
+        float("inf")).item() == 0
 
 
 class Saved:

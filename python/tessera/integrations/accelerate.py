@@ -206,12 +206,16 @@ class Accelerator(accelerate.Accelerator):
         if self.engine is None:
             return False
         given = {id(one) for one in parameters}
-        trained = {id(one) for one in self.engine.trained_parameters}
-        if not given & trained:
+        trained = {id(one): one for one in self.engine.trained_parameters}
+        if not given & trained.keys():
             return False
         names = {id(one): name for name, one in
                  self.engine.module.named_parameters()}
-        left_out = [names.get(one, "?") for one in trained - given]
+        # Those that were frozen since have nothing to clip, as adapters of PEFT
+        # that are not active.
+        left_out = [names.get(number, "?") for number, one in trained.items()
+                    if number not in given
+                    and (one.requires_grad or one.grad is not None)]
         # Others may be there without a gradient, as frozen ones.
         others = [names.get(id(one), f"one of shape {list(one.shape)}")
                   for one in parameters

@@ -66,7 +66,7 @@ class Trainer(transformers.Trainer):
         return super()._get_grad_norm(model, grad_norm)
 
     def evaluation_loop(self, *arguments, **options):
-        if self.engine is not None:
+        if self.engine is not None and not self.engine.is_unwrapped:
             # As in a DistributedDataParallel: scores are those of what is saved.
             self.engine.broadcast_buffers()
         return super().evaluation_loop(*arguments, **options)
