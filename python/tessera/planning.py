@@ -41,7 +41,7 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     accumulate: micro-batches of an optimizer step.
     clips_gradients: whether clip_grad_norm() is called before it.
     steps: run one after another; the first records in which order parameters
-        are used.
+        are used. A search runs 2, for rank 0.
     zero_stage, options: as for wrap().
 
     Returns a StepMemoryPlan: peak_bytes of the device; peak, the moment of it
@@ -71,17 +71,27 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
         the search tries other micro-batches.
     batch_size: rows of a rank's micro-batch; by default 1, or those of batch.
     recompute, layers: a function of a number of layers, which has the model
-        recompute so many of its `layers`; by default a model of transformers'
-        gradient checkpointing, which counts as one layer.
+        recompute so many of its `layers`; called with 0 at the end. By default
+        a model of transformers' gradient checkpointing, which counts as one
+        layer and is left as it was.
 
         found = tessera.plan(model, {"optimizer": {"type": "adamw"}}, make_batch,
                              device_memory="24GiB", world_size=8, device="h100")
         print(found)
-        if found.best:
-            engine = tessera.wrap(model, found.best.options)
+        best = found.best
+        if best:
+            # Micro-batches of best.batch_size rows, best.accumulate of a step.
+            if best.recomputed_layers and not model.is_gradient_checkpointing:
+                model.gradient_checkpointing_enable()
+            engine = tessera.wrap(model, best.options)
     """
     values, source = merge_options("plan", model, config, zero_stage, options)
     if device_memory is not None:
+        for name, value, searched in (("rank", rank, 0), ("steps", steps, 2)):
+            if value != searched:
+                raise _C.Error(
+                    f"plan: {name} is {value}; with device_memory, a search, it "
+                    f"is {searched}. Leave it out.")
         machine = {
             "world_size": world_size, "devices_per_node": devices_per_node,
             "device": _kind_of(device), "device_memory": device_memory,
@@ -133,8 +143,14 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
 def _planned_loss(model, batch, loss):
     try:
         return _loss_of(_call(model, batch), loss)
-    except NotImplementedError as error:
-        if "meta" not in str(error).lower():
+    except RuntimeError as error:
+        if isinstance(error, _C.Error):
+            raise
+        # torch hands on the engine's errors without their type.
+        if "a dry run" in str(error):
+            raise _C.Error(f"plan: {_place_of(error)}: {error}") from error
+        if not isinstance(error, NotImplementedError) or \
+                "meta" not in str(error).lower():
             raise
         # Of torch, for shapes that depend on values.
         raise _C.Error(
@@ -223,32 +239,71 @@ def _checkpointing_of(model):
     """Gradient checkpointing of a model of transformers, as one layer."""
     if not getattr(model, "supports_gradient_checkpointing", False):
         return None, 0, 0
+    names = ("gradient_checkpointing", "_gradient_checkpointing_func")
+    # Of each module, as a model may recompute some, with a function of its own.
+    own = [(module, {name: vars(module)[name] for name in names
+                     if name in vars(module)}) for module in model.modules()]
+
+    def is_recomputing():
+        return any(getattr(module, "gradient_checkpointing", False)
+                   for module, _ in own)
+
+    was_recomputing = is_recomputing()
 
     def recompute(count):
-        if count > 0:
+        if (count > 0) == is_recomputing():
+            return
+        if count > 0 and not was_recomputing:
             model.gradient_checkpointing_enable()
+        elif count == 0 and was_recomputing:
+            for module, _ in own:
+                if getattr(module, "gradient_checkpointing", False):
+                    module.gradient_checkpointing = False
         else:
-            model.gradient_checkpointing_disable()
+            if not was_recomputing:
+                model.gradient_checkpointing_disable()
+            for module, values in own:
+                for name in names:
+                    vars(module).pop(name, None)
+                vars(module).update(values)
 
-    return recompute, 1, int(model.is_gradient_checkpointing)
+    return recompute, 1, int(was_recomputing)
 
 
 def _search(model, values, source, batch, loss, machine, training, recompute):
     makes_batches = callable(batch) and not isinstance(batch, torch.Tensor)
     if training["batch_size"] is None:
         training["batch_size"] = 1 if makes_batches else _rows_of(batch)
+    for name in ("batch_size", "accumulate", "layers"):
+        training[name] = whole_number("plan", name, training[name])
     given = training["recomputed_layers"]
     current = batch
+    recomputed = None  # not known
+    interrupt = None
     kept = contextlib.ExitStack()
 
-    def prepare(rows, layers):
-        nonlocal current
-        kept.close()
-        kept.enter_context(_buffers_kept(model))
-        if recompute is not None:
+    def have_recomputed(layers):
+        nonlocal recomputed
+        if recompute is not None and layers != recomputed:
+            recomputed = None
             recompute(layers)
-        if makes_batches:
-            current = batch(rows)
+            recomputed = layers
+
+    def prepare(rows, layers):
+        nonlocal current, interrupt
+        if interrupt is not None:
+            raise interrupt
+        try:
+            kept.close()
+            kept.enter_context(_buffers_kept(model))
+            have_recomputed(layers)
+            if makes_batches:
+                current = batch(rows)
+        except Exception:  # a way to train that the search leaves out
+            raise
+        except BaseException as error:  # Ctrl-C, which ends the search
+            interrupt = error
+            raise
 
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -259,8 +314,9 @@ def _search(model, values, source, batch, loss, machine, training, recompute):
                 json.dumps(machine))
     finally:
         kept.close()
-        if recompute is not None:
-            recompute(given)
+        have_recomputed(given)
+    if interrupt is not None:
+        raise interrupt
     picks = tuple(_pick(pick, values) for pick in found.picks)
     return Plan(
         picks=picks,
@@ -278,7 +334,9 @@ def _pick(pick, values):
         *parents, key = path.split(".")
         inner = options
         for parent in parents:
-            inner = inner.setdefault(parent, {})
+            if inner.get(parent) is None:
+                inner[parent] = {}
+            inner = inner[parent]
         try:
             inner[key] = json.loads(text)
         except json.JSONDecodeError:

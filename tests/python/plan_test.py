@@ -133,7 +133,7 @@ def refuses(world):
         make_net(), None, ids, loss=lambda _: 1 / 0), "division")
     raises(lambda: tessera.plan(
         make_net(), None, ids, loss=lambda output: output[output > 0].sum()),
-        "plan_test.py:", "output[output > 0]", "with shapes only")
+        "plan_test.py:", "output[output > 0]", "has shapes only", "torch.where")
     model = make_net()
     engine = tessera.wrap(model, **SMALL)
     raises(lambda: tessera.plan(model, None, ids), "before wrap()")
@@ -180,6 +180,13 @@ def searches(world):
         layers=4, recompute=counts.append, device="cpu")
     assert {pick.batch_size for pick in fixed.picks} == {4}
     assert max(counts) == 4 and counts[-1] == 0
+    keeps_checkpointing(options, most)
+    # null is a section without keys.
+    empty = tessera.plan(
+        gpt2(), dict(options, memory=None, sharding=None, placement=None,
+                     offload=None), batch_of, device_memory=int(0.7 * most),
+        **arguments)
+    assert empty.best
 
     # The host where a device is too small, and its size where there is none.
     small = {"device": "a100", "device_memory": "40MiB", "reserve": 0}
@@ -203,6 +210,37 @@ def searches(world):
         again.peak_bytes == host.best.peak_bytes
 
 
+def keeps_checkpointing(options, most):
+    """The model's own, of some layers and with another function."""
+    model = gpt2(checkpointing=True)
+    model.transformer.h[1].gradient_checkpointing = False
+
+    def function(*args, **kwargs):
+        return torch.utils.checkpoint.checkpoint(
+            *args, use_reentrant=False, **kwargs)
+
+    for module in model.modules():
+        if hasattr(module, "gradient_checkpointing"):
+            module._gradient_checkpointing_func = function
+    before = checkpointing_of(model)
+    found = tessera.plan(model, options, gpt2_batch(), device="cpu", margin=0,
+                         device_memory=2 * most)
+    assert {pick.recomputed_layers for pick in found.picks} == {0, 1}
+    assert checkpointing_of(model) == before
+    model = gpt2()
+    before = checkpointing_of(model)
+    tessera.plan(model, options, gpt2_batch(), device="cpu", margin=0,
+                 device_memory=int(0.7 * most))
+    assert checkpointing_of(model) == before
+
+
+def checkpointing_of(model):
+    return [(name, key, vars(module)[key])
+            for name, module in model.named_modules()
+            for key in ("gradient_checkpointing",
+                        "_gradient_checkpointing_func") if key in vars(module)]
+
+
 def refuses_searches(world):
     def plan(**arguments):
         return tessera.plan(gpt2(), None, gpt2_batch, **arguments)
@@ -212,6 +250,27 @@ def refuses_searches(world):
     raises(lambda: plan(device_memory=0), "device_memory")
     raises(lambda: plan(device_memory="1GiB", device="h1000"), "h1000")
     raises(lambda: plan(device_memory="1GiB", layers=3), "recompute")
+    raises(lambda: plan(device_memory="1GiB", rank=1, world_size=2), "rank")
+    raises(lambda: plan(device_memory="1GiB", steps=3), "steps")
+    raises(lambda: plan(device_memory="1GiB", batch_size=0), "batch_size is 0")
+    raises(lambda: plan(device_memory="1GiB", accumulate=0), "accumulate 0")
+    raises(lambda: plan(device_memory="1GiB", nvme_memory="1GiB", device="a100"),
+           "(host_memory)")
+
+    # What the forward refuses is left out; as it is given, it is an error.
+    def batch_of(rows):
+        if rows != 4:
+            raise ValueError("no such rows")
+        return gpt2_batch(rows)
+
+    def search(rows):
+        return tessera.plan(gpt2(), {"optimizer": ADAMW}, batch_of,
+                            device="cpu", device_memory="1TiB", batch_size=rows)
+
+    found = search(4)
+    assert found.best.batch_size == 4
+    assert any("no such rows" in pick.problem for pick in found.picks)
+    raises(lambda: search(8), "no such rows")
     raises(lambda: plan(device_memory="1GiB", parallel={"tensor": 2}),
            "parallel", "device_memory")
 
