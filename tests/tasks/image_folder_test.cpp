@@ -96,7 +96,7 @@ TEST_F(ImageFolders, HaveAClassPerSubfolder) {
 }
 
 TEST_F(ImageFolders, IdsOfClassesAreTakenForThemAndTold) {
-  write_tinted_images(train(), 2, 0);
+  zoo::write_tinted_images(train(), 2, 0);
   fs::rename(train() / "red", train() / "0");
   fs::rename(train() / "blue", train() / "1");
   ImageFolder folder = ImageFolder::read(train(), true);
