@@ -375,10 +375,8 @@ TEST_F(RunTraining, TheDefaultRateIsThatOfTheWeights) {
 TEST_F(RunTraining, ARateThatAProgramSetsIsNotTheDefault) {
   for (const bool sets : {false, true}) {
     const auto job = on_ranks(1, [&] {
-      TrainingConfig read = config(
-          {"optimizer.lr=null",
-           "output.overwrite=true",
-           "training.max_steps=2"});
+      TrainingConfig read =
+          config({"optimizer.lr=null", "output.overwrite=true"});
       if (sets) {
         read.engine.optimizer.lr = 0.02;
       }

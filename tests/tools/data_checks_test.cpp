@@ -214,7 +214,7 @@ TEST_F(DataChecks, PathsAreRelativeToTheirConfiguration) {
   const auto once = run_forked(
       2,
       {"train",
-       (folder_ / "c.json").string(),
+       (folder / "c.json").string(),
        "output.folder=" + out_.string(),
        "output.overwrite=true"});
   EXPECT_NE(once.output.find(kTold), std::string::npos) << once.output;

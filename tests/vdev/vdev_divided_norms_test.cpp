@@ -136,7 +136,11 @@ TEST_P(DividedNorms, StayOnTheDeviceAndAreThoseOfTheCpu) {
       const DeferredScalar norm = device.engine().clip_grad_norm(1e-2, p);
       device.engine().step();
       if (step > 1) { // planned
-        EXPECT_EQ(Runtime::instance().counters().synchronizations, waits)
+        // In the first steps an engine compares the gradients of
+        // tensor-parallel ranks, for which the host waits twice.
+        const int64_t compared = division.sizes.tensor > 1 ? 2 : 0;
+        EXPECT_EQ(
+            Runtime::instance().counters().synchronizations, waits + compared)
             << "p = " << p;
       }
       const double expected = cpu.engine().clip_grad_norm(1e-2, p);
