@@ -148,7 +148,8 @@ def _planned_loss(model, batch, loss):
             raise
         # torch hands on the engine's errors without their type.
         if "a dry run" in str(error):
-            raise _C.Error(f"plan: {_place_of(error)}: {error}") from error
+            told = str(error).replace("torch::", "torch.")
+            raise _C.Error(f"plan: {_place_of(error)}: {told}") from error
         if not isinstance(error, NotImplementedError) or \
                 "meta" not in str(error).lower():
             raise

@@ -32,8 +32,8 @@ def runs_the_page(world):
     if world.rank == 0:
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
-    (train, options, optimizer, resume, plan, buffers, unfreeze, trainer,
-     averaged, saved) = blocks()
+    (train, options, optimizer, resume, plan, search, buffers, unfreeze,
+     trainer, averaged, saved) = blocks()
     names = {}
     exec(train, names)
     assert os.path.exists("trained/model.safetensors")
@@ -49,6 +49,7 @@ def runs_the_page(world):
     for _ in range(2):  # the second continues where the first has ended
         exec(resume, {})
     exec(plan, {})
+    exec(search, {})
     normed = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     engine = tessera.wrap(normed, log_memory=False)
     normed[1].running_mean.fill_(world.rank)

@@ -345,7 +345,7 @@ def options_of_others(world):
     raises(lambda: engine.save("never", keep_last="2"), "keep_last is '2'")
     raises(lambda: engine.load_state_dict(
         {name: value.numpy() for name, value in make_net().state_dict().items()}),
-        "'seen' of type ndarray")
+        "of type ndarray is not a tensor")
 
 
 def other_wrappers(world):
