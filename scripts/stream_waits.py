@@ -79,7 +79,7 @@ WAITS = [
     ),
     *waits_of(
         "sharding/paging/gradient_reducer.cpp",
-        after("finish();", "wait_for_lane();"),
+        after('"gets its gradients set to zero");', "wait_for_lane();"),
         "held.slot.after.add("
         "context_.scheduler->before_gradients_change(held.group));",
         "context_.scheduler->before_gradients_change(g).block_current("

@@ -30,7 +30,9 @@ class CheckRooms(unittest.TestCase):
             ("zoo", "runtime"),
             ("engine", "pipeline"),
             ("sharding", "runtime"),
-            ("runtime", "runtime"),
+            ("tasks", "zoo"),
+            ("zoo", "text"),
+            ("engine", "engine"),
         )
         for room, target in downward:
             include = f'"tessera/{target}/a.h"'
@@ -72,6 +74,8 @@ class CheckRooms(unittest.TestCase):
             ("offload", "pipeline"),
             ("pipeline", "engine"),
             ("engine", "zoo"),
+            ("text", "zoo"),
+            ("zoo", "tasks"),
         )
         for room, target in wrong:
             for include in (f'"tessera/{target}/a.h"', f"<tessera/{target}/a.h>"):
