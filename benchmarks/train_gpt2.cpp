@@ -35,8 +35,8 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/engine/engine_config.h"
-#include "tessera/engine/plan/operator_times.h"
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/operator_times.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
@@ -395,13 +395,13 @@ at::Tensor make_batch(const Arguments& arguments) {
 
 /// What a step of this rank takes at least, on the device of predict=, by a dry
 /// run; nothing if none is asked for, or the rates of its own are not known.
-std::optional<engine::StepPrediction> predict(
+std::optional<planner::StepPrediction> predict(
     const Arguments& arguments,
     at::Device device) {
   std::string name = arguments.predict;
   if (name == "auto") {
     name = device.is_cuda()
-               ? engine::rates_name(driver_name(device)).value_or("")
+               ? planner::rates_name(driver_name(device)).value_or("")
                : "cpu";
     if (name.empty()) {
       std::cerr << "train_gpt2: nothing is predicted, for the rates of '"
@@ -411,8 +411,8 @@ std::optional<engine::StepPrediction> predict(
   if (name.empty()) {
     return std::nullopt;
   }
-  const engine::DeviceRates rates =
-      engine::known_rates(name, engine::RateUse::kKernels);
+  const planner::DeviceRates rates =
+      planner::known_rates(name, planner::RateUse::kKernels);
   PlannedJob job;
   job.rank = world().rank();
   job.world_size = world().size();
@@ -430,13 +430,13 @@ std::optional<engine::StepPrediction> predict(
   };
   EngineOptions options = engine_options(arguments);
   options.log_memory = false;
-  const engine::StepPrediction prediction =
-      engine::predict_step(plan(training, options, job), name, rates);
-  std::cerr << engine::prediction_table(prediction) << std::flush;
+  const planner::StepPrediction prediction =
+      planner::predict_step(plan(training, options, job), name, rates);
+  std::cerr << planner::prediction_table(prediction) << std::flush;
   return prediction;
 }
 
-nlohmann::ordered_json json_of(const engine::StepPrediction& prediction) {
+nlohmann::ordered_json json_of(const planner::StepPrediction& prediction) {
   nlohmann::ordered_json json{
       {"device", prediction.device},
       {"step_ms", prediction.seconds() * 1e3},
@@ -452,9 +452,9 @@ nlohmann::ordered_json json_of(const engine::StepPrediction& prediction) {
     }
   }
   std::map<std::string, double> operators; // forward and backward
-  for (const engine::OperatorTime& row : prediction.operators) {
-    if (row.bound == engine::OperatorBound::kProducts ||
-        row.bound == engine::OperatorBound::kMemory) {
+  for (const planner::OperatorTime& row : prediction.operators) {
+    if (row.bound == planner::OperatorBound::kProducts ||
+        row.bound == planner::OperatorBound::kMemory) {
       operators[row.name] += row.seconds * 1e3;
     }
   }
@@ -519,7 +519,7 @@ void run(const Arguments& arguments) {
   if (arguments.is_cuda) {
     device = arguments.is_plain ? at::Device(at::kCUDA, 0) : world().device();
   }
-  const std::optional<engine::StepPrediction> prediction =
+  const std::optional<planner::StepPrediction> prediction =
       predict(arguments, device);
   const double matrix_flops =
       matrix_rate(device, arguments.dtype, arguments.matrix_rows);

@@ -29,7 +29,7 @@ endfunction()
 
 # Headers and the CMake package; after all libraries.
 function(tessera_install_package)
-  foreach(_room runtime sharding offload pipeline engine text zoo tasks)
+  foreach(_room runtime sharding offload pipeline engine planner text zoo tasks)
     install(DIRECTORY ${_room}
             DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera
             FILES_MATCHING PATTERN "*.h"

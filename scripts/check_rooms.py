@@ -70,7 +70,6 @@ FOLDERS = {
         "data",
         "helpers",
         "profile",
-        "plan",
         "trainer",
     ),
     "text": ("tokenizer", "metrics", "chat", "rows"),

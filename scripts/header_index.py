@@ -21,7 +21,7 @@ SECTIONS = [
     ("Batches", ["engine/data"]),
     ("Checkpoints and weights", ["engine/checkpoint", "sharding/weights"]),
     ("The trainer", ["engine/trainer", "engine/profile"]),
-    ("Memory: plans and tiers", ["engine/plan", "runtime/dry_run", "offload", "runtime/memory"]),
+    ("Memory: plans and tiers", ["planner", "runtime/dry_run", "offload", "runtime/memory"]),
     ("Choices for groups, dtypes and communication", ["sharding/groups", "sharding/pages", "sharding/paging"]),
     ("Lazy models", ["sharding/lazy"]),
     ("Recomputation", ["sharding/checkpointing"]),

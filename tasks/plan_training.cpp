@@ -2,7 +2,7 @@
 #include "tessera/tasks/plan_training.h"
 
 #include "tessera/engine/device_config.h"
-#include "tessera/engine/plan/rank_steps.h"
+#include "tessera/planner/rank_steps.h"
 #include "tessera/pipeline/stage_layers.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
@@ -646,7 +646,7 @@ std::vector<std::string> planned_steps(
 using LayersOfStage = std::vector<std::pair<int, int>>;
 
 /// By pipeline stage, the first of those in a row that do the same, as
-/// engine::plan_stages() takes it. The first and the last one have more than
+/// planner::plan_stages() takes it. The first and the last one have more than
 /// layers.
 std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
   const ParallelOptions& parallel = config.parallel;
@@ -694,7 +694,7 @@ std::vector<StepMemoryPlan> plan_training(
     const PlanReduction& reduction) {
   ConfiguredTraining run(config, world_size, rank, reduction.layers);
   run.job().device = device;
-  std::vector<StepMemoryPlan> stages = engine::plan_stages(
+  std::vector<StepMemoryPlan> stages = planner::plan_stages(
       run.training(),
       run.options(),
       run.job(),

@@ -3,8 +3,8 @@
 // `plan_training()` says what memory a run of `tessera train` takes, from its
 // configuration and the model's config.json alone.
 
-#include "tessera/engine/plan/simulated_rank.h"
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/simulated_rank.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/models/model.h"
 

@@ -2,14 +2,14 @@
 // `tessera plan CONFIG`: whether a run fits into memory, which layout is the
 // fastest, and why the others are not.
 
-#include "plan/measured_rates.h"
-#include "plan/simulation.h"
-#include "plan/training_search.h"
 #include "program_main.h"
+#include "simulation.h"
+#include "tessera/planner/measured_rates.h"
+#include "tessera/tasks/training_search.h"
 
-#include "tessera/engine/plan/operator_times.h"
-#include "tessera/engine/plan/search/plan_search.h"
 #include "tessera/engine/report/html_report.h"
+#include "tessera/planner/operator_times.h"
+#include "tessera/planner/search/plan_search.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/option_reader.h"
@@ -46,12 +46,12 @@ namespace tessera::tools {
 
 namespace {
 
-using engine::Machine;
-using engine::PlanAnswer;
-using engine::PlannedChange;
-using engine::PlannedRun;
-using engine::PlanSearch;
-using engine::StepTime;
+using planner::Machine;
+using planner::PlanAnswer;
+using planner::PlannedChange;
+using planner::PlannedRun;
+using planner::PlanSearch;
+using planner::StepTime;
 
 struct PlanArguments {
   std::string config;
@@ -106,10 +106,12 @@ c10::DeviceType type_of(const PlanArguments& arguments) {
   return arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
 }
 
-DeviceRates rates_of(const PlanArguments& arguments, engine::RateUse use) {
-  DeviceRates rates = known_rates(arguments.kind, use);
+planner::DeviceRates rates_of(
+    const PlanArguments& arguments,
+    planner::RateUse use) {
+  planner::DeviceRates rates = planner::known_rates(arguments.kind, use);
   for (const std::string& file : arguments.bandwidths) {
-    rates = measured_rates(
+    rates = planner::measured_rates(
         runtime::parse_json(runtime::read_text_file(file), file),
         type_of(arguments),
         rates);
@@ -144,8 +146,8 @@ Machine machine_of(const PlanArguments& arguments) {
   if (!arguments.nvme_path.empty()) {
     machine.nvme_path = arguments.nvme_path;
   }
-  return engine::machine_of(
-      machine, rates_of(arguments, engine::RateUse::kSteps));
+  return planner::machine_of(
+      machine, rates_of(arguments, planner::RateUse::kSteps));
 }
 
 std::string seconds_text(double seconds) {
@@ -543,7 +545,7 @@ engine::LinePlot memory_plot(
           ? std::string("Memory of a rank over a step")
           : formatted("Memory of pipeline stage {} over a step", stage);
   std::vector<double> times =
-      engine::timeline_seconds(plan, run.estimated.in_16bit, machine.rates);
+      planner::timeline_seconds(plan, run.estimated.in_16bit, machine.rates);
   const bool in_ms = times.empty() || times.back() < 1;
   for (double& time : times) {
     time *= in_ms ? 1000 : 1;
@@ -735,7 +737,7 @@ nlohmann::ordered_json json_of(
 
 int plan(const PlanArguments& arguments) {
   PlanSearch search;
-  search.read = read_training_run(arguments.config);
+  search.read = tasks::read_training_run(arguments.config);
   search.overrides = arguments.overrides;
   search.machine = machine_of(arguments);
   search.as_given = arguments.as_given;
@@ -777,21 +779,22 @@ int plan(const PlanArguments& arguments) {
 void print_operators(const PlanArguments& arguments) {
   const tasks::TrainingConfig config =
       tasks::read_training_config(arguments.config, arguments.overrides);
-  const DeviceRates rates = rates_of(arguments, engine::RateUse::kKernels);
+  const planner::DeviceRates rates =
+      rates_of(arguments, planner::RateUse::kKernels);
   const std::vector<StepMemoryPlan> stages = tasks::plan_training(
       config, arguments.devices, /*rank=*/0, type_of(arguments));
   nlohmann::ordered_json json{{"stages", nlohmann::ordered_json::array()}};
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const engine::StepPrediction prediction =
-        engine::predict_step(stages[stage], arguments.kind, rates);
+    const planner::StepPrediction prediction =
+        planner::predict_step(stages[stage], arguments.kind, rates);
     if (arguments.as_json) {
-      json["stages"].push_back(engine::prediction_json(prediction));
+      json["stages"].push_back(planner::prediction_json(prediction));
       continue;
     }
     if (stages.size() > 1) {
       std::printf("pipeline stage %zu\n", stage);
     }
-    std::printf("%s", engine::prediction_table(prediction).c_str());
+    std::printf("%s", planner::prediction_table(prediction).c_str());
     for (const std::string& assumption : stages[stage].assumptions) {
       std::printf("assumed: %s\n", assumption.c_str());
     }
@@ -948,7 +951,7 @@ int run_plan(int argc, char** argv) {
     if (arguments.simulated_world > 0) {
       simulation_of(arguments);
     } else if (arguments.operators) {
-      rates_of(arguments, engine::RateUse::kKernels);
+      rates_of(arguments, planner::RateUse::kKernels);
     } else {
       machine_of(arguments);
     }

@@ -5,8 +5,8 @@
 #include "module_tree.h"
 #include "wrap_options.h"
 
-#include "tessera/engine/plan/search/module_plan.h"
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/search/module_plan.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"

@@ -5,7 +5,7 @@
 
 #include "tessera/engine/data/data_loader.h"
 #include "tessera/engine/parallel/parallel_run.h"
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/random/random_key.h"

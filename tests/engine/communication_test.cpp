@@ -4,7 +4,7 @@
 // are sent.
 #include "engine/twin.h"
 #include "support/ranks.h"
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/sharding/paging/pager.h"
 
 #include <gtest/gtest.h>

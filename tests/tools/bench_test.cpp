@@ -2,10 +2,10 @@
 // `tessera bench`: what it prints, and what it makes of it.
 #include "bench/comm.h"
 #include "bench/prediction.h"
-#include "plan/measured_rates.h"
 #include "support/launched_job.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/planner/measured_rates.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -135,15 +135,17 @@ TEST(Bench, JsonHoldsTheBandwidthsThatItsPredictionsAreMadeOf) {
        {"products_32bit", "products_16bit", "attention_16bit", "elementwise"}) {
     EXPECT_GT(cpu[kind], 0) << kind;
   }
-  const DeviceRates rates = measured_rates(json, at::kCPU, known_rates("cpu"));
+  const planner::DeviceRates rates =
+      planner::measured_rates(json, at::kCPU, planner::known_rates("cpu"));
   EXPECT_EQ(rates.flops_32bit, cpu["products_32bit"]);
   EXPECT_EQ(rates.flops_16bit, cpu["products_16bit"]);
   EXPECT_EQ(rates.attention_16bit, cpu["attention_16bit"]);
   EXPECT_EQ(rates.device_memory, cpu["elementwise"]);
   // The CPU's are not those of a card.
   EXPECT_EQ(
-      measured_rates(json, at::kCUDA, known_rates("a100")).flops_32bit,
-      known_rates("a100").flops_32bit);
+      planner::measured_rates(json, at::kCUDA, planner::known_rates("a100"))
+          .flops_32bit,
+      planner::known_rates("a100").flops_32bit);
   for (const auto& device : json["devices"]) {
     EXPECT_GT(device["host_to_device"], 0);
     EXPECT_GT(device["device_to_host"], 0);
@@ -239,9 +241,10 @@ TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
     EXPECT_GT(result.at("busbw"), 0);
     EXPECT_LE(result.at("bytes"), 65536);
   }
-  const DeviceRates rates = measured_rates(json, at::kCPU, known_rates("cpu"));
-  EXPECT_NE(rates.in_node, known_rates("cpu").in_node);
-  EXPECT_EQ(rates.between_nodes, known_rates("cpu").between_nodes);
+  const planner::DeviceRates rates =
+      planner::measured_rates(json, at::kCPU, planner::known_rates("cpu"));
+  EXPECT_NE(rates.in_node, planner::known_rates("cpu").in_node);
+  EXPECT_EQ(rates.between_nodes, planner::known_rates("cpu").between_nodes);
 }
 
 TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {
@@ -254,10 +257,10 @@ TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {
           {{"collective", "all_gather"}, {"busbw", 80e9}},
           {{"collective", "reduce_scatter"}, {"busbw", 240e9}},
           {{"collective", "broadcast"}, {"busbw", 1e9}}}}}}};
-  const DeviceRates rates =
-      measured_rates(json, at::kCUDA, known_rates("a100"));
+  const planner::DeviceRates rates =
+      planner::measured_rates(json, at::kCUDA, planner::known_rates("a100"));
   EXPECT_EQ(rates.between_nodes, 20e9);
-  EXPECT_EQ(rates.in_node, known_rates("a100").in_node);
+  EXPECT_EQ(rates.in_node, planner::known_rates("a100").in_node);
 }
 
 } // namespace tessera::bench_test

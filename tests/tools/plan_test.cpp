@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera plan`: estimated times are sums that can be checked by hand, layouts
 // keep what a step trains on, and what is written fits as it was said to.
-#include "plan/training_search.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/plan/search/module_plan.h"
-#include "tessera/engine/plan/search/plan_search.h"
-#include "tessera/engine/plan/search/step_time.h"
+#include "tessera/planner/search/module_plan.h"
+#include "tessera/planner/search/plan_search.h"
+#include "tessera/planner/search/step_time.h"
 #include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/tasks/plan_training.h"
 #include "tessera/tasks/training_config.h"
+#include "tessera/tasks/training_search.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
 #include "tools/run_program.h"
@@ -33,15 +33,15 @@ namespace tessera::tools::plan_test {
 namespace {
 
 using Names = std::vector<std::string>;
-using engine::best_of;
-using engine::estimate_step;
-using engine::EstimatedRun;
-using engine::Machine;
-using engine::PlanAnswer;
-using engine::PlannedChange;
-using engine::PlannedRun;
-using engine::PlanSearch;
-using engine::StepTime;
+using planner::best_of;
+using planner::estimate_step;
+using planner::EstimatedRun;
+using planner::Machine;
+using planner::PlanAnswer;
+using planner::PlannedChange;
+using planner::PlannedRun;
+using planner::PlanSearch;
+using planner::StepTime;
 using tests::run_tessera;
 
 /// Two nodes of four devices, with rates of round numbers.
@@ -90,7 +90,7 @@ class Plan : public ::testing::Test {
 
   PlanSearch search(int64_t device_bytes) const {
     PlanSearch search;
-    search.read = read_training_run(folder_ / "train.json");
+    search.read = tasks::read_training_run(folder_ / "train.json");
     search.machine = machine();
     search.machine.devices = 2;
     search.machine.device = c10::kCPU;
@@ -242,7 +242,7 @@ TEST(StepTimeEstimate, SaysWhenMemoryChanges) {
     plan.timeline.push_back({.calls = calls});
   }
   EXPECT_EQ(
-      engine::timeline_seconds(plan, /*in_16bit=*/true, machine().rates),
+      planner::timeline_seconds(plan, /*in_16bit=*/true, machine().rates),
       (std::vector<double>{0, 4, 4, 8, 11}));
 }
 
@@ -979,7 +979,7 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
     one.machine.devices = 1;
     one.machine.device = c10::kCUDA;
     one.machine.host_bytes = int64_t{1} << 30;
-    one.machine.rates = engine::known_rates("a100");
+    one.machine.rates = planner::known_rates("a100");
     const PlanAnswer answer = search_plans(one);
     ASSERT_NE(answer.best_run(), nullptr);
     whole = whole == 0 ? answer.runs.front().device_bytes : whole;

@@ -3,7 +3,7 @@
 // The memory that plan() says a training takes, against the peak that the
 // device's allocator counts in a real run of it.
 
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/runtime/memory/device_memory.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"

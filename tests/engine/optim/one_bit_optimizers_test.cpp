@@ -4,7 +4,7 @@
 #include "engine/twin.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
-#include "tessera/engine/plan/step_plan.h"
+#include "tessera/planner/step_plan.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

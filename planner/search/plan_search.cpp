@@ -1,0 +1,1203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/search/plan_search.h"
+
+#include "tessera/planner/search/recomputation_search.h"
+#include "tessera/planner/search/run_estimate.h"
+
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/size_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace tessera::planner {
+
+namespace {
+
+constexpr int64_t kMostMicroBatch = 64; // rows
+
+constexpr int64_t kMostSpareActivations = int64_t{64} << 20;
+
+/// Models with fewer layers are planned as they are.
+constexpr int64_t kFewestEstimatedLayers = 9;
+
+/// Micro-batches of a dry run: more are like these. A pipeline that alternates
+/// forwards and backwards has as many in flight as stages.
+int64_t planned_micro_batches(const ParallelOptions& parallel) {
+  const int stages = parallel.sizes.pipeline;
+  const bool alternates =
+      parallel.schedule == PipelineScheduleKind::kOneForwardOneBackward ||
+      parallel.schedule == PipelineScheduleKind::kZeroBubble;
+  return stages == 1 ? 2 : alternates ? stages + 2 : 2 * stages;
+}
+
+/// Of the computation outside of layers, what is surely the head's and not the
+/// embedding's.
+constexpr double kShareOfHead = 0.9;
+
+/// Host memory of a node where it is not known and would help.
+constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
+
+/// Times as many devices, or a part of the length, that are tried where nothing
+/// fits.
+constexpr int kMostTimes = 16;
+constexpr size_t kMostChanges = 3;
+
+/// What a layout is made of.
+struct Layout {
+  int tensor = 1;
+  int pipeline = 1;
+  /// Tensor ranks also divide sequences between layers.
+  bool sequence = true;
+  bool optimizer_on_host = false;
+  /// Of activations in host memory; nothing: they stay on the device.
+  std::optional<int64_t> host_activations;
+  /// Nothing: the configuration's.
+  std::optional<int> zero_stage;
+  /// The device's memory is a budget: what activations leave of it keeps
+  /// weights unsharded.
+  std::optional<int64_t> budgeted_activations;
+  /// And what else does not fit goes to the host.
+  bool has_host_budget = false;
+  /// And what does not fit there, to disks.
+  bool has_nvme_budget = false;
+  /// Without limit of the device's memory.
+  bool on_device = false;
+};
+
+int64_t with_spare(int64_t activations) {
+  const int64_t fraction = activations / 50;
+  return activations + fraction + std::min(fraction, kMostSpareActivations);
+}
+
+/// In GiB, but for small models.
+std::string bytes_text(int64_t bytes) {
+  constexpr int64_t kGib = int64_t{1} << 30;
+  return bytes < kGib
+             ? runtime::size_text(bytes)
+             : formatted(
+                   "{:.1f} GiB",
+                   static_cast<double>(bytes) / static_cast<double>(kGib));
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+/// What a configuration has for the keys that a search sets in all layouts.
+std::map<std::string, std::string> current_values(
+    const RunSettings& config,
+    int devices) {
+  const ParallelSizes& sizes = config.parallel.sizes;
+  const int others = sizes.data * sizes.tensor * sizes.pipeline * sizes.context;
+  std::map<std::string, std::string> values{
+      {"parallel.shard",
+       formatted("{}", sizes.shard == 0 ? devices / others : sizes.shard)},
+      {"parallel.data", formatted("{}", sizes.data)},
+      {"parallel.context", formatted("{}", sizes.context)},
+      {"parallel.expert", formatted("{}", sizes.expert)},
+      {"parallel.tensor", formatted("{}", sizes.tensor)},
+      {"parallel.pipeline", formatted("{}", sizes.pipeline)},
+      {"parallel.sequence", formatted("{}", config.parallel.sequence)},
+      {"training.batch_size", formatted("{}", config.batch_size)},
+      {"training.accumulate", formatted("{}", config.accumulate)}};
+  for (const std::string& override : config.recomputed.overrides()) {
+    const size_t equals = override.find('=');
+    values[override.substr(0, equals)] = override.substr(equals + 1);
+  }
+  return values;
+}
+
+/// "shard 4, tensor 2"
+std::string text_of(const ParallelSizes& sizes, int batches) {
+  std::string text = formatted("shard {}", batches);
+  const auto add = [&](const char* name, int size) {
+    if (size > 1) {
+      text += formatted(", {} {}", name, size);
+    }
+  };
+  add("tensor", sizes.tensor);
+  add("pipeline", sizes.pipeline);
+  add("context", sizes.context);
+  add("expert", sizes.expert);
+  return text;
+}
+
+/// A layout whose fastest run takes at least this.
+struct Candidate {
+  Layout layout;
+  int64_t rows = 1;
+  RunEstimate::Estimate least;
+};
+
+class Search {
+ public:
+  explicit Search(const PlanSearch& search)
+      : search_(search),
+        given_(search.read(search.overrides)),
+        values_(current_values(given_, search.machine.devices)),
+        layers_(given_.layers),
+        plans_fewer_layers_(
+            !search.in_full && layers_ >= kFewestEstimatedLayers &&
+            given_.can_plan_fewer_layers),
+        // What fits into a budget depends on all layers.
+        estimates_layers_(
+            plans_fewer_layers_ && !given_.engine.memory.device_bytes),
+        alike_stages_once_(
+            !search.in_full && !search.as_given && given_.has_alike_layers),
+        recomputation_(
+            layers_,
+            search.machine.room(),
+            given_.recomputes_attention) {
+    const ParallelSizes& sizes = given_.parallel.sizes;
+    const int divided = sizes.tensor * sizes.pipeline * sizes.context;
+    // Of all ranks together; kept.
+    examples_ = given_.batch_size * given_.accumulate *
+                std::max(1, search.machine.devices / divided);
+  }
+
+  PlanAnswer run() {
+    add(planned({}, given_.recomputed),
+        Layout{
+            .tensor = given_.parallel.sizes.tensor,
+            .pipeline = given_.parallel.sizes.pipeline,
+            .sequence = given_.parallel.sequence});
+    if (!search_.as_given) {
+      try_layouts();
+    }
+    lift_placements();
+    if (best() == nullptr && !search_.as_given) {
+      try_changes();
+    }
+    return finished();
+  }
+
+  /// The first layout without pipeline stages that fits, from those with the
+  /// fewest tensor ranks, one row at a time; null if there is none.
+  const PlannedRun* first_that_fits() {
+    for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
+      Layout layout{.tensor = tensor};
+      if (search_.machine.devices % (tensor * context()) != 0 ||
+          !divides(layout, least_rows())) {
+        continue;
+      }
+      for (const bool on_host : {false, true}) {
+        layout.optimizer_on_host = on_host;
+        if ((!on_host || (has_host() && !fixes_optimizer())) &&
+            fits_at_all(layout)) {
+          add(*least_recomputed(layout, least_rows()), layout);
+          return best();
+        }
+      }
+      layout.optimizer_on_host = false;
+      try_all_budgets(layout);
+      if (best() != nullptr) {
+        return best();
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  int layers() const {
+    return static_cast<int>(layers_);
+  }
+
+  int most_tensor() const {
+    return given_.divides_model ? search_.machine.ranks_of_node() : 1;
+  }
+
+  /// Of a micro-batch.
+  int64_t least_rows() const {
+    return given_.changes_rows ? 1 : given_.batch_size;
+  }
+  int64_t most_rows() const {
+    return given_.changes_rows ? kMostMicroBatch : given_.batch_size;
+  }
+
+  bool has_host() const {
+    return search_.machine.host_bytes.has_value();
+  }
+
+  const PlannedRun* best() const {
+    return best_of(runs_);
+  }
+
+  double best_seconds() const {
+    const PlannedRun* run = best();
+    return run == nullptr ? std::numeric_limits<double>::infinity()
+                          : run->time.total();
+  }
+
+  void try_layouts() {
+    const int devices = search_.machine.devices;
+    const int stages = given_.divides_model ? std::min(devices, layers()) : 1;
+    std::vector<Layout> layouts;
+    for (int pipeline = 1; pipeline <= stages; pipeline *= 2) {
+      for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
+        if (devices % (tensor * pipeline * context()) == 0) {
+          layouts.push_back({tensor, pipeline});
+        }
+      }
+    }
+    if (estimates_layers_) {
+      try_estimated(layouts);
+    } else {
+      for (const Layout& layout : layouts) {
+        try_in_full(layout);
+      }
+    }
+    for (const Layout& layout : layouts) {
+      if (layout.pipeline == 1 && best() == nullptr) {
+        try_all_budgets(layout);
+      }
+    }
+  }
+
+  void try_estimated(const std::vector<Layout>& layouts) {
+    try_candidates(layouts, /*optimizer_on_host=*/false);
+    if (best() == nullptr && has_host() && !fixes_optimizer()) {
+      try_candidates(layouts, /*optimizer_on_host=*/true);
+    }
+    if (best() != nullptr) {
+      const PlannedRun run = *best();
+      const Layout layout =
+          layouts_[static_cast<size_t>(best() - runs_.data())];
+      try_memory(layout, run);
+    }
+  }
+
+  /// Plans the fastest first, until the others cannot be faster.
+  void try_candidates(std::vector<Layout> layouts, bool optimizer_on_host) {
+    std::vector<Candidate> candidates;
+    double least = best_seconds();
+    for (Layout& layout : layouts) {
+      if (layout.pipeline == 1) {
+        layout.optimizer_on_host = optimizer_on_host;
+        add_candidates(layout, candidates, least);
+      }
+    }
+    add_pipelines(layouts, candidates, least);
+    std::stable_sort(
+        candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+          return a.least.time.total() < b.least.time.total();
+        });
+    // What is estimated best is planned first: others may then be left out.
+    const auto first = std::find_if(
+        candidates.begin(), candidates.end(), [](const Candidate& candidate) {
+          return candidate.layout.pipeline == 1;
+        });
+    if (first != candidates.end()) {
+      std::rotate(candidates.begin(), first, first + 1);
+    }
+    for (const Candidate& candidate : candidates) {
+      if (candidate.least.time.total() < best_seconds()) {
+        if (auto run = confirmed(candidate)) {
+          add(std::move(*run), candidate.layout);
+        }
+      } else {
+        add_bound(candidate);
+      }
+    }
+  }
+
+  /// Micro-batches of one row, and larger ones as long as they may be faster.
+  /// @param least seconds of the fastest candidate; lowered.
+  void add_candidates(
+      Layout layout,
+      std::vector<Candidate>& candidates,
+      double& least) {
+    for (int64_t rows = least_rows(); rows <= most_rows(); rows *= 2) {
+      if (!divides(layout, rows)) {
+        break; // the examples of a step cannot be divided so
+      }
+      RunEstimate* estimate = &estimate_of(layout, rows);
+      if (!estimate->refusal().empty() && layout.tensor > 1 &&
+          layout.sequence) {
+        layout.sequence = false; // some models cannot, and some lengths
+        estimate = &estimate_of(layout, rows);
+      }
+      const auto found = estimate->least(search_.machine.room());
+      if (!found) {
+        if (rows == 1 && estimate->refusal().empty() && !layout.sequence &&
+            layout.tensor > 1) {
+          // Recomputed layers may divide their inputs.
+          if (auto run = least_recomputed(layout, rows)) {
+            add(std::move(*run), layout);
+          }
+        } else if (rows == 1) {
+          refuse(layout, rows, *estimate);
+        }
+        break;
+      }
+      if (has_host() && found->host_bytes > host_bytes()) {
+        break;
+      }
+      candidates.push_back({layout, rows, *found});
+      least = std::min(least, found->time.total());
+      const double shards = found->time.shards / 2;
+      const double more = std::max(
+          found->time.total_with_more_rows(), shards + found->time.layers);
+      if (more >= least) {
+        break; // what more rows save, recomputed parts cost
+      }
+    }
+  }
+
+  /// Of a pipeline no memory and no time is less than of the same tensor ranks
+  /// without one, but for what is not in layers and for all-gathers; see
+  /// least_share_of_shards(). Stages have fewer layers each, whose shards are
+  /// larger, and keep more micro-batches.
+  /// @param least seconds of the fastest candidate so far.
+  void add_pipelines(
+      const std::vector<Layout>& layouts,
+      std::vector<Candidate>& candidates,
+      double least) {
+    for (Layout layout : layouts) {
+      if (layout.pipeline == 1) {
+        continue;
+      }
+      Layout flat = layout;
+      flat.pipeline = 1;
+      for (int64_t rows = least_rows(); rows <= most_rows(); rows *= 2) {
+        if (!divides(layout, rows)) {
+          break;
+        }
+        if (!divides(flat, rows)) {
+          // Nothing is known of it.
+          candidates.push_back({layout, rows, {}});
+          continue;
+        }
+        flat.sequence = true;
+        RunEstimate* estimate = &estimate_of(flat, rows);
+        if (!estimate->refusal().empty() && flat.tensor > 1) {
+          flat.sequence = false;
+          estimate = &estimate_of(flat, rows);
+        }
+        auto found = estimate->least(
+            search_.machine.room(), [](const RunEstimate::Estimate& each) {
+              return each.bytes_of_layers;
+            });
+        if (!found) {
+          break;
+        }
+        layout.sequence = flat.sequence;
+        StepTime& time = found->time;
+        const double uneven =
+            std::ceil(static_cast<double>(layers_) / layout.pipeline) *
+            layout.pipeline / static_cast<double>(layers_);
+        // The stage with the head computes it for all micro-batches.
+        const bool has_whole_head =
+            given_.parallel.cut == pipeline::PipelineCut::kLayers &&
+            given_.parallel.piece_of_layer.empty();
+        const double least_part = time.least_compute / time.compute;
+        // Without updates, which a pipeline has as often.
+        const double others = std::max(
+            0.0, time.compute - found->compute_of_layers - time.device_update);
+        time.compute =
+            found->compute_of_layers * uneven +
+            others * (has_whole_head
+                          ? std::max(1.0, kShareOfHead * layout.pipeline)
+                          : 1);
+        time.shards =
+            found->shards_of_layers * least_share_of_shards(layout, flat);
+        time.activations = 0;
+        time.idle = (time.compute + time.layers) * (layout.pipeline - 1) /
+                    static_cast<double>(accumulate_of(layout, rows)) /
+                    given_.parallel.chunks;
+        if (given_.parallel.schedule == PipelineScheduleKind::kZeroBubble) {
+          time.idle = 0;
+        }
+        // Larger and fewer micro-batches wait longer.
+        time.least_compute = least_part * time.compute;
+        const double more = time.total_with_more_rows() + 2 * time.idle;
+        const double own = time.total();
+        candidates.push_back({layout, rows, *found});
+        if (more >= std::min(least, own)) {
+          break;
+        }
+      }
+    }
+  }
+
+  /// All-gathers and reductions of a pipeline's layers in a step, at least, as
+  /// a part of those without one. With ZeRO stage 3 both are as often for each
+  /// layer of a stage and each micro-batch, of which a pipeline has more, as it
+  /// has fewer layers in a stage. But a larger part of a shorter group of ranks
+  /// is there already, and so are the layers that slots still hold from the
+  /// forward or backward before.
+  double least_share_of_shards(const Layout& layout, const Layout& flat) const {
+    const ShardingOptions& sharding = given_.engine.sharding;
+    if (sharding.zero_stage != 3 || !sharding.modules.empty() ||
+        sharding.shard_ranks != 0 ||
+        sharding.accumulation.value_or(
+            GradientAccumulation::kReduceEachBackward) !=
+            GradientAccumulation::kReduceEachBackward) {
+      return 0;
+    }
+    const auto sent = [&](const Layout& of) {
+      return 1 - 1.0 / (batches_of(of) * context());
+    };
+    const double of_chunk = static_cast<double>(layers_) /
+                            (layout.pipeline * given_.parallel.chunks);
+    const double in_slots = 1 + sharding.prefetch_depth;
+    return sent(flat) > 0 ? sent(layout) / sent(flat) *
+                                std::max(0.0, 1 - in_slots / of_chunk)
+                          : 0;
+  }
+
+  /// Plans a candidate with all layers, and more recomputed ones until it fits.
+  std::optional<PlannedRun> confirmed(const Candidate& candidate) {
+    const int64_t fine = std::max<int64_t>(1, layers_ / 16);
+    RecomputedParts parts = candidate.least.recomputed;
+    const auto overrides = overrides_of(
+        candidate.layout,
+        candidate.rows,
+        accumulate_of(candidate.layout, candidate.rows));
+    std::optional<PlannedRun> before;
+    PlannedRun run;
+    for (;;) {
+      run = planned(overrides, parts, candidate.layout);
+      if (run.fits() || run.stages.empty()) {
+        break;
+      }
+      const int64_t excess = run.device_bytes - search_.machine.room();
+      if (run.time.total() >= best_seconds() || excess <= 0) {
+        break; // recomputation takes longer still, or saves host memory none
+      }
+      int64_t more = fine;
+      if (before && before->device_bytes > run.device_bytes) {
+        const int64_t saved = (before->device_bytes - run.device_bytes) /
+                              (parts.layers - before->recomputed.layers);
+        more = std::clamp<int64_t>(
+            excess / std::max<int64_t>(1, saved) + 1, 1, layers_);
+      }
+      if (parts.layers == layers_) {
+        if (parts.operators) {
+          break;
+        }
+        parts.operators = true; // the next kind, from its beginning
+        parts.layers = 0;
+        before.reset();
+        continue;
+      }
+      before = std::move(run);
+      parts.layers = std::min(layers_, parts.layers + more);
+    }
+    return run;
+  }
+
+  using EstimateKey = std::vector<int64_t>;
+
+  static EstimateKey key_of(const Layout& layout, int64_t rows) {
+    return {layout.tensor, layout.sequence, layout.optimizer_on_host, rows};
+  }
+
+  /// Without pipeline stages.
+  RunEstimate& estimate_of(const Layout& layout, int64_t rows) {
+    auto& estimate = estimates_[key_of(layout, rows)];
+    if (!estimate) {
+      const auto overrides =
+          overrides_of(layout, rows, accumulate_of(layout, rows));
+      estimate = std::make_unique<RunEstimate>(
+          [this, overrides, layout](
+              const RecomputedParts& parts, int64_t layers) {
+            return planned(overrides, parts, layout, layers);
+          },
+          layers_);
+    }
+    return *estimate;
+  }
+
+  void refuse(const Layout& layout, int64_t rows, RunEstimate& estimate) {
+    // What takes the least: all layers are recomputed.
+    if (!estimate.refusal().empty() || best() != nullptr) {
+      return;
+    }
+    if (has_host() && !layout.optimizer_on_host && !fixes_optimizer()) {
+      return; // it is tried with state on the host too, which lacks less
+    }
+    RecomputedParts all{.layers = layers_, .operators = true};
+    add(planned(
+            overrides_of(layout, rows, accumulate_of(layout, rows)),
+            all,
+            layout),
+        layout);
+  }
+
+  /// With as much recomputed as can be.
+  bool fits_at_all(const Layout& layout) {
+    return planned(
+               overrides_of(
+                   layout, least_rows(), accumulate_of(layout, least_rows())),
+               {.layers = layers_, .operators = true},
+               layout)
+        .fits();
+  }
+
+  void add_bound(const Candidate& candidate) {
+    PlannedRun run;
+    run.is_bound = true;
+    run.overrides = overrides_of(
+        candidate.layout,
+        candidate.rows,
+        accumulate_of(candidate.layout, candidate.rows));
+    run.recomputed = candidate.least.recomputed;
+    run.layout = layout_text(candidate.layout);
+    run.batch_size = candidate.rows;
+    run.accumulate = accumulate_of(candidate.layout, candidate.rows);
+    run.device_bytes = candidate.least.device_bytes;
+    run.host_bytes = candidate.least.host_bytes;
+    run.time = candidate.least.time;
+    bounds_.push_back(std::move(run));
+  }
+
+  std::string layout_text(const Layout& layout) const {
+    ParallelSizes sizes = given_.parallel.sizes;
+    sizes.tensor = layout.tensor;
+    sizes.pipeline = layout.pipeline;
+    sizes.expert = expert_of(layout);
+    return text_of(sizes, batches_of(layout));
+  }
+
+  /// Without estimates.
+  void try_in_full(Layout layout) {
+    std::optional<PlannedRun> best = try_batches(layout);
+    if (!best && has_host() && !fixes_optimizer()) {
+      layout.optimizer_on_host = true;
+      best = try_batches(layout);
+    }
+    if (best) {
+      try_memory(layout, *best);
+    }
+  }
+
+  /// Micro-batches of one row, and larger ones as long as they fit and are
+  /// faster. Sequences stay whole where they cannot be divided.
+  /// @return the fastest.
+  std::optional<PlannedRun> try_batches(Layout& layout) {
+    std::optional<PlannedRun> best;
+    for (int64_t rows = least_rows(); rows <= most_rows(); rows *= 2) {
+      auto run = least_recomputed(layout, rows);
+      if (run && run->stages.empty() && layout.tensor > 1 && layout.sequence) {
+        layout.sequence = false; // some models cannot, and some lengths
+        run = least_recomputed(layout, rows);
+      }
+      if (!run) {
+        break; // the examples of a step cannot be divided so
+      }
+      add(*run, layout);
+      if (!run->fits() || (best && run->time.total() > best->time.total())) {
+        break; // what more rows save, recomputed parts cost
+      }
+      best = run;
+    }
+    return best;
+  }
+
+  /// Other uses of memory than recomputed parts and sharded weights, in the
+  /// layout's best run.
+  void try_memory(const Layout& layout, const PlannedRun& best) {
+    const auto try_one = [&](const Layout& other) {
+      if (const auto run = least_recomputed(other, best.batch_size)) {
+        add(*run, other);
+      }
+    };
+    if (best.time.shards > best.time.compute) {
+      for (const int zero_stage : {2, 1}) {
+        Layout other = layout;
+        other.zero_stage = zero_stage;
+        try_one(other);
+      }
+      Layout other = layout;
+      other.budgeted_activations = spare_activations(best);
+      add(planned(
+              overrides_of(other, best.batch_size, best.accumulate),
+              best.recomputed,
+              other),
+          other);
+    }
+    if (!has_host() || !best.recomputed.any()) {
+      return;
+    }
+    if (!layout.optimizer_on_host && !fixes_optimizer()) {
+      Layout other = layout;
+      other.optimizer_on_host = true;
+      try_one(other);
+    }
+    if (layout.pipeline == 1) {
+      const PlannedRun whole = planned(
+          overrides_of(layout, best.batch_size, best.accumulate), {}, layout);
+      if (!whole.stages.empty()) {
+        Layout other = layout;
+        other.host_activations =
+            with_spare(whole.stages.front().activations_after_forward);
+        add(planned(
+                overrides_of(other, best.batch_size, best.accumulate),
+                {},
+                other),
+            other);
+      }
+    }
+  }
+
+  /// Of all moments of a step, with some to spare.
+  static int64_t spare_activations(const PlannedRun& run) {
+    int64_t most = 0;
+    for (const StepMemoryPlan& stage : run.stages) {
+      most = std::max(most, stage.peak.activations);
+      for (const MemoryMoment& moment : stage.timeline) {
+        most = std::max(most, moment.activations);
+      }
+    }
+    return with_spare(most);
+  }
+
+  /// With host memory, and where that is not enough, disks.
+  void try_all_budgets(Layout layout) {
+    if (!has_host()) {
+      return;
+    }
+    try_budgets(layout, least_rows());
+    if (best() == nullptr && search_.machine.nvme_bytes) {
+      layout.has_nvme_budget = true;
+      try_budgets(layout, least_rows());
+    }
+  }
+
+  /// The engine places what does not fit beside activations in host memory:
+  /// state, then gradients, then weights. What activations take is found
+  /// first, without a limit.
+  void try_budgets(Layout layout, int64_t rows) {
+    if (!divides(layout, rows)) {
+      return;
+    }
+    const int64_t accumulate = accumulate_of(layout, rows);
+    UnlimitedRuns unlimited;
+    std::optional<RecomputedParts> before;
+    for (const RecomputedParts& parts :
+         {RecomputedParts{},
+          RecomputedParts{.operators = true},
+          RecomputedParts{.layers = layers_ / 2, .operators = true},
+          RecomputedParts{.layers = layers_, .operators = true}}) {
+      if (std::exchange(before, parts) == parts) {
+        continue; // there are few layers, or none
+      }
+      const auto alone = without_limit(layout, rows, parts, unlimited);
+      if (!alone) {
+        return;
+      }
+      Layout budgeted = layout;
+      budgeted.budgeted_activations =
+          static_cast<int64_t>(alone->spare_activations);
+      budgeted.has_host_budget = true;
+      if (*budgeted.budgeted_activations > search_.machine.room()) {
+        continue;
+      }
+      if (alone->compute >= best_seconds()) {
+        return; // what is moved comes on top
+      }
+      const auto run_of = [&](const Layout& each) {
+        return planned(overrides_of(each, rows, accumulate), parts, each);
+      };
+      PlannedRun run = run_of(budgeted);
+      const int64_t taken = run.fits() ? 0 : spare_activations(run);
+      if (taken > *budgeted.budgeted_activations &&
+          taken <= search_.machine.room()) {
+        // More than few layers said.
+        budgeted.budgeted_activations = taken;
+        run = run_of(budgeted);
+      }
+      add(std::move(run), budgeted);
+    }
+  }
+
+  /// What a run takes without a limit of the device's memory.
+  struct Unlimited {
+    double spare_activations = 0;
+    double compute = 0; ///< StepTime::compute
+  };
+  /// With none or all layers recomputed.
+  using UnlimitedRuns = std::map<std::pair<bool, bool>, Unlimited>;
+
+  /// From few layers where they say it.
+  /// @param runs those that are known; more are added.
+  /// @return nothing if the layout is refused.
+  std::optional<Unlimited> without_limit(
+      const Layout& layout,
+      int64_t rows,
+      const RecomputedParts& parts,
+      UnlimitedRuns& runs) {
+    Layout free = layout;
+    free.has_nvme_budget = false;
+    free.on_device = true;
+    const auto overrides =
+        overrides_of(free, rows, accumulate_of(layout, rows));
+    const auto planned_with =
+        [&](const RecomputedParts& some,
+            std::optional<int64_t> few_layers) -> std::optional<Unlimited> {
+      const PlannedRun run = planned(overrides, some, free, few_layers);
+      if (run.stages.empty()) {
+        add(run, free);
+        return std::nullopt;
+      }
+      return Unlimited{
+          static_cast<double>(spare_activations(run)), run.time.compute};
+    };
+    if (!plans_fewer_layers_) {
+      return planned_with(parts, std::nullopt);
+    }
+    const auto at_end = [&](bool recomputes) -> std::optional<Unlimited> {
+      const std::pair key{parts.operators, recomputes};
+      if (const auto found = runs.find(key); found != runs.end()) {
+        return found->second;
+      }
+      const auto of = [&](int64_t layers) {
+        return planned_with(parts.with_layers(recomputes ? layers : 0), layers);
+      };
+      const auto few = of(RunEstimate::kFew);
+      const auto more = few ? of(RunEstimate::kMore) : std::nullopt;
+      if (!more) {
+        return std::nullopt;
+      }
+      return runs[key] = between(
+                 *few,
+                 *more,
+                 static_cast<double>(layers_ - RunEstimate::kFew) /
+                     (RunEstimate::kMore - RunEstimate::kFew));
+    };
+    const auto none = parts.layers < layers_ ? at_end(false) : Unlimited();
+    const auto all = parts.layers > 0 ? at_end(true) : Unlimited();
+    if (!none || !all) {
+      return std::nullopt;
+    }
+    return between(
+        *none,
+        *all,
+        static_cast<double>(parts.layers) / static_cast<double>(layers_));
+  }
+
+  /// On the line through `a` at 0 and `b` at 1.
+  static Unlimited between(
+      const Unlimited& a,
+      const Unlimited& b,
+      double place) {
+    return {
+        a.spare_activations +
+            place * (b.spare_activations - a.spare_activations),
+        a.compute + place * (b.compute - a.compute)};
+  }
+
+  /// Without placements that the configuration has fixed.
+  void lift_placements() {
+    const auto& placement = given_.engine.placement;
+    std::vector<std::string> lifted;
+    const auto lift = [&](const char* name, const auto& tier) {
+      if (tier && *tier != MemoryTier::kDevice) {
+        lifted.push_back(formatted("placement.{}=auto", name));
+      }
+    };
+    lift("optimizer", placement.optimizer);
+    lift("gradients", placement.gradients);
+    lift("parameters", placement.parameters);
+    if (lifted.empty()) {
+      return;
+    }
+    const PlannedRun* kept = best();
+    const PlannedRun& model = kept == nullptr ? runs_.front() : *kept;
+    std::vector<std::string> overrides = model.overrides;
+    overrides.insert(overrides.end(), lifted.begin(), lifted.end());
+    PlannedRun run = planned(overrides, model.recomputed);
+    if (run.fits() && run.time.total() < 0.98 * best_seconds()) {
+      std::string text;
+      for (const std::string& each : lifted) {
+        text += (text.empty() ? "" : " ") + each;
+      }
+      lifted_ = {text, std::move(run)};
+    }
+  }
+
+  /// The smallest of each kind that fits.
+  void try_changes() {
+    const Machine& machine = search_.machine;
+    if (machine.device != c10::kCPU &&
+        machine.host_bytes.value_or(0) < kAnyHostBytes) {
+      PlanSearch other = search_;
+      other.machine.host_bytes = kAnyHostBytes;
+      if (auto run = fitting_with(other)) {
+        const int64_t gib =
+            whole_gib(run->host_bytes * machine.ranks_of_node());
+        other.machine.host_bytes = gib << 30;
+        PlannedRun exact = with_host_bytes(other, *run);
+        if (exact.fits()) {
+          changes_.push_back(
+              {formatted("--host-memory {}GiB", gib), std::move(exact)});
+        }
+      }
+    }
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      PlanSearch other = search_;
+      other.machine.devices = machine.devices * times;
+      if (auto run = fitting_with(other)) {
+        changes_.push_back(
+            {formatted("--devices {}", other.machine.devices),
+             std::move(*run)});
+        break;
+      }
+    }
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      const int64_t length = given_.max_length / times;
+      if (length < 1) {
+        break;
+      }
+      if (try_key(formatted("model.max_length={}", length))) {
+        break;
+      }
+    }
+    const auto& precision = given_.engine.precision;
+    if (precision.parameters.value_or(at::kFloat) == at::kFloat) {
+      try_key("precision.parameters=bfloat16");
+    } else if (precision.gradients.value_or(at::kFloat) == at::kFloat) {
+      try_key("precision.gradients=bfloat16");
+    } else if (!given_.engine.optimizer.moment_dtype) {
+      try_key("optimizer.moment_dtype=bfloat16");
+    }
+    if (changes_.size() > kMostChanges) {
+      changes_.resize(kMostChanges);
+    }
+  }
+
+  /// The same run with the host memory of `other`.
+  PlannedRun with_host_bytes(const PlanSearch& other, const PlannedRun& run) {
+    std::vector<std::string> overrides = run.overrides;
+    overrides.resize(
+        overrides.size() - run.recomputed.overrides().size()); // planned() adds
+    for (std::string& override : overrides) {
+      if (override.starts_with("memory.host_bytes=")) {
+        override = formatted(
+            "memory.host_bytes={}", other.machine.host_bytes_of_rank());
+      }
+    }
+    return Search(other).planned(overrides, run.recomputed);
+  }
+
+  bool try_key(const std::string& override) {
+    PlanSearch other = search_;
+    other.overrides.push_back(override);
+    if (auto run = fitting_with(other)) {
+      changes_.push_back({override, std::move(*run)});
+      return true;
+    }
+    return false;
+  }
+
+  std::optional<PlannedRun> fitting_with(const PlanSearch& other) {
+    try {
+      Search search(other);
+      const PlannedRun* run = search.first_that_fits();
+      dry_runs_ += search.dry_runs_;
+      return run == nullptr ? std::nullopt : std::optional(*run);
+    } catch (const std::exception&) {
+      return std::nullopt; // the configuration or model does not allow that
+    }
+  }
+
+  static int64_t whole_gib(int64_t bytes) {
+    return (bytes + (int64_t{1} << 30) - 1) >> 30;
+  }
+
+  bool fixes_optimizer() const {
+    return given_.engine.placement.optimizer.has_value();
+  }
+
+  int64_t host_bytes() const {
+    return search_.machine.host_bytes_of_rank();
+  }
+
+  bool divides(const Layout& layout, int64_t rows) const {
+    const int64_t of_all = rows * batches_of(layout);
+    return examples_ % of_all == 0 && examples_ / of_all >= layout.pipeline;
+  }
+
+  int batches_of(const Layout& layout) const {
+    return search_.machine.devices /
+           (layout.tensor * layout.pipeline * context());
+  }
+
+  /// Ranks that divide sequences or experts stay as they are given.
+  int context() const {
+    return given_.parallel.sizes.context;
+  }
+  int expert_of(const Layout& layout) const {
+    const int expert = given_.parallel.sizes.expert;
+    return batches_of(layout) * context() % expert == 0 ? expert : 1;
+  }
+
+  int64_t accumulate_of(const Layout& layout, int64_t rows) const {
+    return examples_ / (rows * batches_of(layout));
+  }
+
+  /// With as little repeated work as fits.
+  std::optional<PlannedRun> least_recomputed(
+      const Layout& layout,
+      int64_t rows) {
+    if (!divides(layout, rows)) {
+      return std::nullopt;
+    }
+    const auto overrides =
+        overrides_of(layout, rows, accumulate_of(layout, rows));
+    return recomputation_.least(
+        [&](const RecomputedParts& parts) {
+          return planned(overrides, parts, layout);
+        },
+        /*inputs_are_whole=*/layout.tensor > 1 && !layout.sequence);
+  }
+
+  std::vector<std::string> overrides_of(
+      const Layout& layout,
+      int64_t rows,
+      int64_t accumulate) const {
+    const Machine& machine = search_.machine;
+    std::vector<std::string> overrides{
+        formatted("parallel.shard={}", batches_of(layout)),
+        "parallel.data=1",
+        formatted("parallel.context={}", context()),
+        formatted("parallel.expert={}", expert_of(layout)),
+        formatted("parallel.tensor={}", layout.tensor),
+        formatted("parallel.pipeline={}", layout.pipeline),
+        formatted("parallel.sequence={}", layout.tensor > 1 && layout.sequence),
+        formatted("training.batch_size={}", rows),
+        formatted("training.accumulate={}", accumulate)};
+    if (layout.optimizer_on_host || layout.host_activations ||
+        layout.has_host_budget) {
+      overrides.push_back(
+          formatted("memory.host_bytes={}", machine.host_bytes_of_rank()));
+    }
+    if (layout.has_nvme_budget) {
+      overrides.push_back(formatted("memory.nvme_path={}", machine.nvme_path));
+      overrides.push_back(
+          formatted("memory.nvme_bytes={}", machine.nvme_bytes_of_rank()));
+    }
+    if (layout.on_device) {
+      overrides.emplace_back("memory.device_bytes=null");
+      overrides.emplace_back("placement.optimizer=device");
+      overrides.emplace_back("placement.gradients=device");
+      overrides.emplace_back("placement.parameters=device");
+    } else if (layout.optimizer_on_host) {
+      overrides.emplace_back("placement.optimizer=host");
+    } else if (layout.host_activations) {
+      overrides.emplace_back("placement.optimizer=device");
+    }
+    if (layout.host_activations) {
+      overrides.emplace_back("placement.activations=host");
+      overrides.push_back(formatted(
+          "offload.activation_host_bytes={}", *layout.host_activations));
+    }
+    if (layout.zero_stage) {
+      overrides.push_back(
+          formatted("sharding.zero_stage={}", *layout.zero_stage));
+    }
+    if (layout.budgeted_activations) {
+      overrides.push_back(formatted(
+          "memory.device_bytes={}",
+          machine.device_bytes - machine.margin_bytes));
+      overrides.push_back(formatted(
+          "memory.activation_bytes={}",
+          machine.reserved_bytes + *layout.budgeted_activations));
+    }
+    return overrides;
+  }
+
+  /// @param few_layers plans a model with so many.
+  PlannedRun planned(
+      const std::vector<std::string>& overrides,
+      const RecomputedParts& recomputed,
+      const Layout& layout = {},
+      std::optional<int64_t> few_layers = std::nullopt) {
+    if (search_.progress) {
+      search_.progress(dry_runs_, best());
+    }
+    ++dry_runs_;
+    PlannedRun run;
+    run.overrides = overrides;
+    run.recomputed = recomputed;
+    const auto more = recomputed.overrides();
+    run.overrides.insert(run.overrides.end(), more.begin(), more.end());
+    for (const std::string& override : run.overrides) {
+      const size_t equals = override.find('=');
+      const auto value = values_.find(override.substr(0, equals));
+      if (value == values_.end() ||
+          value->second != override.substr(equals + 1)) {
+        run.changed.push_back(override);
+      }
+    }
+    std::vector<std::string> all = search_.overrides;
+    all.insert(all.end(), run.overrides.begin(), run.overrides.end());
+    try {
+      plan_into(
+          run,
+          search_.read(all),
+          layout.host_activations.value_or(0),
+          few_layers);
+    } catch (const Error& error) {
+      run.problem = "refused: " + first_line(error.what());
+    } catch (const std::exception& error) { // of LibTorch, or the model
+      if (overrides.empty()) {
+        throw; // the configuration as it is
+      }
+      run.problem = "refused: " + first_line(error.what());
+    }
+    return run;
+  }
+
+  void plan_into(
+      PlannedRun& run,
+      const RunSettings& config,
+      int64_t host_activations,
+      std::optional<int64_t> few_layers) const {
+    const Machine& machine = search_.machine;
+    const ParallelSizes& sizes = config.parallel.sizes;
+    const int divided = sizes.tensor * sizes.pipeline * sizes.context;
+    const int batches = std::max(1, machine.devices / divided);
+    run.batch_size = config.batch_size;
+    run.accumulate = config.accumulate;
+    run.residency =
+        config.engine.memory.device_bytes
+            ? "budget"
+            : formatted("zero {}", config.engine.sharding.zero_stage);
+    const auto& placement = config.engine.placement;
+    if (placement.optimizer == MemoryTier::kHost ||
+        (!placement.optimizer && config.engine.memory.host_bytes)) {
+      run.offloaded = "optimizer";
+    }
+    if (placement.activations != MemoryTier::kDevice) {
+      run.offloaded += run.offloaded.empty() ? "activations" : "+activations";
+    }
+    run.layout = text_of(sizes, batches);
+    EstimatedRun estimated;
+    estimated.stages = sizes.pipeline;
+    estimated.accumulate = run.accumulate;
+    estimated.host_activation_bytes = static_cast<double>(host_activations);
+    // More micro-batches than a pipeline has in flight are like these.
+    estimated.schedule = config.parallel.schedule;
+    estimated.chunks = config.parallel.chunks;
+    estimated.planned_accumulate = std::min<int64_t>(
+        run.accumulate, planned_micro_batches(config.parallel));
+    estimated.in_16bit =
+        config.engine.precision.parameters.value_or(at::kFloat) != at::kFloat;
+    estimated.overlap = config.engine.optimizer.overlap;
+    estimated.updates_in_backward = config.engine.update_in_backward;
+    run.stages = config.plan(
+        machine,
+        {.accumulate = estimated.planned_accumulate,
+         .layers = few_layers,
+         .alike_stages_once = alike_stages_once_});
+    for (const StepMemoryPlan& stage : run.stages) {
+      run.device_bytes = std::max(run.device_bytes, stage.peak_bytes);
+      run.host_bytes = std::max(
+          run.host_bytes,
+          total_bytes(stage.planned[static_cast<size_t>(MemoryTier::kHost)]));
+      run.nvme_bytes = std::max(
+          run.nvme_bytes,
+          total_bytes(stage.planned[static_cast<size_t>(MemoryTier::kNvme)]));
+    }
+    run.flops = run.stages.front().flops() *
+                static_cast<double>(run.accumulate) /
+                static_cast<double>(estimated.planned_accumulate);
+    run.time = estimate_step(run.stages, estimated, machine);
+    run.estimated = estimated;
+    const auto tokens =
+        static_cast<double>(config.tokens * run.accumulate * batches);
+    run.tokens_per_s = tokens / run.time.total();
+    check_room(run);
+  }
+
+  void check_room(PlannedRun& run) const {
+    const Machine& machine = search_.machine;
+    if (run.device_bytes > machine.room()) {
+      const auto largest = std::max_element(
+          run.stages.begin(),
+          run.stages.end(),
+          [](const auto& a, const auto& b) {
+            return a.peak_bytes < b.peak_bytes;
+          });
+      run.problem = formatted(
+          "{} above the {} of a device; {} of it are activations{}",
+          bytes_text(run.device_bytes - machine.room()),
+          bytes_text(machine.room()),
+          bytes_text(largest->peak.activations),
+          largest->peak.module.empty() ? "" : ", in " + largest->peak.module);
+    } else if (
+        machine.host_bytes && run.host_bytes > machine.host_bytes_of_rank()) {
+      run.problem = formatted(
+          "{} of host memory for a rank, {} above the {} that --host-memory leaves it",
+          bytes_text(run.host_bytes),
+          bytes_text(run.host_bytes - machine.host_bytes_of_rank()),
+          bytes_text(machine.host_bytes_of_rank()));
+    }
+  }
+
+  void add(PlannedRun run, const Layout& layout) {
+    if (!runs_.empty() && run.changed.empty()) {
+      return; // the configuration as it is, which is there
+    }
+    layouts_.push_back(layout);
+    runs_.push_back(std::move(run));
+  }
+
+  PlanAnswer finished() {
+    PlanAnswer answer;
+    answer.dry_runs = dry_runs_;
+    if (const PlannedRun* run = best()) {
+      answer.best = static_cast<size_t>(run - runs_.data());
+    } else {
+      const auto nearest = std::min_element(
+          runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
+            return !a.stages.empty() &&
+                   (b.stages.empty() || a.device_bytes < b.device_bytes);
+          });
+      if (!nearest->stages.empty()) {
+        answer.nearest = static_cast<size_t>(nearest - runs_.begin());
+      }
+    }
+    answer.runs = std::move(runs_);
+    answer.runs.insert(
+        answer.runs.end(),
+        std::make_move_iterator(bounds_.begin()),
+        std::make_move_iterator(bounds_.end()));
+    answer.lifted = std::move(lifted_);
+    answer.changes = std::move(changes_);
+    return answer;
+  }
+
+  const PlanSearch& search_;
+  RunSettings given_;
+  std::map<std::string, std::string> values_; ///< current_values()
+  int64_t layers_;
+  bool plans_fewer_layers_;
+  bool estimates_layers_;
+  bool alike_stages_once_;
+  RecomputationSearch recomputation_;
+  int64_t examples_ = 0;
+  int64_t dry_runs_ = 0;
+  std::map<EstimateKey, std::unique_ptr<RunEstimate>> estimates_;
+  std::vector<PlannedRun> runs_;
+  std::vector<Layout> layouts_; ///< of `runs_`
+  std::vector<PlannedRun> bounds_;
+  std::optional<PlannedChange> lifted_;
+  std::vector<PlannedChange> changes_;
+};
+
+} // namespace
+
+PlanAnswer search_plans(const PlanSearch& search) {
+  return Search(search).run();
+}
+
+} // namespace tessera::planner

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/training_search.h"
+
+#include "tessera/tasks/plan_training.h"
+#include "tessera/tasks/training_config.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::tasks {
+
+namespace {
+
+/// The same whatever keys a search sets; to count them, the model is made.
+struct ModelLayers {
+  int64_t count = 0;
+  bool are_alike = false; ///< zoo::has_alike_layers()
+  bool can_be_fewer = false; ///< zoo::can_plan_fewer_layers()
+};
+
+planner::RunSettings settings_of(
+    TrainingConfig config,
+    const ModelLayers& layers) {
+  planner::RunSettings settings;
+  settings.engine = config.engine;
+  settings.parallel = config.parallel;
+  settings.batch_size = config.batch_size;
+  settings.accumulate = config.trainer.accumulate;
+  settings.recomputed = {
+      .layers = config.checkpoint_layers.value_or(0),
+      .operators = config.engine.recompute_operators,
+      .attention = config.checkpoint_attention,
+      .divided_inputs = config.divide_checkpoints};
+  settings.tokens = planned_tokens(config);
+  settings.max_length =
+      config.task == &kImageFolder ? 0 : config.max_length;
+  settings.layers = layers.count;
+  settings.has_alike_layers = layers.are_alike;
+  settings.can_plan_fewer_layers = layers.can_be_fewer;
+  settings.plan =
+      [own = std::make_shared<TrainingConfig>(std::move(config))](
+          const planner::Machine& machine, const planner::SettingsRun& run) {
+        own->trainer.accumulate = run.accumulate;
+        return plan_training(
+            *own,
+            machine.devices,
+            /*rank=*/0,
+            machine.device,
+            {.layers = run.layers, .alike_stages_once = run.alike_stages_once});
+      };
+  return settings;
+}
+
+} // namespace
+
+planner::ReadRun read_training_run(const std::filesystem::path& config) {
+  return [config, layers = std::make_shared<std::optional<ModelLayers>>()](
+             const std::vector<std::string>& overrides) {
+    TrainingConfig own = read_training_config(config, overrides);
+    if (!*layers) {
+      *layers = {
+          layers_of(own),
+          has_alike_layers(own),
+          can_plan_fewer_layers(own)};
+    }
+    return settings_of(std::move(own), **layers);
+  };
+}
+
+} // namespace tessera::tasks

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan() of a module and a machine: what it picks fits when it is run with
+// numbers under the limit, and says what would fit where nothing does.
+#include "tessera/planner/search/module_plan.h"
+#include "support/expect_error.h"
+#include "support/temporary_folder.h"
+#include "tessera/planner/simulated_rank.h"
+#include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/core/format.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
+#include "tessera/sharding/checkpointing/transformer_block_list.h"
+#include "tessera/sharding/lazy/lazy.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tessera::module_plan_test {
+
+namespace {
+
+constexpr int64_t kWidth = 128;
+
+struct WideLayerImpl : torch::nn::Module {
+  WideLayerImpl()
+      : up(register_module("up", torch::nn::Linear(kWidth, 4 * kWidth))),
+        down(register_module("down", torch::nn::Linear(4 * kWidth, kWidth))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return x + down(torch::gelu(up(x)));
+  }
+  torch::nn::Linear up;
+  torch::nn::Linear down;
+};
+TORCH_MODULE(WideLayer);
+
+struct WideNet : torch::nn::Module {
+  explicit WideNet(int64_t recomputed_layers = 0, int count = 6)
+      : blocks(register_module(
+            "blocks",
+            TransformerBlockList<WideLayer>(
+                layers(count),
+                CheckpointOptions{.use_checkpoint = false}))) {
+    recompute(recomputed_layers);
+  }
+  static std::vector<WideLayer> layers(int count) {
+    std::vector<WideLayer> all;
+    for (int i = 0; i < count; ++i) {
+      all.emplace_back();
+    }
+    return all;
+  }
+  std::vector<CheckpointedModule*> checkpointed() const {
+    std::vector<CheckpointedModule*> all;
+    for (const auto& each : modules(/*include_self=*/false)) {
+      if (auto* block = dynamic_cast<CheckpointedModule*>(each.get())) {
+        all.push_back(block);
+      }
+    }
+    return all;
+  }
+  void recompute(int64_t count) const {
+    for (CheckpointedModule* block : checkpointed()) {
+      block->use_checkpoint = count-- > 0;
+    }
+  }
+  at::Tensor loss(int64_t rows) {
+    return blocks->forward(torch::ones({rows * 16, kWidth})).square().mean();
+  }
+  TransformerBlockList<WideLayer> blocks;
+};
+
+EngineOptions quiet() {
+  EngineOptions options;
+  options.log_memory = false;
+  return options;
+}
+
+ModulePlan planned(
+    WideNet& net,
+    const PlanMachine& machine,
+    int64_t batch_size = 32,
+    const EngineOptions& options = quiet()) {
+  return plan(
+      net,
+      options,
+      {.loss = [&](int64_t rows) { return net.loss(rows); },
+       .batch_size = batch_size},
+      machine);
+}
+
+/// The machine's CPUs, of which `bytes` are for the plan.
+PlanMachine cpus(int64_t bytes, int devices = 1) {
+  return {
+      .devices = devices,
+      .device = "cpu",
+      .device_bytes = bytes,
+      .margin_bytes = 0};
+}
+
+/// Peak of two steps with numbers, under the limit and a thousandth: headers of
+/// blocks. What the process holds besides counts too.
+int64_t peak_under(const ModulePick& pick, int64_t limit, int devices) {
+  std::shared_ptr<WideNet> net;
+  runtime::install_cpu_memory_counter();
+  const int64_t cap = runtime::cpu_bytes_live() + limit + limit / 1000;
+  InitOptions on_cpus;
+  on_cpus.use_cuda = false;
+  const SimulatedRun run = simulate_rank(
+      {.make =
+           [&](World& /*world*/, ParallelRun& /*parallel*/) {
+             net = std::make_shared<WideNet>(pick.recomputed_layers);
+             return net;
+           },
+       .loss =
+           [&](torch::nn::Module& /*module*/) {
+             return net->loss(pick.batch_size);
+           },
+       .stage = {}},
+      pick.options,
+      {.world_size = devices, .accumulate = static_cast<int>(pick.accumulate)},
+      {.memory_cap = cap, .init = on_cpus});
+  return run.peak_bytes;
+}
+
+} // namespace
+
+TEST(ModulePlan, PicksFitUnderTheLimit) {
+  WideNet net;
+  const ModulePlan roomy = planned(net, cpus(int64_t{1} << 40));
+  ASSERT_TRUE(roomy.best);
+  EXPECT_EQ(roomy.best_pick()->recomputed_layers, 0);
+  for (const int devices : {1, 4}) {
+    const int64_t most = planned(net, cpus(int64_t{1} << 40, devices))
+                             .picks.front()
+                             .device_bytes;
+    std::vector<int64_t> found;
+    // The largest leaves the options as they are, the least needs more.
+    for (const double part : {1.02, 0.85, 0.6}) {
+      SCOPED_TRACE(formatted("{} devices, {} of the memory", devices, part));
+      const auto limit = static_cast<int64_t>(part * static_cast<double>(most));
+      const ModulePlan answer = planned(net, cpus(limit, devices));
+      EXPECT_EQ(answer.limit_bytes, limit);
+      ASSERT_TRUE(answer.best);
+      const ModulePick& best = *answer.best_pick();
+      EXPECT_TRUE(best.fits());
+      EXPECT_LE(best.device_bytes, limit);
+      // A step keeps its rows.
+      EXPECT_EQ(best.batch_size * best.accumulate, 32);
+      for (const ModulePick& pick : answer.picks) {
+        EXPECT_TRUE(!pick.fits() || best.step_seconds <= pick.step_seconds);
+      }
+      const int64_t peak = peak_under(best, limit, devices);
+      EXPECT_NEAR(
+          static_cast<double>(peak),
+          static_cast<double>(best.device_bytes),
+          0.001 * static_cast<double>(peak));
+      found.push_back(best.device_bytes);
+    }
+    EXPECT_LT(found.back(), found.front());
+  }
+  // The module stays as it is.
+  for (const CheckpointedModule* block : net.checkpointed()) {
+    EXPECT_FALSE(block->use_checkpoint);
+  }
+  EXPECT_FALSE(net.parameters().front().grad().defined());
+}
+
+TEST(ModulePlan, RecomputesBlocksWhereRowsAreFixed) {
+  WideNet net;
+  const PlannedModule fixed{
+      .loss = [&](int64_t rows) { return net.loss(rows); },
+      .batch_size = 32,
+      .accumulate = 2,
+      .changes_rows = false};
+  const auto with = [&](int64_t bytes) {
+    return plan(net, quiet(), fixed, cpus(bytes));
+  };
+  const int64_t most = with(int64_t{1} << 40).picks.front().device_bytes;
+  const ModulePlan answer = with(most - most / 4);
+  ASSERT_TRUE(answer.best);
+  const ModulePick& best = *answer.best_pick();
+  EXPECT_TRUE(best.recomputed_layers > 0 || best.options.recompute_operators);
+  for (const ModulePick& pick : answer.picks) {
+    EXPECT_EQ(pick.batch_size, 32);
+    EXPECT_EQ(pick.accumulate, 2);
+  }
+  EXPECT_LE(best.device_bytes, answer.limit_bytes);
+  EXPECT_LT(peak_under(best, answer.limit_bytes, 1), most);
+}
+
+TEST(ModulePlan, UsesHostMemoryAndNamesItWhereItWouldFit) {
+  WideNet net;
+  PlanMachine machine{
+      .devices = 2,
+      .device_bytes = int64_t{1} << 40,
+      .reserved_bytes = 0,
+      .margin_bytes = 0};
+  const ModulePlan roomy = planned(net, machine);
+  ASSERT_TRUE(roomy.best);
+  EXPECT_EQ(roomy.best_pick()->host_bytes, 0);
+  // Weights, their gradients and two moments of a rank are 16 bytes of an
+  // element; less than its state has no room.
+  int64_t numel = 0;
+  for (const at::Tensor& parameter : net.parameters()) {
+    numel += parameter.numel();
+  }
+  machine.device_bytes = 16 * numel / machine.devices;
+  const ModulePlan none = planned(net, machine);
+  EXPECT_FALSE(none.best);
+  ASSERT_TRUE(none.nearest);
+  EXPECT_GT(none.picks[*none.nearest].device_bytes, none.limit_bytes);
+  const auto change = std::find_if(
+      none.changes.begin(), none.changes.end(), [](const ModuleChange& each) {
+        return each.change == "host_memory=1GiB";
+      });
+  ASSERT_NE(change, none.changes.end());
+  EXPECT_GT(change->pick.host_bytes, 0);
+
+  machine.host_bytes = int64_t{1} << 30;
+  const ModulePlan answer = planned(net, machine);
+  ASSERT_TRUE(answer.best);
+  const ModulePick& best = *answer.best_pick();
+  EXPECT_GT(best.host_bytes, 0);
+  EXPECT_LE(best.device_bytes, answer.limit_bytes);
+  EXPECT_FALSE(best.changed.empty());
+  // The options are those that were planned.
+  const StepMemoryPlan again = plan(
+      net,
+      best.options,
+      [&] {
+        net.recompute(best.recomputed_layers);
+        return net.loss(best.batch_size);
+      },
+      {.world_size = machine.devices,
+       .device = c10::kCUDA,
+       .accumulate = static_cast<int>(std::min<int64_t>(2, best.accumulate))});
+  EXPECT_EQ(again.peak_bytes, best.device_bytes);
+}
+
+// Half a terabyte of state, which no disk of this machine gets.
+TEST(ModulePlan, PlansDisksWithoutWriting) {
+  auto net = lazy([] {
+    return torch::nn::Linear(
+        torch::nn::LinearOptions(1 << 18, 1 << 18).bias(false));
+  });
+  const TemporaryFolder folder;
+  EngineOptions options = quiet();
+  options.precision.parameters = at::kBFloat16;
+  options.placement.optimizer = MemoryTier::kNvme;
+  options.memory.nvme_path = folder.path();
+  const StepMemoryPlan planned = plan(
+      *net,
+      options,
+      [&] {
+        return net->forward(torch::zeros({1, 1 << 18})).mean();
+      },
+      {.device = c10::kCUDA});
+  EXPECT_EQ(
+      planned.planned[static_cast<size_t>(MemoryTier::kNvme)]
+                     [static_cast<size_t>(MemoryPurpose::kOptimizerState)],
+      int64_t{12} << 36);
+}
+
+TEST(ModulePlan, UsesDisksWhereTheHostIsFull) {
+  WideNet net(0, 48);
+  int64_t numel = 0;
+  for (const at::Tensor& parameter : net.parameters()) {
+    numel += parameter.numel();
+  }
+  PlanMachine machine{
+      .device_bytes = 14 * numel,
+      .reserved_bytes = 0,
+      .margin_bytes = 0,
+      .host_bytes = int64_t{12} << 20}; // of what disks and pages pass through
+  EXPECT_FALSE(planned(net, machine).best);
+  machine.nvme_bytes = int64_t{1} << 30;
+  const TemporaryFolder folder;
+  machine.nvme_path = folder.path().string();
+  const ModulePlan answer = planned(net, machine);
+  ASSERT_TRUE(answer.best);
+  const ModulePick& best = *answer.best_pick();
+  EXPECT_GT(best.nvme_bytes, 0);
+  EXPECT_LE(best.device_bytes, answer.limit_bytes);
+  EXPECT_LE(best.host_bytes, *machine.host_bytes);
+  EXPECT_EQ(best.options.memory.nvme_path, folder.path());
+  EXPECT_EQ(best.options.memory.nvme_bytes, machine.nvme_bytes);
+}
+
+TEST(ModulePlan, SaysWhatIsWrong) {
+  WideNet net;
+  const auto message = [&](const PlanMachine& machine) -> std::string {
+    try {
+      planned(net, machine);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message({}).find("memory of a device is 0"), std::string::npos)
+      << message({});
+  EXPECT_NE(
+      message({.device = "h1000", .device_bytes = 1 << 30}).find("h1000"),
+      std::string::npos);
+  EXPECT_NE(
+      message({.device_bytes = int64_t{4} << 30, .nvme_bytes = 1 << 30})
+          .find("(host_memory)"),
+      std::string::npos);
+  const PlanMachine machine = cpus(int64_t{1} << 40);
+  expect_error([&] { planned(net, machine, 0); }, {"batch_size is 0"});
+  expect_error(
+      [&] {
+        plan(
+            net,
+            quiet(),
+            {.loss = [&](int64_t rows) { return net.loss(rows); },
+             .accumulate = 0},
+            machine);
+      },
+      {"accumulate 0"});
+}
+
+TEST(ModulePlan, LeavesOutWhatTheLossRefuses) {
+  WideNet net;
+  const auto with = [&](int64_t batch_size) {
+    const PlannedModule training{
+        .loss =
+            [&](int64_t rows) {
+              if (rows != 32) {
+                throw std::invalid_argument("no such rows");
+              }
+              return net.loss(rows);
+            },
+        .batch_size = batch_size};
+    return plan(net, quiet(), training, cpus(int64_t{1} << 40));
+  };
+  const ModulePlan answer = with(32);
+  ASSERT_TRUE(answer.best);
+  EXPECT_EQ(answer.best_pick()->batch_size, 32);
+  EXPECT_TRUE(std::any_of(
+      answer.picks.begin(), answer.picks.end(), [](const ModulePick& pick) {
+        return pick.problem == "refused: no such rows";
+      }));
+  EXPECT_THROW(with(16), std::invalid_argument);
+}
+
+} // namespace tessera::module_plan_test
