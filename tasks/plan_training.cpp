@@ -2,8 +2,8 @@
 #include "tessera/tasks/plan_training.h"
 
 #include "tessera/engine/device_config.h"
-#include "tessera/planner/rank_steps.h"
 #include "tessera/pipeline/stage_layers.h"
+#include "tessera/planner/rank_steps.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"

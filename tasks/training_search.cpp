@@ -35,22 +35,21 @@ planner::RunSettings settings_of(
       .attention = config.checkpoint_attention,
       .divided_inputs = config.divide_checkpoints};
   settings.tokens = planned_tokens(config);
-  settings.max_length =
-      config.task == &kImageFolder ? 0 : config.max_length;
+  settings.max_length = config.task == &kImageFolder ? 0 : config.max_length;
   settings.layers = layers.count;
   settings.has_alike_layers = layers.are_alike;
   settings.can_plan_fewer_layers = layers.can_be_fewer;
-  settings.plan =
-      [own = std::make_shared<TrainingConfig>(std::move(config))](
-          const planner::Machine& machine, const planner::SettingsRun& run) {
-        own->trainer.accumulate = run.accumulate;
-        return plan_training(
-            *own,
-            machine.devices,
-            /*rank=*/0,
-            machine.device,
-            {.layers = run.layers, .alike_stages_once = run.alike_stages_once});
-      };
+  settings.plan = [own = std::make_shared<TrainingConfig>(std::move(config))](
+                      const planner::Machine& machine,
+                      const planner::SettingsRun& run) {
+    own->trainer.accumulate = run.accumulate;
+    return plan_training(
+        *own,
+        machine.devices,
+        /*rank=*/0,
+        machine.device,
+        {.layers = run.layers, .alike_stages_once = run.alike_stages_once});
+  };
   return settings;
 }
 
@@ -62,9 +61,7 @@ planner::ReadRun read_training_run(const std::filesystem::path& config) {
     TrainingConfig own = read_training_config(config, overrides);
     if (!*layers) {
       *layers = {
-          layers_of(own),
-          has_alike_layers(own),
-          can_plan_fewer_layers(own)};
+          layers_of(own), has_alike_layers(own), can_plan_fewer_layers(own)};
     }
     return settings_of(std::move(own), **layers);
   };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/search/step_time.h"
 
-#include "tessera/planner/operator_times.h"
 #include "tessera/pipeline/simulate_schedule.h"
+#include "tessera/planner/operator_times.h"
 
 #include <algorithm>
 #include <string>

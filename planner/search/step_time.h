@@ -6,8 +6,8 @@
 #include "tessera/planner/search/machine.h"
 
 #include "tessera/engine/optim/optimizer_options.h"
-#include "tessera/planner/step_plan.h"
 #include "tessera/pipeline/make_schedule.h"
+#include "tessera/planner/step_plan.h"
 
 #include <cstdint>
 #include <vector>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat templates: where a folder has them, tools, thoughts, contents in parts
 and generation blocks, beside apply_chat_template() of transformers. The
-templates are those of tools/fixtures/chat_templates.py."""
+templates are those of tests/fixture_makers/chat_templates.py."""
 import json
 import shutil
 

@@ -10,7 +10,7 @@ import warnings
 
 from suite import LiveSuite, PROJECT, run_program, write_json
 
-sys.path.insert(0, str(PROJECT / "tools/fixtures"))
+sys.path.insert(0, str(PROJECT / "tests/fixture_makers"))
 READERS = {"gguf": "check_gguf", "xllamacpp": "check_llama_cpp"}
 
 

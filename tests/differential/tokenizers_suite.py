@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizer folders: classes, model types, flags and sets of files beside
 transformers' AutoTokenizer. The vocabularies are those of
-tools/fixtures/tokenizer_classes.py."""
+tests/fixture_makers/tokenizer_classes.py."""
 import json
 import shutil
 

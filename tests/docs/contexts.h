@@ -5,8 +5,8 @@
 
 #include "tessera/engine/data/data_loader.h"
 #include "tessera/engine/parallel/parallel_run.h"
-#include "tessera/planner/step_plan.h"
 #include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/planner/step_plan.h"
 #include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/random/random_key.h"
 #include "tessera/sharding/tensor_parallel/parallel_linear.h"

@@ -31,6 +31,8 @@ class CheckRooms(unittest.TestCase):
             ("engine", "pipeline"),
             ("sharding", "runtime"),
             ("tasks", "zoo"),
+            ("tasks", "planner"),
+            ("planner", "engine"),
             ("zoo", "text"),
             ("engine", "engine"),
         )
@@ -76,6 +78,8 @@ class CheckRooms(unittest.TestCase):
             ("engine", "zoo"),
             ("text", "zoo"),
             ("zoo", "tasks"),
+            ("zoo", "planner"),
+            ("planner", "tasks"),
         )
         for room, target in wrong:
             for include in (f'"tessera/{target}/a.h"', f"<tessera/{target}/a.h>"):

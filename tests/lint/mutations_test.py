@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/mutations.py says without a build."""
+"""What tests/drivers/mutations.py says without a build."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tests/drivers"))
 
 import mutations  # noqa: E402
 
@@ -24,7 +24,7 @@ class Mutations(unittest.TestCase):
                 [
                     sys.executable,
                     "-B",
-                    ROOT / "scripts/mutations.py",
+                    ROOT / "tests/drivers/mutations.py",
                     f"--build={build}",
                     *arguments,
                 ],

@@ -58,7 +58,7 @@ std::shared_ptr<zoo::Model> small_bert() {
 }
 
 /// With TESSERA_EXPORT_TO set, adapters stay there for
-/// tools/fixtures/check_lora.py.
+/// tests/fixture_makers/check_lora.py.
 std::filesystem::path exported(
     const std::filesystem::path& folder,
     const char* name) {

@@ -105,7 +105,7 @@ TEST(MiniLm, StartsAMissingClassifierFresh) {
 }
 
 // With TESSERA_EXPORT_TO set, the folder and its logits stay there for
-// tools/fixtures/check_export.py.
+// tests/fixture_makers/check_export.py.
 TEST(MiniLm, RoundTripKeepsEveryByte) {
   const TemporaryFolder temporary;
   const char* kept = std::getenv("TESSERA_EXPORT_TO");

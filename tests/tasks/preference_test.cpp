@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Direct preference optimization: losses, rewards and gradients against TRL
-// (tools/fixtures/preference.py), what is an answer in a row, and runs.
+// (tests/fixture_makers/preference.py), what is an answer in a row, and runs.
 #include "tessera/tasks/preference_loss.h"
 
 #include "support/expect_error.h"

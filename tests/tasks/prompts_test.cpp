@@ -225,7 +225,7 @@ TEST_F(Prompts, LikelihoodsAreSumsOverTheWords) {
   });
 }
 
-// tools/fixtures/text_generation.py has the formulas.
+// tests/fixture_makers/text_generation.py has the formulas.
 TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
   tests::on_ranks(1, [] {
     const json fixtures = read_json(fixture("text_generation/blanks.json"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Supervised fine-tuning: what is learned of conversations and completions,
-// against transformers' masks (tools/fixtures/supervised_labels.py) and by
-// hand; packing; and runs of decoders and T5.
+// against transformers' masks (tests/fixture_makers/supervised_labels.py) and
+// by hand; packing; and runs of decoders and T5.
 #include "tessera/tasks/supervised_batches.h"
 
 #include "support/expect_error.h"

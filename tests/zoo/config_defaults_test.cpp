@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a config.json leaves out means what it means to transformers; see
-// tools/fixtures/config_defaults.py.
+// tests/fixture_makers/config_defaults.py.
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/models/registry.h"
 #include "zoo/support.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GGUF files, read back by a parser of the test's own, against the checkpoint
-// that they were made from. tools/fixtures/check_gguf.py does the same with the
-// `gguf` package.
+// that they were made from. tests/fixture_makers/check_gguf.py does the same
+// with the `gguf` package.
 
 #include "support/expect_error.h"
 #include "tessera/zoo/adapters/lora.h"

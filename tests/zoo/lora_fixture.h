@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Adapters that PEFT made, and what models compute with them; see
-// tools/fixtures/zoo_lora.py.
+// tests/fixture_makers/zoo_lora.py.
 
 #include "tessera/runtime/comm/init.h"
 #include "tessera/zoo/adapters/lora.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Holding a model against what transformers computed; see
-// tools/fixtures/zoo_models.py.
+// tests/fixture_makers/zoo_models.py.
 
 #include "support/temporary_folder.h"
 #include "tessera/runtime/core/log.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The tiny GLM with larger weights, so that it does not repeat one token; as
-// tools/fixtures/text_generation.py makes it.
+// tests/fixture_makers/text_generation.py makes it.
 
 #include "tessera/zoo/models/model.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts that models write, against transformers' and, for GLM, against formulas
-// in Python (tools/fixtures/text_generation.py).
+// in Python (tests/fixture_makers/text_generation.py).
 #include "tessera/zoo/generation/text_generator.h"
 #include "support/chi_square.h"
 #include "support/expect_error.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logs for Weights & Biases, read back by its format: fragments in blocks of 32
-// KiB with checksums of zlib, and records. tools/fixtures/check_wandb.py reads
-// them with the package itself.
+// KiB with checksums of zlib, and records. tests/fixture_makers/check_wandb.py
+// reads them with the package itself.
 #include "tessera/engine/report/wandb_file.h"
 
 #include "support/temporary_folder.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of FSDP and DeepSpeed against what their own tools consolidate;
-// see tools/fixtures/engine_checkpoints.py.
+// see tests/fixture_makers/engine_checkpoints.py.
 #include "tessera/sharding/weights/torch_checkpoint.h"
 
 #include "support/expect_error.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of torch.save against what torch.load has; see
-// tools/fixtures/torch_files.py.
+// tests/fixture_makers/torch_files.py.
 #include "tessera/sharding/weights/torch_weights.h"
 
 #include "support/expect_error.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics against scikit-learn, scipy, sacrebleu, rouge_score, NLTK and the
-// official SQuAD script, whose values tools/fixtures/text_metrics.py wrote.
+// official SQuAD script, whose values tests/fixture_makers/text_metrics.py
+// wrote.
 #include "support/expect_error.h"
 #include "tessera/text/metrics/answers.h"
 #include "tessera/text/metrics/bleu.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders without a tokenizer.json are read as their class in transformers
-// does: tools/fixtures/tokenizer_classes.py made the folders and asked it.
+// does: tests/fixture_makers/tokenizer_classes.py made the folders and asked
+// it.
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 #include "tessera/text/tokenizer/tokenizer.h"

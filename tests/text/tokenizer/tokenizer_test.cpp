@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers like those of published families, against the `tokenizers`
-// package (tools/fixtures/tokenizer_families.py).
+// package (tests/fixture_makers/tokenizer_families.py).
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/text/tokenizer/utf8.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What models are pretrained on: every token is kept or predicted once and in
 // order, at the stated rates; spans and blanks equal those of an independent
-// implementation (tools/fixtures/objectives.py).
+// implementation (tests/fixture_makers/objectives.py).
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"

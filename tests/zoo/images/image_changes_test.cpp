@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoded, resized and recolored images beside those of Pillow, from
-// tools/fixtures/images.py.
+// tests/fixture_makers/images.py.
 #include "tessera/zoo/images/image_changes.h"
 
 #include "support/expect_error.h"

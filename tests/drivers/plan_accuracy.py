@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOLERANCE = 0.01
 TIME_TOLERANCE = 0.15
 

@@ -41,7 +41,7 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 300
 DISK_KIB = 6000
 # The model is too small for threads.

@@ -29,7 +29,7 @@ import tempfile
 
 from gpu_kit.jobs import write_safetensors
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 8
 HALF = 4  # the step of the checkpoint that `resume` starts from
 

@@ -33,7 +33,7 @@ import zlib
 
 from stream_waits import WAITS
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEST_SECONDS = 300
 WAIT_SECONDS = 900
 QUICK_TESTS = (
