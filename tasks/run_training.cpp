@@ -6,6 +6,7 @@
 #include "tessera/engine/trainer/job_agreement.h"
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/engine/trainer/run_report.h"
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -412,6 +413,10 @@ void finish_run(
         "result.json, checkpoints/, %s\n",
         folder.c_str(),
         exported_names(config));
+  }
+  // When it has returned, any rank may use the run's files.
+  if (world.size() > 1) {
+    world.new_communicator("end of the run")->barrier();
   }
 }
 

@@ -35,8 +35,8 @@ struct TrainingResult {
 /// (Model::head()).
 ///
 /// Collective: every rank of the job calls it with the same configuration.
-/// Blocks until the run has ended. A process may make several runs, one after
-/// the other, on the same device.
+/// Blocks until the run has ended and its files are written, on all ranks. A
+/// process may make several runs, one after the other, on the same device.
 /// @param config of read_training_config(), whose overrides are the way to
 ///     change it: TrainingConfig::resolved describes the run to those who
 ///     resume or score it.
