@@ -216,9 +216,9 @@ class QuestionReader {
     if (texts.is_array()) {
       TESSERA_CHECK(
           starts.is_array() && starts.size() == texts.size(),
-          "{}: there are {} answers; expected as many starts",
+          "{}: it has {}; expected as many starts",
           place,
-          texts.size());
+          runtime::count_text(static_cast<int64_t>(texts.size()), "answer"));
       for (size_t i = 0; i < texts.size(); ++i) {
         add_answer(texts[i], starts[i]);
       }

@@ -169,7 +169,7 @@ void check_fills_a_batch(
   const int64_t needed = config.batch_size * parallel.batches().count;
   TESSERA_CHECK(
       static_cast<int64_t>(data.size()) >= needed,
-      "training data: {} cannot fill one batch of {} on each of {}: there is {}. Lower training.batch_size or provide more data{}.",
+      "training data: {} cannot fill one batch of {} on each of {}; the data are {}. Lower training.batch_size or provide more data{}.",
       runtime::count_text(static_cast<int64_t>(data.size()), "example"),
       config.batch_size,
       runtime::count_text(parallel.batches().count, "rank"),

@@ -10,6 +10,7 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/weights/average_weights.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/zoo/adapters/lora.h"
@@ -165,8 +166,9 @@ std::vector<sharding::AveragedWeights> averaged_weights(
       "--average names one set of weights; name several, or with --last the last checkpoints of a run");
   TESSERA_CHECK(
       arguments.factors.empty() || arguments.factors.size() == paths.size(),
-      "--factors has {} numbers, but there are {} sets of weights to average",
-      arguments.factors.size(),
+      "--factors has {}, but there are {} sets of weights to average",
+      runtime::count_text(
+          static_cast<int64_t>(arguments.factors.size()), "number"),
       paths.size());
   std::vector<sharding::AveragedWeights> sets;
   for (size_t i = 0; i < paths.size(); ++i) {

@@ -26,8 +26,9 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
 
     Takes seconds, no memory and no other ranks: wrap() and the steps are run as
     they would be in a job, but operators do not compute. What the forward reads
-    from tensors is zero (`assumptions` of the result). The model stays as it
-    is, and may be made by lazy(). Plan before wrap().
+    from tensors that it has computed, by item(), tolist() or numpy(), is zero
+    (`assumptions` of the result); the batch has its values. The model stays as
+    it is, and may be made by lazy(). Plan before wrap().
 
     config: as for wrap(), or None.
     batch: that of one rank, tensors on the CPU: a dict of keyword arguments, a
@@ -142,7 +143,8 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
 
 def _planned_loss(model, batch, loss):
     try:
-        return _loss_of(_call(model, batch), loss)
+        with _reads_noted():
+            return _loss_of(_call(model, batch), loss)
     except RuntimeError as error:
         if isinstance(error, _C.Error):
             raise
@@ -160,6 +162,33 @@ def _planned_loss(model, batch, loss):
             "x[x > 0] or nonzero(), plan with a forward that takes a fixed "
             "one, or measure a step: engine.memory after wrap()."
         ) from error
+
+
+@contextlib.contextmanager
+def _reads_noted():
+    """numpy() and tolist() read memory without an operator of torch: here they
+    read one element by item() too, which the plan notes if it has no value."""
+    def noting(read):
+        def read_noted(tensor, *args, **kwargs):
+            if tensor.numel() > 0 and tensor.layout == torch.strided:
+                tensor.detach().as_strided(
+                    (1,), (1,), tensor.storage_offset()).item()
+            return read(tensor, *args, **kwargs)
+        return read_noted
+
+    names = ("numpy", "tolist")  # __array__() calls numpy()
+    own = {name: vars(torch.Tensor)[name] for name in names
+           if name in vars(torch.Tensor)}
+    for name in names:
+        setattr(torch.Tensor, name, noting(getattr(torch.Tensor, name)))
+    try:
+        yield
+    finally:
+        for name in names:
+            if name in own:
+                setattr(torch.Tensor, name, own[name])
+            else:
+                delattr(torch.Tensor, name)
 
 
 def _place_of(error):

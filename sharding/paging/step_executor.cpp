@@ -22,7 +22,7 @@ void StepExecutor::on_access(
     const PagedGroup& page = page_of(access);
     TESSERA_CHECK(
         !access.is_write || page.pins.writable > 0,
-        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside engine.gather(..., writable), or before wrap(); instead of an optimizer of torch, use engine.step(). A forward that writes to a parameter (max_norm of an embedding) cannot be trained sharded: ignore its module (`ignored` in sharding.modules).",
+        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside a scope of engine.gather() that is writable, or before wrap(); merge adapters into weights (merge_adapter() of PEFT) after engine.unwrap(); instead of an optimizer of torch, use engine.step(). A forward that writes to a parameter (max_norm of an embedding) cannot be trained sharded: ignore its module (`ignored` in sharding.modules).",
         access.storage->parameter_name(),
         op_name);
     // Values held by a gather scope may be read on one rank alone, so this is

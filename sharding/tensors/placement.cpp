@@ -52,7 +52,7 @@ std::vector<int64_t> placed_sizes(
     at::ArrayRef<Communicator*> groups) {
   TESSERA_CHECK(
       placements.size() == groups.size(),
-      "there are {} placements for {} axes; give one for each.",
+      "the number of placements is {}, that of axes {}; give one for each.",
       placements.size(),
       groups.size());
   std::vector<int64_t> own = sizes.vec();

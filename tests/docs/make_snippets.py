@@ -27,7 +27,8 @@ CONTEXTS = {
     "engine": (
         [],
         SUBJECT + ", tessera::Engine& engine, tessera::DataLoader<Batch>& loader,"
-        " size_t samples, int64_t batch_size, uint64_t seed, int64_t steps",
+        " size_t samples, int64_t batch_size, uint64_t seed, int64_t steps,"
+        " Dataset heldout",
     ),
     "readme": ([], "Dataset dataset"),
     # Pages about parts of the library that name its namespace once.

@@ -109,6 +109,35 @@ TEST_P(ControlFlow, LayersThatSomeRanksLeaveOut) {
   });
 }
 
+TEST_P(ControlFlow, RanksEvaluateOtherNumbersOfBatchesInAScope) {
+  run_ranks(GetParam(), [](World& world) {
+    Twin<StackImpl> twin;
+    const auto loss_of = [](StackImpl& net, const at::Tensor& x) {
+      return through(net, x, {0, 1, 2});
+    };
+    for (int step = 0; step < 4; ++step) {
+      twin.train(step, loss_of);
+      const at::Tensor sum = torch::zeros({1}, torch::kDouble);
+      {
+        const auto scope = twin.engine.gather();
+        const torch::NoGradGuard no_grad;
+        for (int i = 0; i < 2 * world.rank(); ++i) { // none on rank 0
+          const at::Tensor x = batch_of(100 + i, 0);
+          const at::Tensor loss = loss_of(*twin.wrapped, x);
+          EXPECT_NEAR(
+              loss.item<double>(),
+              loss_of(*twin.plain, x).item<double>(),
+              1e-9);
+          sum.add_(1);
+        }
+      }
+      twin.engine.sum_over_ranks(sum);
+      EXPECT_EQ(sum.item<double>(), world.size() * (world.size() - 1));
+      twin.expect_same_parameters("after step " + std::to_string(step));
+    }
+  });
+}
+
 TEST_P(ControlFlow, OneOperatorOverSeveralGroups) {
   run_ranks(GetParam(), [](World&) {
     Twin<StackImpl> twin;

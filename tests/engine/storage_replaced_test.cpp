@@ -147,7 +147,11 @@ TEST_P(StorageReplaced, WritesOutsideAWritableScopeAreRefused) {
     for (const Write& write : writes()) {
       expect_throws(
           [&] { write.write(*twin.wrapped); },
-          {"parameter 'last.", "writes to it in place", write.op, "gather"});
+          {"parameter 'last.",
+           "writes to it in place",
+           write.op,
+           "gather",
+           "engine.unwrap()"});
       // Sharded or resident, within a step or not, makes no difference.
       const auto loss = mean_square(*twin.wrapped, batch_of(step, twin.rank()));
       expect_throws(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of training steps, against what LibTorch's allocator counts."""
+import numpy
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -103,6 +104,38 @@ def other_jobs(world):
                         world_size=64, device="cuda", optimizer=ADAMW)
     assert lazy.peak_bytes == many.peak_bytes
     assert lazy.memory == many.memory
+
+
+class Reading(torch.nn.Module):
+    """Reads what it has computed, and a number of the batch, into the loss."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.read = read
+
+    def forward(self, x, n):
+        out = self.layer(x)
+        self.seen = self.read(out.detach()[0]), self.read(n)
+        return out.sum()
+
+
+def says_what_is_read(world):
+    batch = (torch.ones(2, 4), torch.tensor([3.0, 4.0]))
+    kept = torch.Tensor.numpy, torch.Tensor.tolist
+    for read in (lambda t: t.tolist()[0], lambda t: float(t.numpy()[0]),
+                 lambda t: float(t.t().numpy()[0]),
+                 lambda t: float(numpy.asarray(t)[0]), lambda t: t[0].item()):
+        model = Reading(read)
+        found = tessera.plan(model, None, batch, device="cpu", **SMALL)
+        # What it has computed is zero, and told; the batch has its values.
+        assert model.seen == (0.0, 3.0), model.seen
+        assert len(found.assumptions) == 1, found.assumptions
+        assert "read zero" in found.assumptions[0], found.assumptions
+    model = Reading(lambda t: 0.0)
+    assert not tessera.plan(
+        model, None, batch, device="cpu", **SMALL).assumptions
+    assert (torch.Tensor.numpy, torch.Tensor.tolist) == kept
 
 
 def leaves_the_model(world):
@@ -277,5 +310,5 @@ def refuses_searches(world):
 
 if __name__ == "__main__":
     _C.count_cpu_bytes()
-    main([peaks, peaks_elsewhere, other_jobs, leaves_the_model, refuses,
-          searches, refuses_searches])
+    main([peaks, peaks_elsewhere, other_jobs, says_what_is_read,
+          leaves_the_model, refuses, searches, refuses_searches])
