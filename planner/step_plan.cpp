@@ -209,7 +209,7 @@ StepMemoryPlan planner::plan_rank(
   return PlannedRank(training, options, job, simulation).plan();
 }
 
-std::vector<StepMemoryPlan> plan_stages(
+std::vector<StepMemoryPlan> planner::plan_stages(
     const PlannedTraining& training,
     const EngineOptions& options,
     const PlannedJob& job,
@@ -272,7 +272,7 @@ std::vector<StepMemoryPlan> plan_stages(
     const PlannedTraining& training,
     const EngineOptions& options,
     const PlannedJob& job) {
-  return plan_stages(training, options, job, /*stand_ins=*/{});
+  return planner::plan_stages(training, options, job, /*stand_ins=*/{});
 }
 
 StepMemoryPlan plan(
