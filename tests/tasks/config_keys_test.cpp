@@ -58,12 +58,12 @@ TEST(ConfigKeys, TheTableIsThatOfTheDocumentation) {
   EXPECT_EQ(
       page.substr(at + begin.size(), end - at - begin.size()),
       runtime::markdown_table(config_rows()))
-      << "replace it by the output of `tessera keys --markdown`";
+      << "build tessera-run, which writes it";
 }
 
 TEST(ConfigKeys, TheSchemaIsThatOfTheDocumentation) {
   EXPECT_EQ(source("docs/config.schema.json"), config_schema().dump(1) + "\n")
-      << "replace it by the output of `tessera keys --schema`";
+      << "build tessera-run, which writes it";
 }
 
 TEST(ConfigKeys, RecipesFitTheSchemaAndSoDoTheirResolvedForms) {
