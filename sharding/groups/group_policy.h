@@ -14,9 +14,9 @@ class OptionFields;
 namespace tessera {
 
 /// Which modules are blocks, each a group, follows from their structure (see
-/// make_groups()) and from ModuleOptions. Sizes count the elements of whole
-/// parameters, whichever part of them a tensor-parallel rank has, so that all
-/// ranks have the same groups.
+/// group_parameters()) and from ModuleOptions. Sizes count the elements of
+/// whole parameters, whichever part of them a tensor-parallel rank has, so that
+/// all ranks have the same groups.
 struct GroupPolicy {
   /// Smaller modules are merged until they reach this size; larger ones keep a
   /// group of their own. Does not apply to ModuleOptions::group.

@@ -5,6 +5,7 @@
 #include "tessera/runtime/kernels/block_quantize.h"
 #include "tessera/runtime/memory/offset_allocator.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
+#include "tessera/sharding/pages/grouping.h"
 #include "tessera/sharding/pages/replica_parts.h"
 
 #include <torch/nn/modules/linear.h>
@@ -60,12 +61,12 @@ std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
   return weights;
 }
 
-/// The parameter of a group that other pipeline stages have too, by the first
+/// The parameter of a page that other pipeline stages have too, by the first
 /// of its names there, whatever their order here.
 std::map<std::string, DeviceMesh>::const_iterator tied_parameter(
-    const GroupSpec& group,
+    const PageSpec& page,
     const PageMeshes& meshes) {
-  std::vector<std::string> names = group.parameters.front().spec.names;
+  std::vector<std::string> names = page.parameters.front().record.spec.names;
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     if (const auto found = meshes.tied.find(name); found != meshes.tied.end()) {
@@ -202,57 +203,50 @@ int64_t PageSpec::gradient_slot_bytes(bool stored) const {
              : 0;
 }
 
-PageSpec make_page_spec(
-    const GroupSpec& group,
+PageSpec lay_out(
+    PageSpec page,
     int number,
     size_t first_index,
     const PagerOptions& options,
     const DeviceMesh& mesh) {
-  const ParameterRecord& first = group.parameters.front();
-  const int zero_stage = group.zero_stage.value_or(options.zero_stage);
+  const ParameterRecord first = page.parameters.front().record;
   StorageList list;
   std::vector<size_t> storage_of;
-  for (const ParameterRecord& record : group.parameters) {
-    storage_of.push_back(list.add(record.tensor));
+  for (const PagedParameter& parameter : page.parameters) {
+    storage_of.push_back(list.add(parameter.record.tensor));
   }
   std::vector<int64_t> numels;
   for (const c10::Storage& storage : list.storages()) {
     // The storages still have the original dtype.
     numels.push_back(numel_of(storage, first.tensor.scalar_type()));
   }
-  PageSpec page{
-      .name = group.name,
-      .number = number,
-      .device = first.tensor.device(),
-      .dtype = first.dtype,
-      .original_dtype = first.tensor.scalar_type(),
-      .mesh = mesh,
-      .layout = runtime::FlatLayout(
-          numels,
-          runtime::OffsetAllocator::kAlignment / runtime::size_of(first.dtype),
-          mesh.size(kShardAxis)),
-      .casts_arguments =
-          options.precision.is_mixed() && at::isFloatingType(first.dtype),
-      .keeps_whole_gradients = keeps_whole_gradients(options, group.zero_stage),
-      .stays_after_forward =
-          !group.reshard_after_forward.value_or(zero_stage == 3),
-      .scattered = group.scattered,
-      .blocks = group.blocks,
-      .is_apart = group.is_apart,
-      .of_experts = group.of_experts};
+  page.number = number;
+  page.device = first.tensor.device();
+  page.dtype = first.dtype;
+  page.original_dtype = first.tensor.scalar_type();
+  page.mesh = mesh;
+  page.layout = runtime::FlatLayout(
+      numels,
+      runtime::OffsetAllocator::kAlignment / runtime::size_of(first.dtype),
+      mesh.size(kShardAxis));
+  page.casts_arguments =
+      options.precision.is_mixed() && at::isFloatingType(first.dtype);
+  page.keeps_whole_gradients = keeps_whole_gradients(options, page.zero_stage);
+  page.stays_after_forward = !page.reshard_after_forward.value_or(
+      page.zero_stage.value_or(options.zero_stage) == 3);
   page.gradients = gradient_types(
-      options, page.gradient_ranks(), first.dtype, group.zero_stage);
-  for (size_t i = 0; i < group.parameters.size(); ++i) {
-    const ParameterRecord& record = group.parameters[i];
-    page.trainable = page.trainable || record.tensor.requires_grad();
-    page.is_tied = page.is_tied || record.spec.names.size() > 1;
-    page.parameters.push_back(
-        {record,
-         first_index + i,
-         {page.layout.offset(storage_of[i]) + record.tensor.storage_offset(),
-          storage_extent(record.tensor)}});
+      options, page.gradient_ranks(), first.dtype, page.zero_stage);
+  for (size_t i = 0; i < page.parameters.size(); ++i) {
+    PagedParameter& parameter = page.parameters[i];
+    const at::Tensor& tensor = parameter.record.tensor;
+    page.trainable = page.trainable || tensor.requires_grad();
+    page.is_tied = page.is_tied || parameter.record.spec.names.size() > 1;
+    parameter.index = first_index + i;
+    parameter.span = {
+        page.layout.offset(storage_of[i]) + tensor.storage_offset(),
+        storage_extent(tensor)};
   }
-  if (mesh.size(kShardAxis) > 1 && !group.full_precision) {
+  if (mesh.size(kShardAxis) > 1 && !page.full_precision) {
     const CommunicationOptions& sent = options.communication;
     page.gather_format =
         format_of(sent.gather, sent.block_elements, page.dtype);
@@ -280,19 +274,22 @@ std::vector<PageSpec> plan_pages(
   const std::vector<at::Tensor> replaced = replaced_weights(module);
   std::vector<PageSpec> pages;
   size_t first_index = 0;
-  for (const GroupSpec& group :
-       make_groups(module, census, options.groups, choices, tied_over_stages)) {
+  for (PageSpec& group : group_parameters(
+           module, census, options.groups, choices, tied_over_stages)) {
     TESSERA_CHECK(
         !group.of_experts || meshes.experts,
         "wrap: '{}' belongs to an expert that other ranks do not have; set EngineOptions::parallel, the mesh, with ParallelSizes::expert, which says which ranks have the same experts.",
-        group.parameters.front().name());
+        group.parameters.front().record.name());
     const auto tied = tied_parameter(group, meshes);
     const DeviceMesh& mesh = tied != meshes.tied.end() ? tied->second
                              : group.of_experts        ? *meshes.experts
                                                        : meshes.module;
-    pages.push_back(make_page_spec(
-        group, static_cast<int>(pages.size()), first_index, options, mesh));
-    PageSpec& page = pages.back();
+    PageSpec& page = pages.emplace_back(lay_out(
+        std::move(group),
+        static_cast<int>(pages.size()),
+        first_index,
+        options,
+        mesh));
     if (tied != meshes.tied.end()) {
       page.tied_name = tied->first;
     }

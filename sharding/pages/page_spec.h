@@ -5,7 +5,8 @@
 
 #include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/memory/flat_layout.h"
-#include "tessera/sharding/groups/grouping.h"
+#include "tessera/sharding/groups/module_choices.h"
+#include "tessera/sharding/groups/parameter_census.h"
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/pages/pager_options.h"
 #include "tessera/sharding/tensors/tensor_spec.h"
@@ -36,14 +37,34 @@ struct PagedParameter {
 /// on every rank that has it. Of a page of divided experts, only the names
 /// differ between ranks with other experts.
 struct PageSpec {
-  std::string name; ///< as GroupSpec::name
-  int number = 0; ///< in the list of pages
+  // What belongs together, by group_parameters(). All parameters have the same
+  // dtype and requires_grad, and all or none are of divided experts, and are
+  // sent as they are.
+  std::string name; ///< path of the module, e.g. "encoder.layer.3"
   std::vector<PagedParameter> parameters; ///< in registration order; not empty
+  /// The parameters come from several places in the model, so their gradients
+  /// do not arrive together.
+  bool scattered = false;
+  /// Indices, in registration order, of the blocks that the parameters belong
+  /// to. Pages that share a block are used together: they hold parameters of
+  /// one block that differ in dtype, requires_grad or of_experts.
+  std::vector<int> blocks;
+  /// As in ModuleOptions.
+  std::optional<bool> reshard_after_forward;
+  std::optional<int> zero_stage;
+  bool full_precision = false;
+  bool is_apart = false; ///< a parameter that is a page of its own
+  bool of_experts = false; ///< see [Note: pages of divided experts]
+
+  // The rest, by lay_out().
+  int number = 0; ///< in the list of pages
   c10::Device device = at::kCPU; ///< of the parameters
   at::ScalarType dtype = at::kFloat; ///< in which it is all-gathered and used
   at::ScalarType original_dtype = at::kFloat; ///< outside of the engine
-  DeviceMesh mesh; ///< the ranks that divide it and hold copies of its shards
-  runtime::FlatLayout layout; ///< of the storages, in order of their first use
+  /// The ranks that divide it and hold copies of its shards.
+  DeviceMesh mesh = shard_mesh(0, 1, 0);
+  /// Of the storages, in order of their first use.
+  runtime::FlatLayout layout{{}, 1, 1};
   bool trainable = false;
   /// Whether optimizers update float32 weights that it has beside its shard.
   bool has_own_master = false;
@@ -57,11 +78,7 @@ struct PageSpec {
   /// Whether it stays unsharded between forward and backward where memory is
   /// not limited.
   bool stays_after_forward = false;
-  bool scattered = false; ///< as GroupSpec::scattered
-  std::vector<int> blocks; ///< as GroupSpec::blocks
   bool is_tied = false; ///< its weights are used in two places of the model
-  bool is_apart = false; ///< as GroupSpec::is_apart
-  bool of_experts = false; ///< see [Note: pages of divided experts]
   /// In what its shards and its gradients are sent; unset: as they are.
   std::optional<runtime::BlockFormat> gather_format;
   std::optional<runtime::BlockFormat> reduce_format;
@@ -99,10 +116,11 @@ struct PageSpec {
   int64_t gradient_slot_bytes(bool stored) const;
 };
 
+/// Describes a page that group_parameters() has made.
 /// @param number in the list of pages.
 /// @param first_index index of the first parameter in the list of all.
-PageSpec make_page_spec(
-    const GroupSpec& group,
+PageSpec lay_out(
+    PageSpec page,
     int number,
     size_t first_index,
     const PagerOptions& options,
@@ -111,7 +129,7 @@ PageSpec make_page_spec(
 /// Describes all pages of a module.
 /// @throws tessera::Error on invalid options, when there are divided experts
 ///   but no mesh for them, and as ModuleChoices, take_parameter_census() and
-///   make_groups(). Not collective.
+///   group_parameters(). Not collective.
 std::vector<PageSpec> plan_pages(
     const torch::nn::Module& module,
     const PagerOptions& options,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/checkpointing/transformer_block_list.h"
 
-#include "sharding/groups/grouped.h"
+#include "sharding/pages/grouped.h"
 #include "support/expect_error.h"
 
 #include <gtest/gtest.h>
@@ -188,7 +188,7 @@ TEST(TransformerBlockList, EveryBlockIsAGroupWithItsZeroStage) {
   for (const auto& group : tests::grouped(net, {0})) {
     stages[group.name] = group.zero_stage;
     if (group.name == "layers.1") {
-      EXPECT_EQ(group.parameters[0].name(), "layers.1.layer.weight");
+      EXPECT_EQ(group.parameters[0].record.name(), "layers.1.layer.weight");
     }
   }
   const std::map<std::string, std::optional<int>> expected{

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a user may say about groups, on models that know nothing of it.
-#include "tessera/sharding/groups/grouping.h"
+#include "tessera/sharding/pages/grouping.h"
 
 #include "engine/stranger_models.h"
-#include "sharding/groups/grouped.h"
+#include "sharding/pages/grouped.h"
 #include "support/expect_error.h"
 
 #include <gtest/gtest.h>
@@ -185,7 +185,7 @@ TEST(GroupPolicy, ACallMakesAGroup) {
       {"head", 2},
       {"pooler", 2}};
   EXPECT_EQ(groups_of(model, unmerged()), expected);
-  for (const GroupSpec& spec : tests::grouped(model, unmerged())) {
+  for (const PageSpec& spec : tests::grouped(model, unmerged())) {
     const bool in_layers = spec.name.starts_with("layers");
     EXPECT_EQ(
         spec.reshard_after_forward,
@@ -201,14 +201,14 @@ TEST(GroupPolicy, ACallMakesAGroup) {
   const Rules rules{
       {.path = "head", .options = {.zero_stage = 1}},
       {.path = "head|front", .options = {.zero_stage = 3}}};
-  for (const GroupSpec& spec : tests::grouped(model, unmerged(), rules)) {
+  for (const PageSpec& spec : tests::grouped(model, unmerged(), rules)) {
     if (spec.name == "head" || spec.name.starts_with("front")) {
       EXPECT_EQ(spec.zero_stage, spec.name == "head" ? 1 : 3) << spec.name;
     }
   }
   // The last call counts.
   configure(*modules["head"], {});
-  for (const GroupSpec& spec : tests::grouped(model, unmerged())) {
+  for (const PageSpec& spec : tests::grouped(model, unmerged())) {
     EXPECT_EQ(spec.zero_stage, std::nullopt) << spec.name;
   }
   // In another model nothing was chosen.

@@ -28,14 +28,14 @@ struct Subject {
   explicit Subject(World& world) : replicas(world.new_communicator("copies")) {
     ensure_page_key_registered();
     weight.set_requires_grad(true);
-    GroupSpec spec;
+    PageSpec spec;
     spec.name = "layer";
     spec.parameters.push_back(
-        {whole_spec(
-             {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
-         weight});
+        {{whole_spec(
+              {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
+          weight}});
     group = std::make_unique<ParamGroup>(
-        make_page_spec(spec, 0, 0, {}, shard_mesh(0, 1, 0)), handler, ledger);
+        lay_out(spec, 0, 0, {}, shard_mesh(0, 1, 0)), handler, ledger);
     bucket =
         std::make_unique<GradientBucket>(*group, handler, *replicas, ledger);
     group->attach_shard();

@@ -65,17 +65,17 @@ OperatorKind kind_by_name(const char* name, const char* overload = "") {
 struct OneGroup {
   explicit OneGroup(int world_size) {
     ensure_page_key_registered();
-    GroupSpec spec;
+    PageSpec spec;
     spec.name = "layer";
     spec.parameters.push_back(
-        {whole_spec(
-             {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
-         weight});
+        {{whole_spec(
+              {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
+          weight}});
     spec.parameters.push_back(
-        {whole_spec({"layer.bias"}, bias.sizes().vec(), bias.scalar_type()),
-         bias});
+        {{whole_spec({"layer.bias"}, bias.sizes().vec(), bias.scalar_type()),
+          bias}});
     group = std::make_unique<ParamGroup>(
-        make_page_spec(spec, 0, 0, {}, shard_mesh(0, world_size, 0)),
+        lay_out(spec, 0, 0, {}, shard_mesh(0, world_size, 0)),
         recorder,
         ledger);
   }
@@ -189,18 +189,16 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
     for (int rank = 0; rank < size; ++rank) {
       Recorder recorder;
       MemoryLedger ledger;
-      GroupSpec spec;
+      PageSpec spec;
       const auto weight = torch::arange(37.0);
       const auto bias = torch::arange(5.0) + 100;
       spec.parameters.push_back(
-          {whole_spec({"w"}, weight.sizes().vec(), weight.scalar_type()),
-           weight});
+          {{whole_spec({"w"}, weight.sizes().vec(), weight.scalar_type()),
+            weight}});
       spec.parameters.push_back(
-          {whole_spec({"b"}, bias.sizes().vec(), bias.scalar_type()), bias});
+          {{whole_spec({"b"}, bias.sizes().vec(), bias.scalar_type()), bias}});
       const ParamGroup group(
-          make_page_spec(spec, 0, 0, {}, shard_mesh(rank, size, 0)),
-          recorder,
-          ledger);
+          lay_out(spec, 0, 0, {}, shard_mesh(rank, size, 0)), recorder, ledger);
       shards.push_back(group.shard().load().clone());
       if (rank + 1 == size) {
         const auto whole = torch::cat(shards);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor-parallel ranks whose partitions differ in size have the same groups,
 // under any limits: those of the whole model.
-#include "sharding/groups/grouped.h"
+#include "sharding/pages/grouped.h"
 #include "sharding/tensor_parallel/plain_model.h"
 #include "support/ranks.h"
 #include "tessera/sharding/tensor_parallel/tensor_plan.h"
@@ -23,10 +23,10 @@ std::vector<std::string> groups_of(
     const torch::nn::Module& module,
     const GroupPolicy& policy) {
   std::vector<std::string> lines;
-  for (const GroupSpec& group : tests::grouped(module, policy)) {
+  for (const PageSpec& group : tests::grouped(module, policy)) {
     std::string line = group.name + ":";
-    for (const ParameterRecord& record : group.parameters) {
-      line += " " + record.name();
+    for (const PagedParameter& parameter : group.parameters) {
+      line += " " + parameter.record.name();
     }
     lines.push_back(line);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/groups/grouping.h"
+#include "tessera/sharding/pages/grouping.h"
 
-#include "sharding/groups/grouped.h"
+#include "sharding/pages/grouped.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

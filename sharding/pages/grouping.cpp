@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/groups/grouping.h"
+#include "tessera/sharding/pages/grouping.h"
 
 #include "tessera/sharding/groups/module_blocks.h"
 
@@ -21,17 +21,17 @@ using RecordOf = std::unordered_map<const c10::TensorImpl*, ParameterRecord>;
 
 /// A group before merging.
 struct Candidate {
-  GroupSpec spec;
+  PageSpec spec;
   bool may_be_collected = true; ///< with other small ones
   bool may_merge = true; ///< with its neighbors
 };
 
 /// Elements of the whole parameters: tensor-parallel ranks with partitions of
 /// different sizes must divide them into the same groups.
-int64_t numel_of(const GroupSpec& group) {
+int64_t numel_of(const PageSpec& group) {
   int64_t numel = 0;
-  for (const auto& record : group.parameters) {
-    numel += record.spec.numel();
+  for (const PagedParameter& parameter : group.parameters) {
+    numel += parameter.record.spec.numel();
   }
   return numel;
 }
@@ -39,7 +39,7 @@ int64_t numel_of(const GroupSpec& group) {
 /// Groups are merged only if these are equal.
 using Wishes = std::pair<std::optional<bool>, std::optional<int>>;
 
-Wishes wishes_of(const GroupSpec& group) {
+Wishes wishes_of(const PageSpec& group) {
   return {group.reshard_after_forward, group.zero_stage};
 }
 
@@ -107,7 +107,7 @@ std::vector<Candidate> candidates_of(
       const auto* storage = storage_of(record);
       const bool alone = is_apart(record, choices, apart);
       if (!alone && !shared.count(storage)) {
-        group.spec.parameters.push_back(record);
+        group.spec.parameters.push_back({record});
         continue;
       }
       const auto [found, is_new] =
@@ -121,7 +121,7 @@ std::vector<Candidate> candidates_of(
         own.may_merge = false;
         shared_groups.push_back(std::move(own));
       }
-      shared_groups[found->second].spec.parameters.push_back(record);
+      shared_groups[found->second].spec.parameters.push_back({record});
     }
     if (!group.spec.parameters.empty()) {
       groups.push_back(std::move(group));
@@ -149,7 +149,7 @@ void apply_choices(
   choices.check_all_used(names);
 }
 
-void append(GroupSpec& target, GroupSpec&& group) {
+void append(PageSpec& target, PageSpec&& group) {
   target.name += "+" + group.name;
   std::move(
       group.parameters.begin(),
@@ -178,10 +178,10 @@ std::vector<Candidate> merge_neighbours(
 }
 
 /// Merges small groups, in order, until a group reaches the minimum.
-std::vector<GroupSpec> collect_small(
+std::vector<PageSpec> collect_small(
     std::vector<Candidate> groups,
     int64_t min_numel) {
-  std::vector<GroupSpec> collected;
+  std::vector<PageSpec> collected;
   std::map<Wishes, size_t> open;
   for (Candidate& group : groups) {
     if (!group.may_be_collected || numel_of(group.spec) >= min_numel) {
@@ -195,7 +195,7 @@ std::vector<GroupSpec> collect_small(
       collected.push_back(std::move(group.spec));
       continue;
     }
-    GroupSpec& target = collected[found->second];
+    PageSpec& target = collected[found->second];
     append(target, std::move(group.spec));
     target.scattered = true;
     if (numel_of(target) >= min_numel) {
@@ -226,11 +226,11 @@ struct GroupKind {
 /// several blocks, instead of one group per block.
 class SmallParts {
  public:
-  SmallParts(int64_t min_numel, std::vector<GroupSpec>& out)
+  SmallParts(int64_t min_numel, std::vector<PageSpec>& out)
       : min_numel_(min_numel), out_(out) {}
 
   /// @return false when the part is large enough to be a group of its own.
-  bool add(GroupKind kind, const GroupSpec& part) {
+  bool add(GroupKind kind, const PageSpec& part) {
     if (numel_of(part) >= min_numel_) {
       return false;
     }
@@ -240,7 +240,7 @@ class SmallParts {
       out_.push_back(part);
       return true;
     }
-    GroupSpec& group = out_[found->second];
+    PageSpec& group = out_[found->second];
     group.parameters.insert(
         group.parameters.end(), part.parameters.begin(), part.parameters.end());
     group.blocks.insert(
@@ -254,21 +254,22 @@ class SmallParts {
 
  private:
   int64_t min_numel_;
-  std::vector<GroupSpec>& out_;
+  std::vector<PageSpec>& out_;
   std::map<std::pair<GroupKind, Wishes>, size_t> open_; ///< accept more parts
 };
 
 /// Makes one group per kind.
 void split_by_kind(
-    const GroupSpec& group,
+    const PageSpec& group,
     const ModuleChoices& choices,
     SmallParts& small,
-    std::vector<GroupSpec>& out) {
+    std::vector<PageSpec>& out) {
   // A storage is one unit: it is trainable when any of its parameters is.
   std::unordered_set<const c10::StorageImpl*> trainable;
   std::unordered_set<const c10::StorageImpl*> of_experts;
   std::unordered_set<const c10::StorageImpl*> full_precision;
-  for (const auto& record : group.parameters) {
+  for (const PagedParameter& parameter : group.parameters) {
+    const ParameterRecord& record = parameter.record;
     if (record.tensor.requires_grad()) {
       trainable.insert(storage_of(record));
     }
@@ -282,8 +283,9 @@ void split_by_kind(
       full_precision.insert(storage_of(record));
     }
   }
-  std::vector<std::pair<GroupKind, GroupSpec>> kinds;
-  for (const auto& record : group.parameters) {
+  std::vector<std::pair<GroupKind, PageSpec>> kinds;
+  for (const PagedParameter& parameter : group.parameters) {
+    const ParameterRecord& record = parameter.record;
     const GroupKind kind{
         record.dtype,
         trainable.contains(storage_of(record)),
@@ -293,14 +295,14 @@ void split_by_kind(
       return k.first == kind;
     });
     if (found == kinds.end()) {
-      GroupSpec part = group;
+      PageSpec part = group;
       part.parameters.clear();
       part.of_experts = kind.of_experts;
       part.full_precision = kind.full_precision;
       kinds.emplace_back(kind, std::move(part));
       found = std::prev(kinds.end());
     }
-    found->second.parameters.push_back(record);
+    found->second.parameters.push_back(parameter);
   }
   for (auto& [kind, part] : kinds) {
     if (kinds.size() > 1) {
@@ -315,7 +317,7 @@ void split_by_kind(
 
 } // namespace
 
-std::vector<GroupSpec> make_groups(
+std::vector<PageSpec> group_parameters(
     const Module& module,
     const std::vector<ParameterRecord>& parameters,
     const GroupPolicy& policy,
@@ -332,7 +334,7 @@ std::vector<GroupSpec> make_groups(
   if (policy.max_group_numel > 0) {
     groups = merge_neighbours(std::move(groups), policy.max_group_numel);
   }
-  std::vector<GroupSpec> result;
+  std::vector<PageSpec> result;
   SmallParts small(policy.min_group_numel, result);
   int block = 0;
   for (auto& group : collect_small(std::move(groups), policy.min_group_numel)) {

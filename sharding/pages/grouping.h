@@ -1,41 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `make_groups()` divides parameters into groups (pages) that are unsharded,
-// reduced and resharded together; by default, each block of a repeated stack is
-// a group.
+// `group_parameters()` divides parameters into groups (pages) that are
+// unsharded, reduced and resharded together; by default, each block of a
+// repeated stack is a group.
 
 #include "tessera/sharding/groups/group_policy.h"
 #include "tessera/sharding/groups/module_choices.h"
 #include "tessera/sharding/groups/parameter_census.h"
+#include "tessera/sharding/pages/page_spec.h"
 
 #include <torch/nn/module.h>
 
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 namespace tessera::sharding {
-
-/// Parameters of one group; all have the same dtype and requires_grad, and all
-/// or none are of divided experts, and are sent as they are.
-struct GroupSpec {
-  std::string name; ///< path of the module, e.g. "encoder.layer.3"
-  std::vector<ParameterRecord> parameters; ///< not empty
-  /// The parameters come from several places in the model, so their gradients
-  /// do not arrive together.
-  bool scattered = false;
-  /// Indices, in registration order, of the blocks that the parameters belong
-  /// to. Groups that share a block are used together: they hold parameters of
-  /// one block that differ in dtype, requires_grad or of_experts.
-  std::vector<int> blocks = {};
-  /// As in ModuleOptions.
-  std::optional<bool> reshard_after_forward = {};
-  std::optional<int> zero_stage = {};
-  bool is_apart = false; ///< a parameter that is a group of its own
-  bool of_experts = false; ///< as ParameterRecord::of_experts
-  bool full_precision = false; ///< as in ModuleOptions
-};
 
 /// Divides the parameters of `module` into groups, in registration order. By
 /// default:
@@ -59,7 +39,8 @@ struct GroupSpec {
 /// @param apart names of parameters that are groups of their own too.
 /// @throws tessera::Error as check_group_policy() and
 ///   ModuleChoices::check_all_used(). Not collective.
-std::vector<GroupSpec> make_groups(
+/// @return the pages without a layout; see lay_out().
+std::vector<PageSpec> group_parameters(
     const torch::nn::Module& module,
     const std::vector<ParameterRecord>& parameters,
     const GroupPolicy& policy,
