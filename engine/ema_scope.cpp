@@ -16,7 +16,7 @@ EmaScope::EmaScope(
     engine::ShardedOptimizer& optimizer,
     std::weak_ptr<const void> engine)
     : pager_(&pager), optimizer_(&optimizer), engine_(std::move(engine)) {
-  optimizer.exchange_averages();
+  optimizer.exchange_averages(pager);
 }
 
 /// Does not throw, because it runs at the end of a scope: if the weights cannot
@@ -26,16 +26,16 @@ EmaScope::~EmaScope() {
     return;
   }
   try {
-    optimizer_->exchange_averages();
+    optimizer_->exchange_averages(*pager_);
   } catch (const std::exception& error) {
     const std::string message =
         std::string("the weights are lost after Engine::ema(): ") +
         error.what();
     log_error("{}", message);
-    for (const auto& page : pager_->groups()) {
+    for (const auto& page : pager_->pages()) {
       page->lose_values(message);
     }
-    pager_->abandon(message);
+    pager_->ranks().abandon(message);
   }
 }
 

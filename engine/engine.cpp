@@ -66,9 +66,11 @@ void backward_once(const at::Tensor& loss) {
 
 /// A pipeline stage may have nothing to train where others have.
 bool trains(const sharding::Pager& pager) {
-  for (size_t i = 0; i < pager.parameters().size(); ++i) {
-    if (pager.parameter(i).record.tensor.requires_grad()) {
-      return true;
+  for (const auto& page : pager.pages()) {
+    for (const sharding::PagedParameter& parameter : page->parameters()) {
+      if (parameter.record.tensor.requires_grad()) {
+        return true;
+      }
     }
   }
   return false;
@@ -121,7 +123,7 @@ void Engine::check_may_change(const char* function) const {
 
 void Engine::check_parameters() const {
   registered_->check(*module_, pager_->options().modules);
-  pager_->check_identity();
+  pager_->pages().check_identity();
 }
 
 void Engine::backward(const at::Tensor& loss) {
@@ -139,14 +141,14 @@ void Engine::backward(const at::Tensor& loss) {
   check_parameters();
   // Not in the middle of a step, whose gradients have one scale, nor where
   // pipeline stages may have losses of other types.
-  const int stages = pager_->model_mesh().size(sharding::kPipelineAxis);
+  const int stages = pager_->ranks().model().size(sharding::kPipelineAxis);
   if (loss.scalar_type() == at::kHalf && stages == 1 &&
-      !pager_->any_gradient()) {
+      !pager_->pages().any_gradient()) {
     scaler_.limit_for_float16_loss();
   }
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "backward", device());
-  optimizer_->begin_backward(1 / scaler_.scale());
+  optimizer_->begin_backward(pager_->pages(), 1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
   const auto own_backward = pager_->own_backward();
@@ -165,7 +167,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
   check_parameters();
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "forwards and backwards", device());
-  optimizer_->begin_backward(1 / scaler_.scale());
+  optimizer_->begin_backward(pager_->pages(), 1 / scaler_.scale());
   const auto own_backward = pager_->own_backward();
   std::vector<at::Tensor> losses;
   reporting_memory(
@@ -189,9 +191,9 @@ void Engine::reporting_memory(
             function,
             reason,
             runtime::kMemoryRemedy,
-            pager_->mesh().rank()),
+            pager_->ranks().of_module().mesh().rank()),
         allocated_memory());
-    pager_->abandon(message);
+    pager_->ranks().abandon(message);
     throw Error(message);
   };
   try {
@@ -226,7 +228,7 @@ DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
   optimizer_->note_clipping("clip_grad_norm", max_norm);
   const DeferredScalar norm = grad_norm(p);
   const bool skips = scaler_.is_active() || (guard_ && guard_->looks_at(norm));
-  pager_->multiply_gradients(
+  pager_->pages().multiply_gradients(
       norm.is_deferred() ? clip_factor(norm.on_device(), max_norm, skips)
                          : clip_factor(norm.value(), max_norm, skips));
   return norm;
@@ -242,7 +244,7 @@ DeferredScalar Engine::grad_norm(double p) {
       {sharding::RankIntent::Kind::kClip,
        std::bit_cast<int64_t>(p),
        kNormIntent});
-  sharding::GradientSums& sums = optimizer_->gradient_sums(p);
+  sharding::GradientSums& sums = optimizer_->gradient_sums(pager_->pages(), p);
   const DeferredScalar norm =
       norms_on_device_
           ? DeferredScalar(
@@ -261,7 +263,7 @@ void Engine::multiply_gradients(double factor) {
     guard_->forget_norm(); // finite gradients may overflow
   }
   optimizer_->note_clipping("multiply_gradients", factor);
-  pager_->multiply_gradients(factor);
+  pager_->pages().multiply_gradients(factor);
 }
 
 void Engine::clip_grad_value(double limit) {
@@ -280,11 +282,11 @@ void Engine::clip_grad_value(double limit) {
 
 void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
   check_keeps_gradients("reduce");
-  const size_t index = pager_->find_parameter(parameter);
+  const size_t index = pager_->pages().find(parameter);
   TESSERA_CHECK(
       gradient.defined() && gradient.sizes() == parameter.sizes(),
       "Engine::reduce: the gradient of '{}' has shape {}; the parameter's is {}.",
-      pager_->parameter(index).record.name(),
+      pager_->pages().parameter(index).record.name(),
       gradient.defined() ? gradient.sizes() : c10::IntArrayRef{},
       parameter.sizes());
   pager_->add_gradient(
@@ -304,49 +306,50 @@ bool Engine::step() {
          std::bit_cast<int64_t>(optimizer_->learning_rate())});
   } catch (const sharding::OtherSettingsError& error) {
     // All ranks of the comparison are here.
-    engine::tell_other_settings(*pager_, optimizer_->settings(), error.what());
+    engine::tell_other_settings(
+        pager_->ranks(), optimizer_->settings(), error.what());
   }
-  const auto lost = pager_->find_lost_update();
+  const sharding::Page* lost = pager_->pages().find_lost_update();
   TESSERA_CHECK(
-      !lost,
+      lost == nullptr,
       "Engine::step: gradients of group '{}' were dropped (zero_grad() of the module) after backward had applied them (update_in_backward): they are in the weights. If gradients may be dropped, set update_in_backward to false; to go on, load a checkpoint.",
-      pager_->groups()[lost.value_or(0)]->name());
+      lost == nullptr ? std::string() : lost->name());
   TESSERA_CHECK(
-      std::exchange(ran_pipeline_, false) || pager_->any_gradient() ||
+      std::exchange(ran_pipeline_, false) || pager_->pages().any_gradient() ||
           !trains(*pager_),
       "Engine::step: no parameter has a gradient. Call engine.backward(loss) first, with a loss computed from the wrapped module.");
   TESSERA_CHECK(
       optimizer_->began_backward() || !scaler_.is_active() ||
-          !pager_->any_gradient(),
+          !pager_->pages().any_gradient(),
       "Engine::step: the gradients are divided by the loss scale of {}, but {}",
       scaler_.scale(),
       kOtherBackward);
-  const auto other = pager_->find_other_backward();
+  const auto other = pager_->pages().find_other_backward();
   TESSERA_CHECK(
       !other || !scaler_.is_active(),
       "Engine::step: the gradients are divided by the loss scale of {}, but those of '{}' {}",
       scaler_.scale(),
-      pager_->parameter(other.value_or(0)).record.name(),
+      pager_->pages().parameter(other.value_or(0)).record.name(),
       kOtherBackward);
   // All-gathers that were planned and then not used may still read shards.
   pager_->wait_for_gather_lane();
   sharding::NonfiniteGradients nonfinite;
   reporting_memory("step", [&] {
-    if (pager_->model_mesh().size(kTensorAxis) > 1 &&
+    if (pager_->ranks().model().size(kTensorAxis) > 1 &&
         !pager_->options().update_in_backward &&
         runtime::DryRun::current() == nullptr) {
-      optimizer_->check_tensor_ranks();
+      optimizer_->check_tensor_ranks(*pager_);
     }
     if (scaler_.is_active()) {
       nonfinite = sharding::find_nonfinite_gradients(
-          *pager_, optimizer_->gradient_sums(2));
+          *pager_, optimizer_->gradient_sums(pager_->pages(), 2));
     } else if (guard_) {
       nonfinite = guard_->find(*pager_, *optimizer_);
     }
     if (nonfinite.any) {
       optimizer_->skip_step();
     } else {
-      optimizer_->step(1 / scaler_.scale());
+      optimizer_->step(*pager_, 1 / scaler_.scale());
     }
     pager_->begin_next_step();
   });
@@ -380,7 +383,7 @@ void Engine::report_nonfinite(const sharding::NonfiniteGradients& found) const {
 void Engine::zero_grad() {
   check_usable("zero_grad");
   TESSERA_CHECK(
-      !pager_->updated_in_backward(),
+      !pager_->pages().updated_in_backward(),
       "Engine::zero_grad: backward has already applied these gradients (update_in_backward), and they cannot be dropped. Call engine.step(), which ends the step; if gradients may be dropped, as those of a bad batch, set update_in_backward to false.");
   module_->zero_grad();
 }
@@ -388,12 +391,12 @@ void Engine::zero_grad() {
 at::Tensor Engine::grad(const at::Tensor& parameter) {
   check_keeps_gradients("grad");
   const c10::NoGradGuard no_grad;
-  const size_t index = pager_->find_parameter(parameter);
+  const size_t index = pager_->pages().find(parameter);
   settle_gradients(
       {sharding::RankIntent::Kind::kReadGradient,
-       static_cast<int64_t>(pager_->parameters()[index].group),
+       pager_->pages().places()[index].page.number(),
        static_cast<int64_t>(index)});
-  const at::Tensor gradient = pager_->whole_gradient(index);
+  const at::Tensor gradient = pager_->scopes().whole_gradient(index);
   return gradient.defined() && scaler_.is_active()
              ? gradient.div(scaler_.scale())
              : gradient;
@@ -401,18 +404,18 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
 
 GatherScope Engine::gather(const GatherOptions& options) {
   options.writable ? check_may_change("gather") : check_usable("gather");
-  std::vector<size_t> groups(pager_->groups().size());
-  for (size_t g = 0; g < groups.size(); ++g) {
-    groups[g] = g;
+  std::vector<sharding::Page*> pages;
+  for (const auto& page : pager_->pages()) {
+    pages.push_back(page.get());
   }
-  return {*pager_, lifetime_, std::move(groups), options.writable};
+  return {pager_->scopes(), lifetime_, std::move(pages), options.writable};
 }
 
 GatherScope Engine::gather(
     at::TensorList parameters,
     const GatherOptions& options) {
   options.writable ? check_may_change("gather") : check_usable("gather");
-  return {*pager_, lifetime_, groups_of(parameters), options.writable};
+  return {pager_->scopes(), lifetime_, pages_of(parameters), options.writable};
 }
 
 GatherScope Engine::gather(
@@ -427,15 +430,17 @@ GatherScope Engine::gather(
   return gather(sharded, options);
 }
 
-std::vector<size_t> Engine::groups_of(at::TensorList tensors) const {
-  std::vector<size_t> groups;
+std::vector<sharding::Page*> Engine::pages_of(at::TensorList tensors) const {
+  const sharding::PageTable& pages = pager_->pages();
+  std::vector<sharding::Page*> found;
   for (const at::Tensor& tensor : tensors) {
-    groups.push_back(
-        pager_->parameters()[pager_->find_parameter(tensor)].group);
+    found.push_back(&pages.places()[pages.find(tensor)].page);
   }
-  std::sort(groups.begin(), groups.end());
-  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
-  return groups;
+  std::sort(found.begin(), found.end(), [](const auto* a, const auto* b) {
+    return a->number() < b->number();
+  });
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
 }
 
 EmaScope Engine::ema() {
@@ -444,7 +449,7 @@ EmaScope Engine::ema() {
       optimizer_->averages() != nullptr,
       "Engine::ema: no averages are kept; set OptimizerOptions::ema_decay (optimizer.ema_decay), e.g. to 0.999.");
   TESSERA_CHECK(
-      !pager_->any_gradient(),
+      !pager_->pages().any_gradient(),
       "Engine::ema: parameters have gradients, which the scope would drop. Call step() or zero_grad() first.");
   return {*pager_, *optimizer_, lifetime_};
 }
@@ -466,15 +471,14 @@ void Engine::for_each_parameter(
     pager_->settle_gradients();
     pager_->wait_for_gather_lane();
   }
-  for (size_t g = 0; g < pager_->groups().size(); ++g) {
-    sharding::ParamGroup& group = *pager_->groups()[g];
-    at::Tensor whole = pager_->whole_master(g);
+  for (const auto& page : pager_->pages()) {
+    at::Tensor whole = pager_->scopes().whole_master(*page);
     if (!writable) {
-      whole = whole.to(group.original_dtype());
+      whole = whole.to(page->original_dtype());
     }
-    for (size_t i = 0; i < group.parameters().size(); ++i) {
-      const at::Tensor value = group.view_of(whole, i);
-      const auto& names = group.parameters()[i].record.spec.names;
+    for (size_t i = 0; i < page->parameters().size(); ++i) {
+      const at::Tensor value = page->view_of(whole, i);
+      const auto& names = page->parameters()[i].record.spec.names;
       // What is added to a value must not be added once for each name.
       const size_t count = writable ? 1 : names.size();
       for (size_t k = 0; k < count; ++k) {
@@ -483,8 +487,9 @@ void Engine::for_each_parameter(
     }
     if (writable) {
       // One rank that has all of it was given the shard itself.
-      const runtime::FlatSpan own = group.spec().shard();
-      group.write_master(
+      const runtime::FlatSpan own = page->spec().shard();
+      sharding::GatherScopes::write_master(
+          *page,
           whole.numel() == own.numel ? whole
                                      : whole.narrow(0, own.begin, own.numel));
     }
@@ -553,7 +558,7 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
   check_not_moved("sum_over_ranks");
   const at::Tensor packed = values.contiguous();
   pager_->sum_over_ranks(packed);
-  pager_->sum_over_parts(packed);
+  pager_->ranks().sum_over_parts(packed);
   if (!packed.is_same(values)) {
     values.copy_(packed);
   }
@@ -561,7 +566,7 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
 
 std::function<void()> Engine::watch_failures() {
   check_not_moved("watch_failures");
-  return pager_->watch_failures();
+  return pager_->ranks().watch_failures();
 }
 
 std::filesystem::path Engine::save(
@@ -573,7 +578,7 @@ std::filesystem::path Engine::save(
     saves_->finish();
   }
   return engine::CheckpointSave(checkpoint_subject(states), folder, keep_last)
-      .write(*files_, pager_->watch_failures());
+      .write(*files_, pager_->ranks().watch_failures());
 }
 
 PendingSave Engine::save_in_background(
@@ -594,10 +599,10 @@ void Engine::check_can_save(const char* function) const {
     guard_->check_last_step();
   }
   TESSERA_CHECK(
-      !pager_->updated_in_backward(),
+      !pager_->pages().updated_in_backward(),
       "Engine::{}: backward has already updated some groups (update_in_backward). Call step() first.",
       function);
-  if (pager_->any_gradient() && files_->rank() == 0) {
+  if (pager_->pages().any_gradient() && files_->rank() == 0) {
     log_warning(
         "Engine::{}: there are gradients, which checkpoints do not contain; a run that loads this one begins a step. Save between step() and the next backward().",
         function);
@@ -641,7 +646,7 @@ void Engine::set_learning_rate(double lr) {
       lr);
   TESSERA_CHECK(
       lr == optimizer_->learning_rate() || pager_->unwrapped() ||
-          !pager_->updated_in_backward(),
+          !pager_->pages().updated_in_backward(),
       "Engine::set_learning_rate: backward has already updated some groups (update_in_backward). Set the rate before the first backward of a step.");
   optimizer_->set_learning_rate(lr);
 }
@@ -668,7 +673,7 @@ void Engine::set_parameter_options(
     rule.rule->optimizer().check(rule.rule->options());
   }
   TESSERA_CHECK(
-      pager_->unwrapped() || !pager_->updated_in_backward(),
+      pager_->unwrapped() || !pager_->pages().updated_in_backward(),
       "Engine::set_parameter_options: backward has already updated some groups (update_in_backward). Call it before the first backward of a step.");
   // Numbers of rules at wrap() are below this.
   constexpr size_t kFirst = size_t{1} << 32U;
@@ -698,8 +703,7 @@ MemoryBytes Engine::allocated_memory(MemoryTier tier) const {
 
 c10::Device Engine::device() const {
   check_not_moved("device");
-  const auto& groups = pager_->groups();
-  return groups.empty() ? c10::Device(at::kCPU) : groups.front()->device();
+  return pager_->pages()[0].device();
 }
 
 TransferWaits& Engine::transfer_waits() {

@@ -53,6 +53,7 @@ class SavedTensorScope;
 namespace tessera::sharding {
 
 struct NonfiniteGradients;
+struct Page;
 class Pager;
 struct RankIntent;
 
@@ -396,7 +397,7 @@ class Engine {
   void reporting_memory(
       const char* function,
       const std::function<void()>& work);
-  std::vector<size_t> groups_of(at::TensorList tensors) const;
+  std::vector<sharding::Page*> pages_of(at::TensorList tensors) const;
 
   /// Scopes see by it that the engine is gone.
   std::shared_ptr<const void> lifetime_ = std::make_shared<char>();

@@ -30,6 +30,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -243,6 +244,20 @@ bool on_all_ranks(sharding::PageRanks& ranks, bool mine) {
   return refuses.item<int>() == 0;
 }
 
+/// The shards of the trained pages; none: it is frozen.
+std::vector<std::optional<offload::RestingShards>> resting_shards(
+    const sharding::PageTable& pages) {
+  std::vector<std::optional<offload::RestingShards>> shards;
+  for (const auto& page : pages) {
+    shards.emplace_back();
+    if (page->gradients) {
+      shards.back().emplace(offload::RestingShards{
+          page->shard(), page->own_master(), page->gradients->own_runs()});
+    }
+  }
+  return shards;
+}
+
 void log_plan(
     const World& world,
     const std::vector<sharding::PageSpec>& pages,
@@ -334,7 +349,7 @@ Engine::Engine(
   const engine::UpdatePlan updates = engine::plan_updates(
       pages, tiers, rules, options.offload, budget, *ranks);
   optimizer_ = std::make_unique<engine::ShardedOptimizer>(
-      pages, tiers, updates, rules, options.offload);
+      pages, *ranks, tiers, updates, rules, options.offload);
   norms_on_device_ = on_all_ranks(*ranks, optimizer_->is_all_on_device());
   if (!scaler_.is_active() && !options.update_in_backward && !sends_momentum_ &&
       options.on_nonfinite != OnNonfinite::kApply) {
@@ -373,11 +388,12 @@ Engine::Engine(
       tiers_->stores(),
       overlaps ? optimizer_.get() : nullptr);
   lineage_ = std::make_unique<engine::CheckpointLineage>(engine::new_lineage());
-  optimizer_->allocate_state(*pager_, *tiers_, *ledger_);
+  optimizer_->allocate_state(
+      resting_shards(pager_->pages()), *tiers_, *ledger_);
   sharding::copy_tied_values(*pager_);
   if (options.save_in_background) {
     saves_ = std::make_unique<engine::BackgroundSaves>(
-        world, device, *ledger_, pager_->watch_failures());
+        world, device, *ledger_, pager_->ranks().watch_failures());
   }
   if (offloads) {
     activations_ = std::make_unique<engine::ActivationOffload>(
@@ -399,7 +415,12 @@ Engine::Engine(
   }
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (pager_ != nullptr) { // not moved from
+    pager_->wait_before_memory_is_freed(); // the optimizer's is the first
+  }
+}
+
 Engine::Engine(Engine&&) noexcept = default;
 
 Engine wrap(torch::nn::Module& module, const EngineOptions& options) {

@@ -2,8 +2,8 @@
 #pragma once
 // `EngineStatistics` is what Engine::stats() has counted.
 
-#include "tessera/engine/optim/update_statistics.h"
 #include "tessera/offload/activations/activation_statistics.h"
+#include "tessera/offload/updates/update_statistics.h"
 #include "tessera/sharding/paging/pager_statistics.h"
 
 namespace tessera {

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/gather_scope.h"
 
-#include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/paging/gather_scopes.h"
 
 namespace tessera {
 
 GatherScope::GatherScope(
-    sharding::Pager& pager,
+    sharding::GatherScopes& scopes,
     std::weak_ptr<const void> engine,
-    std::vector<size_t> groups,
+    std::vector<sharding::Page*> pages,
     bool writable)
-    : pager_(&pager),
+    : scopes_(&scopes),
       engine_(std::move(engine)),
-      groups_(std::move(groups)),
+      pages_(std::move(pages)),
       writable_(writable) {
-  pager.pin(groups_, writable);
+  scopes.pin(pages_, writable);
 }
 
 GatherScope::~GatherScope() {
-  if (pager_ != nullptr && !engine_.expired()) {
-    pager_->unpin(groups_, writable_);
+  if (scopes_ != nullptr && !engine_.expired()) {
+    scopes_->unpin(pages_, writable_);
   }
 }
 
 GatherScope::GatherScope(GatherScope&& other) noexcept
-    : pager_(std::exchange(other.pager_, nullptr)),
+    : scopes_(std::exchange(other.scopes_, nullptr)),
       engine_(std::move(other.engine_)),
-      groups_(std::move(other.groups_)),
+      pages_(std::move(other.pages_)),
       writable_(other.writable_) {}
 
 } // namespace tessera

@@ -3,14 +3,14 @@
 // `GatherScope` makes sharded parameters readable and writable outside a
 // training step.
 
-#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
 
 namespace tessera::sharding {
 
-class Pager;
+class GatherScopes;
+struct Page;
 
 } // namespace tessera::sharding
 
@@ -32,9 +32,9 @@ struct GatherOptions {
 class [[nodiscard]] GatherScope {
  public:
   GatherScope(
-      sharding::Pager& pager,
+      sharding::GatherScopes& scopes,
       std::weak_ptr<const void> engine,
-      std::vector<size_t> groups,
+      std::vector<sharding::Page*> pages,
       bool writable);
   ~GatherScope();
   GatherScope(GatherScope&& other) noexcept;
@@ -43,9 +43,9 @@ class [[nodiscard]] GatherScope {
   GatherScope& operator=(GatherScope&&) = delete;
 
  private:
-  sharding::Pager* pager_; ///< null after a move
-  std::weak_ptr<const void> engine_; ///< owns the pager
-  std::vector<size_t> groups_;
+  sharding::GatherScopes* scopes_; ///< null after a move
+  std::weak_ptr<const void> engine_; ///< owns them
+  std::vector<sharding::Page*> pages_;
   bool writable_;
 };
 

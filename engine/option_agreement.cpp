@@ -6,7 +6,6 @@
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/comm/parallel_mesh.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/paging/pager.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -181,14 +180,14 @@ void check_same_options(
 }
 
 void tell_other_settings(
-    sharding::Pager& pager,
+    sharding::PageRanks& ranks,
     const runtime::OptionTexts& mine,
     const std::string& found) {
   const auto difference =
-      find_difference(pager.control(), mine, pager.watch_failures());
+      find_difference(ranks.control(), mine, ranks.watch_failures());
   throw sharding::OtherSettingsError(
       difference ? found + "\nThe difference: " + difference->path + ": " +
-                       difference->text(pager.mesh().ranks()) + "."
+                       difference->text(ranks.of_module().mesh().ranks()) + "."
                  : found);
 }
 

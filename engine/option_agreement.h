@@ -28,11 +28,11 @@ void check_same_options(
     sharding::PageRanks& ranks,
     const EngineOptions& options);
 
-/// Throws what the ranks have found. Collective over the pager's ranks.
+/// Throws what the ranks have found. Collective over `ranks`.
 /// @param mine of this rank, some of which differ.
 /// @param found the first line of the message.
 [[noreturn]] void tell_other_settings(
-    sharding::Pager& pager,
+    sharding::PageRanks& ranks,
     const runtime::OptionTexts& mine,
     const std::string& found);
 

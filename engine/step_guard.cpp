@@ -44,7 +44,8 @@ sharding::NonfiniteGradients StepGuard::find(
   if (norm && std::isfinite(norm->value())) {
     return {};
   }
-  return find_nonfinite_gradients(pager, optimizer.gradient_sums(2));
+  return find_nonfinite_gradients(
+      pager, optimizer.gradient_sums(pager.pages(), 2));
 }
 
 void StepGuard::check_last_step() const {

@@ -16,7 +16,7 @@ PAGE = "docs/headers.md"
 
 # Titles, each with the folders whose headers it has. The first one that fits.
 SECTIONS = [
-    ("Optimizers", ["engine/optim"]),
+    ("Optimizers", ["engine/optim", "offload/updates"]),
     ("Learning rate", ["engine/schedule"]),
     ("Batches", ["engine/data"]),
     ("Checkpoints and weights", ["engine/checkpoint", "sharding/weights"]),

@@ -66,7 +66,7 @@ class Loading {
   /// the same random numbers: if the group's size has changed, all of its ranks
   /// load the state of the same rank.
   std::optional<int> saved_rank() const {
-    const DeviceMesh& mesh = subject_.pager.model_mesh();
+    const DeviceMesh& mesh = subject_.pager.ranks().model();
     const int own = mesh.size(kTensorAxis);
     const int saved = reader_.manifest().tensor_ranks;
     const int rank = mesh.rank() / own * saved +
@@ -124,7 +124,7 @@ void check_same_step(const CheckpointSubject& subject, int64_t step) {
   const at::Tensor ends = at::tensor({step, -step}, at::kLong);
   subject.files
       .all_reduce_max(ends, "the steps of checkpoints that ranks found")
-      .wait(subject.pager.watch_failures());
+      .wait(subject.pager.ranks().watch_failures());
   const auto* values = ends.const_data_ptr<int64_t>();
   TESSERA_CHECK(
       values[0] == -values[1],

@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/tensors/tensor_blocks.h"
 
 #include <c10/core/GradMode.h>
 
@@ -26,8 +27,8 @@ SavedParameters parameters_of(
   const auto reports = [&](const std::string& name) {
     return model.is_first_holder(*model.find(name));
   };
-  for (const auto& group : subject.pager.groups()) {
-    for (const sharding::PagedParameter& parameter : group->parameters()) {
+  for (const auto& page : subject.pager.pages()) {
+    for (const sharding::PagedParameter& parameter : page->parameters()) {
       if (!reports(parameter.record.name())) {
         continue;
       }
@@ -68,7 +69,7 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
   if (optimizer.averages() != nullptr) {
     manifest.engine["ema_steps"] = optimizer.averages()->steps();
   }
-  const DeviceMesh& mesh = subject.pager.model_mesh();
+  const DeviceMesh& mesh = subject.pager.ranks().model();
   manifest.tensor_ranks = mesh.size(kTensorAxis);
   manifest.stages = mesh.size(sharding::kPipelineAxis);
   return manifest;

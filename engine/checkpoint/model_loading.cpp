@@ -26,7 +26,7 @@ void check_same_layout(
     const CheckpointReader& reader,
     const std::string& opaque) {
   const CheckpointManifest& saved = reader.manifest();
-  const DeviceMesh& mesh = subject.pager.model_mesh();
+  const DeviceMesh& mesh = subject.pager.ranks().model();
   const int tensor_ranks = mesh.size(kTensorAxis);
   const int stages = mesh.size(sharding::kPipelineAxis);
   TESSERA_CHECK(
@@ -52,7 +52,7 @@ bool has_own(
     const CheckpointReader& reader,
     const std::string& opaque) {
   const CheckpointManifest& saved = reader.manifest();
-  const DeviceMesh& mesh = subject.pager.model_mesh();
+  const DeviceMesh& mesh = subject.pager.ranks().model();
   return reader.world_size() == subject.files.size() &&
          saved.tensor_ranks == mesh.size(kTensorAxis) &&
          saved.stages == mesh.size(sharding::kPipelineAxis) &&
@@ -156,6 +156,7 @@ ModelLoading::ModelLoading(
 }
 
 void ModelLoading::apply() {
+  subject_.optimizer.finish_updates();
   subject_.pager.wait_for_gather_lane();
   tell_begun_anew();
   tell_other_optimizers();
@@ -286,8 +287,8 @@ void ModelLoading::check_parameters() {
       saved_by.emplace(alias, name);
     }
   }
-  for (const auto& group : subject_.pager.groups()) {
-    for (const sharding::PagedParameter& parameter : group->parameters()) {
+  for (const auto& page : subject_.pager.pages()) {
+    for (const sharding::PagedParameter& parameter : page->parameters()) {
       check_parameter(parameter.record, saved_by);
     }
   }

@@ -197,16 +197,16 @@ ModelTensors::ModelTensors(const torch::nn::Module& module) : ranks_(nullptr) {
 
 int ModelTensors::tensor_rank() const {
   return pager_ == nullptr ? ranks_->rank()
-                           : pager_->model_mesh().index(kTensorAxis);
+                           : pager_->ranks().model().index(kTensorAxis);
 }
 
 int ModelTensors::tensor_size() const {
   return pager_ == nullptr ? ranks_->size()
-                           : pager_->model_mesh().size(kTensorAxis);
+                           : pager_->ranks().model().size(kTensorAxis);
 }
 
 WaitCheck ModelTensors::watch() const {
-  return pager_ == nullptr ? WaitCheck() : pager_->watch_failures();
+  return pager_ == nullptr ? WaitCheck() : pager_->ranks().watch_failures();
 }
 
 void ModelTensors::take_specs(const torch::nn::Module& module) {
@@ -235,8 +235,9 @@ std::vector<ModelTensor> ModelTensors::own_tensors(
   add_unpaged(module, own);
   for (ModelTensor& tensor : own) {
     tensor.spec.pipeline_stage =
-        pager_ == nullptr ? 0
-                          : pager_->model_mesh().index(sharding::kPipelineAxis);
+        pager_ == nullptr
+            ? 0
+            : pager_->ranks().model().index(sharding::kPipelineAxis);
   }
   // What tensor-parallel ranks do not divide is the first one's.
   std::erase_if(own, [&](const ModelTensor& tensor) {
@@ -246,17 +247,16 @@ std::vector<ModelTensor> ModelTensors::own_tensors(
 }
 
 void ModelTensors::add_paged(std::vector<ModelTensor>& own) {
-  for (size_t g = 0; g < pager_->groups().size(); ++g) {
-    const sharding::ParamGroup& page = *pager_->groups()[g];
-    const DeviceMesh& mesh = page.spec().mesh;
-    for (size_t i = 0; i < page.parameters().size(); ++i) {
-      const sharding::PagedParameter& parameter = page.parameters()[i];
+  for (const auto& page : pager_->pages()) {
+    const DeviceMesh& mesh = page->spec().mesh;
+    for (size_t i = 0; i < page->parameters().size(); ++i) {
+      const sharding::PagedParameter& parameter = page->parameters()[i];
       const at::Tensor& tensor = parameter.record.tensor;
       const std::vector<std::string>& names = parameter.record.spec.names;
-      own_.emplace(names.front(), Own{tensor, static_cast<int>(g), i});
+      own_.emplace(names.front(), Own{tensor, page.get(), i});
       const TensorSpec spec = spec_of(tensor);
       const TensorPart part =
-          sharding::sharded_spec(spec, parameter, page.spec()).part();
+          sharding::sharded_spec(spec, parameter, page->spec()).part();
       TESSERA_CHECK(
           part.ranges.empty() || tensor.is_contiguous(),
           "this rank's part of '{}' has sizes {} and strides {}; parts of parameters must be contiguous to be saved or loaded.",
@@ -269,11 +269,11 @@ void ModelTensors::add_paged(std::vector<ModelTensor>& own) {
         continue;
       }
       own.push_back(
-          {.spec = whole_spec(names, spec.sizes, page.original_dtype()),
+          {.spec = whole_spec(names, spec.sizes, page->original_dtype()),
            .strides = part.ranges.empty()
                           ? tensor.strides().vec()
                           : sharding::row_major_strides(spec.sizes),
-           .page = static_cast<int>(g),
+           .page = page->number(),
            .parts = {{ranks_->rank(), part}}});
     }
   }
@@ -458,15 +458,14 @@ at::Tensor ModelTensors::own_values(
     const ModelTensor& tensor,
     const TensorPart& part) {
   const Own& own = own_.at(tensor.name());
-  if (own.page < 0) {
+  if (own.page == nullptr) {
     return value_of(own.tensor).detach().cpu().contiguous().view({-1});
   }
-  const auto number = static_cast<size_t>(own.page);
   if (read_.page != own.page) {
     read_ = {}; // two need not be in memory at the same time
-    read_ = {own.page, pager_->master_shard(number)};
+    read_ = {own.page, pager_->scopes().read_master(*own.page)};
   }
-  const sharding::PageSpec& page = pager_->groups()[number]->spec();
+  const sharding::PageSpec& page = own.page->spec();
   const runtime::FlatSpan span = page.parameters[own.position].span;
   const int64_t begin =
       part.numel == 0 ? 0 : span.begin + part.offset - page.shard().begin;

@@ -21,6 +21,7 @@
 
 namespace tessera::sharding {
 
+struct Page;
 class Pager;
 
 } // namespace tessera::sharding
@@ -111,12 +112,12 @@ class ModelTensors {
   /// A tensor of this rank.
   struct Own {
     at::Tensor tensor;
-    int page = -1;
+    sharding::Page* page = nullptr; ///< null: it is not paged
     size_t position = 0; ///< in its page
   };
   /// The shard of the page that was read last.
   struct ReadPage {
-    int page = -1;
+    const sharding::Page* page = nullptr;
     at::Tensor values;
   };
 

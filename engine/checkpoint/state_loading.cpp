@@ -195,7 +195,7 @@ void load_optimizer_state(
            subject.files,
            json{loading->trained(), loading->without()}.dump(),
            "which optimizer state the ranks find",
-           subject.pager.watch_failures())) {
+           subject.pager.ranks().watch_failures())) {
     const json found = json::parse(text);
     trained.merge(found.at(0).get<std::set<std::string>>());
     without.merge(found.at(1).get<std::set<std::string>>());

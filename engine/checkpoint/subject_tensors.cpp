@@ -76,29 +76,28 @@ void add_masters(
     const CheckpointSubject& subject,
     const ModelTensors& model,
     SubjectTensors& tensors) {
-  ShardedOptimizer& optimizer = subject.optimizer;
-  const sharding::Pager& pager = subject.pager;
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    const sharding::ParamGroup& group = *pager.groups()[g];
+  sharding::GatherScopes& scopes = subject.pager.scopes();
+  for (const auto& owned : subject.pager.pages()) {
+    sharding::Page& page = *owned;
     tensors.tensors.push_back(
-        {group.master_dtype(),
-         [&optimizer, g] { return optimizer.load_master(g); },
-         [&optimizer, g](const at::Tensor& values) {
-           optimizer.store_master(g, values);
+        {page.master_dtype(),
+         [&scopes, &page] { return scopes.read_master(page); },
+         [&page](const at::Tensor& values) {
+           sharding::GatherScopes::write_master(page, values);
          }});
-    const runtime::FlatSpan shard = group.spec().shard();
-    for (const sharding::PagedParameter& parameter : group.parameters()) {
+    const runtime::FlatSpan shard = page.spec().shard();
+    for (const sharding::PagedParameter& parameter : page.parameters()) {
       const std::string& own = parameter.record.name();
       const TensorPart part =
           sharding::sharded_spec(
-              model.spec_of(parameter.record.tensor), parameter, group.spec())
+              model.spec_of(parameter.record.tensor), parameter, page.spec())
               .part();
       if (part.numel > 0) {
         tensors.pieces.push_back(
             {model.find(own)->name(),
              kMasterState,
              part,
-             g,
+             static_cast<size_t>(page.number()),
              tensors.tensors.size() - 1,
              parameter.span.begin + part.offset - shard.begin});
       }
@@ -112,13 +111,14 @@ std::string part_text(const sharding::Pager& pager) {
     return std::to_string(mesh.index(axis)) + "-of-" +
            std::to_string(mesh.size(axis));
   };
-  std::string text = ".part-" + place(pager.mesh(), kShardAxis);
-  const auto& groups = pager.groups();
+  std::string text =
+      ".part-" + place(pager.ranks().of_module().mesh(), kShardAxis);
+  const sharding::PageTable& pages = pager.pages();
   const auto found =
-      std::find_if(groups.begin(), groups.end(), [](const auto& group) {
-        return group->spec().of_experts;
+      std::find_if(pages.begin(), pages.end(), [](const auto& page) {
+        return page->spec().of_experts;
       });
-  if (found != groups.end()) {
+  if (found != pages.end()) {
     text += ".experts-" + place((*found)->spec().mesh, sharding::kPartAxis);
   }
   return text;

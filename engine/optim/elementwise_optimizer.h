@@ -4,6 +4,7 @@
 // independently, by one fused kernel.
 
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/offload/updates/fused_update.h"
 #include "tessera/runtime/kernels/update_runs.h"
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,10 +35,12 @@ class ElementwiseMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     for_each_part(
+        input,
         active_parts(),
         {},
         [&](ShardPart& part, const offload::ShardTensors& tensors) {
-          prepare(part, input).run(tensors, nullptr);
+          prepare(input.pager->pages()[part.group], part, input)
+              .run(tensors, nullptr);
         });
   }
 
@@ -46,31 +48,34 @@ class ElementwiseMethod : public UpdateMethod {
     return true;
   }
 
-  std::optional<offload::StateUpdate> prepare(size_t g, const StepInput& input)
-      override {
-    const auto part =
-        std::find_if(parts_.begin(), parts_.end(), [g](const auto& candidate) {
-          return candidate.group == g;
+  std::optional<offload::StateUpdate> prepare(
+      const sharding::Page& page,
+      const StepInput& input) override {
+    const auto number = static_cast<size_t>(page.number());
+    const auto part = std::find_if(
+        parts_.begin(), parts_.end(), [number](const auto& candidate) {
+          return candidate.group == number;
         });
     if (part == parts_.end()) {
       return std::nullopt;
     }
-    offload::StateUpdate update = prepare(*part, input);
+    offload::StateUpdate update = prepare(page, *part, input);
     return update.spans.empty() ? std::nullopt : std::optional(update);
   }
 
  private:
-  offload::StateUpdate prepare(ShardPart& part, const StepInput& input) {
-    context_.pager->groups()[part.group]->check_values();
-    const sharding::GradientBucket& bucket =
-        *context_.pager->bucket(part.group);
+  offload::StateUpdate prepare(
+      const sharding::Page& page,
+      ShardPart& part,
+      const StepInput& input) {
+    page.check_values();
     offload::StateUpdate update;
     update.page = part.group;
     update.state = part.state.get();
-    update.gradient = bucket.shard();
+    update.gradient = page.gradients->shard();
     std::vector<Step> steps;
-    at::Tensor grad_factor; // of the group
-    for (const ActiveSpan& span : active_spans(part, bucket)) {
+    at::Tensor grad_factor; // of the page
+    for (const ActiveSpan& span : active_spans(part)) {
       const OptimizedParameter& parameter = *span.parameter;
       grad_factor = parameter.grad_factor;
       update.spans.push_back(
@@ -81,59 +86,9 @@ class ElementwiseMethod : public UpdateMethod {
       steps.push_back(make_step_(parameter, input));
       runtime::rounding_of(steps.back()) = rounding_of(part, span);
     }
-    const offload::UpdateSite& site = part.state->site();
-    offload::StreamedUpdate* const streamed =
-        site.streams() ? &part.state->streamed() : nullptr;
-    const bool master_on_host = site.streams_master();
-    update.run = [=, spans = update.spans](
-                     const offload::ShardTensors& tensors,
-                     const offload::ShardTensors* before) {
-      if (streamed != nullptr) {
-        stream(*streamed, master_on_host, spans, steps, tensors);
-      } else {
-        run(spans, steps, grad_factor, tensors, before);
-      }
-    };
+    update.run = offload::fused_update(
+        *part.state, update.spans, std::move(steps), std::move(grad_factor));
     return update;
-  }
-
-  static void run(
-      const std::vector<offload::SpanUpdate>& spans,
-      const std::vector<Step>& steps,
-      const at::Tensor& grad_factor,
-      const offload::ShardTensors& tensors,
-      const offload::ShardTensors* before) {
-    std::vector<runtime::UpdateRun> runs;
-    std::vector<runtime::UpdateTensors> begin_from;
-    for (size_t i = 0; i < spans.size(); ++i) {
-      runs.push_back({tensors.views(spans[i]), steps[i]});
-      runs.back().tensors.grad_factor = grad_factor;
-      if (before != nullptr) {
-        begin_from.push_back(before->views(spans[i]));
-      }
-    }
-    runtime::update_runs_(runs, begin_from);
-  }
-
-  static void stream(
-      offload::StreamedUpdate& streamed,
-      bool master_on_host,
-      const std::vector<offload::SpanUpdate>& spans,
-      const std::vector<Step>& steps,
-      const offload::ShardTensors& tensors) {
-    std::vector<offload::StreamedRun> runs;
-    for (const offload::SpanUpdate& span : spans) {
-      runs.push_back({tensors.views(span), master_on_host});
-    }
-    streamed.run(runs, [&](const std::vector<offload::StreamedPiece>& pieces) {
-      std::vector<runtime::UpdateRun> now;
-      for (const offload::StreamedPiece& piece : pieces) {
-        now.push_back({piece.tensors, steps[piece.run]});
-        runtime::rounding_of(now.back().step).first_element +=
-            static_cast<uint64_t>(piece.begin);
-      }
-      runtime::update_runs_(now);
-    });
   }
 
   MakeStep make_step_;

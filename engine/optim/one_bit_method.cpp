@@ -96,18 +96,19 @@ void OneBitMethod::add_state_bytes(TierBytes& bytes) const {
   add(MemoryPurpose::kStaging, room.wire_bytes, at::kByte);
 }
 
-void OneBitMethod::allocate(MemoryLedger& ledger) {
-  UpdateMethod::allocate(ledger);
+void OneBitMethod::allocate(const StateMemory& memory) {
+  UpdateMethod::allocate(memory);
   if (parts_.empty()) {
     return;
   }
   const c10::Device device = context_.pages[parts_.front().group].device;
   for (CompressedAverage& average : averages_) {
-    average.allocate(ledger, device);
+    average.allocate(memory.ledger, device);
   }
   const Room room = room_for(averages_);
   const auto allocate = [&](int64_t numel, at::ScalarType dtype) {
-    return ledger.allocate_zeros(MemoryPurpose::kStaging, numel, dtype, device);
+    return memory.ledger.allocate_zeros(
+        MemoryPurpose::kStaging, numel, dtype, device);
   };
   values_ = allocate(room.numel, at::kFloat);
   used_ = allocate(room.numel, at::kFloat);
@@ -123,20 +124,16 @@ int64_t OneBitMethod::steps() const {
 }
 
 Communicator& OneBitMethod::replicas(const ShardPart& part) const {
-  return context_.pager->groups()[part.group]->ranks.replicas();
+  return context_.ranks.of(context_.pages[part.group]).replicas();
 }
 
-void OneBitMethod::set_averaging(int64_t step) {
-  const auto averaging = averages(step)
+void OneBitMethod::begin_backward(const sharding::PageTable& pages) {
+  const auto averaging = averages(steps() + 1)
                              ? sharding::GradientAveraging::kOverRanks
                              : sharding::GradientAveraging::kNone;
   for (const ShardPart& part : parts_) {
-    context_.pager->bucket(part.group)->set_averaging(averaging);
+    pages[part.group].gradients->set_averaging(averaging);
   }
-}
-
-void OneBitMethod::begin_backward() {
-  set_averaging(steps() + 1);
 }
 
 void OneBitMethod::step(const StepInput& input) {
@@ -144,13 +141,16 @@ void OneBitMethod::step(const StepInput& input) {
   averages(step) ? averaged_step(input, step) : compressed_step(input, step);
 }
 
-void OneBitMethod::for_each_run(const std::function<void(const Run&)>& body) {
+void OneBitMethod::for_each_run(
+    const StepInput& input,
+    const std::function<void(const Run&)>& body) {
   for_each_part(
+      input,
       active_parts(),
       {},
       [&](ShardPart& part, const offload::ShardTensors& shard) {
         for (const ParameterRun& run : part.runs) {
-          if (has_gradient(*run.parameter)) {
+          if (run.parameter->has_gradient) {
             body({*run.parameter, part, shard, run});
           }
         }
@@ -159,12 +159,13 @@ void OneBitMethod::for_each_run(const std::function<void(const Run&)>& body) {
 
 void OneBitMethod::compressed_step(const StepInput& input, int64_t step) {
   for_each_part(
+      input,
       active_parts(),
       {},
       [&](ShardPart& part, const offload::ShardTensors& shard) {
         exchange_momentum(part, shard);
         for (const ParameterRun& run : part.runs) {
-          if (has_gradient(*run.parameter)) {
+          if (run.parameter->has_gradient) {
             update({*run.parameter, part, shard, run}, input, step);
           }
         }
@@ -184,7 +185,7 @@ void OneBitMethod::exchange_momentum(
   const auto for_runs = [&](const auto& body) {
     int64_t offset = 0;
     for (const ParameterRun& run : part.runs) {
-      if (has_gradient(*run.parameter)) {
+      if (run.parameter->has_gradient) {
         body(
             Run{*run.parameter, part, shard, run},
             values.narrow(0, offset, run.numel),
@@ -208,7 +209,7 @@ void OneBitMethod::exchange_momentum(
         wire_.narrow(0, 0, average.wire_bytes()),
         ranks,
         "average of the momentum of '" + context_.pages[part.group].name + "'",
-        context_.pager->watch_failures());
+        context_.ranks.watch_failures());
   }
   for_runs([&](const Run& run, const at::Tensor& from, const at::Tensor&) {
     receive(

@@ -43,8 +43,8 @@ class OneBitMethod : public ElementwiseMethod {
     return false;
   }
   void add_state_bytes(TierBytes& bytes) const override;
-  void allocate(MemoryLedger& ledger) override;
-  void begin_backward() final;
+  void allocate(const StateMemory& memory) override;
+  void begin_backward(const sharding::PageTable& pages) final;
   void step(const StepInput& input) final;
   void visit_state(StateVisitor& visitor) override;
 
@@ -96,7 +96,9 @@ class OneBitMethod : public ElementwiseMethod {
   void add_to_moments(const Run& run, double beta2) const;
 
   /// Calls `body` for the runs of all parameters with a gradient.
-  void for_each_run(const std::function<void(const Run&)>& body);
+  void for_each_run(
+      const StepInput& input,
+      const std::function<void(const Run&)>& body);
 
  private:
   /// Of the parameter with most: the number of the step in progress, or of the
@@ -104,7 +106,6 @@ class OneBitMethod : public ElementwiseMethod {
   int64_t steps() const;
   void compressed_step(const StepInput& input, int64_t step);
   void exchange_momentum(ShardPart& part, const offload::ShardTensors& shard);
-  void set_averaging(int64_t step);
   Communicator& replicas(const ShardPart& part) const;
 
   const char* optimizer_;

@@ -101,6 +101,7 @@ struct OptimizerOptions {
   bool ema_warmup = false;
 };
 
+void visit_fields(runtime::OptionFields& fields, ParameterRule& rule);
 void visit_fields(runtime::OptionFields& fields, OptimizerOptions& options);
 
 /// @throws tessera::Error on values outside their range.

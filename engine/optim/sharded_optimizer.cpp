@@ -49,19 +49,21 @@ std::string text_of_rule(const UpdateRule& rule) {
 
 ShardedOptimizer::ShardedOptimizer(
     const std::vector<sharding::PageSpec>& pages,
+    sharding::PageRanks& ranks,
     const offload::TierPlan& tiers,
     const UpdatePlan& updates,
     const OptimizerRules& rules,
     const OffloadOptions& offload)
     : context_{
           .pages = pages,
+          .ranks = ranks,
           .stochastic_rounding = rules.options().stochastic_rounding,
           .sites = {},
           .staging = {},
-          .streamed = {pages.front().device, offload.stage_bytes},
-          .access = {}},
+          .streamed = {pages.front().device, offload.stage_bytes}},
       overlap_(updates.overlap),
-      lr_(rules.options().lr) {
+      lr_(rules.options().lr),
+      sums_(pages.size()) {
   for (size_t g = 0; g < context_.pages.size(); ++g) {
     const sharding::PageSpec& page = context_.pages[g];
     first_parameters_.push_back(parameters_.size());
@@ -98,20 +100,17 @@ ShardedOptimizer::ShardedOptimizer(
     averages_ = std::make_unique<WeightAverages>(
         context_, parameters_, tiers.pages, rules.options());
   }
-  updates_ =
-      std::make_unique<GroupUpdates>(context_, overlap_ != UpdateOverlap::kOff);
+  updates_ = std::make_unique<offload::PageUpdates>(
+      pages.size(),
+      pages.front().device,
+      context_.streamed,
+      overlap_ != UpdateOverlap::kOff);
   if (overlap_ == UpdateOverlap::kSpeculate) {
     add_speculation();
   }
 }
 
-ShardedOptimizer::~ShardedOptimizer() {
-  if (context_.pager != nullptr) {
-    context_.pager->wait_before_memory_is_freed();
-  }
-}
-
-/// For groups that one elementwise method updates, on the CPU.
+/// For pages that one elementwise method updates, on the CPU.
 void ShardedOptimizer::add_speculation() {
   std::vector<int> methods_of(context_.pages.size(), 0);
   for (const auto& method : methods_) {
@@ -148,33 +147,28 @@ TierBytes ShardedOptimizer::planned_bytes() const {
 }
 
 void ShardedOptimizer::allocate_state(
-    sharding::Pager& pager,
+    const std::vector<std::optional<offload::RestingShards>>& shards,
     offload::TierStores& stores,
     MemoryLedger& ledger) {
   const c10::NoGradGuard no_grad;
-  context_.pager = &pager;
-  context_.stores = &stores;
-  sums_.emplace(pager);
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    context_.access.push_back(
-        context_.sites[g] ? std::make_unique<offload::ShardAccess>(
-                                *context_.sites[g],
-                                offload::RestingShards{
-                                    pager.groups()[g]->shard(),
-                                    pager.groups()[g]->own_master(),
-                                    pager.bucket(g)->own_runs()},
-                                context_.streamed)
-                          : nullptr);
+  for (size_t g = 0; g < shards.size(); ++g) {
+    access_.push_back(
+        shards[g] ? std::make_unique<offload::ShardAccess>(
+                        *context_.sites[g], *shards[g], context_.streamed)
+                  : nullptr);
   }
   context_.staging.allocate(stores.host_memory());
   context_.streamed.allocate(ledger);
+  const StateMemory memory{stores, ledger, access_};
   for (const auto& method : methods_) {
-    method->allocate(ledger);
+    method->allocate(memory);
   }
   if (averages_) {
-    averages_->allocate(ledger);
+    averages_->allocate(memory);
   }
-  updates_->allocate();
+  for (size_t g = 0; g < shards.size(); ++g) {
+    updates_->allocate(g, stores.host_memory(), stores.store(g));
+  }
 }
 
 void ShardedOptimizer::set_parameter_options(
@@ -288,34 +282,45 @@ void ShardedOptimizer::guarded(const std::function<void()>& work) {
           dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
           (torch_error != nullptr && runtime::is_out_of_memory(*torch_error));
       if (overlap_ != UpdateOverlap::kOff || !is_told) {
-        context_.pager->abandon(damage_);
+        context_.ranks.abandon(damage_);
       }
     }
     throw;
   }
 }
 
+std::span<OptimizedParameter> ShardedOptimizer::parameters_of(
+    const sharding::Page& page) {
+  const auto g = static_cast<size_t>(page.number());
+  return std::span(parameters_)
+      .subspan(
+          first_parameters_[g],
+          first_parameters_[g + 1] - first_parameters_[g]);
+}
+
 void ShardedOptimizer::begin_update(
+    const sharding::Page& page,
     OptimizedParameter& parameter,
     double grad_scale) {
-  const sharding::GradientBucket& bucket =
-      *context_.pager->bucket(parameter.group);
+  const sharding::GradientBucket& bucket = *page.gradients;
   if (is_all_on_device_) {
     parameter.grad_scale = grad_scale * bucket.known_factor();
     parameter.grad_factor = bucket.deferred_factor().on_device();
   } else {
     parameter.grad_scale = grad_scale * bucket.factor();
   }
-  if (bucket.has_gradient(parameter.position)) {
+  parameter.has_gradient = bucket.has_gradient(parameter.position);
+  if (parameter.has_gradient) {
     ++parameter.steps;
   }
 }
 
-std::vector<offload::StateUpdate> ShardedOptimizer::prepare(size_t g) {
+std::vector<offload::StateUpdate> ShardedOptimizer::prepare(
+    const sharding::Page& page) {
   std::vector<offload::StateUpdate> updates;
   for (const auto& method : methods_) {
     if (method->is_elementwise()) {
-      if (auto update = method->prepare(g, {lr_})) {
+      if (auto update = method->prepare(page, {lr_})) {
         updates.push_back(std::move(*update));
       }
     }
@@ -323,81 +328,84 @@ std::vector<offload::StateUpdate> ShardedOptimizer::prepare(size_t g) {
   return updates;
 }
 
-void ShardedOptimizer::begin_backward(double grad_scale) {
+void ShardedOptimizer::begin_backward(
+    const sharding::PageTable& pages,
+    double grad_scale) {
   speculated_scale_ = grad_scale;
   began_backward_ = true;
   updates_->begin_step();
   for (const auto& method : methods_) {
-    method->begin_backward();
+    method->begin_backward(pages);
   }
 }
 
-sharding::GradientSums& ShardedOptimizer::gradient_sums(double p) {
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    if (overlap_ == UpdateOverlap::kOff) {
-      sums_->forget(g); // nobody has told of changes
-    }
+sharding::GradientSums& ShardedOptimizer::gradient_sums(
+    const sharding::PageTable& pages,
+    double p) {
+  if (overlap_ == UpdateOverlap::kOff) {
+    sums_.forget_all(); // nobody has told of changes
   }
   sums_p_ = p;
   guarded([&] {
     updates_->wait_for_sums();
-    if (!sums_->knows_all(p)) {
+    if (!sums_.knows_all(pages, p)) {
       updates_->wait_all(); // they may read the same gradients
     }
   });
-  return *sums_;
+  return sums_;
 }
 
-bool ShardedOptimizer::on_final_gradients(size_t g) {
+bool ShardedOptimizer::on_final_gradients(sharding::Page& page) {
   const c10::NoGradGuard no_grad;
-  const sharding::GradientBucket& bucket = *context_.pager->bucket(g);
+  const auto g = static_cast<size_t>(page.number());
+  const sharding::GradientBucket& bucket = *page.gradients;
   if (bucket.is_applying()) {
     check_whole();
-    for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
-      begin_update(parameters_[i], /*grad_scale=*/1);
+    for (OptimizedParameter& parameter : parameters_of(page)) {
+      begin_update(page, parameter, /*grad_scale=*/1);
     }
-    guarded([&] { updates_->update(g, prepare(g)); });
+    guarded([&] { updates_->update(g, prepare(page)); });
     return updates_->overlaps();
   }
-  auto sums = sums_->begin(g, sums_p_);
-  const c10::Device device = context_.pager->groups()[g]->device();
+  auto sums = sums_.begin(page, sums_p_);
+  const c10::Device device = page.device();
   if (!device.is_cpu() && bucket.shard().is_on(device)) {
     sums(); // is issued to the reduce lane
   } else {
     updates_->submit_sums(g, std::move(sums));
   }
   if (updates_->speculates(g)) {
-    speculate(g);
+    speculate(page);
   }
   return true;
 }
 
-void ShardedOptimizer::speculate(size_t g) {
-  std::vector<offload::StateUpdate> updates;
-  for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
-    begin_update(parameters_[i], speculated_scale_);
+void ShardedOptimizer::speculate(const sharding::Page& page) {
+  for (OptimizedParameter& parameter : parameters_of(page)) {
+    begin_update(page, parameter, speculated_scale_);
   }
-  updates = prepare(g);
+  std::vector<offload::StateUpdate> updates = prepare(page);
   // Steps are counted by step().
-  for (size_t i = first_parameters_[g]; i < first_parameters_[g + 1]; ++i) {
-    if (context_.pager->bucket(g)->has_gradient(parameters_[i].position)) {
-      --parameters_[i].steps;
-    }
+  for (OptimizedParameter& parameter : parameters_of(page)) {
+    parameter.steps -= parameter.has_gradient ? 1 : 0;
   }
   for (offload::StateUpdate& update : updates) {
-    updates_->speculate(g, std::move(update)); // one at most
+    // One at most.
+    updates_->speculate(static_cast<size_t>(page.number()), std::move(update));
   }
 }
 
-runtime::StreamMarks ShardedOptimizer::before_gradients_change(size_t g) {
-  sums_->forget(g);
-  updates_->drop_speculation(g);
-  return before_shard_use(g);
+runtime::StreamMarks ShardedOptimizer::before_gradients_change(
+    const sharding::Page& page) {
+  sums_.forget(page);
+  updates_->drop_speculation(static_cast<size_t>(page.number()));
+  return before_shard_use(page);
 }
 
-runtime::StreamMarks ShardedOptimizer::before_shard_use(size_t g) {
+runtime::StreamMarks ShardedOptimizer::before_shard_use(
+    const sharding::Page& page) {
   runtime::StreamMarks marks;
-  guarded([&] { marks = updates_->wait(g); });
+  guarded([&] { marks = updates_->wait(static_cast<size_t>(page.number())); });
   return marks;
 }
 
@@ -405,64 +413,69 @@ void ShardedOptimizer::finish_updates() {
   guarded([&] { updates_->wait_all(); });
 }
 
-void ShardedOptimizer::step_groups(double average_factor) {
+void ShardedOptimizer::step_pages(
+    const StepInput& input,
+    double average_factor) {
   const bool all_elementwise =
       std::all_of(methods_.begin(), methods_.end(), [](const auto& method) {
         return method->is_elementwise();
       });
-  const auto average = [&](size_t g) {
+  const auto average = [&](sharding::Page& page) {
     if (averages_) {
-      updates_->submit(g, [this, g, average_factor] {
-        averages_->update(g, average_factor);
-      });
+      updates_->submit(
+          static_cast<size_t>(page.number()),
+          [this, g = static_cast<size_t>(page.number()), average_factor] {
+            averages_->update(g, average_factor);
+          });
     }
   };
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    updates_->update(g, prepare(g));
+  for (const auto& page : input.pager->pages()) {
+    updates_->update(static_cast<size_t>(page->number()), prepare(*page));
     if (all_elementwise) {
-      average(g);
+      average(*page);
     }
   }
   if (!all_elementwise) {
     updates_->wait_all();
     for (const auto& method : methods_) {
       if (!method->is_elementwise()) {
-        method->step({lr_});
+        method->step(input);
       }
     }
-    for (size_t g = 0; g < context_.pages.size(); ++g) {
-      average(g);
+    for (const auto& page : input.pager->pages()) {
+      average(*page);
     }
   }
   updates_->end_step();
 }
 
-void ShardedOptimizer::check_tensor_ranks() {
+void ShardedOptimizer::check_tensor_ranks(sharding::Pager& pager) {
   // Batches are chosen in the wrong way from the first step on; ranks that go
   // apart later are found without reading all gradients in every step.
   constexpr int64_t kFirst = 10;
   constexpr int64_t kInterval = 100;
   const int64_t step = checked_steps_++;
   if (step < kFirst || step % kInterval == 0) {
-    check_tensor_rank_gradients(*context_.pager, gradient_sums(2));
+    check_tensor_rank_gradients(pager, gradient_sums(pager.pages(), 2));
   }
 }
 
-void ShardedOptimizer::step(double grad_scale) {
+void ShardedOptimizer::step(sharding::Pager& pager, double grad_scale) {
   const c10::NoGradGuard no_grad;
   check_whole();
   end_settings();
   for (OptimizedParameter& parameter : parameters_) {
-    begin_update(parameter, grad_scale);
+    begin_update(pager.pages()[parameter.group], parameter, grad_scale);
   }
+  const StepInput input{lr_, &pager};
   const double average_factor = averages_ ? averages_->begin_step() : 0;
   guarded([&] {
     if (updates_->overlaps()) {
-      step_groups(average_factor);
+      step_pages(input, average_factor);
       return;
     }
     for (const auto& method : methods_) {
-      method->step({lr_});
+      method->step(input);
     }
     context_.streamed.join();
     for (size_t g = 0; averages_ && g < context_.pages.size(); ++g) {
@@ -470,17 +483,6 @@ void ShardedOptimizer::step(double grad_scale) {
     }
   });
   ++steps_;
-}
-
-at::Tensor ShardedOptimizer::load_master(size_t g) {
-  check_whole();
-  finish_updates();
-  return context_.pager->groups()[g]->read_master();
-}
-
-void ShardedOptimizer::store_master(size_t g, const at::Tensor& values) {
-  finish_updates();
-  context_.pager->groups()[g]->write_master(values);
 }
 
 void ShardedOptimizer::visit_state(StateVisitor& visitor) {
@@ -495,12 +497,12 @@ void ShardedOptimizer::visit_state(StateVisitor& visitor) {
   }
 }
 
-void ShardedOptimizer::exchange_averages() {
+void ShardedOptimizer::exchange_averages(sharding::Pager& pager) {
   check_whole();
   finish_updates();
-  context_.pager->wait_for_gather_lane();
-  averages_->exchange();
-  context_.pager->invalidate();
+  pager.wait_for_gather_lane();
+  averages_->exchange(pager);
+  pager.invalidate();
 }
 
 } // namespace tessera::engine

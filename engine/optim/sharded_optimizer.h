@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `ShardedOptimizer` runs the optimizers of an engine over the flat shards of
-// its Pager.
+// its pages.
 
-#include "tessera/engine/optim/group_updates.h"
 #include "tessera/engine/optim/optimizer_rules.h"
 #include "tessera/engine/optim/update_method.h"
 #include "tessera/engine/optim/update_plan.h"
 #include "tessera/engine/optim/weight_averages.h"
+#include "tessera/offload/updates/page_updates.h"
 #include "tessera/runtime/core/option_texts.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/sharding/paging/gradient_norm.h"
@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,14 +37,15 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// nothing.
   /// @param pages of plan_pages().
   /// @param tiers of these pages.
+  /// @param ranks that have these pages; must outlive this object.
   /// @param rules made of checked options.
   ShardedOptimizer(
       const std::vector<sharding::PageSpec>& pages,
+      sharding::PageRanks& ranks,
       const offload::TierPlan& tiers,
       const UpdatePlan& updates,
       const OptimizerRules& rules,
       const OffloadOptions& offload);
-  ~ShardedOptimizer() override;
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
@@ -51,12 +53,11 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// the pages, and staging buffers.
   TierBytes planned_bytes() const;
 
-  /// Takes the shards of the pager's pages and allocates the state. The pager
-  /// may have this object as its scheduler, but calls it only when the pages
-  /// are used, which is later. Call it once, before all functions below.
-  /// @param pager, stores, ledger must outlive this object.
+  /// Allocates the state. Call it once, before all functions below.
+  /// @param shards of the pages, per page; none: it is frozen. What they refer
+  ///   to, stores and ledger must outlive this object.
   void allocate_state(
-      sharding::Pager& pager,
+      const std::vector<std::optional<offload::RestingShards>>& shards,
       offload::TierStores& stores,
       MemoryLedger& ledger);
 
@@ -72,8 +73,9 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   }
 
   /// Call it before each backward.
+  /// @param pages whose gradients it computes.
   /// @param grad_scale the argument of step() if nothing is clipped.
-  void begin_backward(double grad_scale);
+  void begin_backward(const sharding::PageTable& pages, double grad_scale);
   /// Whether it was called since the last step.
   bool began_backward() const {
     return began_backward_;
@@ -82,7 +84,9 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// The sums from which norms of the settled gradients are computed. Blocks
   /// until those in progress are complete.
   /// @param p the norm; later steps compute its sums ahead.
-  sharding::GradientSums& gradient_sums(double p);
+  sharding::GradientSums& gradient_sums(
+      const sharding::PageTable& pages,
+      double p);
 
   /// All ranks are about to clip gradients at `value`, or to multiply them by
   /// it, by Engine's function of this name.
@@ -97,14 +101,15 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// first steps, and in some of the later ones, does what
   /// check_tensor_rank_gradients() does, for which they are read once more.
   /// Collective; only where tensor-parallel ranks divide the model.
-  void check_tensor_ranks();
+  void check_tensor_ranks(sharding::Pager& pager);
 
-  /// Makes one step with the settled gradients. Collective. With overlap,
-  /// groups may still be updated when it returns.
+  /// Makes one step with the settled gradients. Collective. With overlap, pages
+  /// may still be updated when it returns.
+  /// @param pager that has the gradients.
   /// @param grad_scale gradients are multiplied by it first.
-  /// @throws tessera::Error if state cannot be fetched or stored. Some groups
+  /// @throws tessera::Error if state cannot be fetched or stored. Some pages
   ///   are then updated and others not: everything afterwards throws.
-  void step(double grad_scale = 1);
+  void step(sharding::Pager& pager, double grad_scale);
 
   /// Call it instead of step() if gradients are not applied.
   void skip_step() {
@@ -116,11 +121,12 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   void finish_updates();
 
   // UpdateScheduler:
-  bool on_final_gradients(size_t g) override;
-  runtime::StreamMarks before_gradients_change(size_t g) override;
-  runtime::StreamMarks before_shard_use(size_t g) override;
-  bool is_updating(size_t g) const override {
-    return updates_->is_updating(g);
+  bool on_final_gradients(sharding::Page& page) override;
+  runtime::StreamMarks before_gradients_change(
+      const sharding::Page& page) override;
+  runtime::StreamMarks before_shard_use(const sharding::Page& page) override;
+  bool is_updating(const sharding::Page& page) const override {
+    return updates_->is_updating(static_cast<size_t>(page.number()));
   }
 
   /// @throws tessera::Error after an update that failed half-way.
@@ -153,14 +159,8 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
     steps_ = steps;
   }
 
-  /// load_master() returns the most precise values of group `g`'s shard,
-  /// trained or not, in memory: [shard_numel]. Changes to them take effect with
-  /// store_master(). Both block.
-  at::Tensor load_master(size_t g);
-  void store_master(size_t g, const at::Tensor& values);
-
-  /// All trainable parameters, in the pager's order. Their step counts may be
-  /// changed to resume from saved state.
+  /// All trainable parameters, in the order of the pages. Their step counts may
+  /// be changed to resume from saved state.
   std::vector<OptimizedParameter>& parameters() {
     return parameters_;
   }
@@ -180,7 +180,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   }
   /// Exchanges weights and averages, for which gradients must have been reset.
   /// Collective; blocks.
-  void exchange_averages();
+  void exchange_averages(sharding::Pager& pager);
 
  private:
   /// Their hyperparameters.
@@ -190,33 +190,41 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
     began_backward_ = false;
   }
   void add_speculation();
-  void begin_update(OptimizedParameter& parameter, double grad_scale);
+  /// The trainable parameters of a page.
+  std::span<OptimizedParameter> parameters_of(const sharding::Page& page);
+  void begin_update(
+      const sharding::Page& page,
+      OptimizedParameter& parameter,
+      double grad_scale);
   /// The updates of elementwise methods, with the settings of begin_update().
-  std::vector<offload::StateUpdate> prepare(size_t g);
-  void speculate(size_t g);
+  std::vector<offload::StateUpdate> prepare(const sharding::Page& page);
+  void speculate(const sharding::Page& page);
   /// @param average_factor of WeightAverages::begin_step().
-  void step_groups(double average_factor);
+  void step_pages(const StepInput& input, double average_factor);
   /// Calls `work`; a failure is recorded and reported to the other ranks.
   void guarded(const std::function<void()>& work);
 
   UpdateContext context_;
+  /// Per page; null: it is frozen.
+  std::vector<std::unique_ptr<offload::ShardAccess>> access_;
   UpdateOverlap overlap_;
   bool is_all_on_device_ = false;
   double lr_;
   int64_t steps_ = 0;
   std::vector<OptimizedParameter> parameters_;
-  std::vector<size_t> first_parameters_; ///< per group, and the end
+  std::vector<size_t> first_parameters_; ///< per page, and the end
   std::vector<std::unique_ptr<UpdateMethod>> methods_;
   std::unique_ptr<WeightAverages> averages_; ///< null: none
   std::string damage_; ///< of an update that failed half-way; empty: none
-  std::optional<sharding::GradientSums> sums_; ///< of the pager's gradients
+  sharding::GradientSums sums_;
   double sums_p_ = 2; ///< of the last norm
   double speculated_scale_ = 1;
   bool began_backward_ = false;
   int64_t checked_steps_ = 0; ///< calls of check_tensor_ranks()
   std::string clipping_; ///< what was noted of it
   std::optional<size_t> parameter_hash_; ///< of parameter_settings()
-  std::unique_ptr<GroupUpdates> updates_; ///< last member: it uses the others
+  std::unique_ptr<offload::PageUpdates>
+      updates_; ///< last member: it uses the others
 };
 
 } // namespace tessera::engine

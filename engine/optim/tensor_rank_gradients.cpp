@@ -35,9 +35,9 @@ WholeGradients whole_gradients(
     sharding::GradientSums& sums) {
   WholeGradients found;
   double squares = 0;
-  for (const auto& sum : sums.all(2)) {
+  for (const auto& sum : sums.all(pager.pages(), 2)) {
     const sharding::ParameterRecord& record =
-        pager.parameter(sum.parameter).record;
+        pager.pages().parameter(sum.parameter).record;
     // Experts are on some of the ranks, and are divided in their own way.
     if (record.spec.is_divided() || sum.page.of_experts) {
       continue;
@@ -48,7 +48,7 @@ WholeGradients whole_gradients(
     }
   }
   const at::Tensor total = at::tensor({squares}, at::kDouble);
-  pager.sum_over_agreed_ranks(total);
+  pager.ranks().sum(total);
   found.norm = std::sqrt(total.item<double>());
   return found;
 }
@@ -58,13 +58,13 @@ WholeGradients whole_gradients(
 void check_tensor_rank_gradients(
     sharding::Pager& pager,
     sharding::GradientSums& sums) {
-  const DeviceMesh& model = pager.model_mesh();
+  const DeviceMesh& model = pager.ranks().model();
   const WholeGradients own = whole_gradients(pager, sums);
   // All ranks of the model see all norms, so that they decide alike.
   const at::Tensor norms = at::full({model.size()}, kAbsent, at::kDouble);
   norms[model.place_of(model.rank())] =
       std::isfinite(own.norm) ? own.norm : kNotFinite;
-  pager.max_over_parts(norms);
+  pager.ranks().max_over_parts(norms);
   const auto* values = norms.const_data_ptr<double>();
   if (std::find(values, values + norms.numel(), kNotFinite) !=
       values + norms.numel()) {

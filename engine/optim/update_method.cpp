@@ -139,26 +139,28 @@ void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
   }
 }
 
-void UpdateMethod::allocate(MemoryLedger& ledger) {
+void UpdateMethod::allocate(const StateMemory& memory) {
   for (ShardPart& part : parts_) {
     part.state->allocate(
-        *context_.access[part.group],
-        context_.stores->store(part.group),
-        ledger);
+        *memory.shards[part.group],
+        memory.stores.store(part.group),
+        memory.ledger);
   }
 }
 
-offload::ShardTensors UpdateMethod::open(ShardPart& part) {
-  context_.pager->groups()[part.group]->check_values();
-  const TransferWaits::Scope waits(context_.pager->transfer_waits());
-  return part.state->open(context_.pager->bucket(part.group)->shard());
+offload::ShardTensors UpdateMethod::open(
+    const StepInput& input,
+    ShardPart& part) {
+  const sharding::Page& page = input.pager->pages()[part.group];
+  page.check_values();
+  const TransferWaits::Scope waits(input.pager->transfer_waits());
+  return part.state->open(page.gradients->shard());
 }
 
 void UpdateMethod::close(ShardPart& part, const Writes& writes) {
   std::vector<runtime::FlatSpan> written;
   if (writes.weights) {
-    for (const ActiveSpan& span :
-         active_spans(part, *context_.pager->bucket(part.group))) {
+    for (const ActiveSpan& span : active_spans(part)) {
       written.push_back({span.shard_offset, span.numel});
     }
   }
@@ -166,15 +168,17 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
 }
 
 void UpdateMethod::for_each_part(
+    const StepInput& input,
     const std::vector<ShardPart*>& parts,
     const Writes& writes,
     const std::function<void(ShardPart&, const offload::ShardTensors&)>& work) {
   for (size_t i = 0; i < parts.size(); ++i) {
-    const offload::ShardTensors tensors = open(*parts[i]);
+    const offload::ShardTensors tensors = open(input, *parts[i]);
     if (i + 1 < parts.size()) {
-      const TransferWaits::Scope waits(context_.pager->transfer_waits());
+      const TransferWaits::Scope waits(input.pager->transfer_waits());
       ShardPart& next = *parts[i + 1];
-      next.state->begin_fetch(context_.pager->bucket(next.group)->shard());
+      next.state->begin_fetch(
+          input.pager->pages()[next.group].gradients->shard());
     }
     work(*parts[i], tensors);
     close(*parts[i], writes);
@@ -184,10 +188,9 @@ void UpdateMethod::for_each_part(
 std::vector<ShardPart*> UpdateMethod::active_parts() {
   std::vector<ShardPart*> active;
   for (ShardPart& part : parts_) {
-    if (std::any_of(
-            part.runs.begin(), part.runs.end(), [this](const auto& run) {
-              return has_gradient(*run.parameter);
-            })) {
+    if (std::any_of(part.runs.begin(), part.runs.end(), [](const auto& run) {
+          return run.parameter->has_gradient;
+        })) {
       active.push_back(&part);
     }
   }
@@ -195,11 +198,11 @@ std::vector<ShardPart*> UpdateMethod::active_parts() {
 }
 
 std::optional<offload::StateUpdate> UpdateMethod::prepare(
-    size_t g,
+    const sharding::Page& page,
     const StepInput& /*input*/) {
   TESSERA_FAIL(
       "group '{}' cannot be updated by itself: its optimizer uses more than one element at a time.",
-      context_.pages[g].name);
+      page.name());
 }
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {
@@ -213,11 +216,6 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
       }
     }
   }
-}
-
-bool UpdateMethod::has_gradient(const OptimizedParameter& parameter) const {
-  return context_.pager->bucket(parameter.group)
-      ->has_gradient(parameter.position);
 }
 
 runtime::StochasticRounding UpdateMethod::rounding_of(
@@ -234,15 +232,12 @@ runtime::StochasticRounding UpdateMethod::rounding_of(
   return rounding;
 }
 
-std::vector<ActiveSpan> active_spans(
-    const ShardPart& part,
-    const sharding::GradientBucket& bucket,
-    bool join) {
+std::vector<ActiveSpan> active_spans(const ShardPart& part, bool join) {
   std::vector<ActiveSpan> spans;
   bool previous_is_active = false;
   for (const ParameterRun& run : part.runs) {
     const OptimizedParameter& parameter = *run.parameter;
-    const bool active = bucket.has_gradient(parameter.position);
+    const bool active = parameter.has_gradient;
     if (active && join && run.joined && previous_is_active &&
         spans.back().parameter->steps == parameter.steps &&
         same_settings(spans.back().parameter->settings, parameter.settings)) {

@@ -36,6 +36,7 @@ struct OptimizedParameter {
   size_t position = 0; ///< in the group's list
   ParameterSettings settings;
   int64_t steps = 0; ///< with a gradient, the current one included
+  bool has_gradient = false; ///< in the current step, to be applied
   /// For the current step: gradients are multiplied by both first, for the loss
   /// scale and for clipping. The second is [] float64 on the device of updates,
   /// see DeferredScalar; undefined: 1.
@@ -82,6 +83,8 @@ ShardPart make_shard_part(
 /// The values that all updates of one step share.
 struct StepInput {
   double lr = 0;
+  /// Has the settled gradients; null: one update is measured.
+  sharding::Pager* pager = nullptr;
 
   /// The learning rate of a parameter in this step.
   double lr_of(const OptimizedParameter& parameter) const {
@@ -126,16 +129,11 @@ class StateVisitor {
 /// The surroundings of a method.
 struct UpdateContext {
   const std::vector<sharding::PageSpec> pages;
+  sharding::PageRanks& ranks; ///< that have the same part of the model
   const bool stochastic_rounding; ///< as in OptimizerOptions
   std::vector<std::optional<offload::UpdateSite>> sites; ///< none: frozen page
   offload::StagingBuffers staging;
   offload::StreamedUpdate streamed;
-
-  // From ShardedOptimizer::allocate_state() on:
-  sharding::Pager* pager = nullptr;
-  offload::TierStores* stores = nullptr;
-  /// Per page; null: it is frozen.
-  std::vector<std::unique_ptr<offload::ShardAccess>> access;
 
   /// The device of the values that one step computes for all parameters, such
   /// as sums over them: the accelerator if all updates run there, so that none
@@ -145,6 +143,14 @@ struct UpdateContext {
   /// The pages of a tensor with a row per parameter.
   std::vector<sharding::PageRows> rows_of(
       const std::vector<OptimizedParameter*>& parameters) const;
+};
+
+/// The memory in which state is allocated, and the shards that it is for.
+struct StateMemory {
+  offload::TierStores& stores;
+  MemoryLedger& ledger;
+  /// Per page; null: it is frozen. What they refer to outlives the optimizer.
+  const std::vector<std::unique_ptr<offload::ShardAccess>>& shards;
 };
 
 /// A stretch of a shard that one kernel call updates: one run, or joined runs
@@ -169,10 +175,10 @@ class UpdateMethod {
 
   /// Adds the bytes of state on this rank.
   virtual void add_state_bytes(TierBytes& bytes) const;
-  virtual void allocate(MemoryLedger& ledger);
+  virtual void allocate(const StateMemory& memory);
 
   /// Called before each backward.
-  virtual void begin_backward() {}
+  virtual void begin_backward(const sharding::PageTable& /*pages*/) {}
 
   /// Updates the parameters that have a gradient. Collective if the method
   /// needs sums or whole matrices.
@@ -183,10 +189,10 @@ class UpdateMethod {
   virtual bool is_elementwise() const {
     return false;
   }
-  /// The update of group `g` with its current gradients; nothing if it has
-  /// none. For elementwise methods.
+  /// The update of a page with its current gradients; nothing if it has none.
+  /// For elementwise methods.
   virtual std::optional<offload::StateUpdate> prepare(
-      size_t g,
+      const sharding::Page& page,
       const StepInput& input);
 
   virtual void visit_state(StateVisitor& visitor);
@@ -197,7 +203,6 @@ class UpdateMethod {
   }
 
  protected:
-  bool has_gradient(const OptimizedParameter& parameter) const;
   /// How the update of `span` in its current step rounds.
   runtime::StochasticRounding rounding_of(
       const ShardPart& part,
@@ -211,15 +216,16 @@ class UpdateMethod {
 
   /// Calls `work` for each of the parts with its tensors in reach, while those
   /// of the next one are fetched and those of the previous one are copied back.
-  void for_each_part(
+  static void for_each_part(
+      const StepInput& input,
       const std::vector<ShardPart*>& parts,
       const Writes& writes,
       const std::function<void(ShardPart&, const offload::ShardTensors&)>&
           work);
 
   /// As above, with the current gradients of the bucket.
-  offload::ShardTensors open(ShardPart& part);
-  void close(ShardPart& part, const Writes& writes);
+  static offload::ShardTensors open(const StepInput& input, ShardPart& part);
+  static void close(ShardPart& part, const Writes& writes);
 
   /// The parts of which some run has a gradient.
   std::vector<ShardPart*> active_parts();
@@ -230,9 +236,6 @@ class UpdateMethod {
 
 /// The stretches of `part` whose parameters have a gradient.
 /// @param join false: every run separately.
-std::vector<ActiveSpan> active_spans(
-    const ShardPart& part,
-    const sharding::GradientBucket& bucket,
-    bool join = true);
+std::vector<ActiveSpan> active_spans(const ShardPart& part, bool join = true);
 
 } // namespace tessera::engine

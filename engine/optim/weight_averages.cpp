@@ -68,22 +68,16 @@ void WeightAverages::add_state_bytes(TierBytes& bytes) const {
   }
 }
 
-void WeightAverages::allocate(MemoryLedger& ledger) {
+void WeightAverages::allocate(const StateMemory& memory) {
   for (size_t g = 0; g < averages_.size(); ++g) {
     if (!averages_[g]) {
       continue;
     }
     Average& average = *averages_[g];
-    sharding::PagedGroup& page = *context_.pager->groups()[g];
     average.access = std::make_unique<offload::ShardAccess>(
-        *average.site,
-        offload::RestingShards{
-            page.shard(),
-            page.own_master(),
-            context_.pager->bucket(g)->own_runs()},
-        context_.streamed);
+        *average.site, memory.shards[g]->shards(), context_.streamed);
     average.part.state->allocate(
-        *average.access, context_.stores->store(g), ledger);
+        *average.access, memory.stores.store(g), memory.ledger);
   }
 }
 
@@ -123,21 +117,24 @@ void WeightAverages::visit_state(StateVisitor& visitor) {
   }
 }
 
-void WeightAverages::exchange() {
+void WeightAverages::exchange(sharding::Pager& pager) {
   const c10::NoGradGuard no_grad;
-  for (size_t g = 0; g < averages_.size(); ++g) {
-    if (averages_[g] && steps_ > 0) {
-      are_in_use_ ? give_back(g) : use(g);
+  for (const auto& page : pager.pages()) {
+    auto& average = averages_[static_cast<size_t>(page->number())];
+    if (average && steps_ > 0) {
+      are_in_use_ ? give_back(*average, *page, pager)
+                  : use(*average, *page, pager);
     }
   }
   are_in_use_ = !are_in_use_;
 }
 
-void WeightAverages::use(size_t g) {
-  Average& average = *averages_[g];
-  sharding::PagedGroup& page = *context_.pager->groups()[g];
+void WeightAverages::use(
+    Average& average,
+    sharding::Page& page,
+    sharding::Pager& pager) {
   const runtime::RestingTensor& stored = average.part.state->stored().front();
-  const at::Tensor master = context_.pager->master_shard(g);
+  const at::Tensor master = pager.scopes().read_master(page);
   const bool is_exact = page.master().dtype() == stored.dtype();
   if (!is_exact || (page.has_own_master() && context_.stochastic_rounding)) {
     average.weights = page.shard().load(at::kCPU).clone();
@@ -146,18 +143,19 @@ void WeightAverages::use(size_t g) {
   if (is_exact) {
     stored.store(master);
   }
-  page.write_master(values);
+  sharding::GatherScopes::write_master(page, values);
 }
 
-void WeightAverages::give_back(size_t g) {
-  Average& average = *averages_[g];
-  sharding::PagedGroup& page = *context_.pager->groups()[g];
+void WeightAverages::give_back(
+    Average& average,
+    sharding::Page& page,
+    sharding::Pager& pager) {
   const runtime::RestingTensor& stored = average.part.state->stored().front();
-  const at::Tensor master = context_.pager->master_shard(g);
+  const at::Tensor master = pager.scopes().read_master(page);
   if (page.master().dtype() == stored.dtype()) {
     const at::Tensor values = stored.load(page.device()).clone();
     stored.store(master);
-    page.write_master(values);
+    sharding::GatherScopes::write_master(page, values);
   }
   if (average.weights.defined()) {
     page.shard().store(average.weights);

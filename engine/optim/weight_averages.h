@@ -44,8 +44,7 @@ class WeightAverages {
       const OptimizerOptions& options);
 
   void add_state_bytes(TierBytes& bytes) const;
-  /// Call it when UpdateContext has the pager.
-  void allocate(MemoryLedger& ledger);
+  void allocate(const StateMemory& memory);
 
   /// Begins a step.
   /// @return the factor of the weights in it, 1 - decay(n), for update().
@@ -72,7 +71,7 @@ class WeightAverages {
   /// meanwhile. Needs memory for one shard, and for 16-bit weights that cannot
   /// be computed again (without master weights, or rounded stochastically) for
   /// a copy of them on the host. Blocks.
-  void exchange();
+  void exchange(sharding::Pager& pager);
 
  private:
   struct Average {
@@ -82,8 +81,11 @@ class WeightAverages {
     at::Tensor weights; ///< as they were, while the average is in their place
   };
 
-  void use(size_t g);
-  void give_back(size_t g);
+  void use(Average& average, sharding::Page& page, sharding::Pager& pager);
+  static void give_back(
+      Average& average,
+      sharding::Page& page,
+      sharding::Pager& pager);
 
   UpdateContext& context_;
   double decay_;

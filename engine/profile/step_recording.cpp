@@ -46,8 +46,8 @@ std::string LayerTable::layer_of(const std::string& parameter) {
 LayerTable::LayerTable(const Engine& engine) {
   const sharding::Pager& pager = engine.pager();
   std::map<std::string, size_t> numbers;
-  for (size_t i = 0; i < pager.parameters().size(); ++i) {
-    const auto& record = pager.parameter(i).record;
+  for (size_t i = 0; i < pager.pages().places().size(); ++i) {
+    const auto& record = pager.pages().parameter(i).record;
     const std::string name = layer_of(record.name());
     const auto [place, is_new] = numbers.try_emplace(name, names_.size());
     if (is_new) {
@@ -278,7 +278,7 @@ void StepRecording::sum_up() {
   const auto steps = static_cast<int64_t>(step_ends_.size()) - 1;
   const double total_s = step_ends_.back().seconds_since(step_ends_.front());
   const double divisor = static_cast<double>(std::max<int64_t>(steps, 1));
-  profile_.rank = engine_.pager().mesh().rank();
+  profile_.rank = engine_.pager().ranks().of_module().mesh().rank();
   profile_.steps = steps;
   profile_.step_s = total_s / divisor;
   std::vector<const TimedSpan*> waits;

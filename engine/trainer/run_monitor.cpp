@@ -28,8 +28,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 c10::ScalarType dtype_of(const Engine& engine) {
   std::map<c10::ScalarType, int64_t> numel;
   const sharding::Pager& pager = engine.pager();
-  for (size_t i = 0; i < pager.parameters().size(); ++i) {
-    const at::Tensor& parameter = pager.parameter(i).record.tensor;
+  for (size_t i = 0; i < pager.pages().places().size(); ++i) {
+    const at::Tensor& parameter = pager.pages().parameter(i).record.tensor;
     numel[parameter.scalar_type()] += parameter.numel();
   }
   const auto most = std::max_element(

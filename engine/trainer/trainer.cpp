@@ -289,7 +289,7 @@ class Training {
       const double loss = monitor_->read_losses(step);
       if (const auto problem = watch_.add(loss, first, step)) {
         if (options_.on_bad_loss == OnBadLoss::kEnd) {
-          if (engine_.pager().updated_in_backward()) {
+          if (engine_.pager().pages().updated_in_backward()) {
             engine_.step(); // or the caller's next forward would be refused
           } else {
             engine_.zero_grad();
@@ -432,7 +432,7 @@ class Training {
   /// With update_in_backward they are in the weights, which the caller loads
   /// anew.
   void drop_gradients() {
-    if (!engine_.pager().updated_in_backward()) {
+    if (!engine_.pager().pages().updated_in_backward()) {
       engine_.zero_grad();
     }
   }

@@ -40,6 +40,9 @@ class ShardAccess {
       const StreamedUpdate& streamed)
       : site_(site), shards_(shards), streamed_(streamed) {}
 
+  const RestingShards& shards() const {
+    return shards_;
+  }
   const runtime::RestingTensor& weights() const {
     return shards_.weights;
   }

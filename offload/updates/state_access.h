@@ -112,6 +112,11 @@ class StateAccess {
   std::vector<runtime::PendingTransfer> arriving_;
 };
 
+/// Updates the tensors of a page.
+/// @param before null: they are updated in place; else see update_runs_().
+using UpdateFunction = std::function<
+    void(const ShardTensors& tensors, const ShardTensors* before)>;
+
 /// The complete description of an update: later changes of parameters, rates
 /// and flags do not affect it, so that any thread can run it.
 struct StateUpdate {
@@ -119,9 +124,7 @@ struct StateUpdate {
   StateAccess* state = nullptr;
   std::vector<SpanUpdate> spans;
   runtime::RestingTensor gradient; ///< as for StateAccess::open()
-  /// @param before null: tensors are updated in place; else see update_runs_().
-  std::function<void(const ShardTensors& tensors, const ShardTensors* before)>
-      run;
+  UpdateFunction run;
 
   /// The stretches of the shard that it writes.
   std::vector<runtime::FlatSpan> written() const;

@@ -63,33 +63,31 @@ void merge_summaries(
 }
 
 /// Summarizes this rank's part of parameter `index`.
-/// @param master of its group.
+/// @param master of its page.
 TensorSummary summarize_own_part(
     const sharding::Pager& pager,
     size_t index,
     const at::Tensor& master,
     double gradient_scale) {
-  const sharding::ParameterPlace& place = pager.parameters()[index];
-  const sharding::ParamGroup& group = *pager.groups()[place.group];
-  const sharding::PagedParameter& parameter =
-      group.parameters()[place.position];
-  const sharding::GradientBucket* bucket = pager.bucket(place.group);
+  const auto& [page, position] = pager.pages().places()[index];
+  const sharding::PagedParameter& parameter = page.parameters()[position];
+  const sharding::GradientBucket* bucket = page.gradients.get();
   TensorSummary summary{
       parameter.record.name(),
       parameter.record.tensor.sizes().vec(),
       {},
       std::nullopt};
-  if (group.spec().mesh.index(sharding::kReplicateAxis) != 0) {
+  if (page.spec().mesh.index(sharding::kReplicateAxis) != 0) {
     return summary; // another rank counts the same elements
   }
-  const runtime::FlatSpan mine = group.spec().shard();
+  const runtime::FlatSpan mine = page.spec().shard();
   for (const runtime::FlatRun& run :
        runtime::runs_of_shard({&parameter.span, 1}, mine)) {
     const auto part = [&](const at::Tensor& shard) {
       return shard.narrow(0, run.shard_offset, run.numel);
     };
     summary.value.add(part(master));
-    if (bucket != nullptr && bucket->has_gradient(place.position)) {
+    if (bucket != nullptr && bucket->has_gradient(position)) {
       summary.gradient.emplace().add(
           part(bucket->shard().load()), bucket->factor() / gradient_scale);
     }
@@ -167,11 +165,11 @@ std::vector<TensorSummary> inspect_model(
     const std::string& pattern,
     double gradient_scale) {
   runtime::NamePatterns patterns = patterns_of(pattern);
-  const auto count = static_cast<int64_t>(pager.parameters().size());
+  const auto count = static_cast<int64_t>(pager.pages().places().size());
   const at::Tensor matches = at::zeros({count}, at::kDouble);
   for (int64_t i = 0; i < count; ++i) {
     const auto& names =
-        pager.parameter(static_cast<size_t>(i)).record.spec.names;
+        pager.pages().parameter(static_cast<size_t>(i)).record.spec.names;
     if (std::any_of(names.begin(), names.end(), [&](const std::string& name) {
           return patterns.first_match(name).has_value();
         })) {
@@ -192,20 +190,21 @@ std::vector<TensorSummary> inspect_model(
   }
   std::vector<TensorSummary> summary;
   std::vector<std::vector<int>> experts;
-  std::optional<size_t> group;
-  at::Tensor master; // of the current group; may have to be read from disk
+  const sharding::Page* current = nullptr;
+  at::Tensor master; // of the current page; may have to be read from disk
   for (const size_t index : picked) {
-    if (pager.parameters()[index].group != group) {
-      group = pager.parameters()[index].group;
-      master = pager.groups()[*group]->read_master();
+    sharding::Page& next = pager.pages().places()[index].page;
+    if (current != &next) {
+      current = &next;
+      master = pager.scopes().read_master(next);
     }
     summary.push_back(summarize_own_part(pager, index, master, gradient_scale));
-    const sharding::PageSpec& page = pager.groups()[*group]->spec();
+    const sharding::PageSpec& page = next.spec();
     std::vector<int>& places = experts.emplace_back();
     if (page.of_experts) {
       const DeviceMesh shards = page.mesh.slice({kShardAxis});
       for (const int rank : shards.ranks()) {
-        places.push_back(pager.mesh().place_of(rank));
+        places.push_back(pager.ranks().of_module().mesh().place_of(rank));
       }
     }
   }

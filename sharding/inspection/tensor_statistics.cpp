@@ -86,9 +86,9 @@ void merge_over_ranks(
   const auto items = static_cast<int64_t>(statistics.size());
   // Every rank fills its row; the sum over the ranks is the whole table.
   const at::Tensor table =
-      at::zeros({pager.world_size(), items, kFields}, at::kDouble);
+      at::zeros({pager.ranks().size(), items, kFields}, at::kDouble);
   auto* rows = table.mutable_data_ptr<double>();
-  double* mine = rows + pager.rank() * items * kFields;
+  double* mine = rows + pager.ranks().rank() * items * kFields;
   for (const TensorStatistics& item : statistics) {
     const double fields[kFields] = {
         static_cast<double>(item.count),
@@ -101,7 +101,7 @@ void merge_over_ranks(
   pager.sum_over_ranks(table);
   const double* next = rows;
   std::fill(statistics.begin(), statistics.end(), TensorStatistics{});
-  for (int rank = 0; rank < pager.world_size(); ++rank) {
+  for (int rank = 0; rank < pager.ranks().size(); ++rank) {
     for (size_t i = 0; i < statistics.size(); ++i, next += kFields) {
       const bool counts =
           ranks.empty() || ranks[i].empty() ||

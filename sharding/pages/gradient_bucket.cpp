@@ -22,7 +22,7 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 } // namespace
 
 GradientBucket::GradientBucket(
-    ParamGroup& group,
+    PageMemory& group,
     PageFaultHandler& handler,
     Communicator& replicas,
     MemoryLedger& ledger,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `GradientBucket` collects the gradients of one ParamGroup in a slot during
+// `GradientBucket` collects the gradients of one PageMemory in a slot during
 // backward, reduce-scatters them, and accumulates them in this rank's shard.
 //
 // [Note: order of averaging] The gradients of the ranks that shard a replica
@@ -16,8 +16,8 @@
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/streams/stream_lane.h"
 #include "tessera/sharding/interception/gradient_token.h"
+#include "tessera/sharding/pages/page_memory.h"
 #include "tessera/sharding/pages/pager_options.h"
-#include "tessera/sharding/pages/param_group.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -69,7 +69,7 @@ class GradientBucket {
   /// @param replicas the ranks that hold the same part of the group.
   /// @param store where the shard rests; null: on the parameters' device.
   GradientBucket(
-      ParamGroup& group,
+      PageMemory& group,
       PageFaultHandler& handler,
       Communicator& replicas,
       MemoryLedger& ledger,
@@ -340,7 +340,7 @@ class GradientBucket {
   /// The factor by which gradients are multiplied on their way to the slot.
   double packing_factor() const;
 
-  ParamGroup& group_;
+  PageMemory& group_;
   int rank_; ///< among those that shard the group
   int ranks_; ///< whose gradients are averaged
   Communicator& replicas_;

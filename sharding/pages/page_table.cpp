@@ -4,25 +4,25 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::sharding {
 
-void PageTable::add(std::unique_ptr<PagedGroup> page) {
-  const size_t g = pages_.size();
+void PageTable::add(std::unique_ptr<Page> page) {
   const size_t first = page->parameters().front().index;
   for (const PagedParameter& parameter : page->parameters()) {
     for (const std::string& name : parameter.record.spec.names) {
       by_name_.emplace(name, parameter.index);
     }
-    places_.push_back({g, parameter.index - first});
+    places_.push_back({*page, parameter.index - first});
   }
   pages_.push_back(std::move(page));
 }
 
 const PagedParameter& PageTable::parameter(size_t index) const {
   const ParameterPlace& place = places_[index];
-  return pages_[place.group]->parameters()[place.position];
+  return place.page.parameters()[place.position];
 }
 
 size_t PageTable::find(const std::string& name) const {
@@ -50,6 +50,50 @@ size_t PageTable::find(const at::Tensor& tensor) const {
   TESSERA_FAIL(
       "the given tensor of shape {} is not a parameter of this engine. Pass the tensor that the module registered, not a view or copy of it.",
       tensor.sizes());
+}
+
+bool PageTable::any_gradient() const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const GradientBucket* bucket = bucket_of(i);
+    if (bucket != nullptr && bucket->got_gradient(places_[i].position)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool PageTable::updated_in_backward() const {
+  return std::any_of(pages_.begin(), pages_.end(), [](const auto& page) {
+    return page->gradients && page->gradients->is_applied();
+  });
+}
+
+std::optional<size_t> PageTable::find_other_backward() const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const GradientBucket* bucket = bucket_of(i);
+    if (bucket != nullptr &&
+        bucket->is_of_other_backward(places_[i].position)) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+const Page* PageTable::find_lost_update() const {
+  for (const auto& page : pages_) {
+    if (page->gradients && page->gradients->lost_applied()) {
+      return page.get();
+    }
+  }
+  return nullptr;
+}
+
+void PageTable::multiply_gradients(const DeferredScalar& factor) const {
+  for (const auto& page : pages_) {
+    if (page->gradients) {
+      page->gradients->multiply(factor);
+    }
+  }
 }
 
 void PageTable::check_identity() const {

@@ -3,12 +3,13 @@
 // `PageTable` lists the pages of a module, and finds the place of a parameter
 // in them.
 
-#include "tessera/sharding/pages/paged_group.h"
+#include "tessera/sharding/pages/page.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,27 +18,30 @@ namespace tessera::sharding {
 
 /// The place of a parameter.
 struct ParameterPlace {
-  size_t group = 0;
-  size_t position = 0; ///< in the group's parameter list
+  Page& page;
+  size_t position = 0; ///< in the page's parameter list
 };
 
 class PageTable {
  public:
   /// Adds the next page; pages come in the order of their numbers.
-  void add(std::unique_ptr<PagedGroup> page);
+  void add(std::unique_ptr<Page> page);
 
   size_t size() const {
     return pages_.size();
   }
-  PagedGroup& operator[](size_t g) const {
-    return *pages_[g];
+  /// A page by its number.
+  Page& operator[](size_t number) const {
+    return *pages_[number];
   }
-  const std::vector<std::unique_ptr<PagedGroup>>& pages() const {
-    return pages_;
+  Page& operator[](int number) const {
+    return *pages_[static_cast<size_t>(number)];
   }
-  /// Returns the gradients of page `g`, or null when it is frozen.
-  GradientBucket* bucket(size_t g) const {
-    return pages_[g]->gradients.get();
+  std::vector<std::unique_ptr<Page>>::const_iterator begin() const {
+    return pages_.begin();
+  }
+  std::vector<std::unique_ptr<Page>>::const_iterator end() const {
+    return pages_.end();
   }
 
   /// Per parameter, by its index.
@@ -47,7 +51,7 @@ class PageTable {
   const PagedParameter& parameter(size_t index) const;
   /// Returns the gradients among which those of the parameter are, or null.
   GradientBucket* bucket_of(size_t parameter) const {
-    return bucket(places_[parameter].group);
+    return places_[parameter].page.gradients.get();
   }
   /// Returns the index of a parameter by any of its names.
   /// @throws tessera::Error naming the nearest.
@@ -56,6 +60,20 @@ class PageTable {
   /// @throws tessera::Error when it is not one.
   size_t find(const at::Tensor& tensor) const;
 
+  /// True when some parameter has got a gradient, on any rank.
+  bool any_gradient() const;
+  /// Returns whether a page was updated with its gradients since the last step.
+  bool updated_in_backward() const;
+  /// A parameter whose settled gradient has something of another backward
+  /// ([Note: own backwards]); nothing: none has.
+  std::optional<size_t> find_other_backward() const;
+  /// A page whose gradients the user has dropped after they were applied; null:
+  /// there is none. For settled gradients.
+  const Page* find_lost_update() const;
+  /// Multiplies all settled gradients; the multiplication is deferred to the
+  /// next reader.
+  void multiply_gradients(const DeferredScalar& factor) const;
+
   /// @throws tessera::Error when a parameter's storage was replaced.
   void check_identity() const;
 
@@ -63,7 +81,7 @@ class PageTable {
   void forget_parameters();
 
  private:
-  std::vector<std::unique_ptr<PagedGroup>> pages_;
+  std::vector<std::unique_ptr<Page>> pages_;
   std::vector<ParameterPlace> places_;
   /// Index in places_, under each name that a parameter is registered under.
   std::unordered_map<std::string, size_t> by_name_;

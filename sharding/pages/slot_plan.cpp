@@ -75,7 +75,7 @@ PlanLimits SlotPlan::limits(int64_t capacity_bytes, bool has_budget) const {
 int64_t SlotPlan::reduce_bytes(const std::vector<PlanEvent>& events) const {
   int64_t kept = 0;
   std::vector<int64_t> passing;
-  for (const Page& page : pages_) {
+  for (const PageSlots& page : pages_) {
     const bool keeps = page.keeps_whole_gradients;
     kept += keeps ? page.gradient_slot_bytes + kAlignment : 0;
     passing.push_back(keeps ? 0 : page.gradient_slot_bytes);

@@ -32,8 +32,8 @@ class SlotPlan {
       const PagerOptions& options);
 
   /// Whether a page is unsharded into a slot; else operators use its shard.
-  bool is_paged(size_t page) const {
-    return paged_[page];
+  bool is_paged(const PageSpec& page) const {
+    return paged_[static_cast<size_t>(page.number)];
   }
   /// Whether a single rank holds everything on its device, so that nothing is
   /// paged, reduced or agreed on.
@@ -64,7 +64,7 @@ class SlotPlan {
   int64_t gather_bytes(std::optional<int64_t> budget_bytes) const;
 
   /// What of a page the plan depends on.
-  struct Page {
+  struct PageSlots {
     int64_t gather_slot_bytes;
     int64_t gradient_slot_bytes;
     bool keeps_whole_gradients;
@@ -73,7 +73,7 @@ class SlotPlan {
 
   int prefetch_depth_;
   bool updates_in_backward_;
-  std::vector<Page> pages_;
+  std::vector<PageSlots> pages_;
   std::vector<bool> paged_;
   bool pages_any_ = false;
   bool is_alone_ = false;

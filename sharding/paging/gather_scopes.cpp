@@ -10,28 +10,27 @@
 
 namespace tessera::sharding {
 
-void GatherScopes::pin(const std::vector<size_t>& groups, bool writable) {
-  std::vector<size_t> held;
+void GatherScopes::pin(const std::vector<Page*>& pages, bool writable) {
+  std::vector<Page*> held;
   try {
     unsharder_.issue_gathers();
-    for (const size_t g : groups) {
-      PagedGroup& page = context_.pages[g];
+    for (Page* const next : pages) {
+      Page& page = *next;
       if (page.residency() == Residency::kUnsharding) {
-        unsharder_.wait_ready(g);
+        unsharder_.wait_ready(page);
       }
-      unsharder_.settle_shard(g);
+      unsharder_.settle_shard(page);
       if (page.spec().gather_format) {
         // Operators may have it unsharded, with rounded weights.
-        unsharder_.reshard(g);
+        unsharder_.reshard(page);
       }
       if (page.residency() == Residency::kSharded) {
-        reducer_.agree(
-            {RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
-        unsharder_.unshard_outside(g);
+        reducer_.agree({RankIntent::Kind::kGatherScope, page.number(), -1});
+        unsharder_.unshard_outside(page);
       }
       ++page.pins.all;
       page.pins.writable += writable ? 1 : 0;
-      held.push_back(g);
+      held.push_back(next);
     }
   } catch (...) {
     unpin(held, writable);
@@ -40,10 +39,10 @@ void GatherScopes::pin(const std::vector<size_t>& groups, bool writable) {
 }
 
 void GatherScopes::unpin(
-    const std::vector<size_t>& groups,
+    const std::vector<Page*>& pages,
     bool writable) noexcept {
-  for (const size_t g : groups) {
-    PagedGroup& page = context_.pages[g];
+  for (Page* const next : pages) {
+    Page& page = *next;
     if (writable) {
       --page.pins.writable;
       write_back(page);
@@ -56,16 +55,16 @@ void GatherScopes::unpin(
     // them.
     if (--page.pins.all == 0 && (page.slot_is_outside() || page.pins.written)) {
       page.pins.written = false;
-      unsharder_.reshard(g);
+      unsharder_.reshard(page);
     }
   }
 }
 
 /// Does not throw, because it runs at the end of a scope: if the values cannot
 /// be stored, the job ends.
-void GatherScopes::write_back(PagedGroup& page) noexcept {
+void GatherScopes::write_back(Page& page) noexcept {
   try {
-    unsharder_.settle_shard(static_cast<size_t>(page.number()));
+    unsharder_.settle_shard(page);
     page.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + page.name() +
@@ -77,7 +76,7 @@ void GatherScopes::write_back(PagedGroup& page) noexcept {
 }
 
 at::Tensor GatherScopes::gather(
-    const PagedGroup& page,
+    const Page& page,
     const at::Tensor& shard,
     const std::string& what) {
   if (!page.ranks.is_divided()) {
@@ -91,29 +90,31 @@ at::Tensor GatherScopes::gather(
   return whole;
 }
 
-at::Tensor GatherScopes::gather_master(size_t g) {
-  const PagedGroup& page = context_.pages[g];
-  return gather(page, master_shard(g), "values of '" + page.name() + "'");
+at::Tensor GatherScopes::read_master(Page& page) {
+  unsharder_.settle_shard(page);
+  return page.read_master();
 }
 
-at::Tensor GatherScopes::master_shard(size_t g) {
-  unsharder_.settle_shard(g);
-  return context_.pages[g].read_master();
+void GatherScopes::write_master(Page& page, const at::Tensor& values) {
+  page.write_master(values);
 }
 
-at::Tensor GatherScopes::whole_master(size_t g) {
-  reducer_.agree({RankIntent::Kind::kGatherScope, static_cast<int64_t>(g), -1});
-  return gather_master(g);
+at::Tensor GatherScopes::gather_master(Page& page) {
+  return gather(page, read_master(page), "values of '" + page.name() + "'");
+}
+
+at::Tensor GatherScopes::whole_master(Page& page) {
+  reducer_.agree({RankIntent::Kind::kGatherScope, page.number(), -1});
+  return gather_master(page);
 }
 
 at::Tensor GatherScopes::whole_gradient(size_t parameter) {
-  const auto& [g, position] = context_.pages.places()[parameter];
-  const PagedGroup& page = context_.pages[g];
+  const auto& [page, position] = context_.pages.places()[parameter];
   const GradientBucket* bucket = page.gradients.get();
   if (bucket == nullptr || !bucket->has_gradient(position)) {
     return {};
   }
-  unsharder_.settle_shard(g); // readers of the gradients have finished too
+  unsharder_.settle_shard(page); // readers of the gradients have finished too
   const at::Tensor shard = bucket->shard().load(page.device());
   const at::Tensor whole = gather(
       page,
@@ -124,19 +125,19 @@ at::Tensor GatherScopes::whole_gradient(size_t parameter) {
 }
 
 void GatherScopes::restore_all() {
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     TESSERA_CHECK(
         page->pins.all == 0,
         "unwrap: group '{}' is held by a gather scope; end it first.",
         page->name());
   }
   unsharder_.reshard_all();
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    const at::Tensor whole = gather_master(g);
-    if (GradientBucket* bucket = context_.pages.bucket(g)) {
-      bucket->retire();
+  for (const auto& page : context_.pages) {
+    const at::Tensor whole = gather_master(*page);
+    if (page->gradients) {
+      page->gradients->retire();
     }
-    unsharder_.restore(g, whole);
+    unsharder_.restore(*page, whole);
   }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `GatherScopes` gives whole weights and gradients to code outside of
-// operators, and takes over what it has written to weights.
+// `GatherScopes` gives weights and gradients to code outside of operators, and
+// takes over what it has written to weights: whole ones for scopes, and the
+// values that the optimizer has, by shard or whole.
 
 #include "tessera/sharding/paging/gradient_reducer.h"
 #include "tessera/sharding/paging/pager_context.h"
@@ -9,7 +10,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,11 +24,26 @@ class GatherScopes {
       GradientReducer& reducer)
       : context_(context), unsharder_(unsharder), reducer_(reducer) {}
 
-  /// See the functions of Pager with these names.
-  void pin(const std::vector<size_t>& groups, bool writable);
-  void unpin(const std::vector<size_t>& groups, bool writable) noexcept;
-  at::Tensor whole_master(size_t g);
-  at::Tensor master_shard(size_t g);
+  /// Unshards pages and holds them until unpin(). Collective.
+  void pin(const std::vector<Page*>& pages, bool writable);
+  /// Releases them; the shards of `writable` ones take over what was written.
+  /// Not collective. Does not throw.
+  void unpin(const std::vector<Page*>& pages, bool writable) noexcept;
+
+  /// Returns this rank's shard of a page's values as the optimizer has them, in
+  /// memory on the parameters' device: [shard_numel], of its master's dtype.
+  /// More precise than what operators see if there are master weights. The
+  /// tensor itself, or a copy: changes take effect with write_master(). Blocks
+  /// until the page is not under update.
+  at::Tensor read_master(Page& page);
+  /// Stores such values, and rounds them into the weights. For pages that
+  /// nothing updates; Pager::invalidate() must be called afterwards. Blocks.
+  static void write_master(Page& page, const at::Tensor& values);
+  /// The same values of all ranks: [padded_numel]. Collective; unplanned.
+  at::Tensor whole_master(Page& page);
+
+  /// Returns the whole settled gradient of a parameter, or an undefined tensor.
+  /// Collective.
   at::Tensor whole_gradient(size_t parameter);
 
   /// Gives all parameters their whole values and memory back. Collective; the
@@ -37,11 +52,11 @@ class GatherScopes {
   void restore_all();
 
  private:
-  void write_back(PagedGroup& page) noexcept;
-  at::Tensor gather_master(size_t g);
+  void write_back(Page& page) noexcept;
+  at::Tensor gather_master(Page& page);
   /// @return `shard` itself if the page is not divided.
   at::Tensor gather(
-      const PagedGroup& page,
+      const Page& page,
       const at::Tensor& shard,
       const std::string& what);
 

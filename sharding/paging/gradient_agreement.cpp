@@ -34,7 +34,7 @@ at::Tensor GradientAgreement::flags(bool all) const {
       at::zeros({static_cast<int64_t>(pages.size() + parameters)}, at::kByte);
   auto* flag = flags.mutable_data_ptr<uint8_t>();
   for (size_t g = 0; g < pages.size(); ++g) {
-    const GradientBucket* bucket = pages.bucket(g);
+    const GradientBucket* bucket = pages[g].gradients.get();
     const bool due =
         bucket != nullptr && (all || !pages[g].spec().keeps_whole_gradients);
     flag[g] = due && bucket->any_arrived() ? 1 : 0;
@@ -53,7 +53,7 @@ bool GradientAgreement::is_settled() const {
   if (!settled_flags_.defined()) {
     return false;
   }
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     GradientBucket* bucket = page->gradients.get();
     if (bucket == nullptr) {
       continue;
@@ -71,12 +71,12 @@ bool GradientAgreement::is_settled() const {
 }
 
 void GradientAgreement::take_all_untaken() {
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    if (context_.pages.bucket(g) != nullptr) {
-      reducer_.take_untaken(g);
+  for (const auto& page : context_.pages) {
+    if (page->gradients) {
+      reducer_.take_untaken(*page);
       continue;
     }
-    for (const auto& frozen : context_.pages[g].parameters()) {
+    for (const auto& frozen : page->parameters()) {
       TESSERA_CHECK(
           !frozen.record.tensor.grad().defined(),
           "parameter '{}' was frozen when the module was wrapped, but has a gradient now. Set requires_grad before tessera::wrap(); to train it from now on: save(), unwrap(), set requires_grad, wrap() and load().",
@@ -95,9 +95,9 @@ at::Tensor GradientAgreement::reduce_collected(bool all) {
   for (size_t g = 0; g < context_.pages.size(); ++g) {
     if (due[g] != 0) {
       reducer_.finish();
-      reducer_.begin(g);
+      reducer_.begin(context_.pages[g]);
     } else {
-      reducer_.close_if_empty(g);
+      reducer_.close_if_empty(context_.pages[g]);
     }
   }
   reducer_.finish();

@@ -49,13 +49,19 @@ int replicas_of(const PageSpec& page) {
   return page.mesh.size(kReplicateAxis);
 }
 
+bool has_gradients(const Page& page) {
+  return page.gradients && page.gradients->any_gradient();
+}
+
+/// As PagedParameter::counts.
+bool counts(const Page& page, const runtime::FlatRun& run) {
+  return page.parameters()[run.parameter].counts;
+}
+
 } // namespace
 
-GradientSums::GradientSums(const Pager& pager)
-    : pager_(pager), known_(pager.groups().size()) {}
-
-std::function<void()> GradientSums::begin(size_t g, double p) {
-  const GradientBucket& bucket = *pager_.bucket(g);
+std::function<void()> GradientSums::begin(const Page& page, double p) {
+  const GradientBucket& bucket = *page.gradients;
   auto group = std::make_shared<Group>();
   group->p = p;
   std::vector<runtime::FlatSpan> runs;
@@ -65,7 +71,7 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
       runs.push_back({run.shard_offset, run.numel});
     }
   }
-  known_[g] = group;
+  known_[static_cast<size_t>(page.number())] = group;
   return [group, runs = std::move(runs), resting = bucket.shard()] {
     if (runs.empty()) {
       return;
@@ -79,19 +85,15 @@ std::function<void()> GradientSums::begin(size_t g, double p) {
   };
 }
 
-bool GradientSums::knows_all(double p) const {
-  for (size_t g = 0; g < known_.size(); ++g) {
-    const GradientBucket* bucket = pager_.bucket(g);
-    if (bucket != nullptr && bucket->any_gradient() && !knows(*bucket, g, p)) {
-      return false;
-    }
-  }
-  return true;
+bool GradientSums::knows_all(const PageTable& pages, double p) const {
+  return std::all_of(pages.begin(), pages.end(), [&](const auto& page) {
+    return !has_gradients(*page) || knows(*page, p);
+  });
 }
 
-bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
-    const {
-  const Group* group = known_[g].get();
+bool GradientSums::knows(const Page& page, double p) const {
+  const GradientBucket& bucket = *page.gradients;
+  const Group* group = known(page).get();
   if (group == nullptr || group->p != p) {
     return false;
   }
@@ -103,53 +105,53 @@ bool GradientSums::knows(const GradientBucket& bucket, size_t g, double p)
   return true;
 }
 
-bool GradientSums::counts(size_t g, const runtime::FlatRun& run) const {
-  return pager_.groups()[g]->parameters()[run.parameter].counts;
-}
-
-std::vector<GradientSums::Sum> GradientSums::all(double p) {
+std::vector<GradientSums::Sum> GradientSums::all(
+    const PageTable& pages,
+    double p) {
   std::vector<const runtime::PowerSums*> pending;
-  std::vector<size_t> groups;
-  for (size_t g = 0; g < known_.size(); ++g) {
-    const GradientBucket* bucket = pager_.bucket(g);
-    if (bucket == nullptr || !bucket->any_gradient()) {
+  std::vector<const Page*> summed;
+  for (const auto& page : pages) {
+    if (!has_gradients(*page)) {
       continue;
     }
-    if (!knows(*bucket, g, p)) {
-      begin(g, p)();
+    if (!knows(*page, p)) {
+      begin(*page, p)();
     }
-    pending.push_back(&known_[g]->sums);
-    groups.push_back(g);
+    pending.push_back(&known(*page)->sums);
+    summed.push_back(page.get());
   }
   std::vector<Sum> all;
   const std::vector<std::vector<double>> sums =
       runtime::PowerSums::wait(pending);
-  for (size_t k = 0; k < groups.size(); ++k) {
-    const GradientBucket& bucket = *pager_.bucket(groups[k]);
-    const Group& group = *known_[groups[k]];
+  for (size_t k = 0; k < summed.size(); ++k) {
+    const Page& page = *summed[k];
+    const GradientBucket& bucket = *page.gradients;
+    const Group& group = *known(page);
     size_t next = 0;
     for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+      const runtime::FlatRun& run = bucket.own_runs()[i];
       const size_t place = next;
       next += group.has[i] ? 1 : 0;
-      if (bucket.has_gradient(bucket.own_runs()[i].parameter)) {
+      if (bucket.has_gradient(run.parameter)) {
         all.push_back(
             {sums[k][place],
              bucket.factor(),
-             counts(groups[k], bucket.own_runs()[i]),
-             pager_.groups()[groups[k]]->spec(),
-             pager_.groups()[groups[k]]
-                 ->parameters()[bucket.own_runs()[i].parameter]
-                 .index});
+             counts(page, run),
+             page.spec(),
+             page.parameters()[run.parameter].index});
       }
     }
   }
   return all;
 }
 
-std::vector<at::Tensor> GradientSums::norms_that_count(size_t g, double p) {
-  const GradientBucket& bucket = *pager_.bucket(g);
-  begin(g, p)();
-  const at::Tensor& all = known_[g]->sums.norms_on_device();
+std::vector<at::Tensor> GradientSums::norms_that_count(
+    const Page& page,
+    double p) {
+  const GradientBucket& bucket = *page.gradients;
+  begin(page, p)();
+  const Group& group = *known(page);
+  const at::Tensor& all = group.sums.norms_on_device();
   std::vector<at::Tensor> norms;
   int64_t first = 0; // of consecutive ones that count
   int64_t next = 0;
@@ -161,10 +163,10 @@ std::vector<at::Tensor> GradientSums::norms_that_count(size_t g, double p) {
     }
   };
   for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
-    if (!known_[g]->has[i]) {
+    if (!group.has[i]) {
       continue;
     }
-    if (!counts(g, bucket.own_runs()[i])) {
+    if (!counts(page, bucket.own_runs()[i])) {
       close();
       first = next + 1;
     }
@@ -174,23 +176,23 @@ std::vector<at::Tensor> GradientSums::norms_that_count(size_t g, double p) {
   return norms;
 }
 
-at::Tensor GradientSums::total_on_device(const MeshRanks& mesh, double p) {
+at::Tensor GradientSums::total_on_device(
+    const Pager& pager,
+    const MeshRanks& mesh,
+    double p) {
   std::vector<at::Tensor> norms;
-  for (size_t g = 0; g < known_.size(); ++g) {
-    const GradientBucket* bucket = pager_.bucket(g);
-    if (bucket == nullptr || !bucket->any_gradient() ||
-        &pager_.ranks_of_sums(g) != &mesh) {
+  for (const auto& page : pager.pages()) {
+    if (!has_gradients(*page) ||
+        &pager.ranks().of_sums(page->spec()) != &mesh) {
       continue;
     }
-    for (const at::Tensor& some : norms_that_count(g, p)) {
+    for (const at::Tensor& some : norms_that_count(*page, p)) {
       norms.push_back(some);
     }
   }
   if (norms.empty()) {
     return at::zeros(
-        {1},
-        at::TensorOptions(pager_.groups().front()->device())
-            .dtype(at::kDouble));
+        {1}, at::TensorOptions(pager.pages()[0].device()).dtype(at::kDouble));
   }
   const at::Tensor all = at::cat(norms);
   return std::isinf(p) ? all.amax(0, /*keepdim=*/true)
@@ -202,11 +204,12 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
   // Of pages by their number of replicas: the ranks add up all replicas, as
   // well as all experts. Every rank has the same numbers.
   std::map<int, double> own_sums;
-  for (const auto& group : pager.groups()) {
-    own_sums[replicas_of(group->spec())] = 0;
+  for (const auto& page : pager.pages()) {
+    own_sums[replicas_of(page->spec())] = 0;
   }
   double maximum = 0;
-  for (const auto& [sum, factor, counts, page, parameter] : sums.all(p)) {
+  for (const auto& [sum, factor, counts, page, parameter] :
+       sums.all(pager.pages(), p)) {
     if (!counts) {
       continue;
     }
@@ -223,7 +226,7 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
         at::tensor({std::isnan(maximum) ? 1.0 : 0.0}, at::kDouble);
     for (const at::Tensor& value : {bad, total}) {
       pager.max_over_ranks(value);
-      pager.max_over_parts(value);
+      pager.ranks().max_over_parts(value);
     }
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
@@ -232,14 +235,14 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
     values.push_back(value);
   }
   const at::Tensor of_ranks = at::tensor(values, at::kDouble);
-  pager.sum_over_agreed_ranks(of_ranks);
+  pager.ranks().sum(of_ranks);
   double sum = 0;
   int64_t row = 0;
   for (const auto& [replicas, value] : own_sums) {
     sum += of_ranks[row++].item<double>() / replicas;
   }
   const at::Tensor total = at::tensor({sum}, at::kDouble);
-  pager.sum_over_parts(total);
+  pager.ranks().sum_over_parts(total);
   // abs: the NaN of inf - inf has a sign, which would be printed.
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
@@ -249,14 +252,14 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
   const auto reduce = [&](Communicator& ranks, const at::Tensor& values) {
     (largest ? ranks.all_reduce_max(values, "largest gradient")
              : ranks.all_reduce_sum(values, "norm of the gradients"))
-        .wait(pager.watch_failures());
+        .wait(pager.ranks().watch_failures());
   };
   at::Tensor total;
-  for (const auto& mesh : pager.meshes()) {
+  for (const auto& mesh : pager.ranks().meshes()) {
     if (mesh->copies() != nullptr) {
       continue; // counted with the module's
     }
-    at::Tensor own = sums.total_on_device(*mesh, p);
+    at::Tensor own = sums.total_on_device(pager, *mesh, p);
     if (largest) {
       own = with_nan_flag(own);
     }
@@ -269,17 +272,18 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
                              : total + own;
   }
   if (!largest) {
-    pager.sum_over_parts(total);
+    pager.ranks().sum_over_parts(total);
     return total.pow_(1 / p).squeeze(0);
   }
-  pager.max_over_parts(total);
+  pager.ranks().max_over_parts(total);
   return without_nan_flag(total);
 }
 
 NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
   double own = 0;
-  size_t first = pager.parameters().size();
-  for (const auto& sum : sums.all(2)) {
+  const size_t parameters = pager.pages().places().size();
+  size_t first = parameters;
+  for (const auto& sum : sums.all(pager.pages(), 2)) {
     if (!std::isfinite(sum.of_powers) || !std::isfinite(sum.factor)) {
       own += 1;
       first = std::min(first, sum.parameter);
@@ -287,7 +291,7 @@ NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
   }
   const at::Tensor all = at::tensor({own}, at::kDouble);
   pager.sum_over_ranks(all);
-  pager.sum_over_parts(all);
+  pager.ranks().sum_over_parts(all);
   if (all.item<double>() == 0) {
     return {};
   }
@@ -298,21 +302,21 @@ NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
   const auto found = static_cast<size_t>(-lowest.item<double>());
   return {
       true,
-      found < pager.parameters().size() ? pager.parameter(found).record.name()
-                                        : std::string()};
+      found < parameters ? pager.pages().parameter(found).record.name()
+                         : std::string()};
 }
 
 void clamp_gradients(Pager& pager, double limit) {
   const c10::NoGradGuard no_grad;
-  for (size_t g = 0; g < pager.groups().size(); ++g) {
-    GradientBucket* bucket = pager.bucket(g);
-    if (bucket == nullptr || !bucket->any_gradient()) {
+  for (const auto& page : pager.pages()) {
+    if (!has_gradients(*page)) {
       continue;
     }
-    pager.before_gradients_change(g);
-    const double bound = limit / bucket->factor();
-    bucket->change([&](const at::Tensor& shard) {
-      for (const at::Tensor& run : runs_with_gradient(*bucket, shard)) {
+    pager.before_gradients_change(*page);
+    GradientBucket& bucket = *page->gradients;
+    const double bound = limit / bucket.factor();
+    bucket.change([&](const at::Tensor& shard) {
+      for (const at::Tensor& run : runs_with_gradient(bucket, shard)) {
         run.clamp_(-bound, bound);
       }
     });

@@ -14,23 +14,26 @@
 namespace tessera::sharding {
 
 /// `GradientSums` holds the power sums from which norms of a pager's gradients
-/// are computed, group by group: some are computed in advance, the rest when a
+/// are computed, page by page: some are computed in advance, the rest when a
 /// norm is requested. They are always added in the same order, so that a norm
 /// has the same bits whenever they were computed.
 class GradientSums {
  public:
-  /// @param pager must outlive this object.
-  explicit GradientSums(const Pager& pager);
+  explicit GradientSums(size_t pages) : known_(pages) {}
 
-  /// Prepares the sums of group `g`'s current gradients.
+  /// Prepares the sums of a page's current gradients.
   /// @return the work, which may run on any thread. all() must not be called,
   ///   and the gradients must not change, before it has finished.
-  std::function<void()> begin(size_t g, double p);
+  std::function<void()> begin(const Page& page, double p);
   /// Returns whether all() has nothing left to compute.
-  bool knows_all(double p) const;
-  /// Must be called when the gradients of group `g` change.
-  void forget(size_t g) {
-    known_[g].reset();
+  bool knows_all(const PageTable& pages, double p) const;
+  /// Must be called when the gradients of a page change.
+  void forget(const Page& page) {
+    known_[static_cast<size_t>(page.number())].reset();
+  }
+  /// As above, for all pages.
+  void forget_all() {
+    known_.assign(known_.size(), nullptr);
   }
 
   struct Sum {
@@ -41,11 +44,14 @@ class GradientSums {
     size_t parameter; ///< index in the list of all
   };
   /// Returns the PowerSums of this rank's part of every gradient. Blocks.
-  std::vector<Sum> all(double p);
+  std::vector<Sum> all(const PageTable& pages, double p);
   /// The sum of those that count, of the pages whose sums go over `mesh` (for
   /// p = infinity, the largest), on an accelerator: [1] float64 there. Does not
   /// block.
-  at::Tensor total_on_device(const MeshRanks& mesh, double p);
+  at::Tensor total_on_device(
+      const Pager& pager,
+      const MeshRanks& mesh,
+      double p);
 
  private:
   struct Group {
@@ -54,13 +60,14 @@ class GradientSums {
     std::vector<bool> has;
     runtime::PowerSums sums; ///< of the runs that have one
   };
-  bool knows(const GradientBucket& bucket, size_t g, double p) const;
-  bool counts(size_t g, const runtime::FlatRun& run) const;
+  const std::shared_ptr<Group>& known(const Page& page) const {
+    return known_[static_cast<size_t>(page.number())];
+  }
+  bool knows(const Page& page, double p) const;
   /// The p-norms of a page's runs that count, times the factor, on its device.
-  std::vector<at::Tensor> norms_that_count(size_t g, double p);
+  std::vector<at::Tensor> norms_that_count(const Page& page, double p);
 
-  const Pager& pager_;
-  std::vector<std::shared_ptr<Group>> known_;
+  std::vector<std::shared_ptr<Group>> known_; ///< per page
 };
 
 /// Returns the global p-norm of the settled gradients: every element of every

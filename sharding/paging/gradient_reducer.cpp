@@ -45,7 +45,7 @@ void GradientReducer::reserve_slots(int64_t bytes) {
 
 void GradientReducer::wait_before_memory_is_freed() const noexcept {
   runtime::StreamSet homes = arena_.homes();
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     if (page->gradients && page->gradients->allocated_on()) {
       homes.insert(*page->gradients->allocated_on());
     }
@@ -58,7 +58,7 @@ bool GradientReducer::agree(const RankIntent& intent) {
   RankConsent consent = agreement.agree(intent);
   while (const auto reduction = consent.reduction) {
     finish();
-    begin(static_cast<size_t>(*reduction));
+    begin(context_.pages[static_cast<size_t>(*reduction)]);
     finish();
     if (intent.kind == RankIntent::Kind::kReduce &&
         intent.group == *reduction) {
@@ -71,19 +71,18 @@ bool GradientReducer::agree(const RankIntent& intent) {
 
 void GradientReducer::take(size_t parameter) {
   const ParameterPlace& place = context_.pages.places()[parameter];
-  GradientBucket& bucket = *context_.pages.bucket(place.group);
+  GradientBucket& bucket = *place.page.gradients;
   if (bucket.is_untaken(place.position)) {
-    open(place.group);
+    open(place.page);
     bucket.take(place.position);
   }
 }
 
-void GradientReducer::take_untaken(size_t g) {
-  PagedGroup& page = context_.pages[g];
+void GradientReducer::take_untaken(Page& page) {
   page.gradients->refresh();
   for (size_t i = 0; i < page.parameters().size(); ++i) {
     if (page.gradients->is_untaken(i)) {
-      open(g);
+      open(page);
       page.gradients->take(i);
     }
   }
@@ -91,24 +90,24 @@ void GradientReducer::take_untaken(size_t g) {
 
 void GradientReducer::add(size_t parameter, const at::Tensor& gradient) {
   const ParameterPlace& place = context_.pages.places()[parameter];
-  open(place.group);
+  open(place.page);
   // What a user adds may be written to later.
   const bool keeps = dynamic_cast<torch::autograd::AccumulateGrad*>(
                          torch::autograd::get_current_node().get()) != nullptr;
-  context_.pages.bucket(place.group)->add(place.position, gradient, keeps);
+  place.page.gradients->add(place.position, gradient, keeps);
 }
 
 void GradientReducer::zero(size_t parameter) {
   const ParameterPlace& place = context_.pages.places()[parameter];
   finish();
-  check_not_updated(place.group, "gets its gradients set to zero");
+  check_not_updated(place.page, "gets its gradients set to zero");
   wait_for_lane();
-  before_change(place.group);
-  context_.pages.bucket(place.group)->zero(place.position);
+  before_change(place.page);
+  place.page.gradients->zero(place.position);
 }
 
-void GradientReducer::open(size_t g) {
-  GradientBucket& bucket = *context_.pages.bucket(g);
+void GradientReducer::open(Page& page) {
+  GradientBucket& bucket = *page.gradients;
   if (bucket.is_reducing()) {
     finish();
   }
@@ -118,19 +117,18 @@ void GradientReducer::open(size_t g) {
   if (bucket.is_storing()) {
     finish_storing();
   }
-  check_not_updated(g, "gets a gradient");
-  before_change(g);
+  check_not_updated(page, "gets a gradient");
+  before_change(page);
   runtime::Slot slot;
-  if (!context_.is_alone() ||
-      (context_.options.update_in_backward &&
-       context_.pages[g].reductions.expected_arrivals > 0)) {
-    slot = take_slot(g);
+  if (!context_.is_alone() || (context_.options.update_in_backward &&
+                               page.reductions.expected_arrivals > 0)) {
+    slot = take_slot(page);
   } // else the shard collects them
   context_.ranks->or_abandon([&] { bucket.open(std::move(slot)); });
 }
 
-runtime::Slot GradientReducer::take_slot(size_t g) {
-  const GradientBucket& bucket = *context_.pages.bucket(g);
+runtime::Slot GradientReducer::take_slot(const Page& page) {
+  const GradientBucket& bucket = *page.gradients;
   const int64_t numel = bucket.slot_numel();
   const at::ScalarType dtype = bucket.slot_dtype();
   // Mostly one page collects while the one before it is being reduced.
@@ -156,7 +154,6 @@ runtime::Slot GradientReducer::take_slot(size_t g) {
   }
   if (!slot.defined()) {
     if (!std::exchange(warned_outside_, true)) {
-      const PagedGroup& page = context_.pages[g];
       log_warning(
           "the gradients of group '{}' did not fit next to those being collected; allocating {} bytes outside the planned reduce slots",
           page.name(),
@@ -169,9 +166,7 @@ runtime::Slot GradientReducer::take_slot(size_t g) {
 
 bool GradientReducer::waits_for_reduction() const {
   return std::any_of(
-      context_.pages.pages().begin(),
-      context_.pages.pages().end(),
-      [](const auto& page) {
+      context_.pages.begin(), context_.pages.end(), [](const auto& page) {
         return page->gradients && page->gradients->is_open() &&
                !page->gradients->is_reducing() &&
                page->gradients->all_arrived();
@@ -182,31 +177,31 @@ void GradientReducer::release_held_slot() {
   HeldSlot held = std::move(held_slots_.front());
   held_slots_.pop_front();
   const TransferWaits::Scope waits(context_.waits);
-  held.slot.after.add(context_.scheduler->before_gradients_change(held.group));
+  held.slot.after.add(context_.scheduler->before_gradients_change(*held.page));
   arena_.release(held.slot);
 }
 
-void GradientReducer::before_change(size_t g) {
+void GradientReducer::before_change(const Page& page) {
   if (context_.scheduler != nullptr) {
     const TransferWaits::Scope waits(context_.waits);
     // The lane follows the streams that change gradients.
-    context_.scheduler->before_gradients_change(g).block_current(
+    context_.scheduler->before_gradients_change(page).block_current(
         lane_.device());
   }
 }
 
-bool GradientReducer::count_arrival(size_t g) {
-  PageReductions& reductions = context_.pages[g].reductions;
+bool GradientReducer::count_arrival(Page& page) {
+  PageReductions& reductions = page.reductions;
   ++reductions.arrivals;
   reductions.is_other_latest = false;
   return context_.is_alone() &&
          reductions.arrivals == reductions.expected_arrivals &&
-         context_.pages.bucket(g)->is_open();
+         page.gradients->is_open();
 }
 
 void GradientReducer::end_count() {
   if (context_.is_alone() && context_.scheduler != nullptr) {
-    for (const auto& page : context_.pages.pages()) {
+    for (const auto& page : context_.pages) {
       PageReductions& reductions = page->reductions;
       const int expected =
           std::max(reductions.expected_arrivals, reductions.arrivals);
@@ -221,16 +216,15 @@ void GradientReducer::end_count() {
 }
 
 void GradientReducer::restart_count() {
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     page->reductions.arrivals = 0;
     page->reductions.is_other_latest = false;
   }
 }
 
-void GradientReducer::begin(size_t g, bool is_final) {
-  PagedGroup& page = context_.pages[g];
-  open(g);
-  take_untaken(g);
+void GradientReducer::begin(Page& page, bool is_final) {
+  open(page);
+  take_untaken(page);
   page.reductions.sequence = context_.ranks->agreement().count_collective();
   // If this rank lacks a gradient, others may have it: those are applied by the
   // step, which knows.
@@ -243,7 +237,7 @@ void GradientReducer::begin(size_t g, bool is_final) {
       page.ranks.reductions(),
       lane_,
       page.reductions.is_final && context_.options.update_in_backward);
-  reducing_.push_back(g);
+  reducing_.push_back(&page);
   ++context_.statistics.reductions;
 }
 
@@ -252,21 +246,21 @@ void GradientReducer::finish() {
     return;
   }
   const TransferWaits::Scope waits(context_.waits);
-  for (const size_t g : std::exchange(reducing_, {})) {
-    PagedGroup& page = context_.pages[g];
+  for (Page* const next : std::exchange(reducing_, {})) {
+    Page& page = *next;
     page.gradients->end_reduce(
         context_.ranks->agreement().watch(page.reductions.sequence, [&] {
           return context_.ranks->describe(
-              {RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+              {RankIntent::Kind::kReduce, page.number(), -1});
         }));
-    const bool held = page.reductions.is_final && hand_over(g);
+    const bool held = page.reductions.is_final && hand_over(page);
     page.reductions.is_final = false;
     if (page.gradients->is_storing()) {
-      storing_.push_back(g);
+      storing_.push_back(&page);
     } else if (held) {
-      held_slots_.push_back({g, page.gradients->release_slot()});
+      held_slots_.push_back({&page, page.gradients->release_slot()});
     } else {
-      release_slot(g);
+      release_slot(page);
     }
   }
 }
@@ -276,22 +270,21 @@ void GradientReducer::finish_storing() {
     return;
   }
   const TransferWaits::Scope waits(context_.waits);
-  for (const size_t g : std::exchange(storing_, {})) {
-    release_slot(g);
+  for (Page* const page : std::exchange(storing_, {})) {
+    release_slot(*page);
   }
 }
 
-void GradientReducer::release_slot(size_t g) {
+void GradientReducer::release_slot(Page& page) {
   runtime::Slot slot;
-  context_.ranks->or_abandon(
-      [&] { slot = context_.pages.bucket(g)->release_slot(); });
+  context_.ranks->or_abandon([&] { slot = page.gradients->release_slot(); });
   if (slot.defined()) {
     arena_.release(slot);
   }
 }
 
-void GradientReducer::close_if_empty(size_t g) {
-  GradientBucket* bucket = context_.pages.bucket(g);
+void GradientReducer::close_if_empty(Page& page) {
+  GradientBucket* const bucket = page.gradients.get();
   if (bucket == nullptr || !bucket->is_open() || bucket->any_arrived()) {
     return;
   }
@@ -301,39 +294,31 @@ void GradientReducer::close_if_empty(size_t g) {
   }
 }
 
-bool GradientReducer::hand_over(size_t g) {
+bool GradientReducer::hand_over(Page& page) {
   const c10::NoGradGuard no_grad;
-  PagedGroup& page = context_.pages[g];
   if (!page.gradients->is_applying()) {
     const runtime::StreamLane::Scope on_lane(lane_);
-    context_.scheduler->on_final_gradients(g);
+    context_.scheduler->on_final_gradients(page);
     return false;
   }
   // Invalidate the old weights: a pending backward that saved them gets an
   // error, and operators have to fault the page in.
   page.bump_versions();
-  unsharder_.drop(g);
+  unsharder_.drop(page);
   page.follow_users(updates_); // the update writes what they read
   updates_.wait_for(lane_.mark());
   bool still_read = false;
   {
     const runtime::StreamLane::Scope on_lane(updates_);
-    still_read = context_.scheduler->on_final_gradients(g);
+    still_read = context_.scheduler->on_final_gradients(page);
   }
-  unsharder_.let_update_go_on(g);
+  unsharder_.let_update_go_on(page);
   lane_.wait_for(updates_.mark()); // slots are free in its order
   return still_read;
 }
 
-bool GradientReducer::updated_in_backward() const {
-  const auto& pages = context_.pages.pages();
-  return std::any_of(pages.begin(), pages.end(), [](const auto& page) {
-    return page->gradients && page->gradients->is_applied();
-  });
-}
-
-void GradientReducer::check_not_updated(size_t g, const char* what) const {
-  const PagedGroup& page = context_.pages[g];
+void GradientReducer::check_not_updated(const Page& page, const char* what)
+    const {
   TESSERA_CHECK(
       !context_.options.update_in_backward || !page.gradients ||
           !page.gradients->is_applied(),

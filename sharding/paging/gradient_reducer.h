@@ -56,19 +56,19 @@ class GradientReducer {
   void take(size_t parameter);
   /// Takes a page's gradients that arrived without a call of take(): set by
   /// hand, or because the user has replaced our hook.
-  void take_untaken(size_t g);
+  void take_untaken(Page& page);
   /// Adds to a gradient. May keep what autograd accumulates, which is not
   /// written to any more.
   void add(size_t parameter, const at::Tensor& gradient);
   /// Sets a gradient to zero; it stays defined.
   void zero(size_t parameter);
   /// Notifies the scheduler before gradients are changed.
-  void before_change(size_t g);
+  void before_change(const Page& page);
 
   /// Counts a gradient of the page.
   /// @return whether they are as many as in the steps before, with a world size
   ///   of one.
-  bool count_arrival(size_t g);
+  bool count_arrival(Page& page);
   /// Ends the step's count.
   void end_count();
   /// Begins the step's count again: its gradients were dropped.
@@ -77,19 +77,17 @@ class GradientReducer {
   /// Begins to reduce what was collected.
   /// @param is_final nothing reads the page or adds to its gradients until the
   ///   step.
-  void begin(size_t g, bool is_final = false);
+  void begin(Page& page, bool is_final = false);
   /// Ends reductions for the host: final gradients are handed over, slots are
   /// released or held, except those that are being written to files.
   void finish();
   /// Releases the slots that are being written to files. Blocks.
   void finish_storing();
   /// Ends collecting without a reduction where zero_grad() has dropped all.
-  void close_if_empty(size_t g);
+  void close_if_empty(Page& page);
 
-  /// Returns whether a page was updated since the last step.
-  bool updated_in_backward() const;
   /// @throws tessera::Error when the page was updated in this step already.
-  void check_not_updated(size_t g, const char* what) const;
+  void check_not_updated(const Page& page, const char* what) const;
 
   /// Makes the current stream wait for the reductions.
   void wait_for_lane() const {
@@ -100,20 +98,20 @@ class GradientReducer {
 
  private:
   struct HeldSlot {
-    size_t group;
+    Page* page;
     runtime::Slot slot;
   };
 
   /// Makes the page's bucket collect.
-  void open(size_t g);
+  void open(Page& page);
   /// Whether a page has all of its gradients, and its reduction has not begun.
   bool waits_for_reduction() const;
-  runtime::Slot take_slot(size_t g);
+  runtime::Slot take_slot(const Page& page);
   /// Gives back the slot that has been held for longest. Blocks.
   void release_held_slot();
-  void release_slot(size_t g);
+  void release_slot(Page& page);
   /// @return whether the gradients are still being read from the slot.
-  bool hand_over(size_t g);
+  bool hand_over(Page& page);
 
   PagerContext& context_;
   Unsharder& unsharder_;
@@ -121,8 +119,8 @@ class GradientReducer {
   runtime::StreamLane updates_; ///< applies gradients in backward
   runtime::SlotArena arena_;
   runtime::OffsetAllocator::End next_end_ = runtime::OffsetAllocator::End::kLow;
-  std::vector<size_t> reducing_; ///< pages, in issue order
-  std::vector<size_t> storing_; ///< whose slots are being written to files
+  std::vector<Page*> reducing_; ///< in issue order
+  std::vector<Page*> storing_; ///< whose slots are being written to files
   std::deque<HeldSlot> held_slots_; ///< [Note: held slots]
   bool warned_outside_ = false;
 };

@@ -79,13 +79,13 @@ Pager::Pager(
       executor_(context_, planner_, unsharder_, reducer_, agreement_),
       scopes_(context_, unsharder_, reducer_) {
   ensure_page_key_registered();
-  if (options.broadcast_from_rank0 && world_size() > 1) {
+  if (options.broadcast_from_rank0 && context_.ranks->size() > 1) {
     broadcast_module(*context_.ranks, module, plan.pages);
   }
   convert_buffers(module, options.precision);
   stores.resize(plan.pages.size());
   for (const PageSpec& page : plan.pages) {
-    context_.pages.add(std::make_unique<PagedGroup>(
+    context_.pages.add(std::make_unique<Page>(
         page,
         *this,
         context_.ranks->of(page),
@@ -93,29 +93,29 @@ Pager::Pager(
         stores[context_.pages.size()]));
   }
   materialize(module); // lazy tensors that are ignored
-  for (size_t g = 0; g < plan.pages.size(); ++g) {
-    PagedGroup& page = context_.pages[g];
-    if (page.trainable()) {
-      page.gradients = std::make_unique<GradientBucket>(
-          page,
+  for (const auto& page : context_.pages) {
+    if (page->trainable()) {
+      runtime::ShardStore* const store =
+          stores[static_cast<size_t>(page->number())].gradients;
+      page->gradients = std::make_unique<GradientBucket>(
+          *page,
           *this,
-          page.ranks.replicas(),
+          page->ranks.replicas(),
           ledger,
-          page.spec().keeps_gradient_shard ? stores[g].gradients : nullptr);
+          page->spec().keeps_gradient_shard ? store : nullptr);
     }
   }
   std::vector<at::Tensor> parameters;
   for (size_t i = 0; i < context_.pages.places().size(); ++i) {
-    parameters.push_back(parameter(i).record.tensor);
+    parameters.push_back(context_.pages.parameter(i).record.tensor);
   }
   hooks_ = std::make_unique<GradientHooks>(
       parameters, [this](size_t i) { executor_.on_gradient(i); });
-  for (size_t g = 0; g < plan.pages.size(); ++g) {
-    PagedGroup& page = context_.pages[g];
-    if (!context_.slots.is_paged(g)) {
-      page.attach_shard(options.update_in_backward);
+  for (const auto& page : context_.pages) {
+    if (!context_.slots.is_paged(page->spec())) {
+      page->attach_shard(options.update_in_backward);
       if (context_.is_alone()) {
-        unsharder_.mark_in_use(page); // no use has to be detected
+        unsharder_.mark_in_use(*page); // no use has to be detected
       }
     }
   }
@@ -127,7 +127,7 @@ Pager::~Pager() {
   hooks_.reset();
   wait_before_memory_is_freed();
   // Reductions in progress end before their communicators do.
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     page->gradients.reset();
   }
 }
@@ -147,56 +147,18 @@ void Pager::max_over_ranks(const at::Tensor& values) {
   context_.ranks->max(values);
 }
 
-void Pager::multiply_gradients(const DeferredScalar& factor) {
-  for (const auto& page : groups()) {
-    if (page->gradients) {
-      page->gradients->multiply(factor);
-    }
-  }
-}
-
-void Pager::add_gradient(size_t index, const at::Tensor& gradient) {
-  const size_t g = parameters()[index].group;
+void Pager::add_gradient(size_t parameter, const at::Tensor& gradient) {
+  Page& page = context_.pages.places()[parameter].page;
   TESSERA_CHECK(
-      bucket(g) != nullptr,
+      page.gradients != nullptr,
       "parameter '{}' is frozen and takes no gradient.",
-      parameter(index).record.name());
+      context_.pages.parameter(parameter).record.name());
   reducer_.agree(
       {RankIntent::Kind::kAddGradient,
-       static_cast<int64_t>(g),
-       static_cast<int64_t>(index)});
-  reducer_.take_untaken(g);
-  reducer_.add(index, gradient);
-}
-
-bool Pager::any_gradient() const {
-  for (size_t i = 0; i < parameters().size(); ++i) {
-    const GradientBucket* bucket = context_.pages.bucket_of(i);
-    if (bucket != nullptr && bucket->got_gradient(parameters()[i].position)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-std::optional<size_t> Pager::find_other_backward() const {
-  for (size_t i = 0; i < parameters().size(); ++i) {
-    const GradientBucket* bucket = context_.pages.bucket_of(i);
-    if (bucket != nullptr &&
-        bucket->is_of_other_backward(parameters()[i].position)) {
-      return i;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<size_t> Pager::find_lost_update() const {
-  for (size_t g = 0; g < groups().size(); ++g) {
-    if (bucket(g) != nullptr && bucket(g)->lost_applied()) {
-      return g;
-    }
-  }
-  return std::nullopt;
+       page.number(),
+       static_cast<int64_t>(parameter)});
+  reducer_.take_untaken(page);
+  reducer_.add(parameter, gradient);
 }
 
 void Pager::unwrap() {
@@ -204,7 +166,7 @@ void Pager::unwrap() {
     return;
   }
   reducer_.agree({RankIntent::Kind::kUnwrap, -1, -1});
-  check_identity();
+  context_.pages.check_identity();
   reducer_.finish();
   scopes_.restore_all();
   hooks_.reset();
@@ -217,7 +179,7 @@ void Pager::on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name) {
 
 void Pager::on_view(const PagedStorage& storage) {
   // Not an event of the plan: a rank may do it alone.
-  unsharder_.settle_shard(static_cast<size_t>(storage.page().number));
+  unsharder_.settle_shard(context_.pages[storage.page().number]);
 }
 
 void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {

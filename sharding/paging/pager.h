@@ -21,8 +21,6 @@
 #include <torch/nn/module.h>
 
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 namespace tessera::sharding {
@@ -92,40 +90,18 @@ class Pager : public PageFaultHandler {
   const PagerOptions& options() const {
     return context_.options;
   }
-  /// Among the ranks that have the same part of the model.
-  int rank() const {
-    return context_.ranks->rank();
+  /// The pages and their parameters. No parameters after unwrap().
+  const PageTable& pages() const {
+    return context_.pages;
   }
-  int world_size() const {
-    return context_.ranks->size();
+  /// The ranks that divide them. What is done together with other ranks is part
+  /// of an operation on which they have agreed.
+  PageRanks& ranks() const {
+    return *context_.ranks;
   }
-  /// Which rank holds which shard of the module; pages of divided experts
-  /// differ (PageSpec::mesh).
-  const DeviceMesh& mesh() const {
-    return context_.ranks->of_module().mesh();
-  }
-
-  const std::vector<std::unique_ptr<PagedGroup>>& groups() const {
-    return context_.pages.pages();
-  }
-  /// Returns the gradients of group `g`, or null when it is frozen.
-  GradientBucket* bucket(size_t g) const {
-    return context_.pages.bucket(g);
-  }
-
-  /// The place of each parameter, by its index. None after unwrap().
-  const std::vector<ParameterPlace>& parameters() const {
-    return context_.pages.places();
-  }
-  const PagedParameter& parameter(size_t index) const {
-    return context_.pages.parameter(index);
-  }
-  /// See PageTable::find().
-  size_t find_parameter(const std::string& name) const {
-    return context_.pages.find(name);
-  }
-  size_t find_parameter(const at::Tensor& tensor) const {
-    return context_.pages.find(tensor);
+  /// Values outside of operators.
+  GatherScopes& scopes() {
+    return scopes_;
   }
 
   /// Makes the gradients final: reduces what backward left over and agrees
@@ -138,111 +114,27 @@ class Pager : public PageFaultHandler {
     agreement_.settle(intent);
   }
 
-  /// Tells the other ranks that this one has failed, and why: they end with an
-  /// error instead of waiting for it. The module cannot be trained afterwards.
-  void abandon(const std::string& reason) noexcept {
-    context_.ranks->abandon(reason);
-  }
-
   /// Sums a small CPU tensor over the ranks, in place. Collective.
   void sum_over_ranks(const at::Tensor& values);
-  /// As above, as part of an operation that the ranks have agreed on.
-  void sum_over_agreed_ranks(const at::Tensor& values) {
-    context_.ranks->sum(values);
-  }
-  /// pipeline x tensor, see PageMeshes::model.
-  const DeviceMesh& model_mesh() const {
-    return context_.ranks->model();
-  }
-  /// See PageRanks.
-  void sum_over_parts(const at::Tensor& values) {
-    context_.ranks->sum_over_parts(values);
-  }
-  void max_over_parts(const at::Tensor& values) {
-    context_.ranks->max_over_parts(values);
-  }
-  /// See PageRanks::sum_over_shards(); part of an operation that the ranks have
-  /// agreed on.
-  void sum_over_shards(
-      const at::Tensor& values,
-      const std::vector<PageRows>& pages) {
-    context_.ranks->sum_over_shards(values, pages);
-  }
-  /// See PageRanks::meshes() and PageRanks::of_sums().
-  const std::vector<std::unique_ptr<MeshRanks>>& meshes() const {
-    return context_.ranks->meshes();
-  }
-  const MeshRanks& ranks_of_sums(size_t g) const {
-    return context_.ranks->of_sums(groups()[g]->spec());
-  }
-  /// All-gathers a flat tensor that is sharded like group `g`. Collective.
-  /// @param whole [padded_numel].
-  /// @param shard [shard_numel], of the same dtype, both on the parameters'
-  ///   device.
-  /// @param what names it in errors.
-  void all_gather_shards(
-      size_t g,
-      const at::Tensor& whole,
-      const at::Tensor& shard,
-      const std::string& what) {
-    groups()[g]
-        ->ranks.shards()
-        .all_gather(whole, shard, what)
-        .wait(watch_failures());
-  }
   /// Takes the maximum over the ranks, in place. Collective.
   void max_over_ranks(const at::Tensor& values);
-
-  /// Multiplies all settled gradients; the multiplication is deferred to the
-  /// next reader.
-  void multiply_gradients(const DeferredScalar& factor);
 
   /// Adds a whole gradient of this rank to a parameter's, as backward would.
   /// Collective.
   void add_gradient(size_t parameter, const at::Tensor& gradient);
-
-  /// True when some parameter has got a gradient, on any rank.
-  bool any_gradient() const;
 
   /// Bytes of reduce slots that are not allocated now.
   int64_t unallocated_bytes() const {
     return reducer_.unallocated_bytes();
   }
 
-  /// Notifies the scheduler before gradients of a group are changed.
-  void before_gradients_change(size_t g) {
-    reducer_.before_change(g);
-  }
-  /// Returns whether a group was updated since the last begin_next_step().
-  bool updated_in_backward() const {
-    return reducer_.updated_in_backward();
+  /// Notifies the scheduler before gradients of a page are changed.
+  void before_gradients_change(const Page& page) {
+    reducer_.before_change(page);
   }
   /// Call it around each backward of the pager's engine.
   [[nodiscard]] OwnBackward own_backward() {
     return OwnBackward(context_);
-  }
-  /// A parameter whose settled gradient has something of another backward
-  /// ([Note: own backwards]); nothing: none has.
-  std::optional<size_t> find_other_backward() const;
-  /// A group whose gradients the user has dropped after they were applied;
-  /// nothing: there is none. For settled gradients.
-  std::optional<size_t> find_lost_update() const;
-
-  /// Returns the whole settled gradient of a parameter, or an undefined tensor.
-  /// Collective.
-  at::Tensor whole_gradient(size_t parameter) {
-    return scopes_.whole_gradient(parameter);
-  }
-
-  /// Returns the whole values of a group as the optimizer has them
-  /// ([padded_numel], of its master's dtype): more precise than what operators
-  /// see if there are master weights. Collective; unplanned.
-  at::Tensor whole_master(size_t group) {
-    return scopes_.whole_master(group);
-  }
-  /// Returns this rank's shard of them: [shard_numel]. Blocks.
-  at::Tensor master_shard(size_t group) {
-    return scopes_.master_shard(group);
   }
   /// Call it before collectives by which the ranks read or write the files of a
   /// model: a rank that does something else instead gets an error. Collective.
@@ -274,26 +166,11 @@ class Pager : public PageFaultHandler {
     executor_.invalidate();
   }
 
-  /// Unshards groups and holds them until unpin(). Collective.
-  void pin(const std::vector<size_t>& groups, bool writable) {
-    scopes_.pin(groups, writable);
-  }
-  /// Releases them; the shards of `writable` ones take over what was written.
-  /// Not collective. Does not throw.
-  void unpin(const std::vector<size_t>& groups, bool writable) noexcept {
-    scopes_.unpin(groups, writable);
-  }
-
   /// Gives every parameter its whole value and its memory back. Afterwards the
   /// pager can only be destroyed. Collective.
   void unwrap();
   bool unwrapped() const {
     return hooks_ == nullptr;
-  }
-
-  /// @throws tessera::Error when a parameter's storage was replaced.
-  void check_identity() const {
-    context_.pages.check_identity();
   }
 
   const PagerStatistics& statistics() const {
@@ -304,16 +181,7 @@ class Pager : public PageFaultHandler {
     return context_.waits;
   }
 
-  /// The ranks that have the same part of the model, for small collectives on
-  /// CPU tensors that all of them have agreed on.
-  Communicator& control() {
-    return context_.ranks->control();
-  }
-  /// A check for waits on collectives of the caller.
-  WaitCheck watch_failures() {
-    return context_.ranks->watch_failures();
-  }
-
+ private:
   // PageFaultHandler
   void on_access(c10::ArrayRef<PageAccess> accesses, const char* op_name)
       override;
@@ -321,7 +189,6 @@ class Pager : public PageFaultHandler {
   void on_token_add(size_t parameter, const at::Tensor& gradient) override;
   void on_token_zero(size_t parameter) override;
 
- private:
   Pager(
       World& world,
       torch::nn::Module& module,

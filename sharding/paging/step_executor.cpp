@@ -14,12 +14,12 @@ namespace tessera::sharding {
 void StepExecutor::on_access(
     c10::ArrayRef<PageAccess> accesses,
     const char* op_name) {
-  const auto page_of = [&](const PageAccess& access) -> PagedGroup& {
-    return context_.pages[static_cast<size_t>(access.storage->page().number)];
+  const auto page_of = [&](const PageAccess& access) -> Page& {
+    return context_.pages[access.storage->page().number];
   };
   bool current = true;
   for (const PageAccess& access : accesses) {
-    const PagedGroup& page = page_of(access);
+    const Page& page = page_of(access);
     TESSERA_CHECK(
         !access.is_write || page.pins.writable > 0,
         "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside a scope of engine.gather() that is writable, or before wrap(); merge adapters into weights (merge_adapter() of PEFT) after engine.unwrap(); instead of an optimizer of torch, use engine.step(). A forward that writes to a parameter (max_norm of an embedding) cannot be trained sharded: ignore its module (`ignored` in sharding.modules).",
@@ -46,13 +46,12 @@ void StepExecutor::on_access(
 
 void StepExecutor::touch(std::vector<int> groups, const PageAccess& cause) {
   for (const int g : groups) {
-    reducer_.check_not_updated(static_cast<size_t>(g), "is used");
+    reducer_.check_not_updated(context_.pages[g], "is used");
   }
   if (context_.is_alone()) {
     // There is nothing to unshard, but there may be updates to wait for.
-    for (const int group : groups) {
-      const auto g = static_cast<size_t>(group);
-      unsharder_.wait_ready(g);
+    for (const int g : groups) {
+      unsharder_.wait_ready(context_.pages[g]);
       unsharder_.mark_in_use(context_.pages[g]);
     }
     return;
@@ -80,17 +79,17 @@ void StepExecutor::touch(std::vector<int> groups, const PageAccess& cause) {
 void StepExecutor::serve(const std::vector<int>& groups) {
   // All of the operator's pages are protected from eviction at once.
   for (const int g : groups) {
-    unsharder_.mark_in_use(context_.pages[static_cast<size_t>(g)]);
+    unsharder_.mark_in_use(context_.pages[g]);
   }
-  for (const int group : groups) {
-    const auto g = static_cast<size_t>(group);
-    if (context_.pages[g].residency() == Residency::kSharded) {
-      unsharder_.settle_shard(g);
+  for (const int g : groups) {
+    Page& page = context_.pages[g];
+    if (page.residency() == Residency::kSharded) {
+      unsharder_.settle_shard(page);
       unsharder_.issue_gathers();
-      reducer_.agree(unsharder_.intent_to_read(g));
-      unsharder_.unshard(g);
+      reducer_.agree(unsharder_.intent_to_read(page));
+      unsharder_.unshard(page);
     }
-    unsharder_.wait_ready(g);
+    unsharder_.wait_ready(page);
   }
 }
 
@@ -127,7 +126,7 @@ void StepExecutor::follow(PlanCursor::Range range, bool wait_for_last) {
     const bool in_use = wait_for_last && i + 1 == range.last;
     if (in_use) {
       for (const int g : entry.groups) {
-        unsharder_.mark_in_use(context_.pages[static_cast<size_t>(g)]);
+        unsharder_.mark_in_use(context_.pages[g]);
       }
     }
     for (const PlanAction& action : entry.before) {
@@ -135,13 +134,13 @@ void StepExecutor::follow(PlanCursor::Range range, bool wait_for_last) {
     }
     // They are unsharded on all ranks, whether or not this rank waits for them.
     for (const int g : entry.groups) {
-      unsharder_.issue_gathers(static_cast<size_t>(g));
+      unsharder_.issue_gathers(&context_.pages[g]);
     }
     if (in_use) {
       for (const int g : entry.groups) {
-        unsharder_.begin_unshard(
-            static_cast<size_t>(g), Unsharder::End::kLow, /*exposed=*/true);
-        unsharder_.wait_ready(static_cast<size_t>(g));
+        Page& page = context_.pages[g];
+        unsharder_.begin_unshard(page, Unsharder::End::kLow, /*exposed=*/true);
+        unsharder_.wait_ready(page);
       }
     }
     for (const PlanAction& action : entry.after) {
@@ -154,17 +153,17 @@ void StepExecutor::perform(
     const PlanAction& action,
     bool exposed,
     std::optional<size_t> entry) {
-  const auto g = static_cast<size_t>(action.group);
+  Page& page = context_.pages[action.group];
   switch (action.kind) {
     case PlanAction::Kind::kReshard:
-      unsharder_.reshard(g);
+      unsharder_.reshard(page);
       break;
     case PlanAction::Kind::kUnshard:
-      unsharder_.begin_unshard(g, action.end, exposed);
+      unsharder_.begin_unshard(page, action.end, exposed);
       break;
     case PlanAction::Kind::kReduce:
       reducer_.finish();
-      reducer_.begin(g, planner_.is_final(g, entry));
+      reducer_.begin(page, planner_.is_final(action.group, entry));
       break;
   }
 }
@@ -179,21 +178,20 @@ void StepExecutor::on_gradient(size_t parameter) {
     return; // a hook of the user has dropped it
   }
   reducer_.take(parameter);
-  const size_t g = context_.pages.places()[parameter].group;
+  const auto& [page, position] = context_.pages.places()[parameter];
   const bool is_own = context_.own_backwards > 0;
   if (!is_own) {
-    context_.pages.bucket(g)->note_other_backward(
-        context_.pages.places()[parameter].position);
-    context_.pages[g].reductions.is_other_latest = true;
+    page.gradients->note_other_backward(position);
+    page.reductions.is_other_latest = true;
   }
   // What is not applied does not count towards what is.
   const bool completes = (is_own || !context_.options.update_in_backward) &&
-                         reducer_.count_arrival(g);
+                         reducer_.count_arrival(page);
   if (!context_.is_alone()) {
     enter_phase(PlanPhase::kTrain);
     planner_.cursor().record(
         {PlanEvent::Kind::kArrival,
-         {static_cast<int>(g)},
+         {page.number()},
          /*in_backward=*/true});
   }
   // A backward that ended with an exception has dropped its callbacks, so each
@@ -206,24 +204,23 @@ void StepExecutor::on_gradient(size_t parameter) {
     });
   }
   if (completes) {
-    reducer_.begin(g, /*is_final=*/true);
+    reducer_.begin(page, /*is_final=*/true);
     reducer_.finish();
   }
   // Without a plan a page is reduced as soon as it is complete. Later gradients
   // are reduced again and added.
-  const PagedGroup& page = context_.pages[g];
   if (!context_.is_alone() && !page.spec().keeps_whole_gradients &&
       !planner_.cursor().following() && page.gradients->all_arrived()) {
-    reducer_.agree({RankIntent::Kind::kReduce, static_cast<int64_t>(g), -1});
+    reducer_.agree({RankIntent::Kind::kReduce, page.number(), -1});
     reducer_.finish();
     if (page.gradients->is_open()) {
-      reducer_.begin(g);
+      reducer_.begin(page);
     }
   }
 }
 
 void StepExecutor::on_backward_end() {
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     // Other pages are packed when they are reduced.
     if (page->gradients && page->gradients->is_open() &&
         page->spec().keeps_whole_gradients) {
@@ -249,7 +246,7 @@ void StepExecutor::on_backward_end() {
 }
 
 void StepExecutor::drop_values(const char* why) {
-  for (const auto& page : context_.pages.pages()) {
+  for (const auto& page : context_.pages) {
     TESSERA_CHECK(
         page->pins.all == 0,
         "{}: group '{}' is held by a gather scope; end it before the {}.",
@@ -259,18 +256,17 @@ void StepExecutor::drop_values(const char* why) {
   }
   unsharder_.reshard_all();
   agreement_.reset();
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    PagedGroup& page = context_.pages[g];
-    GradientBucket* bucket = context_.pages.bucket(g);
-    if (bucket != nullptr && !context_.slots.is_paged(g) &&
-        !page.spec().keeps_gradient_shard && bucket->shard().defined()) {
-      unsharder_.settle_shard(g); // clear() frees what the update reads
+  for (const auto& page : context_.pages) {
+    GradientBucket* const bucket = page->gradients.get();
+    if (bucket != nullptr && !context_.slots.is_paged(page->spec()) &&
+        !page->spec().keeps_gradient_shard && bucket->shard().defined()) {
+      unsharder_.settle_shard(*page); // clear() frees what the update reads
     }
-    unsharder_.let_update_go_on(g);
-    if (context_.is_alone() && !page.is_under_update()) {
-      unsharder_.mark_in_use(page); // there are no page faults
+    unsharder_.let_update_go_on(*page);
+    if (context_.is_alone() && !page->is_under_update()) {
+      unsharder_.mark_in_use(*page); // there are no page faults
     }
-    page.bump_versions();
+    page->bump_versions();
     if (bucket != nullptr) {
       bucket->clear();
     }

@@ -33,11 +33,12 @@ class StepPlanner {
     return cursors_[static_cast<size_t>(phase_)];
   }
 
-  /// Whether page `g`'s gradients, and with updates in backward its weights,
+  /// Whether a page's gradients, and with updates in backward its weights,
   /// are not used any more in this step after its reduction at `entry` of the
   /// plan.
-  bool is_final(size_t g, std::optional<size_t> entry) const {
-    return entry && final_reductions_[g] == entry &&
+  /// @param page its number.
+  bool is_final(int page, std::optional<size_t> entry) const {
+    return entry && final_reductions_[static_cast<size_t>(page)] == entry &&
            phase_ == PlanPhase::kTrain;
   }
 

@@ -25,32 +25,29 @@ void Unsharder::wait_before_memory_is_freed() const noexcept {
   lane_.wait_before_memory_is_freed(arena_.homes());
 }
 
-void Unsharder::begin_unshard(size_t g, End end, bool exposed) {
-  PagedGroup& page = context_.pages[g];
+void Unsharder::begin_unshard(Page& page, End end, bool exposed) {
   if (page.residency() != Residency::kSharded) {
     return;
   }
-  settle_shard(g);
+  settle_shard(page);
   runtime::Slot slot = take_slot(page, end);
   page.use.unshard_sequence = context_.ranks->agreement().count_collective();
   begin(page, std::move(slot));
   if (page.is_reading()) {
-    reading_.push_back(g);
+    reading_.push_back(&page);
   }
   PagerStatistics& statistics = context_.statistics;
   ++(exposed ? statistics.on_demand_unshards : statistics.planned_unshards);
 }
 
-void Unsharder::unshard(size_t g) {
-  PagedGroup& page = context_.pages[g];
+void Unsharder::unshard(Page& page) {
   page.use.unshard_sequence = context_.ranks->agreement().count_collective();
   begin(page, take_slot(page));
   context_.ranks->or_abandon([&] { page.issue_unshard(); });
   ++context_.statistics.on_demand_unshards;
 }
 
-void Unsharder::unshard_outside(size_t g) {
-  PagedGroup& page = context_.pages[g];
+void Unsharder::unshard_outside(Page& page) {
   begin(
       page,
       arena_.allocate_outside(page.layout().padded_numel(), page.dtype()),
@@ -59,70 +56,64 @@ void Unsharder::unshard_outside(size_t g) {
   page.end_unshard(context_.ranks->watch_failures());
 }
 
-void Unsharder::begin(
-    PagedGroup& page,
-    runtime::Slot slot,
-    GatherFormat format) {
+void Unsharder::begin(Page& page, runtime::Slot slot, GatherFormat format) {
   context_.ranks->or_abandon([&] {
     page.begin_unshard(page.ranks.shards(), std::move(slot), lane_, format);
   });
 }
 
-void Unsharder::issue_gathers(std::optional<size_t> up_to) {
-  if (up_to && !context_.pages[*up_to].is_reading()) {
+void Unsharder::issue_gathers(const Page* up_to) {
+  if (up_to != nullptr && !up_to->is_reading()) {
     return;
   }
   const TransferWaits::Scope waits(context_.waits);
   while (!reading_.empty()) {
-    const size_t next = reading_.front();
+    Page* const next = reading_.front();
     reading_.pop_front();
-    context_.ranks->or_abandon([&] { context_.pages[next].issue_unshard(); });
+    context_.ranks->or_abandon([&] { next->issue_unshard(); });
     if (next == up_to) {
       return;
     }
   }
 }
 
-void Unsharder::wait_ready(size_t g) {
-  PagedGroup& page = context_.pages[g];
+void Unsharder::wait_ready(Page& page) {
   if (page.residency() == Residency::kUnsharding) {
     const TransferWaits::Scope waits(context_.waits);
     page.end_unshard(watch(page));
   } else {
     if (page.is_under_update()) {
-      settle_shard(g);
+      settle_shard(page);
     }
     page.use_on_current_stream();
   }
 }
 
-RankIntent Unsharder::intent_to_read(size_t g) const {
-  const PagedGroup& page = context_.pages[g];
+RankIntent Unsharder::intent_to_read(const Page& page) const {
   const size_t parameter =
       cause_ != nullptr && cause_->page().number == page.number()
           ? context_.pages.find(cause_->parameter_name())
           : page.parameters().front().index;
   return {
       RankIntent::Kind::kUnshard,
-      static_cast<int64_t>(g),
+      page.number(),
       static_cast<int64_t>(parameter)};
 }
 
-WaitCheck Unsharder::watch(const PagedGroup& page) {
-  const auto g = static_cast<size_t>(page.number());
+WaitCheck Unsharder::watch(const Page& page) {
   return context_.ranks->agreement().watch(
       page.use.unshard_sequence,
-      [this, g] { return context_.ranks->describe(intent_to_read(g)); });
+      [this, &page] { return context_.ranks->describe(intent_to_read(page)); });
 }
 
-runtime::Slot Unsharder::take_slot(const PagedGroup& wanted, End end) {
+runtime::Slot Unsharder::take_slot(const Page& wanted, End end) {
   const int64_t numel = wanted.spec().gather_slot_numel();
   while (true) {
     runtime::Slot slot = arena_.try_allocate(numel, wanted.dtype(), end);
     if (slot.defined()) {
       return slot;
     }
-    const PagedGroup* victim = least_recently_used();
+    Page* const victim = least_recently_used();
     if (victim == nullptr) {
       if (!std::exchange(warned_outside_, true)) {
         log_warning(
@@ -132,18 +123,18 @@ runtime::Slot Unsharder::take_slot(const PagedGroup& wanted, End end) {
       }
       return arena_.allocate_outside(numel, wanted.dtype());
     }
-    reshard(static_cast<size_t>(victim->number()));
+    reshard(*victim);
   }
 }
 
 /// The page that may be evicted, or null.
-PagedGroup* Unsharder::least_recently_used() const {
-  PagedGroup* victim = nullptr;
-  for (const auto& page : context_.pages.pages()) {
-    const bool evictable =
-        page->residency() == Residency::kUnsharded && page->pins.all == 0 &&
-        !is_in_use(*page) && !page->slot_is_outside() &&
-        context_.slots.is_paged(static_cast<size_t>(page->number()));
+Page* Unsharder::least_recently_used() const {
+  Page* victim = nullptr;
+  for (const auto& page : context_.pages) {
+    const bool evictable = page->residency() == Residency::kUnsharded &&
+                           page->pins.all == 0 && !is_in_use(*page) &&
+                           !page->slot_is_outside() &&
+                           context_.slots.is_paged(page->spec());
     if (evictable &&
         (victim == nullptr || page->use.last_epoch < victim->use.last_epoch)) {
       victim = page.get();
@@ -152,44 +143,42 @@ PagedGroup* Unsharder::least_recently_used() const {
   return victim;
 }
 
-void Unsharder::settle_shard(size_t g) {
+void Unsharder::settle_shard(Page& page) {
   if (context_.scheduler == nullptr) {
     return;
   }
   const TransferWaits::Scope waits(context_.waits);
-  const runtime::StreamMarks marks = context_.scheduler->before_shard_use(g);
+  const runtime::StreamMarks marks = context_.scheduler->before_shard_use(page);
   lane_.wait_for(marks);
   marks.block_current(lane_.device());
-  if (PagedGroup& page = context_.pages[g]; page.is_under_update()) {
+  if (page.is_under_update()) {
     page.end_update(marks);
   }
 }
 
 void Unsharder::settle_unpaged() {
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    if (!context_.slots.is_paged(g)) {
-      settle_shard(g);
+  for (const auto& page : context_.pages) {
+    if (!context_.slots.is_paged(page->spec())) {
+      settle_shard(*page);
     }
   }
 }
 
-void Unsharder::let_update_go_on(size_t g) {
-  if (context_.slots.is_paged(g) || context_.scheduler == nullptr ||
-      !context_.scheduler->is_updating(g)) {
+void Unsharder::let_update_go_on(Page& page) {
+  if (context_.slots.is_paged(page.spec()) || context_.scheduler == nullptr ||
+      !context_.scheduler->is_updating(page)) {
     return;
   }
-  PagedGroup& page = context_.pages[g];
   page.use.epoch = 0; // operators come to wait_ready()
   page.begin_update();
 }
 
-void Unsharder::reshard(size_t g) {
-  PagedGroup& page = context_.pages[g];
+void Unsharder::reshard(Page& page) {
   if (page.residency() == Residency::kSharded || page.pins.all > 0 ||
-      !context_.slots.is_paged(g)) {
+      !context_.slots.is_paged(page.spec())) {
     return;
   }
-  issue_gathers(g);
+  issue_gathers(&page);
   page.use.epoch = 0;
   runtime::Slot slot = page.reshard(watch(page));
   if (slot.defined()) {
@@ -197,9 +186,9 @@ void Unsharder::reshard(size_t g) {
   }
 }
 
-void Unsharder::drop(size_t g) {
-  reshard(g);
-  context_.pages[g].use.epoch = 0;
+void Unsharder::drop(Page& page) {
+  reshard(page);
+  page.use.epoch = 0;
 }
 
 void Unsharder::reshard_all() {
@@ -207,16 +196,15 @@ void Unsharder::reshard_all() {
     return;
   }
   issue_gathers();
-  for (size_t g = 0; g < context_.pages.size(); ++g) {
-    reshard(g);
+  for (const auto& page : context_.pages) {
+    reshard(*page);
   }
   ++epoch_;
 }
 
-void Unsharder::restore(size_t g, const at::Tensor& whole) {
+void Unsharder::restore(Page& page, const at::Tensor& whole) {
   cause_ = nullptr; // a page that is no longer paged
-  runtime::Slot slot =
-      context_.pages[g].restore(whole, context_.ranks->watch_failures());
+  runtime::Slot slot = page.restore(whole, context_.ranks->watch_failures());
   if (slot.defined()) {
     arena_.release(slot);
   }

@@ -7,10 +7,8 @@
 #include "tessera/runtime/streams/stream_lane.h"
 #include "tessera/sharding/paging/pager_context.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 
 namespace tessera::sharding {
 
@@ -41,48 +39,48 @@ class Unsharder {
     ++epoch_;
     cause_ = cause;
   }
-  void mark_in_use(PagedGroup& page) const {
+  void mark_in_use(Page& page) const {
     page.use.epoch = epoch_;
     page.use.last_epoch = epoch_;
   }
-  bool is_in_use(const PagedGroup& page) const {
+  bool is_in_use(const Page& page) const {
     return page.use.epoch == epoch_;
   }
 
   /// Begins to unshard a page that is sharded; does nothing for others.
   /// @param end at which its slot is taken.
   /// @param exposed whether an operator waits for it; for the statistics.
-  void begin_unshard(size_t g, End end, bool exposed);
+  void begin_unshard(Page& page, End end, bool exposed);
   /// Issues the all-gather of a sharded page, after settle_shard() and
   /// issue_gathers().
-  void unshard(size_t g);
+  void unshard(Page& page);
   /// As above, into memory of its own, with the exact weights. Blocks until the
   /// page is readable.
-  void unshard_outside(size_t g);
+  void unshard_outside(Page& page);
   /// Issues the all-gathers that wait for reads of files, in the order of their
-  /// begin_unshard(), up to and including the page's; all if none is given.
-  void issue_gathers(std::optional<size_t> up_to = std::nullopt);
+  /// begin_unshard(), up to and including the page's; all if it is null.
+  void issue_gathers(const Page* up_to = nullptr);
   /// Makes an unsharded page readable on the current stream. Blocks while it is
   /// under update.
-  void wait_ready(size_t g);
+  void wait_ready(Page& page);
 
   /// Reshards a page that is not pinned.
-  void reshard(size_t g);
+  void reshard(Page& page);
   /// As above, also if it is not paged: operators fault it in.
-  void drop(size_t g);
+  void drop(Page& page);
   void reshard_all();
   /// Gives a page's parameters their whole values and memory back.
   /// @param whole [padded_numel].
-  void restore(size_t g, const at::Tensor& whole);
+  void restore(Page& page, const at::Tensor& whole);
 
   /// Orders the lane and the current stream after the scheduler's work on the
   /// shard. Blocks.
-  void settle_shard(size_t g);
+  void settle_shard(Page& page);
   /// settle_shard() for all pages that are not paged.
   void settle_unpaged();
   /// Lets an update of a page that is not paged go on: wait_ready() waits for
   /// it. For others, the next all-gather does.
-  void let_update_go_on(size_t g);
+  void let_update_go_on(Page& page);
   /// Orders later all-gathers after what the current stream has written to
   /// shards.
   void follow_writes() const {
@@ -96,22 +94,22 @@ class Unsharder {
   void wait_before_memory_is_freed() const noexcept;
 
   /// What this rank does when it unshards the page.
-  RankIntent intent_to_read(size_t g) const;
+  RankIntent intent_to_read(const Page& page) const;
 
  private:
   void begin(
-      PagedGroup& page,
+      Page& page,
       runtime::Slot slot,
       GatherFormat format = GatherFormat::kOfPage);
   /// Evicts pages to make room.
-  runtime::Slot take_slot(const PagedGroup& wanted, End end = End::kLow);
-  PagedGroup* least_recently_used() const;
-  WaitCheck watch(const PagedGroup& page);
+  runtime::Slot take_slot(const Page& wanted, End end = End::kLow);
+  Page* least_recently_used() const;
+  WaitCheck watch(const Page& page);
 
   PagerContext& context_;
   runtime::StreamLane lane_;
   runtime::SlotArena arena_;
-  std::deque<size_t> reading_; ///< see issue_gathers()
+  std::deque<Page*> reading_; ///< see issue_gathers()
   uint64_t epoch_ = 1;
   const PagedStorage* cause_ = nullptr; ///< of the epoch
   bool warned_outside_ = false;

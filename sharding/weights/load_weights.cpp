@@ -161,9 +161,9 @@ void verify_source(
         const c10::TensorImpl*,
         const sharding::WeightTarget*>& targets) {
   auto others = targets;
-  for (const auto& group : pager.groups()) {
-    const runtime::FlatSpan mine = group->spec().shard();
-    for (const sharding::PagedParameter& parameter : group->parameters()) {
+  for (const auto& page : pager.pages()) {
+    const runtime::FlatSpan mine = page->spec().shard();
+    for (const sharding::PagedParameter& parameter : page->parameters()) {
       const auto found =
           others.find(parameter.record.tensor.unsafeGetTensorImpl());
       if (found != others.end()) {
@@ -188,11 +188,11 @@ void verify_source(
 
 /// Whether every rank has all tensors, or its part of them.
 bool has_whole_model(const sharding::Pager& pager) {
-  return pager.model_mesh().size(sharding::kPipelineAxis) == 1 &&
+  return pager.ranks().model().size(sharding::kPipelineAxis) == 1 &&
          std::none_of(
-             pager.groups().begin(),
-             pager.groups().end(),
-             [](const auto& page) { return page->spec().of_experts; });
+             pager.pages().begin(), pager.pages().end(), [](const auto& page) {
+               return page->spec().of_experts;
+             });
 }
 
 } // namespace
@@ -254,7 +254,7 @@ LoadWeightsReport load_sharded_weights(
       has_whole_model(pager)
           ? sharding::match_weights(targets, files, options)
           : sharding::match_weights_of_rank(
-                targets, files, options, ranks, pager.watch_failures());
+                targets, files, options, ranks, pager.ranks().watch_failures());
   std::unordered_map<const c10::TensorImpl*, const sharding::WeightTarget*>
       by_tensor;
   for (const sharding::WeightTarget& target : targets) {
@@ -264,20 +264,20 @@ LoadWeightsReport load_sharded_weights(
       ranks,
       "load_weights: comparing checksums",
       [&] { verify_source(pager, by_tensor); },
-      pager.watch_failures());
+      pager.ranks().watch_failures());
   pager.settle_gradients();
   pager.wait_for_gather_lane();
-  for (const auto& group : pager.groups()) {
-    const runtime::FlatSpan mine = group->spec().shard();
+  for (const auto& page : pager.pages()) {
+    const runtime::FlatSpan mine = page->spec().shard();
     at::Tensor master;
-    for (const sharding::PagedParameter& parameter : group->parameters()) {
+    for (const sharding::PagedParameter& parameter : page->parameters()) {
       const auto found =
           by_tensor.find(parameter.record.tensor.unsafeGetTensorImpl());
       if (found == by_tensor.end() || found->second->entry == nullptr) {
         continue;
       }
       if (!master.defined()) {
-        master = group->read_master();
+        master = pager.scopes().read_master(*page);
       }
       read_part(
           flat_weight(*found->second, parameter.span.begin),
@@ -286,7 +286,7 @@ LoadWeightsReport load_sharded_weights(
       by_tensor.erase(found);
     }
     if (master.defined()) {
-      group->write_master(master);
+      sharding::GatherScopes::write_master(*page, master);
     }
   }
   // Buffers, and parameters that the engine ignores.

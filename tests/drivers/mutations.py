@@ -75,13 +75,14 @@ MUTATIONS = [
     Mutation(
         "a page stays as it was before the step",
         "sharding/paging/unsharder.cpp",
-        "for (size_t g = 0; g < context_.pages.size(); ++g) { reshard(g);",
-        "for (size_t g = 1; g < context_.pages.size(); ++g) { reshard(g);",
+        "for (const auto& page : context_.pages) { reshard(*page);",
+        "for (const auto& page : context_.pages)"
+        " { if (page->number() > 0) reshard(*page);",
         "*/ParitySequenceTest.*/GptOn2",
     ),
     Mutation(
         "a shard begins one element early",
-        "sharding/pages/param_group.cpp",
+        "sharding/pages/page_memory.cpp",
         "const int64_t from = mine.begin + run.shard_offset - span.begin;",
         "const int64_t from ="
         " std::max<int64_t>(0, mine.begin + run.shard_offset - span.begin - 1);",
@@ -511,27 +512,27 @@ MUTATIONS = [
     Mutation(
         "step() waits for the updates of pages that are not gathered",
         "sharding/paging/step_executor.cpp",
-        "unsharder_.let_update_go_on(g);",
+        "unsharder_.let_update_go_on(*page);",
         "unsharder_.settle_unpaged();",
         "Worlds/OverlapForward.RunsWhileUpdatesOfLaterLayersWait/*",
     ),
     Mutation(
         "a page is used while it is under update",
         "sharding/paging/unsharder.cpp",
-        "if (page.is_under_update()) { settle_shard(g); }",
+        "if (page.is_under_update()) { settle_shard(page); }",
         "if (page.is_under_update()) { page.end_update({}); }",
         "Worlds/OverlapForward.ReadersOutsideOfStepsWait/*",
     ),
     Mutation(
         "memory is read while its page is under update",
-        "sharding/pages/param_group.cpp",
+        "sharding/pages/page_memory.cpp",
         "storage->forbid_reads(formatted(",
         "static_cast<void>(formatted(",
         "Worlds/OverlapForward.ReadersOutsideOfStepsWait/*",
     ),
     Mutation(
         "the next update's gradient is not fetched ahead",
-        "engine/optim/group_updates.cpp",
+        "offload/updates/page_updates.cpp",
         "next->begin_fetch(waiting->gradient);",
         "next->begin_fetch();",
         "OverlappedUpdates.FetchTheGradientOfTheNextOne",

@@ -38,7 +38,7 @@ IPC_TESTS = ("runtime_tests", "--file=runtime/comm/ipc_backend_test.cpp")
 
 WAITS = [
     *waits_of(
-        "sharding/pages/param_group.cpp",
+        "sharding/pages/page_memory.cpp",
         "lane.wait_for(slot_.after);",
         after("communicator_->size()); }", "ready_ = lane_->mark();"),
         after("attach(whole_in_slot());", "use_on_current_stream();"),
@@ -167,17 +167,17 @@ WAITS = [
         "leaving_.synchronize();",
     ),
     *waits_of(
-        "engine/optim/group_updates.cpp",
+        "offload/updates/page_updates.cpp",
         after("size_t g, std::function<void()> work) {", "queue_->follow_current();"),
         after("may fetch its gradient.", "queue_->follow_current();"),
         after("std::exchange(begun_, true)) {", "queue_->follow_current();"),
-        "streamed_[update.page] = context_.streamed.mark();",
-        after("} else {", "context_.streamed.join();"),
+        "after_streaming_[update.page] = streamed_.mark();",
+        after("} else {", "streamed_.join();"),
         "queue_->wait(tickets_[g]);",
-        "marks.add(streamed_[g]);",
+        "marks.add(after_streaming_[g]);",
         "queue_->wait_all();",
         "queue_->mark().block_current(device_);",
-        after("queue_->mark().block_current(device_);", "context_.streamed.join();"),
+        after("queue_->mark().block_current(device_);", "streamed_.join();"),
     ),
     *waits_of(
         "offload/updates/update_queue.cpp", "lane_.wait_before_memory_is_freed();"
@@ -191,7 +191,7 @@ WAITS = [
         "engine/optim/sharded_optimizer.cpp",
         "context_.pager->wait_before_memory_is_freed();",
         "guarded([&] { marks = updates_->wait(g); });",
-        "context_.streamed.join();",
+        "streamed_.join();",
     ),
     *waits_of(
         "offload/updates/state_access.cpp",

@@ -186,7 +186,7 @@ void expect_planned_traffic(
   Gpt model = subject.make();
   auto engine = wrap(model, parity_options(world, min_group_numel).engine);
   int64_t trainable = 0;
-  for (const auto& group : engine.pager().groups()) {
+  for (const auto& group : engine.pager().pages()) {
     trainable += group->trainable() ? 1 : 0;
   }
   train_step(engine, model, subject, micro_batches);
@@ -204,7 +204,7 @@ void expect_planned_traffic(
       << what;
   // A block once in forward and once in backward, a segment of several once
   // more each; nothing else more than that.
-  const auto groups = static_cast<int64_t>(engine.pager().groups().size());
+  const auto groups = static_cast<int64_t>(engine.pager().pages().size());
   const int passes = shape.blocks_per_checkpoint == 1 ? 2 : 3;
   EXPECT_LE(
       later.planned_unshards - first.planned_unshards,

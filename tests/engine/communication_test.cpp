@@ -100,7 +100,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 /// The flat buffer of a page with the tensors of its parameters: [padded_numel]
 /// float64.
-at::Tensor flat(const sharding::ParamGroup& page, const Tensors& tensors) {
+at::Tensor flat(const sharding::PageMemory& page, const Tensors& tensors) {
   const at::Tensor whole =
       torch::zeros({page.layout().padded_numel()}, at::kDouble);
   for (const auto& parameter : page.parameters()) {
@@ -112,7 +112,7 @@ at::Tensor flat(const sharding::ParamGroup& page, const Tensors& tensors) {
 }
 
 at::Tensor shard_of(
-    const sharding::ParamGroup& page,
+    const sharding::PageMemory& page,
     const at::Tensor& whole,
     int rank) {
   const auto span = page.layout().shard(rank);
@@ -159,7 +159,7 @@ void expect_rounded_weights(World& world, int shard_ranks) {
   const Tensors exact = masters(engine);
   const torch::NoGradGuard no_grad;
   const auto own = net->named_parameters();
-  for (const auto& page : engine.pager().groups()) {
+  for (const auto& page : engine.pager().pages()) {
     const at::Tensor whole = flat(*page, exact);
     for (int r = 0; r < page->spec().mesh.size(kShardAxis); ++r) {
       round_to_int8(shard_of(*page, whole, r));
@@ -228,7 +228,7 @@ Tensors reduced_gradients(
   Tensors result;
   const int ranks = static_cast<int>(of_ranks.size());
   const int replicas = ranks / shards;
-  for (const auto& page : engine.pager().groups()) {
+  for (const auto& page : engine.pager().pages()) {
     const at::Tensor whole =
         torch::zeros({page->layout().padded_numel()}, at::kDouble);
     for (int s = 0; s < shards; ++s) {

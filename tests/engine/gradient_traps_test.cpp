@@ -106,7 +106,7 @@ TEST_P(GradientTraps, RanksThatUseDifferentParametersOfOneGroup) {
     auto options = group_per_layer();
     options.sharding.groups.min_group_numel = 1 << 20; // one group
     Twin<BranchesImpl> twin(options);
-    ASSERT_EQ(twin.engine.pager().groups().size(), 1);
+    ASSERT_EQ(twin.engine.pager().pages().size(), 1);
     for (int step = 0; step < 5; ++step) {
       const auto loss_of = [&](int rank) {
         return [&, rank](BranchesImpl& net, const at::Tensor& x) {

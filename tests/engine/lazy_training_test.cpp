@@ -218,7 +218,7 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
                 << name;
           });
       // Master weights are as the file has them, not rounded.
-      for (const auto& group : engine.pager().groups()) {
+      for (const auto& group : engine.pager().pages()) {
         EXPECT_EQ(group->master().dtype(), at::kFloat);
         EXPECT_EQ(group->has_own_master(), low_precision);
       }

@@ -38,7 +38,7 @@ void expect_no_gather_on_demand(World& world, const Subject<Model>& subject) {
     torch::manual_seed(1);
     Model model = subject.make();
     auto engine = wrap(model, parity_options(world, 0).engine);
-    EXPECT_GT(engine.pager().groups().size(), 3);
+    EXPECT_GT(engine.pager().pages().size(), 3);
     train_step(world, engine, model, subject, micro_batches);
     const auto first = engine.stats().paging;
     EXPECT_GT(first.on_demand_unshards, 0); // the step that is recorded
@@ -51,7 +51,7 @@ void expect_no_gather_on_demand(World& world, const Subject<Model>& subject) {
     EXPECT_GT(later.planned_unshards, first.planned_unshards);
     // Once per group, step and micro-batch, save a group that some parameters
     // of which never get a gradient: nothing is reduced twice.
-    const auto groups = static_cast<int64_t>(engine.pager().groups().size());
+    const auto groups = static_cast<int64_t>(engine.pager().pages().size());
     EXPECT_LE(later.reductions - first.reductions, 3 * micro_batches * groups);
   }
 }

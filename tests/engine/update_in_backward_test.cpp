@@ -58,7 +58,7 @@ std::vector<std::vector<at::Tensor>> run(const Case& test, bool in_backward) {
     }
     // A plan is followed from the second step on, unless a step is shorter.
     EXPECT_EQ(
-        engine.pager().updated_in_backward(),
+        engine.pager().pages().updated_in_backward(),
         in_backward && step > 0 && test.backwards(step) == test.backwards(0))
         << "step " << step;
     EXPECT_TRUE(engine.step());
@@ -215,7 +215,7 @@ TEST_P(UpdateInBackward, TheFirstStepStaysWithinTheBudget) {
     {
       const Engine unlimited = wrap(make_net<StackImpl>(), options);
       int64_t bytes = total_bytes(unlimited.planned_memory());
-      for (const auto& page : unlimited.pager().groups()) {
+      for (const auto& page : unlimited.pager().pages()) {
         bytes += page->spec().first_gradient_bytes();
       }
       options.memory.device_bytes = bytes;
@@ -277,7 +277,7 @@ TEST_P(UpdateInBackward, IsOnlyThatOfTheEngine) {
     auto& twin = trained.twin;
     const auto before = values_of(twin.engine);
     mean_square(*twin.wrapped, batch_of(7, twin.rank())).backward();
-    EXPECT_FALSE(twin.engine.pager().updated_in_backward());
+    EXPECT_FALSE(twin.engine.pager().pages().updated_in_backward());
     twin.engine.zero_grad();
     const auto after = values_of(twin.engine);
     for (size_t i = 0; i < before.size(); ++i) {
@@ -310,7 +310,7 @@ TEST_P(UpdateInBackward, AnotherBackwardMayFollowThatOfTheEngine) {
       }
       twin.wrapped_backward(2 * step, loss);
       loss(*twin.wrapped, batch_of(2 * step + 1, twin.rank())).backward();
-      EXPECT_FALSE(twin.engine.pager().updated_in_backward()) << step;
+      EXPECT_FALSE(twin.engine.pager().pages().updated_in_backward()) << step;
       twin.step();
       twin.expect_same_parameters("after step " + std::to_string(step));
     }
@@ -356,7 +356,7 @@ TEST(UpdateInBackwardAlone, GoesOnAfterWeightsAreLoadedWithinAStep) {
     engine.load_weights(path);
     for (int step = 3; step < 5; ++step) {
       trained.backward(step);
-      EXPECT_TRUE(engine.pager().updated_in_backward()) << step;
+      EXPECT_TRUE(engine.pager().pages().updated_in_backward()) << step;
       engine.step();
     }
   });

@@ -366,7 +366,7 @@ TEST(ExpertTraining, SendsEachElementOnceForAFile) {
     TrainedExperts trained(world, {.shard = 4, .expert = 2}, changed.folder());
     std::set<std::string> own;
     int64_t numel = 0;
-    for (const auto& group : trained.engine().pager().groups()) {
+    for (const auto& group : trained.engine().pager().pages()) {
       if (group->spec().of_experts) {
         EXPECT_EQ(group->spec().mesh.size(kShardAxis), 2);
         EXPECT_TRUE(numel == 0 || group->layout().padded_numel() == numel);
@@ -671,7 +671,7 @@ TEST(ExpertTraining, KeepsToAMemoryBudget) {
     {
       const TrainedExperts trained(world, sizes, changed.folder(), options);
       std::vector<sharding::PageSpec> pages;
-      for (const auto& group : trained.engine().pager().groups()) {
+      for (const auto& group : trained.engine().pager().pages()) {
         pages.push_back(group->spec());
       }
       // Room for the state of some pages.

@@ -69,20 +69,19 @@ class AdafactorMethod : public UpdateMethod {
     });
   }
 
-  void allocate(MemoryLedger& ledger) override {
-    UpdateMethod::allocate(ledger);
+  void allocate(const StateMemory& memory) override {
+    UpdateMethod::allocate(memory);
     const auto make = [&](const OptimizedParameter& parameter, int64_t numel) {
       const offload::UpdateSite& site = *context_.sites[parameter.group];
       constexpr auto kPurpose = MemoryPurpose::kOptimizerState;
-      runtime::ShardStore* store =
-          context_.stores->memory_store(parameter.group);
+      runtime::ShardStore* store = memory.stores.memory_store(parameter.group);
       return store != nullptr
                  ? runtime::RestingTensor(store->reserve(
                        "exp_avg_sq of '" + parameter.name() + "'",
                        kPurpose,
                        numel,
                        site.types().master))
-                 : runtime::RestingTensor(ledger.allocate_zeros(
+                 : runtime::RestingTensor(memory.ledger.allocate_zeros(
                        kPurpose, numel, site.types().master, site.device()));
     };
     for (OptimizedParameter* parameter : order_) {
@@ -101,12 +100,13 @@ class AdafactorMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     const std::vector<ShardPart*> parts = active_parts();
-    const at::Tensor squares = sum_gradients(parts);
-    context_.pager->sum_over_shards(squares, pages_of_sums());
+    const at::Tensor squares = sum_gradients(input, parts);
+    context_.ranks.sum_over_shards(squares, pages_of_sums());
     forget_and_add(squares);
     const at::Tensor update_squares =
         zero_sums(static_cast<int64_t>(order_.size()));
     for_each_active_run(
+        input,
         parts,
         {.weights = false},
         [&](const ParameterRun& run, const offload::ShardTensors& shard) {
@@ -115,8 +115,9 @@ class AdafactorMethod : public UpdateMethod {
                                              .sum(at::kDouble)
                                              .to(update_squares.device());
         });
-    context_.pager->sum_over_shards(update_squares, context_.rows_of(order_));
+    context_.ranks.sum_over_shards(update_squares, context_.rows_of(order_));
     for_each_active_run(
+        input,
         parts,
         {},
         [&](const ParameterRun& run, const offload::ShardTensors& shard) {
@@ -168,15 +169,17 @@ class AdafactorMethod : public UpdateMethod {
 
   template <typename Body>
   void for_each_active_run(
+      const StepInput& input,
       const std::vector<ShardPart*>& parts,
       const Writes& writes,
       const Body& body) {
     for_each_part(
+        input,
         parts,
         writes,
         [&](ShardPart& part, const offload::ShardTensors& shard) {
           for (const ParameterRun& run : part.runs) {
-            if (has_gradient(*run.parameter)) {
+            if (run.parameter->has_gradient) {
               body(run, shard);
             }
           }
@@ -226,7 +229,7 @@ class AdafactorMethod : public UpdateMethod {
   std::vector<sharding::PageRows> pages_of_sums() const {
     std::vector<sharding::PageRows> pages;
     for (const OptimizedParameter* parameter : order_) {
-      if (has_gradient(*parameter)) {
+      if (parameter->has_gradient) {
         pages.push_back(
             {&context_.pages[parameter->group],
              sum_numel(entries_.at(parameter))});
@@ -236,15 +239,18 @@ class AdafactorMethod : public UpdateMethod {
   }
 
   /// This rank's share of the first sum. Also updates moments of elements.
-  at::Tensor sum_gradients(const std::vector<ShardPart*>& parts) {
+  at::Tensor sum_gradients(
+      const StepInput& input,
+      const std::vector<ShardPart*>& parts) {
     std::map<const OptimizedParameter*, int64_t> offsets;
     int64_t numel = 0;
     for (const OptimizedParameter* parameter : order_) {
       offsets[parameter] = numel;
-      numel += has_gradient(*parameter) ? sum_numel(entries_.at(parameter)) : 0;
+      numel += parameter->has_gradient ? sum_numel(entries_.at(parameter)) : 0;
     }
     const at::Tensor sums = zero_sums(numel);
     for_each_active_run(
+        input,
         parts,
         {.weights = false},
         [&](const ParameterRun& run, const offload::ShardTensors& shard) {
@@ -280,7 +286,7 @@ class AdafactorMethod : public UpdateMethod {
   void forget_and_add(const at::Tensor& sums) {
     int64_t offset = 0;
     for (const OptimizedParameter* parameter : order_) {
-      if (!has_gradient(*parameter)) {
+      if (!parameter->has_gradient) {
         continue;
       }
       Entry& entry = entries_.at(parameter);

@@ -36,6 +36,7 @@ class LambMethod : public UpdateMethod {
     const at::Tensor none = at::zeros({1, 2}, options.dtype(at::kDouble));
     std::vector<at::Tensor> rows(parameters_.size(), none);
     for_each_part(
+        input,
         parts,
         {.weights = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
@@ -54,9 +55,10 @@ class LambMethod : public UpdateMethod {
           }
         });
     const at::Tensor sums = at::cat(rows);
-    context_.pager->sum_over_shards(sums, context_.rows_of(parameters_));
+    context_.ranks.sum_over_shards(sums, context_.rows_of(parameters_));
     const at::Tensor ratios = trust_ratios(sums);
     for_each_part(
+        input,
         parts,
         {.state = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
@@ -71,9 +73,8 @@ class LambMethod : public UpdateMethod {
   }
 
  private:
-  std::vector<ActiveSpan> spans_of(const ShardPart& part) const {
-    return active_spans(
-        part, *context_.pager->bucket(part.group), /*join=*/false);
+  static std::vector<ActiveSpan> spans_of(const ShardPart& part) {
+    return active_spans(part, /*join=*/false);
   }
 
   runtime::LambRun run_of(

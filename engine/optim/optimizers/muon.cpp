@@ -38,7 +38,10 @@ class MuonMethod : public UpdateMethod {
       }
     }
     for_each_part(
-        parts, {}, [&](ShardPart& part, const offload::ShardTensors& shard) {
+        input,
+        parts,
+        {},
+        [&](ShardPart& part, const offload::ShardTensors& shard) {
           update(part, shard, input);
         });
   }
@@ -47,7 +50,7 @@ class MuonMethod : public UpdateMethod {
   bool any_gradient(size_t group) const {
     return std::any_of(
         parameters_.begin(), parameters_.end(), [&](const auto* parameter) {
-          return parameter->group == group && has_gradient(*parameter);
+          return parameter->group == group && parameter->has_gradient;
         });
   }
 
@@ -57,7 +60,7 @@ class MuonMethod : public UpdateMethod {
       const StepInput& input) {
     const at::Tensor whole = gather(part, shard);
     for (const ParameterRun& run : part.runs) {
-      if (has_gradient(*run.parameter)) {
+      if (run.parameter->has_gradient) {
         apply(run, shard, whole, input.lr_of(*run.parameter));
       }
     }
@@ -68,15 +71,15 @@ class MuonMethod : public UpdateMethod {
         shard.master.is_cpu() ? shard.master.scalar_type() : at::kBFloat16);
   }
 
-  /// Updates the momentum and all-gathers the directions of the whole group:
+  /// Updates the momentum and all-gathers the directions of the whole page:
   /// [padded_numel]. Elements outside of this method's matrices are undefined.
   at::Tensor gather(const ShardPart& part, const offload::ShardTensors& shard) {
-    const sharding::ParamGroup& group = *context_.pager->groups()[part.group];
+    const sharding::PageSpec& page = context_.pages[part.group];
     const auto options =
-        at::TensorOptions().dtype(compute_dtype(shard)).device(group.device());
-    const at::Tensor mine = at::empty({group.layout().shard_numel()}, options);
+        at::TensorOptions().dtype(compute_dtype(shard)).device(page.device);
+    const at::Tensor mine = at::empty({page.layout.shard_numel()}, options);
     for (const ParameterRun& run : part.runs) {
-      if (!has_gradient(*run.parameter)) {
+      if (!run.parameter->has_gradient) {
         continue;
       }
       const at::Tensor gradient = run.parameter->scaled(
@@ -90,10 +93,11 @@ class MuonMethod : public UpdateMethod {
               options_.nesterov ? gradient.lerp(momentum, options_.momentum)
                                 : momentum);
     }
-    const at::Tensor whole =
-        at::empty({group.layout().padded_numel()}, options);
-    context_.pager->all_gather_shards(
-        part.group, whole, mine, "Muon's momentum of '" + group.name() + "'");
+    const at::Tensor whole = at::empty({page.layout.padded_numel()}, options);
+    context_.ranks.of(page)
+        .shards()
+        .all_gather(whole, mine, "Muon's momentum of '" + page.name + "'")
+        .wait(context_.ranks.watch_failures());
     return whole.to(shard.master.device());
   }
 

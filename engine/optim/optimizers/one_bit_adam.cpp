@@ -70,6 +70,7 @@ class OneBitAdamMethod : public OneBitMethod {
     }
     // What the last of these steps divided by stays.
     for_each_part(
+        input,
         all_parts(),
         {.weights = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
@@ -162,7 +163,7 @@ class ZeroOneAdamMethod : public OneBitMethod {
   }
 
   void averaged_step(const StepInput& input, int64_t step) override {
-    for_each_run([&](const Run& run) {
+    for_each_run(input, [&](const Run& run) {
       add_to_moments(run, options_.beta2);
       update(run, input, step);
     });

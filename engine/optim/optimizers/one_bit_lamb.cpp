@@ -96,7 +96,7 @@ class OneBitLambMethod : public OneBitMethod {
   }
 
   void averaged_step(const StepInput& input, int64_t step) override {
-    for_each_run([&](const Run& run) {
+    for_each_run(input, [&](const Run& run) {
       add_to_moments(run, options_.beta2);
       const at::Tensor direction =
           direction_of(run, correction_of(options_.beta2, run))
@@ -115,16 +115,16 @@ class OneBitLambMethod : public OneBitMethod {
       apply(run, direction, input.lr_of(run.parameter) * ratio);
     });
     if (step == options_.freeze_step) {
-      freeze();
+      freeze(input);
     }
   }
 
   /// What the last of these steps divided by stays, and the momentum of all
   /// parameters is scaled to the mean of their root mean squares.
-  void freeze() {
+  void freeze(const StepInput& input) {
     std::map<const OptimizedParameter*, double> sizes;
     double mean = 0;
-    for_each_run([&](const Run& run) {
+    for_each_run(input, [&](const Run& run) {
       run.state(kFrozen).div_(correction_of(options_.beta2, run));
       run.state(kFresh).copy_(run.state(kFrozen));
       const double size = norm_of(run.state(kMomentum)) /

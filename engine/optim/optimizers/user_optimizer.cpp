@@ -5,7 +5,6 @@
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/paging/pager.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -40,8 +39,8 @@ class UserMethod : public UpdateMethod {
   // What the optimizer allocates in its first step is not known here.
   void add_state_bytes(TierBytes&) const override {}
 
-  void allocate(MemoryLedger& ledger) override {
-    UpdateMethod::allocate(ledger);
+  void allocate(const StateMemory& memory) override {
+    UpdateMethod::allocate(memory);
     std::map<RateKey, std::vector<at::Tensor>> leaves;
     for (const ShardPart& part : parts_) {
       const offload::UpdateSite& site = *context_.sites[part.group];
@@ -62,28 +61,32 @@ class UserMethod : public UpdateMethod {
     // What is wrong with it does not show on ranks that have no part of these
     // parameters, and wrap() goes on with collectives.
     runtime::on_all_ranks(
-        context_.pager->control(),
+        context_.ranks.control(),
         "UserOptimizerOptions::make",
         [&] {
           if (!leaves.empty()) {
             make_optimizer(leaves);
           }
         },
-        context_.pager->watch_failures());
+        context_.ranks.watch_failures());
   }
 
   void step(const StepInput& input) override {
     if (optimizer_ == nullptr) {
       return;
     }
-    const auto shards = open_all();
+    // A user's optimizer updates everything at once.
+    Shards shards;
+    for (ShardPart& part : parts_) {
+      shards[part.group] = open(input, part);
+    }
     bind(shards);
     bool any = false;
     for (Leaf& leaf : leaves_) {
       const ParameterRun& run = *leaf.run;
       at::Tensor& gradient = leaf.tensor.mutable_grad();
       gradient = at::Tensor();
-      if (has_gradient(*run.parameter)) {
+      if (run.parameter->has_gradient) {
         any = true;
         gradient = run.parameter->scaled(
             shards.at(leaf.group)
@@ -112,6 +115,8 @@ class UserMethod : public UpdateMethod {
   }
 
  private:
+  using Shards = std::map<size_t, offload::ShardTensors>; ///< by page
+
   struct Leaf {
     const ParameterRun* run;
     size_t group;
@@ -121,9 +126,13 @@ class UserMethod : public UpdateMethod {
   /// @param leaves by the rates of their groups.
   void make_optimizer(
       const std::map<RateKey, std::vector<at::Tensor>>& leaves) {
-    bind(open_all());
+    Shards shards;
     for (ShardPart& part : parts_) {
-      close(part, {.weights = false, .state = false});
+      shards[part.group] = part.state->open();
+    }
+    bind(shards);
+    for (ShardPart& part : parts_) {
+      part.state->close(/*written=*/{}, /*writes_state=*/false);
     }
     std::vector<torch::optim::OptimizerParamGroup> groups;
     for (const auto& [key, tensors] : leaves) {
@@ -184,18 +193,9 @@ class UserMethod : public UpdateMethod {
     return c10::demangle(typeid(optimizer).name());
   }
 
-  /// A user's optimizer updates everything at once.
-  std::map<size_t, offload::ShardTensors> open_all() {
-    std::map<size_t, offload::ShardTensors> shards;
-    for (ShardPart& part : parts_) {
-      shards[part.group] = open(part);
-    }
-    return shards;
-  }
-
   /// Points the leaves to the master weights. The tensors stay the same,
   /// because the optimizer looks up its state by them.
-  void bind(const std::map<size_t, offload::ShardTensors>& shards) {
+  void bind(const Shards& shards) {
     for (Leaf& leaf : leaves_) {
       leaf.tensor.set_data(
           shards.at(leaf.group)

@@ -112,10 +112,11 @@ class GatedMethod final : public engine::ElementwiseMethod {
   using ElementwiseMethod::ElementwiseMethod;
 
   std::optional<offload::StateUpdate> prepare(
-      size_t g,
+      const sharding::Page& page,
       const engine::StepInput& input) override {
-    auto update = ElementwiseMethod::prepare(g, input);
+    auto update = ElementwiseMethod::prepare(page, input);
     if (update) {
+      const auto g = static_cast<size_t>(page.number());
       update->run = [g, run = update->run](
                         const offload::ShardTensors& tensors,
                         const offload::ShardTensors* before) {

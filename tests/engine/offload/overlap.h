@@ -2,7 +2,7 @@
 #pragma once
 // Training runs whose numbers must not depend on what is done beside backward.
 
-#include "tessera/engine/optim/update_statistics.h"
+#include "tessera/offload/updates/update_statistics.h"
 
 #include "engine/offload/placement.h"
 

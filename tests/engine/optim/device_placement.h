@@ -7,8 +7,8 @@
 
 #include "engine/checkpoint/checkpoint_support.h"
 #include "tessera/engine/memory/library_memory.h"
-#include "tessera/engine/optim/update_statistics.h"
 #include "tessera/offload/updates/streamed_update.h"
+#include "tessera/offload/updates/update_statistics.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <filesystem>

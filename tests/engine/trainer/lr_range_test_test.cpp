@@ -108,7 +108,7 @@ TEST(LrRangeTest, EndsTheStepThatUpdatedInBackward) {
     EXPECT_TRUE(
         lr_range_test(world, engine, task, trainer, range).has_diverged);
     EXPECT_EQ(engine.learning_rate(), 0.125);
-    EXPECT_FALSE(engine.pager().updated_in_backward());
+    EXPECT_FALSE(engine.pager().pages().updated_in_backward());
     engine.backward(task.forward(0).loss);
     EXPECT_TRUE(engine.step());
   });

@@ -34,7 +34,7 @@ struct Subject {
         {{whole_spec(
               {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
           weight}});
-    group = std::make_unique<ParamGroup>(
+    group = std::make_unique<PageMemory>(
         lay_out(spec, 0, 0, {}, shard_mesh(0, 1, 0)), handler, ledger);
     bucket =
         std::make_unique<GradientBucket>(*group, handler, *replicas, ledger);
@@ -46,7 +46,7 @@ struct Subject {
   NoHandler handler;
   MemoryLedger ledger;
   runtime::StreamLane lane{at::kCPU};
-  std::unique_ptr<ParamGroup> group;
+  std::unique_ptr<PageMemory> group;
   std::unique_ptr<GradientBucket> bucket;
 };
 

@@ -84,12 +84,13 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
         ledger,
         {},
         nullptr);
-    EXPECT_EQ(pager.meshes().size(), 2);
+    EXPECT_EQ(pager.ranks().meshes().size(), 2);
     net->forward(torch::full({1, 5}, rank + 1.0)).sum().backward();
     pager.settle_gradients();
     // The inputs of an expert are 5 * (rank + 1) + 1, of rank 0's layer.
     const auto gradient = [&](const at::Tensor& parameter) {
-      return pager.whole_gradient(pager.find_parameter(parameter))
+      return pager.scopes()
+          .whole_gradient(pager.pages().find(parameter))
           .max()
           .item<double>();
     };
@@ -99,7 +100,7 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
     EXPECT_EQ(gradient(net->layer->bias), 4.5);
     // Rows of sums over the shards, of a page each.
     const at::Tensor sums = torch::full({2}, rank + 1.0, at::kDouble);
-    pager.sum_over_shards(sums, {{&pages[0]}, {&pages[1]}});
+    pager.ranks().sum_over_shards(sums, {{&pages[0]}, {&pages[1]}});
     EXPECT_EQ(sums[0].item<double>(), 10);
     EXPECT_EQ(sums[1].item<double>(), part == 0 ? 1 + 3 : 2 + 4);
     pager.unwrap();

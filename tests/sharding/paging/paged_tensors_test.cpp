@@ -6,7 +6,7 @@
 #include "tessera/sharding/interception/operator_traits.h"
 #include "tessera/sharding/interception/page_faults.h"
 #include "tessera/sharding/interception/page_key.h"
-#include "tessera/sharding/pages/param_group.h"
+#include "tessera/sharding/pages/page_memory.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -74,7 +74,7 @@ struct OneGroup {
     spec.parameters.push_back(
         {{whole_spec({"layer.bias"}, bias.sizes().vec(), bias.scalar_type()),
           bias}});
-    group = std::make_unique<ParamGroup>(
+    group = std::make_unique<PageMemory>(
         lay_out(spec, 0, 0, {}, shard_mesh(0, world_size, 0)),
         recorder,
         ledger);
@@ -83,7 +83,7 @@ struct OneGroup {
   at::Tensor bias = torch::arange(3.0) + 10;
   MemoryLedger ledger;
   Recorder recorder;
-  std::unique_ptr<ParamGroup> group;
+  std::unique_ptr<PageMemory> group;
 };
 
 } // namespace
@@ -171,7 +171,7 @@ TEST(PagedStorage, ReplacedStorageIsFoundAndGoesUnharmed) {
   EXPECT_TRUE(contains(message, "gone")) << message;
 }
 
-TEST(ParamGroup, RestoreGivesEachStorageMemoryOfItsOwn) {
+TEST(PageMemory, RestoreGivesEachStorageMemoryOfItsOwn) {
   OneGroup one(1);
   one.group->attach_shard();
   one.group->restore(one.group->whole(), {});
@@ -183,7 +183,7 @@ TEST(ParamGroup, RestoreGivesEachStorageMemoryOfItsOwn) {
   EXPECT_EQ(one.weight[0][0].item<float>(), 1);
 }
 
-TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
+TEST(PageMemory, ShardsOfAllRanksAreTheWhole) {
   for (int size = 1; size <= 5; ++size) {
     std::vector<at::Tensor> shards;
     for (int rank = 0; rank < size; ++rank) {
@@ -197,7 +197,7 @@ TEST(ParamGroup, ShardsOfAllRanksAreTheWhole) {
             weight}});
       spec.parameters.push_back(
           {{whole_spec({"b"}, bias.sizes().vec(), bias.scalar_type()), bias}});
-      const ParamGroup group(
+      const PageMemory group(
           lay_out(spec, 0, 0, {}, shard_mesh(rank, size, 0)), recorder, ledger);
       shards.push_back(group.shard().load().clone());
       if (rank + 1 == size) {

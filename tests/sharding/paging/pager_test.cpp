@@ -70,25 +70,22 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
     auto model = make_mlp();
     MemoryLedger ledger;
     Pager pager(world, *model, one_group_per_layer(), ledger);
-    EXPECT_EQ(pager.groups().size(), 3);
+    EXPECT_EQ(pager.pages().size(), 3);
     for (int step = 0; step < 3; ++step) {
       const auto gradients = backward_of_all_ranks(world, plain, model, step);
       pager.settle_gradients();
       for (const auto& item : plain->named_parameters()) {
-        const size_t index = pager.find_parameter(item.key());
-        const auto& place = pager.parameters()[index];
-        const auto& group = *pager.groups()[place.group];
-        const auto flat = torch::zeros({group.layout().padded_numel()});
-        const auto& span = pager.parameter(index).span;
+        const size_t index = pager.pages().find(item.key());
+        const auto& page = pager.pages().places()[index].page;
+        const auto flat = torch::zeros({page.layout().padded_numel()});
+        const auto& span = pager.pages().parameter(index).span;
         flat.narrow(0, span.begin, span.numel)
             .copy_(tests::average_over_ranks(gradients.at(item.key()))
                        .reshape({-1}));
-        const auto mine = group.layout().shard(world.rank());
+        const auto mine = page.layout().shard(world.rank());
         for (const auto& run : runtime::runs_of_shard({&span, 1}, mine)) {
-          const auto got = pager.bucket(place.group)
-                               ->shard()
-                               .load()
-                               .narrow(0, run.shard_offset, run.numel);
+          const auto got = page.gradients->shard().load().narrow(
+              0, run.shard_offset, run.numel);
           const auto want =
               flat.narrow(0, mine.begin + run.shard_offset, run.numel);
           EXPECT_TRUE(torch::equal(got, want))
@@ -146,7 +143,7 @@ TEST(PagesOfTwoMeshes, HaveTheGradientsOfAPlainRun) {
         {},
         nullptr);
     const auto shards_of = [&](size_t g) {
-      const runtime::FlatLayout& layout = pager.groups()[g]->layout();
+      const runtime::FlatLayout& layout = pager.pages()[g].layout();
       return layout.padded_numel() / layout.shard_numel();
     };
     EXPECT_EQ(shards_of(0), 4);
@@ -156,7 +153,8 @@ TEST(PagesOfTwoMeshes, HaveTheGradientsOfAPlainRun) {
       pager.settle_gradients();
       for (const auto& [name, of_ranks] : gradients) {
         const at::Tensor want = tests::average_over_ranks(of_ranks);
-        const at::Tensor got = pager.whole_gradient(pager.find_parameter(name));
+        const at::Tensor got =
+            pager.scopes().whole_gradient(pager.pages().find(name));
         // The sums are added up in another order.
         EXPECT_TRUE(torch::allclose(got, want, 1e-5, 1e-8)) << name;
         EXPECT_FALSE(torch::allclose(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `ParamGroup` is a page: parameters that are unsharded, reduced and resharded
-// together.
+// `PageMemory` is the weights of a page, i.e. of parameters that are unsharded,
+// reduced and resharded together: this rank's shard, and all of them while they
+// are unsharded.
 
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/memory/memory_ledger.h"
@@ -52,18 +53,18 @@ enum class GatherFormat {
 /// the pager makes the first operator on it wait, one that only takes a view
 /// too, and a read of its memory that is no operator's is an error: nothing
 /// could make it wait.
-class ParamGroup {
+class PageMemory {
  public:
   /// Takes this rank's slice of every parameter and frees the rest; for a
   /// deferred parameter (deferred_init.h) it makes only the slice. Parameters
   /// are converted to ParameterRecord::dtype.
   /// @param stores must outlive the group.
-  ParamGroup(
+  PageMemory(
       PageSpec spec,
       PageFaultHandler& handler,
       MemoryLedger& ledger,
       const runtime::ShardStores& stores = {});
-  ~ParamGroup();
+  ~PageMemory();
 
   const PageSpec& spec() const {
     return spec_;
@@ -120,12 +121,6 @@ class ParamGroup {
   }
   /// @throws tessera::Error after lose_values().
   void check_values() const;
-  /// Returns the master weights in memory, on the parameters' device: the
-  /// tensor itself, or a copy. Blocks.
-  at::Tensor read_master() const;
-  /// Stores the result of read_master() after it was written to, and rounds it
-  /// into the shard. Blocks.
-  void write_master(const at::Tensor& values);
   /// The parameters' dtype outside of the engine.
   at::ScalarType original_dtype() const {
     return spec_.original_dtype;
@@ -221,6 +216,13 @@ class ParamGroup {
   }
 
  private:
+  friend class GatherScopes; // through which all others read and write values
+  /// The master weights in memory, on the parameters' device: the tensor
+  /// itself, or a copy. Blocks.
+  at::Tensor read_master() const;
+  /// Stores the result of read_master() after it was written to, and rounds it
+  /// into the shard. Blocks.
+  void write_master(const at::Tensor& values);
   bool is_encoded() const {
     return format_ == GatherFormat::kOfPage && spec_.gather_format.has_value();
   }

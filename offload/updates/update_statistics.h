@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Counts since construction, in parts of groups.
+/// Counts since construction, in parts of pages.
 struct UpdateStatistics {
   int64_t beside = 0; ///< overlapped with backward, and used
   int64_t speculated = 0; ///< begun before it was known whether they are used

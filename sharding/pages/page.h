@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `PagedGroup` is a page of a pager: its weights, its gradients, and what the
-// parts of the pager note of it.
+// `Page` is a page of a pager: its weights (`PageMemory`), its gradients, and
+// what the parts of the pager note of it.
 
 #include "tessera/sharding/pages/gradient_bucket.h"
+#include "tessera/sharding/pages/page_memory.h"
 #include "tessera/sharding/pages/page_ranks.h"
-#include "tessera/sharding/pages/param_group.h"
 
 #include <cstdint>
 #include <memory>
@@ -42,15 +42,15 @@ struct PageReductions {
   bool collects = false;
 };
 
-struct PagedGroup : ParamGroup {
+struct Page : PageMemory {
   /// @param ranks of the page; must outlive it.
-  PagedGroup(
+  Page(
       const PageSpec& page,
       PageFaultHandler& handler,
       MeshRanks& ranks,
       MemoryLedger& ledger,
       const runtime::ShardStores& stores)
-      : ParamGroup(page, handler, ledger, stores), ranks(ranks) {}
+      : PageMemory(page, handler, ledger, stores), ranks(ranks) {}
 
   MeshRanks& ranks; ///< that divide it
   std::unique_ptr<GradientBucket> gradients; ///< null: it is frozen

@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/optim/group_updates.h"
+#include "tessera/offload/updates/page_updates.h"
 
-#include <optional>
 #include <utility>
 
-namespace tessera::engine {
+namespace tessera::offload {
 
-GroupUpdates::GroupUpdates(UpdateContext& context, bool overlaps)
-    : context_(context),
-      device_(context.pages.front().device),
-      copies_(context.pages.size()),
-      speculated_(copies_.size()),
-      tickets_(copies_.size(), 0),
-      updating_(copies_.size(), false),
-      streamed_(copies_.size()) {
+PageUpdates::PageUpdates(
+    size_t pages,
+    c10::Device device,
+    StreamedUpdate& streamed,
+    bool overlaps)
+    : device_(device),
+      streamed_(streamed),
+      copies_(pages),
+      speculated_(pages),
+      tickets_(pages, 0),
+      updating_(pages, false),
+      after_streaming_(pages) {
   if (overlaps) {
-    queue_ = std::make_unique<offload::UpdateQueue>(device_);
+    queue_ = std::make_unique<UpdateQueue>(device_);
   }
 }
 
-GroupUpdates::~GroupUpdates() = default;
+PageUpdates::~PageUpdates() = default;
 
-void GroupUpdates::add_speculation(size_t g, offload::StateAccess& state) {
-  copies_[g] = std::make_unique<offload::SpeculativeState>(state);
+void PageUpdates::add_speculation(size_t g, StateAccess& state) {
+  copies_[g] = std::make_unique<SpeculativeState>(state);
 }
 
-void GroupUpdates::add_bytes(TierBytes& bytes) const {
+void PageUpdates::add_bytes(TierBytes& bytes) const {
   for (const auto& copy : copies_) {
     if (copy) {
       copy->add_bytes(bytes);
@@ -33,35 +36,35 @@ void GroupUpdates::add_bytes(TierBytes& bytes) const {
   }
 }
 
-void GroupUpdates::allocate() {
-  for (size_t g = 0; g < copies_.size(); ++g) {
-    if (copies_[g]) {
-      copies_[g]->allocate(
-          context_.stores->host_memory(), context_.stores->store(g));
-    }
+void PageUpdates::allocate(
+    size_t g,
+    HostMemory& memory,
+    runtime::ShardStore* store) {
+  if (copies_[g]) {
+    copies_[g]->allocate(memory, store);
   }
 }
 
-void GroupUpdates::submit_sums(size_t g, std::function<void()> work) {
+void PageUpdates::submit_sums(size_t g, std::function<void()> work) {
   submit(g, std::move(work));
   last_sums_ = tickets_[g];
 }
 
-void GroupUpdates::wait_for_sums() {
+void PageUpdates::wait_for_sums() {
   if (overlaps()) {
     queue_->wait(last_sums_);
   }
 }
 
-void GroupUpdates::submit(size_t g, std::function<void()> work) {
+void PageUpdates::submit(size_t g, std::function<void()> work) {
   queue_->follow_current();
   tickets_[g] = queue_->submit(std::move(work));
 }
 
 /// Submits work that begins with update->state and update->gradient.
-void GroupUpdates::push(
+void PageUpdates::push(
     size_t g,
-    std::shared_ptr<offload::StateUpdate> update,
+    std::shared_ptr<StateUpdate> update,
     std::function<void()> work) {
   // While it waits, the work before it may fetch its gradient.
   queue_->follow_current();
@@ -78,7 +81,7 @@ void GroupUpdates::push(
   });
 }
 
-void GroupUpdates::update(size_t g, std::vector<offload::StateUpdate> updates) {
+void PageUpdates::update(size_t g, std::vector<StateUpdate> updates) {
   if (overlaps() && !updates.empty()) {
     updating_[g] = true;
   }
@@ -89,19 +92,19 @@ void GroupUpdates::update(size_t g, std::vector<offload::StateUpdate> updates) {
     submit(g, [this, g, speculated] { copies_[g]->commit(*speculated); });
     return;
   }
-  for (offload::StateUpdate& update : updates) {
+  for (StateUpdate& update : updates) {
     if (!overlaps()) {
       run(update);
       continue;
     }
     ++statistics_.beside;
-    auto shared = std::make_shared<offload::StateUpdate>(std::move(update));
+    auto shared = std::make_shared<StateUpdate>(std::move(update));
     push(g, shared, [this, shared] { run(*shared); });
   }
 }
 
-void GroupUpdates::speculate(size_t g, offload::StateUpdate update) {
-  auto shared = std::make_shared<offload::StateUpdate>(std::move(update));
+void PageUpdates::speculate(size_t g, StateUpdate update) {
+  auto shared = std::make_shared<StateUpdate>(std::move(update));
   speculated_[g] = shared;
   ++statistics_.speculated;
   push(g, shared, [this, g, shared] {
@@ -110,17 +113,9 @@ void GroupUpdates::speculate(size_t g, offload::StateUpdate update) {
   });
 }
 
-offload::ShardTensors GroupUpdates::open(const offload::StateUpdate& update) {
-  std::optional<TransferWaits::Scope> waits;
-  if (!overlaps()) {
-    waits.emplace(context_.pager->transfer_waits());
-  }
-  return update.state->open(update.gradient);
-}
-
-void GroupUpdates::run(const offload::StateUpdate& update) {
+void PageUpdates::run(const StateUpdate& update) {
   note(update);
-  const offload::ShardTensors tensors = open(update);
+  const ShardTensors tensors = update.state->open(update.gradient);
   fetch_next(update);
   update.run(tensors, nullptr);
   update.state->close(update.written(), true);
@@ -128,15 +123,15 @@ void GroupUpdates::run(const offload::StateUpdate& update) {
     return;
   }
   if (overlaps()) {
-    streamed_[update.page] = context_.streamed.mark();
+    after_streaming_[update.page] = streamed_.mark();
   } else {
-    context_.streamed.join();
+    streamed_.join();
   }
 }
 
 /// Records the order of updates. What was fetched ahead is for this one or not
 /// needed.
-void GroupUpdates::note(const offload::StateUpdate& update) {
+void PageUpdates::note(const StateUpdate& update) {
   if (last_ == nullptr) {
     first_ = update.state;
   } else {
@@ -150,18 +145,18 @@ void GroupUpdates::note(const offload::StateUpdate& update) {
   }
 }
 
-void GroupUpdates::fetch_next(const offload::StateUpdate& update) {
+void PageUpdates::fetch_next(const StateUpdate& update) {
   if (!overlaps()) {
     return;
   }
-  std::shared_ptr<offload::StateUpdate> waiting;
+  std::shared_ptr<StateUpdate> waiting;
   {
     const std::lock_guard lock(mutex_);
     if (!waiting_.empty()) {
       waiting = waiting_.front();
     }
   }
-  offload::StateAccess* next = nullptr;
+  StateAccess* next = nullptr;
   if (waiting != nullptr) {
     next = waiting->state;
   } else if (const auto known = successors_.find(update.state);
@@ -180,7 +175,7 @@ void GroupUpdates::fetch_next(const offload::StateUpdate& update) {
   }
 }
 
-bool GroupUpdates::begin_prefetch(offload::StateAccess& state) {
+bool PageUpdates::begin_prefetch(StateAccess& state) {
   if (state.staging_bytes() == 0) {
     return false;
   }
@@ -191,14 +186,14 @@ bool GroupUpdates::begin_prefetch(offload::StateAccess& state) {
   return true;
 }
 
-void GroupUpdates::drop_prefetched() {
-  offload::StateAccess* const state = std::exchange(prefetched_, nullptr);
+void PageUpdates::drop_prefetched() {
+  StateAccess* const state = std::exchange(prefetched_, nullptr);
   if (state != nullptr && state->is_fetched()) {
     state->discard();
   }
 }
 
-void GroupUpdates::begin_step() {
+void PageUpdates::begin_step() {
   if (overlaps() && !std::exchange(begun_, true)) {
     queue_->follow_current();
     queue_->submit([this] {
@@ -209,25 +204,25 @@ void GroupUpdates::begin_step() {
   }
 }
 
-void GroupUpdates::end_step() {
+void PageUpdates::end_step() {
   begun_ = false;
   if (overlaps()) {
     queue_->submit([this] { last_ = nullptr; });
   }
 }
 
-runtime::StreamMarks GroupUpdates::wait(size_t g) {
+runtime::StreamMarks PageUpdates::wait(size_t g) {
   if (!overlaps() || tickets_[g] == 0) {
     return {};
   }
   queue_->wait(tickets_[g]);
   updating_[g] = false;
   runtime::StreamMarks marks = queue_->mark();
-  marks.add(streamed_[g]);
+  marks.add(after_streaming_[g]);
   return marks;
 }
 
-void GroupUpdates::wait_all() {
+void PageUpdates::wait_all() {
   if (!overlaps()) {
     return;
   }
@@ -236,7 +231,7 @@ void GroupUpdates::wait_all() {
   // The thread is idle.
   drop_prefetched();
   queue_->mark().block_current(device_);
-  context_.streamed.join();
+  streamed_.join();
 }
 
-} // namespace tessera::engine
+} // namespace tessera::offload

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/pages/param_group.h"
+#include "tessera/sharding/pages/page_memory.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/block_quantize.h"
@@ -33,7 +33,7 @@ void abandon(PagedStorage& page, const std::string& message) {
 
 } // namespace
 
-ParamGroup::ParamGroup(
+PageMemory::PageMemory(
     PageSpec spec,
     PageFaultHandler& handler,
     MemoryLedger& ledger,
@@ -92,7 +92,7 @@ ParamGroup::ParamGroup(
 }
 
 /// Allocates zeros: [shard_numel].
-runtime::RestingTensor ParamGroup::make_shard(
+runtime::RestingTensor PageMemory::make_shard(
     const char* what,
     MemoryPurpose purpose,
     at::ScalarType dtype,
@@ -107,7 +107,7 @@ runtime::RestingTensor ParamGroup::make_shard(
       formatted("{} of '{}'", what, spec_.name), purpose, numel, dtype));
 }
 
-void ParamGroup::take_slice(
+void PageMemory::take_slice(
     const c10::Storage& storage,
     int64_t begin,
     const at::Tensor& shard,
@@ -124,7 +124,7 @@ void ParamGroup::take_slice(
   }
 }
 
-at::Tensor ParamGroup::slice_of(
+at::Tensor PageMemory::slice_of(
     const c10::Storage& storage,
     int64_t first,
     int64_t numel) const {
@@ -142,7 +142,7 @@ at::Tensor ParamGroup::slice_of(
       options);
 }
 
-std::vector<c10::Storage> ParamGroup::retype(
+std::vector<c10::Storage> PageMemory::retype(
     const std::vector<c10::Storage>& storages) {
   std::vector<c10::Storage> retyped;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
@@ -165,7 +165,7 @@ std::vector<c10::Storage> ParamGroup::retype(
   return retyped;
 }
 
-ParamGroup::~ParamGroup() {
+PageMemory::~PageMemory() {
   for (const auto& storage : storages_) {
     if (storage->is_intact()) {
       abandon(
@@ -180,7 +180,7 @@ ParamGroup::~ParamGroup() {
   }
 }
 
-void ParamGroup::begin_unshard(
+void PageMemory::begin_unshard(
     Communicator& communicator,
     runtime::Slot slot,
     const runtime::StreamLane& lane,
@@ -208,7 +208,7 @@ void ParamGroup::begin_unshard(
   }
 }
 
-void ParamGroup::issue_unshard() {
+void PageMemory::issue_unshard() {
   if (!std::exchange(reading_, false)) {
     return;
   }
@@ -219,7 +219,7 @@ void ParamGroup::issue_unshard() {
 
 /// Runs on the lane.
 /// @param shard this rank's shard, which may be in the slot.
-void ParamGroup::begin_gather(const at::Tensor& shard) {
+void PageMemory::begin_gather(const at::Tensor& shard) {
   const runtime::TraceLaneScope traced(runtime::TraceLane::kUnshard);
   const std::string what = "unshard of '" + spec_.name + "'";
   if (is_encoded()) {
@@ -236,7 +236,7 @@ void ParamGroup::begin_gather(const at::Tensor& shard) {
   }
 }
 
-void ParamGroup::receive() {
+void PageMemory::receive() {
   if (is_encoded()) {
     runtime::decode_blocks_(
         whole_in_slot(),
@@ -248,11 +248,11 @@ void ParamGroup::receive() {
   gathered_ = ready_;
 }
 
-at::Tensor ParamGroup::whole_in_slot() const {
+at::Tensor PageMemory::whole_in_slot() const {
   return slot_.tensor.narrow(0, 0, spec_.layout.padded_numel());
 }
 
-at::Tensor ParamGroup::wire_in_slot() const {
+at::Tensor PageMemory::wire_in_slot() const {
   const int64_t begin = spec_.layout.padded_numel();
   return slot_.tensor.narrow(0, begin, slot_.tensor.numel() - begin)
       .view(at::kByte)
@@ -263,12 +263,12 @@ at::Tensor ParamGroup::wire_in_slot() const {
               spec_.gather_format->bytes(spec_.layout.shard_numel()));
 }
 
-at::Tensor ParamGroup::own_slice(const at::Tensor& whole) const {
+at::Tensor PageMemory::own_slice(const at::Tensor& whole) const {
   const runtime::FlatSpan mine = own_span();
   return whole.narrow(0, mine.begin, mine.numel);
 }
 
-void ParamGroup::finish_gather(const WaitCheck& check) {
+void PageMemory::finish_gather(const WaitCheck& check) {
   issue_unshard();
   if (gather_.pending()) {
     const runtime::StreamLane::Scope on_lane(*lane_);
@@ -277,7 +277,7 @@ void ParamGroup::finish_gather(const WaitCheck& check) {
   }
 }
 
-void ParamGroup::end_unshard(const WaitCheck& check) {
+void PageMemory::end_unshard(const WaitCheck& check) {
   if (residency_ != Residency::kUnsharding) {
     return;
   }
@@ -286,7 +286,7 @@ void ParamGroup::end_unshard(const WaitCheck& check) {
   use_on_current_stream();
 }
 
-void ParamGroup::use_on_current_stream() {
+void PageMemory::use_on_current_stream() {
   if (ready_.empty() && !notes_users_) {
     return;
   }
@@ -296,12 +296,12 @@ void ParamGroup::use_on_current_stream() {
   }
 }
 
-void ParamGroup::attach_shard(bool notes_users) {
+void PageMemory::attach_shard(bool notes_users) {
   attach(shard_.tensor());
   notes_users_ = notes_users;
 }
 
-void ParamGroup::begin_update() {
+void PageMemory::begin_update() {
   if (std::exchange(under_update_, true)) {
     return;
   }
@@ -312,7 +312,7 @@ void ParamGroup::begin_update() {
   }
 }
 
-void ParamGroup::end_update(runtime::StreamMarks written) {
+void PageMemory::end_update(runtime::StreamMarks written) {
   under_update_ = false;
   for (const auto& storage : storages_) {
     storage->allow_reads();
@@ -321,7 +321,7 @@ void ParamGroup::end_update(runtime::StreamMarks written) {
   ready_ = std::move(written);
 }
 
-void ParamGroup::follow_users(const runtime::StreamLane& lane) {
+void PageMemory::follow_users(const runtime::StreamLane& lane) {
   lane.wait_for(gathered_);
   if (notes_users_) {
     lane.wait_for(users_.mark());
@@ -329,7 +329,7 @@ void ParamGroup::follow_users(const runtime::StreamLane& lane) {
   }
 }
 
-void ParamGroup::attach(const at::Tensor& whole) {
+void PageMemory::attach(const at::Tensor& whole) {
   whole_ = whole;
   auto* base = static_cast<std::byte*>(whole_.data_ptr());
   for (const auto& storage : storages_) {
@@ -338,7 +338,7 @@ void ParamGroup::attach(const at::Tensor& whole) {
   residency_ = Residency::kUnsharded;
 }
 
-void ParamGroup::detach() {
+void PageMemory::detach() {
   for (const auto& storage : storages_) {
     storage->detach();
   }
@@ -346,7 +346,7 @@ void ParamGroup::detach() {
   residency_ = Residency::kSharded;
 }
 
-runtime::Slot ParamGroup::reshard(const WaitCheck& check) {
+runtime::Slot PageMemory::reshard(const WaitCheck& check) {
   if (residency_ == Residency::kUnsharding) {
     finish_gather(check);
     residency_ = Residency::kSharded;
@@ -356,7 +356,7 @@ runtime::Slot ParamGroup::reshard(const WaitCheck& check) {
   return take_slot();
 }
 
-runtime::Slot ParamGroup::take_slot() {
+runtime::Slot PageMemory::take_slot() {
   // Without marks, the slot has not been used since it was taken.
   if (!ready_.empty()) {
     slot_.after = users_.mark();
@@ -369,13 +369,13 @@ runtime::Slot ParamGroup::take_slot() {
   return std::exchange(slot_, {});
 }
 
-void ParamGroup::bump_versions() {
+void PageMemory::bump_versions() {
   for (const auto& parameter : spec_.parameters) {
     parameter.record.tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 
-void ParamGroup::write_back() {
+void PageMemory::write_back() {
   const c10::NoGradGuard no_grad;
   const at::Tensor mine = own_slice(whole_);
   if (spec_.has_own_master) {
@@ -387,17 +387,17 @@ void ParamGroup::write_back() {
   shard_.store(mine);
 }
 
-void ParamGroup::check_values() const {
+void PageMemory::check_values() const {
   TESSERA_CHECK(loss_.empty(), "{}", loss_);
 }
 
-at::Tensor ParamGroup::read_master() const {
+at::Tensor PageMemory::read_master() const {
   const c10::NoGradGuard no_grad;
   check_values();
   return master().load(spec_.device);
 }
 
-void ParamGroup::write_master(const at::Tensor& values) {
+void PageMemory::write_master(const at::Tensor& values) {
   const c10::NoGradGuard no_grad;
   if (spec_.has_own_master) {
     master_.store(values);
@@ -405,7 +405,7 @@ void ParamGroup::write_master(const at::Tensor& values) {
   shard_.store(values);
 }
 
-at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {
+at::Tensor PageMemory::view_of(const at::Tensor& whole, size_t i) const {
   const PagedParameter& parameter = spec_.parameters[i];
   return whole.as_strided(
       parameter.record.tensor.sizes(),
@@ -413,7 +413,7 @@ at::Tensor ParamGroup::view_of(const at::Tensor& whole, size_t i) const {
       whole.storage_offset() + parameter.span.begin);
 }
 
-void ParamGroup::check_identity() const {
+void PageMemory::check_identity() const {
   for (const auto& parameter : spec_.parameters) {
     const at::Tensor& tensor = parameter.record.tensor;
     const auto* page =
@@ -427,7 +427,7 @@ void ParamGroup::check_identity() const {
   }
 }
 
-runtime::Slot ParamGroup::restore(
+runtime::Slot PageMemory::restore(
     const at::Tensor& whole,
     const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
