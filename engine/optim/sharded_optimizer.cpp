@@ -33,6 +33,10 @@ offload::UpdatedShard updated_shard(
       .has_own_master = page.has_own_master};
 }
 
+size_t number_of(const sharding::Page& page) {
+  return static_cast<size_t>(page.number());
+}
+
 std::string text_of_rule(const UpdateRule& rule) {
   std::any options = rule.options();
   std::string text = name_of(rule);
@@ -291,7 +295,7 @@ void ShardedOptimizer::guarded(const std::function<void()>& work) {
 
 std::span<OptimizedParameter> ShardedOptimizer::parameters_of(
     const sharding::Page& page) {
-  const auto g = static_cast<size_t>(page.number());
+  const auto g = number_of(page);
   return std::span(parameters_)
       .subspan(
           first_parameters_[g],
@@ -357,7 +361,7 @@ sharding::GradientSums& ShardedOptimizer::gradient_sums(
 
 bool ShardedOptimizer::on_final_gradients(sharding::Page& page) {
   const c10::NoGradGuard no_grad;
-  const auto g = static_cast<size_t>(page.number());
+  const auto g = number_of(page);
   const sharding::GradientBucket& bucket = *page.gradients;
   if (bucket.is_applying()) {
     check_whole();
@@ -391,21 +395,21 @@ void ShardedOptimizer::speculate(const sharding::Page& page) {
   }
   for (offload::StateUpdate& update : updates) {
     // One at most.
-    updates_->speculate(static_cast<size_t>(page.number()), std::move(update));
+    updates_->speculate(number_of(page), std::move(update));
   }
 }
 
 runtime::StreamMarks ShardedOptimizer::before_gradients_change(
     const sharding::Page& page) {
   sums_.forget(page);
-  updates_->drop_speculation(static_cast<size_t>(page.number()));
+  updates_->drop_speculation(number_of(page));
   return before_shard_use(page);
 }
 
 runtime::StreamMarks ShardedOptimizer::before_shard_use(
     const sharding::Page& page) {
   runtime::StreamMarks marks;
-  guarded([&] { marks = updates_->wait(static_cast<size_t>(page.number())); });
+  guarded([&] { marks = updates_->wait(number_of(page)); });
   return marks;
 }
 
@@ -423,14 +427,13 @@ void ShardedOptimizer::step_pages(
   const auto average = [&](sharding::Page& page) {
     if (averages_) {
       updates_->submit(
-          static_cast<size_t>(page.number()),
-          [this, g = static_cast<size_t>(page.number()), average_factor] {
+          number_of(page), [this, g = number_of(page), average_factor] {
             averages_->update(g, average_factor);
           });
     }
   };
   for (const auto& page : input.pager->pages()) {
-    updates_->update(static_cast<size_t>(page->number()), prepare(*page));
+    updates_->update(number_of(*page), prepare(*page));
     if (all_elementwise) {
       average(*page);
     }

@@ -112,7 +112,7 @@ MUTATIONS = [
     Mutation(
         "clips by the norm of this rank's shard",
         "sharding/paging/gradient_norm.cpp",
-        "pager.sum_over_agreed_ranks(of_ranks); double sum",
+        "pager.ranks().sum(of_ranks); double sum",
         "double sum",
         "*/ParityBatchTest.ThreeMicroBatchesClipped/GptOn2",
     ),
@@ -167,7 +167,7 @@ MUTATIONS = [
     Mutation(
         "other parts of a model are not in a norm on a device",
         "sharding/paging/gradient_norm.cpp",
-        "pager.sum_over_parts(total); return total.pow_",
+        "pager.ranks().sum_over_parts(total); return total.pow_",
         "return total.pow_",
         "All/DividedNorms.*/tensor*",
         "vdev_tests",
@@ -288,8 +288,8 @@ MUTATIONS = [
     Mutation(
         "the loss scale is not undone",
         "engine/engine.cpp",
-        "optimizer_->step(1 / scaler_.scale());",
-        "optimizer_->step(1.0);",
+        "optimizer_->step(*pager_, 1 / scaler_.scale());",
+        "optimizer_->step(*pager_, 1.0);",
         "Options/Matrix.*",
     ),
     Mutation(
@@ -302,7 +302,7 @@ MUTATIONS = [
     Mutation(
         "the stages' gradients of a tied weight are not added up",
         "sharding/paging/tied_copies.cpp",
-        "bucket.add_copies(*page->ranks.copies(), pager.watch_failures());",
+        "bucket.add_copies(*page->ranks.copies(), pager.ranks().watch_failures());",
         ";",
         "Meshes/MeshTraining.*",
     ),
@@ -418,7 +418,7 @@ MUTATIONS = [
     Mutation(
         "a page's gradients are averaged over another page's mesh",
         "sharding/paging/pager.cpp",
-        "page.ranks.replicas(),",
+        "page->ranks.replicas(),",
         "context_.ranks->of_module().replicas(),",
         "PagesOfTwoMeshes.*",
         "sharding_tests",

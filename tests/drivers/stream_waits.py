@@ -81,8 +81,8 @@ WAITS = [
         "sharding/paging/gradient_reducer.cpp",
         after('"gets its gradients set to zero");', "wait_for_lane();"),
         "held.slot.after.add("
-        "context_.scheduler->before_gradients_change(held.group));",
-        "context_.scheduler->before_gradients_change(g).block_current("
+        "context_.scheduler->before_gradients_change(*held.page));",
+        "context_.scheduler->before_gradients_change(page).block_current("
         " lane_.device());",
         "page.follow_users(updates_);",
         "updates_.wait_for(lane_.mark());",
@@ -99,22 +99,23 @@ WAITS = [
         after("may still read shards.", "pager_->wait_for_gather_lane();"),
         after("pager_->settle_gradients();", "pager_->wait_for_gather_lane();"),
     ),
+    *waits_of("engine/engine_setup.cpp", "pager_->wait_before_memory_is_freed();"),
     *waits_of("sharding/weights/load_weights.cpp", "pager.wait_for_gather_lane();"),
     *waits_of(
         "engine/checkpoint/model_loading.cpp", "subject_.pager.wait_for_gather_lane();"
     ),
     *waits_of(
         "sharding/paging/unsharder.cpp",
-        after("settle_shard(g); }", "page.use_on_current_stream();"),
-        after("if (page.is_under_update()) {", "settle_shard(g);"),
+        after("settle_shard(page); }", "page.use_on_current_stream();"),
+        after("if (page.is_under_update()) {", "settle_shard(page);"),
         "lane_.wait_for(marks);",
         "marks.block_current(lane_.device());",
     ),
     *waits_of(
         "sharding/paging/step_executor.cpp",
         "page_of(access).use_on_current_stream();",
-        after("static_cast<size_t>(group);", "unsharder_.wait_ready(g);"),
-        "unsharder_.let_update_go_on(g);",
+        after("for (const int g : groups) {", "unsharder_.wait_ready(context_.pages[g]);"),
+        "unsharder_.let_update_go_on(*page);",
         "unsharder_.follow_writes();",
     ),
     *waits_of(
@@ -189,9 +190,8 @@ WAITS = [
     ),
     *waits_of(
         "engine/optim/sharded_optimizer.cpp",
-        "context_.pager->wait_before_memory_is_freed();",
-        "guarded([&] { marks = updates_->wait(g); });",
-        "streamed_.join();",
+        "guarded([&] { marks = updates_->wait(number_of(page)); });",
+        "context_.streamed.join();",
     ),
     *waits_of(
         "offload/updates/state_access.cpp",
