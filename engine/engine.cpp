@@ -24,6 +24,7 @@
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/pages/paged_group.h"
 #include "tessera/sharding/paging/gradient_norm.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
@@ -74,6 +75,15 @@ bool trains(const sharding::Pager& pager) {
     }
   }
   return false;
+}
+
+/// Gradients of this step that the engine's own backwards have computed.
+int64_t arrived_gradients(const sharding::Pager& pager) {
+  int64_t count = 0;
+  for (const auto& group : pager.groups()) {
+    count += group->reductions.arrivals;
+  }
+  return count;
 }
 
 /// The factor by which clip_grad_norm() multiplies gradients: at most 1.
@@ -152,12 +162,20 @@ void Engine::backward(const at::Tensor& loss) {
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
   const auto own_backward = pager_->own_backward();
+  const int64_t arrived = arrived_gradients(*pager_);
   reporting_memory("backward", [&] {
     // In float32 no scaled loss overflows.
     const bool widens = loss.scalar_type() == at::kHalf;
     backward_once(
         factor == 1 ? loss : (widens ? loss.to(at::kFloat) : loss) * factor);
   });
+  // No error: a rank without data may pass a loss of nothing, and others wait.
+  if (!warned_of_other_loss_ && arrived_gradients(*pager_) == arrived &&
+      trains(*pager_)) {
+    warned_of_other_loss_ = true;
+    log_warning(
+        "backward of the engine: the loss gave no parameter of the wrapped module a gradient. Compute it from what the module's forward returns, without detach(); for a loss of another module, call its own backward. (Later ones are not reported.)");
+  }
 }
 
 std::vector<at::Tensor> Engine::run_pipeline(

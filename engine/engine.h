@@ -124,7 +124,8 @@ class Engine {
   /// stages that each compute a loss call it, as with a
   /// PipelineTransformerBlockList; for other pipelines see run_pipeline().
   /// @param loss scalar, of the same dtype on all ranks. A float16 loss lowers
-  ///   a dynamic loss scale to 32768, the largest power of two in float16.
+  ///   a dynamic loss scale to 32768, the largest power of two in float16. One
+  ///   that gives no parameter of the module a gradient is warned of once.
   void backward(const at::Tensor& loss);
 
   /// Runs all forwards and backwards of one step of a pipeline, if the module
@@ -424,6 +425,7 @@ class Engine {
   bool logs_activations_ = false; ///< after the next step
   /// Since the last step. Nothing that a stage trains may have been in it.
   bool ran_pipeline_ = false;
+  bool warned_of_other_loss_ = false;
   TierBytes planned_memory_{};
   std::unique_ptr<engine::BackgroundSaves> saves_; ///< null: not wanted
 };

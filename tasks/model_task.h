@@ -53,6 +53,9 @@ class ModelTask : public PipelineTask {
   int64_t samples_per_epoch() const override {
     return static_cast<int64_t>(order_.samples());
   }
+  int64_t batches_per_step() const override {
+    return order_.batches().per_step();
+  }
   void begin_at(const SamplePosition& position) override {
     loader_.seek(position);
   }

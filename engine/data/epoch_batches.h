@@ -18,16 +18,23 @@ struct SamplePosition {
 /// of one epoch may begin elsewhere, so that a run goes on at any sample.
 class EpochBatches {
  public:
-  /// @param samples of an epoch, those that fill no batch included; 0: no
+  /// @param samples of an epoch, those that fill no step included; 0: no
   ///     batches begin elsewhere.
   /// @param batch_samples of one batch.
-  EpochBatches(int64_t samples, int64_t batch_samples, int64_t per_epoch)
-      : samples_(samples),
-        batch_samples_(batch_samples),
-        per_epoch_(per_epoch) {}
+  /// @param per_step batches of one optimizer step. If they divide per_epoch,
+  ///     an epoch has whole steps, and so has its rest after begin_at();
+  ///     otherwise steps have samples of several epochs.
+  EpochBatches(
+      int64_t samples,
+      int64_t batch_samples,
+      int64_t per_epoch,
+      int64_t per_step = 1);
 
   int64_t per_epoch() const {
     return per_epoch_;
+  }
+  int64_t per_step() const {
+    return per_step_;
   }
   int64_t batch_samples() const {
     return batch_samples_;
@@ -41,8 +48,11 @@ class EpochBatches {
   int64_t number_at(const SamplePosition& position) const;
 
   /// Lets a batch begin exactly there, and those after it in this epoch follow,
-  /// as many as there are samples for; batches of other epochs begin as usual.
-  /// @return its number.
+  /// as many whole steps as there are samples for; batches of other epochs
+  /// begin as usual. If no batches begin elsewhere, goes back to the beginning
+  /// of a step.
+  /// @return its number: the first one of the next epoch if what is left fills
+  ///     no step.
   int64_t begin_at(const SamplePosition& position);
 
  private:
@@ -54,9 +64,10 @@ class EpochBatches {
   int64_t samples_;
   int64_t batch_samples_;
   int64_t per_epoch_;
+  int64_t per_step_;
   int64_t shifted_epoch_ = -1;
   /// Below 0 if there are not samples enough for as many batches to begin
-  /// later: batch 0 of the epoch is then none.
+  /// later: the first ones of the epoch are then none.
   int64_t shift_ = 0;
 };
 

@@ -54,7 +54,8 @@ SampleOrder::SampleOrder(
       batches_(
           static_cast<int64_t>(samples),
           batch_size * share.count,
-          batches_in(samples, batch_size * share.count, micro_batches)) {
+          batches_in(samples, batch_size * share.count, micro_batches),
+          micro_batches) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
       "training data: {} cannot fill one batch of {} on each of {}. Lower training.batch_size or provide more data.",

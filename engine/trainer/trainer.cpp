@@ -146,7 +146,8 @@ class Training {
         progress_(
             {task.samples_per_epoch(),
              task.batch_size() * batch_share(world, options).count,
-             batches_}),
+             batches_,
+             task.batches_per_step()}),
         best_(options.best_metric),
         checkpoints_(world, engine, options, {&scheduler_, &progress_, &best_}),
         watch_(options.loss_spike),

@@ -48,6 +48,12 @@ class TrainingTask {
     return 0;
   }
 
+  /// Batches of one optimizer step, if the rest of an epoch after begin_at() is
+  /// whole steps: that of its EpochBatches.
+  virtual int64_t batches_per_step() const {
+    return 1;
+  }
+
   /// Lets a batch begin exactly there, see EpochBatches::begin_at(). Called
   /// when a run resumes, unless samples_per_epoch() is 0.
   virtual void begin_at(const SamplePosition& /*position*/) {}

@@ -12,8 +12,10 @@ import zlib
 import torch
 
 from tessera import _C, sampler
+from tessera.attributes import FixedAttributes
 from tessera.job import init
 from tessera.options import plain, whole_number
+from tessera.same_values import hash_of, other_rank
 from tessera.states import ExtraStates, states_of
 from tessera.torch_optimizer import EngineOptimizer, options_of
 from tessera.tree import Tree, persistent_buffers
@@ -58,12 +60,15 @@ def wrap(model, config=None, *, zero_stage=None, tensor_plan=None, **options):
     return engine
 
 
-class Engine:
+class Engine(FixedAttributes):
     """Trains one wrapped module; made by wrap().
 
     All ranks call its functions in the same order, except where they say
     otherwise.
     """
+
+    _attributes = ("module", "optimizer", "is_unwrapped", "updates_in_backward")
+    _other_names = {"lr": "learning_rate", "model": "module"}
 
     def __init__(self, model, options, source, plan):
         self.module = model
@@ -83,7 +88,8 @@ class Engine:
         """Computes gradients of a scalar, averaged over the ranks.
 
         They accumulate until step() or zero_grad(). The loss is multiplied by
-        loss_scale, and gradients are divided by it.
+        loss_scale, and gradients are divided by it. One that gives no parameter
+        of the module a gradient, as that of another module, is warned of once.
         """
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
@@ -228,7 +234,9 @@ class Engine:
                 if value is not None}
 
     def load_state_dict(self, state, strict=True):
-        """Loads whole values; every rank passes the same ones.
+        """Loads whole values; every rank passes the same ones, or it is an
+        error before anything has changed. (Buffers and ignored parameters may
+        differ, and where ranks divide layers, nothing is compared.)
 
         state_dict() has them on rank 0 only: load_weights() reads them from a
         file on every rank.
@@ -263,6 +271,9 @@ class Engine:
                     [f"unexpected: {', '.join(unexpected)}"] *
                     bool(unexpected) + shapes) +
                 ". Pass strict=False to leave missing and unexpected ones out.")
+        self._check_same_state({
+            name: state[name] for name, one in own.items()
+            if name in state and _C.is_sharded(one)})
         names = {}  # as they are now, and the engine has those of wrap()
         for name, one in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(id(one), []).append(name)
@@ -305,6 +316,23 @@ class Engine:
                     "0 has them, as from engine.state_dict(), save them to a "
                     "file and call engine.load_weights() on every rank.")
 
+    def _check_same_state(self, values):
+        """All ranks get the error if some were given other values."""
+        world = init()
+        if world.size == 1 or self.batches[1] != world.size:
+            return
+        names = list(values)
+        rank, others = other_rank(
+            self._engine, world, [hash_of(values[name]) for name in names])
+        if others:
+            raise _C.Error(
+                f"load_state_dict: rank 0 and rank {rank} pass other values of "
+                f"'{names[others[0]]}'"
+                f"{f' and {len(others) - 1} more' * (len(others) > 1)}; nothing "
+                "has changed. Pass the same ones on every rank (a new part needs "
+                "the same seed on all of them), or save those of one rank to a "
+                "file and call engine.load_weights() on every rank.")
+
     def _check_same_values(self, parameters):
         """All ranks get the error if some wrote other values."""
         world = init()
@@ -314,21 +342,17 @@ class Engine:
         named = [(name, one) for name, one in self.module.named_parameters()
                  if _C.is_sharded(one)  # ignored ones may differ
                  and (written is None or id(one) in written)]
-        of_ranks = torch.zeros(world.size, len(named), dtype=torch.int64)
         with torch.no_grad():
-            for i, (_, one) in enumerate(named):
-                of_ranks[world.rank, i] = _hash_of(one)
-        self._engine.sum_over_ranks(of_ranks)
-        for rank in range(1, world.size):
-            other = (of_ranks[rank] != of_ranks[0]).nonzero().flatten().tolist()
-            if other:
-                raise _C.Error(
-                    f"gather: rank 0 and rank {rank} have written other values "
-                    f"to '{named[other[0]][0]}'"
-                    f"{f' and {len(other) - 1} more' * (len(other) > 1)}; each "
-                    "rank's part of it is now as this rank wrote it. Write the "
-                    "same values on every rank, or what one rank alone has "
-                    "with load_weights(), and load a checkpoint to go on.")
+            rank, others = other_rank(
+                self._engine, world, [hash_of(one) for _, one in named])
+        if others:
+            raise _C.Error(
+                f"gather: rank 0 and rank {rank} have written other values "
+                f"to '{named[others[0]][0]}'"
+                f"{f' and {len(others) - 1} more' * (len(others) > 1)}; each "
+                "rank's part of it is now as this rank wrote it. Write the "
+                "same values on every rank, or what one rank alone has "
+                "with load_weights(), and load a checkpoint to go on.")
 
     def save(self, folder, states=(), keep_last=0):
         """Writes a checkpoint to a new folder step-N in `folder`.
@@ -493,23 +517,6 @@ def _step(tree, engine):
         raise
     sampler.count_step()
     return is_taken
-
-
-def _hash_of(tensor):
-    """A number of 64 bits that depends on all bits of all elements."""
-    size = 1 << 20  # elements at a time
-    flat = tensor.detach().flatten()
-    bits = flat.view({1: torch.uint8, 2: torch.int16}.get(
-        flat.element_size(), torch.int32))
-    numbers = torch.arange(min(size, len(bits)), device=flat.device)
-    result = 0
-    for piece in bits.split(size):
-        mixed = (piece.to(torch.int64) << 20) ^ numbers[:len(piece)]
-        mixed *= 0x5851F42D4C957F2D
-        mixed ^= mixed >> 29
-        mixed *= 0x14057B7EF767814F
-        result = result * 31 + int(mixed.sum())
-    return (result + 2**63) % 2**64 - 2**63  # as an int64 has it
 
 
 class _Guard:

@@ -8,11 +8,29 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tessera import _C
+from tessera.attributes import FixedAttributes
 from tessera.job import init
 from tessera.options import whole_number
 
 
-class BatchSampler:
+# Arguments of other samplers, and what to do instead.
+_OF_OTHERS = {
+    "drop_last":
+        "samples that do not fill a step are left out of an epoch, others of "
+        "the next",
+    "shuffle":
+        "each epoch has an order of its own; where samples come in theirs, as "
+        "in an evaluation, give the DataLoader a torch.utils.data.Subset("
+        "dataset, range(world.rank, len(dataset), world.size)) and a batch_size",
+    "generator": "pass a seed, the same on all ranks",
+    **dict.fromkeys(
+        ("num_replicas", "rank"),
+        "it takes those of the job; with ranks that divide layers, pass "
+        "share=engine.batches"),
+}
+
+
+class BatchSampler(FixedAttributes):
     """The batches of this rank, for torch.utils.data.DataLoader(batch_sampler=).
 
         sampler = tessera.BatchSampler(len(dataset), batch_size=8)
@@ -40,22 +58,34 @@ class BatchSampler:
     """
 
     name = "sampler"
+    _attributes = ()
 
     def __init__(self, samples, batch_size, *, seed=0, accumulate=1,
-                 share=None):
+                 share=None, **others):
         """
-        accumulate: batches of one optimizer step; an epoch has whole steps.
+        accumulate: batches of one optimizer step; an epoch has whole steps, and
+            so has its rest after a checkpoint of other ranks, batch sizes or
+            numbers of batches was loaded.
         share: (index, count) of this rank's batches; by default its rank.
             With ranks that divide layers, Engine.batches.
         """
+        for name in others:
+            raise TypeError(
+                f"BatchSampler: {name!r} is not an argument; "
+                f"{_OF_OTHERS.get(name, 'seed, accumulate and share are')}.")
+        if hasattr(samples, "__len__"):
+            raise TypeError(
+                f"BatchSampler: samples is of type {type(samples).__name__}; "
+                "pass their number, len() of it.")
         samples, batch_size, seed, accumulate = (
-            whole_number("BatchSampler", name, value) for name, value in (
-                ("samples", samples), ("batch_size", batch_size),
-                ("seed", seed), ("accumulate", accumulate)))
+            _checked(name, value, least) for name, value, least in (
+                ("samples", samples, 1), ("batch_size", batch_size, 1),
+                ("seed", seed, 0), ("accumulate", accumulate, 1)))
         world = init()
-        index, count = share or (world.rank, world.size)
+        index, count = (world.rank, world.size) if share is None \
+            else _checked_share(share)
         of_step = batch_size * count * accumulate
-        if samples < of_step and batch_size > 0 and accumulate > 0:
+        if samples < of_step:
             raise _C.Error(
                 f"BatchSampler: {samples} samples do not fill one step of "
                 f"{of_step}: batches of {batch_size} on each of {count} "
@@ -154,6 +184,29 @@ class BatchSampler:
                 self._iteration.position() == self._iteration.end):
             return self._iteration.end
         return self._position()
+
+
+def _checked(name, value, least):
+    value = whole_number("BatchSampler", name, value)
+    if not least <= value < 2**64:
+        raise _C.Error(
+            f"BatchSampler: {name} is {value}; it must be at least {least}"
+            f"{' and below 2**64' * (value >= least)}.")
+    return value
+
+
+def _checked_share(share):
+    try:
+        index, count = (
+            whole_number("BatchSampler", "share", one) for one in share)
+    except (TypeError, ValueError):
+        index, count = -1, 0
+    if not 0 <= index < count:
+        raise _C.Error(
+            f"BatchSampler: share is {share!r}; it must be (index, count) of this "
+            "rank's batches, with an index from 0 to count - 1, as "
+            "engine.batches.")
+    return index, count
 
 
 class _Iteration:

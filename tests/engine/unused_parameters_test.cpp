@@ -71,4 +71,36 @@ TEST(UnusedParametersTest, MayDependOnTheRankWithinAGroup) {
   });
 }
 
+// As of another module's outputs: also if an earlier backward of the step has
+// reached the parameters, and only once.
+TEST(UnusedParametersTest, ALossThatReachesNoneIsWarnedOf) {
+  const auto warnings_with = [](bool of_another) {
+    const auto results = run_ranks_expecting(2, [&](World&) {
+      torch::nn::Linear net(3, 2);
+      torch::nn::Linear other(3, 2);
+      auto engine = wrap(net);
+      for (int step = 0; step < 2; ++step) {
+        engine.backward(net->forward(torch::ones({1, 3})).sum());
+        auto& next = of_another ? other : net;
+        engine.backward(next->forward(torch::ones({1, 3})).sum());
+        engine.step();
+      }
+      net->requires_grad_(false); // nothing is trained: as it is meant
+      engine.backward(other->forward(torch::ones({1, 3})).sum());
+    });
+    int count = 0;
+    for (const auto& result : results) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+      for (size_t at = 0; (at = result.output.find("gave no parameter", at)) !=
+                          std::string::npos;
+           ++at) {
+        ++count;
+      }
+    }
+    return count;
+  };
+  EXPECT_EQ(warnings_with(false), 0);
+  EXPECT_EQ(warnings_with(true), 2); // one on each rank
+}
+
 } // namespace tessera::engine::unused_parameters_test

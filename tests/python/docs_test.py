@@ -32,7 +32,7 @@ def runs_the_page(world):
     if world.rank == 0:
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
-    (train, options, optimizer, resume, plan, search, buffers, unfreeze,
+    (train, options, optimizer, resume, evaluate, plan, search, buffers, unfreeze,
      trainer, averaged, saved) = blocks()
     names = {}
     exec(train, names)
@@ -48,6 +48,13 @@ def runs_the_page(world):
         shutil.rmtree("resumable", ignore_errors=True)
     for _ in range(2):  # the second continues where the first has ended
         exec(resume, {})
+    evaluated = {}
+    exec(evaluate, evaluated)
+    whole = evaluated["dataset"].tensors[0]
+    with torch.no_grad(), evaluated["engine"].gather():
+        wanted = torch.nn.functional.mse_loss(evaluated["model"](whole), whole)
+    loss, samples = evaluated["totals"].tolist()
+    assert samples == len(whole) and abs(loss / samples - wanted) < 1e-5
     exec(plan, {})
     exec(search, {})
     normed = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))

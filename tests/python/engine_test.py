@@ -330,10 +330,37 @@ def samplers(world):
         raises(lambda: other.load_state_dict(state), *texts, "BatchSampler")
     del state["samples_of_epoch"], state["seed"]  # as earlier versions
     other.load_state_dict(state)
+    # Of an epoch that was begun otherwise, whole steps are left.
+    of_step = 3 * 2 * world.size
+    for begin in range(0, 48, 4):
+        rest = tessera.BatchSampler(48, 2, accumulate=3)
+        rest.load_state_dict({"epoch": 0, "samples": begin})
+        left = (48 - begin) // of_step * 3
+        assert rest.epoch == (0 if left else 1)
+        if left:
+            assert rest.state_dict()["samples"] == begin
+            assert len(list(rest)) == left, (begin, left)
     raises(lambda: tessera.BatchSampler(8 * world.size, 2, accumulate=5),
            "5 in a step", "accumulate")
     raises(lambda: tessera.BatchSampler(1, 2), "Lower batch_size")
     raises(lambda: tessera.BatchSampler(10, 2.5), "batch_size is 2.5")
+    for options, *texts in (
+            ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+            ({"accumulate": -1}, "accumulate is -1"),
+            ({"samples": 0}, "samples is 0"),
+            ({"samples": [1, 2]}, "samples is of type list", "len()"),
+            ({"seed": -1}, "seed is -1; it must be at least 0"),
+            ({"seed": 2**64}, "below 2**64"),
+            ({"share": (2, 2)}, "share is (2, 2)", "engine.batches"),
+            ({"share": 1}, "share is 1", "(index, count)"),
+            ({"drop_last": True}, "'drop_last'", "are left out"),
+            ({"shuffle": False}, "'shuffle'", "torch.utils.data.Subset"),
+            ({"num_replicas": 2}, "'num_replicas'", "share="),
+            ({"epochs": 2}, "'epochs' is not an argument", "accumulate")):
+        raises(lambda options=options: tessera.BatchSampler(
+            **{"samples": 40, "batch_size": 2, **options}), *texts,
+            "BatchSampler: ")
+    tessera.BatchSampler(40, 2, seed=2**64 - 1)
 
 
 class WithDropout(torch.nn.Module):

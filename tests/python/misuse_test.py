@@ -134,6 +134,52 @@ def states_of_one_rank(world):
     engine.step()
 
 
+def values_of_one_rank(world):
+    """As of a part that each rank has initialized by itself."""
+    if world.size == 1:
+        return
+    model, engine = trained()
+    engine.step()
+    before = engine.state_dict()
+    state = make_net().state_dict()
+    state["seen"] += world.rank  # a buffer may differ
+    engine.load_state_dict(dict(state))
+    loaded = engine.state_dict()
+    state["blocks.1.up.bias"] = state["blocks.1.up.bias"].clone()
+    state["blocks.1.up.bias"][3] += world.rank
+    state["head.bias"] = torch.full_like(state["head.bias"], world.rank)
+    text = raises(lambda: engine.load_state_dict(state),
+                  "rank 0 and rank 1 pass other values", "and 1 more",
+                  "nothing has changed", "engine.load_weights()")
+    assert "blocks.1.up.bias" in text or "head.bias" in text, text
+    for name, value in engine.state_dict().items():
+        assert torch.equal(value, loaded[name]), name
+    assert before.keys() == loaded.keys()
+    train(engine, 1, world.rank)
+
+
+def attributes(world):
+    """What would have no effect."""
+    _, engine = trained()
+    for name, *texts in (
+            ("lr", "Engine has no attribute 'lr'", "'learning_rate'"),
+            ("learningrate", "did you mean 'learning_rate'"),
+            ("model", "did you mean 'module'"),
+            ("gradient_clipping", "no effect")):
+        raises(lambda name=name: setattr(engine, name, 0.5), *texts)
+    raises(lambda: setattr(engine, "device", "cpu"), "device")
+    engine.learning_rate = 0.25
+    assert engine.learning_rate == 0.25
+    sampler = tessera.BatchSampler(40, 2)
+    raises(lambda: setattr(sampler, "batch_size", 4),
+           "BatchSampler has no attribute 'batch_size'")
+
+    class Own(tessera.BatchSampler):
+        pass
+
+    Own(40, 2).batch_size = 4
+
+
 def writes(world):
     def fill(model):
         with torch.no_grad():
@@ -468,6 +514,7 @@ if __name__ == "__main__":
           scaled_gradients, files_for_folders, other_optimizers,
           nonfinite_gradients, full_precision, meta_tensors,
           groups_and_states_of_torch, states_without_moments,
-          states_of_one_rank, options_of_others, other_wrappers,
+          states_of_one_rank, values_of_one_rank, attributes,
+          options_of_others, other_wrappers,
           misspelled_options, compiled_modules,
           wrapped_twice, reading_on_one_rank])

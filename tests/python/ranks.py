@@ -102,8 +102,8 @@ def raises(what, *texts):
     """The message of the error that `what` raises, which has all of `texts`."""
     try:
         what()
-    except (ArithmeticError, RuntimeError, TypeError, ValueError,
-            Warning) as error:
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError,
+            ValueError, Warning) as error:
         for text in texts:
             assert text in str(error), f"{text!r} is not in: {error}"
         return str(error)

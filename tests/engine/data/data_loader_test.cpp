@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -266,6 +267,33 @@ TEST(DataLoader, ContinuesAtAnySampleUnderAnyNumberOfRanks) {
         }
       }
       EXPECT_EQ(found, expected) << first << " and " << second << " samples";
+    }
+  }
+}
+
+// From any step of a run to steps of other ranks, batches and micro-batches.
+TEST(DataLoader, LeavesTheRestOfAnEpochInWholeSteps) {
+  for (int64_t begin = 0; begin < 40; begin += 4) {
+    for (const auto [ranks, batch_size, micro] :
+         {std::array{1, 4, 2}, {2, 4, 2}, {1, 4, 3}, {2, 2, 5}, {4, 1, 7}}) {
+      const SampleOrder order(40, batch_size, {0, ranks}, 5, micro);
+      DataLoader<Numbers> loader(
+          order, [](const SampleBatch& batch) { return batch.samples; });
+      loader.seek(SamplePosition{0, begin});
+      const int64_t per_epoch = order.batches_per_epoch();
+      const int64_t batch_samples = int64_t{batch_size} * ranks;
+      const int64_t left = per_epoch - loader.number();
+      const int64_t steps = (40 - begin) / (batch_samples * micro);
+      EXPECT_EQ(left, steps * micro)
+          << begin << ": " << ranks << " " << batch_size << " " << micro;
+      if (left > 0) {
+        EXPECT_EQ(loader.position().samples, begin);
+      }
+      for (int64_t i = 0; i < left; ++i) {
+        loader.next();
+      }
+      EXPECT_EQ(loader.position().epoch, 1);
+      EXPECT_EQ(loader.position().samples, 0);
     }
   }
 }

@@ -12,11 +12,15 @@ struct Layout {
   int64_t batches_per_epoch;
   int64_t batch_samples;
   int64_t samples = 0; ///< 0: batches begin nowhere else
+  int64_t per_step = 1;
 };
 
 RunPosition position_in(const Layout& layout) {
   return RunPosition(
-      {layout.samples, layout.batch_samples, layout.batches_per_epoch});
+      {layout.samples,
+       layout.batch_samples,
+       layout.batches_per_epoch,
+       layout.per_step});
 }
 
 RunPosition moved(const Layout& saved, int64_t batch, const Layout& loaded) {
@@ -72,6 +76,34 @@ TEST(RunPosition, GoesOnAtTheSampleUnderAnother) {
   EXPECT_EQ(third.position_of(third.batch).samples, 16);
   after.restart();
   EXPECT_EQ(after.position_of(1).samples, 12);
+}
+
+TEST(RunPosition, LeavesWholeStepsOfAnEpoch) {
+  // 24 samples of 40 leave four batches of 4: two steps of 2, one of 3.
+  EXPECT_EQ(moved({5, 8, 40}, 3, {10, 4, 40, 2}).batch, 6);
+  auto after = moved({5, 8, 40}, 3, {9, 4, 40, 3});
+  EXPECT_EQ(after.batch, 6);
+  EXPECT_EQ(after.position_of(6).samples, 24);
+  EXPECT_EQ(after.position_of(8).samples, 32);
+  // And two of 8, though an epoch has four of them, 8 samples being left out.
+  after = moved({10, 4, 40}, 6, {4, 8, 40, 2});
+  EXPECT_EQ(after.batch, 2);
+  EXPECT_EQ(after.position_of(2).samples, 24);
+  EXPECT_EQ(after.position_of(3).samples, 32);
+  EXPECT_EQ(after.repeated_samples(), 0);
+  // 28 leave no step.
+  after = moved({10, 4, 40}, 7, {4, 8, 40, 2});
+  EXPECT_EQ(after.batch, 4);
+  EXPECT_EQ(after.position_of(4).epoch, 1);
+  EXPECT_EQ(after.position_of(4).samples, 0);
+  // Steps that have samples of several epochs anyway.
+  EXPECT_EQ(moved({5, 8, 40}, 3, {5, 8, 40, 2}).batch, 3);
+  // Where batches begin nowhere else, a step begins anew.
+  after = moved({10, 4}, 7, {4, 8, 0, 2});
+  EXPECT_EQ(after.batch, 2);
+  EXPECT_EQ(after.repeated_samples(), 12);
+  // Of an epoch that is shorter than its samples nothing is added.
+  EXPECT_EQ(moved({4, 4, 100}, 2, {4, 4, 100, 2}).batch, 2);
 }
 
 } // namespace tessera::engine::run_position_test

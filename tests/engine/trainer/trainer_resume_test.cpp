@@ -57,11 +57,12 @@ class RowTask : public TrainingTask {
       int ranks,
       int64_t batch_size,
       Begins begins,
-      int64_t dies_at = -1)
+      int64_t dies_at = -1,
+      int64_t per_step = 1)
       : net_(std::move(net)),
         batch_size_(batch_size),
         begins_(begins),
-        batches_(24, batch_size * ranks, 24 / (batch_size * ranks)),
+        batches_(24, batch_size * ranks, 24 / (batch_size * ranks), per_step),
         dies_at_(dies_at) {}
 
   int64_t batches_per_epoch() const override {
@@ -69,6 +70,9 @@ class RowTask : public TrainingTask {
   }
   int64_t samples_per_epoch() const override {
     return begins_ == Begins::kAnywhere ? 24 : 0;
+  }
+  int64_t batches_per_step() const override {
+    return batches_.per_step();
   }
   void begin_at(const SamplePosition& position) override {
     batches_.begin_at(position);
@@ -84,11 +88,16 @@ class RowTask : public TrainingTask {
     if (!first_) {
       first_ = batches_.position_of(epoch_ * batches_.per_epoch() + index);
     }
+    epochs_.push_back(epoch_);
     return {net_->forward(torch::randn({5, 7})).square().mean(), 1};
   }
   /// Where the first batch began.
   const SamplePosition& first() const {
     return *first_;
+  }
+  /// That of each batch.
+  const std::vector<int64_t>& epochs() const {
+    return epochs_;
   }
 
  private:
@@ -98,6 +107,7 @@ class RowTask : public TrainingTask {
   EpochBatches batches_;
   int64_t dies_at_;
   std::optional<SamplePosition> first_;
+  std::vector<int64_t> epochs_;
   int64_t epoch_ = 0;
   int64_t done_ = 0;
 };
@@ -195,6 +205,37 @@ TEST(TrainerResume, TakesUpTheSamplesUnderOtherRanksAndBatches) {
       EXPECT_EQ(task.first().samples, given.first_sample);
     });
   }
+}
+
+// Three of six batches have been trained on when steps become those of two.
+TEST(TrainerResume, LeavesTheRestOfAnEpochInWholeSteps) {
+  const TemporaryFolder folder;
+  auto options = options_of(folder / "run");
+  options.epochs = 2;
+  options.accumulate = 1;
+  options.save_every = 3;
+  run_ranks(2, [&](World& world) {
+    auto net = make_restless(1, torch::kFloat);
+    auto engine = wrap(net, group_per_layer());
+    RowTask task(net, world.size(), 2, Begins::kAnywhere, /*dies_at=*/3);
+    EXPECT_THROW(train(world, engine, task, options), Error);
+
+    auto again = make_restless(2, torch::kFloat);
+    auto resumed = wrap(again, group_per_layer());
+    RowTask rest(
+        again,
+        world.size(),
+        2,
+        Begins::kAnywhere,
+        /*dies_at=*/-1,
+        /*per_step=*/2);
+    auto resuming = options;
+    resuming.accumulate = 2;
+    resuming.resume = true;
+    EXPECT_EQ(train(world, resumed, rest, resuming).steps, 3 + 1 + 3);
+    EXPECT_EQ(rest.first().samples, 12);
+    EXPECT_EQ(rest.epochs(), (std::vector<int64_t>{0, 0, 1, 1, 1, 1, 1, 1}));
+  });
 }
 
 } // namespace tessera::engine::trainer_resume_test
