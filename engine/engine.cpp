@@ -23,6 +23,7 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/memory/out_of_memory.h"
 #include "tessera/runtime/profile/span_recorder.h"
+#include "tessera/sharding/interception/gradient_hook.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/pages/paged_group.h"
 #include "tessera/sharding/paging/gradient_norm.h"
@@ -47,7 +48,7 @@ constexpr int64_t kLimitIntent = 1;
 
 /// Ends the error of gradients without the loss scale.
 constexpr const char* kOtherBackward =
-    "were computed without it, by loss.backward() or by backward() of another engine. Call engine.backward(loss) of this engine, once for the sum of losses that share a forward; where one loss trains two modules, wrap a module that contains both; or train in bfloat16 or float32, which need no loss scale.";
+    "were computed without it, by loss.backward() or by backward() of another engine, or set by hand. Call engine.backward(loss) of this engine, once for the sum of losses that share a forward; add a gradient of your own with engine.reduce(); where one loss trains two modules, wrap a module that contains both; or train in bfloat16 or float32, which need no loss scale.";
 
 /// loss.backward(), with this engine's remedy where LibTorch's would be
 /// retain_graph, which Engine::backward() does not have.
@@ -80,10 +81,28 @@ bool trains(const sharding::Pager& pager) {
 /// Gradients of this step that the engine's own backwards have computed.
 int64_t arrived_gradients(const sharding::Pager& pager) {
   int64_t count = 0;
-  for (const auto& group : pager.groups()) {
-    count += group->reductions.arrivals;
+  for (const auto& page : pager.pages()) {
+    count += page->reductions.arrivals;
   }
   return count;
+}
+
+/// Notes the gradients that the user has set, to which a backward adds.
+void note_set_gradients(const sharding::Pager& pager) {
+  for (const auto& page : pager.pages()) {
+    if (page->gradients == nullptr) {
+      continue;
+    }
+    sharding::GradientBucket& bucket = *page->gradients;
+    bucket.refresh();
+    const auto& parameters = page->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (bucket.is_untaken(i) &&
+          sharding::has_gradient_hook(parameters[i].record.tensor)) {
+        bucket.note_other_backward(i);
+      }
+    }
+  }
 }
 
 /// The factor by which clip_grad_norm() multiplies gradients: at most 1.
@@ -161,6 +180,9 @@ void Engine::backward(const at::Tensor& loss) {
   optimizer_->begin_backward(pager_->pages(), 1 / scaler_.scale());
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
+  if (scaler_.is_active()) {
+    note_set_gradients(*pager_);
+  }
   const auto own_backward = pager_->own_backward();
   const int64_t arrived = arrived_gradients(*pager_);
   reporting_memory("backward", [&] {
@@ -186,6 +208,9 @@ std::vector<at::Tensor> Engine::run_pipeline(
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "forwards and backwards", device());
   optimizer_->begin_backward(pager_->pages(), 1 / scaler_.scale());
+  if (scaler_.is_active()) {
+    note_set_gradients(*pager_);
+  }
   const auto own_backward = pager_->own_backward();
   std::vector<at::Tensor> losses;
   reporting_memory(
@@ -483,6 +508,9 @@ void Engine::for_each_parameter(
   writable ? check_may_change("for_each_parameter")
            : check_usable("for_each_parameter");
   check_parameters();
+  TESSERA_CHECK(
+      !writable || !pager_->updated_in_backward(),
+      "Engine::for_each_parameter: backward has already applied gradients of this step (update_in_backward), and a writable visit drops the rest of it. Call engine.step(), which ends the step, before it.");
   const c10::NoGradGuard no_grad;
   if (writable) {
     optimizer_->finish_updates();

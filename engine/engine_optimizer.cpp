@@ -3,8 +3,10 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/sharding/paging/pager.h"
 
-#include <unordered_set>
+#include <string>
+#include <unordered_map>
 
 namespace tessera {
 
@@ -22,8 +24,13 @@ EngineOptimizer::EngineOptimizer(
   for (const at::Tensor& parameter : engine.trained_parameters()) {
     engine.set_parameter_options(parameter, all);
   }
-  std::unordered_set<const c10::TensorImpl*> grouped;
-  for (const ParameterGroup& group : groups_) {
+  const auto name_of = [&](const at::Tensor& parameter) {
+    const sharding::Pager& pager = engine.pager();
+    return pager.parameter(pager.find_parameter(parameter)).record.name();
+  };
+  std::unordered_map<const c10::TensorImpl*, size_t> grouped;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const ParameterGroup& group = groups_[g];
     TESSERA_CHECK(
         !group.lr || lr > 0,
         "a group of parameters has the learning rate {}, but the optimizer's own is {}, of which it would be a multiple. Use an lr above 0.",
@@ -34,11 +41,16 @@ EngineOptimizer::EngineOptimizer(
       own.lr_scale = *group.lr / lr;
     }
     for (const at::Tensor& parameter : group.parameters) {
-      TESSERA_CHECK(
-          grouped.insert(parameter.unsafeGetTensorImpl()).second,
-          "a parameter of sizes {} is in two groups of the optimizer; leave it in one.",
-          parameter.sizes());
       engine.set_parameter_options(parameter, own);
+      const auto [found, is_new] =
+          grouped.emplace(parameter.unsafeGetTensorImpl(), g);
+      TESSERA_CHECK(
+          is_new,
+          "parameter '{}' is {} of the optimizer; list it once, in one group.",
+          name_of(parameter),
+          found->second == g
+              ? formatted("twice in group {}", g)
+              : formatted("in groups {} and {}", found->second, g));
     }
   }
   engine.set_learning_rate(lr);

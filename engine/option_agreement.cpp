@@ -6,12 +6,16 @@
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/comm/parallel_mesh.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/size_text.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -53,45 +57,67 @@ std::vector<int64_t> gathered(Communicator& ranks, int64_t mine) {
       .all_gather(
           all,
           at::tensor({mine}, at::kLong),
-          "comparison of the options across the ranks")
+          "comparison of values across the ranks")
       .wait();
   const auto* values = all.const_data_ptr<int64_t>();
   return {values, values + all.numel()};
+}
+
+/// "2 elements ("first", "second")": a list, with what its elements select.
+std::string list_text(
+    const runtime::OptionTexts& texts,
+    const std::string& path) {
+  const auto count = static_cast<size_t>(std::stoul(texts.at(path)));
+  std::string selected;
+  for (size_t i = 0; i < count; ++i) {
+    for (const char* key : {"path", "type", "pattern"}) {
+      const auto found = texts.find(formatted("{}.{}.{}", path, i, key));
+      if (found != texts.end() && found->second != "\"\"") {
+        selected += (selected.empty() ? "" : ", ") + found->second;
+      }
+    }
+  }
+  const std::string elements =
+      runtime::count_text(static_cast<int64_t>(count), "element");
+  return selected.empty() ? elements : elements + " (" + selected + ")";
 }
 
 std::string value_of(
     const runtime::OptionTexts& texts,
     const std::string& path) {
   const auto found = texts.find(path);
-  return found == texts.end() ? "not set" : found->second;
+  if (found == texts.end()) {
+    return "not set";
+  }
+  // Of a string there would be quotes.
+  return found->second.ends_with(" elements") ? list_text(texts, path)
+                                              : found->second;
 }
 
-/// The first text in which a rank differs from the first one.
-struct Difference {
-  std::string path;
-  size_t rank = 0; ///< place of the other one
-  std::string first_value;
-  std::string value;
-
-  /// "1 on rank 0 and 2 on rank 3".
-  std::string text(const std::vector<int>& ranks) const {
-    return formatted(
-        "{} on rank {} and {} on rank {}",
-        first_value,
-        ranks.front(),
-        value,
-        ranks[rank]);
+/// The list that `path` is in an element of, if the ranks have other numbers of
+/// elements; else `path`.
+std::string list_that_differs(
+    const runtime::OptionTexts& first,
+    const runtime::OptionTexts& other,
+    const std::string& path) {
+  for (size_t dot = path.find('.'); dot != std::string::npos;
+       dot = path.find('.', dot + 1)) {
+    const std::string list = path.substr(0, dot);
+    if (value_of(first, list) != value_of(other, list)) {
+      return list;
+    }
   }
-};
+  return path;
+}
 
 /// Collective over `ranks`; blocks.
-std::optional<Difference> find_difference(
+std::optional<RankDifference> find_difference(
     Communicator& ranks,
     const runtime::OptionTexts& mine,
     const WaitCheck& check = {}) {
   std::vector<runtime::OptionTexts> texts;
   for (const std::string& text : runtime::gather_texts(
-           ranks, nlohmann::json(mine).dump(), "options that differ", check)) {
+           ranks, nlohmann::json(mine).dump(), "values that differ", check)) {
     texts.push_back(nlohmann::json::parse(text));
   }
   const auto other =
@@ -113,35 +139,20 @@ std::optional<Difference> find_difference(
         return path.ends_with(".type");
       });
   for (const std::string& path : paths) {
-    const Difference difference{
-        path,
-        static_cast<size_t>(other - texts.begin()),
-        value_of(texts[0], path),
-        value_of(*other, path)};
-    if (difference.first_value != difference.value) {
-      return difference;
+    if (value_of(texts[0], path) != value_of(*other, path)) {
+      const std::string named = list_that_differs(texts[0], *other, path);
+      return RankDifference{
+          named,
+          static_cast<size_t>(other - texts.begin()),
+          value_of(texts[0], named),
+          value_of(*other, named)};
     }
   }
   return std::nullopt;
 }
 
-/// As above, where they mostly are equal.
-std::optional<Difference> compare(
-    Communicator& ranks,
-    const runtime::OptionTexts& mine,
-    const WaitCheck& check = {}) {
-  const std::hash<std::string> hash;
-  const std::vector<int64_t> hashes =
-      gathered(ranks, static_cast<int64_t>(hash(nlohmann::json(mine).dump())));
-  const bool all_equal =
-      std::all_of(hashes.begin(), hashes.end(), [&](int64_t one) {
-        return one == hashes.front();
-      });
-  return all_equal ? std::nullopt : find_difference(ranks, mine, check);
-}
-
 void refuse(
-    const std::optional<Difference>& difference,
+    const std::optional<RankDifference>& difference,
     const std::vector<int>& ranks) {
   TESSERA_CHECK(
       !difference,
@@ -151,6 +162,29 @@ void refuse(
 }
 
 } // namespace
+
+std::string RankDifference::text(const std::vector<int>& ranks) const {
+  return formatted(
+      "{} on rank {} and {} on rank {}",
+      first_value,
+      ranks.front(),
+      value,
+      ranks[rank]);
+}
+
+std::optional<RankDifference> find_rank_difference(
+    Communicator& ranks,
+    const runtime::OptionTexts& mine,
+    const WaitCheck& check) {
+  const std::hash<std::string> hash;
+  const std::vector<int64_t> hashes =
+      gathered(ranks, static_cast<int64_t>(hash(nlohmann::json(mine).dump())));
+  const bool all_equal =
+      std::all_of(hashes.begin(), hashes.end(), [&](int64_t one) {
+        return one == hashes.front();
+      });
+  return all_equal ? std::nullopt : find_difference(ranks, mine, check);
+}
 
 void check_same_ranks(Communicator& job, const EngineOptions& options) {
   if (job.size() == 1) {
@@ -165,7 +199,7 @@ void check_same_ranks(Communicator& job, const EngineOptions& options) {
   }
   std::vector<int> ranks(static_cast<size_t>(job.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  refuse(compare(job, mine), ranks);
+  refuse(find_rank_difference(job, mine), ranks);
 }
 
 void check_same_options(
@@ -173,7 +207,7 @@ void check_same_options(
     const EngineOptions& options) {
   if (ranks.size() > 1) {
     refuse(
-        compare(
+        find_rank_difference(
             ranks.control(), shared_options(options), ranks.watch_failures()),
         ranks.of_module().mesh().ranks());
   }

@@ -2,15 +2,37 @@
 #pragma once
 // `check_same_options()` finds ranks that were given other options;
 // `tell_other_settings()` says what differs where ranks have found that
-// something does.
+// something does, and `find_rank_difference()` compares any values.
 
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/core/option_texts.h"
 #include "tessera/sharding/pages/page_ranks.h"
 
+#include <cstddef>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::engine {
+
+/// The first value in which a rank differs from the first one.
+struct RankDifference {
+  std::string path;
+  size_t rank = 0; ///< place of the other one
+  std::string first_value;
+  std::string value;
+
+  /// "1 on rank 0 and 2 on rank 3".
+  /// @param ranks the numbers of the ranks that were compared.
+  std::string text(const std::vector<int>& ranks) const;
+};
+
+/// Compares values that mostly are equal. Collective over `ranks`; blocks.
+/// @return the same on all ranks.
+std::optional<RankDifference> find_rank_difference(
+    Communicator& ranks,
+    const runtime::OptionTexts& mine,
+    const WaitCheck& check = {});
 
 /// Compares the options that decide which ranks divide the model, before groups
 /// of ranks are made of them. Collective over `job`.

@@ -58,7 +58,7 @@ SampleOrder::SampleOrder(
           micro_batches) {
   TESSERA_CHECK(
       batches_per_epoch() > 0,
-      "training data: {} cannot fill one batch of {} on each of {}. Lower training.batch_size or provide more data.",
+      "SampleOrder: {} cannot fill one batch of {} on each of {}. Lower batch_size (of a configuration: training.batch_size) or provide more data.",
       runtime::count_text(static_cast<int64_t>(samples_), "example"),
       batch_size_,
       runtime::count_text(share_.count, "rank"));

@@ -48,6 +48,31 @@ int64_t rows_of_chunk(
              : std::max(kLogits / classes, kOnCpu);
 }
 
+/// On the CPU, as LibTorch's cross_entropy; elsewhere the host would wait.
+/// @param targets [rows].
+void check_classes(
+    const at::Tensor& targets,
+    int64_t classes,
+    int64_t ignore_index) {
+  if (!runtime::computes_on_cpu(targets.device()) ||
+      runtime::DryRun::current() != nullptr) {
+    return;
+  }
+  const at::Tensor host = targets.contiguous();
+  const auto* values = host.const_data_ptr<int64_t>();
+  for (int64_t row = 0; row < host.numel(); ++row) {
+    TESSERA_CHECK(
+        values[row] == ignore_index ||
+            (values[row] >= 0 && values[row] < classes),
+        "chunked_cross_entropy: targets has the class {} in row {}, and weight has shape [{}, width]; classes are 0 to {}, or ignore_index, {}, for rows that do not count",
+        values[row],
+        row,
+        classes,
+        classes - 1,
+        ignore_index);
+  }
+}
+
 Found walk_chunks(
     const at::Tensor& hidden,
     const at::Tensor& weight,
@@ -213,6 +238,7 @@ at::Tensor chunked_cross_entropy(
       options.chunk_rows >= 0,
       "chunked_cross_entropy: chunk_rows is {}; it must not be negative",
       options.chunk_rows);
+  check_classes(targets, weight.size(0), options.ignore_index);
   const bool training = at::GradMode::is_enabled();
   const Wanted wanted{
       training && hidden.requires_grad(),

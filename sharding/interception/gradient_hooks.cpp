@@ -1,38 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/interception/gradient_hooks.h"
 
-#include <torch/csrc/autograd/variable.h>
+#include "tessera/sharding/interception/gradient_hook.h"
 
 #include <utility>
 
 namespace tessera::sharding {
-
-namespace {
-
-class GradientHook : public torch::autograd::PostAccumulateGradHook {
- public:
-  GradientHook(
-      std::function<void(size_t)> on_gradient,
-      size_t parameter,
-      torch::autograd::PostAccumulateGradHook* users)
-      : on_gradient_(std::move(on_gradient)),
-        parameter_(parameter),
-        users_(users) {}
-
-  void operator()(const torch::autograd::Variable& tensor) override {
-    if (users_ != nullptr) {
-      (*users_)(tensor);
-    }
-    on_gradient_(parameter_);
-  }
-
- private:
-  std::function<void(size_t)> on_gradient_;
-  size_t parameter_;
-  torch::autograd::PostAccumulateGradHook* users_; ///< owned by GradientHooks
-};
-
-} // namespace
 
 GradientHooks::GradientHooks(
     const std::vector<at::Tensor>& parameters,

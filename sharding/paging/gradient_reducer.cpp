@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/sharding/interception/gradient_hook.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
@@ -84,6 +85,12 @@ void GradientReducer::take_untaken(Page& page) {
     if (page.gradients->is_untaken(i)) {
       open(page);
       page.gradients->take(i);
+      // While the engine's own backward runs, a hook of the user may have
+      // replaced what it has computed.
+      if (context_.own_backwards == 0 &&
+          has_gradient_hook(page.parameters()[i].record.tensor)) {
+        page.gradients->note_other_backward(i); // set by hand
+      }
     }
   }
 }

@@ -184,6 +184,10 @@ void Pager::on_view(const PagedStorage& storage) {
 
 void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
   reducer_.add(parameter, gradient);
+  if (context_.own_backwards == 0) {
+    context_.pages.bucket_of(parameter)->note_other_backward(
+        context_.pages.places()[parameter].position);
+  }
 }
 
 void Pager::on_token_zero(size_t parameter) {

@@ -269,7 +269,12 @@ TEST_P(Divergence, OtherOptionsOnOneRank) {
          options.optimizer.parameters = {
              {.pattern = ".*", .weight_decay = 0.25}};
        },
-       {"the option optimizer.parameters is 0 elements on rank 0"}},
+       {"the option optimizer.parameters is 0 elements on rank 0 and 1 element (\".*\") on rank 1"}},
+      {[](Options& options) {
+         options.sharding.modules = {
+             {.path = "first", .options = {.float32 = true}}};
+       },
+       {"the option sharding.modules is 0 elements on rank 0 and 1 element (\"first\") on rank 1"}},
       {[](Options& options) { options.optimizer.ema_decay = 0.5; },
        {"the option optimizer.ema_decay is"}},
       {[](Options& options) { options.sharding.prefetch_depth = 3; },

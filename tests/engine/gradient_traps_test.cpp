@@ -372,6 +372,58 @@ TEST_P(GradientTraps, GradientsSetByHand) {
   });
 }
 
+// A step divides every gradient by the loss scale, those too.
+TEST_P(GradientTraps, GradientsSetByHandUnderALossScaleAreRefused) {
+  run_ranks(GetParam(), [](World&) {
+    auto options = group_per_layer();
+    options.loss_scale.fixed = 256;
+    auto net = make_net<BranchesImpl>();
+    auto engine = wrap(net, options);
+    const auto loss = [&] {
+      return net->forward(batch_of(0, 0), true).square().mean();
+    };
+    const at::Tensor ones = torch::ones({3, kWidth}, torch::kDouble);
+    const at::Tensor weight = net->left->weight;
+    const auto expect_refused = [&](const char* name) {
+      expect_error(
+          [&] { engine.step(); },
+          {"the loss scale of 256, but those of '",
+           name,
+           "set by hand",
+           "engine.reduce()"});
+      engine.zero_grad();
+    };
+    for (int step = 0; step < 3; ++step) {
+      engine.backward(loss());
+      weight.mutable_grad() = ones; // after it
+      expect_refused("left.weight");
+      weight.mutable_grad() = ones; // before it
+      engine.backward(loss());
+      expect_refused("left.weight");
+      engine.backward(loss());
+      weight.mutable_grad().add_(ones); // to it
+      expect_refused("left.weight");
+      engine.backward(loss()); // where it gives none
+      net->unused->weight.mutable_grad() = ones;
+      expect_refused("unused.weight");
+
+      engine.backward(loss());
+      engine.backward(loss());
+      engine.reduce(net->unused->weight, ones);
+      EXPECT_TRUE(engine.step());
+    }
+    // Autograd calls this hook in place of the engine's.
+    std::vector<double> norms;
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        weight, std::make_unique<RecordingHook>(norms));
+    for (int step = 0; step < 3; ++step) {
+      engine.backward(loss());
+      EXPECT_TRUE(engine.step());
+    }
+    EXPECT_EQ(norms.size(), 3);
+  });
+}
+
 TEST_P(GradientTraps, GradientSetByHandInAGroupThatBackwardReduces) {
   run_ranks(GetParam(), [](World&) {
     auto options = group_per_layer();

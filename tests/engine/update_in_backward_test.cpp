@@ -251,7 +251,11 @@ TEST_P(UpdateInBackward, WhatWasAppliedCannotBeDropped) {
     expect_error(
         [&] { engine.zero_grad(); },
         {"Engine::zero_grad", "update_in_backward", "engine.step()"});
+    expect_error(
+        [&] { engine.for_each_parameter([](auto&, auto&) {}, true); },
+        {"Engine::for_each_parameter", "update_in_backward", "engine.step()"});
     EXPECT_TRUE(engine.step());
+    engine.for_each_parameter([](auto&, auto&) {}, true);
     trained.backward(3);
     trained.twin.wrapped->zero_grad(); // without the engine's knowledge
     expect_error(

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/serialize.h>
+#include <nlohmann/json.hpp>
 
 #include <c10/util/Type.h>
 
@@ -193,6 +194,54 @@ class UserMethod : public UpdateMethod {
     return c10::demangle(typeid(optimizer).name());
   }
 
+  /// Of each group, the options that `make` has chosen, by name, for
+  /// checkpoints. Loading replaces them, and state depends on them.
+  nlohmann::json options_of_groups() const {
+    nlohmann::json groups = nlohmann::json::array();
+    for (const torch::optim::OptimizerParamGroup& group :
+         optimizer_->param_groups()) {
+      torch::serialize::OutputArchive out;
+      try {
+        group.options().serialize(out);
+      } catch (const c10::Error&) {
+        return nlohmann::json::array(); // options of the user's own
+      }
+      std::stringstream bytes;
+      out.save_to(bytes);
+      torch::serialize::InputArchive in;
+      in.load_from(bytes);
+      nlohmann::json& options = groups.emplace_back(nlohmann::json::object());
+      for (const std::string& key : in.keys()) {
+        if (key != "lr") { // the engine sets it before every step
+          c10::IValue value;
+          in.read(key, value);
+          std::ostringstream text;
+          text << value;
+          options[key] =
+              value.isDouble() ? formatted("{}", value.toDouble()) : text.str();
+        }
+      }
+    }
+    return groups;
+  }
+
+  /// @param saved options_of_groups() of the checkpoint.
+  void check_options(const nlohmann::json& saved) const {
+    const nlohmann::json now = options_of_groups();
+    for (size_t i = 0; i < std::min(saved.size(), now.size()); ++i) {
+      for (const auto& [key, value] : now[i].items()) {
+        const auto found = saved[i].find(key);
+        TESSERA_CHECK(
+            found == saved[i].end() || *found == value,
+            "load: the {} of UserOptimizerOptions::make had {} {} when the checkpoint was saved, and has {} now; its state is that of the saved options. Load with the same ones, or load only the weights and begin with new state: Engine::load_weights().",
+            type_name(),
+            key,
+            found->get<std::string>(),
+            value.get<std::string>());
+      }
+    }
+  }
+
   /// Points the leaves to the master weights. The tensors stay the same,
   /// because the optimizer looks up its state by them.
   void bind(const Shards& shards) {
@@ -232,6 +281,7 @@ class UserMethod : public UpdateMethod {
     optimizer_->save(archive);
     archive.write("steps", c10::IValue(steps_));
     archive.write("type", c10::IValue(type_name()));
+    archive.write("options", c10::IValue(options_of_groups().dump()));
     archive.save_to(out);
     std::string bytes = std::move(out).str();
     return at::from_blob(
@@ -251,6 +301,10 @@ class UserMethod : public UpdateMethod {
         "load: UserOptimizerOptions::make returned a {} when the checkpoint was saved, and a {} now, which cannot continue with the other's state. Load with the same optimizer, or load only the weights and begin with new state: Engine::load_weights().",
         type.toStringRef(),
         type_name());
+    c10::IValue options; // earlier versions have not written them
+    if (archive.try_read("options", options)) {
+      check_options(nlohmann::json::parse(options.toStringRef()));
+    }
     optimizer_->load(archive);
     c10::IValue steps;
     archive.read("steps", steps);

@@ -192,6 +192,25 @@ TEST(Damage, AnotherOptimizerOfTheUserIsNamed) {
         [&] { refused.load(folder.path()); },
         {"torch::optim::RMSprop when", "torch::optim::Adagrad now"});
     expect_equal(values_of(refused, *other), before, "refused");
+    // LibTorch would go on with the saved options, without a word.
+    const auto with = [&](const torch::optim::RMSpropOptions& chosen) {
+      return options_of(UserOptimizerOptions{[chosen](auto groups) {
+        return std::make_unique<torch::optim::RMSprop>(
+            std::move(groups), chosen);
+      }});
+    };
+    auto momentous = wrap(
+        make_restless(2, torch::kFloat),
+        with(torch::optim::RMSpropOptions(1).momentum(0.9)));
+    expect_throws(
+        [&] { momentous.load(folder.path()); },
+        {"torch::optim::RMSprop",
+         "momentum 0 when",
+         "has 0.9 now",
+         "load_weights()"});
+    auto faster = wrap(
+        make_restless(2, torch::kFloat), with(torch::optim::RMSpropOptions(1)));
+    EXPECT_EQ(faster.load(folder.path()), 2);
     EXPECT_EQ(engine.load(folder.path()), 2);
   });
   expect_refused(

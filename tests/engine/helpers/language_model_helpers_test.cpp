@@ -179,6 +179,19 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
             {.label_smoothing = 1});
       },
       {"label_smoothing is 1"});
+  for (const int64_t target : {9, -1}) {
+    expect_error(
+        [&] {
+          chunked_cross_entropy(
+              wide,
+              torch::zeros({9, 5}),
+              torch::tensor({int64_t{-100}, int64_t{8}, target, int64_t{0}}));
+        },
+        {"chunked_cross_entropy",
+         target == 9 ? "targets has the class 9 in row 2"
+                     : "targets has the class -1 in row 2",
+         "0 to 8"});
+  }
 }
 
 // In bfloat16, 256 + 1 = 256: sums of more than that need float32.

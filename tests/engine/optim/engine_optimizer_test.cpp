@@ -209,7 +209,12 @@ TEST(EngineOptimizer, SaysWhatItCannotBe) {
         SGD sgd(
             engine, {}, {{.parameters = {weight}}, {.parameters = {weight}}});
       },
-      {"[9, 6]", "two groups"});
+      {"'first.weight' is in groups 0 and 1"});
+  expect_error(
+      [&] {
+        SGD sgd(engine, {}, {{.parameters = {weight, weight}}});
+      },
+      {"'first.weight' is twice in group 0"});
   Engine other(world, make_net(), options_of(LambOptions{}));
   expect_error(
       [&] { EngineOptimizer lamb(other, UpdateRule(LambOptions{}), 0.1, {}); },
