@@ -25,7 +25,7 @@
 #include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/interception/gradient_hook.h"
 #include "tessera/sharding/interception/page_key.h"
-#include "tessera/sharding/pages/paged_group.h"
+#include "tessera/sharding/pages/page.h"
 #include "tessera/sharding/paging/gradient_norm.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"

@@ -85,7 +85,9 @@ TEST(UnusedParametersTest, ALossThatReachesNoneIsWarnedOf) {
         engine.backward(next->forward(torch::ones({1, 3})).sum());
         engine.step();
       }
-      net->requires_grad_(false); // nothing is trained: as it is meant
+      for (const at::Tensor& parameter : net->parameters()) {
+        parameter.requires_grad_(false); // nothing is trained: as it is meant
+      }
       engine.backward(other->forward(torch::ones({1, 3})).sum());
     });
     int count = 0;
