@@ -509,7 +509,7 @@ void Engine::for_each_parameter(
            : check_usable("for_each_parameter");
   check_parameters();
   TESSERA_CHECK(
-      !writable || !pager_->updated_in_backward(),
+      !writable || !pager_->pages().updated_in_backward(),
       "Engine::for_each_parameter: backward has already applied gradients of this step (update_in_backward), and a writable visit drops the rest of it. Call engine.step(), which ends the step, before it.");
   const c10::NoGradGuard no_grad;
   if (writable) {

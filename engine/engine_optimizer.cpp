@@ -25,8 +25,8 @@ EngineOptimizer::EngineOptimizer(
     engine.set_parameter_options(parameter, all);
   }
   const auto name_of = [&](const at::Tensor& parameter) {
-    const sharding::Pager& pager = engine.pager();
-    return pager.parameter(pager.find_parameter(parameter)).record.name();
+    const sharding::PageTable& pages = engine.pager().pages();
+    return pages.parameter(pages.find(parameter)).record.name();
   };
   std::unordered_map<const c10::TensorImpl*, size_t> grouped;
   for (size_t g = 0; g < groups_.size(); ++g) {

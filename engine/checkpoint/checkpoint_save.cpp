@@ -7,8 +7,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/sharding/tensors/tensor_blocks.h"
 #include "tessera/runtime/io/checksum.h"
+#include "tessera/sharding/tensors/tensor_blocks.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 
 #include <c10/core/GradMode.h>
@@ -132,8 +132,8 @@ void check_same_states(const CheckpointSubject& subject, ModelTensors& model) {
   model.on_all_ranks("save: reading the states", [&] {
     mine = values_saved_once(subject.states);
   });
-  const auto difference =
-      find_rank_difference(subject.files, mine, subject.pager.watch_failures());
+  const auto difference = find_rank_difference(
+      subject.files, mine, subject.pager.ranks().watch_failures());
   std::vector<int> ranks(static_cast<size_t>(subject.files.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   TESSERA_CHECK(
