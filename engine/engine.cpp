@@ -78,6 +78,20 @@ bool trains(const sharding::Pager& pager) {
   return false;
 }
 
+/// Whether the engine sees all gradients arrive: no user has put a hook in the
+/// place of its own.
+bool sees_gradients(const sharding::Pager& pager) {
+  for (const auto& page : pager.pages()) {
+    for (const sharding::PagedParameter& parameter : page->parameters()) {
+      if (parameter.record.tensor.requires_grad() &&
+          !sharding::has_gradient_hook(parameter.record.tensor)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 /// Gradients of this step that the engine's own backwards have computed.
 int64_t arrived_gradients(const sharding::Pager& pager) {
   int64_t count = 0;
@@ -193,7 +207,7 @@ void Engine::backward(const at::Tensor& loss) {
   });
   // No error: a rank without data may pass a loss of nothing, and others wait.
   if (!warned_of_other_loss_ && arrived_gradients(*pager_) == arrived &&
-      trains(*pager_)) {
+      trains(*pager_) && sees_gradients(*pager_)) {
     warned_of_other_loss_ = true;
     log_warning(
         "backward of the engine: the loss gave no parameter of the wrapped module a gradient. Compute it from what the module's forward returns, without detach(); for a loss of another module, call its own backward. (Later ones are not reported.)");

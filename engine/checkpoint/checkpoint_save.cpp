@@ -2,23 +2,14 @@
 #include "tessera/engine/checkpoint/checkpoint_save.h"
 
 #include "tessera/engine/optim/optimizer.h"
-#include "tessera/engine/option_agreement.h"
 #include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/runtime/io/checksum.h"
-#include "tessera/sharding/tensors/tensor_blocks.h"
-#include "tessera/sharding/tensors/tensor_io.h"
 
 #include <c10/core/GradMode.h>
-#include <nlohmann/json.hpp>
 
-#include <cstddef>
 #include <exception>
-#include <numeric>
-#include <span>
-#include <string>
 #include <utility>
 
 namespace tessera::engine {
@@ -83,66 +74,6 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
   return manifest;
 }
 
-/// A value to compare, and to show if it is short.
-std::string compared_text(const nlohmann::json& value) {
-  constexpr size_t kShown = 80;
-  const std::string text =
-      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return text.size() <= kShown
-             ? text
-             : formatted(
-                   "{}... (checksum {})",
-                   text.substr(0, kShown),
-                   runtime::checksum_of(std::as_bytes(std::span(text))));
-}
-
-/// The values of states of which rank 0's are saved.
-runtime::OptionTexts values_saved_once(
-    const std::vector<Checkpointable*>& states) {
-  runtime::OptionTexts texts;
-  for (const Checkpointable* state : states) {
-    if (state->is_per_rank()) {
-      continue;
-    }
-    const CheckpointState saved = state->save_state();
-    const std::string name = state->name();
-    texts[name] = "saved";
-    const nlohmann::json values = saved.values.flatten();
-    for (const auto& [path, value] : values.items()) {
-      texts[name + path] = compared_text(value);
-    }
-    for (const auto& [tensor, on_device] : saved.tensors) {
-      const at::Tensor host = on_device.detach().cpu().contiguous();
-      texts[formatted("{}/{}", name, tensor)] = formatted(
-          "{} {} (checksum {})",
-          host.scalar_type(),
-          host.sizes(),
-          runtime::checksum_of(sharding::raw_bytes(host)));
-    }
-  }
-  return texts;
-}
-
-/// Collective; blocks.
-void check_same_states(const CheckpointSubject& subject, ModelTensors& model) {
-  if (subject.files.size() == 1) {
-    return;
-  }
-  runtime::OptionTexts mine;
-  model.on_all_ranks("save: reading the states", [&] {
-    mine = values_saved_once(subject.states);
-  });
-  const auto difference = find_rank_difference(
-      subject.files, mine, subject.pager.ranks().watch_failures());
-  std::vector<int> ranks(static_cast<size_t>(subject.files.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  TESSERA_CHECK(
-      !difference,
-      "save: rank 0's states are saved for all ranks, and {} is {}. Give an object the same state on every rank, as data loaders have with one seed and as many batches taken, or let its is_per_rank() be true.",
-      difference->path,
-      difference->text(ranks));
-}
-
 /// Says what of another run is lost, now or when the folder is loaded.
 void tell_other_checkpoints(const fs::path& path, CheckpointLineage& lineage) {
   const std::string found = lineage_of(path);
@@ -177,7 +108,6 @@ CheckpointSave::CheckpointSave(
   ModelTensors model(subject.pager, subject.files, subject.module);
   path_ = runtime::resolved_folder(
       checkpoint_path(folder, subject.optimizer.steps()));
-  check_same_states(subject, model);
   model.on_all_ranks("save: preparing the folder", [&] {
     file_.emplace(subject, model, rank_);
     parameters_ = parameters_of(subject, model);

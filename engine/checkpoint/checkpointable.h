@@ -26,8 +26,8 @@ class Checkpointable {
   /// The name of the state in the checkpoint; unique there.
   virtual std::string name() const = 0;
 
-  /// Whether every rank has its own state. If not, all ranks have the same one,
-  /// or saving throws, and rank 0's is saved. On another number of ranks, a
+  /// Whether every rank has its own state. If not, the state of rank 0 is
+  /// saved, and loaded on all ranks. When loaded on another number of ranks, a
   /// rank gets the state of the rank with the same number or, if there is none,
   /// keeps its own. With another number of tensor-parallel ranks,
   /// tensor-parallel groups take the place of ranks, and all ranks of a group

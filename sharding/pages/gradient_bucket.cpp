@@ -234,6 +234,8 @@ void GradientBucket::refresh(Entry& entry) {
     entry.of_other_backward = false;
     has_copies_ = false;
     lost_applied_ = lost_applied_ || use_ == Use::kApplied;
+  } else if (!entry.token_placed && !entry.parameter.grad().defined()) {
+    entry.of_other_backward = false; // set by hand, and dropped
   }
 }
 

@@ -3,12 +3,8 @@
 // exceptions of their making, and from any position under any number of ranks.
 #include "tessera/engine/data/data_loader.h"
 #include "support/expect_error.h"
-#include "support/ranks.h"
-#include "support/temporary_folder.h"
-#include "tessera/engine/engine.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <array>
@@ -325,46 +321,6 @@ TEST(DataLoader, IsPartOfCheckpoints) {
   const SampleOrder reseeded(48, 2, {1, 4}, 6);
   DataLoader<Numbers> of_reseeded(reseeded, made_slowly);
   expect_error([&] { of_reseeded.load_state(state); }, {"the seed 5", "has 6"});
-}
-
-// Rank 0's position is saved for all ranks.
-TEST(DataLoader, IsNotSavedWhereRanksAreAtOtherSamples) {
-  const TemporaryFolder folder;
-  tests::run_ranks(2, [&](World& world) {
-    EngineOptions options;
-    options.log_memory = false;
-    auto engine = wrap(torch::nn::Linear(4, 4), options);
-    const auto loader_of = [&](const SampleOrder& order, int batches) {
-      auto loader = std::make_unique<DataLoader<Numbers>>(
-          order, [](const SampleBatch& batch) { return batch.samples; });
-      for (int i = 0; i < batches; ++i) {
-        loader->next();
-      }
-      return loader;
-    };
-    const BatchShare share{world.rank(), 2};
-    const SampleOrder order(48, 2, share, 5);
-    const auto behind = loader_of(order, world.rank());
-    expect_error(
-        [&] { engine.save(folder.path(), {behind.get()}); },
-        {"data_loader/samples is 0 on rank 0 and 4 on rank 1",
-         "is_per_rank()"});
-    const SampleOrder reseeded(48, 2, share, 5 + world.rank());
-    const auto other = loader_of(reseeded, 2);
-    expect_error(
-        [&] { engine.save(folder.path(), {other.get()}); },
-        {"data_loader/seed is 5 on rank 0 and 6 on rank 1"});
-    const auto same = loader_of(order, 2);
-    engine.save(folder.path(), {same.get()});
-    expect_error(
-        [&] {
-          engine.save(
-              folder.path(),
-              world.rank() == 0 ? std::vector<Checkpointable*>{same.get()}
-                                : std::vector<Checkpointable*>{});
-        },
-        {"data_loader is saved on rank 0 and not set on rank 1"});
-  });
 }
 
 TEST(SampleOrder, NamesItsOwnArguments) {
