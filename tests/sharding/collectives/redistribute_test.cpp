@@ -214,7 +214,7 @@ TEST(Redistribute, SaysWhatIsWrong) {
         [&] {
           redistribute(x, {2, 5}, {}, {Replicate{}}, groups);
         },
-        {"0 placements", "1 axes"});
+        {"placements is 0", "axes 1"});
     expect_error(
         [&] { redistribute(x, Partial{}, Shard{1}, *group); },
         {"dimension 1", "[2, 5]", "2 ranks", "Pad it"});
