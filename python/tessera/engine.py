@@ -273,7 +273,8 @@ class Engine(FixedAttributes):
                 ". Pass strict=False to leave missing and unexpected ones out.")
         self._check_same_state({
             name: state[name] for name, one in own.items()
-            if name in state and _C.is_sharded(one)})
+            if name in state and isinstance(one, torch.Tensor)
+            and _C.is_sharded(one)})
         names = {}  # as they are now, and the engine has those of wrap()
         for name, one in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(id(one), []).append(name)
