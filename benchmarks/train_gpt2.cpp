@@ -87,21 +87,73 @@ struct Arguments {
   ModelSize size;
   bool is_cuda = false;
   at::ScalarType dtype = at::kFloat;
-  int64_t batch = 0;
-  int64_t steps = 0;
-  int64_t warmup = 0;
-  int threads = 0;
-  bool clips = false;
+  int64_t batch = 2;
+  int64_t steps = 10;
+  int64_t warmup = 3;
+  int threads = 1;
+  bool clips = true;
   bool helpers = false;
   bool update_in_backward = false;
   bool is_lazy = false;
-  std::string matmul;
+  std::string matmul = "libtorch";
   std::string profile;
   std::string predict; ///< a device; empty: nothing
   double peak_tflops = 0;
   int64_t matrix_rows = 0;
   EngineOptions engine;
 };
+
+/// Some defaults depend on the fields before.
+void visit(runtime::OptionFields& fields, Arguments& all) {
+  const auto size = [&](const char* key, int64_t& value, int64_t usual) {
+    value = usual;
+    fields.field(key, value, {.min = 1}, "");
+  };
+  const auto flag = [&](const char* key, bool& value) {
+    int64_t number = value ? 1 : 0;
+    fields.field(key, number, {0, 1}, "");
+    value = number == 1;
+  };
+  fields.choice(
+      "mode", all.is_plain, {{"tessera", false}, {"plain", true}}, "");
+  fields.choice(
+      "model", all.kind, {{"gpt2", Kind::kGpt2}, {"llama", Kind::kLlama}}, "");
+  const bool is_llama = all.kind == Kind::kLlama;
+  fields.choice("device", all.is_cuda, {{"cpu", false}, {"cuda", true}}, "");
+  fields.choice(
+      "dtype",
+      all.dtype,
+      {{"float32", at::kFloat}, {"bfloat16", at::kBFloat16}},
+      "");
+  size("layers", all.size.layers, is_llama ? 32 : 12);
+  size("width", all.size.width, is_llama ? 4096 : 768);
+  size("heads", all.size.heads, is_llama ? 32 : 12);
+  size("vocabulary", all.size.vocabulary, is_llama ? 128256 : 50257);
+  // A loss needs a token to predict.
+  fields.field("sequence", all.size.sequence, {.min = 2}, "");
+  if (is_llama) {
+    size("key_value_heads", all.size.key_value_heads, 8);
+    size("intermediate", all.size.intermediate, 14336);
+  }
+  fields.field("batch", all.batch, {.min = 1}, "");
+  fields.field("steps", all.steps, {.min = 1}, "");
+  fields.field("warmup", all.warmup, {.min = 0}, "");
+  fields.field("threads", all.threads, {.min = 1, .max = 4096}, "");
+  flag("clip", all.clips);
+  flag("helpers", all.helpers);
+  flag("update_in_backward", all.update_in_backward);
+  flag("lazy", all.is_lazy);
+  fields.choice(
+      "matmul",
+      all.matmul,
+      {{"libtorch", "libtorch"}, {"auto", "auto"}, {"onednn", "onednn"}},
+      "");
+  fields.field("profile", all.profile, "");
+  fields.field("predict", all.predict, "");
+  fields.field("peak_tflops", all.peak_tflops, {.min = 0}, "");
+  all.matrix_rows = all.is_cuda ? 8192 : 0;
+  fields.field("matrix", all.matrix_rows, {.min = 0}, "");
+}
 
 /// @throws tessera::Error naming the key, on unknown keys and on values that
 /// are
@@ -118,57 +170,13 @@ Arguments parse(const std::vector<std::string>& words) {
         nlohmann::json::object(), "train_gpt2", settings);
   };
   const runtime::ConfigReader reader = reader_of(own);
-  const auto positive = [&](const char* key, int64_t fallback) {
-    return reader.get_int(key, {.min = 1}, fallback);
-  };
-  const auto flag = [&](const char* key, bool fallback) {
-    return reader.get_int(key, {0, 1}, fallback ? 1 : 0) == 1;
-  };
   Arguments all;
-  all.is_plain = reader.get_enum<bool>(
-      "mode", {{"tessera", false}, {"plain", true}}, false);
-  all.kind = reader.get_enum<Kind>(
-      "model", {{"gpt2", Kind::kGpt2}, {"llama", Kind::kLlama}}, Kind::kGpt2);
-  const bool is_llama = all.kind == Kind::kLlama;
-  all.is_cuda =
-      reader.get_enum<bool>("device", {{"cpu", false}, {"cuda", true}}, false);
-  all.dtype = reader.get_enum<at::ScalarType>(
-      "dtype",
-      {{"float32", at::kFloat}, {"bfloat16", at::kBFloat16}},
-      at::kFloat);
-  all.size.layers = positive("layers", is_llama ? 32 : 12);
-  all.size.width = positive("width", is_llama ? 4096 : 768);
-  all.size.heads = positive("heads", is_llama ? 32 : 12);
-  all.size.vocabulary = positive("vocabulary", is_llama ? 128256 : 50257);
-  // A loss needs a token to predict.
-  all.size.sequence = reader.get_int("sequence", {.min = 2}, 256);
-  if (is_llama) {
-    all.size.key_value_heads = positive("key_value_heads", 8);
-    all.size.intermediate = positive("intermediate", 14336);
-  }
+  reader.read([&](runtime::OptionFields& fields) { visit(fields, all); });
   TESSERA_CHECK(
       all.size.width % all.size.heads == 0,
       "train_gpt2: width={} is not a multiple of heads={}",
       all.size.width,
       all.size.heads);
-  all.batch = positive("batch", 2);
-  all.steps = positive("steps", 10);
-  all.warmup = reader.get_int("warmup", {.min = 0}, 3);
-  all.threads =
-      static_cast<int>(reader.get_int("threads", {.min = 1, .max = 4096}, 1));
-  all.clips = flag("clip", true);
-  all.helpers = flag("helpers", false);
-  all.update_in_backward = flag("update_in_backward", false);
-  all.is_lazy = flag("lazy", false);
-  all.matmul = reader.get_enum<std::string>(
-      "matmul",
-      {{"libtorch", "libtorch"}, {"auto", "auto"}, {"onednn", "onednn"}},
-      "libtorch");
-  all.profile = reader.get_string("profile", "");
-  all.predict = reader.get_string("predict", "");
-  all.peak_tflops = reader.get_double("peak_tflops", {.min = 0}, 0);
-  all.matrix_rows =
-      reader.get_int("matrix", {.min = 0}, all.is_cuda ? 8192 : 0);
   reader.finish();
   if (all.is_plain) {
     std::string of_engine = engine.empty() ? "" : engine.front();

@@ -2,7 +2,7 @@
 #include "tessera/engine/engine_config.h"
 
 #include "tessera/engine/optim/optimizer.h"
-#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/config.h"
 
 #include <string>
 

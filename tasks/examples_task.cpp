@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task "examples": any model that has a head, on inputs in safetensors
 // files.
+#include "tessera/tasks/examples_task.h"
+
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/tasks/example_batches.h"
@@ -32,15 +34,18 @@ void visit_examples_model(
 }
 
 void visit_examples(runtime::OptionFields& fields, TrainingConfig& config) {
-  fields.field(
+  visit_path(
+      fields,
       runtime::required("train"),
-      config.train_file,
+      config.data.train,
       "a safetensors file, or a folder of them in the order of their names");
-  fields.field(
+  visit_path(
+      fields,
       "heldout",
-      config.heldout_file,
+      config.data.heldout,
       "as `data.train` (empty: nothing is scored)");
-  zoo::ExampleOptions& examples = config.examples;
+  auto& options = config.as<ExampleTaskOptions>();
+  zoo::ExampleOptions& examples = options.examples;
   fields.field(
       "trim_padding",
       examples.trim_padding,
@@ -57,7 +62,7 @@ void visit_examples(runtime::OptionFields& fields, TrainingConfig& config) {
       "fraction of patches that masked image modeling masks");
   fields.field(
       "accuracy",
-      config.accuracy,
+      options.accuracy,
       "with false, only the loss is scored, without materializing the logits of all tokens, which are large for large vocabularies");
 }
 
@@ -76,14 +81,15 @@ void finish_examples(
         "give at least two names, or none; to predict a number, set "
         "model.problem_type=regression");
   }
-  const auto& mask = config.examples.token_mask;
+  auto& examples = config.as<ExampleTaskOptions>().examples;
+  const auto& mask = examples.token_mask;
   if (mask && mask->masked + mask->random > 1) {
     reader.get_object("data").get_object("mask").fail(
         "random", "`masked` and `random` must add up to at most 1");
   }
-  config.examples.seed = config.seed;
+  examples.seed = config.seed;
   // Batches are then padded to their longest sequence.
-  config.parallel.shapes_vary = config.examples.trim_padding;
+  config.parallel.shapes_vary = examples.trim_padding;
 }
 
 Task open_examples(
@@ -94,7 +100,8 @@ Task open_examples(
   Task task;
   task.model = configured_model(config, parallel);
   task.head = head_of(*task.model);
-  zoo::ExampleOptions options = config.examples;
+  const auto& own = config.as<ExampleTaskOptions>();
+  zoo::ExampleOptions options = own.examples;
   options.sequence_multiple = parallel.batches().sequence_multiple;
   const auto open = [&](const std::filesystem::path& path) {
     return std::make_unique<ExampleBatches>(
@@ -102,14 +109,14 @@ Task open_examples(
         *task.head,
         task.model->architecture(),
         options,
-        config.accuracy,
+        own.accuracy,
         at::kCPU);
   };
   if (state == ModelState::kFirst) {
-    task.train = open(config.train_file);
+    task.train = open(config.data.train_path());
   }
-  if (!config.heldout_file.empty()) {
-    task.heldout = open(config.heldout_file);
+  if (!config.data.heldout.empty()) {
+    task.heldout = open(config.data.heldout_path());
   }
   return task;
 }
@@ -117,11 +124,13 @@ Task open_examples(
 } // namespace
 
 const TaskKind kExamples{
-    "examples",
-    /*max_length=*/0,
-    visit_examples_model,
-    visit_examples,
-    finish_examples,
-    open_examples};
+    .name = "examples",
+    .max_length = 0,
+    .options = options_of<ExampleTaskOptions>,
+    .visit_model = visit_examples_model,
+    .visit_data = visit_examples,
+    .finish = finish_examples,
+    .open = open_examples,
+    .train_files = one_train_path};
 
 } // namespace tessera::tasks

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task "image_folder": any model of images that has a head, on JPEG and PNG
 // files whose folders are the classes.
+#include "tessera/tasks/image_folder_task.h"
+
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
@@ -32,20 +34,23 @@ void visit_image_model(runtime::OptionFields& fields, TrainingConfig& config) {
 }
 
 void visit_image_data(runtime::OptionFields& fields, TrainingConfig& config) {
-  fields.field(
+  auto& options = config.as<ImageTaskOptions>();
+  visit_path(
+      fields,
       runtime::required("train"),
-      config.train_file,
+      config.data.train,
       "a folder with a subfolder of JPEG and PNG files for each class; of models without classes, any folder of them");
-  fields.field(
+  visit_path(
+      fields,
       "heldout",
-      config.heldout_file,
+      config.data.heldout,
       "as `data.train` (empty: nothing is scored, or `data.heldout_share`)");
-  visit_image_fields(fields, config.images);
-  fields.object("views", config.images.views, "");
-  fields.object("pixels", config.examples.pixels, "");
+  visit_image_fields(fields, options.images);
+  fields.object("views", options.images.views, "");
+  fields.object("pixels", options.examples.pixels, "");
   fields.field(
       "patch_mask",
-      config.examples.patch_mask,
+      options.examples.patch_mask,
       {.min = 0, .max = 1},
       "fraction of patches that masked image modeling masks");
 }
@@ -85,20 +90,24 @@ void finish_images(
     model.fail("classes", "give each class a different name");
   }
   const auto data = reader.get_object("data");
-  if (config.images.heldout_share > 0 && !config.heldout_file.empty()) {
+  auto& [images, examples] = config.as<ImageTaskOptions>();
+  if (images.heldout_share > 0 && !config.data.heldout.empty()) {
     data.fail("heldout_share", "set either this or data.heldout");
   }
-  if (config.images.mixup > 0 && config.images.mixup < 0.01) {
+  if (images.mixup > 0 && images.mixup < 0.01) {
     data.fail("mixup", "set it to 0, or to at least 0.01");
   }
-  check_views(data.get_object("views"), config.images.views);
-  config.examples.seed = config.seed;
-  complete_from_preprocessor(
-      config.model_folder, config.images, config.examples.pixels);
+  check_views(data.get_object("views"), images.views);
+  examples.seed = config.seed;
+  complete_from_preprocessor(config.model_folder, images, examples.pixels);
 }
 
 bool accepts_classes(const zoo::Head& head) {
   return head.images() != nullptr && head.labels() == zoo::HeadLabels::kClass;
+}
+
+zoo::WantedHead image_head(const TrainingConfig& /*config*/) {
+  return {"classifier of images", accepts_classes};
 }
 
 /// The class that is trained: that of the configuration, or of config.json
@@ -120,9 +129,7 @@ std::string image_architecture(const TrainingConfig& config) {
   }
   return name.empty() || name.ends_with("Model")
              ? zoo::architecture_with_head(
-                   json,
-                   {"classifier of images", accepts_classes},
-                   path.string())
+                   json, image_head(config), path.string())
              : name;
 }
 
@@ -137,7 +144,7 @@ TrainingConfig classifier_config(
   TESSERA_CHECK(
       config.classes.size() >= 2,
       "'{}' has one class, '{}'; a classifier needs two",
-      config.train_file.string(),
+      config.data.train_path().string(),
       config.classes.front());
   config.problem_type = "single_label_classification";
   return config;
@@ -155,7 +162,8 @@ std::shared_ptr<zoo::Model> base_of_images(
   with.architecture = image_architecture(config);
   if (is_classifier(with.architecture)) {
     with = classifier_config(
-        with, ImageFolder::read(config.train_file, /*has_classes=*/true));
+        with,
+        ImageFolder::read(config.data.train_path(), /*has_classes=*/true));
   }
   return pretrained_model(with, context);
 }
@@ -169,7 +177,8 @@ Task open_images(
   with.architecture = image_architecture(config);
   const bool has_classes = is_classifier(with.architecture);
   const bool trains = state != ModelState::kTrained;
-  const ImageOptions& images = config.images;
+  const auto& own = config.as<ImageTaskOptions>();
+  const ImageOptions& images = own.images;
   const auto read = [&](const std::filesystem::path& path) {
     auto folder = ImageFolder::read(path, has_classes);
     folder.check(images, world.rank() == 0);
@@ -178,10 +187,10 @@ Task open_images(
   std::optional<ImageFolder> train;
   std::optional<ImageFolder> heldout;
   if (trains || images.heldout_share > 0) {
-    train = read(config.train_file);
+    train = read(config.data.train_path());
   }
-  if (!config.heldout_file.empty()) {
-    heldout = read(config.heldout_file);
+  if (!config.data.heldout.empty()) {
+    heldout = read(config.data.heldout_path());
   } else if (images.heldout_share > 0) {
     heldout = train->take_heldout(images.heldout_share);
   }
@@ -203,7 +212,7 @@ Task open_images(
       folder->relabel(classes_of(*task.model));
     }
     return std::make_unique<ImageBatches>(
-        std::move(*folder), *task.head, images, config.examples);
+        std::move(*folder), *task.head, images, own.examples);
   };
   if (state == ModelState::kFirst) {
     task.train = open(train);
@@ -215,12 +224,15 @@ Task open_images(
 } // namespace
 
 const TaskKind kImageFolder{
-    "image_folder",
-    /*max_length=*/0,
-    visit_image_model,
-    visit_image_data,
-    finish_images,
-    open_images,
-    base_of_images};
+    .name = "image_folder",
+    .max_length = 0,
+    .options = options_of<ImageTaskOptions>,
+    .visit_model = visit_image_model,
+    .visit_data = visit_image_data,
+    .finish = finish_images,
+    .open = open_images,
+    .base_model = base_of_images,
+    .wanted_head = image_head,
+    .train_files = one_train_path};
 
 } // namespace tessera::tasks

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/image_options.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/zoo/inputs/example_options.h"
 
@@ -17,7 +18,7 @@ constexpr int64_t kPillowBilinear = 2;
 constexpr int64_t kPillowBicubic = 3;
 
 std::vector<double> numbers_in(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const nlohmann::json& file,
     const char* key) {
   const auto found = file.find(key);
@@ -31,7 +32,7 @@ std::vector<double> numbers_in(
   TESSERA_CHECK(
       are_numbers,
       "{}: '{}' is {}; it must be a list of numbers",
-      fields.origin(),
+      fields.place(),
       key,
       runtime::show_json(*found));
   return found->get<std::vector<double>>();
@@ -39,11 +40,11 @@ std::vector<double> numbers_in(
 
 /// A number, or an entry of an object of them.
 std::optional<double> side_in(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const char* key,
     const char* side) {
-  const auto found = fields.object().find(key);
-  if (found == fields.object().end() || found->is_null()) {
+  const auto found = fields.value().find(key);
+  if (found == fields.value().end() || found->is_null()) {
     return std::nullopt;
   }
   return found->is_object() ? fields.section(key).get<double>(side)
@@ -55,7 +56,7 @@ constexpr double kStretchedEdge = 384;
 
 /// The fraction of an image's shorter side that the processor of a file keeps;
 /// nothing if it does not crop.
-std::optional<double> kept_share(const runtime::JsonFields& fields) {
+std::optional<double> kept_share(const runtime::JsonValue& fields) {
   const auto edge = side_in(fields, "size", "shortest_edge");
   if (!edge || !(*edge > 0)) {
     return std::nullopt;
@@ -64,7 +65,7 @@ std::optional<double> kept_share(const runtime::JsonFields& fields) {
     TESSERA_CHECK(
         *share > 0 && *share <= 1,
         "{}: 'crop_pct' is {}; it must be above 0 and at most 1",
-        fields.origin(),
+        fields.place(),
         *share);
     return *edge / std::floor(*edge / *share);
   }
@@ -75,7 +76,7 @@ std::optional<double> kept_share(const runtime::JsonFields& fields) {
   TESSERA_CHECK(
       *crop > 0 && *crop <= *edge,
       "{}: 'crop_size' is {}, but must be above 0 and at most shortest_edge, {}; set data.center_crop",
-      fields.origin(),
+      fields.place(),
       *crop,
       *edge);
   return *crop / *edge;
@@ -249,14 +250,14 @@ void complete_from_preprocessor(
   if (!folder.empty() && std::filesystem::exists(path)) {
     file = runtime::parse_json(runtime::read_text_file(path), path.string());
   }
-  const runtime::JsonFields fields(file, path.string());
+  const auto fields = runtime::json_object(file, path.string());
   const bool has_file = !file.empty();
   if (!images.interpolation) {
     const auto number = fields.get_or<int64_t>("resample", kPillowBilinear);
     TESSERA_CHECK(
         number == kPillowBilinear || number == kPillowBicubic,
         "{}: 'resample' is {}; images are resized with 2 (bilinear) or 3 (bicubic): set data.interpolation to choose one",
-        fields.origin(),
+        fields.place(),
         number);
     images.interpolation = number == kPillowBicubic
                                ? zoo::Interpolation::kBicubic

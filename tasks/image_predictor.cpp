@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/tasks/image_batches.h"
+#include "tessera/tasks/image_folder_task.h"
 
 #include <torch/types.h>
 
@@ -27,7 +28,7 @@ ImagePredictor::ImagePredictor(TrainedModel trained, c10::Device device)
 std::vector<ImageFolder::File> ImagePredictor::images_of(
     const std::vector<std::string>& names) const {
   ImageFolder folder = ImageFolder::of(names);
-  ImageOptions options = trained_.config.images;
+  ImageOptions options = trained_.config.as<ImageTaskOptions>().images;
   if (options.skip_bad_images) {
     options.check = ImageCheck::kPixels;
   }
@@ -43,8 +44,8 @@ std::vector<std::vector<double>> ImagePredictor::predict(
   const ImageBatches batches(
       std::move(folder),
       *trained_.head,
-      trained_.config.images,
-      trained_.config.examples);
+      trained_.config.as<ImageTaskOptions>().images,
+      trained_.config.as<ImageTaskOptions>().examples);
   std::vector<size_t> all(images.size());
   std::iota(all.begin(), all.end(), size_t{0});
   zoo::ModelInput input =

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task "language_model": predicts tokens of text, or in files of tokens.
+#include "tessera/tasks/language_model_task.h"
+
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
@@ -10,10 +12,12 @@
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/tokenized_data.h"
 #include "tessera/tasks/training_config.h"
+#include "tessera/text/rows/file_patterns.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/packed_batches.h"
 #include "tessera/zoo/data/token_batches.h"
+#include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
 
 #include <ATen/ops/tensor.h>
@@ -29,6 +33,10 @@ namespace tessera::tasks {
 
 namespace {
 
+const LanguageModelOptions& token_options(const TrainingConfig& config) {
+  return config.as<LanguageModelOptions>();
+}
+
 void visit_language_model(
     runtime::OptionFields& fields,
     TrainingConfig& config) {
@@ -41,20 +49,21 @@ void visit_language_model(
 }
 
 void visit_tokens(runtime::OptionFields& fields, TrainingConfig& config) {
+  auto& options = config.as<LanguageModelOptions>();
   fields.one_or_many(
       "train",
-      config.texts.train,
+      config.data.train,
       "text, as one file, several, or patterns such as `texts/**/*.txt`, which is tokenized before the first step, once (`data.text`); or a token file: of `tessera tokenize` or Megatron (PREFIX, PREFIX.bin or PREFIX.idx), of llm.c, or one without a header; either this or `data.blend`");
   fields.one_or_many(
       "heldout",
-      config.texts.heldout,
+      config.data.heldout,
       "text, or a token file (empty: nothing is scored)");
   fields.choice(
       "token_type",
-      config.token_type,
+      options.token_type,
       {{"uint16", zoo::TokenType::kUint16}, {"int32", zoo::TokenType::kInt32}},
       "type of the tokens in a file without a header, as nanoGPT writes them (`numpy.array(ids, \"uint16\").tofile(\"train.bin\")`)");
-  visit_fields(fields, config.token_data);
+  visit_fields(fields, options.tokens);
 }
 
 void finish_tokens(
@@ -62,42 +71,76 @@ void finish_tokens(
     TrainingConfig& config) {
   check_model_source(reader, config);
   const auto data = reader.get_object("data");
-  const auto take_token_file = [](std::vector<std::string>& names,
-                                  std::filesystem::path& file) {
-    if (!names.empty() && !are_texts(names)) {
-      file = names.front();
-      names.clear();
-    }
-  };
-  take_token_file(config.texts.train, config.train_file);
-  take_token_file(config.texts.heldout, config.heldout_file);
-  const bool has_train =
-      !config.train_file.empty() || !config.texts.train.empty();
-  if (has_train != config.token_data.blend.empty()) {
+  const zoo::TokenDataOptions& tokens = token_options(config).tokens;
+  if (config.data.train.empty() == tokens.blend.empty()) {
     data.fail(
         "train",
         "set either this, text or a token file, or data.blend, a list of token "
         "files with weights");
   }
-  const auto& mask = config.token_data.objective.mask.tokens;
+  const auto& mask = tokens.objective.mask.tokens;
   if (mask.masked + mask.random > 1) {
     data.get_object("mask").fail(
         "random", "`masked` and `random` must add up to at most 1");
   }
-  if (config.token_data.split > 0 && config.has_heldout()) {
+  if (tokens.split > 0 && !config.data.heldout.empty()) {
     data.fail(
         "split",
         "it holds out a part of the training data; set either this or "
         "data.heldout");
   }
+  const auto model = reader.get_object("model");
+  if (tokens.objective.kind == zoo::ObjectiveKind::kBlankFilling &&
+      !model.contains("max_length")) {
+    // Blanks have the positions of the text around them, so that sequences with
+    // blanks may have more tokens than the model has positions.
+    config.max_length = kLanguageModel.max_length;
+    model.resolve("max_length", config.max_length);
+  }
+}
+
+std::vector<std::filesystem::path> token_train_files(
+    const TrainingConfig& config) {
+  if (are_texts(config.data.train)) {
+    return text::matching_files(config.data.train);
+  }
+  std::vector<std::filesystem::path> files;
+  const auto add = [&](const std::filesystem::path& path) {
+    const auto found = zoo::token_files_of(path);
+    files.insert(files.end(), found.begin(), found.end());
+  };
+  for (const zoo::BlendedFile& file : token_options(config).tokens.blend) {
+    add(file.path);
+  }
+  if (files.empty()) {
+    add(config.data.train_path());
+  }
+  return files;
+}
+
+/// data.tokenizer, or what `tessera tokenize` left beside the files.
+std::filesystem::path tokenizer_of_tokens(const TrainingConfig& config) {
+  const std::filesystem::path& given =
+      token_options(config).tokens.objective.tokenizer;
+  if (!given.empty()) {
+    return given;
+  }
+  for (const std::filesystem::path& file : config.train_files()) {
+    if (const auto found = zoo::tokenizer_beside(file);
+        std::filesystem::is_directory(found)) {
+      return found;
+    }
+  }
+  return {};
 }
 
 std::shared_ptr<const zoo::TokenDocuments> opened(
     const TrainingConfig& config,
     const std::filesystem::path& path) {
+  const LanguageModelOptions& options = token_options(config);
   return std::make_shared<const zoo::TokenDocuments>(
       path,
-      zoo::TokenFileOptions{config.token_type, config.token_data.end_token});
+      zoo::TokenFileOptions{options.token_type, options.tokens.end_token});
 }
 
 /// The files that are trained on, and what they are drawn in proportion to.
@@ -108,12 +151,12 @@ struct TrainingFiles {
 
 TrainingFiles opened_training_files(const TrainingConfig& config) {
   TrainingFiles opened_files;
-  for (const zoo::BlendedFile& file : config.token_data.blend) {
+  for (const zoo::BlendedFile& file : token_options(config).tokens.blend) {
     opened_files.files.push_back(opened(config, file.path));
     opened_files.weights.push_back(file.weight);
   }
   if (opened_files.files.empty()) {
-    opened_files.files.push_back(opened(config, config.train_file));
+    opened_files.files.push_back(opened(config, config.data.train_path()));
   }
   return opened_files;
 }
@@ -168,7 +211,7 @@ void check_tokenizers(
     const TrainingConfig& config,
     const std::vector<const TrainingFiles*>& parts) {
   namespace fs = std::filesystem;
-  const fs::path& given = config.token_data.objective.tokenizer;
+  const fs::path& given = token_options(config).tokens.objective.tokenizer;
   std::optional<text::Tokenizer> chosen, first;
   fs::path first_folder;
   for (const TrainingFiles* part : parts) {
@@ -229,7 +272,7 @@ void check_tokenizers(
 
 /// Says that the trained model will have no tokenizer.
 void tell_missing_tokenizer(const TrainingConfig& config) {
-  if (is_log_rank_zero() && tokenizer_of_data(config).empty() &&
+  if (is_log_rank_zero() && tokenizer_of_tokens(config).empty() &&
       !zoo::has_tokenizer(config.model_folder)) {
     log_info(
         "'{}' does not say which tokenizer made it: model/ of the run gets none, without which `tessera generate` needs --tokenizer; name it in data.tokenizer",
@@ -244,7 +287,7 @@ std::shared_ptr<const zoo::DocumentStream> stream_of(
     DocumentPart part,
     const TrainingConfig& config,
     size_t number) {
-  const double split = config.token_data.split;
+  const double split = token_options(config).tokens.split;
   std::vector<int64_t> documents;
   for (int64_t i = 0; i < data->size(); ++i) {
     if (part == DocumentPart::kAll ||
@@ -277,7 +320,7 @@ std::unique_ptr<zoo::DataSet> batches_of(
     const std::shared_ptr<const zoo::Objective>& objective,
     c10::Device device) {
   const auto& files = training.files;
-  const bool separate = config.token_data.separate_documents;
+  const bool separate = token_options(config).tokens.separate_documents;
   const bool is_packed =
       training.files.size() > 1 || !training.weights.empty() ||
       part != DocumentPart::kAll || files.front()->knows_documents();
@@ -317,11 +360,11 @@ Task open_tokens(
     ParallelRun& parallel,
     ModelState state) {
   TrainingFiles heldout;
-  if (!config.heldout_file.empty()) {
-    heldout.files.push_back(opened(config, config.heldout_file));
+  if (!config.data.heldout.empty()) {
+    heldout.files.push_back(opened(config, config.data.heldout_path()));
   }
   const bool trains = state == ModelState::kFirst;
-  const bool splits = config.token_data.split > 0;
+  const bool splits = token_options(config).tokens.split > 0;
   TrainingFiles train;
   if (trains || splits) {
     train = opened_training_files(config);
@@ -337,13 +380,13 @@ Task open_tokens(
   if (trains) {
     tell_missing_tokenizer(config);
   }
-  zoo::ObjectiveOptions options = config.token_data.objective;
+  zoo::ObjectiveOptions options = token_options(config).tokens.objective;
   if (options.tokenizer.empty() && !zoo::has_tokenizer(config.model_folder)) {
-    options.tokenizer = tokenizer_of_data(config);
+    options.tokenizer = tokenizer_of_tokens(config);
   }
   const zoo::ObjectiveKind kind =
       zoo::objective_of(options, *task.head, task.model->architecture());
-  const bool separate = config.token_data.separate_documents;
+  const bool separate = token_options(config).tokens.separate_documents;
   TESSERA_CHECK(
       !separate || kind == zoo::ObjectiveKind::kNextToken,
       "data.separate_documents is true, which the objective \"{}\" does not know; set it to false",
@@ -428,13 +471,16 @@ Task open_tokens(
 } // namespace
 
 const TaskKind kLanguageModel{
-    "language_model",
-    /*max_length=*/1024,
-    visit_language_model,
-    visit_tokens,
-    finish_tokens,
-    open_tokens,
-    /*base_model=*/nullptr,
-    tokenize_data};
+    .name = "language_model",
+    .max_length = 1024,
+    .options = options_of<LanguageModelOptions>,
+    .visit_model = visit_language_model,
+    .visit_data = visit_tokens,
+    .finish = finish_tokens,
+    .open = open_tokens,
+    .prepare = tokenize_data,
+    .train_files = token_train_files,
+    .tokenizer_of_data = tokenizer_of_tokens,
+    .takes_curriculum = true};
 
 } // namespace tessera::tasks

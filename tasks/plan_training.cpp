@@ -11,12 +11,16 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/tasks/example_batches.h"
+#include "tessera/tasks/examples_task.h"
+#include "tessera/tasks/language_model_task.h"
 #include "tessera/tasks/preference_batches.h"
+#include "tessera/tasks/preference_task.h"
 #include "tessera/tasks/prompt_batches.h"
 #include "tessera/tasks/prompt_template.h"
 #include "tessera/tasks/prompted_model.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/task.h"
+#include "tessera/tasks/text_classification_task.h"
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/heads/class_heads.h"
@@ -42,37 +46,6 @@ namespace tessera::tasks {
 
 namespace {
 
-/// What a task needs of a head; none for tasks that take any.
-zoo::WantedHead head_for(const TrainingConfig& config) {
-  const TaskKind& kind = *config.task;
-  if (&kind == &kTextClassification && !config.columns.prompt.empty()) {
-    return {"a language model", goes_on_with_prompts};
-  }
-  if (&kind == &kQuestionAnswering) {
-    return {"a head that finds answers", [](const zoo::Head& head) {
-              return head.vocab() > 0 &&
-                     dynamic_cast<const zoo::AnswerHead*>(&head) != nullptr;
-            }};
-  }
-  if (&kind == &kTextClassification) {
-    return {"a classifier of texts", [](const zoo::Head& head) {
-              return predicts_for_examples(head.labels());
-            }};
-  }
-  if (&kind == &kImageFolder) {
-    return {"a classifier of images", [](const zoo::Head& head) {
-              return head.images() != nullptr &&
-                     head.labels() == zoo::HeadLabels::kClass;
-            }};
-  }
-  if (&kind == &kPreference) {
-    return {"a decoder of language", [](const zoo::Head& head) {
-              return head.labels() == zoo::HeadLabels::kNextTokens;
-            }};
-  }
-  return {};
-}
-
 /// The model's config.json with what the configuration replaces.
 struct ModelSource {
   nlohmann::json json;
@@ -87,10 +60,9 @@ ModelSource source_of(const TrainingConfig& config) {
       runtime::parse_json(runtime::read_text_file(path), path.string()),
       config.architecture};
   source.json.update(class_fields(config.classes, config.problem_type));
-  if (const zoo::WantedHead wanted = head_for(config);
-      wanted.accepts && source.architecture.empty()) {
-    source.architecture =
-        zoo::architecture_with_head(source.json, wanted, path.string());
+  if (config.task->wanted_head != nullptr && source.architecture.empty()) {
+    source.architecture = zoo::architecture_with_head(
+        source.json, config.task->wanted_head(config), path.string());
   }
   return source;
 }
@@ -207,8 +179,10 @@ std::shared_ptr<zoo::Model> planned_frozen_model(
 /// A batch of the task preference whose answers are as long as they may be, and
 /// learned but for their first token. One of each pair is a token shorter,
 /// unless they are packed, so that there is padding.
-zoo::ModelInput largest_pairs(const TrainingConfig& config) {
-  const bool packs = config.supervised.packed.value_or(false);
+zoo::ModelInput largest_pairs(
+    const TrainingConfig& config,
+    const PreferenceTaskOptions& options) {
+  const bool packs = options.is_packed();
   const int64_t length = packs ? config.max_length / 2 : config.max_length;
   const auto text = [](int64_t tokens) {
     return SupervisedText{
@@ -234,7 +208,8 @@ int64_t most_words(const TrainingConfig& config) {
   }
   size_t longest = 0;
   for (const std::string& words : verbalizers_of(
-           prompted_labels(config, std::nullopt), config.verbalizers)) {
+           prompted_labels(config, std::nullopt),
+           config.as<TextClassificationOptions>().verbalizers)) {
     longest = std::max(longest, words.size());
   }
   return static_cast<int64_t>(longest) + 1;
@@ -267,10 +242,10 @@ zoo::ModelInput first_examples(
     const TrainingConfig& config,
     zoo::Model& model) {
   const auto head = head_of(model);
-  zoo::ExampleOptions options = config.examples;
+  zoo::ExampleOptions options = config.as<ExampleTaskOptions>().examples;
   options.trim_padding = false;
   const ExampleBatches data(
-      zoo::ExampleFiles(config.train_file),
+      zoo::ExampleFiles(config.data.train_path()),
       *head,
       model.architecture(),
       options,
@@ -295,7 +270,7 @@ int64_t most_positions(
   }
   TESSERA_FAIL(
       "plan: data.train '{}', which says how long texts are, is not there, and config.json of the model has no number of positions; make the file, or set the key max_position_embeddings in config.json",
-      config.train_file.string());
+      config.data.train_path().string());
 }
 
 /// Labels of a batch of texts or images.
@@ -383,7 +358,7 @@ bool has_alike_layers(const TrainingConfig& config) {
       source.json.value("use_sliding_window", false);
   return key != nullptr && !may_differ && !config.distill &&
          !config.layer_drop && !config.token_drop &&
-         config.task != &kPreference &&
+         config.get_if<PreferenceTaskOptions>() == nullptr &&
          layers_of(config) == source.json.at(key).get<int64_t>();
 }
 
@@ -395,9 +370,9 @@ bool can_plan_fewer_layers(const TrainingConfig& config) {
 int64_t planned_tokens(const TrainingConfig& config) {
   if (config.task->max_length == 0) { // texts of a file, or images
     int64_t tokens = config.batch_size;
-    if (config.task == &kExamples &&
-        std::filesystem::exists(config.train_file)) {
-      const zoo::ExampleFiles files(config.train_file);
+    if (config.get_if<ExampleTaskOptions>() != nullptr &&
+        std::filesystem::exists(config.data.train_path())) {
+      const zoo::ExampleFiles files(config.data.train_path());
       if (const auto* ids = files.find("input_ids")) {
         for (const int64_t size : ids->row_shape) {
           tokens *= size;
@@ -406,8 +381,8 @@ int64_t planned_tokens(const TrainingConfig& config) {
     }
     return tokens;
   }
-  const bool has_pairs =
-      config.task == &kPreference && !config.supervised.packed.value_or(false);
+  const auto* pairs = config.get_if<PreferenceTaskOptions>();
+  const bool has_pairs = pairs != nullptr && !pairs->is_packed();
   return config.batch_size * config.max_length * (has_pairs ? 2 : 1);
 }
 
@@ -435,7 +410,9 @@ class ConfiguredTraining {
     const auto whole = whole_model(source_);
     layers_ = whole->layer_names();
     batch_ = batch_of(*whole);
-    if (config.token_data.objective.kind == zoo::ObjectiveKind::kBlankFilling) {
+    if (const auto* language = config.get_if<LanguageModelOptions>();
+        language != nullptr &&
+        language->tokens.objective.kind == zoo::ObjectiveKind::kBlankFilling) {
       // Longer than the model's positions: those of blanks are their places.
       batch_.position_ids =
           torch::zeros({config.batch_size, 2, config.max_length}, torch::kLong);
@@ -515,15 +492,16 @@ class ConfiguredTraining {
 
  private:
   zoo::ModelInput batch_of(zoo::Model& model) {
-    if (config_.task == &kPreference) {
-      return largest_pairs(config_);
+    if (const auto* pairs = config_.get_if<PreferenceTaskOptions>()) {
+      return largest_pairs(config_, *pairs);
     }
-    if (!config_.columns.prompt.empty()) {
+    if (const auto* texts = config_.get_if<TextClassificationOptions>();
+        texts != nullptr && !texts->columns.prompt.empty()) {
       return largest_prompts(config_, model);
     }
     int64_t length = config_.max_length;
-    if (config_.task == &kExamples) {
-      if (std::filesystem::exists(config_.train_file)) {
+    if (config_.get_if<ExampleTaskOptions>() != nullptr) {
+      if (std::filesystem::exists(config_.data.train_path())) {
         return first_examples(config_, model);
       }
       if (head_of(model)->images() == nullptr) {
@@ -531,14 +509,14 @@ class ConfiguredTraining {
         notes_.push_back(formatted(
             "examples: texts of {} tokens, as many as the model has positions, and labels of all of them, because '{}' is not there",
             length,
-            config_.train_file.string()));
+            config_.data.train_path().string()));
       }
     }
     return largest_batch(
         model,
         config_.batch_size,
         length,
-        config_.task != &kLanguageModel && config_.task != &kImageFolder);
+        config_.get_if<LanguageModelOptions>() == nullptr);
   }
 
   /// The model's, as without PlannedTraining::beside.
@@ -633,11 +611,10 @@ std::vector<std::string> planned_steps(
         config.max_length,
         config.curriculum->steps));
   }
-  if (config.task == &kPreference) {
+  if (const auto* pairs = config.get_if<PreferenceTaskOptions>()) {
     notes.push_back(formatted(
         "preference: all answers have {} tokens, and all of them are learned",
-        config.supervised.packed.value_or(false) ? config.max_length / 2
-                                                 : config.max_length));
+        pairs->is_packed() ? config.max_length / 2 : config.max_length));
   }
   return notes;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task "preference": direct preference optimization of a language model on
 // pairs of answers.
+#include "tessera/tasks/preference_task.h"
+
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
@@ -32,37 +34,35 @@ void visit_preference_model(
 void visit_preference_rows(
     runtime::OptionFields& fields,
     TrainingConfig& config) {
+  auto& options = config.as<PreferenceTaskOptions>();
   fields.one_or_many(
       runtime::required("train"),
-      config.texts.train,
+      config.data.train,
       "JSON lines, CSV or TSV: one file or several, also patterns; a row is a prompt with a better and a worse answer: texts, or (JSON lines only) lists of messages, which the tokenizer's chat template renders. Without a prompt, both are whole conversations");
   fields.one_or_many(
       "heldout",
-      config.texts.heldout,
+      config.data.heldout,
       "the same (empty: nothing is scored): loss, accuracy (pairs whose better answer has the higher reward), margin and rewards");
   fields.field(
-      "prompt_key",
-      config.preference_keys.prompt,
-      "key or column of the prompt");
+      "prompt_key", options.keys.prompt, "key or column of the prompt");
   fields.field(
-      "chosen_key",
-      config.preference_keys.chosen,
-      "key or column of the better answer");
+      "chosen_key", options.keys.chosen, "key or column of the better answer");
   fields.field(
       "rejected_key",
-      config.preference_keys.rejected,
+      options.keys.rejected,
       "key or column of the worse answer");
   fields.field(
       "packed",
-      config.supervised.packed,
+      options.packed,
       "several pairs in one sequence of `model.max_length`, in which no answer sees another; by default, and when they are scored, each answer is padded to the longest of its batch");
-  visit_fields(fields, config.supervised.rows);
+  visit_fields(fields, options.rows);
 }
 
 void visit_preference_sections(
     runtime::OptionFields& fields,
     TrainingConfig& config) {
-  fields.object("preference", config.preference, "");
+  fields.object(
+      "preference", config.as<PreferenceTaskOptions>().preference, "");
 }
 
 void finish_preference(
@@ -70,7 +70,8 @@ void finish_preference(
     TrainingConfig& config) {
   finish_text_files(reader, config);
   const auto section = reader.get_object("preference");
-  const PreferenceOptions& options = config.preference;
+  const PreferenceOptions& options =
+      config.as<PreferenceTaskOptions>().preference;
   if (options.loss == PreferenceLossKind::kIpo && options.label_smoothing > 0) {
     section.fail("label_smoothing", "it is for the loss sigmoid; leave it out");
   }
@@ -92,6 +93,12 @@ void finish_preference(
             "the task preference does not know pipeline and context "
             "parallelism; set both to 1");
   }
+}
+
+zoo::WantedHead preferring_head(const TrainingConfig& /*config*/) {
+  return {"decoder of language", [](const zoo::Head& head) {
+            return head.labels() == zoo::HeadLabels::kNextTokens;
+          }};
 }
 
 /// @throws tessera::Error on options that the model does not support.
@@ -128,19 +135,19 @@ Task open_preference(
   options.lazy = true;
   options.strict = config.strict;
   options.unties = unties_of(config);
-  options.head = {"decoder of language", [](const zoo::Head& head) {
-                    return head.labels() == zoo::HeadLabels::kNextTokens;
-                  }};
+  options.head = preferring_head(config);
   Task task;
   task.model = zoo::from_pretrained(config.model_folder, options);
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
   const text::Tokenizer tokenizer =
       text::Tokenizer::from_folder(config.model_folder);
-  const bool packs = config.supervised.packed.value_or(false);
+  const auto& own = config.as<PreferenceTaskOptions>();
+  const bool packs = own.is_packed();
   const int64_t multiple_of = parallel.batches().sequence_multiple;
-  SupervisedOptions rows = config.supervised;
-  rows.prompt = config.preference_keys.prompt;
+  SupervisedOptions rows;
+  rows.rows = own.rows;
+  rows.prompt = own.keys.prompt;
   rows.messages = "(messages)";
   rows.completion = "(completion)";
   const auto read = [&](const std::vector<std::string>& files, bool is_packed) {
@@ -152,15 +159,15 @@ Task open_preference(
         task.head->vocab(),
         packs ? config.max_length / 2 : config.max_length);
     return std::make_unique<PreferenceBatches>(
-        PreferenceEncoder(texts, rows, config.preference_keys).read(files),
+        PreferenceEncoder(texts, rows, own.keys).read(files),
         inputs_of_pairs(config, *task.model, tokenizer, is_packed, multiple_of),
         config.seed);
   };
   if (state != ModelState::kTrained) {
-    task.train = read(config.texts.train, packs);
+    task.train = read(config.data.train, packs);
   }
-  if (!config.texts.heldout.empty()) {
-    task.heldout = read(config.texts.heldout, /*is_packed=*/false);
+  if (!config.data.heldout.empty()) {
+    task.heldout = read(config.data.heldout, /*is_packed=*/false);
   }
   return task;
 }
@@ -171,7 +178,8 @@ std::unique_ptr<BatchLoss> preference_loss(
     ParallelRun& parallel,
     const Task& task,
     const MakeFrozenModel& make) {
-  const PreferenceOptions& options = config.preference;
+  const PreferenceOptions& options =
+      config.as<PreferenceTaskOptions>().preference;
   std::unique_ptr<FrozenModel> reference;
   if (options.reference) {
     reference = std::make_unique<FrozenModel>(
@@ -195,11 +203,13 @@ std::unique_ptr<BatchLoss> preference_loss(
 const TaskKind kPreference{
     .name = "preference",
     .max_length = 1024,
+    .options = options_of<PreferenceTaskOptions>,
     .visit_model = visit_preference_model,
     .visit_data = visit_preference_rows,
     .finish = finish_preference,
     .open = open_preference,
     .visit_sections = visit_preference_sections,
-    .make_loss = preference_loss};
+    .make_loss = preference_loss,
+    .wanted_head = preferring_head};
 
 } // namespace tessera::tasks

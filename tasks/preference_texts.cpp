@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/core/log.h"
+#include "tessera/tasks/row_report.h"
 #include "tessera/text/rows/file_patterns.h"
 
 #include <nlohmann/json.hpp>
@@ -163,24 +163,20 @@ std::vector<PreferencePair> PreferenceEncoder::read(
   std::vector<PreferencePair> pairs;
   for (const auto& file : text::matching_files(files)) {
     const size_t before = pairs.size();
-    int64_t truncated = 0;
+    RowReport report("row");
     text::for_each_row({file}, options_.rows, [&](const text::TextRow& row) {
       pairs.push_back(encode(row));
       const PreferencePair& pair = pairs.back();
-      truncated +=
-          pair.chosen.is_truncated || pair.rejected.is_truncated ? 1 : 0;
+      report.add(pair.chosen.is_truncated || pair.rejected.is_truncated);
     });
     TESSERA_CHECK(
         pairs.size() > before,
         "'{}' has no rows that can be used",
         file.string());
-    if (truncated > 0 && is_log_rank_zero()) {
-      log_warning(
-          "'{}': answers of {} of {} rows are longer than there is room for (model.max_length, of packed texts half of it), and lose their end",
-          file.string(),
-          truncated,
-          pairs.size() - before);
-    }
+    report.log_truncated(
+        file.string(),
+        "there is room for (model.max_length, of packed texts half of it)",
+        texts_.max_length());
   }
   return pairs;
 }

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/tasks/run_model.h"
+#include "tessera/tasks/text_classification_task.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/models/pretrained.h"
 
@@ -57,21 +58,23 @@ TextInputs prompt_inputs(
 }
 
 bool labels_are_in_data(const TrainingConfig& config) {
-  return !config.columns.prompt.empty() && config.columns.preset == nullptr &&
-         config.verbalizers.empty();
+  const auto& options = config.as<TextClassificationOptions>();
+  return !options.columns.prompt.empty() && options.columns.preset == nullptr &&
+         options.verbalizers.empty();
 }
 
 std::vector<std::string> prompted_labels(
     const TrainingConfig& config,
     const std::optional<LabelledTexts>& train) {
-  if (config.columns.preset != nullptr) {
-    return config.columns.preset->labels;
+  const auto& options = config.as<TextClassificationOptions>();
+  if (options.columns.preset != nullptr) {
+    return options.columns.preset->labels;
   }
   if (labels_are_in_data(config)) {
     return labels_of(*train);
   }
   std::vector<std::string> labels;
-  for (const std::string& one : config.verbalizers) {
+  for (const std::string& one : options.verbalizers) {
     labels.push_back(one.substr(0, one.find('=')));
   }
   return labels;

@@ -15,7 +15,8 @@
 
 namespace tessera::tasks {
 
-/// Where questions are in a row, how they are cut into windows, and how answers
+/// The options of the task question_answering, parts of the section `data`:
+/// where questions are in a row, how they are cut into windows, and how answers
 /// are selected.
 struct QuestionOptions {
   std::string question = "question"; ///< keys or columns of rows

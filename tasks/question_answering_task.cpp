@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/question_batches.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/text/rows/file_patterns.h"
@@ -29,11 +30,11 @@ void visit_answer_model(runtime::OptionFields& fields, TrainingConfig& config) {
 void visit_questions(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.one_or_many(
       runtime::required("train"),
-      config.texts.train,
+      config.data.train,
       "files of SQuAD 1.1 or 2.0 as published, or JSON lines, CSV or TSV: one file or several, also patterns such as `data/*.csv`");
   fields.one_or_many(
-      "heldout", config.texts.heldout, "the same (empty: nothing is scored)");
-  QuestionOptions& options = config.questions;
+      "heldout", config.data.heldout, "the same (empty: nothing is scored)");
+  auto& options = config.as<QuestionOptions>();
   fields.field(
       "question_key",
       options.question,
@@ -85,13 +86,26 @@ void finish_questions(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
   finish_text_files(reader, config);
-  if (config.questions.window_overlap >= config.max_length) {
-    reader.get_object("data").fail(
+  auto& overlap = config.as<QuestionOptions>().window_overlap;
+  const auto data = reader.get_object("data");
+  if (!data.contains("window_overlap")) {
+    overlap = std::min(overlap, config.max_length / 2);
+    data.resolve("window_overlap", overlap);
+  }
+  if (overlap >= config.max_length) {
+    data.fail(
         "window_overlap",
         formatted(
             "set it below model.max_length, {}: windows have fewer tokens than that",
             config.max_length));
   }
+}
+
+zoo::WantedHead answer_head(const TrainingConfig& /*config*/) {
+  return {"head that finds answers", [](const zoo::Head& head) {
+            return head.vocab() > 0 &&
+                   dynamic_cast<const zoo::AnswerHead*>(&head) != nullptr;
+          }};
 }
 
 std::shared_ptr<zoo::Model> answer_model(
@@ -101,11 +115,7 @@ std::shared_ptr<zoo::Model> answer_model(
   options.context = context;
   options.lazy = true;
   options.strict = config.strict;
-  options.head = {"head that finds answers", [](const zoo::Head& head) {
-                    return head.vocab() > 0 &&
-                           dynamic_cast<const zoo::AnswerHead*>(&head) !=
-                               nullptr;
-                  }};
+  options.head = answer_head(config);
   return zoo::from_pretrained(config.model_folder, options);
 }
 
@@ -114,17 +124,18 @@ Task open_questions(
     World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
+  const auto& options = config.as<QuestionOptions>();
   const text::Tokenizer tokenizer =
       text::Tokenizer::from_folder(config.model_folder);
   const auto questions_of = [&](const std::vector<std::string>& names) {
-    return read_questions(text::matching_files(names), config.questions);
+    return read_questions(text::matching_files(names), options);
   };
   std::vector<AnsweredQuestion> train, heldout;
   if (state != ModelState::kTrained) {
-    train = questions_of(config.texts.train);
+    train = questions_of(config.data.train);
   }
-  if (!config.texts.heldout.empty()) {
-    heldout = questions_of(config.texts.heldout);
+  if (!config.data.heldout.empty()) {
+    heldout = questions_of(config.data.heldout);
   }
   Task task;
   task.model = answer_model(config, zoo::layer_context(parallel));
@@ -139,20 +150,17 @@ Task open_questions(
       return nullptr;
     }
     auto batches = std::make_unique<QuestionBatches>(
-        std::move(questions),
-        tokenizer,
-        config.max_length,
-        config.questions,
-        inputs);
+        std::move(questions), tokenizer, config.max_length, options, inputs);
     TESSERA_CHECK(
         batches->size() > 0,
         "data: no question leaves its context room in model.max_length, {}",
         config.max_length);
     for (const EncodedQuestion& question : batches->encoded()) {
-      for (const text::PlacedToken& token : question.tokens) {
-        check_token(
-            token.id, tokenizer, task.head->vocab(), config.model_folder);
-      }
+      check_token_ids(
+          question.encoding(question.context).ids(),
+          tokenizer,
+          task.head->vocab(),
+          config.model_folder);
     }
     return batches;
   };
@@ -164,12 +172,14 @@ Task open_questions(
 } // namespace
 
 const TaskKind kQuestionAnswering{
-    "question_answering",
-    /*max_length=*/384,
-    visit_answer_model,
-    visit_questions,
-    finish_questions,
-    open_questions,
-    answer_model};
+    .name = "question_answering",
+    .max_length = 384,
+    .options = options_of<QuestionOptions>,
+    .visit_model = visit_answer_model,
+    .visit_data = visit_questions,
+    .finish = finish_questions,
+    .open = open_questions,
+    .base_model = answer_model,
+    .wanted_head = answer_head};
 
 } // namespace tessera::tasks

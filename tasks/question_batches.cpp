@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/memory/to_device.h"
+#include "tessera/tasks/row_report.h"
 #include "tessera/text/metrics/answers.h"
 
 #include <ATen/ops/cat.h>
@@ -158,20 +159,14 @@ QuestionBatches::QuestionBatches(
     const QuestionOptions& options,
     const TextInputs& inputs)
     : options_(options), inputs_(inputs) {
-  int64_t skipped = 0;
+  RowReport report("question", options_.rows.bad_rows);
   int64_t lost = 0;
   for (AnsweredQuestion& question : questions) {
     EncodedQuestion encoded;
-    try {
-      encoded = encode_question(
-          question, tokenizer, max_length, options_.window_overlap);
-    } catch (const Error& error) {
-      if (options_.rows.bad_rows == text::BadRows::kError) {
-        throw;
-      }
-      if (++skipped == 1 && is_log_rank_zero()) {
-        log_warning("skipped: {}", error.what());
-      }
+    if (!report.use([&] {
+          encoded = encode_question(
+              question, tokenizer, max_length, options_.window_overlap);
+        })) {
       continue;
     }
     bool is_found = question.answers.empty();
@@ -186,9 +181,7 @@ QuestionBatches::QuestionBatches(
     questions_.push_back(std::move(question));
     encoded_.push_back(std::move(encoded));
   }
-  if (is_log_rank_zero() && skipped > 0) {
-    log_warning("{} questions that are too long were skipped", skipped);
-  }
+  report.log_skipped("data", "that are too long");
   if (is_log_rank_zero() && lost > 0) {
     log_warning(
         "the answers of {} of {} questions are in no window as a whole; a greater data.window_overlap helps",

@@ -21,7 +21,7 @@ TrainedModel with_answer_head(TrainedModel trained) {
       "'{}' has no head that finds answers: architectures in its config.json is {}; give the run folder of a run of question_answering, or the folder of a model such as BertForQuestionAnswering",
       trained.folder.string(),
       runtime::show_json(trained.model->config().at("architectures")));
-  trained.config.questions.reads_answers = false;
+  trained.config.as<QuestionOptions>().reads_answers = false;
   check_positions(*trained.model, trained.config.max_length);
   return trained;
 }
@@ -48,7 +48,7 @@ std::vector<PredictedQuestion> QuestionPredictor::predict(
       std::move(questions),
       tokenizer_,
       trained_.config.max_length,
-      trained_.config.questions,
+      options(),
       inputs_);
   std::vector<at::Tensor> outputs;
   std::vector<size_t> windows;

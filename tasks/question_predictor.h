@@ -26,7 +26,7 @@ class QuestionPredictor {
 
   /// Those of the configuration, for questions without answers.
   const QuestionOptions& options() const {
-    return trained_.config.questions;
+    return trained_.config.as<QuestionOptions>();
   }
 
   /// As questions are scored: over all windows of a context.

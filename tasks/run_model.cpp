@@ -12,7 +12,6 @@
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/formats/config_fields.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/formats/model_center.h"
@@ -204,23 +203,6 @@ class KeptTokenizer {
 
 } // namespace
 
-fs::path tokenizer_of_data(const TrainingConfig& config) {
-  if (config.task != &kLanguageModel) {
-    return {};
-  }
-  const fs::path& given = config.token_data.objective.tokenizer;
-  if (!given.empty()) {
-    return given;
-  }
-  for (const fs::path& file : config.train_files()) {
-    if (const fs::path found = zoo::tokenizer_beside(file);
-        fs::is_directory(found)) {
-      return found;
-    }
-  }
-  return {};
-}
-
 std::optional<EmaScope> averages_of_run(
     const TrainingConfig& config,
     Engine& engine) {
@@ -278,7 +260,9 @@ void export_model(
   if (folders.model.empty()) {
     return;
   }
-  fs::path source = tokenizer_of_data(config);
+  fs::path source = config.task->tokenizer_of_data != nullptr
+                        ? config.task->tokenizer_of_data(config)
+                        : fs::path();
   if (source.empty()) {
     source = folders.tokenizer;
   }

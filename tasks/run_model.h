@@ -79,10 +79,6 @@ struct ExportFolders {
 /// model/, adapter/ or both in the run folder, as the configuration says.
 ExportFolders folders_in_run(const TrainingConfig& config);
 
-/// The tokenizer that made the token files that are trained on: data.tokenizer,
-/// or what `tessera tokenize` left beside them; empty: it is not known.
-std::filesystem::path tokenizer_of_data(const TrainingConfig& config);
-
 /// The averages in the place of the weights, as `training.ema_evaluate` says,
 /// while a run is exported and scored; nothing without it. Collective.
 /// @throws tessera::Error if the checkpoint that was loaded has none.
@@ -90,7 +86,7 @@ std::optional<EmaScope> averages_of_run(
     const TrainingConfig& config,
     Engine& engine);
 
-/// The model gets the tokenizer of model.folder, else tokenizer_of_data(), else
+/// The model gets the tokenizer of model.folder, else that of the data, else
 /// that of `folders`. Collective.
 void export_model(
     const TrainingConfig& config,

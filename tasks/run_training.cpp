@@ -19,6 +19,7 @@
 #include "tessera/tasks/run_changes.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/run_model.h"
+#include "tessera/tasks/supervised_texts.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <ATen/Parallel.h>
@@ -167,6 +168,7 @@ void check_fills_a_batch(
     const ParallelRun& parallel,
     const zoo::DataSet& data) {
   const int64_t needed = config.batch_size * parallel.batches().count;
+  const auto* rows = config.get_if<SupervisedOptions>();
   TESSERA_CHECK(
       static_cast<int64_t>(data.size()) >= needed,
       "training data: {} cannot fill one batch of {} on each of {}; the data are {}. Lower training.batch_size or provide more data{}.",
@@ -174,7 +176,7 @@ void check_fills_a_batch(
       config.batch_size,
       runtime::count_text(parallel.batches().count, "rank"),
       data.text(),
-      config.task == &kSupervised && config.supervised.packed.value_or(true)
+      rows != nullptr && rows->packed.value_or(true)
           ? "; where rows are packed, several in one sequence, such a sequence is an example: data.packed=false makes each row one"
           : "");
 }

@@ -32,11 +32,11 @@ void visit_supervised_rows(
     TrainingConfig& config) {
   fields.one_or_many(
       runtime::required("train"),
-      config.texts.train,
+      config.data.train,
       "JSON lines, CSV or TSV: one file or several, also patterns such as `data/*.jsonl`; a row is a conversation (JSON lines only), or a prompt and its completion");
   fields.one_or_many(
-      "heldout", config.texts.heldout, "the same (empty: nothing is scored)");
-  SupervisedOptions& options = config.supervised;
+      "heldout", config.data.heldout, "the same (empty: nothing is scored)");
+  auto& options = config.as<SupervisedOptions>();
   fields.choice(
       "preset",
       options.preset,
@@ -62,7 +62,7 @@ void visit_supervised_rows(
   visit_fields(fields, options.rows);
   fields.one_or_many(
       "metric",
-      config.metrics,
+      options.metrics,
       "what is measured on texts generated for `data.heldout`, besides the loss: `bleu`, `rouge1`, `rouge2`, `rouge_l`, `rouge_lsum`, `exact_match`, `f1` (of words). By default nothing is generated");
   fields.field(
       "generate_heldout",
@@ -84,23 +84,23 @@ void finish_supervised(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
   finish_text_files(reader, config);
-  reader.run_check([&] { generated_metrics_for(config.metrics); });
-  if (!config.supervised.prompt_template.empty() && config.supervised.preset) {
-    reader.get_object("data").fail(
-        "template",
-        "data.preset has prompts of its own; leave out one of them");
+  const auto& options = config.as<SupervisedOptions>();
+  const auto data = reader.get_object("data");
+  reader.run_check([&] { generated_metrics_for(options.metrics); });
+  if (!options.prompt_template.empty()) {
+    if (options.preset) {
+      data.fail(
+          "template",
+          "data.preset has prompts of its own; leave out one of them");
+    }
+    reader.run_check(
+        [&] { PromptTemplate(options.prompt_template, kCompletionPlace); });
   }
-  if (!config.supervised.prompt_template.empty()) {
-    reader.run_check([&] {
-      PromptTemplate(config.supervised.prompt_template, kCompletionPlace);
-    });
+  if (!options.metrics.empty() && config.data.heldout.empty()) {
+    data.fail("metric", "it is measured on data.heldout; set it");
   }
-  if (!config.metrics.empty() && config.texts.heldout.empty()) {
-    reader.get_object("data").fail(
-        "metric", "it is measured on data.heldout; set it");
-  }
-  if (!config.metrics.empty() && config.parallel.sizes.context > 1) {
-    reader.get_object("data").fail(
+  if (!options.metrics.empty() && config.parallel.sizes.context > 1) {
+    data.fail(
         "metric",
         "texts are not generated under parallel.context; leave it out, and score the run by `tessera eval`");
   }
@@ -118,10 +118,11 @@ SupervisedInputs inputs_of(
     const zoo::Model& model,
     const text::Tokenizer& tokenizer,
     int64_t multiple_of) {
+  const std::optional<bool> packed = config.as<SupervisedOptions>().packed;
   const bool is_decoder = !model.first_token();
   const bool can_pack = is_decoder && model.takes_documents();
   TESSERA_CHECK(
-      can_pack || !config.supervised.packed.value_or(false),
+      can_pack || !packed.value_or(false),
       "data.packed: a {} cannot keep rows apart{}; set it to false",
       model.architecture(),
       is_ring(config)
@@ -129,7 +130,7 @@ SupervisedInputs inputs_of(
           : "");
   SupervisedInputs inputs;
   inputs.kind = is_decoder ? PromptKind::kDecoder : PromptKind::kEncoderDecoder;
-  inputs.is_packed = config.supervised.packed.value_or(can_pack);
+  inputs.is_packed = packed.value_or(can_pack);
   inputs.max_length = config.max_length;
   inputs.multiple_of = multiple_of;
   // Padding is behind what is looked at, or masked: any token will do.
@@ -147,19 +148,27 @@ SupervisedScoring scoring_of(
     const TrainingConfig& config,
     const text::Tokenizer& tokenizer,
     const SupervisedInputs& inputs) {
+  const auto& options = config.as<SupervisedOptions>();
   SupervisedScoring scoring;
-  scoring.metrics = generated_metrics_for(config.metrics);
-  scoring.compared = config.supervised.rouge_stemmer ? text::RougeWords::kStems
-                                                     : text::RougeWords::kWhole;
-  scoring.rows = config.supervised.generate_heldout;
+  scoring.metrics = generated_metrics_for(options.metrics);
+  scoring.compared = options.rouge_stemmer ? text::RougeWords::kStems
+                                           : text::RougeWords::kWhole;
+  scoring.rows = options.generate_heldout;
   scoring.options.eos_token_id =
       zoo::generate_options(config.model_folder).eos_token_id;
   const int64_t end = tokenizer.special_id("eos_token").value();
   std::erase(scoring.options.eos_token_id, end);
   scoring.options.eos_token_id.push_back(end);
   scoring.options.pad_token_id = inputs.padding_token;
-  scoring.options.max_new_tokens = config.supervised.max_new_tokens;
+  scoring.options.max_new_tokens = options.max_new_tokens;
   return scoring;
+}
+
+zoo::WantedHead writing_head(const TrainingConfig& /*config*/) {
+  return {"language model", [](const zoo::Head& head) {
+            return head.labels() == zoo::HeadLabels::kNextTokens ||
+                   !head.trimmed_with_labels().empty();
+          }};
 }
 
 Task open_supervised(
@@ -172,10 +181,7 @@ Task open_supervised(
   options.lazy = true;
   options.strict = config.strict;
   options.unties = unties_of(config);
-  options.head = {"language model", [](const zoo::Head& head) {
-                    return head.labels() == zoo::HeadLabels::kNextTokens ||
-                           !head.trimmed_with_labels().empty();
-                  }};
+  options.head = writing_head(config);
   Task task;
   task.model = zoo::from_pretrained(config.model_folder, options);
   task.head = head_of(*task.model);
@@ -190,22 +196,22 @@ Task open_supervised(
       config, *task.model, tokenizer, parallel.batches().sequence_multiple);
   const SupervisedEncoder encoder(
       tokenizer,
-      config.supervised,
+      config.as<SupervisedOptions>(),
       inputs.kind,
       config.model_folder,
       task.head->vocab(),
       config.max_length);
   if (state != ModelState::kTrained) {
     task.train = std::make_unique<SupervisedBatches>(
-        encoder.read(config.texts.train),
+        encoder.read(config.data.train),
         inputs,
         SupervisedScoring{},
         tokenizer,
         config.seed);
   }
-  if (!config.texts.heldout.empty()) {
+  if (!config.data.heldout.empty()) {
     task.heldout = std::make_unique<SupervisedBatches>(
-        encoder.read(config.texts.heldout),
+        encoder.read(config.data.heldout),
         inputs,
         scoring_of(config, tokenizer, inputs),
         tokenizer,
@@ -217,11 +223,13 @@ Task open_supervised(
 } // namespace
 
 const TaskKind kSupervised{
-    "supervised",
-    /*max_length=*/1024,
-    visit_supervised_model,
-    visit_supervised_rows,
-    finish_supervised,
-    open_supervised};
+    .name = "supervised",
+    .max_length = 1024,
+    .options = options_of<SupervisedOptions>,
+    .visit_model = visit_supervised_model,
+    .visit_data = visit_supervised_rows,
+    .finish = finish_supervised,
+    .open = open_supervised,
+    .wanted_head = writing_head};
 
 } // namespace tessera::tasks

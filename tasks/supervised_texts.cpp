@@ -5,6 +5,8 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/tasks/row_report.h"
+#include "tessera/tasks/text_batches.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/generation/generate_options.h"
 
@@ -454,16 +456,7 @@ SupervisedText SupervisedEncoder::encode_keys(const text::TextRow& row) const {
       max_length_);
   TESSERA_CHECK(!text.tokens.empty(), "{}: the prompt is empty", row.place());
   for (const std::vector<int64_t>* ids : {&text.tokens, &text.target}) {
-    for (const int64_t id : *ids) {
-      TESSERA_CHECK(
-          id < vocab_,
-          "{}: the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
-          row.place(),
-          folder_.string(),
-          tokenizer_.token(id),
-          id,
-          vocab_);
-    }
+    check_token_ids(*ids, tokenizer_, vocab_, folder_, row.place() + ": ");
   }
   if (is_conversation(row)) {
     const TokenRange last = text.answers.back();
@@ -479,7 +472,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
   std::vector<SupervisedText> texts;
   for (const auto& file : text::matching_files(files)) {
     const size_t before = texts.size();
-    int64_t truncated = 0;
+    RowReport report("row");
     bool lacks_template = false;
     std::vector<std::string> places;
     text::for_each_row({file}, options_.rows, [&](const text::TextRow& given) {
@@ -491,7 +484,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
       }
       texts.push_back(encode_keys(row));
       places.push_back(row.place());
-      truncated += texts.back().is_truncated ? 1 : 0;
+      report.add(texts.back().is_truncated);
     });
     if (lacks_template) {
       const text::ChatPrompt refused(tokenizer_.settings(), folder_.string());
@@ -503,14 +496,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
     if (is_log_rank_zero()) {
       warn_about_chats(texts, places, before);
     }
-    if (truncated > 0 && is_log_rank_zero()) {
-      log_warning(
-          "'{}': {} of {} rows are longer than model.max_length, {} tokens, and lose their end",
-          file.string(),
-          truncated,
-          texts.size() - before,
-          max_length_);
-    }
+    report.log_truncated(file.string(), "model.max_length", max_length_);
   }
   return texts;
 }

@@ -18,7 +18,7 @@
 
 namespace tessera::tasks {
 
-/// A part of the section `data` of the task supervised.
+/// The options of the task supervised: parts of the section `data`.
 struct SupervisedOptions {
   std::optional<SupervisedPreset> preset; ///< nullopt: rows have these keys
   /// Keys of rows. A row with messages is a conversation.
@@ -31,6 +31,7 @@ struct SupervisedOptions {
   text::TextRowOptions rows;
   /// Several rows in one sequence; nullopt: if the model can keep them apart.
   std::optional<bool> packed;
+  std::vector<std::string> metrics; ///< of generated texts; empty: none
   /// Held-out rows for which texts are generated, if metrics of these are asked
   /// for.
   int64_t generate_heldout = 100;
@@ -106,6 +107,10 @@ class SupervisedEncoder {
 
   const text::Tokenizer& tokenizer() const {
     return tokenizer_;
+  }
+  /// Of a row.
+  int64_t max_length() const {
+    return max_length_;
   }
 
  private:

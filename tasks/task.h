@@ -11,6 +11,8 @@
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/layer_context.h"
 
+#include <any>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +24,12 @@ class ConfigReader;
 class OptionFields;
 
 } // namespace tessera::runtime
+
+namespace tessera::zoo {
+
+struct WantedHead;
+
+} // namespace tessera::zoo
 
 namespace tessera::tasks {
 
@@ -47,6 +55,8 @@ struct Task {
 struct TaskKind {
   const char* name; ///< "text_classification"
   int64_t max_length; ///< default of TrainingConfig::max_length
+  /// Its own options by default: what TrainingConfig::as() has.
+  std::any (*options)();
   /// Fields of its own in the sections `model` and `data`.
   void (*visit_model)(runtime::OptionFields& fields, TrainingConfig& config);
   void (*visit_data)(runtime::OptionFields& fields, TrainingConfig& config);
@@ -81,7 +91,26 @@ struct TaskKind {
       ParallelRun& parallel,
       const Task& task,
       const MakeFrozenModel& make) = nullptr;
+  /// What it needs of the head of a model. Null: any is trained.
+  zoo::WantedHead (*wanted_head)(const TrainingConfig& config) = nullptr;
+  /// All files that are trained on. Null: the files of rows that `data.train`
+  /// names.
+  /// @throws tessera::Error on names without files.
+  std::vector<std::filesystem::path> (*train_files)(
+      const TrainingConfig& config) = nullptr;
+  /// The tokenizer that made the data; empty: it is not known. Null: they are
+  /// no tokens.
+  std::filesystem::path (*tokenizer_of_data)(const TrainingConfig& config) =
+      nullptr;
+  /// Whether `training.curriculum` may shorten its sequences.
+  bool takes_curriculum = false;
 };
+
+/// TaskKind::options for a struct.
+template <typename Options>
+std::any options_of() {
+  return Options();
+}
 
 /// Labeled texts in JSON lines.
 extern const TaskKind kTextClassification;

@@ -79,18 +79,22 @@ TextInputs text_inputs(
   return {.padding_token = *padding, .has_token_types = head.token_types() > 1};
 }
 
-void check_token(
-    int64_t id,
+void check_token_ids(
+    const std::vector<int64_t>& ids,
     const text::Tokenizer& tokenizer,
     int64_t vocab,
-    const std::filesystem::path& folder) {
-  TESSERA_CHECK(
-      id < vocab,
-      "the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
-      folder.string(),
-      tokenizer.token(id),
-      id,
-      vocab);
+    const std::filesystem::path& folder,
+    const std::string& place) {
+  for (const int64_t id : ids) {
+    TESSERA_CHECK(
+        id < vocab,
+        "{}the tokenizer in '{}' gives '{}' the id {}, but the model has {} tokens; use the tokenizer of the model",
+        place,
+        folder.string(),
+        tokenizer.token(id),
+        id,
+        vocab);
+  }
 }
 
 zoo::ModelInput padded_input(

@@ -39,12 +39,14 @@ TextInputs text_inputs(
     const std::filesystem::path& folder);
 
 /// @param folder of the tokenizer.
+/// @param place of the text, "FILE:LINE: ", for messages; may be empty.
 /// @throws tessera::Error on a token that the model does not have.
-void check_token(
-    int64_t id,
+void check_token_ids(
+    const std::vector<int64_t>& ids,
     const text::Tokenizer& tokenizer,
     int64_t vocab,
-    const std::filesystem::path& folder);
+    const std::filesystem::path& folder,
+    const std::string& place = "");
 
 /// A batch of texts, padded on the right to the longest one.
 zoo::ModelInput padded_input(

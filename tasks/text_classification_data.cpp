@@ -4,10 +4,10 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/core/suggest.h"
 
 #include "tessera/tasks/prompt_template.h"
+#include "tessera/tasks/row_report.h"
 
 #include <nlohmann/json.hpp>
 
@@ -489,7 +489,7 @@ std::vector<LabelledEncoding> labelled_examples(
     text::BadRows bad_rows) {
   std::vector<LabelledEncoding> examples;
   examples.reserve(texts.texts.size());
-  int64_t skipped = 0;
+  RowReport report("row", bad_rows);
   for (size_t i = 0; i < texts.texts.size(); ++i) {
     const LabelledText& text = texts.texts[i];
     LabelledEncoding example;
@@ -499,28 +499,14 @@ std::vector<LabelledEncoding> labelled_examples(
     example.group = text.group;
     example.candidate = text.candidate;
     example.answers = text.answers;
-    try {
-      example.labels = indices_of_labels(texts, text, labels);
-    } catch (const Error& error) {
-      if (bad_rows == text::BadRows::kError) {
-        throw;
-      }
-      if (skipped++ == 0 && is_log_rank_zero()) {
-        log_warning("skipped: {}", error.what());
-      }
-      continue;
+    if (report.use(
+            [&] { example.labels = indices_of_labels(texts, text, labels); })) {
+      examples.push_back(std::move(example));
     }
-    examples.push_back(std::move(example));
   }
   TESSERA_CHECK(
       !examples.empty(), "'{}': no text has a known label", texts.name());
-  if (skipped > 0 && is_log_rank_zero()) {
-    log_warning(
-        "{} of '{}' with unknown labels {} skipped",
-        runtime::count_text(skipped, "row"),
-        texts.name(),
-        skipped == 1 ? "was" : "were");
-  }
+  report.log_skipped("'" + texts.name() + "'", "with unknown labels");
   return examples;
 }
 
@@ -540,13 +526,6 @@ std::vector<LabelledEncoding> encode_labelled_texts(
                         : tokenizer.encode(text.text, options);
   }
   return examples;
-}
-
-int64_t truncated_count(const std::vector<LabelledEncoding>& examples) {
-  return std::count_if(
-      examples.begin(), examples.end(), [](const LabelledEncoding& example) {
-        return example.encoding.is_truncated;
-      });
 }
 
 double majority_share(const std::vector<LabelledEncoding>& examples) {

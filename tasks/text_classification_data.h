@@ -137,9 +137,6 @@ std::vector<LabelledEncoding> encode_labelled_texts(
     int64_t max_length,
     text::BadRows bad_rows = text::BadRows::kError);
 
-/// Number of examples that were truncated.
-int64_t truncated_count(const std::vector<LabelledEncoding>& examples);
-
 /// The fraction of examples with the most frequent label: the accuracy of
 /// always guessing it.
 double majority_share(const std::vector<LabelledEncoding>& examples);

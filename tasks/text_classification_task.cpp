@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task "text_classification": labeled texts in JSON lines or tables, and a
 // sequence classifier whose classes are their labels.
+#include "tessera/tasks/text_classification_task.h"
+
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -8,6 +10,7 @@
 #include "tessera/tasks/prompt_batches.h"
 #include "tessera/tasks/prompt_template.h"
 #include "tessera/tasks/prompted_model.h"
+#include "tessera/tasks/row_report.h"
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/tasks/training_config.h"
@@ -42,13 +45,14 @@ void visit_classifier(runtime::OptionFields& fields, TrainingConfig& config) {
 void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.one_or_many(
       runtime::required("train"),
-      config.texts.train,
+      config.data.train,
       "JSON lines, CSV or TSV: one file or several, also patterns such as `data/*.csv`");
   fields.one_or_many(
       "heldout",
-      config.texts.heldout,
+      config.data.heldout,
       "the same (empty: nothing is scored); several files are also scored one by one");
-  TextClassificationColumns& columns = config.columns;
+  auto& options = config.as<TextClassificationOptions>();
+  TextClassificationColumns& columns = options.columns;
   std::vector<std::pair<std::string, const TextPreset*>> presets{
       {"none", nullptr}};
   for (const TextPreset& preset : text_presets()) {
@@ -75,50 +79,53 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
       "instead of a classifier, a language model goes on with the label's words: `{passage} question: {question}? answer: [label]`, with keys or columns in braces; GLM of 2021 fills a blank with them: `{premise}? [MASK], {hypothesis}`. Of a preset also `{first_text}` and `{second_text}`, what a classifier is given");
   fields.field(
       "verbalizers",
-      config.verbalizers,
+      options.verbalizers,
       "with `template`: the words of labels, `[\"true=yes\", \"false=no\"]`; a label without stands for itself");
   fields.one_or_many(
       "metric",
-      config.metrics,
+      options.metrics,
       "what is measured on `data.heldout`, the most important first: `accuracy`, `f1` (of the second of two classes), `f1_macro`, `f1_micro`, `matthews`; of numbers `pearson`, `spearman`. By default accuracy; of several labels `f1_micro`, `f1_macro` and `accuracy`; of numbers both correlations");
 }
 
 void finish_texts(const runtime::ConfigReader& reader, TrainingConfig& config) {
   finish_text_files(reader, config);
-  const auto& texts = config.columns.texts;
-  if (texts.empty() || texts.size() > 2) {
-    reader.get_object("data").fail(
-        "text_key", "give one key, or two for pairs of texts");
+  auto& options = config.as<TextClassificationOptions>();
+  TextClassificationColumns& columns = options.columns;
+  const auto data = reader.get_object("data");
+  if (columns.texts.empty() || columns.texts.size() > 2) {
+    data.fail("text_key", "give one key, or two for pairs of texts");
   }
-  if (const TextPreset* preset = config.columns.preset) {
-    config.columns.texts = preset->text_keys.front();
+  if (const TextPreset* preset = columns.preset) {
+    columns.texts = preset->text_keys.front();
     config.problem_type = preset->problem_type;
-    if (config.metrics.empty()) {
-      config.metrics = preset->metrics;
+    if (options.metrics.empty()) {
+      options.metrics = preset->metrics;
     }
-    if (config.texts.train.size() == 1 &&
-        std::filesystem::is_directory(config.texts.train.front())) {
-      const std::filesystem::path folder = config.texts.train.front();
+    if (config.data.train.size() == 1 &&
+        std::filesystem::is_directory(config.data.train.front())) {
+      const std::filesystem::path folder = config.data.train.front();
       reader.run_check([&] {
-        config.texts.train = preset_files(*preset, folder, /*heldout=*/false);
-        if (config.texts.heldout.empty()) {
-          config.texts.heldout =
-              preset_files(*preset, folder, /*heldout=*/true);
+        config.data.train = preset_files(*preset, folder, /*heldout=*/false);
+        if (config.data.heldout.empty()) {
+          config.data.heldout = preset_files(*preset, folder, /*heldout=*/true);
         }
       });
     }
   }
-  if (!config.columns.prompt.empty()) {
-    reader.run_check([&] { PromptTemplate(config.columns.prompt); });
+  if (!columns.prompt.empty()) {
+    reader.run_check([&] { PromptTemplate(columns.prompt); });
     if (config.problem_type != "single_label_classification") {
-      reader.get_object("data").fail(
+      data.fail(
           "template",
           "it is for one class per text, not for " + config.problem_type);
     }
-  } else if (!config.verbalizers.empty()) {
-    reader.get_object("data").fail(
-        "verbalizers", "they are for data.template; set it");
+  } else if (!options.verbalizers.empty()) {
+    data.fail("verbalizers", "they are for data.template; set it");
   }
+}
+
+const TextClassificationOptions& text_options(const TrainingConfig& config) {
+  return config.as<TextClassificationOptions>();
 }
 
 LabelledTexts labelled_texts(
@@ -127,7 +134,7 @@ LabelledTexts labelled_texts(
     bool is_heldout) {
   auto texts = read_labelled_texts(
       text::matching_files(names),
-      config.columns,
+      text_options(config).columns,
       text_labels_of(config.problem_type));
   if (is_log_rank_zero()) {
     warn_about_labels(texts, is_heldout);
@@ -148,34 +155,6 @@ const char* predicted_by(zoo::HeadLabels labels) {
   }
 }
 
-/// @throws tessera::Error on a token that the model does not have.
-void check_vocabulary(
-    const TrainingConfig& config,
-    const std::vector<int64_t>& ids,
-    const text::Tokenizer& tokenizer,
-    int64_t vocab) {
-  for (const int64_t id : ids) {
-    check_token(id, tokenizer, vocab, config.model_folder);
-  }
-}
-
-void log_truncated(
-    const TrainingConfig& config,
-    const LabelledTexts& texts,
-    int64_t truncated,
-    size_t all) {
-  if (truncated > 0 && is_log_rank_zero()) {
-    log_info(
-        "'{}': {} of {} texts {} longer than model.max_length, {} tokens, and {} truncated",
-        texts.name(),
-        truncated,
-        all,
-        truncated == 1 ? "is" : "are",
-        config.max_length,
-        truncated == 1 ? "is" : "are");
-  }
-}
-
 std::vector<LabelledEncoding> encoded(
     const TrainingConfig& config,
     const LabelledTexts& texts,
@@ -192,11 +171,14 @@ std::vector<LabelledEncoding> encoded(
       in_data,
       tokenizer,
       config.max_length,
-      config.columns.rows.bad_rows);
+      text_options(config).columns.rows.bad_rows);
+  RowReport report("text");
   for (const LabelledEncoding& example : examples) {
-    check_vocabulary(config, example.encoding.ids(), tokenizer, vocab);
+    check_token_ids(
+        example.encoding.ids(), tokenizer, vocab, config.model_folder);
+    report.add(example.encoding.is_truncated);
   }
-  log_truncated(config, texts, truncated_count(examples), examples.size());
+  report.log_truncated(texts.name(), "model.max_length", config.max_length);
   return examples;
 }
 
@@ -212,22 +194,23 @@ Task open_prompts(
   task.model = prompted_model(config, zoo::layer_context(parallel));
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
-  check_template(PromptTemplate(config.columns.prompt), *task.model);
+  check_template(
+      PromptTemplate(text_options(config).columns.prompt), *task.model);
   const PromptKind kind = prompt_kind_of(*task.model);
   TextInputs inputs = prompt_inputs(*task.model, tokenizer);
   inputs.multiple_of = parallel.batches().sequence_multiple;
   const auto labels = prompted_labels(config, train);
-  const auto words = verbalizers_of(labels, config.verbalizers);
+  const auto words = verbalizers_of(labels, text_options(config).verbalizers);
   const auto batches_of =
       [&](const std::optional<LabelledTexts>& texts,
           bool scores_labels) -> std::unique_ptr<PromptBatches> {
     if (!texts) {
       return nullptr;
     }
-    auto examples =
-        labelled_examples(*texts, labels, config.columns.rows.bad_rows);
+    auto examples = labelled_examples(
+        *texts, labels, text_options(config).columns.rows.bad_rows);
     std::vector<PromptedText> prompts;
-    int64_t truncated = 0;
+    RowReport report("text");
     for (const LabelledEncoding& example : examples) {
       prompts.push_back(prompted_text(
           texts->texts[example.text].text,
@@ -236,20 +219,24 @@ Task open_prompts(
           kind,
           config.max_length));
       prompts.back().label = static_cast<size_t>(example.labels.front());
-      truncated += prompts.back().is_truncated ? 1 : 0;
+      report.add(prompts.back().is_truncated);
       for (const PromptedLabel& one : prompts.back().labels) {
-        check_vocabulary(config, one.input, tokenizer, task.head->vocab());
-        check_vocabulary(config, one.words, tokenizer, task.head->vocab());
+        for (const auto* ids : {&one.input, &one.words}) {
+          check_token_ids(
+              *ids, tokenizer, task.head->vocab(), config.model_folder);
+        }
       }
     }
-    log_truncated(config, *texts, truncated, examples.size());
+    report.log_truncated(texts->name(), "model.max_length", config.max_length);
     TextBatches score(
         std::move(examples),
         texts->files,
         zoo::HeadLabels::kClass,
         labels.size(),
         text_metrics_for(
-            config.metrics, zoo::HeadLabels::kClass, labels.size()),
+            text_options(config).metrics,
+            zoo::HeadLabels::kClass,
+            labels.size()),
         inputs);
     return std::make_unique<PromptBatches>(
         std::move(prompts), scores_labels, kind, std::move(score), inputs);
@@ -263,16 +250,22 @@ Task open_prompts(
 
 /// Metrics of presets with two classes are about the second one.
 zoo::ClassOrder class_order_of(const TrainingConfig& config) {
-  const TextPreset* preset = config.columns.preset;
+  const TextPreset* preset = text_options(config).columns.preset;
   return preset != nullptr && preset->labels.size() == 2
              ? zoo::ClassOrder::kAsGiven
              : zoo::ClassOrder::kOfCheckpoint;
 }
 
+zoo::WantedHead text_head(const TrainingConfig& config) {
+  return text_options(config).columns.prompt.empty()
+             ? zoo::WantedHead{"classifier of texts", classifies_texts}
+             : zoo::WantedHead{"language model", goes_on_with_prompts};
+}
+
 std::shared_ptr<zoo::Model> base_of_texts(
     const TrainingConfig& config,
     const zoo::LayerContext& context) {
-  if (!config.columns.prompt.empty()) {
+  if (!text_options(config).columns.prompt.empty()) {
     return prompted_model(config, context);
   }
   const text::Tokenizer tokenizer =
@@ -282,7 +275,7 @@ std::shared_ptr<zoo::Model> base_of_texts(
       config.is_regression() ? class_fields({}, config.problem_type)
                              : class_fields(read_labelled_texts(
                                    config.train_files(),
-                                   config.columns,
+                                   text_options(config).columns,
                                    text_labels_of(config.problem_type))),
       context,
       config.strict,
@@ -299,12 +292,12 @@ Task open_texts(
       text::Tokenizer::from_folder(config.model_folder);
   std::optional<LabelledTexts> train, heldout;
   if (state != ModelState::kTrained || labels_are_in_data(config)) {
-    train = labelled_texts(config, config.texts.train, /*is_heldout=*/false);
+    train = labelled_texts(config, config.data.train, /*is_heldout=*/false);
   }
-  if (!config.texts.heldout.empty()) {
-    heldout = labelled_texts(config, config.texts.heldout, /*is_heldout=*/true);
+  if (!config.data.heldout.empty()) {
+    heldout = labelled_texts(config, config.data.heldout, /*is_heldout=*/true);
   }
-  if (!config.columns.prompt.empty()) {
+  if (!text_options(config).columns.prompt.empty()) {
     return open_prompts(config, parallel, state, tokenizer, train, heldout);
   }
   Task task;
@@ -329,7 +322,8 @@ Task open_texts(
   inputs.multiple_of = parallel.batches().sequence_multiple;
   const auto labels = config.is_regression() ? std::vector<std::string>()
                                              : classes_of(*task.model);
-  const auto metrics = text_metrics_for(config.metrics, wanted, labels.size());
+  const auto metrics =
+      text_metrics_for(text_options(config).metrics, wanted, labels.size());
   const auto batches_of = [&](const std::optional<LabelledTexts>& texts) {
     return texts
                ? std::make_unique<TextBatches>(
@@ -350,12 +344,15 @@ Task open_texts(
 } // namespace
 
 const TaskKind kTextClassification{
-    "text_classification",
-    /*max_length=*/128,
-    visit_classifier,
-    visit_texts,
-    finish_texts,
-    open_texts,
-    base_of_texts};
+    .name = "text_classification",
+    .max_length = 128,
+    .options = options_of<TextClassificationOptions>,
+    .visit_model = visit_classifier,
+    .visit_data = visit_texts,
+    .finish = finish_texts,
+    .open = open_texts,
+    .base_model = base_of_texts,
+    .wanted_head = text_head,
+    .takes_curriculum = true};
 
 } // namespace tessera::tasks

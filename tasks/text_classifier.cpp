@@ -41,6 +41,10 @@ bool predicts_for_examples(zoo::HeadLabels labels) {
          labels == zoo::HeadLabels::kNumbers;
 }
 
+bool classifies_texts(const zoo::Head& head) {
+  return head.vocab() > 0 && predicts_for_examples(head.labels());
+}
+
 std::shared_ptr<zoo::Model> lazy_text_classifier(
     const std::filesystem::path& folder,
     const nlohmann::json& classes,
@@ -52,10 +56,7 @@ std::shared_ptr<zoo::Model> lazy_text_classifier(
   options.context = context;
   options.lazy = true;
   options.strict = strict;
-  options.head = {"classifier of texts", [](const zoo::Head& head) {
-                    return head.vocab() > 0 &&
-                           predicts_for_examples(head.labels());
-                  }};
+  options.head = {"classifier of texts", classifies_texts};
   options.config = classes;
   options.fresh_heads = !classes.empty();
   options.class_order = order;

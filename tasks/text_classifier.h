@@ -31,6 +31,9 @@ nlohmann::json class_fields(const LabelledTexts& texts);
 /// Whether there is a class, are several, or numbers for each example.
 bool predicts_for_examples(zoo::HeadLabels labels);
 
+/// Whether a head is that of a classifier of texts.
+bool classifies_texts(const zoo::Head& head);
+
 /// The sequence classifier of a Hugging Face folder's family, without memory:
 /// see FromPretrainedOptions::lazy. A head that the checkpoint lacks is newly
 /// initialized from the default generator, which ranks must seed alike.

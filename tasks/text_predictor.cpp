@@ -5,6 +5,7 @@
 #include "tessera/tasks/prompt_template.h"
 #include "tessera/tasks/prompted_model.h"
 #include "tessera/tasks/text_batches.h"
+#include "tessera/tasks/text_classification_task.h"
 #include "tessera/text/rows/file_patterns.h"
 
 #include <torch/types.h>
@@ -16,10 +17,17 @@ namespace tessera::tasks {
 
 namespace {
 
+const TextClassificationOptions& predicted_options(
+    const TrainingConfig& config) {
+  return config.as<TextClassificationOptions>();
+}
+
 class ClassifierPredictor : public TextPredictor {
  public:
   ClassifierPredictor(TrainedModel trained, c10::Device device)
-      : TextPredictor(class_labels_of(trained), trained.config.columns.texts),
+      : TextPredictor(
+            class_labels_of(trained),
+            predicted_options(trained.config).columns.texts),
         trained_(std::move(trained)),
         tokenizer_(text::Tokenizer::from_folder(trained_.config.model_folder)),
         inputs_(text_inputs(
@@ -72,7 +80,9 @@ class PromptPredictor : public TextPredictor {
         trained_(std::move(trained)),
         tokenizer_(text::Tokenizer::from_folder(trained_.config.model_folder)),
         prompt_(prompt),
-        words_(verbalizers_of(labels, trained_.config.verbalizers)),
+        words_(verbalizers_of(
+            labels,
+            predicted_options(trained_.config).verbalizers)),
         inputs_(prompt_inputs(*trained_.model, tokenizer_)) {
     inputs_.device = device;
     trained_.place(device);
@@ -125,15 +135,15 @@ std::unique_ptr<TextPredictor> open_prompts_of(
   std::optional<LabelledTexts> train;
   if (labels_are_in_data(config)) {
     TESSERA_CHECK(
-        !config.texts.train.empty(),
+        !config.data.train.empty(),
         "data.template: nothing says what the labels are; name them with data.verbalizers, such as --set 'data.verbalizers=[\"true=yes\", \"false=no\"]'");
     train = read_labelled_texts(
         config.train_files(),
-        config.columns,
+        predicted_options(config).columns,
         text_labels_of(config.problem_type));
   }
   auto labels = prompted_labels(config, train);
-  const PromptTemplate prompt(config.columns.prompt);
+  const PromptTemplate prompt(predicted_options(config).columns.prompt);
   check_template(prompt, *trained.model);
   return std::make_unique<PromptPredictor>(
       std::move(trained), std::move(labels), prompt, device);
@@ -145,7 +155,7 @@ std::unique_ptr<TextPredictor> TextPredictor::open(
     TrainedModel trained,
     c10::Device device) {
   check_positions(*trained.model, trained.config.max_length);
-  if (!trained.config.columns.prompt.empty()) {
+  if (!predicted_options(trained.config).columns.prompt.empty()) {
     return open_prompts_of(std::move(trained), device);
   }
   return std::make_unique<ClassifierPredictor>(std::move(trained), device);

@@ -26,8 +26,8 @@ class TextPredictor {
   TextPredictor(const TextPredictor&) = delete;
   TextPredictor& operator=(const TextPredictor&) = delete;
 
-  /// With TrainingConfig::columns a prompt for a language model, else a
-  /// classifier. Gives the model memory on the device.
+  /// With TextClassificationColumns::prompt a prompt for a language model, else
+  /// a classifier. Gives the model memory on the device.
   /// @param trained its TrainingConfig::max_length is that of texts, in tokens.
   /// @throws tessera::Error if the model is neither.
   static std::unique_ptr<TextPredictor> open(

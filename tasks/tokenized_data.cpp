@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/tasks/language_model_task.h"
 #include "tessera/text/rows/data_format.h"
 #include "tessera/zoo/data/tokenize_files.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
@@ -22,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 /// The tokenizer that the model is trained with.
 fs::path tokenizer_of(const TrainingConfig& config) {
-  const fs::path& given = config.token_data.objective.tokenizer;
+  const fs::path& given =
+      config.as<LanguageModelOptions>().tokens.objective.tokenizer;
   TESSERA_CHECK(
       !given.empty() || zoo::has_tokenizer(config.model_folder),
       "data.train or data.heldout is text, and {}; name a folder or file of a tokenizer in data.tokenizer",
@@ -105,7 +107,8 @@ bool are_texts(const std::vector<std::string>& names) {
 }
 
 void tokenize_data(TrainingConfig& config, World& world, ModelState state) {
-  const zoo::TokenDataOptions& options = config.token_data;
+  const zoo::TokenDataOptions& options =
+      config.as<LanguageModelOptions>().tokens;
   const fs::path folder = options.text_folder.empty()
                               ? config.trainer.run_folder / "tokens"
                               : options.text_folder;
@@ -113,18 +116,17 @@ void tokenize_data(TrainingConfig& config, World& world, ModelState state) {
       state != ModelState::kTrained || options.split > 0;
   struct Part {
     std::vector<std::string>& names;
-    fs::path& file;
     const char* name;
     bool is_read;
   };
   for (const Part& part :
-       {Part{config.texts.train, config.train_file, "train", reads_training},
-        Part{config.texts.heldout, config.heldout_file, "heldout", true}}) {
-    if (part.names.empty()) {
+       {Part{config.data.train, "train", reads_training},
+        Part{config.data.heldout, "heldout", true}}) {
+    if (!are_texts(part.names)) {
       continue;
     }
-    part.file = folder / part.name;
-    const auto names = std::exchange(part.names, {});
+    const fs::path file = folder / part.name;
+    const auto names = std::exchange(part.names, {file.string()});
     if (!part.is_read) {
       continue;
     }
@@ -134,7 +136,7 @@ void tokenize_data(TrainingConfig& config, World& world, ModelState state) {
             [&](const std::function<void()>& go_on) {
               zoo::TokenizeOptions of_part = options.text;
               of_part.inputs = names;
-              of_part.output = part.file;
+              of_part.output = file;
               of_part.earlier = zoo::EarlierTokens::kReuse;
               TokenizeLog log(names_text(names), go_on);
               of_part.progress = [&](const zoo::TokenizeProgress& progress) {

@@ -14,9 +14,9 @@ namespace tessera::tasks {
 /// a file that is text by its content or suffix.
 bool are_texts(const std::vector<std::string>& names);
 
-/// Tokenizes TrainingConfig::texts on rank 0, or takes the files of an earlier
-/// run if text, tokenizer and options are the same, and names them as
-/// train_file and heldout_file instead. An interrupted call goes on.
+/// Tokenizes the data that are texts on rank 0, or takes the files of an
+/// earlier run if text, tokenizer and options are the same, and names them in
+/// TrainingConfig::data instead. An interrupted call goes on.
 /// Collective; blocks.
 /// @param state training data are made if they are read, and named anyway.
 /// @throws tessera::Error on all ranks: as tokenize_files(), and without a

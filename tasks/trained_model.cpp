@@ -8,6 +8,7 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
+#include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/heads/class_heads.h"

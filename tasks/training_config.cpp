@@ -3,10 +3,10 @@
 
 #include "tessera/engine/engine_config.h"
 #include "tessera/engine/optim/optimizer.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/core/option_schema.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -16,7 +16,6 @@
 #include "tessera/tasks/run_folder.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/adapters/lora_targets.h"
-#include "tessera/zoo/data/token_documents.h"
 #include "tessera/zoo/models/registry.h"
 
 #include <algorithm>
@@ -68,6 +67,21 @@ void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config) {
       "architecture",
       config.architecture,
       "a class such as `GPT2LMHeadModel`, in place of config.json's");
+}
+
+void visit_path(
+    runtime::OptionFields& fields,
+    const runtime::OptionKey& key,
+    std::vector<std::string>& names,
+    const char* doc) {
+  std::string path = names.empty() ? "" : names.front();
+  fields.field(key, path, doc);
+  names = path.empty() ? std::vector<std::string>() : std::vector{path};
+}
+
+std::vector<std::filesystem::path> one_train_path(
+    const TrainingConfig& config) {
+  return {config.data.train_path()};
 }
 
 void visit_problem_type(
@@ -260,45 +274,31 @@ std::vector<std::string> choices_with(
 void finish_reading(
     const runtime::ConfigReader& reader,
     const TrainingConfig& config) {
-  try {
-    reader.finish(foreign_keys());
-  } catch (const Error& unknown) {
-    // "FILE: section.key is not a known key; ...", or "...; use 'section.key'"
-    const std::string text = unknown.what();
-    const std::string line = text.substr(0, text.find('\n'));
-    constexpr std::string_view kUse = "; use '";
-    const size_t end = line.find(" is not a known key");
-    const size_t space = end == line.npos ? end : line.rfind(' ', end - 1);
-    const size_t use = line.find(kUse);
-    if (space == line.npos) {
-      throw;
-    }
-    const std::string given = line.substr(space + 1, end - space - 1);
-    if (const auto choices = choices_with(given, *config.task);
-        use == line.npos && !choices.empty()) {
-      TESSERA_FAIL(
-          "{} is a key only for {}; remove it",
-          line.substr(0, end),
-          runtime::join_names(choices));
-    }
-    const std::string meant =
-        use == line.npos
-            ? given
-            : line.substr(
-                  use + kUse.size(), line.rfind('\'') - use - kUse.size());
+  std::string errors;
+  for (const runtime::UnknownKey& key : reader.unknown_keys(foreign_keys())) {
+    const bool is_foreign = !key.here.empty();
+    const std::string& meant = is_foreign ? key.here : key.path;
+    const auto choices = is_foreign ? std::vector<std::string>()
+                                    : choices_with(key.path, *config.task);
     const auto tasks = tasks_with(meant);
-    if (tasks.empty() ||
-        std::find(tasks.begin(), tasks.end(), config.task->name) !=
-            tasks.end()) {
-      throw;
+    const bool is_of_others =
+        !tasks.empty() &&
+        std::find(tasks.begin(), tasks.end(), config.task->name) == tasks.end();
+    errors += (errors.empty() ? "" : "\n") + key.place();
+    if (!choices.empty()) {
+      errors += formatted(
+          " is a key only for {}; remove it", runtime::join_names(choices));
+    } else if (is_of_others) {
+      errors += formatted(
+          " is not a key of the task {}{}, but of {}; remove it",
+          config.task->name,
+          is_foreign ? ", nor is '" + meant + "'" : "",
+          runtime::join_names(tasks));
+    } else {
+      errors += " is not a known key; " + key.remedy;
     }
-    TESSERA_FAIL(
-        "{} is not a key of the task {}{}, but of {}; remove it",
-        line.substr(0, end),
-        config.task->name,
-        meant == given ? "" : ", nor is '" + meant + "'",
-        runtime::join_names(tasks));
   }
+  TESSERA_CHECK(errors.empty(), "{}", errors);
 }
 
 /// The learning rates of published weights: that of transformers' Trainer, and
@@ -351,22 +351,19 @@ std::optional<int64_t> positions_of(const TrainingConfig& config) {
 void finish_model_defaults(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
-  // Blanks have the positions of the text around them, so that sequences with
-  // blanks may have more tokens than the model has positions.
-  if (config.task->max_length > 0 &&
-      config.token_data.objective.kind != zoo::ObjectiveKind::kBlankFilling &&
-      !reader.get_object("model").contains("max_length")) {
-    config.max_length = std::min(
-        config.max_length, positions_of(config).value_or(config.max_length));
+  const auto model = reader.get_object("model");
+  if (config.task->max_length > 0) {
+    if (!model.contains("max_length")) {
+      config.max_length = std::min(
+          config.max_length, positions_of(config).value_or(config.max_length));
+    }
+    model.resolve("max_length", config.max_length);
   }
-  if (config.task == &kQuestionAnswering &&
-      !reader.get_object("data").contains("window_overlap")) {
-    config.questions.window_overlap =
-        std::min(config.questions.window_overlap, config.max_length / 2);
-  }
-  config.has_default_rate = !reader.get_object("optimizer").contains("lr");
+  const auto optimizer = reader.get_object("optimizer");
+  config.has_default_rate = !optimizer.contains("lr");
   if (config.has_default_rate && !config.model_folder.empty()) {
     config.engine.optimizer.lr = config.lora ? kLoraRate : kFineTuningRate;
+    optimizer.resolve("lr", config.engine.optimizer.lr);
   }
 }
 
@@ -375,17 +372,30 @@ void finish_defaults(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
   TrainerOptions& trainer = config.trainer;
-  if (!reader.get_object("training").contains("clip_grad_norm") &&
-      !can_clip(config.engine)) {
+  const auto training = reader.get_object("training");
+  if (!training.contains("clip_grad_norm") && !can_clip(config.engine)) {
     trainer.clip_grad_norm = 0;
+    training.resolve("clip_grad_norm", trainer.clip_grad_norm);
   }
   const auto schedule = reader.get_object("schedule");
   if (!schedule.contains("warmup_fraction") &&
       (schedule.contains("warmup_steps") ||
        !has_default_warmup(trainer.schedule.decay))) {
     trainer.schedule.warmup_fraction = 0;
+    schedule.resolve("warmup_fraction", trainer.schedule.warmup_fraction);
   }
   reader.run_check([&] { check(trainer.schedule); });
+}
+
+/// The names of the kinds of tasks whose sequences a curriculum may shorten.
+std::string curriculum_tasks() {
+  std::string names;
+  for (const auto& [name, kind] : task_kinds()) {
+    if (kind->takes_curriculum) {
+      names += (names.empty() ? "" : " and ") + name;
+    }
+  }
+  return names;
 }
 
 /// Completes what has been read: run folders stand for their models.
@@ -436,12 +446,11 @@ void finish_fields(
   }
   if (config.curriculum) {
     reader.run_check([&] { check(*config.curriculum, config.max_length); });
-    if (config.task != &kLanguageModel && config.task != &kTextClassification) {
+    if (!config.task->takes_curriculum) {
       reader.get_object("training")
           .fail(
               "curriculum",
-              "it is for the tasks language_model and text_classification; "
-              "leave it out");
+              "it is for the tasks " + curriculum_tasks() + "; leave it out");
     }
     config.parallel.shapes_vary = true;
   }
@@ -472,24 +481,14 @@ void finish_fields(
 } // namespace
 
 TrainingConfig::TrainingConfig(const TaskKind& kind)
-    : task(&kind), max_length(kind.max_length) {
+    : task(&kind), task_options(kind.options()), max_length(kind.max_length) {
   trainer.clip_grad_norm = 1;
   trainer.schedule.warmup_fraction = 0.03;
 }
 
 std::vector<std::filesystem::path> TrainingConfig::train_files() const {
-  if (!texts.train.empty()) {
-    return text::matching_files(texts.train);
-  }
-  if (token_data.blend.empty()) {
-    return zoo::token_files_of(train_file);
-  }
-  std::vector<std::filesystem::path> files;
-  for (const zoo::BlendedFile& file : token_data.blend) {
-    const auto found = zoo::token_files_of(file.path);
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  return files;
+  return task->train_files != nullptr ? task->train_files(*this)
+                                      : text::matching_files(data.train);
 }
 
 TrainingConfig read_training_config(
@@ -503,8 +502,10 @@ TrainingConfig read_training_config(
 TrainingConfig read_training_config(
     const runtime::ConfigReader& reader,
     const TaskKind* kind) {
-  const auto* const found =
-      reader.get_enum<const TaskKind*>("task", task_kinds());
+  const TaskKind* found = nullptr;
+  reader.read([&](runtime::OptionFields& fields) {
+    fields.choice(runtime::required("task"), found, task_kinds(), "");
+  });
   if (kind != nullptr && kind != found) {
     reader.fail("task", formatted("this program is for \"{}\"", kind->name));
   }
@@ -514,16 +515,6 @@ TrainingConfig read_training_config(
   config.task->finish(reader, config);
   finish_reading(reader, config);
   config.resolved = reader.resolved();
-  config.resolved["training"]["clip_grad_norm"] = config.trainer.clip_grad_norm;
-  config.resolved["schedule"]["warmup_fraction"] =
-      config.trainer.schedule.warmup_fraction;
-  config.resolved["optimizer"]["lr"] = config.engine.optimizer.lr;
-  if (config.task->max_length > 0) {
-    config.resolved["model"]["max_length"] = config.max_length;
-  }
-  if (config.task == &kQuestionAnswering) {
-    config.resolved["data"]["window_overlap"] = config.questions.window_overlap;
-  }
   return config;
 }
 

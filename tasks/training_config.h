@@ -8,25 +8,18 @@
 #include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/engine/trainer/lr_range_test.h"
 #include "tessera/engine/trainer/trainer.h"
+#include "tessera/runtime/core/option_fields.h"
 #include "tessera/tasks/distillation.h"
-#include "tessera/tasks/image_options.h"
-#include "tessera/tasks/preference_loss.h"
-#include "tessera/tasks/preference_texts.h"
-#include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/sequence_curriculum.h"
-#include "tessera/tasks/supervised_texts.h"
 #include "tessera/tasks/task.h"
-#include "tessera/tasks/text_classification_data.h"
 #include "tessera/zoo/adapters/lora_config.h"
-#include "tessera/zoo/data/token_data_options.h"
-#include "tessera/zoo/data/token_file.h"
 #include "tessera/zoo/heads/classification.h"
-#include "tessera/zoo/inputs/example_options.h"
 #include "tessera/zoo/models/recomputation.h"
 #include "tessera/zoo/models/step_drops.h"
 
 #include <nlohmann/json.hpp>
 
+#include <any>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -53,20 +46,29 @@ struct StartOptions {
 
 void visit_fields(runtime::OptionFields& fields, StartOptions& options);
 
-/// Files of rows of texts, by name or pattern; see matching_files().
-struct TextFiles {
+/// Where data are: files of rows by name or pattern (see matching_files()), or
+/// one file or folder.
+struct DataFiles {
   std::vector<std::string> train;
-  std::vector<std::string> heldout;
+  std::vector<std::string> heldout; ///< empty: nothing is scored
+
+  /// The one file, or folder; empty: there is none.
+  std::filesystem::path train_path() const {
+    return train.empty() ? "" : train.front();
+  }
+  std::filesystem::path heldout_path() const {
+    return heldout.empty() ? "" : heldout.front();
+  }
 };
 
-/// Paths are relative to the working directory; see resolve_config_paths(). A
-/// kind of task leaves fields
-/// that it has no keys for as they are.
+/// What all kinds of tasks have, and the options of one. Paths are relative to
+/// the working directory; see resolve_config_paths().
 struct TrainingConfig {
   /// Clipping and a warm-up are on by default, other than in TrainerOptions.
   explicit TrainingConfig(const TaskKind& kind);
 
   const TaskKind* task;
+  std::any task_options; ///< TaskKind::options, as read
   /// A Hugging Face folder whose weights training starts from; may be empty.
   std::filesystem::path model_folder;
   /// Instead of model_folder: a config.json whose model has newly initialized
@@ -91,33 +93,13 @@ struct TrainingConfig {
       layer_drop; ///< nullopt: all layers are run
   std::optional<zoo::TokenDropOptions> token_drop; ///< nullopt: on all tokens
 
-  std::filesystem::path train_file; ///< of examples, also a folder
-  std::filesystem::path heldout_file; ///< empty: no scoring
-  TextFiles texts; ///< of texts, instead of these two
-  TextClassificationColumns columns; ///< of labeled texts
-  std::vector<std::string> verbalizers; ///< see verbalizers_of()
-  QuestionOptions questions;
-  SupervisedOptions supervised;
-  PreferenceKeys preference_keys;
-  PreferenceOptions preference;
+  DataFiles data;
   std::optional<CurriculumOptions> curriculum;
   /// Instead of a run, a test of learning rates.
   std::optional<LrRangeOptions> lr_range_test;
   /// Also trains on the outputs of a teacher; nullopt: there is none.
   std::optional<DistillationOptions> distill;
-  /// Of labeled texts; empty: the usual. Of generated ones; empty: none.
-  std::vector<std::string> metrics;
-  zoo::TokenType token_type = zoo::TokenType::kUint16; ///< of a file of tokens
-  zoo::TokenDataOptions
-      token_data; ///< instead of train_file, and how it is cut
   DataLoaderOptions loader; ///< of training data
-  /// Without ExampleOptions::sequence_multiple, which depends on the layout of
-  /// ranks.
-  zoo::ExampleOptions examples;
-  ImageOptions images; ///< of a folder of images
-  /// Scoring of examples also reports accuracy; false: the loss only, without
-  /// materializing the logits of all tokens.
-  bool accuracy = true;
 
   int64_t batch_size = 16; ///< per rank and micro-batch
   uint64_t seed = 0;
@@ -135,6 +117,22 @@ struct TrainingConfig {
   /// What was read, defaults included; the config.json of the run folder.
   nlohmann::ordered_json resolved;
 
+  /// The options of the kind of task.
+  /// @throws std::bad_any_cast if they are of another kind.
+  template <typename Options>
+  const Options& as() const {
+    return std::any_cast<const Options&>(task_options);
+  }
+  template <typename Options>
+  Options& as() {
+    return std::any_cast<Options&>(task_options);
+  }
+  /// Null if they are of another kind.
+  template <typename Options>
+  const Options* get_if() const {
+    return std::any_cast<Options>(&task_options);
+  }
+
   /// What the model recomputes, if no number of layers is chosen automatically.
   zoo::Recomputation recomputation() const {
     return {
@@ -146,12 +144,7 @@ struct TrainingConfig {
   bool is_regression() const {
     return problem_type == "regression";
   }
-  /// Whether there is anything to score.
-  bool has_heldout() const {
-    return !heldout_file.empty() || !texts.heldout.empty();
-  }
-  /// All files that are trained on.
-  /// @throws tessera::Error as matching_files().
+  /// All files that are trained on; see TaskKind::train_files.
   std::vector<std::filesystem::path> train_files() const;
 };
 
@@ -188,6 +181,16 @@ void visit_model_source(runtime::OptionFields& fields, TrainingConfig& config);
 void check_model_source(
     const runtime::ConfigReader& reader,
     const TrainingConfig& config);
+
+/// A key of one file or folder.
+void visit_path(
+    runtime::OptionFields& fields,
+    const runtime::OptionKey& key,
+    std::vector<std::string>& names,
+    const char* doc);
+
+/// TaskKind::train_files of tasks whose data are one file or folder.
+std::vector<std::filesystem::path> one_train_path(const TrainingConfig& config);
 
 /// `model.problem_type`.
 void visit_problem_type(

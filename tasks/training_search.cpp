@@ -35,7 +35,7 @@ planner::RunSettings settings_of(
       .attention = config.checkpoint_attention,
       .divided_inputs = config.divide_checkpoints};
   settings.tokens = planned_tokens(config);
-  settings.max_length = config.task == &kImageFolder ? 0 : config.max_length;
+  settings.max_length = config.max_length;
   settings.layers = layers.count;
   settings.has_alike_layers = layers.are_alike;
   settings.can_plan_fewer_layers = layers.can_be_fewer;

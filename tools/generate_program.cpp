@@ -10,7 +10,7 @@
 #include "text_source.h"
 
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/text/chat/chat_prompt.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/generation/generate.h"
@@ -96,9 +96,9 @@ void drop_masked(
 
 /// Reads token sequences of different lengths.
 std::vector<std::vector<int64_t>> read_sequences(const std::string& file) {
-  const runtime::JsonFields fields(
+  const auto fields = runtime::json_object(
       runtime::parse_json(runtime::read_text_file(file), file), file);
-  for (const auto& item : fields.object().items()) {
+  for (const auto& item : fields.value().items()) {
     TESSERA_CHECK(
         item.key() == "input_ids" || item.key() == "attention_mask",
         "{}: unexpected key '{}'; give only 'input_ids', sequences of any lengths; for texts, give JSON lines in a file .jsonl, {{\"prompt\": \"...\"}}",
@@ -106,9 +106,9 @@ std::vector<std::vector<int64_t>> read_sequences(const std::string& file) {
         item.key());
   }
   std::vector<std::vector<int64_t>> texts =
-      texts_of(fields.object().value("input_ids", nlohmann::json()));
-  if (const auto mask = fields.object().find("attention_mask");
-      mask != fields.object().end() && !texts.empty()) {
+      texts_of(fields.value().value("input_ids", nlohmann::json()));
+  if (const auto mask = fields.value().find("attention_mask");
+      mask != fields.value().end() && !texts.empty()) {
     drop_masked(file, *mask, texts);
   }
   const bool has_empty =
@@ -119,8 +119,8 @@ std::vector<std::vector<int64_t>> read_sequences(const std::string& file) {
       !texts.empty() && !has_empty,
       "{}: 'input_ids' is {}; it must be a list of token sequences of any lengths: [[5, 7], [3]]",
       file,
-      fields.object().contains("input_ids")
-          ? runtime::show_json(fields.object().at("input_ids"))
+      fields.value().contains("input_ids")
+          ? runtime::show_json(fields.value().at("input_ids"))
           : "missing");
   return texts;
 }
@@ -230,21 +230,21 @@ class AskedTexts {
       if (line.find_first_not_of(" \t\r") == std::string::npos) {
         continue;
       }
-      const runtime::JsonFields fields(
+      const auto fields = runtime::json_object(
           runtime::parse_json(line, file, number + 1),
           formatted("{}:{}", file, number + 1));
       TESSERA_CHECK(
           fields.contains("messages"),
           "{} has no 'messages'; --chat takes lines of {{\"messages\": [{{\"role\": \"user\", \"content\": \"Hi\"}}]}}",
-          fields.origin());
+          fields.place());
       // The order of keys is kept: templates show it.
       const auto row = nlohmann::ordered_json::parse(line);
       const auto tools = row.value("tools", nlohmann::ordered_json());
       const auto messages = with_system(row.at("messages"));
       const auto read =
-          chat_->with_read_contents(messages, fields.origin(), tools);
+          chat_->with_read_contents(messages, fields.place(), tools);
       asked_.push_back(
-          {chat_->render(read, fields.origin(), tools),
+          {chat_->render(read, fields.place(), tools),
            {{"messages", messages}}});
     }
     TESSERA_CHECK(!asked_.empty(), "'{}' is empty", file);

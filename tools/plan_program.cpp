@@ -10,9 +10,9 @@
 #include "tessera/engine/report/html_report.h"
 #include "tessera/planner/operator_times.h"
 #include "tessera/planner/search/plan_search.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/memory/host_heap.h"
@@ -99,7 +99,11 @@ int64_t bytes_of(const std::string& option, const std::string& text) {
       nlohmann::json{
           {option, number.is_number() ? number : nlohmann::json(text)}},
       "the command line");
-  return reader.get_bytes(option, {.min = 0});
+  int64_t bytes = 0;
+  reader.read([&](runtime::OptionFields& fields) {
+    fields.bytes(option.c_str(), bytes, 0, "");
+  });
+  return bytes;
 }
 
 c10::DeviceType type_of(const PlanArguments& arguments) {

@@ -11,6 +11,8 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/tasks/answer_files.h"
 #include "tessera/tasks/image_predictor.h"
+#include "tessera/tasks/question_answering_data.h"
+#include "tessera/tasks/text_classification_task.h"
 #include "tessera/tasks/text_predictor.h"
 
 #include <CLI/CLI.hpp>
@@ -50,7 +52,7 @@ void predict_texts(
     const PredictArguments& arguments,
     tasks::TrainedModel trained,
     c10::Device device) {
-  const tasks::TextClassificationColumns columns = trained.config.columns;
+  auto& columns = trained.config.as<tasks::TextClassificationOptions>().columns;
   TESSERA_CHECK(
       arguments.text_keys.empty() || columns.prompt.empty(),
       "--text-key: the keys are those of data.template, \"{}\"; change it with --set data.template=...",
@@ -60,12 +62,12 @@ void predict_texts(
       "--text-key is given {} times; give it once, or twice for pairs of texts",
       arguments.text_keys.size());
   if (!arguments.text_keys.empty()) {
-    trained.config.columns.texts = arguments.text_keys;
+    columns.texts = arguments.text_keys;
   }
+  const text::TextRowOptions rows = columns.rows;
   const auto predictor = tasks::TextPredictor::open(std::move(trained), device);
   const ClassLines lines(predictor->labels(), arguments.lines);
-  TextSource source(
-      arguments.inputs, arguments.input, predictor->keys(), columns.rows);
+  TextSource source(arguments.inputs, arguments.input, predictor->keys(), rows);
   for (;;) {
     std::vector<tasks::TextPair> texts;
     std::vector<nlohmann::ordered_json> shown;
@@ -167,8 +169,9 @@ void predict_answers(
       arguments.text_keys.empty() || arguments.text_keys.size() == 2,
       "--text-key is given once; questions have two: first that of the question, then that of the context");
   if (!arguments.text_keys.empty()) {
-    trained.config.questions.question = arguments.text_keys.front();
-    trained.config.questions.context = arguments.text_keys.back();
+    auto& options = trained.config.as<tasks::QuestionOptions>();
+    options.question = arguments.text_keys.front();
+    options.context = arguments.text_keys.back();
   }
   const tasks::QuestionPredictor predictor(std::move(trained), device);
   const AnswerLines lines(arguments.lines);

@@ -43,7 +43,7 @@ int run(
   tasks::TrainingConfig config = tasks::read_training_config(
       config_file, overrides, &tasks::kTextClassification);
   TESSERA_CHECK(
-      config.has_heldout() && !config.is_regression(),
+      !config.data.heldout.empty() && !config.is_regression(),
       "this example classifies and scores data.heldout; use `tessera train` for regression, or without held-out data");
   World& world = engine::init_on(config.device);
   check_model_folder(config.model_folder);

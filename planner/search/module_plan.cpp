@@ -6,7 +6,6 @@
 #include "tessera/planner/search/plan_search.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/option_reader.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
 
 #include <nlohmann/json.hpp>
@@ -94,21 +93,23 @@ class ModuleRun {
         nlohmann::json::object(), "plan", overrides);
     runtime::read_fields(reader, settings.engine);
     reader.contains("parallel"); // stays as it is
-    const runtime::ConfigReader training = reader.get_object("training");
-    settings.batch_size =
-        training.get_int("batch_size", {.min = 1}, training_.batch_size);
-    settings.accumulate =
-        training.get_int("accumulate", {.min = 1}, training_.accumulate);
-    const runtime::ConfigReader model = reader.get_object("model");
-    settings.recomputed = {
-        .layers = model.get_int(
-            "checkpoint_layers",
-            {.min = 0},
-            training_.layers ? training_.recomputed_layers
-                             : blocks_.recomputed()),
-        .operators = settings.engine.recompute_operators,
-        .attention = model.get_bool("checkpoint_attention", false),
-        .divided_inputs = model.get_bool("divide_checkpoints", false)};
+    settings.batch_size = training_.batch_size;
+    settings.accumulate = training_.accumulate;
+    auto& recomputed = settings.recomputed;
+    recomputed.layers =
+        training_.layers ? training_.recomputed_layers : blocks_.recomputed();
+    recomputed.operators = settings.engine.recompute_operators;
+    reader.read([&](runtime::OptionFields& fields) {
+      fields.group("training", "", [&] {
+        fields.field("batch_size", settings.batch_size, {.min = 1}, "");
+        fields.field("accumulate", settings.accumulate, {.min = 1}, "");
+      });
+      fields.group("model", "", [&] {
+        fields.field("checkpoint_layers", recomputed.layers, {.min = 0}, "");
+        fields.field("checkpoint_attention", recomputed.attention, "");
+        fields.field("divide_checkpoints", recomputed.divided_inputs, "");
+      });
+    });
     reader.finish();
     check(settings.engine);
     settings.tokens = settings.batch_size;

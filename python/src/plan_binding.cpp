@@ -56,24 +56,20 @@ StepMemoryPlan plan_step(
 PlanMachine read_machine(const std::string& json) {
   const runtime::ConfigReader reader(
       runtime::parse_json(json, "tessera.plan()"), "tessera.plan()");
-  const auto bytes = [&](const char* key) {
-    return reader.contains(key)
-               ? std::optional(reader.get_bytes(key, {.min = 0}))
-               : std::nullopt;
-  };
   PlanMachine machine;
-  constexpr int64_t kMost = int64_t{1} << 20;
-  machine.devices = static_cast<int>(
-      reader.get_int("world_size", {.min = 1, .max = kMost}, machine.devices));
-  machine.devices_per_node = static_cast<int>(reader.get_int(
-      "devices_per_node", {.min = 1, .max = kMost}, machine.devices_per_node));
-  machine.device = reader.get_string("device", machine.device);
-  machine.device_bytes = reader.get_bytes("device_memory", {.min = 1});
-  machine.reserved_bytes = bytes("reserve");
-  machine.margin_bytes = bytes("margin");
-  machine.host_bytes = bytes("host_memory");
-  machine.nvme_bytes = bytes("nvme_memory");
-  machine.nvme_path = reader.get_string("nvme_path", machine.nvme_path);
+  reader.read([&](runtime::OptionFields& fields) {
+    const runtime::IntRange counts{.min = 1, .max = int64_t{1} << 20};
+    fields.field("world_size", machine.devices, counts, "");
+    fields.field("devices_per_node", machine.devices_per_node, counts, "");
+    fields.field("device", machine.device, "");
+    fields.bytes(
+        runtime::required("device_memory"), machine.device_bytes, 1, "");
+    fields.bytes("reserve", machine.reserved_bytes, 0, "");
+    fields.bytes("margin", machine.margin_bytes, 0, "");
+    fields.bytes("host_memory", machine.host_bytes, 0, "");
+    fields.bytes("nvme_memory", machine.nvme_bytes, 0, "");
+    fields.field("nvme_path", machine.nvme_path, "");
+  });
   reader.finish();
   return machine;
 }

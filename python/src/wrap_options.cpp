@@ -4,7 +4,6 @@
 #include "tessera/engine/engine_config.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/core/option_reader.h"
 
 #include <nlohmann/json.hpp>
 

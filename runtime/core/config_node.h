@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `ConfigReader::Node` is the state behind a `ConfigReader`: a JSON object and
-// the keys requested from it. For config.cpp only.
+// the keys that fields have asked it for. For config.cpp only.
 
 #include <algorithm>
 #include <map>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/config_values.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 
@@ -91,6 +92,8 @@ struct ConfigDocument {
 
 // One object of the configuration and the keys requested from it.
 struct ConfigReader::Node {
+  using Nodes = std::vector<std::shared_ptr<Node>>;
+
   std::shared_ptr<const ConfigDocument> document; // Keeps `object` alive.
   const nlohmann::json* object;
   std::string path; // Empty at the root.
@@ -99,7 +102,7 @@ struct ConfigReader::Node {
       nlohmann::ordered_json::object(); // Without nested objects.
   struct Child {
     std::string key;
-    std::vector<std::shared_ptr<Node>> nodes;
+    Nodes nodes;
     bool in_array;
   };
   std::vector<Child> children;
@@ -116,34 +119,91 @@ struct ConfigReader::Node {
   // Returns the value of a key, or nullptr if it is absent or null. Makes the
   // key known.
   const nlohmann::json* find(std::string_view key) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) {
+    if (!is_known(key)) {
       known.emplace_back(key);
     }
     const auto found = object->find(key);
     return found == object->end() || found->is_null() ? nullptr : &*found;
   }
 
-  // Readers of the values nested under a key, the same on every call.
-  Child& child(std::string_view key, bool in_array) {
-    for (Child& existing : children) {
-      if (existing.key == key) {
-        return existing;
+  // The value of a field; `fallback` if its key is absent.
+  nlohmann::json read(
+      const OptionField& field,
+      const nlohmann::json& fallback) {
+    const std::string key = field.key.name;
+    const bool is_one_or_many = field.shape == OptionShape::kOneOrMany;
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) {
+      if (field.key.required) {
+        fail_missing(key, detail::expected(field));
       }
+      if (!fallback.is_null()) {
+        resolved[key] = is_one_or_many && fallback.size() == 1
+                            ? fallback.front()
+                            : fallback;
+      } else if (field.word != nullptr) {
+        resolved[key] = field.word;
+      }
+      return fallback;
     }
-    return children.emplace_back(Child{std::string(key), {}, in_array});
+    if (field.word != nullptr && *value == field.word) {
+      resolved[key] = field.word;
+      return {};
+    }
+    nlohmann::json result = detail::convert(field, *value, where(key));
+    resolved[key] = result;
+    if (is_one_or_many && result.is_string()) {
+      // "data.metric=" on the command line clears an array.
+      return result == "" ? nlohmann::json::array()
+                          : nlohmann::json::array({std::move(result)});
+    }
+    return result;
   }
 
-  std::shared_ptr<Node> nested(
-      std::string_view key,
-      const nlohmann::json& value) const {
-    auto node = std::make_shared<Node>();
-    node->document = document;
-    node->object = &value;
-    node->path = path_of(key);
-    return node;
+  // The object under a key, the same on every call; an empty one if there is
+  // none, also for "", as "model.lora=" clears it.
+  std::shared_ptr<Node> nested(std::string_view key) {
+    static const nlohmann::json kEmpty = nlohmann::json::object();
+    const nlohmann::json* value = find(key);
+    if (value != nullptr && *value == "") {
+      value = nullptr;
+    }
+    TESSERA_CHECK(
+        value == nullptr || value->is_object(),
+        "{} is {}; expected an object",
+        where(key),
+        detail::found(*value));
+    Child& made = child(key, false);
+    if (made.nodes.empty()) {
+      made.nodes.push_back(make(key, value == nullptr ? kEmpty : *value));
+    }
+    return made.nodes.front();
   }
 
-  bool is_known(const std::string& key) const {
+  // The objects of an array, the same on every call; an absent one is empty.
+  Nodes elements(std::string_view key) {
+    const nlohmann::json* value = find(key);
+    TESSERA_CHECK(
+        value == nullptr || value->is_array(),
+        "{} is {}; expected an array of objects",
+        where(key),
+        detail::found(*value));
+    Child& made = child(key, true);
+    for (size_t i = made.nodes.size(); value != nullptr && i < value->size();
+         ++i) {
+      const std::string element = formatted("{}.{}", key, i);
+      const nlohmann::json& one = (*value)[i];
+      TESSERA_CHECK(
+          one.is_object(),
+          "{} is {}; expected an object",
+          where(element),
+          detail::found(one));
+      made.nodes.push_back(make(element, one));
+    }
+    return made.nodes;
+  }
+
+  bool is_known(std::string_view key) const {
     return std::find(known.begin(), known.end(), key) != known.end();
   }
 
@@ -180,17 +240,21 @@ struct ConfigReader::Node {
     return "";
   }
 
-  // Suggests what to write instead of an unknown key.
-  std::string remedy_for(
-      const std::string& key,
-      const Node& whole,
+  // The key that a foreign name stands for, or empty.
+  std::string key_for(
+      const std::string& name,
       std::span<const ForeignKey> foreign) const {
     for (const ForeignKey& other : foreign) {
-      if ((key == other.name || path_of(key) == other.name) &&
-          path_of(key) != other.here) {
-        return "use '" + std::string(other.here) + "'";
+      if ((name == other.name || path_of(name) == other.name) &&
+          path_of(name) != other.here) {
+        return std::string(other.here);
       }
     }
+    return "";
+  }
+
+  // Suggests what to write instead of an unknown key.
+  std::string remedy_for(const std::string& key, const Node& whole) const {
     if (const auto nearest = nearest_name(key, known); !nearest.empty()) {
       return "did you mean '" + path_of(nearest) + "'?";
     }
@@ -209,20 +273,24 @@ struct ConfigReader::Node {
     return all;
   }
 
-  // Adds what to write instead of each unknown key, here and below.
+  // Adds each unknown key, here and below.
   void add_unknown(
       const Node& whole,
       std::span<const ForeignKey> foreign,
-      std::string& errors) const {
+      std::vector<UnknownKey>& unknown) const {
     for (const auto& [key, value] : object->items()) {
       if (!is_known(key)) {
-        errors += (errors.empty() ? "" : "\n") + where(key) +
-                  " is not a known key; " + remedy_for(key, whole, foreign);
+        UnknownKey& one = unknown.emplace_back();
+        one.path = path_of(key);
+        one.origin = document->origin_of(one.path);
+        one.here = key_for(key, foreign);
+        one.remedy = one.here.empty() ? remedy_for(key, whole)
+                                      : "use '" + one.here + "'";
       }
     }
     for (const Child& child : children) {
       for (const auto& node : child.nodes) {
-        node->add_unknown(whole, foreign, errors);
+        node->add_unknown(whole, foreign, unknown);
       }
     }
   }
@@ -248,6 +316,25 @@ struct ConfigReader::Node {
       }
     }
     return all;
+  }
+
+ private:
+  Child& child(std::string_view key, bool in_array) {
+    for (Child& existing : children) {
+      if (existing.key == key) {
+        return existing;
+      }
+    }
+    return children.emplace_back(Child{std::string(key), {}, in_array});
+  }
+
+  std::shared_ptr<Node> make(std::string_view key, const nlohmann::json& value)
+      const {
+    auto node = std::make_shared<Node>();
+    node->document = document;
+    node->object = &value;
+    node->path = path_of(key);
+    return node;
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Types of scalar configuration values: how each is checked, converted and
-// described in messages. For config.cpp and option_*.cpp only.
+// Values of configurations: how each is checked, converted and described in
+// messages. For config.cpp, json_value.cpp and option_*.cpp only.
 
 #include <algorithm>
 #include <array>
@@ -13,10 +13,13 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
-#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/core/suggest.h"
+#include "tessera/runtime/core/value_range.h"
 
 namespace tessera::runtime::detail {
 
@@ -143,18 +146,148 @@ struct DoubleKind {
   }
 };
 
-template <typename Kind>
-typename Kind::Value convert(
+// What one value of a field may be, for messages.
+inline std::string expected_one(const OptionField& field) {
+  std::string text;
+  switch (field.kind) {
+    case OptionKind::kBool:
+      return BoolKind{}.expected;
+    case OptionKind::kInt:
+      return IntKind{field.integers}.expected;
+    case OptionKind::kBytes:
+      return IntKind{field.integers}.expected +
+             " (bytes), or a string such as \"11GB\" or \"11GiB\"";
+    case OptionKind::kNumber:
+      text = DoubleKind{field.numbers}.expected;
+      return field.word == nullptr ? text
+                                   : text + ", or \"" + field.word + "\"";
+    case OptionKind::kString:
+      return StringKind{}.expected;
+    case OptionKind::kChoice:
+      break;
+  }
+  for (const std::string& name : field.names) {
+    text += (text.empty() ? "one of \"" : ", \"") + name + "\"";
+  }
+  return text;
+}
+
+// What a field may be, for messages.
+inline std::string expected(const OptionField& field) {
+  switch (field.shape) {
+    case OptionShape::kArray:
+      return "an array, each element " + expected_one(field);
+    case OptionShape::kMap:
+      return "an object, each value " + expected_one(field);
+    case OptionShape::kOneOrMany:
+    case OptionShape::kOneOrArray:
+      return "a string, or an array of strings";
+    case OptionShape::kOne:
+      break;
+  }
+  return expected_one(field);
+}
+
+// What other programs call a choice.
+inline constexpr std::pair<std::string_view, const char*> kForeignChoices[] = {
+    {"bf16", "bfloat16"},
+    {"fp16", "float16"},
+    {"fp32", "float32"},
+    {"gpu", "cuda"}, // "cpu" is spelled nearer
+    {"half", "float16"}};
+
+// The choice that an unknown name stands for, or the nearest one, or empty.
+inline std::string meant_choice(
+    std::string_view name,
+    const std::vector<std::string>& names) {
+  for (const auto& [foreign, here] : kForeignChoices) {
+    if (name == foreign &&
+        std::find(names.begin(), names.end(), here) != names.end()) {
+      return here;
+    }
+  }
+  return nearest_name(name, names);
+}
+
+// One value of a field as it is kept: numbers of bytes without their unit; null
+// if the field does not take it.
+inline nlohmann::json converted(
+    const OptionField& field,
+    const nlohmann::json& value) {
+  bool fits = false;
+  switch (field.kind) {
+    case OptionKind::kBool:
+      fits = BoolKind::accepts(value);
+      break;
+    case OptionKind::kBytes:
+      if (value.is_string()) {
+        const auto bytes = bytes_in(value.get<std::string>());
+        return bytes && contains(field.integers, *bytes)
+                   ? nlohmann::json(*bytes)
+                   : nlohmann::json();
+      }
+      [[fallthrough]];
+    case OptionKind::kInt:
+      fits = IntKind{field.integers}.accepts(value);
+      break;
+    case OptionKind::kNumber:
+      return DoubleKind{field.numbers}.accepts(value)
+                 ? nlohmann::json(value.get<double>())
+                 : nlohmann::json();
+    case OptionKind::kString:
+      fits = StringKind::accepts(value);
+      break;
+    case OptionKind::kChoice:
+      fits = std::find(field.names.begin(), field.names.end(), value) !=
+             field.names.end();
+      break;
+  }
+  return fits ? value : nlohmann::json();
+}
+
+// A value as the field keeps it.
+// @throws Error naming the place, the value and what was expected.
+inline nlohmann::json convert(
+    const OptionField& field,
     const nlohmann::json& value,
-    const Kind& kind,
     const std::string& where) {
-  TESSERA_CHECK(
-      kind.accepts(value),
-      "{} is {}; expected {}",
-      where,
-      found(value),
-      kind.expected);
-  return value.get<typename Kind::Value>();
+  const auto refuse = [](const std::string& place,
+                         const nlohmann::json& wrong,
+                         const std::string& expected) {
+    TESSERA_FAIL("{} is {}; expected {}", place, found(wrong), expected);
+  };
+  const bool is_many = field.shape == OptionShape::kMap   ? value.is_object()
+                       : field.shape == OptionShape::kOne ? false
+                                                          : value.is_array();
+  if (is_many) {
+    nlohmann::json all = value;
+    for (auto& [key, one] : all.items()) {
+      const nlohmann::json given = one;
+      one = converted(field, given);
+      if (one.is_null()) {
+        refuse(where + "." + key, given, expected_one(field));
+      }
+    }
+    if (field.count > 0 && all.size() != static_cast<size_t>(field.count)) {
+      refuse(where, value, numbers_text(field.count));
+    }
+    return all;
+  }
+  const bool takes_one =
+      field.shape != OptionShape::kMap && field.shape != OptionShape::kArray;
+  nlohmann::json one = takes_one ? converted(field, value) : nlohmann::json();
+  if (one.is_null()) {
+    const std::string meant =
+        field.kind == OptionKind::kChoice && value.is_string()
+            ? meant_choice(value.get<std::string>(), field.names)
+            : "";
+    refuse(
+        where,
+        value,
+        expected(field) +
+            (meant.empty() ? "" : "; did you mean \"" + meant + "\"?"));
+  }
+  return one;
 }
 
 } // namespace tessera::runtime::detail

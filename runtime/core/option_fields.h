@@ -3,7 +3,7 @@
 // `OptionFields` is shown the fields of an options struct, each with its key,
 // range and documentation.
 
-#include "tessera/runtime/core/config.h"
+#include "tessera/runtime/core/value_range.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -76,7 +76,7 @@ struct OptionChoice {
 ///       fields.field("nesterov", options.nesterov, "Nesterov's momentum");
 ///     }
 ///
-/// From it follow read_fields() (option_reader.h), check_fields()
+/// From it follow read_fields() (config.h), check_fields()
 /// (option_check.h), and the schema and the table of keys (option_schema.h).
 /// What holds between fields is checked elsewhere.
 ///

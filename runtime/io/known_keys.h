@@ -5,7 +5,7 @@
 
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/json_file.h"
 
 #include <map>
 #include <mutex>
@@ -27,9 +27,9 @@ struct KnownKeys {
 /// Logs a warning with the keys of a file that are not known, or not
 /// implemented and not neutral: once per file and list of keys, on rank 0. Keys
 /// that begin with "_" are the writer's own.
-inline void log_ignored_keys(const JsonFields& fields, const KnownKeys& keys) {
+inline void log_ignored_keys(const JsonValue& fields, const KnownKeys& keys) {
   std::vector<std::string> ignored;
-  for (const auto& item : fields.object().items()) {
+  for (const auto& item : fields.value().items()) {
     const std::string& key = item.key();
     if (key.starts_with("_") || keys.read.contains(key) ||
         keys.without_effect.contains(key) || item.value().is_null()) {
@@ -51,7 +51,7 @@ inline void log_ignored_keys(const JsonFields& fields, const KnownKeys& keys) {
   }
   const std::string text = formatted(
       "{}: ignored, because it is not implemented: {}",
-      fields.origin(),
+      fields.place(),
       join_names(ignored));
   static std::mutex mutex;
   static std::set<std::string> logged;

@@ -8,36 +8,85 @@
 #include <nlohmann/json.hpp>
 
 #include <functional>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace tessera::fuzz_config_reader {
 namespace {
 
-/// Every getter asks for every key, and refuses what it does not take.
+struct Anything {};
+
+void visit_fields(runtime::OptionFields& fields, Anything& /*object*/) {
+  fields.group("o", "", [] {});
+}
+
+/// A field of every kind asks for every key, and refuses what it does not take.
 void read_all(
     const runtime::ConfigReader& reader,
     const nlohmann::json& object) {
+  using Field = std::function<void(runtime::OptionFields&, const char*)>;
+  struct Values {
+    bool flag = false;
+    int64_t integer = 1;
+    double number = 1;
+    std::optional<double> automatic;
+    std::string text;
+    std::string pattern;
+    int choice = 1;
+    std::vector<std::string> texts;
+    std::vector<int64_t> integers;
+    std::vector<double> numbers;
+    std::map<std::string, double> map;
+    std::vector<Anything> objects;
+  } values;
+  const Field kinds[] = {
+      [&](auto& fields, auto key) { fields.field(key, values.text, ""); },
+      [&](auto& fields, auto key) { fields.field(key, values.flag, ""); },
+      [&](auto& fields, auto key) {
+        fields.field(key, values.integer, {.min = 1, .max = 100}, "");
+      },
+      [&](auto& fields, auto key) { fields.bytes(key, values.integer, 1, ""); },
+      [&](auto& fields, auto key) {
+        fields.field(key, values.number, {.min = 0, .open_min = true}, "");
+      },
+      [&](auto& fields, auto key) {
+        fields.field(key, values.automatic, {}, "", "auto");
+      },
+      [&](auto& fields, auto key) {
+        fields.choice(key, values.choice, {{"adamw", 1}, {"linear", 2}}, "");
+      },
+      [&](auto& fields, auto key) { fields.field(key, values.texts, ""); },
+      [&](auto& fields, auto key) {
+        fields.one_or_many(key, values.texts, "");
+      },
+      [&](auto& fields, auto key) {
+        values.texts.clear();
+        fields.one_or_array(key, values.pattern, values.texts, "");
+      },
+      [&](auto& fields, auto key) {
+        fields.field(key, values.integers, {.min = 0}, "");
+      },
+      [&](auto& fields, auto key) {
+        fields.pair(key, values.number, values.number, {}, "");
+      },
+      [&](auto& fields, auto key) {
+        fields.field(key, values.numbers, {}, "");
+      },
+      [&](auto& fields, auto key) { fields.field(key, values.map, {}, ""); },
+      [&](auto& fields, auto key) { fields.objects(key, values.objects, ""); }};
   for (const auto& item : object.items()) {
-    const std::string& key = item.key();
-    const std::function<void()> getters[] = {
-        [&] { reader.get_string(key); },
-        [&] { reader.get_bool(key); },
-        [&] { reader.get_int(key, {.min = 1, .max = 100}); },
-        [&] { reader.get_double(key, {.min = 0, .open_min = true}); },
-        [&] { reader.get_double_or(key, "auto"); },
-        [&] {
-          reader.get_enum<int>(key, {{"adamw", 1}, {"linear", 2}});
-        },
-        [&] { reader.get_strings(key); },
-        [&] { reader.get_ints(key, {.min = 0}); },
-        [&] { reader.get_doubles(key); },
-        [&] { reader.get_objects(key); },
-        [&] { read_all(reader.get_object(key), item.value()); }};
-    for (const auto& get : getters) {
+    const char* const key = item.key().c_str();
+    for (const Field& kind : kinds) {
       try {
-        get();
+        reader.read([&](runtime::OptionFields& fields) { kind(fields, key); });
       } catch (const Error&) {
       }
+    }
+    try {
+      read_all(reader.get_object(item.key()), item.value());
+    } catch (const Error&) {
     }
   }
 }

@@ -634,10 +634,11 @@ TEST_F(QuestionAnswering, DefaultsFitAModelWithFewPositions) {
   const TrainingConfig read =
       config({"model.max_length=null", "data.window_overlap=null"});
   EXPECT_EQ(read.max_length, positions);
-  EXPECT_EQ(read.questions.window_overlap, positions / 2);
+  EXPECT_EQ(read.as<QuestionOptions>().window_overlap, positions / 2);
   EXPECT_EQ(
       config({"model.max_length=64", "data.window_overlap=null"})
-          .questions.window_overlap,
+          .as<QuestionOptions>()
+          .window_overlap,
       32);
 }
 
@@ -659,10 +660,13 @@ TEST_F(QuestionAnswering, KeysThatDoNotFitAreRefused) {
           .find("is 32; set it below model.max_length, 32"),
       std::string::npos);
   // Of which half is the most that windows have in common by default.
-  EXPECT_EQ(config({"data.window_overlap=null"}).questions.window_overlap, 16);
+  EXPECT_EQ(
+      config({"data.window_overlap=null"}).as<QuestionOptions>().window_overlap,
+      16);
   EXPECT_EQ(
       config({"data.window_overlap=null", "model.max_length=400"})
-          .questions.window_overlap,
+          .as<QuestionOptions>()
+          .window_overlap,
       128);
   EXPECT_NE(refused({"data.label_key=x"}).find("label_key"), std::string::npos);
 }

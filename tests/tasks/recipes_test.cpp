@@ -62,11 +62,8 @@ TEST(Recipes, NamePathsFromTheirFolder) {
     const TrainingConfig config = read_training_config(entry.path());
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
     std::vector<std::string> paths{
-        config.model_folder.string(),
-        config.model_config.string(),
-        config.train_file.string(),
-        config.heldout_file.string()};
-    for (const auto& files : {config.texts.train, config.texts.heldout}) {
+        config.model_folder.string(), config.model_config.string()};
+    for (const auto& files : {config.data.train, config.data.heldout}) {
       paths.insert(paths.end(), files.begin(), files.end());
     }
     for (const std::string& path : paths) {

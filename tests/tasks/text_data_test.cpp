@@ -104,14 +104,15 @@ TEST_F(TextData, PairsAreEncodedAsPairs) {
       {"data.jsonl:1: there is no 'answer'", "passage", "data.text_key"});
 }
 
-TEST_F(TextData, TruncatedTextsAreCounted) {
+TEST_F(TextData, TruncatedTextsAreMarked) {
   const auto tokenizer = text::Tokenizer::from_folder(minilm_folder());
   LabelledTexts texts{.files = {"texts"}};
   // 8 and 9 tokens with [CLS] and [SEP]
   texts.texts.push_back({.text = "a a a a a a", .labels = {"x"}});
   texts.texts.push_back({.text = "a a a a a a a", .labels = {"x"}});
-  EXPECT_EQ(
-      truncated_count(encode_labelled_texts(texts, {"x"}, tokenizer, 8)), 1);
+  const auto encoded = encode_labelled_texts(texts, {"x"}, tokenizer, 8);
+  EXPECT_FALSE(encoded[0].encoding.is_truncated);
+  EXPECT_TRUE(encoded[1].encoding.is_truncated);
 }
 
 TEST_F(TextData, WarnsAboutWhatIsProbablyAMistake) {

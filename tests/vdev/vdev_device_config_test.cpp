@@ -3,7 +3,7 @@
 #include "support/expect_error.h"
 #include "support/vdev/vdev.h"
 #include "tessera/engine/device_config.h"
-#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/config.h"
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>

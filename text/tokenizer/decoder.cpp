@@ -112,8 +112,8 @@ class MetaspaceDecoder : public TokenDecoder {
   explicit MetaspaceDecoder(const JsonValue& section)
       : replacement_(read_character(section.at("replacement"))) {
     // Older files have `add_prefix_space` in place of `prepend_scheme`.
-    const bool adds = section.set_or("add_prefix_space", true);
-    prepends_ = section.set_or<std::string>(
+    const bool adds = section.get_or("add_prefix_space", true);
+    prepends_ = section.get_or<std::string>(
                     "prepend_scheme", adds ? "always" : "never") != "never";
   }
 

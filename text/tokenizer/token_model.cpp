@@ -113,12 +113,12 @@ std::unique_ptr<const TokenModel> read_bpe(
     options.unk_token = unk->as<std::string>();
   }
   options.continuing_prefix =
-      section.set_or<std::string>("continuing_subword_prefix", "");
+      section.get_or<std::string>("continuing_subword_prefix", "");
   options.end_of_word_suffix =
-      section.set_or<std::string>("end_of_word_suffix", "");
-  options.fuse_unk = section.set_or("fuse_unk", false);
-  options.byte_fallback = section.set_or("byte_fallback", false);
-  options.ignore_merges = section.set_or("ignore_merges", false);
+      section.get_or<std::string>("end_of_word_suffix", "");
+  options.fuse_unk = section.get_or("fuse_unk", false);
+  options.byte_fallback = section.get_or("byte_fallback", false);
+  options.ignore_merges = section.get_or("ignore_merges", false);
   Vocabulary vocabulary = read_vocabulary_of_ids(section.at("vocab"));
   const auto merges = read_merges(section.at("merges"), vocabulary, options);
   return std::make_unique<Bpe>(
@@ -203,7 +203,7 @@ std::unique_ptr<const TokenModel> read_unigram(
     options.unk_id = static_cast<uint32_t>(unk_id->integer(
         {.min = 0, .max = static_cast<int64_t>(listed.size()) - 1}));
   }
-  options.byte_fallback = section.set_or("byte_fallback", false);
+  options.byte_fallback = section.get_or("byte_fallback", false);
   return std::make_unique<Unigram>(
       Vocabulary(std::move(tokens), pieces.place()), std::move(options));
 }

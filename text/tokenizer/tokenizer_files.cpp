@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/text/tokenizer/sentencepiece_text.h"
 #include "tessera/text/tokenizer/tokenizer_classes.h"
@@ -68,13 +68,11 @@ AddedToken read_special_token(const json& item, const std::string& place) {
 class FolderFiles {
  public:
   explicit FolderFiles(const fs::path& folder)
-      : config(
-            runtime::JsonFields::from_file(folder / "tokenizer_config.json")),
-        added(runtime::JsonFields::from_file(folder / "added_tokens.json")),
+      : config(runtime::read_json_object(folder / "tokenizer_config.json")),
+        added(runtime::read_json_object(folder / "added_tokens.json")),
         lists_added_tokens(config.contains("added_tokens_decoder")),
-        special_(
-            runtime::JsonFields::from_file(folder / "special_tokens_map.json")),
-        model_(runtime::JsonFields::from_file(folder / "config.json")) {}
+        special_(runtime::read_json_object(folder / "special_tokens_map.json")),
+        model_(runtime::read_json_object(folder / "config.json")) {}
 
   /// The special token with a name, such as "bos_token". As in transformers,
   /// special_tokens_map.json comes first, and is not read in the newer folders
@@ -83,11 +81,11 @@ class FolderFiles {
   std::optional<AddedToken> special_token(
       const char* key,
       bool strips_left = false) const {
-    for (const runtime::JsonFields* file : in_order()) {
-      const auto found = file->object().find(key);
-      if (found != file->object().end() && !found->is_null()) {
+    for (const runtime::JsonValue* file : in_order()) {
+      const auto found = file->value().find(key);
+      if (found != file->value().end() && !found->is_null()) {
         AddedToken token = read_special_token(
-            *found, formatted("{}: '{}'", file->origin(), key));
+            *found, formatted("{}: '{}'", file->place(), key));
         token.strips_left |= strips_left && !found->is_object();
         if (!token.content.empty()) {
           return token;
@@ -102,14 +100,14 @@ class FolderFiles {
     std::vector<AddedToken> tokens;
     for (const char* key :
          {"additional_special_tokens", "extra_special_tokens"}) {
-      for (const runtime::JsonFields* file : in_order()) {
-        const auto found = file->object().find(key);
-        if (found == file->object().end() || !found->is_structured()) {
+      for (const runtime::JsonValue* file : in_order()) {
+        const auto found = file->value().find(key);
+        if (found == file->value().end() || !found->is_structured()) {
           continue;
         }
         for (const json& item : *found) { // of an object the values
           tokens.push_back(read_special_token(
-              item, formatted("{}: '{}'", file->origin(), key)));
+              item, formatted("{}: '{}'", file->place(), key)));
         }
         break;
       }
@@ -129,18 +127,18 @@ class FolderFiles {
     return model_.get_or<std::string>("model_type", "");
   }
 
-  runtime::JsonFields config;
-  runtime::JsonFields added;
+  runtime::JsonValue config;
+  runtime::JsonValue added;
   bool lists_added_tokens;
 
  private:
-  std::vector<const runtime::JsonFields*> in_order() const {
+  std::vector<const runtime::JsonValue*> in_order() const {
     return lists_added_tokens ? std::vector{&config}
                               : std::vector{&special_, &config};
   }
 
-  runtime::JsonFields special_;
-  runtime::JsonFields model_;
+  runtime::JsonValue special_;
+  runtime::JsonValue model_;
 };
 
 /// A special token that a class has where no file names one; empty: none.
@@ -330,8 +328,7 @@ json byte_level_document(
         {"continuing_subword_prefix", ""},
         {"end_of_word_suffix", ""},
         {"fuse_unk", false},
-        {"vocab",
-         runtime::JsonFields::from_file(folder / "vocab.json").object()},
+        {"vocab", runtime::read_json_object(folder / "vocab.json").value()},
         {"merges", merges}}}};
   if (row.composes) {
     document["normalizer"] = {{"type", "NFC"}};
@@ -374,7 +371,7 @@ void drop_prefix(json& document) {
 void overrule(
     json& document,
     const TokenizerClass* row,
-    const runtime::JsonFields& config) {
+    const runtime::JsonValue& config) {
   json& normalizer = document["normalizer"];
   if (is_type(normalizer, "BertNormalizer") && row != nullptr &&
       row->vocabulary == VocabularyKind::kWordPiece) {
@@ -401,13 +398,13 @@ std::map<int64_t, AddedToken> listed_tokens(
     const std::set<std::string>& special) {
   std::map<int64_t, AddedToken> tokens;
   if (!files.lists_added_tokens) {
-    for (const auto& [content, id] : files.added.object().items()) {
+    for (const auto& [content, id] : files.added.value().items()) {
       const runtime::JsonValue value(
-          id, formatted("{}: '{}'", files.added.origin(), content));
+          id, formatted("{}: '{}'", files.added.place(), content));
       TESSERA_CHECK(
           !content.empty(),
           "{}: a token is empty; fetch the file again",
-          files.added.origin());
+          files.added.place());
       const bool is_special = special.count(content) > 0;
       const int64_t number = value.integer(kTokenIds);
       const auto [other, is_new] = tokens.try_emplace(
@@ -420,26 +417,26 @@ std::map<int64_t, AddedToken> listed_tokens(
       TESSERA_CHECK(
           is_new,
           "{}: '{}' and '{}' have the same id, {}, so that transformers leaves one of them out; fetch the file again, or remove the one that the model was not trained with",
-          files.added.origin(),
+          files.added.place(),
           other->second.content,
           content,
           number);
     }
     return tokens;
   }
-  const runtime::JsonFields listed =
+  const runtime::JsonValue listed =
       files.config.section("added_tokens_decoder");
-  for (const auto& [key, item] : listed.object().items()) {
+  for (const auto& [key, item] : listed.value().items()) {
     TESSERA_CHECK(
         !key.empty() && key.size() <= 9 &&
             key.find_first_not_of("0123456789") == std::string::npos,
         "{}: '{}' is not a token id",
-        listed.origin(),
+        listed.place(),
         key);
     TESSERA_CHECK(
         item.is_object(),
         "{}: '{}' is {}, not an object that describes a token",
-        listed.origin(),
+        listed.place(),
         key,
         runtime::show_json(item));
     json described = item;
@@ -447,14 +444,14 @@ std::map<int64_t, AddedToken> listed_tokens(
     described["id"] = number;
     tokens.insert_or_assign(
         number,
-        read_added_token(runtime::JsonValue(described, listed.origin())));
+        read_added_token(runtime::JsonValue(described, listed.place())));
   }
   return tokens;
 }
 
 std::map<std::string, std::string> read_chat_templates(
     const fs::path& folder,
-    const runtime::JsonFields& config) {
+    const runtime::JsonValue& config) {
   std::map<std::string, std::string> templates;
   const fs::path own = folder / "chat_template.jinja";
   const fs::path others = folder / "additional_chat_templates";
@@ -473,14 +470,14 @@ std::map<std::string, std::string> read_chat_templates(
     return templates;
   }
   const fs::path of_processor = folder / "chat_template.json";
-  const runtime::JsonFields fields =
-      fs::exists(of_processor) ? runtime::JsonFields::from_file(of_processor)
+  const runtime::JsonValue fields =
+      fs::exists(of_processor) ? runtime::read_json_object(of_processor)
                                : config;
-  const auto found = fields.object().find("chat_template");
-  if (found != fields.object().end() && found->is_array()) {
+  const auto found = fields.value().find("chat_template");
+  if (found != fields.value().end() && found->is_array()) {
     for (const json& item : *found) {
-      const runtime::JsonFields named(
-          item, fields.origin() + ": chat_template");
+      const auto named =
+          runtime::json_object(item, fields.place() + ": chat_template");
       templates[named.require<std::string>("name")] =
           named.require<std::string>("template");
     }
@@ -577,7 +574,7 @@ class TokenAdder {
 /// The tokens with which a class extends the vocabulary itself.
 std::vector<std::string> class_last_tokens(
     const TokenizerClass& row,
-    const runtime::JsonFields& config) {
+    const runtime::JsonValue& config) {
   std::vector<std::string> tokens = row.last_tokens;
   if (row.has_extra_ids) {
     constexpr int64_t kExtraIds = 100;
@@ -586,7 +583,7 @@ std::vector<std::string> class_last_tokens(
     TESSERA_CHECK(
         count >= 0 && count <= kMostExtraIds,
         "{}: 'extra_ids' is {}, but must be from 0 to {}",
-        config.origin(),
+        config.place(),
         count,
         kMostExtraIds);
     for (int64_t i = count - 1; i >= 0; --i) {
@@ -748,7 +745,7 @@ void log_ignored_tokenizer_keys(
   if (row == nullptr || !row->has_albert_normalizer) {
     keys.without_effect.insert("remove_space"); // ALBERT's
   }
-  for (const auto& [key, item] : files.config.object().items()) {
+  for (const auto& [key, item] : files.config.value().items()) {
     // Names of tokens that are found in texts anyway, such as "image_token".
     const json& content =
         item.is_object() && item.contains("content") ? item["content"] : item;
@@ -769,7 +766,7 @@ void log_ignored_tokenizer_keys(
 /// in transformers 5, not behind a model of merged pairs, whose texts have the
 /// spaces that were there.
 void clean_up_spaces(
-    const runtime::JsonFields& config,
+    const runtime::JsonValue& config,
     TokenizerReader::Parts& parts) {
   if (config.get_or("clean_up_tokenization_spaces", false) &&
       (!parts.has_bpe_model ||
@@ -795,7 +792,7 @@ void read_folder_settings(
   TESSERA_CHECK(
       side == "right" || side == "left",
       "{}: 'padding_side' is '{}', but must be \"right\" or \"left\"",
-      files.config.origin(),
+      files.config.place(),
       side);
   result.padding_side = side == "left" ? Side::kLeft : Side::kRight;
   const auto templates = read_chat_templates(folder, files.config);
@@ -940,7 +937,7 @@ void renumber_pieces(const TokenizerClass& row, SentencePieceModel& model) {
 
 /// What ALBERT does to a text before the model's own normalization.
 std::unique_ptr<const Normalizer> albert_normalizer(
-    const runtime::JsonFields& config) {
+    const runtime::JsonValue& config) {
   json parts = json::array();
   for (const char* quotes : {"``", "''"}) {
     parts.push_back(
@@ -956,7 +953,7 @@ std::unique_ptr<const Normalizer> albert_normalizer(
     parts.push_back({{"type", "Lowercase"}});
   }
   const json sequence{{"type", "Sequence"}, {"normalizers", parts}};
-  return read_normalizer(runtime::JsonValue(sequence, config.origin()));
+  return read_normalizer(runtime::JsonValue(sequence, config.place()));
 }
 
 /// Pieces such as "9," are used only where nothing else fits, so that a comma
@@ -1099,7 +1096,7 @@ std::string tokenizer_config_with_class(const fs::path& path) {
   bool is_plain_model = path.extension() == ".model";
   if (fs::is_directory(path)) {
     const FolderFiles files(path);
-    config = files.config.object();
+    config = files.config.value();
     if (!files.config.get_or<std::string>("tokenizer_class", "").empty()) {
       return config.dump(2) + "\n";
     }
@@ -1133,7 +1130,7 @@ std::string tokenizer_config_with_class(const fs::path& path) {
 
 std::map<std::string, std::string> chat_templates_in(const fs::path& folder) {
   return read_chat_templates(
-      folder, runtime::JsonFields::from_file(folder / "tokenizer_config.json"));
+      folder, runtime::read_json_object(folder / "tokenizer_config.json"));
 }
 
 Tokenizer Tokenizer::from_folder(const fs::path& folder) {

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_check.h"
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/runtime/io/safetensors.h"
 
@@ -92,22 +92,22 @@ bool is_off(const nlohmann::json& value) {
 }
 
 [[noreturn]] void fail(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const char* key,
     const char* expected) {
   TESSERA_FAIL(
       "{}: '{}' is {}, but must be {}",
-      fields.origin(),
+      fields.place(),
       key,
-      runtime::show_json(fields.object().value(key, nlohmann::json())),
+      runtime::show_json(fields.value().value(key, nlohmann::json())),
       expected);
 }
 
 std::vector<std::string> read_names(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const char* key) {
   std::vector<std::string> names;
-  for (const nlohmann::json& name : fields.object().at(key)) {
+  for (const nlohmann::json& name : fields.value().at(key)) {
     if (!name.is_string()) {
       fail(fields, key, "a list of module names");
     }
@@ -116,9 +116,9 @@ std::vector<std::string> read_names(
   return names;
 }
 
-ModuleNames read_modules(const runtime::JsonFields& fields, const char* key) {
+ModuleNames read_modules(const runtime::JsonValue& fields, const char* key) {
   ModuleNames modules;
-  const nlohmann::json value = fields.object().value(key, nlohmann::json());
+  const nlohmann::json value = fields.value().value(key, nlohmann::json());
   if (value.is_string()) {
     modules.pattern = value.get<std::string>();
   } else if (value.is_array()) {
@@ -131,19 +131,19 @@ ModuleNames read_modules(const runtime::JsonFields& fields, const char* key) {
 
 template <typename Number>
 std::map<std::string, Number> read_pattern(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const char* key) {
   std::map<std::string, Number> pattern;
-  const runtime::JsonFields section = fields.section(key);
-  for (const auto& item : section.object().items()) {
+  const runtime::JsonValue section = fields.section(key);
+  for (const auto& item : section.value().items()) {
     pattern.emplace(item.key(), section.require<Number>(item.key().c_str()));
   }
   return pattern;
 }
 
-LoraInit read_init(const runtime::JsonFields& fields) {
+LoraInit read_init(const runtime::JsonValue& fields) {
   const nlohmann::json value =
-      fields.object().value("init_lora_weights", nlohmann::json(true));
+      fields.value().value("init_lora_weights", nlohmann::json(true));
   if (value == "gaussian") {
     return LoraInit::kGaussian;
   }
@@ -333,20 +333,20 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
       std::filesystem::exists(path),
       "{} does not exist; give the folder of an adapter that PEFT or Tessera saved",
       path);
-  const auto fields = runtime::JsonFields::from_file(path);
+  const auto fields = runtime::read_json_object(path);
   const auto type = fields.get_or<std::string>("peft_type", "");
   TESSERA_CHECK(
       type == "LORA",
       "{}: 'peft_type' is '{}'; only \"LORA\" is implemented",
-      fields.origin(),
+      fields.place(),
       type);
   for (const char* key : kVariants) {
     TESSERA_CHECK(
-        !fields.contains(key) || is_off(fields.object().at(key)),
+        !fields.contains(key) || is_off(fields.value().at(key)),
         "{}: '{}' is {}, which is not implemented; merge this adapter with PEFT",
-        fields.origin(),
+        fields.place(),
         key,
-        runtime::show_json(fields.object().value(key, nlohmann::json())));
+        runtime::show_json(fields.value().value(key, nlohmann::json())));
   }
   runtime::log_ignored_keys(fields, adapter_keys());
   LoraConfig config;
@@ -367,7 +367,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
       !ensures || saves_decoder(config.modules_to_save) ||
           !has_weight(folder, ".lm_head.decoder.weight"),
       "{}: 'ensure_weight_tying' has tied lm_head.decoder to the embedding, which is implemented for heads that are called lm_head themselves; merge this adapter with PEFT (merge_and_unload)",
-      fields.origin());
+      fields.place());
   config.ensure_weight_tying =
       ensures && (lora_ties(config.modules_to_save) ||
                   has_weight(folder, ".lm_head.weight"));

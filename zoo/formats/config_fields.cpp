@@ -154,7 +154,8 @@ void log_unread_fields(
       unread.erase(item.key());
     }
   }
-  runtime::log_ignored_keys({std::move(unread), origin}, unread_keys());
+  runtime::log_ignored_keys(
+      runtime::json_object(std::move(unread), origin), unread_keys());
 }
 
 bool has_own_head(
@@ -374,8 +375,8 @@ std::optional<int64_t> ConfigFields::token(
 }
 
 std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
-  const auto found = fields_.object().find(name);
-  if (found == fields_.object().end()) {
+  const auto found = fields_.value().find(name);
+  if (found == fields_.value().end()) {
     record_->add_default(name, nullptr);
     return std::nullopt;
   }
@@ -414,7 +415,7 @@ int64_t ConfigFields::labels() const {
 /// Both say the same where transformers reads one of them.
 void ConfigFields::check_rope_fields() const {
   const auto value_of = [&](const char* key) {
-    return fields_.object().value(key, nlohmann::json());
+    return fields_.value().value(key, nlohmann::json());
   };
   const nlohmann::json modern = value_of("rope_parameters");
   const nlohmann::json older = value_of("rope_scaling");

@@ -3,7 +3,8 @@
 // `ConfigFields` reads a model's config.json: it knows alternative field names
 // and rejects variants that are not implemented.
 
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/zoo/formats/field_record.h"
 #include "tessera/zoo/layers/rotary.h"
 
@@ -53,7 +54,7 @@ class ConfigFields {
       const CheckpointTensors* checkpoint = nullptr,
       std::shared_ptr<FieldRecord> record = {},
       HeadWeight head_weight = HeadWeight::kAsSaved)
-      : fields_(std::move(object), std::move(origin)),
+      : fields_(runtime::json_object(std::move(object), std::move(origin))),
         checkpoint_(checkpoint),
         record_(record ? std::move(record) : std::make_shared<FieldRecord>()),
         head_weight_(head_weight) {}
@@ -95,7 +96,7 @@ class ConfigFields {
   /// Whether the field is null, which for some models is not the same as being
   /// absent.
   bool is_null(const char* name) const {
-    return fields_.contains(name) && fields_.object().at(name).is_null();
+    return fields_.contains(name) && fields_.value().at(name).is_null();
   }
 
   /// An integer from 1 to 2^28; larger values indicate a damaged file.
@@ -183,7 +184,7 @@ class ConfigFields {
   }
 
   const std::string& origin() const {
-    return fields_.origin();
+    return fields_.place();
   }
   /// The fields read so far.
   const FieldRecord& record() const {
@@ -193,7 +194,7 @@ class ConfigFields {
  private:
   void check_rope_fields() const;
 
-  runtime::JsonFields fields_;
+  runtime::JsonValue fields_;
   const CheckpointTensors* checkpoint_;
   std::shared_ptr<FieldRecord> record_;
   HeadWeight head_weight_;

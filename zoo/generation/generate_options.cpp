@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/generation/generate_options.h"
 
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 
 #include <algorithm>
@@ -32,15 +33,15 @@ std::vector<int64_t> end_tokens(const nlohmann::json& value) {
   return tokens;
 }
 
-void read_tokens(const runtime::JsonFields& fields, GenerateOptions& options) {
+void read_tokens(const runtime::JsonValue& fields, GenerateOptions& options) {
   const nlohmann::json ends =
-      fields.object().value("eos_token_id", nlohmann::json());
+      fields.value().value("eos_token_id", nlohmann::json());
   if (!ends.is_null()) {
     options.eos_token_id = end_tokens(ends);
     TESSERA_CHECK(
         !options.eos_token_id.empty(),
         "{}: 'eos_token_id' is {}, but must be a token or a list of tokens",
-        fields.origin(),
+        fields.place(),
         runtime::show_json(ends));
     options.pad_token_id = options.eos_token_id.front();
   }
@@ -48,22 +49,22 @@ void read_tokens(const runtime::JsonFields& fields, GenerateOptions& options) {
 }
 
 [[noreturn]] void refuse_value(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const char* key,
     const char* expected) {
   TESSERA_FAIL(
       "{}: '{}' is {}, but must be {}",
-      fields.origin(),
+      fields.place(),
       key,
-      runtime::show_json(fields.object().value(key, nlohmann::json())),
+      runtime::show_json(fields.value().value(key, nlohmann::json())),
       expected);
 }
 
 /// A token or a list of them; empty if there is none.
 std::vector<int64_t> tokens_in(
-    const runtime::JsonFields& fields,
+    const runtime::JsonValue& fields,
     const char* key) {
-  const nlohmann::json value = fields.object().value(key, nlohmann::json());
+  const nlohmann::json value = fields.value().value(key, nlohmann::json());
   auto tokens = end_tokens(value);
   if (tokens.empty() && !value.is_null() && value != nlohmann::json::array()) {
     refuse_value(fields, key, "a token or a list of tokens");
@@ -73,9 +74,9 @@ std::vector<int64_t> tokens_in(
 
 /// A list of sequences of tokens.
 std::vector<std::vector<int64_t>> bad_words_in(
-    const runtime::JsonFields& fields) {
+    const runtime::JsonValue& fields) {
   constexpr const char* kKey = "bad_words_ids";
-  const nlohmann::json value = fields.object().value(kKey, nlohmann::json());
+  const nlohmann::json value = fields.value().value(kKey, nlohmann::json());
   std::vector<std::vector<int64_t>> words;
   for (const nlohmann::json& word : value) {
     words.push_back(
@@ -90,9 +91,9 @@ std::vector<std::vector<int64_t>> bad_words_in(
 /// [[[tokens], bias], ...]; of a sequence that is given twice the last one
 /// counts.
 std::vector<std::pair<std::vector<int64_t>, double>> sequence_bias_in(
-    const runtime::JsonFields& fields) {
+    const runtime::JsonValue& fields) {
   constexpr const char* kKey = "sequence_bias";
-  const nlohmann::json value = fields.object().value(kKey, nlohmann::json());
+  const nlohmann::json value = fields.value().value(kKey, nlohmann::json());
   std::map<std::vector<int64_t>, double> biases;
   for (const nlohmann::json& one : value) {
     const bool is_pair = one.is_array() && one.size() == 2 &&
@@ -193,9 +194,9 @@ const runtime::KnownKeys& generation_keys() {
 }
 
 /// A text or a list of them.
-std::vector<std::string> stop_strings_in(const runtime::JsonFields& fields) {
+std::vector<std::string> stop_strings_in(const runtime::JsonValue& fields) {
   const nlohmann::json value =
-      fields.object().value("stop_strings", nlohmann::json());
+      fields.value().value("stop_strings", nlohmann::json());
   std::vector<std::string> texts;
   for (const nlohmann::json& one :
        value.is_array() ? value : nlohmann::json::array({value})) {
@@ -205,7 +206,7 @@ std::vector<std::string> stop_strings_in(const runtime::JsonFields& fields) {
     TESSERA_CHECK(
         one.is_string(),
         "{}: 'stop_strings' is {}, but must be a string or a list of strings",
-        fields.origin(),
+        fields.place(),
         runtime::show_json(value));
     texts.push_back(one.get<std::string>());
   }
@@ -213,16 +214,16 @@ std::vector<std::string> stop_strings_in(const runtime::JsonFields& fields) {
 }
 
 /// A boolean or "never".
-EarlyStopping early_stopping_in(const runtime::JsonFields& fields) {
+EarlyStopping early_stopping_in(const runtime::JsonValue& fields) {
   const nlohmann::json value =
-      fields.object().value("early_stopping", nlohmann::json(false));
+      fields.value().value("early_stopping", nlohmann::json(false));
   if (value == "never") {
     return EarlyStopping::kNever;
   }
   TESSERA_CHECK(
       value.is_boolean() || value.is_null(),
       "{}: 'early_stopping' is {}, but must be true, false or \"never\"",
-      fields.origin(),
+      fields.place(),
       runtime::show_json(value));
   return value == true ? EarlyStopping::kYes : EarlyStopping::kNo;
 }
@@ -317,9 +318,9 @@ GenerateOptions generate_options(
     const std::filesystem::path& folder,
     const GenerateOptions& defaults) {
   GenerateOptions options = defaults;
-  read_tokens(runtime::JsonFields::from_file(folder / "config.json"), options);
+  read_tokens(runtime::read_json_object(folder / "config.json"), options);
   const auto fields =
-      runtime::JsonFields::from_file(folder / "generation_config.json");
+      runtime::read_json_object(folder / "generation_config.json");
   read_tokens(fields, options);
   const auto read = [&](const char* key, auto& value) {
     value = fields.get_or(key, value);
@@ -353,7 +354,7 @@ GenerateOptions generate_options(
   options.early_stopping = early_stopping_in(fields);
   options.stop_strings = stop_strings_in(fields);
   read("num_return_sequences", options.num_return_sequences);
-  options.check_values(fields.origin() + ": ");
+  options.check_values(fields.place() + ": ");
   runtime::log_ignored_keys(fields, generation_keys());
   return options;
 }

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/io/json_fields.h"
+#include "tessera/runtime/io/json_file.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -105,21 +105,21 @@ bool writes_spaces(const nlohmann::json& part) {
               " ");
 }
 
-std::vector<nlohmann::json> normalizers_of(const runtime::JsonFields& file) {
+std::vector<nlohmann::json> normalizers_of(const runtime::JsonValue& file) {
   return parts_of(
-      file.object().value("normalizer", nlohmann::json()), "normalizers");
+      file.value().value("normalizer", nlohmann::json()), "normalizers");
 }
 
 /// Whether a text gets a space in front, as llama.cpp's "llama" tokenizers do
 /// by default.
-bool adds_space(const runtime::JsonFields& file) {
+bool adds_space(const runtime::JsonValue& file) {
   for (const nlohmann::json& part : normalizers_of(file)) {
     if (part.value("type", "") == "Prepend") {
       return true;
     }
   }
   for (const nlohmann::json& part : parts_of(
-           file.object().value("pre_tokenizer", nlohmann::json()),
+           file.value().value("pre_tokenizer", nlohmann::json()),
            "pretokenizers")) {
     if (part.value("type", "") == "Metaspace") {
       return part.contains("prepend_scheme")
@@ -130,12 +130,12 @@ bool adds_space(const runtime::JsonFields& file) {
   return false;
 }
 
-void warn_about_normalizers(const runtime::JsonFields& file) {
+void warn_about_normalizers(const runtime::JsonValue& file) {
   for (const nlohmann::json& part : normalizers_of(file)) {
     if (!writes_spaces(part) && is_log_rank_zero()) {
       log_warning(
           "{}: texts are normalized by {}, which llama.cpp does not do for this kind of tokenizer: where it changes a text, other tokens are read there",
-          file.origin(),
+          file.place(),
           part.value("type", ""));
     }
   }
@@ -144,10 +144,10 @@ void warn_about_normalizers(const runtime::JsonFields& file) {
 /// The special tokens that a tokenizer puts before and after a text; "" where
 /// there is none.
 std::pair<std::string, std::string> special_ends(
-    const runtime::JsonFields& file) {
+    const runtime::JsonValue& file) {
   std::pair<std::string, std::string> ends;
   for (const nlohmann::json& part : parts_of(
-           file.object().value("post_processor", nlohmann::json()),
+           file.value().value("post_processor", nlohmann::json()),
            "processors")) {
     const auto type = part.value("type", "");
     if (type == "RobertaProcessing" || type == "BertProcessing") {
@@ -171,13 +171,13 @@ std::pair<std::string, std::string> special_ends(
 
 class Tokens {
  public:
-  Tokens(const runtime::JsonFields& file, int64_t vocab_size)
+  Tokens(const runtime::JsonValue& file, int64_t vocab_size)
       : file_(file), model_(file.section("model")) {
     const auto type = model_.get_or<std::string>("type", "BPE");
     TESSERA_CHECK(
         type == "BPE",
         "{}: 'model' is a {} tokenizer; GGUF export supports only BPE. Export without the tokenizer",
-        file.origin(),
+        file.place(),
         type);
     texts_.resize(static_cast<size_t>(vocab_size));
     types_.resize(texts_.size(), kUnused);
@@ -211,8 +211,8 @@ class Tokens {
       to.emplace_back(
           "tokenizer.ggml.pre",
           splitting_of(
-              file_.object().value("pre_tokenizer", nlohmann::json()),
-              file_.origin()));
+              file_.value().value("pre_tokenizer", nlohmann::json()),
+              file_.place()));
     }
     to.emplace_back("tokenizer.ggml.tokens", texts_);
     to.emplace_back("tokenizer.ggml.token_type", types_);
@@ -229,7 +229,7 @@ class Tokens {
         id.is_number_integer() && id.get<int64_t>() >= 0 &&
             id.get<int64_t>() < static_cast<int64_t>(texts_.size()),
         "{}: the token '{}' has the id {}; the model has ids from 0 to {}",
-        file_.origin(),
+        file_.place(),
         text,
         runtime::show_json(id),
         texts_.size() - 1);
@@ -241,8 +241,8 @@ class Tokens {
 
   void read_vocabulary() {
     const auto unknown = model_.get_or<std::string>("unk_token", "");
-    const runtime::JsonFields vocabulary = model_.section("vocab");
-    for (const auto& item : vocabulary.object().items()) {
+    const runtime::JsonValue vocabulary = model_.section("vocab");
+    for (const auto& item : vocabulary.value().items()) {
       const bool is_byte = byte_fallback_ && is_byte_token(item.key());
       put(item.key(),
           item.value(),
@@ -255,13 +255,13 @@ class Tokens {
   /// "a b", or ["a", "b"] in newer files.
   void read_merges() {
     for (const nlohmann::json& merge :
-         model_.object().value("merges", nlohmann::json::array())) {
+         model_.value().value("merges", nlohmann::json::array())) {
       const bool is_pair = merge.is_array() && merge.size() == 2 &&
                            merge[0].is_string() && merge[1].is_string();
       TESSERA_CHECK(
           is_pair || merge.is_string(),
           "{}: 'merges' holds {}, which is not a pair of tokens",
-          file_.origin(),
+          file_.place(),
           runtime::show_json(merge));
       merges_.push_back(
           is_pair
@@ -272,14 +272,14 @@ class Tokens {
 
   void read_added() {
     for (const nlohmann::json& token :
-         file_.object().value("added_tokens", nlohmann::json::array())) {
-      const runtime::JsonFields fields(
-          token, file_.origin() + ": 'added_tokens'");
+         file_.value().value("added_tokens", nlohmann::json::array())) {
+      const auto fields =
+          runtime::json_object(token, file_.place() + ": 'added_tokens'");
       const auto text = fields.require<std::string>("content");
       const bool is_unknown =
           byte_fallback_ && text == model_.get_or<std::string>("unk_token", "");
       put(text,
-          fields.object().value("id", nlohmann::json()),
+          fields.value().value("id", nlohmann::json()),
           is_unknown                              ? kUnknown
           : fields.get_or<bool>("special", false) ? kControl
                                                   : kUserDefined);
@@ -306,8 +306,8 @@ class Tokens {
     return scores;
   }
 
-  const runtime::JsonFields& file_;
-  runtime::JsonFields model_;
+  const runtime::JsonValue& file_;
+  runtime::JsonValue model_;
   bool byte_fallback_ = false;
   std::vector<std::string> texts_;
   std::vector<int32_t> types_;
@@ -363,12 +363,12 @@ void write_chat_templates(const fs::path& folder, GgufMetadata& to) {
 
 void write_special_tokens(
     const fs::path& folder,
-    const runtime::JsonFields& file,
+    const runtime::JsonValue& file,
     const Tokens& tokens,
     const nlohmann::json& config,
     GgufMetadata& to) {
   const auto settings =
-      runtime::JsonFields::from_file(folder / "tokenizer_config.json");
+      runtime::read_json_object(folder / "tokenizer_config.json");
   std::map<std::string, int64_t> ids;
   for (const auto& [theirs, ours] :
        {std::pair("bos", "bos"),
@@ -377,7 +377,7 @@ void write_special_tokens(
         std::pair("pad", "padding")}) {
     const std::string key = std::string(theirs) + "_token";
     auto id = tokens.id_of(
-        special_text(settings.object().value(key, nlohmann::json())));
+        special_text(settings.value().value(key, nlohmann::json())));
     if (!id) {
       id = configured_id(config, key + "_id");
     }
@@ -413,7 +413,7 @@ GgufMetadata gguf_tokenizer(
   if (folder.empty() || !fs::exists(path)) {
     return {{"tokenizer.ggml.model", std::string("none")}};
   }
-  const auto file = runtime::JsonFields::from_file(path);
+  const auto file = runtime::read_json_object(path);
   try {
     const Tokens tokens(file, vocab_size);
     GgufMetadata metadata;

@@ -327,16 +327,17 @@ sharding::WeightFiles open_weights(
 }
 
 /// The config.json of a folder, or what stands for it.
-runtime::JsonFields config_in(const fs::path& folder) {
+runtime::JsonValue config_in(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   if (!fs::exists(path) && is_megatron(folder)) {
-    return {megatron_config(MegatronCheckpoint(folder)), folder.string()};
+    return runtime::json_object(
+        megatron_config(MegatronCheckpoint(folder)), folder.string());
   }
   TESSERA_CHECK(
       fs::exists(path),
       "{} does not exist; give the folder of an unpacked Hugging Face model",
       path);
-  return runtime::JsonFields::from_file(path);
+  return runtime::read_json_object(path);
 }
 
 /// A folder's tensors, which a model may look at while it is made.
@@ -509,16 +510,16 @@ LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
 std::shared_ptr<Model> from_pretrained(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
-  const runtime::JsonFields fields = config_in(folder);
-  nlohmann::json config = fields.object();
+  const runtime::JsonValue fields = config_in(folder);
+  nlohmann::json config = fields.value();
   config.update(options.config);
-  const ClassChange classes = class_change(fields.object(), options);
+  const ClassChange classes = class_change(fields.value(), options);
   if (!classes.wanted.names.empty()) {
     config.update(class_name_fields(classes.wanted.names));
   }
   const std::string architecture =
       options.head.accepts
-          ? architecture_with_head(config, options.head, fields.origin())
+          ? architecture_with_head(config, options.head, fields.place())
           : options.architecture;
   const auto record = std::make_shared<FieldRecord>();
   std::optional<sharding::WeightFiles> files;
@@ -534,7 +535,7 @@ std::shared_ptr<Model> from_pretrained(
     auto made = from_config(
         config,
         {architecture, options.context, &tensors, record, head_weight},
-        fields.origin());
+        fields.place());
     if (options.dtype) {
       convert_deferred(*made, *options.dtype);
       made->to(*options.dtype);
@@ -550,13 +551,13 @@ std::shared_ptr<Model> from_pretrained(
     model = lazy([&] { return make(HeadWeight::kOwn); });
   }
   if (!is_model_center(config)) {
-    log_unread_fields(config, fields.origin(), *record);
+    log_unread_fields(config, fields.place(), *record);
   }
   if (cannot_open) {
     std::rethrow_exception(cannot_open);
   }
   const NewHead head = options.fresh_heads ? NewHead::kAnyPart
-                       : is_own_architecture(fields.object(), *model)
+                       : is_own_architecture(fields.value(), *model)
                            ? NewHead::kNone
                            : NewHead::kAbsentParts;
   log_report(

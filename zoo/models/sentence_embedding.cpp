@@ -63,15 +63,15 @@ Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
       known);
 }
 
-std::vector<Pooling> poolings_of(const runtime::JsonFields& fields) {
+std::vector<Pooling> poolings_of(const runtime::JsonValue& fields) {
   std::vector<Pooling> found;
-  const auto mode = fields.object().find("pooling_mode");
-  if (mode != fields.object().end() && mode->is_array()) {
+  const auto mode = fields.value().find("pooling_mode");
+  if (mode != fields.value().end() && mode->is_array()) {
     for (const nlohmann::json& one : *mode) {
-      found.push_back(pooling_of(one, fields.origin()));
+      found.push_back(pooling_of(one, fields.place()));
     }
-  } else if (mode != fields.object().end()) {
-    found.push_back(pooling_of(*mode, fields.origin()));
+  } else if (mode != fields.value().end()) {
+    found.push_back(pooling_of(*mode, fields.place()));
   } else {
     for (const PoolingName& one : kPoolings) {
       if (fields.get_or<bool>(one.flag, false)) {
@@ -98,7 +98,7 @@ std::vector<ModuleLine> modules_of(const fs::path& file) {
       runtime::show_json(list));
   std::vector<ModuleLine> modules;
   for (const nlohmann::json& one : list) {
-    const runtime::JsonFields fields(one, file.string() + ": a module");
+    const auto fields = runtime::json_object(one, file.string() + ": a module");
     const auto type = fields.get_or<std::string>("type", "");
     ModuleLine line{
         type.substr(type.rfind('.') + 1),
@@ -196,7 +196,7 @@ SentenceEmbedding SentenceEmbedding::from_folder(
           "{} does not exist, but a 'path' in {} refers to it",
           path,
           file);
-      const auto fields = runtime::JsonFields::from_file(path);
+      const auto fields = runtime::read_json_object(path);
       embedding.poolings = poolings_of(fields);
       const int64_t stated = fields.get_or<int64_t>(
           "embedding_dimension",
@@ -241,13 +241,13 @@ SentenceEncoder SentenceEncoder::from_folder(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
   const fs::path own = model_folder(folder);
-  const auto config = runtime::JsonFields::from_file(own / "config.json");
+  const auto config = runtime::read_json_object(own / "config.json");
   FromPretrainedOptions base = options;
   if (base.architecture.empty() && !base.head.accepts) {
-    base.architecture = base_architecture(config.object(), config.origin());
+    base.architecture = base_architecture(config.value(), config.place());
   }
   auto model = from_pretrained(own, base);
-  const ConfigFields fields(config.object(), config.origin());
+  const ConfigFields fields(config.value(), config.place());
   return {
       std::move(model),
       SentenceEmbedding::from_folder(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/parallel_mesh.h"
 #include "support/expect_error.h"
-#include "tessera/runtime/core/option_reader.h"
+#include "tessera/runtime/core/config.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

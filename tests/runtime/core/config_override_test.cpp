@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/config_values.h"
 #include "support/expect_error.h"
 #include "tessera/runtime/core/config.h"
 
@@ -73,18 +74,21 @@ TEST(ConfigOverride, ErrorsNameTheOverrideAndNotTheFile) {
   const std::vector<std::string> wrong{"optimizer.lr=abc"};
   const auto value = read(wrong);
   expect_error(
-      [&] { value.get_object("optimizer").get_double("lr"); },
+      [&] { tests::config_value<double>(value.get_object("optimizer"), "lr"); },
       {"override 'optimizer.lr=abc': optimizer.lr is the string \"abc\""});
   // What the file says stays the file's.
   expect_error(
-      [&] { value.get_object("optimizer").get_double("eps"); },
+      [&] {
+        tests::config_value<double>(value.get_object("optimizer"), "eps");
+      },
       {"c.json: optimizer.eps"});
   // The last one counts, and one of a whole object covers what was in it.
   expect_error(
       [&] {
-        read({"optimizer.lr=2", "optimizer={\"lr\":\"d\"}"})
-            .get_object("optimizer")
-            .get_double("lr");
+        tests::config_value<double>(
+            read({"optimizer.lr=2", "optimizer={\"lr\":\"d\"}"})
+                .get_object("optimizer"),
+            "lr");
       },
       {"override 'optimizer={\"lr\":\"d\"}': optimizer.lr"});
   expect_error(

@@ -5,10 +5,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/config_values.h"
 #include "support/expect_error.h"
 #include "tessera/runtime/core/json_text.h"
 
 namespace tessera::runtime::config_test {
+
+using tests::config_value;
 
 namespace {
 
@@ -18,72 +21,83 @@ ConfigReader read(std::string_view text) {
   return {parse_json(text, "c.json"), "c.json"};
 }
 
-Device get_device(
-    const ConfigReader& config,
-    std::optional<Device> fallback = {}) {
-  return config.get_enum<Device>(
-      "device", {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}}, fallback);
+Device get_device(const ConfigReader& config, bool is_required = false) {
+  Device device = Device::kCpu;
+  config.read([&](OptionFields& fields) {
+    fields.choice(
+        {"device", is_required},
+        device,
+        {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+        "");
+  });
+  return device;
 }
+
+int64_t get_int(const ConfigReader& config, OptionKey key, IntRange range) {
+  int64_t value = 0;
+  config.read(
+      [&](OptionFields& fields) { fields.field(key, value, range, ""); });
+  return value;
+}
+
+double get_double(
+    const ConfigReader& config,
+    const char* key,
+    DoubleRange range) {
+  double value = 0;
+  config.read(
+      [&](OptionFields& fields) { fields.field(key, value, range, ""); });
+  return value;
+}
+
+struct Stage {
+  int64_t layers = 1;
+};
+
+void visit_fields(OptionFields& fields, Stage& stage) {
+  fields.field("layers", stage.layers, {}, "");
+}
+
+std::vector<Stage> stages_of(
+    const ConfigReader& config,
+    const char* key = "stages") {
+  std::vector<Stage> stages;
+  config.read([&](OptionFields& fields) { fields.objects(key, stages, ""); });
+  return stages;
+}
+
+using Strings = std::vector<std::string>;
 
 } // namespace
 
-TEST(Config, ReadsEveryKind) {
-  const auto config = read(R"({
-    "name": "x", "shuffle": true, "steps": 3, "lr": 1, "device": "cuda",
-    "files": ["a", "b"], "sizes": [1, -2], "betas": [0.9, 1],
-    "optimizer": {"eps": 1e-8}, "stages": [{"layers": 2}, {"layers": 3}]
-  })");
-  EXPECT_EQ(config.get_string("name"), "x");
-  EXPECT_EQ(config.get_bool("shuffle"), true);
-  EXPECT_EQ(config.get_int("steps"), 3);
-  EXPECT_EQ(config.get_double("lr"), 1.0);
-  EXPECT_EQ(get_device(config), Device::kCuda);
-  EXPECT_EQ(config.get_strings("files"), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(config.get_ints("sizes"), (std::vector<int64_t>{1, -2}));
-  EXPECT_EQ(config.get_doubles("betas"), (std::vector<double>{0.9, 1}));
-  EXPECT_EQ(config.get_object("optimizer").get_double("eps"), 1e-8);
-  const auto stages = config.get_objects("stages");
-  ASSERT_EQ(stages.size(), 2u);
-  EXPECT_EQ(stages[1].get_int("layers"), 3);
-  EXPECT_EQ(stages[0].get_int("layers"), 2);
-  EXPECT_NO_THROW(config.finish());
-}
-
-TEST(Config, AbsentAndNullKeysTakeTheFallback) {
-  const auto config = read(R"({"steps": null, "optimizer": null})");
-  EXPECT_EQ(config.get_int("steps", {.min = 1}, 7), 7);
-  EXPECT_EQ(config.get_string("name", "y"), "y");
-  EXPECT_EQ(config.get_bool("shuffle", false), false);
-  EXPECT_EQ(config.get_double("lr", {}, 0.5), 0.5);
-  EXPECT_EQ(get_device(config, Device::kCpu), Device::kCpu);
-  EXPECT_TRUE(config.get_strings("files", {{}}).empty());
-  EXPECT_EQ(config.get_object("optimizer").get_double("lr", {}, 0.1), 0.1);
-  EXPECT_EQ(config.get_object("data").get_int("seed", {}, 1), 1);
-  EXPECT_TRUE(config.get_objects("stages").empty());
-  EXPECT_FALSE(config.contains("steps"));
-  EXPECT_NO_THROW(config.finish());
-}
-
 TEST(Config, MissingKeysNameThePathAndWhatIsExpected) {
   expect_error(
-      [] { read("{}").get_int("steps", {.min = 1}); },
+      [] { get_int(read("{}"), required("steps"), {.min = 1}); },
       {"c.json: steps is missing", "an integer of at least 1"});
   expect_error(
-      [] { read("{}").get_object("optimizer").get_double("lr"); },
+      [] {
+        config_value<double>(
+            read("{}").get_object("optimizer"), required("lr"));
+      },
       {"c.json: optimizer.lr is missing", "a number"});
-  expect_error([] { get_device(read("{}")); }, {"one of \"cpu\", \"cuda\""});
   expect_error(
-      [] { read(R"({"learning_rat": 1})").get_double("learning_rate"); },
+      [] { get_device(read("{}"), true); }, {"one of \"cpu\", \"cuda\""});
+  expect_error(
+      [] {
+        config_value<double>(
+            read(R"({"learning_rat": 1})"), required("learning_rate"));
+      },
       {"learning_rate is missing", "'learning_rat'"});
 }
 
 TEST(Config, AKeyThatIsMissingFromAnObjectOfOverridesIsTheirs) {
   const auto name_of = [](const char* text, const std::string& override_text) {
     const std::vector<std::string> overrides{override_text};
-    ConfigReader(nlohmann::json::parse(text), "c.json", overrides)
-        .get_object("model")
-        .get_object("lora")
-        .get_string("name");
+    config_value<std::string>(
+        ConfigReader(nlohmann::json::parse(text), "c.json", overrides)
+            .get_object("model")
+            .get_object("lora"),
+        required("name"));
   };
   expect_error(
       [&] { name_of(R"({"model": {"x": 1}})", "model.lora.r=4"); },
@@ -106,48 +120,57 @@ TEST(Config, WrongTypesNamePathValueAndExpectation) {
   })");
   const auto o = config.get_object("o");
   expect_error(
-      [&] { o.get_double("lr"); },
+      [&] { config_value<double>(o, "lr"); },
       {"c.json: o.lr is the string \"fast\"; expected a number"});
   expect_error(
-      [&] { o.get_int("steps"); },
+      [&] { config_value<int64_t>(o, "steps"); },
       {"c.json: o.steps is 1000.0; expected an integer"});
   expect_error(
-      [&] { o.get_bool("shuffle"); },
+      [&] { config_value<bool>(o, "shuffle"); },
       {"c.json: o.shuffle is 1; expected true or false"});
   expect_error(
-      [&] { o.get_string("name"); },
+      [&] { config_value<std::string>(o, "name"); },
       {"c.json: o.name is the array [1]; expected a string"});
-  expect_error([&] { config.get_int("big"); }, {"big is 9223372036854775808"});
   expect_error(
-      [&] { config.get_strings("files"); },
+      [&] { config_value<int64_t>(config, "big"); },
+      {"big is 9223372036854775808"});
+  expect_error(
+      [&] { config_value<Strings>(config, "files"); },
       {"c.json: files.1 is 3; expected a string"});
   expect_error(
-      [&] { config.get_ints("list"); },
+      [&] { config_value<std::vector<int64_t>>(config, "list"); },
       {"list is the object {}; expected an array, each element an integer"});
   expect_error(
       [&] { config.get_object("files"); },
       {"files is the array [\"a\",3]; expected an object"});
-  expect_error([&] { config.get_objects("l"); }, {"l.1 is 1"});
+  expect_error([&] { stages_of(config, "l"); }, {"l.1 is 1"});
+  expect_error([&] { stages_of(config, "o"); }, {"an array of objects"});
   expect_error([] { read("[1]"); }, {"c.json: ", "[1]", "expected an object"});
 }
 
 TEST(Config, RangesAreChecked) {
   const auto config = read(R"({"n": 0, "x": 1.0, "v": [1, 9]})");
   expect_error(
-      [&] { config.get_int("n", {.min = 1, .max = 4}); },
+      [&] { get_int(config, "n", {.min = 1, .max = 4}); },
       {"n is 0; expected an integer from 1 to 4"});
   expect_error(
-      [&] { config.get_int("n", {.max = -1}); },
+      [&] { get_int(config, "n", {.max = -1}); },
       {"n is 0; expected an integer of at most -1"});
-  EXPECT_EQ(config.get_double("x", {.min = 0, .max = 1}), 1.0);
+  EXPECT_EQ(get_double(config, "x", {.min = 0, .max = 1}), 1.0);
   expect_error(
-      [&] { config.get_double("x", {.min = 0, .max = 1, .open_max = true}); },
+      [&] { get_double(config, "x", {.min = 0, .max = 1, .open_max = true}); },
       {"x is 1.0; expected a number of at least 0 and less than 1"});
   expect_error(
-      [&] { config.get_double("n", {.min = 0, .open_min = true}); },
+      [&] { get_double(config, "n", {.min = 0, .open_min = true}); },
       {"n is 0; expected a number greater than 0"});
+  std::vector<int64_t> numbers;
   expect_error(
-      [&] { config.get_ints("v", {.max = 8}); }, {"v.1 is 9", "at most 8"});
+      [&] {
+        config.read([&](OptionFields& fields) {
+          fields.field("v", numbers, {.max = 8}, "");
+        });
+      },
+      {"v.1 is 9", "at most 8"});
 }
 
 TEST(Config, WrongChoiceNamesTheNearest) {
@@ -164,30 +187,43 @@ TEST(Config, WrongChoiceNamesTheNearest) {
 TEST(Config, UnknownKeysAreErrorsAtAnyDepth) {
   const auto config = read(
       R"({"optimizer": {"learning_rat": 1}, "stages": [{}, {"layrs": 2}]})");
-  const auto optimizer = config.get_object("optimizer");
-  optimizer.get_double("learning_rate", {}, 0.1);
+  config_value<double>(config.get_object("optimizer"), "learning_rate");
   expect_error(
       [&] { config.finish(); },
       {"c.json: stages is not a known key; known keys: optimizer"});
-  const auto stages = config.get_objects("stages");
-  for (const auto& stage : stages) {
-    stage.get_int("layers", {}, 1);
-  }
+  stages_of(config);
   expect_error(
       [&] { config.finish(); },
       {"c.json: optimizer.learning_rat is not a known key",
-       "did you mean 'optimizer.learning_rate'?"});
-  expect_error(
-      [&] { stages[1].finish(); },
-      {"stages.1.layrs is not a known key", "'stages.1.layers'"});
+       "did you mean 'optimizer.learning_rate'?",
+       "\nc.json: stages.1.layrs is not a known key",
+       "'stages.1.layers'"});
+}
+
+TEST(Config, UnknownKeysHavePathOriginAndRemedy) {
+  const ForeignKey foreign[] = {{"learning_rate", "optimizer.lr"}};
+  const ConfigReader config(
+      parse_json(R"({"learning_rate": 1})", "c.json"),
+      "c.json",
+      Strings{"optimizer.rl=2"});
+  config_value<double>(config.get_object("optimizer"), "lr");
+  const auto unknown = config.unknown_keys(foreign);
+  ASSERT_EQ(unknown.size(), 2U);
+  EXPECT_EQ(unknown[0].place(), "c.json: learning_rate");
+  EXPECT_EQ(unknown[0].here, "optimizer.lr");
+  EXPECT_EQ(unknown[0].remedy, "use 'optimizer.lr'");
+  EXPECT_EQ(unknown[1].path, "optimizer.rl");
+  EXPECT_EQ(unknown[1].origin, "override 'optimizer.rl=2'");
+  EXPECT_EQ(unknown[1].here, "");
+  EXPECT_EQ(unknown[1].remedy, "did you mean 'optimizer.lr'?");
 }
 
 TEST(Config, AskingTwiceForAnObjectGivesTheSameReader) {
-  const auto config = read(R"({"o": {"a": 1, "b": 2}, "l": [{"c": 3}]})");
-  config.get_object("o").get_int("a");
-  config.get_object("o").get_int("b");
-  EXPECT_EQ(config.get_objects("l").size(), 1u);
-  config.get_objects("l")[0].get_int("c");
+  const auto config = read(R"({"o": {"a": 1, "b": 2}, "stages": [{}]})");
+  config_value<int64_t>(config.get_object("o"), "a");
+  config_value<int64_t>(config.get_object("o"), "b");
+  EXPECT_EQ(stages_of(config).size(), 1U);
+  EXPECT_EQ(stages_of(config).size(), 1U);
   EXPECT_NO_THROW(config.finish());
 }
 
@@ -195,8 +231,8 @@ TEST(Config, NamesWhatAKeyIsCalledHere) {
   const ForeignKey foreign[] = {{"learning_rate", "o.lr"}};
   const auto finish = [&](std::string_view text) {
     const auto config = read(text);
-    config.get_object("o").get_double("lr", {}, 1.0);
-    config.get_int("rows", {}, 1);
+    config_value<double>(config.get_object("o"), "lr");
+    config_value<int64_t>(config, "rows");
     config.finish(foreign);
   };
   expect_error(
@@ -212,7 +248,7 @@ TEST(Config, NamesWhatAKeyIsCalledHere) {
   // The key itself is no remedy: another task has it.
   const ForeignKey own[] = {{"size", "o.size"}};
   const auto config = read(R"({"o": {"size": 1}})");
-  config.get_object("o").get_double("lr", {}, 1.0);
+  config_value<double>(config.get_object("o"), "lr");
   expect_error(
       [&] { config.finish(own); },
       {"c.json: o.size is not a known key; known keys: lr"});
@@ -220,8 +256,8 @@ TEST(Config, NamesWhatAKeyIsCalledHere) {
 
 TEST(Config, SuggestsTheKeyThatBeginsWithTheWord) {
   const auto config = read(R"({"data": {"context": "c"}})");
-  config.get_object("data").get_string("context_key", "context");
-  config.get_object("data").get_string("train", "");
+  config_value<std::string>(config.get_object("data"), "context_key");
+  config_value<std::string>(config.get_object("data"), "train");
   expect_error(
       [&] { config.finish(); },
       {"c.json: data.context is not a known key; did you mean 'data.context_key'?"});
@@ -235,17 +271,19 @@ TEST(Config, FailSaysWhereAndWhat) {
 }
 
 TEST(Config, ResolvedHoldsWhatWasReadInThatOrder) {
-  const auto config =
-      read(R"({"o": {"a": 1}, "seed": 3, "l": [{"n": 1}], "x": null})");
-  config.get_int("seed");
-  config.get_object("o").get_double("lr", {}, 0.5);
-  config.get_object("o").get_int("a");
-  config.get_objects("l")[0].get_int("n");
-  config.get_strings("files", {{"f"}});
+  const auto config = read(
+      R"({"o": {"a": 1}, "seed": 3, "stages": [{"layers": 2}], "x": null})");
+  config_value<int64_t>(config, "seed");
+  config_value<double>(config.get_object("o"), "lr", 0.5);
+  config_value<int64_t>(config.get_object("o"), "a");
+  stages_of(config);
+  config_value<Strings>(config, "files", {"f"});
   EXPECT_FALSE(config.contains("x"));
   EXPECT_EQ(
       config.resolved().dump(),
-      R"({"seed":3,"o":{"lr":0.5,"a":1},"l":[{"n":1}],"files":["f"]})");
+      R"({"seed":3,"o":{"lr":0.5,"a":1},"stages":[{"layers":2}],"files":["f"]})");
+  config.get_object("o").resolve("lr", 0.25);
+  EXPECT_EQ(config.resolved()["o"].dump(), R"({"lr":0.25,"a":1})");
 }
 
 TEST(Config, KnowsWhatOthersCallAChoice) {
@@ -258,8 +296,13 @@ TEST(Config, KnowsWhatOthersCallAChoice) {
 }
 
 TEST(Config, ReadsSizesInBytes) {
-  const auto bytes = [](const std::string& value) {
-    return read("{\"b\": " + value + "}").get_bytes("b", {.min = 1});
+  const auto bytes_in = [](const ConfigReader& config) {
+    int64_t bytes = 0;
+    config.read([&](OptionFields& fields) { fields.bytes("b", bytes, 1, ""); });
+    return bytes;
+  };
+  const auto bytes = [&](const std::string& value) {
+    return bytes_in(read("{\"b\": " + value + "}"));
   };
   EXPECT_EQ(bytes("1024"), 1024);
   EXPECT_EQ(bytes("\"11GB\""), 11'000'000'000);
@@ -281,22 +324,27 @@ TEST(Config, ReadsSizesInBytes) {
     expect_error([&] { bytes(wrong); }, {"b is", "\"11GiB\""});
   }
   const auto config = read(R"({"b": "1KiB"})");
-  config.get_bytes("b");
+  bytes_in(config);
   EXPECT_EQ(config.resolved().at("b"), 1024);
-  EXPECT_EQ(config.get_bytes("c", {}, 5), 5);
 }
 
 TEST(Config, ReadsOneStringOrSeveral) {
-  using Strings = std::vector<std::string>;
   const auto config = read(R"({"one": "a", "two": ["a", "b"], "no": 3})");
-  EXPECT_EQ(config.get_string_or_strings("one", {}), Strings{"a"});
-  EXPECT_EQ(config.get_string_or_strings("two", {}), (Strings{"a", "b"}));
-  EXPECT_EQ(config.get_string_or_strings("absent", {"x"}), Strings{"x"});
+  const auto strings = [&](OptionKey key, Strings value = {}) {
+    config.read(
+        [&](OptionFields& fields) { fields.one_or_many(key, value, ""); });
+    return value;
+  };
+  EXPECT_EQ(strings("one"), Strings{"a"});
+  EXPECT_EQ(strings("two"), (Strings{"a", "b"}));
+  EXPECT_EQ(strings("absent", {"x"}), Strings{"x"});
   EXPECT_EQ(config.resolved().at("one"), "a");
   EXPECT_EQ(config.resolved().at("absent"), "x");
   expect_error(
-      [&] { config.get_string_or_strings("no", {}); },
-      {"no is 3", "a string, or an array of strings"});
+      [&] { strings("no"); }, {"no is 3", "a string, or an array of strings"});
+  expect_error(
+      [&] { strings(required("none")); },
+      {"none is missing", "a string, or an array of strings"});
 }
 
 } // namespace tessera::runtime::config_test

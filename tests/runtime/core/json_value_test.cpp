@@ -37,8 +37,8 @@ TEST(JsonValue, NullIsAsGoodAsAbsentWhereItIsSaid) {
   const JsonValue value(file, "file");
   EXPECT_TRUE(value.find("a").has_value());
   EXPECT_FALSE(value.find_set("a").has_value());
-  EXPECT_EQ(value.set_or("a", int64_t{1}), 1);
-  EXPECT_EQ(value.set_or("b", int64_t{1}), 2);
+  EXPECT_EQ(value.get_or("a", int64_t{1}), 1);
+  EXPECT_EQ(value.get_or("b", int64_t{1}), 2);
   expect_error([&] { value.value_or("a", int64_t{1}); }, {"file: 'a' is null"});
   EXPECT_EQ(value.value_or("b", int64_t{1}), 2);
   EXPECT_EQ(value.value_or("c", int64_t{1}), 1);

@@ -8,9 +8,9 @@
 
 #include "support/expect_error.h"
 #include "support/json_schema.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/option_check.h"
-#include "tessera/runtime/core/option_reader.h"
 #include "tessera/runtime/core/option_schema.h"
 
 namespace tessera::runtime::option_fields_test {
