@@ -95,6 +95,22 @@ class BlockPipeline::Transfer : public runtime::PendingTransfer::Work {
   std::shared_future<void> ended_;
 };
 
+namespace {
+
+/// Of a dry run: nothing is copied, but memory is in use for as long.
+class DryTransfer : public runtime::PendingTransfer::Work {
+ public:
+  explicit DryTransfer(const at::Tensor& tensor) : tensor_(tensor) {}
+
+  void wait_issued() override {}
+  void wait() override {}
+
+ private:
+  at::Tensor tensor_;
+};
+
+} // namespace
+
 BlockPipeline::BlockPipeline(
     ScratchFile& file,
     HostMemory& memory,
@@ -136,7 +152,7 @@ runtime::PendingTransfer BlockPipeline::begin(
     const at::Tensor& tensor,
     bool is_write) {
   if (runtime::is_dry_memory(tensor.const_data_ptr())) {
-    return {};
+    return runtime::PendingTransfer(std::make_shared<DryTransfer>(tensor));
   }
   auto transfer =
       std::make_shared<Transfer>(std::move(extent), tensor, is_write);
