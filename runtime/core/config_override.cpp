@@ -73,6 +73,9 @@ json& descend(
         value.size());
     return value[index];
   }
+  if (value == "") { // as a section is cleared, see ConfigReader::get_object()
+    value = nullptr;
+  }
   TESSERA_CHECK(
       value.is_object() || value.is_null(),
       "override '{}': {} is {}, which has no element '{}'; shorten the path",

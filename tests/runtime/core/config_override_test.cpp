@@ -37,6 +37,8 @@ TEST(ConfigOverride, SetsValues) {
   EXPECT_EQ(after("{}", "a.b.c=1"), R"({"a":{"b":{"c":1}}})");
   EXPECT_EQ(after(R"({"a":null})", "a.b=1"), R"({"a":{"b":1}})");
   EXPECT_EQ(after(R"({"a":{"b":1}})", "a=null"), R"({"a":null})");
+  // An empty section, as "a=" makes it.
+  EXPECT_EQ(after(R"({"a":""})", "a.b.c=1"), R"({"a":{"b":{"c":1}}})");
   EXPECT_EQ(after(R"({"a":[{"n":1},2]})", "a.0.n=5"), R"({"a":[{"n":5},2]})");
   EXPECT_EQ(after(R"({"a":[1,2]})", "a.1=5"), R"({"a":[1,5]})");
 }
@@ -57,6 +59,7 @@ TEST(ConfigOverride, RefusesWhatItCannotApply) {
   refuse("{}", ".a=1", {"'' is not a valid key"});
   refuse("{}", "--lr x=1", {"'--lr x' is not a valid key"});
   refuse(R"({"a":{"b":3}})", "a.b.c=1", {"a.b is 3", "'c'", "shorten"});
+  refuse(R"({"a":"x"})", "a.b=1", {"a is the string \"x\"", "shorten"});
   refuse(R"({"a":[1]})", "a.1=5", {"'1'", "a, which has 1 elements"});
   refuse(R"({"a":[1]})", "a.-1=5", {"'-1'"});
   refuse(R"({"a":[1]})", "a.99999999999999999999=5", {"not an index"});
