@@ -67,6 +67,9 @@ RankSteps::RankSteps(
       job_(job),
       world_(job.rank, job.world_size, init, simulation),
       parallel_(world_, job.parallel, job.accumulate),
+      batches_(
+          training.batches ? training.batches(world_, job_)
+                           : std::vector<at::Tensor>()),
       module_(made(training, world_, parallel_)),
       beside_(
           training.beside ? training.beside(world_, parallel_, module_)

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace tessera::planner {
 
@@ -61,6 +62,7 @@ class RankSteps {
   PlannedJob job_;
   World world_;
   ParallelRun parallel_;
+  std::vector<at::Tensor> batches_;
   std::shared_ptr<torch::nn::Module> module_;
   PlannedBeside beside_;
   Engine engine_;

@@ -27,8 +27,8 @@ struct MemoryMoment {
   std::string operation; ///< that runs, e.g. "aten::addmm"
   /// What the engine holds on the device, by purpose.
   MemoryBytes engine{};
-  /// All the rest: activations, gradients of activations, temporary memory and
-  /// buffers.
+  /// All the rest: activations, gradients of activations, temporary memory,
+  /// buffers and batches (PlannedTraining::batches).
   int64_t activations = 0;
   /// Of StepMemoryPlan::calls, how many came before.
   size_t calls = 0;
@@ -118,6 +118,12 @@ struct PlannedTraining {
   std::function<at::Tensor(torch::nn::Module& module)> loss;
   /// With pipeline stages: PipelineCallbacks::forward of a module.
   std::function<PipelineForward(torch::nn::Module& module)> stage;
+  /// Makes tensors of the size of the batches that a rank has on its device, or
+  /// with a CPU as its device anywhere, while a step runs: those of the step
+  /// and those that are loaded ahead. They live until the plan ends. Empty:
+  /// none but what `loss` makes.
+  std::function<std::vector<at::Tensor>(World& world, const PlannedJob& job)>
+      batches;
   /// Makes what the rank has beside `module`, which is about to be wrapped.
   /// Empty: nothing. Not with pipeline stages.
   std::function<PlannedBeside(

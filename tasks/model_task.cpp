@@ -160,6 +160,30 @@ std::vector<at::Tensor> tensors_of(const zoo::ModelInput& batch) {
 
 } // namespace
 
+bool weighs_micro_batches(
+    LossMean loss_mean,
+    const zoo::Head& head,
+    bool has_equal_labels,
+    bool is_mean_over_labels,
+    int64_t micro_batches) {
+  return loss_mean == LossMean::kLabels && predicts_tokens(head) &&
+         !has_equal_labels && is_mean_over_labels && micro_batches > 1;
+}
+
+KeptBatches kept_batches(
+    const DataLoaderOptions& loading,
+    int64_t accumulate,
+    bool weighs,
+    bool has_pipeline) {
+  KeptBatches kept;
+  kept.on_device = weighs || has_pipeline ? accumulate : 1;
+  if (loading.threads > 0) {
+    kept.ahead = weighs ? with_whole_steps(loading, accumulate).prefetch
+                        : loading.prefetch;
+  }
+  return kept;
+}
+
 ModelTask::ModelTask(
     const Task& task,
     Engine& engine,
@@ -183,11 +207,12 @@ ModelTask::ModelTask(
           accumulate),
       curriculum_(curriculum),
       max_length_(max_length),
-      weighs_(
-          loss_mean == LossMean::kLabels && predicts_tokens(*task.head) &&
-          !task.train->has_equal_labels() &&
-          (task.loss == nullptr || task.loss->is_mean_over_labels()) &&
-          accumulate * parallel.batches().count > 1),
+      weighs_(weighs_micro_batches(
+          loss_mean,
+          *task.head,
+          task.train->has_equal_labels(),
+          task.loss == nullptr || task.loss->is_mean_over_labels(),
+          accumulate * parallel.batches().count)),
       labels_(static_cast<size_t>(accumulate)),
       weights_(static_cast<size_t>(accumulate), 1.0),
       forward_chunk_(zoo::pipeline_forward(

@@ -17,6 +17,32 @@
 
 namespace tessera::tasks {
 
+/// Whether the micro-batches of a step are weighed by their labels
+/// (LossMean::kLabels), for which all of them are loaded before the first
+/// forward.
+/// @param is_mean_over_labels of the loss; true of the model's own.
+/// @param micro_batches of a step, on all ranks.
+bool weighs_micro_batches(
+    LossMean loss_mean,
+    const zoo::Head& head,
+    bool has_equal_labels,
+    bool is_mean_over_labels,
+    int64_t micro_batches);
+
+/// Batches that a ModelTask has while a forward runs.
+struct KeptBatches {
+  int64_t on_device = 1; ///< of the step
+  int64_t ahead = 0; ///< in host memory, loaded ahead
+};
+
+/// @param accumulate micro-batches of a rank's step.
+/// @param weighs weighs_micro_batches().
+KeptBatches kept_batches(
+    const DataLoaderOptions& loading,
+    int64_t accumulate,
+    bool weighs,
+    bool has_pipeline);
+
 /// The model's own loss over shuffled batches. Ranks with different batches
 /// take their own rows of every global batch; see SampleOrder.
 class ModelTask : public PipelineTask {

@@ -12,11 +12,9 @@
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/tasks/example_batches.h"
 #include "tessera/tasks/examples_task.h"
-#include "tessera/tasks/language_model_task.h"
-#include "tessera/tasks/preference_batches.h"
+#include "tessera/tasks/model_task.h"
+#include "tessera/tasks/planned_batch.h"
 #include "tessera/tasks/preference_task.h"
-#include "tessera/tasks/prompt_batches.h"
-#include "tessera/tasks/prompt_template.h"
 #include "tessera/tasks/prompted_model.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/task.h"
@@ -25,7 +23,6 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/layers/patch_embedding.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
@@ -176,153 +173,7 @@ std::shared_ptr<zoo::Model> planned_frozen_model(
   return model;
 }
 
-/// A batch of the task preference whose answers are as long as they may be, and
-/// learned but for their first token. One of each pair is a token shorter,
-/// unless they are packed, so that there is padding.
-zoo::ModelInput largest_pairs(
-    const TrainingConfig& config,
-    const PreferenceTaskOptions& options) {
-  const bool packs = options.is_packed();
-  const int64_t length = packs ? config.max_length / 2 : config.max_length;
-  const auto text = [](int64_t tokens) {
-    return SupervisedText{
-        .tokens = std::vector<int64_t>(static_cast<size_t>(tokens), 1),
-        .answers = {{1, tokens}}};
-  };
-  const PreferenceBatches data(
-      {{text(length), text(packs ? length : length - 1)}},
-      {.is_packed = packs, .max_length = config.max_length},
-      config.seed);
-  return data.make(
-      std::vector<size_t>(static_cast<size_t>(config.batch_size), 0),
-      /*epoch=*/0,
-      /*loss_only=*/true);
-}
-
-/// What the longest words of a label have at most: as many as they have bytes,
-/// and an end.
-int64_t most_words(const TrainingConfig& config) {
-  constexpr int64_t kOfUnknown = 8;
-  if (labels_are_in_data(config)) {
-    return kOfUnknown;
-  }
-  size_t longest = 0;
-  for (const std::string& words : verbalizers_of(
-           prompted_labels(config, std::nullopt),
-           config.as<TextClassificationOptions>().verbalizers)) {
-    longest = std::max(longest, words.size());
-  }
-  return static_cast<int64_t>(longest) + 1;
-}
-
-/// A batch of prompts that are as long as they may be, with the words of their
-/// labels, of which one has padding.
-zoo::ModelInput largest_prompts(
-    const TrainingConfig& config,
-    const zoo::Model& model) {
-  const PromptKind kind = prompt_kind_of(model);
-  const auto ones = [](int64_t count) {
-    return std::vector<int64_t>(static_cast<size_t>(count), 1);
-  };
-  const PromptedLabel label{
-      .input = ones(config.max_length),
-      .words = ones(std::min(most_words(config), config.max_length - 1))};
-  zoo::ModelInput batch = prompted_input(
-      {static_cast<size_t>(config.batch_size), &label}, kind, {});
-  if (batch.attention_mask.defined()) {
-    batch.attention_mask[0][config.max_length - 1] = 0;
-  }
-  batch.loss_only = true;
-  return batch;
-}
-
-/// A batch of `examples`, of the shapes that data.train has; without padding
-/// that is removed, as a batch with the longest text.
-zoo::ModelInput first_examples(
-    const TrainingConfig& config,
-    zoo::Model& model) {
-  const auto head = head_of(model);
-  zoo::ExampleOptions options = config.as<ExampleTaskOptions>().examples;
-  options.trim_padding = false;
-  const ExampleBatches data(
-      zoo::ExampleFiles(config.data.train_path()),
-      *head,
-      model.architecture(),
-      options,
-      /*measures_metric=*/false,
-      at::kCPU);
-  std::vector<size_t> rows(static_cast<size_t>(config.batch_size));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = i % data.size();
-  }
-  return data.make(rows, /*epoch=*/0, /*loss_only=*/true);
-}
-
-/// The length of texts in data.train where it is not there: all positions.
-int64_t most_positions(
-    const TrainingConfig& config,
-    const nlohmann::json& model) {
-  for (const char* key : {"max_position_embeddings", "n_positions"}) {
-    const auto found = model.find(key);
-    if (found != model.end() && found->is_number_integer()) {
-      return found->get<int64_t>();
-    }
-  }
-  TESSERA_FAIL(
-      "plan: data.train '{}', which says how long texts are, is not there, and config.json of the model has no number of positions; make the file, or set the key max_position_embeddings in config.json",
-      config.data.train_path().string());
-}
-
-/// Labels of a batch of texts or images.
-at::Tensor labels_for(const zoo::Head& head, int64_t rows, int64_t length) {
-  switch (head.labels()) {
-    case zoo::HeadLabels::kNextTokens:
-    case zoo::HeadLabels::kTokens:
-      return torch::zeros({rows, length}, torch::kLong);
-    case zoo::HeadLabels::kClass:
-      return torch::zeros({rows}, torch::kLong);
-    case zoo::HeadLabels::kClasses:
-      return torch::zeros({rows, head.classes()});
-    case zoo::HeadLabels::kNumbers:
-      return torch::zeros({rows});
-    case zoo::HeadLabels::kOther:
-      break;
-  }
-  return {};
-}
-
 } // namespace
-
-zoo::ModelInput largest_batch(
-    zoo::Model& model,
-    int64_t rows,
-    int64_t length,
-    bool masks) {
-  const auto head = head_of(model);
-  zoo::ModelInput batch;
-  batch.loss_only = true;
-  if (const zoo::PatchEmbeddingOptions* images = head->images()) {
-    batch.pixel_values = torch::zeros(
-        {rows, images->channels, images->image.height, images->image.width});
-    if (head->takes_two_views()) {
-      batch.others["second_pixel_values"] = batch.pixel_values.clone();
-    }
-  } else {
-    batch.input_ids = torch::ones({rows, length}, torch::kLong);
-    if (masks) {
-      batch.attention_mask = torch::ones({rows, length}, torch::kLong);
-      // As in a batch of texts of different lengths.
-      batch.attention_mask[0][length - 1] = 0;
-    }
-  }
-  batch.labels = labels_for(*head, rows, length);
-  if (dynamic_cast<const zoo::AnswerHead*>(head.get()) != nullptr) {
-    for (const char* place : {"start_positions", "end_positions"}) {
-      batch.others[place] = torch::zeros({rows}, torch::kLong);
-    }
-  }
-  return batch;
-}
 
 int64_t layers_of(const TrainingConfig& config) {
   return whole_model(source_of(config))->stage().count();
@@ -409,16 +260,11 @@ class ConfiguredTraining {
     // Of a whole model: its head knows what it is trained on.
     const auto whole = whole_model(source_);
     layers_ = whole->layer_names();
-    batch_ = batch_of(*whole);
-    if (const auto* language = config.get_if<LanguageModelOptions>();
-        language != nullptr &&
-        language->tokens.objective.kind == zoo::ObjectiveKind::kBlankFilling) {
-      // Longer than the model's positions: those of blanks are their places.
-      batch_.position_ids =
-          torch::zeros({config.batch_size, 2, config.max_length}, torch::kLong);
-      batch_.others["sep"] =
-          torch::full({config.batch_size}, config.max_length / 2, torch::kLong);
-    }
+    PlannedBatch planned = planned_batch(config, *whole, source_.json);
+    batch_ = std::move(planned.input);
+    notes_ = std::move(planned.notes);
+    kept_ = kept_by(*whole, world_size);
+    batch_bytes_ = bytes_of(batch_);
     job_.rank = rank;
     job_.world_size = world_size;
     job_.parallel = config.parallel;
@@ -487,36 +333,45 @@ class ConfiguredTraining {
                     return batch_;
                   });
             },
+        .batches =
+            [this](World& world, const PlannedJob& job) {
+              return batches_of_step(world.device(), job.device);
+            },
         .beside = has_own_loss() ? nullptr : beside_of_run()};
   }
 
  private:
-  zoo::ModelInput batch_of(zoo::Model& model) {
-    if (const auto* pairs = config_.get_if<PreferenceTaskOptions>()) {
-      return largest_pairs(config_, *pairs);
+  KeptBatches kept_by(zoo::Model& model, int world_size) const {
+    const ParallelSizes& sizes = config_.parallel.sizes;
+    const int64_t accumulate = config_.trainer.accumulate;
+    const bool weighs = weighs_micro_batches(
+        config_.loss_mean,
+        *head_of(model),
+        has_equal_labels(config_, model),
+        /*is_mean_over_labels=*/config_.get_if<PreferenceTaskOptions>() == nullptr,
+        accumulate * world_size /
+            (sizes.tensor * sizes.pipeline * sizes.context));
+    return kept_batches(config_.loader, accumulate, weighs, sizes.pipeline > 1);
+  }
+
+  /// @param device where tensors are made.
+  /// @param planned that of the run.
+  std::vector<at::Tensor> batches_of_step(
+      c10::Device device,
+      c10::DeviceType planned) const {
+    int64_t count = kept_.on_device;
+    if (planned == c10::kCPU) {
+      count += kept_.ahead;
     }
-    if (const auto* texts = config_.get_if<TextClassificationOptions>();
-        texts != nullptr && !texts->columns.prompt.empty()) {
-      return largest_prompts(config_, model);
+    if (!device.is_cpu()) {
+      --count; // `batch_` is there
     }
-    int64_t length = config_.max_length;
-    if (config_.get_if<ExampleTaskOptions>() != nullptr) {
-      if (std::filesystem::exists(config_.data.train_path())) {
-        return first_examples(config_, model);
-      }
-      if (head_of(model)->images() == nullptr) {
-        length = most_positions(config_, source_.json);
-        notes_.push_back(formatted(
-            "examples: texts of {} tokens, as many as the model has positions, and labels of all of them, because '{}' is not there",
-            length,
-            config_.data.train_path().string()));
-      }
+    std::vector<at::Tensor> batches;
+    for (int64_t i = 0; i < count; ++i) {
+      batches.push_back(at::empty(
+          {batch_bytes_}, at::TensorOptions(at::kByte).device(device)));
     }
-    return largest_batch(
-        model,
-        config_.batch_size,
-        length,
-        config_.get_if<LanguageModelOptions>() == nullptr);
+    return batches;
   }
 
   /// The model's, as without PlannedTraining::beside.
@@ -555,6 +410,8 @@ class ConfiguredTraining {
   std::vector<std::string> layers_;
   std::vector<std::string> notes_;
   zoo::ModelInput batch_;
+  KeptBatches kept_;
+  int64_t batch_bytes_ = 0;
   PlannedJob job_;
   EngineOptions options_;
 };
@@ -671,6 +528,9 @@ std::vector<StepMemoryPlan> plan_training(
     const PlanReduction& reduction) {
   ConfiguredTraining run(config, world_size, rank, reduction.layers);
   run.job().device = device;
+  if (reduction.accumulate) {
+    run.job().accumulate = static_cast<int>(*reduction.accumulate);
+  }
   std::vector<StepMemoryPlan> stages = planner::plan_stages(
       run.training(),
       run.options(),

@@ -6,24 +6,12 @@
 #include "tessera/planner/simulated_rank.h"
 #include "tessera/planner/step_plan.h"
 #include "tessera/tasks/training_config.h"
-#include "tessera/zoo/models/model.h"
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace tessera::tasks {
-
-/// A batch of the largest shape that a run has: `rows` examples of `length`
-/// tokens each, or images of the size that the model was made for. Values mean
-/// nothing.
-/// @param masks texts are padded, so that there is an attention_mask.
-/// @throws tessera::Error on a model without head.
-zoo::ModelInput largest_batch(
-    zoo::Model& model,
-    int64_t rows,
-    int64_t length,
-    bool masks);
 
 /// The layers of the model of a configuration, as model.checkpoint_layers
 /// counts them.
@@ -43,6 +31,8 @@ struct PlanReduction {
   /// Plans a model that has so many layers in place of its own;
   /// can_plan_fewer_layers(). Nothing: its own.
   std::optional<int64_t> layers;
+  /// Runs so many micro-batches of a step, which others are like; nothing: all.
+  std::optional<int64_t> accumulate;
   /// Of pipeline stages in a row that have the same number of layers, which
   /// have to be alike (has_alike_layers()), only the first is run, which takes
   /// the most memory. Its plan is that of the others too. Not with

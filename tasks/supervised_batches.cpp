@@ -4,8 +4,11 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/tasks/supervised_texts.h"
+#include "tessera/tasks/training_config.h"
 #include "tessera/zoo/data/random_order.h"
 #include "tessera/zoo/data/token_batches.h"
+#include "tessera/zoo/models/model.h"
 
 #include <torch/types.h>
 
@@ -62,6 +65,17 @@ std::vector<int64_t> end_tokens(
 }
 
 } // namespace
+
+bool has_ring_attention(const TrainingConfig& config) {
+  return config.parallel.sizes.context > 1 &&
+         config.parallel.context_attention == ContextKind::kRing;
+}
+
+bool packs_rows(const TrainingConfig& config, const zoo::Model& model) {
+  return config.as<SupervisedOptions>().packed.value_or(
+      !model.first_token() && model.takes_documents() &&
+      !has_ring_attention(config));
+}
 
 std::vector<std::vector<size_t>> packed_rows(
     const std::vector<int64_t>& lengths,

@@ -14,7 +14,15 @@
 #include <string>
 #include <vector>
 
+namespace tessera::zoo {
+
+class Model;
+
+} // namespace tessera::zoo
+
 namespace tessera::tasks {
+
+struct TrainingConfig;
 
 /// How rows become the inputs of a model.
 struct SupervisedInputs {
@@ -27,6 +35,13 @@ struct SupervisedInputs {
   int64_t padding_token = 0;
   bool has_mask = true; ///< padding is masked
 };
+
+/// Whether attention is divided as a ring, which has no masks.
+bool has_ring_attention(const TrainingConfig& config);
+
+/// Whether rows share sequences: as `data.packed` says, by default if the model
+/// can keep them apart.
+bool packs_rows(const TrainingConfig& config, const zoo::Model& model);
 
 /// What is generated and measured when rows are scored.
 struct SupervisedScoring {

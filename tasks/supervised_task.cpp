@@ -106,11 +106,6 @@ void finish_supervised(
   }
 }
 
-bool is_ring(const TrainingConfig& config) {
-  return config.parallel.sizes.context > 1 &&
-         config.parallel.context_attention == ContextKind::kRing;
-}
-
 /// How rows become the inputs of the model.
 /// @throws tessera::Error on options that the model does not support.
 SupervisedInputs inputs_of(
@@ -118,24 +113,23 @@ SupervisedInputs inputs_of(
     const zoo::Model& model,
     const text::Tokenizer& tokenizer,
     int64_t multiple_of) {
-  const std::optional<bool> packed = config.as<SupervisedOptions>().packed;
   const bool is_decoder = !model.first_token();
   const bool can_pack = is_decoder && model.takes_documents();
   TESSERA_CHECK(
-      can_pack || !packed.value_or(false),
+      can_pack || !packs_rows(config, model),
       "data.packed: a {} cannot keep rows apart{}; set it to false",
       model.architecture(),
-      is_ring(config)
+      has_ring_attention(config)
           ? " under ring attention, which has no masks (parallel.context_attention)"
           : "");
   SupervisedInputs inputs;
   inputs.kind = is_decoder ? PromptKind::kDecoder : PromptKind::kEncoderDecoder;
-  inputs.is_packed = packed.value_or(can_pack);
+  inputs.is_packed = packs_rows(config, model);
   inputs.max_length = config.max_length;
   inputs.multiple_of = multiple_of;
   // Padding is behind what is looked at, or masked: any token will do.
   inputs.padding_token = padding_token(model.config(), tokenizer).value_or(0);
-  inputs.has_mask = !is_ring(config);
+  inputs.has_mask = !has_ring_attention(config);
   TESSERA_CHECK(
       config.max_length % multiple_of == 0,
       "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",

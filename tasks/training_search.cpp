@@ -39,17 +39,18 @@ planner::RunSettings settings_of(
   settings.layers = layers.count;
   settings.has_alike_layers = layers.are_alike;
   settings.can_plan_fewer_layers = layers.can_be_fewer;
-  settings.plan = [own = std::make_shared<TrainingConfig>(std::move(config))](
-                      const planner::Machine& machine,
-                      const planner::SettingsRun& run) {
-    own->trainer.accumulate = run.accumulate;
-    return plan_training(
-        *own,
-        machine.devices,
-        /*rank=*/0,
-        machine.device,
-        {.layers = run.layers, .alike_stages_once = run.alike_stages_once});
-  };
+  settings.plan =
+      [own = std::make_shared<const TrainingConfig>(std::move(config))](
+          const planner::Machine& machine, const planner::SettingsRun& run) {
+        return plan_training(
+            *own,
+            machine.devices,
+            /*rank=*/0,
+            machine.device,
+            {.layers = run.layers,
+             .accumulate = run.accumulate,
+             .alike_stages_once = run.alike_stages_once});
+      };
   return settings;
 }
 

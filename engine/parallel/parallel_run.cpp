@@ -105,6 +105,14 @@ void check(const ParallelOptions& options) {
       "parallel.cut is cost, but parallel.piece_of_layer already says where to cut; set only one of them.");
 }
 
+int sequence_multiple(const ParallelOptions& options) {
+  const int context = options.sizes.context;
+  const bool halves =
+      context > 1 && options.context_layout == ContextLayout::kZigzag;
+  return (options.sequence ? options.sizes.tensor : 1) * context *
+         (halves ? 2 : 1);
+}
+
 ParallelRun::ParallelRun(
     World& world,
     const ParallelOptions& options,
@@ -155,15 +163,7 @@ BatchShare ParallelRun::batches() const {
   return {
       index(ParallelGroup::kBatches),
       mesh().size(ParallelGroup::kBatches),
-      sequence_multiple()};
-}
-
-int ParallelRun::sequence_multiple() const {
-  const int context = mesh().size(ParallelGroup::kContext);
-  const bool halves =
-      context > 1 && options_.context_layout == ContextLayout::kZigzag;
-  return (options_.sequence ? mesh().size(ParallelGroup::kTensor) : 1) *
-         context * (halves ? 2 : 1);
+      sequence_multiple(options_)};
 }
 
 bool ParallelRun::tells_loss() const {

@@ -56,12 +56,14 @@ void visit_fields(runtime::OptionFields& fields, ParallelOptions& options);
 ///   contradict each other.
 void check(const ParallelOptions& options);
 
+/// Sequences are padded to a multiple of this because ranks divide them.
+int sequence_multiple(const ParallelOptions& options);
+
 /// The share of one rank among the batches that the job's ranks see at a time.
 struct BatchShare {
   int index = 0;
   int count = 1; ///< different batches at a time
-  /// Sequences are padded to a multiple of this because ranks divide them.
-  int sequence_multiple = 1;
+  int sequence_multiple = 1; ///< as sequence_multiple()
 };
 
 /// One rank of such a job. With the default sizes, all ranks shard parameters
@@ -117,7 +119,6 @@ class ParallelRun {
   }
 
  private:
-  int sequence_multiple() const;
   int index(ParallelGroup group) const {
     return mesh().index(group, rank_);
   }
