@@ -156,7 +156,11 @@ Machine machine_of(const PlanArguments& arguments) {
 
 std::string seconds_text(double seconds) {
   char text[32];
-  std::snprintf(text, sizeof(text), seconds < 10 ? "%.2f" : "%.1f", seconds);
+  const char* form = seconds == 0   ? "%.2f"
+                     : seconds < 1  ? "%.3g"
+                     : seconds < 10 ? "%.2f"
+                                    : "%.1f";
+  std::snprintf(text, sizeof(text), form, seconds);
   return text;
 }
 
@@ -167,8 +171,33 @@ std::string gib(int64_t bytes) {
   return text;
 }
 
+/// The unit of a table's bytes.
+struct TableUnit {
+  const char* name = "GiB";
+  int64_t bytes = int64_t{1} << 30;
+
+  /// At most five characters wide.
+  std::string text(int64_t of) const {
+    const double size = static_cast<double>(of) / static_cast<double>(bytes);
+    constexpr double kFewest = 999.95; // without a decimal
+    char text[32];
+    std::snprintf(text, sizeof(text), size < kFewest ? "%.1f" : "%.0f", size);
+    return text;
+  }
+};
+
+/// MiB where no run takes a GiB.
+TableUnit unit_of(const std::vector<PlannedRun>& runs) {
+  const TableUnit gib;
+  const bool are_small =
+      std::all_of(runs.begin(), runs.end(), [&](const PlannedRun& run) {
+        return std::max(run.device_bytes, run.host_bytes) < gib.bytes;
+      });
+  return are_small ? TableUnit{"MiB", int64_t{1} << 20} : gib;
+}
+
 /// The row of names above print_row()'s; with them, 80 columns wide.
-void print_heading() {
+void print_heading(const TableUnit& unit) {
   std::printf(
       "\n %-29s %-8s %-8s %-6s %-7s %5s %5s s/step\n",
       "layout",
@@ -176,7 +205,7 @@ void print_heading() {
       "recomp",
       "weight",
       "on host",
-      "GiB",
+      unit.name,
       "host");
 }
 
@@ -195,7 +224,7 @@ std::string short_names(const std::string& names) {
 
 /// One row of the table of layouts.
 /// @param mark what it is: '*' the best.
-void print_row(const PlannedRun& run, char mark) {
+void print_row(const PlannedRun& run, char mark, const TableUnit& unit) {
   const bool is_known = !run.stages.empty() || run.is_bound;
   std::string end = seconds_text(run.time.total());
   if (run.is_bound) {
@@ -214,8 +243,8 @@ void print_row(const PlannedRun& run, char mark) {
       run.recomputed.column().c_str(),
       run.residency.empty() ? "-" : run.residency.c_str(),
       short_names(run.offloaded).c_str(),
-      is_known ? gib(run.device_bytes).c_str() : "-",
-      is_known ? gib(run.host_bytes).c_str() : "-",
+      is_known ? unit.text(run.device_bytes).c_str() : "-",
+      is_known ? unit.text(run.host_bytes).c_str() : "-",
       end.c_str());
 }
 
@@ -240,24 +269,28 @@ std::vector<const PlannedRun*> sorted(const std::vector<PlannedRun>& runs) {
 }
 
 void print_table(const PlanAnswer& answer) {
-  print_heading();
+  const TableUnit unit = unit_of(answer.runs);
+  print_heading(unit);
   const PlannedRun* best = answer.best_run();
   for (const PlannedRun* run : sorted(answer.runs)) {
     const bool is_given = run == answer.runs.data();
-    print_row(*run, run == best ? '*' : is_given ? '=' : ' ');
+    print_row(*run, run == best ? '*' : is_given ? '=' : ' ', unit);
   }
   std::printf(
-      "* the fastest that fits; = the configuration as it is; > left out: takes at\n"
-      "least so long. rows: of a micro-batch x micro-batches of a step. recomp: op\n"
-      "cheap operators, at attention, a number of layers. weight: ZeRO stage, or a\n"
-      "budget of memory. GiB: peak of a device; host: of a rank's host memory.\n");
+      "* the fastest that fits; = the configuration as it is, unless that is it; >\n"
+      "left out: takes at least so long. rows: of a micro-batch x micro-batches of a\n"
+      "step. recomp: op cheap operators, at attention, a number of layers. weight:\n"
+      "ZeRO stage, or a budget of memory. %s: peak of a device; host: of a rank's\n"
+      "host memory.\n",
+      unit.name);
 }
 
 /// Why it is slower than the best one.
 std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
   const StepTime& time = run.time;
   const std::pair<const char*, double> parts[] = {
-      {"computation, with what is recomputed",
+      {run.recomputed.any() ? "computation, with what is recomputed"
+                            : "computation",
        time.compute - best.time.compute},
       {"all-gathers and reductions of shards",
        std::max(time.shards - time.compute, 0.0) -
@@ -386,6 +419,18 @@ void print_answer(
       best.tokens_per_s,
       best.tokens_per_s / machine.devices,
       arguments.kind.c_str());
+}
+
+/// Where a step of the layouts has other examples than the configuration's.
+void print_examples(const PlanAnswer& answer, const Machine& machine) {
+  if (answer.examples != answer.given_examples) {
+    std::printf(
+        "examples: %lld a step, not %lld as in the configuration, whose "
+        "parallel section is for other than %s\n",
+        static_cast<long long>(answer.examples),
+        static_cast<long long>(answer.given_examples),
+        runtime::count_text(machine.devices, "device").c_str());
+  }
 }
 
 /// Those that are nearly as fast and leave more memory free.
@@ -616,24 +661,19 @@ void write_report(
 
 /// A configuration that extends the given one.
 void write_config(const PlanArguments& arguments, const PlannedRun& best) {
+  nlohmann::json set = nlohmann::json::object();
+  std::vector<std::string> all = arguments.overrides;
+  all.insert(all.end(), best.overrides.begin(), best.overrides.end());
+  for (const std::string& override : all) {
+    runtime::apply_override(set, override);
+  }
   nlohmann::ordered_json config{
       {"extends",
        std::filesystem::relative(
            std::filesystem::absolute(arguments.config),
            std::filesystem::absolute(arguments.write).parent_path())
            .string()}};
-  std::vector<std::string> all = arguments.overrides;
-  all.insert(all.end(), best.overrides.begin(), best.overrides.end());
-  for (const std::string& override : all) {
-    const size_t equals = override.find('=');
-    std::string path = "/" + override.substr(0, equals);
-    std::replace(path.begin(), path.end(), '.', '/');
-    const std::string text = override.substr(equals + 1);
-    const auto value =
-        nlohmann::ordered_json::parse(text, nullptr, /*exceptions=*/false);
-    config[nlohmann::ordered_json::json_pointer(path)] =
-        value.is_discarded() ? nlohmann::ordered_json(text) : value;
-  }
+  config.update(nlohmann::ordered_json(set));
   runtime::write_file_atomically(arguments.write, config.dump(2) + "\n");
 }
 
@@ -674,12 +714,36 @@ nlohmann::ordered_json json_of(const PlannedRun& run) {
   return json;
 }
 
+/// Why none of the runs is possible.
+std::string refusal(const PlanArguments& arguments, const PlanAnswer& answer) {
+  std::string text = formatted(
+      "no layout can run on {} (--devices)",
+      runtime::count_text(arguments.devices, "device"));
+  std::set<std::string> told;
+  for (const PlannedRun& run : answer.runs) {
+    constexpr size_t kMostReasons = 4;
+    if (!run.problem.empty() && told.size() < kMostReasons &&
+        told.insert(run.problem).second) {
+      text += formatted(
+          "\n  {}: {}",
+          &run == answer.runs.data() ? "the configuration as it is"
+          : run.layout.empty()       ? joined(run.changed)
+                                     : run.layout,
+          run.problem);
+    }
+  }
+  if (!answer.can_share_examples) {
+    text += formatted(
+        "\n  other layouts: a step has {} examples (training.batch_size, training.accumulate and parallel), which so many ranks cannot have in equal parts; use a number of devices that divides them, another training.accumulate, or parallel=null, with which each device adds its own",
+        answer.examples);
+  }
+  return text;
+}
+
 /// What to do when none of the runs fits.
 std::string remedy(const PlanArguments& arguments, const PlanAnswer& answer) {
   if (!answer.nearest) {
-    return formatted(
-        "no layout can run on {} (--devices); the problem of each is in its row",
-        runtime::count_text(arguments.devices, "device"));
+    return refusal(arguments, answer);
   }
   std::string text = formatted(
       "nothing fits; the least is {}, {} x {}, recomputing {}: {}",
@@ -721,6 +785,8 @@ nlohmann::ordered_json json_of(
       {"room_bytes", machine.room()},
       {"margin_bytes", machine.margin_bytes},
       {"dry_runs", answer.dry_runs},
+      {"examples", answer.examples},
+      {"given_examples", answer.given_examples},
       {"runs", nlohmann::ordered_json::array()},
       {"lifted", nullptr},
       {"changes", nlohmann::ordered_json::array()}};
@@ -739,7 +805,45 @@ nlohmann::ordered_json json_of(
   return json;
 }
 
+/// Before a search, whose result would be lost.
+void check_can_write(const char* option, const std::string& file) {
+  if (file.empty()) {
+    return;
+  }
+  namespace fs = std::filesystem;
+  TESSERA_CHECK(
+      !fs::is_directory(file),
+      "{} is '{}', which is a folder; name a file in it",
+      option,
+      file);
+  fs::path folder = fs::absolute(file).parent_path();
+  while (!fs::exists(folder)) {
+    folder = folder.parent_path();
+  }
+  TESSERA_CHECK(
+      fs::is_directory(folder) && ::access(folder.c_str(), W_OK) == 0,
+      "{} is '{}', but nothing can be written in '{}'; name another file",
+      option,
+      file,
+      folder.string());
+}
+
+void make_folder_of(const std::string& file) {
+  if (!file.empty()) {
+    std::filesystem::create_directories(
+        std::filesystem::absolute(file).parent_path());
+  }
+}
+
+void check_can_write(const PlanArguments& arguments) {
+  check_can_write("--write", arguments.write);
+  check_can_write("--report", arguments.report);
+}
+
 int plan(const PlanArguments& arguments) {
+  check_can_write(arguments);
+  make_folder_of(arguments.write);
+  make_folder_of(arguments.report);
   PlanSearch search;
   search.read = tasks::read_training_run(arguments.config);
   search.overrides = arguments.overrides;
@@ -759,6 +863,7 @@ int plan(const PlanArguments& arguments) {
   } else {
     if (best != nullptr) {
       print_answer(arguments, search.machine, *best);
+      print_examples(answer, search.machine);
       print_roomier(answer, search.machine);
     }
     print_lifted(answer);
@@ -958,6 +1063,7 @@ int run_plan(int argc, char** argv) {
       rates_of(arguments, planner::RateUse::kKernels);
     } else {
       machine_of(arguments);
+      check_can_write(arguments);
     }
     tasks::read_training_config(arguments.config, arguments.overrides);
   };

@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
 
+#include <filesystem>
+
 namespace tessera::planner {
 
 namespace {
@@ -31,6 +33,10 @@ Machine machine_of(const PlanMachine& wanted, const DeviceRates& rates) {
       !machine.nvme_bytes || machine.host_bytes,
       "plan: NVMe memory is {}, and that of the host is not known; disks hold what the host has no room for, so give both (--host-memory)",
       runtime::size_text(*machine.nvme_bytes));
+  TESSERA_CHECK(
+      !machine.nvme_bytes || std::filesystem::is_directory(machine.nvme_path),
+      "plan: --nvme-path is '{}', which is not a folder on this machine; create it, or name another one",
+      machine.nvme_path);
   TESSERA_CHECK(
       machine.devices > 0 && machine.devices_per_node > 0,
       "plan: {} devices, {} of a node; both must be at least 1",

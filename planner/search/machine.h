@@ -48,7 +48,8 @@ struct Machine {
 };
 
 /// @param rates of `wanted`'s device.
-/// @throws tessera::Error where nothing of a device's memory is left.
+/// @throws tessera::Error where nothing of a device's memory is left, or there
+///   is no folder for NVMe memory.
 Machine machine_of(const PlanMachine& wanted, const DeviceRates& rates);
 
 } // namespace tessera::planner

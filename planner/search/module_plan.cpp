@@ -162,6 +162,7 @@ class ModuleRun {
 std::string argument_names(std::string text) {
   const std::vector<std::pair<std::string, std::string>> names{
       {"--host-memory", "host_memory"},
+      {"--nvme-path", "nvme_path"},
       {"--reserve", "reserve"},
       {"--margin", "margin"}};
   for (const auto& [option, argument] : names) {

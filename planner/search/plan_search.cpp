@@ -49,6 +49,13 @@ constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
 constexpr int kMostTimes = 16;
 constexpr size_t kMostChanges = 3;
 
+/// The ranks, or groups of them, that have batches of their own.
+int64_t given_batches(const ParallelSizes& sizes, int devices) {
+  const int divided = sizes.tensor * sizes.pipeline * sizes.context;
+  return sizes.shard > 0 ? int64_t{sizes.shard} * sizes.data
+                         : std::max(1, devices / divided);
+}
+
 /// What a layout is made of.
 struct Layout {
   int tensor = 1;
@@ -115,7 +122,7 @@ std::map<std::string, std::string> current_values(
 }
 
 /// "shard 4, tensor 2"
-std::string text_of(const ParallelSizes& sizes, int batches) {
+std::string text_of(const ParallelSizes& sizes, int64_t batches) {
   std::string text = formatted("shard {}", batches);
   const auto add = [&](const char* name, int size) {
     if (size > 1) {
@@ -157,9 +164,12 @@ class Search {
             given_.recomputes_attention) {
     const ParallelSizes& sizes = given_.parallel.sizes;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
+    const int64_t of_rank = given_.batch_size * given_.accumulate;
+    given_examples_ = of_rank * given_batches(sizes, search.machine.devices);
     // Of all ranks together; kept.
-    examples_ = given_.batch_size * given_.accumulate *
-                std::max(1, search.machine.devices / divided);
+    examples_ = search.machine.devices % divided == 0
+                    ? of_rank * (search.machine.devices / divided)
+                    : given_examples_;
   }
 
   PlanAnswer run() {
@@ -173,6 +183,9 @@ class Search {
     }
     lift_placements();
     if (best() == nullptr && !search_.as_given) {
+      for (const auto& [layout, rows] : refused_on_device_) {
+        add_least(layout, rows); // may lack less than all with host memory
+      }
       try_changes();
     }
     return finished();
@@ -246,6 +259,10 @@ class Search {
         }
       }
     }
+    can_share_examples_ =
+        std::any_of(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+          return divides(layout, least_rows());
+        });
     if (estimates_layers_) {
       try_estimated(layouts);
     } else {
@@ -521,8 +538,13 @@ class Search {
       return;
     }
     if (has_host() && !layout.optimizer_on_host && !fixes_optimizer()) {
-      return; // it is tried with state on the host too, which lacks less
+      refused_on_device_.emplace_back(layout, rows); // first with the host
+      return;
     }
+    add_least(layout, rows);
+  }
+
+  void add_least(const Layout& layout, int64_t rows) {
     RecomputedParts all{.layers = layers_, .operators = true};
     add(planned(
             overrides_of(layout, rows, accumulate_of(layout, rows)),
@@ -826,19 +848,14 @@ class Search {
   /// The smallest of each kind that fits.
   void try_changes() {
     const Machine& machine = search_.machine;
-    if (machine.device != c10::kCPU &&
+    // On a CPU, host memory is no other than the device's, unless it is given
+    // as a part of its own.
+    if ((machine.device != c10::kCPU || machine.host_bytes) &&
         machine.host_bytes.value_or(0) < kAnyHostBytes) {
       PlanSearch other = search_;
       other.machine.host_bytes = kAnyHostBytes;
-      if (auto run = fitting_with(other)) {
-        const int64_t gib =
-            whole_gib(run->host_bytes * machine.ranks_of_node());
-        other.machine.host_bytes = gib << 30;
-        PlannedRun exact = with_host_bytes(other, *run);
-        if (exact.fits()) {
-          changes_.push_back(
-              {formatted("--host-memory {}GiB", gib), std::move(exact)});
-        }
+      if (const auto run = fitting_with(other)) {
+        add_host_change(other, *run);
       }
     }
     for (int times = 2; times <= kMostTimes; times *= 2) {
@@ -870,6 +887,26 @@ class Search {
     }
     if (changes_.size() > kMostChanges) {
       changes_.resize(kMostChanges);
+    }
+  }
+
+  /// What `run` takes of host memory, in whole MiB if it is less than a GiB,
+  /// else, and where that is not enough for it, in GiB.
+  void add_host_change(PlanSearch& other, const PlannedRun& run) {
+    const int64_t bytes = run.host_bytes * search_.machine.ranks_of_node();
+    constexpr int kMib = 20;
+    constexpr int kGib = 30;
+    for (const int shift : {bytes < int64_t{1} << kGib ? kMib : kGib, kGib}) {
+      const int64_t size = ((bytes - 1) >> shift) + 1;
+      other.machine.host_bytes = size << shift;
+      PlannedRun exact = with_host_bytes(other, run);
+      if (exact.fits()) {
+        changes_.push_back(
+            {formatted(
+                 "--host-memory {}{}", size, shift == kMib ? "MiB" : "GiB"),
+             std::move(exact)});
+        return;
+      }
     }
   }
 
@@ -906,10 +943,6 @@ class Search {
     } catch (const std::exception&) {
       return std::nullopt; // the configuration or model does not allow that
     }
-  }
-
-  static int64_t whole_gib(int64_t bytes) {
-    return (bytes + (int64_t{1} << 30) - 1) >> 30;
   }
 
   bool fixes_optimizer() const {
@@ -1053,7 +1086,25 @@ class Search {
       }
       run.problem = "refused: " + first_line(error.what());
     }
+    if (!few_layers) {
+      note_nearest(run);
+    }
     return run;
+  }
+
+  /// Keeps what lacks the least of all that were planned.
+  void note_nearest(const PlannedRun& run) {
+    if (!run.stages.empty() && !run.fits() && best() == nullptr &&
+        (!nearest_ || lack_of(run) < lack_of(*nearest_))) {
+      nearest_ = run;
+    }
+  }
+
+  /// Bytes of a rank that are too many.
+  int64_t lack_of(const PlannedRun& run) const {
+    return std::max<int64_t>(0, run.device_bytes - search_.machine.room()) +
+           (has_host() ? std::max<int64_t>(0, run.host_bytes - host_bytes())
+                       : 0);
   }
 
   void plan_into(
@@ -1063,8 +1114,7 @@ class Search {
       std::optional<int64_t> few_layers) const {
     const Machine& machine = search_.machine;
     const ParallelSizes& sizes = config.parallel.sizes;
-    const int divided = sizes.tensor * sizes.pipeline * sizes.context;
-    const int batches = std::max(1, machine.devices / divided);
+    const int64_t batches = given_batches(sizes, machine.devices);
     run.batch_size = config.batch_size;
     run.accumulate = config.accumulate;
     run.residency =
@@ -1154,16 +1204,19 @@ class Search {
   PlanAnswer finished() {
     PlanAnswer answer;
     answer.dry_runs = dry_runs_;
+    answer.given_examples = given_examples_;
+    answer.examples = examples_;
+    answer.can_share_examples = can_share_examples_;
     if (const PlannedRun* run = best()) {
       answer.best = static_cast<size_t>(run - runs_.data());
-    } else {
-      const auto nearest = std::min_element(
-          runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
-            return !a.stages.empty() &&
-                   (b.stages.empty() || a.device_bytes < b.device_bytes);
+    } else if (nearest_) {
+      const auto known =
+          std::find_if(runs_.begin(), runs_.end(), [&](const auto& run) {
+            return run.overrides == nearest_->overrides;
           });
-      if (!nearest->stages.empty()) {
-        answer.nearest = static_cast<size_t>(nearest - runs_.begin());
+      answer.nearest = static_cast<size_t>(known - runs_.begin());
+      if (known == runs_.end()) {
+        runs_.push_back(std::move(*nearest_));
       }
     }
     answer.runs = std::move(runs_);
@@ -1184,12 +1237,16 @@ class Search {
   bool estimates_layers_;
   bool alike_stages_once_;
   RecomputationSearch recomputation_;
-  int64_t examples_ = 0;
+  int64_t examples_ = 0; ///< of a step
+  int64_t given_examples_ = 0; ///< of the configuration as it is
+  bool can_share_examples_ = true;
   int64_t dry_runs_ = 0;
   std::map<EstimateKey, std::unique_ptr<RunEstimate>> estimates_;
   std::vector<PlannedRun> runs_;
   std::vector<Layout> layouts_; ///< of `runs_`
   std::vector<PlannedRun> bounds_;
+  std::optional<PlannedRun> nearest_; ///< note_nearest()
+  std::vector<std::pair<Layout, int64_t>> refused_on_device_; ///< with rows
   std::optional<PlannedChange> lifted_;
   std::vector<PlannedChange> changes_;
 };

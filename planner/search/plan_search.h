@@ -47,9 +47,16 @@ struct PlanAnswer {
   /// Without placements that the configuration fixes, if that is faster than
   /// the best by more than a fiftieth, or fits where nothing does.
   std::optional<PlannedChange> lifted;
-  /// If nothing fits: the one that lacks least, in `runs`, and what would fit.
+  /// If nothing fits: of all that were tried, the one that lacks least, in
+  /// `runs`, and what would fit.
   std::optional<size_t> nearest;
   std::vector<PlannedChange> changes;
+  /// Of a step of the configuration as it is, and of the layouts that were
+  /// tried.
+  int64_t given_examples = 0;
+  int64_t examples = 0;
+  /// Whether the ranks of some layout can have as many examples each.
+  bool can_share_examples = true;
 
   const PlannedRun* best_run() const {
     return best ? &runs[*best] : nullptr;

@@ -4,6 +4,8 @@ trained."""
 import contextlib
 import copy
 import dataclasses
+import difflib
+import inspect
 import json
 import os
 import traceback
@@ -66,8 +68,8 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     nvme_memory: of a node's disks, for what host_memory has no room for; in the
         folder nvme_path.
     devices_per_node, reserve, margin: as for `tessera plan`.
-    device: kind of device, "h100" or another of `tessera plan --device`; "cuda"
-        is "a100".
+    device: kind of device, "h100" or another of `tessera plan --device`; by
+        default "a100", as there.
     batch: also a function of a number of rows that makes one of so many; then
         the search tries other micro-batches.
     batch_size: rows of a rank's micro-batch; by default 1, or those of batch.
@@ -86,6 +88,7 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
                 model.gradient_checkpointing_enable()
             engine = tessera.wrap(model, best.options)
     """
+    _check_names(options)
     values, source = merge_options("plan", model, config, zero_stage, options)
     if device_memory is not None:
         for name, value, searched in (("rank", rank, 0), ("steps", steps, 2)):
@@ -139,6 +142,18 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
             torch.enable_grad():
         return _C.plan(
             Tree(model).root, json.dumps(values), source, forward, job)
+
+
+def _check_names(options):
+    """Options that are nearly arguments of plan(), which come before what the
+    others say of each other; wrap() knows the names of its own."""
+    own = [name for name, parameter in inspect.signature(plan).parameters.items()
+           if parameter.kind is parameter.KEYWORD_ONLY]
+    for name in options:
+        meant = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
+        if meant:
+            raise _C.Error(
+                f"plan: {name!r} is not an option; did you mean {meant[0]!r}?")
 
 
 def _planned_loss(model, batch, loss):
@@ -224,9 +239,9 @@ class Pick:
 
     def __str__(self):
         text = (f"{self.batch_size} x {self.accumulate} rows, recomputing "
-                f"{self.recomputed_layers} layers, {self.peak_bytes / 2**30:.2f}"
-                f" GiB of a device, {self.host_bytes / 2**30:.2f} GiB of host "
-                f"memory, {self.step_seconds:.3g} s a step")
+                f"{self.recomputed_layers} layers, {_size(self.peak_bytes)} of a "
+                f"device, {_size(self.host_bytes)} of host memory, "
+                f"{self.step_seconds:.3g} s a step")
         for part in (" ".join(self.changed), self.problem):
             text += f": {part}" if part else ""
         return text
@@ -245,7 +260,7 @@ class Plan:
     limit_bytes: int  #: a device's memory without reserve and margin
 
     def __str__(self):
-        lines = [f"a device has {self.limit_bytes / 2**30:.2f} GiB"]
+        lines = [f"a device has {_size(self.limit_bytes)}"]
         if self.best:
             lines.append(f"best: {self.best}")
         elif self.nearest:
@@ -259,10 +274,17 @@ class Plan:
         return "\n".join(lines)
 
 
+def _size(count):
+    mib = count / 2**20
+    return f"{mib / 2**10:.2f} GiB" if mib >= 2**10 else f"{mib:.2f} MiB"
+
+
 def _kind_of(device):
-    if device is None:
-        return "a100" if torch.cuda.is_available() else "cpu"
-    return "a100" if str(device).startswith("cuda") else str(device)
+    if device is not None and str(device).startswith("cuda"):
+        raise _C.Error(
+            f"plan: device is {str(device)!r}; a search needs the kind, such as "
+            "'a100' or 'h100', whose rates it estimates times from.")
+    return "a100" if device is None else str(device)
 
 
 def _checkpointing_of(model):

@@ -9,6 +9,7 @@
 #include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/tasks/plan_training.h"
+#include "tessera/tasks/planned_batch.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/tasks/training_search.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -446,8 +447,8 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
     return run_tessera(1, all);
   };
   const auto written = with(
-      {"--write=" + (folder_ / "best.json").string(),
-       "--report=" + (folder_ / "plan.html").string()});
+      {"--write=" + (folder_ / "plans" / "best.json").string(),
+       "--report=" + (folder_ / "plans" / "plan.html").string()});
   EXPECT_EQ(written.exit_code, 0) << written.output;
   // What to run, its memory and its time come first.
   for (const char* part :
@@ -480,16 +481,16 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
   EXPECT_EQ(marked, 1);
   EXPECT_NE(written.output.find("recomp "), std::string::npos);
   std::stringstream report;
-  report << std::ifstream(folder_ / "plan.html").rdbuf();
+  report << std::ifstream(folder_ / "plans" / "plan.html").rdbuf();
   EXPECT_NE(report.str().find("cheap operators"), std::string::npos);
   EXPECT_NE(
       report.str().find("ms of computation, estimated"), std::string::npos);
   EXPECT_TRUE(best.at("recomputed").at("operators").get<bool>());
-  std::ifstream file(folder_ / "best.json");
+  std::ifstream file(folder_ / "plans" / "best.json");
   EXPECT_TRUE(
       nlohmann::json::parse(file).at("recompute_operators").get<bool>());
   auto again = words;
-  again[1] = (folder_ / "best.json").string();
+  again[1] = (folder_ / "plans" / "best.json").string();
   again.emplace_back("--as-given");
   again.emplace_back("--json");
   const auto planned =
@@ -832,7 +833,8 @@ TEST_F(Plan, FitsByABudgetAndSaysWhatElseWouldFit) {
       none.runs[*none.nearest].problem.find("above the"), std::string::npos);
   ASSERT_FALSE(none.changes.empty());
   const PlannedChange& host = none.changes.front();
-  EXPECT_EQ(host.change, "--host-memory 1GiB");
+  EXPECT_TRUE(host.change.starts_with("--host-memory ")) << host.change;
+  EXPECT_TRUE(host.change.ends_with("MiB")) << host.change;
   EXPECT_GT(host.run.host_bytes, 0);
   EXPECT_TRUE(host.run.fits());
   EXPECT_LE(host.run.device_bytes, one.machine.room());
@@ -844,6 +846,74 @@ TEST_F(Plan, FitsByABudgetAndSaysWhatElseWouldFit) {
   EXPECT_EQ(answer.best_run()->residency, "budget");
   EXPECT_GT(answer.best_run()->host_bytes, 0);
   EXPECT_LE(answer.best_run()->device_bytes, one.machine.room());
+}
+
+// Also where a node's memory is known, and too small: what stays on the device
+// may lack less than what does not fit on the host.
+TEST_F(Plan, NamesTheLeastOfAllThatWasTried) {
+  write_model(12, /*features=*/128);
+  PlanSearch one = search(int64_t{10} << 20);
+  one.machine.devices = 1;
+  one.overrides = {"training.batch_size=1", "training.accumulate=4"};
+  const auto lack_of = [&](const PlanAnswer& answer) {
+    EXPECT_EQ(answer.best_run(), nullptr);
+    EXPECT_TRUE(answer.nearest);
+    return answer.runs[*answer.nearest].device_bytes - one.machine.room();
+  };
+  const int64_t alone = lack_of(search_plans(one));
+  one.machine.host_bytes = int64_t{1} << 20;
+  const PlanAnswer answer = search_plans(one);
+  EXPECT_LE(lack_of(answer), alone);
+  ASSERT_FALSE(answer.changes.empty());
+  const PlannedChange& host = answer.changes.front();
+  EXPECT_TRUE(host.change.starts_with("--host-memory ")) << host.change;
+  EXPECT_LE(host.run.device_bytes, one.machine.room());
+}
+
+// As if the section was not there.
+TEST_F(Plan, TakesAnEmptySectionAsNone) {
+  PlanSearch one = search(int64_t{1} << 40);
+  const auto runs_with = [&](const Names& overrides) {
+    one.overrides = overrides;
+    return search_plans(one).runs.size();
+  };
+  const size_t without = runs_with({});
+  EXPECT_GT(without, 3U);
+  EXPECT_EQ(runs_with({"parallel="}), without);
+  EXPECT_EQ(runs_with({"parallel=null", "memory="}), without);
+}
+
+// Ranks of a configuration for other devices, and examples that cannot be
+// divided among all of them.
+TEST_F(Plan, SaysWhatOtherDevicesChange) {
+  const auto output_with = [&](const char* devices, const Names& more) {
+    Names words{
+        "plan",
+        (folder_ / "train.json").string(),
+        devices,
+        "--device=cpu",
+        "--device-memory=1GiB",
+        "parallel.shard=4"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_tessera(1, words).output;
+  };
+  const std::string refused = output_with("--devices=7", {"parallel.tensor=2"});
+  for (const char* part :
+       {"no layout can run on 7 devices",
+        "a step has 32 examples",
+        "parallel=null",
+        "=shard 4, tensor 2",
+        "sizes that would fit"}) {
+    EXPECT_NE(refused.find(part), std::string::npos) << part << "\n" << refused;
+  }
+  const std::string changed = output_with("--devices=7", {});
+  EXPECT_NE(
+      changed.find("examples: 56 a step, not 32 as in the configuration"),
+      std::string::npos)
+      << changed;
+  const std::string same = output_with("--devices=4", {});
+  EXPECT_NE(same.find("run: "), std::string::npos) << same;
+  EXPECT_EQ(same.find("examples:"), std::string::npos) << same;
 }
 
 // State that the configuration fixes on the host stays there, and the answer
@@ -933,8 +1003,7 @@ TEST_F(Plan, UsesTheMemoryOfThisMachine) {
   elsewhere.emplace_back("--device=a100");
   const auto there = run_tessera(1, elsewhere);
   EXPECT_NE(there.exit_code, 0);
-  EXPECT_NE(
-      there.output.find("fits with --host-memory 1GiB"), std::string::npos)
+  EXPECT_NE(there.output.find("fits with --host-memory "), std::string::npos)
       << there.output;
 }
 
@@ -1040,6 +1109,24 @@ TEST_F(Plan, SaysWhatIsWrong) {
   expect_has(output_of({"--device-memory=1GiB"}), "--reserve");
   expect_has(output_of({"--device-memory=4GiB", "--margin=3GiB"}), "--margin");
   expect_has(output_of({}), "--device-memory is missing");
+  // Before a search.
+  const Names cpu{"--device=cpu", "--device-memory=1GiB"};
+  const auto output_with = [&](const Names& more) {
+    Names all = cpu;
+    all.insert(all.end(), more.begin(), more.end());
+    return output_of(all);
+  };
+  expect_has(
+      output_with({"--write=" + folder_.path().string()}),
+      "which is a folder; name a file in it");
+  expect_has(
+      output_with(
+          {"--report=" + (folder_ / "train.json" / "plan.html").string()}),
+      "nothing can be written in");
+  expect_has(
+      output_with(
+          {"--host-memory=1GiB", "--nvme-memory=1GiB", "--nvme-path=nowhere"}),
+      "--nvme-path is 'nowhere', which is not a folder");
   expect_has(output_of({"--memory-cap=1GiB"}), "--simulate-world");
   expect_has(output_of({"--device-memory=much"}), "--device-memory");
 }
