@@ -66,7 +66,7 @@ std::shared_ptr<zoo::Model> configured_model(
   const auto model =
       lazy([&] { return zoo::from_config(json, options, origin); });
   if (!zoo::is_model_center(json)) {
-    zoo::log_unread_fields(json, origin, *options.record);
+    zoo::check_unread_fields(json, origin, *options.record);
   }
   init_parameters(*model, config.seed);
   return model;

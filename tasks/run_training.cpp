@@ -11,6 +11,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
@@ -32,6 +33,8 @@
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <optional>
+#include <set>
 
 namespace tessera::tasks {
 
@@ -162,6 +165,27 @@ std::string steps_text(
           : "");
 }
 
+/// Warns of held-out data that are trained on, whose score says nothing about
+/// other data.
+void warn_of_shared_files(const TrainingConfig& config) {
+  std::set<std::filesystem::path> trained;
+  for (const auto& file : config.train_files()) {
+    trained.insert(std::filesystem::weakly_canonical(file));
+  }
+  std::vector<std::string> shared;
+  for (const auto& file : config.heldout_files()) {
+    if (trained.contains(std::filesystem::weakly_canonical(file))) {
+      shared.push_back("'" + file.string() + "'");
+    }
+  }
+  if (!shared.empty()) {
+    log_warning(
+        "data.heldout: {} {} also in data.train, so that the score says nothing about data that the model has not seen; name other files in data.heldout",
+        runtime::join_names(shared),
+        shared.size() == 1 ? "is" : "are");
+  }
+}
+
 /// @throws tessera::Error if the data do not fill a batch on each rank.
 void check_fills_a_batch(
     const TrainingConfig& config,
@@ -214,9 +238,21 @@ void check_best_metric(const TrainingConfig& config, const Task& task) {
 }
 
 /// ", warm-up over 3 % of the steps", with the key of what is on by default.
-std::string warmup_text(const LrScheduleOptions& schedule) {
+/// @param steps of the run; nullopt: a resumed run has its own number.
+std::string warmup_text(
+    LrScheduleOptions schedule,
+    const std::optional<int64_t>& steps) {
   if (schedule.decay == LrDecay::kOneCycle) {
     return ""; // it has its own
+  }
+  if (schedule.warmup_fraction > 0 && steps) {
+    schedule.total_steps = *steps;
+    if (warmup_steps_of(schedule) == 0) {
+      return formatted(
+          ", no warm-up ({:g} % of {} is less than one, schedule.warmup_fraction)",
+          100 * schedule.warmup_fraction,
+          runtime::count_text(*steps, "step"));
+    }
   }
   if (schedule.warmup_fraction > 0) {
     return formatted(
@@ -238,7 +274,9 @@ bool has_default_rate(const TrainingConfig& config) {
 }
 
 /// How the weights are updated.
-std::string optimization_text(const TrainingConfig& config) {
+std::string optimization_text(
+    const TrainingConfig& config,
+    const TrainingTask& task) {
   const TrainerOptions& trainer = config.trainer;
   std::string decay;
   for (const auto& [name, value] : lr_decay_names()) {
@@ -257,7 +295,10 @@ std::string optimization_text(const TrainingConfig& config) {
                 " (optimizer.lr, by default for {} of model.folder)",
                 config.lora ? "adapters" : "weights"),
       decay,
-      warmup_text(trainer.schedule),
+      warmup_text(
+          trainer.schedule,
+          trainer.resume ? std::optional<int64_t>()
+                         : total_steps_of(trainer, task)),
       trainer.clip_grad_norm > 0
           ? formatted(
                 "gradients clipped to norm {:g} (training.clip_grad_norm)",
@@ -506,6 +547,9 @@ TrainingResult run_training(TrainingConfig config) {
   check(config.engine);
   runtime::install_cpu_memory_counter();
   World& world = engine::init_on(config.device);
+  if (world.rank() == 0) {
+    warn_of_shared_files(config);
+  }
   prepare_data(config, world, ModelState::kFirst);
   engine::JobAgreement agreement(world, "run folder");
   // Before a model is built, which may take long.
@@ -549,7 +593,7 @@ TrainingResult run_training(TrainingConfig config) {
         steps_text(world, parallel, config, batches));
     log_info("{}", facts_text(config.trainer.facts));
     if (!config.lr_range_test) {
-      log_info("{}", optimization_text(config));
+      log_info("{}", optimization_text(config, batches));
     }
     add_memory(engine, config.trainer.facts);
   }

@@ -52,16 +52,18 @@ std::string roles_of(const ordered_json& messages) {
   return runtime::join_names(roles);
 }
 
-/// Whether a message says something beside its content.
-bool has_more(const ordered_json& message) {
+/// How many things a message says beside its content: calls, thoughts.
+size_t count_more(const ordered_json& message) {
   const auto has = [&](const char* key) {
-    return message.contains(key) && !message[key].empty();
+    return message.contains(key) && !message[key].empty() && message[key] != "";
   };
-  return has("tool_calls") || has("function_call") ||
-         std::any_of(
-             std::begin(text::kReasoningKeys),
-             std::end(text::kReasoningKeys),
-             has);
+  return (has("tool_calls") ? 1 : 0) + (has("function_call") ? 1 : 0) +
+         (std::any_of(
+              std::begin(text::kReasoningKeys),
+              std::end(text::kReasoningKeys),
+              has)
+              ? 1
+              : 0);
 }
 
 /// Whether a content, a text or a list of them, says nothing.
@@ -72,6 +74,36 @@ bool is_empty_content(const ordered_json& content) {
             return part.is_object() && part.contains("text") &&
                    part["text"] == "";
           }));
+}
+
+/// Checks that a learned answer without content has calls or thoughts that the
+/// template writes.
+/// @throws tessera::Error naming place, message and what is not written.
+void check_written(
+    const text::ChatPrompt& chat,
+    const ordered_json& messages,
+    const std::string& place,
+    const std::string& key,
+    const ordered_json& tools) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ordered_json& message = messages[i];
+    const auto content = message.find("content");
+    const bool has_content = content != message.end() && !content->is_null() &&
+                             !is_empty_content(*content);
+    if (message["role"] != "assistant" || has_content ||
+        !text::is_learned(message)) {
+      continue;
+    }
+    auto unwritten = chat.unwritten_keys(messages, place, tools, i);
+    std::erase(unwritten, "name");
+    TESSERA_CHECK(
+        unwritten.size() < count_more(message),
+        "{}: {}[{}] of the role \"assistant\" has an empty 'content', and the chat template does not write its {}, so that an empty answer would be learned; use a template that does, write the answer into 'content', or leave out the row",
+        place,
+        key,
+        i,
+        runtime::join_names(unwritten));
+  }
 }
 
 /// Whether the weight of something that the assistant says is 0.
@@ -99,7 +131,7 @@ void check_contents(
   for (size_t i = 0; messages.is_array() && i < messages.size(); ++i) {
     const ordered_json& message = messages[i];
     if (!message.is_object() || !message.contains("role") ||
-        has_more(message)) {
+        count_more(message) > 0) {
       continue;
     }
     const std::string where = formatted(
@@ -228,6 +260,8 @@ SupervisedText SupervisedEncoder::conversation(const text::TextRow& row) const {
   const ordered_json messages = chat_->with_read_contents(
       values.at(options_.messages), row.place(), listed_tools);
   const bool has_unlearned = has_unlearned_answer(messages, row.place());
+  check_written(*chat_, messages, row.place(), options_.messages, listed_tools);
+  chat_->warn_of_unwritten_keys(messages, row.place(), listed_tools);
   const text::RenderedChat chat =
       chat_->render_with_answers(messages, row.place(), listed_tools);
   text::EncodeOptions how;

@@ -144,6 +144,25 @@ void check_is_not_blank(
       skips);
 }
 
+/// A list of two or more values that are 0 or 1, numbers or booleans: perhaps
+/// one for each class, whether the text has it.
+bool is_indicator_list(const json& label) {
+  return label.is_array() && label.size() > 1 &&
+         std::all_of(label.begin(), label.end(), [](const json& one) {
+           return one.is_boolean() || one == 0 || one == 1;
+         });
+}
+
+/// Whether such a list can be no list of classes: these are given once, and are
+/// no floats.
+bool is_only_indicators(const json& list) {
+  return std::any_of(
+             list.begin(),
+             list.end(),
+             [](const json& one) { return one.is_number_float(); }) ||
+         std::set<json>(list.begin(), list.end()).size() < list.size();
+}
+
 bool is_integer(const std::string& text) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();
@@ -187,6 +206,7 @@ class Reader {
   }
 
   void finish() {
+    finish_indicators();
     if (has_table_ && labels_ != zoo::HeadLabels::kNumbers) {
       // A table does not say of what kind its fields are.
       const auto names = labels_of(result_);
@@ -197,6 +217,66 @@ class Reader {
   }
 
  private:
+  /// Lists of 0 and 1 are one value for each class, as in transformers, where
+  /// they can be nothing else.
+  /// @throws Error if one list can be nothing else and another is none of
+  /// these,
+  ///     and if all may be either.
+  void finish_indicators() {
+    std::vector<LabelledText>& texts = result_.texts;
+    if (indicator_texts_.empty()) {
+      return;
+    }
+    const LabelledText& example =
+        texts[only_indicators_.value_or(indicator_texts_.front())];
+    const size_t classes = example.labels.size();
+    size_t next = 0; // in indicator_texts_
+    const auto other =
+        std::find_if(texts.begin(), texts.end(), [&](const LabelledText& text) {
+          const bool is_listed = next < indicator_texts_.size() &&
+                                 &text == &texts[indicator_texts_[next]];
+          next += is_listed ? 1 : 0;
+          return !is_listed || text.labels.size() != classes;
+        });
+    if (!only_indicators_) {
+      TESSERA_CHECK(
+          other != texts.end(),
+          "{}: '{}' is {} here, and a list of 0 and 1 in all rows: either the labels \"0\" and \"1\", or whether the text has each of {} classes. Write names of labels instead",
+          result_.place(example),
+          columns_.label,
+          runtime::show_json(example.labels),
+          classes);
+      for (const size_t i : indicator_texts_) {
+        std::sort(texts[i].labels.begin(), texts[i].labels.end());
+      }
+      return;
+    }
+    if (other != texts.end()) {
+      TESSERA_FAIL(
+          "{}: '{}' is {}, which is whether the text has each of {} classes, unlike {} in {}; write names of labels, each once, or {} values of 0 and 1 in all rows",
+          result_.place(example),
+          columns_.label,
+          runtime::show_json(example.labels),
+          classes,
+          runtime::show_json(other->labels),
+          result_.place(*other),
+          classes);
+    }
+    for (LabelledText& text : texts) {
+      std::vector<std::string> names;
+      for (size_t i = 0; i < classes; ++i) {
+        if (text.labels[i] == "1" || text.labels[i] == "true") {
+          names.push_back(std::to_string(i));
+        }
+      }
+      text.labels = std::move(names);
+    }
+    for (size_t i = 0; i < classes; ++i) {
+      result_.classes.push_back(std::to_string(i));
+    }
+    result_.kind = LabelKind::kIntegers;
+  }
+
   /// GLUE's tables have no quotes, and CoLA's no header.
   text::TextRowOptions rows_of(const std::filesystem::path& file) const {
     text::TextRowOptions rows = columns_.rows;
@@ -292,6 +372,16 @@ class Reader {
       const json& label,
       const text::TextRow& row,
       const std::string& place) {
+    const bool may_be_indicators = is_indicator_list(label);
+    if (may_be_indicators && is_only_indicators(label)) {
+      std::vector<std::string> values;
+      for (const json& one : label) {
+        values.emplace_back(one == true || one == 1 ? "1" : "0");
+      }
+      only_indicators_ = only_indicators_.value_or(result_.texts.size());
+      indicator_texts_.push_back(result_.texts.size());
+      return values;
+    }
     const std::vector<json> each =
         label.is_array() ? label.get<std::vector<json>>()
         : label.is_string()
@@ -299,8 +389,21 @@ class Reader {
                   label.get_ref<const std::string&>(), columns_.label_separator)
             : std::vector<json>{label};
     std::set<std::string> names;
+    std::vector<std::string> listed;
     for (const json& one : each) {
-      names.insert(class_of(one, row, place));
+      listed.push_back(class_of(one, row, place));
+      TESSERA_CHECK(
+          names.insert(listed.back()).second,
+          "{}: '{}' is {}, which has {} twice; name each label once, or skip such rows with {}",
+          place,
+          columns_.label,
+          runtime::show_json(label),
+          runtime::show_json(listed.back()),
+          kSkipsRows);
+    }
+    if (may_be_indicators) { // the order counts until finish_indicators()
+      indicator_texts_.push_back(result_.texts.size());
+      return listed;
     }
     return {names.begin(), names.end()};
   }
@@ -350,6 +453,10 @@ class Reader {
   std::optional<PromptTemplate> prompt_;
   bool names_second_text_ = false; ///< in prompt_
   bool has_table_ = false;
+  /// In LabelledTexts::texts, in order: with a list that is_indicator_list().
+  std::vector<size_t> indicator_texts_;
+  /// The first of them whose list can be nothing else.
+  std::optional<size_t> only_indicators_;
   std::optional<int64_t> first_in_file_; ///< line of its first example
   std::string first_label_; ///< in JSON lines, for messages
   std::string first_place_;

@@ -56,7 +56,8 @@ struct LabelledTexts {
   LabelKind kind = LabelKind::kStrings;
   bool are_pairs = false;
   bool have_several_labels = false; ///< or none: any number per text
-  std::vector<std::string> classes; ///< of a preset; empty: the labels
+  /// Of a preset, or of labels that are a value for each; empty: the labels.
+  std::vector<std::string> classes;
   std::vector<LabelledText> texts;
 
   /// The files, for messages.
@@ -86,11 +87,14 @@ void check_is_not_blank(
 /// Reads labeled texts. Labels are strings, integers or booleans, which name
 /// classes as JSON writes them ("1", "true").
 /// @param labels kClass; kClasses: a label is an array of them, or a string
-///     that is divided at the separator; kNumbers: labels are numbers to
-///     predict, or strings with numbers.
+///     that is divided at the separator. Arrays of 0 and 1, in all rows of one
+///     length, are a value for each of the classes "0", "1", ... where one of
+///     them has a value twice or a float, so that it can be nothing else.
+///     kNumbers: labels are numbers to predict, or strings with numbers.
 /// @throws Error naming file, line and problem; on texts and labels of classes
 ///     that are blank, other than those of presets; also if labels of JSON
-///     lines are of different kinds, or if a file has no examples.
+///     lines are of different kinds, if a label is given twice, if arrays of 0
+///     and 1 may be read in both ways, or if a file has no examples.
 LabelledTexts read_labelled_texts(
     const std::vector<std::filesystem::path>& files,
     const TextClassificationColumns& columns = {},

@@ -491,6 +491,12 @@ std::vector<std::filesystem::path> TrainingConfig::train_files() const {
                                       : text::matching_files(data.train);
 }
 
+std::vector<std::filesystem::path> TrainingConfig::heldout_files() const {
+  return !texts.heldout.empty()  ? text::matching_files(texts.heldout)
+         : !heldout_file.empty() ? zoo::token_files_of(heldout_file)
+                                 : std::vector<std::filesystem::path>();
+}
+
 TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,

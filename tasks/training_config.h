@@ -146,6 +146,9 @@ struct TrainingConfig {
   }
   /// All files that are trained on; see TaskKind::train_files.
   std::vector<std::filesystem::path> train_files() const;
+  /// All files that are only scored; none if they are a share of the data.
+  /// @throws tessera::Error as matching_files().
+  std::vector<std::filesystem::path> heldout_files() const;
 };
 
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);

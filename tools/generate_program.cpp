@@ -243,6 +243,7 @@ class AskedTexts {
       const auto messages = with_system(row.at("messages"));
       const auto read =
           chat_->with_read_contents(messages, fields.place(), tools);
+      chat_->warn_of_unwritten_keys(read, fields.place(), tools);
       asked_.push_back(
           {chat_->render(read, fields.place(), tools),
            {{"messages", messages}}});

@@ -404,6 +404,42 @@ TEST_F(RunTraining, SaysHowItUpdatesAndDoesSo) {
   EXPECT_TRUE(lines[0].grad_norm.has_value());
 }
 
+TEST_F(RunTraining, SaysThatAShortRunHasNoWarmUp) {
+  write_floats();
+  const auto job = on_ranks(1, [&] {
+    run_training(config(
+        {"model.architecture=PlainAmountModel", "training.max_steps=6"}));
+  });
+  EXPECT_NE(
+      job.output.find(
+          "no warm-up (3 % of 6 steps is less than one, schedule.warmup_fraction)"),
+      std::string::npos)
+      << job.output;
+  EXPECT_DOUBLE_EQ(engine::read_metrics(run()).at(0).lr, 0.1);
+}
+
+TEST_F(RunTraining, WarnsOfHeldOutDataThatAreTrainedOn) {
+  write_floats();
+  fs::copy_file(folder_ / "data.safetensors", folder_ / "other.safetensors");
+  fs::create_symlink(
+      folder_ / "data.safetensors", folder_ / "link.safetensors");
+  for (const char* file : {"data", "link", "other"}) {
+    SCOPED_TRACE(file);
+    const auto job = on_ranks(1, [&] {
+      run_training(config(
+          {"model.architecture=PlainAmountModel",
+           "training.max_steps=2",
+           "output.overwrite=true",
+           "data.heldout=" +
+               (folder_ / (file + std::string(".safetensors"))).string()}));
+    });
+    EXPECT_EQ(
+        job.output.find("also in data.train") == std::string::npos,
+        file == std::string("other"))
+        << job.output;
+  }
+}
+
 TEST_F(RunTraining, SaysWhyThereIsNoBestCheckpoint) {
   write_floats();
   fs::rename(folder_ / "data.safetensors", folder_ / "train.safetensors");

@@ -616,6 +616,15 @@ TEST_F(Supervised, BadRowsAreNamed) {
   refuses(
       chat_of({said("user", "a"), said("assistant", "")}),
       {"messages[1] of the role \"assistant\" has an empty 'content'"});
+  for (const json& content : {json(), json("")}) {
+    const json calls{
+        {"role", "assistant"},
+        {"content", content},
+        {"tool_calls", json::array({{{"function", {{"name", "f"}}}}})}};
+    refuses(
+        chat_of({said("user", "a"), calls}),
+        {"messages[1]", "does not write its tool_calls", "empty answer"});
+  }
   const auto weighted = [&](const json& weight) {
     json answer = said("assistant", "b");
     answer["weight"] = weight;

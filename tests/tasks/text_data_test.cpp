@@ -208,8 +208,7 @@ TEST_F(TextData, TextsMayHaveSeveralLabels) {
   const auto read_several = [&](const std::vector<std::string>& labels) {
     return read(labels, zoo::HeadLabels::kClasses);
   };
-  const auto lists =
-      read_several({"[\"b\", \"a\"]", "[]", "[\"c\"]", "[\"c\", \"c\"]"});
+  const auto lists = read_several({"[\"b\", \"a\"]", "[]", "[\"c\"]", "\"c\""});
   EXPECT_TRUE(lists.have_several_labels);
   EXPECT_EQ(labels_of(lists), (Names{"a", "b", "c"}));
   EXPECT_EQ(lists.texts[0].labels, (Names{"a", "b"}));
@@ -231,6 +230,53 @@ TEST_F(TextData, TextsMayHaveSeveralLabels) {
   EXPECT_EQ(encoded[1].labels, (std::vector<int64_t>{1}));
   expect_error(
       [&] { read_several({"[1, [2]]"}); }, {"data.jsonl:1: 'label' is [2]"});
+  for (const char* twice : {"[\"c\", \"c\"]", "\"c,c\"", "[2, 3, 2]"}) {
+    expect_error(
+        [&] { read_several({twice}); }, {"data.jsonl:1: 'label'", "twice"});
+  }
+}
+
+// Transformers' own form of several labels.
+TEST_F(TextData, SeveralLabelsMayBeAValueForEach) {
+  const auto read_several = [&](const std::vector<std::string>& labels) {
+    return read(labels, zoo::HeadLabels::kClasses);
+  };
+  const std::vector<std::vector<std::string>> forms{
+      {"[0, 1, 1]", "[0, 0, 0]", "[1, 0, 0]"},
+      {"[0.0, 1.0, 1.0]", "[0.0, 0.0, 0.0]", "[1.0, 0.0, 0.0]"},
+      {"[false, true, true]", "[false, false, false]", "[true, false, false]"}};
+  for (const auto& rows : forms) {
+    SCOPED_TRACE(rows.front());
+    const auto texts = read_several(rows);
+    EXPECT_EQ(labels_of(texts), (Names{"0", "1", "2"}));
+    EXPECT_EQ(texts.texts[0].labels, (Names{"1", "2"}));
+    EXPECT_EQ(texts.texts[1].labels, Names());
+    EXPECT_EQ(texts.texts[2].labels, Names{"0"});
+  }
+  // A list that can be nothing else says what those of two values are.
+  const auto two = read_several({"[0, 1]", "[0, 0]"});
+  EXPECT_EQ(labels_of(two), (Names{"0", "1"}));
+  EXPECT_EQ(two.texts[0].labels, Names{"1"});
+  EXPECT_EQ(two.texts[1].labels, Names());
+  // Ids of classes.
+  const auto ids = read_several({"[1, 0]", "[1]", "[2, 0]"});
+  EXPECT_EQ(labels_of(ids), (Names{"0", "1", "2"}));
+  EXPECT_EQ(ids.texts[0].labels, (Names{"0", "1"}));
+  expect_error(
+      [&] {
+        read_several({"[0, 1]", "[1, 0]"});
+      },
+      {"data.jsonl:1: 'label'", "2 classes", "names of labels"});
+  expect_error(
+      [&] {
+        read_several({"[0, 2]", "[1, 1]"});
+      },
+      {"data.jsonl:2: 'label'", "data.jsonl:1", "each once"});
+  expect_error(
+      [&] {
+        read_several({"[0, 1, 1]", "[1, 0, 0, 0]"});
+      },
+      {"data.jsonl:1: 'label'", "3 classes", "data.jsonl:2"});
 }
 
 TEST_F(TextData, BadRowsAreSkippedAndCountedIfWanted) {

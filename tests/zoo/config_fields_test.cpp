@@ -12,6 +12,8 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::zoo::config_fields_test {
 
@@ -67,13 +69,34 @@ TEST(ConfigFields, ThatAreNotReadAreNamed) {
   EXPECT_EQ(loaded({{"use_cache", false}, {"_name", 1}}), "");
   EXPECT_EQ(loaded({{"is_decoder", false}}), "");
   const std::string log =
-      loaded({{"attn_logit_softcapping", 30.0}, {"residual_multiplier", 2}});
+      loaded({{"router_jitter", 30.0}, {"pruned_heads", {{"0", {1}}}}});
   for (const char* part :
-       {"config.json: ignored",
-        "attn_logit_softcapping=30.0",
-        "residual_multiplier=2"}) {
+       {"config.json: ignored", "router_jitter=30.0", "pruned_heads="}) {
     EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
   }
+  const std::vector<std::pair<std::string, nlohmann::json>> refused{
+      {"quantization_config", {{"quant_method", "bitsandbytes"}}},
+      {"quantization_bit", 4},
+      {"final_logit_softcapping", 3.0},
+      {"attn_logit_softcapping", 30.0},
+      {"residual_multiplier", 2}};
+  for (const auto& field : refused) {
+    const std::string& key = field.first;
+    expect_error(
+        [&] {
+          loaded({{key, field.second}});
+        },
+        {("config.json: '" + key + "' is").c_str(),
+         "not implemented",
+         "remove"});
+  }
+  EXPECT_EQ(
+      loaded(
+          {{"quantization_config", nullptr},
+           {"quantization_bit", 0},
+           {"final_logit_softcapping", nullptr},
+           {"residual_multiplier", 1.0}}),
+      "");
 }
 
 TEST(ConfigFields, OfModelsThatTransformersWroteAreAllKnown) {

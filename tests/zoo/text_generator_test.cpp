@@ -408,6 +408,41 @@ TEST(ChatPrompt, KeysWithoutAValueAreLeftOut) {
       "[user:x][assistant:!]");
 }
 
+TEST(ChatPrompt, NamesKeysThatTheTemplateDoesNotWrite) {
+  const auto messages = nlohmann::ordered_json::parse(
+      R"([{"role": "user", "content": "x", "name": "Ann"},
+          {"role": "assistant", "content": "y", "reasoning": "z",
+           "tool_calls": [{"function": {"name": "f"}}]}])");
+  const auto tools = nlohmann::ordered_json::parse(R"([{"type": "function"}])");
+  using Names = std::vector<std::string>;
+  const auto unwritten = [&](const std::string& more) {
+    text::TokenizerSettings settings;
+    settings.chat_template =
+        "{% for m in messages %}{{ m.content }}" + more + "{% endfor %}";
+    return text::ChatPrompt(settings, "folder of " + more)
+        .unwritten_keys(messages, "line 1", tools);
+  };
+  EXPECT_EQ(unwritten(""), (Names{"tool_calls", "reasoning", "name", "tools"}));
+  EXPECT_EQ(
+      unwritten("{{ m.tool_calls }}{{ tools }}"), (Names{"reasoning", "name"}));
+  EXPECT_EQ(
+      unwritten("{{ m.reasoning_content }}{{ m.name }}"),
+      (Names{"tool_calls", "tools"}));
+  text::TokenizerSettings settings;
+  settings.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  const text::ChatPrompt chat(settings, "a folder that drops calls");
+  testing::internal::CaptureStderr();
+  chat.warn_of_unwritten_keys(messages, "line 1", nullptr);
+  chat.warn_of_unwritten_keys(messages, "line 2", nullptr);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      log.find(
+          "line 1: the chat template of 'a folder that drops calls' does not write 'tool_calls'"),
+      std::string::npos)
+      << log;
+  EXPECT_EQ(log.find("line 2"), std::string::npos) << log;
+}
+
 TEST(ChatPrompt, ListsAreGivenToTemplatesThatReadAllOfThem) {
   const auto messages = nlohmann::ordered_json::parse(
       R"([{"role": "user", "content": [{"type": "text", "text": "a"},

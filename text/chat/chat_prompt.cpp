@@ -3,8 +3,12 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
 
 #include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <set>
 #include <utility>
 
 namespace tessera::text {
@@ -68,6 +72,32 @@ std::optional<std::string> joined_texts(const nlohmann::ordered_json& parts) {
   return text;
 }
 
+/// Keys of messages that stand for one thing.
+const std::vector<std::vector<const char*>>& optional_keys() {
+  static const std::vector<std::vector<const char*>> keys{
+      {"tool_calls"},
+      {"function_call"},
+      {std::begin(kReasoningKeys), std::end(kReasoningKeys)},
+      {"name"}};
+  return keys;
+}
+
+/// Removes keys from a message.
+/// @return the first that had a value; nullptr: none.
+const char* take_keys(
+    nlohmann::ordered_json& message,
+    const std::vector<const char*>& keys) {
+  const char* taken = nullptr;
+  for (const char* key : keys) {
+    const auto found = message.find(key);
+    if (found != message.end() && !found->empty() && *found != "") {
+      taken = taken == nullptr ? key : taken;
+      message.erase(key);
+    }
+  }
+  return taken;
+}
+
 /// Whether `mark` is in the text, and not in quotes, as it is in a list that
 /// Python or JSON write.
 bool has_unquoted(const std::string& text, const std::string& mark) {
@@ -88,7 +118,8 @@ bool has_unquoted(const std::string& text, const std::string& mark) {
 ChatPrompt::ChatPrompt(
     const TokenizerSettings& settings,
     const std::string& place)
-    : template_(needed_template(settings, place), place + ": chat template") {
+    : place_(place),
+      template_(needed_template(settings, place), place + ": chat template") {
   if (!settings.tool_chat_template.empty()) {
     tool_template_.emplace(
         settings.tool_chat_template, place + ": chat template \"tool_use\"");
@@ -180,6 +211,79 @@ nlohmann::ordered_json ChatPrompt::with_read_contents(
     read[lists[i]]["content"] = texts[i];
   }
   return read;
+}
+
+std::vector<std::string> ChatPrompt::unwritten_keys(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools,
+    std::optional<size_t> only) const {
+  check_messages(messages, place);
+  const ChatTemplate& used = template_for(tools);
+  ChatTemplateOptions options = options_;
+  options.add_generation_prompt = false;
+  options.tools = tools;
+  const auto render_with = [&](const nlohmann::ordered_json& given) {
+    return used.render(without_nulls(given), options);
+  };
+  std::optional<std::string> text; // made where it is needed
+  const auto is_unwritten = [&](const nlohmann::ordered_json& less,
+                                const nlohmann::ordered_json& less_tools) {
+    try {
+      if (!text) {
+        text = render_with(messages);
+      }
+    } catch (const Error& error) {
+      TESSERA_FAIL("{}: {}", place, error.what());
+    }
+    options.tools = less_tools;
+    bool is_same = false;
+    try {
+      is_same = render_with(less) == *text;
+    } catch (const Error&) { // the template needs it
+    }
+    options.tools = tools;
+    return is_same;
+  };
+  std::vector<std::string> unwritten;
+  for (const auto& keys : optional_keys()) {
+    nlohmann::ordered_json less = messages;
+    const char* name = nullptr;
+    for (size_t i = 0; i < less.size(); ++i) {
+      if (!only || *only == i) {
+        const char* const taken = take_keys(less[i], keys);
+        name = name == nullptr ? taken : name;
+      }
+    }
+    if (name != nullptr && is_unwritten(less, tools)) {
+      unwritten.emplace_back(name);
+    }
+  }
+  if (!only && !tools.empty() && is_unwritten(messages, nullptr)) {
+    unwritten.emplace_back("tools");
+  }
+  return unwritten;
+}
+
+void ChatPrompt::warn_of_unwritten_keys(
+    const nlohmann::ordered_json& messages,
+    const std::string& place,
+    const nlohmann::ordered_json& tools) const {
+  if (!is_log_rank_zero()) {
+    return;
+  }
+  static std::mutex mutex;
+  static std::set<std::pair<std::string, std::string>> logged;
+  for (const std::string& key : unwritten_keys(messages, place, tools)) {
+    const std::lock_guard lock(mutex);
+    if (logged.emplace(place_, key).second) {
+      log_warning(
+          "{}: the chat template of '{}' does not write '{}', so that the model sees nothing of it; use a template that does, or write it into 'content' (said of the first such conversation only)",
+          place,
+          place_,
+          key);
+    }
+  }
 }
 
 RenderedChat ChatPrompt::render_with_answers(

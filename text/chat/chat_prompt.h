@@ -51,6 +51,24 @@ class ChatPrompt {
       const std::string& place,
       const nlohmann::ordered_json& tools = nullptr) const;
 
+  /// Which keys of messages beside role and content (tool_calls, function_call,
+  /// name, what was thought), and "tools", the template does not write: without
+  /// them the text is the same.
+  /// @param only this message, and no tools; nullopt: all.
+  /// @throws tessera::Error as render().
+  std::vector<std::string> unwritten_keys(
+      const nlohmann::ordered_json& messages,
+      const std::string& place,
+      const nlohmann::ordered_json& tools = nullptr,
+      std::optional<size_t> only = {}) const;
+
+  /// Logs a warning with unwritten_keys(), once for each key of a template, on
+  /// rank 0.
+  void warn_of_unwritten_keys(
+      const nlohmann::ordered_json& messages,
+      const std::string& place,
+      const nlohmann::ordered_json& tools = nullptr) const;
+
  private:
   /// Whether the template writes all texts of contents that are lists, as they
   /// are.
@@ -64,6 +82,7 @@ class ChatPrompt {
     return tools.is_null() || !tool_template_ ? template_ : *tool_template_;
   }
 
+  std::string place_;
   ChatTemplate template_;
   std::optional<ChatTemplate> tool_template_;
   ChatTemplateOptions options_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/formats/config_fields.h"
 
+#include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/zoo/layers/activation.h"
@@ -136,9 +138,67 @@ const runtime::KnownKeys& unread_keys() {
   return keys;
 }
 
+/// A field that changes what a model computes.
+struct RefusedField {
+  const char* name;
+  std::vector<nlohmann::json> neutral; ///< values that change nothing
+};
+
+/// Of the stored weights: what reads them as they are gets other numbers.
+const std::vector<RefusedField>& quantization_fields() {
+  static const std::vector<RefusedField> fields{
+      {"quantization_config", {nlohmann::json::object()}},
+      {"compression_config", {nlohmann::json::object()}},
+      {"quantization_bit", {0}}};
+  return fields;
+}
+
+/// Of layers, which families that have them read themselves.
+const std::vector<RefusedField>& computation_fields() {
+  static const std::vector<RefusedField> fields{
+      {"final_logit_softcapping", {0}},
+      {"attn_logit_softcapping", {0}},
+      {"logits_soft_cap", {0}},
+      {"logit_scale", {1}},
+      {"logits_scaling", {1}},
+      {"attention_multiplier", {}},
+      {"embedding_multiplier", {1}},
+      {"residual_multiplier", {1}},
+      {"query_pre_attn_scalar", {}},
+      {"clip_qkv", {0}},
+      {"qk_layernorm", {false}},
+      {"use_qk_norm", {false}},
+      {"alibi", {false}},
+      {"use_parallel_residual", {false}},
+      {"scale_emb", {1}},
+      {"scale_depth", {}},
+      {"dim_model_base", {}}};
+  return fields;
+}
+
+/// @throws Error on a field of the list that is there and not neutral.
+void refuse_fields(
+    const nlohmann::json& unread,
+    const std::string& origin,
+    const std::vector<RefusedField>& fields,
+    const char* problem) {
+  for (const RefusedField& field : fields) {
+    const auto found = unread.find(field.name);
+    TESSERA_CHECK(
+        found == unread.end() || found->is_null() ||
+            std::find(field.neutral.begin(), field.neutral.end(), *found) !=
+                field.neutral.end(),
+        "{}: '{}' is {}: {}",
+        origin,
+        field.name,
+        runtime::show_json(*found),
+        problem);
+  }
+}
+
 } // namespace
 
-void log_unread_fields(
+void check_unread_fields(
     const nlohmann::json& config,
     const std::string& origin,
     const FieldRecord& record) {
@@ -154,6 +214,16 @@ void log_unread_fields(
       unread.erase(item.key());
     }
   }
+  refuse_fields(
+      unread,
+      origin,
+      quantization_fields(),
+      "quantized weights are not implemented, and would be read as if they were plain ones; use the model before quantization, or remove the field if the weights are plain");
+  refuse_fields(
+      unread,
+      origin,
+      computation_fields(),
+      "it changes what the model computes, and is not implemented for this model_type; remove it if the weights were trained without it");
   runtime::log_ignored_keys(
       runtime::json_object(std::move(unread), origin), unread_keys());
 }

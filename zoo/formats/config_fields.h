@@ -202,7 +202,9 @@ class ConfigFields {
 
 /// Logs a warning with the fields of a config.json that a model has not read
 /// although they may change its results; once per file.
-void log_unread_fields(
+/// @throws Error on those that do change what a model computes, such as
+///     `quantization_config` and `final_logit_softcapping`.
+void check_unread_fields(
     const nlohmann::json& config,
     const std::string& origin,
     const FieldRecord& record);

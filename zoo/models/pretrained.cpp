@@ -551,7 +551,7 @@ std::shared_ptr<Model> from_pretrained(
     model = lazy([&] { return make(HeadWeight::kOwn); });
   }
   if (!is_model_center(config)) {
-    log_unread_fields(config, fields.place(), *record);
+    check_unread_fields(config, fields.place(), *record);
   }
   if (cannot_open) {
     std::rethrow_exception(cannot_open);
