@@ -2,8 +2,11 @@
 #pragma once
 // `DeviceRates` are the rates from which times of a step are estimated.
 
+#include "tessera/planner/operator_rates.h"
+
 #include <c10/core/ScalarType.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -28,6 +31,9 @@ struct DeviceRates {
   double host_update = 0; ///< bytes of a node's CPUs in an optimizer's update
   /// Bytes of a node's disks, in either direction: one NVMe disk of PCIe 4.
   double nvme = 3e9;
+  /// Of single operators on the device, in place of the rates above; null: not
+  /// measured.
+  std::shared_ptr<const OperatorRates> operators;
 };
 
 void visit_fields(runtime::OptionFields& fields, DeviceRates& rates);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 
 namespace tessera::planner {
@@ -33,6 +34,25 @@ void read_comm(const nlohmann::json& comm, DeviceRates& rates) {
   }
 }
 
+/// Of training steps on the CPU.
+MeasuredSteps read_steps(const nlohmann::json& training) {
+  MeasuredSteps steps{
+      .kernels = training.at("kernels").get<double>(),
+      .others = training.at("others").get<double>()};
+  for (const auto& row : training.at("operators")) {
+    const auto dtype = row.at("dtype").get<std::string>();
+    steps.operators.push_back(
+        {.name = row.at("name").get<std::string>(),
+         .in_backward = row.at("backward").get<bool>(),
+         .dtype = dtype == c10::toString(c10::ScalarType::BFloat16)
+                      ? c10::ScalarType::BFloat16
+                      : c10::ScalarType::Float,
+         .work = row.at("work").get<double>(),
+         .seconds = row.at("seconds").get<double>()});
+  }
+  return steps;
+}
+
 } // namespace
 
 DeviceRates measured_rates(
@@ -56,6 +76,12 @@ DeviceRates measured_rates(
     rates.flops_16bit = cpu->at("products_16bit").get<double>();
     rates.attention_16bit = cpu->at("attention_16bit").get<double>();
     rates.device_memory = cpu->at("elementwise").get<double>();
+  }
+  if (const auto training = bench.find("training");
+      training != bench.end() && device == c10::kCPU) {
+    const MeasuredSteps steps = read_steps(*training);
+    rates.device_memory = steps.others;
+    rates.operators = std::make_shared<OperatorRates>(steps);
   }
   if (const auto disk = bench.find("disk");
       disk != bench.end() && !disk->is_null()) {

@@ -39,6 +39,7 @@ double& sum_of(StepPrediction& prediction, OperatorBound bound) {
 /// Seconds, and what they are of.
 std::pair<double, OperatorBound> time_of(
     const OperatorWork& work,
+    bool is_kernel,
     const DeviceRates& rates) {
   switch (work.place) {
     case WorkPlace::kHost:
@@ -50,11 +51,16 @@ std::pair<double, OperatorBound> time_of(
     case WorkPlace::kDevice:
       break;
   }
-  const double products = (work.flops - work.masked_flops) /
-                          flops_rate(work, is_16bit(work.dtype), rates);
-  const double memory = work.bytes / rates.device_memory;
-  return products > memory ? std::pair(products, OperatorBound::kProducts)
-                           : std::pair(memory, OperatorBound::kMemory);
+  if (is_kernel) {
+    return {kernel_seconds(work, rates), OperatorBound::kMemory};
+  }
+  const double flops = work.flops - work.masked_flops;
+  const bool in_16bit = is_16bit(work.dtype);
+  const bool is_product = flops / flops_rate(work, in_16bit, rates) >
+                          work.bytes / rates.device_memory;
+  return {
+      operator_seconds(work, flops, in_16bit, rates),
+      is_product ? OperatorBound::kProducts : OperatorBound::kMemory};
 }
 
 const char* bound_text(OperatorBound bound) {
@@ -81,8 +87,8 @@ class OperatorTable {
   explicit OperatorTable(StepPrediction& prediction)
       : prediction_(prediction) {}
 
-  void add(const OperatorWork& work) {
-    const auto [seconds, bound] = time_of(work, prediction_.rates);
+  void add(const OperatorWork& work, bool is_kernel) {
+    const auto [seconds, bound] = time_of(work, is_kernel, prediction_.rates);
     add(
         {.name = work.name,
          .in_backward = work.in_backward,
@@ -182,6 +188,26 @@ double flops_rate(
              : rates.flops_16bit;
 }
 
+double operator_seconds(
+    const OperatorWork& work,
+    double flops,
+    bool in_16bit,
+    const DeviceRates& rates) {
+  if (rates.operators) {
+    if (const auto measured = rates.operators->seconds(work)) {
+      return *measured;
+    }
+  }
+  return std::max(
+      flops / flops_rate(work, in_16bit, rates),
+      work.bytes / rates.device_memory);
+}
+
+double kernel_seconds(const OperatorWork& work, const DeviceRates& rates) {
+  return work.bytes /
+         (rates.operators ? rates.operators->kernels() : rates.device_memory);
+}
+
 double sent_bytes(const CollectiveWork& work) {
   const double others = static_cast<double>(work.ranks - 1) / work.ranks;
   if (work.kind == "all_reduce") {
@@ -200,11 +226,11 @@ StepPrediction predict_step(
     const DeviceRates& rates) {
   StepPrediction prediction{.device = device, .rates = rates};
   OperatorTable table(prediction);
-  for (const std::vector<OperatorWork>* some :
-       {&plan.operators, &plan.kernels}) {
-    for (const OperatorWork& work : *some) {
-      table.add(work);
-    }
+  for (const OperatorWork& work : plan.operators) {
+    table.add(work, /*is_kernel=*/false);
+  }
+  for (const OperatorWork& work : plan.kernels) {
+    table.add(work, /*is_kernel=*/true);
   }
   for (const CollectiveWork& work : plan.collectives) {
     if (work.ranks > 1) {

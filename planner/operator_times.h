@@ -67,6 +67,19 @@ double flops_rate(
     bool in_16bit,
     const DeviceRates& rates);
 
+/// Seconds of an operator on the device: as measured (rates.operators), else
+/// its operations at the flops_rate() of their type or its bytes at
+/// rates.device_memory, whichever takes longer.
+/// @param flops of them, those that are computed.
+double operator_seconds(
+    const OperatorWork& work,
+    double flops,
+    bool in_16bit,
+    const DeviceRates& rates);
+
+/// Seconds of one of the engine's kernels on the device.
+double kernel_seconds(const OperatorWork& work, const DeviceRates& rates);
+
 /// Products at the flops_rate() of their type, all other operators and kernels
 /// at the rate of the memory that they use, collectives at rates.in_node. What
 /// is called many times takes no longer than that: launches, gaps and waits are

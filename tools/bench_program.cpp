@@ -3,6 +3,7 @@
 // step with offloaded state that they imply.
 
 #include "bench/bench_report.h"
+#include "bench/training_operators.h"
 #include "program_main.h"
 
 #include <CLI/CLI.hpp>
@@ -36,6 +37,7 @@ int run_bench(int argc, char** argv) {
   std::string folder = ".";
   bool as_json = false;
   bool no_disk = false;
+  int64_t training_features = 0;
   // CLI::PositiveNumber lists its range with 309 digits.
   const CLI::Validator positive(
       [](const std::string& text) -> std::string {
@@ -76,6 +78,14 @@ int run_bench(int argc, char** argv) {
   app.add_option(
          "--file-mib", file_mib, "Size of the file on disk; default 1024")
       ->check(CLI::Range(4.0, 1048576.0));
+  app.add_flag(
+         "--training{512}",
+         training_features,
+         "Also trains small models of six families on the CPU, for about a "
+         "minute, and measures their operators, from which `tessera plan "
+         "--bandwidths` predicts steps there; --training=768: of so many "
+         "features")
+      ->check(CLI::Range(64, 65536));
   app.add_flag("--json", as_json, "Print one JSON object");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
@@ -89,6 +99,9 @@ int run_bench(int argc, char** argv) {
   memory.seconds = seconds / 3;
   findings.nodes = measure_host_memory(memory);
   findings.cpu_operators = measure_cpu_operators(seconds / 6);
+  if (training_features > 0) {
+    findings.training = measure_training_operators(training_features);
+  }
   if (!no_disk) {
     DiskOptions disk;
     disk.folder = folder;

@@ -293,14 +293,12 @@ std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
                             : "computation",
        time.compute - best.time.compute},
       {"all-gathers and reductions of shards",
-       std::max(time.shards - time.compute, 0.0) -
-           std::max(best.time.shards - best.time.compute, 0.0)},
+       time.exposed(&StepTime::shards) - best.time.exposed(&StepTime::shards)},
       {"activations to host memory and back",
-       std::max(time.activations - time.compute, 0.0) -
-           std::max(best.time.activations - best.time.compute, 0.0)},
+       time.exposed(&StepTime::activations) -
+           best.time.exposed(&StepTime::activations)},
       {"weights and gradients in host memory or on disks",
-       std::max(time.copies - time.compute, 0.0) -
-           std::max(best.time.copies - best.time.compute, 0.0)},
+       time.exposed(&StepTime::copies) - best.time.exposed(&StepTime::copies)},
       {"collectives between layers", time.layers - best.time.layers},
       {"idle pipeline stages", time.idle - best.time.idle},
       {"updates in host memory or on disks", time.update - best.time.update}};

@@ -94,6 +94,7 @@ RunEstimate::Estimate RunEstimate::line(
   };
   estimate.compute_of_layers = seconds_of_layers(&StepTime::compute);
   estimate.shards_of_layers = seconds_of_layers(&StepTime::shards);
+  estimate.time.overlaps = few.time.overlaps;
   for_each_part([&](double StepTime::*part) {
     estimate.time.*part = Line(few.time.*part, more.time.*part).at(layers_);
   });

@@ -5,6 +5,8 @@
 #include "tessera/planner/operator_times.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <numeric>
 #include <string>
 
 namespace tessera::planner {
@@ -23,15 +25,6 @@ struct ComputeTimes {
   double update = 0; ///< the optimizer, and what it needs
 };
 
-double device_seconds(
-    const OperatorWork& work,
-    bool in_16bit,
-    const DeviceRates& rates) {
-  return std::max(
-      work.flops / flops_rate(work, in_16bit, rates),
-      work.bytes / rates.device_memory);
-}
-
 ComputeTimes compute_times(
     const StepMemoryPlan& plan,
     bool in_16bit,
@@ -42,15 +35,16 @@ ComputeTimes compute_times(
     if (work.place != WorkPlace::kDevice) {
       continue;
     }
-    const double seconds = device_seconds(work, in_16bit, rates);
+    const double seconds = operator_seconds(work, work.flops, in_16bit, rates);
     (work.in_backward ? times.backward : times.forward) += seconds;
-    times.least += work.flops > 0
-                       ? work.flops / flops_rate(work, in_16bit, rates)
-                       : seconds;
+    times.least +=
+        work.flops > 0
+            ? std::min(seconds, work.flops / flops_rate(work, in_16bit, rates))
+            : seconds;
   }
   for (const OperatorWork& work : plan.kernels) {
     if (work.place == WorkPlace::kDevice) {
-      const double seconds = device_seconds(work, in_16bit, rates);
+      const double seconds = kernel_seconds(work, rates);
       const bool is_of_step = !work.in_backward || updates_in_backward;
       (is_of_step ? times.update : times.backward) += seconds;
       times.least += is_of_step ? 0 : seconds;
@@ -59,16 +53,26 @@ ComputeTimes compute_times(
   return times;
 }
 
+/// What takes at least one of these, or, where nothing overlaps, all.
+double together(bool overlaps, std::initializer_list<double> seconds) {
+  return overlaps ? std::max(seconds)
+                  : std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
 /// Between host and device, both ways at the same time; not for updates.
-double copy_seconds(const StepMemoryPlan& plan, const DeviceRates& rates) {
+double copy_seconds(
+    const StepMemoryPlan& plan,
+    bool overlaps,
+    const DeviceRates& rates) {
   double to_host = 0;
   double to_device = 0;
   for (const OperatorWork& work : plan.operators) {
     to_host += work.place == WorkPlace::kToHost ? work.bytes : 0;
     to_device += work.place == WorkPlace::kToDevice ? work.bytes : 0;
   }
-  return std::max(
-      to_host / rates.device_to_host, to_device / rates.host_to_device);
+  return together(
+      overlaps,
+      {to_host / rates.device_to_host, to_device / rates.host_to_device});
 }
 
 /// What the stages of a pipeline wait, whatever their number of micro-batches.
@@ -154,6 +158,7 @@ double disk_seconds(
 double host_update_seconds(
     const StepMemoryPlan& plan,
     double times,
+    bool overlaps,
     const Machine& machine) {
   double host = 0;
   double to_host = 0;
@@ -173,7 +178,8 @@ double host_update_seconds(
   for (const OperatorWork& work : plan.kernels) {
     add(work, /*is_kernel=*/true);
   }
-  return std::max(
+  return together(
+      overlaps,
       {host * machine.ranks_of_node() / machine.rates.host_update,
        to_host / machine.rates.device_to_host,
        to_device / machine.rates.host_to_device,
@@ -206,8 +212,12 @@ double exposed_update_seconds(
 } // namespace
 
 double StepTime::total() const {
-  return std::max({compute, shards, activations, copies}) + layers + idle +
-         update;
+  return together(overlaps, {compute, shards, activations, copies}) + layers +
+         idle + update;
+}
+
+double StepTime::exposed(double StepTime::*part) const {
+  return overlaps ? std::max(this->*part - compute, 0.0) : this->*part;
 }
 
 double StepTime::total_with_more_rows() const {
@@ -227,6 +237,7 @@ StepTime estimate_step(
     const ComputeTimes computed = compute_times(
         plan, run.in_16bit, run.updates_in_backward, machine.rates);
     StepTime time;
+    time.overlaps = machine.device != c10::kCPU;
     time.compute =
         times * (computed.forward + computed.backward) + computed.update;
     time.least_compute = times * computed.least + computed.update;
@@ -234,7 +245,7 @@ StepTime estimate_step(
     time.shards = times * sent.shards;
     time.layers = times * sent.layers;
     time.copies = std::max(
-        times * copy_seconds(plan, machine.rates),
+        times * copy_seconds(plan, time.overlaps, machine.rates),
         disk_seconds(plan, static_cast<double>(run.accumulate), machine));
     if (run.host_activation_bytes > 0) {
       time.activations =
@@ -249,8 +260,11 @@ StepTime estimate_step(
             run.updates_in_backward || run.overlap == UpdateOverlap::kSpeculate
                 ? 1
                 : times,
+            time.overlaps,
             machine),
-        run.updates_in_backward ? UpdateOverlap::kSpeculate : run.overlap,
+        !time.overlaps            ? UpdateOverlap::kOff
+        : run.updates_in_backward ? UpdateOverlap::kSpeculate
+                                  : run.overlap,
         computed.forward / batches,
         computed.backward / batches);
     if (time.total() > slowest.total()) {
@@ -271,19 +285,22 @@ std::vector<double> timeline_seconds(
     const StepMemoryPlan& plan,
     bool in_16bit,
     const DeviceRates& rates) {
-  const auto of_calls = [&](const std::vector<OperatorWork>& rows) {
+  const auto of_calls = [&](const std::vector<OperatorWork>& rows,
+                            bool are_kernels) {
     std::vector<double> seconds;
     for (const OperatorWork& work : rows) {
+      const double all =
+          are_kernels ? kernel_seconds(work, rates)
+                      : operator_seconds(work, work.flops, in_16bit, rates);
       seconds.push_back(
           work.place == WorkPlace::kDevice
-              ? device_seconds(work, in_16bit, rates) /
-                    static_cast<double>(work.calls)
+              ? all / static_cast<double>(work.calls)
               : 0);
     }
     return seconds;
   };
-  const std::vector<double> operators = of_calls(plan.operators);
-  const std::vector<double> kernels = of_calls(plan.kernels);
+  const std::vector<double> operators = of_calls(plan.operators, false);
+  const std::vector<double> kernels = of_calls(plan.kernels, true);
   std::vector<double> seconds;
   double passed = 0;
   size_t next = 0;

@@ -28,6 +28,10 @@ struct StepTime {
   /// for it.
   double update = 0;
 
+  /// Copies, collectives and updates in host memory run beside computation and
+  /// each other. On a CPU they do not: the cores that compute do all of it.
+  bool overlaps = true;
+
   /// Part of `compute` that larger micro-batches do not make shorter: weights
   /// are read as often as there are micro-batches.
   double least_compute = 0;
@@ -35,6 +39,8 @@ struct StepTime {
   double device_update = 0;
 
   double total() const;
+  /// What computation waits for one of shards, activations and copies.
+  double exposed(double StepTime::*part) const;
   /// At least what a step takes with larger micro-batches.
   double total_with_more_rows() const;
 };

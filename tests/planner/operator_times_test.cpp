@@ -16,7 +16,7 @@ namespace tessera::planner::operator_times_test {
 
 namespace {
 
-constexpr DeviceRates kRates{
+const DeviceRates kRates{
     .flops_16bit = 100,
     .flops_32bit = 50,
     .attention_16bit = 25,

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -245,6 +246,46 @@ TEST(BenchComm, ChecksEveryCollectiveOfAJobAndFeedsThePlan) {
       planner::measured_rates(json, at::kCPU, planner::known_rates("cpu"));
   EXPECT_NE(rates.in_node, planner::known_rates("cpu").in_node);
   EXPECT_EQ(rates.between_nodes, planner::known_rates("cpu").between_nodes);
+}
+
+TEST(Bench, OperatorsOfTrainingReplaceRatesOfTheCpu) {
+  const TemporaryFolder folder;
+  auto arguments = quick(folder.path().string());
+  arguments.insert(arguments.end(), {"--json", "--no-disk", "--training=64"});
+  const auto result = run(arguments);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const auto json = nlohmann::json::parse(result.output);
+  const auto& training = json.at("training");
+  // Each in both types, forward and backward.
+  std::set<std::string> found;
+  for (const auto& row : training.at("operators")) {
+    EXPECT_GT(row.at("work"), 0) << row;
+    EXPECT_GT(row.at("seconds"), 0) << row;
+    found.insert(
+        row.at("name").get<std::string>() + " " +
+        row.at("dtype").get<std::string>() +
+        (row.at("backward").get<bool>() ? " backward" : ""));
+  }
+  for (const char* name :
+       {"aten::mm Float",
+        "aten::mm BFloat16 backward",
+        "aten::addmm Float",
+        "aten::gelu Float",
+        "aten::gelu_backward BFloat16 backward",
+        "aten::silu BFloat16",
+        "aten::_softmax Float",
+        "aten::_scaled_dot_product_flash_attention_for_cpu BFloat16",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward Float "
+        "backward"}) {
+    EXPECT_TRUE(found.contains(name)) << name;
+  }
+  const DeviceRates rates = measured_rates(json, at::kCPU, known_rates("cpu"));
+  EXPECT_EQ(rates.device_memory, training.at("others"));
+  ASSERT_NE(rates.operators, nullptr);
+  EXPECT_EQ(rates.operators->kernels(), training.at("kernels"));
+  const DeviceRates card = measured_rates(json, at::kCUDA, known_rates("a100"));
+  EXPECT_EQ(card.operators, nullptr);
+  EXPECT_EQ(card.device_memory, known_rates("a100").device_memory);
 }
 
 TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {

@@ -225,6 +225,33 @@ TEST(StepTimeEstimate, CountsUpdatesInHostMemory) {
   EXPECT_DOUBLE_EQ(update({.overlap = UpdateOverlap::kOff}), 0);
 }
 
+TEST(StepTimeEstimate, OnACpuNothingOverlaps) {
+  StepMemoryPlan plan;
+  plan.operators = {
+      {.name = "aten::mm", .flops = 800},
+      {.name = "aten::copy_", .bytes = 6, .place = WorkPlace::kToHost},
+      {.name = "aten::copy_", .bytes = 5, .place = WorkPlace::kToDevice}};
+  plan.kernels = {
+      {.name = "adamw_", .bytes = 14, .place = WorkPlace::kHost},
+      {.name = "adamw_", .bytes = 4, .place = WorkPlace::kToDevice}};
+  plan.collectives = {{"engine shards", "all_gather", 2, 1, 8}};
+  Machine cpu = machine();
+  cpu.device = c10::kCPU;
+  cpu.devices = 2;
+  const StepTime time = estimate_step({plan}, {}, cpu);
+  EXPECT_DOUBLE_EQ(time.shards, 1);
+  EXPECT_DOUBLE_EQ(time.copies, 3 + 5);
+  EXPECT_DOUBLE_EQ(time.update, 14 * 2 / 7.0 + 4);
+  EXPECT_DOUBLE_EQ(time.total(), 8 + 1 + 8 + 8);
+  EXPECT_DOUBLE_EQ(time.exposed(&StepTime::shards), 1);
+  // Beside each other elsewhere.
+  cpu.device = c10::kCUDA;
+  const StepTime beside = estimate_step({plan}, {}, cpu);
+  EXPECT_DOUBLE_EQ(beside.copies, 5);
+  EXPECT_DOUBLE_EQ(beside.total(), 8);
+  EXPECT_DOUBLE_EQ(beside.exposed(&StepTime::shards), 0);
+}
+
 // At the mean of an operator's calls; kernels of the device take time too,
 // copies do not.
 TEST(StepTimeEstimate, SaysWhenMemoryChanges) {

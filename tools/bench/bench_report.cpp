@@ -55,6 +55,22 @@ ordered_json json_of(const CpuOperatorRates& rates) {
       {"elementwise", rates.elementwise}};
 }
 
+ordered_json json_of(const planner::MeasuredSteps& steps) {
+  ordered_json operators = ordered_json::array();
+  for (const planner::MeasuredOperator& each : steps.operators) {
+    operators.push_back(
+        {{"name", each.name},
+         {"backward", each.in_backward},
+         {"dtype", c10::toString(each.dtype)},
+         {"work", each.work},
+         {"seconds", each.seconds}});
+  }
+  return {
+      {"kernels", steps.kernels},
+      {"others", steps.others},
+      {"operators", operators}};
+}
+
 ordered_json json_of(double parameters, const StepPrediction& step) {
   return {
       {"parameters", parameters},
@@ -129,6 +145,9 @@ ordered_json to_json(const BenchFindings& findings) {
         {"state", BytesPerParameter::kState}}},
       {"predictions", ordered_json::array()},
       {"seconds", findings.seconds}};
+  if (findings.training) {
+    json["training"] = json_of(*findings.training);
+  }
   for (const NumaNodeBandwidth& node : findings.nodes) {
     json["numa_nodes"].push_back(json_of(node));
   }
@@ -185,6 +204,14 @@ std::string to_text(const BenchFindings& findings) {
       giga(cpu.products_16bit),
       giga(cpu.attention_16bit),
       giga(cpu.elementwise));
+  if (findings.training) {
+    text += printed(
+        "  operators of training steps: %zu measured, those without products "
+        "%.1f GB/s; kernels and all else %.1f GB/s\n",
+        findings.training->operators.size(),
+        giga(findings.training->others),
+        giga(findings.training->kernels));
+  }
   if (findings.disk) {
     text += printed(
         "\ndisk of '%.100s', GB/s\n  write %.2f, read %.2f, %s\n",

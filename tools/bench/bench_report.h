@@ -8,6 +8,7 @@
 #include "bench/disk.h"
 #include "bench/host_memory.h"
 #include "bench/prediction.h"
+#include "tessera/planner/operator_rates.h"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -23,6 +24,8 @@ struct BenchFindings {
   std::optional<DiskBandwidth> disk;
   std::vector<DeviceBandwidth> devices;
   CpuOperatorRates cpu_operators;
+  /// Of training steps on the CPU, if they were measured.
+  std::optional<planner::MeasuredSteps> training;
   BytesPerParameter bytes;
   std::vector<double> parameter_counts;
   double seconds = 0; ///< duration of the measurements
