@@ -131,6 +131,6 @@ const TaskKind kExamples{
     .visit_data = visit_examples,
     .finish = finish_examples,
     .open = open_examples,
-    .train_files = one_train_path};
+    .data_files = one_path};
 
 } // namespace tessera::tasks

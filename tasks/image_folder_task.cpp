@@ -233,6 +233,6 @@ const TaskKind kImageFolder{
     .open = open_images,
     .base_model = base_of_images,
     .wanted_head = image_head,
-    .train_files = one_train_path};
+    .data_files = one_path};
 
 } // namespace tessera::tasks

@@ -99,21 +99,20 @@ void finish_tokens(
   }
 }
 
-std::vector<std::filesystem::path> token_train_files(
-    const TrainingConfig& config) {
-  if (are_texts(config.data.train)) {
-    return text::matching_files(config.data.train);
+/// @param names none: of data.blend.
+std::vector<std::filesystem::path> token_data_files(
+    const TrainingConfig& config,
+    const std::vector<std::string>& names) {
+  if (are_texts(names)) {
+    return text::matching_files(names);
+  }
+  if (!names.empty()) {
+    return zoo::token_files_of(names.front());
   }
   std::vector<std::filesystem::path> files;
-  const auto add = [&](const std::filesystem::path& path) {
-    const auto found = zoo::token_files_of(path);
-    files.insert(files.end(), found.begin(), found.end());
-  };
   for (const zoo::BlendedFile& file : token_options(config).tokens.blend) {
-    add(file.path);
-  }
-  if (files.empty()) {
-    add(config.data.train_path());
+    const auto found = zoo::token_files_of(file.path);
+    files.insert(files.end(), found.begin(), found.end());
   }
   return files;
 }
@@ -479,7 +478,7 @@ const TaskKind kLanguageModel{
     .finish = finish_tokens,
     .open = open_tokens,
     .prepare = tokenize_data,
-    .train_files = token_train_files,
+    .data_files = token_data_files,
     .tokenizer_of_data = tokenizer_of_tokens,
     .takes_curriculum = true};
 

@@ -247,9 +247,9 @@ zoo::ModelInput largest_images(
   zoo::NamedTensors batch = images.named();
   std::vector<size_t> rows(static_cast<size_t>(config.batch_size));
   std::iota(rows.begin(), rows.end(), 0);
-  const zoo::ExampleOptions& examples = folder != nullptr
-      ? folder->examples
-      : config.as<ExampleTaskOptions>().examples;
+  const zoo::ExampleOptions& examples =
+      folder != nullptr ? folder->examples
+                        : config.as<ExampleTaskOptions>().examples;
   head->draw(batch, examples, [&](int64_t each) {
     return zoo::draws_of(rows, /*epoch=*/0, config.seed, each);
   });

@@ -93,11 +93,12 @@ struct TaskKind {
       const MakeFrozenModel& make) = nullptr;
   /// What it needs of the head of a model. Null: any is trained.
   zoo::WantedHead (*wanted_head)(const TrainingConfig& config) = nullptr;
-  /// All files that are trained on. Null: the files of rows that `data.train`
-  /// names.
+  /// All files of `names`, which are `data.train` or `data.heldout`. Null: files
+  /// of rows, see matching_files().
   /// @throws tessera::Error on names without files.
-  std::vector<std::filesystem::path> (*train_files)(
-      const TrainingConfig& config) = nullptr;
+  std::vector<std::filesystem::path> (*data_files)(
+      const TrainingConfig& config,
+      const std::vector<std::string>& names) = nullptr;
   /// The tokenizer that made the data; empty: it is not known. Null: they are
   /// no tokens.
   std::filesystem::path (*tokenizer_of_data)(const TrainingConfig& config) =

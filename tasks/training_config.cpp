@@ -79,9 +79,10 @@ void visit_path(
   names = path.empty() ? std::vector<std::string>() : std::vector{path};
 }
 
-std::vector<std::filesystem::path> one_train_path(
-    const TrainingConfig& config) {
-  return {config.data.train_path()};
+std::vector<std::filesystem::path> one_path(
+    const TrainingConfig& /*config*/,
+    const std::vector<std::string>& names) {
+  return {names.at(0)};
 }
 
 void visit_problem_type(
@@ -292,7 +293,7 @@ void finish_reading(
       errors += formatted(
           " is not a key of the task {}{}, but of {}; remove it",
           config.task->name,
-          is_foreign ? ", nor is '" + meant + "'" : "",
+          is_foreign ? formatted(", nor is '{}'", meant) : "",
           runtime::join_names(tasks));
     } else {
       errors += " is not a known key; " + key.remedy;
@@ -487,14 +488,16 @@ TrainingConfig::TrainingConfig(const TaskKind& kind)
 }
 
 std::vector<std::filesystem::path> TrainingConfig::train_files() const {
-  return task->train_files != nullptr ? task->train_files(*this)
-                                      : text::matching_files(data.train);
+  return task->data_files != nullptr ? task->data_files(*this, data.train)
+                                     : text::matching_files(data.train);
 }
 
 std::vector<std::filesystem::path> TrainingConfig::heldout_files() const {
-  return !texts.heldout.empty()  ? text::matching_files(texts.heldout)
-         : !heldout_file.empty() ? zoo::token_files_of(heldout_file)
-                                 : std::vector<std::filesystem::path>();
+  if (data.heldout.empty()) {
+    return {};
+  }
+  return task->data_files != nullptr ? task->data_files(*this, data.heldout)
+                                     : text::matching_files(data.heldout);
 }
 
 TrainingConfig read_training_config(

@@ -144,10 +144,9 @@ struct TrainingConfig {
   bool is_regression() const {
     return problem_type == "regression";
   }
-  /// All files that are trained on; see TaskKind::train_files.
+  /// All files that are trained on; see TaskKind::data_files.
   std::vector<std::filesystem::path> train_files() const;
   /// All files that are only scored; none if they are a share of the data.
-  /// @throws tessera::Error as matching_files().
   std::vector<std::filesystem::path> heldout_files() const;
 };
 
@@ -192,8 +191,10 @@ void visit_path(
     std::vector<std::string>& names,
     const char* doc);
 
-/// TaskKind::train_files of tasks whose data are one file or folder.
-std::vector<std::filesystem::path> one_train_path(const TrainingConfig& config);
+/// TaskKind::data_files of tasks whose data are one file or folder.
+std::vector<std::filesystem::path> one_path(
+    const TrainingConfig& config,
+    const std::vector<std::string>& names);
 
 /// `model.problem_type`.
 void visit_problem_type(

@@ -279,13 +279,15 @@ TEST(Bench, OperatorsOfTrainingReplaceRatesOfTheCpu) {
         "backward"}) {
     EXPECT_TRUE(found.contains(name)) << name;
   }
-  const DeviceRates rates = measured_rates(json, at::kCPU, known_rates("cpu"));
+  const planner::DeviceRates rates =
+      planner::measured_rates(json, at::kCPU, planner::known_rates("cpu"));
   EXPECT_EQ(rates.device_memory, training.at("others"));
   ASSERT_NE(rates.operators, nullptr);
   EXPECT_EQ(rates.operators->kernels(), training.at("kernels"));
-  const DeviceRates card = measured_rates(json, at::kCUDA, known_rates("a100"));
+  const planner::DeviceRates card =
+      planner::measured_rates(json, at::kCUDA, planner::known_rates("a100"));
   EXPECT_EQ(card.operators, nullptr);
-  EXPECT_EQ(card.device_memory, known_rates("a100").device_memory);
+  EXPECT_EQ(card.device_memory, planner::known_rates("a100").device_memory);
 }
 
 TEST(BenchComm, BetweenNodesALinkIsSharedByTheDevicesOfANode) {
