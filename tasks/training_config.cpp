@@ -285,7 +285,7 @@ void finish_reading(
     const bool is_of_others =
         !tasks.empty() &&
         std::find(tasks.begin(), tasks.end(), config.task->name) == tasks.end();
-    errors += (errors.empty() ? "" : "\n") + key.place();
+    errors += formatted("{}{}", errors.empty() ? "" : "\n", key.place());
     if (!choices.empty()) {
       errors += formatted(
           " is a key only for {}; remove it", runtime::join_names(choices));
