@@ -39,8 +39,8 @@ struct PlannedModule {
   /// Layers that are recomputed now, if `layers` is given.
   int64_t recomputed_layers = 0;
   /// Called before each dry run, outside of it: makes the module recompute so
-  /// many layers, and may make the batch, whose values a dry run then keeps.
-  /// May be empty.
+  /// many layers, and may make the batch. A dry run then keeps its values, and
+  /// does not count its memory; it counts what `loss` makes. May be empty.
   std::function<void(int64_t rows, int64_t recomputed_layers)> prepare;
 };
 

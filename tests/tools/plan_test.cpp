@@ -1055,8 +1055,13 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
         gpt, {.context = zoo::fresh_layer_context(parallel)});
   });
   zoo::ModelInput batch;
+  at::Tensor counted; // as the batch, which is made outside of dry runs
   const PlannedModule training{
-      .loss = [&](int64_t /*rows*/) { return model->forward(batch).loss; },
+      .loss =
+          [&](int64_t /*rows*/) {
+            counted = at::empty({tasks::bytes_of(batch)}, at::kByte);
+            return model->forward(batch).loss;
+          },
       .batch_size = config.batch_size,
       .accumulate = config.trainer.accumulate,
       .clips_gradients = config.trainer.clip_grad_norm > 0,

@@ -59,7 +59,7 @@ TEST(ConfigOverride, RefusesWhatItCannotApply) {
   refuse("{}", ".a=1", {"'' is not a valid key"});
   refuse("{}", "--lr x=1", {"'--lr x' is not a valid key"});
   refuse(R"({"a":{"b":3}})", "a.b.c=1", {"a.b is 3", "'c'", "shorten"});
-  refuse(R"({"a":"x"})", "a.b=1", {"a is the string \"x\"", "shorten"});
+  refuse(R"({"a":"x"})", "a.b=1", {"a is \"x\"", "'b'", "shorten"});
   refuse(R"({"a":[1]})", "a.1=5", {"'1'", "a, which has 1 elements"});
   refuse(R"({"a":[1]})", "a.-1=5", {"'-1'"});
   refuse(R"({"a":[1]})", "a.99999999999999999999=5", {"not an index"});

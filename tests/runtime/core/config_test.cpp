@@ -205,17 +205,17 @@ TEST(Config, UnknownKeysHavePathOriginAndRemedy) {
   const ConfigReader config(
       parse_json(R"({"learning_rate": 1})", "c.json"),
       "c.json",
-      Strings{"optimizer.rl=2"});
-  config_value<double>(config.get_object("optimizer"), "lr");
+      Strings{"optimizer.momentun=2"});
+  config_value<double>(config.get_object("optimizer"), "momentum");
   const auto unknown = config.unknown_keys(foreign);
   ASSERT_EQ(unknown.size(), 2U);
   EXPECT_EQ(unknown[0].place(), "c.json: learning_rate");
   EXPECT_EQ(unknown[0].here, "optimizer.lr");
   EXPECT_EQ(unknown[0].remedy, "use 'optimizer.lr'");
-  EXPECT_EQ(unknown[1].path, "optimizer.rl");
-  EXPECT_EQ(unknown[1].origin, "override 'optimizer.rl=2'");
+  EXPECT_EQ(unknown[1].path, "optimizer.momentun");
+  EXPECT_EQ(unknown[1].origin, "override 'optimizer.momentun=2'");
   EXPECT_EQ(unknown[1].here, "");
-  EXPECT_EQ(unknown[1].remedy, "did you mean 'optimizer.lr'?");
+  EXPECT_EQ(unknown[1].remedy, "did you mean 'optimizer.momentum'?");
 }
 
 TEST(Config, AskingTwiceForAnObjectGivesTheSameReader) {
