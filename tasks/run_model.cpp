@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/run_model.h"
 
+#include "tessera/runtime/comm/communicator.h"
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
@@ -19,11 +21,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 
 namespace tessera::tasks {
 
@@ -72,14 +76,39 @@ std::shared_ptr<zoo::Model> configured_model(
   return model;
 }
 
-void add_lora(
+namespace {
+
+/// zoo::with_new_modules() of all pipeline stages. Collective.
+zoo::LoraConfig adapter_of_run(
     const TrainingConfig& config,
-    const World& world,
-    zoo::Model& model) {
+    World& world,
+    const zoo::Model& model) {
+  zoo::LoraConfig adapter = config.lora->adapter;
+  if (!model.names().is_part) {
+    return with_new_modules(model, adapter);
+  }
+  auto& saved = adapter.modules_to_save;
+  const nlohmann::json here = with_new_modules(model, adapter).modules_to_save;
+  const auto ranks = world.new_communicator("adapters of pipeline stages");
+  for (const std::string& text : runtime::gather_texts(
+           *ranks, here.dump(), "the newly initialized modules of each rank")) {
+    for (const nlohmann::json& name : nlohmann::json::parse(text)) {
+      if (std::find(saved.begin(), saved.end(), name) == saved.end()) {
+        saved.push_back(name);
+      }
+    }
+  }
+  return adapter;
+}
+
+} // namespace
+
+void add_lora(const TrainingConfig& config, World& world, zoo::Model& model) {
   if (!config.lora) {
     return;
   }
-  const auto layers = zoo::apply_lora(model, config.lora->adapter, config.seed);
+  const auto layers =
+      zoo::apply_lora(model, adapter_of_run(config, world, model), config.seed);
   if (world.rank() != 0) {
     return;
   }
@@ -158,12 +187,11 @@ std::string ExportFolders::text() const {
 
 ExportFolders folders_in_run(const TrainingConfig& config) {
   const auto& folder = config.trainer.run_folder;
-  ExportFolders folders;
-  if (config.lora) {
-    folders.adapter = folder / "adapter";
-  }
-  if (!config.lora || config.lora->merge) {
-    folders.model = folder / "model";
+  ExportFolders folders{folder / "model", folder / "adapter"};
+  if (!config.lora) {
+    folders.outdated = std::exchange(folders.adapter, {});
+  } else if (!config.lora->merge) {
+    folders.outdated = std::exchange(folders.model, {});
   }
   return folders;
 }
@@ -249,11 +277,47 @@ void add_special_tokens(const fs::path& folder) {
 
 } // namespace
 
+namespace {
+
+/// Whether a path in a configuration is that of the folder or of a file in it.
+bool names_file_in(const nlohmann::json& value, const fs::path& folder) {
+  if (value.is_string() && value != "") {
+    std::error_code code;
+    const auto inside = fs::relative(value.get<std::string>(), folder, code);
+    return !code && !inside.empty() && *inside.begin() != "..";
+  }
+  return value.is_structured() &&
+         std::any_of(value.begin(), value.end(), [&](const auto& one) {
+           return names_file_in(one, folder);
+         });
+}
+
+/// Removes what an earlier run exported, unless this one was made from it.
+void remove_outdated(const TrainingConfig& config, const fs::path& folder) {
+  if (!fs::exists(folder)) {
+    return;
+  }
+  if (names_file_in(config.resolved, folder) ||
+      names_file_in(config.model_folder.string(), folder)) {
+    log_warning(
+        "'{}' is no result of this run, which has been made from it; commands that are given the run folder may take it for one",
+        folder.string());
+    return;
+  }
+  runtime::remove_tree(folder);
+  log_info("removed '{}', which an earlier run had exported", folder.string());
+}
+
+} // namespace
+
 void export_model(
     const TrainingConfig& config,
     Engine& engine,
     const zoo::Model& model,
     const ExportFolders& folders) {
+  if (is_log_rank_zero() && !folders.outdated.empty()) {
+    remove_outdated(config, folders.outdated);
+  }
   if (!folders.adapter.empty()) {
     zoo::save_lora(engine, model, folders.adapter);
   }

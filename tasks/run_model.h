@@ -36,10 +36,8 @@ std::shared_ptr<zoo::Model> pretrained_model(
     const zoo::LayerContext& context);
 
 /// Adds the adapter, if the configuration has one, and logs its size.
-void add_lora(
-    const TrainingConfig& config,
-    const World& world,
-    zoo::Model& model);
+/// Collective.
+void add_lora(const TrainingConfig& config, World& world, zoo::Model& model);
 
 /// Moves the model to the rank's device and wraps it. Collective.
 Engine wrap_model(
@@ -71,6 +69,9 @@ struct ExportFolders {
   /// The source of the tokenizer if neither the model that training starts from
   /// nor the data have one; empty: there is none.
   std::filesystem::path tokenizer = {};
+  /// What an earlier run may have exported and this one does not, which is
+  /// removed; empty: nothing is.
+  std::filesystem::path outdated = {};
 
   /// "runs/a/adapter, runs/a/model".
   std::string text() const;

@@ -2,16 +2,20 @@
 // Adapters against PEFT: what models compute with them, gradients, folders, and
 // merged weights.
 
+#include "tessera/zoo/adapters/lora.h"
 #include "support/expect_error.h"
 #include "support/paths.h"
+#include "support/temporary_folder.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/tasks/text_classifier.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tools/example_data.h"
 #include "zoo/lora_fixture.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -315,6 +319,86 @@ TEST(LoraModel, StartsFromTheModelItself) {
   EXPECT_TRUE(first[0].equal(first[4]));
   EXPECT_FALSE(first[0].equal(first[8]));
   EXPECT_FALSE(first[0].equal(first[1])); // another layer
+}
+
+TEST(LoraModel, TrainsAndSavesWhatIsNewlyInitialized) {
+  const auto classifier = [](const char* folder, const char* architecture) {
+    zoo::FromPretrainedOptions options;
+    options.architecture = architecture;
+    options.config = class_fields({"a", "b", "c"}, "");
+    options.fresh_heads = true;
+    return zoo::from_pretrained(fixture("models") / folder, options);
+  };
+  struct Case {
+    const char* folder;
+    const char* architecture;
+    const char* target;
+    std::vector<std::string> saved; ///< modules
+    std::vector<std::string> weights; ///< in the adapter's file
+  };
+  const std::vector<Case> cases{
+      {"bert",
+       "BertForSequenceClassification",
+       "query",
+       {"classifier", "score", "bert.pooler"},
+       {"bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "classifier.weight",
+        "classifier.bias"}},
+      {"t5",
+       "T5ForSequenceClassification",
+       "q",
+       {"classifier", "score", "classification_head"},
+       {"classification_head.dense.weight",
+        "classification_head.dense.bias",
+        "classification_head.out_proj.weight",
+        "classification_head.out_proj.bias"}}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.architecture);
+    zoo::LoraConfig config;
+    config.r = 2;
+    config.target_modules.names = {one.target};
+    const auto model = classifier(one.folder, one.architecture);
+    zoo::apply_lora(*model, config);
+    auto saved = zoo::lora_config(*model).modules_to_save;
+    std::sort(saved.begin(), saved.end());
+    auto expected = one.saved;
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(saved, expected);
+    const TemporaryFolder folder;
+    zoo::save_lora(*model, folder / "adapter");
+    const auto files = sharding::WeightFiles::open(folder / "adapter");
+    for (const std::string& weight : one.weights) {
+      EXPECT_TRUE(files.has("base_model.model." + weight)) << weight;
+    }
+    const zoo::WeightNames names = zoo::lora_names(*model);
+    for (const auto& item : model->named_parameters()) {
+      EXPECT_EQ(item.value().requires_grad(), names.has(item.key()))
+          << item.key();
+    }
+    // Another base, whose new weights have other values.
+    torch::manual_seed(7);
+    const auto again = classifier(one.folder, one.architecture);
+    zoo::load_lora(*again, folder / "adapter");
+    zoo::ModelInput input;
+    input.input_ids = torch::tensor({{3, 5, 4}});
+    input.attention_mask = torch::ones_like(input.input_ids);
+    EXPECT_TRUE(
+        again->forward(input).logits.equal(model->forward(input).logits));
+  }
+  // An adapter that was trained without them loads as it is.
+  const auto model = classifier("bert", "BertForSequenceClassification");
+  const TemporaryFolder folder;
+  const auto trained = small_bert();
+  zoo::apply_lora(*trained, for_queries());
+  zoo::save_lora(*trained, folder / "adapter");
+  EXPECT_EQ(
+      zoo::lora_config(*trained).modules_to_save,
+      (std::vector<std::string>{"classifier", "score"}));
+  zoo::load_lora(*model, folder / "adapter");
+  EXPECT_EQ(
+      zoo::lora_config(*model).modules_to_save,
+      zoo::lora_config(*trained).modules_to_save);
 }
 
 TEST(LoraModel, TrainsInAPlainProgram) {

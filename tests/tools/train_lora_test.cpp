@@ -158,6 +158,32 @@ TEST(TrainLora, GoesOnFromACheckpoint) {
   }
 }
 
+TEST(TrainLora, LeavesNoModelOfAnEarlierRun) {
+  const Runs runs;
+  const auto folder = runs.folder("run");
+  const std::vector<std::string> merging{"model.lora.merge=true"};
+  const std::vector<std::string> few{
+      "training.max_steps=1", "output.overwrite=true"};
+  runs.train("run", 1, merging + few);
+  EXPECT_TRUE(std::filesystem::exists(folder / "model"));
+  const auto again = runs.train("run", 1, few);
+  EXPECT_FALSE(std::filesystem::exists(folder / "model"));
+  EXPECT_NE(again.output.find("removed '"), std::string::npos) << again.output;
+  // The whole model in place of an adapter.
+  runs.train("run", 1, few + std::vector<std::string>{"model.lora=null"});
+  EXPECT_TRUE(std::filesystem::exists(folder / "model"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "adapter"));
+  // A model that the run starts from stays.
+  const auto based = runs.train(
+      "run",
+      1,
+      few + std::vector<std::string>{"model.folder=" + folder.string()});
+  EXPECT_TRUE(std::filesystem::exists(folder / "model"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "adapter"));
+  EXPECT_NE(based.output.find("is no result of this run"), std::string::npos)
+      << based.output;
+}
+
 TEST(TrainLora, SaysWhatIsWrong) {
   const auto fails = [](const std::string& override_text,
                         const std::string& expected) {

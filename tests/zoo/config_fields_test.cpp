@@ -53,7 +53,7 @@ TEST(ConfigFields, RecordWhatMatters) {
 // A field of the reference library that a model does not read is named, unless
 // it does not change results.
 TEST(ConfigFields, ThatAreNotReadAreNamed) {
-  const auto loaded = [](const nlohmann::json& more) {
+  const auto load = [](const nlohmann::json& more) {
     const TemporaryFolder folder;
     const auto model = fixture("models") / "llama";
     for (const auto& file : std::filesystem::directory_iterator(model)) {
@@ -62,8 +62,11 @@ TEST(ConfigFields, ThatAreNotReadAreNamed) {
     nlohmann::json config = read_json(model / "config.json");
     config.update(more);
     std::ofstream(folder / "config.json") << config;
-    testing::internal::CaptureStderr();
     from_pretrained(folder.path());
+  };
+  const auto loaded = [&](const nlohmann::json& more) {
+    testing::internal::CaptureStderr();
+    load(more);
     return testing::internal::GetCapturedStderr();
   };
   EXPECT_EQ(loaded({{"use_cache", false}, {"_name", 1}}), "");
@@ -84,7 +87,7 @@ TEST(ConfigFields, ThatAreNotReadAreNamed) {
     const std::string& key = field.first;
     expect_error(
         [&] {
-          loaded({{key, field.second}});
+          load({{key, field.second}});
         },
         {("config.json: '" + key + "' is").c_str(),
          "not implemented",

@@ -245,7 +245,49 @@ std::function<bool(const TiedHead&)> unties_of(const LoraConfig& config) {
   };
 }
 
+LoraConfig with_new_modules(const Model& model, LoraConfig config) {
+  std::set<std::string> all_new; // paths of modules whose weights all are new
+  for (const std::string& weight : model.newly_initialized()) {
+    const std::string module = module_of(weight);
+    TESSERA_CHECK(
+        !module.empty(),
+        "apply_lora: '{}' is newly initialized, and an adapter cannot have it, as it is in no module; train all weights without model.lora, or start from a folder that has it",
+        weight);
+    for (std::string path = module; !path.empty(); path = module_of(path)) {
+      all_new.insert(path);
+    }
+  }
+  if (all_new.empty()) {
+    return config;
+  }
+  const std::set<std::string> weights(
+      model.newly_initialized().begin(), model.newly_initialized().end());
+  const WeightNames names(model, model.names());
+  for (const NamedWeight& weight : names.weights()) {
+    if (!weights.contains(weight.name)) {
+      for (std::string path = module_of(weight.name); !path.empty();
+           path = module_of(path)) {
+        all_new.erase(path);
+      }
+    }
+  }
+  const LoraTargets targets(config, architecture_of(model));
+  for (const std::string& path : all_new) {
+    if (!all_new.contains(module_of(path)) && !targets.is_saved(path)) {
+      config.modules_to_save.push_back(path);
+    }
+  }
+  return config;
+}
+
 std::vector<std::string> apply_lora(
+    Model& model,
+    const LoraConfig& config,
+    uint64_t seed) {
+  return apply_lora_as_given(model, with_new_modules(model, config), seed);
+}
+
+std::vector<std::string> apply_lora_as_given(
     Model& model,
     const LoraConfig& config,
     uint64_t seed) {

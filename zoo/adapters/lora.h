@@ -29,16 +29,25 @@ class LoraLayer;
 /// PEFT could not train what modules_to_save names.
 std::function<bool(const TiedHead&)> unties_of(const LoraConfig& config);
 
+/// The configuration with the newly initialized modules of the model
+/// (Model::newly_initialized()) in modules_to_save: they are trained, and files
+/// of the adapter have them, as no other files do.
+/// @throws tessera::Error if a weight of the model itself is among them, which
+///     PEFT cannot save.
+LoraConfig with_new_modules(const Model& model, LoraConfig config);
+
 /// Freezes the model and adds A and B to the linear layers that the
-/// configuration names; the biases and whole modules that it names stay
-/// trainable. Layers may be plain or tensor-parallel, the model lazy or a
-/// pipeline stage. Frozen parameters have no gradients and no optimizer state.
-/// For one configuration and seed, the initial adapters are the same on any
-/// number of ranks. Call it before wrap().
+/// configuration names; the biases and whole modules that it names, and newly
+/// initialized ones (with_new_modules()), stay trainable. Layers may be plain
+/// or tensor-parallel, the model lazy or a pipeline stage. Frozen parameters
+/// have no gradients and no optimizer state. For one configuration and seed,
+/// the initial adapters are the same on any number of ranks. Call it before
+/// wrap().
 /// @return the layers that got an adapter, by their names in checkpoints.
 /// @throws tessera::Error, with the model unchanged, if no module matches, if a
 ///     named module is not a linear layer, if the model already has adapters,
-///     if it is wrapped, or if it shares a weight that unties_of() divides.
+///     if it is wrapped, if it shares a weight that unties_of() divides, or as
+///     with_new_modules().
 std::vector<std::string> apply_lora(
     Model& model,
     const LoraConfig& config,
@@ -97,7 +106,8 @@ void save_lora(
     const Model& model,
     const std::filesystem::path& folder);
 
-/// apply_lora() with the configuration and the values of a PEFT folder.
+/// apply_lora() with the configuration, as it is, and the values of a PEFT
+/// folder.
 /// @return the configuration.
 /// @throws tessera::Error naming the file and what is missing, unexpected, of
 ///     the wrong shape, or not implemented.

@@ -175,7 +175,7 @@ void apply_from(
     const auto& classes = model.config().at("architectures");
     check_ranks(
         folder, weights, LoraTargets(config, classes.at(0).get<std::string>()));
-    apply_lora(model, config);
+    apply_lora_as_given(model, config);
   } catch (const Error& error) {
     fail_for(folder, config, error);
   }

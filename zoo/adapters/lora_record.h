@@ -7,9 +7,11 @@
 #include "tessera/zoo/formats/weight_folder.h"
 #include "tessera/zoo/models/model.h"
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -35,6 +37,12 @@ NameTable lora_table(
     const Model& model,
     const LoraTargets& targets,
     const ParameterSizes& sizes);
+
+/// apply_lora() without with_new_modules().
+std::vector<std::string> apply_lora_as_given(
+    Model& model,
+    const LoraConfig& config,
+    uint64_t seed = 0);
 
 /// The path of the module that a parameter belongs to.
 std::string module_of(const std::string& parameter);

@@ -193,6 +193,15 @@ class Model : public torch::nn::Module {
     return may_be_missing_;
   }
 
+  /// The weights that the files of from_pretrained() lack, by the names that
+  /// they would have there.
+  const std::vector<std::string>& newly_initialized() const {
+    return newly_initialized_;
+  }
+  void set_newly_initialized(std::vector<std::string> weights) {
+    newly_initialized_ = std::move(weights);
+  }
+
  protected:
   /// @param names the name table of this architecture.
   /// @param stage the layers to construct.
@@ -228,6 +237,7 @@ class Model : public torch::nn::Module {
   nlohmann::json config_;
   NameTable names_;
   std::vector<std::string> may_be_missing_;
+  std::vector<std::string> newly_initialized_;
   std::optional<LayerDropOptions> layer_drop_;
   std::optional<TokenDropOptions> token_drop_;
 };

@@ -467,10 +467,11 @@ LoadWeightsReport load_fitting(
   }
 }
 
-/// Logs what was not loaded, under the names in the files.
-void log_report(
+/// Logs what was not loaded, under the names in the files, and has the model
+/// know it.
+void keep_report(
     const fs::path& folder,
-    const Model& model,
+    Model& model,
     LoadWeightsReport report) {
   if (!model.names().is_part) { // else they belong to other ranks
     log_list(folder, "ignored", report.left_out);
@@ -484,6 +485,7 @@ void log_report(
     name = checkpoint_name(names, name);
   }
   log_list(folder, "newly initialized", report.missing);
+  model.set_newly_initialized(std::move(report.missing));
 }
 
 } // namespace
@@ -560,7 +562,7 @@ std::shared_ptr<Model> from_pretrained(
                        : is_own_architecture(fields.value(), *model)
                            ? NewHead::kNone
                            : NewHead::kAbsentParts;
-  log_report(
+  keep_report(
       folder,
       *model,
       load_fitting(*model, folder, *files, *record, options, classes, head));
