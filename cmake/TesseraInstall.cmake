@@ -35,7 +35,8 @@ function(tessera_install_package)
             FILES_MATCHING PATTERN "*.h"
             PATTERN gloo_shim EXCLUDE)
   endforeach()
-  install(FILES include/tessera/tessera.h
+  file(GLOB _umbrellas CONFIGURE_DEPENDS include/tessera/*.h)
+  install(FILES ${_umbrellas}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
   install(EXPORT tesseraTargets NAMESPACE tessera::
           DESTINATION ${TESSERA_PACKAGE_DIR})

@@ -39,7 +39,10 @@ INTRODUCTION = """\
 # Public headers
 
 What a program may include, by task; each header documents what it declares.
-`tessera/tessera.h` has what [a training loop](training_loop.md) needs. Written by
+`tessera/tessera.h` has what [a training loop](training_loop.md) needs. Beside it,
+`tessera/blocks.h` has BMTrain's blocks, `tessera/parallel.h` tensor-, context- and
+pipeline-parallel layers and meshes, `tessera/trainer.h` the trainer, and
+`tessera/zoo.h` the model zoo (link `tessera::zoo`). Written by
 `scripts/header_index.py` from the headers.
 """
 

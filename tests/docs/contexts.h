@@ -3,23 +3,16 @@
 // Types that the C++ blocks of the documents use without defining them; see
 // make_snippets.py.
 
-#include "tessera/engine/data/data_loader.h"
-#include "tessera/engine/parallel/parallel_run.h"
-#include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/blocks.h"
+#include "tessera/parallel.h"
 #include "tessera/planner/step_plan.h"
-#include "tessera/runtime/comm/parallel_groups.h"
 #include "tessera/runtime/random/random_key.h"
-#include "tessera/sharding/tensor_parallel/parallel_linear.h"
-#include "tessera/sharding/tensor_parallel/tensor_plan.h"
 #include "tessera/tasks/run_training.h"
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/tessera.h"
-#include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/generation/text_generator.h"
+#include "tessera/trainer.h"
+#include "tessera/zoo.h"
 #include "tessera/zoo/models/llama_like.h"
-#include "tessera/zoo/models/pipeline_model.h"
-#include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/vision/moco_model.h"
 
 #include <torch/torch.h>
