@@ -156,10 +156,11 @@ Machine machine_of(const PlanArguments& arguments) {
 
 std::string seconds_text(double seconds) {
   char text[32];
-  const char* form = seconds == 0   ? "%.2f"
-                     : seconds < 1  ? "%.3g"
-                     : seconds < 10 ? "%.2f"
-                                    : "%.1f";
+  const char* form = seconds == 0     ? "%.2f"
+                     : seconds < 0.01 ? "%.2g"
+                     : seconds < 1    ? "%.3g"
+                     : seconds < 10   ? "%.2f"
+                                      : "%.1f";
   std::snprintf(text, sizeof(text), form, seconds);
   return text;
 }
@@ -199,7 +200,7 @@ TableUnit unit_of(const std::vector<PlannedRun>& runs) {
 /// The row of names above print_row()'s; with them, 80 columns wide.
 void print_heading(const TableUnit& unit) {
   std::printf(
-      "\n %-29s %-8s %-8s %-6s %-7s %5s %5s s/step\n",
+      "\n %-27s %-8s %-8s %-6s %-7s %5s %5s s/step\n",
       "layout",
       "rows",
       "recomp",
@@ -235,7 +236,7 @@ void print_row(const PlannedRun& run, char mark, const TableUnit& unit) {
           (run.problem.size() > kLongest ? ".." : "");
   }
   std::printf(
-      "%c%-29s %2lld x %-3lld %-8s %-6s %-7s %5s %5s %s\n",
+      "%c%-27s %2lld x %-3lld %-8s %-6s %-7s %5s %5s %s\n",
       mark,
       run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
       static_cast<long long>(run.batch_size),
