@@ -2,6 +2,7 @@
 #include "tessera/tasks/example_batches.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/zoo/inputs/column_checks.h"
 
@@ -54,9 +55,8 @@ void narrow(
 
 /// The used columns rounded up to a multiple, at least one and at most all.
 int64_t kept_columns(int64_t used, int64_t columns, int64_t multiple) {
-  const int64_t rounded =
-      (std::max<int64_t>(used, 1) + multiple - 1) / multiple * multiple;
-  return std::min(rounded, columns);
+  return std::min(
+      runtime::round_up(std::max<int64_t>(used, 1), multiple), columns);
 }
 
 } // namespace

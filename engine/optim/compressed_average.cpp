@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/optim/compressed_average.h"
 
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/kernels/block_quantize.h"
 
 namespace tessera::engine {
@@ -28,8 +29,7 @@ void encode_with_error(
 CompressedAverage::CompressedAverage(int64_t numel, int ranks)
     : ranks_(ranks),
       part_numel_(
-          ((numel + ranks - 1) / ranks + kPartAlignment - 1) / kPartAlignment *
-          kPartAlignment) {}
+          runtime::round_up((numel + ranks - 1) / ranks, kPartAlignment)) {}
 
 int64_t CompressedAverage::wire_bytes() const {
   return 2 * ranks_ * kSigns.bytes(part_numel_);

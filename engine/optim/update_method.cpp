@@ -2,6 +2,7 @@
 #include "tessera/engine/optim/update_method.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/random/counter_random.h"
 
 #include <algorithm>
@@ -11,10 +12,6 @@
 namespace tessera::engine {
 
 namespace {
-
-int64_t round_up(int64_t value) {
-  return (value + kStateAlignment - 1) / kStateAlignment * kStateAlignment;
-}
 
 /// If every element of the group's storages belongs to some parameter, then
 /// what lies between two parameters is padding, and stays zero under any
@@ -77,7 +74,7 @@ ShardPart make_shard_part(
     next.parameter_offset =
         shard.begin + run.shard_offset - spans[run.parameter].begin;
     next.joined = joins && previous_is_mine;
-    next.state_offset = round_up(part.state_numel);
+    next.state_offset = runtime::round_up(part.state_numel, kStateAlignment);
     if (next.joined) {
       const ParameterRun& last = part.runs.back();
       next.state_offset =

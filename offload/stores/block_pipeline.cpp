@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/io/posix_error.h"
 #include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/profile/span_recorder.h"
@@ -27,10 +28,6 @@ namespace {
 constexpr unsigned kThreads = 4;
 // A block that needs more reads or writes than this fails.
 constexpr int kMaxAttempts = 64;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 uint64_t hash_of(const std::byte* data, int64_t bytes) {
   return XXH3_64bits(data, static_cast<size_t>(bytes));
@@ -257,7 +254,8 @@ void BlockPipeline::start_block(Place& place) {
   const int64_t begin = place.block * kBlockBytes;
   place.payload = std::min(kBlockBytes, extent.bytes - begin);
   place.attempts = 0;
-  const int64_t io_bytes = round_up(place.payload, ScratchFile::kAlignment);
+  const int64_t io_bytes =
+      runtime::round_up(place.payload, ScratchFile::kAlignment);
   const at::Tensor part = transfer.bytes.narrow(0, begin, place.payload);
   auto& checksum = extent.checksums[static_cast<size_t>(place.block)];
 

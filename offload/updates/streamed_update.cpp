@@ -2,6 +2,7 @@
 #include "tessera/offload/updates/streamed_update.h"
 
 #include "tessera/offload/options/offload_options.h"
+#include "tessera/runtime/core/round_up.h"
 
 #include <algorithm>
 
@@ -16,10 +17,6 @@ static_assert(
     4096 * StreamedUpdate::kBuffers); // a page of memory for each
 /// A run is cut at multiples of this many elements.
 constexpr int64_t kCut = 16;
-
-int64_t rounded(int64_t bytes) {
-  return (bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
-}
 
 /// A run's master and state.
 constexpr int64_t kMostPassing = 1 + runtime::UpdateTensors::kStates;
@@ -69,7 +66,8 @@ int64_t StreamedUpdate::bytes_for(
     int64_t runs,
     int64_t limit_bytes) {
   // All tensors of every run are aligned.
-  const int64_t whole = rounded(bytes) + kMostPassing * kRunAlignment * runs;
+  const int64_t whole = runtime::round_up(bytes, kRunAlignment) +
+                        kMostPassing * kRunAlignment * runs;
   const int64_t limit = limit_bytes / kBuffers / kRunAlignment * kRunAlignment;
   return bytes > 0 ? kBuffers * std::min(whole, limit) : 0;
 }
@@ -107,7 +105,7 @@ StreamedPiece StreamedUpdate::place(
     const int64_t bytes = numel * static_cast<int64_t>(tensor.itemsize());
     const at::Tensor on_device =
         memory.narrow(0, used, bytes).view(tensor.scalar_type());
-    used += rounded(bytes);
+    used += runtime::round_up(bytes, kRunAlignment);
     passages.push_back({stretch(tensor), on_device});
     return on_device;
   };

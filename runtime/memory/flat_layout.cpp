@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/flat_layout.h"
 
+#include "tessera/runtime/core/round_up.h"
+
 #include <algorithm>
 
 namespace tessera::runtime {
-
-namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-} // namespace
 
 FlatLayout::FlatLayout(
     const std::vector<int64_t>& numels,

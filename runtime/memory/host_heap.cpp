@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/host_heap.h"
 
+#include "tessera/runtime/core/round_up.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,10 +19,6 @@ constexpr size_t kHugePage = 2 << 20;
 // grow.
 constexpr size_t kSmallestRange = size_t{256} << 30;
 constexpr size_t kRangeFactor = 4;
-
-size_t round_up(size_t value, size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Reserves addresses; null where the process may not have so many.
 void* reserve(size_t bytes) {

@@ -2,6 +2,7 @@
 #include "tessera/runtime/memory/offset_allocator.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 
 namespace tessera::runtime {
 
@@ -32,7 +33,7 @@ std::optional<int64_t> OffsetAllocator::find_high(int64_t needed) const {
 }
 
 std::optional<int64_t> OffsetAllocator::allocate(int64_t bytes, End end) {
-  const int64_t needed = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t needed = round_up(bytes, kAlignment);
   const auto offset = end == End::kLow ? find_low(needed) : find_high(needed);
   if (offset) {
     used_.emplace(*offset, needed);

@@ -2,6 +2,7 @@
 #include "tessera/zoo/data/span_objective.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 
 #include <torch/types.h>
 
@@ -99,8 +100,7 @@ SpanObjective::SpanObjective(
     : lengths_(SpanLengths::of(setting.max_length, options.spans)),
       length_(setting.max_length),
       target_length_(
-          (lengths_.targets + setting.sequence_multiple - 1) /
-          setting.sequence_multiple * setting.sequence_multiple),
+          runtime::round_up(lengths_.targets, setting.sequence_multiple)),
       seed_(setting.seed) {
   TESSERA_CHECK(
       lengths_.inputs == length_,

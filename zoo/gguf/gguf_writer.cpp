@@ -2,6 +2,7 @@
 #include "tessera/zoo/gguf/gguf_writer.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 
 #include <bit>
 #include <cstring>
@@ -25,10 +26,6 @@ enum ValueType : uint32_t {
   kString = 8,
   kArray = 9,
 };
-
-uint64_t aligned(uint64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 class Header {
  public:
@@ -153,9 +150,10 @@ GgufWriter::GgufWriter(
     const bool is_new = slots_.emplace(tensor.name, Slot{end, bytes, 0}).second;
     TESSERA_CHECK(
         is_new, "{}: there are two tensors named '{}'", path, tensor.name);
-    end = aligned(end + bytes);
+    end = runtime::round_up(end + bytes, kAlignment);
   }
-  const uint64_t begin = aligned(header.text().size());
+  const uint64_t begin =
+      runtime::round_up<uint64_t>(header.text().size(), kAlignment);
   for (auto& [name, slot] : slots_) {
     slot.offset += begin;
   }

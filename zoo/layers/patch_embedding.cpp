@@ -2,6 +2,7 @@
 #include "tessera/zoo/layers/patch_embedding.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/zoo/layers/positions.h"
 
 #include <torch/types.h>
@@ -17,10 +18,6 @@ constexpr int64_t kMostPatches = int64_t{1} << 20;
 /// reveal a wrong size.
 constexpr int64_t kMostFixedFeatures = 65536;
 constexpr int64_t kMostFixed = int64_t{1} << 28;
-
-int64_t rounded_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 bool divides(const ImageSize& patch, const ImageSize& image) {
   return image.height % patch.height == 0 && image.width % patch.width == 0;
@@ -175,9 +172,9 @@ at::Tensor PatchEmbeddingImpl::patches(const at::Tensor& pixels) {
     images = at::constant_pad_nd(
         images,
         {0,
-         rounded_up(size.width, options_.patch.width) - size.width,
+         runtime::round_up(size.width, options_.patch.width) - size.width,
          0,
-         rounded_up(size.height, options_.patch.height) - size.height});
+         runtime::round_up(size.height, options_.patch.height) - size.height});
   }
   const at::Tensor x = projection_->forward(images).flatten(2).transpose(1, 2);
   return norm_.is_empty() ? x : norm_->forward(x);
