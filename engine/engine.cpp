@@ -66,30 +66,31 @@ void backward_once(const at::Tensor& loss) {
   }
 }
 
-/// A pipeline stage may have nothing to train where others have.
-bool trains(const sharding::Pager& pager) {
+/// Whether something holds of all tensors that are trained.
+template <typename Holds>
+bool all_trained(const sharding::Pager& pager, const Holds& holds) {
   for (const auto& page : pager.pages()) {
     for (const sharding::PagedParameter& parameter : page->parameters()) {
-      if (parameter.record.tensor.requires_grad()) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-/// Whether the engine sees all gradients arrive: no user has put a hook in the
-/// place of its own.
-bool sees_gradients(const sharding::Pager& pager) {
-  for (const auto& page : pager.pages()) {
-    for (const sharding::PagedParameter& parameter : page->parameters()) {
-      if (parameter.record.tensor.requires_grad() &&
-          !sharding::has_gradient_hook(parameter.record.tensor)) {
+      const at::Tensor& tensor = parameter.record.tensor;
+      if (tensor.requires_grad() && !holds(tensor)) {
         return false;
       }
     }
   }
   return true;
+}
+
+/// A pipeline stage may have nothing to train where others have.
+bool trains(const sharding::Pager& pager) {
+  return !all_trained(pager, [](const at::Tensor&) { return false; });
+}
+
+/// Whether the engine sees all gradients arrive: no user has put a hook in the
+/// place of its own.
+bool sees_gradients(const sharding::Pager& pager) {
+  return all_trained(pager, [](const at::Tensor& tensor) {
+    return sharding::has_gradient_hook(tensor);
+  });
 }
 
 /// Gradients of this step that the engine's own backwards have computed.
@@ -116,6 +117,16 @@ void note_set_gradients(const sharding::Pager& pager) {
         bucket.note_other_backward(i);
       }
     }
+  }
+}
+
+void begin_backward(
+    engine::ShardedOptimizer& optimizer,
+    const sharding::Pager& pager,
+    const LossScaler& scaler) {
+  optimizer.begin_backward(pager.pages(), 1 / scaler.scale());
+  if (scaler.is_active()) {
+    note_set_gradients(pager);
   }
 }
 
@@ -191,12 +202,9 @@ void Engine::backward(const at::Tensor& loss) {
   }
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "backward", device());
-  optimizer_->begin_backward(pager_->pages(), 1 / scaler_.scale());
+  begin_backward(*optimizer_, *pager_, scaler_);
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
-  if (scaler_.is_active()) {
-    note_set_gradients(*pager_);
-  }
   const auto own_backward = pager_->own_backward();
   const int64_t arrived = arrived_gradients(*pager_);
   reporting_memory("backward", [&] {
@@ -221,10 +229,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
   check_parameters();
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "forwards and backwards", device());
-  optimizer_->begin_backward(pager_->pages(), 1 / scaler_.scale());
-  if (scaler_.is_active()) {
-    note_set_gradients(*pager_);
-  }
+  begin_backward(*optimizer_, *pager_, scaler_);
   const auto own_backward = pager_->own_backward();
   std::vector<at::Tensor> losses;
   reporting_memory(

@@ -109,7 +109,7 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
     OptimizedParameter parameter;
     parameter.steps = 2; // the first one may be simpler
     const runtime::UpdateRun run{
-        tensors, step(this->of(options), parameter, {})};
+        tensors, parameter_step(step(this->of(options)), parameter, {})};
     runtime::update_runs_({&run, 1});
   }
 
@@ -119,11 +119,9 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
   /// Of the flat state tensors, in the order in which the kernel takes them.
   virtual std::vector<std::string> state_names(
       const Options& options) const = 0;
-  /// The kernel's numbers for one parameter in its current step.
-  virtual Step step(
-      const Options& options,
-      const OptimizedParameter& parameter,
-      const StepInput& input) const = 0;
+  /// The kernel's numbers that follow from the options; parameter_step() adds
+  /// those of a parameter.
+  virtual Step step(const Options& options) const = 0;
 
  private:
   int moments(const Options& options) const final {
@@ -144,7 +142,8 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
           // one, as Muon does.
           const auto* own =
               std::any_cast<Options>(&parameter.settings.rule.options());
-          return step(own != nullptr ? *own : options, parameter, input);
+          return parameter_step(
+              step(own != nullptr ? *own : options), parameter, input);
         }));
   }
 };

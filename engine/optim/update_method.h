@@ -94,6 +94,21 @@ struct StepInput {
   }
 };
 
+/// A kernel's step, with what a parameter has in the current one.
+template <typename Step>
+Step parameter_step(
+    Step step,
+    const OptimizedParameter& parameter,
+    const StepInput& input) {
+  step.lr = input.lr_of(parameter);
+  step.weight_decay = parameter.settings.weight_decay;
+  step.grad_scale = parameter.grad_scale;
+  if constexpr (requires { step.step; }) {
+    step.step = parameter.steps;
+  }
+  return step;
+}
+
 /// Visits all state of an optimizer, to save it or to overwrite it in place.
 class StateVisitor {
  public:

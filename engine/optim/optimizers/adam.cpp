@@ -50,11 +50,8 @@ class AdamFamily : public ElementwiseOptimizer<Options, runtime::AdamWStep> {
       const Options& /*options*/) const override {
     return {"exp_avg", "exp_avg_sq"};
   }
-  runtime::AdamWStep step(
-      const Options& options,
-      const OptimizedParameter& parameter,
-      const StepInput& input) const override {
-    runtime::AdamWStep step = adamw_step(options, parameter, input);
+  runtime::AdamWStep step(const Options& options) const override {
+    runtime::AdamWStep step = adamw_step(options);
     step.decoupled_decay = decouples_decay_;
     return step;
   }

@@ -38,20 +38,13 @@ void visit_adam_fields(runtime::OptionFields& fields, Options& options) {
   visit_eps(fields, options);
 }
 
-/// A parameter's step of AdamW, with decoupled weight decay.
+/// AdamW, with decoupled weight decay, as parameter_step() takes it.
 template <typename Options>
-runtime::AdamWStep adamw_step(
-    const Options& options,
-    const OptimizedParameter& parameter,
-    const StepInput& input) {
+runtime::AdamWStep adamw_step(const Options& options) {
   runtime::AdamWStep step;
-  step.lr = input.lr_of(parameter);
   step.beta1 = options.beta1;
   step.beta2 = options.beta2;
   step.eps = options.eps;
-  step.weight_decay = parameter.settings.weight_decay;
-  step.step = parameter.steps;
-  step.grad_scale = parameter.grad_scale;
   return step;
 }
 

@@ -42,20 +42,13 @@ class Adan : public ElementwiseOptimizer<AdanOptions, runtime::AdanStep> {
       const AdanOptions& /*options*/) const override {
     return {"exp_avg", "exp_avg_sq", "exp_avg_diff", "previous_grad"};
   }
-  Step step(
-      const AdanOptions& options,
-      const OptimizedParameter& parameter,
-      const StepInput& input) const override {
+  Step step(const AdanOptions& options) const override {
     runtime::AdanStep step;
-    step.lr = input.lr_of(parameter);
     step.beta1 = options.beta1;
     step.beta2 = options.beta2;
     step.beta3 = options.beta3;
     step.eps = options.eps;
-    step.weight_decay = parameter.settings.weight_decay;
     step.no_prox = options.no_prox;
-    step.step = parameter.steps;
-    step.grad_scale = parameter.grad_scale;
     return step;
   }
 };

@@ -83,14 +83,8 @@ class LambMethod : public UpdateMethod {
       const ActiveSpan& span,
       const StepInput& input) const {
     const OptimizedParameter& parameter = *span.parameter;
-    runtime::AdamWStep step;
-    step.lr = input.lr_of(parameter);
-    step.beta1 = options_.beta1;
-    step.beta2 = options_.beta2;
-    step.eps = options_.eps;
-    step.weight_decay = parameter.settings.weight_decay;
-    step.step = parameter.steps;
-    step.grad_scale = parameter.grad_scale;
+    runtime::AdamWStep step =
+        parameter_step(adamw_step(options_), parameter, input);
     step.rounding = rounding_of(part, span);
     runtime::LambRun run{shard.views(span), step};
     run.tensors.grad_factor = parameter.grad_factor;

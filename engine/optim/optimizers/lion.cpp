@@ -31,16 +31,10 @@ class Lion : public ElementwiseOptimizer<LionOptions, runtime::LionStep> {
       const LionOptions& /*options*/) const override {
     return {"exp_avg"};
   }
-  Step step(
-      const LionOptions& options,
-      const OptimizedParameter& parameter,
-      const StepInput& input) const override {
+  Step step(const LionOptions& options) const override {
     runtime::LionStep step;
-    step.lr = input.lr_of(parameter);
     step.beta1 = options.beta1;
     step.beta2 = options.beta2;
-    step.weight_decay = parameter.settings.weight_decay;
-    step.grad_scale = parameter.grad_scale;
     return step;
   }
 };

@@ -51,7 +51,7 @@ class OneBitAdamMethod : public OneBitMethod {
             [options](
                 const OptimizedParameter& parameter,
                 const StepInput& input) -> Step {
-              return adamw_step(options, parameter, input);
+              return parameter_step(adamw_step(options), parameter, input);
             }),
         options_(options) {}
 

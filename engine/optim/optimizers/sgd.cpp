@@ -44,18 +44,11 @@ class Sgd : public ElementwiseOptimizer<SgdOptions, runtime::SgdStep> {
     return options.momentum == 0 ? std::vector<std::string>{}
                                  : std::vector<std::string>{"momentum_buffer"};
   }
-  Step step(
-      const SgdOptions& options,
-      const OptimizedParameter& parameter,
-      const StepInput& input) const override {
+  Step step(const SgdOptions& options) const override {
     runtime::SgdStep step;
-    step.lr = input.lr_of(parameter);
     step.momentum = options.momentum;
     step.dampening = options.dampening;
-    step.weight_decay = parameter.settings.weight_decay;
     step.nesterov = options.nesterov;
-    step.step = parameter.steps;
-    step.grad_scale = parameter.grad_scale;
     return step;
   }
 };
