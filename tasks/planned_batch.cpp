@@ -2,6 +2,7 @@
 #include "tessera/tasks/planned_batch.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/tasks/example_batches.h"
 #include "tessera/tasks/examples_task.h"
 #include "tessera/tasks/image_folder_task.h"
@@ -17,7 +18,6 @@
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/zoo/data/objective.h"
 #include "tessera/zoo/data/span_objective.h"
-#include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/inputs/example_draws.h"
 #include "tessera/zoo/layers/patch_embedding.h"
@@ -185,7 +185,7 @@ zoo::ModelInput largest_texts(
       const int64_t multiple = sequence_multiple(config.parallel);
       const int64_t targets =
           zoo::SpanLengths::of(length, objective.spans).targets;
-      batch.labels = filled((targets + multiple - 1) / multiple * multiple);
+      batch.labels = filled(runtime::round_up(targets, multiple));
       break;
     }
     case zoo::ObjectiveKind::kBlankFilling:
@@ -283,7 +283,7 @@ zoo::ModelInput largest_batch(
     }
   }
   batch.labels = labels_for(*head, rows, length);
-  if (dynamic_cast<const zoo::AnswerHead*>(head.get()) != nullptr) {
+  if (head->finds_answers()) {
     for (const char* place : {"start_positions", "end_positions"}) {
       batch.others[place] = torch::zeros({rows}, torch::kLong);
     }

@@ -8,7 +8,7 @@
 #include "tessera/tasks/question_batches.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/text/rows/file_patterns.h"
-#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <algorithm>
@@ -103,8 +103,7 @@ void finish_questions(
 
 zoo::WantedHead answer_head(const TrainingConfig& /*config*/) {
   return {"head that finds answers", [](const zoo::Head& head) {
-            return head.vocab() > 0 &&
-                   dynamic_cast<const zoo::AnswerHead*>(&head) != nullptr;
+            return head.vocab() > 0 && head.finds_answers();
           }};
 }
 

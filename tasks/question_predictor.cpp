@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/head.h"
 
 #include <ATen/ops/cat.h>
 #include <torch/types.h>
@@ -17,7 +17,7 @@ namespace {
 
 TrainedModel with_answer_head(TrainedModel trained) {
   TESSERA_CHECK(
-      dynamic_cast<const zoo::AnswerHead*>(trained.head.get()) != nullptr,
+      trained.head != nullptr && trained.head->finds_answers(),
       "'{}' has no head that finds answers: architectures in its config.json is {}; give the run folder of a run of question_answering, or the folder of a model such as BertForQuestionAnswering",
       trained.folder.string(),
       runtime::show_json(trained.model->config().at("architectures")));

@@ -11,7 +11,7 @@
 #include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <torch/utils.h>
@@ -30,10 +30,10 @@ constexpr int64_t kAnyLength = int64_t{1} << 20;
 
 /// The task of predictions that a head is made for.
 const TaskKind& predicted_task_of(const zoo::Head* head) {
-  return dynamic_cast<const zoo::AnswerHead*>(head) != nullptr
-             ? kQuestionAnswering
-         : head != nullptr && head->images() != nullptr ? kImageFolder
-                                                        : kTextClassification;
+  return head == nullptr             ? kTextClassification
+         : head->finds_answers()     ? kQuestionAnswering
+         : head->images() != nullptr ? kImageFolder
+                                     : kTextClassification;
 }
 
 /// As a run of the task has it that names nothing but the model.

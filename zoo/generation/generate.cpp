@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/generation/beam_search.h"
 #include "tessera/zoo/generation/single_search.h"
-#include "tessera/zoo/heads/class_heads.h"
+#include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
@@ -156,7 +156,7 @@ class Writer {
     TESSERA_CHECK(
         labels != HeadLabels::kClass && labels != HeadLabels::kClasses &&
             labels != HeadLabels::kNumbers &&
-            dynamic_cast<const AnswerHead*>(head.get()) == nullptr,
+            (head == nullptr || !head->finds_answers()),
         "generate: a {} does not write texts; apply a model that classifies or finds answers with `tessera predict`",
         model_.architecture());
     TESSERA_CHECK(

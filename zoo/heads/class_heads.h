@@ -66,6 +66,9 @@ class AnswerHead : public StandardHead {
  public:
   using StandardHead::StandardHead;
 
+  bool finds_answers() const override {
+    return true;
+  }
   bool has_labels(const NamedTensors& batch) const override;
   Metric metric() const override {
     return {"exact match", "answers"};

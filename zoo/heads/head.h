@@ -72,6 +72,11 @@ class Head {
   virtual bool takes_two_views() const {
     return false;
   }
+  /// Whether answers are found in texts: outputs are logits of their starts and
+  /// ends.
+  virtual bool finds_answers() const {
+    return false;
+  }
   /// The meaning of the values of an input.
   virtual InputKind kind_of(const std::string& input) const {
     return kind_of_input(input);
