@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
+#include <utility>
 
 namespace tessera::zoo {
 
@@ -213,6 +214,17 @@ at::Tensor classifier_loss(
     return at::cross_entropy_loss(logits.to(at::kFloat), labels.to(at::kFloat));
   }
   return cross_entropy(logits, labels.flatten());
+}
+
+void add_classes(
+    const ModelInput& input,
+    at::Tensor logits,
+    const ClassifierOptions& options,
+    ModelOutput& output) {
+  output.logits = std::move(logits);
+  if (input.labels.defined()) {
+    output.loss = classifier_loss(output.logits, input.labels, options);
+  }
 }
 
 void add_answers(

@@ -81,6 +81,13 @@ at::Tensor classifier_loss(
     const at::Tensor& labels,
     const ClassifierOptions& options);
 
+/// Adds class logits, and with labels the classifier_loss().
+void add_classes(
+    const ModelInput& input,
+    at::Tensor logits,
+    const ClassifierOptions& options,
+    ModelOutput& output);
+
 /// Adds the results of question answering: `start_logits` and `end_logits` [B,
 /// S] from logits [B, S, 2], and a loss if the input has `start_positions` and
 /// `end_positions` [B]; positions outside of the sequence are ignored.

@@ -13,24 +13,34 @@
 
 namespace tessera::zoo {
 
+namespace {
+
+torch::nn::EmbeddingOptions of_library(const EmbeddingOptions& sizes) {
+  return torch::nn::EmbeddingOptions(sizes.rows, sizes.features)
+      .padding_idx(sizes.padding_id);
+}
+
+void draw(at::Tensor& weight, const EmbeddingOptions& sizes) {
+  const at::NoGradGuard no_grad;
+  weight.normal_(0, sizes.deviation);
+  if (sizes.padding_id) {
+    weight[*sizes.padding_id].zero_();
+  }
+}
+
+} // namespace
+
 TokenTable::TokenTable(
     const EmbeddingOptions& sizes,
     const LayerContext& context)
     : torch::nn::EmbeddingImpl(
-          context.parallel() == nullptr
-              ? torch::nn::EmbeddingOptions(sizes.rows, sizes.features)
-                    .padding_idx(sizes.padding_id)
-              : torch::nn::EmbeddingOptions(1, 1)) {
+          context.parallel() == nullptr ? of_library(sizes)
+                                        : torch::nn::EmbeddingOptions(1, 1)) {
   if (context.parallel() == nullptr) {
-    const at::NoGradGuard no_grad;
-    weight.normal_(0, sizes.deviation);
-    if (sizes.padding_id) {
-      weight[*sizes.padding_id].zero_();
-    }
+    draw(weight, sizes);
     return;
   }
-  options = torch::nn::EmbeddingOptions(sizes.rows, sizes.features)
-                .padding_idx(sizes.padding_id);
+  options = of_library(sizes);
   weight = parameters_["weight"] = DistributedParameter(
       {sizes.rows, sizes.features}, normal_init(0, sizes.deviation));
 }
@@ -71,6 +81,16 @@ at::Tensor Embedding::forward(const at::Tensor& ids) {
 
 const at::Tensor& Embedding::weight() const {
   return table_->weight;
+}
+
+torch::nn::Embedding full_table(
+    torch::nn::Module& owner,
+    const std::string& name,
+    const EmbeddingOptions& options) {
+  auto table =
+      owner.register_module(name, torch::nn::Embedding(of_library(options)));
+  draw(table->weight, options);
+  return table;
 }
 
 } // namespace tessera::zoo

@@ -57,4 +57,10 @@ class Embedding {
   std::shared_ptr<TokenTable> table_;
 };
 
+/// Registers a table that every rank has as a whole, such as that of positions.
+torch::nn::Embedding full_table(
+    torch::nn::Module& owner,
+    const std::string& name,
+    const EmbeddingOptions& options);
+
 } // namespace tessera::zoo

@@ -93,6 +93,12 @@ class LayerContext {
   /// has whole, along the sequence under sequence parallelism.
   at::Tensor between(const at::Tensor& whole) const;
 
+  /// Whether every rank has all tokens between layers: neither context nor
+  /// sequence parallelism divides them.
+  bool has_all_tokens() const {
+    return !sequences_ && !(parallel_ && parallel_->sequence);
+  }
+
   /// The tensor-parallel ranks that have equal activations between layers; null
   /// for plain layers, and under sequence parallelism, which divides them.
   Communicator* same_between() const {

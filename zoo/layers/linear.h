@@ -111,6 +111,14 @@ class Linear {
       const LayerContext& context,
       const LinearOptions& options);
 
+  /// Without a group: every rank computes it from whole hidden states.
+  static Linear full(
+      torch::nn::Module& owner,
+      const std::string& name,
+      const LinearOptions& options) {
+    return column(owner, name, LayerContext(), options);
+  }
+
   /// x [..., in] -> [..., out]. Collective with a group.
   at::Tensor forward(const at::Tensor& x);
 

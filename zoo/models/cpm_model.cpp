@@ -50,17 +50,15 @@ CpmModel::CpmModel(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : LayeredModel(
+          context,
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(
-              context.place(),
-              layer_costs(
-                  config.layers.layers,
-                  has_head ? config.vocab * config.features : 0))),
+          layer_costs(
+              config.layers.layers,
+              has_head ? config.vocab * config.features : 0)),
       config_(config),
-      has_head_(has_head),
-      context_(context) {
+      has_head_(has_head) {
   const bool is_tied = has_head && config.tied_head && stage().has_last();
   if (stage().has_first() || is_tied) {
     const auto embeddings = register_module(
@@ -71,10 +69,13 @@ CpmModel::CpmModel(
         context_,
         {config.vocab, config.features, {}, config.embedding_deviation});
     if (stage().has_first() && config.prompt_rows > 0) {
-      prompts_ = embeddings->register_module(
-          "prompts", torch::nn::Embedding(config.prompt_rows, config.features));
-      const torch::NoGradGuard no_grad;
-      prompts_->weight.normal_(0, config.embedding_deviation);
+      prompts_ = full_table(
+          *embeddings,
+          "prompts",
+          {config.prompt_rows,
+           config.features,
+           {},
+           config.embedding_deviation});
     }
   }
   encoder_ = register_module(
@@ -93,12 +94,6 @@ std::unique_ptr<Head> CpmModel::head() {
              ? std::make_unique<AfterPromptsHead>(
                    HeadInputs{.vocab = config_.vocab}, config_.prompt_tokens)
              : nullptr;
-}
-
-bool CpmModel::takes_cache() const {
-  const TensorParallel* tensor = context_.parallel();
-  return context_.context() == nullptr &&
-         (tensor == nullptr || !tensor->sequence);
 }
 
 std::map<std::string, NewTokens> CpmModel::continued_inputs() const {
@@ -280,15 +275,13 @@ LayerState CpmModel::run_layers(
 
 ModelOutput CpmModel::output(const ModelInput& input, const LayerState& state) {
   ModelOutput output;
-  for (const at::Tensor& entered : state.entered) {
-    output.hidden_states.push_back(context_.whole(entered));
-  }
   const at::Tensor hidden = encoder_->finish(state.hidden);
   if (!has_head_ || input.hidden_states) {
     output.last_hidden_state = context_.whole(hidden);
   }
   if (input.hidden_states) {
-    output.hidden_states.push_back(output.last_hidden_state);
+    output.hidden_states =
+        hidden_states(state.entered, output.last_hidden_state);
   }
   if (has_head_) {
     output.last_hidden_state = at::Tensor();
@@ -301,25 +294,13 @@ void CpmModel::add_head(
     const ModelInput& input,
     const at::Tensor& hidden,
     ModelOutput& output) {
-  const VocabHead head(context_);
   const at::Tensor weight =
       config_.tied_head ? tokens_.weight() : head_.weight();
   const at::Tensor scaled =
       config_.scale == 1 ? hidden : hidden * config_.scale;
   const at::Tensor targets =
       input.labels.defined() ? next_token_targets(input.labels) : at::Tensor();
-  if (input.loss_only) {
-    TESSERA_CHECK(targets.defined(), "loss_only without labels");
-    output.loss = head.loss(scaled, weight, {}, targets);
-    return;
-  }
-  output.logits = head.logits(
-      input.last_logits ? scaled.narrow(1, scaled.size(1) - 1, 1) : scaled,
-      weight,
-      {});
-  if (targets.defined()) {
-    output.loss = cross_entropy(output.logits, targets);
-  }
+  VocabHead(context_).add_result(input, scaled, weight, {}, targets, output);
 }
 
 } // namespace tessera::zoo

@@ -5,7 +5,7 @@
 
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/linear.h"
-#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/models/layered_model.h"
 #include "tessera/zoo/models/relative_stack.h"
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct CpmConfig {
 /// tokens, in each case of the same span. The first input_ids of every sequence
 /// are numbers of prompts, if the model has them. A cache keeps these inputs of
 /// the tokens so far.
-class CpmModel : public Model {
+class CpmModel : public LayeredModel {
  public:
   /// @param json the config.json, which the model keeps.
   CpmModel(
@@ -61,7 +61,9 @@ class CpmModel : public Model {
     return true;
   }
   /// False under context and sequence parallelism.
-  bool takes_cache() const override;
+  bool takes_cache() const override {
+    return context_.has_all_tokens();
+  }
   std::map<std::string, NewTokens> continued_inputs() const override;
 
  protected:
@@ -95,7 +97,6 @@ class CpmModel : public Model {
 
   CpmConfig config_;
   bool has_head_;
-  LayerContext context_;
   Embedding tokens_;
   torch::nn::Embedding prompts_{nullptr};
   RelativeStack encoder_{nullptr};

@@ -47,17 +47,6 @@ NameTable table_of(
   return names;
 }
 
-std::vector<pipeline::LayerCost> costs_of(
-    const DecoderConfig& config,
-    DecoderHead head) {
-  const int64_t embedded = config.embedding_features == 0
-                               ? config.features
-                               : config.embedding_features;
-  return layer_costs(
-      config.layers,
-      head == DecoderHead::kCausalLm ? config.vocab * embedded : 0);
-}
-
 std::vector<std::string> fresh_parts(DecoderHead head) {
   return head == DecoderHead::kBase || head == DecoderHead::kCausalLm
              ? std::vector<std::string>{}
@@ -86,14 +75,17 @@ Decoder::Decoder(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : LayeredModel(
+          context,
           std::move(json),
           table_of(std::move(names), config, context),
-          pipeline::StageLayers(context.place(), costs_of(config, head)),
+          layer_costs(
+              config.layers,
+              head == DecoderHead::kCausalLm ? config.vocab * config.embedded()
+                                             : 0),
           fresh_parts(head)),
       decoder_(config),
-      head_kind_(head),
-      context_(context) {
+      head_kind_(head) {
   if (config.rotary) {
     rotary_frequencies(*config.rotary, 1); // throws if they are invalid
   }
@@ -108,15 +100,9 @@ Decoder::Decoder(
   }
 }
 
-bool Decoder::is_projected() const {
-  return decoder_.embedding_features != 0 &&
-         decoder_.embedding_features != decoder_.features;
-}
-
 void Decoder::make_embeddings() {
   const int64_t features = decoder_.features;
-  const int64_t embedded =
-      is_projected() ? decoder_.embedding_features : features;
+  const int64_t embedded = decoder_.embedded();
   const bool is_head =
       head_kind_ == DecoderHead::kCausalLm && decoder_.tied_head;
   if (!stage().has_first() && !(stage().has_last() && is_head)) {
@@ -133,11 +119,8 @@ void Decoder::make_embeddings() {
     return;
   }
   const auto table = [&](const char* name, int64_t rows) {
-    auto made =
-        embeddings->register_module(name, torch::nn::Embedding(rows, features));
-    const torch::NoGradGuard no_grad;
-    made->weight.normal_(0, decoder_.deviation);
-    return made;
+    return full_table(
+        *embeddings, name, {rows, features, {}, decoder_.deviation});
   };
   if (decoder_.learned_positions > 0) {
     positions_ = table("positions", decoder_.learned_positions);
@@ -155,8 +138,7 @@ void Decoder::make_embeddings() {
 }
 
 void Decoder::make_end() {
-  const int64_t embedded =
-      is_projected() ? decoder_.embedding_features : decoder_.features;
+  const int64_t embedded = decoder_.embedded();
   if (is_projected()) {
     project_out_ = Linear::undivided(
         *this,
@@ -174,13 +156,9 @@ void Decoder::make_end() {
         context_,
         {embedded, decoder_.vocab, decoder_.head_bias, 1, decoder_.deviation});
   }
-  // Every rank computes all of it from whole hidden states.
   const auto score = [&](int64_t outputs, bool bias) {
-    score_ = Linear::column(
-        *this,
-        "score",
-        LayerContext(),
-        {embedded, outputs, bias, 1, decoder_.deviation});
+    score_ = Linear::full(
+        *this, "score", {embedded, outputs, bias, 1, decoder_.deviation});
   };
   switch (head_kind_) {
     case DecoderHead::kSequenceClassification:
@@ -199,12 +177,6 @@ void Decoder::make_end() {
 
 std::optional<int64_t> Decoder::position_limit() const {
   return decoder_.position_limit();
-}
-
-bool Decoder::takes_cache() const {
-  const TensorParallel* tensor = context_.parallel();
-  return context_.context() == nullptr &&
-         (tensor == nullptr || !tensor->sequence);
 }
 
 bool Decoder::keeps_cache() const {
@@ -226,9 +198,8 @@ std::string Decoder::cannot_drop_layers() const {
 }
 
 std::string Decoder::cannot_drop_tokens() const {
-  return context_.context() != nullptr
-             ? "context-parallel ranks have parts of the sequences; use parallel.context 1"
-             : cannot_drop_layers();
+  const std::string reason = cannot_drop_divided_tokens();
+  return reason.empty() ? cannot_drop_layers() : reason;
 }
 
 void Decoder::check(const ModelInput& input) const {

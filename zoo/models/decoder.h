@@ -6,7 +6,7 @@
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
 #include "tessera/zoo/models/layer_stack.h"
-#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/models/layered_model.h"
 
 #include <cstdint>
 #include <optional>
@@ -67,6 +67,9 @@ struct DecoderConfig {
   double classifier_dropout = 0; ///< for token classification
   bool token_bias = true; ///< the token classifier has a bias
 
+  int64_t embedded() const {
+    return embedding_features == 0 ? features : embedding_features;
+  }
   /// See Model::position_limit().
   std::optional<int64_t> position_limit() const {
     return learned_positions == 0
@@ -90,7 +93,7 @@ struct DecoderConfig {
 /// labels: tokens [B, S], where each
 /// token predicts the next one's, or classes [B] or [B, S]. For question
 /// answering see add_answers().
-class Decoder : public Model {
+class Decoder : public LayeredModel {
  public:
   /// @param json the config.json, which the model keeps.
   Decoder(
@@ -120,7 +123,9 @@ class Decoder : public Model {
   }
   /// False under context parallelism. Tokens that follow cached ones attend to
   /// all of them: a prefix belongs to the first tokens.
-  bool takes_cache() const override;
+  bool takes_cache() const override {
+    return context_.has_all_tokens();
+  }
   /// Not with a prefix, nor with rotary positions that depend on the length.
   bool keeps_cache() const override;
   /// Not with router losses, which are of all layers.
@@ -140,7 +145,9 @@ class Decoder : public Model {
   ModelOutput output(const ModelInput& input, const LayerState& state) override;
 
  private:
-  bool is_projected() const;
+  bool is_projected() const {
+    return decoder_.embedded() != decoder_.features;
+  }
   void make_embeddings();
   void make_end();
   at::Tensor embed(const ModelInput& input, const at::Tensor& positions);
@@ -167,7 +174,6 @@ class Decoder : public Model {
 
   DecoderConfig decoder_;
   DecoderHead head_kind_;
-  LayerContext context_;
   Embedding tokens_;
   torch::nn::Embedding positions_{nullptr}, block_positions_{nullptr};
   Linear project_in_, project_out_;

@@ -39,9 +39,6 @@ std::unique_ptr<Head> Decoder::head() {
 ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
   ModelOutput output;
   at::Tensor hidden = state.hidden;
-  for (const at::Tensor& entered : state.entered) {
-    output.hidden_states.push_back(context_.whole(entered));
-  }
   if (decoder_.final_norm) {
     hidden = final_norm_->forward(hidden);
   }
@@ -53,7 +50,8 @@ ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
     output.last_hidden_state = context_.whole(hidden);
   }
   if (input.hidden_states) {
-    output.hidden_states.push_back(output.last_hidden_state);
+    output.hidden_states =
+        hidden_states(state.entered, output.last_hidden_state);
   }
   if (is_lm) {
     add_language_head(input, hidden, output);
@@ -77,7 +75,6 @@ void Decoder::add_language_head(
     const ModelInput& input,
     const at::Tensor& hidden,
     ModelOutput& output) {
-  const VocabHead head(context_);
   const at::Tensor weight =
       decoder_.tied_head ? tokens_.weight() : head_.weight();
   const at::Tensor bias = decoder_.tied_head ? at::Tensor() : head_.bias();
@@ -87,18 +84,7 @@ void Decoder::add_language_head(
     targets = decoder_.labels_in_place ? input.labels
                                        : next_token_targets(input.labels);
   }
-  if (input.loss_only) {
-    TESSERA_CHECK(targets.defined(), "loss_only without labels");
-    output.loss = head.loss(hidden, weight, bias, targets);
-    return;
-  }
-  output.logits = head.logits(
-      input.last_logits ? hidden.narrow(1, hidden.size(1) - 1, 1) : hidden,
-      weight,
-      bias);
-  if (targets.defined()) {
-    output.loss = cross_entropy(output.logits, targets);
-  }
+  VocabHead(context_).add_result(input, hidden, weight, bias, targets, output);
 }
 
 void Decoder::add_routed(
@@ -146,12 +132,11 @@ void Decoder::add_classifier(const ModelInput& input, ModelOutput& output) {
   const at::Tensor places =
       last_token_places(input.input_ids, decoder_.padding_token);
   const at::Tensor rows = torch::arange(places.size(0), places.options());
-  output.logits =
-      score_.forward(output.last_hidden_state.index({rows, places}));
-  if (input.labels.defined()) {
-    output.loss =
-        classifier_loss(output.logits, input.labels, decoder_.classifier);
-  }
+  add_classes(
+      input,
+      score_.forward(output.last_hidden_state.index({rows, places})),
+      decoder_.classifier,
+      output);
 }
 
 void Decoder::add_token_classifier(

@@ -13,50 +13,22 @@
 
 namespace tessera::zoo {
 
-namespace {
-
-torch::nn::Embedding small_table(
-    torch::nn::Module& owner,
-    const char* name,
-    const EmbeddingOptions& options) {
-  auto table = owner.register_module(
-      name,
-      torch::nn::Embedding(
-          torch::nn::EmbeddingOptions(options.rows, options.features)
-              .padding_idx(options.padding_id)));
-  const torch::NoGradGuard no_grad;
-  table->weight.normal_(0, options.deviation);
-  if (options.padding_id) {
-    table->weight[*options.padding_id].zero_();
-  }
-  return table;
-}
-
-std::vector<pipeline::LayerCost> costs_of(
-    const EncoderConfig& config,
-    EncoderHead head) {
-  const bool predicts_tokens =
-      head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
-  return layer_costs(
-      config.layers, predicts_tokens ? config.vocab * config.embedded() : 0);
-}
-
-} // namespace
-
 Encoder::Encoder(
     const EncoderConfig& config,
     EncoderHead head,
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : LayeredModel(
+          context,
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(context.place(), costs_of(config, head)),
+          layer_costs(
+              config.layers,
+              predicts_tokens(head) ? config.vocab * config.embedded() : 0),
           {"pooler.", "head.", "next_sentence.", "classifier."}),
       encoder_(config),
       head_kind_(head),
-      context_(context),
       pooler_activation_(activation(config.pooler_activation)) {
   make_embeddings();
   if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
@@ -80,11 +52,6 @@ Encoder::Encoder(
   }
 }
 
-bool Encoder::predicts_tokens() const {
-  return head_kind_ == EncoderHead::kMaskedLm ||
-         head_kind_ == EncoderHead::kPreTraining;
-}
-
 bool Encoder::pools() const {
   return (head_kind_ == EncoderHead::kBase && encoder_.has_pooler) ||
          head_kind_ == EncoderHead::kPreTraining ||
@@ -99,12 +66,8 @@ std::optional<int64_t> Encoder::position_limit() const {
 }
 
 std::string Encoder::cannot_drop_tokens() const {
-  if (has_windows()) {
-    return "windows are of neighboring tokens";
-  }
-  return context_.context() != nullptr
-             ? "context-parallel ranks have parts of the sequences; use parallel.context 1"
-             : "";
+  return has_windows() ? "windows are of neighboring tokens"
+                       : cannot_drop_divided_tokens();
 }
 
 bool Encoder::has_windows() const {
@@ -117,7 +80,7 @@ bool Encoder::is_projected() const {
 
 void Encoder::make_embeddings() {
   const bool is_tied =
-      stage().has_last() && predicts_tokens() && encoder_.tied_head;
+      stage().has_last() && predicts_tokens(head_kind_) && encoder_.tied_head;
   if (!stage().has_first() && !is_tied) {
     return;
   }
@@ -135,7 +98,7 @@ void Encoder::make_embeddings() {
     return;
   }
   if (encoder_.position_kind == EncoderPositions::kLearned) {
-    positions_ = small_table(
+    positions_ = full_table(
         *embeddings,
         "positions",
         {encoder_.positions,
@@ -143,7 +106,7 @@ void Encoder::make_embeddings() {
          encoder_.positions_skip_padding ? encoder_.padding_id : std::nullopt,
          encoder_.deviation});
   }
-  token_types_ = small_table(
+  token_types_ = full_table(
       *embeddings,
       "token_types",
       {encoder_.token_types, encoder_.embedded(), {}, encoder_.deviation});
@@ -158,18 +121,14 @@ void Encoder::make_embeddings() {
 }
 
 void Encoder::make_end() {
-  // Every rank computes these from whole hidden states.
-  const auto whole = [&](const char* name, int64_t outputs) {
-    return Linear::column(
-        *this,
-        name,
-        LayerContext(),
-        {encoder_.features, outputs, true, 1, encoder_.deviation});
+  const auto full = [&](const char* name, int64_t outputs) {
+    return Linear::full(
+        *this, name, {encoder_.features, outputs, true, 1, encoder_.deviation});
   };
   if (pools()) {
-    pooler_ = whole("pooler", encoder_.features);
+    pooler_ = full("pooler", encoder_.features);
   }
-  if (predicts_tokens()) {
+  if (predicts_tokens(head_kind_)) {
     head_ = register_module(
         "head",
         MaskedLmHead(
@@ -189,13 +148,13 @@ void Encoder::make_end() {
       break;
     case EncoderHead::kPreTraining:
     case EncoderHead::kNextSentence:
-      next_sentence_ = whole("next_sentence", 2);
+      next_sentence_ = full("next_sentence", 2);
       break;
     case EncoderHead::kMultipleChoice:
-      classifier_ = whole("classifier", 1);
+      classifier_ = full("classifier", 1);
       break;
     default:
-      classifier_ = whole("classifier", encoder_.classifier.labels);
+      classifier_ = full("classifier", encoder_.classifier.labels);
   }
 }
 

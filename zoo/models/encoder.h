@@ -5,8 +5,8 @@
 #include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
+#include "tessera/zoo/models/layered_model.h"
 #include "tessera/zoo/models/masked_lm_head.h"
-#include "tessera/zoo/models/model.h"
 
 #include <cstdint>
 #include <optional>
@@ -25,6 +25,10 @@ enum class EncoderHead {
   kMultipleChoice, ///< which of several choices
   kNextSentence, ///< next-sentence prediction
 };
+
+inline bool predicts_tokens(EncoderHead head) {
+  return head == EncoderHead::kMaskedLm || head == EncoderHead::kPreTraining;
+}
 
 enum class EncoderPositions {
   kLearned, ///< a table that is added to the embeddings
@@ -103,7 +107,7 @@ struct EncoderConfig {
 /// attention_mask that is 2 there. By default the global tokens are the first
 /// one for sequence classification, those before the first of three separators
 /// for question answering, and those after the second one for multiple choice.
-class Encoder : public Model {
+class Encoder : public LayeredModel {
  public:
   /// @param json the config.json, which the model keeps.
   Encoder(
@@ -119,7 +123,7 @@ class Encoder : public Model {
 
   std::unique_ptr<Head> head() override;
   bool has_tied_head() const override {
-    return predicts_tokens() && encoder_.tied_head;
+    return predicts_tokens(head_kind_) && encoder_.tied_head;
   }
   std::optional<int64_t> position_limit() const override;
   std::string cannot_drop_layers() const override {
@@ -142,7 +146,6 @@ class Encoder : public Model {
   ModelOutput output(const ModelInput& input, const LayerState& state) override;
 
  private:
-  bool predicts_tokens() const;
   bool pools() const;
   bool has_windows() const;
   bool is_projected() const;
@@ -179,7 +182,6 @@ class Encoder : public Model {
 
   EncoderConfig encoder_;
   EncoderHead head_kind_;
-  LayerContext context_;
   Embedding tokens_;
   torch::nn::Embedding positions_{nullptr}, token_types_{nullptr};
   Norm norm_{nullptr};

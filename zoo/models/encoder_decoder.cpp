@@ -23,8 +23,7 @@ std::vector<pipeline::LayerCost> costs_of(
     const EncoderDecoderConfig& config,
     EncoderDecoderHead head) {
   std::vector<TransformerLayerOptions> layers = config.encoder.layers;
-  if (head != EncoderDecoderHead::kEncoderOnly &&
-      head != EncoderDecoderHead::kTokenClassification) {
+  if (has_decoder(head)) {
     layers.insert(
         layers.end(),
         config.decoder.layers.begin(),
@@ -37,21 +36,6 @@ std::vector<pipeline::LayerCost> costs_of(
           : 0);
 }
 
-/// The layers on this pipeline stage of a half that starts after `before`
-/// layers.
-std::vector<int> own_of_half(
-    const pipeline::StageLayers& stage,
-    int before,
-    size_t count) {
-  std::vector<int> own;
-  for (const int layer : stage.own()) {
-    if (layer >= before && layer < before + static_cast<int>(count)) {
-      own.push_back(layer - before);
-    }
-  }
-  return own;
-}
-
 } // namespace
 
 EncoderDecoder::EncoderDecoder(
@@ -60,22 +44,21 @@ EncoderDecoder::EncoderDecoder(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : LayeredModel(
+          context,
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(context.place(), costs_of(config, head)),
+          costs_of(config, head),
           {"head.", "pooler.", "classifier."}),
       config_(config),
       head_kind_(head),
-      context_(context),
       encoder_layers_(static_cast<int>(config.encoder.layers.size())) {
   config_.decoder.before = encoder_layers_;
   make_embedding();
   const auto make_half = [&](const char* name,
                              const RelativeStackOptions& options,
                              int before) {
-    const std::vector<int> own =
-        own_of_half(stage(), before, options.layers.size());
+    const auto own = own_layers(before, options.layers.size());
     return own.empty()
                ? RelativeStack(nullptr)
                : register_module(name, RelativeStack(context_, options, own));
@@ -91,12 +74,10 @@ EncoderDecoder::EncoderDecoder(
 }
 
 void EncoderDecoder::make_end() {
-  // Every rank computes classes from whole hidden states.
-  const auto whole = [&](const char* name, int64_t outputs) {
-    return Linear::column(
+  const auto full = [&](const char* name, int64_t outputs) {
+    return Linear::full(
         *this,
         name,
-        LayerContext(),
         {config_.features, outputs, true, 1, config_.class_deviation});
   };
   switch (head_kind_) {
@@ -114,13 +95,13 @@ void EncoderDecoder::make_end() {
       }
       break;
     case EncoderDecoderHead::kSequenceClassification:
-      pooler_ = whole("pooler", config_.features);
+      pooler_ = full("pooler", config_.features);
       [[fallthrough]];
     case EncoderDecoderHead::kTokenClassification:
-      classifier_ = whole("classifier", config_.classifier.labels);
+      classifier_ = full("classifier", config_.classifier.labels);
       break;
     case EncoderDecoderHead::kQuestionAnswering:
-      classifier_ = whole("classifier", 2);
+      classifier_ = full("classifier", 2);
       break;
     default:
       break;
@@ -209,12 +190,6 @@ void EncoderDecoder::start(
       config_.dropout,
       is_training());
   state.bias = half->bias(ids.size(1), ids.device(), past);
-}
-
-bool EncoderDecoder::takes_cache() const {
-  const TensorParallel* tensor = context_.parallel();
-  return has_decoder() && context_.context() == nullptr &&
-         (tensor == nullptr || !tensor->sequence);
 }
 
 LayerState EncoderDecoder::run_layers(

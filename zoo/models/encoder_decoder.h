@@ -6,7 +6,7 @@
 #include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/layers/embedding.h"
 #include "tessera/zoo/layers/linear.h"
-#include "tessera/zoo/models/model.h"
+#include "tessera/zoo/models/layered_model.h"
 #include "tessera/zoo/models/relative_stack.h"
 
 #include <cstdint>
@@ -21,6 +21,11 @@ enum class EncoderDecoderHead {
   kTokenClassification, ///< of the encoder's tokens; no decoder
   kQuestionAnswering, ///< the start and end of the answer
 };
+
+inline bool has_decoder(EncoderDecoderHead head) {
+  return head != EncoderDecoderHead::kEncoderOnly &&
+         head != EncoderDecoderHead::kTokenClassification;
+}
 
 /// The hyperparameters of an `EncoderDecoder`; a family fills them from its
 /// config.json.
@@ -58,7 +63,7 @@ struct EncoderDecoderConfig {
 /// add_answers(). Returns the decoder's results and
 /// `encoder_last_hidden_state`, `encoder_hidden_states.N` and
 /// `decoder_hidden_states.N`.
-class EncoderDecoder : public Model {
+class EncoderDecoder : public LayeredModel {
  public:
   /// @param json the config.json, which the model keeps.
   EncoderDecoder(
@@ -82,7 +87,9 @@ class EncoderDecoder : public Model {
   }
 
   /// False under context parallelism and without a decoder.
-  bool takes_cache() const override;
+  bool takes_cache() const override {
+    return has_decoder() && context_.has_all_tokens();
+  }
 
  protected:
   void check(const ModelInput& input) const override;
@@ -95,8 +102,7 @@ class EncoderDecoder : public Model {
 
  private:
   bool has_decoder() const {
-    return head_kind_ != EncoderDecoderHead::kEncoderOnly &&
-           head_kind_ != EncoderDecoderHead::kTokenClassification;
+    return zoo::has_decoder(head_kind_);
   }
   void make_embedding();
   void make_end();
@@ -120,7 +126,6 @@ class EncoderDecoder : public Model {
 
   EncoderDecoderConfig config_;
   EncoderDecoderHead head_kind_;
-  LayerContext context_;
   int encoder_layers_;
   Embedding tokens_;
   RelativeStack encoder_{nullptr}, decoder_{nullptr};

@@ -11,6 +11,7 @@
 
 #include <torch/types.h>
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,11 +82,8 @@ ModelOutput EncoderDecoder::output(
   const at::Tensor last =
       is_lm && !input.hidden_states ? at::Tensor() : context_.whole(hidden);
   if (input.hidden_states) {
-    std::vector<at::Tensor> decoded;
-    for (size_t i = encoded.size() - 1; i < state.entered.size(); ++i) {
-      decoded.push_back(context_.whole(state.entered[i]));
-    }
-    decoded.push_back(last);
+    const auto decoded = hidden_states(
+        std::span(state.entered).subspan(encoded.size() - 1), last);
     const auto add = [&](const std::string& name, const auto& states) {
       for (size_t i = 0; i < states.size(); ++i) {
         output.others[name + std::to_string(i)] = states[i];
@@ -127,34 +125,20 @@ void EncoderDecoder::classify(
   const at::Tensor rows = torch::arange(ends.size(0), ends.options());
   const at::Tensor pooled =
       at::tanh(pooler_.forward(dropped(last.index({rows, ends}))));
-  output.logits = classifier_.forward(dropped(pooled));
-  if (input.labels.defined()) {
-    output.loss =
-        classifier_loss(output.logits, input.labels, config_.classifier);
-  }
+  add_classes(
+      input, classifier_.forward(dropped(pooled)), config_.classifier, output);
 }
 
 void EncoderDecoder::add_language_head(
     const ModelInput& input,
     const at::Tensor& hidden,
     ModelOutput& output) {
-  const VocabHead head(context_);
   const at::Tensor weight =
       config_.tied_head ? tokens_.weight() : head_.weight();
   const at::Tensor scaled =
       config_.head_scale == 1 ? hidden : hidden * config_.head_scale;
-  if (input.loss_only) {
-    TESSERA_CHECK(input.labels.defined(), "loss_only without labels");
-    output.loss = head.loss(scaled, weight, {}, input.labels);
-    return;
-  }
-  output.logits = head.logits(
-      input.last_logits ? scaled.narrow(1, scaled.size(1) - 1, 1) : scaled,
-      weight,
-      {});
-  if (input.labels.defined()) {
-    output.loss = cross_entropy(output.logits, input.labels);
-  }
+  VocabHead(context_).add_result(
+      input, scaled, weight, {}, input.labels, output);
 }
 
 } // namespace tessera::zoo

@@ -59,10 +59,7 @@ ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
     whole = context_.whole(state.hidden);
   }
   if (input.hidden_states) {
-    for (const at::Tensor& entered : state.entered) {
-      output.hidden_states.push_back(context_.whole(entered));
-    }
-    output.hidden_states.push_back(whole);
+    output.hidden_states = hidden_states(state.entered, whole);
   }
   switch (head_kind_) {
     case EncoderHead::kBase:

@@ -2,6 +2,7 @@
 #include "tessera/zoo/models/vocab_head.h"
 
 #include "tessera/engine/helpers/chunked_cross_entropy.h"
+#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 #include "tessera/zoo/layers/linear.h"
 
@@ -34,6 +35,27 @@ at::Tensor VocabHead::loss(
           /*is_mean=*/false),
       targets.ne(CrossEntropyOptions().ignore_index).sum(),
       *how);
+}
+
+void VocabHead::add_result(
+    const ModelInput& input,
+    const at::Tensor& hidden,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const at::Tensor& targets,
+    ModelOutput& output) const {
+  if (input.loss_only) {
+    TESSERA_CHECK(targets.defined(), "loss_only without labels");
+    output.loss = loss(hidden, weight, bias, targets);
+    return;
+  }
+  output.logits = logits(
+      input.last_logits ? hidden.narrow(1, hidden.size(1) - 1, 1) : hidden,
+      weight,
+      bias);
+  if (targets.defined()) {
+    output.loss = cross_entropy(output.logits, targets);
+  }
 }
 
 at::Tensor VocabHead::own_loss(

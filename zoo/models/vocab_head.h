@@ -3,6 +3,7 @@
 // `VocabHead` computes logits and loss of a language model with its own weight
 // or the embedding's.
 
+#include "tessera/zoo/inputs/model_input.h"
 #include "tessera/zoo/layers/layer_context.h"
 #include "tessera/zoo/layers/losses.h"
 
@@ -29,6 +30,19 @@ class VocabHead {
       const at::Tensor& weight,
       const at::Tensor& bias,
       const at::Tensor& targets) const;
+
+  /// Adds the logits of all tokens, or of the last one with
+  /// ModelInput::last_logits, and with targets the loss; the loss alone with
+  /// ModelInput::loss_only.
+  /// @param targets [B, S] of whole sequences, or undefined.
+  /// @throws tessera::Error if only the loss is asked for, without targets.
+  void add_result(
+      const ModelInput& input,
+      const at::Tensor& hidden,
+      const at::Tensor& weight,
+      const at::Tensor& bias,
+      const at::Tensor& targets,
+      ModelOutput& output) const;
 
  private:
   /// The loss over the tokens of this rank, all of which may be ignored.

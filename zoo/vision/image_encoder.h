@@ -3,38 +3,23 @@
 // `ImageEncoder` is a transformer encoder over the patches of an image: ViT
 // (arXiv:2010.11929).
 
-#include "tessera/zoo/layers/patch_embedding.h"
 #include "tessera/zoo/layers/transformer_layer.h"
-#include "tessera/zoo/vision/image_heads.h"
+#include "tessera/zoo/vision/image_model.h"
 
 #include <string>
 #include <vector>
 
 namespace tessera::zoo {
 
-/// The hyperparameters of an `ImageEncoder`; a family fills them from its
-/// config.json.
-struct ImageEncoderConfig {
-  PatchEmbeddingOptions patches; ///< of the base model, without a mask token
-  double embedding_dropout = 0;
-  NormOptions norm; ///< after the layers
+struct ImageEncoderConfig : ImageModelConfig {
   std::vector<TransformerLayerOptions> layers;
   int64_t pooler_features = 0; ///< of the base model; 0: no pooler
   std::string pooler_activation = "tanh";
-  int64_t encoder_stride = 16; ///< of the masked head
-  ClassifierOptions classifier;
-  double deviation = 0.02; ///< standard deviation of initial weights
 };
 
-/// Modules: `embeddings` (PatchEmbedding), `layers.N` (TransformerLayer),
-/// `norm`, and depending on the head `pooler`, `classifier` or `decoder`
-/// (PixelDecoder).
-///
-/// Takes pixel_values and `interpolate_pos_encoding` (one number, see
-/// interpolates()); classifiers also labels, see classifier_loss(); the masked
-/// head also `bool_masked_pos` [B, patches], and returns `reconstruction` [B,
-/// channels, height, width]. Hidden states are those before `norm`.
-class ImageEncoder : public Model {
+/// An ImageModel with modules `layers.N` (TransformerLayer) and, in the base
+/// model, `pooler`. Hidden states are those before `norm`.
+class ImageEncoder : public ImageModel {
  public:
   /// @param json the config.json, which the model keeps.
   /// @throws tessera::Error if the number of tokens is not divisible over the
@@ -46,8 +31,6 @@ class ImageEncoder : public Model {
       nlohmann::json json,
       NameTable names);
 
-  std::unique_ptr<Head> head() override;
-
  protected:
   void check(const ModelInput& input) const override;
   LayerState run_layers(
@@ -56,22 +39,19 @@ class ImageEncoder : public Model {
       int begin,
       int end) override;
   ModelOutput output(const ModelInput& input, const LayerState& state) override;
+  /// The class token.
+  at::Tensor pooled(const at::Tensor& last) const override {
+    return last.select(1, 0);
+  }
+  at::Tensor patches_of(const at::Tensor& last) const override {
+    return last.slice(1, 1);
+  }
 
  private:
-  void make_end();
-
-  ImageEncoderConfig image_;
-  ImageHead head_kind_;
-  LayerContext context_;
-  PatchEmbedding embeddings_{nullptr};
+  bool has_pooler_;
+  Activation pooler_activation_;
   TransformerLayers layers_{nullptr};
-  Norm norm_{nullptr};
-  Linear pooler_, classifier_;
-  PixelDecoder decoder_{nullptr};
+  Linear pooler_;
 };
-
-/// @throws tessera::Error under sequence parallelism if `tokens` is not
-///     divisible over the tensor-parallel ranks of `context`.
-void check_divides_tokens(const LayerContext& context, int64_t tokens);
 
 } // namespace tessera::zoo

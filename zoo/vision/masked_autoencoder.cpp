@@ -75,27 +75,20 @@ MaskedAutoencoder::MaskedAutoencoder(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : LayeredModel(
+          context,
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(context.place(), costs_of(config)),
+          costs_of(config),
           {"decoder."}),
       config_(config),
-      context_(context),
       encoder_layers_(static_cast<int>(config.encoder.size())) {
   check_divides(config.patches.tokens() - 1);
   if (stage().has_first()) {
     embeddings_ = register_module("embeddings", PatchEmbedding(config.patches));
   }
-  std::vector<int> encoder;
-  std::vector<int> decoder;
-  for (const int layer : stage().own()) {
-    if (layer < encoder_layers_) {
-      encoder.push_back(layer);
-    } else {
-      decoder.push_back(layer - encoder_layers_);
-    }
-  }
+  const auto encoder = own_layers(0, config.encoder.size());
+  const auto decoder = own_layers(encoder_layers_, config.decoder.size());
   if (!encoder.empty()) {
     layers_ = register_module(
         "layers", make_layers(context_, config.encoder, encoder));
@@ -116,15 +109,13 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
   const auto decoder = register_module(
       "decoder", std::make_shared<torch::nn::Module>("Decoder"));
   const NormOptions& norm = config_.decoder.front().norm;
-  // Every rank computes these from whole hidden states.
-  const auto whole = [&](const char* name, int64_t in, int64_t out) {
-    return Linear::column(
-        *decoder, name, LayerContext(), {in, out, true, 1, config_.deviation});
+  const auto full = [&](const char* name, int64_t in, int64_t out) {
+    return Linear::full(*decoder, name, {in, out, true, 1, config_.deviation});
   };
   if (own.front() == 0) {
     const sharding::NumberedInit init(stage().count());
     decoder_embedding_ =
-        whole("embedding", config_.norm.features, norm.features);
+        full("embedding", config_.norm.features, norm.features);
     mask_token_ = decoder->register_parameter(
         "mask_token",
         torch::empty({1, 1, norm.features}).normal_(0, config_.deviation));
@@ -139,7 +130,7 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count() + 1);
     decoder_norm_ = decoder->register_module("norm", Norm(norm));
-    prediction_ = whole(
+    prediction_ = full(
         "prediction",
         norm.features,
         config_.patches.patch.area() * config_.patches.channels);
@@ -163,9 +154,9 @@ void MaskedAutoencoder::check(const ModelInput& input) const {
 }
 
 void MaskedAutoencoder::check_divides(int64_t patches) const {
-  check_divides_tokens(context_, config_.seen_patches(patches) + 1);
+  check_divides_tokens(config_.seen_patches(patches) + 1);
   if (has_decoder()) {
-    check_divides_tokens(context_, patches + 1);
+    check_divides_tokens(patches + 1);
   }
 }
 
@@ -261,9 +252,7 @@ ModelOutput MaskedAutoencoder::output(
     const ModelInput& input,
     const LayerState& state) {
   ModelOutput output;
-  for (const at::Tensor& entered : state.entered) {
-    output.hidden_states.push_back(context_.whole(entered));
-  }
+  output.hidden_states = hidden_states(state.entered);
   const PatchOrder order(state.memory);
   const at::Tensor mask =
       order.mask(config_.seen_patches(order.restore.size(1)));

@@ -3,8 +3,13 @@
 // `MaskedAutoencoder` encodes some of an image's patches and reconstructs the
 // others: MAE (arXiv:2111.06377).
 
-#include "tessera/zoo/vision/image_encoder.h"
+#include "tessera/zoo/layers/linear.h"
+#include "tessera/zoo/layers/patch_embedding.h"
+#include "tessera/zoo/layers/transformer_layer.h"
+#include "tessera/zoo/models/layered_model.h"
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace tessera::zoo {
@@ -37,7 +42,7 @@ struct MaskedAutoencoderConfig {
 /// class token and the seen patches, ordered by noise; otherwise logits [B,
 /// patches, values per patch], row by row with the channels innermost, and the
 /// loss. Hidden states are the encoder's. LayerState::memory is the noise.
-class MaskedAutoencoder : public Model {
+class MaskedAutoencoder : public LayeredModel {
  public:
   /// @param json the config.json, which the model keeps.
   /// @throws tessera::Error if the number of tokens is not divisible over the
@@ -61,8 +66,7 @@ class MaskedAutoencoder : public Model {
 
  private:
   bool has_decoder() const;
-  /// For both halves and images of `patches` patches; see
-  /// check_divides_tokens().
+  /// check_divides_tokens() of both halves, for images of `patches` patches.
   void check_divides(int64_t patches) const;
   void make_decoder(const std::vector<int>& own);
   void embed(const ModelInput& input, LayerState& state);
@@ -74,7 +78,6 @@ class MaskedAutoencoder : public Model {
       const at::Tensor& mask) const;
 
   MaskedAutoencoderConfig config_;
-  LayerContext context_;
   int encoder_layers_;
   PatchEmbedding embeddings_{nullptr};
   TransformerLayers layers_{nullptr}, decoder_layers_{nullptr};

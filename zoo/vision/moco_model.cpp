@@ -94,13 +94,13 @@ MocoModel::MocoModel(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : LayeredModel(
+          context,
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(context.place(), layer_costs(config.layers))),
-      moco_(config),
-      context_(context) {
-  check_divides_tokens(context, moco_.patches.tokens());
+          layer_costs(config.layers)),
+      moco_(config) {
+  check_divides_tokens(moco_.patches.tokens());
   encoder_ = make_encoder(*this);
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count() + 2);
@@ -242,10 +242,8 @@ ModelOutput MocoModel::output(
     const LayerState& state) {
   ModelOutput output;
   if (input.hidden_states) {
-    for (const at::Tensor& entered : state.entered) {
-      output.hidden_states.push_back(context_.whole(entered));
-    }
-    output.hidden_states.push_back(context_.whole(state.hidden));
+    output.hidden_states =
+        hidden_states(state.entered, context_.whole(state.hidden));
   }
   at::Tensor keys;
   {

@@ -5,8 +5,13 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/zoo/layers/contrastive.h"
-#include "tessera/zoo/vision/image_encoder.h"
+#include "tessera/zoo/layers/norm.h"
+#include "tessera/zoo/layers/patch_embedding.h"
+#include "tessera/zoo/layers/transformer_layer.h"
+#include "tessera/zoo/models/layered_model.h"
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -40,7 +45,7 @@ struct MocoConfig {
 ///     model.gather_over(&groups[ParallelGroup::kBatches]);
 ///     ... backward, engine.step() ...
 ///     update_momentum(engine, model, model.momentum_at(step, steps));
-class MocoModel : public Model {
+class MocoModel : public LayeredModel {
  public:
   /// @param json the config.json, which the model keeps.
   MocoModel(
@@ -97,7 +102,6 @@ class MocoModel : public Model {
   at::Tensor projected(Encoder& encoder, const at::Tensor& normed);
 
   MocoConfig moco_;
-  LayerContext context_;
   Communicator* batches_ = nullptr;
   Encoder encoder_, momentum_;
   ContrastiveHead prediction_{nullptr};

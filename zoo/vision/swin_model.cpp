@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/vision/swin_model.h"
 
-#include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/numbered_init.h"
-#include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/vision/image_fields.h"
 
 #include <torch/types.h>
 
@@ -59,17 +56,15 @@ SwinModel::SwinModel(
     const LayerContext& context,
     nlohmann::json json,
     NameTable names)
-    : Model(
+    : ImageModel(
+          config,
+          head,
+          context,
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(context.place(), costs_of(config.layers)),
-          {"classifier.", "decoder.", "embeddings.mask_token"}),
-      swin_(config),
-      head_kind_(head),
-      context_(context) {
-  swin_.patches.mask_token = head == ImageHead::kMasked;
-  if (stage().has_first()) {
-    embeddings_ = register_module("embeddings", PatchEmbedding(swin_.patches));
+          costs_of(config.layers)) {
+  for (const WindowLayerOptions& layer : config.layers) {
+    merges_.push_back(layer.merges);
   }
   layers_ = register_module(
       "layers", make_window_layers(context_, config.layers, stage().own()));
@@ -79,49 +74,8 @@ SwinModel::SwinModel(
   }
 }
 
-void SwinModel::make_end() {
-  norm_ = register_module("norm", Norm(swin_.norm));
-  const int64_t features = swin_.norm.features;
-  if (head_kind_ == ImageHead::kClassification) {
-    // Every rank computes it from whole hidden states.
-    classifier_ = Linear::column(
-        *this,
-        "classifier",
-        LayerContext(),
-        {features, swin_.classifier.labels, true, 1, swin_.deviation});
-  } else if (head_kind_ == ImageHead::kMasked) {
-    decoder_ = register_module(
-        "decoder",
-        PixelDecoder(PixelDecoderOptions{
-            features,
-            swin_.patches.channels,
-            swin_.encoder_stride,
-            swin_.deviation}));
-  }
-}
-
 bool SwinModel::begins_stage(int layer) const {
-  return layer == 0 || swin_.layers[static_cast<size_t>(layer) - 1].merges;
-}
-
-std::unique_ptr<Head> SwinModel::head() {
-  return image_head(head_kind_, swin_.patches, swin_.classifier);
-}
-
-void SwinModel::check(const ModelInput& input) const {
-  check_image_arguments(input, head_kind_);
-  if (stage().has_first()) {
-    embeddings_->check(input.pixel_values, interpolates(input));
-  }
-}
-
-at::Tensor SwinModel::embed(const ModelInput& input) {
-  const at::Tensor x = context_.dropout(
-      embeddings_->forward(input.pixel_values, masked_patches(input)),
-      swin_.embedding_dropout,
-      is_training());
-  const ImageSize grid = swin_.patches.grid(image_size_of(input.pixel_values));
-  return x.unflatten(1, {grid.height, grid.width});
+  return layer == 0 || merges_[static_cast<size_t>(layer) - 1];
 }
 
 LayerState SwinModel::run_layers(
@@ -130,7 +84,9 @@ LayerState SwinModel::run_layers(
     int begin,
     int end) {
   if (begin == 0) {
-    state.hidden = embed(input);
+    const ImageSize grid =
+        image_.patches.grid(image_size_of(input.pixel_values));
+    state.hidden = embed(input).unflatten(1, {grid.height, grid.width});
   }
   for (int layer = begin; layer < end; ++layer) {
     if (input.hidden_states && begins_stage(layer)) {
@@ -155,18 +111,9 @@ ModelOutput SwinModel::output(
     }
   }
   const at::Tensor last = norm_->forward(state.hidden.flatten(1, 2));
-  switch (head_kind_) {
-    case ImageHead::kBase:
-      output.last_hidden_state = last;
-      output.pooler_output = last.mean(1);
-      break;
-    case ImageHead::kClassification:
-      add_image_classes(
-          input, classifier_.forward(last.mean(1)), swin_.classifier, output);
-      break;
-    case ImageHead::kMasked:
-      add_reconstruction(
-          input, decoder_->forward(last), swin_.patches.patch, output);
+  add_result(input, last, output);
+  if (head_kind_ == ImageHead::kBase) {
+    output.pooler_output = pooled(last);
   }
   return output;
 }

@@ -4,33 +4,25 @@
 // over maps that shrink from one Swin stage to the next.
 
 #include "tessera/zoo/layers/window_layer.h"
-#include "tessera/zoo/vision/image_encoder.h"
+#include "tessera/zoo/vision/image_model.h"
 
 #include <vector>
 
 namespace tessera::zoo {
 
-/// The hyperparameters of a `SwinModel`, filled from config.json.
-struct SwinModelConfig {
-  PatchEmbeddingOptions patches; ///< of the base model, without a mask token
-  double embedding_dropout = 0;
+struct SwinModelConfig : ImageModelConfig {
   /// Of all Swin stages. The last layer of a Swin stage does the merge.
   std::vector<WindowLayerOptions> layers;
-  NormOptions norm; ///< after the layers
-  int64_t encoder_stride = 32; ///< of the masked head
-  ClassifierOptions classifier;
-  double deviation = 0.02; ///< standard deviation of initial weights
 };
 
-/// Modules: `embeddings` (PatchEmbedding), `layers.N` (WindowLayer, numbered
-/// over all Swin stages), `norm`, and depending on the head `classifier` or
-/// `decoder`.
+/// An ImageModel with modules `layers.N` (WindowLayer, numbered over all Swin
+/// stages).
 ///
-/// Takes the inputs of ImageEncoder, with images of any size for which no map
-/// is smaller than a window. LayerState::hidden is a map [B, H, W, features].
-/// Hidden states are the embeddings and the output of each Swin stage, also
-/// returned as maps `reshaped_hidden_states.N` [B, features, H, W].
-class SwinModel : public Model {
+/// Takes images of any size for which no map is smaller than a window.
+/// LayerState::hidden is a map [B, H, W, features]. Hidden states are the
+/// embeddings and the output of each Swin stage, also returned as maps
+/// `reshaped_hidden_states.N` [B, features, H, W].
+class SwinModel : public ImageModel {
  public:
   /// @param json the config.json, which the model keeps.
   /// @throws tessera::Error under sequence parallelism.
@@ -41,30 +33,22 @@ class SwinModel : public Model {
       nlohmann::json json,
       NameTable names);
 
-  std::unique_ptr<Head> head() override;
-
  protected:
-  void check(const ModelInput& input) const override;
   LayerState run_layers(
       const ModelInput& input,
       LayerState state,
       int begin,
       int end) override;
   ModelOutput output(const ModelInput& input, const LayerState& state) override;
+  at::Tensor pooled(const at::Tensor& last) const override {
+    return last.mean(1);
+  }
 
  private:
-  void make_end();
-  at::Tensor embed(const ModelInput& input);
   bool begins_stage(int layer) const;
 
-  SwinModelConfig swin_;
-  ImageHead head_kind_;
-  LayerContext context_;
-  PatchEmbedding embeddings_{nullptr};
+  std::vector<bool> merges_; ///< of each layer
   WindowLayers layers_{nullptr};
-  Norm norm_{nullptr};
-  Linear classifier_;
-  PixelDecoder decoder_{nullptr};
 };
 
 } // namespace tessera::zoo
