@@ -2,6 +2,7 @@
 #include "tessera/tasks/preference_batches.h"
 
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/core/size_text.h"
 
 #include <torch/types.h>
@@ -68,17 +69,11 @@ PreferenceBatches::PreferenceBatches(
     const SupervisedInputs& inputs,
     uint64_t seed)
     : pairs_(std::move(pairs)), inputs_(inputs) {
-  if (inputs_.is_packed) {
-    std::vector<int64_t> lengths;
-    for (const PreferencePair& pair : pairs_) {
-      lengths.push_back(length_of(pair));
-    }
-    sequences_ = packed_rows(lengths, inputs_.max_length, seed);
-  } else {
-    for (size_t i = 0; i < pairs_.size(); ++i) {
-      sequences_.push_back({i});
-    }
+  std::vector<int64_t> lengths;
+  for (const PreferencePair& pair : pairs_) {
+    lengths.push_back(length_of(pair));
   }
+  sequences_ = sequences_of(lengths, inputs_, seed);
 }
 
 std::string PreferenceBatches::text() const {
@@ -90,12 +85,7 @@ std::string PreferenceBatches::text() const {
       "{} of {} tokens{}",
       runtime::count_text(static_cast<int64_t>(pairs_.size()), "pair"),
       tokens,
-      inputs_.is_packed
-          ? formatted(
-                ", in {} of {} tokens",
-                runtime::count_text(static_cast<int64_t>(size()), "sequence"),
-                inputs_.max_length)
-          : "");
+      packed_text(inputs_, size()));
 }
 
 zoo::ModelInput PreferenceBatches::make(
@@ -111,60 +101,25 @@ zoo::ModelInput PreferenceBatches::make(
         longest = std::max(longest, text->tokens.size());
       }
     }
-    const int64_t multiple = inputs_.multiple_of;
     length =
-        (static_cast<int64_t>(longest) + multiple - 1) / multiple * multiple;
+        runtime::round_up(static_cast<int64_t>(longest), inputs_.multiple_of);
   }
-  const auto rows =
-      static_cast<int64_t>(examples.size()) * (packs ? 1 : int64_t{2});
-  const auto filled = [&](int64_t value) {
-    return torch::full({rows, length}, value, torch::kLong);
-  };
   zoo::ModelInput batch;
   batch.loss_only = loss_only;
-  batch.input_ids = filled(inputs_.padding_token);
-  batch.position_ids = packs ? filled(0) : at::Tensor();
-  const at::Tensor mask = packs ? at::Tensor() : filled(0);
-  const at::Tensor documents = packs ? filled(0) : at::Tensor();
-  auto* ids = batch.input_ids.mutable_data_ptr<int64_t>();
+  DocumentRows rows(examples.size() * (packs ? 1 : 2), length, inputs_);
   LearnedTokens learned;
-  // [begin, end) over all rows.
-  const auto number = [&](int64_t begin, int64_t end, int64_t document) {
-    auto* own = documents.mutable_data_ptr<int64_t>();
-    auto* positions = batch.position_ids.mutable_data_ptr<int64_t>();
-    for (int64_t i = begin; i < end; ++i) {
-      own[i] = document;
-      positions[i] = i - begin;
-    }
-  };
-  int64_t row = 0;
+  size_t row = 0;
   for (const size_t example : examples) {
-    int64_t at = row * length;
-    int64_t document = 0;
     for (const size_t pair : sequences_[example]) {
       for (const SupervisedText* text : texts_of(pairs_[pair])) {
-        const int64_t begin = at;
-        std::copy(text->tokens.begin(), text->tokens.end(), ids + begin);
-        learned.add(*text, begin);
-        at += static_cast<int64_t>(text->tokens.size());
-        if (packs) {
-          number(begin, at, document++);
-        } else {
-          std::fill_n(mask.mutable_data_ptr<int64_t>() + begin, at - begin, 1);
-          at = ++row * length;
-        }
+        const int64_t begin = rows.add(row, text->tokens);
+        learned.add(*text, static_cast<int64_t>(row) * length + begin);
+        row += packs ? 0 : 1;
       }
     }
-    if (packs) {
-      ++row;
-      number(at, row * length, document);
-    }
+    row += packs ? 1 : 0;
   }
-  if (packs) {
-    batch.others["document_ids"] = documents;
-  } else if (mask.eq(0).any().item<bool>()) {
-    batch.attention_mask = mask;
-  }
+  rows.store(batch);
   learned.store(batch.others);
   return batch;
 }

@@ -15,30 +15,6 @@ namespace tessera::tasks {
 
 namespace {
 
-/// Rows of tokens, padded on the right to a multiple.
-at::Tensor padded_rows(
-    const std::vector<std::vector<int64_t>>& rows,
-    int64_t padding,
-    int64_t multiple_of) {
-  size_t longest = 1;
-  for (const auto& row : rows) {
-    longest = std::max(longest, row.size());
-  }
-  const auto multiple = static_cast<size_t>(multiple_of);
-  longest = (longest + multiple - 1) / multiple * multiple;
-  const at::Tensor all = torch::full(
-      {static_cast<int64_t>(rows.size()), static_cast<int64_t>(longest)},
-      padding,
-      at::kLong);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    std::copy(
-        rows[i].begin(),
-        rows[i].end(),
-        all.mutable_data_ptr<int64_t>() + i * longest);
-  }
-  return all;
-}
-
 /// Tokenized together, as the words would be written: their tokens are those
 /// that reach beyond the prompt.
 PromptedLabel continued(
@@ -224,17 +200,13 @@ zoo::ModelInput prompted_input(
           words.back().begin(), one->input.size() - one->words.size(), -100);
     }
   }
-  const auto on_device = [&](const auto& rows, int64_t padding) {
-    return runtime::to_device(
-        padded_rows(rows, padding, inputs.multiple_of), inputs.device);
-  };
   zoo::ModelInput batch;
-  batch.input_ids = on_device(ids, inputs.padding_token);
-  batch.labels = on_device(words, -100);
+  batch.input_ids = padded_rows(ids, inputs.padding_token, inputs);
+  batch.labels = padded_rows(words, -100, inputs);
   if (kind == PromptKind::kBlank) {
     add_blanks(labels, inputs.device, batch); // padding is not looked at
   } else {
-    batch.attention_mask = on_device(masks, 0);
+    batch.attention_mask = padded_rows(masks, 0, inputs);
   }
   return batch;
 }

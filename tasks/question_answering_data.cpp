@@ -2,10 +2,11 @@
 #include "tessera/tasks/question_answering_data.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/json_text.h"
-#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/tasks/row_report.h"
 #include "tessera/text/tokenizer/utf8.h"
 
 #include <nlohmann/json.hpp>
@@ -131,7 +132,8 @@ class QuestionReader {
   void add_published(const fs::path& file) {
     const std::string name = file.string();
     const json all = runtime::parse_json(runtime::read_text_file(file), name);
-    int64_t skipped = 0;
+    RowReport report(
+        "bad question", options_.rows.bad_rows, kShownBadQuestions);
     size_t article = 0;
     for (const json& one : array_at(all, "data", name)) {
       const std::string in_article = formatted("{}: data[{}]", name, article++);
@@ -141,26 +143,11 @@ class QuestionReader {
             formatted("{}.paragraphs[{}]", in_article, number++);
         const std::string context = string_at(paragraph, "context", place);
         for (const json& asked : array_at(paragraph, "qas", place)) {
-          try {
-            add_asked(asked, context, name, place);
-          } catch (const Error& error) {
-            if (options_.rows.bad_rows == text::BadRows::kError) {
-              throw;
-            }
-            if (++skipped <= kShownBadQuestions && is_log_rank_zero()) {
-              log_warning("skipped: {}", error.what());
-            }
-          }
+          report.use([&] { add_asked(asked, context, name, place); });
         }
       }
     }
-    if (skipped > 0 && is_log_rank_zero()) {
-      log_warning(
-          "{} of '{}' {} skipped",
-          runtime::count_text(skipped, "bad question"),
-          name,
-          skipped == 1 ? "was" : "were");
-    }
+    report.log_skipped("'" + name + "'");
   }
 
   void add_asked(

@@ -181,7 +181,7 @@ QuestionBatches::QuestionBatches(
     questions_.push_back(std::move(question));
     encoded_.push_back(std::move(encoded));
   }
-  report.log_skipped("data", "that are too long");
+  report.log_skipped("data that are too long");
   if (is_log_rank_zero() && lost > 0) {
     log_warning(
         "the answers of {} of {} questions are in no window as a whole; a greater data.window_overlap helps",

@@ -10,7 +10,7 @@ void RowReport::skip(const Error& error) {
   if (bad_rows_ == text::BadRows::kError) {
     throw;
   }
-  if (++skipped_ == 1 && is_log_rank_zero()) {
+  if (++skipped_ <= shown_ && is_log_rank_zero()) {
     log_warning("skipped: {}", error.what());
   }
 }
@@ -32,14 +32,12 @@ void RowReport::log_truncated(
   }
 }
 
-void RowReport::log_skipped(const std::string& name, const std::string& reason)
-    const {
+void RowReport::log_skipped(const std::string& name) const {
   if (skipped_ > 0 && is_log_rank_zero()) {
     log_warning(
-        "{} of {} {} {} skipped",
+        "{} of {} {} skipped",
         runtime::count_text(skipped_, unit_),
         name,
-        reason,
         skipped_ == 1 ? "was" : "were");
   }
 }

@@ -14,13 +14,14 @@ namespace tessera::tasks {
 class RowReport {
  public:
   /// @param unit "row", "text".
+  /// @param shown of the rows that are left out, so many are logged.
   explicit RowReport(
       std::string unit,
-      text::BadRows bad_rows = text::BadRows::kError)
-      : unit_(std::move(unit)), bad_rows_(bad_rows) {}
+      text::BadRows bad_rows = text::BadRows::kError,
+      int64_t shown = 1)
+      : unit_(std::move(unit)), bad_rows_(bad_rows), shown_(shown) {}
 
-  /// Calls `make`, of which an Error leaves out the row with BadRows::kSkip;
-  /// the first one is logged.
+  /// Calls `make`, of which an Error leaves out the row with BadRows::kSkip.
   /// @return whether it is left in.
   /// @throws Error as `make` with BadRows::kError.
   template <typename Make>
@@ -45,8 +46,9 @@ class RowReport {
       const std::string& name,
       const std::string& limit,
       int64_t max_length) const;
-  /// @param reason "with unknown labels".
-  void log_skipped(const std::string& name, const std::string& reason) const;
+  /// @param name of the rows and what is wrong with them: "'FILE' with unknown
+  ///     labels".
+  void log_skipped(const std::string& name) const;
 
  private:
   /// Of the error that is being handled.
@@ -54,6 +56,7 @@ class RowReport {
 
   std::string unit_;
   text::BadRows bad_rows_;
+  int64_t shown_;
   int64_t rows_ = 0;
   int64_t truncated_ = 0;
   int64_t skipped_ = 0;

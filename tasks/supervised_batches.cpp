@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/tasks/supervised_texts.h"
 #include "tessera/tasks/training_config.h"
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace tessera::tasks {
@@ -31,11 +33,6 @@ at::Tensor filled_rows(size_t rows, int64_t length, int64_t value) {
 int64_t* begin_of(at::Tensor& tensor, size_t row) {
   return tensor.mutable_data_ptr<int64_t>() +
          static_cast<int64_t>(row) * tensor.size(1);
-}
-
-int64_t rounded_up(size_t length, int64_t multiple) {
-  const int64_t least = std::max<int64_t>(1, static_cast<int64_t>(length));
-  return (least + multiple - 1) / multiple * multiple;
 }
 
 /// Tokens that end what a row is to say, such as the end of a chat's message,
@@ -106,6 +103,84 @@ std::vector<std::vector<size_t>> packed_rows(
   return sequences;
 }
 
+std::vector<std::vector<size_t>> sequences_of(
+    const std::vector<int64_t>& lengths,
+    const SupervisedInputs& inputs,
+    uint64_t seed) {
+  if (inputs.is_packed) {
+    return packed_rows(lengths, inputs.max_length, seed);
+  }
+  std::vector<std::vector<size_t>> sequences;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    sequences.push_back({i});
+  }
+  return sequences;
+}
+
+std::string packed_text(const SupervisedInputs& inputs, size_t sequences) {
+  return inputs.is_packed
+             ? formatted(
+                   ", in {} of {} tokens",
+                   runtime::count_text(
+                       static_cast<int64_t>(sequences), "sequence"),
+                   inputs.max_length)
+             : "";
+}
+
+DocumentRows::DocumentRows(
+    size_t rows,
+    int64_t length,
+    const SupervisedInputs& inputs)
+    : inputs_(inputs),
+      ids_(filled_rows(rows, length, inputs.padding_token)),
+      ends_(rows, 0),
+      counts_(rows, 0) {
+  if (inputs_.is_packed) {
+    documents_ = filled_rows(rows, length, 0);
+    positions_ = filled_rows(rows, length, 0);
+  }
+}
+
+int64_t DocumentRows::add(size_t row, const std::vector<int64_t>& tokens) {
+  const int64_t begin = ends_[row];
+  std::copy(tokens.begin(), tokens.end(), begin_of(ids_, row) + begin);
+  number(row, begin + static_cast<int64_t>(tokens.size()));
+  return begin;
+}
+
+void DocumentRows::number(size_t row, int64_t end) {
+  if (inputs_.is_packed) {
+    const int64_t begin = ends_[row];
+    std::fill(
+        begin_of(documents_, row) + begin,
+        begin_of(documents_, row) + end,
+        counts_[row]);
+    int64_t* positions = begin_of(positions_, row);
+    std::iota(positions + begin, positions + end, int64_t{0});
+  }
+  ends_[row] = end;
+  ++counts_[row];
+}
+
+void DocumentRows::store(zoo::ModelInput& batch) {
+  const int64_t length = ids_.size(1);
+  const bool has_padding = std::any_of(
+      ends_.begin(), ends_.end(), [&](int64_t end) { return end < length; });
+  batch.input_ids = ids_;
+  if (inputs_.is_packed) {
+    for (size_t row = 0; row < ends_.size(); ++row) {
+      number(row, length);
+    }
+    batch.position_ids = positions_;
+    batch.others["document_ids"] = documents_;
+  } else if (has_padding && inputs_.has_mask) {
+    batch.attention_mask = filled_rows(ends_.size(), length, 0);
+    for (size_t row = 0; row < ends_.size(); ++row) {
+      std::fill_n(begin_of(batch.attention_mask, row), ends_[row], 1);
+    }
+  }
+}
+
 SupervisedBatches::SupervisedBatches(
     std::vector<SupervisedText> texts,
     const SupervisedInputs& inputs,
@@ -116,17 +191,11 @@ SupervisedBatches::SupervisedBatches(
       inputs_(inputs),
       scoring_(std::move(scoring)),
       tokenizer_(std::move(tokenizer)) {
-  if (inputs_.is_packed) {
-    std::vector<int64_t> lengths;
-    for (const SupervisedText& text : texts_) {
-      lengths.push_back(static_cast<int64_t>(text.tokens.size()));
-    }
-    sequences_ = packed_rows(lengths, inputs_.max_length, seed);
-  } else {
-    for (size_t i = 0; i < texts_.size(); ++i) {
-      sequences_.push_back({i});
-    }
+  std::vector<int64_t> lengths;
+  for (const SupervisedText& text : texts_) {
+    lengths.push_back(static_cast<int64_t>(text.tokens.size()));
   }
+  sequences_ = sequences_of(lengths, inputs_, seed);
   if (!scoring_.metrics.empty()) {
     prompts_.emplace();
     prompts_->options = scoring_.options;
@@ -152,81 +221,49 @@ std::string SupervisedBatches::text() const {
       runtime::count_text(static_cast<int64_t>(texts_.size()), "row"),
       tokens,
       learned,
-      inputs_.is_packed
-          ? formatted(
-                ", in {} of {} tokens",
-                runtime::count_text(static_cast<int64_t>(size()), "sequence"),
-                inputs_.max_length)
-          : "");
+      packed_text(inputs_, size()));
 }
 
 zoo::ModelInput SupervisedBatches::make(
     const std::vector<size_t>& examples,
     int64_t /*epoch*/,
     bool loss_only) const {
-  const bool is_decoder = inputs_.kind == PromptKind::kDecoder;
-  size_t longest = 0;
-  size_t longest_target = 0;
-  bool has_padding = false;
-  for (const size_t example : examples) {
-    const SupervisedText& text = texts_[sequences_[example].front()];
-    has_padding = has_padding || (&example != &examples.front() &&
-                                  text.tokens.size() != longest);
-    longest = std::max(longest, text.tokens.size());
-    longest_target = std::max(longest_target, text.target.size());
-  }
+  const auto longest_of = [&](const auto& member) {
+    size_t longest = 1;
+    for (const size_t example : examples) {
+      const SupervisedText& text = texts_[sequences_[example].front()];
+      longest = std::max(longest, (text.*member).size());
+    }
+    return runtime::round_up(
+        static_cast<int64_t>(longest), inputs_.multiple_of);
+  };
   const int64_t length = inputs_.is_packed
                              ? inputs_.max_length
-                             : rounded_up(longest, inputs_.multiple_of);
-  has_padding = has_padding || length != static_cast<int64_t>(longest);
+                             : longest_of(&SupervisedText::tokens);
   zoo::ModelInput batch;
   batch.loss_only = loss_only;
-  batch.input_ids = filled_rows(examples.size(), length, inputs_.padding_token);
   batch.labels = filled_rows(
       examples.size(),
-      is_decoder ? length : rounded_up(longest_target, inputs_.multiple_of),
+      inputs_.kind == PromptKind::kDecoder
+          ? length
+          : longest_of(&SupervisedText::target),
       kNoLabel);
-  if (inputs_.is_packed) {
-    batch.position_ids = filled_rows(examples.size(), length, 0);
-    batch.others["document_ids"] = filled_rows(examples.size(), length, 0);
-  } else if (has_padding && inputs_.has_mask) {
-    batch.attention_mask = filled_rows(examples.size(), length, 0);
-  }
+  DocumentRows rows(examples.size(), length, inputs_);
   for (size_t i = 0; i < examples.size(); ++i) {
-    int64_t* ids = begin_of(batch.input_ids, i);
     int64_t* labels = begin_of(batch.labels, i);
-    int64_t at = 0;
-    int64_t document = 0;
-    const auto number = [&](int64_t end) {
-      if (inputs_.is_packed) {
-        int64_t* documents = begin_of(batch.others["document_ids"], i);
-        int64_t* positions = begin_of(batch.position_ids, i);
-        std::fill(documents + at, documents + end, document);
-        for (int64_t place = at; place < end; ++place) {
-          positions[place] = place - at;
-        }
-      }
-    };
     for (const size_t row : sequences_[examples[i]]) {
       const SupervisedText& text = texts_[row];
-      const int64_t end = at + static_cast<int64_t>(text.tokens.size());
-      std::copy(text.tokens.begin(), text.tokens.end(), ids + at);
+      const int64_t begin = rows.add(i, text.tokens);
       for (const TokenRange& range : text.answers) {
         std::copy(
             text.tokens.begin() + range.begin,
             text.tokens.begin() + range.end,
-            labels + at + range.begin);
+            labels + begin + range.begin);
       }
       std::copy(text.target.begin(), text.target.end(), labels);
-      number(end);
-      at = end;
-      ++document;
     }
-    if (batch.attention_mask.defined()) {
-      std::fill_n(begin_of(batch.attention_mask, i), at, 1);
-    }
-    number(length);
   }
+  rows.store(batch);
   return batch;
 }
 

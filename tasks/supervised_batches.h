@@ -60,6 +60,38 @@ std::vector<std::vector<size_t>> packed_rows(
     int64_t length,
     uint64_t seed);
 
+/// The rows of each sequence: those of packed_rows(), or one each.
+std::vector<std::vector<size_t>> sequences_of(
+    const std::vector<int64_t>& lengths,
+    const SupervisedInputs& inputs,
+    uint64_t seed);
+
+/// ", in 3 sequences of 1024 tokens"; empty if rows are not packed.
+std::string packed_text(const SupervisedInputs& inputs, size_t sequences);
+
+/// The inputs of a batch that is filled with documents: tokens, and what keeps
+/// apart the documents of a sequence, or masks its padding.
+class DocumentRows {
+ public:
+  DocumentRows(size_t rows, int64_t length, const SupervisedInputs& inputs);
+
+  /// Appends a document to a row.
+  /// @return where it begins in that row.
+  int64_t add(size_t row, const std::vector<int64_t>& tokens);
+  /// Adds the inputs to `batch`; the last call.
+  void store(zoo::ModelInput& batch);
+
+ private:
+  /// What follows in the row, up to `end`, is a document.
+  void number(size_t row, int64_t end);
+
+  const SupervisedInputs& inputs_;
+  at::Tensor ids_;
+  at::Tensor documents_, positions_; ///< undefined if rows are not packed
+  std::vector<int64_t> ends_; ///< of each row
+  std::vector<int64_t> counts_; ///< the documents of each row
+};
+
 /// Packed sequences are the same in each epoch. They have document_ids and
 /// position_ids that begin anew in each row, labels -100 but for what is
 /// learned, and padding that is a document of its own.

@@ -3,10 +3,11 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/memory/to_device.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -16,18 +17,6 @@
 namespace tessera::tasks {
 
 namespace {
-
-/// [rows, length] on `device`.
-at::Tensor matrix(
-    std::vector<int64_t>& values,
-    int64_t rows,
-    int64_t length,
-    c10::Device device) {
-  const at::Tensor view =
-      at::from_blob(values.data(), {rows, length}, at::kLong);
-  // The copy outlives `values`, and so does pinned memory.
-  return device.is_cpu() ? view.clone() : runtime::to_device(view, device);
-}
 
 std::string texts_text(int64_t count) {
   return runtime::count_text(count, "text");
@@ -97,39 +86,44 @@ void check_token_ids(
   }
 }
 
+at::Tensor padded_rows(
+    const std::vector<std::vector<int64_t>>& rows,
+    int64_t padding,
+    const TextInputs& inputs) {
+  size_t longest = 1;
+  for (const auto& row : rows) {
+    longest = std::max(longest, row.size());
+  }
+  const auto length =
+      runtime::round_up(static_cast<int64_t>(longest), inputs.multiple_of);
+  const at::Tensor all =
+      at::full({static_cast<int64_t>(rows.size()), length}, padding, at::kLong);
+  auto* begin = all.mutable_data_ptr<int64_t>();
+  for (const auto& row : rows) {
+    std::copy(row.begin(), row.end(), begin);
+    begin += length;
+  }
+  return runtime::to_device(all, inputs.device);
+}
+
 zoo::ModelInput padded_input(
     const std::vector<text::Encoding>& texts,
     const TextInputs& inputs) {
-  size_t longest = 1;
+  std::vector<std::vector<int64_t>> ids, types, masks;
   for (const text::Encoding& text : texts) {
-    longest = std::max(longest, text.tokens.size());
-  }
-  const auto multiple = static_cast<size_t>(inputs.multiple_of);
-  const size_t length = (longest + multiple - 1) / multiple * multiple;
-  std::vector<int64_t> ids(texts.size() * length, inputs.padding_token);
-  std::vector<int64_t> types(ids.size(), 0);
-  std::vector<int64_t> mask(ids.size(), 0);
-  for (size_t row = 0; row < texts.size(); ++row) {
-    size_t at = row * length;
-    for (const text::PlacedToken& token : texts[row].tokens) {
-      ids[at] = token.id;
-      types[at] = token.type_id;
-      mask[at++] = 1;
+    ids.push_back(text.ids());
+    masks.emplace_back(text.tokens.size(), 1);
+    types.emplace_back();
+    for (const text::PlacedToken& token : text.tokens) {
+      types.back().push_back(token.type_id);
     }
   }
-  const auto on_device = [&](std::vector<int64_t>& values) {
-    return matrix(
-        values,
-        static_cast<int64_t>(texts.size()),
-        static_cast<int64_t>(length),
-        inputs.device);
-  };
   zoo::ModelInput batch;
-  batch.input_ids = on_device(ids);
+  batch.input_ids = padded_rows(ids, inputs.padding_token, inputs);
   if (inputs.has_token_types) {
-    batch.token_type_ids = on_device(types);
+    batch.token_type_ids = padded_rows(types, 0, inputs);
   }
-  batch.attention_mask = on_device(mask);
+  batch.attention_mask = padded_rows(masks, 0, inputs);
   return batch;
 }
 

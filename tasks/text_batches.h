@@ -48,6 +48,13 @@ void check_token_ids(
     const std::filesystem::path& folder,
     const std::string& place = "");
 
+/// Rows of tokens, padded on the right to the longest one.
+/// @return [rows, length] int64, on the device of `inputs`.
+at::Tensor padded_rows(
+    const std::vector<std::vector<int64_t>>& rows,
+    int64_t padding,
+    const TextInputs& inputs);
+
 /// A batch of texts, padded on the right to the longest one.
 zoo::ModelInput padded_input(
     const std::vector<text::Encoding>& texts,

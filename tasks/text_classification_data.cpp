@@ -613,7 +613,7 @@ std::vector<LabelledEncoding> labelled_examples(
   }
   TESSERA_CHECK(
       !examples.empty(), "'{}': no text has a known label", texts.name());
-  report.log_skipped("'" + texts.name() + "'", "with unknown labels");
+  report.log_skipped("'" + texts.name() + "' with unknown labels");
   return examples;
 }
 

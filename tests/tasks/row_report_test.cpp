@@ -52,12 +52,19 @@ TEST(RowReport, LeavesOutBadRowsWhereThatIsAskedFor) {
   EXPECT_EQ(logged([&] { report.use([] { refuse("f:2: no"); }); }), "");
   EXPECT_NE(
       logged([&] {
-        report.log_skipped("'f'", "that are too long");
+        report.log_skipped("'f' that are too long");
       }).find("2 questions of 'f' that are too long were skipped"),
       std::string::npos);
+  RowReport two("question", text::BadRows::kSkip, /*shown=*/2);
+  for (const char* row : {"f:1: no", "f:2: no"}) {
+    EXPECT_NE(
+        logged([&] { two.use([&] { refuse(row); }); }).find(row),
+        std::string::npos);
+  }
+  EXPECT_EQ(logged([&] { two.use([] { refuse("f:3: no"); }); }), "");
   RowReport strict("row");
   expect_error([&] { strict.use([] { refuse("f:1: no"); }); }, {"f:1: no"});
-  EXPECT_EQ(logged([&] { strict.log_skipped("'f'", "bad"); }), "");
+  EXPECT_EQ(logged([&] { strict.log_skipped("'f'"); }), "");
 }
 
 } // namespace tessera::tasks::row_report_test
