@@ -46,18 +46,40 @@ struct Loop {
   }
 };
 
-/// Runs `body` and expects that every rank ends soon, with an error whose
-/// message holds every one of `parts`.
-void expect_all_fail(
+/// Runs `body` on all ranks after `steps` steps of training, and expects that
+/// every rank ends soon.
+std::vector<RankResult> results_of(
     int world_size,
-    const std::function<void(World&)>& body,
-    std::initializer_list<const char*> parts) {
+    int steps,
+    const std::function<void(Loop&)>& body,
+    const std::function<void(EngineOptions&)>& change_of_rank_1 = {}) {
   RankOptions options;
   options.limit = std::chrono::seconds(50);
   options.collective_timeout = kCollectiveTimeout;
   const auto start = std::chrono::steady_clock::now();
-  const auto results = run_ranks_expecting(world_size, body, options);
+  auto results = run_ranks_expecting(
+      world_size,
+      [&](World& world) {
+        EngineOptions chosen = group_per_layer();
+        if (change_of_rank_1 && world.rank() == 1) {
+          change_of_rank_1(chosen);
+        }
+        Loop loop(chosen);
+        for (int step = 0; step < steps; ++step) {
+          loop.train(step);
+        }
+        body(loop);
+      },
+      options);
   EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
+  EXPECT_EQ(results.size(), static_cast<size_t>(world_size));
+  return results;
+}
+
+/// Expects of every rank an error whose message holds every one of `parts`.
+void expect_errors(
+    const std::vector<RankResult>& results,
+    const std::vector<const char*>& parts) {
   for (size_t r = 0; r < results.size(); ++r) {
     EXPECT_EQ(results[r].exit_code, 3) << "rank " << r << ":\n"
                                        << results[r].output;
@@ -71,15 +93,23 @@ void expect_all_fail(
 
 } // namespace
 
-class Divergence : public ::testing::TestWithParam<int> {};
+class Divergence : public ::testing::TestWithParam<int> {
+ protected:
+  /// results_of() and expect_errors().
+  static void expect_all_fail(
+      int steps,
+      const std::function<void(Loop&)>& body,
+      const std::vector<const char*>& parts) {
+    expect_errors(results_of(GetParam(), steps, body), parts);
+  }
+};
 
 TEST_P(Divergence, OtherGroupsOfEqualSizeInTheFirstStep) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        const auto loss = world.rank() == 0 ? loop.forward_through({0, 1, 2})
-                                            : loop.forward_through({1, 0, 2});
+      0,
+      [](Loop& loop) {
+        const auto loss = loop.rank == 0 ? loop.forward_through({0, 1, 2})
+                                         : loop.forward_through({1, 0, 2});
         loop.engine.backward(loss);
         loop.engine.step();
       },
@@ -90,14 +120,10 @@ TEST_P(Divergence, OtherGroupsOfEqualSizeInTheFirstStep) {
 
 TEST_P(Divergence, OtherGroupsOfEqualSizeInAPlannedStep) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        for (int step = 0; step < 3; ++step) {
-          loop.train(step);
-        }
-        const auto loss = world.rank() == 0 ? loop.forward_through({0, 1, 2})
-                                            : loop.forward_through({2, 0, 1});
+      3,
+      [](Loop& loop) {
+        const auto loss = loop.rank == 0 ? loop.forward_through({0, 1, 2})
+                                         : loop.forward_through({2, 0, 1});
         loop.engine.backward(loss);
         loop.engine.step();
         loop.train(4);
@@ -107,11 +133,9 @@ TEST_P(Divergence, OtherGroupsOfEqualSizeInAPlannedStep) {
 
 TEST_P(Divergence, OneSavesWeights) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        loop.train(0);
-        if (world.rank() == 0) {
+      1,
+      [](Loop& loop) {
+        if (loop.rank == 0) {
           loop.engine.save_weights("/dev/null/never");
         } else {
           loop.train(1);
@@ -122,12 +146,10 @@ TEST_P(Divergence, OneSavesWeights) {
 
 TEST_P(Divergence, OneIterationMore) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        const int steps = world.rank() == 0 ? 5 : 4;
-        for (int step = 0; step < steps; ++step) {
-          loop.train(step);
+      4,
+      [](Loop& loop) {
+        if (loop.rank == 0) {
+          loop.train(4);
         }
         loop.engine.unwrap();
       },
@@ -136,14 +158,10 @@ TEST_P(Divergence, OneIterationMore) {
 
 TEST_P(Divergence, OneForwardMoreBeforeTheStep) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        for (int step = 0; step < 4; ++step) {
-          loop.train(step);
-        }
+      4,
+      [](Loop& loop) {
         loop.engine.backward(mean_square(*loop.net, batch_of(4, loop.rank)));
-        if (world.rank() == 0) {
+        if (loop.rank == 0) {
           mean_square(*loop.net, batch_of(5, loop.rank));
         }
         loop.engine.step();
@@ -153,13 +171,9 @@ TEST_P(Divergence, OneForwardMoreBeforeTheStep) {
 
 TEST_P(Divergence, StepWhileOthersRunForward) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        for (int step = 0; step < 4; ++step) {
-          loop.train(step);
-        }
-        if (world.rank() == 1) {
+      4,
+      [](Loop& loop) {
+        if (loop.rank == 1) {
           loop.engine.step();
         } else {
           loop.train(4);
@@ -170,10 +184,9 @@ TEST_P(Divergence, StepWhileOthersRunForward) {
 
 TEST_P(Divergence, StepWhileOthersRunForwardInTheFirstStep) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        if (world.rank() == 1) {
+      0,
+      [](Loop& loop) {
+        if (loop.rank == 1) {
           loop.engine.step();
         } else {
           loop.train(4);
@@ -184,14 +197,13 @@ TEST_P(Divergence, StepWhileOthersRunForwardInTheFirstStep) {
 
 TEST_P(Divergence, EvaluationOnOneRank) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
+      0,
+      [](Loop& loop) {
         for (int step = 0; step < 4; ++step) {
           loop.evaluate();
           loop.train(step);
         }
-        if (world.rank() == 0) {
+        if (loop.rank == 0) {
           loop.evaluate();
         }
         loop.train(5);
@@ -201,13 +213,9 @@ TEST_P(Divergence, EvaluationOnOneRank) {
 
 TEST_P(Divergence, GatherOnOneRank) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        for (int step = 0; step < 4; ++step) {
-          loop.train(step);
-        }
-        if (world.rank() == 0) {
+      4,
+      [](Loop& loop) {
+        if (loop.rank == 0) {
           const auto scope = loop.engine.gather();
         }
         loop.train(5);
@@ -217,14 +225,10 @@ TEST_P(Divergence, GatherOnOneRank) {
 
 TEST_P(Divergence, BackwardOnOneRank) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        for (int step = 0; step < 4; ++step) {
-          loop.train(step);
-        }
+      4,
+      [](Loop& loop) {
         const auto loss = mean_square(*loop.net, batch_of(4, loop.rank));
-        if (world.rank() != 0) {
+        if (loop.rank != 0) {
           loop.engine.backward(loss);
         }
         loop.engine.step();
@@ -234,11 +238,10 @@ TEST_P(Divergence, BackwardOnOneRank) {
 
 TEST_P(Divergence, MicroBatchMoreOnOneRank) {
   expect_all_fail(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
+      0,
+      [](Loop& loop) {
         for (int step = 0; step < 4; ++step) {
-          const int count = step == 3 && world.rank() == 0 ? 3 : 2;
+          const int count = step == 3 && loop.rank == 0 ? 3 : 2;
           for (int m = 0; m < count; ++m) {
             loop.engine.backward(
                 mean_square(*loop.net, batch_of(m, loop.rank)));
@@ -293,27 +296,10 @@ TEST_P(Divergence, OtherOptionsOnOneRank) {
        {"the option optimizer.type is \"adamw\" on rank 0 and \"a user-defined"}},
   };
   for (const OtherOptions& other : cases) {
-    RankOptions options;
-    options.collective_timeout = kCollectiveTimeout;
-    const auto results = run_ranks_expecting(
-        GetParam(),
-        [&](World& world) {
-          EngineOptions chosen = group_per_layer();
-          if (world.rank() == 1) {
-            other.change(chosen);
-          }
-          Loop loop(chosen);
-          loop.train(0);
-        },
-        options);
-    for (const auto& result : results) {
-      EXPECT_EQ(result.exit_code, 3) << other.parts[0] << "\n" << result.output;
-      for (const char* part : other.parts) {
-        EXPECT_NE(result.output.find(part), std::string::npos)
-            << "expected: " << part << "\n"
-            << result.output;
-      }
-    }
+    expect_errors(
+        results_of(
+            GetParam(), 1, [](Loop& /*loop*/) {}, other.change),
+        other.parts);
   }
 }
 
@@ -349,13 +335,10 @@ TEST_P(Divergence, OtherSettingsOfAStep) {
       "what clips the gradients: multiply_gradients(0.25) on rank 0 and multiply_gradients(0.5) on rank 1"};
   for (size_t i = 0; i < changes.size(); ++i) {
     expect_all_fail(
-        GetParam(),
-        [&](World& world) {
-          Loop loop;
-          loop.train(0);
-          loop.engine.backward(
-              mean_square(*loop.net, batch_of(1, world.rank())));
-          if (world.rank() == 1) {
+        1,
+        [&](Loop& loop) {
+          loop.engine.backward(mean_square(*loop.net, batch_of(1, loop.rank)));
+          if (loop.rank == 1) {
             changes[i](loop);
           } else if (i == 3) {
             loop.engine.multiply_gradients(0.25);
@@ -374,13 +357,12 @@ TEST_P(Divergence, OtherSettingsOfAStep) {
 TEST_P(Divergence, OtherLimitsOfClipping) {
   for (const bool by_value : {false, true}) {
     expect_all_fail(
-        GetParam(),
-        [&](World& world) {
-          Loop loop;
+        0,
+        [&](Loop& loop) {
           for (int step = 0; step < 3; ++step) {
-            const double limit = step < 2 ? 1 : 1 + world.rank();
+            const double limit = step < 2 ? 1 : 1 + loop.rank;
             loop.engine.backward(
-                mean_square(*loop.net, batch_of(1, world.rank())));
+                mean_square(*loop.net, batch_of(1, loop.rank)));
             by_value ? loop.engine.clip_grad_value(limit)
                      : static_cast<void>(loop.engine.clip_grad_norm(limit));
             EXPECT_TRUE(step == 2 || loop.engine.step());
@@ -394,12 +376,10 @@ TEST_P(Divergence, OtherLimitsOfClipping) {
 TEST_P(Divergence, OtherNorms) {
   for (const bool clips : {false, true}) {
     expect_all_fail(
-        GetParam(),
-        [&](World& world) {
-          Loop loop;
-          loop.engine.backward(
-              mean_square(*loop.net, batch_of(1, world.rank())));
-          const double p = world.rank() == 0 ? 2 : 1;
+        0,
+        [&](Loop& loop) {
+          loop.engine.backward(mean_square(*loop.net, batch_of(1, loop.rank)));
+          const double p = loop.rank == 0 ? 2 : 1;
           clips ? loop.engine.clip_grad_norm(1, p) : loop.engine.grad_norm(p);
           loop.engine.step();
         },
@@ -409,11 +389,10 @@ TEST_P(Divergence, OtherNorms) {
   }
   // The same number as a limit.
   expect_all_fail(
-      GetParam(),
-      [&](World& world) {
-        Loop loop;
-        loop.engine.backward(mean_square(*loop.net, batch_of(1, world.rank())));
-        if (world.rank() == 0) {
+      0,
+      [](Loop& loop) {
+        loop.engine.backward(mean_square(*loop.net, batch_of(1, loop.rank)));
+        if (loop.rank == 0) {
           loop.engine.clip_grad_value(2);
         } else {
           loop.engine.grad_norm(2);
@@ -469,26 +448,14 @@ TEST_P(Divergence, SlowRankIsNotADivergentOne) {
 }
 
 TEST_P(Divergence, ARankThatThrowsAndLeaves) {
-  RankOptions options;
-  options.collective_timeout = kCollectiveTimeout;
-  const auto start = std::chrono::steady_clock::now();
-  const auto results = run_ranks_expecting(
-      GetParam(),
-      [](World& world) {
-        Loop loop;
-        for (int step = 0; step < 6; ++step) {
-          if (step == 3 && world.rank() == 1) {
-            throw std::runtime_error("no more data on this rank");
-          }
-          loop.train(step);
-        }
-      },
-      options);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
+  const auto results = results_of(GetParam(), 3, [](Loop& loop) {
+    if (loop.rank == 1) {
+      throw std::runtime_error("no more data on this rank");
+    }
+    loop.train(3);
+  });
   ASSERT_EQ(results.size(), static_cast<size_t>(GetParam()));
-  for (const auto& result : results) {
-    EXPECT_EQ(result.exit_code, 3) << result.output;
-  }
+  expect_errors(results, {});
   EXPECT_NE(results[1].output.find("no more data"), std::string::npos);
   EXPECT_NE(results[0].output.find("its own error says why"), std::string::npos)
       << results[0].output;
@@ -496,24 +463,14 @@ TEST_P(Divergence, ARankThatThrowsAndLeaves) {
 
 TEST_P(Divergence, ARankThatIsKilled) {
   for (const int step_of_death : {0, 3}) {
-    RankOptions options;
-    options.collective_timeout = kCollectiveTimeout;
-    const auto start = std::chrono::steady_clock::now();
-    const auto results = run_ranks_expecting(
-        GetParam(),
-        [&](World& world) {
-          Loop loop;
-          for (int step = 0;; ++step) {
-            const auto loss = mean_square(*loop.net, batch_of(step, 0));
-            if (step == step_of_death && world.rank() == 1) {
-              ::kill(::getpid(), SIGKILL);
-            }
-            loop.engine.backward(loss);
-            loop.engine.step();
-          }
-        },
-        options);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, kSoon);
+    const auto results = results_of(GetParam(), step_of_death, [](Loop& loop) {
+      const auto loss = mean_square(*loop.net, batch_of(4, 0));
+      if (loop.rank == 1) {
+        ::kill(::getpid(), SIGKILL);
+      }
+      loop.engine.backward(loss);
+      loop.engine.step();
+    });
     ASSERT_EQ(results.size(), static_cast<size_t>(GetParam()));
     for (size_t r = 0; r < results.size(); ++r) {
       EXPECT_EQ(results[r].exit_code, r == 1 ? 128 + SIGKILL : 3)
