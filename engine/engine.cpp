@@ -26,10 +26,13 @@
 #include "tessera/sharding/interception/gradient_hook.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/pages/page.h"
+#include "tessera/sharding/pages/value_hashes.h"
 #include "tessera/sharding/paging/gradient_norm.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
 #include "tessera/sharding/weights/weight_files.h"
+
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <bit>
@@ -536,6 +539,7 @@ void Engine::for_each_parameter(
     pager_->settle_gradients();
     pager_->wait_for_gather_lane();
   }
+  sharding::ValueHashes written; // compared when all of it is written
   for (const auto& page : pager_->pages()) {
     at::Tensor whole = pager_->scopes().whole_master(*page);
     if (!writable) {
@@ -551,6 +555,7 @@ void Engine::for_each_parameter(
       }
     }
     if (writable) {
+      pager_->scopes().add_hashes(*page, whole, written);
       // One rank that has all of it was given the shard itself.
       const runtime::FlatSpan own = page->spec().shard();
       sharding::GatherScopes::write_master(
@@ -561,6 +566,8 @@ void Engine::for_each_parameter(
   }
   if (writable) {
     pager_->invalidate();
+    pager_->ranks().written() = std::move(written);
+    pager_->scopes().check_written();
   }
 }
 
@@ -627,6 +634,30 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
   if (!packed.is_same(values)) {
     values.copy_(packed);
   }
+}
+
+void Engine::check_same_values(
+    const std::string& function,
+    const std::vector<std::pair<std::string, at::Tensor>>& values) {
+  check_usable("check_same_values");
+  sharding::ValueHashes hashes;
+  for (const auto& [name, value] : values) {
+    hashes.add(name, value);
+  }
+  const auto difference = pager_->scopes().compare(hashes);
+  const at::Tensor differs =
+      at::tensor({static_cast<int64_t>(difference.has_value())}, at::kLong);
+  pager_->ranks().max_over_parts(differs);
+  TESSERA_CHECK(
+      !difference,
+      "{}: {} pass other values of {}; nothing has changed. Pass the same ones on every rank (a new part needs the same seed on all of them), or save those of one rank to a file and call Engine::load_weights() on every rank.",
+      function,
+      difference->ranks,
+      difference->parameters);
+  TESSERA_CHECK(
+      differs.item<int64_t>() == 0,
+      "{}: ranks with another part of the model pass other values; nothing has changed. Their error names them.",
+      function);
 }
 
 std::function<void()> Engine::watch_failures() {

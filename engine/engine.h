@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::engine {
@@ -269,6 +270,16 @@ class Engine {
   /// Sums a small CPU tensor, such as metrics or counters, over all ranks of
   /// the job, in place. Collective; blocks.
   void sum_over_ranks(const at::Tensor& values);
+
+  /// Checks that all ranks have the same values, as before a visitor of
+  /// for_each_parameter() writes them. Tensor-parallel ranks and pipeline
+  /// stages have their own. Collective; blocks.
+  /// @param function named in the error.
+  /// @param values by name, of any shape, dtype and device.
+  /// @throws tessera::Error on all ranks if they differ, naming one of them.
+  void check_same_values(
+      const std::string& function,
+      const std::vector<std::pair<std::string, at::Tensor>>& values);
 
   /// A check for waits on collectives of the caller: throws when another rank
   /// has reported a failure. The engine must outlive it.

@@ -23,6 +23,17 @@ GatherScope::~GatherScope() {
   }
 }
 
+void GatherScope::commit() {
+  sharding::GatherScopes* const scopes = std::exchange(scopes_, nullptr);
+  if (scopes == nullptr || engine_.expired()) {
+    return;
+  }
+  scopes->unpin(pages_, writable_);
+  if (writable_) {
+    scopes->check_written();
+  }
+}
+
 GatherScope::GatherScope(GatherScope&& other) noexcept
     : scopes_(std::exchange(other.scopes_, nullptr)),
       engine_(std::move(other.engine_)),

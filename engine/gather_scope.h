@@ -25,7 +25,10 @@ struct GatherOptions {
 /// Unshards parameters on every rank for as long as it lives; they can be read
 /// like any tensor. With a writable scope they can also be written in place;
 /// when it ends, each rank keeps its shard of what it wrote, so every rank must
-/// write the same values.
+/// write the same values. commit() ends the scope and compares them; after its
+/// destructor, which does not throw, the next agreement of the ranks does, at
+/// the latest that of step() or save(). (Experts that ranks divide are not
+/// compared.)
 ///
 /// Made by Engine::gather(), on all ranks. Must end before the next
 /// Engine::step(). It has no effect at its end if the engine has ended before.
@@ -42,8 +45,13 @@ class [[nodiscard]] GatherScope {
   GatherScope& operator=(const GatherScope&) = delete;
   GatherScope& operator=(GatherScope&&) = delete;
 
+  /// Ends the scope before its destructor does. Collective if it is writable.
+  /// @throws tessera::Error on all ranks if they have written other values,
+  ///   naming a parameter.
+  void commit();
+
  private:
-  sharding::GatherScopes* scopes_; ///< null after a move
+  sharding::GatherScopes* scopes_; ///< null after the end and after a move
   std::weak_ptr<const void> engine_; ///< owns them
   std::vector<sharding::Page*> pages_;
   bool writable_;

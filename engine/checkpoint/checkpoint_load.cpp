@@ -3,15 +3,17 @@
 
 #include "tessera/engine/checkpoint/model_loading.h"
 #include "tessera/engine/checkpoint/rng_state.h"
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/suggest.h"
 
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <random>
+#include <string>
 #include <utility>
 
 namespace tessera::engine {
@@ -40,8 +42,8 @@ class Loading {
     }
   }
 
-  int64_t step() const {
-    return reader_.manifest().step;
+  const CheckpointReader& reader() const {
+    return reader_;
   }
 
   void apply() {
@@ -120,18 +122,27 @@ class Loading {
       states_;
 };
 
-void check_same_step(const CheckpointSubject& subject, int64_t step) {
-  const at::Tensor ends = at::tensor({step, -step}, at::kLong);
-  subject.files
-      .all_reduce_max(ends, "the steps of checkpoints that ranks found")
-      .wait(subject.pager.ranks().watch_failures());
-  const auto* values = ends.const_data_ptr<int64_t>();
+/// Shards of different checkpoints, such as those of other runs in folders that
+/// nodes do not share, would be mixed.
+void check_same_checkpoint(
+    const CheckpointSubject& subject,
+    const CheckpointReader& reader) {
+  const CheckpointManifest& manifest = reader.manifest();
+  const std::string differences = runtime::find_differences(
+      subject.files,
+      manifest.identity,
+      formatted(
+          "'{}', of step {} of {}",
+          fs::absolute(reader.path()).string(),
+          manifest.step,
+          manifest.lineage.empty() ? "a run without a number"
+                                   : "run " + manifest.lineage),
+      "the checkpoints that the ranks found",
+      subject.pager.ranks().watch_failures());
   TESSERA_CHECK(
-      values[0] == -values[1],
-      "load: this rank found the checkpoint of step {}, but the steps found by all ranks range from {} to {}. All ranks must see the same folder.",
-      step,
-      -values[1],
-      values[0]);
+      differences.empty(),
+      "load: the ranks have found different checkpoints:{}\nAll ranks must load the same one: from a folder that all nodes see, or from copies of it.",
+      differences);
 }
 
 } // namespace
@@ -152,11 +163,11 @@ int64_t load_checkpoint(
   model.on_all_ranks("load: reading the checkpoint", [&] {
     loading.emplace(subject, model, path);
   });
-  check_same_step(subject, loading->step());
+  check_same_checkpoint(subject, loading->reader());
   // Earlier gradients are meaningless afterwards.
   subject.pager.settle_gradients();
   model.on_all_ranks("load", [&] { loading->apply(); });
-  return loading->step();
+  return loading->reader().manifest().step;
 }
 
 } // namespace tessera::engine

@@ -147,22 +147,24 @@ std::string checksum_of(json manifest) {
   return runtime::checksum_of(std::as_bytes(std::span(text)));
 }
 
-/// @throws tessera::Error if values are not those that were written.
-void check_values(const JsonValue& root, const fs::path& file, int64_t format) {
+/// @return the checksum of the values.
+/// @throws tessera::Error if they are not those that were written.
+std::string check_values(
+    const JsonValue& root,
+    const fs::path& file,
+    int64_t format) {
   const auto written = format >= kFirstWithChecksum
                            ? std::optional(root.at(kChecksum))
                            : root.find(kChecksum);
-  if (!written) {
-    return;
-  }
-  const std::string found = checksum_of(root.value());
+  std::string found = checksum_of(root.value());
   TESSERA_CHECK(
-      written->as<std::string>() == found,
+      !written || written->as<std::string>() == found,
       "{}: its values have the checksum {}, but it says {}{}",
       file.string(),
       found,
-      written->as<std::string>(),
+      written ? written->as<std::string>() : "",
       kRemedy);
+  return found;
 }
 
 /// The values that the engine reads after loading the tensors; checked before.
@@ -245,8 +247,8 @@ CheckpointManifest read_manifest(const fs::path& checkpoint) {
       format,
       kOldestFormat,
       kFormat);
-  check_values(root, file, format);
   CheckpointManifest manifest;
+  manifest.identity = check_values(root, file, format);
   manifest.step = root.at("step").integer();
   if (const auto lineage = root.find("lineage")) {
     manifest.lineage = lineage->as<std::string>();

@@ -72,6 +72,9 @@ struct CheckpointManifest {
   std::vector<SavedRank> ranks;
   int tensor_ranks = 1; ///< tensor-parallel ranks
   int stages = 1; ///< pipeline stages
+  /// A checksum of all values, and by those of tensors of the whole checkpoint;
+  /// empty before it is read.
+  std::string identity;
 };
 
 /// The report of a rank to the one that writes the manifest.

@@ -27,6 +27,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -86,7 +87,13 @@ class ScopeContext {
   void enter() {
     scope_.emplace(open_(handle_->engine()));
   }
-  void exit() {
+  /// @param fails whether an error ends it.
+  void exit(bool fails) {
+    if constexpr (std::is_same_v<Scope, GatherScope>) {
+      if (!fails && scope_) {
+        scope_->commit();
+      }
+    }
     scope_.reset();
   }
 
@@ -101,9 +108,10 @@ void bind_scope(py::module_& module, const char* name) {
   using Context = ScopeContext<Scope>;
   py::class_<Context>(module, name)
       .def("__enter__", &Context::enter, ReleaseGil())
-      .def("__exit__", [](Context& context, const py::args& /*unused*/) {
+      .def("__exit__", [](Context& context, const py::args& error) {
+        const bool fails = !error.empty() && !error[0].is_none();
         const py::gil_scoped_release no_gil;
-        context.exit();
+        context.exit(fails);
       });
 }
 
@@ -375,6 +383,14 @@ void bind_engine(py::module_& module) {
       .def(
           "unwrap",
           [](Handle& handle) { handle.engine().unwrap(); },
+          ReleaseGil())
+      .def(
+          "check_same_values",
+          [](Handle& handle,
+             const std::string& function,
+             const std::vector<std::pair<std::string, at::Tensor>>& values) {
+            handle.engine().check_same_values(function, values);
+          },
           ReleaseGil())
       .def(
           "sum_over_ranks",

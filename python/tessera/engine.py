@@ -15,7 +15,6 @@ from tessera import _C, sampler
 from tessera.attributes import FixedAttributes
 from tessera.job import init
 from tessera.options import plain, whole_number
-from tessera.same_values import hash_of, other_rank
 from tessera.states import ExtraStates, states_of
 from tessera.torch_optimizer import EngineOptimizer, options_of
 from tessera.tree import Tree, persistent_buffers
@@ -153,8 +152,7 @@ class Engine(FixedAttributes):
 
         what: parameters and modules; by default everything. With `writable`
             they can be written in place, the same values on every rank: where
-            ranks have written others, the end of the scope is an error. (Ranks
-            that divide layers are not compared.)
+            ranks have written others, the end of the scope is an error.
 
             with engine.gather(model.lm_head, writable=True):
                 model.lm_head.weight.mul_(0.5)
@@ -173,8 +171,6 @@ class Engine(FixedAttributes):
                     parameters.append(one)
         with self._guard.lifted(), self._engine.gather(parameters, writable):
             yield
-            if writable:
-                self._check_same_values(parameters)
 
     @contextlib.contextmanager
     def ema(self):
@@ -236,7 +232,7 @@ class Engine(FixedAttributes):
     def load_state_dict(self, state, strict=True):
         """Loads whole values; every rank passes the same ones, or it is an
         error before anything has changed. (Buffers and ignored parameters may
-        differ, and where ranks divide layers, nothing is compared.)
+        differ, and parts of layers that ranks divide.)
 
         state_dict() has them on rank 0 only: load_weights() reads them from a
         file on every rank.
@@ -271,10 +267,10 @@ class Engine(FixedAttributes):
                     [f"unexpected: {', '.join(unexpected)}"] *
                     bool(unexpected) + shapes) +
                 ". Pass strict=False to leave missing and unexpected ones out.")
-        self._check_same_state({
-            name: state[name] for name, one in own.items()
+        self._engine.check_same_values("load_state_dict", [
+            (name, state[name]) for name, one in own.items()
             if name in state and isinstance(one, torch.Tensor)
-            and _C.is_sharded(one)})
+            and _C.is_sharded(one)])
         names = {}  # as they are now, and the engine has those of wrap()
         for name, one in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(id(one), []).append(name)
@@ -316,44 +312,6 @@ class Engine(FixedAttributes):
                     "or types. Pass the same ones on every rank; where only rank "
                     "0 has them, as from engine.state_dict(), save them to a "
                     "file and call engine.load_weights() on every rank.")
-
-    def _check_same_state(self, values):
-        """All ranks get the error if some were given other values."""
-        world = init()
-        if world.size == 1 or self.batches[1] != world.size:
-            return
-        names = list(values)
-        rank, others = other_rank(
-            self._engine, world, [hash_of(values[name]) for name in names])
-        if others:
-            raise _C.Error(
-                f"load_state_dict: rank 0 and rank {rank} pass other values of "
-                f"'{names[others[0]]}'"
-                f"{f' and {len(others) - 1} more' * (len(others) > 1)}; nothing "
-                "has changed. Pass the same ones on every rank (a new part needs "
-                "the same seed on all of them), or save those of one rank to a "
-                "file and call engine.load_weights() on every rank.")
-
-    def _check_same_values(self, parameters):
-        """All ranks get the error if some wrote other values."""
-        world = init()
-        if world.size == 1 or self.batches[1] != world.size:
-            return
-        written = None if parameters is None else {id(p) for p in parameters}
-        named = [(name, one) for name, one in self.module.named_parameters()
-                 if _C.is_sharded(one)  # ignored ones may differ
-                 and (written is None or id(one) in written)]
-        with torch.no_grad():
-            rank, others = other_rank(
-                self._engine, world, [hash_of(one) for _, one in named])
-        if others:
-            raise _C.Error(
-                f"gather: rank 0 and rank {rank} have written other values "
-                f"to '{named[others[0]][0]}'"
-                f"{f' and {len(others) - 1} more' * (len(others) > 1)}; each "
-                "rank's part of it is now as this rank wrote it. Write the "
-                "same values on every rank, or what one rank alone has "
-                "with load_weights(), and load a checkpoint to go on.")
 
     def save(self, folder, states=(), keep_last=0):
         """Writes a checkpoint to a new folder step-N in `folder`.

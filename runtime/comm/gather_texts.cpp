@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 namespace tessera::runtime {
 
@@ -34,6 +36,47 @@ std::vector<std::string> gather_texts(
     texts.emplace_back(bytes + r * longest, static_cast<size_t>(sizes[r]));
   }
   return texts;
+}
+
+std::string find_differences(
+    Communicator& group,
+    const std::string& value,
+    const std::string& account,
+    const std::string& what,
+    const WaitCheck& check) {
+  constexpr size_t kShown = 4;
+  struct Found {
+    std::string value;
+    std::string account;
+    std::vector<size_t> ranks;
+  };
+  const std::string length = std::to_string(value.size());
+  const std::vector<std::string> texts =
+      gather_texts(group, length + " " + value + account, what, check);
+  std::vector<Found> all;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::string& text = texts[rank];
+    const size_t begin = text.find(' ') + 1;
+    const size_t size = std::stoull(text);
+    const std::string own = text.substr(begin, size);
+    auto found = std::find_if(all.begin(), all.end(), [&](const Found& one) {
+      return one.value == own;
+    });
+    if (found == all.end()) {
+      found = all.insert(all.end(), {own, text.substr(begin + size), {}});
+    }
+    found->ranks.push_back(rank);
+  }
+  std::string lines;
+  for (size_t i = 0; all.size() > 1 && i < all.size() && i < kShown; ++i) {
+    const std::vector<size_t>& ranks = all[i].ranks;
+    lines += ranks.size() == 1 ? "\n  rank " : "\n  ranks ";
+    for (size_t k = 0; k < ranks.size() && k < kShown; ++k) {
+      lines += (k == 0 ? "" : ", ") + std::to_string(ranks[k]);
+    }
+    lines += (ranks.size() > kShown ? ", ...: " : ": ") + all[i].account;
+  }
+  return lines + (all.size() > kShown ? "\n  ..." : "");
 }
 
 } // namespace tessera::runtime

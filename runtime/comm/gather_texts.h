@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `gather_texts()` all-gathers short strings.
+// `gather_texts()` all-gathers short strings; `find_differences()` compares
+// them.
 
 #include "tessera/runtime/comm/communicator.h"
 
@@ -14,6 +15,21 @@ namespace tessera::runtime {
 std::vector<std::string> gather_texts(
     Communicator& group,
     const std::string& text,
+    const std::string& what,
+    const WaitCheck& check = {});
+
+/// Compares what the ranks of a job have. Collective; blocks.
+/// @param group all ranks of the job.
+/// @param value compared.
+/// @param account of this rank's value, for errors.
+/// @param what names the collective in errors.
+/// @return nothing if all values are equal; else a line for each of the first
+///   few, "\n  rank 0: ACCOUNT" or "\n  ranks 1, 3: ACCOUNT", the account of
+///   the first rank that has it.
+std::string find_differences(
+    Communicator& group,
+    const std::string& value,
+    const std::string& account,
     const std::string& what,
     const WaitCheck& check = {});
 

@@ -26,6 +26,9 @@ struct DeferredInit {
   /// Seeds of random values, if any. wrap() gives every rank the seeds of rank
   /// 0, so that their shards are slices of the same tensor.
   std::vector<std::shared_ptr<uint64_t>> seeds = {};
+  /// Of files that values are read from, WeightFiles::identity(); must be the
+  /// same on all ranks.
+  std::string files_identity = {};
 };
 
 /// Frees the storage's memory and attaches `init` in its place: nbytes does not

@@ -2,6 +2,7 @@
 #include "tessera/sharding/pages/page_ranks.h"
 
 #include "tessera/runtime/comm/exception_text.h"
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/format.h"
 #include "tessera/sharding/lazy/deferred_init.h"
@@ -43,7 +44,8 @@ std::string signature_of(
            << record.tensor.requires_grad();
       if (const auto* deferred =
               deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
-        text << "deferred" << deferred->seeds.size();
+        text << "deferred" << deferred->seeds.size()
+             << deferred->files_identity;
       }
       text << ";";
     }
@@ -159,6 +161,7 @@ PageRanks::PageRanks(
     }
   }
   check_same(meshes, pages);
+  check_same_files(pages);
 }
 
 Communicator* PageRanks::join(
@@ -233,11 +236,37 @@ void PageRanks::check_same(
     const int64_t* row = rows + r * fields;
     TESSERA_CHECK(
         row[0] == rows[0] && row[1] == rows[row[2] * fields + 1],
-        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy, or is grouped otherwise. Build the same module on every rank, with the same options for precision and groups.",
+        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy and the weights in their files, or is grouped otherwise. Build the same module on every rank, from the same files and with the same options for precision and groups.",
         meshes.module.ranks()[static_cast<size_t>(r)],
         meshes.module
             .ranks()[static_cast<size_t>(row[0] == rows[0] ? row[2] : 0)]);
   }
+}
+
+void PageRanks::check_same_files(const std::vector<PageSpec>& pages) {
+  if (model_.size(kTensorAxis) == 1) {
+    return;
+  }
+  std::string identities;
+  for (const PageSpec& page : pages) {
+    for (const PagedParameter& parameter : page.parameters) {
+      const auto* deferred = deferred_init(
+          *parameter.record.tensor.storage().unsafeGetStorageImpl());
+      if (deferred != nullptr && !page.of_experts) {
+        identities += deferred->files_identity + ";";
+      }
+    }
+  }
+  const int64_t hash = hash_of_text(identities);
+  const at::Tensor ends = at::tensor({hash, ~hash}, at::kLong);
+  parts_.front()
+      .control
+      ->all_reduce_max(ends, "comparison of the files of lazy parameters")
+      .wait();
+  const auto* most = ends.const_data_ptr<int64_t>();
+  TESSERA_CHECK(
+      most[0] == ~most[1],
+      "wrap: the weights in the files of lazy parameters are not the same on all tensor-parallel ranks, each of which reads its part. Load the same files on every rank.");
 }
 
 std::string PageRanks::describe(const RankIntent& intent) const {
@@ -282,6 +311,8 @@ std::string PageRanks::describe(const RankIntent& intent) const {
       return "adds up " + std::to_string(intent.group) + " numbers";
     case RankIntent::Kind::kFiles:
       return describe_use(static_cast<FileUse>(intent.group));
+    case RankIntent::Kind::kCompareValues:
+      return "compares what it writes to parameters outside of steps (gather(), for_each_parameter())";
     case RankIntent::Kind::kUnwrap:
       return "unwraps the module";
   }
@@ -302,6 +333,27 @@ void PageRanks::or_abandon(const std::function<void()>& work) {
     abandon(runtime::text_of_exception(error));
     throw;
   }
+}
+
+ValueDifference PageRanks::find_difference(const ValueHashes& values) {
+  const std::vector<std::string> texts = runtime::gather_texts(
+      control(),
+      values.to_text(),
+      "comparison of values of parameters",
+      watch_failures());
+  const std::vector<int>& ranks = of_module().mesh().ranks();
+  size_t other = 1;
+  while (other + 1 < texts.size() && texts[other] == texts[0]) {
+    ++other;
+  }
+  const std::vector<std::string> names =
+      ValueHashes::from_text(texts[0]).other_than(
+          ValueHashes::from_text(texts[other]));
+  return {
+      formatted("rank {} and rank {}", ranks[0], ranks[other]),
+      formatted("'{}'", names.front()) +
+          (names.size() > 1 ? formatted(" and {} more", names.size() - 1)
+                            : "")};
 }
 
 void PageRanks::sum(const at::Tensor& values) {

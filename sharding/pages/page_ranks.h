@@ -8,6 +8,7 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/pages/page_spec.h"
+#include "tessera/sharding/pages/value_hashes.h"
 #include "tessera/sharding/plans/rank_agreement.h"
 
 #include <ATen/core/Tensor.h>
@@ -139,6 +140,16 @@ class PageRanks {
   /// it throws, calls abandon().
   void or_abandon(const std::function<void()>& work);
 
+  /// What this rank has written to parameters outside of steps since the ranks
+  /// last agreed, where all of them write the same; the next agreement compares
+  /// it.
+  ValueHashes& written() {
+    return written_;
+  }
+  /// Finds where hashes differ that are not the same on all ranks. Collective;
+  /// the same result on all of them.
+  ValueDifference find_difference(const ValueHashes& values);
+
   /// Sums a small CPU tensor over these ranks, in place. Collective; blocks.
   void sum(const at::Tensor& values);
   /// Takes the maximum of a small CPU tensor over these ranks, in place.
@@ -185,6 +196,8 @@ class PageRanks {
       c10::Device device,
       const std::vector<int>& ranks);
   void check_same(const PageMeshes& meshes, const std::vector<PageSpec>& pages);
+  /// That tensor-parallel ranks take their parts from the same weights.
+  void check_same_files(const std::vector<PageSpec>& pages);
   void sum_over_shards(MeshRanks& mesh, const at::Tensor& values);
 
   Names names_;
@@ -203,6 +216,7 @@ class PageRanks {
     Communicator* on_device; ///< null: the pages are on the CPU
   };
   std::vector<PartRanks> parts_;
+  ValueHashes written_;
 };
 
 /// Makes parameters, buffers and the seeds of lazy parameters those of rank 0.

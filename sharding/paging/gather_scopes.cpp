@@ -65,6 +65,7 @@ void GatherScopes::unpin(
 void GatherScopes::write_back(Page& page) noexcept {
   try {
     unsharder_.settle_shard(page);
+    add_hashes(page, page.whole(), context_.ranks->written());
     page.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + page.name() +
@@ -72,6 +73,18 @@ void GatherScopes::write_back(Page& page) noexcept {
     log_error("{}", message);
     page.lose_values(message);
     context_.ranks->abandon(message);
+  }
+}
+
+void GatherScopes::add_hashes(
+    const Page& page,
+    const at::Tensor& whole,
+    ValueHashes& hashes) const {
+  if (context_.ranks->size() == 1 || page.spec().of_experts) {
+    return;
+  }
+  for (size_t i = 0; i < page.parameters().size(); ++i) {
+    hashes.add(page.parameters()[i].record.name(), page.view_of(whole, i));
   }
 }
 

@@ -4,12 +4,14 @@
 // takes over what it has written to weights: whole ones for scopes, and the
 // values that the optimizer has, by shard or whole.
 
+#include "tessera/sharding/pages/value_hashes.h"
 #include "tessera/sharding/paging/gradient_reducer.h"
 #include "tessera/sharding/paging/pager_context.h"
 #include "tessera/sharding/paging/unsharder.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +29,27 @@ class GatherScopes {
   /// Unshards pages and holds them until unpin(). Collective.
   void pin(const std::vector<Page*>& pages, bool writable);
   /// Releases them; the shards of `writable` ones take over what was written.
-  /// Not collective. Does not throw.
+  /// Not collective. Does not throw: check_written(), or the next agreement of
+  /// the ranks, finds that they have written other values.
   void unpin(const std::vector<Page*>& pages, bool writable) noexcept;
+
+  /// Checks that the ranks have written the same values to parameters since
+  /// they last agreed. Collective.
+  /// @throws tessera::Error on all ranks if they have not, naming a parameter.
+  void check_written() {
+    reducer_.check_written();
+  }
+  /// Compares values that all ranks are to have alike. Collective.
+  std::optional<ValueDifference> compare(const ValueHashes& values) {
+    return reducer_.compare(values);
+  }
+  /// Adds hashes of a page's whole values ([padded_numel]), which all ranks
+  /// write alike. Does nothing for one rank, and for experts, of which ranks
+  /// have other ones.
+  void add_hashes(
+      const Page& page,
+      const at::Tensor& whole,
+      ValueHashes& hashes) const;
 
   /// Returns this rank's shard of a page's values as the optimizer has them, in
   /// memory on the parameters' device: [shard_numel], of its master's dtype.

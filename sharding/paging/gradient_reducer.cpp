@@ -55,6 +55,34 @@ void GradientReducer::wait_before_memory_is_freed() const noexcept {
 }
 
 bool GradientReducer::agree(const RankIntent& intent) {
+  check_written();
+  return state(intent);
+}
+
+void GradientReducer::check_written() {
+  const ValueHashes written = std::exchange(context_.ranks->written(), {});
+  if (written.empty()) {
+    return;
+  }
+  const auto difference = compare(written);
+  TESSERA_CHECK(
+      !difference,
+      "gather() or for_each_parameter(): {} have written other values to {}; each rank's part of it is now as this rank wrote it. Write the same values on every rank, or what one rank alone has with load_weights(), and load a checkpoint to go on.",
+      difference->ranks,
+      difference->parameters);
+}
+
+std::optional<ValueDifference> GradientReducer::compare(
+    const ValueHashes& values) {
+  try {
+    state({RankIntent::Kind::kCompareValues, values.hash(), -1});
+  } catch (const OtherSettingsError&) {
+    return context_.ranks->find_difference(values);
+  }
+  return std::nullopt;
+}
+
+bool GradientReducer::state(const RankIntent& intent) {
   RankAgreement& agreement = context_.ranks->agreement();
   RankConsent consent = agreement.agree(intent);
   while (const auto reduction = consent.reduction) {

@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/memory/slot_arena.h"
 #include "tessera/runtime/streams/stream_lane.h"
+#include "tessera/sharding/pages/value_hashes.h"
 #include "tessera/sharding/paging/pager_context.h"
 #include "tessera/sharding/paging/unsharder.h"
 
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 namespace tessera::sharding {
@@ -48,8 +50,16 @@ class GradientReducer {
   /// States an intent and blocks until all ranks have stated it. Joins the
   /// reductions that some rank needs first.
   /// @return whether all ranks have stated that they are settled.
-  /// @throws tessera::Error as RankAgreement::agree().
+  /// @throws tessera::Error as RankAgreement::agree(), and as check_written().
   bool agree(const RankIntent& intent);
+  /// Checks that the ranks have written the same values to parameters since
+  /// they last agreed. Collective, but does nothing if this rank has written
+  /// none.
+  /// @throws tessera::Error on all ranks if they have not, naming a parameter.
+  void check_written();
+  /// Compares values that all ranks are to have alike. Collective.
+  /// @return the first difference; nothing if there is none.
+  std::optional<ValueDifference> compare(const ValueHashes& values);
 
   /// Takes the gradient that autograd has left in parameter.grad(), if it is
   /// still there.
@@ -102,6 +112,8 @@ class GradientReducer {
     runtime::Slot slot;
   };
 
+  /// As agree(), but for what was written.
+  bool state(const RankIntent& intent);
   /// Makes the page's bucket collect.
   void open(Page& page);
   /// Whether a page has all of its gradients, and its reduction has not begun.

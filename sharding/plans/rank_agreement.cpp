@@ -135,6 +135,9 @@ RankConsent RankAgreement::agree(const RankIntent& mine) {
         "hyperparameters and limits of clipping. A schedule that "
         "follows a loss needs the mean of the ranks' losses.");
   }
+  if (all_are(RankIntent::Kind::kCompareValues)) {
+    throw OtherSettingsError("the ranks have other values of parameters");
+  }
   throw Error(disagreement(accounts));
 }
 

@@ -41,6 +41,7 @@ struct RankIntent {
     kSum,
     kFiles, ///< of the model; `group` is a FileUse
     kUnwrap,
+    kCompareValues, ///< of parameters; `group` is their hash
   };
   Kind kind = Kind::kUnshard;
   /// Or the number of the phase, a FileUse, of kStep a number that stands for

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/weights/load_weights.h"
 
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/memory/flat_layout.h"
@@ -11,9 +12,11 @@
 
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -151,7 +154,8 @@ void defer_reading(
       storage,
       {std::move(fill),
        "parameter '" + targets.front()->spec.name() + "'",
-       std::move(seeds)});
+       std::move(seeds),
+       files.identity()});
 }
 
 /// Compares the checksums of all that this rank is going to read.
@@ -184,6 +188,41 @@ void verify_source(
           sharding::blocks_of(target->spec.sizes, target->spec.part()));
     }
   }
+}
+
+/// Shards of other files, or of other tensors of them, would be mixed.
+void check_same_files(
+    const sharding::WeightFiles& files,
+    const LoadWeightsOptions& options,
+    Communicator& ranks,
+    const WaitCheck& check) {
+  const std::string other = runtime::find_differences(
+      ranks,
+      files.identity(),
+      "'" + fs::absolute(files.path()).string() + "'",
+      "the files of weights that the ranks have",
+      check);
+  TESSERA_CHECK(
+      other.empty(),
+      "load_weights: the ranks have opened files with different weights:{}\nAll ranks must load the same ones: from a folder that all nodes see, or from copies of it.",
+      other);
+  nlohmann::json rules = nlohmann::json::array();
+  for (const RenameRule& rule : options.rename_rules) {
+    rules.push_back({rule.from, rule.to});
+  }
+  const std::string chosen =
+      nlohmann::json{
+          {"only", options.only},
+          {"except", options.except},
+          {"rename_rules", std::move(rules)},
+          {"strict", options.strict}}
+          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string others = runtime::find_differences(
+      ranks, chosen, chosen, "which weights the ranks load", check);
+  TESSERA_CHECK(
+      others.empty(),
+      "load_weights: the ranks have different options:{}\nGive all ranks the same.",
+      others);
 }
 
 /// Whether every rank has all tensors, or its part of them.
@@ -249,6 +288,7 @@ LoadWeightsReport load_sharded_weights(
     Communicator& ranks) {
   const c10::NoGradGuard no_grad;
   pager.agree_on_files(sharding::FileUse::kLoadWeights);
+  check_same_files(files, options, ranks, pager.ranks().watch_failures());
   auto targets = sharding::weight_targets_in(module);
   auto report =
       has_whole_model(pager)

@@ -34,6 +34,10 @@ class DataCheck {
   /// @throws tessera::Error if they are damaged.
   void verify() const;
 
+  const std::string& checksum() const {
+    return checksum_;
+  }
+
  private:
   std::string what_;
   std::span<const std::byte> data_;

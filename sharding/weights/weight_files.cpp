@@ -5,12 +5,16 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/checksum.h"
 #include "tessera/sharding/weights/torch_checkpoint.h"
 #include "tessera/sharding/weights/torch_weights.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <mutex>
+#include <span>
+#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -173,24 +177,53 @@ WeightSet open_weights(const fs::path& path) {
       path);
 }
 
+/// Bytes in the middle of a piece without checksum, where initial values such
+/// as zeros of a padding's row are rare.
+std::span<const std::byte> sample_of(std::span<const std::byte> data) {
+  constexpr size_t kBytes = 256;
+  const size_t bytes = std::min(data.size(), kBytes);
+  return data.subspan((data.size() - bytes) / 2, bytes);
+}
+
+std::string identity_of(const WeightSet& set) {
+  std::ostringstream text;
+  for (const auto& [name, entry] : set.entries) {
+    text << name << " " << static_cast<int>(entry.dtype);
+    for (const int64_t size : entry.shape) {
+      text << " " << size;
+    }
+    for (const WeightPiece& piece : entry.pieces) {
+      text << " "
+           << (piece.check ? piece.check->checksum()
+                           : runtime::checksum_of(sample_of(piece.data)));
+    }
+    text << "\n";
+  }
+  const std::string all = text.str();
+  return runtime::checksum_of(std::as_bytes(std::span(all)));
+}
+
 } // namespace
 
 struct WeightFiles::Opened {
+  Opened(fs::path given, WeightSet set)
+      : path(std::move(given)), weights(std::move(set)) {}
+
   fs::path path;
   WeightSet weights;
+  mutable std::once_flag identified;
+  mutable std::string identity;
 };
 
 WeightFiles::WeightFiles(std::shared_ptr<const Opened> opened)
     : opened_(std::move(opened)) {}
 
 WeightFiles WeightFiles::open(const fs::path& path) {
-  return WeightFiles(
-      std::make_shared<const Opened>(Opened{path, open_weights(path)}));
+  return WeightFiles(std::make_shared<const Opened>(path, open_weights(path)));
 }
 
 WeightFiles WeightFiles::of(const fs::path& path, WeightSet weights) {
-  return WeightFiles(
-      std::make_shared<const Opened>(Opened{path, std::move(weights)}));
+  return WeightFiles(std::make_shared<const Opened>(path, std::move(weights)));
 }
 
 const WeightSet& WeightFiles::weights() const {
@@ -208,6 +241,13 @@ const WeightEntry* WeightFiles::find(const std::string& name) const {
 
 const fs::path& WeightFiles::path() const {
   return opened_->path;
+}
+
+const std::string& WeightFiles::identity() const {
+  std::call_once(opened_->identified, [this] {
+    opened_->identity = identity_of(opened_->weights);
+  });
+  return opened_->identity;
 }
 
 } // namespace tessera::sharding

@@ -38,6 +38,10 @@ class WeightFiles {
   /// Null if there is no tensor of that name.
   const WeightEntry* find(const std::string& name) const;
   const std::filesystem::path& path() const;
+  /// A checksum of names, dtypes and shapes, and of the checksums of tensors,
+  /// or of some bytes of each: other files of weights have another one, but for
+  /// a few of their elements. Reads little.
+  const std::string& identity() const;
 
  private:
   struct Opened;

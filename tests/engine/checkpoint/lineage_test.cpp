@@ -7,8 +7,11 @@
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/runtime/io/atomic_file.h"
 
+#include <nlohmann/json.hpp>
+
 #include <set>
 #include <string>
+#include <utility>
 
 namespace tessera::engine::lineage_test {
 
@@ -119,6 +122,57 @@ TEST_P(LineageByWorld, AnotherEnginesCheckpointIsToldWhenItIsReplaced) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LineageByWorld, ::testing::Values(1, 2));
+
+// Of folders that nodes do not share each rank would take its shards.
+TEST(LineageTest, RanksLoadOneCheckpoint) {
+  const TemporaryFolder folder;
+  const auto as_of_before = [&](const char* from, const char* to) {
+    fs::copy(folder / from, folder / to, fs::copy_options::recursive);
+    const fs::path file = folder / to / "step-000002/manifest.json";
+    auto manifest = nlohmann::json::parse(runtime::read_text_file(file));
+    manifest["format"] = 2;
+    manifest.erase("checksum");
+    manifest.erase("lineage");
+    runtime::write_file_atomically(file, manifest.dump());
+  };
+  run_ranks(2, [&](World& world) {
+    TrainedNet one;
+    one.train_and_save(2, folder / "one");
+    const auto saved = values_of(one.engine, *one.net);
+    TrainedNet other;
+    other.train_and_save(2, folder / "other");
+    other.train_and_save(1, folder / "other");
+    if (world.rank() == 0) {
+      fs::copy(folder / "one", folder / "copy", fs::copy_options::recursive);
+      as_of_before("one", "old");
+      as_of_before("other", "other_old");
+    }
+    TrainedNet young;
+    const auto before = values_of(young.engine, *young.net);
+    const auto load = [&](const fs::path& first, const fs::path& second) {
+      return young.engine.load(folder / (world.rank() == 0 ? first : second));
+    };
+    for (const auto& [first, second] :
+         {std::pair("one/step-000002", "other/step-000002"),
+          std::pair("one", "other"), // another step
+          std::pair("old/step-000002", "other_old/step-000002"),
+          std::pair("one/step-000002", "other_old/step-000002")}) {
+      expect_error(
+          [&, first = first, second = second] { load(first, second); },
+          {"found different checkpoints",
+           ("rank 0: '" + (folder / first).string()).c_str(),
+           ("rank 1: '" + (folder / second).string()).c_str(),
+           "of step 2 of ",
+           "All ranks must load the same one"});
+      expect_equal(values_of(young.engine, *young.net), before, first);
+    }
+    for (const char* second : {"copy", "one"}) {
+      EXPECT_EQ(load("one", second), 2);
+      expect_equal(values_of(young.engine, *young.net), saved, second);
+    }
+    EXPECT_EQ(load("old", "old"), 2);
+  });
+}
 
 TEST(LineageTest, LaterStepsInTheFolderAreToldOnce) {
   const TemporaryFolder folder;

@@ -7,6 +7,7 @@
 #include "support/ranks.h"
 #include "tessera/engine/checkpoint/checkpoint_weights.h"
 #include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/sharding/lazy/lazy.h"
 
 #include <nlohmann/json.hpp>
 
@@ -88,6 +89,83 @@ LoadWeightsOptions lenient() {
 }
 
 } // namespace
+
+TEST(PartialLoad, RanksLoadTheSameWeights) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto net = make_restless(1, torch::kFloat);
+    auto engine = wrap(net, options_of());
+    engine.save(folder / "one");
+    engine.save_weights(folder / "one.safetensors");
+    train_steps(engine, net, 2);
+    engine.save(folder / "other");
+    engine.save_weights(folder / "other.safetensors");
+    const auto before = values_of(engine, *net);
+    const auto load = [&](const std::string& first,
+                          const std::string& second,
+                          const LoadWeightsOptions& options = {}) {
+      engine.load_weights(
+          folder / (world.rank() == 0 ? first : second), options);
+    };
+    for (const char* kind : {"", ".safetensors"}) {
+      const std::string one = std::string("one") + kind;
+      const std::string other = std::string("other") + kind;
+      expect_error(
+          [&] { load(one, other); },
+          {"load_weights: the ranks have opened files with different weights",
+           ("rank 0: '" + (folder / one).string()).c_str(),
+           ("rank 1: '" + (folder / other).string()).c_str()});
+      LoadWeightsOptions some;
+      (world.rank() == 0 ? some.only : some.except) = {"first\\..*"};
+      expect_error(
+          [&] { load(one, one, some); },
+          {"load_weights: the ranks have different options",
+           "rank 0: {\"except\":[],\"only\":[\"first",
+           "rank 1: {\"except\":[\"first"});
+    }
+    expect_equal(values_of(engine, *net), before, "refused");
+    if (world.rank() == 0) {
+      fs::copy(folder / "one.safetensors", folder / "copy.safetensors");
+    }
+    load("one.safetensors", "one.safetensors");
+    const auto loaded = values_of(engine, *net);
+    load("other", "other");
+    load("one.safetensors", "copy.safetensors");
+    expect_equal(values_of(engine, *net), loaded, "a copy");
+  });
+}
+
+// Lazy parameters are read when they are wrapped, each rank its shard.
+TEST(PartialLoad, RanksReadLazyWeightsFromTheSameFiles) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    const auto make = [] {
+      LazyOptions options;
+      options.min_numel = 0;
+      return lazy([] { return make_restless(1, torch::kFloat); }, options);
+    };
+    auto net = make_restless(1, torch::kFloat);
+    auto engine = wrap(net, options_of());
+    engine.save_weights(folder / "one.safetensors");
+    const auto saved = values_of(engine, *net);
+    train_steps(engine, net, 2);
+    engine.save_weights(folder / "other.safetensors");
+    const auto load_and_wrap = [&](const char* of_rank_1) {
+      auto young = make();
+      load_weights(
+          *young,
+          folder / (world.rank() == 0 ? std::string("one") : of_rank_1)
+                       .append(".safetensors"));
+      auto wrapped = wrap(young, options_of());
+      return values_of(wrapped, *young);
+    };
+    expect_error(
+        [&] { load_and_wrap("other"); },
+        {"wrap: the module on rank 1 differs from rank 0's",
+         "the weights in their files"});
+    expect_equal(load_and_wrap("one"), saved, "of one file");
+  });
+}
 
 TEST(PartialLoad, ReportsEveryTensorOfBothSides) {
   const TemporaryFolder folder;
