@@ -139,7 +139,8 @@ TEST(LineageTest, RanksLoadOneCheckpoint) {
     TrainedNet one;
     one.train_and_save(2, folder / "one");
     const auto saved = values_of(one.engine, *one.net);
-    TrainedNet other;
+    TrainedNet other; // with other weights
+    other.engine.set_learning_rate(0.5);
     other.train_and_save(2, folder / "other");
     other.train_and_save(1, folder / "other");
     if (world.rank() == 0) {
