@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/weights/weight_files.h"
 #include "tessera/zoo/data/data_identity.h"
 
 #include <algorithm>
@@ -169,13 +170,17 @@ json describe_run(const TrainingConfig& config) {
           std::filesystem::is_directory(config.model_folder),
       "model.folder '{}' does not exist; give the path of an unpacked Hugging Face model, e.g. of `hf download NAME --local-dir FOLDER`",
       config.model_folder.string());
-  return {
+  json run{
       {"config", json(config.resolved)},
       {"model",
        model_identity(
            config.model_folder.empty() ? config.model_config
                                        : config.model_folder / "config.json")},
       {"data", zoo::data_identity(config.train_files())}};
+  if (config.lora) { // which is of no use on other weights
+    run["base"] = sharding::WeightFiles::open(config.model_folder).identity();
+  }
+  return run;
 }
 
 RunChanges changes_between(const json& saved, const json& now) {
@@ -204,6 +209,11 @@ RunChanges changes_between(const json& saved, const json& now) {
         changes.refused.push_back(line);
       });
   compare_data(member(saved, "data"), member(now, "data"), changes);
+  const json base = member(saved, "base");
+  if (base.is_string() && base != member(now, "base")) {
+    changes.refused.emplace_back(
+        "model.folder: the weights are others than those that the adapter has been trained on");
+  }
   return changes;
 }
 
