@@ -120,11 +120,11 @@ void compare_collectives(World& world, int64_t numel) {
       [&] { comm->reduce_scatter_sum(shard, whole, "reduction").wait(); });
   if (world.rank() == 0) {
     const double mib = static_cast<double>(numel) * sizeof(float) / (1 << 20);
-    const auto print = [&](const char* what, const Pair& pair) {
+    const auto print = [&](const char* label, const Pair& pair) {
       std::printf(
           "%s of %.2f MiB over %d ranks (%s): %.3f ms, raw %.3f ms, "
           "%.3f of raw speed\n",
-          what,
+          label,
           mib,
           world.size(),
           raw->getBackendName().c_str(),

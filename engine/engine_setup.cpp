@@ -135,12 +135,12 @@ void check_update_in_backward(
     const EngineOptions& options,
     const LossScaler& scaler) {
   const auto check = [](bool holds,
-                        const char* what,
+                        const char* label,
                         const std::string& remedy) {
     TESSERA_CHECK(
         holds,
         "update_in_backward cannot be combined with {}: {}, or set update_in_backward to false.",
-        what,
+        label,
         remedy);
   };
   check(

@@ -124,9 +124,9 @@ const std::string& name_of(PipelineScheduleKind kind) {
       ->first;
 }
 
-void check_size(const char* what, int value) {
+void check_size(const char* label, int value) {
   TESSERA_CHECK(
-      value >= 1, "a pipeline needs 1 or more {}, but got {}.", what, value);
+      value >= 1, "a pipeline needs 1 or more {}, but got {}.", label, value);
 }
 
 void check_sizes(const PipelineShape& shape) {

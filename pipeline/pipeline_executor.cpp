@@ -184,7 +184,7 @@ void PipelineExecutor::follow(
 
 void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
   const TransferEnd end = other_end(shape_, stage_, instruction);
-  const std::string what = formatted(
+  const std::string label = formatted(
       "pipeline stage {}, {}{}{}",
       stage_,
       describe(instruction),
@@ -194,20 +194,20 @@ void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
   InFlight& flight = in_flight_[{instruction.chunk, instruction.micro_batch}];
   switch (instruction.op) {
     case PipelineOp::kSendActivation:
-      transfers_->send_activations(flight.outputs, piece + 1, end.stage, what);
+      transfers_->send_activations(flight.outputs, piece + 1, end.stage, label);
       flight.outputs.clear();
       return;
     case PipelineOp::kReceiveActivation:
       flight.inputs = transfers_->receive_activations(
-          piece, end.stage, what, flight.input_forms);
+          piece, end.stage, label, flight.input_forms);
       return;
     case PipelineOp::kSendGradient:
       transfers_->send_gradients(
-          flight.graph->take_input_gradients(), end.stage, what);
+          flight.graph->take_input_gradients(), end.stage, label);
       return;
     default:
       flight.output_gradients = transfers_->receive_gradients(
-          with_gradient(flight.output_forms), end.stage, what);
+          with_gradient(flight.output_forms), end.stage, label);
   }
 }
 

@@ -21,11 +21,11 @@ constexpr size_t kMaxDims = 8;
 constexpr size_t kFormWords = 3 + kMaxDims;
 constexpr size_t kHeaderWords = 1 + kMaxTensors * kFormWords;
 
-at::Tensor header_of(const TensorForms& forms, const std::string& what) {
+at::Tensor header_of(const TensorForms& forms, const std::string& label) {
   TESSERA_CHECK(
       forms.size() <= kMaxTensors,
       "{}: a piece of the pipeline passes on {} tensors; it can pass on {} at most.",
-      what,
+      label,
       forms.size(),
       kMaxTensors);
   const at::Tensor header =
@@ -36,7 +36,7 @@ at::Tensor header_of(const TensorForms& forms, const std::string& what) {
     TESSERA_CHECK(
         form.sizes.size() <= kMaxDims,
         "{}: a piece of the pipeline passes on a tensor of {} dimensions; it can have {} at most.",
-        what,
+        label,
         form.sizes.size(),
         kMaxDims);
     words[0] = static_cast<int64_t>(form.dtype);
@@ -115,14 +115,15 @@ void PipelineTransfers::finish() {
 void PipelineTransfers::send(
     const at::Tensor& tensor,
     int to,
-    const std::string& what) {
-  this_batch_.push_back(channels_.send(tensor.detach().contiguous(), to, what));
+    const std::string& label) {
+  this_batch_.push_back(
+      channels_.send(tensor.detach().contiguous(), to, label));
 }
 
 IncomingTensors PipelineTransfers::receive(
     const TensorForms& forms,
     int from,
-    const std::string& what) {
+    const std::string& label) {
   IncomingTensors incoming;
   for (const TensorForm& form : forms) {
     if (!form.is_defined()) {
@@ -134,7 +135,7 @@ IncomingTensors PipelineTransfers::receive(
         at::device(form.on_cpu ? at::Device(at::kCPU) : channels_.device())
             .dtype(form.dtype),
         from,
-        what));
+        label));
     incoming.tensors.push_back(incoming.pending.back().tensor());
   }
   return incoming;
@@ -144,22 +145,22 @@ void PipelineTransfers::send_activations(
     const std::vector<at::Tensor>& tensors,
     int border,
     int to,
-    const std::string& what) {
+    const std::string& label) {
   const TensorForms forms = forms_of(tensors);
   const auto [known, first] = sent_forms_.try_emplace(border, forms);
   if (first || forms_each_time_) {
-    send(header_of(forms, what), to, what);
+    send(header_of(forms, label), to, label);
   } else {
     TESSERA_CHECK(
         known->second == forms,
         "{}: a piece of the pipeline passed on {} before, but now {} (or gradients for others of them). Give all micro-batches one shape, or set PipelineOptions::shapes_vary.",
-        what,
+        label,
         describe(known->second),
         describe(forms));
   }
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) {
-      send(tensor, to, what);
+      send(tensor, to, label);
     }
   }
 }
@@ -167,33 +168,33 @@ void PipelineTransfers::send_activations(
 IncomingTensors PipelineTransfers::receive_activations(
     int border,
     int from,
-    const std::string& what,
+    const std::string& label,
     TensorForms& forms) {
   const auto known = received_forms_.find(border);
   if (known == received_forms_.end() || forms_each_time_) {
     const at::Tensor header =
         at::zeros({static_cast<int64_t>(kHeaderWords)}, at::kLong);
-    channels_.receive(header, from, what).wait();
+    channels_.receive(header, from, label).wait();
     received_forms_[border] = forms_in(header);
   }
   forms = received_forms_[border];
-  return receive(forms, from, what);
+  return receive(forms, from, label);
 }
 
 void PipelineTransfers::send_gradients(
     const std::vector<at::Tensor>& tensors,
     int to,
-    const std::string& what) {
+    const std::string& label) {
   for (const at::Tensor& tensor : tensors) {
-    send(tensor, to, what);
+    send(tensor, to, label);
   }
 }
 
 IncomingTensors PipelineTransfers::receive_gradients(
     const TensorForms& forms,
     int from,
-    const std::string& what) {
-  return receive(forms, from, what);
+    const std::string& label) {
+  return receive(forms, from, label);
 }
 
 } // namespace tessera::pipeline

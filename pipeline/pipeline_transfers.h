@@ -68,34 +68,34 @@ class PipelineTransfers {
       const std::vector<at::Tensor>& tensors,
       int border,
       int to,
-      const std::string& what);
+      const std::string& label);
   /// Blocks for the forms, if they are sent.
   /// @param forms set to those of the received tensors.
   IncomingTensors receive_activations(
       int border,
       int from,
-      const std::string& what,
+      const std::string& label,
       TensorForms& forms);
 
   void send_gradients(
       const std::vector<at::Tensor>& tensors,
       int to,
-      const std::string& what);
+      const std::string& label);
   /// @param forms of the tensors that the gradients belong to.
   IncomingTensors receive_gradients(
       const TensorForms& forms,
       int from,
-      const std::string& what);
+      const std::string& label);
 
   /// Waits for everything that was sent.
   void finish();
 
  private:
-  void send(const at::Tensor& tensor, int to, const std::string& what);
+  void send(const at::Tensor& tensor, int to, const std::string& label);
   IncomingTensors receive(
       const TensorForms& forms,
       int from,
-      const std::string& what);
+      const std::string& label);
 
   runtime::RingChannels& channels_;
   bool forms_each_time_;

@@ -171,7 +171,7 @@ class SimulatedRank {
     }
   }
 
-  void explaining(const std::string& what, const std::function<void()>& work) {
+  void explaining(const std::string& label, const std::function<void()>& work) {
     try {
       work();
     } catch (const c10::Error& error) {
@@ -186,7 +186,7 @@ class SimulatedRank {
           "simulated rank {} of {} runs out of memory in {}{}: {}\n{}",
           job_.rank,
           job_.world_size,
-          what,
+          label,
           cap,
           error.what_without_backtrace(),
           runtime::kMemoryRemedy);

@@ -23,7 +23,7 @@ void take_from(
     const Engine& engine,
     MemoryTier tier,
     const char* key,
-    const std::string& what) {
+    const std::string& label) {
   if (!limit) {
     return;
   }
@@ -31,7 +31,7 @@ void take_from(
   TESSERA_CHECK(
       taken < *limit,
       "{} takes {}, and memory.{} is {}, for both models; raise it, use more ranks, or keep the model in 16 bits (dtype)",
-      what,
+      label,
       runtime::size_text(taken),
       key,
       runtime::size_text(*limit));
@@ -67,7 +67,7 @@ std::shared_ptr<zoo::Model> pretrained_frozen_model(
 
 FrozenModel::FrozenModel(
     const FrozenModelOptions& options,
-    const std::string& what,
+    const std::string& label,
     World& world,
     ParallelRun& parallel,
     TrainingConfig& config,
@@ -76,7 +76,7 @@ FrozenModel::FrozenModel(
       parallel.pipeline() == nullptr &&
           parallel.mesh().size(ParallelGroup::kContext) == 1,
       "{} cannot be run under pipeline or context parallelism; set parallel.pipeline and parallel.context to 1",
-      what);
+      label);
   const std::filesystem::path folder = model_folder_of(options.folder);
   model_ = make(folder, parallel, config);
   freeze(*model_);
@@ -94,7 +94,7 @@ FrozenModel::FrozenModel(
   engine.parallel = parallel.mesh_if_given();
   engine.log_memory = config.engine.log_memory;
   if (engine.log_memory && world.rank() == 0) {
-    log_info("{} is '{}':", what, folder.string());
+    log_info("{} is '{}':", label, folder.string());
   }
   engine_.emplace(world, model_, engine);
   take_from(
@@ -102,13 +102,13 @@ FrozenModel::FrozenModel(
       *engine_,
       MemoryTier::kDevice,
       "device_bytes",
-      what);
+      label);
   take_from(
       config.engine.memory.host_bytes,
       *engine_,
       MemoryTier::kHost,
       "host_bytes",
-      what);
+      label);
 }
 
 zoo::ModelOutput FrozenModel::forward(const zoo::ModelInput& batch) {

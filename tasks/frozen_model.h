@@ -56,12 +56,12 @@ class FrozenModel {
   /// takes of the device and of host memory is subtracted from the limits in
   /// config.engine.memory, which are for the model that is trained: make it
   /// before that. Collective; blocks.
-  /// @param what it is, for messages: "the teacher".
+  /// @param label it is, for messages: "the teacher".
   /// @throws tessera::Error as from_pretrained(), under pipeline or context
   ///     parallelism, and if the limits leave nothing.
   FrozenModel(
       const FrozenModelOptions& options,
-      const std::string& what,
+      const std::string& label,
       World& world,
       ParallelRun& parallel,
       TrainingConfig& config,

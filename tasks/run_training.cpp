@@ -382,12 +382,12 @@ void write_result(const TrainingConfig& config, const TrainingResult& result) {
 void after_training(
     const World& world,
     runtime::StopSignals& signals,
-    const std::string& what,
+    const std::string& label,
     const std::string& advice,
     const std::function<void()>& work) {
   if (world.rank() == 0) {
     signals.end_at_once(
-        formatted("tessera: interrupted while {}; {}\n", what, advice));
+        formatted("tessera: interrupted while {}; {}\n", label, advice));
   } else {
     signals.end_at_once("");
   }
@@ -395,7 +395,10 @@ void after_training(
     work();
   } catch (const std::exception& error) {
     TESSERA_FAIL(
-        "{} failed: {}\n  {}", what, runtime::text_of_exception(error), advice);
+        "{} failed: {}\n  {}",
+        label,
+        runtime::text_of_exception(error),
+        advice);
   }
 }
 

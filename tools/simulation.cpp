@@ -19,7 +19,7 @@ namespace {
 /// A row of the table, and its values in JSON.
 struct Row {
   std::string tier;
-  std::string what;
+  std::string label;
   int64_t planned = 0;
   int64_t measured = 0;
 };
@@ -62,10 +62,10 @@ void print_rows(const std::vector<Row>& rows) {
     std::printf(
         "%-8s %-30s %14s %14s",
         row.tier.c_str(),
-        row.what.c_str(),
+        row.label.c_str(),
         runtime::size_text(row.planned).c_str(),
         runtime::size_text(row.measured).c_str());
-    if (row.what == "peak" && row.measured > 0) {
+    if (row.label == "peak" && row.measured > 0) {
       std::printf(
           " %+8.2f%%",
           100 * (static_cast<double>(row.planned) /
@@ -100,7 +100,7 @@ nlohmann::ordered_json json_of(
   for (const Row& row : rows_of(run)) {
     json["memory"].push_back(
         {{"tier", row.tier},
-         {"what", row.what},
+         {"what", row.label},
          {"planned", row.planned},
          {"measured", row.measured}});
   }

@@ -84,13 +84,13 @@ CheckpointReader::CheckpointReader(const fs::path& checkpoint)
 void CheckpointReader::check_pieces(
     const std::string& parameter,
     const std::vector<Piece>& pieces) const {
-  const auto fail = [&](const SavedTensor& tensor, const char* what) {
+  const auto fail = [&](const SavedTensor& tensor, const char* label) {
     TESSERA_FAIL(
         "{}: '{}' of parameter '{}' {}{}",
         path_.string(),
         tensor.name,
         parameter,
-        what,
+        label,
         kDamaged);
   };
   const auto saved = manifest_.parameters.find(parameter);

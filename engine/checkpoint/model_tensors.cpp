@@ -559,9 +559,9 @@ void ModelTensors::for_each(
 }
 
 void ModelTensors::on_all_ranks(
-    const std::string& what,
+    const std::string& label,
     const std::function<void()>& work) {
-  runtime::on_all_ranks(*ranks_, what, work, watch());
+  runtime::on_all_ranks(*ranks_, label, work, watch());
 }
 
 } // namespace tessera

@@ -105,8 +105,10 @@ class ModelTensors {
       const std::function<bool(const ModelTensor&)>& wants = {});
 
   /// Calls `work`; if it throws on some rank, every rank throws. Collective.
-  /// @param what begins the message on the ranks where `work` did not throw.
-  void on_all_ranks(const std::string& what, const std::function<void()>& work);
+  /// @param label begins the message on the ranks where `work` did not throw.
+  void on_all_ranks(
+      const std::string& label,
+      const std::function<void()>& work);
 
  private:
   /// A tensor of this rank.

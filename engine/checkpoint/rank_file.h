@@ -43,11 +43,11 @@ class RankFile {
   SavedRank write(const std::filesystem::path& folder);
 
  private:
-  void add(SavedTensor what, const at::Tensor& values);
+  void add(SavedTensor tensor, const at::Tensor& values);
   /// @param load returns the values when they are needed; called in the order
   ///   of the additions.
   void add(
-      SavedTensor what,
+      SavedTensor tensor,
       at::ScalarType dtype,
       std::vector<int64_t> sizes,
       std::function<at::Tensor()> load);

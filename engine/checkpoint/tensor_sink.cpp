@@ -6,9 +6,9 @@ namespace tessera::engine {
 void write_model(
     ModelTensors& model,
     TensorSink& sink,
-    const std::string& what) {
+    const std::string& label) {
   const bool writes = model.ranks().rank() == 0;
-  model.on_all_ranks(what + ": creating the files", [&] {
+  model.on_all_ranks(label + ": creating the files", [&] {
     sink.prepare(model.tensors());
     if (writes) {
       sink.open();
@@ -19,7 +19,7 @@ void write_model(
         sink.write(tensor, value);
       },
       [&](const ModelTensor& tensor) { return sink.wants(tensor); });
-  model.on_all_ranks(what + ": writing the files", [&] {
+  model.on_all_ranks(label + ": writing the files", [&] {
     if (writes) {
       sink.commit();
     }

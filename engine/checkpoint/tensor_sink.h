@@ -33,11 +33,11 @@ class TensorSink {
 
 /// Writes a model, see ModelTensors::for_each(). Collective; blocks on the
 /// disk.
-/// @param what begins messages, e.g. "save_weights".
+/// @param label begins messages, e.g. "save_weights".
 /// @throws tessera::Error on every rank if rank 0 cannot write.
 void write_model(
     ModelTensors& model,
     TensorSink& sink,
-    const std::string& what);
+    const std::string& label);
 
 } // namespace tessera::engine

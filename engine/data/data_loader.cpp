@@ -28,13 +28,13 @@ void check(const DataLoaderOptions& options) {
 void check_same_samples(
     const CheckpointState& state,
     const SampleOrder& order) {
-  const auto check_same = [&](const char* key, const char* what, auto now) {
+  const auto check_same = [&](const char* key, const char* label, auto now) {
     // Earlier versions did not save them.
     const auto saved = state.values.value(key, now);
     TESSERA_CHECK(
         saved == now,
         "load: the checkpoint's data loader had {} {}; this one has {}, and would continue with other samples. Give SampleOrder the same ones, or load the checkpoint without the data loader.",
-        what,
+        label,
         saved,
         now);
   };

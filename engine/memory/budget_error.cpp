@@ -36,15 +36,15 @@ void add_remedies_of_tiers(
   if (state == 0 && !weights_may_leave) {
     return;
   }
-  const std::string what = state > 0
-                               ? "optimizer state (" + exact_size_text(state) +
-                                     " of it still on the device)"
-                               : "weights and gradients";
+  const std::string label = state > 0
+                                ? "optimizer state (" + exact_size_text(state) +
+                                      " of it still on the device)"
+                                : "weights and gradients";
   remedies.push_back(
       memory.host_bytes ? "raise memory.host_bytes from " +
                               exact_size_text(*memory.host_bytes) +
-                              " to make room for " + what
-                        : "set memory.host_bytes so that " + what +
+                              " to make room for " + label
+                        : "set memory.host_bytes so that " + label +
                               " can be kept in host memory");
   if (memory.nvme_path.empty()) {
     remedies.emplace_back(

@@ -45,7 +45,7 @@ void CompressedAverage::run(
     const at::Tensor& used,
     const at::Tensor& wire,
     Communicator& communicator,
-    const std::string& what,
+    const std::string& label,
     const WaitCheck& check) {
   const int64_t bytes = kSigns.bytes(part_numel_);
   const int64_t begin = communicator.rank() * part_numel_;
@@ -56,7 +56,7 @@ void CompressedAverage::run(
 
   values.add_(own_error).mul_(used);
   encode_with_error(sent, values, own_error, used, ranks_);
-  communicator.all_to_all(received, sent, what).wait(check);
+  communicator.all_to_all(received, sent, label).wait(check);
 
   const at::Tensor part = values.narrow(0, begin, part_numel_);
   const at::Tensor part_used = used.narrow(0, begin, part_numel_);
@@ -65,7 +65,7 @@ void CompressedAverage::run(
   part.add_(part_error).mul_(part_used);
   const at::Tensor own = sent.narrow(0, communicator.rank() * bytes, bytes);
   encode_with_error(own, part, part_error, part_used, 1);
-  communicator.all_gather(received, own, what).wait(check);
+  communicator.all_gather(received, own, label).wait(check);
   runtime::decode_blocks_(values, received, kSigns, ranks_);
   values.mul_(used);
 }

@@ -48,13 +48,13 @@ class CompressedAverage {
   /// @param used [padded_numel()] float32, the same on all ranks: 1 where
   ///   values count, 0 where they and the average are to be 0.
   /// @param wire [wire_bytes()] uint8, overwritten.
-  /// @param what names it in errors.
+  /// @param label names it in errors.
   void run(
       const at::Tensor& values,
       const at::Tensor& used,
       const at::Tensor& wire,
       Communicator& communicator,
-      const std::string& what,
+      const std::string& label,
       const WaitCheck& check);
 
   /// [error_numel()], to be saved.

@@ -123,11 +123,11 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
 
 PipelinedBatches::Tensors PipelinedBatches::gather(
     const at::Tensor& own,
-    const char* what) {
+    const char* label) {
   std::vector<int64_t> sizes = own.sizes().vec();
   sizes.insert(sizes.begin(), ranks_.size());
   const at::Tensor all = at::empty(sizes, own.options());
-  group_of(all).all_gather(all, own.contiguous(), what).wait();
+  group_of(all).all_gather(all, own.contiguous(), label).wait();
   return all.unbind(0);
 }
 

@@ -75,7 +75,7 @@ class PipelinedBatches {
     return tensor.is_cpu() ? *host_group_ : *device_group_;
   }
   void check_forms(const Tensors& arguments);
-  Tensors gather(const at::Tensor& own, const char* what);
+  Tensors gather(const at::Tensor& own, const char* label);
   Arguments gather_arguments(const at::Tensor& hidden, const Tensors& others);
   PipelineForward forward_of(const Arguments& arguments, const Stage& stage)
       const;

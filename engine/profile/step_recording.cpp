@@ -363,10 +363,10 @@ nlohmann::ordered_json StepRecording::trace() const {
   const int rank = profile().rank;
   auto events = nlohmann::ordered_json::array();
   const auto tell =
-      [&](const char* what, int lane, nlohmann::ordered_json args) {
+      [&](const char* label, int lane, nlohmann::ordered_json args) {
         events.push_back(
             {{"ph", "M"},
-             {"name", what},
+             {"name", label},
              {"pid", rank},
              {"tid", lane},
              {"args", std::move(args)}});

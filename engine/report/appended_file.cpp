@@ -18,9 +18,9 @@ namespace tessera::engine {
 
 AppendedFile::AppendedFile(
     std::filesystem::path path,
-    std::string what,
+    std::string label,
     Mode mode)
-    : path_(std::move(path)), what_(std::move(what)) {
+    : path_(std::move(path)), what_(std::move(label)) {
   const int flags = mode == Mode::kNew      ? O_TRUNC
                     : mode == Mode::kCreate ? O_EXCL
                                             : 0;

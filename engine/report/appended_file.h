@@ -21,8 +21,8 @@ class AppendedFile {
     kCreate, ///< The file must not exist; see is_open().
   };
 
-  /// @param what the file is, for errors: "the metrics file".
-  AppendedFile(std::filesystem::path path, std::string what, Mode mode);
+  /// @param label the file is, for errors: "the metrics file".
+  AppendedFile(std::filesystem::path path, std::string label, Mode mode);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;

@@ -31,7 +31,7 @@ std::vector<int64_t> JobAgreement::max(const std::vector<int64_t>& values) {
 }
 
 int64_t JobAgreement::from_rank_zero(
-    const std::string& what,
+    const std::string& label,
     const std::function<int64_t()>& decide) {
   constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
   int64_t mine = kNothing;
@@ -44,12 +44,12 @@ int64_t JobAgreement::from_rank_zero(
     }
   }
   const std::vector<int64_t> all = max({mine, error ? 1 : 0});
-  check_rank_zero(what, error, all[1] != 0);
+  check_rank_zero(label, error, all[1] != 0);
   return all[0];
 }
 
 void JobAgreement::by_rank_zero(
-    const std::string& what,
+    const std::string& label,
     const std::function<void(const std::function<void()>& go_on)>& work) {
   enum State : int64_t { kDone, kWorks, kFailed };
   int64_t state = kDone;
@@ -74,11 +74,11 @@ void JobAgreement::by_rank_zero(
   while (found == kWorks) {
     found = max({state}).front();
   }
-  check_rank_zero(what, error, found == kFailed);
+  check_rank_zero(label, error, found == kFailed);
 }
 
 void JobAgreement::check_rank_zero(
-    const std::string& what,
+    const std::string& label,
     const std::exception_ptr& error,
     bool has_failed) const {
   if (error) {
@@ -86,7 +86,7 @@ void JobAgreement::check_rank_zero(
   }
   if (has_failed) {
     runtime::blame_peer();
-    TESSERA_FAIL("{} failed on rank 0; see its error.", what);
+    TESSERA_FAIL("{} failed on rank 0; see its error.", label);
   }
 }
 

@@ -28,22 +28,22 @@ class JobAgreement {
 
   /// Calls `decide` on rank 0 and returns its result on all ranks; if it
   /// throws, every rank throws. Collective; blocks.
-  /// @param what begins the message on the other ranks.
+  /// @param label begins the message on the other ranks.
   int64_t from_rank_zero(
-      const std::string& what,
+      const std::string& label,
       const std::function<int64_t()>& decide);
 
   /// As from_rank_zero(), for work that may take longer than ranks wait for
   /// each other: `work` calls its argument, which is collective for the others,
   /// every few seconds.
   void by_rank_zero(
-      const std::string& what,
+      const std::string& label,
       const std::function<void(const std::function<void()>& go_on)>& work);
 
  private:
   /// @throws the error of rank 0, and on other ranks one that names it.
   void check_rank_zero(
-      const std::string& what,
+      const std::string& label,
       const std::exception_ptr& error,
       bool has_failed) const;
 

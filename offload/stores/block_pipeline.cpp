@@ -304,15 +304,16 @@ void BlockPipeline::submit(const Place& place) {
       place.operation, static_cast<uint64_t>(&place - places_.data()));
 }
 
-std::string BlockPipeline::describe(const Place& place, const std::string& what)
-    const {
+std::string BlockPipeline::describe(
+    const Place& place,
+    const std::string& label) const {
   return formatted(
       "memory.nvme_path: {}{}' at offset {} of '{}' failed: {} The training state is no longer complete: resume from the last checkpoint.",
       place.operation.is_write ? "writing '" : "reading '",
       place.transfer->extent->name,
       place.operation.offset,
       file_.path(),
-      what);
+      label);
 }
 
 void BlockPipeline::finish_block(Place& place, int64_t result) {

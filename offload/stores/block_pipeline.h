@@ -95,7 +95,7 @@ class BlockPipeline {
   void deliver(Place& place);
   void end_block(Place& place);
   void end_if_done(const std::shared_ptr<Transfer>& transfer);
-  std::string describe(const Place& place, const std::string& what) const;
+  std::string describe(const Place& place, const std::string& label) const;
 
   ScratchFile& file_;
   const IoCalls& calls_;

@@ -79,8 +79,8 @@ void SpeculativeState::add_bytes(TierBytes& bytes) const {
   add(MemoryTier::kHost, shard().numel, shard().types.weight);
 }
 
-std::string SpeculativeState::name_of(const std::string& what) const {
-  return "the second copy of " + what + " of '" + shard().page +
+std::string SpeculativeState::name_of(const std::string& label) const {
+  return "the second copy of " + label + " of '" + shard().page +
          "' (optimizer.overlap speculate)";
 }
 
@@ -88,20 +88,20 @@ void SpeculativeState::allocate(
     HostMemory& memory,
     runtime::ShardStore* store) {
   const auto on_host =
-      [&](const std::string& what, int64_t numel, at::ScalarType dtype) {
+      [&](const std::string& label, int64_t numel, at::ScalarType dtype) {
         return memory
             .allocate(
-                name_of(what),
+                name_of(label),
                 MemoryPurpose::kStaging,
                 runtime::bytes_of(numel, dtype))
             .view(dtype);
       };
   const auto beside_state =
-      [&](const std::string& what, int64_t numel, at::ScalarType dtype) {
+      [&](const std::string& label, int64_t numel, at::ScalarType dtype) {
         return store != nullptr
                    ? runtime::RestingTensor(store->reserve(
-                         name_of(what), MemoryPurpose::kStaging, numel, dtype))
-                   : runtime::RestingTensor(on_host(what, numel, dtype));
+                         name_of(label), MemoryPurpose::kStaging, numel, dtype))
+                   : runtime::RestingTensor(on_host(label, numel, dtype));
       };
   const UpdateTypes& types = shard().types;
   for (const std::string& name : state_.names()) {

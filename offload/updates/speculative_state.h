@@ -43,7 +43,7 @@ class SpeculativeState {
   const UpdatedShard& shard() const {
     return state_.site().shard();
   }
-  std::string name_of(const std::string& what) const;
+  std::string name_of(const std::string& label) const;
   void redirect(ShardTensors& tensors, ShardTensors& before);
   void copy_weights(const StateUpdate& update);
 

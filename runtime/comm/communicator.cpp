@@ -68,11 +68,11 @@ void check_parts(
     const at::Tensor& whole,
     const at::Tensor& part,
     int ranks,
-    const std::string& what) {
+    const std::string& label) {
   TESSERA_CHECK(
       whole.numel() == part.numel() * ranks,
       "{}: {}: the whole tensor has {} elements; it must be {} times (the number of ranks) the part, which has {}",
-      what,
+      label,
       collective,
       whole.numel(),
       ranks,
@@ -84,14 +84,14 @@ void check_blocks(
     const at::Tensor& tensor,
     const std::vector<int64_t>& lengths,
     int ranks,
-    const std::string& what) {
+    const std::string& label) {
   const int64_t total =
       std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   TESSERA_CHECK(
       static_cast<int>(lengths.size()) == ranks && total == tensor.numel() &&
           *std::min_element(lengths.begin(), lengths.end()) >= 0,
       "{}: all_to_all of a tensor of {} elements in {} blocks of {} elements in total; there must be one block for each of {} ranks, none of negative length, and they must cover the tensor",
-      what,
+      label,
       tensor.numel(),
       lengths.size(),
       total,
@@ -143,9 +143,9 @@ void look_around(const WaitCheck& check) {
 
 PendingCollective::PendingCollective(
     c10::intrusive_ptr<c10d::Work> work,
-    std::string what,
+    std::string label,
     Wait wait)
-    : work_(std::move(work)), what_(std::move(what)), wait_(std::move(wait)) {}
+    : work_(std::move(work)), what_(std::move(label)), wait_(std::move(wait)) {}
 
 void PendingCollective::then(std::function<void()> step) {
   if (!last_step_) {
@@ -341,27 +341,27 @@ void Communicator::leave_device() noexcept {
 void Communicator::trace(
     const c10::intrusive_ptr<c10d::Work>& work,
     const runtime::StreamTime& begin,
-    const std::string& what,
+    const std::string& label,
     size_t bytes) const {
   const auto lane = runtime::TraceLaneScope::current();
   const auto count = static_cast<int64_t>(bytes);
   if (on_stream()) {
     runtime::SpanRecorder::add(
         {lane,
-         what,
+         label,
          begin,
          runtime::StreamTime::now(*device_),
          /*on_device=*/true,
          count});
   } else {
     runtime::SpanRecorder::watch(
-        lane, what, count, [work] { return work->isCompleted(); });
+        lane, label, count, [work] { return work->isCompleted(); });
   }
 }
 
 PendingCollective Communicator::pending(
     const std::function<c10::intrusive_ptr<c10d::Work>()>& issue,
-    std::string what,
+    std::string label,
     size_t bytes) {
   const bool is_traced = runtime::SpanRecorder::current() != nullptr;
   const auto begin = is_traced && on_stream()
@@ -369,7 +369,7 @@ PendingCollective Communicator::pending(
                          : runtime::StreamTime();
   auto work = issue();
   if (is_traced) {
-    trace(work, begin, what, bytes);
+    trace(work, begin, label, bytes);
   }
   if (on_stream()) {
     const auto stream = runtime::current_stream(*device_);
@@ -389,7 +389,7 @@ PendingCollective Communicator::pending(
   }
   PendingCollective result(
       std::move(work),
-      std::move(what),
+      std::move(label),
       {timeout_, on_stream(), roll_call_, issued_++});
   if (on_stream()) {
     // It runs on the current stream, which has nothing else to wait for.
@@ -401,8 +401,8 @@ PendingCollective Communicator::pending(
 PendingCollective Communicator::all_gather(
     const at::Tensor& output,
     const at::Tensor& input,
-    std::string what) {
-  check_parts("all_gather", output, input, size_, what);
+    std::string label) {
+  check_parts("all_gather", output, input, size_, label);
   if (!backend_) {
     copy_alone(output, input);
     return {};
@@ -410,7 +410,7 @@ PendingCollective Communicator::all_gather(
   if (is_staged(output)) {
     const at::Tensor host = empty_on_host(output);
     return copied_back(
-        all_gather(host, input.to(at::kCPU), std::move(what)), output, host);
+        all_gather(host, input.to(at::kCPU), std::move(label)), output, host);
   }
   // c10d takes tensors by mutable reference. Not every backend supports every
   // integer type.
@@ -422,15 +422,15 @@ PendingCollective Communicator::all_gather(
         return backend_->_allgather_base(
             out, in, on_current_stream<c10d::AllgatherOptions>(on_stream()));
       },
-      std::move(what),
+      std::move(label),
       output.nbytes());
 }
 
 PendingCollective Communicator::reduce_scatter_sum(
     const at::Tensor& output,
     const at::Tensor& input,
-    std::string what) {
-  check_parts("reduce_scatter", input, output, size_, what);
+    std::string label) {
+  check_parts("reduce_scatter", input, output, size_, label);
   if (!backend_) {
     copy_alone(output, input);
     return {};
@@ -438,7 +438,7 @@ PendingCollective Communicator::reduce_scatter_sum(
   if (is_staged(output)) {
     const at::Tensor host = empty_on_host(output);
     return copied_back(
-        reduce_scatter_sum(host, input.to(at::kCPU), std::move(what)),
+        reduce_scatter_sum(host, input.to(at::kCPU), std::move(label)),
         output,
         host);
   }
@@ -448,7 +448,7 @@ PendingCollective Communicator::reduce_scatter_sum(
     std::vector<at::Tensor> tensors{input};
     auto result = pending(
         [&] { return backend_->allreduce(tensors); },
-        std::move(what),
+        std::move(label),
         input.nbytes());
     const int64_t numel = output.numel();
     result.then([output, input, begin = rank_ * numel, numel] {
@@ -466,39 +466,39 @@ PendingCollective Communicator::reduce_scatter_sum(
             in,
             on_current_stream<c10d::ReduceScatterOptions>(on_stream()));
       },
-      std::move(what),
+      std::move(label),
       input.nbytes());
 }
 
 PendingCollective Communicator::all_to_all(
     const at::Tensor& output,
     const at::Tensor& input,
-    std::string what) {
+    std::string label) {
   TESSERA_CHECK(
       output.numel() == input.numel() && input.numel() % size_ == 0,
       "{}: all_to_all from {} elements to {}; both sides must have the same number of elements, divisible by the {} ranks",
-      what,
+      label,
       input.numel(),
       output.numel(),
       size_);
-  return exchange(output, input, {}, std::move(what));
+  return exchange(output, input, {}, std::move(label));
 }
 
 PendingCollective Communicator::all_to_all(
     const at::Tensor& output,
     const at::Tensor& input,
     const AllToAllBlocks& blocks,
-    std::string what) {
-  check_blocks(output, blocks.taken, size_, what);
-  check_blocks(input, blocks.sent, size_, what);
-  return exchange(output, input, blocks, std::move(what));
+    std::string label) {
+  check_blocks(output, blocks.taken, size_, label);
+  check_blocks(input, blocks.sent, size_, label);
+  return exchange(output, input, blocks, std::move(label));
 }
 
 PendingCollective Communicator::exchange(
     const at::Tensor& output,
     const at::Tensor& input,
     AllToAllBlocks blocks,
-    std::string what) {
+    std::string label) {
   if (!backend_) {
     copy_alone(output, input);
     return {};
@@ -506,7 +506,7 @@ PendingCollective Communicator::exchange(
   if (is_staged(output)) {
     const at::Tensor host = empty_on_host(output);
     return copied_back(
-        exchange(host, input.to(at::kCPU), std::move(blocks), std::move(what)),
+        exchange(host, input.to(at::kCPU), std::move(blocks), std::move(label)),
         output,
         host);
   }
@@ -531,59 +531,59 @@ PendingCollective Communicator::exchange(
             blocks.sent,
             on_current_stream<c10d::AllToAllOptions>(on_stream()));
       },
-      std::move(what),
+      std::move(label),
       output.nbytes());
 }
 
 PendingCollective Communicator::all_reduce_sum(
     const at::Tensor& tensor,
-    std::string what) {
-  return all_reduce(tensor, c10d::ReduceOp::SUM, std::move(what));
+    std::string label) {
+  return all_reduce(tensor, c10d::ReduceOp::SUM, std::move(label));
 }
 
 PendingCollective Communicator::all_reduce_max(
     const at::Tensor& tensor,
-    std::string what) {
-  return all_reduce(tensor, c10d::ReduceOp::MAX, std::move(what));
+    std::string label) {
+  return all_reduce(tensor, c10d::ReduceOp::MAX, std::move(label));
 }
 
 PendingCollective Communicator::all_reduce(
     const at::Tensor& tensor,
     const c10d::ReduceOp& op,
-    std::string what) {
+    std::string label) {
   if (!backend_) {
     return {};
   }
   if (is_staged(tensor)) {
     const at::Tensor host = tensor.to(at::kCPU);
-    return copied_back(all_reduce(host, op, std::move(what)), tensor, host);
+    return copied_back(all_reduce(host, op, std::move(label)), tensor, host);
   }
   std::vector<at::Tensor> tensors{tensor};
   auto options = on_current_stream<c10d::AllreduceOptions>(on_stream());
   options.reduceOp = op;
   return pending(
       [&] { return backend_->allreduce(tensors, options); },
-      std::move(what),
+      std::move(label),
       tensor.nbytes());
 }
 
 PendingCollective Communicator::broadcast(
     const at::Tensor& tensor,
     int root,
-    std::string what) {
+    std::string label) {
   if (!backend_) {
     return {};
   }
   if (is_staged(tensor)) {
     const at::Tensor host = tensor.to(at::kCPU);
-    return copied_back(broadcast(host, root, std::move(what)), tensor, host);
+    return copied_back(broadcast(host, root, std::move(label)), tensor, host);
   }
   std::vector<at::Tensor> tensors{tensor};
   auto options = on_current_stream<c10d::BroadcastOptions>(on_stream());
   options.rootRank = root;
   return pending(
       [&] { return backend_->broadcast(tensors, options); },
-      std::move(what),
+      std::move(label),
       tensor.nbytes());
 }
 

@@ -49,7 +49,7 @@ class PendingCollective {
   PendingCollective() = default;
   PendingCollective(
       c10::intrusive_ptr<c10d::Work> work,
-      std::string what,
+      std::string label,
       Wait wait);
 
   /// Adds a step that wait() runs after the collective and after steps added
@@ -139,25 +139,25 @@ class Communicator {
   std::string transport() const;
 
   /// output[r * n, (r + 1) * n) = input of rank r, n = input.numel().
-  /// @param what names the collective in errors, e.g. "unshard of 'layer.0'".
+  /// @param label names the collective in errors, e.g. "unshard of 'layer.0'".
   PendingCollective all_gather(
       const at::Tensor& output,
       const at::Tensor& input,
-      std::string what);
+      std::string label);
 
   /// output = sum over ranks of input[rank() * n, (rank() + 1) * n), n =
   /// output.numel(). `input` is overwritten; `output` may be that slice of it.
   PendingCollective reduce_scatter_sum(
       const at::Tensor& output,
       const at::Tensor& input,
-      std::string what);
+      std::string label);
 
   /// Block r of `output` = block rank() of rank r's `input`; both consist of
   /// size() equal blocks, in order.
   PendingCollective all_to_all(
       const at::Tensor& output,
       const at::Tensor& input,
-      std::string what);
+      std::string label);
 
   /// As above with blocks of any length, including 0. blocks.taken[r] on this
   /// rank must equal blocks.sent[rank()] on rank r.
@@ -165,14 +165,14 @@ class Communicator {
       const at::Tensor& output,
       const at::Tensor& input,
       const AllToAllBlocks& blocks,
-      std::string what);
+      std::string label);
 
-  PendingCollective all_reduce_sum(const at::Tensor& tensor, std::string what);
-  PendingCollective all_reduce_max(const at::Tensor& tensor, std::string what);
+  PendingCollective all_reduce_sum(const at::Tensor& tensor, std::string label);
+  PendingCollective all_reduce_max(const at::Tensor& tensor, std::string label);
   PendingCollective broadcast(
       const at::Tensor& tensor,
       int root,
-      std::string what);
+      std::string label);
 
   /// Blocks until every rank has called it.
   void barrier(const WaitCheck& check = {});
@@ -183,21 +183,21 @@ class Communicator {
       const at::Tensor& output,
       const at::Tensor& input,
       AllToAllBlocks blocks,
-      std::string what);
+      std::string label);
   PendingCollective all_reduce(
       const at::Tensor& tensor,
       const c10d::ReduceOp& op,
-      std::string what);
+      std::string label);
   /// Issues a collective.
   /// @param bytes of its tensor, for traces.
   PendingCollective pending(
       const std::function<c10::intrusive_ptr<c10d::Work>()>& issue,
-      std::string what,
+      std::string label,
       size_t bytes);
   void trace(
       const c10::intrusive_ptr<c10d::Work>& work,
       const runtime::StreamTime& begin,
-      const std::string& what,
+      const std::string& label,
       size_t bytes) const;
   bool on_stream() const {
     return device_.has_value();

@@ -14,7 +14,7 @@ namespace tessera::runtime {
 std::vector<std::string> gather_texts(
     Communicator& group,
     const std::string& text,
-    const std::string& what,
+    const std::string& label,
     const WaitCheck& check) {
   if (group.size() == 1) {
     return {text};
@@ -22,14 +22,14 @@ std::vector<std::string> gather_texts(
   const at::Tensor length =
       at::tensor({static_cast<int64_t>(text.size())}, at::kLong);
   const at::Tensor lengths = at::empty({group.size()}, at::kLong);
-  group.all_gather(lengths, length, what).wait(check);
+  group.all_gather(lengths, length, label).wait(check);
   const auto* sizes = lengths.const_data_ptr<int64_t>();
   const int64_t longest =
       std::max<int64_t>(1, *std::max_element(sizes, sizes + group.size()));
   const at::Tensor mine = at::empty({longest}, at::kByte);
   std::memcpy(mine.mutable_data_ptr(), text.data(), text.size());
   const at::Tensor all = at::empty({group.size() * longest}, at::kByte);
-  group.all_gather(all, mine, what).wait(check);
+  group.all_gather(all, mine, label).wait(check);
   std::vector<std::string> texts;
   const auto* bytes = static_cast<const char*>(all.const_data_ptr());
   for (int r = 0; r < group.size(); ++r) {
@@ -42,7 +42,7 @@ std::string find_differences(
     Communicator& group,
     const std::string& value,
     const std::string& account,
-    const std::string& what,
+    const std::string& label,
     const WaitCheck& check) {
   constexpr size_t kShown = 4;
   struct Found {
@@ -52,7 +52,7 @@ std::string find_differences(
   };
   const std::string length = std::to_string(value.size());
   const std::vector<std::string> texts =
-      gather_texts(group, length + " " + value + account, what, check);
+      gather_texts(group, length + " " + value + account, label, check);
   std::vector<Found> all;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const std::string& text = texts[rank];

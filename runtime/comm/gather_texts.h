@@ -11,18 +11,18 @@
 namespace tessera::runtime {
 
 /// Returns the strings of all ranks of `group`, by rank. Collective; blocks.
-/// @param what names the collective in errors.
+/// @param label names the collective in errors.
 std::vector<std::string> gather_texts(
     Communicator& group,
     const std::string& text,
-    const std::string& what,
+    const std::string& label,
     const WaitCheck& check = {});
 
 /// Compares what the ranks of a job have. Collective; blocks.
 /// @param group all ranks of the job.
 /// @param value compared.
 /// @param account of this rank's value, for errors.
-/// @param what names the collective in errors.
+/// @param label names the collective in errors.
 /// @return nothing if all values are equal; else a line for each of the first
 ///   few, "\n  rank 0: ACCOUNT" or "\n  ranks 1, 3: ACCOUNT", the account of
 ///   the first rank that has it.
@@ -30,7 +30,7 @@ std::string find_differences(
     Communicator& group,
     const std::string& value,
     const std::string& account,
-    const std::string& what,
+    const std::string& label,
     const WaitCheck& check = {});
 
 } // namespace tessera::runtime

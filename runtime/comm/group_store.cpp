@@ -128,7 +128,7 @@ std::string GroupStore::end_of_a_rank(milliseconds patience) {
 
 void GroupStore::fail(const std::string& reason) const {
   blame_peer();
-  throw LostRankError(group_.what + " failed: " + reason);
+  throw LostRankError(group_.label + " failed: " + reason);
 }
 
 void GroupStore::fail_without_store(const c10::Error& error) {
@@ -200,7 +200,7 @@ void GroupStore::log_wait(std::chrono::seconds waited) {
   if (first - group_.job_ranks.begin() == group_.rank) {
     log_warning(
         "{}: waiting for {} for {} s",
-        group_.what,
+        group_.label,
         missing.empty() ? "the other ranks, which have all come"
                         : ranks_text(missing),
         waited.count());

@@ -40,7 +40,7 @@ class LostRankError : public Error {
 class GroupStore : public c10d::Store {
  public:
   struct Group {
-    std::string what; ///< what waits are for: "making the group 'engine'"
+    std::string label; ///< what waits are for: "making the group 'engine'"
     std::string key; ///< the prefix of its keys, used by no other group
     int rank = 0; ///< of this process, in the group
     std::vector<int> job_ranks; ///< the number of each rank in the job

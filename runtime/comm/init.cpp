@@ -174,11 +174,11 @@ std::unique_ptr<Communicator> World::join_group(
     all = c10::make_intrusive<c10d::HashStore>();
   }
   const auto rank = static_cast<int>(place - ranks.begin());
-  const std::string what = "making the group '" + name + "'";
+  const std::string label = "making the group '" + name + "'";
   const std::string unique_key = key + "/" + std::to_string(ranks.front());
   const auto store = c10::make_intrusive<runtime::GroupStore>(
       all,
-      runtime::GroupStore::Group{what, unique_key, rank, ranks},
+      runtime::GroupStore::Group{label, unique_key, rank, ranks},
       options_.timeout);
   const auto size = static_cast<int>(ranks.size());
   const auto timeout = options_.timeout;
@@ -202,7 +202,7 @@ std::unique_ptr<Communicator> World::join_group(
     const std::string text = error.what_without_backtrace();
     const std::string reason = text.substr(0, text.find('\n'));
     store->report(reason);
-    TESSERA_FAIL("{} failed: {}", what, reason);
+    TESSERA_FAIL("{} failed: {}", label, reason);
   } catch (const std::exception& error) {
     // The others need not wait for this rank.
     store->report(runtime::text_of_exception(error));

@@ -13,7 +13,7 @@ namespace tessera::runtime {
 
 void on_all_ranks(
     Communicator& ranks,
-    const std::string& what,
+    const std::string& label,
     const std::function<void()>& work,
     const WaitCheck& check) {
   std::exception_ptr error;
@@ -23,7 +23,7 @@ void on_all_ranks(
     error = std::current_exception();
   }
   const at::Tensor failed = at::tensor({error ? 1.0 : 0.0}, at::kDouble);
-  ranks.all_reduce_sum(failed, what).wait(check);
+  ranks.all_reduce_sum(failed, label).wait(check);
   if (error) {
     std::rethrow_exception(error);
   }
@@ -31,7 +31,7 @@ void on_all_ranks(
     blame_peer();
     TESSERA_FAIL(
         "{} failed on {}; see their errors.",
-        what,
+        label,
         count_text(static_cast<int64_t>(failed.item<double>()), "other rank"));
   }
 }

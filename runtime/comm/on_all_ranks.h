@@ -11,10 +11,10 @@ namespace tessera::runtime {
 
 /// Calls `work`; if it throws on some rank, every rank throws. Collective over
 /// `ranks`, which are for CPU tensors; blocks.
-/// @param what begins the message on the ranks where `work` did not throw.
+/// @param label begins the message on the ranks where `work` did not throw.
 void on_all_ranks(
     Communicator& ranks,
-    const std::string& what,
+    const std::string& label,
     const std::function<void()>& work,
     const WaitCheck& check = {});
 

@@ -68,27 +68,27 @@ RingChannels::Channels RingChannels::connect(
 LaneCollective RingChannels::send(
     const at::Tensor& tensor,
     int to,
-    std::string what) {
-  return transfer(tensor, index_, to, std::move(what));
+    std::string label) {
+  return transfer(tensor, index_, to, std::move(label));
 }
 
 LaneCollective RingChannels::receive(
     const at::Tensor& tensor,
     int from,
-    std::string what) {
-  return transfer(tensor, from, index_, std::move(what));
+    std::string label) {
+  return transfer(tensor, from, index_, std::move(label));
 }
 
 LaneCollective RingChannels::receive_new(
     at::IntArrayRef sizes,
     const at::TensorOptions& options,
     int from,
-    std::string what) {
-  const Channel& way = channel(options.device(), from, index_, what);
+    std::string label) {
+  const Channel& way = channel(options.device(), from, index_, label);
   return LaneCollective::into_new(
       [&] { return at::empty(sizes, options); },
       [&](const at::Tensor& tensor) {
-        return issue(way, tensor, /*sends=*/false, std::move(what));
+        return issue(way, tensor, /*sends=*/false, std::move(label));
       },
       way.lane);
 }
@@ -97,16 +97,16 @@ LaneCollective RingChannels::transfer(
     const at::Tensor& tensor,
     int from,
     int to,
-    std::string what) {
-  const Channel& way = channel(tensor.device(), from, to, what);
+    std::string label) {
+  const Channel& way = channel(tensor.device(), from, to, label);
   TESSERA_CHECK(
       tensor.is_contiguous(),
       "{}: a channel takes contiguous tensors, but got one of sizes {} and strides {}.",
-      what,
+      label,
       tensor.sizes(),
       tensor.strides());
   return {
-      [&] { return issue(way, tensor, from == index_, std::move(what)); },
+      [&] { return issue(way, tensor, from == index_, std::move(label)); },
       tensor,
       way.lane};
 }
@@ -115,12 +115,12 @@ const RingChannels::Channel& RingChannels::channel(
     at::Device device,
     int from,
     int to,
-    const std::string& what) const {
+    const std::string& label) const {
   const bool on_device = device == device_;
   TESSERA_CHECK(
       on_device || device.is_cpu(),
       "{}: a channel takes tensors on {} or the CPU, but got one on {}.",
-      what,
+      label,
       device_,
       device);
   const Channels& channels = on_device ? channels_ : cpu_channels_;
@@ -128,7 +128,7 @@ const RingChannels::Channel& RingChannels::channel(
   TESSERA_CHECK(
       found != channels.end(),
       "{}: there is no channel from {} to {} in the ring of {} ranks, at index {}; only neighbors are connected.",
-      what,
+      label,
       from,
       to,
       size(),
@@ -140,14 +140,14 @@ PendingCollective RingChannels::issue(
     const Channel& channel,
     const at::Tensor& tensor,
     bool sends,
-    std::string what) const {
+    std::string label) const {
   Communicator& group = *channel.group;
   const int own = group.rank();
   // Not every backend supports every dtype.
   return group.broadcast(
       tensor.view({-1}).view(at::kByte),
       sends ? own : 1 - own,
-      std::move(what));
+      std::move(label));
 }
 
 } // namespace tessera::runtime

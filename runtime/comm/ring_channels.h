@@ -52,12 +52,12 @@ class RingChannels {
   /// until the transfer has been waited for.
   /// @param tensor contiguous.
   /// @param to position in the ring.
-  /// @param what names the transfer in errors.
-  LaneCollective send(const at::Tensor& tensor, int to, std::string what);
+  /// @param label names the transfer in errors.
+  LaneCollective send(const at::Tensor& tensor, int to, std::string label);
 
   /// Starts receiving from a neighbor into `tensor`, which must be contiguous
   /// and have the size and dtype of the tensor sent. Does not block.
-  LaneCollective receive(const at::Tensor& tensor, int from, std::string what);
+  LaneCollective receive(const at::Tensor& tensor, int from, std::string label);
 
   /// Starts receiving into a new tensor, LaneCollective::tensor(), which is
   /// used on the current stream. Does not wait for what was issued to that
@@ -66,7 +66,7 @@ class RingChannels {
       at::IntArrayRef sizes,
       const at::TensorOptions& options,
       int from,
-      std::string what);
+      std::string label);
 
  private:
   /// One direction between two ranks.
@@ -88,18 +88,18 @@ class RingChannels {
       const at::Tensor& tensor,
       int from,
       int to,
-      std::string what);
+      std::string label);
   /// @throws tessera::Error if there is none for tensors of `device`.
   const Channel& channel(
       at::Device device,
       int from,
       int to,
-      const std::string& what) const;
+      const std::string& label) const;
   PendingCollective issue(
       const Channel& channel,
       const at::Tensor& tensor,
       bool sends,
-      std::string what) const;
+      std::string label) const;
 
   std::vector<int> ranks_;
   int index_ = 0;

@@ -42,23 +42,23 @@ inline bool contains(const DoubleRange& range, double value) {
          (range.open_max ? value < range.max : value <= range.max);
 }
 
-inline std::string in_range(std::string_view what, const IntRange& range) {
+inline std::string in_range(std::string_view label, const IntRange& range) {
   const bool has_min = range.min != IntRange{}.min;
   const bool has_max = range.max != IntRange{}.max;
   if (has_min && has_max) {
-    return formatted("{} from {} to {}", what, range.min, range.max);
+    return formatted("{} from {} to {}", label, range.min, range.max);
   }
-  return has_min   ? formatted("{} of at least {}", what, range.min)
-         : has_max ? formatted("{} of at most {}", what, range.max)
-                   : std::string(what);
+  return has_min   ? formatted("{} of at least {}", label, range.min)
+         : has_max ? formatted("{} of at most {}", label, range.max)
+                   : std::string(label);
 }
 
-inline std::string in_range(std::string_view what, const DoubleRange& range) {
-  std::string text(what);
+inline std::string in_range(std::string_view label, const DoubleRange& range) {
+  std::string text(label);
   const bool has_min = range.min != DoubleRange{}.min;
   const bool has_max = range.max != DoubleRange{}.max;
   if (has_min && has_max && !range.open_min && !range.open_max) {
-    return formatted("{} from {} to {}", what, range.min, range.max);
+    return formatted("{} from {} to {}", label, range.min, range.max);
   }
   if (has_min) {
     text += formatted(

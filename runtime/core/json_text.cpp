@@ -73,14 +73,14 @@ std::string with_escapes(std::string_view text) {
 }
 
 // The library's message without its position of the error.
-std::string reason(std::string_view what) {
+std::string reason(std::string_view label) {
   for (std::string_view mark : {"syntax error", "] "}) {
-    const size_t at = what.find(mark);
+    const size_t at = label.find(mark);
     if (at != std::string_view::npos) {
-      return with_escapes(what.substr(mark == "] " ? at + mark.size() : at));
+      return with_escapes(label.substr(mark == "] " ? at + mark.size() : at));
     }
   }
-  return with_escapes(what);
+  return with_escapes(label);
 }
 
 // Iterates over the text and exposes how far the parser has come.

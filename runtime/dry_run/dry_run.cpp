@@ -976,8 +976,8 @@ bool DryKernel::count(const at::Tensor& tensor) {
   return is_uncounted_dry_memory(dry_operator::data_of(tensor));
 }
 
-void DryRun::assume(std::string what) {
-  assumptions_.insert(std::move(what));
+void DryRun::assume(std::string label) {
+  assumptions_.insert(std::move(label));
 }
 
 bool computes_on_cpu(c10::Device device) {

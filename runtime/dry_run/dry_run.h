@@ -82,7 +82,7 @@ class DryRun {
   const std::set<std::string>& assumptions() const {
     return assumptions_;
   }
-  void assume(std::string what);
+  void assume(std::string label);
 
   /// For the fallback.
   void begin_operator(const std::string& name, const void* storage);

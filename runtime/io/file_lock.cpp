@@ -48,7 +48,7 @@ int try_lock(int fd) {
 
 FileLock::FileLock(
     const std::filesystem::path& file,
-    const std::string& what,
+    const std::string& label,
     milliseconds patience) {
   constexpr milliseconds kPause{50};
   // Network file systems lock for writing only what is open for writing.
@@ -65,12 +65,12 @@ FileLock::FileLock(
   TESSERA_CHECK(
       code != EWOULDBLOCK,
       "{} is in use: {} writes to it. Wait until that run has ended, or choose another folder.",
-      what,
+      label,
       holder_in(fd_.get()));
   if (code != 0) {
     log_warning(
         "{} cannot be locked ({}): make sure that only one run writes to it",
-        what,
+        label,
         detail::errno_text(code));
     return;
   }

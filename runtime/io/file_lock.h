@@ -18,12 +18,12 @@ class FileLock {
  public:
   /// Creates the file if it does not exist. Blocks for at most `patience`,
   /// during which a process that is being killed can end.
-  /// @param what begins the error: "output.folder 'runs/a'".
+  /// @param label begins the error: "output.folder 'runs/a'".
   /// @throws Error if another process has the lock, naming its pid and host, or
   ///   if the file cannot be opened.
   explicit FileLock(
       const std::filesystem::path& file,
-      const std::string& what,
+      const std::string& label,
       std::chrono::milliseconds patience = std::chrono::seconds(2));
 
  private:

@@ -16,7 +16,7 @@ namespace tessera::runtime {
 
 MappedFile::MappedFile(
     const std::filesystem::path& path,
-    const std::string& what) {
+    const std::string& label) {
   // Without O_NONBLOCK, opening a pipe would wait for its other end.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
@@ -40,7 +40,7 @@ MappedFile::MappedFile(
   TESSERA_CHECK(
       code == 0,
       "cannot open the {} '{}': {}; {}",
-      what,
+      label,
       path.string(),
       detail::errno_text(code),
       detail::errno_remedy(code));

@@ -14,9 +14,9 @@ namespace tessera::runtime {
 class MappedFile {
  public:
   MappedFile() = default;
-  /// @param what kind of file, for errors, e.g. "safetensors file".
+  /// @param label kind of file, for errors, e.g. "safetensors file".
   /// @throws Error naming the path if it cannot be read or is no regular file.
-  MappedFile(const std::filesystem::path& path, const std::string& what);
+  MappedFile(const std::filesystem::path& path, const std::string& label);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

@@ -118,12 +118,12 @@ class PickleReader {
  private:
   using Node = PickleNode*;
 
-  [[noreturn]] void fail(const std::string& what) const {
+  [[noreturn]] void fail(const std::string& label) const {
     TESSERA_FAIL(
         "{}: at byte {} of the pickle, {}{}",
         source_,
         at_,
-        what,
+        label,
         kPickleRemedy);
   }
 

@@ -14,10 +14,10 @@ namespace tessera::runtime::detail {
 
 namespace fs = std::filesystem;
 
-void fail_on(const char* what, const fs::path& path, int code) {
+void fail_on(const char* label, const fs::path& path, int code) {
   TESSERA_FAIL(
       "cannot {} '{}': {}; {}",
-      what,
+      label,
       path.string(),
       errno_text(code),
       errno_remedy(code));

@@ -11,11 +11,11 @@ namespace tessera::runtime::detail {
 /// With O_DIRECT, offsets, lengths and addresses are multiples of this.
 inline constexpr size_t kDirectAlignment = 4096;
 
-/// @param what the operation that failed, e.g. "read".
+/// @param label the operation that failed, e.g. "read".
 /// @param code its errno.
 /// @throws tessera::Error naming both, the path and the remedy.
 [[noreturn]] void fail_on(
-    const char* what,
+    const char* label,
     const std::filesystem::path& path,
     int code);
 

@@ -32,27 +32,27 @@ const PickleNode& argument(const PickleNode& made, size_t index) {
   return *made.arguments->items[index];
 }
 
-int64_t integer(const PickleNode& node, const char* what) {
+int64_t integer(const PickleNode& node, const char* label) {
   TESSERA_CHECK(
       node.is(PickleKind::kInt) && node.text.empty() && node.integer >= 0,
       "its {} is {}, not a size",
-      what,
+      label,
       show(node));
   return node.integer;
 }
 
 /// Of a tuple, or of a torch.Size of one.
-std::vector<int64_t> integers(const PickleNode& node, const char* what) {
+std::vector<int64_t> integers(const PickleNode& node, const char* label) {
   const PickleNode& tuple =
       node.made_by() == "torch.Size" ? argument(node, 0) : node;
   TESSERA_CHECK(
       tuple.is(PickleKind::kTuple) || tuple.is(PickleKind::kList),
       "its {} is {}, not a tuple",
-      what,
+      label,
       show(node));
   std::vector<int64_t> values;
   for (const PickleNode* value : tuple.items) {
-    values.push_back(integer(*value, what));
+    values.push_back(integer(*value, label));
   }
   return values;
 }
@@ -255,14 +255,14 @@ void TorchFile::read_zip(Bytes bytes) {
 }
 
 void TorchFile::read_legacy(Bytes bytes) {
-  const auto next = [&](const char* what) {
+  const auto next = [&](const char* label) {
     try {
       auto pickle =
           std::make_unique<const Pickle>(bytes, source_, is_tensor_global);
       bytes = bytes.subspan(pickle->bytes());
       return pickle;
     } catch (const Error& error) {
-      TESSERA_FAIL("{} (reading {})", error.what(), what);
+      TESSERA_FAIL("{} (reading {})", error.what(), label);
     }
   };
   constexpr size_t kMagicBytes = 2 + 2 + 10;
@@ -385,15 +385,15 @@ TorchTensor TorchFile::tensor(const PickleNode& node, const std::string& name)
         "it reaches beyond its storage of {} bytes",
         tensor.storage.size());
   } catch (const Error& error) {
-    const std::string what = error.what();
-    if (what.starts_with(source_)) {
+    const std::string label = error.what();
+    if (label.starts_with(source_)) {
       throw;
     }
     TESSERA_FAIL(
         "{}: the tensor '{}' cannot be read: {}{}",
         source_,
         name,
-        what,
+        label,
         kTorchRemedy);
   }
   return tensor;

@@ -51,11 +51,11 @@ at::Tensor parts_exchanged(
   const at::Tensor output = at::empty(
       {std::accumulate(blocks.taken.begin(), blocks.taken.end(), int64_t{0})},
       part.options());
-  const std::string what = name_of(group);
+  const std::string label = name_of(group);
   if (parts.is_even() && whole.is_even()) {
-    group.all_to_all(output, input, what).wait();
+    group.all_to_all(output, input, label).wait();
   } else {
-    group.all_to_all(output, input, blocks, what).wait();
+    group.all_to_all(output, input, blocks, label).wait();
   }
   std::vector<at::Tensor> taken = output.split(blocks.taken);
   for (int rank = 0; rank < group.size(); ++rank) {

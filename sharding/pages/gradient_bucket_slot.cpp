@@ -261,7 +261,7 @@ void GradientBucket::begin_reduce(
 void GradientBucket::issue_reduce(Communicator& communicator) {
   const PageSpec& page = group_.spec();
   const runtime::FlatSpan mine = group_.layout().shard(rank_);
-  const std::string what = "reduction of '" + group_.name() + "'";
+  const std::string label = "reduction of '" + group_.name() + "'";
   // Results that are added to the shard, or are never moved there, are placed
   // in the slot: at this rank's part of the input, or behind what arrives.
   if (applies_slot() || accumulates() || !shard_.is_on(group_.device()) ||
@@ -275,7 +275,7 @@ void GradientBucket::issue_reduce(Communicator& communicator) {
     reduced_ = shard_.tensor();
   }
   if (!page.reduce_format) {
-    pending_ = communicator.reduce_scatter_sum(reduced_, collected_, what);
+    pending_ = communicator.reduce_scatter_sum(reduced_, collected_, label);
     return;
   }
   const int64_t parts = communicator.size();
@@ -283,7 +283,7 @@ void GradientBucket::issue_reduce(Communicator& communicator) {
   const at::Tensor sent =
       slot_bytes(static_cast<int64_t>(collected_.nbytes()), bytes);
   runtime::encode_blocks_(sent, collected_, *page.reduce_format, parts);
-  pending_ = communicator.all_to_all(slot_bytes(0, bytes), sent, what);
+  pending_ = communicator.all_to_all(slot_bytes(0, bytes), sent, label);
 }
 
 at::Tensor GradientBucket::slot_bytes(int64_t begin, int64_t bytes) const {
@@ -323,7 +323,7 @@ void GradientBucket::sum_encoded_over_replicas(
   const runtime::BlockFormat& format = *group_.spec().reduce_format;
   const int64_t ranks = replicas_.size();
   const int64_t bytes = format.bytes(part_numel);
-  const std::string what = "sum over the copies of '" + group_.name() + "'";
+  const std::string label = "sum over the copies of '" + group_.name() + "'";
   const at::Tensor sent = slot_bytes(0, ranks * bytes);
   const at::Tensor received = slot_bytes(ranks * bytes, ranks * bytes);
   const at::Tensor parts = slot_.tensor.narrow(
@@ -332,14 +332,14 @@ void GradientBucket::sum_encoded_over_replicas(
       ranks * part_numel);
   parts.narrow(0, reduced_.numel(), parts.numel() - reduced_.numel()).zero_();
   runtime::encode_blocks_(sent, parts, format, ranks);
-  replicas_.all_to_all(received, sent, what).wait(check);
+  replicas_.all_to_all(received, sent, label).wait(check);
   const at::Tensor own =
       parts.narrow(0, replicas_.rank() * part_numel, part_numel);
   runtime::sum_blocks_(own, received, format, ranks);
   const at::Tensor own_bytes =
       received.narrow(0, replicas_.rank() * bytes, bytes);
   runtime::encode_blocks_(own_bytes, own, format);
-  replicas_.all_gather(received, own_bytes, what).wait(check);
+  replicas_.all_gather(received, own_bytes, label).wait(check);
   runtime::decode_blocks_(parts, received, format, ranks);
 }
 

@@ -93,7 +93,7 @@ PageMemory::PageMemory(
 
 /// Allocates zeros: [shard_numel].
 runtime::RestingTensor PageMemory::make_shard(
-    const char* what,
+    const char* label,
     MemoryPurpose purpose,
     at::ScalarType dtype,
     MemoryLedger& ledger,
@@ -104,7 +104,7 @@ runtime::RestingTensor PageMemory::make_shard(
         ledger.allocate_zeros(purpose, numel, dtype, spec_.device));
   }
   return runtime::RestingTensor(store->reserve(
-      formatted("{} of '{}'", what, spec_.name), purpose, numel, dtype));
+      formatted("{} of '{}'", label, spec_.name), purpose, numel, dtype));
 }
 
 void PageMemory::take_slice(
@@ -221,15 +221,15 @@ void PageMemory::issue_unshard() {
 /// @param shard this rank's shard, which may be in the slot.
 void PageMemory::begin_gather(const at::Tensor& shard) {
   const runtime::TraceLaneScope traced(runtime::TraceLane::kUnshard);
-  const std::string what = "unshard of '" + spec_.name + "'";
+  const std::string label = "unshard of '" + spec_.name + "'";
   if (is_encoded()) {
     const at::Tensor wire = wire_in_slot();
     const int64_t bytes = spec_.gather_format->bytes(shard.numel());
     const at::Tensor own = wire.narrow(0, communicator_->rank() * bytes, bytes);
     runtime::encode_blocks_(own, shard, *spec_.gather_format);
-    gather_ = communicator_->all_gather(wire, own, what);
+    gather_ = communicator_->all_gather(wire, own, label);
   } else {
-    gather_ = communicator_->all_gather(whole_in_slot(), shard, what);
+    gather_ = communicator_->all_gather(whole_in_slot(), shard, label);
   }
   if (!gather_.pending()) {
     receive();

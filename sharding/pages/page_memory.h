@@ -236,7 +236,7 @@ class PageMemory {
   at::Tensor wire_in_slot() const;
   runtime::Slot take_slot();
   runtime::RestingTensor make_shard(
-      const char* what,
+      const char* label,
       MemoryPurpose purpose,
       at::ScalarType dtype,
       MemoryLedger& ledger,

@@ -454,17 +454,17 @@ void broadcast_module(
             storage.mutable_data(),
             {static_cast<int64_t>(storage.nbytes())},
             at::TensorOptions().dtype(at::kByte).device(tensor.device()));
-        const std::string what = "broadcast of '" + name + "'";
+        const std::string label = "broadcast of '" + name + "'";
         if (mesh == nullptr) {
-          ranks.control().broadcast(bytes, 0, what).wait();
+          ranks.control().broadcast(bytes, 0, label).wait();
           return;
         }
         // First to the ranks of other replicas that correspond to the mesh's
         // first rank, then from each of them to its replica.
         if (mesh->shards().rank() == 0) {
-          mesh->replicas().broadcast(bytes, 0, what).wait();
+          mesh->replicas().broadcast(bytes, 0, label).wait();
         }
-        mesh->shards().broadcast(bytes, 0, what).wait();
+        mesh->shards().broadcast(bytes, 0, label).wait();
       };
   for (const PageSpec& page : pages) {
     for (const PagedParameter& parameter : page.parameters) {

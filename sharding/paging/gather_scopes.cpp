@@ -91,14 +91,14 @@ void GatherScopes::add_hashes(
 at::Tensor GatherScopes::gather(
     const Page& page,
     const at::Tensor& shard,
-    const std::string& what) {
+    const std::string& label) {
   if (!page.ranks.is_divided()) {
     return shard;
   }
   const at::Tensor whole =
       at::empty({page.layout().padded_numel()}, shard.options());
   page.ranks.shards()
-      .all_gather(whole, shard, what)
+      .all_gather(whole, shard, label)
       .wait(context_.ranks->watch_failures());
   return whole;
 }

@@ -79,7 +79,7 @@ class GatherScopes {
   at::Tensor gather(
       const Page& page,
       const at::Tensor& shard,
-      const std::string& what);
+      const std::string& label);
 
   PagerContext& context_;
   Unsharder& unsharder_;

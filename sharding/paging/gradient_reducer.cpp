@@ -352,14 +352,14 @@ bool GradientReducer::hand_over(Page& page) {
   return still_read;
 }
 
-void GradientReducer::check_not_updated(const Page& page, const char* what)
+void GradientReducer::check_not_updated(const Page& page, const char* label)
     const {
   TESSERA_CHECK(
       !context_.options.update_in_backward || !page.gradients ||
           !page.gradients->is_applied(),
       "group '{}' {} after it was updated in backward. Call engine.step() before the next forward or backward; if the number of them in a step varies, or their gradients may be dropped, turn off update_in_backward.",
       page.name(),
-      what);
+      label);
 }
 
 } // namespace tessera::sharding

@@ -97,7 +97,7 @@ class GradientReducer {
   void close_if_empty(Page& page);
 
   /// @throws tessera::Error when the page was updated in this step already.
-  void check_not_updated(const Page& page, const char* what) const;
+  void check_not_updated(const Page& page, const char* label) const;
 
   /// Makes the current stream wait for the reductions.
   void wait_for_lane() const {

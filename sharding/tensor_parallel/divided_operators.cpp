@@ -58,10 +58,10 @@ const DividedParameter* weight_of_product(
       fits && !is_weight(x),
       "{}: {} is divided by a tensor plan, which supports it only as W in x W^T. Leave its layer out of the plan.",
       operation,
-      tag != nullptr    ? "'" + tag->what->name() + "'"
+      tag != nullptr    ? "'" + tag->parameter->name() + "'"
       : left != nullptr ? "'" + left->name() + "'"
                         : "a weight");
-  return &*tag->what;
+  return &*tag->parameter;
 }
 
 /// An activation at the border of a partitioned layer, and how it is placed
@@ -115,31 +115,40 @@ at::Tensor left(
 
 /// Returns the features of x with which the partition of a row-parallel layer
 /// is multiplied.
-at::Tensor own_features(const at::Tensor& x, const DividedParameter& what) {
+at::Tensor own_features(
+    const at::Tensor& x,
+    const DividedParameter& parameter) {
   TESSERA_CHECK(
-      x.size(-1) == what.split().size(),
+      x.size(-1) == parameter.split().size(),
       "'{}' is divided as kRow and takes {} features; its input has sizes {}.",
-      what.name(),
-      what.split().size(),
+      parameter.name(),
+      parameter.split().size(),
       x.sizes());
   const DTensorImpl* wrapper = divided_dtensor(x);
   const bool is_own = wrapper != nullptr && wrapper->dim_from_end() == -1 &&
-                      same_parts(wrapper->divided()->split, what.split());
+                      same_parts(wrapper->divided()->split, parameter.split());
   return is_own ? local_of(x)
-                : take_part(full_tensor(x), -1, what.split(), *what.how->group);
+                : take_part(
+                      full_tensor(x),
+                      -1,
+                      parameter.split(),
+                      *parameter.how->group);
 }
 
 /// Returns the result of a column-parallel layer as the model's code sees it.
-at::Tensor column_result(const at::Tensor& y, const DividedParameter& what) {
-  if (what.division != TensorDivision::kColumnGathered) {
-    return make_dtensor(y, DividedDim{y.dim() - 1, what.split()}, what.how);
+at::Tensor column_result(
+    const at::Tensor& y,
+    const DividedParameter& parameter) {
+  if (parameter.division != TensorDivision::kColumnGathered) {
+    return make_dtensor(
+        y, DividedDim{y.dim() - 1, parameter.split()}, parameter.how);
   }
-  if (what.how->group->size() == 1) {
+  if (parameter.how->group->size() == 1) {
     return y;
   }
   // A copy, because layers add their bias in place, which autograd does not
   // allow for a view returned by a custom function.
-  return gather_parts(y, -1, what.split(), *what.how->group)
+  return gather_parts(y, -1, parameter.split(), *parameter.how->group)
       .clone(at::MemoryFormat::Contiguous);
 }
 
@@ -153,16 +162,18 @@ std::vector<int64_t> with_features(const at::Tensor& x, int64_t features) {
 template <typename Product>
 at::Tensor divided_product(
     const at::Tensor& x,
-    const DividedParameter& what,
+    const DividedParameter& parameter,
     const Product& product) {
-  if (what.division == TensorDivision::kRow) {
+  if (parameter.division == TensorDivision::kRow) {
     const TensorParallel out =
-        leaving(with_features(x, what.spec.sizes[0]), *what.how);
+        leaving(with_features(x, parameter.spec.sizes[0]), *parameter.how);
     return left(
-        leave_layer(product(own_features(x, what)), out), out, what.how);
+        leave_layer(product(own_features(x, parameter)), out),
+        out,
+        parameter.how);
   }
-  const Between input = entering(x, *what.how);
-  return column_result(product(enter_layer(input.x, input.how)), what);
+  const Between input = entering(x, *parameter.how);
+  return column_result(product(enter_layer(input.x, input.how)), parameter);
 }
 
 // Products of operands of which any may be a DTensor.
@@ -210,26 +221,29 @@ at::Tensor product_of(
 
 at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
   const OnParts parts;
-  const DividedParameter* what = weight_of_product(x, weight, true, "matmul");
-  if (what == nullptr) {
+  const DividedParameter* parameter =
+      weight_of_product(x, weight, true, "matmul");
+  if (parameter == nullptr) {
     return product_of(x, weight, [](const at::Tensor& a, const at::Tensor& b) {
       return at::matmul(a, b);
     });
   }
-  return divided_product(
-      x, *what, [&](const at::Tensor& own) { return at::matmul(own, weight); });
+  return divided_product(x, *parameter, [&](const at::Tensor& own) {
+    return at::matmul(own, weight);
+  });
 }
 
 at::Tensor mm(const at::Tensor& x, const at::Tensor& weight) {
   const OnParts parts;
-  const DividedParameter* what = weight_of_product(x, weight, true, "mm");
-  if (what == nullptr) {
+  const DividedParameter* parameter = weight_of_product(x, weight, true, "mm");
+  if (parameter == nullptr) {
     return product_of(x, weight, [](const at::Tensor& a, const at::Tensor& b) {
       return at::mm(a, b);
     });
   }
-  return divided_product(
-      x, *what, [&](const at::Tensor& own) { return at::mm(own, weight); });
+  return divided_product(x, *parameter, [&](const at::Tensor& own) {
+    return at::mm(own, weight);
+  });
 }
 
 at::Tensor batched(const at::Tensor& a, const at::Tensor& b) {
@@ -266,21 +280,23 @@ at::Tensor addmm(
   at::Tensor product;
   {
     const OnParts parts;
-    const DividedParameter* what = weight_of_product(x, weight, true, "addmm");
-    if (what == nullptr && !has_dtensor({bias, x, weight})) {
+    const DividedParameter* parameter =
+        weight_of_product(x, weight, true, "addmm");
+    if (parameter == nullptr && !has_dtensor({bias, x, weight})) {
       return at::addmm(bias, x, weight, beta, alpha);
     }
-    if (what != nullptr && what->division == TensorDivision::kColumn &&
+    if (parameter != nullptr &&
+        parameter->division == TensorDivision::kColumn &&
         divided_parameter(bias) != nullptr) {
-      return divided_product(x, *what, [&](const at::Tensor& own) {
+      return divided_product(x, *parameter, [&](const at::Tensor& own) {
         return at::addmm(bias, own, weight, beta, alpha);
       });
     }
     product =
-        what != nullptr
+        parameter != nullptr
             ? divided_product(
                   x,
-                  *what,
+                  *parameter,
                   [&](const at::Tensor& own) { return at::mm(own, weight); })
             : product_of(
                   x, weight, [](const at::Tensor& a, const at::Tensor& b) {
@@ -328,32 +344,34 @@ at::Tensor linear(
   at::Tensor y;
   {
     const OnParts parts;
-    const DividedParameter* what =
+    const DividedParameter* parameter =
         weight_of_product(x, weight, false, "linear");
-    if (what == nullptr) {
+    if (parameter == nullptr) {
       return whole_linear(x, weight, bias);
     }
     const bool has_rows = x.dim() >= 2;
-    if (what->division == TensorDivision::kRow) {
+    if (parameter->division == TensorDivision::kRow) {
       const TensorParallel out =
-          leaving(with_features(x, weight.size(0)), *what->how);
-      const at::Tensor own = own_features(x, *what);
+          leaving(with_features(x, weight.size(0)), *parameter->how);
+      const at::Tensor own = own_features(x, *parameter);
       y = left(
           has_rows ? leave_linear(own, weight, out)
                    : leave_layer(at::linear(own, weight), out),
           out,
-          what->how);
+          parameter->how);
     } else {
-      const bool inside = what->division != TensorDivision::kColumnGathered;
-      const Between input = entering(x, *what->how);
+      const bool inside =
+          parameter->division != TensorDivision::kColumnGathered;
+      const Between input = entering(x, *parameter->how);
       const at::Tensor own_bias =
-          inside && bias ? operand(*bias, -1, what->split(), *what->how->group)
-                         : at::Tensor();
+          inside && bias
+              ? operand(*bias, -1, parameter->split(), *parameter->how->group)
+              : at::Tensor();
       y = column_result(
           has_rows
               ? enter_linear(input.x, {{weight, own_bias}}, input.how)[0]
               : at::linear(enter_layer(input.x, input.how), weight, own_bias),
-          *what);
+          *parameter);
       if (inside) {
         return y;
       }
@@ -366,11 +384,11 @@ at::Tensor linear(
 at::Tensor vocab_lookup(
     const at::Tensor& rows,
     const at::Tensor& tokens,
-    const DividedParameter& what,
+    const DividedParameter& parameter,
     int64_t padding_id,
     const TensorParallel& out) {
-  const DimSplit vocab = what.split();
-  check_tokens(tokens, vocab.size(), what.name().c_str());
+  const DimSplit vocab = parameter.split();
+  check_tokens(tokens, vocab.size(), parameter.name().c_str());
   const int rank = out.group->rank();
   const OwnTokens own = own_tokens(tokens, vocab, rank);
   const int64_t padding = padding_id - vocab.begin(rank);
@@ -391,25 +409,26 @@ at::Tensor embedding(
     return at::embedding(
         weight, full_tensor(tokens), padding_id, scale_grad_by_freq, sparse);
   }
-  const DividedParameter* what = divided_parameter(weight);
+  const DividedParameter* parameter = divided_parameter(weight);
   TESSERA_CHECK(
-      what != nullptr && what->spec.divided_dim(kTensorAxis) == 0 &&
+      parameter != nullptr && parameter->spec.divided_dim(kTensorAxis) == 0 &&
           !scale_grad_by_freq && !sparse,
       "embedding: {} is divided by a tensor plan; rows can be looked up only in a whole table that is divided by rows, without sparse and scale_grad_by_freq. Divide it as kVocab.",
-      what == nullptr ? "a view of a weight" : "'" + what->name() + "'");
+      parameter == nullptr ? "a view of a weight"
+                           : "'" + parameter->name() + "'");
   std::vector<int64_t> sizes = tokens.sizes().vec();
   sizes.push_back(weight.size(1));
-  const TensorParallel out = leaving(sizes, *what->how);
+  const TensorParallel out = leaving(sizes, *parameter->how);
   const at::Tensor ids = full_tensor(tokens);
   return left(
       vocab_lookup(
           weight,
           ids.scalar_type() == at::kInt ? ids.to(at::kLong) : ids,
-          *what,
-          padding_id >= 0 ? padding_id : what->padding_id,
+          *parameter,
+          padding_id >= 0 ? padding_id : parameter->padding_id,
           out),
       out,
-      what->how);
+      parameter->how);
 }
 
 /// Tensor::set_data() calls this before it replaces the contents of a tensor:
@@ -423,10 +442,10 @@ bool has_compatible_shallow_copy_type(
     TESSERA_CHECK(
         from.sizes() == tensor.sizes(),
         "set_data: '{}' is divided by a tensor plan, and this rank's part of it has sizes {}; the new tensor has {}. Load and replace whole weights before apply_tensor_plan().",
-        tag->what->name(),
+        tag->parameter->name(),
         tensor.sizes(),
         from.sizes());
-    set_divided_tag(from, tag->what, tag->is_transposed);
+    set_divided_tag(from, tag->parameter, tag->is_transposed);
   }
   return at::_has_compatible_shallow_copy_type(tensor, from);
 }
@@ -520,13 +539,13 @@ const DividedParameter* common_columns(
     const std::vector<LinearWeights>& layers) {
   const DividedParameter* first = nullptr;
   for (const LinearWeights& layer : layers) {
-    const DividedParameter* what = divided_parameter(layer.weight);
-    if (what == nullptr || x.dim() < 2 ||
-        what->division != TensorDivision::kColumn ||
-        (first != nullptr && what->how->group != first->how->group)) {
+    const DividedParameter* parameter = divided_parameter(layer.weight);
+    if (parameter == nullptr || x.dim() < 2 ||
+        parameter->division != TensorDivision::kColumn ||
+        (first != nullptr && parameter->how->group != first->how->group)) {
       return nullptr;
     }
-    first = first == nullptr ? what : first;
+    first = first == nullptr ? parameter : first;
   }
   return first;
 }
@@ -566,10 +585,10 @@ std::vector<at::Tensor> linear_each(
   const Between input = entering(x, *how->how);
   std::vector<LinearWeights> own;
   for (const LinearWeights& layer : layers) {
-    const DividedParameter& what = *divided_parameter(layer.weight);
+    const DividedParameter& parameter = *divided_parameter(layer.weight);
     own.push_back(
         {layer.weight,
-         operand(layer.bias, -1, what.split(), *what.how->group)});
+         operand(layer.bias, -1, parameter.split(), *parameter.how->group)});
   }
   results = enter_linear(input.x, own, input.how);
   for (size_t i = 0; i < layers.size(); ++i) {

@@ -14,7 +14,7 @@ namespace tessera::sharding {
 constexpr auto kDividedKey = c10::DispatchKey::DeferredInit;
 
 struct DividedTag : c10::BackendMeta {
-  std::shared_ptr<const DividedParameter> what;
+  std::shared_ptr<const DividedParameter> parameter;
   /// whether it is a transposed view of the parameter, as in x W^T
   bool is_transposed = false;
 };
@@ -25,7 +25,7 @@ const DividedTag* divided_tag(const at::Tensor& tensor);
 /// Adds the dispatch key and the tag to the tensor.
 void set_divided_tag(
     const at::Tensor& tensor,
-    std::shared_ptr<const DividedParameter> what,
+    std::shared_ptr<const DividedParameter> parameter,
     bool is_transposed);
 
 /// Tags `view` as the transposed view of `weight`, if that has a tag.

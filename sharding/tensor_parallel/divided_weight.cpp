@@ -18,10 +18,10 @@ const DividedTag* divided_tag(const at::Tensor& tensor) {
 
 void set_divided_tag(
     const at::Tensor& tensor,
-    std::shared_ptr<const DividedParameter> what,
+    std::shared_ptr<const DividedParameter> parameter,
     bool is_transposed) {
   auto tag = c10::make_intrusive<DividedTag>();
-  tag->what = std::move(what);
+  tag->parameter = std::move(parameter);
   tag->is_transposed = is_transposed;
   tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(tag));
   add_key(tensor, kDividedKey);
@@ -29,20 +29,20 @@ void set_divided_tag(
 
 void mark_transposed(const at::Tensor& view, const at::Tensor& weight) {
   if (const DividedTag* tag = divided_tag(weight)) {
-    set_divided_tag(view, tag->what, !tag->is_transposed);
+    set_divided_tag(view, tag->parameter, !tag->is_transposed);
   }
 }
 
 void mark_divided(
     const at::Tensor& part,
-    std::shared_ptr<const DividedParameter> what) {
+    std::shared_ptr<const DividedParameter> parameter) {
   register_divided_operators();
-  set_divided_tag(part, std::move(what), false);
+  set_divided_tag(part, std::move(parameter), false);
 }
 
 const DividedParameter* divided_parameter(const at::Tensor& tensor) {
   const DividedTag* tag = divided_tag(tensor);
-  return tag == nullptr ? nullptr : tag->what.get();
+  return tag == nullptr ? nullptr : tag->parameter.get();
 }
 
 } // namespace tessera::sharding

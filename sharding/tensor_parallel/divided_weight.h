@@ -48,7 +48,7 @@ struct DividedParameter {
 /// @throws tessera::Error when another library uses the dispatch key.
 void mark_divided(
     const at::Tensor& part,
-    std::shared_ptr<const DividedParameter> what);
+    std::shared_ptr<const DividedParameter> parameter);
 
 /// Returns the description given to mark_divided(), or null.
 const DividedParameter* divided_parameter(const at::Tensor& tensor);

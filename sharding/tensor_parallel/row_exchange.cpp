@@ -115,7 +115,7 @@ std::vector<Rows> RowExchange::pieces() const {
   return pieces;
 }
 
-std::string RowExchange::what(const char* step) const {
+std::string RowExchange::label(const char* step) const {
   return std::string(step) + " in the group '" + group_->name() + "'";
 }
 
@@ -134,7 +134,7 @@ RowExchange::Gathered RowExchange::gather(const at::Tensor& own) const {
   gathered.collective_ = runtime::LaneCollective(
       [&] {
         return group_->all_gather(
-            gathered.whole_, own, what("gather of activations"));
+            gathered.whole_, own, label("gather of activations"));
       },
       own,
       lane_of(own.device()));
@@ -167,7 +167,7 @@ void RowExchange::gather_pieces(
     one.collective = runtime::LaneCollective(
         [&] {
           return group_->all_gather(
-              target, part, what("gather of activations"));
+              target, part, label("gather of activations"));
         },
         part,
         lane_of(own.device()));
@@ -223,12 +223,12 @@ RowExchange::Reduced RowExchange::reduce_pieces(
     }
     reduced.collectives_.emplace_back(
         [&] {
-          return is_divided_
-                     ? group_->reduce_scatter_sum(
-                           piece.of(reduced.own_),
-                           sent,
-                           what("reduce-scatter of activations"))
-                     : group_->all_reduce_sum(sent, what("sum of activations"));
+          return is_divided_ ? group_->reduce_scatter_sum(
+                                   piece.of(reduced.own_),
+                                   sent,
+                                   label("reduce-scatter of activations"))
+                             : group_->all_reduce_sum(
+                                   sent, label("sum of activations"));
         },
         sent,
         lane_of(like.device()));

@@ -108,7 +108,7 @@ class RowExchange {
   /// Returns the rows of the part that are communicated together.
   std::vector<Rows> pieces() const;
   at::Tensor shaped(const at::Tensor& matrix, int64_t parts) const;
-  std::string what(const char* step) const;
+  std::string label(const char* step) const;
 
   Communicator* group_;
   int64_t piece_count_;

@@ -62,11 +62,11 @@ class DcpReader {
  private:
   using Index = std::pair<std::string, std::vector<int64_t>>;
 
-  [[noreturn]] void fail(const std::string& what) const {
+  [[noreturn]] void fail(const std::string& label) const {
     TESSERA_FAIL(
         "{}: {}; the checkpoint is damaged, or of another version of PyTorch: save it again, or convert it with torch.distributed.checkpoint.format_utils.dcp_to_torch_save",
         path_,
-        what);
+        label);
   }
   const PickleNode& attribute(const PickleNode& node, const char* name) const {
     const PickleNode* found = node.attribute(name);

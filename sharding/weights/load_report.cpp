@@ -33,13 +33,13 @@ std::string show(const OtherShape& other) {
 template <typename Tensor>
 void add_line(
     std::string& text,
-    const char* what,
+    const char* label,
     const std::vector<Tensor>& tensors) {
   constexpr size_t kShown = 20;
   if (tensors.empty()) {
     return;
   }
-  text += formatted("\n  {} ({}):", what, tensors.size());
+  text += formatted("\n  {} ({}):", label, tensors.size());
   for (size_t i = 0; i < std::min(kShown, tensors.size()); ++i) {
     text += (i == 0 ? " " : ", ") + show(tensors[i]);
   }

@@ -24,12 +24,12 @@ namespace tessera::sharding {
 /// needed. Thread-safe.
 class DataCheck {
  public:
-  /// @param what names the bytes in errors.
+  /// @param label names the bytes in errors.
   DataCheck(
-      std::string what,
+      std::string label,
       std::span<const std::byte> data,
       std::string checksum)
-      : what_(std::move(what)), data_(data), checksum_(std::move(checksum)) {}
+      : what_(std::move(label)), data_(data), checksum_(std::move(checksum)) {}
 
   /// @throws tessera::Error if they are damaged.
   void verify() const;

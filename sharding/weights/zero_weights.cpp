@@ -26,10 +26,10 @@ constexpr std::string_view kOptimizerFile = "_optim_states.pt";
 constexpr std::string_view kModelFile = "_model_states.pt";
 
 /// The number behind "rank_" in a file's name.
-int64_t number_behind(const std::string& name, std::string_view what) {
-  const size_t at = name.find(what);
+int64_t number_behind(const std::string& name, std::string_view label) {
+  const size_t at = name.find(label);
   int64_t number = 0;
-  for (size_t i = at == std::string::npos ? name.size() : at + what.size();
+  for (size_t i = at == std::string::npos ? name.size() : at + label.size();
        i < name.size() && name[i] >= '0' && name[i] <= '9' && number < 1 << 20;
        ++i) {
     number = 10 * number + (name[i] - '0');
@@ -64,11 +64,11 @@ class RankFile {
       : path_(path),
         file_(std::make_shared<const TorchFile>(TorchFile::open(path))) {}
 
-  [[noreturn]] void fail(const std::string& what) const {
+  [[noreturn]] void fail(const std::string& label) const {
     TESSERA_FAIL(
         "{}: {}; give a checkpoint that DeepSpeed wrote with ZeRO, or consolidate it with its zero_to_fp32.py",
         path_,
-        what);
+        label);
   }
   /// Null if it is absent, or None.
   const PickleNode* find(const PickleNode& in, const char* key) const {
@@ -97,9 +97,9 @@ class RankFile {
     }
     return node.text;
   }
-  int64_t number(const PickleNode& node, const char* what) const {
+  int64_t number(const PickleNode& node, const char* label) const {
     if (!node.is(PickleKind::kInt) || node.integer < 0) {
-      fail(formatted("the {} is {}", what, show(node)));
+      fail(formatted("the {} is {}", label, show(node)));
     }
     return node.integer;
   }

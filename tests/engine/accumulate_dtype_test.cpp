@@ -171,12 +171,12 @@ TEST_P(Accumulate, InFloat32OnEveryTier) {
       options.sharding.zero_stage = zero_stage;
       const auto expected = train_accumulating(world, options);
       for (const MemoryTier tier : {MemoryTier::kHost, MemoryTier::kNvme}) {
-        const std::string what = name_of(tier);
+        const std::string label = name_of(tier);
         options.placement.gradients = tier;
         options.memory.nvme_path = folder.path();
         const auto found = train_accumulating(world, options);
         for (size_t step = 0; step < expected.size(); ++step) {
-          expect_same_bits(found[step], expected[step], what);
+          expect_same_bits(found[step], expected[step], label);
         }
       }
     }

@@ -263,10 +263,10 @@ TEST(ActivationOffload, SaysWhatMovedInTheFirstStep) {
     }
   });
   const auto count = [](const std::string& text) {
-    const std::string what = "activations in the first step: ";
+    const std::string label = "activations in the first step: ";
     int times = 0;
-    for (size_t at = text.find(what); at != std::string::npos;
-         at = text.find(what, at + 1)) {
+    for (size_t at = text.find(label); at != std::string::npos;
+         at = text.find(label, at + 1)) {
       ++times;
     }
     return times;

@@ -196,12 +196,12 @@ void expect_planned_traffic(
     train_step(engine, model, subject, micro_batches);
   }
   const auto later = engine.stats().paging;
-  const std::string what = std::to_string(micro_batches) +
-                           " micro-batches, groups of at least " +
-                           std::to_string(min_group_numel);
-  EXPECT_EQ(later.on_demand_unshards, first.on_demand_unshards) << what;
+  const std::string label = std::to_string(micro_batches) +
+                            " micro-batches, groups of at least " +
+                            std::to_string(min_group_numel);
+  EXPECT_EQ(later.on_demand_unshards, first.on_demand_unshards) << label;
   EXPECT_EQ(later.reductions - first.reductions, 3 * micro_batches * trainable)
-      << what;
+      << label;
   // A block once in forward and once in backward, a segment of several once
   // more each; nothing else more than that.
   const auto groups = static_cast<int64_t>(engine.pager().pages().size());
@@ -209,7 +209,7 @@ void expect_planned_traffic(
   EXPECT_LE(
       later.planned_unshards - first.planned_unshards,
       3 * micro_batches * passes * groups)
-      << what;
+      << label;
 }
 
 } // namespace

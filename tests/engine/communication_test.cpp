@@ -341,10 +341,10 @@ Trained train(
   return run;
 }
 
-void expect_same(const Trained& a, const Trained& b, const std::string& what) {
+void expect_same(const Trained& a, const Trained& b, const std::string& label) {
   for (const auto& [name, value] : a.weights) {
     EXPECT_TRUE(torch::equal(value, b.weights.at(name)))
-        << what << ": " << name;
+        << label << ": " << name;
   }
 }
 

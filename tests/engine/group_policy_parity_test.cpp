@@ -14,14 +14,14 @@ template <typename Model>
 void expect_parity_with(
     const Subject<Model>& subject,
     const GroupPolicy& policy,
-    const std::string& what,
+    const std::string& label,
     const std::vector<ModuleRule>& rules = {}) {
   run_ranks(2, [&](World& world) {
     auto options = parity_options(world, 0);
     options.steps = 4;
     options.engine.sharding.groups = policy;
     options.engine.sharding.modules = rules;
-    expect_parity(world, subject, options, what);
+    expect_parity(world, subject, options, label);
   });
 }
 

@@ -21,15 +21,15 @@ constexpr double kTolerance = 1e-12;
 void expect_statistics_of(
     const sharding::TensorStatistics& got,
     const at::Tensor& tensor,
-    const std::string& what) {
+    const std::string& label) {
   const at::Tensor x = tensor.detach().to(torch::kDouble);
   const double size = 1 + x.norm().item<double>();
-  EXPECT_EQ(got.count, x.numel()) << what;
-  EXPECT_EQ(got.max, x.max().item<double>()) << what;
-  EXPECT_EQ(got.min, x.min().item<double>()) << what;
-  EXPECT_NEAR(got.mean, x.mean().item<double>(), kTolerance * size) << what;
-  EXPECT_NEAR(got.std(), x.std().item<double>(), kTolerance * size) << what;
-  EXPECT_NEAR(got.norm(), x.norm().item<double>(), kTolerance * size) << what;
+  EXPECT_EQ(got.count, x.numel()) << label;
+  EXPECT_EQ(got.max, x.max().item<double>()) << label;
+  EXPECT_EQ(got.min, x.min().item<double>()) << label;
+  EXPECT_NEAR(got.mean, x.mean().item<double>(), kTolerance * size) << label;
+  EXPECT_NEAR(got.std(), x.std().item<double>(), kTolerance * size) << label;
+  EXPECT_NEAR(got.norm(), x.norm().item<double>(), kTolerance * size) << label;
 }
 
 at::Tensor loss_of(StackImpl& net, const at::Tensor& x) {

@@ -31,7 +31,7 @@ Model make_lazy(const Subject<Model>& subject) {
 template <typename Model>
 void expect_trains_as_if_whole(
     const Subject<Model>& subject,
-    const std::string& what) {
+    const std::string& label) {
   run_ranks(2, [&](World& world) {
     auto options = parity_options(world, 0);
     options.engine.optimizer = adamw_options(options);
@@ -47,7 +47,7 @@ void expect_trains_as_if_whole(
     Model wrapped = make_lazy(subject);
     auto engine = wrap(wrapped, options.engine);
     expect_same_parameters(
-        engine, *plain.model(), start, 0, what + " after wrap");
+        engine, *plain.model(), start, 0, label + " after wrap");
     for (int step = 0; step < 3; ++step) {
       const auto loss_of = [&](Model& model, int rank) {
         return subject.loss(model, rank, world.size());
@@ -67,7 +67,7 @@ void expect_trains_as_if_whole(
         *plain.of(world.rank()),
         start,
         0,
-        what);
+        label);
   });
 }
 

@@ -57,22 +57,22 @@ inline void expect_same(
     const at::Tensor& want,
     double tolerance,
     double scale,
-    const std::string& what) {
-  ASSERT_EQ(got.defined(), want.defined()) << what;
+    const std::string& label) {
+  ASSERT_EQ(got.defined(), want.defined()) << label;
   if (!want.defined() || want.numel() == 0) {
     return;
   }
-  ASSERT_EQ(got.sizes(), want.sizes()) << what;
-  ASSERT_EQ(got.scalar_type(), want.scalar_type()) << what;
+  ASSERT_EQ(got.sizes(), want.sizes()) << label;
+  ASSERT_EQ(got.scalar_type(), want.scalar_type()) << label;
   const double off = (got - want).abs().max().item<double>();
   if (tolerance == 0) {
-    EXPECT_TRUE(torch::equal(got, want)) << what << " is off by " << off;
+    EXPECT_TRUE(torch::equal(got, want)) << label << " is off by " << off;
     return;
   }
   const double size = std::max(scale, want.abs().max().item<double>());
   // Written so that NaN fails.
   EXPECT_TRUE(off <= tolerance * size)
-      << what << " is off by " << off << " at " << size;
+      << label << " is off by " << off << " at " << size;
 }
 
 inline double largest_gradient(torch::nn::Module& module) {
@@ -91,7 +91,7 @@ inline void expect_same_gradients(
     torch::nn::Module& wrapped,
     torch::nn::Module& plain,
     double tolerance,
-    const std::string& what) {
+    const std::string& label) {
   const double scale = largest_gradient(plain);
   const auto named = wrapped.named_parameters();
   for (const auto& item : plain.named_parameters()) {
@@ -100,7 +100,7 @@ inline void expect_same_gradients(
         item.value().grad(),
         tolerance,
         scale,
-        what + ": gradient of " + item.key());
+        label + ": gradient of " + item.key());
   }
 }
 
@@ -123,16 +123,16 @@ inline void expect_same_parameters(
     torch::nn::Module& plain,
     const Weights& start,
     double fraction,
-    const std::string& what) {
+    const std::string& label) {
   const auto expected = plain.named_parameters();
   size_t visited = 0;
   engine.for_each_parameter([&](const std::string& name,
                                 const at::Tensor& value) {
     ++visited;
     expect_close_by_motion(
-        start.at(name), expected[name], value, fraction, what + ": " + name);
+        start.at(name), expected[name], value, fraction, label + ": " + name);
   });
-  EXPECT_EQ(visited, expected.size()) << what;
+  EXPECT_EQ(visited, expected.size()) << label;
 }
 
 /// Unwraps, then compares parameters and buffers as any code would read them.
@@ -144,7 +144,7 @@ inline void expect_same_after_unwrap(
     const torch::nn::Module& buffers_of,
     const Weights& start,
     double fraction,
-    const std::string& what) {
+    const std::string& label) {
   engine.unwrap();
   const c10::NoGradGuard no_grad;
   const auto parameters = wrapped.named_parameters();
@@ -154,7 +154,7 @@ inline void expect_same_after_unwrap(
         item.value(),
         parameters[item.key()],
         fraction,
-        what + ": unwrapped " + item.key());
+        label + ": unwrapped " + item.key());
   }
   const auto buffers = wrapped.named_buffers();
   for (const auto& item : buffers_of.named_buffers()) {
@@ -163,7 +163,7 @@ inline void expect_same_after_unwrap(
         item.value(),
         fraction,
         1,
-        what + ": buffer " + item.key());
+        label + ": buffer " + item.key());
   }
 }
 
@@ -224,13 +224,13 @@ struct Subject {
   }
 };
 
-/// The whole comparison; `what` heads the messages.
+/// The whole comparison; `label` heads the messages.
 template <typename Model>
 void expect_parity(
     const World& world,
     const Subject<Model>& subject,
     ParityOptions options,
-    const std::string& what) {
+    const std::string& label) {
   const bool whole = options.plain_sees_whole_batch;
   auto plain =
       subject.make_plain_ranks(whole ? 1 : world.size(), options.engine);
@@ -241,7 +241,7 @@ void expect_parity(
   options.engine.optimizer = adamw_options(options);
   auto engine = wrap(wrapped, options.engine);
   for (int64_t step = 0; step < options.steps; ++step) {
-    const std::string now = what + ", step " + std::to_string(step);
+    const std::string now = label + ", step " + std::to_string(step);
     for (int64_t micro = 0; micro < options.micro_batches; ++micro) {
       const auto seed = 100 + step * options.micro_batches + micro;
       const auto loss_of = [&](Model& model, int64_t part, int64_t parts) {
@@ -283,7 +283,7 @@ void expect_parity(
     }
   }
   expect_same_parameters(
-      engine, *plain.model(), start, options.tolerance, what);
+      engine, *plain.model(), start, options.tolerance, label);
   expect_same_after_unwrap(
       engine,
       *wrapped,
@@ -291,7 +291,7 @@ void expect_parity(
       *plain.of(whole ? 0 : world.rank()),
       start,
       options.tolerance,
-      what);
+      label);
 }
 
 } // namespace tessera::tests

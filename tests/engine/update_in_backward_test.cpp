@@ -369,13 +369,13 @@ TEST(UpdateInBackwardAlone, GoesOnAfterWeightsAreLoadedWithinAStep) {
 TEST(UpdateInBackwardOptions, WhatDoesNotGoTogetherIsRefused) {
   run_ranks(1, [](World&) {
     const auto refused = [](const std::function<void(EngineOptions&)>& change,
-                            const char* what) {
+                            const char* label) {
       EngineOptions options = group_per_layer();
       options.update_in_backward = true;
       change(options);
       expect_error(
           [&] { wrap(make_net<StackImpl>(), options); },
-          {"update_in_backward cannot be combined with", what});
+          {"update_in_backward cannot be combined with", label});
     };
     refused(
         [](auto& options) { options.optimizer.rule = LambOptions{}; },

@@ -17,14 +17,14 @@ template <typename Outcome>
 void expect_drawn(
     const std::map<Outcome, double>& chances,
     const std::map<Outcome, int64_t>& counts,
-    const std::string& what) {
+    const std::string& label) {
   constexpr double kFewest = 5;
   double draws = 0;
   for (const auto& [outcome, count] : counts) {
     draws += static_cast<double>(count);
     const auto found = chances.find(outcome);
     EXPECT_TRUE(count == 0 || (found != chances.end() && found->second > 0))
-        << what << ": drawn " << count
+        << label << ": drawn " << count
         << " times: " << ::testing::PrintToString(outcome);
   }
   double chi_square = 0;
@@ -53,7 +53,7 @@ void expect_drawn(
   const auto free = static_cast<double>(kinds - 1);
   const double part = 2 / (9 * free);
   const double limit = free * std::pow(1 - part + 3.09 * std::sqrt(part), 3.0);
-  EXPECT_LT(chi_square, limit) << what << ", " << kinds << " outcomes";
+  EXPECT_LT(chi_square, limit) << label << ", " << kinds << " outcomes";
 }
 
 } // namespace tessera::tests

@@ -40,11 +40,11 @@ inline void expect_close_by_motion(
     const at::Tensor& wanted,
     const at::Tensor& got,
     double fraction,
-    const std::string& what,
+    const std::string& label,
     double least_motion = 0) {
-  ASSERT_EQ(got.sizes(), wanted.sizes()) << what;
-  ASSERT_EQ(got.scalar_type(), wanted.scalar_type()) << what;
-  ASSERT_EQ(start.sizes(), wanted.sizes()) << what;
+  ASSERT_EQ(got.sizes(), wanted.sizes()) << label;
+  ASSERT_EQ(got.scalar_type(), wanted.scalar_type()) << label;
+  ASSERT_EQ(start.sizes(), wanted.sizes()) << label;
   if (wanted.numel() == 0 || at::equal(got.detach(), wanted.detach())) {
     return;
   }
@@ -59,7 +59,7 @@ inline void expect_close_by_motion(
           : 0;
   // Written so that NaN fails, and -0 for 0.
   EXPECT_TRUE(off <= allowed && off > 0)
-      << what << " is off by " << off << ", " << off / moved
+      << label << " is off by " << off << ", " << off / moved
       << " of the motion, " << moved;
 }
 

@@ -35,11 +35,11 @@ inline void copy_tied_parameter(
     return;
   }
   const c10::NoGradGuard no_grad;
-  const char* what = "copy of a parameter that the first and last stage share";
+  const char* label = "copy of a parameter that the first and last stage share";
   if (stages.index() == 0) {
-    stages.send(parameter.detach(), other, what).wait();
+    stages.send(parameter.detach(), other, label).wait();
   } else {
-    stages.receive(parameter.detach(), other, what).wait();
+    stages.receive(parameter.detach(), other, label).wait();
   }
 }
 
@@ -54,13 +54,13 @@ inline void sum_tied_gradients(
     return;
   }
   const c10::NoGradGuard no_grad;
-  const char* what = "sum of gradients that the first and last stage share";
+  const char* label = "sum of gradients that the first and last stage share";
   const at::Tensor mine = parameter.grad().defined()
                               ? parameter.grad().contiguous()
                               : at::zeros_like(parameter);
   const at::Tensor theirs = at::empty_like(mine);
-  runtime::LaneCollective sent = stages.send(mine, other, what);
-  stages.receive(theirs, other, what).wait();
+  runtime::LaneCollective sent = stages.send(mine, other, label);
+  stages.receive(theirs, other, label).wait();
   sent.wait();
   // a + b and b + a have the same bits.
   parameter.mutable_grad() = mine + theirs;

@@ -84,14 +84,14 @@ int64_t synchronizations() {
   return Runtime::instance().counters().synchronizations;
 }
 
-void expect_near(Training& device, Training& cpu, const std::string& what) {
+void expect_near(Training& device, Training& cpu, const std::string& label) {
   const auto expected = cpu.values();
   const auto found = device.values();
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, value] : expected) {
     // The norm is added up in float32.
     EXPECT_TRUE(at::allclose(found.at(name), value, 1e-4, 1e-6))
-        << what << ": " << name;
+        << label << ": " << name;
   }
 }
 
@@ -109,7 +109,7 @@ class Gradients : public ::testing::TestWithParam<std::tuple<Policy, int>> {
 TEST_P(Gradients, ClippedHaveTheNumbersOfTheCpu) {
   run([](World& world) {
     for (const EngineOptions& options : optimizers()) {
-      const std::string what = name_of(options.optimizer.rule);
+      const std::string label = name_of(options.optimizer.rule);
       Training device(world.device(), options);
       Training cpu(at::kCPU, options);
       for (int step = 0; step < 4; ++step) {
@@ -133,10 +133,10 @@ TEST_P(Gradients, ClippedHaveTheNumbersOfTheCpu) {
         }
         for (size_t i = 0; i < norms.size() / 2; ++i) {
           const double expected = norms[norms.size() / 2 + i];
-          EXPECT_NEAR(norms[i], expected, 1e-5 * expected) << what;
+          EXPECT_NEAR(norms[i], expected, 1e-5 * expected) << label;
         }
       }
-      expect_near(device, cpu, what);
+      expect_near(device, cpu, label);
     }
   });
 }

@@ -305,8 +305,8 @@ TEST(ExpertTraining, IsThatOfOneRank) {
 // checkpoint, and written as one rank writes it.
 TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
   const TemporaryFolder saved;
-  const auto folder_of = [&](const char* what, size_t layout) {
-    return saved.path() / (what + std::to_string(layout));
+  const auto folder_of = [&](const char* label, size_t layout) {
+    return saved.path() / (label + std::to_string(layout));
   };
   run_ranks(4, [&](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);

@@ -134,8 +134,8 @@ class Formula {
       const std::string& name,
       const at::Tensor& x,
       const at::Tensor& pairs) const {
-    const auto by_head = [&](const char* what) {
-      return linear(name + what, x).unflatten(-1, {-1, 4}).transpose(1, 2);
+    const auto by_head = [&](const char* label) {
+      return linear(name + label, x).unflatten(-1, {-1, 4}).transpose(1, 2);
     };
     at::Tensor q = by_head("query");
     at::Tensor k = by_head("key");

@@ -70,15 +70,15 @@ GenerateOptions options_of(nlohmann::json json, const nlohmann::json& changes) {
 void expect_results(
     const nlohmann::json& expected,
     const std::vector<GeneratedText>& found,
-    const std::string& what) {
-  ASSERT_EQ(found.size(), expected.size()) << what;
+    const std::string& label) {
+  ASSERT_EQ(found.size(), expected.size()) << label;
   for (size_t i = 0; i < found.size(); ++i) {
     auto tokens = found[i].tokens;
     EXPECT_EQ(nlohmann::json(tokens), expected[i]["tokens"])
-        << what << ", " << i;
-    EXPECT_EQ(found[i].text, expected[i]["text"]) << what << ", " << i;
+        << label << ", " << i;
+    EXPECT_EQ(found[i].text, expected[i]["text"]) << label << ", " << i;
     EXPECT_EQ(name_of(found[i].reason), expected[i]["reason"])
-        << what << ", " << i;
+        << label << ", " << i;
   }
 }
 

@@ -49,12 +49,12 @@ std::string converted(const fs::path& path) {
 
 [[noreturn]] void refuse(
     const fs::path& path,
-    std::string_view what,
+    std::string_view label,
     std::string_view command) {
   TESSERA_FAIL(
       "'{}' is {}; expected a table (CSV, TSV) or JSON lines: one object per line, like {{\"text\": \"...\", \"label\": \"...\"}}. Convert it, e.g. with: {}",
       path.string(),
-      what,
+      label,
       command);
 }
 

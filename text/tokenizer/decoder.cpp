@@ -20,17 +20,17 @@ using runtime::JsonValue;
 
 void replace_all(
     std::string& text,
-    std::string_view what,
+    std::string_view label,
     std::string_view by) {
-  if (what.empty()) {
+  if (label.empty()) {
     return;
   }
   std::string replaced;
   size_t begin = 0;
-  for (size_t at = text.find(what); at != text.npos;
-       at = text.find(what, begin)) {
+  for (size_t at = text.find(label); at != text.npos;
+       at = text.find(label, begin)) {
     replaced.append(text, begin, at - begin).append(by);
-    begin = at + what.size();
+    begin = at + label.size();
   }
   text = replaced.append(text, begin);
 }
@@ -54,9 +54,9 @@ constexpr std::array<CleanUpRule, 10> kCleanUp{
 
 /// As the `tokenizers` library does, which has one rule more.
 void clean_up(std::string& text) {
-  for (const auto& [what, by] : kCleanUp) {
-    replace_all(text, what, by);
-    if (what == " 'm") {
+  for (const auto& [label, by] : kCleanUp) {
+    replace_all(text, label, by);
+    if (label == " 'm") {
       replace_all(text, " do not", " don't");
     }
   }
@@ -292,8 +292,8 @@ class CleaningDecoder : public TokenDecoder {
       }
     }
     std::string text = joined(parts);
-    for (const auto& [what, by] : kCleanUp) {
-      replace_all(text, what, by);
+    for (const auto& [label, by] : kCleanUp) {
+      replace_all(text, label, by);
     }
     parts.assign(1, std::move(text));
   }
@@ -305,10 +305,10 @@ class CleaningDecoder : public TokenDecoder {
     }
     std::string text(token);
     replace_all(text, "\u2581", " ");
-    for (const auto& [what, by] : kCleanUp) {
-      for (size_t size = 1; size < what.size(); ++size) {
+    for (const auto& [label, by] : kCleanUp) {
+      for (size_t size = 1; size < label.size(); ++size) {
         // Tokens before this one, or the decoder, may make the rest of it.
-        const std::string_view begin = what.substr(0, size);
+        const std::string_view begin = label.substr(0, size);
         if (text.ends_with(begin) || begin.ends_with(text)) {
           return true;
         }

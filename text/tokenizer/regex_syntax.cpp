@@ -167,11 +167,11 @@ class Translator {
     bool is_dot_all = false;
   };
 
-  [[noreturn]] void refuse(std::string_view what) const {
+  [[noreturn]] void refuse(std::string_view label) const {
     TESSERA_FAIL(
         "the regular expression {} has {} at byte {}, which is wrong or not supported; write it otherwise",
         pattern_,
-        what,
+        label,
         at_);
   }
 

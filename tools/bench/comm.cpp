@@ -163,30 +163,30 @@ class CommBench {
   }
 
   void call() {
-    const std::string what = name_of(kind_);
+    const std::string label = name_of(kind_);
     switch (kind_) {
       case CommKind::kAllGather:
-        ranks_->all_gather(output_, input_, what).wait();
+        ranks_->all_gather(output_, input_, label).wait();
         break;
       case CommKind::kReduceScatter:
-        ranks_->reduce_scatter_sum(output_, input_, what).wait();
+        ranks_->reduce_scatter_sum(output_, input_, label).wait();
         break;
       case CommKind::kAllReduce:
-        ranks_->all_reduce_sum(input_, what).wait();
+        ranks_->all_reduce_sum(input_, label).wait();
         break;
       case CommKind::kBroadcast:
-        ranks_->broadcast(input_, 0, what).wait();
+        ranks_->broadcast(input_, 0, label).wait();
         break;
       case CommKind::kAllToAll:
-        ranks_->all_to_all(output_, input_, what).wait();
+        ranks_->all_to_all(output_, input_, label).wait();
         break;
       case CommKind::kSendReceive:
         if (channels_ == nullptr) {
           output_.copy_(input_);
           break;
         }
-        auto sent = channels_->send(input_, after(), what);
-        auto received = channels_->receive(output_, before(), what);
+        auto sent = channels_->send(input_, after(), label);
+        auto received = channels_->receive(output_, before(), label);
         received.wait();
         sent.wait();
         break;

@@ -96,7 +96,7 @@ void ColumnChecks::shape(
       shape_text(wanted));
 }
 
-void ColumnChecks::dims(const Column& column, size_t wanted, const char* what)
+void ColumnChecks::dims(const Column& column, size_t wanted, const char* label)
     const {
   TESSERA_CHECK(
       column.row_shape.size() == wanted,
@@ -104,7 +104,7 @@ void ColumnChecks::dims(const Column& column, size_t wanted, const char* what)
       place(column.name),
       show(column),
       architecture_,
-      what);
+      label);
 }
 
 void ColumnChecks::divides(const Column& ids) const {

@@ -48,7 +48,7 @@ class ColumnChecks {
   void refuse(const std::string& name, const char* reason) const;
   /// The shape of a column's rows, if the column exists.
   void shape(const std::string& name, const std::vector<int64_t>& wanted) const;
-  void dims(const Column& column, size_t wanted, const char* what) const;
+  void dims(const Column& column, size_t wanted, const char* label) const;
   /// The sequence length is a multiple of ExampleOptions::sequence_multiple.
   void divides(const Column& ids) const;
   /// The values, of which there are few, are as in check_range().

@@ -112,7 +112,7 @@ ModelOutput Model::forward(const ModelInput& input) {
   return finish(input, state);
 }
 
-void Model::recompute(const Recomputation& what) {
+void Model::recompute(const Recomputation& recomputation) {
   const std::vector<int> numbers = stage_.own();
   size_t next = 0;
   for (const auto& module : modules()) {
@@ -120,10 +120,11 @@ void Model::recompute(const Recomputation& what) {
       // Modules come in order of registration, which is the order of the model.
       // A second encoder's layers come last and have no backward.
       if (next < numbers.size()) {
-        layer.use_checkpoint = numbers[next++] < what.layers;
-        layer.recompute_attention(what.attention && !layer.use_checkpoint);
+        layer.use_checkpoint = numbers[next++] < recomputation.layers;
+        layer.recompute_attention(
+            recomputation.attention && !layer.use_checkpoint);
         layer.divide_inputs_over =
-            what.divide_inputs ? layer.same_hidden() : nullptr;
+            recomputation.divide_inputs ? layer.same_hidden() : nullptr;
       }
     });
   }

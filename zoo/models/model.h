@@ -87,7 +87,7 @@ class Model : public torch::nn::Module {
   ModelOutput finish(const ModelInput& input, const LayerState& state);
 
   /// Sets what is recomputed in backward, by default nothing.
-  void recompute(const Recomputation& what);
+  void recompute(const Recomputation& recomputation);
 
   /// The names of the layers' modules, in the order of StageLayers::own().
   std::vector<std::string> layer_names() const;

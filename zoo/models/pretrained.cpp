@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 /// One line, however many names there are.
 void log_list(
     const fs::path& folder,
-    const char* what,
+    const char* label,
     const std::vector<std::string>& names) {
   constexpr size_t kShown = 10;
   if (names.empty() || !is_log_rank_zero()) {
@@ -46,7 +46,7 @@ void log_list(
   log_info(
       "{}: {} ({}):{}{}",
       folder.string(),
-      what,
+      label,
       names.size(),
       list,
       names.size() > kShown ? " ..." : "");

@@ -193,7 +193,7 @@ std::string architecture_with_head(
       "{}: {} has no {}, only {}; use another model",
       origin,
       family.model_type,
-      head.what,
+      head.label,
       runtime::join_names(names));
 }
 

@@ -56,7 +56,7 @@ std::optional<int64_t> position_limit_in(
 
 /// What the head of a model has to be.
 struct WantedHead {
-  std::string what; ///< in messages: "a classifier of texts"
+  std::string label; ///< in messages: "a classifier of texts"
   std::function<bool(const Head& head)> accepts; ///< empty: any
 };
 

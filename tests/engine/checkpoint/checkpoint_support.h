@@ -67,10 +67,10 @@ inline std::map<std::string, at::Tensor> values_of(
 inline void expect_equal(
     const std::map<std::string, at::Tensor>& got,
     const std::map<std::string, at::Tensor>& want,
-    const std::string& what) {
+    const std::string& label) {
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [name, value] : want) {
-    EXPECT_TRUE(torch::equal(got.at(name), value)) << what << ": " << name;
+    EXPECT_TRUE(torch::equal(got.at(name), value)) << label << ": " << name;
   }
 }
 

@@ -67,9 +67,10 @@ class Fixture {
   }
 
   /// Loading the newest checkpoint fails with `part`, and changes nothing.
-  void expect_refused(const std::string& part, const std::string& what) {
+  void expect_refused(const std::string& part, const std::string& label) {
     const std::string message = error_of([&] { engine_.load(newest()); });
-    EXPECT_NE(message.find(part), std::string::npos) << what << ": " << message;
+    EXPECT_NE(message.find(part), std::string::npos)
+        << label << ": " << message;
   }
 
   void expect_unchanged() {

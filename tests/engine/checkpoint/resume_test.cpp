@@ -22,7 +22,7 @@ void expect_resumes(
     World& world,
     const std::filesystem::path& folder,
     const EngineOptions& options,
-    const std::string& what) {
+    const std::string& label) {
   auto net = make_restless(1, torch::kFloat);
   auto engine = wrap(net, options);
   // Every rank draws numbers of its own.
@@ -41,7 +41,7 @@ void expect_resumes(
   EXPECT_EQ(resumed.loss_scale(), scale);
   EXPECT_EQ(resumed.learning_rate(), 0.004);
   train_steps(resumed, other, 3);
-  expect_equal(values_of(resumed, *other), expected, what);
+  expect_equal(values_of(resumed, *other), expected, label);
 }
 
 EngineOptions options_of(const OptimizerOptions& optimizer) {

@@ -30,14 +30,14 @@ struct SeenRun {
 inline void expect_same_run(
     const SeenRun& got,
     const SeenRun& want,
-    const std::string& what) {
-  expect_same_bits(got.numbers, want.numbers, what);
+    const std::string& label) {
+  expect_same_bits(got.numbers, want.numbers, label);
   ASSERT_EQ(got.parameters.size(), want.parameters.size());
   for (size_t step = 0; step < want.parameters.size(); ++step) {
     expect_same_bits(
         got.parameters[step],
         want.parameters[step],
-        what + ", step " + std::to_string(step));
+        label + ", step " + std::to_string(step));
   }
 }
 

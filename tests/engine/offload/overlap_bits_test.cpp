@@ -95,17 +95,17 @@ TEST_P(Overlap, ChangesNoBitWhereverStateRests) {
           for (const MemoryTier placement :
                {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
             const Setting setting{overlap, placement};
-            const std::string what =
+            const std::string label =
                 (precision ? c10::toString(*precision) : "float32") +
                 (", limit " + std::to_string(l)) + ", " + text_of(setting);
             const SeenRun got =
                 train(options, setting, limits[l], world.rank(), folder.path());
-            expect_same_run(got, serial, what);
+            expect_same_run(got, serial, label);
             const bool speculates = overlap == UpdateOverlap::kSpeculate;
-            EXPECT_EQ(got.updates.speculated > 0, speculates) << what;
+            EXPECT_EQ(got.updates.speculated > 0, speculates) << label;
             // Clipped in every step, nothing was as speculated.
-            EXPECT_EQ(got.updates.taken > 0, speculates && l != 2) << what;
-            EXPECT_GT(got.updates.beside, 0) << what;
+            EXPECT_EQ(got.updates.taken > 0, speculates && l != 2) << label;
+            EXPECT_GT(got.updates.beside, 0) << label;
           }
         }
       }
@@ -226,12 +226,12 @@ TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
              {.checkpointed = true},
              {.variant = "tied", .checkpointed = true}}) {
       EngineOptions options = group_per_layer();
-      const std::string what =
+      const std::string label =
           net.variant + (net.checkpointed ? ", checkpointed" : "");
       const auto expect_same =
           [&](const auto& got, const auto& want, const std::string& how) {
             for (size_t step = 0; step < want.size(); ++step) {
-              expect_same_bits(got[step], want[step], what + ", " + how);
+              expect_same_bits(got[step], want[step], label + ", " + how);
             }
           };
       const auto clipped = train_odd(net, options, 2, 0.1, world.rank());

@@ -164,14 +164,14 @@ TEST_P(OverlapCalls, BetweenBackwardAndStepMeanTheSame) {
     for (const Call& call : calls(world.rank())) {
       const SeenRun serial = train(options, call.between, world.rank());
       for (const UpdateOverlap overlap : kOverlaps) {
-        const std::string what =
+        const std::string label =
             std::string(call.name) + ", " + text_of(overlap);
         const SeenRun got = train(
             overlapped(options, overlap, folder), call.between, world.rank());
-        expect_same_run(got, serial, what);
+        expect_same_run(got, serial, label);
         if (overlap == UpdateOverlap::kSpeculate) {
-          EXPECT_GT(got.updates.speculated, 0) << what;
-          EXPECT_EQ(got.updates.taken > 0, call.taken) << what;
+          EXPECT_GT(got.updates.speculated, 0) << label;
+          EXPECT_EQ(got.updates.taken > 0, call.taken) << label;
         }
       }
     }

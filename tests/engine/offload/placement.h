@@ -112,13 +112,13 @@ inline std::map<std::string, at::Tensor> parameters_of(Engine& engine) {
 inline void expect_same_bits(
     const std::vector<at::Tensor>& got,
     const std::vector<at::Tensor>& want,
-    const std::string& what) {
+    const std::string& label) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(
         torch::equal(got[i], want[i]) || (got[i].isnan().all().item<bool>() &&
                                           want[i].isnan().all().item<bool>()))
-        << what << ", number " << i << ": " << got[i].item<double>() << " and "
+        << label << ", number " << i << ": " << got[i].item<double>() << " and "
         << want[i].item<double>();
   }
 }
@@ -126,12 +126,12 @@ inline void expect_same_bits(
 inline void expect_same_bits(
     const std::map<std::string, at::Tensor>& got,
     const std::map<std::string, at::Tensor>& want,
-    const std::string& what) {
+    const std::string& label) {
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [name, value] : want) {
-    ASSERT_TRUE(value.isfinite().all().item<bool>()) << what << ": " << name;
+    ASSERT_TRUE(value.isfinite().all().item<bool>()) << label << ": " << name;
     EXPECT_TRUE(torch::equal(got.at(name), value))
-        << what << ": " << name << " is off by "
+        << label << ": " << name << " is off by "
         << (got.at(name) - value).abs().max().item<double>();
   }
 }
@@ -143,7 +143,7 @@ inline int64_t state_bytes(const Engine& engine, MemoryTier tier) {
 
 /// What was planned is what is there, on every tier. (Slots may grow when the
 /// real order of use is known.)
-inline void expect_planned(const Engine& engine, const std::string& what) {
+inline void expect_planned(const Engine& engine, const std::string& label) {
   for (const MemoryTier tier :
        {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
     for (const MemoryPurpose purpose :
@@ -153,7 +153,7 @@ inline void expect_planned(const Engine& engine, const std::string& what) {
           MemoryPurpose::kStaging}) {
       const auto i = static_cast<size_t>(purpose);
       EXPECT_EQ(engine.measured_memory(tier)[i], engine.planned_memory(tier)[i])
-          << what << ": " << name_of(tier) << " " << name_of(purpose);
+          << label << ": " << name_of(tier) << " " << name_of(purpose);
     }
   }
 }
@@ -168,14 +168,14 @@ struct Outcome {
 inline Outcome train(
     World& world,
     const EngineOptions& options,
-    const std::string& what,
+    const std::string& label,
     const std::function<void(const Engine&)>& look = {},
     RestingNet net = make_resting_net()) {
   auto engine = wrap(net, options);
-  expect_planned(engine, what + ", before");
+  expect_planned(engine, label + ", before");
   Outcome run;
   run.seen = train_resting(engine, net, 0, 5, world.rank());
-  expect_planned(engine, what + ", behind");
+  expect_planned(engine, label + ", behind");
   if (look) {
     look(engine);
   }
@@ -190,10 +190,10 @@ inline Outcome train(
 inline void expect_same_run(
     const Outcome& got,
     const Outcome& want,
-    const std::string& what) {
-  expect_same_bits(got.seen, want.seen, what);
-  expect_same_bits(got.parameters, want.parameters, what);
-  expect_same_bits(got.unwrapped, want.unwrapped, what + ", unwrapped");
+    const std::string& label) {
+  expect_same_bits(got.seen, want.seen, label);
+  expect_same_bits(got.parameters, want.parameters, label);
+  expect_same_bits(got.unwrapped, want.unwrapped, label + ", unwrapped");
 }
 
 inline std::string text_of(std::optional<at::ScalarType> precision) {

@@ -59,16 +59,16 @@ TEST_P(PlacementState, GoesThroughCheckpointsOfEveryOtherPlacement) {
           auto resumed = wrap(other, options_for(to, folder, rule));
           train_resting(resumed, other, 7, 2, world.rank());
           resumed.load(path);
-          const std::string what = std::string(name_of(rule)) + ", from " +
-                                   std::to_string(static_cast<int>(from)) +
-                                   " to " +
-                                   std::to_string(static_cast<int>(to));
+          const std::string label = std::string(name_of(rule)) + ", from " +
+                                    std::to_string(static_cast<int>(from)) +
+                                    " to " +
+                                    std::to_string(static_cast<int>(to));
           expect_same_bits(
               train_resting(resumed, other, 3, 3, world.rank()),
               expected,
-              what);
-          expect_same_bits(parameters_of(resumed), values, what);
-          expect_planned(resumed, what);
+              label);
+          expect_same_bits(parameters_of(resumed), values, label);
+          expect_planned(resumed, label);
         }
       }
     }
@@ -115,9 +115,9 @@ TEST_P(PlacementState, TakesWeightsFromFilesAndScopes) {
         expected_summary = summary;
         continue;
       }
-      const std::string what = std::to_string(static_cast<int>(placement));
-      expect_same_bits(values, expected, what);
-      expect_same_bits(losses, expected_losses, what);
+      const std::string label = std::to_string(static_cast<int>(placement));
+      expect_same_bits(values, expected, label);
+      expect_same_bits(losses, expected_losses, label);
       EXPECT_EQ(format_summary(summary), format_summary(expected_summary));
     }
   });

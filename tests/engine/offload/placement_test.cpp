@@ -71,15 +71,15 @@ TEST_P(Placement, OfAdamWStateChangesNoBit) {
         const bool in_files = placement == MemoryTier::kNvme;
         options.placement.optimizer = placement;
         options.memory.nvme_path = in_files ? folder.path() : "";
-        const std::string what =
+        const std::string label =
             text_of(precision) + (in_files ? " in files" : " on the host");
         const Outcome got =
-            train(world, options, what, [&](const Engine& engine) {
-              EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << what;
+            train(world, options, label, [&](const Engine& engine) {
+              EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0) << label;
               EXPECT_EQ(state_bytes(engine, MemoryTier::kNvme) > 0, in_files);
               EXPECT_EQ(state_bytes(engine, MemoryTier::kHost) > 0, !in_files);
             });
-        expect_same_run(got, expected, what);
+        expect_same_run(got, expected, label);
       }
       EXPECT_EQ(folder.count(), 0u); // files have no names
     }
@@ -95,16 +95,16 @@ TEST_P(Placement, IsChosenByTheBudget) {
           train(world, options, "device", {}, make_large_net());
       options.memory = budget_for_two_groups_each(world, options);
       options.memory.nvme_path = folder.path();
-      const std::string what = text_of(precision) + " mixed";
+      const std::string label = text_of(precision) + " mixed";
       const Outcome got = train(
           world,
           options,
-          what,
+          label,
           [&](const Engine& engine) {
             for (const MemoryTier tier :
                  {MemoryTier::kDevice, MemoryTier::kHost, MemoryTier::kNvme}) {
               EXPECT_GT(state_bytes(engine, tier), 0)
-                  << what << ": " << name_of(tier);
+                  << label << ": " << name_of(tier);
             }
             EXPECT_LE(
                 total_bytes(engine.measured_memory()),
@@ -114,7 +114,7 @@ TEST_P(Placement, IsChosenByTheBudget) {
                 *options.memory.host_bytes);
           },
           make_large_net());
-      expect_same_run(got, expected, what);
+      expect_same_run(got, expected, label);
     }
   });
 }
@@ -128,16 +128,20 @@ TEST(PlacementOfOtherOptimizers, ChangesNoBit) {
       for (const auto precision :
            {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
         EngineOptions options = resting_options(precision, rule);
-        const std::string what =
+        const std::string label =
             std::string(name_of(rule)) + ", " + text_of(precision);
-        const Outcome expected = train(world, options, what);
+        const Outcome expected = train(world, options, label);
         options.placement.optimizer = MemoryTier::kHost;
         expect_same_run(
-            train(world, options, what + ", host"), expected, what + ", host");
+            train(world, options, label + ", host"),
+            expected,
+            label + ", host");
         options.placement.optimizer = MemoryTier::kNvme;
         options.memory.nvme_path = folder.path();
         expect_same_run(
-            train(world, options, what + ", nvme"), expected, what + ", nvme");
+            train(world, options, label + ", nvme"),
+            expected,
+            label + ", nvme");
       }
     }
   });

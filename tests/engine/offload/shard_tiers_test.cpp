@@ -65,18 +65,18 @@ Outcome train_on(
     const EngineOptions& options,
     const Tiers& tiers,
     const TemporaryFolder& folder,
-    const std::string& what) {
+    const std::string& label) {
   return train(
-      world, on(options, tiers, folder), what, [&](const Engine& engine) {
+      world, on(options, tiers, folder), label, [&](const Engine& engine) {
         for (const MemoryTier tier : kTiers) {
           EXPECT_EQ(
               bytes_of(engine, tier, MemoryPurpose::kParameters) > 0,
               tier == tiers.parameters)
-              << what << ": " << name_of(tier);
+              << label << ": " << name_of(tier);
           EXPECT_EQ(
               bytes_of(engine, tier, MemoryPurpose::kGradients) > 0,
               tier == tiers.gradients)
-              << what << ": " << name_of(tier);
+              << label << ": " << name_of(tier);
         }
       });
 }
@@ -97,11 +97,11 @@ TEST_P(ShardTiersOf, ParametersAndGradientsChangeNoBit) {
       for (const int depth : {0, 2}) {
         options.sharding.prefetch_depth = depth;
         for (const Tiers& tiers : every_pair()) {
-          const std::string what = tests::text_of(precision) + ", " +
-                                   text_of(tiers) + ", prefetching " +
-                                   std::to_string(depth);
+          const std::string label = tests::text_of(precision) + ", " +
+                                    text_of(tiers) + ", prefetching " +
+                                    std::to_string(depth);
           expect_same_run(
-              train_on(world, options, tiers, folder, what), expected, what);
+              train_on(world, options, tiers, folder, label), expected, label);
         }
       }
     }
@@ -121,12 +121,12 @@ TEST_P(ShardTiersOf, GradientsOfEveryStageAndAccumulation) {
         options.sharding.accumulation = accumulation;
         const Outcome expected = train(world, options, "device");
         for (const MemoryTier tier : {MemoryTier::kHost, MemoryTier::kNvme}) {
-          const std::string what =
+          const std::string label =
               "stage " + std::to_string(stage) + ", " + name_of(tier);
           expect_same_run(
-              train_on(world, options, {tier, tier, tier}, folder, what),
+              train_on(world, options, {tier, tier, tier}, folder, label),
               expected,
-              what);
+              label);
         }
       }
     }
@@ -143,13 +143,13 @@ TEST(ShardTiers, OfCopiesOfDividedAndOfWholeModels) {
       options.sharding.shard_ranks = shard_ranks;
       const Outcome expected = train(world, options, "device");
       for (const MemoryTier tier : {MemoryTier::kHost, MemoryTier::kNvme}) {
-        const std::string what =
+        const std::string label =
             "shard ranks " + std::to_string(shard_ranks) + ", " + name_of(tier);
         expect_same_run(
             train_on(
-                world, options, {tier, tier, MemoryTier::kHost}, folder, what),
+                world, options, {tier, tier, MemoryTier::kHost}, folder, label),
             expected,
-            what);
+            label);
       }
     }
   });
@@ -251,13 +251,13 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
         tight.memory.device_bytes = budget;
         tight.memory.host_bytes = int64_t{16} << 20;
         tight.memory.nvme_path = folder.path();
-        const std::string what = "device_bytes " + std::to_string(budget);
+        const std::string label = "device_bytes " + std::to_string(budget);
         const Outcome got = train(
             world,
             tight,
-            what,
+            label,
             [&](const Engine& engine) {
-              EXPECT_LE(total_bytes(engine.measured_memory()), budget) << what;
+              EXPECT_LE(total_bytes(engine.measured_memory()), budget) << label;
               EXPECT_LE(
                   total_bytes(engine.measured_memory(MemoryTier::kHost)),
                   *tight.memory.host_bytes);
@@ -271,10 +271,10 @@ TEST(ShardTiers, LeaveTheDeviceAsTheBudgetHasRoom) {
                               MemoryPurpose::kParameters) >
                       0,
                   moves_parameters)
-                  << what;
+                  << label;
             },
             large());
-        expect_same_run(got, expected, what);
+        expect_same_run(got, expected, label);
       }
     });
   }

@@ -64,20 +64,20 @@ TEST_P(StreamedState, OfAdamWChangesNoBit) {
       const Outcome expected = train(world, base, "resident");
       for (const MemoryTier placement : kPlacements) {
         for (const double ratio : kRatios) {
-          const std::string what =
+          const std::string label =
               tests::text_of(precision) + ", " + text_of(placement, ratio);
           const Outcome got = train(
               world,
               streaming(base, placement, ratio, folder),
-              what,
+              label,
               [&](const Engine& engine) {
                 EXPECT_EQ(
                     staging_bytes(engine),
                     ratio < 1 ? OffloadOptions::kMinStageBytes : 0)
-                    << what;
+                    << label;
                 EXPECT_EQ(state_bytes(engine, MemoryTier::kDevice), 0);
               });
-          expect_same_run(got, expected, what);
+          expect_same_run(got, expected, label);
         }
       }
     }
@@ -98,9 +98,9 @@ TEST_P(StreamedState, OfOtherOptimizersChangesNoBit) {
         const Outcome expected = train(world, base, name);
         for (const MemoryTier placement : kPlacements) {
           for (const double ratio : {0.0, 0.5}) {
-            const std::string what = name + ", " + text_of(placement, ratio);
+            const std::string label = name + ", " + text_of(placement, ratio);
             const auto options = streaming(base, placement, ratio, folder);
-            expect_same_run(train(world, options, what), expected, what);
+            expect_same_run(train(world, options, label), expected, label);
           }
         }
       }
@@ -123,9 +123,9 @@ TEST_P(StreamedState, KeepsMomentsAndRoundingOfEveryKind) {
       const std::string name = master ? "master" : "no master";
       const Outcome expected = train(world, base, name);
       for (const MemoryTier placement : kPlacements) {
-        const std::string what = name + ", " + text_of(placement, 0);
+        const std::string label = name + ", " + text_of(placement, 0);
         const auto options = streaming(base, placement, 0, folder);
-        expect_same_run(train(world, options, what), expected, what);
+        expect_same_run(train(world, options, label), expected, label);
       }
     }
   });
@@ -150,12 +150,12 @@ TEST_P(StreamedState, GoesOnFromACheckpointWithAnotherRatio) {
         auto resumed = wrap(other, streaming(base, placement, to, folder));
         train_resting(resumed, other, 7, 2, world.rank());
         resumed.load(path);
-        const std::string what =
+        const std::string label =
             "from " + std::to_string(from) + " to " + text_of(placement, to);
         expect_same_bits(
-            train_resting(resumed, other, 3, 3, world.rank()), expected, what);
-        expect_same_bits(parameters_of(resumed), values, what);
-        expect_planned(resumed, what);
+            train_resting(resumed, other, 3, 3, world.rank()), expected, label);
+        expect_same_bits(parameters_of(resumed), values, label);
+        expect_planned(resumed, label);
       }
     }
   });
@@ -174,10 +174,10 @@ TEST(StreamedBesideBackward, AndInStepChangesNoBit) {
           UpdateOverlap::kSpeculate}) { // of what the CPU updates
       for (const MemoryTier placement : kPlacements) {
         base.optimizer.overlap = overlap;
-        const std::string what = text_of(placement, 0.5) + ", overlap " +
-                                 std::to_string(static_cast<int>(overlap));
+        const std::string label = text_of(placement, 0.5) + ", overlap " +
+                                  std::to_string(static_cast<int>(overlap));
         const auto options = streaming(base, placement, 0.5, folder);
-        expect_same_run(train(world, options, what), expected, what);
+        expect_same_run(train(world, options, label), expected, label);
       }
     }
   });

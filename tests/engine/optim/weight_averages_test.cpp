@@ -65,7 +65,7 @@ at::Tensor outputs_of(RestingNet& net) {
 Values expect_averages(
     World& world,
     const EngineOptions& options,
-    const std::string& what) {
+    const std::string& label) {
   const bool is_half = options.precision.parameters == at::kHalf;
   const bool rounds =
       options.precision.parameters && !options.precision.master_weights;
@@ -81,32 +81,32 @@ Values expect_averages(
   };
   RestingNet net = make_resting_net();
   auto engine = wrap(net, averaging(options));
-  expect_planned(engine, what + ", before");
+  expect_planned(engine, label + ", before");
   RestingNet other_net = make_resting_net();
   auto other = wrap(other_net, options);
   PlainAverages plain{.warmup = options.optimizer.ema_warmup};
   for (int step = 0; step < kSteps; ++step) {
     const auto seen = train_resting(engine, net, step, 1, world.rank());
     expect_same_bits(
-        seen, train_resting(other, other_net, step, 1, world.rank()), what);
+        seen, train_resting(other, other_net, step, 1, world.rank()), label);
     if (is_half && step == 2) {
       continue; // an overflow
     }
     const Values weights = parameters_of(engine);
     plain.add(weights);
     if (step == 1 || step == 3) {
-      expect_same_bits(averages_of(engine), resting(plain.values), what);
+      expect_same_bits(averages_of(engine), resting(plain.values), label);
       expect_same_bits(
-          parameters_of(engine), weights, what + ", after the scope");
+          parameters_of(engine), weights, label + ", after the scope");
     }
   }
-  expect_planned(engine, what + ", behind");
-  EXPECT_EQ(engine.ema_steps(), plain.count) << what;
+  expect_planned(engine, label + ", behind");
+  EXPECT_EQ(engine.ema_steps(), plain.count) << label;
   Values found;
   {
     const auto averaged = engine.ema();
     found = parameters_of(engine);
-    expect_same_bits(found, resting(plain.values), what);
+    expect_same_bits(found, resting(plain.values), label);
     if (!options.precision.parameters) {
       RestingNet of_averages = make_resting_net();
       const c10::NoGradGuard no_grad;
@@ -114,10 +114,10 @@ Values expect_averages(
         item.value().copy_(plain.values.at(item.key()));
       }
       EXPECT_TRUE(torch::equal(outputs_of(net), outputs_of(of_averages)))
-          << what;
+          << label;
     }
   }
-  EXPECT_TRUE(torch::equal(outputs_of(net), outputs_of(other_net))) << what;
+  EXPECT_TRUE(torch::equal(outputs_of(net), outputs_of(other_net))) << label;
   return found;
 }
 

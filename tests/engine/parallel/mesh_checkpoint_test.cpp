@@ -39,15 +39,15 @@ void expect_as_alone(
     MeshJob& job,
     const TemporaryFolder& folder,
     World& world,
-    const std::string& what) {
+    const std::string& label) {
   at::Tensor seen;
   torch::load(seen, (folder / "seen").string());
   for (int step = kSavedAt; step < kSteps; ++step) {
     const auto [loss, norm] = job.train(step);
-    EXPECT_NEAR(loss, seen[step][0].item<double>(), 1e-9) << what;
-    EXPECT_NEAR(norm, seen[step][1].item<double>(), 1e-9) << what;
+    EXPECT_NEAR(loss, seen[step][0].item<double>(), 1e-9) << label;
+    EXPECT_NEAR(norm, seen[step][1].item<double>(), 1e-9) << label;
   }
-  const auto file = folder / (what + ".safetensors");
+  const auto file = folder / (label + ".safetensors");
   job.engine().save_weights(file);
   if (world.rank() != 0) {
     return;
@@ -67,7 +67,7 @@ void expect_as_alone(
     };
     EXPECT_TRUE(
         torch::allclose(values(got.at(entry.name)), values(entry), 1e-7, 1e-8))
-        << what << ": " << entry.name;
+        << label << ": " << entry.name;
   }
 }
 

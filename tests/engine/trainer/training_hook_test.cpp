@@ -71,9 +71,9 @@ class Recorder : public TrainingHook {
   std::vector<std::string> calls;
 
  private:
-  void add(const std::string& what, const TrainingPoint& at) {
+  void add(const std::string& label, const TrainingPoint& at) {
     EXPECT_EQ(at.total_steps, 4);
-    calls.push_back(what + " " + std::to_string(at.step));
+    calls.push_back(label + " " + std::to_string(at.step));
   }
 };
 

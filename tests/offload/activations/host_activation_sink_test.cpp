@@ -19,15 +19,15 @@ TEST(HostActivationSink, EqualGradientsWithinEveryBudget) {
       };
       const auto sink = make_sink(within);
       const runtime::SavedTensorScope scope(sink);
-      const std::string what = subject.name + " within " +
-                               std::to_string(budget.value_or(-1)) +
-                               ", prefetch " + std::to_string(prefetch);
+      const std::string label = subject.name + " within " +
+                                std::to_string(budget.value_or(-1)) +
+                                ", prefetch " + std::to_string(prefetch);
       for (int step = 0; step < 2; ++step) {
         for (const auto& [name, gradient] : gradients(subject)) {
           EXPECT_TRUE(torch::equal(gradient, expected.at(name)))
-              << what << ": " << name;
+              << label << ": " << name;
         }
-        expect_empty(*sink, what);
+        expect_empty(*sink, label);
       }
       return sink->statistics();
     };

@@ -74,10 +74,10 @@ inline double tensor_gradient_norm(
   const detail::Gradients gradients = detail::gradients_of(module);
   const double parts = detail::joined_power_sum(gradients.parts, p);
   const double whole = detail::joined_power_sum(gradients.whole, p);
-  const char* what = "norm of tensor-parallel gradients";
+  const char* label = "norm of tensor-parallel gradients";
   if (!std::isinf(p)) {
     const at::Tensor total = at::tensor({parts}, at::kDouble);
-    group.all_reduce_sum(total, what).wait();
+    group.all_reduce_sum(total, label).wait();
     // abs: the NaN of inf - inf has a sign, which would be printed.
     return std::abs(std::pow(total.item<double>() + whole, 1 / p));
   }
@@ -85,7 +85,7 @@ inline double tensor_gradient_norm(
   const bool bad = std::isnan(parts) || std::isnan(whole);
   const at::Tensor largest = at::tensor(
       {bad ? 0 : std::max(parts, whole), bad ? 1.0 : 0.0}, at::kDouble);
-  group.all_reduce_max(largest, what).wait();
+  group.all_reduce_max(largest, label).wait();
   return largest[1].item<double>() > 0 ? std::nan("")
                                        : largest[0].item<double>();
 }

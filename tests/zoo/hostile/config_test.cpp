@@ -102,12 +102,12 @@ TEST_P(HostileFields, AreRefusedOrRight) {
       const std::string& key = numbers.of(keys);
       replaced[key] = numbers.of(hostile_values());
     }
-    std::string what;
+    std::string label;
     for (const auto& [key, value] : replaced) {
-      what += key + ": " + value + "; ";
+      label += key + ": " + value + "; ";
     }
     write(hostile.path("config.json"), with_fields(config, replaced));
-    hostile.load(what);
+    hostile.load(label);
   }
   for (const std::string& key : keys) {
     json without = config;

@@ -47,8 +47,8 @@ class Hostile {
   }
 
   /// Counts what became of the folder; an error must name it and `key`.
-  void load(const std::string& what, const std::string& key = "") {
-    SCOPED_TRACE(what);
+  void load(const std::string& label, const std::string& key = "") {
+    SCOPED_TRACE(label);
     const int64_t before = runtime::cpu_bytes_live();
     runtime::reset_cpu_bytes_peak();
     try {
