@@ -160,16 +160,16 @@ void compare_borders(World& world) {
           kept / (1 << 20));
     }
   };
-  TensorParallel how{.group = group.get(), .sequence = true, .sequence_dim = 0};
+  TensorParallel tp{.group = group.get(), .sequence = true, .sequence_dim = 0};
   run("sequential", [&] {
-    const at::Tensor inside = at::linear(enter_layer(x, how), up).relu();
-    return leave_layer(at::linear(inside, down), how);
+    const at::Tensor inside = at::linear(enter_layer(x, tp), up).relu();
+    return leave_layer(at::linear(inside, down), tp);
   });
   for (const int64_t pieces : {1, 2, 4, 8}) {
-    how.pieces = pieces;
+    tp.pieces = pieces;
     run(("pieces: " + std::to_string(pieces)).c_str(), [&] {
-      const at::Tensor inside = enter_linear(x, {{up, {}}}, how).front().relu();
-      return leave_linear(inside, down, how);
+      const at::Tensor inside = enter_linear(x, {{up, {}}}, tp).front().relu();
+      return leave_linear(inside, down, tp);
     });
   }
 }

@@ -163,12 +163,12 @@ class StageCheck {
     }
   }
 
-  void expect(bool found, const PipelineInstruction& what) const {
+  void expect(bool found, const PipelineInstruction& wanted) const {
     TESSERA_CHECK(
         found,
         "the pipeline schedule is wrong: stage {} has no {}.",
         stage_,
-        describe(what));
+        describe(wanted));
   }
 
   const PipelineShape shape_;

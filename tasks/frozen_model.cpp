@@ -58,11 +58,11 @@ std::shared_ptr<zoo::Model> pretrained_frozen_model(
     const std::filesystem::path& folder,
     ParallelRun& parallel,
     const TrainingConfig& config) {
-  zoo::FromPretrainedOptions how;
-  how.context = zoo::layer_context(parallel);
-  how.lazy = true;
-  how.strict = config.strict;
-  return zoo::from_pretrained(folder, how);
+  zoo::FromPretrainedOptions from;
+  from.context = zoo::layer_context(parallel);
+  from.lazy = true;
+  from.strict = config.strict;
+  return zoo::from_pretrained(folder, from);
 }
 
 FrozenModel::FrozenModel(

@@ -104,7 +104,7 @@ at::Tensor ImageBatches::decoded(
   const bool is_random =
       recipe_ != ViewRecipe::kNone &&
       (epoch != zoo::kScoredEpoch || head_.takes_two_views());
-  const zoo::Interpolation how =
+  const zoo::Interpolation filter =
       options_.interpolation.value_or(zoo::Interpolation::kBilinear);
   runtime::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -122,17 +122,17 @@ at::Tensor ImageBatches::decoded(
           view = zoo::random_view(
               image,
               size,
-              how,
+              filter,
               options_.views.view(recipe_, static_cast<int>(v)),
               random);
         } else if (options_.fit == ImageFit::kStretch) {
-          view = zoo::resized(image, {0, 0, image.size}, size, how);
+          view = zoo::resized(image, {0, 0, image.size}, size, filter);
         } else {
           view = zoo::center_cropped(
               image,
               size,
               options_.center_crop.value_or(kUsualCenterCrop),
-              how);
+              filter);
         }
         write_planes(view, channels, planes + (v * count + i) * bytes);
       }

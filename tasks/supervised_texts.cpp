@@ -264,10 +264,10 @@ SupervisedText SupervisedEncoder::conversation(const text::TextRow& row) const {
   chat_->warn_of_unwritten_keys(messages, row.place(), listed_tools);
   const text::RenderedChat chat =
       chat_->render_with_answers(messages, row.place(), listed_tools);
-  text::EncodeOptions how;
-  how.add_special_tokens = false;
-  how.with_offsets = true;
-  const text::Encoding encoding = tokenizer_.encode(chat.text, how);
+  text::EncodeOptions encode_options;
+  encode_options.add_special_tokens = false;
+  encode_options.with_offsets = true;
+  const text::Encoding encoding = tokenizer_.encode(chat.text, encode_options);
   SupervisedText text;
   text.tokens = encoding.ids();
   // Both are in order.
@@ -317,9 +317,9 @@ void SupervisedEncoder::add_prompt(
   } catch (const Error&) {
     return; // the template answers no such beginning
   }
-  text::EncodeOptions how;
-  how.add_special_tokens = false;
-  std::vector<int64_t> ids = tokenizer_.encode(prompt, how).ids();
+  text::EncodeOptions encode_options;
+  encode_options.add_special_tokens = false;
+  std::vector<int64_t> ids = tokenizer_.encode(prompt, encode_options).ids();
   if (ids.size() < text.tokens.size() &&
       std::equal(ids.begin(), ids.end(), text.tokens.begin())) {
     text.prompt_tokens = static_cast<int64_t>(ids.size());
@@ -398,11 +398,11 @@ void SupervisedEncoder::warn_about_chats(
 SupervisedText SupervisedEncoder::continued(
     const std::string& prompt,
     const std::string& completion) const {
-  text::EncodeOptions how;
-  how.with_offsets = true;
+  text::EncodeOptions encode_options;
+  encode_options.with_offsets = true;
   const std::string separator = template_ ? template_->separator() : "";
   text::Encoding encoding =
-      tokenizer_.encode(prompt + separator + completion, how);
+      tokenizer_.encode(prompt + separator + completion, encode_options);
   text::TokenSequence& tokens = encoding.tokens;
   while (!tokens.empty() && tokens.back().text < 0) {
     tokens.pop_back(); // an end of the text
@@ -425,10 +425,10 @@ SupervisedText SupervisedEncoder::continued(
 SupervisedText SupervisedEncoder::translated(
     const std::string& prompt,
     const std::string& completion) const {
-  text::EncodeOptions how;
-  how.truncation = {.max_length = max_length_};
-  const text::Encoding input = tokenizer_.encode(prompt, how);
-  text::Encoding target = tokenizer_.encode(completion, how);
+  text::EncodeOptions encode_options;
+  encode_options.truncation = {.max_length = max_length_};
+  const text::Encoding input = tokenizer_.encode(prompt, encode_options);
+  text::Encoding target = tokenizer_.encode(completion, encode_options);
   SupervisedText text;
   text.tokens = input.ids();
   text.target = target.ids();

@@ -179,8 +179,8 @@ ModelTensors::ModelTensors(
 }
 
 ModelTensors::ModelTensors(const torch::nn::Module& module) : ranks_(nullptr) {
-  if (const auto how = tensor_parallel_of(module)) {
-    ranks_ = how->group;
+  if (const auto tp = tensor_parallel_of(module)) {
+    ranks_ = tp->group;
   }
   for (const auto& item : module.named_parameters()) {
     TESSERA_CHECK(
@@ -303,10 +303,10 @@ void ModelTensors::join(const torch::nn::Module& module) {
   try {
     take_specs(module);
     text = list_text(own_tensors(module));
-  } catch (const std::exception& what) {
+  } catch (const std::exception& error) {
     error = std::current_exception();
     // Another error here would leave the other ranks waiting.
-    text = json{{"tensors", json::array()}, {"error", what.what()}}.dump(
+    text = json{{"tensors", json::array()}, {"error", error.what()}}.dump(
         -1, ' ', false, json::error_handler_t::replace);
   }
   const std::vector<std::string> texts =

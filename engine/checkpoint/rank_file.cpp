@@ -86,20 +86,20 @@ RankFile::RankFile(
   }
 }
 
-void RankFile::add(SavedTensor what, const at::Tensor& values) {
-  add(std::move(what),
+void RankFile::add(SavedTensor saved, const at::Tensor& values) {
+  add(std::move(saved),
       values.scalar_type(),
       values.sizes().vec(),
       [values = values.detach()] { return values; });
 }
 
 void RankFile::add(
-    SavedTensor what,
+    SavedTensor saved,
     at::ScalarType dtype,
     std::vector<int64_t> sizes,
     std::function<at::Tensor()> load) {
-  specs_.push_back(whole_spec({what.name}, std::move(sizes), dtype));
-  rank_.tensors.push_back(std::move(what));
+  specs_.push_back(whole_spec({saved.name}, std::move(sizes), dtype));
+  rank_.tensors.push_back(std::move(saved));
   loads_.push_back(std::move(load));
 }
 

@@ -20,7 +20,7 @@ AppendedFile::AppendedFile(
     std::filesystem::path path,
     std::string label,
     Mode mode)
-    : path_(std::move(path)), what_(std::move(label)) {
+    : path_(std::move(path)), label_(std::move(label)) {
   const int flags = mode == Mode::kNew      ? O_TRUNC
                     : mode == Mode::kCreate ? O_EXCL
                                             : 0;
@@ -66,7 +66,7 @@ void AppendedFile::fail() const {
   const int code = errno;
   TESSERA_FAIL(
       "cannot write {} '{}': {}; {}",
-      what_,
+      label_,
       path_.string(),
       runtime::detail::errno_text(code),
       runtime::detail::errno_remedy(code));

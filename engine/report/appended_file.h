@@ -43,7 +43,7 @@ class AppendedFile {
   void cut_torn_line();
 
   std::filesystem::path path_;
-  std::string what_;
+  std::string label_;
   int fd_ = -1;
 };
 

@@ -145,7 +145,9 @@ PendingCollective::PendingCollective(
     c10::intrusive_ptr<c10d::Work> work,
     std::string label,
     Wait wait)
-    : work_(std::move(work)), what_(std::move(label)), wait_(std::move(wait)) {}
+    : work_(std::move(work)),
+      label_(std::move(label)),
+      wait_(std::move(wait)) {}
 
 void PendingCollective::then(std::function<void()> step) {
   if (!last_step_) {
@@ -180,7 +182,7 @@ std::vector<int> PendingCollective::missing_ranks(
     if (log && answers.is_first && !answers.missing.empty()) {
       log_warning(
           "{}: waiting for {} for {} s",
-          what_,
+          label_,
           runtime::ranks_text(answers.missing),
           waited.count());
     }
@@ -220,7 +222,7 @@ void PendingCollective::wait(const WaitCheck& check) {
         look_around(check);
         runtime::blame_peer();
         TESSERA_FAIL(
-            "{} failed: {}", what_, cause_of(failure, wait_.roll_call.get()));
+            "{} failed: {}", label_, cause_of(failure, wait_.roll_call.get()));
       }
     }
     look_around(check);
@@ -240,7 +242,7 @@ void PendingCollective::wait(const WaitCheck& check) {
     TESSERA_CHECK(
         !is_over,
         "{} is still incomplete after {} s: {} not joined it. Either a rank is stuck or slower than the time limit allows (TESSERA_TIMEOUT_S, InitOptions::timeout), or the ranks have taken different paths through the model.",
-        what_,
+        label_,
         waited.count(),
         missing.empty() ? "at least one rank has"
                         : runtime::ranks_text(missing) +

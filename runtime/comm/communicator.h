@@ -76,7 +76,7 @@ class PendingCollective {
   std::vector<int> missing_ranks(bool log, std::chrono::seconds waited) const;
 
   c10::intrusive_ptr<c10d::Work> work_;
-  std::string what_;
+  std::string label_;
   Wait wait_;
   std::function<void()> last_step_;
 };

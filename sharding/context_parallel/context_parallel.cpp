@@ -7,33 +7,33 @@
 
 namespace tessera {
 
-void check(const ContextParallel& how) {
+void check(const ContextParallel& cp) {
   TESSERA_CHECK(
-      how.group != nullptr,
+      cp.group != nullptr,
       "ContextParallel has no group; omit it if sequences are not divided.");
   TESSERA_CHECK(
-      how.kind != ContextKind::kRing ||
-          (how.ring != nullptr && how.ring->size() == how.group->size() &&
-           how.ring->index() == how.group->rank()),
+      cp.kind != ContextKind::kRing ||
+          (cp.ring != nullptr && cp.ring->size() == cp.group->size() &&
+           cp.ring->index() == cp.group->rank()),
       "ContextParallel: ring attention needs the channels of the {} ranks of its group, in their order; create RingChannels from the mesh's ranks of ParallelGroup::kContext.",
-      how.group->size());
+      cp.group->size());
 }
 
 at::Tensor own_context_part(
     const at::Tensor& whole,
     int64_t dim,
-    const ContextParallel& how) {
-  const int ranks = how.group->size();
+    const ContextParallel& cp) {
+  const int ranks = cp.group->size();
   return ranks == 1 ? whole
                     : take_context_part(
-                          whole, dim, how.layout, how.group->rank(), ranks);
+                          whole, dim, cp.layout, cp.group->rank(), ranks);
 }
 
 at::Tensor whole_context(
     const at::Tensor& own,
     int64_t dim,
-    const ContextParallel& how) {
-  const int ranks = how.group->size();
+    const ContextParallel& cp) {
+  const int ranks = cp.group->size();
   if (ranks == 1) {
     return own;
   }
@@ -46,18 +46,18 @@ at::Tensor whole_context(
           parts,
           dim,
           sharding::DimSplit(own.size(dim) * ranks, ranks),
-          *how.group),
+          *cp.group),
       dim,
-      how.layout,
+      cp.layout,
       ranks);
 }
 
 at::Tensor context_mean(
     const at::Tensor& own_sum,
     const at::Tensor& count,
-    const ContextParallel& how) {
+    const ContextParallel& cp) {
   return sharding::mean_over_group(
-      own_sum * how.group->size() / count, *how.group);
+      own_sum * cp.group->size() / count, *cp.group);
 }
 
 } // namespace tessera

@@ -37,14 +37,14 @@ struct ContextParallel {
 
 /// @throws tessera::Error when a group or ring is missing, or they consist of
 ///   different ranks.
-void check(const ContextParallel& how);
+void check(const ContextParallel& cp);
 
 /// Returns this rank's tokens along dimension `dim` of a tensor that is whole
 /// on all ranks.
 at::Tensor own_context_part(
     const at::Tensor& whole,
     int64_t dim,
-    const ContextParallel& how);
+    const ContextParallel& cp);
 
 /// Returns the tokens of all ranks, in sequence order, for results that all
 /// ranks use in the same way; for gradients see
@@ -52,7 +52,7 @@ at::Tensor own_context_part(
 at::Tensor whole_context(
     const at::Tensor& own,
     int64_t dim,
-    const ContextParallel& how);
+    const ContextParallel& cp);
 
 /// Returns the sum of `own_sum` over the ranks, divided by `count`: a mean over
 /// tokens, whose number may differ between ranks. For gradients see
@@ -61,6 +61,6 @@ at::Tensor whole_context(
 at::Tensor context_mean(
     const at::Tensor& own_sum,
     const at::Tensor& count,
-    const ContextParallel& how);
+    const ContextParallel& cp);
 
 } // namespace tessera

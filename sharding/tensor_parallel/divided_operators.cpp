@@ -31,7 +31,7 @@ namespace tessera::sharding {
 
 namespace {
 
-using How = std::shared_ptr<const TensorParallel>;
+using SharedTensorParallel = std::shared_ptr<const TensorParallel>;
 
 /// Returns the weight of a product x W^T, or null if autograd makes the product
 /// of partitions: those are correct as they are.
@@ -68,36 +68,36 @@ const DividedParameter* weight_of_product(
 /// there: whole, or this rank's part of the sequences.
 struct Between {
   at::Tensor x;
-  TensorParallel how;
+  TensorParallel tp;
 };
 
 /// Whether `split` is how sequences are divided between layers.
-bool divides_sequences(const DTensorImpl& x, const TensorParallel& how) {
-  return how.sequence && x.divided()->dim == how.sequence_dim &&
-         x.divided()->split.is_even() && x.dim() > how.sequence_dim + 1;
+bool divides_sequences(const DTensorImpl& x, const TensorParallel& tp) {
+  return tp.sequence && x.divided()->dim == tp.sequence_dim &&
+         x.divided()->split.is_even() && x.dim() > tp.sequence_dim + 1;
 }
 
 /// The input of a column-parallel layer.
-Between entering(const at::Tensor& x, const TensorParallel& how) {
+Between entering(const at::Tensor& x, const TensorParallel& tp) {
   const DTensorImpl* wrapper = dtensor(x);
-  Between input{x, how};
-  input.how.sequence = wrapper != nullptr && wrapper->divided() &&
-                       &wrapper->group() == how.group &&
-                       divides_sequences(*wrapper, how);
-  input.x = input.how.sequence ? local_of(x) : full_tensor(x);
+  Between input{x, tp};
+  input.tp.sequence = wrapper != nullptr && wrapper->divided() &&
+                      &wrapper->group() == tp.group &&
+                      divides_sequences(*wrapper, tp);
+  input.x = input.tp.sequence ? local_of(x) : full_tensor(x);
   return input;
 }
 
 /// How the output of a layer leaves it: as parts of the sequences if those can
 /// be divided equally.
 /// @param sizes of the whole output [..., features].
-TensorParallel leaving(at::IntArrayRef sizes, const TensorParallel& how) {
-  TensorParallel out = how;
+TensorParallel leaving(at::IntArrayRef sizes, const TensorParallel& tp) {
+  TensorParallel out = tp;
   const auto dims = static_cast<int64_t>(sizes.size());
   out.sequence =
-      how.sequence && how.sequence_dim + 1 < dims &&
-      sizes[static_cast<size_t>(how.sequence_dim)] > 0 &&
-      sizes[static_cast<size_t>(how.sequence_dim)] % how.group->size() == 0;
+      tp.sequence && tp.sequence_dim + 1 < dims &&
+      sizes[static_cast<size_t>(tp.sequence_dim)] > 0 &&
+      sizes[static_cast<size_t>(tp.sequence_dim)] % tp.group->size() == 0;
   return out;
 }
 
@@ -105,12 +105,12 @@ TensorParallel leaving(at::IntArrayRef sizes, const TensorParallel& how) {
 at::Tensor left(
     const at::Tensor& y,
     const TensorParallel& out,
-    const How& how) {
+    const SharedTensorParallel& tp) {
   if (!out.sequence) {
     return y;
   }
   return make_dtensor(
-      y, even_parts(y, how->sequence_dim, how->group->size()), how);
+      y, even_parts(y, tp->sequence_dim, tp->group->size()), tp);
 }
 
 /// Returns the features of x with which the partition of a row-parallel layer
@@ -127,12 +127,10 @@ at::Tensor own_features(
   const DTensorImpl* wrapper = divided_dtensor(x);
   const bool is_own = wrapper != nullptr && wrapper->dim_from_end() == -1 &&
                       same_parts(wrapper->divided()->split, parameter.split());
-  return is_own ? local_of(x)
-                : take_part(
-                      full_tensor(x),
-                      -1,
-                      parameter.split(),
-                      *parameter.how->group);
+  return is_own
+             ? local_of(x)
+             : take_part(
+                   full_tensor(x), -1, parameter.split(), *parameter.tp->group);
 }
 
 /// Returns the result of a column-parallel layer as the model's code sees it.
@@ -141,14 +139,14 @@ at::Tensor column_result(
     const DividedParameter& parameter) {
   if (parameter.division != TensorDivision::kColumnGathered) {
     return make_dtensor(
-        y, DividedDim{y.dim() - 1, parameter.split()}, parameter.how);
+        y, DividedDim{y.dim() - 1, parameter.split()}, parameter.tp);
   }
-  if (parameter.how->group->size() == 1) {
+  if (parameter.tp->group->size() == 1) {
     return y;
   }
   // A copy, because layers add their bias in place, which autograd does not
   // allow for a view returned by a custom function.
-  return gather_parts(y, -1, parameter.split(), *parameter.how->group)
+  return gather_parts(y, -1, parameter.split(), *parameter.tp->group)
       .clone(at::MemoryFormat::Contiguous);
 }
 
@@ -166,14 +164,14 @@ at::Tensor divided_product(
     const Product& product) {
   if (parameter.division == TensorDivision::kRow) {
     const TensorParallel out =
-        leaving(with_features(x, parameter.spec.sizes[0]), *parameter.how);
+        leaving(with_features(x, parameter.spec.sizes[0]), *parameter.tp);
     return left(
         leave_layer(product(own_features(x, parameter)), out),
         out,
-        parameter.how);
+        parameter.tp);
   }
-  const Between input = entering(x, *parameter.how);
-  return column_result(product(enter_layer(input.x, input.how)), parameter);
+  const Between input = entering(x, *parameter.tp);
+  return column_result(product(enter_layer(input.x, input.tp)), parameter);
 }
 
 // Products of operands of which any may be a DTensor.
@@ -352,25 +350,25 @@ at::Tensor linear(
     const bool has_rows = x.dim() >= 2;
     if (parameter->division == TensorDivision::kRow) {
       const TensorParallel out =
-          leaving(with_features(x, weight.size(0)), *parameter->how);
+          leaving(with_features(x, weight.size(0)), *parameter->tp);
       const at::Tensor own = own_features(x, *parameter);
       y = left(
           has_rows ? leave_linear(own, weight, out)
                    : leave_layer(at::linear(own, weight), out),
           out,
-          parameter->how);
+          parameter->tp);
     } else {
       const bool inside =
           parameter->division != TensorDivision::kColumnGathered;
-      const Between input = entering(x, *parameter->how);
+      const Between input = entering(x, *parameter->tp);
       const at::Tensor own_bias =
           inside && bias
-              ? operand(*bias, -1, parameter->split(), *parameter->how->group)
+              ? operand(*bias, -1, parameter->split(), *parameter->tp->group)
               : at::Tensor();
       y = column_result(
           has_rows
-              ? enter_linear(input.x, {{weight, own_bias}}, input.how)[0]
-              : at::linear(enter_layer(input.x, input.how), weight, own_bias),
+              ? enter_linear(input.x, {{weight, own_bias}}, input.tp)[0]
+              : at::linear(enter_layer(input.x, input.tp), weight, own_bias),
           *parameter);
       if (inside) {
         return y;
@@ -418,7 +416,7 @@ at::Tensor embedding(
                            : "'" + parameter->name() + "'");
   std::vector<int64_t> sizes = tokens.sizes().vec();
   sizes.push_back(weight.size(1));
-  const TensorParallel out = leaving(sizes, *parameter->how);
+  const TensorParallel out = leaving(sizes, *parameter->tp);
   const at::Tensor ids = full_tensor(tokens);
   return left(
       vocab_lookup(
@@ -428,7 +426,7 @@ at::Tensor embedding(
           padding_id >= 0 ? padding_id : parameter->padding_id,
           out),
       out,
-      parameter->how);
+      parameter->tp);
 }
 
 /// Tensor::set_data() calls this before it replaces the contents of a tensor:
@@ -542,7 +540,7 @@ const DividedParameter* common_columns(
     const DividedParameter* parameter = divided_parameter(layer.weight);
     if (parameter == nullptr || x.dim() < 2 ||
         parameter->division != TensorDivision::kColumn ||
-        (first != nullptr && parameter->how->group != first->how->group)) {
+        (first != nullptr && parameter->tp->group != first->tp->group)) {
       return nullptr;
     }
     first = first == nullptr ? parameter : first;
@@ -573,24 +571,24 @@ std::vector<at::Tensor> linear_each(
     const at::Tensor& x,
     const std::vector<sharding::LinearWeights>& layers) {
   using namespace sharding;
-  const DividedParameter* how = common_columns(x, layers);
+  const DividedParameter* common = common_columns(x, layers);
   std::vector<at::Tensor> results;
-  if (how == nullptr) {
+  if (common == nullptr) {
     for (const LinearWeights& layer : layers) {
       results.push_back(at::linear(x, layer.weight, layer.bias));
     }
     return results;
   }
   const OnParts parts;
-  const Between input = entering(x, *how->how);
+  const Between input = entering(x, *common->tp);
   std::vector<LinearWeights> own;
   for (const LinearWeights& layer : layers) {
     const DividedParameter& parameter = *divided_parameter(layer.weight);
     own.push_back(
         {layer.weight,
-         operand(layer.bias, -1, parameter.split(), *parameter.how->group)});
+         operand(layer.bias, -1, parameter.split(), *parameter.tp->group)});
   }
-  results = enter_linear(input.x, own, input.how);
+  results = enter_linear(input.x, own, input.tp);
   for (size_t i = 0; i < layers.size(); ++i) {
     results[i] =
         column_result(results[i], *divided_parameter(layers[i].weight));

@@ -30,7 +30,7 @@ namespace tessera::sharding {
 struct DividedParameter {
   TensorSpec spec;
   TensorDivision division = TensorDivision::kColumn;
-  std::shared_ptr<const TensorParallel> how;
+  std::shared_ptr<const TensorParallel> tp;
   /// kVocab: the row of the whole table that gets no gradient; -1: there is
   /// none.
   int64_t padding_id = -1;

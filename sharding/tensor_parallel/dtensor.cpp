@@ -41,24 +41,24 @@ at::Tensor full_tensor(const at::Tensor& x) {
 at::Tensor shard_tensor(
     const at::Tensor& whole,
     int64_t dim,
-    const TensorParallel& how) {
-  if (is_dtensor(whole) || how.group->size() == 1) {
+    const TensorParallel& tp) {
+  if (is_dtensor(whole) || tp.group->size() == 1) {
     return whole;
   }
   dim = c10::maybe_wrap_dim(dim, whole.dim());
-  const sharding::DimSplit split(whole.size(dim), how.group->size());
+  const sharding::DimSplit split(whole.size(dim), tp.group->size());
   sharding::register_divided_operators();
   return sharding::make_dtensor(
-      sharding::take_part(whole, dim, split, *how.group),
+      sharding::take_part(whole, dim, split, *tp.group),
       sharding::DividedDim{dim, split},
-      std::make_shared<const TensorParallel>(how));
+      std::make_shared<const TensorParallel>(tp));
 }
 
 at::Tensor from_local_tensor(
     const at::Tensor& local,
     int64_t dim,
-    const TensorParallel& how) {
-  const int ranks = how.group->size();
+    const TensorParallel& tp) {
+  const int ranks = tp.group->size();
   if (is_dtensor(local) || ranks == 1) {
     return local;
   }
@@ -67,7 +67,7 @@ at::Tensor from_local_tensor(
   return sharding::make_dtensor(
       local,
       sharding::even_parts(local, dim, ranks),
-      std::make_shared<const TensorParallel>(how));
+      std::make_shared<const TensorParallel>(tp));
 }
 
 } // namespace tessera
@@ -78,14 +78,14 @@ Layout::Layout(const at::Tensor& x) {
   if (const DTensorImpl* wrapper = dtensor(x)) {
     divided = wrapper->divided();
     dims = wrapper->dim();
-    how = wrapper->how();
+    tp = wrapper->tp();
   }
 }
 
 at::Tensor with_layout(const at::Tensor& local, const Layout& layout) {
-  return layout.how == nullptr || !local.defined()
+  return layout.tp == nullptr || !local.defined()
              ? local
-             : make_dtensor(local, layout.divided, layout.how);
+             : make_dtensor(local, layout.divided, layout.tp);
 }
 
 namespace {
@@ -105,7 +105,7 @@ struct ToPart : torch::autograd::Node {
         gradient,
         layout.divided->dim - layout.dims,
         layout.divided->split,
-        *layout.how->group)};
+        *layout.tp->group)};
   }
 
   Layout layout;
@@ -130,7 +130,7 @@ struct FromWrapper : torch::autograd::Node {
 DTensorImpl::DTensorImpl(
     at::Tensor local,
     std::optional<DividedDim> divided,
-    std::shared_ptr<const TensorParallel> how)
+    std::shared_ptr<const TensorParallel> tp)
     : TensorImpl(
           c10::DispatchKeySet(c10::computeDispatchKey(
                                   std::nullopt,
@@ -141,7 +141,7 @@ DTensorImpl::DTensorImpl(
           local.device()),
       local_(std::move(local)),
       divided_(std::move(divided)),
-      how_(std::move(how)) {
+      tp_(std::move(tp)) {
   std::vector<int64_t> sizes = local_.sizes().vec();
   if (divided_) {
     sizes[static_cast<size_t>(divided_->dim)] = divided_->split.size();
@@ -152,7 +152,7 @@ DTensorImpl::DTensorImpl(
 
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::detached(
     bool allow_change) const {
-  auto copy = c10::make_intrusive<DTensorImpl>(local_.detach(), divided_, how_);
+  auto copy = c10::make_intrusive<DTensorImpl>(local_.detach(), divided_, tp_);
   copy->is_copy_ = is_copy_;
   copy->set_allow_tensor_metadata_change(allow_change);
   return copy;
@@ -196,9 +196,9 @@ DTensorImpl* divided_dtensor(const at::Tensor& tensor) {
 at::Tensor make_dtensor(
     const at::Tensor& local,
     std::optional<DividedDim> divided,
-    const std::shared_ptr<const TensorParallel>& how) {
+    const std::shared_ptr<const TensorParallel>& tp) {
   const at::Tensor x =
-      at::detail::make_tensor<DTensorImpl>(local, std::move(divided), how);
+      at::detail::make_tensor<DTensorImpl>(local, std::move(divided), tp);
   connect(x);
   return x;
 }
@@ -210,7 +210,7 @@ at::Tensor make_dtensor_like(
   return make_dtensor(
       local,
       DividedDim{c10::maybe_wrap_dim(dim, local.dim()), like.divided()->split},
-      like.how());
+      like.tp());
 }
 
 DividedDim even_parts(const at::Tensor& local, int64_t dim, int ranks) {

@@ -57,7 +57,7 @@ at::Tensor local_tensor(const at::Tensor& x);
 at::Tensor shard_tensor(
     const at::Tensor& whole,
     int64_t dim,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 /// Returns the DTensor of which this rank holds `local`, one of equal parts of
 /// dimension `dim`: what local_tensor() was taken of, for a pipeline stage that
@@ -66,6 +66,6 @@ at::Tensor shard_tensor(
 at::Tensor from_local_tensor(
     const at::Tensor& local,
     int64_t dim,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 } // namespace tessera

@@ -43,7 +43,7 @@ at::Tensor attention(
   }
   const OnParts parts;
   const LocalHeads own(query, key, value, mask.value_or(at::Tensor()));
-  if (dropout > 0 && draws_whole_masks(*like->how(), query.device())) {
+  if (dropout > 0 && draws_whole_masks(*like->tp(), query.device())) {
     WeightsAttentionOptions options{
         .mask = own.mask,
         .causal = is_causal,
@@ -51,7 +51,7 @@ at::Tensor attention(
             scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))))};
     options.drop = [&](const at::Tensor& weights) {
       return dropout_part(
-          weights, dropout, 1, like->divided()->split, *like->how());
+          weights, dropout, 1, like->divided()->split, *like->tp());
     };
     return own.whole(weights_attention(own.query, own.key, own.value, options));
   }

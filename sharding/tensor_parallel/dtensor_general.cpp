@@ -130,7 +130,7 @@ void on_whole(
   // A view of the gathered copy: writing into it must not be lost in silence.
   const auto marked = [&](const at::Tensor& view) {
     const at::Tensor x =
-        make_dtensor(view, std::nullopt, dtensor(leader.tensor)->how());
+        make_dtensor(view, std::nullopt, dtensor(leader.tensor)->tp());
     dtensor(x)->set_copy();
     return x;
   };
@@ -201,7 +201,7 @@ void elementwise(
     if (like.divided()) {
       result = make_dtensor_like(local, like.dim_from_end(), like);
     } else if (is_copy) {
-      result = make_dtensor(local, std::nullopt, like.how());
+      result = make_dtensor(local, std::nullopt, like.tp());
     }
     if (is_copy) {
       dtensor(result.toTensor())->set_copy();

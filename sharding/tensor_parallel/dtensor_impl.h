@@ -28,7 +28,7 @@ class DTensorImpl : public c10::TensorImpl {
   DTensorImpl(
       at::Tensor local,
       std::optional<DividedDim> divided,
-      std::shared_ptr<const TensorParallel> how);
+      std::shared_ptr<const TensorParallel> tp);
 
   const at::Tensor& local() const {
     return local_;
@@ -40,11 +40,11 @@ class DTensorImpl : public c10::TensorImpl {
   const std::optional<DividedDim>& divided() const {
     return divided_;
   }
-  const std::shared_ptr<const TensorParallel>& how() const {
-    return how_;
+  const std::shared_ptr<const TensorParallel>& tp() const {
+    return tp_;
   }
   Communicator& group() const {
-    return *how_->group;
+    return *tp_->group;
   }
   /// Dimension of the division, counted from the end: negative.
   int64_t dim_from_end() const {
@@ -88,7 +88,7 @@ class DTensorImpl : public c10::TensorImpl {
 
   at::Tensor local_;
   std::optional<DividedDim> divided_;
-  std::shared_ptr<const TensorParallel> how_;
+  std::shared_ptr<const TensorParallel> tp_;
   const torch::autograd::Node* bridge_ = nullptr;
   bool is_copy_ = false;
 };
@@ -100,7 +100,7 @@ struct Layout {
 
   std::optional<DividedDim> divided;
   int64_t dims = 0;
-  std::shared_ptr<const TensorParallel> how; ///< null: an ordinary tensor
+  std::shared_ptr<const TensorParallel> tp; ///< null: an ordinary tensor
 };
 
 /// Makes the tensor of which `layout` was taken out of a part.
@@ -116,7 +116,7 @@ DTensorImpl* divided_dtensor(const at::Tensor& tensor);
 at::Tensor make_dtensor(
     const at::Tensor& local,
     std::optional<DividedDim> divided,
-    const std::shared_ptr<const TensorParallel>& how);
+    const std::shared_ptr<const TensorParallel>& tp);
 
 /// Wraps this rank's part of a new tensor that is divided as `like`.
 /// @param dim of `local`, also counted from the end.

@@ -20,7 +20,7 @@ at::Tensor dropped_part(
       probability,
       like.divided()->dim,
       like.divided()->split,
-      *like.how());
+      *like.tp());
 }
 
 at::Tensor drop(const at::Tensor& x, double probability, bool train) {
@@ -34,7 +34,7 @@ at::Tensor drop(const at::Tensor& x, double probability, bool train) {
              ? make_dtensor(
                    dropped_part(local, probability, *wrapper),
                    wrapper->divided(),
-                   wrapper->how())
+                   wrapper->tp())
              : at::dropout(local, probability, train);
 }
 

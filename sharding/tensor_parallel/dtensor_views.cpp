@@ -39,7 +39,7 @@ at::Tensor wrapped(
     const at::Tensor& local,
     std::optional<DividedDim> divided,
     const DTensorImpl& like) {
-  const at::Tensor view = make_dtensor(local, std::move(divided), like.how());
+  const at::Tensor view = make_dtensor(local, std::move(divided), like.tp());
   if (like.is_copy()) {
     dtensor(view)->set_copy();
   }
@@ -383,7 +383,7 @@ at::Tensor repeat_interleave(
   return make_dtensor(
       at::repeat_interleave(local, repeats, dim),
       DividedDim{own, split},
-      wrapper->how());
+      wrapper->tp());
 }
 
 at::Tensor constant_pad_nd(

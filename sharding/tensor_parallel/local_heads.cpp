@@ -58,10 +58,10 @@ LocalHeads::LocalHeads(
       value(value),
       mask(mask),
       layout(query) {
-  if (layout.how == nullptr || !layout.divided) {
+  if (layout.tp == nullptr || !layout.divided) {
     return;
   }
-  Communicator& group = *layout.how->group;
+  Communicator& group = *layout.tp->group;
   const DimSplit& split = layout.divided->split;
   this->key = own_heads(key, split, group);
   this->value = own_heads(value, split, group);

@@ -22,15 +22,14 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// How activations between layers are placed.
-tessera::Placement between_layers(const TensorParallel& how) {
-  return how.sequence ? tessera::Placement(Shard{how.sequence_dim})
-                      : Replicate{};
+tessera::Placement between_layers(const TensorParallel& tp) {
+  return tp.sequence ? tessera::Placement(Shard{tp.sequence_dim}) : Replicate{};
 }
 
 /// What forward and backward of a function both need.
 struct Border : torch::CustomClassHolder {
-  explicit Border(const TensorParallel& how) : how(how) {}
-  TensorParallel how;
+  explicit Border(const TensorParallel& tp) : tp(tp) {}
+  TensorParallel tp;
   /// When entering layers: for each layer, the index of its bias among the
   /// function's tensors, after the activation and all weights; 0 without one.
   std::vector<size_t> biases;
@@ -47,8 +46,8 @@ const Border& kept(AutogradContext* context) {
       context->saved_data[kBorder].toCapsule());
 }
 
-bool is_plain(const at::Tensor& x, const TensorParallel& how) {
-  return how.group->size() == 1 ||
+bool is_plain(const at::Tensor& x, const TensorParallel& tp) {
+  return tp.group->size() == 1 ||
          at::autocast::is_autocast_enabled(x.device().type());
 }
 
@@ -81,7 +80,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
           {parameters[layers.size()],
            bias == 0 ? at::Tensor() : parameters[bias - 1]});
     }
-    const RowExchange exchange(between, border->how);
+    const RowExchange exchange(between, border->tp);
     const at::Tensor own = exchange.rows_of_part(between);
     variable_list results;
     for (const LinearWeights& layer : layers) {
@@ -118,7 +117,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     for (size_t i = 1; i < saved.size(); ++i) {
       wants_weights = wants_weights || context->needs_input_grad(i);
     }
-    const RowExchange exchange(between, border.how);
+    const RowExchange exchange(between, border.tp);
     RowExchange::Gathered entered;
     if (wants_weights) {
       entered = exchange.gather(exchange.rows_of_part(between));
@@ -173,7 +172,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
       const variable_list& gradients,
       const variable_list& saved,
       const Border& border) {
-    const at::Tensor entered = enter_layer(saved[0], border.how).flatten(0, -2);
+    const at::Tensor entered = enter_layer(saved[0], border.tp).flatten(0, -2);
     variable_list result = no_gradients(border);
     at::Tensor input;
     for (size_t i = 0; i < gradients.size(); ++i) {
@@ -185,7 +184,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
       const at::Tensor part = gradients[i].matmul(saved[i + 1]);
       input = input.defined() ? input + part : part;
     }
-    result[0] = leave_layer(input, border.how);
+    result[0] = leave_layer(input, border.tp);
     return result;
   }
 };
@@ -201,7 +200,7 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
     context->save_for_backward({features, weight});
     keep(context, border);
     const RowExchange exchange =
-        RowExchange::of_whole(features, border->how, "leave_linear");
+        RowExchange::of_whole(features, border->tp, "leave_linear");
     const at::Tensor whole = exchange.rows_of_whole(features);
     return exchange.part_shaped(
         exchange
@@ -217,19 +216,19 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const TensorParallel& how = kept(context).how;
+    const TensorParallel& tp = kept(context).tp;
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& features = saved[0];
     const at::Tensor& weight = saved[1];
     if (at::GradMode::is_enabled()) {
-      const at::Tensor whole = enter_layer(gradients[0], how);
+      const at::Tensor whole = enter_layer(gradients[0], tp);
       return {
           whole.matmul(weight),
           whole.flatten(0, -2).t().mm(features.flatten(0, -2)),
           at::Tensor()};
     }
     const RowExchange exchange =
-        RowExchange::of_whole(features, how, "leave_linear");
+        RowExchange::of_whole(features, tp, "leave_linear");
     const at::Tensor own = exchange.rows_of_part(gradients[0]);
     const bool wants_input = context->needs_input_grad(0);
     const bool wants_weight = context->needs_input_grad(1);
@@ -265,27 +264,27 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
 
 } // namespace
 
-at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how) {
-  return redistribute(between, between_layers(how), Shared{}, *how.group);
+at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& tp) {
+  return redistribute(between, between_layers(tp), Shared{}, *tp.group);
 }
 
-at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how) {
-  return redistribute(partial, Partial{}, between_layers(how), *how.group);
+at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& tp) {
+  return redistribute(partial, Partial{}, between_layers(tp), *tp.group);
 }
 
 std::vector<at::Tensor> enter_linear(
     const at::Tensor& between,
     const std::vector<LinearWeights>& layers,
-    const TensorParallel& how) {
-  if (is_plain(between, how)) {
-    const at::Tensor entered = enter_layer(between, how);
+    const TensorParallel& tp) {
+  if (is_plain(between, tp)) {
+    const at::Tensor entered = enter_layer(between, tp);
     std::vector<at::Tensor> results;
     for (const LinearWeights& layer : layers) {
       results.push_back(at::linear(entered, layer.weight, layer.bias));
     }
     return results;
   }
-  const auto border = c10::make_intrusive<Border>(how);
+  const auto border = c10::make_intrusive<Border>(tp);
   variable_list parameters;
   for (const LinearWeights& layer : layers) {
     parameters.push_back(layer.weight);
@@ -302,11 +301,11 @@ std::vector<at::Tensor> enter_linear(
 at::Tensor leave_linear(
     const at::Tensor& features,
     const at::Tensor& weight,
-    const TensorParallel& how) {
-  if (is_plain(features, how)) {
-    return leave_layer(at::linear(features, weight), how);
+    const TensorParallel& tp) {
+  if (is_plain(features, tp)) {
+    return leave_layer(at::linear(features, weight), tp);
   }
-  return LeaveLinear::apply(features, weight, c10::make_intrusive<Border>(how));
+  return LeaveLinear::apply(features, weight, c10::make_intrusive<Border>(tp));
 }
 
 } // namespace tessera::sharding

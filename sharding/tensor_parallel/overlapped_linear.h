@@ -36,11 +36,11 @@ namespace tessera::sharding {
 
 /// Enters a partitioned layer: turns an activation between layers into a whole
 /// one, placed as Shared ([Note: placements]).
-at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& how);
+at::Tensor enter_layer(const at::Tensor& between, const TensorParallel& tp);
 
 /// Leaves a partitioned layer: turns this rank's partial result into an
 /// activation between layers.
-at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& how);
+at::Tensor leave_layer(const at::Tensor& partial, const TensorParallel& tp);
 
 /// Parameters of a linear layer: W [out, in] and b [out], undefined without
 /// one.
@@ -58,7 +58,7 @@ struct LinearWeights {
 std::vector<at::Tensor> enter_linear(
     const at::Tensor& between,
     const std::vector<LinearWeights>& layers,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 /// Computes leave_layer(linear(features, W)) of a row-parallel layer.
 /// Collective unless the group has one rank.
@@ -68,6 +68,6 @@ std::vector<at::Tensor> enter_linear(
 at::Tensor leave_linear(
     const at::Tensor& features,
     const at::Tensor& weight,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 } // namespace tessera::sharding

@@ -39,9 +39,9 @@ at::Tensor drop_of_whole(
 
 } // namespace
 
-bool draws_whole_masks(const TensorParallel& how, at::Device device) {
-  return how.masks == DropoutMasks::kOfWhole ||
-         (how.masks == DropoutMasks::kByDevice &&
+bool draws_whole_masks(const TensorParallel& tp, at::Device device) {
+  return tp.masks == DropoutMasks::kOfWhole ||
+         (tp.masks == DropoutMasks::kByDevice &&
           runtime::computes_on_cpu(device));
 }
 
@@ -50,8 +50,8 @@ at::Tensor dropout_part(
     double probability,
     int64_t dim,
     const DimSplit& split,
-    const TensorParallel& how) {
-  const int rank = how.group->rank();
+    const TensorParallel& tp) {
+  const int rank = tp.group->rank();
   TESSERA_CHECK(
       part.size(dim) == split.length(rank),
       "dropout_part: dimension {} of a tensor of sizes {} should have the {} elements that rank {} of '{}' has of {}. Pass the split by which the preceding layer was divided.",
@@ -59,13 +59,13 @@ at::Tensor dropout_part(
       part.sizes(),
       split.length(rank),
       rank,
-      how.group->name(),
+      tp.group->name(),
       split.size());
-  if (draws_whole_masks(how, part.device())) {
+  if (draws_whole_masks(tp, part.device())) {
     return drop_of_whole(
         part, probability, dim, split.begin(rank), split.size());
   }
-  const TensorRandomScope own(*how.group, part.device());
+  const TensorRandomScope own(*tp.group, part.device());
   return at::dropout(part, probability, true);
 }
 

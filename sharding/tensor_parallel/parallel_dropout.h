@@ -14,7 +14,7 @@ namespace tessera::sharding {
 
 /// Returns whether a rank draws masks of whole activations for tensors on
 /// `device`.
-bool draws_whole_masks(const TensorParallel& how, at::Device device);
+bool draws_whole_masks(const TensorParallel& tp, at::Device device);
 
 /// Applies dropout, in training mode. With DropoutMasks::kOfWhole the ranks'
 /// default generators must be in the same state, and still are afterwards; on
@@ -27,6 +27,6 @@ at::Tensor dropout_part(
     double probability,
     int64_t dim,
     const DimSplit& split,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 } // namespace tessera::sharding

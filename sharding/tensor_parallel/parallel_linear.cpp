@@ -14,10 +14,10 @@ namespace {
 
 void check_linear(
     LinearDivision division,
-    const TensorParallel& how,
+    const TensorParallel& tp,
     const ParallelLinearOptions& options) {
   TESSERA_CHECK(
-      how.group != nullptr,
+      tp.group != nullptr,
       "a parallel linear layer was given no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
   TESSERA_CHECK(
       options.in >= 1 && options.out >= 1,
@@ -33,9 +33,9 @@ void check_linear(
 
 ParallelLinearImpl::ParallelLinearImpl(
     LinearDivision division,
-    const TensorParallel& how,
+    const TensorParallel& tp,
     const ParallelLinearOptions& options) {
-  check_linear(division, how, options);
+  check_linear(division, tp, options);
   const double bound = 1 / std::sqrt(static_cast<double>(options.in));
   const InitMethod uniform = uniform_init(-bound, bound);
   weight = register_parameter(
@@ -54,7 +54,7 @@ ParallelLinearImpl::ParallelLinearImpl(
   }
   const auto divide =
       [&](const at::Tensor& parameter, const char* name, TensorDivision as) {
-        divide_weight(parameter, name, as, options.unit, how);
+        divide_weight(parameter, name, as, options.unit, tp);
       };
   if (division == LinearDivision::kRow) {
     divide(weight, "RowParallelLinear.weight", TensorDivision::kRow);

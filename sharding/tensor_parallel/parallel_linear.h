@@ -55,7 +55,7 @@ class ParallelLinearImpl : public DistributedModule {
   ///   partition than ranks, or an option does not apply to the division.
   ParallelLinearImpl(
       LinearDivision division,
-      const TensorParallel& how,
+      const TensorParallel& tp,
       const ParallelLinearOptions& options);
 
   /// Collective unless the group has one rank or the layer is whole.
@@ -72,18 +72,18 @@ TORCH_MODULE(Linear1D);
 class ColumnParallelLinearImpl : public ParallelLinearImpl {
  public:
   ColumnParallelLinearImpl(
-      const TensorParallel& how,
+      const TensorParallel& tp,
       const ParallelLinearOptions& options)
-      : ParallelLinearImpl(LinearDivision::kColumn, how, options) {}
+      : ParallelLinearImpl(LinearDivision::kColumn, tp, options) {}
 };
 TORCH_MODULE(ColumnParallelLinear);
 
 class RowParallelLinearImpl : public ParallelLinearImpl {
  public:
   RowParallelLinearImpl(
-      const TensorParallel& how,
+      const TensorParallel& tp,
       const ParallelLinearOptions& options)
-      : ParallelLinearImpl(LinearDivision::kRow, how, options) {}
+      : ParallelLinearImpl(LinearDivision::kRow, tp, options) {}
 };
 TORCH_MODULE(RowParallelLinear);
 

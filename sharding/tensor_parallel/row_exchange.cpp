@@ -36,38 +36,38 @@ std::vector<int64_t> sequence_first(const at::Tensor& x, int64_t dim) {
   return sizes;
 }
 
-int64_t sequence_dim(const at::Tensor& x, const TensorParallel& how) {
-  return how.sequence ? at::maybe_wrap_dim(how.sequence_dim, x.dim()) : 0;
+int64_t sequence_dim(const at::Tensor& x, const TensorParallel& tp) {
+  return tp.sequence ? at::maybe_wrap_dim(tp.sequence_dim, x.dim()) : 0;
 }
 
 } // namespace
 
-RowExchange::RowExchange(const at::Tensor& between, const TensorParallel& how)
+RowExchange::RowExchange(const at::Tensor& between, const TensorParallel& tp)
     : RowExchange(
-          how,
-          sequence_first(between, sequence_dim(between, how)),
-          sequence_dim(between, how)) {}
+          tp,
+          sequence_first(between, sequence_dim(between, tp)),
+          sequence_dim(between, tp)) {}
 
 RowExchange RowExchange::of_whole(
     const at::Tensor& whole,
-    const TensorParallel& how,
+    const TensorParallel& tp,
     const char* function) {
-  const int64_t dim = sequence_dim(whole, how);
+  const int64_t dim = sequence_dim(whole, tp);
   std::vector<int64_t> sizes = sequence_first(whole, dim);
-  if (how.sequence) {
-    check_divides(whole, dim, function, *how.group);
-    sizes[0] /= how.group->size();
+  if (tp.sequence) {
+    check_divides(whole, dim, function, *tp.group);
+    sizes[0] /= tp.group->size();
   }
-  return {how, std::move(sizes), dim};
+  return {tp, std::move(sizes), dim};
 }
 
 RowExchange::RowExchange(
-    const TensorParallel& how,
+    const TensorParallel& tp,
     std::vector<int64_t> part_sizes,
     int64_t dim)
-    : group_(how.group),
-      piece_count_(how.pieces),
-      is_divided_(how.sequence),
+    : group_(tp.group),
+      piece_count_(tp.pieces),
+      is_divided_(tp.sequence),
       dim_(dim),
       part_sizes_(std::move(part_sizes)),
       rows_(std::accumulate(

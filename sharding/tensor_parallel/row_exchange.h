@@ -34,14 +34,14 @@ struct Rows {
 class RowExchange {
  public:
   /// @param between any activation between layers, [..., features].
-  RowExchange(const at::Tensor& between, const TensorParallel& how);
+  RowExchange(const at::Tensor& between, const TensorParallel& tp);
 
   /// @param whole any activation inside a layer, [..., features].
   /// @throws tessera::Error naming `function` when its sequences must be
   ///   sharded and cannot be.
   static RowExchange of_whole(
       const at::Tensor& whole,
-      const TensorParallel& how,
+      const TensorParallel& tp,
       const char* function);
 
   int64_t whole_rows() const {
@@ -101,7 +101,7 @@ class RowExchange {
 
  private:
   RowExchange(
-      const TensorParallel& how,
+      const TensorParallel& tp,
       std::vector<int64_t> part_sizes,
       int64_t dim);
 

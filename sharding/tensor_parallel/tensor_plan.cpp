@@ -24,7 +24,7 @@ namespace {
 /// One parameter to be partitioned.
 struct Step {
   at::Tensor parameter;
-  std::shared_ptr<const sharding::DividedParameter> what;
+  std::shared_ptr<const sharding::DividedParameter> divided;
 };
 
 TensorSpec spec_over(
@@ -41,13 +41,13 @@ TensorSpec spec_over(
 /// How a parameter is to be partitioned, and the entry that says so.
 struct Planned {
   const TensorPlanEntry* entry = nullptr;
-  std::shared_ptr<sharding::DividedParameter> what;
+  std::shared_ptr<sharding::DividedParameter> divided;
 };
 
 class Planner {
  public:
-  explicit Planner(const TensorParallel& how)
-      : how_(std::make_shared<const TensorParallel>(how)) {}
+  explicit Planner(const TensorParallel& tp)
+      : tp_(std::make_shared<const TensorParallel>(tp)) {}
 
   /// Adds the parameters of a module that an entry matches.
   void add(
@@ -115,26 +115,26 @@ class Planner {
     if (const auto found = planned_.find(parameter.unsafeGetTensorImpl());
         found != planned_.end()) {
       const TensorPlanEntry& before = *found->second.entry;
-      sharding::DividedParameter& what = *found->second.what;
+      sharding::DividedParameter& divided = *found->second.divided;
       TESSERA_CHECK(
           before.division != TensorDivision::kRow &&
               entry.division != TensorDivision::kRow &&
               before.unit == entry.unit,
           "apply_tensor_plan: '{}' is the same tensor as '{}', but {} in units of {} cannot be combined with {} in units of {}. An embedding and a head that share a weight are kVocab and kColumn or kColumnGathered.",
           name,
-          what.name(),
+          divided.name(),
           to_string(entry.division),
           entry.unit,
           to_string(before.division),
           before.unit);
-      what.padding_id = std::max(what.padding_id, padding_id);
+      divided.padding_id = std::max(divided.padding_id, padding_id);
       if (entry.division != TensorDivision::kVocab) {
-        what.division = entry.division; // of products
+        divided.division = entry.division; // of products
       }
       return;
     }
     const int64_t size = parameter.size(dim);
-    const int ranks = how_->group->size();
+    const int ranks = tp_->group->size();
     TESSERA_CHECK(
         entry.unit >= 1 && size % entry.unit == 0 && size / entry.unit >= ranks,
         "apply_tensor_plan: dimension {} of '{}', of sizes {}, cannot be divided over {} ranks in units of {}, as '{}' requests. Each rank needs at least one: use a unit that divides the dimension, or a smaller group.",
@@ -144,25 +144,25 @@ class Planner {
         ranks,
         entry.unit,
         entry.pattern);
-    auto what =
+    auto divided =
         std::make_shared<sharding::DividedParameter>(sharding::DividedParameter{
-            spec_over(*how_->group, name, parameter, {dim, entry.unit}),
+            spec_over(*tp_->group, name, parameter, {dim, entry.unit}),
             entry.division,
-            how_,
+            tp_,
             padding_id});
-    planned_[parameter.unsafeGetTensorImpl()] = {&entry, what};
-    steps_.push_back({parameter, std::move(what)});
+    planned_[parameter.unsafeGetTensorImpl()] = {&entry, divided};
+    steps_.push_back({parameter, std::move(divided)});
   }
 
   void apply() const {
-    if (how_->group->size() == 1) {
+    if (tp_->group->size() == 1) {
       return; // untagged weights take LibTorch's own operators
     }
     for (const Step& step : steps_) {
       step.parameter.mutable_grad().reset();
       step.parameter.set_data(
-          sharding::own_slice(step.parameter, step.what->spec));
-      sharding::mark_divided(step.parameter, step.what);
+          sharding::own_slice(step.parameter, step.divided->spec));
+      sharding::mark_divided(step.parameter, step.divided);
     }
     for (torch::nn::EmbeddingImpl* table : tables_) {
       // LibTorch would check it against the number of this rank's rows.
@@ -171,7 +171,7 @@ class Planner {
   }
 
  private:
-  std::shared_ptr<const TensorParallel> how_;
+  std::shared_ptr<const TensorParallel> tp_;
   std::unordered_map<const c10::TensorImpl*, Planned> planned_;
   std::vector<Step> steps_;
   std::vector<torch::nn::EmbeddingImpl*> tables_;
@@ -196,11 +196,11 @@ const char* to_string(TensorDivision division) {
 void apply_tensor_plan(
     torch::nn::Module& module,
     const TensorPlan& plan,
-    const TensorParallel& how) {
+    const TensorParallel& tp) {
   TESSERA_CHECK(
-      how.group != nullptr,
+      tp.group != nullptr,
       "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
-  Planner planner(how);
+  Planner planner(tp);
   runtime::NamePatterns patterns("apply_tensor_plan");
   for (const TensorPlanEntry& entry : plan) {
     patterns.add_glob(entry.pattern);
@@ -220,9 +220,9 @@ void divide_weight(
     const std::string& name,
     TensorDivision division,
     int64_t unit,
-    const TensorParallel& how) {
+    const TensorParallel& tp) {
   const TensorPlanEntry entry{name, division, unit};
-  Planner planner(how);
+  Planner planner(tp);
   planner.add(name, entry, division == TensorDivision::kRow ? 1 : 0, weight);
   const c10::NoGradGuard no_grad;
   planner.apply();

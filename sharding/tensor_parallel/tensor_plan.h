@@ -72,7 +72,7 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 /// moved and cast (Module::to), but not cloned. Weights that are tied by
 /// sharing a tensor stay tied. With a group of one rank, the plan is checked
 /// and nothing is changed.
-/// @param how the group must outlive the module. With `sequence`, activations
+/// @param tp the group must outlive the module. With `sequence`, activations
 ///   between layers are divided along dimension `sequence_dim`; where a length
 ///   is not divisible by the number of ranks, they stay whole.
 /// @throws tessera::Error, with nothing changed, when an entry matches no
@@ -82,7 +82,7 @@ using TensorPlan = std::vector<TensorPlanEntry>;
 void apply_tensor_plan(
     torch::nn::Module& module,
     const TensorPlan& plan,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 /// Partitions one weight [out, in] or [rows, features], as an entry of a plan
 /// does with that of a layer, or with kColumn a bias [out].
@@ -93,7 +93,7 @@ void divide_weight(
     const std::string& name,
     TensorDivision division,
     int64_t unit,
-    const TensorParallel& how);
+    const TensorParallel& tp);
 
 /// Computes several linear layers of the same input, for models that know of
 /// tensor parallelism: kColumn layers of one plan then communicate once

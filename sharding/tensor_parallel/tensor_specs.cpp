@@ -9,7 +9,7 @@ std::shared_ptr<const TensorParallel> tensor_parallel_of(
     const torch::nn::Module& module) {
   for (const at::Tensor& parameter : module.parameters()) {
     if (const auto* divided = sharding::divided_parameter(parameter)) {
-      return divided->how;
+      return divided->tp;
     }
   }
   return nullptr;

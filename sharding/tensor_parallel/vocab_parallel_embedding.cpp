@@ -11,11 +11,11 @@
 namespace tessera {
 
 VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
-    const TensorParallel& how,
+    const TensorParallel& tp,
     const VocabParallelEmbeddingOptions& options)
     : padding_id_(options.padding_id.value_or(-1)) {
   TESSERA_CHECK(
-      how.group != nullptr,
+      tp.group != nullptr,
       "VocabParallelEmbedding was given no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
   TESSERA_CHECK(
       !options.padding_id || (padding_id_ >= 0 && padding_id_ < options.vocab),
@@ -33,7 +33,7 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(
       "VocabParallelEmbedding.weight",
       TensorDivision::kVocab,
       /*unit=*/1,
-      how);
+      tp);
 }
 
 at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {

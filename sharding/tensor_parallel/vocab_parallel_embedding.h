@@ -30,7 +30,7 @@ class VocabParallelEmbeddingImpl : public DistributedModule {
   /// @throws tessera::Error when there is no group, there are fewer rows than
   ///   ranks, or padding_id is not a row.
   VocabParallelEmbeddingImpl(
-      const TensorParallel& how,
+      const TensorParallel& tp,
       const VocabParallelEmbeddingOptions& options);
 
   /// Collective unless the group has one rank.

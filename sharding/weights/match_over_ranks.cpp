@@ -175,9 +175,9 @@ LoadWeightsReport match_weights_of_rank(
     WeightMatches matches = find_matches(targets, files, own);
     mine.report = std::move(matches.report);
     mine.unused_patterns = std::move(matches.unused_patterns);
-  } catch (const std::exception& what) {
+  } catch (const std::exception& error) {
     error = std::current_exception();
-    mine.error = what.what();
+    mine.error = error.what();
   }
   const std::vector<std::string> texts = runtime::gather_texts(
       ranks, to_text(mine), "what the ranks take from a checkpoint", check);

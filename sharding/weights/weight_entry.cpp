@@ -17,7 +17,7 @@ void DataCheck::verify() const {
   TESSERA_CHECK(
       found == checksum_,
       "{} has the checksum {}; the manifest says {}; the checkpoint is damaged: load another one",
-      what_,
+      label_,
       found,
       checksum_);
   is_good_ = true;

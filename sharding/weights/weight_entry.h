@@ -29,7 +29,7 @@ class DataCheck {
       std::string label,
       std::span<const std::byte> data,
       std::string checksum)
-      : what_(std::move(label)), data_(data), checksum_(std::move(checksum)) {}
+      : label_(std::move(label)), data_(data), checksum_(std::move(checksum)) {}
 
   /// @throws tessera::Error if they are damaged.
   void verify() const;
@@ -39,7 +39,7 @@ class DataCheck {
   }
 
  private:
-  std::string what_;
+  std::string label_;
   std::span<const std::byte> data_;
   std::string checksum_;
   mutable std::atomic<bool> is_good_ = false;

@@ -351,8 +351,8 @@ TEST_F(TrainLanguageModel, IsScoredOnOneRankAndNotTrainedTwice) {
       sizeof(expected),
       "loss %.4f over 960 tokens",
       result.at("heldout_loss").get<double>());
-  for (const auto& what : {folder, folder / "config.json"}) {
-    const auto score = run_forked(1, {"eval", what.string()});
+  for (const auto& path : {folder, folder / "config.json"}) {
+    const auto score = run_forked(1, {"eval", path.string()});
     EXPECT_EQ(score.exit_code, 0) << score.output;
     EXPECT_NE(score.output.find(expected), std::string::npos) << score.output;
   }

@@ -23,8 +23,12 @@ constexpr int64_t kFeatures = 8;
 constexpr int64_t kExperts = 4;
 
 struct Layer {
-  Layer(World& world, c10::Device device, const sharding::RouterOptions& how)
-      : options(how), group(world.new_communicator("expert", device)) {
+  Layer(
+      World& world,
+      c10::Device device,
+      const sharding::RouterOptions& router_options)
+      : options(router_options),
+        group(world.new_communicator("expert", device)) {
     torch::manual_seed(1);
     router = leaf({kFeatures, kExperts}, device);
     experts = leaf({kExperts, kFeatures, kFeatures}, device);

@@ -32,8 +32,8 @@ class Families : public ::testing::TestWithParam<Setting> {};
 } // namespace
 
 TEST_P(Families, TrainAsPlainLibTorchOnTheCpu) {
-  const auto& [name, how] = GetParam();
-  const auto& [ranks, policy] = how;
+  const auto& [name, tp] = GetParam();
+  const auto& [ranks, policy] = tp;
   run_ranks_on_vdev(ranks, policy, [&](World& world) {
     const auto expected = zoo::train_plain_family(name, world.size());
     const auto found = zoo::train_wrapped_family(world, name);
@@ -64,9 +64,9 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::ValuesIn(zoo::kFamilyFixtures),
         ::testing::ValuesIn(ways())),
     [](const auto& info) {
-      const auto& how = std::get<1>(info.param);
+      const auto& layout = std::get<1>(info.param);
       return std::string(std::get<0>(info.param)) + "_" +
-             std::to_string(how.first) + "_ranks_" + how.second.name();
+             std::to_string(layout.first) + "_ranks_" + layout.second.name();
     });
 
 } // namespace tessera::tests::vdev::vdev_zoo_test

@@ -127,11 +127,11 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         options.attention.causal = true;
         options.feed_forward.features = kFeatures;
         options.feed_forward.inner = 4 * kFeatures;
-        const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
+        const TensorParallel tp{&groups[ParallelGroup::kTensor], sequence};
         TransformerLayer layer(
-            tensor == 1 ? LayerContext() : LayerContext(how), options);
+            tensor == 1 ? LayerContext() : LayerContext(tp), options);
         if (tensor > 1) {
-          apply_tensor_plan(*layer, layer_plan(*layer, tensor), how);
+          apply_tensor_plan(*layer, layer_plan(*layer, tensor), tp);
           init_parameters(*layer);
           materialize(*layer);
         }
@@ -141,7 +141,7 @@ TEST(LayoutBytes, OfActivationsAreTheFormulas) {
         const auto forward = [&] {
           at::Tensor x = torch::randn({kRows, own, kFeatures}).requires_grad_();
           if (sequence) {
-            x = from_local_tensor(x, 1, how);
+            x = from_local_tensor(x, 1, tp);
           }
           return layer->forward(x);
         };

@@ -25,15 +25,15 @@ void check_tensor_parallel(
       world,
       ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
       torch::Device(torch::kCPU));
-  const TensorParallel how{&groups[ParallelGroup::kTensor], sequence};
+  const TensorParallel tp{&groups[ParallelGroup::kTensor], sequence};
   const LoraFixture reference(name);
-  const auto model = from_pretrained(
-      reference.base().folder(), {.context = LayerContext(how)});
+  const auto model =
+      from_pretrained(reference.base().folder(), {.context = LayerContext(tp)});
   load_lora(*model, reference.folder());
   const ModelOutput output = model->forward(reference.input());
   expect_outputs(reference, output);
   output.loss.backward();
-  expect_gradients(reference, *model, WholeGradients(*model, *how.group));
+  expect_gradients(reference, *model, WholeGradients(*model, *tp.group));
   const auto folder = saved / name;
   save_lora(*model, folder / "adapter");
   save_merged(*model, folder / "merged");
@@ -128,7 +128,7 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
         world,
         ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
         torch::Device(torch::kCPU));
-    const TensorParallel how{&groups[ParallelGroup::kTensor]};
+    const TensorParallel tp{&groups[ParallelGroup::kTensor]};
     LoraConfig config;
     config.r = 3;
     config.init = LoraInit::kRandom;
@@ -136,8 +136,7 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
     const auto folder = fixture("models") / "gpt2";
     const auto plain = from_pretrained(folder);
     apply_lora(*plain, config, 7);
-    const auto divided =
-        from_pretrained(folder, {.context = LayerContext(how)});
+    const auto divided = from_pretrained(folder, {.context = LayerContext(tp)});
     apply_lora(*divided, config, 7);
     const auto expected = plain->named_parameters();
     const TensorSpecs specs = specs_in(*divided);
@@ -146,7 +145,7 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
       const torch::Tensor whole = tests::gather_whole(
           item.value(),
           specs.at(item.value().unsafeGetTensorImpl()),
-          *how.group);
+          *tp.group);
       EXPECT_TRUE(whole.equal(expected[item.key()])) << item.key();
     }
   });

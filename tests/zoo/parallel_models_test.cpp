@@ -19,17 +19,17 @@ using tests::run_ranks;
 /// @param saved a folder that both ranks know.
 void check_tensor_parallel(
     World& world,
-    const TensorParallel& how,
+    const TensorParallel& tp,
     const std::string& name,
     const TemporaryFolder& saved) {
   const ModelFixture reference(name);
   const auto model =
-      from_pretrained(reference.folder(), {.context = LayerContext(how)});
+      from_pretrained(reference.folder(), {.context = LayerContext(tp)});
   const ModelInput input = reference.input();
   const ModelOutput output = model->forward(input);
   expect_outputs(reference, output);
   loss_of(output, input).backward();
-  expect_gradients(reference, *model, WholeGradients(*model, *how.group));
+  expect_gradients(reference, *model, WholeGradients(*model, *tp.group));
 
   if (output.loss.defined() && input.labels.defined() &&
       input.labels.dim() == 2) { // Without the logits of the whole vocabulary.
@@ -50,10 +50,10 @@ void check_divided_layers(ModelLayout layout) {
         world,
         ParallelMesh({.shard = 1, .tensor = 2}, 2, 2),
         torch::Device(torch::kCPU));
-    const TensorParallel how{
+    const TensorParallel tp{
         &groups[ParallelGroup::kTensor], layout == ModelLayout::kSequence};
     for_every_model(layout, [&](const std::string& name) {
-      check_tensor_parallel(world, how, name, saved);
+      check_tensor_parallel(world, tp, name, saved);
     });
   });
 }

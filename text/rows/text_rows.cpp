@@ -260,8 +260,11 @@ class TextRows::Bytes {
 };
 
 struct TextRows::Source {
-  Source(const fs::path& file, const TextRowOptions& how, RowPosition start)
-      : path(file), bytes(file), options(how) {
+  Source(
+      const fs::path& file,
+      const TextRowOptions& row_options,
+      RowPosition start)
+      : path(file), bytes(file), options(row_options) {
     separator = separator_of(path, bytes.first_line(), options.format);
     if (separator != kNoTable) {
       read_header();

@@ -20,17 +20,17 @@ using runtime::JsonValue;
 
 void replace_all(
     std::string& text,
-    std::string_view label,
+    std::string_view search,
     std::string_view by) {
-  if (label.empty()) {
+  if (search.empty()) {
     return;
   }
   std::string replaced;
   size_t begin = 0;
-  for (size_t at = text.find(label); at != text.npos;
-       at = text.find(label, begin)) {
+  for (size_t at = text.find(search); at != text.npos;
+       at = text.find(search, begin)) {
     replaced.append(text, begin, at - begin).append(by);
-    begin = at + label.size();
+    begin = at + search.size();
   }
   text = replaced.append(text, begin);
 }
@@ -54,9 +54,9 @@ constexpr std::array<CleanUpRule, 10> kCleanUp{
 
 /// As the `tokenizers` library does, which has one rule more.
 void clean_up(std::string& text) {
-  for (const auto& [label, by] : kCleanUp) {
-    replace_all(text, label, by);
-    if (label == " 'm") {
+  for (const auto& [search, by] : kCleanUp) {
+    replace_all(text, search, by);
+    if (search == " 'm") {
       replace_all(text, " do not", " don't");
     }
   }
@@ -228,14 +228,14 @@ class StripDecoder : public TokenDecoder {
 class ReplaceDecoder : public TokenDecoder {
  public:
   explicit ReplaceDecoder(const JsonValue& section)
-      : what_(read_pattern(section.at("pattern"))),
+      : pattern_(read_pattern(section.at("pattern"))),
         by_(section.at("content").as<std::string>()) {}
 
   void apply(std::vector<std::string>& parts) const override {
     std::vector<ByteRange> matches;
     for (std::string& part : parts) {
       matches.clear();
-      what_.find_all(part, matches);
+      pattern_.find_all(part, matches);
       std::string result;
       size_t end = 0;
       for (const ByteRange& match : matches) {
@@ -249,7 +249,7 @@ class ReplaceDecoder : public TokenDecoder {
   }
 
  private:
-  Pattern what_;
+  Pattern pattern_;
   std::string by_;
 };
 
@@ -292,8 +292,8 @@ class CleaningDecoder : public TokenDecoder {
       }
     }
     std::string text = joined(parts);
-    for (const auto& [label, by] : kCleanUp) {
-      replace_all(text, label, by);
+    for (const auto& [search, by] : kCleanUp) {
+      replace_all(text, search, by);
     }
     parts.assign(1, std::move(text));
   }
@@ -305,10 +305,10 @@ class CleaningDecoder : public TokenDecoder {
     }
     std::string text(token);
     replace_all(text, "\u2581", " ");
-    for (const auto& [label, by] : kCleanUp) {
-      for (size_t size = 1; size < label.size(); ++size) {
+    for (const auto& [search, by] : kCleanUp) {
+      for (size_t size = 1; size < search.size(); ++size) {
         // Tokens before this one, or the decoder, may make the rest of it.
-        const std::string_view begin = label.substr(0, size);
+        const std::string_view begin = search.substr(0, size);
         if (text.ends_with(begin) || begin.ends_with(text)) {
           return true;
         }

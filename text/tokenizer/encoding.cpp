@@ -44,24 +44,24 @@ bool truncate(
     TokenSequence& first,
     TokenSequence* second,
     int64_t max_tokens,
-    const Truncation& how) {
+    const Truncation& truncation) {
   const int64_t all =
       length_of(first) + (second == nullptr ? 0 : length_of(*second));
   if (all <= max_tokens) {
     return false;
   }
-  if (how.strategy == TruncationStrategy::kLongestFirst) {
+  if (truncation.strategy == TruncationStrategy::kLongestFirst) {
     if (second == nullptr) {
-      shorten(first, max_tokens, how.side);
+      shorten(first, max_tokens, truncation.side);
     } else {
       const auto [a, b] =
           longest_first(length_of(first), length_of(*second), max_tokens);
-      shorten(first, a, how.side);
-      shorten(*second, b, how.side);
+      shorten(first, a, truncation.side);
+      shorten(*second, b, truncation.side);
     }
     return true;
   }
-  const bool is_first = how.strategy == TruncationStrategy::kOnlyFirst;
+  const bool is_first = truncation.strategy == TruncationStrategy::kOnlyFirst;
   TokenSequence* text = is_first ? &first : second;
   const int64_t own = text == nullptr ? 0 : length_of(*text);
   const int64_t left = own - (all - max_tokens);
@@ -72,7 +72,7 @@ bool truncate(
       own,
       all - max_tokens,
       max_tokens);
-  shorten(*text, left, how.side);
+  shorten(*text, left, truncation.side);
   return true;
 }
 

@@ -47,7 +47,7 @@ bool truncate(
     TokenSequence& first,
     TokenSequence* second,
     int64_t max_tokens,
-    const Truncation& how);
+    const Truncation& truncation);
 
 /// Consecutive parts of a text of at most `window` tokens, each of which begins
 /// with the last `overlap` tokens of the part before it; at least one part.

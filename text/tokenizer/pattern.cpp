@@ -35,10 +35,10 @@ void Pattern::find_all(std::string_view text, std::vector<ByteRange>& matches)
   if (text.empty()) {
     return;
   }
-  if (const auto* const regex = std::get_if<Regex>(&what_)) {
+  if (const auto* const regex = std::get_if<Regex>(&label_)) {
     regex->find_all(text, matches);
   } else {
-    find_all_texts(std::get<std::string>(what_), text, matches);
+    find_all_texts(std::get<std::string>(label_), text, matches);
   }
 }
 

@@ -17,15 +17,15 @@ namespace tessera::text {
 /// Immutable; may be used from several threads at once.
 class Pattern {
  public:
-  explicit Pattern(std::string text) : what_(std::move(text)) {}
-  explicit Pattern(Regex regex) : what_(std::move(regex)) {}
+  explicit Pattern(std::string text) : label_(std::move(text)) {}
+  explicit Pattern(Regex regex) : label_(std::move(regex)) {}
 
   /// Appends all matches in `text`, in order; they do not overlap. They may be
   /// empty, but not right behind another one. An empty text has none.
   void find_all(std::string_view text, std::vector<ByteRange>& matches) const;
 
  private:
-  std::variant<std::string, Regex> what_;
+  std::variant<std::string, Regex> label_;
 };
 
 /// {"String": ...} or {"Regex": ...}.

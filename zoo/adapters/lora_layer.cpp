@@ -48,7 +48,7 @@ LoraLayer::LoraLayer(
       [&](const at::Tensor& weight, const char* name, TensorDivision division) {
         if (divided != nullptr && divided->division == division) {
           divide_weight(
-              weight, name, division, divided->split().unit(), *divided->how);
+              weight, name, division, divided->split().unit(), *divided->tp);
         }
       };
   if (first != nullptr) {

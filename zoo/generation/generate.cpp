@@ -39,9 +39,9 @@ at::Tensor repeated(const at::Tensor& rows, int64_t copies) {
 at::Tensor continued_to(
     int64_t length,
     const at::Tensor& given,
-    NewTokens how) {
+    NewTokens new_tokens) {
   at::Tensor added = given.narrow(1, given.size(1) - 1, 1);
-  if (how == NewTokens::kZero) {
+  if (new_tokens == NewTokens::kZero) {
     added = at::zeros_like(added);
   }
   return at::cat({given, added.expand({-1, length - given.size(1)})}, 1);
@@ -173,7 +173,7 @@ class Writer {
     const bool blanks = model_.fills_blanks();
     const auto continued = model_.continued_inputs();
     std::string more = blanks ? ", position_ids, sep" : "";
-    for (const auto& [name, how] : continued) {
+    for (const auto& [name, new_tokens] : continued) {
       more += ", " + name;
     }
     for (const auto& [name, tensor] : prompt_.named()) {
@@ -312,10 +312,10 @@ class Writer {
                                .narrow(1, read, fresh.size(1))
                                .clamp_min(0);
     }
-    const auto how = model_.continued_inputs();
+    const auto continued = model_.continued_inputs();
     for (const auto& [name, given] : continued_) {
       const at::Tensor all =
-          continued_to(rows.size(1), own(given), how.at(name));
+          continued_to(rows.size(1), own(given), continued.at(name));
       (name == "token_type_ids" ? input.token_type_ids : input.others[name]) =
           all.narrow(1, read, fresh.size(1));
     }

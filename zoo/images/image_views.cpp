@@ -79,12 +79,12 @@ ImageBox random_crop(
 Image random_view(
     const Image& image,
     const ImageSize& size,
-    Interpolation how,
+    Interpolation interpolation,
     const ViewOptions& options,
     ImageRandom& random) {
   constexpr double kUsualWidth = 224;
-  Image view =
-      resized(image, random_crop(image.size, options, random), size, how);
+  Image view = resized(
+      image, random_crop(image.size, options, random), size, interpolation);
   if (random.happens(options.jitter)) {
     jitter_colors(view, options, random);
   }

@@ -41,7 +41,7 @@ ImageBox random_crop(
 Image random_view(
     const Image& image,
     const ImageSize& size,
-    Interpolation how,
+    Interpolation interpolation,
     const ViewOptions& options,
     ImageRandom& random);
 

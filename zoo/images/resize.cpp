@@ -30,9 +30,10 @@ double bicubic_weight(double distance) {
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-ResizeKernel kernel_of(Interpolation how) {
-  return how == Interpolation::kBilinear ? ResizeKernel{1, bilinear_weight}
-                                         : ResizeKernel{2, bicubic_weight};
+ResizeKernel kernel_of(Interpolation interpolation) {
+  return interpolation == Interpolation::kBilinear
+             ? ResizeKernel{1, bilinear_weight}
+             : ResizeKernel{2, bicubic_weight};
 }
 
 /// The inputs of one output and their weights.
@@ -142,7 +143,7 @@ Image resized(
     const Image& image,
     const ImageBox& box,
     const ImageSize& size,
-    Interpolation how) {
+    Interpolation interpolation) {
   TESSERA_CHECK(
       box.top >= 0 && box.left >= 0 && box.size.height > 0 &&
           box.size.width > 0 &&
@@ -158,7 +159,7 @@ Image resized(
       image.size.height,
       size.width,
       size.height);
-  const ResizeKernel kernel = kernel_of(how);
+  const ResizeKernel kernel = kernel_of(interpolation);
   return scaled_by(
       image,
       box,
@@ -170,7 +171,7 @@ Image center_cropped(
     const Image& image,
     const ImageSize& size,
     double share,
-    Interpolation how) {
+    Interpolation interpolation) {
   TESSERA_CHECK(
       image.size.area() > 0 && size.area() > 0 && share > 0 && share <= 1,
       "center_cropped: the fraction {} of an image of {} x {}, to {} x {}",
@@ -193,7 +194,7 @@ Image center_cropped(
     scaled.height = std::max(
         size.height, scaled.width * image.size.height / image.size.width);
   }
-  const ResizeKernel kernel = kernel_of(how);
+  const ResizeKernel kernel = kernel_of(interpolation);
   return scaled_by(
       image,
       {0, 0, image.size},

@@ -24,7 +24,7 @@ Image resized(
     const Image& image,
     const ImageBox& box,
     const ImageSize& size,
-    Interpolation how);
+    Interpolation interpolation);
 
 /// The middle of an image that is scaled so that `size` is the fraction `share`
 /// of its shorter side: to the same bytes as Pillow's resize() of the image and
@@ -34,6 +34,6 @@ Image center_cropped(
     const Image& image,
     const ImageSize& size,
     double share,
-    Interpolation how);
+    Interpolation interpolation);
 
 } // namespace tessera::zoo

@@ -20,17 +20,21 @@ at::Tensor per_channel(
 
 } // namespace
 
-at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how) {
+at::Tensor prepared_pixels(
+    const at::Tensor& pixels,
+    const PixelOptions& pixel_options) {
   const bool is_bytes = !pixels.is_floating_point();
   at::Tensor result = pixels.to(torch::kFloat);
-  const double scale = how.scale.value_or(is_bytes ? 1.0 / 255 : 1.0);
+  const double scale = pixel_options.scale.value_or(is_bytes ? 1.0 / 255 : 1.0);
   if (scale != 1) {
     result = result * scale;
   }
-  if (!how.mean.empty()) {
-    result = result - per_channel(how.mean, pixels);
+  if (!pixel_options.mean.empty()) {
+    result = result - per_channel(pixel_options.mean, pixels);
   }
-  return how.std.empty() ? result : result / per_channel(how.std, pixels);
+  return pixel_options.std.empty()
+             ? result
+             : result / per_channel(pixel_options.std, pixels);
 }
 
 void visit_fields(runtime::OptionFields& fields, PixelOptions& options) {

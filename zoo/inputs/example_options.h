@@ -20,7 +20,9 @@ struct PixelOptions {
 void visit_fields(runtime::OptionFields& fields, PixelOptions& options);
 
 /// Pixels as a model takes them: float32. @param pixels of any type.
-at::Tensor prepared_pixels(const at::Tensor& pixels, const PixelOptions& how);
+at::Tensor prepared_pixels(
+    const at::Tensor& pixels,
+    const PixelOptions& pixel_options);
 
 struct ExampleOptions {
   /// Drops positions that are padding in all rows of a batch, and masks that

@@ -9,7 +9,7 @@ namespace tessera::zoo {
 
 namespace {
 
-at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
+at::Tensor over_ring(const AttentionCall& call, const ContextParallel& cp) {
   TESSERA_CHECK(
       !call.mask.defined(),
       "ring attention supports only the causal mask, because no rank holds a [queries, keys] mask of whole sequences. Omit attention_mask, windows and biases (pack sequences instead of padding them), or use Ulysses (parallel.context_attention)");
@@ -21,8 +21,8 @@ at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
       call.query,
       call.key,
       call.value,
-      *how.ring,
-      {call.causal, call.scale, how.layout});
+      *cp.ring,
+      {call.causal, call.scale, cp.layout});
 }
 
 } // namespace
@@ -30,19 +30,19 @@ at::Tensor over_ring(const AttentionCall& call, const ContextParallel& how) {
 at::Tensor context_attention(
     const AttentionCall& call,
     const AttentionFunction& function,
-    const ContextParallel& how) {
-  if (how.group->size() == 1) {
+    const ContextParallel& cp) {
+  if (cp.group->size() == 1) {
     return function(call);
   }
-  if (how.kind == ContextKind::kRing) {
-    return over_ring(call, how);
+  if (cp.kind == ContextKind::kRing) {
+    return over_ring(call, cp);
   }
   return sharding::ulysses_attention(
       call.query,
       call.key,
       call.value,
-      *how.group,
-      how.layout,
+      *cp.group,
+      cp.layout,
       [&](const at::Tensor& query,
           const at::Tensor& key,
           const at::Tensor& value) {
@@ -54,7 +54,7 @@ at::Tensor context_attention(
         if (call.mask.defined() && call.mask.dim() == 4 && heads > 1 &&
             call.mask.size(1) == heads) {
           const sharding::HeadRange range = sharding::ulysses_heads(
-              heads, how.group->rank(), how.group->size());
+              heads, cp.group->rank(), cp.group->size());
           own.mask = call.mask.narrow(1, range.begin, range.length);
         }
         return function(own);

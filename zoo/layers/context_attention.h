@@ -19,6 +19,6 @@ namespace tessera::zoo {
 at::Tensor context_attention(
     const AttentionCall& call,
     const AttentionFunction& function,
-    const ContextParallel& how);
+    const ContextParallel& cp);
 
 } // namespace tessera::zoo

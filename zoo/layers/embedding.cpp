@@ -69,13 +69,12 @@ Embedding::Embedding(
 at::Tensor Embedding::forward(const at::Tensor& ids) {
   const at::Tensor tokens = ids.to(at::kLong);
   sharding::check_tokens(tokens, rows_, "embedding");
-  const TensorParallel* how = context_.parallel();
+  const TensorParallel* tp = context_.parallel();
   TESSERA_CHECK(
-      how == nullptr || !how->sequence ||
-          tokens.size(1) % how->group->size() == 0,
+      tp == nullptr || !tp->sequence || tokens.size(1) % tp->group->size() == 0,
       "sequences of {} tokens are not divisible by the {} tensor-parallel ranks; pad them to a multiple, or turn off sequence parallelism",
       tokens.size(1),
-      how->group->size());
+      tp->group->size());
   return table_->forward(tokens);
 }
 

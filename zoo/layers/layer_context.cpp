@@ -9,9 +9,9 @@
 
 namespace tessera::zoo {
 
-LayerContext::LayerContext(const TensorParallel& how) : parallel_(how) {
+LayerContext::LayerContext(const TensorParallel& tp) : parallel_(tp) {
   TESSERA_CHECK(
-      how.group != nullptr,
+      tp.group != nullptr,
       "LayerContext: TensorParallel has no group; omit it for plain layers.");
 }
 
@@ -22,19 +22,19 @@ LayerContext LayerContext::on_stage(
   return context;
 }
 
-LayerContext LayerContext::over_context(const ContextParallel& how) const {
-  check(how);
+LayerContext LayerContext::over_context(const ContextParallel& cp) const {
+  check(cp);
   LayerContext context = *this;
-  context.sequences_ = how;
+  context.sequences_ = cp;
   return context;
 }
 
-LayerContext LayerContext::over_experts(const ExpertParallel& how) const {
+LayerContext LayerContext::over_experts(const ExpertParallel& ep) const {
   TESSERA_CHECK(
-      how.group != nullptr && how.gradients != nullptr,
+      ep.group != nullptr && ep.gradients != nullptr,
       "LayerContext: ExpertParallel needs both the expert group and the gradient group");
   LayerContext context = *this;
-  context.experts_ = how;
+  context.experts_ = ep;
   return context;
 }
 

@@ -38,18 +38,18 @@ class LayerContext {
   /// Layers partitioned over `how.group`. Their parameters are declared and
   /// have no memory until init_parameters() or load_weights(), and
   /// materialize() or wrap().
-  /// @throws tessera::Error if `how` has no group.
-  explicit LayerContext(const TensorParallel& how);
+  /// @throws tessera::Error if `tp` has no group.
+  explicit LayerContext(const TensorParallel& tp);
 
   /// The same layers, with sequences divided over `how.group` (context
   /// parallelism). The model still takes whole batches and returns whole
   /// results.
   /// @throws tessera::Error as check(const ContextParallel&).
-  LayerContext over_context(const ContextParallel& how) const;
+  LayerContext over_context(const ContextParallel& cp) const;
 
   /// The same layers, with experts divided over `how.group`.
-  /// @throws tessera::Error if `how` lacks a group.
-  LayerContext over_experts(const ExpertParallel& how) const;
+  /// @throws tessera::Error if `tp` lacks a group.
+  LayerContext over_experts(const ExpertParallel& ep) const;
 
   /// The same layers, restricted to one pipeline stage.
   LayerContext on_stage(const pipeline::PipelinePlace& place) const;

@@ -50,12 +50,12 @@ std::string LayeredModel::cannot_drop_divided_tokens() const {
 }
 
 void LayeredModel::check_divides_tokens(int64_t tokens) const {
-  const TensorParallel* how = context_.parallel();
+  const TensorParallel* tp = context_.parallel();
   TESSERA_CHECK(
-      how == nullptr || !how->sequence || tokens % how->group->size() == 0,
+      tp == nullptr || !tp->sequence || tokens % tp->group->size() == 0,
       "images of {} tokens are not divisible by {} tensor-parallel ranks; turn off sequence parallelism",
       tokens,
-      how == nullptr ? 1 : how->group->size());
+      tp == nullptr ? 1 : tp->group->size());
 }
 
 } // namespace tessera::zoo

@@ -19,7 +19,7 @@ using Tensors = std::vector<at::Tensor>;
 class Chunks {
  public:
   explicit Chunks(Model& model)
-      : model_(model), how_(tensor_parallel_of(model)) {}
+      : model_(model), tp_(tensor_parallel_of(model)) {}
 
   LayerState run(int chunk, const ModelInput& input, const Tensors& received)
       const {
@@ -52,14 +52,14 @@ class Chunks {
 
   at::Tensor in_parts(const at::Tensor& x) const {
     // Some models keep other things than activations in `memory`.
-    return how_ != nullptr && how_->sequence && x.defined() &&
-                   x.dim() > how_->sequence_dim + 1
-               ? from_local_tensor(x, how_->sequence_dim, *how_)
+    return tp_ != nullptr && tp_->sequence && x.defined() &&
+                   x.dim() > tp_->sequence_dim + 1
+               ? from_local_tensor(x, tp_->sequence_dim, *tp_)
                : x;
   }
 
   Model& model_;
-  std::shared_ptr<const TensorParallel> how_;
+  std::shared_ptr<const TensorParallel> tp_;
 };
 
 bool is_last_piece(const Model& model, int chunk) {

@@ -99,8 +99,8 @@ std::shared_ptr<Model> made_of(
     const std::string& origin) {
   try {
     auto model = architecture.make(fields, context, std::move(config));
-    if (const TensorParallel* how = context.parallel()) {
-      apply_tensor_plan(*model, model->tensor_plan(how->group->size()), *how);
+    if (const TensorParallel* tp = context.parallel()) {
+      apply_tensor_plan(*model, model->tensor_plan(tp->group->size()), *tp);
     }
     return model;
   } catch (const Error& error) {

@@ -22,8 +22,8 @@ at::Tensor VocabHead::loss(
     const at::Tensor& weight,
     const at::Tensor& bias,
     const at::Tensor& targets) const {
-  const ContextParallel* how = context_.context();
-  if (how == nullptr) {
+  const ContextParallel* cp = context_.context();
+  if (cp == nullptr) {
     return own_loss(hidden, weight, bias, targets, /*is_mean=*/true);
   }
   return context_mean(
@@ -34,7 +34,7 @@ at::Tensor VocabHead::loss(
           context_.own_tokens(targets),
           /*is_mean=*/false),
       targets.ne(CrossEntropyOptions().ignore_index).sum(),
-      *how);
+      *cp);
 }
 
 void VocabHead::add_result(

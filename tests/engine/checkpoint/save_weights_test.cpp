@@ -163,16 +163,16 @@ TEST(SaveWeights, OfTensorParallelLayersAreWhole) {
   const TemporaryFolder folder;
   run_ranks(2, [&](World& world) {
     const auto layers_over = [](Communicator& group, uint64_t seed) {
-      const TensorParallel how{&group};
+      const TensorParallel tp{&group};
       auto net = std::make_shared<torch::nn::Module>();
       net->register_module(
           "up",
           ColumnParallelLinear(
-              how, ParallelLinearOptions{.in = 4, .out = 10, .unit = 2}));
+              tp, ParallelLinearOptions{.in = 4, .out = 10, .unit = 2}));
       net->register_module(
           "down",
           RowParallelLinear(
-              how, ParallelLinearOptions{.in = 10, .out = 4, .unit = 2}));
+              tp, ParallelLinearOptions{.in = 10, .out = 4, .unit = 2}));
       init_parameters(*net, seed);
       materialize(*net);
       return net;

@@ -229,9 +229,9 @@ TEST_P(Overlap, OfTiedFrozenUnusedAndCheckpointedParameters) {
       const std::string label =
           net.variant + (net.checkpointed ? ", checkpointed" : "");
       const auto expect_same =
-          [&](const auto& got, const auto& want, const std::string& how) {
+          [&](const auto& got, const auto& want, const std::string& setting) {
             for (size_t step = 0; step < want.size(); ++step) {
-              expect_same_bits(got[step], want[step], label + ", " + how);
+              expect_same_bits(got[step], want[step], label + ", " + setting);
             }
           };
       const auto clipped = train_odd(net, options, 2, 0.1, world.rank());

@@ -142,21 +142,22 @@ class Reference {
 
   /// @param step from 1.
   void step(int step) {
-    const ReferenceStep what = policy_(step);
+    const ReferenceStep reference_step = policy_(step);
     std::vector<at::Tensor> gradients;
     for (int r = 0; r < ranks_; ++r) {
       gradients.push_back(gradient_of(step, r).to(at::kDouble));
     }
     const at::Tensor all = torch::stack(gradients);
     const at::Tensor used = second_.ne(0);
-    if (what.averages) {
+    if (reference_step.averages) {
       const at::Tensor mean = all.mean(0);
       first_ = 0.9 * first_ + 0.1 * mean;
       second_ = 0.999 * second_ + 0.001 * mean * mean;
     } else {
       first_ = average_(0.9 * first_ + 0.1 * all, used);
     }
-    const at::Tensor root = (second_ / what.second_correction).sqrt() + 1e-8;
+    const at::Tensor root =
+        (second_ / reference_step.second_correction).sqrt() + 1e-8;
     weights_ = weights_ * (1 - 1e-2 * 0.1) -
                1e-2 * (first_ / (1 - std::pow(0.9, step))) / root;
   }

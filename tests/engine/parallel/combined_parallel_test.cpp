@@ -45,8 +45,8 @@ struct Layout {
 /// The pieces of a tied language model that one stage has. Parameters have the
 /// names, and so the numbers, that they have in the whole.
 struct StageImpl : torch::nn::Module {
-  StageImpl(const TensorParallel& how, const Layout& layout, int stage)
-      : how(how),
+  StageImpl(const TensorParallel& tp, const Layout& layout, int stage)
+      : tp(tp),
         shape(layout.shape),
         stage(stage),
         checkpointed(layout.checkpointed),
@@ -55,7 +55,7 @@ struct StageImpl : torch::nn::Module {
       const int piece = shape.piece(stage, chunk);
       for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
         const std::string name = "block" + std::to_string(i);
-        blocks.emplace(i, register_module(name, Block(how, /*dropout=*/0)));
+        blocks.emplace(i, register_module(name, Block(tp, /*dropout=*/0)));
       }
     }
     const bool last = stage == shape.stages - 1;
@@ -69,14 +69,14 @@ struct StageImpl : torch::nn::Module {
       options.weight_init = normal_init(0, 0.5);
       options.parameters = kDouble;
       embedding =
-          register_module("embedding", VocabParallelEmbedding(how, options));
+          register_module("embedding", VocabParallelEmbedding(tp, options));
     }
   }
 
   Tensors forward(int chunk, const at::Tensor& tokens, const Tensors& inputs) {
     const int piece = shape.piece(stage, chunk);
     at::Tensor x = piece == 0 ? embedding->forward(tokens.narrow(1, 0, kLength))
-                              : received(inputs[0], how);
+                              : received(inputs[0], tp);
     for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
       const auto run = [block = blocks.at(i).ptr()](const at::Tensor& input) {
         return block->forward(input);
@@ -91,7 +91,7 @@ struct StageImpl : torch::nn::Module {
         tokens.narrow(1, 1, kLength))};
   }
 
-  TensorParallel how;
+  TensorParallel tp;
   PipelineShape shape;
   int stage;
   bool checkpointed;
@@ -107,8 +107,8 @@ at::Tensor tokens_of(int data_rank, int micro_batch) {
   return torch::randint(kVocab, {2, kLength + 1}, at::kLong);
 }
 
-Stage make_stage(const TensorParallel& how, const Layout& layout, int stage) {
-  Stage made(how, layout, stage);
+Stage make_stage(const TensorParallel& tp, const Layout& layout, int stage) {
+  Stage made(tp, layout, stage);
   init_parameters(*made, 5);
   materialize(*made);
   return made;

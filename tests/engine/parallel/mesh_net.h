@@ -39,8 +39,8 @@ struct MeshLayout {
 /// the last one the norm, the head and the loss. Tied, the head is the
 /// embedding. Some parameters are frozen, a divided and a whole one.
 struct MeshNetImpl : torch::nn::Module {
-  MeshNetImpl(const TensorParallel& how, int first, int last, bool tied)
-      : how(how), first(first), last(last), tied(tied) {
+  MeshNetImpl(const TensorParallel& tp, int first, int last, bool tied)
+      : tp(tp), first(first), last(last), tied(tied) {
     const bool is_end = last == kMeshBlocks;
     if (first == 0 || (is_end && tied)) {
       VocabParallelEmbeddingOptions table;
@@ -49,11 +49,11 @@ struct MeshNetImpl : torch::nn::Module {
       table.weight_init = normal_init(0, 0.5);
       table.parameters = kDouble;
       embedding =
-          register_module("embedding", VocabParallelEmbedding(how, table));
+          register_module("embedding", VocabParallelEmbedding(tp, table));
     }
     for (int i = first; i < last; ++i) {
       const std::string name = "block" + std::to_string(i);
-      blocks.push_back(register_module(name, tessera::Block(how, 0.0)));
+      blocks.push_back(register_module(name, tessera::Block(tp, 0.0)));
       register_buffer("number" + std::to_string(i), torch::full({1}, i));
     }
     if (is_end) {
@@ -65,7 +65,7 @@ struct MeshNetImpl : torch::nn::Module {
       linear.out = kVocab;
       linear.bias = false;
       linear.parameters = kDouble;
-      head = register_module("head", ColumnParallelLinear(how, linear));
+      head = register_module("head", ColumnParallelLinear(tp, linear));
     }
     for (auto& item : named_parameters()) {
       if (item.key() == "block0.down.weight" ||
@@ -77,7 +77,7 @@ struct MeshNetImpl : torch::nn::Module {
 
   /// @param x token ids, or what the stage before it made.
   at::Tensor forward(at::Tensor x, const at::Tensor& targets) {
-    x = first == 0 ? embedding->forward(x) : received(x, how);
+    x = first == 0 ? embedding->forward(x) : received(x, tp);
     for (tessera::Block& block : blocks) {
       x = block->forward(x);
     }
@@ -91,7 +91,7 @@ struct MeshNetImpl : torch::nn::Module {
         logits.flatten(0, 1), targets.flatten());
   }
 
-  TensorParallel how;
+  TensorParallel tp;
   int first;
   int last;
   bool tied;
@@ -180,9 +180,9 @@ class MeshJob {
   }
 
   MeshNet make(const MeshLayout& layout, bool tied, int seed) {
-    const TensorParallel how{&groups_[ParallelGroup::kTensor], layout.sequence};
+    const TensorParallel tp{&groups_[ParallelGroup::kTensor], layout.sequence};
     MeshNet net(
-        how,
+        tp,
         stage_ * kMeshBlocks / stages(),
         (stage_ + 1) * kMeshBlocks / stages(),
         tied);

@@ -37,8 +37,8 @@ constexpr int kBatches = 4; // of a step, over all ranks
 /// the last one the norm, the head and the loss. A tied head is the embedding:
 /// the last stage has it too.
 struct StageImpl : torch::nn::Module {
-  StageImpl(const TensorParallel& how, int first, int last, bool tied)
-      : how(how), first(first), last(last) {
+  StageImpl(const TensorParallel& tp, int first, int last, bool tied)
+      : tp(tp), first(first), last(last) {
     if (first == 0 || (tied && last == kBlocks)) {
       VocabParallelEmbeddingOptions table;
       table.vocab = kVocab;
@@ -46,11 +46,11 @@ struct StageImpl : torch::nn::Module {
       table.weight_init = normal_init(0, 0.5);
       table.parameters = kDouble;
       embedding =
-          register_module("embedding", VocabParallelEmbedding(how, table));
+          register_module("embedding", VocabParallelEmbedding(tp, table));
     }
     for (int i = first; i < last; ++i) {
       blocks.push_back(register_module(
-          "block" + std::to_string(i), Block(how, /*dropout=*/0.02, i)));
+          "block" + std::to_string(i), Block(tp, /*dropout=*/0.02, i)));
     }
     if (last == kBlocks) {
       norm = register_module("norm", double_norm());
@@ -61,13 +61,13 @@ struct StageImpl : torch::nn::Module {
       linear.out = kVocab;
       linear.bias = false;
       linear.parameters = kDouble;
-      head = register_module("head", ColumnParallelLinear(how, linear));
+      head = register_module("head", ColumnParallelLinear(tp, linear));
     }
   }
 
   /// @param x token ids, or what the stage before it made.
   at::Tensor forward(at::Tensor x, const at::Tensor& targets) {
-    x = first == 0 ? embedding->forward(x) : received(x, how);
+    x = first == 0 ? embedding->forward(x) : received(x, tp);
     for (Block& block : blocks) {
       x = block->forward(x);
     }
@@ -80,7 +80,7 @@ struct StageImpl : torch::nn::Module {
         targets);
   }
 
-  TensorParallel how;
+  TensorParallel tp;
   int first;
   int last;
   VocabParallelEmbedding embedding{nullptr};
@@ -91,11 +91,11 @@ struct StageImpl : torch::nn::Module {
 TORCH_MODULE(Stage);
 
 Stage make_stage(
-    const TensorParallel& how,
+    const TensorParallel& tp,
     int first,
     int last,
     bool tied = false) {
-  Stage stage(how, first, last, tied);
+  Stage stage(tp, first, last, tied);
   init_parameters(*stage, 5);
   materialize(*stage);
   return stage;
@@ -195,9 +195,9 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     ParallelGroups groups(world, mesh, at::kCPU);
     const int stages = mesh.size(ParallelGroup::kPipeline);
     const int stage = mesh.index(ParallelGroup::kPipeline, world.rank());
-    const TensorParallel how{&groups[ParallelGroup::kTensor], setting.sequence};
+    const TensorParallel tp{&groups[ParallelGroup::kTensor], setting.sequence};
     Stage model = make_stage(
-        how,
+        tp,
         stage * kBlocks / stages,
         (stage + 1) * kBlocks / stages,
         setting.tied);

@@ -162,24 +162,27 @@ TEST_P(AllToAllTest, ManyAreUnderWayAtOnce) {
 }
 
 TEST_P(AllToAllTest, AKilledRankIsAnError) {
-  const AllToAllCase& how = GetParam();
-  if (how.ranks == 1) {
+  const AllToAllCase& test_case = GetParam();
+  if (test_case.ranks == 1) {
     return; // nobody else to lose
   }
-  const auto results = tests::run_ranks_expecting(how.ranks, [&](World& world) {
-    const auto comm = communicator_over(world, how.transport);
-    comm->barrier(); // connected
-    if (world.rank() == 1) {
-      // Not before the others have seen the barrier's end.
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-      ::kill(::getpid(), SIGKILL);
-    }
-    const int64_t numel = 300000 * world.size();
-    const at::Tensor out = at::empty({numel});
-    expect_error(
-        [&] { comm->all_to_all(out, at::ones({numel}), "exchange").wait(); },
-        {"exchange failed"});
-  });
+  const auto results =
+      tests::run_ranks_expecting(test_case.ranks, [&](World& world) {
+        const auto comm = communicator_over(world, test_case.transport);
+        comm->barrier(); // connected
+        if (world.rank() == 1) {
+          // Not before the others have seen the barrier's end.
+          std::this_thread::sleep_for(std::chrono::seconds(1));
+          ::kill(::getpid(), SIGKILL);
+        }
+        const int64_t numel = 300000 * world.size();
+        const at::Tensor out = at::empty({numel});
+        expect_error(
+            [&] {
+              comm->all_to_all(out, at::ones({numel}), "exchange").wait();
+            },
+            {"exchange failed"});
+      });
   for (size_t r = 0; r < results.size(); ++r) {
     EXPECT_EQ(results[r].exit_code, r == 1 ? 128 + SIGKILL : 0)
         << results[r].output;

@@ -57,11 +57,12 @@ std::string archive(
     const std::string padding = "FB"s + number(5, 2) + "ZZZZZ";
     const std::string sizes =
         number(crc, 4) + shown(size) + shown(size) + number(name.size(), 2);
-    const std::string how = number(20, 2) + number(options.flags, 2) +
-                            number(options.method, 2) + number(0, 4);
-    file += "PK\3\4" + how + sizes + number(padding.size(), 2) + name +
-            padding + data;
-    directory += "PK\1\2" + number(20, 2) + how + sizes +
+    const std::string flags_and_method =
+        number(20, 2) + number(options.flags, 2) + number(options.method, 2) +
+        number(0, 4);
+    file += "PK\3\4" + flags_and_method + sizes + number(padding.size(), 2) +
+            name + padding + data;
+    directory += "PK\1\2" + number(20, 2) + flags_and_method + sizes +
                  number(large.size(), 2) + number(0, 10) + shown(offset) +
                  name + large;
   }

@@ -29,9 +29,12 @@ struct AttentionCase {
 };
 
 /// Forward and backward over the group against LibTorch's on whole sequences.
-void expect_whole_attention(Communicator& group, const AttentionCase& how) {
+void expect_whole_attention(
+    Communicator& group,
+    const AttentionCase& test_case) {
   const auto part = [&](const at::Tensor& whole) {
-    return take_context_part(whole, 2, how.layout, group.rank(), group.size());
+    return take_context_part(
+        whole, 2, test_case.layout, group.rank(), group.size());
   };
   const auto attend = [&](const at::Tensor& query,
                           const at::Tensor& key,
@@ -43,32 +46,33 @@ void expect_whole_attention(Communicator& group, const AttentionCase& how) {
         value,
         mask.defined() ? std::optional(mask) : std::nullopt,
         0.0,
-        how.causal,
+        test_case.causal,
         0.3,
         query.size(1) != key.size(1));
   };
   // Values have features of their own.
   const at::Tensor values[] = {
       numbers({2, kHeads, kTokens, 6}, 1),
-      numbers({2, how.kv_heads, kTokens, 6}, 2),
-      numbers({2, how.kv_heads, kTokens, 5}, 3)};
+      numbers({2, test_case.kv_heads, kTokens, 6}, 2),
+      numbers({2, test_case.kv_heads, kTokens, 5}, 3)};
   std::vector<at::Tensor> whole;
   std::vector<at::Tensor> own;
   for (const at::Tensor& value : values) {
     whole.push_back(value.clone().requires_grad_());
     own.push_back(part(value).clone().requires_grad_());
   }
-  const at::Tensor expected = attend(whole[0], whole[1], whole[2], how.mask);
+  const at::Tensor expected =
+      attend(whole[0], whole[1], whole[2], test_case.mask);
   const at::Tensor found = ulysses_attention(
       own[0],
       own[1],
       own[2],
       group,
-      how.layout,
+      test_case.layout,
       [&](const at::Tensor& query,
           const at::Tensor& key,
           const at::Tensor& value) {
-        at::Tensor mask = how.mask;
+        at::Tensor mask = test_case.mask;
         if (mask.defined() && mask.size(1) == kHeads) {
           const HeadRange heads =
               ulysses_heads(kHeads, group.rank(), group.size());

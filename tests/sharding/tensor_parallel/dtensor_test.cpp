@@ -219,14 +219,14 @@ TEST(DTensor, IsComputedAgainInCheckpoints) {
         torch::manual_seed(3);
         StrangeLayer layer(options);
         StrangeLayer before(options);
-        const TensorParallel how{group.get(), sequence};
+        const TensorParallel tp{group.get(), sequence};
         const TensorPlan plan{
             {"attention.out_proj", kRow, 4},
             {"attention.*_proj", kColumn, 4},
             {"up", kColumn},
             {"down", kRow}};
-        apply_tensor_plan(*layer, plan, how);
-        apply_tensor_plan(*before, plan, how);
+        apply_tensor_plan(*layer, plan, tp);
+        apply_tensor_plan(*before, plan, tp);
         const at::Tensor x = torch::randn({3, 8, 24}).requires_grad_();
         const at::Tensor padding = torch::ones({3, 8}, at::kBool);
         const at::Tensor middle = before->forward(x, padding);

@@ -50,7 +50,7 @@ struct Case {
   std::vector<int64_t> others; ///< sizes beside tokens and features
   int64_t pieces;
 
-  TensorParallel how(Communicator& group) const {
+  TensorParallel tp(Communicator& group) const {
     return {
         .group = &group,
         .sequence = sequence,
@@ -143,7 +143,7 @@ TEST(OverlappedLinear, EntersAsTheLayersDoOneByOne) {
     tests::run_ranks(ranks, [](World& world) {
       const auto group = world.new_communicator("tensor");
       for (const Case& one : cases()) {
-        const TensorParallel how = one.how(*group);
+        const TensorParallel tp = one.tp(*group);
         const int64_t tokens = one.sequence ? kTokens / world.size() : kTokens;
         const at::Tensor x =
             numbers(
@@ -156,8 +156,8 @@ TEST(OverlappedLinear, EntersAsTheLayersDoOneByOne) {
         const at::Tensor b3 = own_leaf({2}, 5, world);
         const std::vector<at::Tensor> leaves{x, w1, b1, w2, w3, b3};
         const auto results =
-            enter_linear(x, {{w1, b1}, {w2, {}}, {w3, b3}}, how);
-        const at::Tensor entered = enter_layer(x, how);
+            enter_linear(x, {{w1, b1}, {w2, {}}, {w3, b3}}, tp);
+        const at::Tensor entered = enter_layer(x, tp);
         const std::vector<at::Tensor> expected{
             at::linear(entered, w1, b1),
             at::linear(entered, w2),
@@ -198,11 +198,11 @@ TEST(OverlappedLinear, LeavesAsTheLayerDoes) {
     tests::run_ranks(ranks, [](World& world) {
       const auto group = world.new_communicator("tensor");
       for (const Case& one : cases()) {
-        const TensorParallel how = one.how(*group);
+        const TensorParallel tp = one.tp(*group);
         const at::Tensor x = own_leaf(one.sizes(kTokens, 3), 1, world);
         const at::Tensor w = own_leaf({kIn, 3}, 2, world);
-        const at::Tensor y = leave_linear(x, w, how);
-        const at::Tensor expected = leave_layer(at::linear(x, w), how);
+        const at::Tensor y = leave_linear(x, w, tp);
+        const at::Tensor expected = leave_layer(at::linear(x, w), tp);
         expect_close({y}, {expected}, one.name());
         const at::Tensor gradient =
             numbers(expected.sizes(), one.sequence ? 60 + world.rank() : 60);
@@ -249,10 +249,10 @@ TEST(RowExchange, OnePieceIsUsedWhileTheNextTravels) {
       "noting",
       c10::make_intrusive<NotingBackend>(notes),
       std::chrono::seconds(1));
-  const TensorParallel how{
+  const TensorParallel tp{
       .group = &group, .sequence = true, .sequence_dim = 0, .pieces = 3};
   const at::Tensor part = torch::ones({6, 2});
-  const RowExchange exchange(part, how);
+  const RowExchange exchange(part, tp);
   exchange.gather_pieces(part, [&](const Rows& rows, const at::Tensor& piece) {
     EXPECT_EQ(piece.size(0), 2);
     notes.push_back("use " + std::to_string(rows.begin));
@@ -281,10 +281,10 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
         "noting",
         c10::make_intrusive<NotingBackend>(notes),
         std::chrono::seconds(1));
-    const TensorParallel how{
+    const TensorParallel tp{
         .group = &group, .sequence = sequence, .sequence_dim = 0, .pieces = 2};
     const at::Tensor whole = torch::ones({4, 2});
-    const RowExchange exchange = RowExchange::of_whole(whole, how, "test");
+    const RowExchange exchange = RowExchange::of_whole(whole, tp, "test");
     RowExchange::Reduced reduced = exchange.reduce_pieces(
         2, whole, [&](const Rows& rows, at::Tensor& piece) {
           piece.zero_();

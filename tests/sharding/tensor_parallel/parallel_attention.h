@@ -32,7 +32,7 @@ struct ParallelAttentionOptions {
 /// evenly.
 struct ParallelAttentionImpl : torch::nn::Module {
   ParallelAttentionImpl(
-      const TensorParallel& how,
+      const TensorParallel& tp,
       const ParallelAttentionOptions& options)
       : options(options), head_features(options.features / options.heads) {
     const int64_t q_unit = head_features * (options.heads / options.kv_heads);
@@ -42,14 +42,14 @@ struct ParallelAttentionImpl : torch::nn::Module {
         .bias = options.bias,
         .unit = q_unit,
         .parameters = options.parameters};
-    q_proj = register_module("q_proj", ColumnParallelLinear(how, linear));
+    q_proj = register_module("q_proj", ColumnParallelLinear(tp, linear));
     linear.out = options.kv_heads * head_features;
     linear.unit = head_features;
-    k_proj = register_module("k_proj", ColumnParallelLinear(how, linear));
-    v_proj = register_module("v_proj", ColumnParallelLinear(how, linear));
+    k_proj = register_module("k_proj", ColumnParallelLinear(tp, linear));
+    v_proj = register_module("v_proj", ColumnParallelLinear(tp, linear));
     linear.out = options.features;
     linear.unit = q_unit;
-    o_proj = register_module("o_proj", RowParallelLinear(how, linear));
+    o_proj = register_module("o_proj", RowParallelLinear(tp, linear));
   }
 
   /// @param x [batch, sequence, features].

@@ -105,7 +105,7 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
   for (const int ranks : {1, 2, 3, 4}) {
     tests::run_ranks(ranks, [](World& world) {
       auto group = world.new_communicator("tensor");
-      const TensorParallel how{group.get(), true};
+      const TensorParallel tp{group.get(), true};
       const at::Tensor whole = torch::ones({3, 12, 7, 5}, at::kDouble);
       for (const int64_t dim : {1, 2, -1}) {
         const DimSplit split(whole.size(dim), group->size());
@@ -114,11 +114,7 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
         const at::Tensor next = torch::rand({4});
         torch::manual_seed(2);
         const at::Tensor part = dropout_part(
-            take_part(whole, dim, split, *group),
-            kProbability,
-            dim,
-            split,
-            how);
+            take_part(whole, dim, split, *group), kProbability, dim, split, tp);
         EXPECT_TRUE(torch::rand({4}).equal(next)) << dim;
         EXPECT_TRUE(gather_parts(part, dim, split, *group).equal(expected))
             << dim;
@@ -127,7 +123,7 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
       const at::Tensor expected = torch::dropout(whole, kProbability, true);
       torch::manual_seed(2);
       const at::Tensor divided =
-          torch::dropout(shard_tensor(whole, 1, how), kProbability, true);
+          torch::dropout(shard_tensor(whole, 1, tp), kProbability, true);
       EXPECT_EQ(local_tensor(divided).size(1), 12 / group->size());
       EXPECT_TRUE(full_tensor(divided).equal(expected));
     });
@@ -136,11 +132,11 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
 
 TEST(ParallelDropout, DropsAllOrNothing) {
   Communicator alone("alone");
-  const TensorParallel how{&alone};
+  const TensorParallel tp{&alone};
   const at::Tensor x = torch::rand({2, 6});
   const DimSplit split(6, 1);
-  EXPECT_TRUE(dropout_part(x, 0, 1, split, how).equal(x));
-  EXPECT_TRUE(dropout_part(x, 1, 1, split, how).equal(torch::zeros({2, 6})));
+  EXPECT_TRUE(dropout_part(x, 0, 1, split, tp).equal(x));
+  EXPECT_TRUE(dropout_part(x, 1, 1, split, tp).equal(torch::zeros({2, 6})));
 }
 
 TEST(ParallelDropout, SaysWhichPartItExpects) {

@@ -52,8 +52,8 @@ bool close(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// x as it is between layers.
-at::Tensor between(const at::Tensor& x, const TensorParallel& how) {
-  return how.sequence ? shard_tensor(x, how.sequence_dim, how) : x;
+at::Tensor between(const at::Tensor& x, const TensorParallel& tp) {
+  return tp.sequence ? shard_tensor(x, tp.sequence_dim, tp) : x;
 }
 
 /// This rank holds all of `x` between layers, or its part of the sequences, and
@@ -61,9 +61,9 @@ at::Tensor between(const at::Tensor& x, const TensorParallel& how) {
 void expect_between(
     const at::Tensor& x,
     const at::Tensor& whole,
-    const TensorParallel& how) {
-  const DimSplit split(whole.size(1), how.sequence ? how.group->size() : 1);
-  const int part = how.sequence ? how.group->rank() : 0;
+    const TensorParallel& tp) {
+  const DimSplit split(whole.size(1), tp.sequence ? tp.group->size() : 1);
+  const int part = tp.sequence ? tp.group->rank() : 0;
   const at::Tensor own = local_tensor(x);
   EXPECT_FALSE(is_dtensor(own));
   ASSERT_EQ(own.size(1), split.length(part));
@@ -81,7 +81,7 @@ template <typename Module>
 Both run_both(
     Module& alone,
     Module& divided,
-    const TensorParallel& how,
+    const TensorParallel& tp,
     const at::Tensor& x) {
   Both both;
   const at::Tensor whole = x.clone().requires_grad_();
@@ -91,7 +91,7 @@ Both run_both(
   both.input_gradient = whole.grad();
 
   const at::Tensor leaf = x.clone().requires_grad_();
-  both.divided_output = divided->forward(between(leaf, how));
+  both.divided_output = divided->forward(between(leaf, tp));
   (both.divided_output * gradient).sum().backward();
   both.divided_input_gradient = leaf.grad();
   return both;
@@ -126,8 +126,8 @@ at::Tensor plain_linear(const ParallelLinearImpl& linear, const at::Tensor& x) {
 }
 
 struct MlpImpl : torch::nn::Module {
-  explicit MlpImpl(const TensorParallel& how)
-      : up(how, linear_options(6, 7)), down(how, linear_options(7, 6)) {
+  explicit MlpImpl(const TensorParallel& tp)
+      : up(tp, linear_options(6, 7)), down(tp, linear_options(7, 6)) {
     register_module("up", up);
     register_module("down", down);
   }
@@ -187,12 +187,12 @@ TEST(ParallelLinear, ColumnThenRowIsTheWholeMlp) {
     for (const bool sequence : {false, true}) {
       tests::run_ranks(ranks, [sequence](World& world) {
         auto group = world.new_communicator("tensor");
-        const TensorParallel how{group.get(), sequence};
+        const TensorParallel tp{group.get(), sequence};
         Communicator alone_group("alone");
         auto alone = ready(Mlp(TensorParallel{&alone_group}));
-        auto divided = ready(Mlp(how));
-        const Both both = run_both(alone, divided, how, numbers({2, 12, 6}));
-        expect_between(both.divided_output, both.output, how);
+        auto divided = ready(Mlp(tp));
+        const Both both = run_both(alone, divided, tp, numbers({2, 12, 6}));
+        expect_between(both.divided_output, both.output, tp);
         EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
         expect_parts(*alone, *divided, world);
       });
@@ -206,20 +206,20 @@ TEST(ParallelLinear, GathersItsOutputAndDividesItsInput) {
     tests::run_ranks(3, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
       Communicator alone_group("alone");
-      const TensorParallel how{group.get(), sequence};
+      const TensorParallel tp{group.get(), sequence};
       for (const auto division :
            {LinearDivision::kColumn, LinearDivision::kRow}) {
         ParallelLinearOptions options = linear_options(5, 8);
         options.gather_output = division == LinearDivision::kColumn;
         auto alone =
             ready(Linear1D(division, TensorParallel{&alone_group}, options));
-        auto divided = ready(Linear1D(division, how, options));
-        const Both both = run_both(alone, divided, how, numbers({2, 6, 5}));
+        auto divided = ready(Linear1D(division, tp, options));
+        const Both both = run_both(alone, divided, tp, numbers({2, 6, 5}));
         if (options.gather_output) {
           EXPECT_FALSE(is_dtensor(both.divided_output));
           EXPECT_TRUE(close(both.divided_output, both.output));
         } else {
-          expect_between(both.divided_output, both.output, how);
+          expect_between(both.divided_output, both.output, tp);
         }
         EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
         expect_parts(*alone, *divided, world);
@@ -233,13 +233,13 @@ TEST(ParallelLinear, DataIsWholeOnSequenceParts) {
     tests::run_ranks(2, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
       Communicator alone_group("alone");
-      const TensorParallel how{group.get(), sequence};
+      const TensorParallel tp{group.get(), sequence};
       const auto options = linear_options(5, 3);
       auto alone = ready(Linear1D(
           LinearDivision::kData, TensorParallel{&alone_group}, options));
-      auto divided = ready(Linear1D(LinearDivision::kData, how, options));
-      const Both both = run_both(alone, divided, how, numbers({2, 4, 5}));
-      expect_between(both.divided_output, both.output, how);
+      auto divided = ready(Linear1D(LinearDivision::kData, tp, options));
+      const Both both = run_both(alone, divided, tp, numbers({2, 4, 5}));
+      expect_between(both.divided_output, both.output, tp);
       EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
       expect_parts(*alone, *divided, world);
     });
@@ -253,9 +253,9 @@ TEST(ParallelLinear, BiasReplicasDoNotDrift) {
   for (const bool sequence : {false, true}) {
     tests::run_ranks(3, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
-      const TensorParallel how{group.get(), sequence};
-      auto mlp = ready(Mlp(how));
-      const at::Tensor x = between(numbers({2, 6, 6}), how);
+      const TensorParallel tp{group.get(), sequence};
+      auto mlp = ready(Mlp(tp));
+      const at::Tensor x = between(numbers({2, 6, 6}), tp);
       for (int step = 0; step < 5; ++step) {
         mlp->zero_grad();
         (mlp->forward(x) - x.sin()).square().sum().backward();
@@ -269,7 +269,7 @@ TEST(ParallelLinear, BiasReplicasDoNotDrift) {
       group->all_gather(all, bias, "a test's gather").wait();
       EXPECT_TRUE(all[0].equal(bias));
       // And it has moved.
-      EXPECT_FALSE(bias.equal(ready(Mlp(how))->down->bias));
+      EXPECT_FALSE(bias.equal(ready(Mlp(tp))->down->bias));
     });
   }
 }
@@ -279,13 +279,13 @@ TEST(VocabParallelEmbedding, IsTheWholeTable) {
     for (const bool sequence : {false, true}) {
       tests::run_ranks(ranks, [sequence](World& world) {
         auto group = world.new_communicator("tensor");
-        const TensorParallel how{group.get(), sequence};
+        const TensorParallel tp{group.get(), sequence};
         Communicator alone_group("alone");
         VocabParallelEmbeddingOptions options{
             .vocab = 11, .features = 5, .padding_id = 4, .parameters = kDouble};
         auto alone = ready(
             VocabParallelEmbedding(TensorParallel{&alone_group}, options));
-        auto divided = ready(VocabParallelEmbedding(how, options));
+        auto divided = ready(VocabParallelEmbedding(tp, options));
         torch::manual_seed(9);
         const at::Tensor tokens = torch::randint(11, {3, 12}, at::kLong);
         const at::Tensor plain =
@@ -296,7 +296,7 @@ TEST(VocabParallelEmbedding, IsTheWholeTable) {
         whole.backward(gradient);
         const at::Tensor mine = divided->forward(tokens);
         EXPECT_TRUE(full_tensor(mine).equal(whole));
-        expect_between(mine, whole, how);
+        expect_between(mine, whole, tp);
         // Under sequence parallelism every rank has the gradients of its own
         // tokens only; the table's must still be that of all tokens.
         (mine * gradient).sum().backward();
@@ -332,7 +332,7 @@ TEST(ParallelAttention, IsTheWholeAttention) {
     for (const bool sequence : {false, true}) {
       tests::run_ranks(ranks, [sequence](World& world) {
         auto group = world.new_communicator("tensor");
-        const TensorParallel how{group.get(), sequence};
+        const TensorParallel tp{group.get(), sequence};
         Communicator alone_group("alone");
         // Three kv heads over two ranks: uneven.
         ParallelAttentionOptions options;
@@ -343,9 +343,9 @@ TEST(ParallelAttention, IsTheWholeAttention) {
         options.parameters = kDouble;
         auto alone =
             ready(ParallelAttention(TensorParallel{&alone_group}, options));
-        auto divided = ready(ParallelAttention(how, options));
-        const Both both = run_both(alone, divided, how, numbers({2, 6, 24}));
-        expect_between(both.divided_output, both.output, how);
+        auto divided = ready(ParallelAttention(tp, options));
+        const Both both = run_both(alone, divided, tp, numbers({2, 6, 24}));
+        expect_between(both.divided_output, both.output, tp);
         EXPECT_TRUE(close(both.divided_input_gradient, both.input_gradient));
         expect_parts(*alone, *divided, world);
       });
@@ -435,24 +435,24 @@ TEST(ParallelAttention, DropsDifferentlyInsideAndAlikeOutside) {
 TEST(ParallelLayers, NameWhatDoesNotDivide) {
   tests::run_ranks(4, [](World& world) {
     auto group = world.new_communicator("tensor");
-    const TensorParallel how{group.get()};
+    const TensorParallel tp{group.get()};
     expect_error(
-        [&] { ColumnParallelLinear(how, linear_options(8, 3)); },
+        [&] { ColumnParallelLinear(tp, linear_options(8, 3)); },
         {"ColumnParallelLinear.weight", "[3, 8]", "4 ranks", "smaller group"});
     expect_error(
-        [&] { RowParallelLinear(how, linear_options(3, 8)); },
+        [&] { RowParallelLinear(tp, linear_options(3, 8)); },
         {"RowParallelLinear.weight", "[8, 3]", "4 ranks"});
     expect_error(
-        [&] { ColumnParallelLinear(how, linear_options(8, 0)); },
+        [&] { ColumnParallelLinear(tp, linear_options(8, 0)); },
         {"8 input and 0 output"});
     ParallelLinearOptions linear = linear_options(8, 8);
     linear.unit = 3;
-    expect_error([&] { ColumnParallelLinear(how, linear); }, {"units of 3"});
+    expect_error([&] { ColumnParallelLinear(tp, linear); }, {"units of 3"});
     linear.unit = 4; // two heads for four ranks
-    expect_error([&] { ColumnParallelLinear(how, linear); }, {"units of 4"});
+    expect_error([&] { ColumnParallelLinear(tp, linear); }, {"units of 4"});
     linear = linear_options(8, 8);
     linear.gather_output = true;
-    expect_error([&] { RowParallelLinear(how, linear); }, {"gather_output"});
+    expect_error([&] { RowParallelLinear(tp, linear); }, {"gather_output"});
     expect_error(
         [&] {
           Linear1D(
@@ -461,7 +461,7 @@ TEST(ParallelLayers, NameWhatDoesNotDivide) {
         {"no group"});
     VocabParallelEmbeddingOptions table{.vocab = 3, .features = 5};
     expect_error(
-        [&] { VocabParallelEmbedding(how, table); },
+        [&] { VocabParallelEmbedding(tp, table); },
         {"VocabParallelEmbedding.weight", "[3, 5]", "4 ranks"});
     expect_error(
         [&] { VocabParallelEmbedding(TensorParallel{}, table); }, {"no group"});

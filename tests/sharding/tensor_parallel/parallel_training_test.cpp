@@ -30,18 +30,17 @@ struct ModelOptions {
 };
 
 struct ModelImpl : torch::nn::Module {
-  ModelImpl(const TensorParallel& how, const ModelOptions& options)
+  ModelImpl(const TensorParallel& tp, const ModelOptions& options)
       : options(options) {
     VocabParallelEmbeddingOptions table;
     table.vocab = kVocab;
     table.features = kFeatures;
     table.weight_init = normal_init(0, 0.5);
     table.parameters = kDouble;
-    embedding =
-        register_module("embedding", VocabParallelEmbedding(how, table));
+    embedding = register_module("embedding", VocabParallelEmbedding(tp, table));
     for (int i = 0; i < 2; ++i) {
       blocks.push_back(register_module(
-          "block" + std::to_string(i), Block(how, options.dropout, i)));
+          "block" + std::to_string(i), Block(tp, options.dropout, i)));
     }
     norm = register_module("norm", double_norm());
     if (!options.tied) {
@@ -50,7 +49,7 @@ struct ModelImpl : torch::nn::Module {
       linear.out = kVocab;
       linear.bias = false;
       linear.parameters = kDouble;
-      head = register_module("head", ColumnParallelLinear(how, linear));
+      head = register_module("head", ColumnParallelLinear(tp, linear));
     }
   }
 
@@ -88,9 +87,9 @@ struct Trained {
 };
 
 /// Clipped gradient descent from the same numbers, whatever the group.
-Trained train(const TensorParallel& how, const ModelOptions& options) {
+Trained train(const TensorParallel& tp, const ModelOptions& options) {
   Trained run;
-  run.model = Model(how, options);
+  run.model = Model(tp, options);
   init_parameters(*run.model, 5);
   materialize(*run.model);
   torch::manual_seed(1);
@@ -104,7 +103,7 @@ Trained train(const TensorParallel& how, const ModelOptions& options) {
     const at::Tensor loss = run.model->forward(inputs, targets);
     loss.backward();
     run.losses.push_back(loss.item<double>());
-    run.norms.push_back(clip_tensor_gradients(*run.model, *how.group, 1.0));
+    run.norms.push_back(clip_tensor_gradients(*run.model, *tp.group, 1.0));
     const torch::NoGradGuard no_grad;
     for (auto& parameter : run.model->parameters()) {
       parameter.sub_(0.5 * parameter.grad());
@@ -189,10 +188,10 @@ TEST(ParallelDropout, IsTheSameWhenBlocksAreComputedAgain) {
   for (const bool sequence : {false, true}) {
     tests::run_ranks(2, [sequence](World& world) {
       auto group = world.new_communicator("tensor");
-      TensorParallel how{group.get(), sequence};
-      how.masks = DropoutMasks::kOfRank;
-      const Trained once = train(how, {.dropout = 0.2});
-      const Trained again = train(how, {.dropout = 0.2, .checkpointed = true});
+      TensorParallel tp{group.get(), sequence};
+      tp.masks = DropoutMasks::kOfRank;
+      const Trained once = train(tp, {.dropout = 0.2});
+      const Trained again = train(tp, {.dropout = 0.2, .checkpointed = true});
       // Of sequence parts a recomputed block's gradients may have other
       // strides, for which matrix products add up in another order.
       const double tolerance = sequence ? 1e-13 : 0;

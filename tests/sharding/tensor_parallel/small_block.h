@@ -28,7 +28,7 @@ inline torch::nn::LayerNorm double_norm() {
 
 struct BlockImpl : torch::nn::Module {
   BlockImpl(
-      const TensorParallel& how,
+      const TensorParallel& tp,
       double dropout,
       std::optional<int64_t> number = {})
       : dropout(dropout), number(number) {
@@ -37,7 +37,7 @@ struct BlockImpl : torch::nn::Module {
     attention = register_module(
         "attention",
         ParallelAttention(
-            how,
+            tp,
             ParallelAttentionOptions{
                 .features = kFeatures,
                 .heads = 8,
@@ -49,10 +49,10 @@ struct BlockImpl : torch::nn::Module {
     linear.parameters = kDouble;
     linear.in = kFeatures;
     linear.out = 50; // uneven over 3 and 4 ranks
-    up = register_module("up", ColumnParallelLinear(how, linear));
+    up = register_module("up", ColumnParallelLinear(tp, linear));
     linear.in = 50;
     linear.out = kFeatures;
-    down = register_module("down", RowParallelLinear(how, linear));
+    down = register_module("down", RowParallelLinear(tp, linear));
   }
 
   at::Tensor forward(const at::Tensor& x) {
@@ -77,8 +77,8 @@ TORCH_MODULE(Block);
 
 /// What a pipeline stage has received of the one before it, which has sent
 /// local_tensor().
-inline at::Tensor received(const at::Tensor& x, const TensorParallel& how) {
-  return how.sequence ? from_local_tensor(x, how.sequence_dim, how) : x;
+inline at::Tensor received(const at::Tensor& x, const TensorParallel& tp) {
+  return tp.sequence ? from_local_tensor(x, tp.sequence_dim, tp) : x;
 }
 
 } // namespace tessera

@@ -94,11 +94,11 @@ Batch batch_of(const PlainModelOptions& options) {
 
 void check_model(World& world, const PlainModelOptions& options) {
   auto group = world.new_communicator("tensor");
-  const TensorParallel how{group.get()};
+  const TensorParallel tp{group.get()};
   PlainModel whole = model_of(options);
   PlainModel divided = model_of(options);
   const size_t names = divided->named_parameters().size();
-  apply_tensor_plan(*divided, plan_of(options), how);
+  apply_tensor_plan(*divided, plan_of(options), tp);
   EXPECT_EQ(divided->named_parameters().size(), names);
   // An embedding, in two layers four linear ones of attention, of which three
   // have divided biases, and two of the MLP, one; and an own head.
@@ -268,11 +268,11 @@ TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
 TEST(TensorPlan, SaysWhatCannotBeDivided) {
   tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
-    const TensorParallel how{group.get()};
+    const TensorParallel tp{group.get()};
     PlainModel model = model_of({});
     const auto expect = [&](const TensorPlan& plan,
                             std::initializer_list<const char*> parts) {
-      expect_error([&] { apply_tensor_plan(*model, plan, how); }, parts);
+      expect_error([&] { apply_tensor_plan(*model, plan, tp); }, parts);
       EXPECT_EQ(count_divided(*model), 0U);
     };
     expect(
@@ -292,14 +292,14 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
     PlainModel tied = model_of({.tied = true});
     expect_error(
         [&] {
-          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kRow}}, how);
+          apply_tensor_plan(*tied, {{"embed", kVocab}, {"head", kRow}}, tp);
         },
         {"'head.weight'", "'embed.weight'", "kRow", "kColumn"});
 
-    apply_tensor_plan(*model, {{"head", kColumnGathered}}, how);
+    apply_tensor_plan(*model, {{"head", kColumnGathered}}, tp);
     expect_error(
         [&] {
-          apply_tensor_plan(*model, {{"head", kColumn}}, how);
+          apply_tensor_plan(*model, {{"head", kColumn}}, tp);
         },
         {"'head.weight'", "already divided"});
     const at::Tensor x = torch::randn({4, 24}, at::kDouble);
@@ -315,7 +315,7 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
         },
         {"set_data", "'head.weight'", "[37, 24]"});
     torch::nn::Linear row(6, 4);
-    apply_tensor_plan(*row, {{"", kRow}}, how);
+    apply_tensor_plan(*row, {{"", kRow}}, tp);
     expect_error(
         [&] {
           row->forward(torch::zeros({2, 5}));

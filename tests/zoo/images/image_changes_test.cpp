@@ -55,9 +55,9 @@ Image photo() {
   return read_image(fixture_folder() / "photo.png");
 }
 
-Image resized_whole(const ImageSize& size, Interpolation how) {
+Image resized_whole(const ImageSize& size, Interpolation interpolation) {
   const Image image = photo();
-  return resized(image, {0, 0, image.size}, size, how);
+  return resized(image, {0, 0, image.size}, size, interpolation);
 }
 
 template <typename Change>
