@@ -557,11 +557,12 @@ void Engine::for_each_parameter(
     if (writable) {
       pager_->scopes().add_hashes(*page, whole, written);
       // One rank that has all of it was given the shard itself.
-      const runtime::FlatSpan own = page->spec().shard();
+      const runtime::FlatSpan local = page->spec().shard();
       sharding::GatherScopes::write_master(
           *page,
-          whole.numel() == own.numel ? whole
-                                     : whole.narrow(0, own.begin, own.numel));
+          whole.numel() == local.numel
+              ? whole
+              : whole.narrow(0, local.begin, local.numel));
     }
   }
   if (writable) {

@@ -36,12 +36,12 @@ EngineOptimizer::EngineOptimizer(
         "a group of parameters has the learning rate {}, but the optimizer's own is {}, of which it would be a multiple. Use an lr above 0.",
         group.lr.value_or(0),
         lr);
-    ParameterRule own{.weight_decay = group.weight_decay};
+    ParameterRule local{.weight_decay = group.weight_decay};
     if (group.lr) {
-      own.lr_scale = *group.lr / lr;
+      local.lr_scale = *group.lr / lr;
     }
     for (const at::Tensor& parameter : group.parameters) {
-      engine.set_parameter_options(parameter, own);
+      engine.set_parameter_options(parameter, local);
       const auto [found, is_new] =
           grouped.emplace(parameter.unsafeGetTensorImpl(), g);
       TESSERA_CHECK(

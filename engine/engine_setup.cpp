@@ -252,7 +252,9 @@ std::vector<std::optional<offload::RestingShards>> resting_shards(
     shards.emplace_back();
     if (page->gradients) {
       shards.back().emplace(offload::RestingShards{
-          page->shard(), page->own_master(), page->gradients->own_runs()});
+          page->shard(),
+          page->separate_master(),
+          page->gradients->local_runs()});
     }
   }
   return shards;

@@ -73,10 +73,10 @@ bool RegisteredParameters::are_those_of(const torch::nn::Module& module) const {
   size_t count = 0;
   bool same = true;
   module.apply([&](const torch::nn::Module& part) {
-    for (const auto& own : ModuleDictionary::of(part)) {
-      if (own.value().defined()) {
+    for (const auto& local : ModuleDictionary::of(part)) {
+      if (local.value().defined()) {
         same = same && count < parameters_.size() &&
-               parameters_[count].value().is_same(own.value());
+               parameters_[count].value().is_same(local.value());
         ++count;
       }
     }

@@ -88,7 +88,7 @@ std::vector<at::Tensor> PipelineExecutor::run(
   begin_step();
   ends_in_loss_ = true;
   loss_gradient_ = loss_scale / shape_.micro_batches;
-  follow(own(schedule_), callbacks, /*trains=*/true);
+  follow(local(schedule_), callbacks, /*trains=*/true);
   Tensors losses;
   for (Tensors& result : take_results()) {
     losses.push_back(std::move(result[0]));
@@ -100,7 +100,7 @@ std::vector<std::vector<at::Tensor>> PipelineExecutor::forward(
     const PipelineForward& forward) {
   begin_step();
   ends_in_loss_ = false;
-  const Instructions& list = own(schedule_);
+  const Instructions& list = local(schedule_);
   follow(
       Instructions(list.begin(), first_of_backward(list)),
       {forward, {}},
@@ -109,7 +109,7 @@ std::vector<std::vector<at::Tensor>> PipelineExecutor::forward(
 }
 
 void PipelineExecutor::backward(std::vector<Tensors> gradients) {
-  const Instructions& list = own(schedule_);
+  const Instructions& list = local(schedule_);
   given_gradients_ = std::move(gradients);
   follow(
       Instructions(first_of_backward(list), list.end()), {}, /*trains=*/true);
@@ -129,7 +129,7 @@ std::vector<std::vector<at::Tensor>> PipelineExecutor::evaluate(
   const PipelineSchedule schedule = make_forward_schedule(shape_);
   pipeline::validate_schedule(schedule);
   const c10::NoGradGuard no_grad;
-  follow(own(schedule), {forward, {}}, /*trains=*/false);
+  follow(local(schedule), {forward, {}}, /*trains=*/false);
   return take_results();
 }
 

@@ -113,7 +113,7 @@ class PipelineExecutor {
   };
 
   /// The instructions of this pipeline stage.
-  const std::vector<PipelineInstruction>& own(
+  const std::vector<PipelineInstruction>& local(
       const PipelineSchedule& schedule) const {
     return schedule.stages[static_cast<size_t>(stage_)];
   }

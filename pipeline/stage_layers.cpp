@@ -43,7 +43,7 @@ bool StageLayers::has(int layer) const {
   return shape_.stage_of(partition_.piece_of(layer)) == stage_;
 }
 
-std::vector<int> StageLayers::own() const {
+std::vector<int> StageLayers::local() const {
   std::vector<int> layers;
   for (int chunk = 0; chunk < chunks(); ++chunk) {
     for (int layer = begin(chunk); layer < end(chunk); ++layer) {

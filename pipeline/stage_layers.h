@@ -70,7 +70,7 @@ class StageLayers {
     return shape_.stages == 1;
   }
   /// All layers of this pipeline stage, ascending.
-  std::vector<int> own() const;
+  std::vector<int> local() const;
 
  private:
   int count_;

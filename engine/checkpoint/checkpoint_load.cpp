@@ -69,10 +69,10 @@ class Loading {
   /// load the state of the same rank.
   std::optional<int> saved_rank() const {
     const DeviceMesh& mesh = subject_.pager.ranks().model();
-    const int own = mesh.size(kTensorAxis);
+    const int local = mesh.size(kTensorAxis);
     const int saved = reader_.manifest().tensor_ranks;
-    const int rank = mesh.rank() / own * saved +
-                     (saved == own ? mesh.index(kTensorAxis) : 0);
+    const int rank = mesh.rank() / local * saved +
+                     (saved == local ? mesh.index(kTensorAxis) : 0);
     return rank < reader_.world_size() ? std::optional(rank) : std::nullopt;
   }
 

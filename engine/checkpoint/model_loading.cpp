@@ -61,13 +61,13 @@ bool has_own(
 
 at::Tensor same_shape(
     at::Tensor loaded,
-    const at::Tensor& own,
+    const at::Tensor& local,
     const std::string& name) {
   TESSERA_CHECK(
-      loaded.sizes() == own.sizes(),
+      loaded.sizes() == local.sizes(),
       "load: '{}' has shape {}; in the checkpoint it is {}. Build the model as it was saved.",
       name,
-      own.sizes(),
+      local.sizes(),
       loaded.sizes());
   return loaded;
 }
@@ -123,9 +123,9 @@ ModelLoading::ModelLoading(
        std::as_const(subject_.optimizer).parameters()) {
     const std::string& name = model_.find(parameter.name())->name();
     // Other ranks have the rest.
-    if (const auto own = states.find(name);
-        own != states.end() && has_steps(name)) {
-      check_same_states(reader_, name, saved_name(name), own->second);
+    if (const auto local = states.find(name);
+        local != states.end() && has_steps(name)) {
+      check_same_states(reader_, name, saved_name(name), local->second);
     }
   }
   for (const SubjectWhole& whole : tensors_.wholes) {
@@ -233,11 +233,11 @@ void ModelLoading::check_optimizer(const OptimizedParameter& parameter) {
   const std::string& name = model_.find(parameter.name())->name();
   const std::string& saved =
       reader_.manifest().parameters.at(saved_name(name)).optimizer;
-  const Optimizer& own = parameter.settings.rule.optimizer();
-  if (saved.empty() || saved == own.saved_name()) {
+  const Optimizer& local = parameter.settings.rule.optimizer();
+  if (saved.empty() || saved == local.saved_name()) {
     return;
   }
-  const bool continues = own.continues(saved);
+  const bool continues = local.continues(saved);
   // Nor does it matter that others cannot go on with what no step has changed.
   if (!continues && !has_steps(name) &&
       std::all_of(
@@ -255,19 +255,19 @@ void ModelLoading::check_optimizer(const OptimizedParameter& parameter) {
       reader_.path().string(),
       parameter.name(),
       saved,
-      own.saved_name());
-  other_optimizers_.emplace(saved, own.saved_name());
+      local.saved_name());
+  other_optimizers_.emplace(saved, local.saved_name());
 }
 
 void ModelLoading::tell_other_optimizers() const {
   if (subject_.files.rank() != 0) {
     return;
   }
-  for (const auto& [saved, own] : other_optimizers_) {
+  for (const auto& [saved, local] : other_optimizers_) {
     log_warning(
         "load: the checkpoint was saved with the optimizer '{}'; '{}' continues with its state, which means the same, and has its own weight decay.",
         saved,
-        own);
+        local);
   }
 }
 
@@ -343,7 +343,7 @@ void ModelLoading::load_opaques() {
 }
 
 void ModelLoading::load_pieces() {
-  PieceReader own(tensors_);
+  PieceReader local(tensors_);
   for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
     const SubjectPiece& piece = tensors_.pieces[i];
     if (!is_saved(piece)) {
@@ -354,19 +354,19 @@ void ModelLoading::load_pieces() {
           saved_name(piece.parameter),
           piece.state,
           piece.part,
-          own.values(piece));
+          local.values(piece));
     } else if (piece.state == kAverageState) {
       reader_.read_elements(
           saved_name(piece.parameter),
           kMasterState,
           piece.part,
-          own.values(piece));
+          local.values(piece));
     } else {
-      own.values(piece).zero_();
+      local.values(piece).zero_();
     }
     if (i + 1 == tensors_.pieces.size() ||
         tensors_.pieces[i + 1].tensor != piece.tensor) {
-      own.store();
+      local.store();
     }
   }
 }

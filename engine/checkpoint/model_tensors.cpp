@@ -50,9 +50,9 @@ json to_json(const ModelTensor& tensor) {
       {"numel", part.numel}};
 }
 
-std::string list_text(const std::vector<ModelTensor>& own) {
+std::string list_text(const std::vector<ModelTensor>& local) {
   json tensors = json::array();
-  for (const ModelTensor& tensor : own) {
+  for (const ModelTensor& tensor : local) {
     tensors.push_back(to_json(tensor));
   }
   return json{{"tensors", std::move(tensors)}, {"error", ""}}.dump();
@@ -217,7 +217,7 @@ void ModelTensors::take_specs(const torch::nn::Module& module) {
   // Other ranks' partitions are out of reach: each rank's own are taken for the
   // whole.
   for (auto& [tensor, spec] : specs_) {
-    spec.sizes = spec.own_sizes();
+    spec.sizes = spec.local_sizes();
     spec.axes.clear();
   }
 }
@@ -226,34 +226,34 @@ TensorSpec ModelTensors::spec_of(const at::Tensor& tensor) const {
   return tessera::spec_of(tensor, specs_);
 }
 
-std::vector<ModelTensor> ModelTensors::own_tensors(
+std::vector<ModelTensor> ModelTensors::local_tensors(
     const torch::nn::Module& module) {
-  std::vector<ModelTensor> own;
+  std::vector<ModelTensor> local;
   if (pager_ != nullptr) {
-    add_paged(own);
+    add_paged(local);
   }
-  add_unpaged(module, own);
-  for (ModelTensor& tensor : own) {
+  add_unpaged(module, local);
+  for (ModelTensor& tensor : local) {
     tensor.spec.pipeline_stage =
         pager_ == nullptr
             ? 0
             : pager_->ranks().model().index(sharding::kPipelineAxis);
   }
   // What tensor-parallel ranks do not divide is the first one's.
-  std::erase_if(own, [&](const ModelTensor& tensor) {
+  std::erase_if(local, [&](const ModelTensor& tensor) {
     return tensor_rank() > 0 && tensor.parts.front().part.ranges.empty();
   });
-  return own;
+  return local;
 }
 
-void ModelTensors::add_paged(std::vector<ModelTensor>& own) {
+void ModelTensors::add_paged(std::vector<ModelTensor>& local) {
   for (const auto& page : pager_->pages()) {
     const DeviceMesh& mesh = page->spec().mesh;
     for (size_t i = 0; i < page->parameters().size(); ++i) {
       const sharding::PagedParameter& parameter = page->parameters()[i];
       const at::Tensor& tensor = parameter.record.tensor;
       const std::vector<std::string>& names = parameter.record.spec.names;
-      own_.emplace(names.front(), Own{tensor, page.get(), i});
+      local_.emplace(names.front(), Local{tensor, page.get(), i});
       const TensorSpec spec = spec_of(tensor);
       const TensorPart part =
           sharding::sharded_spec(spec, parameter, page->spec()).part();
@@ -268,7 +268,7 @@ void ModelTensors::add_paged(std::vector<ModelTensor>& own) {
           (part.numel == 0 && mesh.index(kShardAxis) > 0)) {
         continue;
       }
-      own.push_back(
+      local.push_back(
           {.spec = whole_spec(names, spec.sizes, page->original_dtype()),
            .strides = part.ranges.empty()
                           ? tensor.strides().vec()
@@ -281,15 +281,15 @@ void ModelTensors::add_paged(std::vector<ModelTensor>& own) {
 
 void ModelTensors::add_unpaged(
     const torch::nn::Module& module,
-    std::vector<ModelTensor>& own) {
+    std::vector<ModelTensor>& local) {
   const auto buffers = module.named_buffers();
   for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
     TensorSpec spec = spec_of(tensor);
     const TensorPart part = spec.part();
     spec.axes.clear();
-    own_.emplace(spec.name(), Own{tensor});
+    local_.emplace(spec.name(), Local{tensor});
     std::vector<int64_t> strides = sharding::row_major_strides(spec.sizes);
-    own.push_back(
+    local.push_back(
         {.spec = std::move(spec),
          .strides = std::move(strides),
          .is_buffer = buffers.contains(name),
@@ -302,7 +302,7 @@ void ModelTensors::join(const torch::nn::Module& module) {
   std::exception_ptr error;
   try {
     take_specs(module);
-    text = list_text(own_tensors(module));
+    text = list_text(local_tensors(module));
   } catch (const std::exception& error) {
     error = std::current_exception();
     // Another error here would leave the other ranks waiting.
@@ -326,7 +326,7 @@ void ModelTensors::join(const torch::nn::Module& module) {
   sort();
   check_complete();
   on_all_ranks("listing the tensors of the model", [&] {
-    for (const auto& [name, own] : own_) {
+    for (const auto& [name, local] : local_) {
       TESSERA_CHECK(
           find(name) != nullptr,
           "'{}' is not on the first of the tensor-parallel ranks, which has what they do not divide; build the same module on every rank.",
@@ -437,7 +437,7 @@ std::vector<std::string> ModelTensors::parameter_names() const {
   return names;
 }
 
-const HeldPart* ModelTensors::own_part(const ModelTensor& tensor) const {
+const HeldPart* ModelTensors::local_part(const ModelTensor& tensor) const {
   for (const HeldPart& held : tensor.parts) {
     if (held.rank == ranks_->rank()) {
       return &held;
@@ -447,26 +447,26 @@ const HeldPart* ModelTensors::own_part(const ModelTensor& tensor) const {
 }
 
 bool ModelTensors::holds(const ModelTensor& tensor) const {
-  return own_part(tensor) != nullptr;
+  return local_part(tensor) != nullptr;
 }
 
 bool ModelTensors::is_first_holder(const ModelTensor& tensor) const {
   return tensor.parts.front().rank == ranks_->rank();
 }
 
-at::Tensor ModelTensors::own_values(
+at::Tensor ModelTensors::local_values(
     const ModelTensor& tensor,
     const TensorPart& part) {
-  const Own& own = own_.at(tensor.name());
-  if (own.page == nullptr) {
-    return value_of(own.tensor).detach().cpu().contiguous().view({-1});
+  const Local& local = local_.at(tensor.name());
+  if (local.page == nullptr) {
+    return value_of(local.tensor).detach().cpu().contiguous().view({-1});
   }
-  if (read_.page != own.page) {
+  if (read_.page != local.page) {
     read_ = {}; // two need not be in memory at the same time
-    read_ = {own.page, pager_->scopes().read_master(*own.page)};
+    read_ = {local.page, pager_->scopes().read_master(*local.page)};
   }
-  const sharding::PageSpec& page = own.page->spec();
-  const runtime::FlatSpan span = page.parameters[own.position].span;
+  const sharding::PageSpec& page = local.page->spec();
+  const runtime::FlatSpan span = page.parameters[local.position].span;
   const int64_t begin =
       part.numel == 0 ? 0 : span.begin + part.offset - page.shard().begin;
   return read_.values.narrow(0, begin, part.numel)
@@ -476,17 +476,17 @@ at::Tensor ModelTensors::own_values(
 
 at::Tensor ModelTensors::whole_value(
     const ModelTensor& tensor,
-    const at::Tensor& own) {
+    const at::Tensor& local) {
   const int rank = ranks_->rank();
   if (tensor.parts.size() == 1 && tensor.parts.front().rank == 0) {
-    return rank == 0 ? assembled(tensor, own) : at::Tensor();
+    return rank == 0 ? assembled(tensor, local) : at::Tensor();
   }
   const auto item = static_cast<int64_t>(c10::elementSize(tensor.spec.dtype));
   const std::vector<int64_t> none(static_cast<size_t>(ranks_->size()), 0);
   AllToAllBlocks bytes{.taken = none, .sent = none};
   int64_t all = 0;
-  if (own.defined()) {
-    bytes.sent[0] = own.numel() * item;
+  if (local.defined()) {
+    bytes.sent[0] = local.numel() * item;
   }
   if (rank == 0) {
     for (const HeldPart& held : tensor.parts) {
@@ -498,7 +498,7 @@ at::Tensor ModelTensors::whole_value(
   ranks_
       ->all_to_all(
           received,
-          own.defined() ? own.view(at::kByte) : at::empty({0}, at::kByte),
+          local.defined() ? local.view(at::kByte) : at::empty({0}, at::kByte),
           bytes,
           "parts of '" + tensor.name() + "' to rank 0")
       .wait(watch());
@@ -543,14 +543,14 @@ void ModelTensors::for_each(
       settle(); // no rank is ahead by more than a page
     }
     last = place;
-    at::Tensor own;
-    if (const HeldPart* held = own_part(tensor)) {
-      guarded([&] { own = own_values(tensor, held->part); });
-      if (!own.defined()) { // the others wait for something
-        own = at::empty({held->part.numel}, tensor.spec.dtype);
+    at::Tensor local;
+    if (const HeldPart* held = local_part(tensor)) {
+      guarded([&] { local = local_values(tensor, held->part); });
+      if (!local.defined()) { // the others wait for something
+        local = at::empty({held->part.numel}, tensor.spec.dtype);
       }
     }
-    const at::Tensor value = whole_value(tensor, own);
+    const at::Tensor value = whole_value(tensor, local);
     if (ranks_->rank() == 0) {
       guarded([&] { visit(tensor, value); });
     }

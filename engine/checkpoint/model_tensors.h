@@ -112,7 +112,7 @@ class ModelTensors {
 
  private:
   /// A tensor of this rank.
-  struct Own {
+  struct Local {
     at::Tensor tensor;
     sharding::Page* page = nullptr; ///< null: it is not paged
     size_t position = 0; ///< in its page
@@ -131,21 +131,21 @@ class ModelTensors {
   void take_specs(const torch::nn::Module& module);
   void join(const torch::nn::Module& module);
   /// What this rank lists: its tensors, each with its part alone.
-  std::vector<ModelTensor> own_tensors(const torch::nn::Module& module);
-  void add_paged(std::vector<ModelTensor>& own);
+  std::vector<ModelTensor> local_tensors(const torch::nn::Module& module);
+  void add_paged(std::vector<ModelTensor>& local);
   void add_unpaged(
       const torch::nn::Module& module,
-      std::vector<ModelTensor>& own);
+      std::vector<ModelTensor>& local);
   void add(ModelTensor listed, int rank);
   void sort();
   void check_complete() const;
   /// This rank's among ModelTensor::parts; null: there is none.
-  const HeldPart* own_part(const ModelTensor& tensor) const;
+  const HeldPart* local_part(const ModelTensor& tensor) const;
   /// The elements of this rank's part, in memory of the CPU.
-  at::Tensor own_values(const ModelTensor& tensor, const TensorPart& part);
-  /// @param own the elements of this rank's part; undefined: it holds none.
+  at::Tensor local_values(const ModelTensor& tensor, const TensorPart& part);
+  /// @param local the elements of this rank's part; undefined: it holds none.
   /// @return undefined on all ranks but 0.
-  at::Tensor whole_value(const ModelTensor& tensor, const at::Tensor& own);
+  at::Tensor whole_value(const ModelTensor& tensor, const at::Tensor& local);
 
   std::unique_ptr<Communicator> alone_; ///< of a module that no rank shares
   sharding::Pager* pager_ = nullptr; ///< null: the module is not wrapped
@@ -153,7 +153,7 @@ class ModelTensors {
   TensorSpecs specs_;
   std::vector<ModelTensor> tensors_;
   std::map<std::string, size_t> index_; ///< by every name
-  std::map<std::string, Own> own_; ///< by first name
+  std::map<std::string, Local> local_; ///< by first name
   ReadPage read_;
 };
 

@@ -82,19 +82,19 @@ class StateLoading {
   }
 
   void apply() {
-    PieceReader own(tensors_);
+    PieceReader local(tensors_);
     bool has_changed = false;
     for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
       const SubjectPiece& piece = tensors_.pieces[i];
       if (is_loaded(piece)) {
         reader_.read_elements(
-            source(piece), piece.state, piece.part, own.values(piece));
+            source(piece), piece.state, piece.part, local.values(piece));
         has_changed = true;
       }
       if (i + 1 == tensors_.pieces.size() ||
           tensors_.pieces[i + 1].tensor != piece.tensor) {
         if (has_changed) {
-          own.store();
+          local.store();
         }
         has_changed = false;
       }

@@ -87,14 +87,14 @@ void add_masters(
          }});
     const runtime::FlatSpan shard = page.spec().shard();
     for (const sharding::PagedParameter& parameter : page.parameters()) {
-      const std::string& own = parameter.record.name();
+      const std::string& local = parameter.record.name();
       const TensorPart part =
           sharding::sharded_spec(
               model.spec_of(parameter.record.tensor), parameter, page.spec())
               .part();
       if (part.numel > 0) {
         tensors.pieces.push_back(
-            {model.find(own)->name(),
+            {model.find(local)->name(),
              kMasterState,
              part,
              static_cast<size_t>(page.number()),

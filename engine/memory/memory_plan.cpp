@@ -21,7 +21,7 @@ void add_shards(
     const runtime::ShardTiers& tiers) {
   offload::add_tier_bytes(
       bytes, tiers.parameters, MemoryPurpose::kParameters, page.shard_bytes());
-  if (page.has_own_master) {
+  if (page.has_separate_master) {
     offload::add_tier_bytes(
         bytes,
         tiers.state,

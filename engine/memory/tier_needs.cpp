@@ -51,16 +51,17 @@ offload::PageNeeds page_needs(
     needs.may_rest_in_files =
         needs.may_rest_in_files && rule.optimizer().may_rest_in_files();
   }
-  const int64_t own_master =
-      page.has_own_master ? HostMemory::rounded(bytes_of(numel, types.master))
-                          : 0;
+  const int64_t separate_master =
+      page.has_separate_master
+          ? HostMemory::rounded(bytes_of(numel, types.master))
+          : 0;
   const int64_t moment = HostMemory::rounded(
       bytes_of(numel + kStateAlignment * needs.runs, types.moment));
   const int64_t average =
       optimizer.ema_decay > 0
           ? HostMemory::rounded(bytes_of(numel, types.master))
           : 0;
-  needs.state = own_master + moments * moment + average;
+  needs.state = separate_master + moments * moment + average;
   needs.staged_state = needs.state;
   if (optimizer.overlap == UpdateOverlap::kSpeculate) {
     needs.second_state = needs.state;
@@ -69,7 +70,7 @@ offload::PageNeeds page_needs(
   // Also of gradients that rest nowhere, but are applied on the host.
   needs.staged_gradients = HostMemory::rounded(page.first_gradient_bytes());
   needs.staged_parameters = HostMemory::rounded(
-      bytes_of(numel, page.has_own_master ? types.weight : types.master));
+      bytes_of(numel, page.has_separate_master ? types.weight : types.master));
   return needs;
 }
 
@@ -80,7 +81,7 @@ int64_t snapshot_bytes(
   for (size_t g = 0; g < pages.size(); ++g) {
     // Separate master weights are state, and saved instead of the weights.
     bytes += needs.pages[g].state +
-             (pages[g].has_own_master ? 0 : needs.pages[g].parameters);
+             (pages[g].has_separate_master ? 0 : needs.pages[g].parameters);
   }
   return bytes;
 }

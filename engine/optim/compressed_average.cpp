@@ -63,9 +63,9 @@ void CompressedAverage::run(
   runtime::sum_blocks_(
       part, received, kSigns, ranks_, 1.0 / static_cast<double>(ranks_));
   part.add_(part_error).mul_(part_used);
-  const at::Tensor own = sent.narrow(0, communicator.rank() * bytes, bytes);
-  encode_with_error(own, part, part_error, part_used, 1);
-  communicator.all_gather(received, own, label).wait(check);
+  const at::Tensor local = sent.narrow(0, communicator.rank() * bytes, bytes);
+  encode_with_error(local, part, part_error, part_used, 1);
+  communicator.all_gather(received, local, label).wait(check);
   runtime::decode_blocks_(values, received, kSigns, ranks_);
   values.mul_(used);
 }

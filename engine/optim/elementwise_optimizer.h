@@ -140,10 +140,10 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
             const OptimizedParameter& parameter, const StepInput& input) {
           // Of another type where another optimizer leaves parameters to this
           // one, as Muon does.
-          const auto* own =
+          const auto* local =
               std::any_cast<Options>(&parameter.settings.rule.options());
           return parameter_step(
-              step(own != nullptr ? *own : options), parameter, input);
+              step(local != nullptr ? *local : options), parameter, input);
         }));
   }
 };

@@ -30,7 +30,7 @@ offload::UpdatedShard updated_shard(
       .device = page.device,
       .numel = page.layout.shard_numel(),
       .types = update_types(page, rules),
-      .has_own_master = page.has_own_master};
+      .has_separate_master = page.has_separate_master};
 }
 
 size_t number_of(const sharding::Page& page) {

@@ -59,11 +59,11 @@ void check_tensor_rank_gradients(
     sharding::Pager& pager,
     sharding::GradientSums& sums) {
   const DeviceMesh& model = pager.ranks().model();
-  const WholeGradients own = whole_gradients(pager, sums);
+  const WholeGradients local = whole_gradients(pager, sums);
   // All ranks of the model see all norms, so that they decide alike.
   const at::Tensor norms = at::full({model.size()}, kAbsent, at::kDouble);
   norms[model.place_of(model.rank())] =
-      std::isfinite(own.norm) ? own.norm : kNotFinite;
+      std::isfinite(local.norm) ? local.norm : kNotFinite;
   pager.ranks().max_over_parts(norms);
   const auto* values = norms.const_data_ptr<double>();
   if (std::find(values, values + norms.numel(), kNotFinite) !=
@@ -84,7 +84,7 @@ void check_tensor_rank_gradients(
         most - std::min(least, most) <= kRelativeTolerance * most,
         "Engine::step: ranks {}, which divide layers among them (tensor parallelism), have computed different gradients of parameters that each of them has whole{}: their norm is between {} and {}. These ranks must compute with the same batch and the same random numbers. Choose batches, and seeds, by the index among ParallelGroup::kBatches (Python: engine.batches), not by the rank.",
         at::ArrayRef<int>(group.ranks()),
-        own.first.empty() ? std::string() : ", as '" + own.first + "'",
+        local.first.empty() ? std::string() : ", as '" + local.first + "'",
         least,
         most);
   }

@@ -81,8 +81,9 @@ Choices find_choices(
     choices.bytes.gradient += count * runtime::size_of(types.gradient);
     choices.bytes.weight += count * runtime::size_of(types.weight);
     choices.bytes.state +=
-        count * ((page.has_own_master ? runtime::size_of(types.master) : 0) +
-                 sample.moments * runtime::size_of(types.moment));
+        count *
+        ((page.has_separate_master ? runtime::size_of(types.master) : 0) +
+         sample.moments * runtime::size_of(types.moment));
     if (numel > largest) {
       largest = numel;
       choices.sample = sample;
@@ -98,12 +99,12 @@ Choices find_choices(
 /// The rates of the slowest rank, so that all ranks choose the same.
 offload::UpdateRates agree(
     sharding::PageRanks& ranks,
-    const offload::UpdateRates& own) {
+    const offload::UpdateRates& local) {
   const at::Tensor values = at::tensor(
-      {own.cpu_element,
-       own.device_element,
-       own.byte_to_device,
-       own.byte_to_host},
+      {local.cpu_element,
+       local.device_element,
+       local.byte_to_device,
+       local.byte_to_host},
       at::kDouble);
   ranks.max(values);
   const auto* slowest = values.const_data_ptr<double>();

@@ -136,7 +136,8 @@ void WeightAverages::use(
   const runtime::RestingTensor& stored = average.part.state->stored().front();
   const at::Tensor master = pager.scopes().read_master(page);
   const bool is_exact = page.master().dtype() == stored.dtype();
-  if (!is_exact || (page.has_own_master() && context_.stochastic_rounding)) {
+  if (!is_exact ||
+      (page.has_separate_master() && context_.stochastic_rounding)) {
     average.weights = page.shard().load(at::kCPU).clone();
   }
   const at::Tensor values = stored.load(page.device()).clone();

@@ -44,7 +44,7 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
       const CheckpointOptions& options = {})
       : batches_(std::make_shared<engine::PipelinedBatches>(world, mesh)),
         layers_(batches_->place(), count) {
-    for (const int number : layers_.own()) {
+    for (const int number : layers_.local()) {
       blocks_.push_back(this->register_module(
           std::to_string(number), Block(make(number), options).ptr()));
     }

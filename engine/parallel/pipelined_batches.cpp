@@ -39,7 +39,7 @@ struct PipelinedCall : torch::CustomClassHolder {
 };
 
 struct PipelinedFunction : torch::autograd::Function<PipelinedFunction> {
-  /// `own` and `anchor` exist for the graph's edges: the parameters of the
+  /// `local` and `anchor` exist for the graph's edges: the parameters of the
   /// pipeline stages have none.
   static at::Tensor forward(
       AutogradContext* context,
@@ -93,9 +93,9 @@ PipelinedBatches::PipelinedBatches(World& world, const ParallelMesh& mesh)
 void PipelinedBatches::check_forms(const Tensors& arguments) {
   // Per argument: its dtype, whether it requires a gradient, and its sizes.
   constexpr int64_t kWords = 11;
-  const at::Tensor own =
+  const at::Tensor local =
       at::zeros({static_cast<int64_t>(arguments.size()), kWords}, at::kLong);
-  auto words = own.accessor<int64_t, 2>();
+  auto words = local.accessor<int64_t, 2>();
   const pipeline::TensorForms forms = pipeline::forms_of(arguments);
   for (size_t i = 0; i < forms.size(); ++i) {
     const auto row = static_cast<int64_t>(i);
@@ -110,10 +110,10 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
       words[row][static_cast<int64_t>(3 + d)] = forms[i].sizes[d];
     }
   }
-  const Tensors all = gather(own, "shapes of pipelined batches");
+  const Tensors all = gather(local, "shapes of pipelined batches");
   for (size_t stage = 0; stage < all.size(); ++stage) {
     TESSERA_CHECK(
-        all[stage].equal(own),
+        all[stage].equal(local),
         "a pipelined list of blocks got {} on pipeline stage {}, but another shape, dtype or requires_grad on pipeline stage {}. Give all ranks batches of the same shape.",
         describe(forms),
         ranks_.index(),
@@ -122,26 +122,26 @@ void PipelinedBatches::check_forms(const Tensors& arguments) {
 }
 
 PipelinedBatches::Tensors PipelinedBatches::gather(
-    const at::Tensor& own,
+    const at::Tensor& local,
     const char* label) {
-  std::vector<int64_t> sizes = own.sizes().vec();
+  std::vector<int64_t> sizes = local.sizes().vec();
   sizes.insert(sizes.begin(), ranks_.size());
-  const at::Tensor all = at::empty(sizes, own.options());
-  group_of(all).all_gather(all, own.contiguous(), label).wait();
+  const at::Tensor all = at::empty(sizes, local.options());
+  group_of(all).all_gather(all, local.contiguous(), label).wait();
   return all.unbind(0);
 }
 
 PipelinedBatches::Arguments PipelinedBatches::gather_arguments(
     const at::Tensor& hidden,
     const Tensors& others) {
-  const auto leaves_of = [&](const at::Tensor& own) {
+  const auto leaves_of = [&](const at::Tensor& local) {
     const c10::NoGradGuard no_grad;
     Tensors leaves;
-    for (const at::Tensor& one : gather(own.detach(), "pipelined batches")) {
+    for (const at::Tensor& one : gather(local.detach(), "pipelined batches")) {
       leaves.push_back(one.clone());
     }
     for (at::Tensor& leaf : leaves) {
-      leaf.set_requires_grad(own.requires_grad());
+      leaf.set_requires_grad(local.requires_grad());
     }
     return leaves;
   };
@@ -168,7 +168,7 @@ PipelineForward PipelinedBatches::forward_of(
   };
 }
 
-at::Tensor PipelinedBatches::own_result(
+at::Tensor PipelinedBatches::local_result(
     std::vector<Tensors> results,
     const at::Tensor& like) {
   const c10::NoGradGuard no_grad;
@@ -195,7 +195,7 @@ at::Tensor PipelinedBatches::own_result(
 at::Tensor PipelinedBatches::forward(
     const Arguments& arguments,
     const Stage& stage) {
-  return own_result(
+  return local_result(
       executor_.forward(forward_of(arguments, stage)), arguments.hidden[0]);
 }
 
@@ -210,7 +210,7 @@ PipelinedBatches::Tensors PipelinedBatches::backward(
   const c10::NoGradGuard no_grad;
   // Contributions of all pipeline stages; only the first one has any for hidden
   // states.
-  Tensors own;
+  Tensors local;
   const auto sum = [&](const Tensors& leaves) {
     if (!leaves[0].defined() || !leaves[0].requires_grad()) {
       return;
@@ -221,13 +221,13 @@ PipelinedBatches::Tensors PipelinedBatches::backward(
     }
     const at::Tensor all = at::stack(parts);
     group_of(all).all_reduce_sum(all, "gradients of pipelined batches").wait();
-    own.push_back(all[ranks_.index()].clone());
+    local.push_back(all[ranks_.index()].clone());
   };
   sum(arguments.hidden);
   for (const Tensors& other : arguments.others) {
     sum(other);
   }
-  return own;
+  return local;
 }
 
 at::Tensor PipelinedBatches::run(
@@ -241,7 +241,7 @@ at::Tensor PipelinedBatches::run(
   call->pipeline = this;
   call->arguments = gather_arguments(hidden, others);
   if (!at::GradMode::is_enabled()) {
-    return own_result(
+    return local_result(
         executor_.evaluate(forward_of(call->arguments, stage), ranks_.size()),
         hidden);
   }

@@ -75,11 +75,11 @@ class PipelinedBatches {
     return tensor.is_cpu() ? *host_group_ : *device_group_;
   }
   void check_forms(const Tensors& arguments);
-  Tensors gather(const at::Tensor& own, const char* label);
+  Tensors gather(const at::Tensor& local, const char* label);
   Arguments gather_arguments(const at::Tensor& hidden, const Tensors& others);
   PipelineForward forward_of(const Arguments& arguments, const Stage& stage)
       const;
-  at::Tensor own_result(std::vector<Tensors> results, const at::Tensor& like);
+  at::Tensor local_result(std::vector<Tensors> results, const at::Tensor& like);
   at::Tensor forward(const Arguments& arguments, const Stage& stage);
   /// @return gradients of this rank's hidden states and others.
   Tensors backward(const Arguments& arguments, const at::Tensor& gradient);

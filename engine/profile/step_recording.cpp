@@ -90,7 +90,7 @@ std::optional<size_t> StepObservation::layer_of_node(
 }
 
 void StepObservation::on_begin(const at::RecordFunction& call) {
-  ThreadCalls& calls = calls_.own();
+  ThreadCalls& calls = calls_.local();
   calls.frames.begin(call);
   if (call.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     const std::lock_guard lock(mutex_);
@@ -122,7 +122,7 @@ void StepObservation::on_begin(const at::RecordFunction& call) {
 }
 
 void StepObservation::on_end(const at::RecordFunction& call) {
-  ThreadCalls& calls = calls_.own();
+  ThreadCalls& calls = calls_.local();
   const runtime::OperatorFlops flops = calls.frames.end();
   {
     const std::lock_guard lock(mutex_);

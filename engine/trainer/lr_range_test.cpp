@@ -156,40 +156,40 @@ LrRangeResult lr_range_test(
     const TrainerOptions& trainer,
     const LrRangeOptions& options) {
   check(options);
-  TrainerOptions own = trainer;
-  own.run_folder = trainer.run_folder / "lr_range_test";
-  own.max_steps = options.steps;
-  own.on_bad_loss = OnBadLoss::kEnd;
-  own.loss_spike = options.diverges_at;
-  own.log_every = 1;
-  own.save_every = 0;
-  own.save_minutes = 0;
-  own.save_last = false;
-  own.evaluate_every = 0;
-  own.keep_best = false;
-  own.export_best = false;
-  own.early_stop = 0;
-  own.resume = false;
-  own.resume_from.clear();
-  own.restart_data = false;
-  own.schedule = LrScheduleOptions();
-  own.schedule.decay = LrDecay::kConstant;
+  TrainerOptions local = trainer;
+  local.run_folder = trainer.run_folder / "lr_range_test";
+  local.max_steps = options.steps;
+  local.on_bad_loss = OnBadLoss::kEnd;
+  local.loss_spike = options.diverges_at;
+  local.log_every = 1;
+  local.save_every = 0;
+  local.save_minutes = 0;
+  local.save_last = false;
+  local.evaluate_every = 0;
+  local.keep_best = false;
+  local.export_best = false;
+  local.early_stop = 0;
+  local.resume = false;
+  local.resume_from.clear();
+  local.restart_data = false;
+  local.schedule = LrScheduleOptions();
+  local.schedule.decay = LrDecay::kConstant;
   RisingRate rising(options);
-  own.hooks.push_back(&rising);
+  local.hooks.push_back(&rising);
   TESSERA_CHECK(
-      total_steps_of(own, task) == options.steps,
+      total_steps_of(local, task) == options.steps,
       "training.lr_range_test.steps is {}, but the data give {} steps in training.epochs={}; lower it, or raise the epochs",
       options.steps,
-      total_steps_of(own, task),
-      own.epochs);
+      total_steps_of(local, task),
+      local.epochs);
   engine::JobAgreement(world, "learning rate range test")
       .from_rank_zero("preparing its folder", [&] {
-        runtime::remove_tree(own.run_folder);
-        std::filesystem::create_directories(own.run_folder);
+        runtime::remove_tree(local.run_folder);
+        std::filesystem::create_directories(local.run_folder);
         return 0;
       });
   const double lr = engine.learning_rate();
-  const TrainingSummary summary = train(world, engine, task, own);
+  const TrainingSummary summary = train(world, engine, task, local);
   engine.set_learning_rate(lr);
   const bool has_diverged =
       summary.stop_signal == 0 && summary.steps < options.steps;
@@ -197,11 +197,12 @@ LrRangeResult lr_range_test(
     return {.points = {}, .has_diverged = has_diverged};
   }
   std::vector<LrRangePoint> points;
-  for (const engine::StepMetrics& line : engine::read_metrics(own.run_folder)) {
+  for (const engine::StepMetrics& line :
+       engine::read_metrics(local.run_folder)) {
     points.push_back({.lr = line.lr, .loss = line.loss});
   }
   LrRangeResult result = lr_range_result(std::move(points), has_diverged);
-  write_result(own.run_folder, result);
+  write_result(local.run_folder, result);
   return result;
 }
 

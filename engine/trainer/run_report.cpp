@@ -141,8 +141,8 @@ PlotSeries heldout_series(
     const std::string& name) {
   PlotSeries series{"held-out", {}, /*smooth=*/false};
   for (const StepMetrics& line : lines) {
-    for (const auto& [own, value] : line.heldout) {
-      if (own == name) {
+    for (const auto& [local, value] : line.heldout) {
+      if (local == name) {
         series.points.push_back({static_cast<double>(line.step), value});
       }
     }

@@ -383,8 +383,8 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
 /// Copies a block that was read to its place.
 void BlockPipeline::deliver(Place& place) {
   Transfer& transfer = *place.transfer;
-  const auto* own = static_cast<std::byte*>(place.buffer.data_ptr());
-  if (place.data != own) {
+  const auto* local = static_cast<std::byte*>(place.buffer.data_ptr());
+  if (place.data != local) {
     return; // it was read in place
   }
   const at::Tensor from = place.buffer.narrow(0, 0, place.payload);

@@ -26,8 +26,8 @@ bool cover(
 
 } // namespace
 
-void ShardAccess::swap_own_master(runtime::RestingTensor& master) const {
-  std::swap(*shards_.own_master, master);
+void ShardAccess::swap_separate_master(runtime::RestingTensor& master) const {
+  std::swap(*shards_.separate_master, master);
 }
 
 /// A tensor of [numel] on the site's device for staging.
@@ -121,7 +121,7 @@ std::vector<runtime::PendingTransfer> ShardAccess::begin_return(
     return leaving;
   }
   const runtime::RestingTensor& master = this->master();
-  if (shards_.own_master != nullptr &&
+  if (shards_.separate_master != nullptr &&
       !(site_.streams_master() ? master.in_memory()
                                : master.is_on(site_.device()))) {
     leaving.push_back(master.write(open.master));

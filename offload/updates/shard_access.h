@@ -21,7 +21,7 @@ namespace tessera::offload {
 struct RestingShards {
   const runtime::RestingTensor& weights;
   /// Null: the weights are the master.
-  runtime::RestingTensor* own_master;
+  runtime::RestingTensor* separate_master;
   /// Where in the shard its parameters are.
   const std::vector<runtime::FlatRun>& runs;
 };
@@ -48,12 +48,12 @@ class ShardAccess {
   }
   /// The weights that updates change.
   const runtime::RestingTensor& master() const {
-    return shards_.own_master != nullptr ? *shards_.own_master
-                                         : shards_.weights;
+    return shards_.separate_master != nullptr ? *shards_.separate_master
+                                              : shards_.weights;
   }
   /// Exchanges the page's own master weights for `master`, which must rest on
   /// the same tier.
-  void swap_own_master(runtime::RestingTensor& master) const;
+  void swap_separate_master(runtime::RestingTensor& master) const;
 
   /// Begins to fetch what is not on the site's device, except the gradient.
   /// @param buffer of UpdateSite::staging_bytes(); may be null if that is 0.

@@ -73,7 +73,7 @@ void SpeculativeState::add_bytes(TierBytes& bytes) const {
   for (size_t i = 0; i < state_.names().size(); ++i) {
     add(tier, state_.numel(), shard().types.moment);
   }
-  if (shard().has_own_master) {
+  if (shard().has_separate_master) {
     add(tier, shard().numel, shard().types.master);
   }
   add(MemoryTier::kHost, shard().numel, shard().types.weight);
@@ -107,7 +107,7 @@ void SpeculativeState::allocate(
   for (const std::string& name : state_.names()) {
     copies_.push_back(beside_state(name, state_.numel(), types.moment));
   }
-  if (shard().has_own_master) {
+  if (shard().has_separate_master) {
     master_ = beside_state("master weights", shard().numel, types.master);
   }
   weights_ = on_host("weights", shard().numel, types.weight);
@@ -169,8 +169,8 @@ void SpeculativeState::commit(const StateUpdate& update) {
     state_.discard(); // the previous state
   }
   std::swap(state_.stored(), copies_);
-  if (shard().has_own_master) {
-    state_.shards().swap_own_master(master_);
+  if (shard().has_separate_master) {
+    state_.shards().swap_separate_master(master_);
   }
   copy_weights(update);
 }

@@ -54,7 +54,7 @@ int64_t UpdateSite::staging_bytes() const {
            (tier == MemoryTier::kDevice && shard_.device.is_cpu());
   };
   const MemoryTier master =
-      shard_.has_own_master ? tiers_.state : tiers_.parameters;
+      shard_.has_separate_master ? tiers_.state : tiers_.parameters;
   return bytes(!is_here(master), types().master) +
          bytes(!is_here(tiers_.gradients), types().gradient) +
          bytes(types().rounds() && !is_here(tiers_.parameters), types().weight);

@@ -46,7 +46,7 @@ struct UpdatedShard {
   c10::Device device = at::kCPU; ///< of the parameters
   int64_t numel = 0;
   UpdateTypes types;
-  bool has_own_master = false; ///< master weights beside the shard
+  bool has_separate_master = false; ///< master weights beside the shard
 };
 
 class UpdateSite {
@@ -75,7 +75,7 @@ class UpdateSite {
   /// Whether master weights are streamed with the state: updates get them as
   /// they rest.
   bool streams_master() const {
-    return streams_ && shard_.has_own_master;
+    return streams_ && shard_.has_separate_master;
   }
   /// The device on which updates run.
   c10::Device device() const {

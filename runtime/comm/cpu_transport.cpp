@@ -116,10 +116,11 @@ c10::intrusive_ptr<c10d::Backend> make_cpu_backend(
   TESSERA_CHECK(
       chosen.rfind(error, 0) != 0, "{}.", chosen.substr(error.size()));
   if (chosen == "shm") {
-    const auto own_keys = c10::make_intrusive<c10d::PrefixStore>("shm", store);
+    const auto local_keys =
+        c10::make_intrusive<c10d::PrefixStore>("shm", store);
     try {
       return c10::make_intrusive<ShmBackend>(
-          own_keys, rank, size, ShmOptions{timeout});
+          local_keys, rank, size, ShmOptions{timeout});
     } catch (const LostRankError&) {
       throw;
     } catch (const Error& reason) {

@@ -112,9 +112,10 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
         {rank, size, device_index, timeout, name, job_ranks(*store, size)});
   }
   if (chosen == Transport::kIpc) {
-    const auto own_keys = c10::make_intrusive<c10d::PrefixStore>("ipc", store);
+    const auto local_keys =
+        c10::make_intrusive<c10d::PrefixStore>("ipc", store);
     if (auto ipc =
-            make_ipc_backend(own_keys, rank, size, device_index, timeout)) {
+            make_ipc_backend(local_keys, rank, size, device_index, timeout)) {
       return ipc;
     }
   }

@@ -161,8 +161,8 @@ int DeviceMesh::size(std::string_view axis) const {
 }
 
 bool DeviceMesh::has(std::string_view axis) const {
-  return std::any_of(axes_.begin(), axes_.end(), [&](const MeshAxis& own) {
-    return own.name == axis;
+  return std::any_of(axes_.begin(), axes_.end(), [&](const MeshAxis& local) {
+    return local.name == axis;
   });
 }
 
@@ -239,8 +239,8 @@ std::string DeviceMesh::describe() const {
 
 int DeviceMesh::index_of(std::string_view axis) const {
   const auto found =
-      std::find_if(axes_.begin(), axes_.end(), [&](const MeshAxis& own) {
-        return own.name == axis;
+      std::find_if(axes_.begin(), axes_.end(), [&](const MeshAxis& local) {
+        return local.name == axis;
       });
   TESSERA_CHECK(
       found != axes_.end(),

@@ -58,12 +58,12 @@ std::string find_differences(
     const std::string& text = texts[rank];
     const size_t begin = text.find(' ') + 1;
     const size_t size = std::stoull(text);
-    const std::string own = text.substr(begin, size);
+    const std::string local = text.substr(begin, size);
     auto found = std::find_if(all.begin(), all.end(), [&](const Found& one) {
-      return one.value == own;
+      return one.value == local;
     });
     if (found == all.end()) {
-      found = all.insert(all.end(), {own, text.substr(begin + size), {}});
+      found = all.insert(all.end(), {local, text.substr(begin + size), {}});
     }
     found->ranks.push_back(rank);
   }

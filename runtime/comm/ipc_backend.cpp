@@ -121,7 +121,7 @@ c10::intrusive_ptr<c10d::Work> IpcBackend::issue(
 
 IpcPlan IpcBackend::gather(
     const at::Tensor& out,
-    const at::Tensor& own,
+    const at::Tensor& local,
     std::vector<ByteSpan> spans) const {
   const int64_t row = queue_->slot_bytes();
   StreamDriver& driver = queue_->driver();
@@ -138,7 +138,7 @@ IpcPlan IpcBackend::gather(
   plan.publish = [=, &driver](
                      IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
     const ByteSpan span = part({0, spans[mine].bytes()}, row, piece);
-    driver.copy(stream, slot, bytes_of(own) + span.begin, span.bytes());
+    driver.copy(stream, slot, bytes_of(local) + span.begin, span.bytes());
   };
   plan.consume = [=, &driver](
                      IpcPlan::Stream stream,
@@ -148,7 +148,7 @@ IpcPlan IpcBackend::gather(
       const ByteSpan span = part(spans[r], row, piece);
       std::byte* to = bytes_of(out) + span.begin;
       const std::byte* from =
-          r == mine ? bytes_of(own) + span.begin - spans[r].begin : slots[r];
+          r == mine ? bytes_of(local) + span.begin - spans[r].begin : slots[r];
       if (to != from) {
         driver.copy(stream, to, from, span.bytes());
       }
@@ -377,10 +377,10 @@ void IpcBackend::test_gather() {
       IpcQueue::kSlots * queue_->slot_bytes() / int64_t{sizeof(int32_t)} + 3;
   const auto options =
       at::TensorOptions(queue_->driver().device()).dtype(at::kInt);
-  const at::Tensor own = at::full({numel}, getRank() + 1, options);
+  const at::Tensor local = at::full({numel}, getRank() + 1, options);
   const at::Tensor all = at::full({getSize(), numel}, -1, options);
   const uint64_t end =
-      queue_->issue(gather(all, own, args_.equal_spans(bytes_in(own))));
+      queue_->issue(gather(all, local, args_.equal_spans(bytes_in(local))));
   if (!queue_->wait(end, Clock::now() + kTestLimit)) {
     queue_->abort("a first exchange of data does not end");
   }

@@ -94,10 +94,10 @@ class IpcBackend : public c10d::Backend {
       const at::Tensor& in,
       std::vector<ByteSpan> blocks,
       int64_t row) const;
-  /// Fills each rank's span of `out` with the `own` of that rank.
+  /// Fills each rank's span of `out` with the `local` of that rank.
   IpcPlan gather(
       const at::Tensor& out,
-      const at::Tensor& own,
+      const at::Tensor& local,
       std::vector<ByteSpan> spans) const;
   /// Reduces this rank's span of every rank's `in` into `out`.
   IpcPlan reduce(

@@ -76,7 +76,7 @@ IpcQueue::IpcQueue(
 
 void IpcQueue::connect(c10d::Store& store) {
   const auto key = [](int r) { return "staging/" + std::to_string(r); };
-  const auto own = static_cast<size_t>(rank_);
+  const auto local = static_cast<size_t>(rank_);
   all_succeed(store, "allocated", rank_, size_, [&] {
     TESSERA_CHECK(
         size_ <= kMostRanks,
@@ -99,8 +99,8 @@ void IpcQueue::connect(c10d::Store& store) {
         size_);
     driver_->register_flags(region_.payload(0, 0), flag_bytes);
     flags_registered_ = true;
-    staging_[own] = driver_->allocate(kSlots * options_.slot_bytes);
-    store.set(key(rank_), to_bytes(driver_->export_array(staging_[own])));
+    staging_[local] = driver_->allocate(kSlots * options_.slot_bytes);
+    store.set(key(rank_), to_bytes(driver_->export_array(staging_[local])));
   });
   all_succeed(store, "opened", rank_, size_, [&] {
     for (int r = 0; r < size_; ++r) {
@@ -157,8 +157,8 @@ void IpcQueue::disconnect() noexcept {
     driver_->unregister_flags(region_.payload(0, 0));
   }
   note_of(region_, rank_).closed = 1;
-  std::byte* own = staging_[static_cast<size_t>(rank_)];
-  if (own == nullptr) {
+  std::byte* local = staging_[static_cast<size_t>(rank_)];
+  if (local == nullptr) {
     return;
   }
   const auto deadline = Clock::now() + kFarewell;
@@ -170,7 +170,7 @@ void IpcQueue::disconnect() noexcept {
       std::this_thread::sleep_for(kQueuePoll);
     }
   }
-  driver_->free(own);
+  driver_->free(local);
 }
 
 IpcQueue::PeerFlags& IpcQueue::flags(int waiter, int peer) const {
@@ -198,9 +198,9 @@ bool IpcQueue::has_failed() const {
 
 void IpcQueue::compare_with_peers(const ShmMessage& message) {
   // Before the peers' are read: of two ranks, one at least sees the other's.
-  ShmRank& own = region_.rank(rank_);
-  own.messages[issued_ % kShmRingSlots] = message;
-  own.published = issued_ + 1;
+  ShmRank& local = region_.rank(rank_);
+  local.messages[issued_ % kShmRingSlots] = message;
+  local.published = issued_ + 1;
   for (int r = 0; r < size_; ++r) {
     const ShmRank& peer = region_.rank(r);
     if (r == rank_ || peer.published <= issued_) {
@@ -296,10 +296,10 @@ uint64_t IpcQueue::issue(const IpcPlan& plan) {
 std::vector<std::vector<int64_t>> IpcQueue::tell_all(
     const std::vector<int64_t>& numbers) {
   const Lock order(issue_mutex_);
-  HostNote& own = note_of(region_, rank_);
+  HostNote& local = note_of(region_, rank_);
   const uint64_t mine = told_++;
-  std::copy(numbers.begin(), numbers.end(), own.numbers[mine % 2]);
-  own.count = mine + 1;
+  std::copy(numbers.begin(), numbers.end(), local.numbers[mine % 2]);
+  local.count = mine + 1;
   const auto start = Clock::now();
   std::vector<std::vector<int64_t>> all;
   for (int r = 0; r < size_; ++r) {

@@ -17,13 +17,13 @@ RingChannels::RingChannels(
     at::Device device)
     : ranks_(std::move(ranks)), device_(device) {
   const std::string key = world.unique_name(name);
-  const auto own = std::find(ranks_.begin(), ranks_.end(), world.rank());
+  const auto local = std::find(ranks_.begin(), ranks_.end(), world.rank());
   TESSERA_CHECK(
-      own != ranks_.end(),
+      local != ranks_.end(),
       "rank {} is not among the ranks of its own ring '{}'.",
       world.rank(),
       name);
-  index_ = static_cast<int>(own - ranks_.begin());
+  index_ = static_cast<int>(local - ranks_.begin());
   channels_ = connect(world, name, key, device);
   if (!device.is_cpu()) {
     cpu_channels_ = connect(world, name, key + "/cpu", at::kCPU);
@@ -142,11 +142,11 @@ PendingCollective RingChannels::issue(
     bool sends,
     std::string label) const {
   Communicator& group = *channel.group;
-  const int own = group.rank();
+  const int local = group.rank();
   // Not every backend supports every dtype.
   return group.broadcast(
       tensor.view({-1}).view(at::kByte),
-      sends ? own : 1 - own,
+      sends ? local : 1 - local,
       std::move(label));
 }
 

@@ -125,9 +125,9 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::allreduce(
   }
   // Each rank reduces its slice in place, then all gather the slices.
   const auto spans = even_spans(tensor.numel(), tensor.itemsize(), getSize());
-  const ByteSpan& own = spans[static_cast<size_t>(getRank())];
+  const ByteSpan& local = spans[static_cast<size_t>(getRank())];
   const at::Tensor part = tensor.view({-1}).narrow(
-      0, own.begin / tensor.itemsize(), own.bytes() / tensor.itemsize());
+      0, local.begin / tensor.itemsize(), local.bytes() / tensor.itemsize());
   push(queue_, std::make_unique<ShmReduce>(port, part, tensor, spans, kind));
   return push(
       queue_,

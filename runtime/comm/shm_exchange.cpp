@@ -78,11 +78,11 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     const int r = (port.rank + i) % port.ranks;
     const ByteSpan& block = blocks_.out[static_cast<size_t>(r)];
     if (r == port.rank) {
-      const ByteSpan& own = blocks_.in[static_cast<size_t>(r)];
+      const ByteSpan& local = blocks_.in[static_cast<size_t>(r)];
       copy_bytes(
           bytes_of(out_) + block.begin,
-          bytes_of(in_) + own.begin,
-          piece == 0 ? own.bytes() : 0);
+          bytes_of(in_) + local.begin,
+          piece == 0 ? local.bytes() : 0);
       continue;
     }
     const std::byte* from = row(port, r, port.rank, turn);

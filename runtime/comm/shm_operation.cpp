@@ -89,7 +89,7 @@ ByteSpan ShmOperation::part(const ByteSpan& whole, uint64_t piece) const {
 ShmGather::ShmGather(
     const ShmPort& port,
     const at::Tensor& out,
-    const at::Tensor& own,
+    const at::Tensor& local,
     std::vector<ByteSpan> spans,
     bool shows_results)
     : ShmOperation(
@@ -101,17 +101,17 @@ ShmGather::ShmGather(
           /*rows=*/1,
           shows_results),
       out_(out),
-      own_(own),
+      local_(local),
       spans_(std::move(spans)) {}
 
 void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
-  announce(port, turn, bytes_of(own_));
+  announce(port, turn, bytes_of(local_));
   if (!direct()) {
     const ByteSpan& whole = spans_[static_cast<size_t>(port.rank)];
     const ByteSpan mine = part(whole, piece);
     copy_bytes(
         port.region.payload(port.rank, turn),
-        bytes_of(own_) + (mine.begin - whole.begin),
+        bytes_of(local_) + (mine.begin - whole.begin),
         mine.bytes());
   }
 }
@@ -126,7 +126,8 @@ void ShmGather::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     const ByteSpan span = part(whole, piece);
     std::byte* to = bytes_of(out_) + span.begin;
     if (r == port.rank) {
-      copy_bytes(to, bytes_of(own_) + (span.begin - whole.begin), span.bytes());
+      copy_bytes(
+          to, bytes_of(local_) + (span.begin - whole.begin), span.bytes());
     } else if (direct()) {
       port.peers.read(r, message_of(port, r, turn).address, to, span.bytes());
     } else {

@@ -100,11 +100,11 @@ class ShmOperation {
 /// are empty).
 class ShmGather : public ShmOperation {
  public:
-  /// @param own the data of this rank, as long as its span; may be that span.
+  /// @param local the data of this rank, as long as its span; may be that span.
   ShmGather(
       const ShmPort& port,
       const at::Tensor& out,
-      const at::Tensor& own,
+      const at::Tensor& local,
       std::vector<ByteSpan> spans,
       bool shows_results = false);
 
@@ -113,7 +113,7 @@ class ShmGather : public ShmOperation {
 
  private:
   at::Tensor out_;
-  at::Tensor own_;
+  at::Tensor local_;
   std::vector<ByteSpan> spans_;
 };
 

@@ -72,10 +72,10 @@ ShmPeers::ShmPeers(const ShmRegion& region, const Options& options)
   const int ranks = options.ranks;
   const Meeting meeting(region, ranks, options.timeout);
   const uint64_t probe = region.nonce();
-  ShmRank& own = region.rank(rank);
-  own.pid = ::getpid();
-  own.probe_address = reinterpret_cast<uint64_t>(&probe);
-  own.state = kPresent;
+  ShmRank& self_rank = region.rank(rank);
+  self_rank.pid = ::getpid();
+  self_rank.probe_address = reinterpret_cast<uint64_t>(&probe);
+  self_rank.state = kPresent;
   meeting.wait_for(kPresent);
 
   State state = options.read_directly ? kCanRead : kCannotRead;
@@ -97,7 +97,7 @@ ShmPeers::ShmPeers(const ShmRegion& region, const Options& options)
       state = kCannotRead;
     }
   }
-  own.state = state;
+  self_rank.state = state;
   // Until then the others read `probe`.
   meeting.wait_for(kCannotWatch);
   can_read_ = true;

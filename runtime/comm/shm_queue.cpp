@@ -31,7 +31,7 @@ ShmQueue::ShmQueue(
           rank,
           static_cast<int>(job_ranks_.size()),
           job_ranks_},
-      own_(region_.rank(rank)),
+      local_(region_.rank(rank)),
       thread_([this] { run(); }) {}
 
 ShmQueue::~ShmQueue() {
@@ -43,7 +43,7 @@ void ShmQueue::abort(const std::string& why) {
   const Lock lock(mutex_);
   closing_ = true;
   // Before any tensor is released: see ShmQueue::consume().
-  own_.left = 1;
+  local_.left = 1;
   ring_peers();
   fail(std::make_exception_ptr(Error(why)));
 }
@@ -67,7 +67,7 @@ ShmQueue::Ticket ShmQueue::push(std::unique_ptr<ShmOperation> operation) {
 }
 
 uint64_t ShmQueue::taken_by_all() const {
-  uint64_t turns = own_.consumed;
+  uint64_t turns = local_.consumed;
   for (int r = 0; r < port_.ranks; ++r) {
     turns = std::min(turns, region_.rank(r).consumed.load());
   }
@@ -75,7 +75,7 @@ uint64_t ShmQueue::taken_by_all() const {
 }
 
 bool ShmQueue::is_done(const Ticket& ticket) const {
-  return own_.consumed >= ticket.end_turn &&
+  return local_.consumed >= ticket.end_turn &&
          (!ticket.direct || taken_by_all() >= ticket.end_turn);
 }
 
@@ -129,7 +129,7 @@ void ShmQueue::publish() {
       }
       entry.operation->publish(
           port_, published_turns_, published_turns_ - entry.first_turn);
-      own_.published = ++published_turns_;
+      local_.published = ++published_turns_;
       published = true;
     }
     if (published_turns_ < entry.end_turn()) {
@@ -150,7 +150,7 @@ void ShmQueue::advance(
     uint64_t awaited_turn,
     std::chrono::steady_clock::time_point deadline) {
   // Read before anything that it announces, so that no ring is missed.
-  const uint32_t doorbell = own_.doorbell;
+  const uint32_t doorbell = local_.doorbell;
   publish();
   const bool all_shown = [&] {
     for (int r = 0; r < port_.ranks; ++r) {
@@ -202,12 +202,12 @@ void ShmQueue::consume(Lock& lock) {
   if (!failure.empty()) {
     fail_for_all(failure);
   } else {
-    own_.consumed = ++consumed_turns_;
+    local_.consumed = ++consumed_turns_;
     ring_peers();
     publish();
   }
   // Wakes the other threads of this rank.
-  ring(own_);
+  ring(local_);
 }
 
 void ShmQueue::sleep(
@@ -222,16 +222,16 @@ void ShmQueue::sleep(
   lock.unlock();
   const auto start = std::chrono::steady_clock::now();
   const auto end = std::min(deadline, start + kLookInterval);
-  while (own_.doorbell == doorbell &&
+  while (local_.doorbell == doorbell &&
          std::chrono::steady_clock::now() < start + kSpin) {
   }
-  own_.sleepers.fetch_add(1);
+  local_.sleepers.fetch_add(1);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - start);
   futex_wait(
-      own_.doorbell, doorbell, std::max(1, static_cast<int>(left.count())));
-  own_.sleepers.fetch_sub(1);
+      local_.doorbell, doorbell, std::max(1, static_cast<int>(left.count())));
+  local_.sleepers.fetch_sub(1);
   lock.lock();
-  if (own_.doorbell == doorbell) {
+  if (local_.doorbell == doorbell) {
     look_for_lost_peers(awaited_turn, /*processes=*/true);
   }
 }
@@ -284,7 +284,7 @@ void ShmQueue::fail(std::exception_ptr why) {
     failure_ = std::move(why);
   }
   work_there_.notify_one();
-  ring(own_);
+  ring(local_);
 }
 
 void ShmQueue::run() {

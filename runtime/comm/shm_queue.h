@@ -111,7 +111,7 @@ class ShmQueue {
   ShmPeers peers_;
   std::vector<int> job_ranks_;
   ShmPort port_;
-  ShmRank& own_;
+  ShmRank& local_;
 
   mutable std::mutex mutex_;
   std::condition_variable work_there_;

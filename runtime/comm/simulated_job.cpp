@@ -66,11 +66,11 @@ class SimulatedBackend : public c10d::Backend {
     const Timer timer(*this);
     count("all_gather", output);
     const at::Tensor parts = output.view({getSize(), input.numel()});
-    const at::Tensor own = input.view({1, input.numel()});
+    const at::Tensor local = input.view({1, input.numel()});
     // The input may be its part of the output.
     for (int rank = 0; rank < getSize(); ++rank) {
       if (rank != getRank() || !output.is_alias_of(input)) {
-        parts.narrow(0, rank, 1).copy_(own);
+        parts.narrow(0, rank, 1).copy_(local);
       }
     }
     return done();

@@ -517,9 +517,9 @@ class DryOperator {
       }
       if (!only_writes(op_.schema(), i)) {
         reads_host = reads_host || is_on_host;
-        const std::pair<const void*, double> own{begin_of(tensor), bytes};
-        if (std::find(read.begin(), read.end(), own) == read.end()) {
-          read.push_back(own);
+        const std::pair<const void*, double> local{begin_of(tensor), bytes};
+        if (std::find(read.begin(), read.end(), local) == read.end()) {
+          read.push_back(local);
           bytes_.read += bytes;
         }
       }
@@ -805,9 +805,9 @@ struct DryRun::Mode {
       : key(c10::DispatchKeySet{dry_operator::kDryKey}) {
     if (on_cuda) {
       // The key is one of those that LibTorch excludes by default.
-      const auto own = cuda_operators_key();
+      const auto local = cuda_operators_key();
       const auto now = c10::impl::tls_local_dispatch_key_set();
-      cuda.emplace(now.included_ | own, now.excluded_ - own);
+      cuda.emplace(now.included_ | local, now.excluded_ - local);
     }
   }
   c10::impl::IncludeDispatchKeyGuard key;
@@ -887,10 +887,10 @@ void DryRun::add_work(const OperatorWork& work) {
   if (counted_as_one_ > 0) {
     return;
   }
-  OperatorWork own = work;
-  own.module = module_;
-  own.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  const size_t row = work_.add(dry_operator::row_key(own), own);
+  OperatorWork local = work;
+  local.module = module_;
+  local.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  const size_t row = work_.add(dry_operator::row_key(local), local);
   calls_.push_back({.row = row, .is_kernel = false});
 }
 
@@ -898,9 +898,9 @@ void DryRun::add_kernel(const OperatorWork& work) {
   if (counted_as_one_ > 0) {
     return;
   }
-  OperatorWork own = work;
-  own.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  const size_t row = kernels_.add(dry_operator::row_key(own), own);
+  OperatorWork local = work;
+  local.in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  const size_t row = kernels_.add(dry_operator::row_key(local), local);
   calls_.push_back({.row = row, .is_kernel = true});
 }
 

@@ -14,9 +14,9 @@ constexpr int kThreads = 128;
 constexpr int64_t kMostBlocks = int64_t{1} << 20;
 
 /// The largest over the threads of the block, for all of them.
-__device__ uint32_t block_largest(uint32_t own) {
+__device__ uint32_t block_largest(uint32_t local) {
   __shared__ uint32_t shared[kThreads];
-  shared[threadIdx.x] = own;
+  shared[threadIdx.x] = local;
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half &&
@@ -32,10 +32,10 @@ __device__ uint32_t block_largest(uint32_t own) {
 
 /// The sum over the threads of the block, for all of them, see kSignLanes.
 template <typename T>
-__device__ T block_sum(T own) {
+__device__ T block_sum(T local) {
   static_assert(kThreads == kSignLanes);
   __shared__ T shared[kThreads];
-  shared[threadIdx.x] = own;
+  shared[threadIdx.x] = local;
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) {
@@ -78,8 +78,8 @@ __device__ void encode_block(
       static_cast<const T*>(all.values) + part * all.numel + place.first;
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
-    const uint32_t own = bits_of(widen(values[i])) & 0x7fffffff;
-    largest = own > largest ? own : largest;
+    const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
+    largest = local > largest ? local : largest;
   }
   largest = block_largest(largest);
   uint8_t* codes = place.wire + all.format.code_bytes(place.first);

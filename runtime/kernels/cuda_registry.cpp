@@ -28,8 +28,8 @@ void check_norm(bool is_registered) {
 }
 
 template <typename Member>
-void take_over(Member& own, Member given) {
-  own = given != nullptr ? given : own;
+void take_over(Member& local, Member given) {
+  local = given != nullptr ? given : local;
 }
 
 size_t norm_kernel_for(const at::Tensor& x) {

@@ -27,14 +27,14 @@ inline void few_rows_block(const FewRows& all, int64_t row, int64_t column) {
   const float* const weight = all.weight + column * all.k;
   int64_t i = 0;
   for (; i + Vec::kWidth <= all.k; i += Vec::kWidth) {
-    Vec own[kColumns];
+    Vec local[kColumns];
     for (int c = 0; c < kColumns; ++c) {
-      own[c] = Vec::load(weight + c * all.k + i);
+      local[c] = Vec::load(weight + c * all.k + i);
     }
     for (int r = 0; r < kRows; ++r) {
       const Vec value = Vec::load(x + r * all.k + i);
       for (int c = 0; c < kColumns; ++c) {
-        sums[r][c].add_product(value, own[c]);
+        sums[r][c].add_product(value, local[c]);
       }
     }
   }

@@ -132,12 +132,12 @@ const DeviceKernels& checked_kernels(size_t kernel) {
   const c10::Device device = detail::current_kernel_device();
   auto& state =
       kernel_states.at(static_cast<size_t>(device.index())).at(kernel);
-  KernelState own = state.load(std::memory_order_acquire);
-  if (own == KernelState::kUnchecked) {
-    own = state_after_check(state, kernel, device);
+  KernelState local = state.load(std::memory_order_acquire);
+  if (local == KernelState::kUnchecked) {
+    local = state_after_check(state, kernel, device);
   }
-  return own == KernelState::kReplaced ? operator_kernels()
-                                       : registered_kernels();
+  return local == KernelState::kReplaced ? operator_kernels()
+                                         : registered_kernels();
 }
 
 } // namespace tessera::runtime

@@ -523,7 +523,7 @@ ArrayDifference difference_of(
     const KernelResult& found,
     const KernelResult& expected) {
   const int64_t numel = expected.values.numel();
-  const auto* own = found.values.const_data_ptr<double>();
+  const auto* local = found.values.const_data_ptr<double>();
   const auto* other = expected.values.const_data_ptr<double>();
   double largest = 0;
   for (int64_t i = 0; i < numel; ++i) {
@@ -533,10 +533,11 @@ ArrayDifference difference_of(
   }
   ArrayDifference result;
   for (int64_t i = 0; i < numel; ++i) {
-    if (own[i] == other[i] || (std::isnan(own[i]) && std::isnan(other[i]))) {
+    if (local[i] == other[i] ||
+        (std::isnan(local[i]) && std::isnan(other[i]))) {
       continue;
     }
-    const double off = std::abs(own[i] - other[i]);
+    const double off = std::abs(local[i] - other[i]);
     const double allowed =
         expected.relative * std::abs(other[i]) + expected.of_largest * largest;
     if (off <= allowed) {
@@ -546,7 +547,7 @@ ArrayDifference difference_of(
     if (result.count++ == 0 || comparable > result.largest) {
       result.largest = comparable;
       result.element = i;
-      result.found = own[i];
+      result.found = local[i];
       result.expected = other[i];
     }
   }
@@ -572,17 +573,17 @@ std::optional<std::string> difference_from_operators(
   std::optional<std::string> text;
   double largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const ArrayDifference own = difference_of(found[i], expected[i]);
-    if (own.count > 0 && (!text || own.largest > largest)) {
-      largest = own.largest;
+    const ArrayDifference local = difference_of(found[i], expected[i]);
+    if (local.count > 0 && (!text || local.largest > largest)) {
+      largest = local.largest;
       text = formatted(
           "{} differ by up to {:.3g}, at element {} ({:.9g} instead of {:.9g}), in {} of {} elements",
           expected[i].name,
-          own.largest,
-          own.element,
-          own.found,
-          own.expected,
-          own.count,
+          local.largest,
+          local.element,
+          local.found,
+          local.expected,
+          local.count,
           expected[i].values.numel());
     }
   }

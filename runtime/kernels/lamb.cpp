@@ -64,10 +64,10 @@ bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
   auto* sum = sums.mutable_data_ptr<double>();
   for (LambShard<T>& shard : shards) {
     fold_grad_factor(shard);
-    const LambSums own = lamb_moments_cpu(best_isa(), shard);
-    *sum++ = own.weights;
-    *sum++ = own.direction;
-    finite &= own.grads_finite;
+    const LambSums local = lamb_moments_cpu(best_isa(), shard);
+    *sum++ = local.weights;
+    *sum++ = local.direction;
+    finite &= local.grads_finite;
   }
   return finite;
 }

@@ -147,8 +147,8 @@ void backward_of_x(
       return (static_cast<float>(in[i]) - mean) * rstd;
     };
     const auto scaled = [=](int64_t i) {
-      const auto own = static_cast<float>(from[i]);
-      return weight == nullptr ? own : own * weight[i];
+      const auto local = static_cast<float>(from[i]);
+      return weight == nullptr ? local : local * weight[i];
     };
     const float product_mean =
         lane_sum(features, [=](int64_t i) { return scaled(i) * normed(i); }) /
@@ -208,10 +208,10 @@ void with_type(at::ScalarType dtype, const Call& call) {
 at::Tensor by_element(
     const std::optional<at::Tensor>& parameter,
     const NormLayout& layout) {
-  const at::Tensor own = contiguous_or_none(parameter);
-  return own.defined() && layout.spatial > 1
-             ? own.reshape({-1, 1}).expand({-1, layout.spatial}).contiguous()
-             : own;
+  const at::Tensor local = contiguous_or_none(parameter);
+  return local.defined() && layout.spatial > 1
+             ? local.reshape({-1, 1}).expand({-1, layout.spatial}).contiguous()
+             : local;
 }
 
 NormResults forward_cpu(

@@ -72,9 +72,9 @@ __device__ void store(T* to, const Values<kWidth>& values) {
 
 /// The sum over the threads of the block, for all of them, always added in the
 /// same order.
-__device__ float block_sum(float own) {
+__device__ float block_sum(float local) {
   __shared__ float shared[kMostThreads];
-  shared[threadIdx.x] = own;
+  shared[threadIdx.x] = local;
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) {
@@ -209,8 +209,8 @@ __global__ void __launch_bounds__(kMostThreads)
   const int64_t per_part = (samples + norm.parts - 1) / norm.parts;
   const int64_t first = per_part * int64_t{blockIdx.y};
   const int64_t end = first + per_part < samples ? first + per_part : samples;
-  float own_weight = 0;
-  float own_bias = 0;
+  float local_weight = 0;
+  float local_bias = 0;
   for (int64_t sample = first; sample < end; ++sample) {
     const int64_t row = sample * norm.in.groups + group;
     const T* x = static_cast<const T*>(norm.in.x) + row * features + begin;
@@ -220,15 +220,15 @@ __global__ void __launch_bounds__(kMostThreads)
     const float rstd = norm.rstd[row];
     for_row<kWidth>(spatial, [&](int64_t i) {
       const auto values = load<kWidth>(x + i);
-      const auto own = load<kWidth>(gradient + i);
+      const auto local = load<kWidth>(gradient + i);
       for (int k = 0; k < kWidth; ++k) {
-        own_weight += own.at[k] * (values.at[k] - mean) * rstd;
-        own_bias += own.at[k];
+        local_weight += local.at[k] * (values.at[k] - mean) * rstd;
+        local_bias += local.at[k];
       }
     });
   }
-  const float weight = block_sum(own_weight);
-  const float bias = block_sum(own_bias);
+  const float weight = block_sum(local_weight);
+  const float bias = block_sum(local_bias);
   const int64_t place = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
   if (threadIdx.x == 0 && norm.gradient_weight != nullptr) {
     norm.gradient_weight[place] = weight;
@@ -259,12 +259,12 @@ __global__ void __launch_bounds__(kMostThreads)
   Pack<float, kWidth> bias{};
   for (int64_t row = first; row < end; ++row) {
     const auto values = load<kWidth>(x + row * features);
-    const auto own = load<kWidth>(gradient + row * features);
+    const auto local = load<kWidth>(gradient + row * features);
     const float mean = norm.in.centered ? norm.mean[row] : 0;
     const float rstd = norm.rstd[row];
     for (int k = 0; k < kWidth; ++k) {
-      weight.values[k] += own.at[k] * (values.at[k] - mean) * rstd;
-      bias.values[k] += own.at[k];
+      weight.values[k] += local.at[k] * (values.at[k] - mean) * rstd;
+      bias.values[k] += local.at[k];
     }
   }
   const int64_t place = int64_t{blockIdx.y} * features + column;

@@ -26,10 +26,11 @@ at::Tensor by_group(const at::Tensor& parameter, const at::Tensor& rows) {
 /// Memory of the device alone: a parameter may have the page key, and its page
 /// is in memory already.
 at::Tensor memory_of(const std::optional<at::Tensor>& parameter) {
-  const at::Tensor own = contiguous_or_none(parameter);
-  return own.defined() ? detail::array_tensor(
-                             own.const_data_ptr(), own.numel(), at::kFloat)
-                       : own;
+  const at::Tensor local = contiguous_or_none(parameter);
+  return local.defined()
+             ? detail::array_tensor(
+                   local.const_data_ptr(), local.numel(), at::kFloat)
+             : local;
 }
 
 /// Calls body(first, count) for ranges of samples.
@@ -108,15 +109,15 @@ NormResults detail::norm_by_operators(
     const auto put = [&](const at::Tensor& into, const at::Tensor& from) {
       into.narrow(0, first * groups, count * groups).copy_(from.flatten());
     };
-    const NormedRows own =
+    const NormedRows local =
         normed_rows(in.narrow(0, first, count), eps, centered);
-    at::Tensor result = own.normed;
+    at::Tensor result = local.normed;
     result = scale.defined() ? result * by_group(scale, in) : result;
     result = shift.defined() ? result + by_group(shift, in) : result;
     y.view(in.sizes()).narrow(0, first, count).copy_(result);
-    put(rstd, own.rstd);
+    put(rstd, local.rstd);
     if (centered) {
-      put(mean, own.mean);
+      put(mean, local.mean);
     }
   });
   return {y, mean, rstd};
@@ -152,11 +153,11 @@ NormResults detail::norm_backward_by_operators(
     NormedRows saved{.mean = {}, .rstd = by_row(rstd), .normed = {}};
     const at::Tensor values = in.narrow(0, first, count).to(at::kFloat);
     saved.normed = (centered ? values - by_row(mean) : values) * saved.rstd;
-    const NormGradients own =
+    const NormGradients local =
         norm_gradients(from.narrow(0, first, count), saved, scale, centered);
-    gradient_x.view(in.sizes()).narrow(0, first, count).copy_(own.x);
-    gradient_weight.add_(own.weight.flatten());
-    gradient_bias.add_(own.bias.flatten());
+    gradient_x.view(in.sizes()).narrow(0, first, count).copy_(local.x);
+    gradient_weight.add_(local.weight.flatten());
+    gradient_bias.add_(local.bias.flatten());
   });
   const auto if_wanted = [&](size_t number, const at::Tensor& result) {
     return wanted[number] ? result : at::Tensor();

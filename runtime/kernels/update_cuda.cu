@@ -78,14 +78,14 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
     double* sums) {
   const LambShard<T>& shard = table.shards[blockIdx.y];
   const T grad_scale = grad_scale_of(shard);
-  LambSums own;
+  LambSums local;
   for_each_pack(shard, [&]<int kWidth>(int64_t i) {
-    lamb_moments_pack<kWidth>(shard, grad_scale, i, own);
+    lamb_moments_pack<kWidth>(shard, grad_scale, i, local);
   });
   // Tree reduction over the block, always in the same order.
   __shared__ double shared[2][kThreads];
-  shared[0][threadIdx.x] = own.weights;
-  shared[1][threadIdx.x] = own.direction;
+  shared[0][threadIdx.x] = local.weights;
+  shared[1][threadIdx.x] = local.direction;
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) {

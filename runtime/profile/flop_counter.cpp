@@ -24,11 +24,11 @@ OperatorFlops FlopFrames::end() {
 }
 
 void FlopCounter::on_begin(const at::RecordFunction& call) {
-  frames_.own().begin(call);
+  frames_.local().begin(call);
 }
 
 void FlopCounter::on_end(const at::RecordFunction& /*call*/) {
-  const OperatorFlops flops = frames_.own().end();
+  const OperatorFlops flops = frames_.local().end();
   if (!is_recomputing()) {
     flops_ += flops.all - flops.repeated;
   }

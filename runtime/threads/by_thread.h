@@ -14,7 +14,7 @@ template <typename T>
 class ByThread {
  public:
   /// The calling thread's, made by T() at its first call.
-  T& own() {
+  T& local() {
     const std::lock_guard lock(mutex_);
     return values_[std::this_thread::get_id()];
   }

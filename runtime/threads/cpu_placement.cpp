@@ -79,9 +79,9 @@ struct Cores {
 };
 
 int first_of(hwloc_obj_t core, const Bitmap& mask) {
-  const Bitmap own(hwloc_bitmap_dup(core->cpuset));
-  hwloc_bitmap_and(own.get(), own.get(), mask.get());
-  return hwloc_bitmap_first(own.get());
+  const Bitmap local(hwloc_bitmap_dup(core->cpuset));
+  hwloc_bitmap_and(local.get(), local.get(), mask.get());
+  return hwloc_bitmap_first(local.get());
 }
 
 Cores usable_cores(const std::string& near_pci_device) {
@@ -127,13 +127,13 @@ Cores usable_cores(const std::string& near_pci_device) {
 
 /// Whether this process has the affinity mask of its parent process.
 bool shares_the_parents_mask() {
-  cpu_set_t own;
+  cpu_set_t local;
   cpu_set_t parent;
-  if (::sched_getaffinity(0, sizeof(own), &own) != 0 ||
+  if (::sched_getaffinity(0, sizeof(local), &local) != 0 ||
       ::sched_getaffinity(::getppid(), sizeof(parent), &parent) != 0) {
     return true;
   }
-  return CPU_EQUAL(&own, &parent) != 0;
+  return CPU_EQUAL(&local, &parent) != 0;
 }
 
 } // namespace

@@ -32,10 +32,10 @@ at::Tensor parts_exchanged(
     int64_t whole_dim,
     const DimSplit& whole,
     Communicator& group) {
-  const int own = group.rank();
+  const int local = group.rank();
   const auto sizes_from = [&](int rank) {
     std::vector<int64_t> sizes = part.sizes().vec();
-    sizes[static_cast<size_t>(whole_dim)] = whole.length(own);
+    sizes[static_cast<size_t>(whole_dim)] = whole.length(local);
     sizes[static_cast<size_t>(parts_dim)] = parts.length(rank);
     return sizes;
   };

@@ -29,7 +29,7 @@ at::Tensor summed(const at::Tensor& tensor, Communicator& group) {
 
 /// Returns this rank's part, in memory of its own: autograd accepts no views
 /// here.
-at::Tensor own_part(
+at::Tensor local_part(
     const at::Tensor& whole,
     int64_t dim,
     const DimSplit& split,
@@ -121,7 +121,7 @@ at::Tensor gather_parts(
         return gathered(tensor, dim, split, group);
       },
       [&group, dim, split](const at::Tensor& gradient) {
-        return own_part(gradient, dim, split, group);
+        return local_part(gradient, dim, split, group);
       });
 }
 
@@ -137,7 +137,7 @@ at::Tensor take_part(
   return apply_linear(
       whole,
       [&group, dim, split](const at::Tensor& tensor) {
-        return own_part(tensor, dim, split, group);
+        return local_part(tensor, dim, split, group);
       },
       [&group, dim, split](const at::Tensor& gradient) {
         return gathered(gradient, dim, split, group);
@@ -162,12 +162,12 @@ at::Tensor all_gather_parts(
       });
 }
 
-at::Tensor mean_over_group(const at::Tensor& own, Communicator& group) {
+at::Tensor mean_over_group(const at::Tensor& local, Communicator& group) {
   if (group.size() == 1) {
-    return own;
+    return local;
   }
   return apply_linear(
-      own,
+      local,
       [&group](const at::Tensor& tensor) {
         return summed(tensor, group).div_(group.size());
       },

@@ -77,10 +77,10 @@ at::Tensor reduce_scatter_parts(
     int64_t dim,
     Communicator& group);
 
-/// Returns the mean of `own` over the ranks, equal on all of them; the gradient
-/// is that of each rank's own value, unscaled. It is for losses of ranks that
-/// see different tokens and average their gradients afterwards
+/// Returns the mean of `local` over the ranks, equal on all of them; the
+/// gradient is that of each rank's own value, unscaled. It is for losses of
+/// ranks that see different tokens and average their gradients afterwards
 /// (ParallelGroup::kGradients): that average is then the gradient of the mean.
-at::Tensor mean_over_group(const at::Tensor& own, Communicator& group);
+at::Tensor mean_over_group(const at::Tensor& local, Communicator& group);
 
 } // namespace tessera::sharding

@@ -19,7 +19,7 @@ void check(const ContextParallel& cp) {
       cp.group->size());
 }
 
-at::Tensor own_context_part(
+at::Tensor local_context_part(
     const at::Tensor& whole,
     int64_t dim,
     const ContextParallel& cp) {
@@ -30,22 +30,22 @@ at::Tensor own_context_part(
 }
 
 at::Tensor whole_context(
-    const at::Tensor& own,
+    const at::Tensor& local,
     int64_t dim,
     const ContextParallel& cp) {
   const int ranks = cp.group->size();
   if (ranks == 1) {
-    return own;
+    return local;
   }
   const at::Tensor parts = sharding::apply_linear(
-      own,
+      local,
       [](const at::Tensor& tensor) { return tensor; },
       [ranks](const at::Tensor& gradient) { return gradient * ranks; });
   return in_sequence_order(
       gather_parts(
           parts,
           dim,
-          sharding::DimSplit(own.size(dim) * ranks, ranks),
+          sharding::DimSplit(local.size(dim) * ranks, ranks),
           *cp.group),
       dim,
       cp.layout,
@@ -53,11 +53,11 @@ at::Tensor whole_context(
 }
 
 at::Tensor context_mean(
-    const at::Tensor& own_sum,
+    const at::Tensor& local_sum,
     const at::Tensor& count,
     const ContextParallel& cp) {
   return sharding::mean_over_group(
-      own_sum * cp.group->size() / count, *cp.group);
+      local_sum * cp.group->size() / count, *cp.group);
 }
 
 } // namespace tessera

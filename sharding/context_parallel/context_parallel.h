@@ -41,7 +41,7 @@ void check(const ContextParallel& cp);
 
 /// Returns this rank's tokens along dimension `dim` of a tensor that is whole
 /// on all ranks.
-at::Tensor own_context_part(
+at::Tensor local_context_part(
     const at::Tensor& whole,
     int64_t dim,
     const ContextParallel& cp);
@@ -50,16 +50,16 @@ at::Tensor own_context_part(
 /// ranks use in the same way; for gradients see
 /// [Note: losses over divided sequences]. Collective; blocks.
 at::Tensor whole_context(
-    const at::Tensor& own,
+    const at::Tensor& local,
     int64_t dim,
     const ContextParallel& cp);
 
-/// Returns the sum of `own_sum` over the ranks, divided by `count`: a mean over
-/// tokens, whose number may differ between ranks. For gradients see
-/// [Note: losses over divided sequences]. Collective; blocks.
+/// Returns the sum of `local_sum` over the ranks, divided by `count`: a mean
+/// over tokens, whose number may differ between ranks. For gradients see [Note:
+/// losses over divided sequences]. Collective; blocks.
 /// @param count total over all ranks, known to every rank.
 at::Tensor context_mean(
-    const at::Tensor& own_sum,
+    const at::Tensor& local_sum,
     const at::Tensor& count,
     const ContextParallel& cp);
 

@@ -73,11 +73,14 @@ struct Tile {
 };
 
 /// Returns the tiles between this rank's queries and the keys of rank `from`.
-std::vector<Tile> tiles(const RingSetup& setup, int from, int64_t own_tokens) {
+std::vector<Tile> tiles(
+    const RingSetup& setup,
+    int from,
+    int64_t local_tokens) {
   const int ranks = setup.ring.size();
   const auto segments = [&](int rank) {
     return context_segments(
-        setup.options.layout, own_tokens * ranks, rank, ranks);
+        setup.options.layout, local_tokens * ranks, rank, ranks);
   };
   std::vector<Tile> found;
   for (const ContextSegment& query : segments(setup.ring.index())) {
@@ -193,12 +196,12 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
             const auto apart = [&](const at::Tensor& x) {
               return x.unflatten(2, {-1, tile.query.length}).flatten(1, 2);
             };
-            const at::Tensor own_lse = of(lse, tile.query);
-            const at::Tensor all = at::logaddexp(own_lse, apart(tile_lse));
+            const at::Tensor local_lse = of(lse, tile.query);
+            const at::Tensor all = at::logaddexp(local_lse, apart(tile_lse));
             of(result, tile.query)
-                .mul_(weight_of(own_lse, all))
+                .mul_(weight_of(local_lse, all))
                 .addcmul_(apart(summand), weight_of(apart(tile_lse), all));
-            own_lse.copy_(all);
+            local_lse.copy_(all);
           }
         });
     const at::Tensor rounded = result.to(query.scalar_type());

@@ -16,7 +16,7 @@ constexpr int64_t kHeads = 1; // dimension
 constexpr int64_t kTokens = 2;
 
 /// Exchanges own tokens of all heads for all tokens of own heads.
-at::Tensor own_heads(
+at::Tensor local_heads(
     const at::Tensor& x,
     Communicator& group,
     ContextLayout layout) {
@@ -34,8 +34,8 @@ at::Tensor own_heads(
       ranks);
 }
 
-/// The inverse of own_heads().
-at::Tensor own_tokens(
+/// The inverse of local_heads().
+at::Tensor local_tokens(
     const at::Tensor& x,
     Communicator& group,
     ContextLayout layout) {
@@ -89,10 +89,10 @@ at::Tensor ulysses_attention(
     return copies == 1 ? x : x.repeat_interleave(copies, kHeads);
   };
   const at::Tensor attended = attention(
-      own_heads(query, group, layout),
-      own_heads(divisible(key), group, layout),
-      own_heads(divisible(value), group, layout));
-  return own_tokens(attended, group, layout);
+      local_heads(query, group, layout),
+      local_heads(divisible(key), group, layout),
+      local_heads(divisible(value), group, layout));
+  return local_tokens(attended, group, layout);
 }
 
 } // namespace tessera::sharding

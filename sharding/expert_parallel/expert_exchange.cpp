@@ -140,7 +140,7 @@ at::Tensor apply_elsewhere(
 
 } // namespace
 
-ExpertRange own_experts(int64_t experts, int rank, int ranks) {
+ExpertRange local_experts(int64_t experts, int rank, int ranks) {
   TESSERA_CHECK(
       experts % ranks == 0,
       "{} experts are not divisible by {} expert-parallel ranks; possible expert sizes: {}.",
@@ -165,7 +165,7 @@ at::Tensor apply_experts(
       routing.experts.sizes(),
       routing.weights.sizes());
   if (group != nullptr) {
-    own_experts(experts, group->rank(), group->size());
+    local_experts(experts, group->rank(), group->size());
   }
   const int64_t choices = routing.experts.size(1);
   const Choices chosen = by_expert(routing, experts);

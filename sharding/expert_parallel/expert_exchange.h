@@ -21,7 +21,7 @@ struct ExpertRange {
 
 /// @throws tessera::Error when the number of experts is not a multiple of the
 ///   number of ranks, naming the numbers of ranks that are possible.
-ExpertRange own_experts(int64_t experts, int rank, int ranks);
+ExpertRange local_experts(int64_t experts, int rank, int ranks);
 
 /// Applies expert number `local` of this rank (from 0) to rows [n, features]
 /// and returns a tensor of the same size. n may be 0.

@@ -161,10 +161,10 @@ class PieceFinder {
 
   /// Adds a module that is a piece, followed by the pieces inside it.
   void add_whole(const Module& module, const std::string& path) {
-    std::vector<at::Tensor> own;
+    std::vector<at::Tensor> local;
     std::vector<std::pair<std::string, const Module*>> inner;
-    take_own(module, path, own, inner);
-    add(module, path, own);
+    take_own(module, path, local, inner);
+    add(module, path, local);
     for (const auto& [inner_path, part] : inner) {
       add_whole(*part, inner_path);
     }
@@ -173,17 +173,17 @@ class PieceFinder {
   void take_own(
       const Module& module,
       const std::string& path,
-      std::vector<at::Tensor>& own,
+      std::vector<at::Tensor>& local,
       std::vector<std::pair<std::string, const Module*>>& inner) const {
     for (const at::Tensor& tensor : module.parameters(/*recurse=*/false)) {
-      own.push_back(tensor);
+      local.push_back(tensor);
     }
     for (const auto& child : module.named_children()) {
       const std::string child_path = join(path, child.key());
       if (is_own_piece(*child.value())) {
         inner.emplace_back(child_path, child.value().get());
       } else {
-        take_own(*child.value(), child_path, own, inner);
+        take_own(*child.value(), child_path, local, inner);
       }
     }
   }

@@ -46,7 +46,7 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
   std::vector<bool> finds_modules(rules_.size());
   const auto add = [&](const std::string& path, const Module& module) {
     Choice choice{{}, configured_options(module)};
-    bool is_group = choice.own && choice.own->group;
+    bool is_group = choice.local && choice.local->group;
     for (size_t i = 0; i < rules_.size(); ++i) {
       const std::string name =
           rules_[i].type.empty() ? path : kind_of(module).type;
@@ -63,7 +63,7 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
     if (is_group) {
       groups_.insert(&module);
     }
-    if (choice.own || !choice.rules.empty()) {
+    if (choice.local || !choice.rules.empty()) {
       choices_[path] = std::move(choice);
     }
   };
@@ -121,7 +121,7 @@ const ModuleOptions* ModuleChoices::find(
     return nullptr;
   }
   std::optional<size_t> first;
-  const ModuleOptions* own = nullptr;
+  const ModuleOptions* local = nullptr;
   for (const std::string& around : with_ancestors(path)) {
     const auto found = choices_.find(around);
     if (found == choices_.end()) {
@@ -134,11 +134,11 @@ const ModuleOptions* ModuleChoices::find(
         first = std::min(first.value_or(rule), rule);
       }
     }
-    if (own == nullptr && configured && test(*configured)) {
-      own = &*configured;
+    if (local == nullptr && configured && test(*configured)) {
+      local = &*configured;
     }
   }
-  return first ? &rules_[*first].options : own;
+  return first ? &rules_[*first].options : local;
 }
 
 void ModuleChoices::check_all_used(
@@ -157,8 +157,8 @@ void ModuleChoices::check_all_used(
     }
     // Rules that name the groups may do so around a module.
     TESSERA_CHECK(
-        is_used || names_groups_ || !choice.own ||
-            !chooses_for_groups(*choice.own),
+        is_used || names_groups_ || !choice.local ||
+            !chooses_for_groups(*choice.local),
         "configure: '{}' has a zero_stage or reshard_after_forward, but is no group and contains none; set ModuleOptions::group too.",
         path);
   }

@@ -58,7 +58,7 @@ class ModuleChoices {
   /// What was chosen for one path.
   struct Choice {
     std::vector<size_t> rules; ///< that match it, in order
-    std::optional<ModuleOptions> own; ///< by configure()
+    std::optional<ModuleOptions> local; ///< by configure()
   };
 
   /// What holds for a path, of the options that `test` accepts: those of the

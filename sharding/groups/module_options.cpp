@@ -41,9 +41,9 @@ void configure(const Module& module, const ModuleOptions& options) {
       "configure: zero_stage of a {} is {}; it must be 1, 2 or 3.",
       module.name(),
       zero_stage);
-  if (const auto* own = dynamic_cast<const ConfiguredModule*>(&module)) {
+  if (const auto* local = dynamic_cast<const ConfiguredModule*>(&module)) {
     // What is chosen for a module is no part of its state.
-    const_cast<ConfiguredModule*>(own)->module_options = options; // NOLINT
+    const_cast<ConfiguredModule*>(local)->module_options = options; // NOLINT
     return;
   }
   const std::weak_ptr<const Module> weak = module.weak_from_this();
@@ -60,8 +60,8 @@ void configure(const Module& module, const ModuleOptions& options) {
 }
 
 std::optional<ModuleOptions> configured_options(const Module& module) {
-  if (const auto* own = dynamic_cast<const ConfiguredModule*>(&module)) {
-    return own->module_options;
+  if (const auto* local = dynamic_cast<const ConfiguredModule*>(&module)) {
+    return local->module_options;
   }
   ConfiguredModules& all = ConfiguredModules::get();
   const std::lock_guard lock(all.mutex);

@@ -64,7 +64,7 @@ void merge_summaries(
 
 /// Summarizes this rank's part of parameter `index`.
 /// @param master of its page.
-TensorSummary summarize_own_part(
+TensorSummary summarize_local_part(
     const sharding::Pager& pager,
     size_t index,
     const at::Tensor& master,
@@ -198,7 +198,8 @@ std::vector<TensorSummary> inspect_model(
       current = &next;
       master = pager.scopes().read_master(next);
     }
-    summary.push_back(summarize_own_part(pager, index, master, gradient_scale));
+    summary.push_back(
+        summarize_local_part(pager, index, master, gradient_scale));
     const sharding::PageSpec& page = next.spec();
     std::vector<int>& places = experts.emplace_back();
     if (page.of_experts) {

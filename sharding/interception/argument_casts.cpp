@@ -54,9 +54,9 @@ bool is_castable(const at::Tensor& tensor, at::ScalarType dtype) {
   if (!tensor.defined() || tensor.dim() == 0 || has_page_key(tensor)) {
     return false;
   }
-  const at::ScalarType own = tensor.scalar_type();
-  return own != dtype && (own == at::kFloat || own == at::kHalf ||
-                          own == at::kBFloat16 || own == at::kDouble);
+  const at::ScalarType local = tensor.scalar_type();
+  return local != dtype && (local == at::kFloat || local == at::kHalf ||
+                            local == at::kBFloat16 || local == at::kDouble);
 }
 
 } // namespace

@@ -153,13 +153,13 @@ void bring_in(const PagedArguments& found, const c10::OperatorHandle& op) {
     return;
   }
   for (PageFaultHandler* handler : handlers) {
-    c10::SmallVector<PageAccess, 8> own;
+    c10::SmallVector<PageAccess, 8> local;
     std::copy_if(
         found.accesses.begin(),
         found.accesses.end(),
-        std::back_inserter(own),
+        std::back_inserter(local),
         [&](const auto& access) { return handler_of(access) == handler; });
-    handler->on_access(own, name);
+    handler->on_access(local, name);
   }
 }
 
@@ -173,11 +173,11 @@ std::optional<at::ScalarType> compute_dtype(const PagedArguments& found) {
   }
   std::optional<at::ScalarType> dtype;
   for (const PageAccess& access : found.accesses) {
-    const auto& own = access.storage->page().compute_dtype;
-    if (!own || (dtype && *dtype != *own)) {
+    const auto& local = access.storage->page().compute_dtype;
+    if (!local || (dtype && *dtype != *local)) {
       return std::nullopt;
     }
-    dtype = own;
+    dtype = local;
   }
   return dtype;
 }

@@ -114,17 +114,18 @@ std::vector<c10::IValue> run(
 at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel);
 
 /// Runs `step`'s call for a part of its view.
-/// @param own this part of the storage before the call; undefined for kResult.
+/// @param local this part of the storage before the call; undefined for
+/// kResult.
 at::Tensor call_for_part(
     const LazyValue& step,
     const Overlap& part,
-    const at::Tensor& own) {
+    const at::Tensor& local) {
   const LazyCall& call = *step.call;
   const int64_t from = part.begin - step.view.offset;
   std::vector<c10::IValue> stack;
   const auto values = [&](const at::Tensor& tensor) -> at::Tensor {
     if (tensor.unsafeGetTensorImpl() == call.target) {
-      return own;
+      return local;
     }
     const auto found = call.lazy.find(tensor.unsafeGetTensorImpl());
     if (found == call.lazy.end()) {
@@ -135,8 +136,8 @@ at::Tensor call_for_part(
           {part.numel}, {1}, tensor.storage_offset() + from);
     }
     const LazyArgument& lazy = found->second;
-    if (own.defined() && lazy.value == step.previous) {
-      return own.clone(); // elementwise: same position, see finish()
+    if (local.defined() && lazy.value == step.previous) {
+      return local.clone(); // elementwise: same position, see finish()
     }
     return make_slice(lazy.value, lazy.view.offset + from, part.numel);
   };
@@ -164,11 +165,11 @@ at::Tensor make_slice(const ValuePtr& value, int64_t begin, int64_t numel) {
     if (step->kind == ValueKind::kEmpty || part.numel == 0) {
       continue;
     }
-    const at::Tensor own = slice.narrow(0, part.begin - begin, part.numel);
+    const at::Tensor local = slice.narrow(0, part.begin - begin, part.numel);
     if (step->kind == ValueKind::kWrite) {
-      call_for_part(*step, part, own);
+      call_for_part(*step, part, local);
     } else {
-      draw(*step, own, part.begin - step->view.offset);
+      draw(*step, local, part.begin - step->view.offset);
     }
   }
   return slice;

@@ -12,16 +12,16 @@
 namespace tessera::sharding {
 
 NumberedInit::NumberedInit(int64_t number) {
-  const auto own = runtime::mix_bits(static_cast<uint64_t>(number) + 1);
+  const auto local = runtime::mix_bits(static_cast<uint64_t>(number) + 1);
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   {
     const std::lock_guard lock(generator.mutex());
     generator_.begin(
-        generator, runtime::mix_bits(generator.current_seed() ^ own));
+        generator, runtime::mix_bits(generator.current_seed() ^ local));
   }
   if (LazyRecording* recording = lazy_recording()) {
     // Leaves room for 2^24 random operators per number.
-    next_random_ = std::exchange(recording->next_random, own << 24);
+    next_random_ = std::exchange(recording->next_random, local << 24);
   }
 }
 

@@ -50,7 +50,7 @@ GradientBucket::GradientBucket(
     // The address of the info is final only now.
     entry.token = make_gradient_token(entry.parameter, entry.info);
   }
-  own_runs_ = runtime::runs_of_shard(spans, group.layout().shard(rank_));
+  local_runs_ = runtime::runs_of_shard(spans, group.layout().shard(rank_));
   gaps_ = runtime::gaps_between(spans, group.layout().padded_numel());
   if (group_.spec().keeps_gradient_shard) {
     ensure_shard();
@@ -160,7 +160,7 @@ void GradientBucket::zero(size_t i) {
     return;
   }
   change([&](const at::Tensor& shard) {
-    for (const runtime::FlatRun& run : own_runs_) {
+    for (const runtime::FlatRun& run : local_runs_) {
       if (run.parameter == i) {
         shard.narrow(0, run.shard_offset, run.numel).zero_();
       }
@@ -207,7 +207,7 @@ bool GradientBucket::any_arrived() const {
 }
 
 bool GradientBucket::any_gradient() const {
-  return std::any_of(own_runs_.begin(), own_runs_.end(), [this](auto& run) {
+  return std::any_of(local_runs_.begin(), local_runs_.end(), [this](auto& run) {
     return has_gradient(run.parameter);
   });
 }

@@ -333,13 +333,13 @@ void GradientBucket::sum_encoded_over_replicas(
   parts.narrow(0, reduced_.numel(), parts.numel() - reduced_.numel()).zero_();
   runtime::encode_blocks_(sent, parts, format, ranks);
   replicas_.all_to_all(received, sent, label).wait(check);
-  const at::Tensor own =
+  const at::Tensor local =
       parts.narrow(0, replicas_.rank() * part_numel, part_numel);
-  runtime::sum_blocks_(own, received, format, ranks);
-  const at::Tensor own_bytes =
+  runtime::sum_blocks_(local, received, format, ranks);
+  const at::Tensor local_bytes =
       received.narrow(0, replicas_.rank() * bytes, bytes);
-  runtime::encode_blocks_(own_bytes, own, format);
-  replicas_.all_gather(received, own_bytes, label).wait(check);
+  runtime::encode_blocks_(local_bytes, local, format);
+  replicas_.all_gather(received, local_bytes, label).wait(check);
   runtime::decode_blocks_(parts, received, format, ranks);
 }
 
@@ -393,7 +393,7 @@ void GradientBucket::store_reduced() {
     }
     std::vector<runtime::PackRun> added;
     std::vector<runtime::PackRun> copied;
-    for (const runtime::FlatRun& run : own_runs_) {
+    for (const runtime::FlatRun& run : local_runs_) {
       (entries_[run.parameter].in_shard ? added : copied)
           .push_back(
               {sum.narrow(0, run.shard_offset, run.numel),

@@ -113,13 +113,13 @@ std::vector<Candidate> candidates_of(
       const auto [found, is_new] =
           shared_group.emplace(storage, shared_groups.size());
       if (is_new) {
-        Candidate own;
-        own.spec.name = record.name();
-        own.spec.scattered = true;
-        own.spec.is_apart = alone;
-        own.may_be_collected = !piece.is_apart && !alone;
-        own.may_merge = false;
-        shared_groups.push_back(std::move(own));
+        Candidate local;
+        local.spec.name = record.name();
+        local.spec.scattered = true;
+        local.spec.is_apart = alone;
+        local.may_be_collected = !piece.is_apart && !alone;
+        local.may_merge = false;
+        shared_groups.push_back(std::move(local));
       }
       shared_groups[found->second].spec.parameters.push_back({record});
     }

@@ -51,7 +51,7 @@ PageMemory::PageMemory(
       spec_.dtype,
       ledger,
       stores.parameters);
-  if (spec_.has_own_master) {
+  if (spec_.has_separate_master) {
     master_ = make_shard(
         "master weights",
         MemoryPurpose::kOptimizerState,
@@ -61,12 +61,12 @@ PageMemory::PageMemory(
   }
   const at::Tensor shard = shard_.load();
   const at::Tensor master =
-      spec_.has_own_master ? master_.load() : at::Tensor();
+      spec_.has_separate_master ? master_.load() : at::Tensor();
   for (size_t i = 0; i < storages.size(); ++i) {
     take_slice(storages[i], spec_.layout.offset(i), shard, master);
   }
   shard_.store(shard);
-  if (spec_.has_own_master) {
+  if (spec_.has_separate_master) {
     master_.store(master);
   }
   if (spec_.original_dtype != spec_.dtype) {
@@ -112,7 +112,7 @@ void PageMemory::take_slice(
     int64_t begin,
     const at::Tensor& shard,
     const at::Tensor& master) {
-  const runtime::FlatSpan mine = own_span();
+  const runtime::FlatSpan mine = local_span();
   const runtime::FlatSpan span{begin, numel_of(storage, spec_.original_dtype)};
   for (const runtime::FlatRun& run : runtime::runs_of_shard({&span, 1}, mine)) {
     const int64_t from = mine.begin + run.shard_offset - span.begin;
@@ -201,7 +201,7 @@ void PageMemory::begin_unshard(
     begin_gather(shard_.tensor());
     return;
   }
-  arriving_ = shard_.read(own_slice(whole_in_slot()));
+  arriving_ = shard_.read(local_slice(whole_in_slot()));
   reading_ = true;
   if (shard_.tier() != MemoryTier::kNvme) {
     issue_unshard();
@@ -214,7 +214,7 @@ void PageMemory::issue_unshard() {
   }
   const runtime::StreamLane::Scope on_lane(*lane_);
   arriving_.wait_issued();
-  begin_gather(own_slice(whole_in_slot()));
+  begin_gather(local_slice(whole_in_slot()));
 }
 
 /// Runs on the lane.
@@ -225,9 +225,10 @@ void PageMemory::begin_gather(const at::Tensor& shard) {
   if (is_encoded()) {
     const at::Tensor wire = wire_in_slot();
     const int64_t bytes = spec_.gather_format->bytes(shard.numel());
-    const at::Tensor own = wire.narrow(0, communicator_->rank() * bytes, bytes);
-    runtime::encode_blocks_(own, shard, *spec_.gather_format);
-    gather_ = communicator_->all_gather(wire, own, label);
+    const at::Tensor local =
+        wire.narrow(0, communicator_->rank() * bytes, bytes);
+    runtime::encode_blocks_(local, shard, *spec_.gather_format);
+    gather_ = communicator_->all_gather(wire, local, label);
   } else {
     gather_ = communicator_->all_gather(whole_in_slot(), shard, label);
   }
@@ -263,8 +264,8 @@ at::Tensor PageMemory::wire_in_slot() const {
               spec_.gather_format->bytes(spec_.layout.shard_numel()));
 }
 
-at::Tensor PageMemory::own_slice(const at::Tensor& whole) const {
-  const runtime::FlatSpan mine = own_span();
+at::Tensor PageMemory::local_slice(const at::Tensor& whole) const {
+  const runtime::FlatSpan mine = local_span();
   return whole.narrow(0, mine.begin, mine.numel);
 }
 
@@ -377,8 +378,8 @@ void PageMemory::bump_versions() {
 
 void PageMemory::write_back() {
   const c10::NoGradGuard no_grad;
-  const at::Tensor mine = own_slice(whole_);
-  if (spec_.has_own_master) {
+  const at::Tensor mine = local_slice(whole_);
+  if (spec_.has_separate_master) {
     const at::Tensor master = read_master();
     const at::Tensor written = mine.ne(master.to(spec_.dtype));
     master.copy_(at::where(written, mine.to(master.dtype()), master));
@@ -399,7 +400,7 @@ at::Tensor PageMemory::read_master() const {
 
 void PageMemory::write_master(const at::Tensor& values) {
   const c10::NoGradGuard no_grad;
-  if (spec_.has_own_master) {
+  if (spec_.has_separate_master) {
     master_.store(values);
   }
   shard_.store(values);
@@ -435,11 +436,11 @@ runtime::Slot PageMemory::restore(
   std::unordered_map<const c10::StorageImpl*, c10::Storage> replacement;
   for (const auto& storage : storages_) {
     const int64_t numel = storage->nbytes() / runtime::size_of(spec_.dtype);
-    const at::Tensor own =
+    const at::Tensor local =
         at::empty({numel}, whole.options().dtype(spec_.original_dtype));
-    own.copy_(whole.narrow(0, storage->begin(), numel));
+    local.copy_(whole.narrow(0, storage->begin(), numel));
     if (spec_.original_dtype != spec_.dtype) {
-      replacement.emplace(storage->impl(), own.storage());
+      replacement.emplace(storage->impl(), local.storage());
       abandon(
           *storage,
           "this tensor is what autograd saved of parameter '" +
@@ -448,10 +449,10 @@ runtime::Slot PageMemory::restore(
     }
     // The DataPtr owns the copy and so keeps its memory alive.
     storage->restore(c10::DataPtr(
-        own.data_ptr(),
-        new at::Tensor(own),
+        local.data_ptr(),
+        new at::Tensor(local),
         [](void* context) { delete static_cast<at::Tensor*>(context); },
-        own.device()));
+        local.device()));
   }
   for (const auto& parameter : spec_.parameters) {
     const at::Tensor& tensor = parameter.record.tensor;

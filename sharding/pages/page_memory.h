@@ -101,10 +101,10 @@ class PageMemory {
   /// of at least float32 precision. It is shard() itself if that is precise
   /// enough; otherwise the updater writes the rounded values to shard().
   const runtime::RestingTensor& master() const {
-    return spec_.has_own_master ? master_ : shard_;
+    return spec_.has_separate_master ? master_ : shard_;
   }
-  bool has_own_master() const {
-    return spec_.has_own_master;
+  bool has_separate_master() const {
+    return spec_.has_separate_master;
   }
   at::ScalarType master_dtype() const {
     return spec_.master_dtype();
@@ -116,8 +116,8 @@ class PageMemory {
   }
   /// Where its own master weights rest; null if it has none. Another tensor on
   /// the same tier may take their place.
-  runtime::RestingTensor* own_master() {
-    return spec_.has_own_master ? &master_ : nullptr;
+  runtime::RestingTensor* separate_master() {
+    return spec_.has_separate_master ? &master_ : nullptr;
   }
   /// @throws tessera::Error after lose_values().
   void check_values() const;
@@ -242,10 +242,10 @@ class PageMemory {
       MemoryLedger& ledger,
       runtime::ShardStore* store) const;
   /// This rank's part of the flat buffer.
-  runtime::FlatSpan own_span() const {
+  runtime::FlatSpan local_span() const {
     return spec_.shard();
   }
-  at::Tensor own_slice(const at::Tensor& whole) const;
+  at::Tensor local_slice(const at::Tensor& whole) const;
   void attach(const at::Tensor& whole);
   void detach();
   void take_slice(

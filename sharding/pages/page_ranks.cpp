@@ -386,25 +386,25 @@ void PageRanks::sum_over_shards(
     const at::Tensor& values,
     const std::vector<PageRows>& pages) {
   for (const auto& mesh : meshes_) {
-    std::vector<at::Tensor> own;
+    std::vector<at::Tensor> local;
     int64_t row = 0;
     for (const PageRows& rows : pages) {
       if (&of_sums(*rows.page) == mesh.get()) {
-        own.push_back(values.narrow(0, row, rows.rows));
+        local.push_back(values.narrow(0, row, rows.rows));
       }
       row += rows.rows;
     }
-    if (own.size() == pages.size()) {
+    if (local.size() == pages.size()) {
       sum_over_shards(*mesh, values);
       return;
     }
-    if (own.empty()) {
+    if (local.empty()) {
       continue;
     }
-    const at::Tensor sums = at::cat(own);
+    const at::Tensor sums = at::cat(local);
     sum_over_shards(*mesh, sums);
     row = 0;
-    for (const at::Tensor& one : own) {
+    for (const at::Tensor& one : local) {
       one.copy_(sums.narrow(0, row, one.size(0)));
       row += one.size(0);
     }
@@ -424,10 +424,10 @@ void PageRanks::sum_over_shards(MeshRanks& ranks, const at::Tensor& values) {
     std::vector<int64_t> sizes = values.sizes().vec();
     sizes.insert(sizes.begin(), mesh.size(kPartAxis));
     const at::Tensor sums = at::zeros(sizes, values.options());
-    const at::Tensor own = sums[mesh.index(kPartAxis)];
-    own.copy_(values);
+    const at::Tensor local = sums[mesh.index(kPartAxis)];
+    local.copy_(values);
     sum(sums);
-    values.copy_(own);
+    values.copy_(local);
     return;
   }
   sum(values);

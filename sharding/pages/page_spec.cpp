@@ -53,8 +53,8 @@ std::vector<at::Tensor> replaced_weights(const torch::nn::Module& module) {
       continue;
     }
     const auto registered = part->named_parameters(/*recurse=*/false);
-    const at::Tensor* own = registered.find("weight");
-    if (own != nullptr && !own->is_same(linear->weight)) {
+    const at::Tensor* local = registered.find("weight");
+    if (local != nullptr && !local->is_same(linear->weight)) {
       weights.push_back(linear->weight);
     }
   }
@@ -254,8 +254,9 @@ PageSpec lay_out(
         format_of(sent.reduce, sent.block_elements, page.gradients.slot);
   }
   page.keeps_gradient_shard = page.trainable && !options.update_in_backward;
-  page.has_own_master = page.trainable && options.precision.master_weights &&
-                        is_low_precision(page.dtype);
+  page.has_separate_master = page.trainable &&
+                             options.precision.master_weights &&
+                             is_low_precision(page.dtype);
   return page;
 }
 

@@ -67,7 +67,7 @@ struct PageSpec {
   runtime::FlatLayout layout{{}, 1, 1};
   bool trainable = false;
   /// Whether optimizers update float32 weights that it has beside its shard.
-  bool has_own_master = false;
+  bool has_separate_master = false;
   /// Whether operators get their other arguments cast to `dtype`.
   bool casts_arguments = false;
   GradientTypes gradients{}; ///< if it is trainable
@@ -87,7 +87,7 @@ struct PageSpec {
 
   /// Of the weights that optimizers update.
   at::ScalarType master_dtype() const {
-    return has_own_master ? at::kFloat : dtype;
+    return has_separate_master ? at::kFloat : dtype;
   }
   /// This rank's part of the flat buffer.
   runtime::FlatSpan shard() const {

@@ -77,12 +77,12 @@ std::map<std::string, std::vector<int>> find_tied_parameters(
     return {};
   }
   const std::vector<int> ranks = ranks_that_run(world, all_ranks);
-  const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
+  const auto local = std::find(ranks.begin(), ranks.end(), world.rank());
   runtime::GroupStore store(
       world.store(),
       {"comparing the parameters of pipeline stages",
        key + "/" + std::to_string(ranks.front()),
-       static_cast<int>(own - ranks.begin()),
+       static_cast<int>(local - ranks.begin()),
        ranks},
       world.store()->getTimeout());
   const auto entry = [](int rank) { return std::to_string(rank); };

@@ -25,7 +25,7 @@ std::vector<at::Tensor> runs_with_gradient(
     const GradientBucket& bucket,
     const at::Tensor& shard) {
   std::vector<at::Tensor> runs;
-  for (const runtime::FlatRun& run : bucket.own_runs()) {
+  for (const runtime::FlatRun& run : bucket.local_runs()) {
     if (bucket.has_gradient(run.parameter)) {
       runs.push_back(shard.narrow(0, run.shard_offset, run.numel));
     }
@@ -65,7 +65,7 @@ std::function<void()> GradientSums::begin(const Page& page, double p) {
   auto group = std::make_shared<Group>();
   group->p = p;
   std::vector<runtime::FlatSpan> runs;
-  for (const runtime::FlatRun& run : bucket.own_runs()) {
+  for (const runtime::FlatRun& run : bucket.local_runs()) {
     group->has.push_back(bucket.has_gradient(run.parameter));
     if (group->has.back()) {
       runs.push_back({run.shard_offset, run.numel});
@@ -97,8 +97,9 @@ bool GradientSums::knows(const Page& page, double p) const {
   if (group == nullptr || group->p != p) {
     return false;
   }
-  for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
-    if (bucket.has_gradient(bucket.own_runs()[i].parameter) && !group->has[i]) {
+  for (size_t i = 0; i < bucket.local_runs().size(); ++i) {
+    if (bucket.has_gradient(bucket.local_runs()[i].parameter) &&
+        !group->has[i]) {
       return false;
     }
   }
@@ -128,8 +129,8 @@ std::vector<GradientSums::Sum> GradientSums::all(
     const GradientBucket& bucket = *page.gradients;
     const Group& group = *known(page);
     size_t next = 0;
-    for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
-      const runtime::FlatRun& run = bucket.own_runs()[i];
+    for (size_t i = 0; i < bucket.local_runs().size(); ++i) {
+      const runtime::FlatRun& run = bucket.local_runs()[i];
       const size_t place = next;
       next += group.has[i] ? 1 : 0;
       if (bucket.has_gradient(run.parameter)) {
@@ -162,11 +163,11 @@ std::vector<at::Tensor> GradientSums::norms_that_count(
       norms.push_back(factor == 1 ? some : some * factor);
     }
   };
-  for (size_t i = 0; i < bucket.own_runs().size(); ++i) {
+  for (size_t i = 0; i < bucket.local_runs().size(); ++i) {
     if (!group.has[i]) {
       continue;
     }
-    if (!counts(page, bucket.own_runs()[i])) {
+    if (!counts(page, bucket.local_runs()[i])) {
       close();
       first = next + 1;
     }
@@ -203,9 +204,9 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
   const bool largest = std::isinf(p);
   // Of pages by their number of replicas: the ranks add up all replicas, as
   // well as all experts. Every rank has the same numbers.
-  std::map<int, double> own_sums;
+  std::map<int, double> local_sums;
   for (const auto& page : pager.pages()) {
-    own_sums[replicas_of(page->spec())] = 0;
+    local_sums[replicas_of(page->spec())] = 0;
   }
   double maximum = 0;
   for (const auto& [sum, factor, counts, page, parameter] :
@@ -214,7 +215,7 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
       continue;
     }
     if (!largest) {
-      own_sums[replicas_of(page)] += sum * std::pow(factor, p);
+      local_sums[replicas_of(page)] += sum * std::pow(factor, p);
     } else if (!std::isnan(maximum) && !(sum * factor <= maximum)) {
       maximum = sum * factor; // NaN too
     }
@@ -231,14 +232,14 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
     return bad.item<double>() > 0 ? std::nan("") : total.item<double>();
   }
   std::vector<double> values;
-  for (const auto& [replicas, value] : own_sums) {
+  for (const auto& [replicas, value] : local_sums) {
     values.push_back(value);
   }
   const at::Tensor of_ranks = at::tensor(values, at::kDouble);
   pager.ranks().sum(of_ranks);
   double sum = 0;
   int64_t row = 0;
-  for (const auto& [replicas, value] : own_sums) {
+  for (const auto& [replicas, value] : local_sums) {
     sum += of_ranks[row++].item<double>() / replicas;
   }
   const at::Tensor total = at::tensor({sum}, at::kDouble);
@@ -259,17 +260,17 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
     if (mesh->copies() != nullptr) {
       continue; // counted with the module's
     }
-    at::Tensor own = sums.total_on_device(pager, *mesh, p);
+    at::Tensor local = sums.total_on_device(pager, *mesh, p);
     if (largest) {
-      own = with_nan_flag(own);
+      local = with_nan_flag(local);
     }
-    reduce(mesh->shards(), own);
+    reduce(mesh->shards(), local);
     if (mesh->parts() != nullptr) {
-      reduce(*mesh->parts(), own);
+      reduce(*mesh->parts(), local);
     }
-    total = !total.defined() ? own
-            : largest        ? at::maximum(total, own)
-                             : total + own;
+    total = !total.defined() ? local
+            : largest        ? at::maximum(total, local)
+                             : total + local;
   }
   if (!largest) {
     pager.ranks().sum_over_parts(total);
@@ -280,16 +281,16 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
 }
 
 NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
-  double own = 0;
+  double local = 0;
   const size_t parameters = pager.pages().places().size();
   size_t first = parameters;
   for (const auto& sum : sums.all(pager.pages(), 2)) {
     if (!std::isfinite(sum.of_powers) || !std::isfinite(sum.factor)) {
-      own += 1;
+      local += 1;
       first = std::min(first, sum.parameter);
     }
   }
-  const at::Tensor all = at::tensor({own}, at::kDouble);
+  const at::Tensor all = at::tensor({local}, at::kDouble);
   pager.sum_over_ranks(all);
   pager.ranks().sum_over_parts(all);
   if (all.item<double>() == 0) {

@@ -115,7 +115,7 @@ at::Tensor left(
 
 /// Returns the features of x with which the partition of a row-parallel layer
 /// is multiplied.
-at::Tensor own_features(
+at::Tensor local_features(
     const at::Tensor& x,
     const DividedParameter& parameter) {
   TESSERA_CHECK(
@@ -166,7 +166,7 @@ at::Tensor divided_product(
     const TensorParallel out =
         leaving(with_features(x, parameter.spec.sizes[0]), *parameter.tp);
     return left(
-        leave_layer(product(own_features(x, parameter)), out),
+        leave_layer(product(local_features(x, parameter)), out),
         out,
         parameter.tp);
   }
@@ -226,8 +226,8 @@ at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
       return at::matmul(a, b);
     });
   }
-  return divided_product(x, *parameter, [&](const at::Tensor& own) {
-    return at::matmul(own, weight);
+  return divided_product(x, *parameter, [&](const at::Tensor& local) {
+    return at::matmul(local, weight);
   });
 }
 
@@ -239,8 +239,8 @@ at::Tensor mm(const at::Tensor& x, const at::Tensor& weight) {
       return at::mm(a, b);
     });
   }
-  return divided_product(x, *parameter, [&](const at::Tensor& own) {
-    return at::mm(own, weight);
+  return divided_product(x, *parameter, [&](const at::Tensor& local) {
+    return at::mm(local, weight);
   });
 }
 
@@ -286,8 +286,8 @@ at::Tensor addmm(
     if (parameter != nullptr &&
         parameter->division == TensorDivision::kColumn &&
         divided_parameter(bias) != nullptr) {
-      return divided_product(x, *parameter, [&](const at::Tensor& own) {
-        return at::addmm(bias, own, weight, beta, alpha);
+      return divided_product(x, *parameter, [&](const at::Tensor& local) {
+        return at::addmm(bias, local, weight, beta, alpha);
       });
     }
     product =
@@ -295,7 +295,9 @@ at::Tensor addmm(
             ? divided_product(
                   x,
                   *parameter,
-                  [&](const at::Tensor& own) { return at::mm(own, weight); })
+                  [&](const at::Tensor& local) {
+                    return at::mm(local, weight);
+                  })
             : product_of(
                   x, weight, [](const at::Tensor& a, const at::Tensor& b) {
                     return at::mm(a, b);
@@ -351,24 +353,24 @@ at::Tensor linear(
     if (parameter->division == TensorDivision::kRow) {
       const TensorParallel out =
           leaving(with_features(x, weight.size(0)), *parameter->tp);
-      const at::Tensor own = own_features(x, *parameter);
+      const at::Tensor local = local_features(x, *parameter);
       y = left(
-          has_rows ? leave_linear(own, weight, out)
-                   : leave_layer(at::linear(own, weight), out),
+          has_rows ? leave_linear(local, weight, out)
+                   : leave_layer(at::linear(local, weight), out),
           out,
           parameter->tp);
     } else {
       const bool inside =
           parameter->division != TensorDivision::kColumnGathered;
       const Between input = entering(x, *parameter->tp);
-      const at::Tensor own_bias =
+      const at::Tensor local_bias =
           inside && bias
               ? operand(*bias, -1, parameter->split(), *parameter->tp->group)
               : at::Tensor();
       y = column_result(
           has_rows
-              ? enter_linear(input.x, {{weight, own_bias}}, input.tp)[0]
-              : at::linear(enter_layer(input.x, input.tp), weight, own_bias),
+              ? enter_linear(input.x, {{weight, local_bias}}, input.tp)[0]
+              : at::linear(enter_layer(input.x, input.tp), weight, local_bias),
           *parameter);
       if (inside) {
         return y;
@@ -388,12 +390,12 @@ at::Tensor vocab_lookup(
   const DimSplit vocab = parameter.split();
   check_tokens(tokens, vocab.size(), parameter.name().c_str());
   const int rank = out.group->rank();
-  const OwnTokens own = own_tokens(tokens, vocab, rank);
+  const LocalTokens local = local_tokens(tokens, vocab, rank);
   const int64_t padding = padding_id - vocab.begin(rank);
   const bool is_here = padding >= 0 && padding < vocab.length(rank);
   const at::Tensor found =
-      at::embedding(rows, own.rows, is_here ? padding : -1);
-  return leave_layer(found.masked_fill(own.elsewhere.unsqueeze(-1), 0), out);
+      at::embedding(rows, local.rows, is_here ? padding : -1);
+  return leave_layer(found.masked_fill(local.elsewhere.unsqueeze(-1), 0), out);
 }
 
 at::Tensor embedding(
@@ -581,14 +583,14 @@ std::vector<at::Tensor> linear_each(
   }
   const OnParts parts;
   const Between input = entering(x, *common->tp);
-  std::vector<LinearWeights> own;
+  std::vector<LinearWeights> local;
   for (const LinearWeights& layer : layers) {
     const DividedParameter& parameter = *divided_parameter(layer.weight);
-    own.push_back(
+    local.push_back(
         {layer.weight,
          operand(layer.bias, -1, parameter.split(), *parameter.tp->group)});
   }
-  results = enter_linear(input.x, own, input.tp);
+  results = enter_linear(input.x, local, input.tp);
   for (size_t i = 0; i < layers.size(); ++i) {
     results[i] =
         column_result(results[i], *divided_parameter(layers[i].weight));

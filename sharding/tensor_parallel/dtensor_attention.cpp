@@ -29,10 +29,10 @@ at::Tensor attention(
     std::optional<double> scale,
     bool enable_gqa) {
   const DTensorImpl* like = dtensor(query);
-  const bool has_own_heads = like != nullptr && like->divided() &&
-                             query.dim() == 4 && key.dim() == 4 &&
-                             like->divided()->dim == 1;
-  if (!has_own_heads) {
+  const bool has_local_heads = like != nullptr && like->divided() &&
+                               query.dim() == 4 && key.dim() == 4 &&
+                               like->divided()->dim == 1;
+  if (!has_local_heads) {
     const at::Tensor q = full_tensor(query);
     const at::Tensor k = full_tensor(key);
     const at::Tensor v = full_tensor(value);
@@ -42,10 +42,10 @@ at::Tensor attention(
         q, k, v, optional(m), dropout, is_causal, scale, enable_gqa);
   }
   const OnParts parts;
-  const LocalHeads own(query, key, value, mask.value_or(at::Tensor()));
+  const LocalHeads local(query, key, value, mask.value_or(at::Tensor()));
   if (dropout > 0 && draws_whole_masks(*like->tp(), query.device())) {
     WeightsAttentionOptions options{
-        .mask = own.mask,
+        .mask = local.mask,
         .causal = is_causal,
         .scale =
             scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))))};
@@ -53,21 +53,22 @@ at::Tensor attention(
       return dropout_part(
           weights, dropout, 1, like->divided()->split, *like->tp());
     };
-    return own.whole(weights_attention(own.query, own.key, own.value, options));
+    return local.whole(
+        weights_attention(local.query, local.key, local.value, options));
   }
   std::optional<TensorRandomScope> random;
   if (dropout > 0) {
     random.emplace(like->group(), query.device());
   }
-  return own.whole(at::scaled_dot_product_attention(
-      own.query,
-      own.key,
-      own.value,
-      optional(own.mask),
+  return local.whole(at::scaled_dot_product_attention(
+      local.query,
+      local.key,
+      local.value,
+      optional(local.mask),
       dropout,
       is_causal,
       scale,
-      enable_gqa && own.query.size(1) != own.key.size(1)));
+      enable_gqa && local.query.size(1) != local.key.size(1)));
 }
 
 } // namespace

@@ -164,16 +164,16 @@ void elementwise(
   }
   std::vector<at::Tensor> written(op.schema().arguments().size());
   change_tensors(op, *stack, [&](const at::Tensor& x, size_t i) {
-    const at::Tensor own =
+    const at::Tensor local_tensor =
         like.divided()
             ? operand(
                   x, like.dim_from_end(), like.divided()->split, like.group())
             : full_tensor(x);
     if (writes(op, i)) {
       written[i] = x;
-      dtensor(x)->set_local(own); // its history follows
+      dtensor(x)->set_local(local_tensor); // its history follows
     }
-    return own;
+    return local_tensor;
   });
   {
     const OnParts parts;

@@ -33,12 +33,12 @@ at::Tensor cross_entropy_loss(
     double label_smoothing) {
   const DTensorImpl* wrapper = dtensor(logits);
   const int64_t classes = logits.dim() == 1 ? 0 : 1;
-  const bool has_own_classes =
+  const bool has_local_classes =
       wrapper != nullptr && wrapper->divided() &&
       wrapper->divided()->dim == classes &&
       at::isIntegralType(target.scalar_type(), /*includeBool=*/false) &&
       (!weight || !weight->defined());
-  if (!has_own_classes) {
+  if (!has_local_classes) {
     const at::Tensor x = full_tensor(logits);
     const at::Tensor y = full_tensor(target);
     const OnParts parts;

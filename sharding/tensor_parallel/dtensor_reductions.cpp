@@ -60,15 +60,15 @@ at::Tensor summed(
     const OnParts parts;
     return sum(whole, is_mean);
   }
-  const int64_t own = wrapper->divided()->dim;
+  const int64_t divided_at = wrapper->divided()->dim;
   bool is_across = !dims || dims->empty();
   int64_t before = 0;
   int64_t count = is_across ? x.numel() : 1;
   if (!is_across) {
     for (const int64_t dim : *dims) {
       const int64_t at_dim = at::maybe_wrap_dim(dim, x.dim());
-      is_across = is_across || at_dim == own;
-      before += at_dim < own ? 1 : 0;
+      is_across = is_across || at_dim == divided_at;
+      before += at_dim < divided_at ? 1 : 0;
       count *= x.size(at_dim);
     }
   }
@@ -76,7 +76,9 @@ at::Tensor summed(
   const OnParts parts;
   if (!is_across) {
     return make_dtensor_like(
-        sum(local, is_mean), keeps ? own : own - before, *wrapper);
+        sum(local, is_mean),
+        keeps ? divided_at : divided_at - before,
+        *wrapper);
   }
   const at::Tensor total =
       reduce_over_group(sum(local, /*is_mean=*/false), wrapper->group());
@@ -85,15 +87,15 @@ at::Tensor summed(
 
 at::Tensor sum_all(const at::Tensor& x, std::optional<at::ScalarType> dtype) {
   return summed(
-      x, std::nullopt, false, false, [&](const at::Tensor& own, bool) {
-        return at::sum(own, dtype);
+      x, std::nullopt, false, false, [&](const at::Tensor& part, bool) {
+        return at::sum(part, dtype);
       });
 }
 
 at::Tensor mean_all(const at::Tensor& x, std::optional<at::ScalarType> dtype) {
   return summed(
-      x, std::nullopt, false, true, [&](const at::Tensor& own, bool is_mean) {
-        return is_mean ? at::mean(own, dtype) : at::sum(own, dtype);
+      x, std::nullopt, false, true, [&](const at::Tensor& part, bool is_mean) {
+        return is_mean ? at::mean(part, dtype) : at::sum(part, dtype);
       });
 }
 
@@ -102,8 +104,8 @@ at::Tensor sum(
     at::OptionalIntArrayRef dims,
     bool keeps,
     std::optional<at::ScalarType> dtype) {
-  return summed(x, dims, keeps, false, [&](const at::Tensor& own, bool) {
-    return at::sum(own, dims, keeps, dtype);
+  return summed(x, dims, keeps, false, [&](const at::Tensor& part, bool) {
+    return at::sum(part, dims, keeps, dtype);
   });
 }
 
@@ -112,18 +114,19 @@ at::Tensor mean(
     at::OptionalIntArrayRef dims,
     bool keeps,
     std::optional<at::ScalarType> dtype) {
-  return summed(x, dims, keeps, true, [&](const at::Tensor& own, bool is_mean) {
-    return is_mean ? at::mean(own, dims, keeps, dtype)
-                   : at::sum(own, dims, keeps, dtype);
-  });
+  return summed(
+      x, dims, keeps, true, [&](const at::Tensor& part, bool is_mean) {
+        return is_mean ? at::mean(part, dims, keeps, dtype)
+                       : at::sum(part, dims, keeps, dtype);
+      });
 }
 
 at::Tensor softmax(
     const at::Tensor& x,
     int64_t dim,
     std::optional<at::ScalarType> dtype) {
-  return along(x, {dim}, [&](const at::Tensor& own) {
-    return at::softmax(own, dim, dtype);
+  return along(x, {dim}, [&](const at::Tensor& part) {
+    return at::softmax(part, dim, dtype);
   });
 }
 
@@ -131,20 +134,20 @@ at::Tensor log_softmax(
     const at::Tensor& x,
     int64_t dim,
     std::optional<at::ScalarType> dtype) {
-  return along(x, {dim}, [&](const at::Tensor& own) {
-    return at::log_softmax(own, dim, dtype);
+  return along(x, {dim}, [&](const at::Tensor& part) {
+    return at::log_softmax(part, dim, dtype);
   });
 }
 
 at::Tensor tril(const at::Tensor& x, int64_t diagonal) {
-  return along(x, {-1, -2}, [&](const at::Tensor& own) {
-    return at::tril(own, diagonal);
+  return along(x, {-1, -2}, [&](const at::Tensor& part) {
+    return at::tril(part, diagonal);
   });
 }
 
 at::Tensor triu(const at::Tensor& x, int64_t diagonal) {
-  return along(x, {-1, -2}, [&](const at::Tensor& own) {
-    return at::triu(own, diagonal);
+  return along(x, {-1, -2}, [&](const at::Tensor& part) {
+    return at::triu(part, diagonal);
   });
 }
 
@@ -179,9 +182,9 @@ at::Tensor layer_norm(
     const std::optional<at::Tensor>& bias,
     double eps,
     bool cudnn) {
-  return along(x, last_dims(shape.size()), [&](const at::Tensor& own) {
+  return along(x, last_dims(shape.size()), [&](const at::Tensor& part) {
     return at::layer_norm(
-        own,
+        part,
         shape,
         parameter_of(weight, x, shape.size()),
         parameter_of(bias, x, shape.size()),
@@ -195,8 +198,9 @@ at::Tensor rms_norm(
     at::IntArrayRef shape,
     const std::optional<at::Tensor>& weight,
     std::optional<double> eps) {
-  return along(x, last_dims(shape.size()), [&](const at::Tensor& own) {
-    return at::rms_norm(own, shape, parameter_of(weight, x, shape.size()), eps);
+  return along(x, last_dims(shape.size()), [&](const at::Tensor& part) {
+    return at::rms_norm(
+        part, shape, parameter_of(weight, x, shape.size()), eps);
   });
 }
 

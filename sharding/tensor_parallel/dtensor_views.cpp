@@ -90,18 +90,18 @@ at::Tensor dtensor_view(const at::Tensor& x, at::IntArrayRef sizes) {
   const DTensorImpl* wrapper = dtensor(x);
   const std::vector<int64_t> whole = at::infer_size(sizes, x.numel());
   std::optional<DividedDim> result;
-  std::vector<int64_t> own = whole;
+  std::vector<int64_t> local_sizes = whole;
   if (wrapper->divided()) {
     result = divided_view(x.sizes(), *wrapper->divided(), whole);
     if (!result) {
       return on_whole("aten::view", "", {x, whole});
     }
-    own[static_cast<size_t>(result->dim)] =
+    local_sizes[static_cast<size_t>(result->dim)] =
         result->split.length(wrapper->group().rank());
   }
   const at::Tensor local = local_of(x);
   const OnParts parts;
-  const at::Tensor view = at::reshape(local, own);
+  const at::Tensor view = at::reshape(local, local_sizes);
   const at::Tensor y = wrapped(view, result, *wrapper);
   if (!view.is_alias_of(local)) {
     dtensor(y)->set_copy();
@@ -134,8 +134,8 @@ at::Tensor swap_dims(const at::Tensor& x, int64_t dim0, int64_t dim1) {
   }
   const int64_t a = at::maybe_wrap_dim(dim0, x.dim());
   const int64_t b = at::maybe_wrap_dim(dim1, x.dim());
-  const int64_t own = divided_dim(x);
-  return view_of(x, y, own == a ? b : own == b ? a : own);
+  const int64_t divided_at = divided_dim(x);
+  return view_of(x, y, divided_at == a ? b : divided_at == b ? a : divided_at);
 }
 
 at::Tensor t(const at::Tensor& x) {
@@ -164,9 +164,12 @@ at::Tensor unsqueeze(const at::Tensor& x, int64_t dim) {
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::unsqueeze(local, dim);
-  const int64_t own = divided_dim(x);
+  const int64_t divided_at = divided_dim(x);
   return view_of(
-      x, y, own + (at::maybe_wrap_dim(dim, x.dim() + 1) <= own ? 1 : 0));
+      x,
+      y,
+      divided_at +
+          (at::maybe_wrap_dim(dim, x.dim() + 1) <= divided_at ? 1 : 0));
 }
 
 /// Removes those of `dims`, which count from the front, that have one element.
@@ -181,13 +184,13 @@ at::Tensor without(const at::Tensor& x, const std::vector<int64_t>& dims) {
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
   const at::Tensor y = at::squeeze(local, gone);
-  const int64_t own = divided_dim(x);
-  if (std::find(gone.begin(), gone.end(), own) != gone.end()) {
+  const int64_t divided_at = divided_dim(x);
+  if (std::find(gone.begin(), gone.end(), divided_at) != gone.end()) {
     return view_of(x, y, std::nullopt);
   }
   const auto before = std::count_if(
-      gone.begin(), gone.end(), [&](int64_t dim) { return dim < own; });
-  return view_of(x, y, own - before);
+      gone.begin(), gone.end(), [&](int64_t dim) { return dim < divided_at; });
+  return view_of(x, y, divided_at - before);
 }
 
 at::Tensor squeeze(const at::Tensor& x) {
@@ -213,11 +216,11 @@ at::Tensor squeeze_dims(const at::Tensor& x, at::IntArrayRef dims) {
 at::Tensor expand(const at::Tensor& x, at::IntArrayRef sizes, bool implicit) {
   const DTensorImpl* wrapper = divided_dtensor(x);
   const at::Tensor local = local_tensor(x);
-  std::vector<int64_t> own = sizes.vec();
+  std::vector<int64_t> local_sizes = sizes.vec();
   if (wrapper != nullptr && wrapper->group().size() > 1) {
     // The divided dimension keeps its size.
-    int64_t& size =
-        own.at(own.size() - static_cast<size_t>(-wrapper->dim_from_end()));
+    int64_t& size = local_sizes.at(
+        local_sizes.size() - static_cast<size_t>(-wrapper->dim_from_end()));
     TESSERA_CHECK(
         size == -1 || size == wrapper->divided()->split.size(),
         "expand: dimension {} of a tensor of sizes {} is divided over the ranks of '{}' and cannot become {}; only dimensions of size 1 can be expanded.",
@@ -228,7 +231,7 @@ at::Tensor expand(const at::Tensor& x, at::IntArrayRef sizes, bool implicit) {
     size = -1;
   }
   const OnParts parts;
-  const at::Tensor y = local.expand(own, implicit);
+  const at::Tensor y = local.expand(local_sizes, implicit);
   if (wrapper == nullptr || wrapper->group().size() == 1) {
     return view_of(x, y, std::nullopt); // one rank's dimension may have grown
   }
@@ -237,8 +240,8 @@ at::Tensor expand(const at::Tensor& x, at::IntArrayRef sizes, bool implicit) {
 
 /// The divided dimension of `x` when `dim`, another one, is gone.
 int64_t without_dim(const at::Tensor& x, int64_t dim) {
-  const int64_t own = divided_dim(x);
-  return own - (at::maybe_wrap_dim(dim, x.dim()) < own ? 1 : 0);
+  const int64_t divided_at = divided_dim(x);
+  return divided_at - (at::maybe_wrap_dim(dim, x.dim()) < divided_at ? 1 : 0);
 }
 
 at::Tensor select(const at::Tensor& x, int64_t dim, int64_t index) {
@@ -375,14 +378,14 @@ at::Tensor repeat_interleave(
   if (wrapper == nullptr) {
     return at::repeat_interleave(local, repeats, dim, output_size);
   }
-  auto [own, split] = *wrapper->divided();
+  auto [divided_at, split] = *wrapper->divided();
   if (is_across(x, *dim)) {
     split =
         DimSplit(split.size() * repeats, split.parts(), split.unit() * repeats);
   }
   return make_dtensor(
       at::repeat_interleave(local, repeats, dim),
-      DividedDim{own, split},
+      DividedDim{divided_at, split},
       wrapper->tp());
 }
 

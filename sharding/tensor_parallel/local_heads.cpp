@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kHeads = -3; ///< dimension of heads in [.., h, S, n]
 
 /// @param queries how query heads are divided.
-at::Tensor own_heads(
+at::Tensor local_heads(
     const at::Tensor& x,
     const DimSplit& queries,
     Communicator& group) {
@@ -63,8 +63,8 @@ LocalHeads::LocalHeads(
   }
   Communicator& group = *layout.tp->group;
   const DimSplit& split = layout.divided->split;
-  this->key = own_heads(key, split, group);
-  this->value = own_heads(value, split, group);
+  this->key = local_heads(key, split, group);
+  this->value = local_heads(value, split, group);
   this->mask = operand(mask, kHeads, split, group);
 }
 

@@ -81,17 +81,18 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
            bias == 0 ? at::Tensor() : parameters[bias - 1]});
     }
     const RowExchange exchange(between, border->tp);
-    const at::Tensor own = exchange.rows_of_part(between);
+    const at::Tensor local = exchange.rows_of_part(between);
     variable_list results;
     for (const LinearWeights& layer : layers) {
       results.push_back(
-          matrix(exchange.whole_rows(), layer.weight.size(0), own));
+          matrix(exchange.whole_rows(), layer.weight.size(0), local));
     }
-    exchange.gather_pieces(own, [&](const Rows& rows, const at::Tensor& piece) {
-      for (size_t i = 0; i < layers.size(); ++i) {
-        multiply(rows.of(results[i]), piece, layers[i]);
-      }
-    });
+    exchange.gather_pieces(
+        local, [&](const Rows& rows, const at::Tensor& piece) {
+          for (size_t i = 0; i < layers.size(); ++i) {
+            multiply(rows.of(results[i]), piece, layers[i]);
+          }
+        });
     for (at::Tensor& result : results) {
       result = exchange.whole_shaped(result);
     }
@@ -132,11 +133,11 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
       input = exchange.reduce_pieces(
           between.size(-1), between, [&](const Rows& rows, at::Tensor& piece) {
             for (size_t i = 0; i < of_results.size(); ++i) {
-              const at::Tensor own = rows.of(of_results[i]);
+              const at::Tensor local = rows.of(of_results[i]);
               if (i == 0) {
-                at::mm_out(piece, own, saved[1]);
+                at::mm_out(piece, local, saved[1]);
               } else {
-                piece.addmm_(own, saved[i + 1]);
+                piece.addmm_(local, saved[i + 1]);
               }
             }
           });
@@ -229,31 +230,32 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
     }
     const RowExchange exchange =
         RowExchange::of_whole(features, tp, "leave_linear");
-    const at::Tensor own = exchange.rows_of_part(gradients[0]);
+    const at::Tensor local = exchange.rows_of_part(gradients[0]);
     const bool wants_input = context->needs_input_grad(0);
     const bool wants_weight = context->needs_input_grad(1);
     at::Tensor input;
     if (wants_input) {
-      input = matrix(exchange.whole_rows(), weight.size(1), own);
+      input = matrix(exchange.whole_rows(), weight.size(1), local);
     }
     at::Tensor whole;
-    exchange.gather_pieces(own, [&](const Rows& rows, const at::Tensor& piece) {
-      if (wants_input) {
-        at::Tensor out = rows.of(input);
-        at::mm_out(out, piece, weight);
-      }
-      if (!wants_weight) {
-        return;
-      }
-      if (piece.size(0) == exchange.whole_rows()) {
-        whole = piece;
-        return;
-      }
-      if (!whole.defined()) {
-        whole = matrix(exchange.whole_rows(), piece.size(1), piece);
-      }
-      rows.of(whole).copy_(piece);
-    });
+    exchange.gather_pieces(
+        local, [&](const Rows& rows, const at::Tensor& piece) {
+          if (wants_input) {
+            at::Tensor out = rows.of(input);
+            at::mm_out(out, piece, weight);
+          }
+          if (!wants_weight) {
+            return;
+          }
+          if (piece.size(0) == exchange.whole_rows()) {
+            whole = piece;
+            return;
+          }
+          if (!whole.defined()) {
+            whole = matrix(exchange.whole_rows(), piece.size(1), piece);
+          }
+          rows.of(whole).copy_(piece);
+        });
     return {
         wants_input ? exchange.whole_shaped(input) : at::Tensor(),
         wants_weight ? whole.t().mm(exchange.rows_of_whole(features))

@@ -26,14 +26,14 @@ at::Tensor drop_of_whole(
     return at::dropout(part, probability, true); // draws no random numbers
   }
   std::vector<int64_t> sizes = part.sizes().vec();
-  const int64_t own = part.size(dim);
+  const int64_t local = part.size(dim);
   sizes.at(static_cast<size_t>(dim < 0 ? dim + part.dim() : dim)) = length;
   // The CPU generator yields int32 and converts them to anything else.
   const at::Tensor mask =
       at::empty(
           sizes, part.options().dtype(part.is_cpu() ? at::kInt : at::kBool))
           .bernoulli_(1 - probability)
-          .narrow(dim, begin, own);
+          .narrow(dim, begin, local);
   return part * mask.to(part.scalar_type()).div_(1 - probability);
 }
 
@@ -65,7 +65,7 @@ at::Tensor dropout_part(
     return drop_of_whole(
         part, probability, dim, split.begin(rank), split.size());
   }
-  const TensorRandomScope own(*tp.group, part.device());
+  const TensorRandomScope local(*tp.group, part.device());
   return at::dropout(part, probability, true);
 }
 

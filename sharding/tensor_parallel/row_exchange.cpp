@@ -124,28 +124,28 @@ at::Tensor RowExchange::Gathered::wait() {
   return std::move(whole_);
 }
 
-RowExchange::Gathered RowExchange::gather(const at::Tensor& own) const {
+RowExchange::Gathered RowExchange::gather(const at::Tensor& local) const {
   Gathered gathered;
   if (!is_divided_) {
-    gathered.whole_ = own;
+    gathered.whole_ = local;
     return gathered;
   }
-  gathered.whole_ = at::empty({whole_rows(), own.size(1)}, own.options());
+  gathered.whole_ = at::empty({whole_rows(), local.size(1)}, local.options());
   gathered.collective_ = runtime::LaneCollective(
       [&] {
         return group_->all_gather(
-            gathered.whole_, own, label("gather of activations"));
+            gathered.whole_, local, label("gather of activations"));
       },
-      own,
-      lane_of(own.device()));
+      local,
+      lane_of(local.device()));
   return gathered;
 }
 
 void RowExchange::gather_pieces(
-    const at::Tensor& own,
+    const at::Tensor& local,
     const std::function<void(const Rows&, const at::Tensor&)>& use) const {
   if (!is_divided_) {
-    use({0, rows_}, own);
+    use({0, rows_}, local);
     return;
   }
   struct Travelling {
@@ -157,10 +157,10 @@ void RowExchange::gather_pieces(
   Travelling rooms[2];
   const auto start = [&](size_t i) {
     Travelling& one = rooms[i % 2];
-    const at::Tensor part = all[i].of(own);
+    const at::Tensor part = all[i].of(local);
     const int64_t count = parts_ * part.numel();
     if (!one.room.defined() || one.room.numel() < count) {
-      one.room = at::empty({count}, own.options());
+      one.room = at::empty({count}, local.options());
     }
     const at::Tensor target = one.room.flatten().narrow(0, 0, count);
     one.room = target.view({parts_, part.size(0), part.size(1)});
@@ -170,7 +170,7 @@ void RowExchange::gather_pieces(
               target, part, label("gather of activations"));
         },
         part,
-        lane_of(own.device()));
+        lane_of(local.device()));
   };
   start(0);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -194,7 +194,7 @@ at::Tensor RowExchange::Reduced::wait() {
   for (runtime::LaneCollective& one : collectives_) {
     one.wait();
   }
-  return std::move(own_);
+  return std::move(local_);
 }
 
 RowExchange::Reduced RowExchange::reduce_pieces(
@@ -202,10 +202,10 @@ RowExchange::Reduced RowExchange::reduce_pieces(
     const at::Tensor& like,
     const std::function<void(const Rows&, at::Tensor&)>& make) const {
   Reduced reduced;
-  reduced.own_ = at::empty({rows_, features}, like.options());
+  reduced.local_ = at::empty({rows_, features}, like.options());
   const at::Tensor room =
       is_divided_ ? at::empty({whole_rows(), features}, like.options())
-                  : reduced.own_;
+                  : reduced.local_;
   const std::vector<Rows> all = pieces();
   for (const Rows& piece : all) {
     const int64_t length = piece.end - piece.begin;
@@ -224,7 +224,7 @@ RowExchange::Reduced RowExchange::reduce_pieces(
     reduced.collectives_.emplace_back(
         [&] {
           return is_divided_ ? group_->reduce_scatter_sum(
-                                   piece.of(reduced.own_),
+                                   piece.of(reduced.local_),
                                    sent,
                                    label("reduce-scatter of activations"))
                              : group_->all_reduce_sum(

@@ -69,13 +69,13 @@ class RowExchange {
   };
 
   /// Starts a gather of all ranks' parts.
-  Gathered gather(const at::Tensor& own) const;
+  Gathered gather(const at::Tensor& local) const;
 
   /// Gathers piece by piece: while `use` works on one piece, the next one is
   /// communicated.
   /// @param use takes the rows and their values in the whole.
   void gather_pieces(
-      const at::Tensor& own,
+      const at::Tensor& local,
       const std::function<void(const Rows&, const at::Tensor&)>& use) const;
 
   /// Sum over the ranks in progress, of this rank's rows.
@@ -87,7 +87,7 @@ class RowExchange {
    private:
     friend class RowExchange;
     std::vector<runtime::LaneCollective> collectives_;
-    at::Tensor own_;
+    at::Tensor local_;
   };
 
   /// Sums over the ranks piece by piece: while `make` computes one piece, the

@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/name_patterns.h"
 #include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/tensor_parallel/divided_weight.h"
-#include "tessera/sharding/tensor_parallel/own_slice.h"
+#include "tessera/sharding/tensor_parallel/local_slice.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/embedding.h>
@@ -161,7 +161,7 @@ class Planner {
     for (const Step& step : steps_) {
       step.parameter.mutable_grad().reset();
       step.parameter.set_data(
-          sharding::own_slice(step.parameter, step.divided->spec));
+          sharding::local_slice(step.parameter, step.divided->spec));
       sharding::mark_divided(step.parameter, step.divided);
     }
     for (torch::nn::EmbeddingImpl* table : tables_) {

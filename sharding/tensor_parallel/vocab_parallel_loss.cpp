@@ -59,7 +59,7 @@ struct RowSums {
 
 RowSums sums_over_ranks(
     const at::Tensor& logits,
-    const sharding::OwnTokens& targets,
+    const sharding::LocalTokens& targets,
     const LossSetup& setup,
     Communicator& group) {
   const auto options =
@@ -97,9 +97,9 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       const c10::intrusive_ptr<LossSetup>& setup,
       Communicator* group) {
     const auto& options = setup->options;
-    const sharding::OwnTokens own =
-        own_tokens(target, setup->vocab, setup->rank);
-    const RowSums sums = sums_over_ranks(logits, own, *setup, *group);
+    const sharding::LocalTokens local =
+        local_tokens(target, setup->vocab, setup->rank);
+    const RowSums sums = sums_over_ranks(logits, local, *setup, *group);
     const double smooth = options.label_smoothing;
     at::Tensor loss = sums.lse - (1 - smooth) * sums.target_logit;
     if (smooth != 0) {
@@ -143,15 +143,15 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
         context->saved_data[kLossSetup].toCapsule());
     const double smooth = setup->options.label_smoothing;
     const double spread = smooth / static_cast<double>(setup->vocab.size());
-    const sharding::OwnTokens own =
-        own_tokens(target, setup->vocab, setup->rank);
+    const sharding::LocalTokens local =
+        local_tokens(target, setup->vocab, setup->rank);
 
     const at::Tensor scale = gradients[0] * saved[3];
     // Includes the derivative of the z loss.
     const at::Tensor softmax_scale =
         scale * (1 + 2 * setup->options.z_loss * lse);
     const at::Tensor target_part =
-        (-(1 - smooth) * scale).masked_fill_(own.elsewhere, 0);
+        (-(1 - smooth) * scale).masked_fill_(local.elsewhere, 0);
     const at::Tensor result = at::empty_like(logits);
     for_row_blocks(logits, [&](int64_t first, int64_t count) {
       const auto rows_of = [&](const at::Tensor& tokens) {
@@ -162,7 +162,7 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
       if (smooth != 0) {
         rows.sub_(spread * rows_of(scale));
       }
-      rows.scatter_add_(1, rows_of(own.rows), rows_of(target_part));
+      rows.scatter_add_(1, rows_of(local.rows), rows_of(target_part));
       result.narrow(0, first, count).copy_(rows);
     });
     return {result, at::Tensor(), at::Tensor(), at::Tensor()};

@@ -7,7 +7,7 @@
 
 namespace tessera::sharding {
 
-OwnTokens own_tokens(
+LocalTokens local_tokens(
     const at::Tensor& tokens,
     const DimSplit& vocab,
     int rank) {

@@ -10,14 +10,17 @@
 
 namespace tessera::sharding {
 
-struct OwnTokens {
+struct LocalTokens {
   /// rows in this rank's partition; 0 for tokens of other ranks
   at::Tensor rows;
   at::Tensor elsewhere; ///< bool: the token belongs to another rank
 };
 
 /// @param tokens int64, of any shape.
-OwnTokens own_tokens(const at::Tensor& tokens, const DimSplit& vocab, int rank);
+LocalTokens local_tokens(
+    const at::Tensor& tokens,
+    const DimSplit& vocab,
+    int rank);
 
 /// @throws tessera::Error unless `tokens` are int64 and, on the CPU, when one
 ///   is outside of [0, size), naming it. On a GPU the latter is an asynchronous

@@ -55,15 +55,15 @@ std::vector<int64_t> placed_sizes(
       "the number of placements is {}, that of axes {}; give one for each.",
       placements.size(),
       groups.size());
-  std::vector<int64_t> own = sizes.vec();
+  std::vector<int64_t> local = sizes.vec();
   for (size_t axis = 0; axis < groups.size(); ++axis) {
     if (const auto* shard = std::get_if<Shard>(&placements[axis])) {
-      int64_t& length = own[sharding::dim_of(*shard, own.size(), axis)];
+      int64_t& length = local[sharding::dim_of(*shard, local.size(), axis)];
       length = sharding::split_of(*shard, length, axis, *groups[axis])
                    .length(groups[axis]->rank());
     }
   }
-  return own;
+  return local;
 }
 
 } // namespace tessera

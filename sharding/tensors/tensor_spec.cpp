@@ -42,13 +42,13 @@ int64_t TensorSpec::numel() const {
   return c10::multiply_integers(sizes);
 }
 
-std::vector<int64_t> TensorSpec::own_sizes() const {
-  std::vector<int64_t> own = sizes;
+std::vector<int64_t> TensorSpec::local_sizes() const {
+  std::vector<int64_t> local = sizes;
   for_each_shard(
       *this, [&](const SpecAxis&, const DimRange& range, const auto&) {
-        own[static_cast<size_t>(range.dim)] = range.end - range.begin;
+        local[static_cast<size_t>(range.dim)] = range.end - range.begin;
       });
-  return own;
+  return local;
 }
 
 TensorPart TensorSpec::part() const {

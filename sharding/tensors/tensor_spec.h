@@ -87,7 +87,7 @@ struct TensorSpec {
     return !part().ranges.empty();
   }
   /// The sizes of the tensor on this rank, regardless of Flat axes.
-  std::vector<int64_t> own_sizes() const;
+  std::vector<int64_t> local_sizes() const;
 
   /// The dimension that an axis divides; nothing if it divides none.
   std::optional<int64_t> divided_dim(std::string_view axis) const;

@@ -50,16 +50,16 @@ FlatWeight flat_weight(const sharding::WeightTarget& target, int64_t begin) {
 
 /// Reads all that this rank has of a tensor.
 /// @param source the whole tensor in the entry.
-void read_own(
+void read_local(
     const sharding::WeightEntry& entry,
     const std::vector<sharding::WeightPiece>& source,
     const TensorSpec& spec,
     const at::Tensor& target) {
-  auto own = sharding::blocks_of(spec.sizes, spec.part());
-  for (sharding::TensorBlock& block : own) {
+  auto local = sharding::blocks_of(spec.sizes, spec.part());
+  for (sharding::TensorBlock& block : local) {
     block.place = {0, target.strides().vec()};
   }
-  sharding::read_pieces(entry, source, own, target.detach());
+  sharding::read_pieces(entry, source, local, target.detach());
 }
 
 /// Compares the checksums of what read_part() will read of a slice of `numel`
@@ -70,11 +70,11 @@ void verify_part(const FlatWeight& weight, int64_t first, int64_t numel) {
   if (from >= to) {
     return;
   }
-  const TensorPart own = weight.spec.part();
+  const TensorPart local = weight.spec.part();
   const TensorPart here =
       weight.is_contiguous
-          ? TensorPart{own.ranges, from - weight.span.begin, to - from}
-          : own;
+          ? TensorPart{local.ranges, from - weight.span.begin, to - from}
+          : local;
   sharding::verify_pieces(
       weight.source, sharding::blocks_of(weight.spec.sizes, here));
 }
@@ -104,7 +104,7 @@ void read_part(
   // The elements are scattered over the buffer, possibly with gaps.
   const at::Tensor values = at::zeros({weight.span.numel}, slice.options());
   const at::Tensor is_written = values.to(at::kBool);
-  read_own(
+  read_local(
       *weight.entry,
       weight.source,
       weight.spec,
@@ -271,7 +271,7 @@ LoadWeightsReport load_weights(
       deferred[target.tensor.storage().unsafeGetStorageImpl()].push_back(
           &target);
     } else {
-      read_own(*target.entry, target.source, target.spec, target.tensor);
+      read_local(*target.entry, target.source, target.spec, target.tensor);
     }
   }
   for (const auto& [storage, members] : deferred) {
@@ -332,7 +332,7 @@ LoadWeightsReport load_sharded_weights(
   // Buffers, and parameters that the engine ignores.
   for (const auto& [tensor, target] : by_tensor) {
     if (target->entry != nullptr) {
-      read_own(*target->entry, target->source, target->spec, target->tensor);
+      read_local(*target->entry, target->source, target->spec, target->tensor);
     }
   }
   pager.invalidate();

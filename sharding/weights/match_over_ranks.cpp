@@ -112,12 +112,12 @@ LoadWeightsReport joined(const std::vector<Finding>& findings) {
   look(findings.front().report.unexpected);
   look(findings.front().report.left_out);
   for (const Finding& finding : findings) {
-    const LoadWeightsReport& own = finding.report;
-    add_new(report.loaded, own.loaded);
-    add_new(report.missing, own.missing);
-    add_new(report.missing_buffers, own.missing_buffers);
-    add_new(report.other_shapes, own.other_shapes);
-    add_new(report.not_chosen, own.not_chosen);
+    const LoadWeightsReport& local = finding.report;
+    add_new(report.loaded, local.loaded);
+    add_new(report.missing, local.missing);
+    add_new(report.missing_buffers, local.missing_buffers);
+    add_new(report.other_shapes, local.other_shapes);
+    add_new(report.not_chosen, local.not_chosen);
   }
   return report;
 }
@@ -170,9 +170,9 @@ LoadWeightsReport match_weights_of_rank(
   }
   std::exception_ptr error;
   try {
-    LoadWeightsOptions own = options;
-    own.allows_unexpected = true;
-    WeightMatches matches = find_matches(targets, files, own);
+    LoadWeightsOptions local = options;
+    local.allows_unexpected = true;
+    WeightMatches matches = find_matches(targets, files, local);
     mine.report = std::move(matches.report);
     mine.unused_patterns = std::move(matches.unused_patterns);
   } catch (const std::exception& error) {

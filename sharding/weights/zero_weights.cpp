@@ -307,9 +307,9 @@ class ZeroReader {
         const int64_t each = numel / count + (numel % count != 0 ? 1 : 0);
         std::vector<WeightStretch> parts;
         for (int64_t r = 0; r < count; ++r) {
-          const int64_t own = std::clamp<int64_t>(numel - r * each, 0, each);
+          const int64_t local = std::clamp<int64_t>(numel - r * each, 0, each);
           for (const WeightStretch& part :
-               stretches(ranks[static_cast<size_t>(r)], offset, own)) {
+               stretches(ranks[static_cast<size_t>(r)], offset, local)) {
             parts.push_back(part);
           }
         }

@@ -119,12 +119,12 @@ TEST_P(Clipping, ReduceAddsAGradientFromElsewhere) {
     twin.engine.reduce(weight, gradient);
     for (int r = 0; r < world.size(); ++r) {
       const auto& plain_weight = twin.plain->last->weight;
-      const auto own = torch::autograd::grad(
-                           {loss(*twin.plain, batch_of(0, r)) / world.size()},
-                           {plain_weight})[0]
-                           .clone();
+      const auto local = torch::autograd::grad(
+                             {loss(*twin.plain, batch_of(0, r)) / world.size()},
+                             {plain_weight})[0]
+                             .clone();
       at::Tensor& sum = plain_weight.mutable_grad();
-      sum = sum.defined() ? sum + own : own;
+      sum = sum.defined() ? sum + local : local;
     }
     // A backward of the same step is added to it.
     twin.plain_backward(1, loss);

@@ -158,7 +158,7 @@ void expect_rounded_weights(World& world, int shard_ranks) {
   engine.step();
   const Tensors exact = masters(engine);
   const torch::NoGradGuard no_grad;
-  const auto own = net->named_parameters();
+  const auto local = net->named_parameters();
   for (const auto& page : engine.pager().pages()) {
     const at::Tensor whole = flat(*page, exact);
     for (int r = 0; r < page->spec().mesh.size(kShardAxis); ++r) {
@@ -166,7 +166,7 @@ void expect_rounded_weights(World& world, int shard_ranks) {
     }
     for (const auto& parameter : page->parameters()) {
       const std::string& name = parameter.record.name();
-      const at::Tensor seen = own[name].clone().reshape({-1});
+      const at::Tensor seen = local[name].clone().reshape({-1});
       EXPECT_LT(
           share_of_different(
               seen, whole.narrow(0, parameter.span.begin, seen.numel())),
@@ -176,7 +176,7 @@ void expect_rounded_weights(World& world, int shard_ranks) {
     }
   }
   EXPECT_FALSE(
-      torch::equal(own["second.weight"].clone(), exact.at("second.weight")));
+      torch::equal(local["second.weight"].clone(), exact.at("second.weight")));
 }
 
 TEST(Communication, OperatorsSeeRoundedWeightsAlikeOnAllRanks) {
@@ -196,19 +196,19 @@ TEST(Communication, ScopesHaveTheExactWeights) {
     engine.step();
     const Tensors before = masters(engine);
     const torch::NoGradGuard no_grad;
-    const auto own = net->named_parameters();
+    const auto local = net->named_parameters();
     // Pages that operators have unsharded, with rounded weights.
     net->forward(batch_of(1, 0).x);
     {
       const GatherScope scope = engine.gather();
       for (const auto& [name, value] : before) {
-        EXPECT_TRUE(torch::equal(own[name].clone(), value)) << name;
+        EXPECT_TRUE(torch::equal(local[name].clone(), value)) << name;
       }
     }
     net->forward(batch_of(1, 0).x);
     {
       const GatherScope scope = engine.gather({.writable = true});
-      own["last.bias"].fill_(3);
+      local["last.bias"].fill_(3);
     }
     for (const auto& [name, value] : masters(engine)) {
       EXPECT_TRUE(
@@ -252,16 +252,16 @@ Tensors reduced_gradients(
       at::Tensor total = torch::zeros({numel}, at::kDouble);
       for (int64_t first = 0; first < numel; first += piece) {
         const int64_t count = std::min(piece, numel - first);
-        const at::Tensor own = total.narrow(0, first, count);
+        const at::Tensor local = total.narrow(0, first, count);
         for (const at::Tensor& sum : sums) {
           const at::Tensor part = sum.narrow(0, first, count).clone();
           if (replicas > 1 && fits) {
             round_to_int8(part);
           }
-          own.add_(part);
+          local.add_(part);
         }
         if (replicas > 1 && fits) {
-          round_to_int8(own);
+          round_to_int8(local);
         }
       }
       shard_of(*page, whole, s).copy_(total / ranks);
@@ -282,9 +282,9 @@ void expect_reduced_gradients(World& world, int shard_ranks) {
   for (int r = 0; r < world.size(); ++r) {
     Net plain = make_net();
     loss_of(plain, batch_of(0, r)).backward();
-    Tensors& own = of_ranks.emplace_back();
+    Tensors& local = of_ranks.emplace_back();
     for (const auto& item : plain->named_parameters()) {
-      own[item.key()] = item.value().grad().clone();
+      local[item.key()] = item.value().grad().clone();
     }
   }
   Net net = make_net();
@@ -440,11 +440,11 @@ TEST(Communication, ModulesMayBeLeftOut) {
     engine.step();
     const Tensors exact = masters(engine);
     const torch::NoGradGuard no_grad;
-    const auto own = net->named_parameters();
+    const auto local = net->named_parameters();
     EXPECT_TRUE(
-        torch::equal(own["norm.weight"].clone(), exact.at("norm.weight")));
+        torch::equal(local["norm.weight"].clone(), exact.at("norm.weight")));
     EXPECT_FALSE(
-        torch::equal(own["first.weight"].clone(), exact.at("first.weight")));
+        torch::equal(local["first.weight"].clone(), exact.at("first.weight")));
   });
 }
 

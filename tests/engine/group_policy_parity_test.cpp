@@ -59,11 +59,11 @@ TEST(GroupPolicyParity, IgnoredParametersStayTheCallers) {
         {.path = R"(first|block1\.up\.bias)", .options = {.ignored = true}}};
     const auto plain = make_net<StackImpl>();
     const auto wrapped = make_net<StackImpl>();
-    std::vector<at::Tensor> own = wrapped->first->parameters();
-    own.push_back(wrapped->blocks[1]->up->bias);
+    std::vector<at::Tensor> local = wrapped->first->parameters();
+    local.push_back(wrapped->blocks[1]->up->bias);
     Twin<StackImpl> twin(plain, wrapped, options);
     torch::optim::AdamW own_optimizer(
-        own, torch::optim::AdamWOptions(options.optimizer.lr));
+        local, torch::optim::AdamWOptions(options.optimizer.lr));
     for (int step = 0; step < 3; ++step) {
       // The same batch on both ranks: nobody averages the ignored gradients.
       const auto x = batch_of(step, 0);

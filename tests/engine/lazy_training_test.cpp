@@ -220,7 +220,7 @@ TEST(LazyTraining, WeightsAreLoadedBetweenSteps) {
       // Master weights are as the file has them, not rounded.
       for (const auto& group : engine.pager().pages()) {
         EXPECT_EQ(group->master().dtype(), at::kFloat);
-        EXPECT_EQ(group->has_own_master(), low_precision);
+        EXPECT_EQ(group->has_separate_master(), low_precision);
       }
       train(); // the plan goes on
       engine.unwrap();

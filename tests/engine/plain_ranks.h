@@ -54,19 +54,19 @@ class PlainRanks {
       uint64_t seed,
       int rank,
       const std::function<at::Tensor(Model&, int rank)>& loss) {
-    at::Tensor own;
+    at::Tensor local;
     for (int r = 0; r < ranks(); ++r) {
       torch::manual_seed(seed);
       const at::Tensor value = loss(of(r), r);
       value.backward();
       if (r == rank) {
-        own = value.detach();
+        local = value.detach();
       }
     }
     if (!reduces_once_) {
       reduce();
     }
-    return own;
+    return local;
   }
 
   /// Gives model() the averages as its gradients.

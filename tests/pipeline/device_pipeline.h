@@ -46,7 +46,7 @@ inline void expect_gradients_of_one_rank(World& world) {
         PipelineScheduleKind::kOneForwardOneBackward,
         PipelineScheduleKind::kZeroBubble}) {
     const int stage = world.rank();
-    const at::Tensor own = weight_of(stage, device);
+    const at::Tensor local = weight_of(stage, device);
     runtime::RingChannels channels(world, "stages", {0, 1}, device);
     PipelineExecutor executor(
         make_schedule(kind, {2, kMicroBatches, 1}), &channels);
@@ -55,12 +55,13 @@ inline void expect_gradients_of_one_rank(World& world) {
              -> std::vector<at::Tensor> {
           if (stage == 0) {
             return {
-                first_layer(batch_of(number, device), own), torch::tensor({3})};
+                first_layer(batch_of(number, device), local),
+                torch::tensor({3})};
           }
           EXPECT_TRUE(received[1].is_cpu());
-          return {last_layer(received[0], own)};
+          return {last_layer(received[0], local)};
         }});
-    EXPECT_TRUE(own.grad().allclose(expected[stage].grad(), 1e-4, 1e-6));
+    EXPECT_TRUE(local.grad().allclose(expected[stage].grad(), 1e-4, 1e-6));
   }
 }
 

@@ -138,16 +138,16 @@ TEST_P(PipelineParity, IsThatOfOneRank) {
         make_schedule(kind, shape),
         shape.stages > 1 ? channels.get() : nullptr);
     const std::vector<Piece> pieces = all_pieces(shape.pieces());
-    const auto own = [&](int chunk) -> const Piece& {
+    const auto local = [&](int chunk) -> const Piece& {
       return pieces[static_cast<size_t>(shape.piece(world.rank(), chunk))];
     };
     std::vector<int> complete;
     PipelineCallbacks callbacks;
     callbacks.forward = [&](int chunk, int micro_batch, const Tensors& inputs) {
-      return own(chunk).forward(micro_batch, inputs);
+      return local(chunk).forward(micro_batch, inputs);
     };
     callbacks.gradients_complete = [&](int chunk) {
-      for (const at::Tensor& parameter : own(chunk).parameters()) {
+      for (const at::Tensor& parameter : local(chunk).parameters()) {
         EXPECT_TRUE(parameter.grad().defined());
       }
       complete.push_back(chunk);
@@ -174,7 +174,7 @@ TEST_P(PipelineParity, IsThatOfOneRank) {
         const int piece = shape.piece(world.rank(), chunk);
         const auto expected =
             reference.pieces[static_cast<size_t>(piece)].parameters();
-        const auto found = own(chunk).parameters();
+        const auto found = local(chunk).parameters();
         for (size_t i = 0; i < found.size(); ++i) {
           const at::Tensor& a = found[i].grad();
           const at::Tensor& b = expected[i].grad();

@@ -7,8 +7,10 @@ namespace tessera::pipeline::stage_layers_test {
 
 namespace {
 
-std::vector<int> own(PipelinePlace place, const std::vector<LayerCost>& costs) {
-  return StageLayers(place, costs).own();
+std::vector<int> local(
+    PipelinePlace place,
+    const std::vector<LayerCost>& costs) {
+  return StageLayers(place, costs).local();
 }
 
 } // namespace
@@ -18,11 +20,11 @@ TEST(StageLayers, AreCutByCountByCostOrByAMap) {
   std::vector<LayerCost> costs(6, LayerCost{1});
   costs.back().time = 5;
   PipelinePlace last{.stages = 2, .stage = 1};
-  EXPECT_EQ(own(last, costs), (std::vector{3, 4, 5}));
+  EXPECT_EQ(local(last, costs), (std::vector{3, 4, 5}));
   last.cut = PipelineCut::kCost;
-  EXPECT_EQ(own(last, costs), (std::vector{5}));
+  EXPECT_EQ(local(last, costs), (std::vector{5}));
   last.piece_of_layer = {0, 0, 0, 0, 1, 1};
-  EXPECT_EQ(own(last, costs), (std::vector{4, 5}));
+  EXPECT_EQ(local(last, costs), (std::vector{4, 5}));
 }
 
 TEST(StageLayers, HaveTheLayersOfAllTheirChunks) {

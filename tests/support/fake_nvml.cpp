@@ -17,7 +17,7 @@ struct Process {
 };
 
 unsigned own_pid = 0;
-unsigned long long own_bytes = 0;
+unsigned long long local_bytes = 0;
 unsigned long long all_bytes = 0;
 
 } // namespace
@@ -30,7 +30,7 @@ void fake_nvml_set(
     unsigned long long own,
     unsigned long long all) {
   own_pid = pid;
-  own_bytes = own;
+  local_bytes = own;
   all_bytes = all;
 }
 
@@ -61,7 +61,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(
     return kTooSmall;
   }
   processes[0] = {own_pid + 1, 5ULL << 30, 0, 0};
-  processes[1] = {own_pid, own_bytes, 0, 0};
+  processes[1] = {own_pid, local_bytes, 0, 0};
   return 0;
 }
 

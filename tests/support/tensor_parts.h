@@ -11,7 +11,7 @@ namespace tessera::tests {
 
 /// @param spec of the parameter.
 /// @param rank in the tensor-parallel group.
-inline at::Tensor own_part(
+inline at::Tensor local_part(
     const at::Tensor& whole,
     const TensorSpec& spec,
     int rank) {

@@ -40,7 +40,7 @@ struct Layer {
   }
   void forward() {
     const auto [begin, length] =
-        sharding::own_experts(kExperts, group->rank(), group->size());
+        sharding::local_experts(kExperts, group->rank(), group->size());
     result = sharding::apply_experts(
         tokens,
         sharding::route_tokens(tokens.mm(router), options),

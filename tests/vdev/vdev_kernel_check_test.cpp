@@ -50,8 +50,8 @@ auto shortened(std::span<const Shard> runs) {
 void short_update(const runtime::UpdateShards& shards) {
   std::visit(
       [](auto runs) {
-        const auto own = shortened(runs);
-        vdev_kernels().update(decltype(runs)(own));
+        const auto local = shortened(runs);
+        vdev_kernels().update(decltype(runs)(local));
       },
       shards);
 }
@@ -59,8 +59,8 @@ void short_update(const runtime::UpdateShards& shards) {
 void short_moments(const runtime::LambShards& shards, double* sums) {
   std::visit(
       [&](auto runs) {
-        const auto own = shortened(runs);
-        vdev_kernels().lamb_moments(decltype(runs)(own), sums);
+        const auto local = shortened(runs);
+        vdev_kernels().lamb_moments(decltype(runs)(local), sums);
       },
       shards);
 }
@@ -82,9 +82,9 @@ void pack_that_fails(
 }
 
 void doubled_sums(const runtime::BlockArrays& arrays) {
-  runtime::BlockArrays own = arrays;
-  own.factor *= 2;
-  vdev_kernels().blocks(own);
+  runtime::BlockArrays local = arrays;
+  local.factor *= 2;
+  vdev_kernels().blocks(local);
 }
 
 runtime::NormResults norm_with_another_eps(
@@ -261,8 +261,8 @@ std::string output_of(const std::function<void()>& body) {
 double distance(const Trained& a, const Trained& b) {
   double largest = 0;
   for (const auto& [name, value] : a.after) {
-    const double own = (value - b.after.at(name)).abs().max().item<double>();
-    largest = std::max(largest, std::isnan(own) ? HUGE_VAL : own);
+    const double local = (value - b.after.at(name)).abs().max().item<double>();
+    largest = std::max(largest, std::isnan(local) ? HUGE_VAL : local);
   }
   return largest;
 }

@@ -66,7 +66,7 @@ class Training {
 };
 
 /// On the device.
-int64_t own_bytes(const Engine& engine) {
+int64_t local_bytes(const Engine& engine) {
   const MemoryBytes bytes = engine.measured_memory();
   return total_bytes(bytes) -
          bytes[static_cast<size_t>(MemoryPurpose::kLibraries)];
@@ -198,7 +198,7 @@ TEST_P(Optimizers, AMemoryBudgetChangesNoBits) {
     Training unlimited(world, world.device(), {});
     unlimited.steps(0, 4);
     const Values expected = unlimited.values();
-    const int64_t needed = own_bytes(unlimited.engine());
+    const int64_t needed = local_bytes(unlimited.engine());
     const int64_t state =
         unlimited.engine().measured_memory()[static_cast<size_t>(
             MemoryPurpose::kOptimizerState)];
@@ -213,7 +213,7 @@ TEST_P(Optimizers, AMemoryBudgetChangesNoBits) {
       Training limited(world, world.device(), options);
       limited.steps(0, 4);
       expect_equal(limited.values(), expected, std::to_string(share));
-      EXPECT_LE(own_bytes(limited.engine()), limit);
+      EXPECT_LE(local_bytes(limited.engine()), limit);
     }
   });
 }

@@ -51,19 +51,19 @@ TEST_P(Orders, EveryCollectiveGivesWhatItGivesOnTheCpu) {
       const auto group = world.new_communicator("all", on);
       torch::manual_seed(world.rank());
       std::vector<at::Tensor> results;
-      const at::Tensor own = torch::randn({12}).to(on);
+      const at::Tensor local = torch::randn({12}).to(on);
       results.push_back(torch::empty({36}).to(on));
-      auto gathered = group->all_gather(results.back(), own, "gather");
+      auto gathered = group->all_gather(results.back(), local, "gather");
       gathered.wait();
       const at::Tensor whole = torch::randn({12}).to(on);
       results.push_back(torch::empty({4}).to(on));
       group->reduce_scatter_sum(results.back(), whole, "scatter").wait();
-      results.push_back(own.clone());
+      results.push_back(local.clone());
       group->all_reduce_sum(results.back(), "sum").wait();
-      results.push_back(own.clone());
+      results.push_back(local.clone());
       group->broadcast(results.back(), 1, "broadcast").wait();
       results.push_back(torch::empty({12}).to(on));
-      group->all_to_all(results.back(), own, "exchange").wait();
+      group->all_to_all(results.back(), local, "exchange").wait();
       std::vector<at::Tensor> on_cpu;
       for (const at::Tensor& result : results) {
         on_cpu.push_back(result.cpu());
@@ -101,9 +101,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Streams, CollectivesDoNotBlockTheHost) {
   run_ranks_on_vdev(2, {Order::kLazy}, [](World& world) {
     const auto group = world.new_communicator("all", world.device());
-    const at::Tensor own =
+    const at::Tensor local =
         torch::full({4}, world.rank() + 1.0F, world.device());
-    const at::Tensor sum = own.clone();
+    const at::Tensor sum = local.clone();
     const int64_t before = synchronizations();
     group->all_reduce_sum(sum, "sum").wait();
     const at::Tensor twice = sum * 2;
@@ -116,11 +116,11 @@ TEST(Streams, AGatherThatDoesNotWaitForItsInputIsFound) {
   expect_violation_on_ranks(
       " reads memory that aten::fill_.Scalar on stream 0", [](World& world) {
         const auto group = world.new_communicator("all", world.device());
-        const at::Tensor own = torch::empty({4}, world.device()).fill_(1);
+        const at::Tensor local = torch::empty({4}, world.device()).fill_(1);
         const at::Tensor all = torch::empty({8}, world.device());
         const c10::StreamGuard guard(
             new_stream(world.device(), /*is_lane=*/true));
-        group->all_gather(all, own, "gather");
+        group->all_gather(all, local, "gather");
       });
 }
 
@@ -162,9 +162,9 @@ TEST(Connections, ChannelsAreConnectedBeforeTheFirstSend) {
       [](World& world) {
         const int before = (world.rank() + kRing - 1) % kRing;
         runtime::RingChannels ring(world, "ring", {0, 1, 2}, world.device());
-        const at::Tensor own = torch::full({4}, world.rank(), world.device());
-        const at::Tensor got = torch::empty_like(own);
-        auto sent = ring.send(own, (world.rank() + 1) % kRing, "first send");
+        const at::Tensor local = torch::full({4}, world.rank(), world.device());
+        const at::Tensor got = torch::empty_like(local);
+        auto sent = ring.send(local, (world.rank() + 1) % kRing, "first send");
         ring.receive(got, before, "first receive").wait();
         sent.wait();
         EXPECT_EQ(got[0].item<int64_t>(), before);

@@ -49,10 +49,11 @@ TEST_P(Families, TrainAsPlainLibTorchOnTheCpu) {
         std::abs(expected.losses.back() - expected.losses.front()),
         10 * tolerance);
     EXPECT_FALSE(found.weights.empty());
-    for (const auto& [key, own] : found.weights) {
+    for (const auto& [key, local] : found.weights) {
       const at::Tensor& weight = expected.weights.at(key);
-      EXPECT_TRUE(own.allclose(weight, 1e-5, 2 * relative))
-          << key << " is off by " << (own - weight).abs().max().item<double>();
+      EXPECT_TRUE(local.allclose(weight, 1e-5, 2 * relative))
+          << key << " is off by "
+          << (local - weight).abs().max().item<double>();
     }
   });
 }

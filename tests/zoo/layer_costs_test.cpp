@@ -71,7 +71,7 @@ TEST(LayerCosts, CutAModelWithALargeVocabularyBeforeItsHead) {
         config,
         {.architecture = "GPT2LMHeadModel",
          .context = LayerContext().on_stage(place)});
-    return model->stage().own().size();
+    return model->stage().local().size();
   };
   EXPECT_EQ(last_stage(pipeline::PipelineCut::kLayers), 4U);
   EXPECT_EQ(last_stage(pipeline::PipelineCut::kCost), 1U);

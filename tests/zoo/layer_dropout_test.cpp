@@ -99,7 +99,7 @@ void check_dropout(bool banded) {
           const TensorSpecs specs = specs_in(*divided);
           const auto own = [&](const at::Tensor& whole,
                                const at::Tensor& parameter) {
-            return tests::own_part(
+            return tests::local_part(
                 whole, specs.at(parameter.unsafeGetTensorImpl()), world.rank());
           };
           {

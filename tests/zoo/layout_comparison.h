@@ -412,8 +412,9 @@ inline void expect_that_of_one_rank(
     follow(engine, *model);
   }
   // The part of a whole weight that this rank holds.
-  const auto own_part = [&](const std::string& name, const at::Tensor& whole) {
-    return tests::own_part(
+  const auto local_part = [&](const std::string& name,
+                              const at::Tensor& whole) {
+    return tests::local_part(
         whole,
         specs.at(parameters[name].unsafeGetTensorImpl()),
         parallel.mesh().index(ParallelGroup::kTensor, world.rank()));
@@ -426,8 +427,8 @@ inline void expect_that_of_one_rank(
   engine.for_each_parameter(
       [&](const std::string& name, const at::Tensor& value) {
         tests::expect_close_by_motion(
-            own_part(name, plain.start.at(name)),
-            own_part(name, plain.parameters.at(name)),
+            local_part(name, plain.start.at(name)),
+            local_part(name, plain.parameters.at(name)),
             (layout.compute ? value.to(at::kFloat) : value).cpu(),
             tolerances.motion,
             name,

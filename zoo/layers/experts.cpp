@@ -41,7 +41,7 @@ ExpertsImpl::ExpertsImpl(
   const Communicator* group = expert_group(context_);
   const sharding::ExpertRange here =
       group == nullptr ? sharding::ExpertRange{0, options.experts}
-                       : sharding::own_experts(
+                       : sharding::local_experts(
                              options.experts, group->rank(), group->size());
   const auto list = register_module(
       "experts",

@@ -44,10 +44,10 @@ LayerContext LayerContext::numbered(int64_t layer) const {
   return context;
 }
 
-at::Tensor LayerContext::own_tokens(const at::Tensor& whole, int64_t dim)
+at::Tensor LayerContext::local_tokens(const at::Tensor& whole, int64_t dim)
     const {
   return sequences_ && whole.defined()
-             ? own_context_part(whole, dim, *sequences_)
+             ? local_context_part(whole, dim, *sequences_)
              : whole;
 }
 

@@ -85,7 +85,7 @@ class LayerContext {
 
   /// This rank's tokens, along dimension `dim`, of a tensor that every rank has
   /// whole.
-  at::Tensor own_tokens(const at::Tensor& whole, int64_t dim = 1) const;
+  at::Tensor local_tokens(const at::Tensor& whole, int64_t dim = 1) const;
   /// [batch, own tokens, ...] to [batch, sequence, ...]; see whole_context().
   at::Tensor all_tokens(const at::Tensor& own) const;
 

@@ -79,7 +79,7 @@ CpmModel::CpmModel(
     }
   }
   encoder_ = register_module(
-      "encoder", RelativeStack(context_, config.layers, stage().own()));
+      "encoder", RelativeStack(context_, config.layers, stage().local()));
   if (has_head && !config.tied_head && stage().has_last()) {
     head_ = Linear::column(
         *this,
@@ -186,18 +186,18 @@ at::Tensor CpmModel::embed(const ModelInput& input) {
   const int64_t prompts = prompts_in(input);
   at::Tensor x;
   if (prompts == 0) {
-    x = tokens_.forward(context_.own_tokens(ids));
+    x = tokens_.forward(context_.local_tokens(ids));
   } else {
     const at::Tensor is_prompt =
         torch::arange(ids.size(1), ids.options()).lt(prompts).unsqueeze(0);
-    x = tokens_.forward(context_.own_tokens(ids.masked_fill(is_prompt, 0)));
+    x = tokens_.forward(context_.local_tokens(ids.masked_fill(is_prompt, 0)));
     const at::Tensor rows = at::constant_pad_nd(
         prompts_->forward(ids.narrow(1, 0, prompts).to(at::kLong)),
         {0, 0, 0, ids.size(1) - prompts});
     const at::Tensor is_token =
         is_prompt.logical_not().unsqueeze(2).to(rows.scalar_type());
-    x = x * context_.between(context_.own_tokens(is_token)) +
-        context_.between(context_.own_tokens(rows));
+    x = x * context_.between(context_.local_tokens(is_token)) +
+        context_.between(context_.local_tokens(rows));
   }
   return config_.scale == 1 ? x : x * config_.scale;
 }

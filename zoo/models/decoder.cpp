@@ -93,7 +93,7 @@ Decoder::Decoder(
       config.router_losses && head == DecoderHead::kCausalLm;
   make_embeddings();
   layers_ = register_module(
-      "layers", make_layers(context_, completed(decoder_), stage().own()));
+      "layers", make_layers(context_, completed(decoder_), stage().local()));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count());
     make_end();
@@ -275,23 +275,23 @@ at::Tensor Decoder::position_ids(const ModelInput& input) const {
 at::Tensor Decoder::embed(
     const ModelInput& input,
     const at::Tensor& positions) {
-  at::Tensor x = tokens_.forward(context_.own_tokens(input.input_ids));
+  at::Tensor x = tokens_.forward(context_.local_tokens(input.input_ids));
   if (decoder_.token_types && input.token_type_ids.defined()) {
-    x = x + tokens_.forward(context_.own_tokens(input.token_type_ids));
+    x = x + tokens_.forward(context_.local_tokens(input.token_type_ids));
   }
   if (is_projected()) {
     x = project_in_.forward(x);
   }
   if (decoder_.learned_positions > 0) {
     x = x + context_.between(positions_->forward(
-                context_.own_tokens(positions) + decoder_.position_offset));
+                context_.local_tokens(positions) + decoder_.position_offset));
   }
   if (decoder_.block_positions > 0) {
     const at::Tensor blocks = input.position_ids.defined()
                                   ? input.position_ids.select(1, 1)
                                   : torch::zeros_like(positions);
     x = x + context_.between(
-                block_positions_->forward(context_.own_tokens(blocks)));
+                block_positions_->forward(context_.local_tokens(blocks)));
   }
   return context_.dropout(x, decoder_.embedding_dropout, is_training());
 }
@@ -315,7 +315,7 @@ LayerInput Decoder::layer_input(
         decoder_.rotary->scaling.kind == RotaryScalingKind::kDynamic;
     layer.rotary = rotary_tables(
         *decoder_.rotary,
-        context_.own_tokens(positions),
+        context_.local_tokens(positions),
         ask ? positions.max().item<int64_t>() + 1 : length,
         dtype);
   }

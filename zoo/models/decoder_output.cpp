@@ -92,9 +92,9 @@ void Decoder::add_routed(
     int begin,
     int end,
     LayerState& state) {
-  const at::Tensor counts = context_.own_tokens(input.attention_mask);
+  const at::Tensor counts = context_.local_tokens(input.attention_mask);
   std::vector<sharding::RouterSums> sums{sharding::unpacked(state.routed)};
-  const std::vector<int> numbers = stage().own();
+  const std::vector<int> numbers = stage().local();
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < begin || numbers[i] >= end) {
       continue; // in another chunk

@@ -45,7 +45,7 @@ Encoder::Encoder(
         /*requires_grad=*/false);
   }
   layers_ = register_module(
-      "layers", make_layers(context_, config.layers, stage().own()));
+      "layers", make_layers(context_, config.layers, stage().local()));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count());
     make_end();
@@ -162,14 +162,14 @@ at::Tensor Encoder::embed(const ModelInput& input) {
   const at::Tensor types = input.token_type_ids.defined()
                                ? input.token_type_ids
                                : torch::zeros_like(input.input_ids);
-  at::Tensor places = token_types_->forward(context_.own_tokens(types));
+  at::Tensor places = token_types_->forward(context_.local_tokens(types));
   if (encoder_.position_kind == EncoderPositions::kLearned) {
-    places =
-        places + positions_->forward(context_.own_tokens(position_ids(input)));
+    places = places +
+             positions_->forward(context_.local_tokens(position_ids(input)));
   }
   const at::Tensor embedded = context_.dropout(
       norm_->forward(
-          tokens_.forward(context_.own_tokens(input.input_ids)) +
+          tokens_.forward(context_.local_tokens(input.input_ids)) +
           context_.between(places)),
       encoder_.embedding_dropout,
       is_training());
@@ -179,7 +179,7 @@ at::Tensor Encoder::embed(const ModelInput& input) {
 RotaryTables Encoder::rotary(const ModelInput& input, at::ScalarType dtype)
     const {
   const at::Tensor rows =
-      at::embedding(rotary_table_, context_.own_tokens(position_ids(input)))
+      at::embedding(rotary_table_, context_.local_tokens(position_ids(input)))
           .unsqueeze(1)
           .to(dtype);
   const int64_t half = rows.size(-1) / 2;

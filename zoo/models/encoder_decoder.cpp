@@ -186,7 +186,7 @@ void EncoderDecoder::start(
     int64_t past,
     LayerState& state) {
   state.hidden = context_.dropout(
-      tokens_.forward(context_.own_tokens(ids)),
+      tokens_.forward(context_.local_tokens(ids)),
       config_.dropout,
       is_training());
   state.bias = half->bias(ids.size(1), ids.device(), past);

@@ -95,8 +95,8 @@ at::Tensor Encoder::predict_tokens(
     at::Tensor& logits) {
   check_same_shape("labels", input.labels, input.input_ids);
   const at::Tensor weight =
-      encoder_.tied_head ? tokens_.weight() : head_->own_weight();
-  const at::Tensor bias = head_->own_bias();
+      encoder_.tied_head ? tokens_.weight() : head_->local_weight();
+  const at::Tensor bias = head_->local_bias();
   const VocabHead head(context_);
   if (input.loss_only) {
     TESSERA_CHECK(input.labels.defined(), "loss_only without labels");

@@ -22,7 +22,7 @@ LayeredModel::LayeredModel(
 
 std::vector<int> LayeredModel::own_layers(int before, size_t count) const {
   std::vector<int> own;
-  for (const int layer : stage().own()) {
+  for (const int layer : stage().local()) {
     if (layer >= before && layer < before + static_cast<int>(count)) {
       own.push_back(layer - before);
     }

@@ -31,7 +31,7 @@ at::Tensor MaskedLmHeadImpl::forward(const at::Tensor& hidden) {
   return norm_->forward(activation_(dense_.forward(hidden)));
 }
 
-at::Tensor MaskedLmHeadImpl::own_bias() const {
+at::Tensor MaskedLmHeadImpl::local_bias() const {
   return tied_ ? bias_ : decoder_.bias();
 }
 

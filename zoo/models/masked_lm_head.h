@@ -39,12 +39,12 @@ class MaskedLmHeadImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& hidden);
 
   /// This rank's rows of an untied head's weight.
-  const at::Tensor& own_weight() const {
+  const at::Tensor& local_weight() const {
     return decoder_.weight();
   }
 
   /// This rank's part of the bias, as VocabHead takes it.
-  at::Tensor own_bias() const;
+  at::Tensor local_bias() const;
 
  private:
   LayerContext context_;

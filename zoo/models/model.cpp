@@ -103,7 +103,7 @@ ModelOutput Model::forward(const ModelInput& input) {
   TESSERA_CHECK(
       stage_.is_whole(),
       "Model::forward: this is a pipeline stage with {} of {} layers; run it with pipeline_forward().",
-      stage_.own().size(),
+      stage_.local().size(),
       stage_.count());
   LayerState state;
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
@@ -113,7 +113,7 @@ ModelOutput Model::forward(const ModelInput& input) {
 }
 
 void Model::recompute(const Recomputation& recomputation) {
-  const std::vector<int> numbers = stage_.own();
+  const std::vector<int> numbers = stage_.local();
   size_t next = 0;
   for (const auto& module : modules()) {
     visit_layer(*module, [&](auto& layer) {
@@ -134,7 +134,7 @@ std::vector<std::string> Model::layer_names() const {
   std::vector<std::string> names;
   for (const auto& item : named_modules()) {
     visit_layer(*item.value(), [&](const auto& /*layer*/) {
-      if (names.size() < stage_.own().size()) { // as in recompute()
+      if (names.size() < stage_.local().size()) { // as in recompute()
         names.push_back(item.key());
       }
     });

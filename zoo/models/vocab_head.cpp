@@ -31,7 +31,7 @@ at::Tensor VocabHead::loss(
           hidden,
           weight,
           bias,
-          context_.own_tokens(targets),
+          context_.local_tokens(targets),
           /*is_mean=*/false),
       targets.ne(CrossEntropyOptions().ignore_index).sum(),
       *cp);

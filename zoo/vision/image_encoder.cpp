@@ -28,7 +28,7 @@ ImageEncoder::ImageEncoder(
       pooler_activation_(activation(config.pooler_activation)) {
   check_divides_tokens(image_.patches.tokens());
   layers_ = register_module(
-      "layers", make_layers(context_, config.layers, stage().own()));
+      "layers", make_layers(context_, config.layers, stage().local()));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count());
     make_end();

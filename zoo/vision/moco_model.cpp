@@ -128,7 +128,7 @@ MocoModel::Encoder MocoModel::make_encoder(torch::nn::Module& owner) {
         owner.register_module("embeddings", PatchEmbedding(moco_.patches));
   }
   encoder.layers = owner.register_module(
-      "layers", make_layers(context_, moco_.layers, stage().own()));
+      "layers", make_layers(context_, moco_.layers, stage().local()));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count() + 1);
     encoder.norm = owner.register_module("norm", Norm(moco_.norm));

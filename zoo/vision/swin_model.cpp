@@ -67,7 +67,7 @@ SwinModel::SwinModel(
     merges_.push_back(layer.merges);
   }
   layers_ = register_module(
-      "layers", make_window_layers(context_, config.layers, stage().own()));
+      "layers", make_window_layers(context_, config.layers, stage().local()));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count());
     make_end();

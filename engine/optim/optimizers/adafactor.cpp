@@ -255,20 +255,20 @@ class AdafactorMethod : public UpdateMethod {
         {.weights = false},
         [&](const ParameterRun& run, const offload::ShardTensors& shard) {
           const Entry& entry = entries_.at(run.parameter);
-          const at::Tensor own =
+          const at::Tensor local =
               sums.narrow(0, offsets.at(run.parameter), sum_numel(entry));
-          own[0] += shard.master.narrow(0, run.shard_offset, run.numel)
-                        .to(at::kDouble)
-                        .square()
-                        .sum()
-                        .to(sums.device());
+          local[0] += shard.master.narrow(0, run.shard_offset, run.numel)
+                          .to(at::kDouble)
+                          .square()
+                          .sum()
+                          .to(sums.device());
           const at::Tensor squares =
               gradient_of(run, shard).square_().add_(options_.eps);
           if (entry.shape) {
             entry.shape->add_sums(
                 squares,
                 run.parameter_offset,
-                own.narrow(0, 1, own.numel() - 1));
+                local.narrow(0, 1, local.numel() - 1));
           } else {
             entry.values().lerp_(squares, 1 - beta2(*run.parameter));
           }

@@ -62,11 +62,11 @@ class LambMethod : public UpdateMethod {
         parts,
         {.state = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
-          const at::Tensor own = ratios.to(shard.master.device());
+          const at::Tensor local = ratios.to(shard.master.device());
           std::vector<runtime::LambRun> runs;
           for (const ActiveSpan& span : spans_of(part)) {
             runs.push_back(run_of(part, shard, span, input));
-            runs.back().lr_factor = own[static_cast<int64_t>(row_of(span))];
+            runs.back().lr_factor = local[static_cast<int64_t>(row_of(span))];
           }
           runtime::lamb_weights_(runs);
         });

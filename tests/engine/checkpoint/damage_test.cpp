@@ -158,11 +158,11 @@ TEST(Damage, AnotherOptimizerIsNamed) {
        {UpdateRule(LambOptions{}),
         UpdateRule(LionOptions{}),
         UpdateRule(SgdOptions{.momentum = 0})}) {
-    const std::string own = std::string("'") + rule.optimizer().key() + "'";
+    const std::string local = std::string("'") + rule.optimizer().key() + "'";
     expect_refused(
         folder.path(),
         2,
-        {"'adamw'", own.c_str(), "load_weights()", "model.start_from"},
+        {"'adamw'", local.c_str(), "load_weights()", "model.start_from"},
         {.rule = rule});
   }
 }

@@ -157,10 +157,10 @@ TEST(DataLoader, MakesBatchesAheadButNotMoreThanItMay) {
   wait_for(2); // 0, 1 and 2 before any is asked for
   loader.next();
   wait_for(3);
-  const SampleOrder own(100, 1, {}, 0);
+  const SampleOrder local(100, 1, {}, 0);
   std::thread::id maker;
   DataLoader<int> here(
-      own,
+      local,
       [&](const SampleBatch&) {
         maker = std::this_thread::get_id();
         return 1;

@@ -67,12 +67,12 @@ class Reference {
   at::Tensor backward(
       int rank,
       const std::function<at::Tensor(MatrixNet&, int rank)>& loss_of) {
-    at::Tensor own;
+    at::Tensor local;
     for (int r = 0; r < options_.ranks; ++r) {
       const at::Tensor loss = loss_of(net_, r);
       (loss * scaler_.scale()).backward();
       if (r == rank) {
-        own = loss.detach();
+        local = loss.detach();
       }
       const c10::NoGradGuard no_grad;
       for (Weight& weight : weights_) {
@@ -86,7 +86,7 @@ class Reference {
     if (!options_.reduces_once) {
       reduce();
     }
-    return own;
+    return local;
   }
 
   /// Ends the last backward of a step.

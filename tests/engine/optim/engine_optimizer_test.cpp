@@ -65,13 +65,13 @@ std::map<std::string, at::Tensor> reference(
     int ranks,
     int steps) {
   auto net = make_net();
-  auto own = options;
-  own.lr(group_lr);
-  own.weight_decay(0);
+  auto local = options;
+  local.lr(group_lr);
+  local.weight_decay(0);
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(
       std::vector<at::Tensor>{net->first->weight, net->second->weight});
-  groups.emplace_back(without_decay(*net), std::make_unique<Options>(own));
+  groups.emplace_back(without_decay(*net), std::make_unique<Options>(local));
   Theirs optimizer(groups, options);
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
@@ -225,7 +225,7 @@ TEST(EngineOptimizer, SaysWhatItCannotBe) {
             std::move(groups), torch::optim::SGDOptions(0.1));
       }}));
   expect_error(
-      [&] { EngineOptimizer own(users, std::nullopt, 0.1, 0.5); },
+      [&] { EngineOptimizer local(users, std::nullopt, 0.1, 0.5); },
       {"weight_decay is 0.5", "UserOptimizerOptions::make"});
   EngineOptimizer lamb(other, std::nullopt, 0.1, 0.0);
   EXPECT_EQ(lamb.lr(), 0.1);

@@ -191,7 +191,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
           .all_reduce_sum(gradient, "a test's sum")
           .wait();
       gradient /= layout.data;
-      const at::Tensor expected = tests::own_part(
+      const at::Tensor expected = tests::local_part(
           wholes[item.key()].grad(),
           specs.at(item.value().unsafeGetTensorImpl()),
           mesh.index(ParallelGroup::kTensor, world.rank()));

@@ -173,11 +173,11 @@ class MeshTraining : public ::testing::TestWithParam<Setting> {};
 std::vector<int> own_batches(const ParallelMesh& mesh, int rank) {
   const int ranks = mesh.size(ParallelGroup::kBatches);
   const int index = mesh.index(ParallelGroup::kBatches, rank);
-  std::vector<int> own;
+  std::vector<int> local;
   for (int i = index; i < kBatches; i += ranks) {
-    own.push_back(i);
+    local.push_back(i);
   }
-  return own;
+  return local;
 }
 
 } // namespace
@@ -250,7 +250,7 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
     const auto tensors = model->named_parameters();
     engine.for_each_parameter(
         [&](const std::string& name, const at::Tensor& value) {
-          const at::Tensor expected = tests::own_part(
+          const at::Tensor expected = tests::local_part(
               alone.parameters.at(name),
               specs.at(tensors[name].unsafeGetTensorImpl()),
               mesh.index(ParallelGroup::kTensor, world.rank()));

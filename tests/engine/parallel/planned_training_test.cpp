@@ -112,7 +112,7 @@ TEST(PlannedTraining, IsThatOfOneRank) {
       }
       const auto tensors = model->named_parameters();
       for (const auto& [name, value] : values_of(engine)) {
-        const at::Tensor whole_value = tests::own_part(
+        const at::Tensor whole_value = tests::local_part(
             wholes.at(name),
             specs.at(tensors[name].unsafeGetTensorImpl()),
             groups[ParallelGroup::kTensor].rank());

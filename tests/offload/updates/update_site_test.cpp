@@ -20,7 +20,7 @@ UpdatedShard bfloat16_on_a_device() {
       .device = c10::Device(at::kCUDA, 0),
       .numel = kNumel,
       .types = {at::kBFloat16, at::kBFloat16, std::nullopt},
-      .has_own_master = true};
+      .has_separate_master = true};
 }
 
 } // namespace

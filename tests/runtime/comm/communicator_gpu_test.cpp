@@ -74,16 +74,16 @@ TEST(CudaCommunicator, RanksOfOneDeviceShareItsMemory) {
           const auto options = at::TensorOptions(device);
           const auto noise = at::randn({4096, 4096}, options);
           for (int round = 0; round < 20; ++round) {
-            const auto own = at::full({numel}, world.rank() + round, options);
+            const auto local = at::full({numel}, world.rank() + round, options);
             const auto all = at::empty({world.size(), numel}, options);
             for (int i = 0; i < 5 * world.rank(); ++i) {
               at::matmul(noise, noise);
             }
-            comm.all_gather(all, own, "gather");
-            own.fill_(-1);
-            comm.all_reduce_sum(own, "sum");
-            EXPECT_EQ(own.min().item<float>(), -world.size());
-            EXPECT_EQ(own.max().item<float>(), -world.size());
+            comm.all_gather(all, local, "gather");
+            local.fill_(-1);
+            comm.all_reduce_sum(local, "sum");
+            EXPECT_EQ(local.min().item<float>(), -world.size());
+            EXPECT_EQ(local.max().item<float>(), -world.size());
             for (int r = 0; r < world.size(); ++r) {
               EXPECT_EQ(all[r].min().item<float>(), r + round);
               EXPECT_EQ(all[r].max().item<float>(), r + round);

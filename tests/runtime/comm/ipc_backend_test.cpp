@@ -133,11 +133,11 @@ TEST_P(IpcBackendTest, GathersInEveryTypeAndSize) {
     for (const auto dtype : kTypes) {
       for (const int64_t numel : kNumels) {
         const auto all = at::zeros({numel * world.size()}, dtype);
-        const auto own = random_of(world.rank(), numel, dtype);
+        const auto local = random_of(world.rank(), numel, dtype);
         const auto in_place = at::zeros_like(all);
         const auto part = in_place.narrow(0, world.rank() * numel, numel);
-        part.copy_(own);
-        device.comm->all_gather(all, own, "gather");
+        part.copy_(local);
+        device.comm->all_gather(all, local, "gather");
         device.comm->all_gather(in_place, part, "gather in place");
         ASSERT_TRUE(device.streams->synchronize(10s));
         for (int r = 0; r < world.size(); ++r) {
@@ -281,21 +281,21 @@ TEST_P(IpcBackendTest, RunsInTheOrderOfTheStream) {
   const SharedCounter issued;
   run([&](World& world, const Device& device) {
     const int64_t numel = 30'000;
-    const auto own = at::zeros({numel});
+    const auto local = at::zeros({numel});
     const auto all = at::zeros({numel * world.size()});
     const auto sums = at::zeros({world.size()});
     // Slow operators before it, which make its input.
     device.streams->run([&] {
       std::this_thread::sleep_for(50ms);
-      own.fill_(world.rank() + 1);
+      local.fill_(world.rank() + 1);
     });
     if (world.rank() == 0) {
       // All others have issued everything before rank 0 issues anything.
       EXPECT_TRUE(issued.reaches(world.size() - 1)) << "a host has waited";
     }
-    device.comm->all_gather(all, own, "gather").wait();
+    device.comm->all_gather(all, local, "gather").wait();
     device.streams->run([&] {
-      own.fill_(-1); // no rank may see this
+      local.fill_(-1); // no rank may see this
       sums.copy_(all.view({world.size(), numel}).amax(1));
       all.fill_(-2);
     });
@@ -350,9 +350,9 @@ TEST_P(IpcBackendTest, AnotherStreamWaitsForAWork) {
     const auto second = driver->new_stream();
     driver->make_current(first);
     driver->run([] { std::this_thread::sleep_for(100ms); });
-    auto own = random_of(world.rank(), 5000, at::kFloat);
+    auto local = random_of(world.rank(), 5000, at::kFloat);
     auto all = at::zeros({5000 * world.size()});
-    const auto work = backend._allgather_base(all, own);
+    const auto work = backend._allgather_base(all, local);
     driver->make_current(second);
     work->wait(kNoTimeout);
     at::Tensor seen;
@@ -382,12 +382,12 @@ TEST_P(IpcBackendTest, ACommunicatorEndsAfterItsCollectives) {
   run([](World& world, const Device&) {
     for (int round = 0; round < 5; ++round) {
       Device device = make_device(world);
-      const auto own = random_of(world.rank(), 20'000, at::kFloat);
+      const auto local = random_of(world.rank(), 20'000, at::kFloat);
       const auto all = at::zeros({20'000 * world.size()});
       if (round % world.size() == world.rank()) {
         device.streams->run([] { std::this_thread::sleep_for(200ms); });
       }
-      device.comm->all_gather(all, own, "gather");
+      device.comm->all_gather(all, local, "gather");
       device.comm.reset();
       for (int r = 0; r < world.size(); ++r) {
         ASSERT_TRUE(all.narrow(0, r * 20'000, 20'000)
@@ -405,10 +405,10 @@ TEST_P(IpcBackendTest, AKilledRankHoldsNoStream) {
       ::kill(::getpid(), SIGKILL);
     }
     const auto start = std::chrono::steady_clock::now();
-    const auto own = at::ones({100'000});
+    const auto local = at::ones({100'000});
     const auto all = at::empty({100'000 * world.size()});
     const auto gather = [&] {
-      device.comm->all_gather(all, own, "gather").wait();
+      device.comm->all_gather(all, local, "gather").wait();
     };
     gather();
     EXPECT_TRUE(device.streams->synchronize(2s));
@@ -423,7 +423,7 @@ TEST_P(IpcBackendTest, AKilledRankHoldsNoStream) {
 
 TEST_P(IpcBackendTest, AnAbortHoldsNoStream) {
   run([](World& world, const Device& device) {
-    const auto own = at::ones({100'000});
+    const auto local = at::ones({100'000});
     const auto all = at::empty({100'000 * world.size()});
     device.comm->barrier();
     if (world.rank() == 0) {
@@ -431,7 +431,7 @@ TEST_P(IpcBackendTest, AnAbortHoldsNoStream) {
       device.comm->abort();
       expect_error([&] { device.comm->barrier(); }, {"is gone"});
     } else {
-      device.comm->all_gather(all, own, "gather");
+      device.comm->all_gather(all, local, "gather");
       EXPECT_TRUE(device.streams->synchronize(5s));
       expect_error(
           [&] { device.comm->barrier(); }, {"rank 0 has left the group"});
@@ -443,7 +443,7 @@ TEST_P(IpcBackendTest, ALateRankIsNamed) {
   const SharedCounter failed;
   run([&](World& world, const Device&) {
     const Device device = make_device(world, 1s);
-    const auto own = at::ones({100'000});
+    const auto local = at::ones({100'000});
     const auto all = at::empty({100'000 * world.size()});
     if (world.rank() == 1) {
       EXPECT_TRUE(failed.reaches(world.size() - 1));
@@ -451,12 +451,12 @@ TEST_P(IpcBackendTest, ALateRankIsNamed) {
       expect_error(
           [&] {
             std::this_thread::sleep_for(300ms);
-            device.comm->all_gather(all, own, "gather");
+            device.comm->all_gather(all, local, "gather");
           },
           {"rank 1 fell behind"});
       return;
     }
-    device.comm->all_gather(all, own, "gather");
+    device.comm->all_gather(all, local, "gather");
     EXPECT_TRUE(device.streams->synchronize(5s));
     expect_error(
         [&] { device.comm->barrier(); },

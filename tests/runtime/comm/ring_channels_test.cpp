@@ -32,15 +32,15 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
           ring.push_back(r);
         }
         RingChannels channels(world, "ring", ring, at::kCPU);
-        const int own = channels.index();
-        EXPECT_EQ(own, ranks - 1 - world.rank());
-        const int next = (own + 1) % ranks;
-        const int before = (own + ranks - 1) % ranks;
+        const int local = channels.index();
+        EXPECT_EQ(local, ranks - 1 - world.rank());
+        const int next = (local + 1) % ranks;
+        const int before = (local + ranks - 1) % ranks;
         std::vector<LaneCollective> pending;
         for (int i = 0; i < 5; ++i) {
           for (const int to : {next, before}) {
             pending.push_back(
-                channels.send(number(100 * own + 10 * to + i), to, "a send"));
+                channels.send(number(100 * local + 10 * to + i), to, "a send"));
           }
         }
         for (int i = 0; i < 5; ++i) {
@@ -48,7 +48,7 @@ TEST(RingChannels, NeighboursTalkInBothDirections) {
             // Of two ranks each gets both of a pair from the same one.
             const at::Tensor got = number(-1);
             channels.receive(got, from, "a receive").wait();
-            EXPECT_TRUE(got.equal(number(100 * from + 10 * own + i)));
+            EXPECT_TRUE(got.equal(number(100 * from + 10 * local + i)));
           }
         }
         for (auto& one : pending) {

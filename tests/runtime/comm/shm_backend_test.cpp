@@ -321,13 +321,13 @@ TEST_P(ShmBackendTest, AKilledRankIsNoticedWithinTwoSeconds) {
 TEST_P(ShmBackendTest, GivingUpIsNoticedAtOnce) {
   run([](World& world, Communicator& comm) {
     comm.barrier();
-    auto own = communicator_over_shm(world, GetParam().direct);
+    auto local = communicator_over_shm(world, GetParam().direct);
     if (world.rank() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      own.reset();
+      local.reset();
     } else {
       const auto start = std::chrono::steady_clock::now();
-      expect_error([&] { own->barrier(); }, {"rank 0", "has left"});
+      expect_error([&] { local->barrier(); }, {"rank 0", "has left"});
       EXPECT_LT(
           std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
     }
@@ -358,8 +358,8 @@ TEST_P(ShmBackendTest, LeavesNothingBehind) {
     const size_t before = files();
     const size_t open_before = descriptors();
     for (int i = 0; i < 3; ++i) {
-      const auto own = communicator_over_shm(world, GetParam().direct);
-      own->barrier();
+      const auto local = communicator_over_shm(world, GetParam().direct);
+      local->barrier();
       EXPECT_LE(files(), before);
     }
     EXPECT_EQ(descriptors(), open_before);

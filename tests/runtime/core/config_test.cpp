@@ -246,11 +246,11 @@ TEST(Config, NamesWhatAKeyIsCalledHere) {
       [&] { finish(R"({"o": {"rows": 1}})"); },
       {"o.rows is not a known key; did you mean 'rows'?"});
   // The key itself is no remedy: another task has it.
-  const ForeignKey own[] = {{"size", "o.size"}};
+  const ForeignKey local[] = {{"size", "o.size"}};
   const auto config = read(R"({"o": {"size": 1}})");
   config_value<double>(config.get_object("o"), "lr");
   expect_error(
-      [&] { config.finish(own); },
+      [&] { config.finish(local); },
       {"c.json: o.size is not a known key; known keys: lr"});
 }
 

@@ -125,8 +125,8 @@ TEST_F(ConfigFiles, ACycleNamesTheFiles) {
       {"extend each other",
        (folder_ / "a.json").c_str(),
        (folder_ / "sub/b.json").c_str()});
-  const std::string own = write("own.json", R"({"extends": "own.json"})");
-  expect_error([&] { read_config_file(own); }, {"extend each other"});
+  const std::string local = write("own.json", R"({"extends": "own.json"})");
+  expect_error([&] { read_config_file(local); }, {"extend each other"});
 }
 
 TEST_F(ConfigFiles, AChainIsReadFromItsEnd) {

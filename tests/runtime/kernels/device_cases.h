@@ -144,11 +144,11 @@ void check_adamw_steps(const Device& device, at::ScalarType dtype) {
         const runtime::UpdateRun run{
             {cpu.master, cpu.grad, cpu.exp_avg, cpu.exp_avg_sq, cpu_low}, step};
         runtime::update_runs_({&run, 1});
-        const runtime::UpdateRun own{
+        const runtime::UpdateRun local{
             {other.master, other.grad, other.exp_avg, other.exp_avg_sq, low},
             step};
-        device.update(std::span<const runtime::UpdateRun>(&own, 1));
-        expect_same(own.tensors, run.tensors);
+        device.update(std::span<const runtime::UpdateRun>(&local, 1));
+        expect_same(local.tensors, run.tensors);
       }
     }
   }
@@ -212,11 +212,11 @@ void check_extremes(const Device& device, at::ScalarType dtype) {
     check_update(device, t);
     for_each_update(
         [&](const auto& update, const char* name) {
-          const runtime::UpdateTensors own = on_device(device, t);
-          update(own);
+          const runtime::UpdateTensors local = on_device(device, t);
+          update(local);
           // Nothing hides them from the sums of powers that look for them.
           const at::Tensor kept = t.master.isfinite() & t.grad.isnan();
-          EXPECT_TRUE(own.master.cpu()
+          EXPECT_TRUE(local.master.cpu()
                           .isnan()
                           .masked_select(kept)
                           .all()
@@ -239,7 +239,7 @@ void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
         .fill_(
             dtype == at::kFloat ? std::numeric_limits<int32_t>::max()
                                 : std::numeric_limits<int64_t>::max());
-    const runtime::UpdateTensors own = on_device(device, cpu);
+    const runtime::UpdateTensors local = on_device(device, cpu);
     const runtime::UpdateRun cpu_adan{
         converted(cpu, at::Device(at::kCPU)),
         runtime::AdanStep{.step = 3, .rounding = {true, 5, 1'000'003}}};
@@ -250,9 +250,9 @@ void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
     const runtime::AdamWStep step{.step = 3, .rounding = {true, 5, 1'000'003}};
     const runtime::UpdateRun cpu_run{cpu, step};
     runtime::update_runs_({&cpu_run, 1});
-    const runtime::UpdateRun run{own, step};
+    const runtime::UpdateRun run{local, step};
     device.update(std::span<const runtime::UpdateRun>(&run, 1));
-    expect_same(own, cpu);
+    expect_same(local, cpu);
   }
 }
 
@@ -261,7 +261,7 @@ void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
 template <typename Device>
 void check_many_runs(const Device& device, at::ScalarType dtype) {
   const runtime::UpdateTensors cpu = random_tensors(20'000, dtype);
-  const runtime::UpdateTensors own = on_device(device, cpu);
+  const runtime::UpdateTensors local = on_device(device, cpu);
   const auto runs_of = [](const runtime::UpdateTensors& t) {
     std::vector<runtime::UpdateRun> runs;
     int64_t offset = 0;
@@ -280,9 +280,9 @@ void check_many_runs(const Device& device, at::ScalarType dtype) {
     return runs;
   };
   runtime::update_runs_(runs_of(cpu));
-  const auto runs = runs_of(own);
+  const auto runs = runs_of(local);
   device.update(std::span<const runtime::UpdateRun>(runs));
-  expect_same(own, cpu);
+  expect_same(local, cpu);
 }
 
 inline double sum_of_squares(const at::Tensor& t) {
@@ -322,9 +322,9 @@ void check_lamb_sums(const Device& device, at::ScalarType dtype) {
     const double squares = sum_of_squares(direction);
     // In float32, a square has the roundings of some eight operations.
     const double tolerance = dtype == at::kFloat ? 1e-6 : 1e-14;
-    const double* own = found.const_data_ptr<double>() + 2 * i;
-    EXPECT_NEAR(own[0], weights, tolerance * weights) << i;
-    EXPECT_NEAR(own[1], squares, tolerance * squares) << i;
+    const double* local = found.const_data_ptr<double>() + 2 * i;
+    EXPECT_NEAR(local[0], weights, tolerance * weights) << i;
+    EXPECT_NEAR(local[1], squares, tolerance * squares) << i;
   }
 }
 

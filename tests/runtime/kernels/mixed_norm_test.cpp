@@ -89,13 +89,13 @@ at::Tensor penalty(
 
 /// Gradients that have passed through several roundings to `dtype`.
 void expect_second_gradients(
-    const at::Tensor& own,
+    const at::Tensor& local,
     const at::Tensor& wide,
     at::ScalarType dtype) {
   const double tolerance = dtype == at::kHalf ? 5e-3 : 4e-2;
   const at::Tensor& exact = wide.grad();
   EXPECT_LE(
-      (own.grad().to(at::kDouble) - exact).abs().max().item<double>(),
+      (local.grad().to(at::kDouble) - exact).abs().max().item<double>(),
       tolerance * exact.abs().max().item<double>());
 }
 

@@ -80,11 +80,11 @@ void check_against(
   EXPECT_TRUE(is_rounded(y, exact)) << x.sizes();
   EXPECT_TRUE(is_rounded(x.grad(), wide_x.grad())) << x.sizes();
   EXPECT_EQ(x.grad().scalar_type(), x.scalar_type());
-  for (const auto& [own, wide] :
+  for (const auto& [local, wide] :
        {std::pair{weight, wide_weight}, {bias, wide_bias}}) {
-    if (own.defined()) {
-      EXPECT_EQ(own.grad().scalar_type(), at::kFloat);
-      EXPECT_TRUE(is_rounded(own.grad(), wide.grad())) << x.sizes();
+    if (local.defined()) {
+      EXPECT_EQ(local.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(is_rounded(local.grad(), wide.grad())) << x.sizes();
     }
   }
 }

@@ -72,24 +72,25 @@ TEST(OperatorKernels, GoOnAfterAChunk) {
     constexpr int64_t kNumel = (int64_t{1} << 20) + 37;
     const UpdateTensors cpu =
         device_cases::tensors_of(kNumel, at::kFloat, at::kBFloat16);
-    const UpdateTensors own = device_cases::on_device(device, cpu);
+    const UpdateTensors local = device_cases::on_device(device, cpu);
     const AdanStep step{.step = 3, .rounding = {true, 5, 7}};
     const UpdateRun expected{cpu, step};
     update_runs_({&expected, 1});
-    const UpdateRun run{own, step};
+    const UpdateRun run{local, step};
     device.update({&run, 1});
-    device_cases::expect_same(own, cpu);
+    device_cases::expect_same(local, cpu);
 
     const BlockFormat format{CodeType::kInt4, 256};
     const at::Tensor values = at::randn({2 * kNumel});
     const at::Tensor wire = at::zeros({2 * format.bytes(kNumel)}, at::kByte);
     const at::Tensor own_wire = at::zeros_like(wire);
     const at::Tensor sum = at::zeros({kNumel});
-    const at::Tensor own_sum = at::zeros_like(sum);
+    const at::Tensor local_sum = at::zeros_like(sum);
     encode_blocks_(wire, values, format, 2);
     sum_blocks_(sum, wire, format, 2, 0.5);
     for (const auto& [work, array] :
-         {std::pair{BlockWork::kEncode, values}, {BlockWork::kSum, own_sum}}) {
+         {std::pair{BlockWork::kEncode, values},
+          {BlockWork::kSum, local_sum}}) {
       operator_kernels().blocks(
           {.work = work,
            .format = format,
@@ -101,7 +102,7 @@ TEST(OperatorKernels, GoOnAfterAChunk) {
            .factor = 0.5F});
     }
     EXPECT_TRUE(torch::equal(own_wire, wire));
-    EXPECT_TRUE(torch::equal(own_sum, sum));
+    EXPECT_TRUE(torch::equal(local_sum, sum));
 
     // Norms: more samples than a chunk has.
     constexpr int64_t kRows = 5000;

@@ -317,12 +317,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// Clones of the master and the state; the rest is shared.
 UpdateTensors with_own_state(const UpdateTensors& tensors) {
-  UpdateTensors own = tensors;
-  own.master = tensors.master.clone();
-  for (at::Tensor* state : own.states()) {
+  UpdateTensors local = tensors;
+  local.master = tensors.master.clone();
+  for (at::Tensor* state : local.states()) {
     *state = state->clone();
   }
-  return own;
+  return local;
 }
 
 TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {

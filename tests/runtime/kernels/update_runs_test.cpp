@@ -270,8 +270,8 @@ TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
     const SgdStep step{
         .lr = 0.01 * static_cast<double>(numel), .momentum = 0.5};
     runs.push_back({together.back(), step});
-    const UpdateRun own{alone.back(), step};
-    update_runs_({&own, 1});
+    const UpdateRun local{alone.back(), step};
+    update_runs_({&local, 1});
   }
   update_runs_(runs);
   for (size_t i = 0; i < together.size(); ++i) {

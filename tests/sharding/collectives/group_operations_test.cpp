@@ -23,7 +23,7 @@ at::Tensor numbers(at::IntArrayRef sizes, int64_t seed) {
 }
 
 /// Different on all ranks.
-at::Tensor own_numbers(at::IntArrayRef sizes, const Communicator& group) {
+at::Tensor local_numbers(at::IntArrayRef sizes, const Communicator& group) {
   return numbers(sizes, 100 + group.rank());
 }
 
@@ -46,7 +46,7 @@ void expect_transpose(
   const at::Tensor x = input.clone().requires_grad_();
   const at::Tensor y = operation(x, group);
   const at::Tensor gradient =
-      output_is_whole ? numbers(y.sizes(), 7) : own_numbers(y.sizes(), group);
+      output_is_whole ? numbers(y.sizes(), 7) : local_numbers(y.sizes(), group);
   y.backward(gradient);
   const double ranks = group.size();
   const double left =
@@ -77,7 +77,7 @@ TEST(GroupOperations, ForwardsAreTheCollectives) {
       for (int r = 0; r < ranks; ++r) {
         sum += numbers({6, 2}, 100 + r);
       }
-      const at::Tensor mine = own_numbers({6, 2}, *group);
+      const at::Tensor mine = local_numbers({6, 2}, *group);
       EXPECT_TRUE(reduce_over_group(mine, *group).allclose(sum, 1e-14));
       EXPECT_TRUE(copy_to_group(sum, *group).equal(sum));
       const at::Tensor scattered = reduce_scatter_parts(mine, 0, *group);
@@ -95,11 +95,11 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
       auto group = world.new_communicator("tensor");
       const DimSplit split(kUneven, ranks);
       const at::Tensor whole = numbers({6, kUneven}, 3);
-      const at::Tensor own = own_numbers({6, kUneven}, *group);
-      const at::Tensor part =
-          own.narrow(1, split.begin(world.rank()), split.length(world.rank()));
+      const at::Tensor local = local_numbers({6, kUneven}, *group);
+      const at::Tensor part = local.narrow(
+          1, split.begin(world.rank()), split.length(world.rank()));
       expect_transpose(copy_to_group, whole, *group, true, false);
-      expect_transpose(reduce_over_group, own, *group, false, true);
+      expect_transpose(reduce_over_group, local, *group, false, true);
       expect_transpose(
           [&](const at::Tensor& x, Communicator& g) {
             return gather_parts(x, 1, split, g);
@@ -120,7 +120,7 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
           [](const at::Tensor& x, Communicator& g) {
             return all_gather_parts(x, 0, g);
           },
-          own,
+          local,
           *group,
           false,
           false);
@@ -128,7 +128,7 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
           [](const at::Tensor& x, Communicator& g) {
             return reduce_scatter_parts(x, 0, g);
           },
-          own,
+          local,
           *group,
           false,
           false);
@@ -156,9 +156,9 @@ TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
       const auto exchange = [&](const at::Tensor& x, Communicator& g) {
         return all_to_all_parts(x, 2, tokens, 1, heads, g);
       };
-      const at::Tensor own =
-          own_numbers({2, 5, tokens.length(world.rank()), 3}, *group);
-      expect_transpose(exchange, own, *group, false, false);
+      const at::Tensor local =
+          local_numbers({2, 5, tokens.length(world.rank()), 3}, *group);
+      expect_transpose(exchange, local, *group, false, false);
       expect_error(
           [&] { all_to_all_parts(whole, 2, tokens, 0, heads, *group); },
           {"all_to_all_parts"});
@@ -190,14 +190,14 @@ TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
         expected.push_back(
             numbers({all, 2}, 100 + r).narrow(0, begin, exchange.taken.back()));
       }
-      const at::Tensor own = own_numbers({rows, 2}, *group);
+      const at::Tensor local = local_numbers({rows, 2}, *group);
       EXPECT_TRUE(
-          all_to_all_rows(own, exchange, *group).equal(torch::cat(expected)));
+          all_to_all_rows(local, exchange, *group).equal(torch::cat(expected)));
       expect_transpose(
           [&](const at::Tensor& x, Communicator& g) {
             return all_to_all_rows(x, exchange, g);
           },
-          own,
+          local,
           *group,
           false,
           false);
@@ -214,12 +214,12 @@ TEST(GroupOperations, RowsGoToTheirRanksAndBack) {
 TEST(GroupOperations, AMeanLeavesGradientsAsTheyAre) {
   tests::run_ranks(3, [](World& world) {
     auto group = world.new_communicator("context");
-    const at::Tensor own =
+    const at::Tensor local =
         torch::full({2}, world.rank() + 1.0, at::kDouble).requires_grad_();
-    const at::Tensor mean = mean_over_group(own, *group);
+    const at::Tensor mean = mean_over_group(local, *group);
     EXPECT_TRUE(mean.equal(torch::full({2}, 2.0, at::kDouble)));
     (mean * 5).sum().backward();
-    EXPECT_TRUE(own.grad().equal(torch::full({2}, 5.0, at::kDouble)));
+    EXPECT_TRUE(local.grad().equal(torch::full({2}, 5.0, at::kDouble)));
   });
 }
 

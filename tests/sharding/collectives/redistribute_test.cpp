@@ -62,9 +62,9 @@ at::Tensor whole_of(
               0, axis))[static_cast<size_t>(shard->dim)];
       // The parts, each in its place among zeros, added up.
       const DimSplit split(length, group.size(), shard->unit);
-      std::vector<int64_t> own = x.sizes().vec();
-      own[static_cast<size_t>(shard->dim)] = length;
-      at::Tensor all = torch::zeros(own, at::kDouble);
+      std::vector<int64_t> local = x.sizes().vec();
+      local[static_cast<size_t>(shard->dim)] = length;
+      at::Tensor all = torch::zeros(local, at::kDouble);
       all.narrow(
              shard->dim, split.begin(group.rank()), split.length(group.rank()))
           .copy_(x);
@@ -110,8 +110,8 @@ void expect_same_tensor(
   const at::Tensor gradient = numbers(sizes, 2);
   const at::Tensor x = placed(whole, from, groups).clone().requires_grad_();
   const at::Tensor y = redistribute(x, sizes, from, to, groups);
-  const auto own = placed_sizes(sizes, to, groups);
-  ASSERT_EQ(y.sizes(), at::IntArrayRef(own));
+  const auto local = placed_sizes(sizes, to, groups);
+  ASSERT_EQ(y.sizes(), at::IntArrayRef(local));
   EXPECT_TRUE(
       whole_of(y.detach(), sizes, to, groups).allclose(whole, 0, 1e-13));
   // Replicas are equal on all ranks, to the bit.

@@ -48,12 +48,12 @@ void expect_whole_attention(
       numbers(kv_heads, 3, dtype)};
   const at::Tensor gradient = numbers(kHeads, 4, dtype);
   std::vector<at::Tensor> whole;
-  std::vector<at::Tensor> own;
+  std::vector<at::Tensor> local;
   for (const at::Tensor& value : values) {
     whole.push_back(value.to(dtype == at::kDouble ? at::kDouble : at::kFloat)
                         .clone()
                         .requires_grad_());
-    own.push_back(part(value).clone().requires_grad_());
+    local.push_back(part(value).clone().requires_grad_());
   }
   const at::Tensor expected = at::scaled_dot_product_attention(
       whole[0],
@@ -65,7 +65,7 @@ void expect_whole_attention(
       options.scale,
       kv_heads != kHeads);
   const at::Tensor found =
-      ring_attention(own[0], own[1], own[2], ring, options);
+      ring_attention(local[0], local[1], local[2], ring, options);
   const auto close = [&](const at::Tensor& a, const at::Tensor& b) {
     return a.to(b.scalar_type()).allclose(b, tolerance, tolerance);
   };
@@ -74,7 +74,7 @@ void expect_whole_attention(
   expected.backward(gradient.to(expected.scalar_type()));
   found.backward(part(gradient));
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(close(own[i].grad(), part(whole[i].grad()))) << i;
+    EXPECT_TRUE(close(local[i].grad(), part(whole[i].grad()))) << i;
   }
 }
 

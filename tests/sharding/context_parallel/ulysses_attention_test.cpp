@@ -56,17 +56,17 @@ void expect_whole_attention(
       numbers({2, test_case.kv_heads, kTokens, 6}, 2),
       numbers({2, test_case.kv_heads, kTokens, 5}, 3)};
   std::vector<at::Tensor> whole;
-  std::vector<at::Tensor> own;
+  std::vector<at::Tensor> local;
   for (const at::Tensor& value : values) {
     whole.push_back(value.clone().requires_grad_());
-    own.push_back(part(value).clone().requires_grad_());
+    local.push_back(part(value).clone().requires_grad_());
   }
   const at::Tensor expected =
       attend(whole[0], whole[1], whole[2], test_case.mask);
   const at::Tensor found = ulysses_attention(
-      own[0],
-      own[1],
-      own[2],
+      local[0],
+      local[1],
+      local[2],
       group,
       test_case.layout,
       [&](const at::Tensor& query,
@@ -88,7 +88,7 @@ void expect_whole_attention(
   found.backward(part(gradient));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_TRUE(
-        own[i].grad().allclose(part(whole[i].grad()), kTolerance, kTolerance))
+        local[i].grad().allclose(part(whole[i].grad()), kTolerance, kTolerance))
         << i;
   }
 }

@@ -88,12 +88,12 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   loss.backward();
 
   const Weights mine;
-  const at::Tensor own_tokens =
+  const at::Tensor local_tokens =
       tokens.narrow(0, begin, own).clone().requires_grad_();
-  const ExpertRange range = own_experts(kExperts, world.rank(), ranks);
+  const ExpertRange range = local_experts(kExperts, world.rank(), ranks);
   const at::Tensor result = apply_experts(
-      own_tokens,
-      route_tokens(own_tokens.matmul(mine.router), options),
+      local_tokens,
+      route_tokens(local_tokens.matmul(mine.router), options),
       kExperts,
       &group,
       [&](int64_t local, const at::Tensor& rows) {
@@ -104,7 +104,7 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   EXPECT_TRUE(result.allclose(expected, kTolerance, kTolerance));
   (result * outer.narrow(0, begin, own)).sum().backward();
   EXPECT_TRUE(
-      (own_tokens.grad() / ranks)
+      (local_tokens.grad() / ranks)
           .allclose(x.grad().narrow(0, begin, own), kTolerance, kTolerance));
   EXPECT_TRUE(mine.experts.grad()
                   .narrow(0, range.begin, range.length)
@@ -201,7 +201,7 @@ TEST(ExpertExchange, ALostRankIsAnError) {
 
 TEST(ExpertExchange, SaysWhichSizesWouldDo) {
   expect_error(
-      [] { own_experts(6, 0, 4); },
+      [] { local_experts(6, 0, 4); },
       {"6 experts", "4 expert-parallel ranks", "1, 2, 3, 6"});
   expect_error(
       [] {

@@ -147,11 +147,11 @@ TEST(RouterLosses, OverRanksAreThoseOfOne) {
     const at::Tensor whole = loss(tokens, nullptr);
     const at::Tensor expected = torch::autograd::grad({whole}, {router})[0];
     const int64_t begin = kBegins[world.rank()];
-    const at::Tensor own = loss(
+    const at::Tensor local = loss(
         tokens.narrow(0, begin, kBegins[world.rank() + 1] - begin),
         group.get());
-    EXPECT_TRUE(own.allclose(whole, 1e-12));
-    const at::Tensor gradient = torch::autograd::grad({own}, {router})[0];
+    EXPECT_TRUE(local.allclose(whole, 1e-12));
+    const at::Tensor gradient = torch::autograd::grad({local}, {router})[0];
     group->all_reduce_sum(gradient, "a test's sum").wait();
     EXPECT_TRUE((gradient / 3).allclose(expected, 1e-11, 1e-13));
   });

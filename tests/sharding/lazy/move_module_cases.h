@@ -72,9 +72,9 @@ inline void expect_divided_there() {
   auto expected = lazy_net(false);
   materialize(*expected);
   auto net = lazy_net(true);
-  const at::Tensor own = net->norm->running_mean.cpu() + world().rank();
+  const at::Tensor local = net->norm->running_mean.cpu() + world().rank();
   sharding::replace_storage(
-      net->norm->running_mean, own.storage(), own.scalar_type());
+      net->norm->running_mean, local.storage(), local.scalar_type());
   EngineOptions options;
   options.log_memory = false;
   options.sharding.groups.min_group_numel = 64;

@@ -31,19 +31,19 @@ struct NetImpl : torch::nn::Module {
   NetImpl(const std::string& expert, double value) {
     layer = register_module("layer", torch::nn::Linear(5, 7));
     experts = register_module("experts", std::make_shared<DividedExperts>());
-    own = experts->register_module(expert, torch::nn::Linear(7, 3));
+    local = experts->register_module(expert, torch::nn::Linear(7, 3));
     const c10::NoGradGuard no_grad;
     for (at::Tensor& parameter : parameters()) {
       parameter.fill_(value);
     }
   }
   at::Tensor forward(const at::Tensor& x) {
-    return own->forward(layer->forward(x));
+    return local->forward(layer->forward(x));
   }
 
   torch::nn::Linear layer = nullptr;
   std::shared_ptr<DividedExperts> experts;
-  torch::nn::Linear own = nullptr;
+  torch::nn::Linear local = nullptr;
 };
 TORCH_MODULE(Net);
 
@@ -95,7 +95,7 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
           .item<double>();
     };
     const int part = rank % kParts;
-    EXPECT_EQ(gradient(net->own->weight), 5 * (part + 2) + 1);
+    EXPECT_EQ(gradient(net->local->weight), 5 * (part + 2) + 1);
     // Those of a layer are 3 times the expert's weight, 1 or 2.
     EXPECT_EQ(gradient(net->layer->bias), 4.5);
     // Rows of sums over the shards, of a page each.
@@ -105,7 +105,7 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
     EXPECT_EQ(sums[1].item<double>(), part == 0 ? 1 + 3 : 2 + 4);
     pager.unwrap();
     EXPECT_EQ(net->layer->weight.max().item<double>(), 1);
-    EXPECT_EQ(net->own->weight.max().item<double>(), part + 1);
+    EXPECT_EQ(net->local->weight.max().item<double>(), part + 1);
   });
 }
 

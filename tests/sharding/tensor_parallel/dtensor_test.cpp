@@ -70,7 +70,7 @@ void expect_same_gradients(
       EXPECT_FALSE(item.value().grad().defined()) << item.key();
       continue;
     }
-    const at::Tensor expected = tests::own_part(
+    const at::Tensor expected = tests::local_part(
         gradient, specs.at(item.value().unsafeGetTensorImpl()), rank);
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
     EXPECT_FALSE(is_dtensor(item.value().grad())) << item.key();

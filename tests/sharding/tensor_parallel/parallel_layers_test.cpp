@@ -64,10 +64,10 @@ void expect_between(
     const TensorParallel& tp) {
   const DimSplit split(whole.size(1), tp.sequence ? tp.group->size() : 1);
   const int part = tp.sequence ? tp.group->rank() : 0;
-  const at::Tensor own = local_tensor(x);
-  EXPECT_FALSE(is_dtensor(own));
-  ASSERT_EQ(own.size(1), split.length(part));
-  EXPECT_TRUE(close(own, whole.narrow(1, split.begin(part), own.size(1))));
+  const at::Tensor local = local_tensor(x);
+  EXPECT_FALSE(is_dtensor(local));
+  ASSERT_EQ(local.size(1), split.length(part));
+  EXPECT_TRUE(close(local, whole.narrow(1, split.begin(part), local.size(1))));
   EXPECT_TRUE(close(full_tensor(x), whole));
 }
 
@@ -107,7 +107,7 @@ void expect_parts(
   const auto wholes = whole.named_parameters();
   for (const auto& item : divided.named_parameters()) {
     const auto part_of = [&](const at::Tensor& tensor) {
-      return tests::own_part(
+      return tests::local_part(
           tensor, specs.at(item.value().unsafeGetTensorImpl()), world.rank());
     };
     const at::Tensor& reference = wholes[item.key()];
@@ -156,13 +156,13 @@ TEST(SliceInit, GivesTheNumbersOfTheWhole) {
       expected =
           expected.narrow(range.dim, range.begin, range.end - range.begin);
     }
-    const std::vector<int64_t> own_sizes = expected.sizes().vec();
-    const at::Tensor made = torch::empty(own_sizes);
+    const std::vector<int64_t> local_sizes = expected.sizes().vec();
+    const at::Tensor made = torch::empty(local_sizes);
     // In pieces that begin and end anywhere.
     const at::Tensor flat = made.view({-1});
     for (int64_t first = 0; first < flat.numel(); first += 7) {
       const int64_t count = std::min<int64_t>(7, flat.numel() - first);
-      part(flat.narrow(0, first, count), {own_sizes, first, random});
+      part(flat.narrow(0, first, count), {local_sizes, first, random});
     }
     EXPECT_TRUE(made.equal(expected)) << expected.sizes();
   }

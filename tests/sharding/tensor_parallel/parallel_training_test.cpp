@@ -145,7 +145,7 @@ void expect_that_of_one_rank(const Setting& setting, double dropout) {
     for (const auto& item : divided.model->named_parameters()) {
       const TensorSpec& spec = specs.at(item.value().unsafeGetTensorImpl());
       const at::Tensor expected =
-          tests::own_part(wholes[item.key()], spec, world.rank());
+          tests::local_part(wholes[item.key()], spec, world.rank());
       EXPECT_TRUE(item.value().allclose(expected, 1e-9, 1e-10)) << item.key();
       if (!spec.is_divided()) {
         // What every rank has whole is the same on all of them, to the bit.

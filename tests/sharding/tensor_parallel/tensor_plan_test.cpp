@@ -51,7 +51,7 @@ at::Tensor expected_part(
     const at::Tensor& parameter,
     const TensorSpecs& specs,
     int rank) {
-  return tests::own_part(
+  return tests::local_part(
       whole, specs.at(parameter.unsafeGetTensorImpl()), rank);
 }
 

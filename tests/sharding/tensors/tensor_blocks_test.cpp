@@ -193,10 +193,10 @@ TEST(TensorSpec, PartsOfAllRanksAreTheTensor) {
           for (int rank = 0; rank < tensor_ranks; ++rank) {
             spec.axes = {tensor_axis(tensor_ranks, rank, {dim, unit})};
             const int64_t numel = spec.part().numel;
-            const auto own = spec.own_sizes();
-            EXPECT_EQ(own[0] * own[1], numel);
+            const auto local = spec.local_sizes();
+            EXPECT_EQ(local[0] * local[1], numel);
             EXPECT_EQ(
-                own[static_cast<size_t>(dim)],
+                local[static_cast<size_t>(dim)],
                 spec.split(kTensorAxis).length(rank));
             // After another parameter of 7 elements, in a page with padding.
             const int64_t per_shard = (7 + numel + shards - 1) / shards + 1;

@@ -75,24 +75,24 @@ void switch_context(Context& from, const Context& to) {
 class Fiber {
  public:
   Fiber() : stack_(new std::byte[kStackBytes]) {
-    own_.sanitized.create();
+    context_.sanitized.create();
   }
 
   void start(const std::function<void()>& body) {
     body_ = &body;
     is_done_ = false;
-    ::getcontext(&own_.registers);
-    own_.registers.uc_stack.ss_sp = stack_.get();
-    own_.registers.uc_stack.ss_size = kStackBytes;
-    own_.registers.uc_link = nullptr;
-    ::makecontext(&own_.registers, &Fiber::enter, 0);
+    ::getcontext(&context_.registers);
+    context_.registers.uc_stack.ss_sp = stack_.get();
+    context_.registers.uc_stack.ss_size = kStackBytes;
+    context_.registers.uc_link = nullptr;
+    ::makecontext(&context_.registers, &Fiber::enter, 0);
   }
 
   /// Runs to the next barrier or to the end.
   void resume() {
     running_ = this;
     launcher_.sanitized.be_current();
-    switch_context(launcher_, own_);
+    switch_context(launcher_, context_);
     running_ = nullptr;
   }
 
@@ -105,7 +105,7 @@ class Fiber {
     if (running_ == nullptr) {
       return false;
     }
-    switch_context(running_->own_, launcher_);
+    switch_context(running_->context_, launcher_);
     return true;
   }
 
@@ -114,13 +114,13 @@ class Fiber {
     Fiber& fiber = *running_;
     (*fiber.body_)();
     fiber.is_done_ = true;
-    switch_context(fiber.own_, launcher_);
+    switch_context(fiber.context_, launcher_);
   }
 
   static inline Fiber* running_ = nullptr;
   static inline Context launcher_;
   std::unique_ptr<std::byte[]> stack_;
-  Context own_;
+  Context context_;
   const std::function<void()>* body_ = nullptr;
   bool is_done_ = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `own_slice()` takes a rank's partition of an existing parameter.
+// `local_slice()` takes a rank's partition of an existing parameter.
 
 #include "tessera/sharding/tensors/tensor_spec.h"
 
@@ -12,6 +12,6 @@ namespace tessera::sharding {
 /// deferred, so is the partition, which gets the same values as in the whole
 /// parameter.
 /// @param spec of the parameter.
-at::Tensor own_slice(const at::Tensor& whole, const TensorSpec& spec);
+at::Tensor local_slice(const at::Tensor& whole, const TensorSpec& spec);
 
 } // namespace tessera::sharding

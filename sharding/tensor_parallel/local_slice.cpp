@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/tensor_parallel/own_slice.h"
+#include "tessera/sharding/tensor_parallel/local_slice.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/deferred_init.h"
@@ -20,12 +20,12 @@ at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
       whole.sizes());
   if (InitMethod declared = declared_init(whole)) {
     return DistributedParameter(
-        spec.own_sizes(),
+        spec.local_sizes(),
         slice_init(std::move(declared), spec.sizes, spec.part().ranges),
         {whole.scalar_type(), whole.device(), whole.requires_grad()});
   }
   DeferredInit init = *deferred_init(*whole.storage().unsafeGetStorageImpl());
-  const std::vector<int64_t> sizes = spec.own_sizes();
+  const std::vector<int64_t> sizes = spec.local_sizes();
   const InitMethod method = slice_init(
       [fill = init.fill](const at::Tensor& target, const InitPlace& place) {
         fill(target, place.first_element);
@@ -40,7 +40,7 @@ at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
 
 } // namespace
 
-at::Tensor own_slice(const at::Tensor& whole, const TensorSpec& spec) {
+at::Tensor local_slice(const at::Tensor& whole, const TensorSpec& spec) {
   if (is_deferred(whole)) {
     return deferred_slice(whole, spec);
   }
