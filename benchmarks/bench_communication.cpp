@@ -132,11 +132,11 @@ int run() {
   compare("BM_Step/int8", plain, with(Compression::kInt8, Compression::kInt8));
   compare("BM_Step/fp8", plain, with(Compression::kFp8, Compression::kFp8));
   compare("BM_Step/int4", plain, with(Compression::kInt4, Compression::kInt4));
-  EngineOptions whole;
-  whole.sharding.shard_ranks = 1;
-  EngineOptions one_bit = whole;
+  EngineOptions full;
+  full.sharding.shard_ranks = 1;
+  EngineOptions one_bit = full;
   one_bit.optimizer.rule = OneBitAdamOptions{.freeze_step = 2};
-  compare("BM_Step/one_bit_adam", whole, one_bit);
+  compare("BM_Step/one_bit_adam", full, one_bit);
   return 0;
 }
 

@@ -110,8 +110,8 @@ void compare_losses(World& world) {
         static_cast<double>(logits.nbytes()) / (1 << 20));
   }
   report("gathered (LibTorch)", measure(*group, [&] {
-           const at::Tensor whole = gather_parts(logits, 1, vocab, *group);
-           at::cross_entropy_loss(whole, target).backward();
+           const at::Tensor full = gather_parts(logits, 1, vocab, *group);
+           at::cross_entropy_loss(full, target).backward();
            logits.mutable_grad().reset();
          }));
   report(

@@ -74,7 +74,7 @@ void compare_operators(World& world) {
   EngineOptions options;
   options.log_memory = false;
   Engine engine = wrap(sharded, options);
-  const GatherScope whole = engine.gather();
+  const GatherScope full = engine.gather();
   const at::Tensor x = torch::randn({4});
   const auto calls = [&](const at::Tensor& weight) {
     return [&] {
@@ -108,16 +108,16 @@ void compare_collectives(World& world, int64_t numel) {
   MemoryLedger ledger;
   at::Tensor shard = ledger.allocate_zeros(
       MemoryPurpose::kParameters, numel / world.size(), at::kFloat, at::kCPU);
-  at::Tensor whole = ledger.allocate_zeros(
+  at::Tensor full = ledger.allocate_zeros(
       MemoryPurpose::kGatherSlots, numel, at::kFloat, at::kCPU);
   const Pair gather = compare(
       kRounds,
-      [&] { raw->_allgather_base(whole, shard)->wait(); },
-      [&] { comm->all_gather(whole, shard, "gather").wait(); });
+      [&] { raw->_allgather_base(full, shard)->wait(); },
+      [&] { comm->all_gather(full, shard, "gather").wait(); });
   const Pair reduce = compare(
       kRounds,
-      [&] { raw->_reduce_scatter_base(shard, whole)->wait(); },
-      [&] { comm->reduce_scatter_sum(shard, whole, "reduction").wait(); });
+      [&] { raw->_reduce_scatter_base(shard, full)->wait(); },
+      [&] { comm->reduce_scatter_sum(shard, full, "reduction").wait(); });
   if (world.rank() == 0) {
     const double mib = static_cast<double>(numel) * sizeof(float) / (1 << 20);
     const auto print = [&](const char* label, const Pair& pair) {

@@ -166,7 +166,7 @@ void Engine::check_usable(const char* function) const {
       !pager_->unwrapped(),
       "Engine::{}: the module was unwrapped; wrap it again to train it.",
       function);
-  optimizer_->check_whole();
+  optimizer_->check_full();
 }
 
 void Engine::check_may_change(const char* function) const {
@@ -461,7 +461,7 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
       {sharding::RankIntent::Kind::kReadGradient,
        pager_->pages().places()[index].page.number(),
        static_cast<int64_t>(index)});
-  const at::Tensor gradient = pager_->scopes().whole_gradient(index);
+  const at::Tensor gradient = pager_->scopes().full_gradient(index);
   return gradient.defined() && scaler_.is_active()
              ? gradient.div(scaler_.scale())
              : gradient;
@@ -541,12 +541,12 @@ void Engine::for_each_parameter(
   }
   sharding::ValueHashes written; // compared when all of it is written
   for (const auto& page : pager_->pages()) {
-    at::Tensor whole = pager_->scopes().whole_master(*page);
+    at::Tensor full = pager_->scopes().full_master(*page);
     if (!writable) {
-      whole = whole.to(page->original_dtype());
+      full = full.to(page->original_dtype());
     }
     for (size_t i = 0; i < page->parameters().size(); ++i) {
-      const at::Tensor value = page->view_of(whole, i);
+      const at::Tensor value = page->view_of(full, i);
       const auto& names = page->parameters()[i].record.spec.names;
       // What is added to a value must not be added once for each name.
       const size_t count = writable ? 1 : names.size();
@@ -555,14 +555,14 @@ void Engine::for_each_parameter(
       }
     }
     if (writable) {
-      pager_->scopes().add_hashes(*page, whole, written);
+      pager_->scopes().add_hashes(*page, full, written);
       // One rank that has all of it was given the shard itself.
       const runtime::FlatSpan local = page->spec().shard();
       sharding::GatherScopes::write_master(
           *page,
-          whole.numel() == local.numel
-              ? whole
-              : whole.narrow(0, local.begin, local.numel));
+          full.numel() == local.numel
+              ? full
+              : full.narrow(0, local.begin, local.numel));
     }
   }
   if (writable) {

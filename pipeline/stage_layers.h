@@ -26,7 +26,7 @@ struct PipelinePlace {
   std::vector<int> piece_of_layer;
   PipelineCut cut = PipelineCut::kLayers;
 
-  bool is_whole() const {
+  bool is_complete() const {
     return stages == 1 && chunks == 1;
   }
 };
@@ -66,7 +66,7 @@ class StageLayers {
   bool has_last() const {
     return has(count_ - 1);
   }
-  bool is_whole() const {
+  bool is_complete() const {
     return shape_.stages == 1;
   }
   /// All layers of this pipeline stage, ascending.

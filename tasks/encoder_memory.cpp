@@ -89,10 +89,10 @@ std::int64_t encoder_activation_bytes(
       std::clamp<std::int64_t>(checkpointed_layers, 0, layer_count(config));
   // Backward begins with the last layers. A recomputed layer is whole in
   // memory, too, but only after the last layers have been freed.
-  const std::int64_t whole = std::max<std::int64_t>(
+  const std::int64_t full = std::max<std::int64_t>(
       layer_count(config) - again, std::min<std::int64_t>(again, 1));
   const std::int64_t kept = outer_bytes_per_token(config, shape) +
-                            whole * layer +
+                            full * layer +
                             again * config.features * shape.element_bytes;
   // Gradients of the widest activation; a rotation's backward has those of its
   // result, of four products of half the features, and of its input.

@@ -142,7 +142,7 @@ double count_labels(const zoo::Head& head, const zoo::ModelInput& batch) {
 }
 
 /// With enough batches made ahead for a whole step.
-DataLoaderOptions with_whole_steps(
+DataLoaderOptions with_full_steps(
     DataLoaderOptions loading,
     int64_t micro_batches) {
   loading.prefetch =
@@ -178,7 +178,7 @@ KeptBatches kept_batches(
   KeptBatches kept;
   kept.on_device = weighs || has_pipeline ? accumulate : 1;
   if (loading.threads > 0) {
-    kept.ahead = weighs ? with_whole_steps(loading, accumulate).prefetch
+    kept.ahead = weighs ? with_full_steps(loading, accumulate).prefetch
                         : loading.prefetch;
   }
   return kept;
@@ -232,7 +232,7 @@ ModelTask::ModelTask(
                   return pinned(tensor, device);
                 });
           },
-          weighs_ ? with_whole_steps(loading, accumulate) : loading) {
+          weighs_ ? with_full_steps(loading, accumulate) : loading) {
   task_.head->begin_training(parallel);
 }
 

@@ -65,7 +65,7 @@ ModelSource source_of(const TrainingConfig& config) {
 }
 
 /// Not divided among ranks; takes no memory.
-std::shared_ptr<zoo::Model> whole_model(const ModelSource& source) {
+std::shared_ptr<zoo::Model> full_model(const ModelSource& source) {
   return lazy([&] {
     return zoo::from_config(source.json, {.architecture = source.architecture});
   });
@@ -176,15 +176,15 @@ std::shared_ptr<zoo::Model> planned_frozen_model(
 } // namespace
 
 int64_t layers_of(const TrainingConfig& config) {
-  return whole_model(source_of(config))->stage().count();
+  return full_model(source_of(config))->stage().count();
 }
 
 namespace {
 
 /// Whether no layer is merged with another into a group.
-bool layers_are_groups(const TrainingConfig& config, const zoo::Model& whole) {
-  const std::vector<std::string> layers = whole.layer_names();
-  const auto parameters = whole.named_parameters();
+bool layers_are_groups(const TrainingConfig& config, const zoo::Model& full) {
+  const std::vector<std::string> layers = full.layer_names();
+  const auto parameters = full.named_parameters();
   const GroupPolicy& groups = config.engine.sharding.groups;
   return std::all_of(layers.begin(), layers.end(), [&](const auto& layer) {
     int64_t numel = 0;
@@ -215,7 +215,7 @@ bool has_alike_layers(const TrainingConfig& config) {
 
 bool can_plan_fewer_layers(const TrainingConfig& config) {
   return has_alike_layers(config) &&
-         layers_are_groups(config, *whole_model(source_of(config)));
+         layers_are_groups(config, *full_model(source_of(config)));
 }
 
 int64_t planned_tokens(const TrainingConfig& config) {
@@ -258,12 +258,12 @@ class ConfiguredTraining {
       source_.json[key] = *layers_in_place;
     }
     // Of a whole model: its head knows what it is trained on.
-    const auto whole = whole_model(source_);
-    layers_ = whole->layer_names();
-    PlannedBatch planned = planned_batch(config, *whole, source_.json);
+    const auto full = full_model(source_);
+    layers_ = full->layer_names();
+    PlannedBatch planned = planned_batch(config, *full, source_.json);
     batch_ = std::move(planned.input);
     notes_ = std::move(planned.notes);
-    kept_ = kept_by(*whole, world_size);
+    kept_ = kept_by(*full, world_size);
     batch_bytes_ = bytes_of(batch_);
     job_.rank = rank;
     job_.world_size = world_size;

@@ -108,9 +108,9 @@ PreferencePair PreferenceEncoder::conversations(
         runtime::show_json(nlohmann::json(*prompt)));
     shared = prompt->size();
     for (ordered_json* answer : {&chosen, &rejected}) {
-      ordered_json whole = *prompt;
-      whole.insert(whole.end(), answer->begin(), answer->end());
-      *answer = std::move(whole);
+      ordered_json full = *prompt;
+      full.insert(full.end(), answer->begin(), answer->end());
+      *answer = std::move(full);
     }
   } else {
     shared = common_beginning(chosen, rejected);

@@ -480,13 +480,13 @@ SupervisedText SupervisedEncoder::encode_keys(const text::TextRow& row) const {
     text = kind_ == PromptKind::kDecoder ? continued(prompt, completion)
                                          : translated(prompt, completion);
   }
-  const size_t whole = text.tokens.size();
+  const size_t full = text.tokens.size();
   shorten(text, max_length_);
   TESSERA_CHECK(
       text.learned() > 0,
       "{}: the row has {} tokens, and none of the first {} (model.max_length) is to be learned; raise it, or shorten what is before the answer",
       row.place(),
-      whole,
+      full,
       max_length_);
   TESSERA_CHECK(!text.tokens.empty(), "{}: the prompt is empty", row.place());
   for (const std::vector<int64_t>* ids : {&text.tokens, &text.target}) {

@@ -32,14 +32,14 @@ SavedParameters parameters_of(
         continue;
       }
       const at::Tensor& tensor = parameter.record.tensor;
-      const ModelTensor& whole = *model.find(parameter.record.name());
-      parameters[whole.name()] = {
-          whole.spec.sizes,
+      const ModelTensor& full = *model.find(parameter.record.name());
+      parameters[full.name()] = {
+          full.spec.sizes,
           model.spec_of(tensor).is_divided()
-              ? sharding::row_major_strides(whole.spec.sizes)
+              ? sharding::row_major_strides(full.spec.sizes)
               : tensor.strides().vec(),
           0,
-          {whole.spec.names.begin() + 1, whole.spec.names.end()},
+          {full.spec.names.begin() + 1, full.spec.names.end()},
           {}};
     }
   }

@@ -123,7 +123,7 @@ class WeightListing {
       return; // of an earlier rank
     }
     const runtime::SafetensorsEntry& stored = reader_.stored(r, tensor);
-    WeightEntry entry = sharding::whole_entry(stored);
+    WeightEntry entry = sharding::full_entry(stored);
     entry.name = name;
     for (sharding::WeightPiece& piece : entry.pieces) {
       piece.check = check_of(r, tensor, stored.data);

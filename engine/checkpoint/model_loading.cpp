@@ -128,17 +128,16 @@ ModelLoading::ModelLoading(
       check_same_states(reader_, name, saved_name(name), local->second);
     }
   }
-  for (const SubjectWhole& whole : tensors_.wholes) {
-    if (begins_anew(whole.parameter, whole.state)) {
-      begun_anew_.insert(whole.parameter);
-      wholes_.push_back(at::zeros_like(whole.values));
+  for (const SubjectFullTensor& full : tensors_.full_tensors) {
+    if (begins_anew(full.parameter, full.state)) {
+      begun_anew_.insert(full.parameter);
+      full_tensors_.push_back(at::zeros_like(full.values));
       continue;
     }
-    wholes_.push_back(same_shape(
-        any_tensor(
-            0, "whole/" + whole.state + "/" + saved_name(whole.parameter)),
-        whole.values,
-        whole.parameter));
+    full_tensors_.push_back(same_shape(
+        any_tensor(0, "whole/" + full.state + "/" + saved_name(full.parameter)),
+        full.values,
+        full.parameter));
   }
   for (const SubjectOpaque& opaque : tensors_.opaques) {
     const std::string name = "opaque/" + opaque.name;
@@ -162,8 +161,8 @@ void ModelLoading::apply() {
   tell_other_optimizers();
   load_opaques(); // first: they may refuse what they are given
   load_pieces();
-  for (size_t i = 0; i < wholes_.size(); ++i) {
-    tensors_.wholes[i].values.copy_(wholes_[i]);
+  for (size_t i = 0; i < full_tensors_.size(); ++i) {
+    tensors_.full_tensors[i].values.copy_(full_tensors_[i]);
   }
   for (size_t i = 0; i < buffers_.size(); ++i) {
     tensors_.buffers[i].second.copy_(buffers_[i]);
@@ -297,12 +296,12 @@ void ModelLoading::check_parameters() {
 void ModelLoading::check_parameter(
     const sharding::ParameterRecord& record,
     const std::map<std::string, std::string>& saved_by) {
-  const ModelTensor& whole = *model_.find(record.name());
+  const ModelTensor& full = *model_.find(record.name());
   const auto name = std::find_if(
-      whole.spec.names.begin(),
-      whole.spec.names.end(),
+      full.spec.names.begin(),
+      full.spec.names.end(),
       [&](const std::string& one) { return saved_by.count(one) > 0; });
-  if (name == whole.spec.names.end()) {
+  if (name == full.spec.names.end()) {
     std::vector<std::string> names;
     for (const auto& [known, parameter] : saved_by) {
       names.push_back(known);
@@ -313,17 +312,17 @@ void ModelLoading::check_parameter(
         runtime::nearest_name(record.name(), names));
   }
   const std::string& key = saved_by.at(*name);
-  saved_names_[whole.name()] = key;
+  saved_names_[full.name()] = key;
   const SavedParameter& saved = reader_.manifest().parameters.at(key);
   const std::vector<int64_t> strides =
       model_.spec_of(record.tensor).is_divided()
-          ? sharding::row_major_strides(whole.spec.sizes)
+          ? sharding::row_major_strides(full.spec.sizes)
           : record.tensor.strides().vec();
   TESSERA_CHECK(
-      whole.spec.sizes == saved.sizes && strides == saved.strides,
+      full.spec.sizes == saved.sizes && strides == saved.strides,
       "load: parameter '{}' has shape {} and strides {}; in the checkpoint they are {} and {}. Build the model as it was saved.",
       record.name(),
-      c10::IntArrayRef(whole.spec.sizes),
+      c10::IntArrayRef(full.spec.sizes),
       c10::IntArrayRef(strides),
       c10::IntArrayRef(saved.sizes),
       c10::IntArrayRef(saved.strides));

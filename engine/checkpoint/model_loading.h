@@ -64,7 +64,7 @@ class ModelLoading {
   std::set<std::string> of_other_optimizers_;
   /// Parameters that had no optimizer state, and now do.
   std::set<std::string> begun_anew_;
-  std::vector<at::Tensor> wholes_;
+  std::vector<at::Tensor> full_tensors_;
   std::vector<at::Tensor> opaques_;
   std::vector<at::Tensor> buffers_;
 };

@@ -60,7 +60,7 @@ std::string list_text(const std::vector<ModelTensor>& local) {
 
 ModelTensor listed_tensor(const json& from, int rank) {
   ModelTensor tensor{
-      .spec = whole_spec(
+      .spec = full_spec(
           from.at("names"),
           from.at("sizes"),
           static_cast<at::ScalarType>(from.at("dtype").get<int>())),
@@ -117,20 +117,20 @@ at::Tensor value_of(const at::Tensor& tensor) {
 /// @param whole contiguous if the part has some indices only.
 /// @param elements contiguous.
 void put_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const TensorPart& part,
     const at::Tensor& elements) {
-  const auto item = static_cast<int64_t>(whole.itemsize());
-  auto* to = static_cast<char*>(whole.mutable_data_ptr());
+  const auto item = static_cast<int64_t>(full.itemsize());
+  auto* to = static_cast<char*>(full.mutable_data_ptr());
   const auto* from = static_cast<const char*>(elements.const_data_ptr());
   if (part.ranges.empty()) { // in the order of its memory
     std::memcpy(
         to + part.offset * item, from, static_cast<size_t>(part.numel * item));
     return;
   }
-  const TensorPart all{{}, 0, whole.numel()};
+  const TensorPart all{{}, 0, full.numel()};
   for (const sharding::CommonBlock& block :
-       sharding::intersect(whole.sizes(), all, part)) {
+       sharding::intersect(full.sizes(), all, part)) {
     sharding::for_each_run(block, [&](int64_t here, int64_t there, int64_t n) {
       std::memcpy(
           to + here * item, from + there * item, static_cast<size_t>(n * item));
@@ -157,14 +157,14 @@ at::Tensor assembled(const ModelTensor& tensor, const at::Tensor& elements) {
   if (is_in_order(tensor)) {
     return elements.view(tensor.spec.sizes);
   }
-  const at::Tensor whole =
+  const at::Tensor full =
       at::empty_strided(tensor.spec.sizes, tensor.strides, tensor.spec.dtype);
   int64_t begin = 0;
   for (const HeldPart& held : tensor.parts) {
-    put_part(whole, held.part, elements.narrow(0, begin, held.part.numel));
+    put_part(full, held.part, elements.narrow(0, begin, held.part.numel));
     begin += held.part.numel;
   }
-  return whole.contiguous();
+  return full.contiguous();
 }
 
 } // namespace
@@ -269,7 +269,7 @@ void ModelTensors::add_paged(std::vector<ModelTensor>& local) {
         continue;
       }
       local.push_back(
-          {.spec = whole_spec(names, spec.sizes, page->original_dtype()),
+          {.spec = full_spec(names, spec.sizes, page->original_dtype()),
            .strides = part.ranges.empty()
                           ? tensor.strides().vec()
                           : sharding::row_major_strides(spec.sizes),
@@ -474,7 +474,7 @@ at::Tensor ModelTensors::local_values(
       .contiguous();
 }
 
-at::Tensor ModelTensors::whole_value(
+at::Tensor ModelTensors::full_value(
     const ModelTensor& tensor,
     const at::Tensor& local) {
   const int rank = ranks_->rank();
@@ -550,7 +550,7 @@ void ModelTensors::for_each(
         local = at::empty({held->part.numel}, tensor.spec.dtype);
       }
     }
-    const at::Tensor value = whole_value(tensor, local);
+    const at::Tensor value = full_value(tensor, local);
     if (ranks_->rank() == 0) {
       guarded([&] { visit(tensor, value); });
     }

@@ -145,7 +145,7 @@ class ModelTensors {
   at::Tensor local_values(const ModelTensor& tensor, const TensorPart& part);
   /// @param local the elements of this rank's part; undefined: it holds none.
   /// @return undefined on all ranks but 0.
-  at::Tensor whole_value(const ModelTensor& tensor, const at::Tensor& local);
+  at::Tensor full_value(const ModelTensor& tensor, const at::Tensor& local);
 
   std::unique_ptr<Communicator> alone_; ///< of a module that no rank shares
   sharding::Pager* pager_ = nullptr; ///< null: the module is not wrapped

@@ -64,12 +64,12 @@ RankFile::RankFile(
           [source, &piece] { return source->reader.values(piece); });
     }
   }
-  for (const SubjectWhole& whole : source->tensors.wholes) {
-    if (model.is_first_holder(*model.find(whole.parameter))) {
-      add({.name = "whole/" + whole.state + "/" + whole.parameter,
-           .parameter = whole.parameter,
-           .state = whole.state},
-          whole.values);
+  for (const SubjectFullTensor& full : source->tensors.full_tensors) {
+    if (model.is_first_holder(*model.find(full.parameter))) {
+      add({.name = "whole/" + full.state + "/" + full.parameter,
+           .parameter = full.parameter,
+           .state = full.state},
+          full.values);
     }
   }
   for (const SubjectOpaque& opaque : source->tensors.opaques) {
@@ -98,7 +98,7 @@ void RankFile::add(
     at::ScalarType dtype,
     std::vector<int64_t> sizes,
     std::function<at::Tensor()> load) {
-  specs_.push_back(whole_spec({saved.name}, std::move(sizes), dtype));
+  specs_.push_back(full_spec({saved.name}, std::move(sizes), dtype));
   rank_.tensors.push_back(std::move(saved));
   loads_.push_back(std::move(load));
 }

@@ -52,9 +52,9 @@ class StateLoading {
         without_.insert(piece.parameter);
       }
     }
-    for (const SubjectWhole& whole : tensors_.wholes) {
-      if (trained_.count(whole.parameter) > 0 && !find_whole(whole)) {
-        without_.insert(whole.parameter);
+    for (const SubjectFullTensor& full : tensors_.full_tensors) {
+      if (trained_.count(full.parameter) > 0 && !find_full(full)) {
+        without_.insert(full.parameter);
       }
     }
   }
@@ -74,9 +74,9 @@ class StateLoading {
         reader_.check_elements(source(piece), piece.state, piece.part);
       }
     }
-    for (const SubjectWhole& whole : tensors_.wholes) {
-      if (is_loaded(whole.parameter)) {
-        wholes_.emplace_back(whole.values, *find_whole(whole));
+    for (const SubjectFullTensor& full : tensors_.full_tensors) {
+      if (is_loaded(full.parameter)) {
+        full_tensors_.emplace_back(full.values, *find_full(full));
       }
     }
   }
@@ -99,7 +99,7 @@ class StateLoading {
         has_changed = false;
       }
     }
-    for (const auto& [values, loaded] : wholes_) {
+    for (const auto& [values, loaded] : full_tensors_) {
       values.copy_(loaded);
     }
     for (OptimizedParameter& parameter : subject_.optimizer.parameters()) {
@@ -152,15 +152,15 @@ class StateLoading {
                saved->second.optimizer);
   }
 
-  std::optional<at::Tensor> find_whole(const SubjectWhole& whole) {
+  std::optional<at::Tensor> find_full(const SubjectFullTensor& full) {
     const std::string name =
-        "whole/" + whole.state + "/" + sources_.at(whole.parameter);
+        "whole/" + full.state + "/" + sources_.at(full.parameter);
     const auto rank = reader_.rank_with(0, name);
     if (!rank) {
       return std::nullopt;
     }
     at::Tensor loaded = reader_.tensor(*rank, name);
-    return loaded.sizes() == whole.values.sizes()
+    return loaded.sizes() == full.values.sizes()
                ? std::optional(std::move(loaded))
                : std::nullopt;
   }
@@ -172,7 +172,7 @@ class StateLoading {
   std::map<std::string, std::string> sources_; ///< of loaded tensors
   std::set<std::string> trained_; ///< the trained ones among them
   std::set<std::string> without_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> wholes_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> full_tensors_;
 };
 
 } // namespace

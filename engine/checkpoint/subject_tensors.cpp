@@ -49,7 +49,7 @@ class Collector : public StateVisitor {
       const OptimizedParameter& parameter,
       const std::string& name,
       const at::Tensor& values) override {
-    tensors_.wholes.push_back(
+    tensors_.full_tensors.push_back(
         {model_.find(parameter.name())->name(), name, values});
   }
 

@@ -37,7 +37,7 @@ struct SubjectPiece {
 
 /// A tensor that belongs to a parameter and is the same on all ranks that have
 /// the parameter.
-struct SubjectWhole {
+struct SubjectFullTensor {
   std::string parameter;
   std::string state;
   at::Tensor values;
@@ -54,7 +54,7 @@ struct SubjectOpaque {
 struct SubjectTensors {
   std::vector<SubjectTensor> tensors;
   std::vector<SubjectPiece> pieces; ///< grouped by tensor
-  std::vector<SubjectWhole> wholes;
+  std::vector<SubjectFullTensor> full_tensors;
   std::vector<SubjectOpaque> opaques;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
 };

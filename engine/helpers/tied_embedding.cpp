@@ -13,12 +13,9 @@ namespace {
 /// whole[ids[i]] += rows[i] for all i. Of dtypes less precise than float32, the
 /// rows of an id are added up in float32 first: the gradient of a frequent id
 /// would stop growing. Nothing synchronizes.
-void add_rows(
-    at::Tensor& whole,
-    const at::Tensor& ids,
-    const at::Tensor& rows) {
-  if (!c10::isReducedFloatingType(whole.scalar_type()) || ids.numel() == 0) {
-    whole.index_add_(0, ids, rows);
+void add_rows(at::Tensor& full, const at::Tensor& ids, const at::Tensor& rows) {
+  if (!c10::isReducedFloatingType(full.scalar_type()) || ids.numel() == 0) {
+    full.index_add_(0, ids, rows);
     return;
   }
   const auto [sorted, order] = ids.sort();
@@ -30,7 +27,7 @@ void add_rows(
           .index_add_(0, number, rows.index_select(0, order).to(at::kFloat));
   // The sums after the last distinct id are zeros, for id 0.
   const at::Tensor distinct = at::zeros_like(ids).scatter_(0, number, sorted);
-  whole.index_add_(0, distinct, sums.to(whole.scalar_type()));
+  full.index_add_(0, distinct, sums.to(full.scalar_type()));
 }
 
 class Tied : public torch::autograd::Function<Tied> {
@@ -52,25 +49,25 @@ class Tied : public torch::autograd::Function<Tied> {
       torch::autograd::AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
     const at::Tensor& rows = gradients[0];
-    at::Tensor whole = gradients[1];
+    at::Tensor full = gradients[1];
     if (!rows.defined()) {
-      return {whole, {}, {}};
+      return {full, {}, {}};
     }
     const at::Tensor ids = context->get_saved_variables()[0].reshape({-1});
     const int64_t width = rows.size(-1);
-    if (!whole.defined()) {
-      whole = at::zeros(
+    if (!full.defined()) {
+      full = at::zeros(
           {context->saved_data["classes"].toInt(), width}, rows.options());
-    } else if (!is_ours_alone(whole)) {
-      whole = whole.clone();
+    } else if (!is_ours_alone(full)) {
+      full = full.clone();
     }
     at::Tensor added = rows.reshape({-1, width});
     const int64_t padding_idx = context->saved_data["padding_idx"].toInt();
     if (padding_idx >= 0) {
       added = added.masked_fill(ids.eq(padding_idx).unsqueeze(1), 0);
     }
-    add_rows(whole, ids, added);
-    return {whole, {}, {}};
+    add_rows(full, ids, added);
+    return {full, {}, {}};
   }
 
  private:

@@ -267,7 +267,7 @@ int64_t ShardedOptimizer::hash_of_settings() {
       hash(formatted("{} {} {}", lr_, clipping_, *parameter_hash_)));
 }
 
-void ShardedOptimizer::check_whole() const {
+void ShardedOptimizer::check_full() const {
   TESSERA_CHECK(
       damage_.empty(),
       "the optimizer state is incomplete: an update failed ({}). Create a new engine and load the last checkpoint.",
@@ -364,7 +364,7 @@ bool ShardedOptimizer::on_final_gradients(sharding::Page& page) {
   const auto g = number_of(page);
   const sharding::GradientBucket& bucket = *page.gradients;
   if (bucket.is_applying()) {
-    check_whole();
+    check_full();
     for (OptimizedParameter& parameter : parameters_of(page)) {
       begin_update(page, parameter, /*grad_scale=*/1);
     }
@@ -465,7 +465,7 @@ void ShardedOptimizer::check_tensor_ranks(sharding::Pager& pager) {
 
 void ShardedOptimizer::step(sharding::Pager& pager, double grad_scale) {
   const c10::NoGradGuard no_grad;
-  check_whole();
+  check_full();
   end_settings();
   for (OptimizedParameter& parameter : parameters_) {
     begin_update(pager.pages()[parameter.group], parameter, grad_scale);
@@ -490,7 +490,7 @@ void ShardedOptimizer::step(sharding::Pager& pager, double grad_scale) {
 
 void ShardedOptimizer::visit_state(StateVisitor& visitor) {
   const c10::NoGradGuard no_grad;
-  check_whole();
+  check_full();
   finish_updates();
   for (const auto& method : methods_) {
     method->visit_state(visitor);
@@ -501,7 +501,7 @@ void ShardedOptimizer::visit_state(StateVisitor& visitor) {
 }
 
 void ShardedOptimizer::exchange_averages(sharding::Pager& pager) {
-  check_whole();
+  check_full();
   finish_updates();
   pager.wait_for_gather_lane();
   averages_->exchange(pager);

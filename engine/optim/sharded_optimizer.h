@@ -130,7 +130,7 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   }
 
   /// @throws tessera::Error after an update that failed half-way.
-  void check_whole() const;
+  void check_full() const;
 
   /// The learning rate without the factors of parameters.
   double learning_rate() const {

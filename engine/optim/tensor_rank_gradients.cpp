@@ -25,15 +25,15 @@ constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 constexpr double kNotFinite = std::numeric_limits<double>::infinity();
 
 /// Gradients of parameters that every tensor-parallel rank has whole.
-struct WholeGradients {
+struct FullGradients {
   double norm = 0; ///< over the ranks that have the same part of the model
   std::string first; ///< the name of one of them; empty: there are none
 };
 
-WholeGradients whole_gradients(
+FullGradients full_gradients(
     sharding::Pager& pager,
     sharding::GradientSums& sums) {
-  WholeGradients found;
+  FullGradients found;
   double squares = 0;
   for (const auto& sum : sums.all(pager.pages(), 2)) {
     const sharding::ParameterRecord& record =
@@ -59,7 +59,7 @@ void check_tensor_rank_gradients(
     sharding::Pager& pager,
     sharding::GradientSums& sums) {
   const DeviceMesh& model = pager.ranks().model();
-  const WholeGradients local = whole_gradients(pager, sums);
+  const FullGradients local = full_gradients(pager, sums);
   // All ranks of the model see all norms, so that they decide alike.
   const at::Tensor norms = at::full({model.size()}, kAbsent, at::kDouble);
   norms[model.place_of(model.rank())] =

@@ -21,9 +21,9 @@ bool gaps_are_padding(const sharding::PageSpec& page) {
   for (const auto& parameter : page.parameters) {
     const at::Tensor& tensor = parameter.record.tensor;
     const auto* storage = tensor.storage().unsafeGetStorageImpl();
-    const auto whole = static_cast<int64_t>(storage->nbytes()) /
-                       static_cast<int64_t>(tensor.itemsize());
-    uncovered.emplace(storage, whole).first->second -= tensor.numel();
+    const auto full = static_cast<int64_t>(storage->nbytes()) /
+                      static_cast<int64_t>(tensor.itemsize());
+    uncovered.emplace(storage, full).first->second -= tensor.numel();
   }
   return std::all_of(uncovered.begin(), uncovered.end(), [](const auto& item) {
     return item.second == 0;

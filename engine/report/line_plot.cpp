@@ -90,7 +90,7 @@ class Drawing {
 
   // Finds ranges, ticks, and the frame that leaves room for the texts.
   void measure() {
-    bool whole_x = true;
+    bool full_x = true;
     for (const PlotSeries& series : plot_.series) {
       for (const PlotPoint& point : series.points) {
         if (!is_drawable(point)) {
@@ -103,12 +103,12 @@ class Drawing {
         }
         x_ = {std::min(x_.low, point.x), std::max(x_.high, point.x)};
         y_ = {std::min(y_.low, point.y), std::max(y_.high, point.y)};
-        whole_x = whole_x && point.x == std::floor(point.x);
+        full_x = full_x && point.x == std::floor(point.x);
       }
     }
     x_ = widened(x_, 0);
     y_ = widened(y_, 0.04);
-    x_ticks_ = make_ticks(x_.low, x_.high, 9, whole_x);
+    x_ticks_ = make_ticks(x_.low, x_.high, 9, full_x);
     y_ticks_ = make_ticks(y_.low, y_.high, 7);
     double widest = 0;
     for (const std::string& label : y_ticks_.labels) {

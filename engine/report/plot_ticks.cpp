@@ -107,9 +107,9 @@ std::string grouped(double value) {
   return digits;
 }
 
-Ticks make_ticks(double low, double high, int most, bool whole) {
+Ticks make_ticks(double low, double high, int most, bool full) {
   double step = round_step((high - low) / most);
-  if (whole) {
+  if (full) {
     step = std::max(step, 1.0);
   }
   const Labels label(std::max(std::abs(low), std::abs(high)), step);

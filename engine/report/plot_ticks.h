@@ -17,7 +17,7 @@ struct Ticks {
 /// ten.
 /// @param low, high finite, low < high.
 /// @param whole whether only whole numbers are used.
-Ticks make_ticks(double low, double high, int most, bool whole = false);
+Ticks make_ticks(double low, double high, int most, bool full = false);
 
 /// `value` with this many decimals, independent of the process's locale.
 std::string fixed(double value, int decimals);

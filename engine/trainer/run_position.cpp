@@ -65,12 +65,12 @@ void RunPosition::load_state(const CheckpointState& state) {
     const int64_t before =
         begin.epoch == first.epoch ? first.samples - begin.samples : 0;
     const int64_t count = range.at("count").get<int64_t>() + before;
-    const Range whole{
+    const Range full{
         begins,
         begins +
             (count + batches_.batch_samples() - 1) / batches_.batch_samples()};
-    if (std::find(skipped.begin(), skipped.end(), whole) == skipped.end()) {
-      skipped.push_back(whole);
+    if (std::find(skipped.begin(), skipped.end(), full) == skipped.end()) {
+      skipped.push_back(full);
     }
   }
 }

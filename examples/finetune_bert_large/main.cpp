@@ -59,7 +59,7 @@ int run(
   move_module(*model, world.device());
   const auto* encoder = dynamic_cast<const zoo::Encoder*>(model.get());
   TESSERA_CHECK(
-      encoder != nullptr && encoder->stage().is_whole(),
+      encoder != nullptr && encoder->stage().is_complete(),
       "model.folder: '{}' must contain a BERT model, and parallel.pipeline must be 1; use `tessera train` for other models and layouts",
       config.model_folder.string());
   const MemoryPlan plan(config, encoder->encoder_config(), world.device());

@@ -66,10 +66,10 @@ int64_t StreamedUpdate::bytes_for(
     int64_t runs,
     int64_t limit_bytes) {
   // All tensors of every run are aligned.
-  const int64_t whole = runtime::round_up(bytes, kRunAlignment) +
-                        kMostPassing * kRunAlignment * runs;
+  const int64_t full = runtime::round_up(bytes, kRunAlignment) +
+                       kMostPassing * kRunAlignment * runs;
   const int64_t limit = limit_bytes / kBuffers / kRunAlignment * kRunAlignment;
-  return bytes > 0 ? kBuffers * std::min(whole, limit) : 0;
+  return bytes > 0 ? kBuffers * std::min(full, limit) : 0;
 }
 
 void StreamedUpdate::need(int64_t bytes, int64_t runs) {

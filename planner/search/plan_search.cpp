@@ -410,7 +410,7 @@ class Search {
             std::ceil(static_cast<double>(layers_) / layout.pipeline) *
             layout.pipeline / static_cast<double>(layers_);
         // The stage with the head computes it for all micro-batches.
-        const bool has_whole_head =
+        const bool has_full_head =
             given_.parallel.cut == pipeline::PipelineCut::kLayers &&
             given_.parallel.piece_of_layer.empty();
         const double least_part = time.least_compute / time.compute;
@@ -419,7 +419,7 @@ class Search {
             0.0, time.compute - found->compute_of_layers - time.device_update);
         time.compute =
             found->compute_of_layers * uneven +
-            others * (has_whole_head
+            others * (has_full_head
                           ? std::max(1.0, kShareOfHead * layout.pipeline)
                           : 1);
         time.shards =
@@ -654,12 +654,12 @@ class Search {
       try_one(other);
     }
     if (layout.pipeline == 1) {
-      const PlannedRun whole = planned(
+      const PlannedRun full = planned(
           overrides_of(layout, best.batch_size, best.accumulate), {}, layout);
-      if (!whole.stages.empty()) {
+      if (!full.stages.empty()) {
         Layout other = layout;
         other.host_activations =
-            with_spare(whole.stages.front().activations_after_forward);
+            with_spare(full.stages.front().activations_after_forward);
         add(planned(
                 overrides_of(other, best.batch_size, best.accumulate),
                 {},
@@ -989,7 +989,7 @@ class Search {
         [&](const RecomputedParts& parts) {
           return planned(overrides, parts, layout);
         },
-        /*inputs_are_whole=*/layout.tensor > 1 && !layout.sequence);
+        /*inputs_are_full=*/layout.tensor > 1 && !layout.sequence);
   }
 
   std::vector<std::string> overrides_of(

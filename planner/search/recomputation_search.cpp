@@ -35,7 +35,7 @@ RecomputationSearch::RecomputationSearch(
 
 PlannedRun RecomputationSearch::least(
     const PlanParts& plan,
-    bool inputs_are_whole) {
+    bool inputs_are_full) {
   PlannedRun none = plan({});
   if (none.fits() || none.stages.empty()) {
     return none;
@@ -65,7 +65,7 @@ PlannedRun RecomputationSearch::least(
     }
     ++kind;
   }
-  if (inputs_are_whole && !none.fits()) {
+  if (inputs_are_full && !none.fits()) {
     RecomputedParts divided = none.recomputed;
     divided.divided_inputs = true;
     try_layers(divided);

@@ -31,11 +31,11 @@ class RecomputationSearch {
   /// @param attention can be recomputed alone.
   RecomputationSearch(int64_t layers, int64_t room, bool attention = true);
 
-  /// @param inputs_are_whole recomputed layers keep whole inputs on every
+  /// @param inputs_are_full recomputed layers keep whole inputs on every
   ///   tensor rank, unless these divide them.
   /// @return the fastest that fits; if none does, that which takes the least
   ///   memory of a device.
-  PlannedRun least(const PlanParts& plan, bool inputs_are_whole);
+  PlannedRun least(const PlanParts& plan, bool inputs_are_full);
 
  private:
   /// Parts with so many layers that they seem to fit.

@@ -69,8 +69,8 @@ at::Tensor EngineHandle::read(size_t index) {
   at::Tensor value;
   const ModelTensor* wanted = &tensors_->tensors().at(index);
   tensors_->for_each(
-      [&](const ModelTensor& /*tensor*/, const at::Tensor& whole) {
-        value = whole.clone();
+      [&](const ModelTensor& /*tensor*/, const at::Tensor& full) {
+        value = full.clone();
       },
       [&](const ModelTensor& tensor) { return &tensor == wanted; });
   return value;

@@ -44,17 +44,17 @@ ReduceKind CollectiveArgs::kind_of(const c10d::ReduceOp& op) const {
 
 void CollectiveArgs::check_parts(
     const char* collective,
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const at::Tensor& part) const {
-  check(whole, collective);
+  check(full, collective);
   check(part, collective);
   TESSERA_CHECK(
-      whole.numel() == part.numel() * ranks_ &&
-          whole.scalar_type() == part.scalar_type(),
+      full.numel() == part.numel() * ranks_ &&
+          full.scalar_type() == part.scalar_type(),
       "{}: the whole tensor has {} elements of {}; it must be {} times (the number of ranks) the part, which has {} of {}",
       collective,
-      whole.numel(),
-      whole.scalar_type(),
+      full.numel(),
+      full.scalar_type(),
       ranks_,
       part.numel(),
       part.scalar_type());

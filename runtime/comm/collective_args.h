@@ -29,10 +29,10 @@ class CollectiveArgs {
   const at::Tensor& only(
       const std::vector<at::Tensor>& tensors,
       const char* collective) const;
-  /// Checks that `whole` has the size of one `part` per rank.
+  /// Checks that `full` has the size of one `part` per rank.
   void check_parts(
       const char* collective,
-      const at::Tensor& whole,
+      const at::Tensor& full,
       const at::Tensor& part) const;
   ReduceKind kind_of(const c10d::ReduceOp& op) const;
 

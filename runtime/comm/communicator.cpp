@@ -62,19 +62,19 @@ at::Tensor empty_on_host(const at::Tensor& like) {
   return at::empty(like.sizes(), like.options().device(at::kCPU));
 }
 
-/// Checks that `whole` has the size of one `part` per rank.
+/// Checks that `full` has the size of one `part` per rank.
 void check_parts(
     const char* collective,
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const at::Tensor& part,
     int ranks,
     const std::string& label) {
   TESSERA_CHECK(
-      whole.numel() == part.numel() * ranks,
+      full.numel() == part.numel() * ranks,
       "{}: {}: the whole tensor has {} elements; it must be {} times (the number of ranks) the part, which has {}",
       label,
       collective,
-      whole.numel(),
+      full.numel(),
       ranks,
       part.numel());
 }

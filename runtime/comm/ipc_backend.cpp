@@ -68,10 +68,10 @@ class IpcWork : public c10d::Work {
 };
 
 /// The part of a span that goes into a row in one turn.
-ByteSpan part(const ByteSpan& whole, int64_t row_bytes, uint64_t piece) {
-  const int64_t begin = std::min(
-      whole.begin + static_cast<int64_t>(piece) * row_bytes, whole.end);
-  return {begin, std::min(begin + row_bytes, whole.end)};
+ByteSpan part(const ByteSpan& full, int64_t row_bytes, uint64_t piece) {
+  const int64_t begin =
+      std::min(full.begin + static_cast<int64_t>(piece) * row_bytes, full.end);
+  return {begin, std::min(begin + row_bytes, full.end)};
 }
 
 uint64_t pieces_of(int64_t longest_bytes, int64_t row_bytes) {
@@ -214,28 +214,28 @@ IpcPlan IpcBackend::reduce(
   return plan;
 }
 
-IpcPlan IpcBackend::reduce_whole(const at::Tensor& tensor, ReduceKind kind)
+IpcPlan IpcBackend::reduce_full(const at::Tensor& tensor, ReduceKind kind)
     const {
   const int64_t row = queue_->slot_bytes();
   StreamDriver& driver = queue_->driver();
   const auto mine = static_cast<size_t>(getRank());
-  const ByteSpan whole{0, bytes_in(tensor)};
+  const ByteSpan full{0, bytes_in(tensor)};
   IpcPlan plan;
   plan.message = message_of(
-      kind == ReduceKind::kSum ? CollectiveKind::kSumWhole
-                               : CollectiveKind::kMaxWhole,
+      kind == ReduceKind::kSum ? CollectiveKind::kSumFull
+                               : CollectiveKind::kMaxFull,
       tensor,
-      whole.bytes());
-  plan.pieces = pieces_of(whole.bytes(), row);
+      full.bytes());
+  plan.pieces = pieces_of(full.bytes(), row);
   plan.publish = [=, &driver](
                      IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
-    const ByteSpan span = part(whole, row, piece);
+    const ByteSpan span = part(full, row, piece);
     driver.copy(stream, slot, bytes_of(tensor) + span.begin, span.bytes());
   };
   plan.consume =
       [=, &driver](
           IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {
-        const ByteSpan span = part(whole, row, piece);
+        const ByteSpan span = part(full, row, piece);
         std::byte* const out = bytes_of(tensor) + span.begin;
         std::vector<const std::byte*> terms(slots.begin(), slots.end());
         terms[mine] = out;
@@ -301,7 +301,7 @@ c10::intrusive_ptr<c10d::Work> IpcBackend::_reduce_scatter_base(
 c10::intrusive_ptr<c10d::Work> IpcBackend::allreduce(
     std::vector<at::Tensor>& tensors,
     const c10d::AllreduceOptions& options) {
-  return issue(reduce_whole(
+  return issue(reduce_full(
       args_.only(tensors, "all_reduce"), args_.kind_of(options.reduceOp)));
 }
 

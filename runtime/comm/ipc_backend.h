@@ -106,7 +106,7 @@ class IpcBackend : public c10d::Backend {
       std::vector<ByteSpan> spans,
       ReduceKind kind) const;
   /// Reduces all of every rank's `tensor`, on every rank.
-  IpcPlan reduce_whole(const at::Tensor& tensor, ReduceKind kind) const;
+  IpcPlan reduce_full(const at::Tensor& tensor, ReduceKind kind) const;
   /// @param longest_bytes at least the longest block of any rank; the same on
   ///   all ranks.
   IpcPlan exchange(

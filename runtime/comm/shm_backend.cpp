@@ -120,8 +120,8 @@ c10::intrusive_ptr<c10d::Work> ShmBackend::allreduce(
   const at::Tensor& tensor = args_.only(tensors, "all_reduce");
   const ReduceKind kind = args_.kind_of(options.reduceOp);
   const ShmPort& port = queue_->port();
-  if (ShmReduceWhole::fits(port, tensor)) {
-    return push(queue_, std::make_unique<ShmReduceWhole>(port, tensor, kind));
+  if (ShmFullReduce::fits(port, tensor)) {
+    return push(queue_, std::make_unique<ShmFullReduce>(port, tensor, kind));
   }
   // Each rank reduces its slice in place, then all gather the slices.
   const auto spans = even_spans(tensor.numel(), tensor.itemsize(), getSize());
@@ -151,7 +151,7 @@ int64_t ShmBackend::largest_of_all(int64_t number) {
   const at::Tensor largest = at::full({1}, number, at::kLong);
   push(
       queue_,
-      std::make_unique<ShmReduceWhole>(
+      std::make_unique<ShmFullReduce>(
           queue_->port(), largest, ReduceKind::kMax))
       ->wait(kNoTimeout);
   return largest.item<int64_t>();

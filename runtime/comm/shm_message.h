@@ -11,8 +11,8 @@ enum class CollectiveKind : int32_t {
   kGather,
   kSum,
   kMax,
-  kSumWhole,
-  kMaxWhole,
+  kSumFull,
+  kMaxFull,
   kExchange
 };
 

@@ -80,10 +80,10 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
   }
 }
 
-ByteSpan ShmOperation::part(const ByteSpan& whole, uint64_t piece) const {
+ByteSpan ShmOperation::part(const ByteSpan& full, uint64_t piece) const {
   const int64_t begin = std::min(
-      whole.begin + static_cast<int64_t>(piece) * piece_bytes_, whole.end);
-  return {begin, std::min(begin + piece_bytes_, whole.end)};
+      full.begin + static_cast<int64_t>(piece) * piece_bytes_, full.end);
+  return {begin, std::min(begin + piece_bytes_, full.end)};
 }
 
 ShmGather::ShmGather(
@@ -107,11 +107,11 @@ ShmGather::ShmGather(
 void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
   announce(port, turn, bytes_of(local_));
   if (!direct()) {
-    const ByteSpan& whole = spans_[static_cast<size_t>(port.rank)];
-    const ByteSpan mine = part(whole, piece);
+    const ByteSpan& full = spans_[static_cast<size_t>(port.rank)];
+    const ByteSpan mine = part(full, piece);
     copy_bytes(
         port.region.payload(port.rank, turn),
-        bytes_of(local_) + (mine.begin - whole.begin),
+        bytes_of(local_) + (mine.begin - full.begin),
         mine.bytes());
   }
 }
@@ -122,12 +122,12 @@ void ShmGather::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     // Each rank begins with itself, so that not all ranks read the same memory
     // at once.
     const int r = (port.rank + i) % port.ranks;
-    const ByteSpan& whole = spans_[static_cast<size_t>(r)];
-    const ByteSpan span = part(whole, piece);
+    const ByteSpan& full = spans_[static_cast<size_t>(r)];
+    const ByteSpan span = part(full, piece);
     std::byte* to = bytes_of(out_) + span.begin;
     if (r == port.rank) {
       copy_bytes(
-          to, bytes_of(local_) + (span.begin - whole.begin), span.bytes());
+          to, bytes_of(local_) + (span.begin - full.begin), span.bytes());
     } else if (direct()) {
       port.peers.read(r, message_of(port, r, turn).address, to, span.bytes());
     } else {
@@ -174,8 +174,8 @@ void ShmReduce::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
 
 void ShmReduce::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
   check_peers(port, turn);
-  const ByteSpan& whole = spans_[static_cast<size_t>(port.rank)];
-  const ByteSpan span = part(whole, piece);
+  const ByteSpan& full = spans_[static_cast<size_t>(port.rank)];
+  const ByteSpan span = part(full, piece);
   const auto ranks = static_cast<size_t>(port.ranks);
   const int64_t chunk = std::min(
       std::max(kCacheBytes / port.ranks / kLine * kLine, kSmallestChunk),
@@ -201,25 +201,25 @@ void ShmReduce::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
     }
     reduce_terms(
         terms,
-        bytes_of(out_) + (at - whole.begin),
+        bytes_of(out_) + (at - full.begin),
         bytes / static_cast<int64_t>(in_.itemsize()),
         in_.scalar_type(),
         kind_);
   }
 }
 
-bool ShmReduceWhole::fits(const ShmPort& port, const at::Tensor& tensor) {
+bool ShmFullReduce::fits(const ShmPort& port, const at::Tensor& tensor) {
   return static_cast<int64_t>(tensor.nbytes()) <= port.region.slot_bytes();
 }
 
-ShmReduceWhole::ShmReduceWhole(
+ShmFullReduce::ShmFullReduce(
     const ShmPort& port,
     const at::Tensor& tensor,
     ReduceKind kind)
     : ShmOperation(
           port,
-          kind == ReduceKind::kSum ? CollectiveKind::kSumWhole
-                                   : CollectiveKind::kMaxWhole,
+          kind == ReduceKind::kSum ? CollectiveKind::kSumFull
+                                   : CollectiveKind::kMaxFull,
           tensor.scalar_type(),
           static_cast<int64_t>(tensor.nbytes()),
           static_cast<int64_t>(tensor.nbytes()),
@@ -227,7 +227,7 @@ ShmReduceWhole::ShmReduceWhole(
       tensor_(tensor),
       kind_(kind) {}
 
-void ShmReduceWhole::publish(
+void ShmFullReduce::publish(
     const ShmPort& port,
     uint64_t turn,
     uint64_t /*piece*/) {
@@ -238,7 +238,7 @@ void ShmReduceWhole::publish(
       static_cast<int64_t>(tensor_.nbytes()));
 }
 
-void ShmReduceWhole::consume(
+void ShmFullReduce::consume(
     const ShmPort& port,
     uint64_t turn,
     uint64_t /*piece*/) {

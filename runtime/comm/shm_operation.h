@@ -82,7 +82,7 @@ class ShmOperation {
       const;
   void check_peers(const ShmPort& port, uint64_t turn) const;
   /// Piece `piece` of a span.
-  ByteSpan part(const ByteSpan& whole, uint64_t piece) const;
+  ByteSpan part(const ByteSpan& full, uint64_t piece) const;
 
   int64_t piece_bytes_ = 0;
 
@@ -140,13 +140,10 @@ class ShmReduce : public ShmOperation {
 
 /// Reduces all of every rank's `tensor`, in rank order, on every rank; for
 /// tensors that fit in a payload.
-class ShmReduceWhole : public ShmOperation {
+class ShmFullReduce : public ShmOperation {
  public:
   static bool fits(const ShmPort& port, const at::Tensor& tensor);
-  ShmReduceWhole(
-      const ShmPort& port,
-      const at::Tensor& tensor,
-      ReduceKind kind);
+  ShmFullReduce(const ShmPort& port, const at::Tensor& tensor, ReduceKind kind);
 
   void publish(const ShmPort& port, uint64_t turn, uint64_t piece) override;
   void consume(const ShmPort& port, uint64_t turn, uint64_t piece) override;

@@ -210,13 +210,13 @@ class SimulatedBackend : public c10d::Backend {
     const DryKernel none_{"simulated collective"};
   };
 
-  void count(const char* kind, const at::Tensor& whole) {
+  void count(const char* kind, const at::Tensor& full) {
     job_->add_work(
         rank_in_job_,
         communicator_,
         kind,
         getSize(),
-        static_cast<double>(whole.nbytes()));
+        static_cast<double>(full.nbytes()));
   }
 
   static c10::intrusive_ptr<c10d::Work> done() {

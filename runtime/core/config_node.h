@@ -254,7 +254,7 @@ struct ConfigReader::Node {
   }
 
   // Suggests what to write instead of an unknown key.
-  std::string remedy_for(const std::string& key, const Node& whole) const {
+  std::string remedy_for(const std::string& key, const Node& root) const {
     if (const auto nearest = nearest_name(key, known); !nearest.empty()) {
       return "did you mean '" + path_of(nearest) + "'?";
     }
@@ -263,7 +263,7 @@ struct ConfigReader::Node {
         return "did you mean '" + path_of(name) + "'?";
       }
     }
-    if (const auto elsewhere = whole.path_of_known(key); !elsewhere.empty()) {
+    if (const auto elsewhere = root.path_of_known(key); !elsewhere.empty()) {
       return "did you mean '" + elsewhere + "'?";
     }
     std::string all = "known keys: ";
@@ -275,7 +275,7 @@ struct ConfigReader::Node {
 
   // Adds each unknown key, here and below.
   void add_unknown(
-      const Node& whole,
+      const Node& root,
       std::span<const ForeignKey> foreign,
       std::vector<UnknownKey>& unknown) const {
     for (const auto& [key, value] : object->items()) {
@@ -284,13 +284,13 @@ struct ConfigReader::Node {
         one.path = path_of(key);
         one.origin = document->origin_of(one.path);
         one.here = key_for(key, foreign);
-        one.remedy = one.here.empty() ? remedy_for(key, whole)
-                                      : "use '" + one.here + "'";
+        one.remedy =
+            one.here.empty() ? remedy_for(key, root) : "use '" + one.here + "'";
       }
     }
     for (const Child& child : children) {
       for (const auto& node : child.nodes) {
-        node->add_unknown(whole, foreign, unknown);
+        node->add_unknown(root, foreign, unknown);
       }
     }
   }

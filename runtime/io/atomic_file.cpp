@@ -148,10 +148,10 @@ size_t AtomicFile::write_directly(
       detail::fail_on("write", temporary_, errno);
     }
     // A disk with larger blocks, or one that is nearly full.
-    const size_t whole =
+    const size_t full =
         written < 0 ? 0 : static_cast<size_t>(written) / kBlock * kBlock;
-    done += whole;
-    if (whole == 0) {
+    done += full;
+    if (full == 0) {
       direct_fd_.reset();
       may_be_direct_ = false;
       break;

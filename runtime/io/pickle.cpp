@@ -384,15 +384,15 @@ class PickleReader {
   }
 
   Node global(const std::string& module, const std::string& name) {
-    const std::string whole = module + "." + name;
+    const std::string full = module + "." + name;
     TESSERA_CHECK(
-        is_listed_(whole),
+        is_listed_(full),
         "{}: at byte {} the pickle asks for '{}', which is not among what files of tensors need, so it is refused; nothing of it was run. If you trust the file, load it with PyTorch and save its state_dict() alone, as safetensors or with torch.save",
         source_,
         at_,
-        printable_name(whole));
+        printable_name(full));
     Node node = make(PickleKind::kGlobal);
-    node->text = whole;
+    node->text = full;
     return node;
   }
 

@@ -33,7 +33,7 @@ struct Listing {
 /// Sizes and position of an entry, of which an extra field has the large ones.
 struct EntrySizes {
   uint64_t stored = 0;
-  uint64_t whole = 0;
+  uint64_t full = 0;
   uint64_t offset = 0;
 };
 
@@ -97,7 +97,7 @@ void read_extra(ByteReader extra, EntrySizes& sizes) {
     if (kind != kZip64Field) {
       continue;
     }
-    for (uint64_t* size : {&sizes.whole, &sizes.stored, &sizes.offset}) {
+    for (uint64_t* size : {&sizes.full, &sizes.stored, &sizes.offset}) {
       if (*size == kInZip64) {
         *size = field.u64();
       }
@@ -158,7 +158,7 @@ ZipDirectory::ZipDirectory(Bytes bytes, std::string_view source)
     entry.crc = list.u32();
     EntrySizes sizes;
     sizes.stored = list.u32();
-    sizes.whole = list.u32();
+    sizes.full = list.u32();
     const uint16_t name_bytes = list.u16();
     const uint16_t extra_bytes = list.u16();
     const uint16_t comment_bytes = list.u16();
@@ -168,7 +168,7 @@ ZipDirectory::ZipDirectory(Bytes bytes, std::string_view source)
     read_extra(list.part(extra_bytes), sizes);
     list.skip(comment_bytes);
     entry.is_plain =
-        method == 0 && sizes.stored == sizes.whole && (flags & 1) == 0;
+        method == 0 && sizes.stored == sizes.full && (flags & 1) == 0;
     entry.data = data_of(bytes, sizes, name, source);
     TESSERA_CHECK(
         entries_.emplace(name, entry).second,

@@ -39,14 +39,14 @@ std::string RepeatedErrors::without_repeated(
   std::string kept;
   while (!lines.empty()) {
     const size_t end = std::min(lines.find('\n'), lines.size() - 1) + 1;
-    const std::string_view whole = lines.substr(0, end);
+    const std::string_view full = lines.substr(0, end);
     lines.remove_prefix(end);
-    std::string_view line = whole;
+    std::string_view line = full;
     if (line.starts_with(prefix)) {
       line.remove_prefix(prefix.size());
     }
     if (!is_repeated(rank, line)) {
-      kept += whole;
+      kept += full;
     }
   }
   return kept;

@@ -116,10 +116,10 @@ FreeMappings& free_mappings(bool were_written) {
 
 std::byte* take_memory(size_t bytes, bool is_mapped, bool has_values) {
   if (!is_mapped) {
-    const size_t whole = (bytes + kDryAlignment - 1) & ~(kDryAlignment - 1);
-    void* data = std::aligned_alloc(kDryAlignment, whole);
+    const size_t full = (bytes + kDryAlignment - 1) & ~(kDryAlignment - 1);
+    void* data = std::aligned_alloc(kDryAlignment, full);
     TESSERA_CHECK(data != nullptr, "a dry run found no {} bytes", bytes);
-    std::fill_n(static_cast<std::byte*>(data), whole, std::byte{0});
+    std::fill_n(static_cast<std::byte*>(data), full, std::byte{0});
     return static_cast<std::byte*>(data);
   }
   std::byte* free = has_values ? free_mappings(true).take(bytes) : nullptr;

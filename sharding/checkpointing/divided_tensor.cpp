@@ -9,11 +9,11 @@
 
 namespace tessera::sharding {
 
-DividedTensor::DividedTensor(const at::Tensor& whole, Communicator& group)
-    : group_(&group), sizes_(whole.sizes().vec()) {
-  const at::Tensor dense = whole.is_non_overlapping_and_dense()
-                               ? whole.detach()
-                               : whole.detach().contiguous();
+DividedTensor::DividedTensor(const at::Tensor& full, Communicator& group)
+    : group_(&group), sizes_(full.sizes().vec()) {
+  const at::Tensor dense = full.is_non_overlapping_and_dense()
+                               ? full.detach()
+                               : full.detach().contiguous();
   strides_ = dense.strides().vec();
   flat_ = dense.as_strided({dense.numel()}, {1});
 }

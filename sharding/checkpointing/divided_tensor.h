@@ -17,7 +17,7 @@ namespace tessera::sharding {
 class DividedTensor {
  public:
   /// @param whole equal on all ranks.
-  DividedTensor(const at::Tensor& whole, Communicator& group);
+  DividedTensor(const at::Tensor& full, Communicator& group);
 
   /// Returns this rank's part, [numel / ranks, rounded up], in memory of its
   /// own. Call it once: it releases the whole.

@@ -29,21 +29,21 @@ at::Tensor parts_exchanged(
     const at::Tensor& part,
     int64_t parts_dim,
     const DimSplit& parts,
-    int64_t whole_dim,
-    const DimSplit& whole,
+    int64_t full_dim,
+    const DimSplit& full,
     Communicator& group) {
   const int local = group.rank();
   const auto sizes_from = [&](int rank) {
     std::vector<int64_t> sizes = part.sizes().vec();
-    sizes[static_cast<size_t>(whole_dim)] = whole.length(local);
+    sizes[static_cast<size_t>(full_dim)] = full.length(local);
     sizes[static_cast<size_t>(parts_dim)] = parts.length(rank);
     return sizes;
   };
   AllToAllBlocks blocks;
   std::vector<at::Tensor> sent;
   for (int rank = 0; rank < group.size(); ++rank) {
-    sent.push_back(part.narrow(whole_dim, whole.begin(rank), whole.length(rank))
-                       .flatten());
+    sent.push_back(
+        part.narrow(full_dim, full.begin(rank), full.length(rank)).flatten());
     blocks.sent.push_back(sent.back().numel());
     blocks.taken.push_back(c10::multiply_integers(sizes_from(rank)));
   }
@@ -52,7 +52,7 @@ at::Tensor parts_exchanged(
       {std::accumulate(blocks.taken.begin(), blocks.taken.end(), int64_t{0})},
       part.options());
   const std::string label = name_of(group);
-  if (parts.is_even() && whole.is_even()) {
+  if (parts.is_even() && full.is_even()) {
     group.all_to_all(output, input, label).wait();
   } else {
     group.all_to_all(output, input, blocks, label).wait();
@@ -90,24 +90,24 @@ at::Tensor all_to_all_parts(
     const at::Tensor& part,
     int64_t parts_dim,
     const DimSplit& parts,
-    int64_t whole_dim,
-    const DimSplit& whole,
+    int64_t full_dim,
+    const DimSplit& full,
     Communicator& group) {
   check_length(
       part, parts_dim, parts.length(group.rank()), "all_to_all_parts", group);
-  check_length(part, whole_dim, whole.size(), "all_to_all_parts", group);
+  check_length(part, full_dim, full.size(), "all_to_all_parts", group);
   if (group.size() == 1) {
     return part;
   }
   const int64_t from = c10::maybe_wrap_dim(parts_dim, part.dim());
-  const int64_t to = c10::maybe_wrap_dim(whole_dim, part.dim());
+  const int64_t to = c10::maybe_wrap_dim(full_dim, part.dim());
   return apply_linear(
       part,
-      [&group, from, parts, to, whole](const at::Tensor& tensor) {
-        return parts_exchanged(tensor, from, parts, to, whole, group);
+      [&group, from, parts, to, full](const at::Tensor& tensor) {
+        return parts_exchanged(tensor, from, parts, to, full, group);
       },
-      [&group, from, parts, to, whole](const at::Tensor& gradient) {
-        return parts_exchanged(gradient, to, whole, from, parts, group);
+      [&group, from, parts, to, full](const at::Tensor& gradient) {
+        return parts_exchanged(gradient, to, full, from, parts, group);
       });
 }
 

@@ -13,7 +13,7 @@
 
 namespace tessera::sharding {
 
-/// Exchanges parts of dimension `parts_dim` for parts of dimension `whole_dim`:
+/// Exchanges parts of dimension `parts_dim` for parts of dimension `full_dim`:
 /// the argument has a part of the former and all of the latter, the result a
 /// part of the latter and all of the former. A rank sends (n - 1) / n of its
 /// elements.
@@ -22,8 +22,8 @@ at::Tensor all_to_all_parts(
     const at::Tensor& part,
     int64_t parts_dim,
     const DimSplit& parts,
-    int64_t whole_dim,
-    const DimSplit& whole,
+    int64_t full_dim,
+    const DimSplit& full,
     Communicator& group);
 
 /// How many rows of a tensor go to and come from each rank in an all-to-all.

@@ -30,12 +30,12 @@ at::Tensor summed(const at::Tensor& tensor, Communicator& group) {
 /// Returns this rank's part, in memory of its own: autograd accepts no views
 /// here.
 at::Tensor local_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const DimSplit& split,
     const Communicator& group) {
   const int rank = group.rank();
-  return owned(whole.narrow(dim, split.begin(rank), split.length(rank)));
+  return owned(full.narrow(dim, split.begin(rank), split.length(rank)));
 }
 
 at::Tensor with_length(const at::Tensor& front, int64_t length) {
@@ -87,11 +87,11 @@ at::Tensor reduce_scattered(
 
 } // namespace
 
-at::Tensor copy_to_group(const at::Tensor& whole, Communicator& group) {
+at::Tensor copy_to_group(const at::Tensor& full, Communicator& group) {
   if (group.size() == 1) {
-    return whole;
+    return full;
   }
-  return apply_linear(whole, unchanged, [&group](const at::Tensor& gradient) {
+  return apply_linear(full, unchanged, [&group](const at::Tensor& gradient) {
     return summed(gradient, group);
   });
 }
@@ -126,16 +126,16 @@ at::Tensor gather_parts(
 }
 
 at::Tensor take_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const DimSplit& split,
     Communicator& group) {
-  check_length(whole, dim, split.size(), "take_part", group);
+  check_length(full, dim, split.size(), "take_part", group);
   if (group.size() == 1) {
-    return whole;
+    return full;
   }
   return apply_linear(
-      whole,
+      full,
       [&group, dim, split](const at::Tensor& tensor) {
         return local_part(tensor, dim, split, group);
       },

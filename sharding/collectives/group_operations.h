@@ -41,7 +41,7 @@ namespace tessera::sharding {
 /// outlive the graph. In a group of one rank they return their argument.
 
 /// Whole to whole, used for parts; see the note.
-at::Tensor copy_to_group(const at::Tensor& whole, Communicator& group);
+at::Tensor copy_to_group(const at::Tensor& full, Communicator& group);
 
 /// Partial to whole.
 at::Tensor reduce_over_group(const at::Tensor& partial, Communicator& group);
@@ -58,7 +58,7 @@ at::Tensor gather_parts(
 /// @throws tessera::Error when the length of the dimension is not
 ///   `split.size()`.
 at::Tensor take_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const DimSplit& split,
     Communicator& group);

@@ -56,7 +56,7 @@ class AxisChange {
     if (std::holds_alternative<Shared>(to) && split.is_even()) {
       return sharding::all_gather_parts(x, dim, group_);
     }
-    return from_whole(gather_parts(x, dim, split, group_), to);
+    return from_full(gather_parts(x, dim, split, group_), to);
   }
 
   at::Tensor to_shard(
@@ -71,11 +71,11 @@ class AxisChange {
     if (std::holds_alternative<Partial>(from) && split.is_even()) {
       return sharding::reduce_scatter_parts(x, dim, group_);
     }
-    return take_part(to_whole(x, from), dim, split, group_);
+    return take_part(to_full(x, from), dim, split, group_);
   }
 
   /// Changes between placements that do not change sizes.
-  at::Tensor of_whole(
+  at::Tensor of_full(
       const at::Tensor& x,
       const Placement& from,
       const Placement& to) const {
@@ -83,28 +83,28 @@ class AxisChange {
         std::holds_alternative<Partial>(to)) {
       return x * (group_.rank() == 0 ? 1 : 0); // the gradient is masked, too
     }
-    return from_whole(to_whole(x, from), to);
+    return from_full(to_full(x, from), to);
   }
 
  private:
   /// Changes to Replicate.
-  at::Tensor to_whole(const at::Tensor& x, const Placement& from) const {
+  at::Tensor to_full(const at::Tensor& x, const Placement& from) const {
     if (std::holds_alternative<Partial>(from)) {
       return sharding::reduce_over_group(x, group_);
     }
     return std::holds_alternative<Shared>(from)
                ? sharding::reduce_over_group(
-                     of_whole(x, Shared{}, Partial{}), group_)
+                     of_full(x, Shared{}, Partial{}), group_)
                : x;
   }
 
   /// Changes from Replicate.
-  at::Tensor from_whole(const at::Tensor& x, const Placement& to) const {
+  at::Tensor from_full(const at::Tensor& x, const Placement& to) const {
     if (std::holds_alternative<Shared>(to)) {
       return sharding::copy_to_group(x, group_);
     }
     return std::holds_alternative<Partial>(to)
-               ? of_whole(
+               ? of_full(
                      sharding::copy_to_group(x, group_), Shared{}, Partial{})
                : x;
   }
@@ -201,7 +201,7 @@ class Redistribution {
           parts_of(axis, *dividing));
     }
     if (divided == nullptr && dividing == nullptr) {
-      tensor_ = change.of_whole(tensor_, from, goal);
+      tensor_ = change.of_full(tensor_, from, goal);
     }
   }
 

@@ -32,15 +32,15 @@ std::vector<ContextSegment> context_segments(
 }
 
 at::Tensor take_context_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     ContextLayout layout,
     int rank,
     int ranks) {
   std::vector<at::Tensor> parts;
   for (const ContextSegment& segment :
-       context_segments(layout, whole.size(dim), rank, ranks)) {
-    parts.push_back(whole.narrow(dim, segment.first, segment.length));
+       context_segments(layout, full.size(dim), rank, ranks)) {
+    parts.push_back(full.narrow(dim, segment.first, segment.length));
   }
   return at::cat(parts, dim);
 }

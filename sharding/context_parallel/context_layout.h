@@ -41,7 +41,7 @@ std::vector<ContextSegment> context_segments(
 /// on all ranks, such as token ids, positions or targets. Not collective: only
 /// the rank's own tokens get a gradient.
 at::Tensor take_context_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     ContextLayout layout,
     int rank,

@@ -20,16 +20,16 @@ void check(const ContextParallel& cp) {
 }
 
 at::Tensor local_context_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const ContextParallel& cp) {
   const int ranks = cp.group->size();
-  return ranks == 1 ? whole
-                    : take_context_part(
-                          whole, dim, cp.layout, cp.group->rank(), ranks);
+  return ranks == 1
+             ? full
+             : take_context_part(full, dim, cp.layout, cp.group->rank(), ranks);
 }
 
-at::Tensor whole_context(
+at::Tensor full_context(
     const at::Tensor& local,
     int64_t dim,
     const ContextParallel& cp) {

@@ -42,14 +42,14 @@ void check(const ContextParallel& cp);
 /// Returns this rank's tokens along dimension `dim` of a tensor that is whole
 /// on all ranks.
 at::Tensor local_context_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const ContextParallel& cp);
 
 /// Returns the tokens of all ranks, in sequence order, for results that all
 /// ranks use in the same way; for gradients see
 /// [Note: losses over divided sequences]. Collective; blocks.
-at::Tensor whole_context(
+at::Tensor full_context(
     const at::Tensor& local,
     int64_t dim,
     const ContextParallel& cp);

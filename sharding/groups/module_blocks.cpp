@@ -80,7 +80,7 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   std::set<int64_t> vocabularies;
   const TensorSpecs specs = specs_in(module);
   // Of the weight of a module with this role; empty for other modules.
-  const auto whole_sizes = [&](const Module& part, ModuleRole role) {
+  const auto full_sizes = [&](const Module& part, ModuleRole role) {
     const auto parameters = part.parameters(/*recurse=*/false);
     return kind_of(part).role == role && !parameters.empty()
                ? spec_of(parameters[0], specs).sizes
@@ -88,7 +88,7 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   };
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
-        const auto sizes = whole_sizes(part, ModuleRole::kEmbedding);
+        const auto sizes = full_sizes(part, ModuleRole::kEmbedding);
         if (!sizes.empty() && c10::multiply_integers(sizes) >= min_numel) {
           vocabularies.insert(sizes[0]);
           apart.insert(&part);
@@ -96,7 +96,7 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
       });
   for_each_submodule(
       module, "", [&](const std::string& /*path*/, const Module& part) {
-        const auto sizes = whole_sizes(part, ModuleRole::kLinear);
+        const auto sizes = full_sizes(part, ModuleRole::kLinear);
         if (!sizes.empty() && c10::multiply_integers(sizes) >= min_numel &&
             vocabularies.count(sizes[0])) {
           apart.insert(&part);
@@ -154,19 +154,19 @@ class PieceFinder {
           (is_container(part) || contains_blocks(part))) {
         add_around_blocks(part, child_path);
       } else {
-        add_whole(part, child_path);
+        add_full(part, child_path);
       }
     }
   }
 
   /// Adds a module that is a piece, followed by the pieces inside it.
-  void add_whole(const Module& module, const std::string& path) {
+  void add_full(const Module& module, const std::string& path) {
     std::vector<at::Tensor> local;
     std::vector<std::pair<std::string, const Module*>> inner;
     take_own(module, path, local, inner);
     add(module, path, local);
     for (const auto& [inner_path, part] : inner) {
-      add_whole(*part, inner_path);
+      add_full(*part, inner_path);
     }
   }
 

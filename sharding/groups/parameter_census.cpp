@@ -141,7 +141,7 @@ std::vector<ParameterRecord> take_parameter_census(
     check_name(item.key());
     if (choices.ignores(item.key())) {
       left_alone.push_back(
-          {whole_spec({item.key()}, tensor.sizes().vec(), tensor.scalar_type()),
+          {full_spec({item.key()}, tensor.sizes().vec(), tensor.scalar_type()),
            tensor});
       continue;
     }

@@ -73,16 +73,16 @@ void materialize_tensor(const at::Tensor& tensor) {
   const c10::NoGradGuard no_grad;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   const auto count = static_cast<int64_t>(storage.nbytes() / tensor.itemsize());
-  const at::Tensor whole =
+  const at::Tensor full =
       at::empty({count}, tensor.options().requires_grad(false));
-  deferred_init(storage)->fill(whole, 0);
+  deferred_init(storage)->fill(full, 0);
   allow_access(storage);
   // The DataPtr owns the filled tensor and so keeps its memory alive.
   storage.set_data_ptr_noswap(c10::DataPtr(
-      whole.data_ptr(),
-      new at::Tensor(whole),
+      full.data_ptr(),
+      new at::Tensor(full),
       [](void* context) { delete static_cast<at::Tensor*>(context); },
-      whole.device()));
+      full.device()));
 }
 
 } // namespace tessera::sharding

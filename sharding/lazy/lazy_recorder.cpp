@@ -335,7 +335,7 @@ class Recorder {
         const LazyFill* fill = lazy_fill(tensor);
         return fill == nullptr
                    ? tensor
-                   : LazyView::of(tensor).in(make_whole(fill->value));
+                   : LazyView::of(tensor).in(make_full(fill->value));
       });
     }
     op_.callBoxed(stack_);

@@ -183,7 +183,7 @@ at::Generator generator_of(const RandomStream& random) {
 }
 
 /// Computes values whole. A value that several others need is computed once.
-class WholeMaker {
+class FullMaker {
  public:
   at::Tensor make(const ValuePtr& value) {
     const auto found = made_.find(value.get());
@@ -303,8 +303,8 @@ void LazyFill::operator()(const at::Tensor& slice, int64_t first_element)
     return;
   }
   if (!value->by_slice) {
-    const at::Tensor whole = make_whole(value);
-    slice.copy_(whole.narrow(0, first_element, slice.numel()));
+    const at::Tensor full = make_full(value);
+    slice.copy_(full.narrow(0, first_element, slice.numel()));
     return;
   }
   const int64_t end = first_element + slice.numel();
@@ -319,10 +319,10 @@ void LazyFill::operator()(const at::Tensor& slice, int64_t first_element)
   }
 }
 
-at::Tensor make_whole(const ValuePtr& value) {
+at::Tensor make_full(const ValuePtr& value) {
   const PlainOperators plain;
   const OneThread one_thread;
-  return WholeMaker().make(value);
+  return FullMaker().make(value);
 }
 
 } // namespace tessera::sharding

@@ -136,7 +136,7 @@ struct LazyFill {
 };
 
 /// Computes the whole value, on the CPU: [numel].
-at::Tensor make_whole(const std::shared_ptr<LazyValue>& value);
+at::Tensor make_full(const std::shared_ptr<LazyValue>& value);
 
 /// Returns `value` with `change` applied to each tensor in it, also inside
 /// lists.

@@ -201,7 +201,7 @@ void PageMemory::begin_unshard(
     begin_gather(shard_.tensor());
     return;
   }
-  arriving_ = shard_.read(local_slice(whole_in_slot()));
+  arriving_ = shard_.read(local_slice(full_in_slot()));
   reading_ = true;
   if (shard_.tier() != MemoryTier::kNvme) {
     issue_unshard();
@@ -214,7 +214,7 @@ void PageMemory::issue_unshard() {
   }
   const runtime::StreamLane::Scope on_lane(*lane_);
   arriving_.wait_issued();
-  begin_gather(local_slice(whole_in_slot()));
+  begin_gather(local_slice(full_in_slot()));
 }
 
 /// Runs on the lane.
@@ -230,7 +230,7 @@ void PageMemory::begin_gather(const at::Tensor& shard) {
     runtime::encode_blocks_(local, shard, *spec_.gather_format);
     gather_ = communicator_->all_gather(wire, local, label);
   } else {
-    gather_ = communicator_->all_gather(whole_in_slot(), shard, label);
+    gather_ = communicator_->all_gather(full_in_slot(), shard, label);
   }
   if (!gather_.pending()) {
     receive();
@@ -240,7 +240,7 @@ void PageMemory::begin_gather(const at::Tensor& shard) {
 void PageMemory::receive() {
   if (is_encoded()) {
     runtime::decode_blocks_(
-        whole_in_slot(),
+        full_in_slot(),
         wire_in_slot(),
         *spec_.gather_format,
         communicator_->size());
@@ -249,7 +249,7 @@ void PageMemory::receive() {
   gathered_ = ready_;
 }
 
-at::Tensor PageMemory::whole_in_slot() const {
+at::Tensor PageMemory::full_in_slot() const {
   return slot_.tensor.narrow(0, 0, spec_.layout.padded_numel());
 }
 
@@ -264,9 +264,9 @@ at::Tensor PageMemory::wire_in_slot() const {
               spec_.gather_format->bytes(spec_.layout.shard_numel()));
 }
 
-at::Tensor PageMemory::local_slice(const at::Tensor& whole) const {
+at::Tensor PageMemory::local_slice(const at::Tensor& full) const {
   const runtime::FlatSpan mine = local_span();
-  return whole.narrow(0, mine.begin, mine.numel);
+  return full.narrow(0, mine.begin, mine.numel);
 }
 
 void PageMemory::finish_gather(const WaitCheck& check) {
@@ -283,7 +283,7 @@ void PageMemory::end_unshard(const WaitCheck& check) {
     return;
   }
   finish_gather(check);
-  attach(whole_in_slot());
+  attach(full_in_slot());
   use_on_current_stream();
 }
 
@@ -330,9 +330,9 @@ void PageMemory::follow_users(const runtime::StreamLane& lane) {
   }
 }
 
-void PageMemory::attach(const at::Tensor& whole) {
-  whole_ = whole;
-  auto* base = static_cast<std::byte*>(whole_.data_ptr());
+void PageMemory::attach(const at::Tensor& full) {
+  full_ = full;
+  auto* base = static_cast<std::byte*>(full_.data_ptr());
   for (const auto& storage : storages_) {
     storage->attach(base + storage->begin() * runtime::size_of(spec_.dtype));
   }
@@ -343,7 +343,7 @@ void PageMemory::detach() {
   for (const auto& storage : storages_) {
     storage->detach();
   }
-  whole_ = at::Tensor();
+  full_ = at::Tensor();
   residency_ = Residency::kSharded;
 }
 
@@ -378,7 +378,7 @@ void PageMemory::bump_versions() {
 
 void PageMemory::write_back() {
   const c10::NoGradGuard no_grad;
-  const at::Tensor mine = local_slice(whole_);
+  const at::Tensor mine = local_slice(full_);
   if (spec_.has_separate_master) {
     const at::Tensor master = read_master();
     const at::Tensor written = mine.ne(master.to(spec_.dtype));
@@ -406,12 +406,12 @@ void PageMemory::write_master(const at::Tensor& values) {
   shard_.store(values);
 }
 
-at::Tensor PageMemory::view_of(const at::Tensor& whole, size_t i) const {
+at::Tensor PageMemory::view_of(const at::Tensor& full, size_t i) const {
   const PagedParameter& parameter = spec_.parameters[i];
-  return whole.as_strided(
+  return full.as_strided(
       parameter.record.tensor.sizes(),
       parameter.record.tensor.strides(),
-      whole.storage_offset() + parameter.span.begin);
+      full.storage_offset() + parameter.span.begin);
 }
 
 void PageMemory::check_identity() const {
@@ -429,7 +429,7 @@ void PageMemory::check_identity() const {
 }
 
 runtime::Slot PageMemory::restore(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const WaitCheck& check) {
   const c10::NoGradGuard no_grad;
   finish_gather(check);
@@ -437,8 +437,8 @@ runtime::Slot PageMemory::restore(
   for (const auto& storage : storages_) {
     const int64_t numel = storage->nbytes() / runtime::size_of(spec_.dtype);
     const at::Tensor local =
-        at::empty({numel}, whole.options().dtype(spec_.original_dtype));
-    local.copy_(whole.narrow(0, storage->begin(), numel));
+        at::empty({numel}, full.options().dtype(spec_.original_dtype));
+    local.copy_(full.narrow(0, storage->begin(), numel));
     if (spec_.original_dtype != spec_.dtype) {
       replacement.emplace(storage->impl(), local.storage());
       abandon(
@@ -466,7 +466,7 @@ runtime::Slot PageMemory::restore(
   }
   storages_.clear();
   spec_.parameters.clear();
-  whole_ = at::Tensor();
+  full_ = at::Tensor();
   residency_ = Residency::kSharded;
   return take_slot();
 }

@@ -125,9 +125,9 @@ class PageMemory {
   at::ScalarType original_dtype() const {
     return spec_.original_dtype;
   }
-  /// Returns a view of `whole` ([padded_numel], any dtype) as parameter `i`'s
+  /// Returns a view of `full` ([padded_numel], any dtype) as parameter `i`'s
   /// value.
-  at::Tensor view_of(const at::Tensor& whole, size_t i) const;
+  at::Tensor view_of(const at::Tensor& full, size_t i) const;
 
   Residency residency() const {
     return residency_;
@@ -189,8 +189,8 @@ class PageMemory {
   void write_back();
 
   /// The whole weights while unsharded: [padded_numel].
-  const at::Tensor& whole() const {
-    return whole_;
+  const at::Tensor& full() const {
+    return full_;
   }
 
   /// @throws tessera::Error naming a parameter whose storage or key was
@@ -198,10 +198,10 @@ class PageMemory {
   void check_identity() const;
 
   /// Ends paging: every storage gets memory of its own and its original dtype,
-  /// filled from `whole` ([padded_numel], any dtype). Ends an all-gather in
+  /// filled from `full` ([padded_numel], any dtype). Ends an all-gather in
   /// progress.
   /// @return the slot, if there was one.
-  runtime::Slot restore(const at::Tensor& whole, const WaitCheck& check);
+  runtime::Slot restore(const at::Tensor& full, const WaitCheck& check);
 
   /// Makes autograd refuse to use tensors that it saved of the old values.
   void bump_versions();
@@ -231,7 +231,7 @@ class PageMemory {
   /// Of the gather in progress, on the lane: what arrived becomes weights.
   void receive();
   /// The place of weights in the slot: [padded_numel].
-  at::Tensor whole_in_slot() const;
+  at::Tensor full_in_slot() const;
   /// What ranks send, of a gather in another format: uint8.
   at::Tensor wire_in_slot() const;
   runtime::Slot take_slot();
@@ -245,8 +245,8 @@ class PageMemory {
   runtime::FlatSpan local_span() const {
     return spec_.shard();
   }
-  at::Tensor local_slice(const at::Tensor& whole) const;
-  void attach(const at::Tensor& whole);
+  at::Tensor local_slice(const at::Tensor& full) const;
+  void attach(const at::Tensor& full);
   void detach();
   void take_slice(
       const c10::Storage& storage,
@@ -263,7 +263,7 @@ class PageMemory {
   runtime::RestingTensor shard_;
   runtime::RestingTensor master_; ///< if it has its own
   std::string loss_; ///< why the values were lost; empty: they were not
-  at::Tensor whole_;
+  at::Tensor full_;
   runtime::Slot slot_;
   runtime::PendingTransfer
       arriving_; ///< transfer of the shard to its place in the slot

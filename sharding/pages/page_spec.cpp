@@ -231,7 +231,7 @@ PageSpec lay_out(
       mesh.size(kShardAxis));
   page.casts_arguments =
       options.precision.is_mixed() && at::isFloatingType(first.dtype);
-  page.keeps_whole_gradients = keeps_whole_gradients(options, page.zero_stage);
+  page.keeps_full_gradients = keeps_full_gradients(options, page.zero_stage);
   page.stays_after_forward = !page.reshard_after_forward.value_or(
       page.zero_stage.value_or(options.zero_stage) == 3);
   page.gradients = gradient_types(

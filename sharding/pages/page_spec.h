@@ -71,7 +71,7 @@ struct PageSpec {
   /// Whether operators get their other arguments cast to `dtype`.
   bool casts_arguments = false;
   GradientTypes gradients{}; ///< if it is trainable
-  bool keeps_whole_gradients = false; ///< between the backward passes of a step
+  bool keeps_full_gradients = false; ///< between the backward passes of a step
   /// Whether its gradients rest in a shard until the step; not if they are
   /// applied during backward, see [Note: applied gradients].
   bool keeps_gradient_shard = false;

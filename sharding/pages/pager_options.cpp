@@ -8,7 +8,7 @@ void check(const PagerOptions& options) {
   tessera::check(static_cast<const ShardingOptions&>(options));
 }
 
-bool keeps_whole_gradients(
+bool keeps_full_gradients(
     const PagerOptions& options,
     std::optional<int> zero_stage) {
   const int stage = zero_stage.value_or(options.zero_stage);
@@ -26,7 +26,7 @@ GradientTypes gradient_types(
   const at::ScalarType shard = accumulate_dtype(options.precision, dtype);
   // What stays whole adds up in the slot, and on one rank nothing is reduced.
   const bool adds_up_in_slot =
-      keeps_whole_gradients(options, zero_stage) || ranks == 1;
+      keeps_full_gradients(options, zero_stage) || ranks == 1;
   return {
       adds_up_in_slot ? shard : gradient_dtype(options.precision, dtype),
       shard};

@@ -24,7 +24,7 @@ void check(const PagerOptions& options);
 
 /// Returns whether gradients stay whole between backward passes.
 /// @param zero_stage ZeRO stage of the group, if it has its own.
-bool keeps_whole_gradients(
+bool keeps_full_gradients(
     const PagerOptions& options,
     std::optional<int> zero_stage);
 

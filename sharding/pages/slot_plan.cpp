@@ -50,7 +50,7 @@ SlotPlan::SlotPlan(
     pages_.push_back(
         {page.gather_slot_bytes(),
          page.gradient_slot_bytes(stores_gradients),
-         page.keeps_whole_gradients,
+         page.keeps_full_gradients,
          page.stays_after_forward});
   }
 }
@@ -67,7 +67,7 @@ PlanLimits SlotPlan::limits(int64_t capacity_bytes, bool has_budget) const {
       limits.capacity_bytes += 2 * kAlignment;
     }
     limits.stays.push_back(!has_budget && pages_[g].stays_after_forward);
-    limits.keeps_gradients.push_back(pages_[g].keeps_whole_gradients);
+    limits.keeps_gradients.push_back(pages_[g].keeps_full_gradients);
   }
   return limits;
 }
@@ -76,7 +76,7 @@ int64_t SlotPlan::reduce_bytes(const std::vector<PlanEvent>& events) const {
   int64_t kept = 0;
   std::vector<int64_t> passing;
   for (const PageSlots& page : pages_) {
-    const bool keeps = page.keeps_whole_gradients;
+    const bool keeps = page.keeps_full_gradients;
     kept += keeps ? page.gradient_slot_bytes + kAlignment : 0;
     passing.push_back(keeps ? 0 : page.gradient_slot_bytes);
   }

@@ -67,7 +67,7 @@ class SlotPlan {
   struct PageSlots {
     int64_t gather_slot_bytes;
     int64_t gradient_slot_bytes;
-    bool keeps_whole_gradients;
+    bool keeps_full_gradients;
     bool stays_after_forward;
   };
 

@@ -65,7 +65,7 @@ void GatherScopes::unpin(
 void GatherScopes::write_back(Page& page) noexcept {
   try {
     unsharder_.settle_shard(page);
-    add_hashes(page, page.whole(), context_.ranks->written());
+    add_hashes(page, page.full(), context_.ranks->written());
     page.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + page.name() +
@@ -78,13 +78,13 @@ void GatherScopes::write_back(Page& page) noexcept {
 
 void GatherScopes::add_hashes(
     const Page& page,
-    const at::Tensor& whole,
+    const at::Tensor& full,
     ValueHashes& hashes) const {
   if (context_.ranks->size() == 1 || page.spec().of_experts) {
     return;
   }
   for (size_t i = 0; i < page.parameters().size(); ++i) {
-    hashes.add(page.parameters()[i].record.name(), page.view_of(whole, i));
+    hashes.add(page.parameters()[i].record.name(), page.view_of(full, i));
   }
 }
 
@@ -95,12 +95,12 @@ at::Tensor GatherScopes::gather(
   if (!page.ranks.is_divided()) {
     return shard;
   }
-  const at::Tensor whole =
+  const at::Tensor full =
       at::empty({page.layout().padded_numel()}, shard.options());
   page.ranks.shards()
-      .all_gather(whole, shard, label)
+      .all_gather(full, shard, label)
       .wait(context_.ranks->watch_failures());
-  return whole;
+  return full;
 }
 
 at::Tensor GatherScopes::read_master(Page& page) {
@@ -116,12 +116,12 @@ at::Tensor GatherScopes::gather_master(Page& page) {
   return gather(page, read_master(page), "values of '" + page.name() + "'");
 }
 
-at::Tensor GatherScopes::whole_master(Page& page) {
+at::Tensor GatherScopes::full_master(Page& page) {
   reducer_.agree({RankIntent::Kind::kGatherScope, page.number(), -1});
   return gather_master(page);
 }
 
-at::Tensor GatherScopes::whole_gradient(size_t parameter) {
+at::Tensor GatherScopes::full_gradient(size_t parameter) {
   const auto& [page, position] = context_.pages.places()[parameter];
   const GradientBucket* bucket = page.gradients.get();
   if (bucket == nullptr || !bucket->has_gradient(position)) {
@@ -129,12 +129,12 @@ at::Tensor GatherScopes::whole_gradient(size_t parameter) {
   }
   unsharder_.settle_shard(page); // readers of the gradients have finished too
   const at::Tensor shard = bucket->shard().load(page.device());
-  const at::Tensor whole = gather(
+  const at::Tensor full = gather(
       page,
       shard,
       "gradient of '" + context_.pages.parameter(parameter).record.name() +
           "'");
-  return page.view_of(whole, position).mul(bucket->factor());
+  return page.view_of(full, position).mul(bucket->factor());
 }
 
 void GatherScopes::restore_all() {
@@ -146,11 +146,11 @@ void GatherScopes::restore_all() {
   }
   unsharder_.reshard_all();
   for (const auto& page : context_.pages) {
-    const at::Tensor whole = gather_master(*page);
+    const at::Tensor full = gather_master(*page);
     if (page->gradients) {
       page->gradients->retire();
     }
-    unsharder_.restore(*page, whole);
+    unsharder_.restore(*page, full);
   }
 }
 

@@ -46,10 +46,8 @@ class GatherScopes {
   /// Adds hashes of a page's whole values ([padded_numel]), which all ranks
   /// write alike. Does nothing for one rank, and for experts, of which ranks
   /// have other ones.
-  void add_hashes(
-      const Page& page,
-      const at::Tensor& whole,
-      ValueHashes& hashes) const;
+  void add_hashes(const Page& page, const at::Tensor& full, ValueHashes& hashes)
+      const;
 
   /// Returns this rank's shard of a page's values as the optimizer has them, in
   /// memory on the parameters' device: [shard_numel], of its master's dtype.
@@ -61,11 +59,11 @@ class GatherScopes {
   /// nothing updates; Pager::invalidate() must be called afterwards. Blocks.
   static void write_master(Page& page, const at::Tensor& values);
   /// The same values of all ranks: [padded_numel]. Collective; unplanned.
-  at::Tensor whole_master(Page& page);
+  at::Tensor full_master(Page& page);
 
   /// Returns the whole settled gradient of a parameter, or an undefined tensor.
   /// Collective.
-  at::Tensor whole_gradient(size_t parameter);
+  at::Tensor full_gradient(size_t parameter);
 
   /// Gives all parameters their whole values and memory back. Collective; the
   /// ranks have agreed on it.

@@ -36,7 +36,7 @@ at::Tensor GradientAgreement::flags(bool all) const {
   for (size_t g = 0; g < pages.size(); ++g) {
     const GradientBucket* bucket = pages[g].gradients.get();
     const bool due =
-        bucket != nullptr && (all || !pages[g].spec().keeps_whole_gradients);
+        bucket != nullptr && (all || !pages[g].spec().keeps_full_gradients);
     flag[g] = due && bucket->any_arrived() ? 1 : 0;
   }
   for (size_t p = 0; p < parameters; ++p) {

@@ -209,7 +209,7 @@ void StepExecutor::on_gradient(size_t parameter) {
   }
   // Without a plan a page is reduced as soon as it is complete. Later gradients
   // are reduced again and added.
-  if (!context_.is_alone() && !page.spec().keeps_whole_gradients &&
+  if (!context_.is_alone() && !page.spec().keeps_full_gradients &&
       !planner_.cursor().following() && page.gradients->all_arrived()) {
     reducer_.agree({RankIntent::Kind::kReduce, page.number(), -1});
     reducer_.finish();
@@ -223,7 +223,7 @@ void StepExecutor::on_backward_end() {
   for (const auto& page : context_.pages) {
     // Other pages are packed when they are reduced.
     if (page->gradients && page->gradients->is_open() &&
-        page->spec().keeps_whole_gradients) {
+        page->spec().keeps_full_gradients) {
       page->gradients->pack();
     }
   }

@@ -202,9 +202,9 @@ void Unsharder::reshard_all() {
   ++epoch_;
 }
 
-void Unsharder::restore(Page& page, const at::Tensor& whole) {
+void Unsharder::restore(Page& page, const at::Tensor& full) {
   cause_ = nullptr; // a page that is no longer paged
-  runtime::Slot slot = page.restore(whole, context_.ranks->watch_failures());
+  runtime::Slot slot = page.restore(full, context_.ranks->watch_failures());
   if (slot.defined()) {
     arena_.release(slot);
   }

@@ -71,7 +71,7 @@ class Unsharder {
   void reshard_all();
   /// Gives a page's parameters their whole values and memory back.
   /// @param whole [padded_numel].
-  void restore(Page& page, const at::Tensor& whole);
+  void restore(Page& page, const at::Tensor& full);
 
   /// Orders the lane and the current stream after the scheduler's work on the
   /// shard. Blocks.

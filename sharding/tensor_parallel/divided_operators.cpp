@@ -188,7 +188,7 @@ at::Tensor product_of(
     return product(full_tensor(a), full_tensor(b));
   }
   Communicator& group = (left != nullptr ? left : right)->group();
-  const auto whole = [&](const at::Tensor& x) {
+  const auto full = [&](const at::Tensor& x) {
     return shared(full_tensor(x), group);
   };
   // Dimensions of batches: both operands are divided alike.
@@ -212,9 +212,9 @@ at::Tensor product_of(
     }
   }
   if (left != nullptr) { // rows of a
-    return make_dtensor_like(product(local_of(a), whole(b)), -2, *left);
+    return make_dtensor_like(product(local_of(a), full(b)), -2, *left);
   }
-  return make_dtensor_like(product(whole(a), local_of(b)), -1, *right);
+  return make_dtensor_like(product(full(a), local_of(b)), -1, *right);
 }
 
 at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
@@ -320,7 +320,7 @@ at::Tensor baddbmm(
 }
 
 /// A layer that every rank has whole.
-at::Tensor whole_linear(
+at::Tensor full_linear(
     const at::Tensor& x,
     const at::Tensor& weight,
     const std::optional<at::Tensor>& bias) {
@@ -347,7 +347,7 @@ at::Tensor linear(
     const DividedParameter* parameter =
         weight_of_product(x, weight, false, "linear");
     if (parameter == nullptr) {
-      return whole_linear(x, weight, bias);
+      return full_linear(x, weight, bias);
     }
     const bool has_rows = x.dim() >= 2;
     if (parameter->division == TensorDivision::kRow) {

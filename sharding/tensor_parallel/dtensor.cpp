@@ -39,17 +39,17 @@ at::Tensor full_tensor(const at::Tensor& x) {
 }
 
 at::Tensor shard_tensor(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const TensorParallel& tp) {
-  if (is_dtensor(whole) || tp.group->size() == 1) {
-    return whole;
+  if (is_dtensor(full) || tp.group->size() == 1) {
+    return full;
   }
-  dim = c10::maybe_wrap_dim(dim, whole.dim());
-  const sharding::DimSplit split(whole.size(dim), tp.group->size());
+  dim = c10::maybe_wrap_dim(dim, full.dim());
+  const sharding::DimSplit split(full.size(dim), tp.group->size());
   sharding::register_divided_operators();
   return sharding::make_dtensor(
-      sharding::take_part(whole, dim, split, *tp.group),
+      sharding::take_part(full, dim, split, *tp.group),
       sharding::DividedDim{dim, split},
       std::make_shared<const TensorParallel>(tp));
 }
@@ -248,10 +248,10 @@ at::Tensor local_of(const at::Tensor& x) {
   return local;
 }
 
-at::Tensor shared(const at::Tensor& whole, Communicator& group) {
-  return whole.defined() && whole.requires_grad() && at::GradMode::is_enabled()
-             ? copy_to_group(whole, group)
-             : whole;
+at::Tensor shared(const at::Tensor& full, Communicator& group) {
+  return full.defined() && full.requires_grad() && at::GradMode::is_enabled()
+             ? copy_to_group(full, group)
+             : full;
 }
 
 bool same_parts(const DimSplit& a, const DimSplit& b) {
@@ -296,11 +296,11 @@ at::Tensor operand(
         x.sizes());
     return x;
   }
-  const at::Tensor whole = full_tensor(x);
-  if (whole.dim() < -from_end || whole.size(from_end) == 1) {
-    return shared(whole, group);
+  const at::Tensor full = full_tensor(x);
+  if (full.dim() < -from_end || full.size(from_end) == 1) {
+    return shared(full, group);
   }
-  return take_part(whole, whole.dim() + from_end, split, group);
+  return take_part(full, full.dim() + from_end, split, group);
 }
 
 } // namespace tessera::sharding

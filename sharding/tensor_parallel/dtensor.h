@@ -50,12 +50,12 @@ at::Tensor full_tensor(const at::Tensor& x);
 at::Tensor local_tensor(const at::Tensor& x);
 
 /// Returns a DTensor of which each rank holds a part of dimension `dim` of
-/// `whole`, which all ranks have; `whole` itself if it is a DTensor or the
+/// `full`, which all ranks have; `full` itself if it is a DTensor or the
 /// group has one rank. Differentiable. Not collective, but its backward is.
 /// @throws tessera::Error when the dimension has fewer elements than there are
 ///   ranks.
 at::Tensor shard_tensor(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int64_t dim,
     const TensorParallel& tp);
 

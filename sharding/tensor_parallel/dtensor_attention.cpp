@@ -43,7 +43,7 @@ at::Tensor attention(
   }
   const OnParts parts;
   const LocalHeads local(query, key, value, mask.value_or(at::Tensor()));
-  if (dropout > 0 && draws_whole_masks(*like->tp(), query.device())) {
+  if (dropout > 0 && draws_full_masks(*like->tp(), query.device())) {
     WeightsAttentionOptions options{
         .mask = local.mask,
         .causal = is_causal,
@@ -53,14 +53,14 @@ at::Tensor attention(
       return dropout_part(
           weights, dropout, 1, like->divided()->split, *like->tp());
     };
-    return local.whole(
+    return local.full(
         weights_attention(local.query, local.key, local.value, options));
   }
   std::optional<TensorRandomScope> random;
   if (dropout > 0) {
     random.emplace(like->group(), query.device());
   }
-  return local.whole(at::scaled_dot_product_attention(
+  return local.full(at::scaled_dot_product_attention(
       local.query,
       local.key,
       local.value,

@@ -108,7 +108,7 @@ bool is_written_by(const c10::OperatorHandle& op) {
 }
 
 /// Computes an operator on gathered operands; every rank does all of it.
-void on_whole(
+void on_full(
     const c10::OperatorHandle& op,
     torch::jit::Stack* stack,
     const Leader& leader) {
@@ -156,7 +156,7 @@ void elementwise(
   const DTensorImpl& like = *dtensor(leader.tensor);
   if (is_written_by(op) && !leader.is_written) {
     // An ordinary tensor takes what is divided.
-    on_whole(op, stack, leader);
+    on_full(op, stack, leader);
     return;
   }
   if (leader.is_written) {
@@ -269,7 +269,7 @@ void general_rule(
     op.callBoxedForDispatchKey(
         c10::DispatchKey::CompositeImplicitAutograd, *stack);
   } else {
-    on_whole(op, stack, leader);
+    on_full(op, stack, leader);
   }
 }
 

@@ -137,8 +137,8 @@ at::Tensor local_of(const at::Tensor& x);
 void connect(const at::Tensor& x);
 
 /// Returns a tensor that is whole on all ranks and meets a part: its gradient
-/// is summed over the ranks. `whole` itself if it needs no gradient.
-at::Tensor shared(const at::Tensor& whole, Communicator& group);
+/// is summed over the ranks. `full` itself if it needs no gradient.
+at::Tensor shared(const at::Tensor& full, Communicator& group);
 
 /// Returns what a rank needs of an operand that is broadcast together with a
 /// tensor which is divided as `split` in dimension `from_end`: the same part,

@@ -37,9 +37,9 @@ at::Tensor along(
         return at::maybe_wrap_dim(dim, x.dim()) == wrapper->divided()->dim;
       });
   if (wrapper == nullptr || !wrapper->divided() || is_across) {
-    const at::Tensor whole = full_tensor(x);
+    const at::Tensor full = full_tensor(x);
     const OnParts parts;
-    return function(whole);
+    return function(full);
   }
   const at::Tensor local = local_of(x);
   const OnParts parts;
@@ -56,9 +56,9 @@ at::Tensor summed(
     const Sum& sum) {
   const DTensorImpl* wrapper = dtensor(x);
   if (wrapper == nullptr || !wrapper->divided()) {
-    const at::Tensor whole = full_tensor(x);
+    const at::Tensor full = full_tensor(x);
     const OnParts parts;
-    return sum(whole, is_mean);
+    return sum(full, is_mean);
   }
   const int64_t divided_at = wrapper->divided()->dim;
   bool is_across = !dims || dims->empty();

@@ -77,7 +77,7 @@ bool is_across(const at::Tensor& x, int64_t dim) {
 }
 
 /// By the general rule: on the whole.
-at::Tensor on_whole(
+at::Tensor on_full(
     const char* name,
     const char* overload,
     torch::jit::Stack arguments) {
@@ -88,13 +88,13 @@ at::Tensor on_whole(
 /// it is contiguous whatever its part is.
 at::Tensor dtensor_view(const at::Tensor& x, at::IntArrayRef sizes) {
   const DTensorImpl* wrapper = dtensor(x);
-  const std::vector<int64_t> whole = at::infer_size(sizes, x.numel());
+  const std::vector<int64_t> full = at::infer_size(sizes, x.numel());
   std::optional<DividedDim> result;
-  std::vector<int64_t> local_sizes = whole;
+  std::vector<int64_t> local_sizes = full;
   if (wrapper->divided()) {
-    result = divided_view(x.sizes(), *wrapper->divided(), whole);
+    result = divided_view(x.sizes(), *wrapper->divided(), full);
     if (!result) {
-      return on_whole("aten::view", "", {x, whole});
+      return on_full("aten::view", "", {x, full});
     }
     local_sizes[static_cast<size_t>(result->dim)] =
         result->split.length(wrapper->group().rank());
@@ -246,7 +246,7 @@ int64_t without_dim(const at::Tensor& x, int64_t dim) {
 
 at::Tensor select(const at::Tensor& x, int64_t dim, int64_t index) {
   if (is_across(x, dim)) {
-    return on_whole("aten::select", "int", {x, dim, index});
+    return on_full("aten::select", "int", {x, dim, index});
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
@@ -263,7 +263,7 @@ at::Tensor slice(
   const bool is_all = start.value_or(0) == 0 && step == 1 &&
                       end.value_or(x.size(dim)) >= x.size(dim);
   if (is_across(x, dim) && !is_all) {
-    return on_whole("aten::slice", "Tensor", {x, dim, start, end, step});
+    return on_full("aten::slice", "Tensor", {x, dim, start, end, step});
   }
   const at::Tensor local = local_tensor(x);
   const OnParts parts;
@@ -357,9 +357,9 @@ at::Tensor index_select(
   const DTensorImpl* wrapper = divided_dtensor(x);
   const bool is_part = wrapper != nullptr && !is_across(x, dim);
   const at::Tensor local = is_part ? local_of(x) : full_tensor(x);
-  const at::Tensor whole = full_tensor(index);
+  const at::Tensor full = full_tensor(index);
   const OnParts parts;
-  const at::Tensor y = at::index_select(local, dim, whole);
+  const at::Tensor y = at::index_select(local, dim, full);
   return is_part ? make_dtensor_like(y, wrapper->divided()->dim, *wrapper) : y;
 }
 
@@ -370,7 +370,7 @@ at::Tensor repeat_interleave(
     std::optional<int64_t> output_size) {
   const DTensorImpl* wrapper = divided_dtensor(x);
   if (wrapper != nullptr && !dim) {
-    return on_whole(
+    return on_full(
         "aten::repeat_interleave", "self_int", {x, repeats, dim, output_size});
   }
   const at::Tensor local = local_tensor(x);

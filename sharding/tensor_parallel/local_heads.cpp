@@ -30,20 +30,20 @@ at::Tensor local_heads(
       return local_of(x);
     }
   }
-  const at::Tensor whole = shared(full_tensor(x), group);
+  const at::Tensor full = shared(full_tensor(x), group);
   const int64_t first = begin / queries_per_head;
   const int64_t last = (begin + count - 1) / queries_per_head;
   if (first == last ||
       (begin % queries_per_head == 0 && count % queries_per_head == 0)) {
-    return whole.narrow(kHeads, first, last - first + 1);
+    return full.narrow(kHeads, first, last - first + 1);
   }
   std::vector<int64_t> of_queries;
   for (int64_t query = begin; query < begin + count; ++query) {
     of_queries.push_back(query / queries_per_head);
   }
-  return whole.index_select(
-      whole.dim() + kHeads,
-      at::tensor(of_queries, whole.options().dtype(at::kLong)));
+  return full.index_select(
+      full.dim() + kHeads,
+      at::tensor(of_queries, full.options().dtype(at::kLong)));
 }
 
 } // namespace
@@ -68,7 +68,7 @@ LocalHeads::LocalHeads(
   this->mask = operand(mask, kHeads, split, group);
 }
 
-at::Tensor LocalHeads::whole(const at::Tensor& result) const {
+at::Tensor LocalHeads::full(const at::Tensor& result) const {
   return with_layout(result, layout);
 }
 

@@ -26,7 +26,7 @@ struct LocalHeads {
 
   /// Makes the result of all heads of that of this rank's, [B, own heads, Q,
   /// n].
-  at::Tensor whole(const at::Tensor& result) const;
+  at::Tensor full(const at::Tensor& result) const;
 
   at::Tensor query;
   /// Heads that belong to the rank's query heads; repeated for each of these

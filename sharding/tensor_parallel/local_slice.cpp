@@ -13,18 +13,18 @@ namespace tessera::sharding {
 
 namespace {
 
-at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
+at::Tensor deferred_slice(const at::Tensor& full, const TensorSpec& spec) {
   TESSERA_CHECK(
-      whole.is_contiguous() && whole.storage_offset() == 0,
+      full.is_contiguous() && full.storage_offset() == 0,
       "a deferred parameter of sizes {} is a view of another tensor and cannot be divided; materialize() the module first.",
-      whole.sizes());
-  if (InitMethod declared = declared_init(whole)) {
+      full.sizes());
+  if (InitMethod declared = declared_init(full)) {
     return DistributedParameter(
         spec.local_sizes(),
         slice_init(std::move(declared), spec.sizes, spec.part().ranges),
-        {whole.scalar_type(), whole.device(), whole.requires_grad()});
+        {full.scalar_type(), full.device(), full.requires_grad()});
   }
-  DeferredInit init = *deferred_init(*whole.storage().unsafeGetStorageImpl());
+  DeferredInit init = *deferred_init(*full.storage().unsafeGetStorageImpl());
   const std::vector<int64_t> sizes = spec.local_sizes();
   const InitMethod method = slice_init(
       [fill = init.fill](const at::Tensor& target, const InitPlace& place) {
@@ -35,16 +35,16 @@ at::Tensor deferred_slice(const at::Tensor& whole, const TensorSpec& spec) {
   init.fill = [method, sizes](const at::Tensor& target, int64_t first) {
     method(target, {sizes, first, {}});
   };
-  return make_deferred(sizes, whole.options(), std::move(init));
+  return make_deferred(sizes, full.options(), std::move(init));
 }
 
 } // namespace
 
-at::Tensor local_slice(const at::Tensor& whole, const TensorSpec& spec) {
-  if (is_deferred(whole)) {
-    return deferred_slice(whole, spec);
+at::Tensor local_slice(const at::Tensor& full, const TensorSpec& spec) {
+  if (is_deferred(full)) {
+    return deferred_slice(full, spec);
   }
-  at::Tensor slice = whole.detach();
+  at::Tensor slice = full.detach();
   for (const DimRange& range : spec.part().ranges) {
     slice = slice.narrow(range.dim, range.begin, range.end - range.begin);
   }

@@ -12,6 +12,6 @@ namespace tessera::sharding {
 /// deferred, so is the partition, which gets the same values as in the whole
 /// parameter.
 /// @param spec of the parameter.
-at::Tensor local_slice(const at::Tensor& whole, const TensorSpec& spec);
+at::Tensor local_slice(const at::Tensor& full, const TensorSpec& spec);
 
 } // namespace tessera::sharding

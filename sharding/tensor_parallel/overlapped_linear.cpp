@@ -85,7 +85,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     variable_list results;
     for (const LinearWeights& layer : layers) {
       results.push_back(
-          matrix(exchange.whole_rows(), layer.weight.size(0), local));
+          matrix(exchange.full_rows(), layer.weight.size(0), local));
     }
     exchange.gather_pieces(
         local, [&](const Rows& rows, const at::Tensor& piece) {
@@ -94,7 +94,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
           }
         });
     for (at::Tensor& result : results) {
-      result = exchange.whole_shaped(result);
+      result = exchange.full_shaped(result);
     }
     variable_list saved{between};
     for (const LinearWeights& layer : layers) {
@@ -125,7 +125,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     }
     variable_list of_results;
     for (const at::Tensor& gradient : gradients) {
-      of_results.push_back(exchange.rows_of_whole(gradient));
+      of_results.push_back(exchange.rows_of_full(gradient));
     }
     variable_list result = no_gradients(border);
     RowExchange::Reduced input;
@@ -142,10 +142,10 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
             }
           });
     }
-    const at::Tensor whole = wants_weights ? entered.wait() : at::Tensor();
+    const at::Tensor full = wants_weights ? entered.wait() : at::Tensor();
     for (size_t i = 0; i < of_results.size(); ++i) {
       if (context->needs_input_grad(i + 1)) {
-        result[i + 1] = of_results[i].t().mm(whole);
+        result[i + 1] = of_results[i].t().mm(full);
       }
       const size_t bias = border.biases[i];
       if (bias != 0 && context->needs_input_grad(bias)) {
@@ -201,15 +201,15 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
     context->save_for_backward({features, weight});
     keep(context, border);
     const RowExchange exchange =
-        RowExchange::of_whole(features, border->tp, "leave_linear");
-    const at::Tensor whole = exchange.rows_of_whole(features);
+        RowExchange::of_full(features, border->tp, "leave_linear");
+    const at::Tensor full = exchange.rows_of_full(features);
     return exchange.part_shaped(
         exchange
             .reduce_pieces(
                 weight.size(0),
                 features,
                 [&](const Rows& rows, at::Tensor& piece) {
-                  multiply(piece, rows.of(whole), {weight, {}});
+                  multiply(piece, rows.of(full), {weight, {}});
                 })
             .wait());
   }
@@ -222,22 +222,22 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
     const at::Tensor& features = saved[0];
     const at::Tensor& weight = saved[1];
     if (at::GradMode::is_enabled()) {
-      const at::Tensor whole = enter_layer(gradients[0], tp);
+      const at::Tensor full = enter_layer(gradients[0], tp);
       return {
-          whole.matmul(weight),
-          whole.flatten(0, -2).t().mm(features.flatten(0, -2)),
+          full.matmul(weight),
+          full.flatten(0, -2).t().mm(features.flatten(0, -2)),
           at::Tensor()};
     }
     const RowExchange exchange =
-        RowExchange::of_whole(features, tp, "leave_linear");
+        RowExchange::of_full(features, tp, "leave_linear");
     const at::Tensor local = exchange.rows_of_part(gradients[0]);
     const bool wants_input = context->needs_input_grad(0);
     const bool wants_weight = context->needs_input_grad(1);
     at::Tensor input;
     if (wants_input) {
-      input = matrix(exchange.whole_rows(), weight.size(1), local);
+      input = matrix(exchange.full_rows(), weight.size(1), local);
     }
-    at::Tensor whole;
+    at::Tensor full;
     exchange.gather_pieces(
         local, [&](const Rows& rows, const at::Tensor& piece) {
           if (wants_input) {
@@ -247,18 +247,18 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
           if (!wants_weight) {
             return;
           }
-          if (piece.size(0) == exchange.whole_rows()) {
-            whole = piece;
+          if (piece.size(0) == exchange.full_rows()) {
+            full = piece;
             return;
           }
-          if (!whole.defined()) {
-            whole = matrix(exchange.whole_rows(), piece.size(1), piece);
+          if (!full.defined()) {
+            full = matrix(exchange.full_rows(), piece.size(1), piece);
           }
-          rows.of(whole).copy_(piece);
+          rows.of(full).copy_(piece);
         });
     return {
-        wants_input ? exchange.whole_shaped(input) : at::Tensor(),
-        wants_weight ? whole.t().mm(exchange.rows_of_whole(features))
+        wants_input ? exchange.full_shaped(input) : at::Tensor(),
+        wants_weight ? full.t().mm(exchange.rows_of_full(features))
                      : at::Tensor(),
         at::Tensor()};
   }

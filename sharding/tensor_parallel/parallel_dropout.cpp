@@ -16,7 +16,7 @@ namespace {
 
 /// Drops with elements [begin, begin + part.size(dim)) of the mask of the
 /// whole, whose dimension `dim` has `length` elements.
-at::Tensor drop_of_whole(
+at::Tensor drop_of_full(
     const at::Tensor& part,
     double probability,
     int64_t dim,
@@ -39,7 +39,7 @@ at::Tensor drop_of_whole(
 
 } // namespace
 
-bool draws_whole_masks(const TensorParallel& tp, at::Device device) {
+bool draws_full_masks(const TensorParallel& tp, at::Device device) {
   return tp.masks == DropoutMasks::kOfWhole ||
          (tp.masks == DropoutMasks::kByDevice &&
           runtime::computes_on_cpu(device));
@@ -61,8 +61,8 @@ at::Tensor dropout_part(
       rank,
       tp.group->name(),
       split.size());
-  if (draws_whole_masks(tp, part.device())) {
-    return drop_of_whole(
+  if (draws_full_masks(tp, part.device())) {
+    return drop_of_full(
         part, probability, dim, split.begin(rank), split.size());
   }
   const TensorRandomScope local(*tp.group, part.device());

@@ -14,7 +14,7 @@ namespace tessera::sharding {
 
 /// Returns whether a rank draws masks of whole activations for tensors on
 /// `device`.
-bool draws_whole_masks(const TensorParallel& tp, at::Device device);
+bool draws_full_masks(const TensorParallel& tp, at::Device device);
 
 /// Applies dropout, in training mode. With DropoutMasks::kOfWhole the ranks'
 /// default generators must be in the same state, and still are afterwards; on

@@ -48,14 +48,14 @@ RowExchange::RowExchange(const at::Tensor& between, const TensorParallel& tp)
           sequence_first(between, sequence_dim(between, tp)),
           sequence_dim(between, tp)) {}
 
-RowExchange RowExchange::of_whole(
-    const at::Tensor& whole,
+RowExchange RowExchange::of_full(
+    const at::Tensor& full,
     const TensorParallel& tp,
     const char* function) {
-  const int64_t dim = sequence_dim(whole, tp);
-  std::vector<int64_t> sizes = sequence_first(whole, dim);
+  const int64_t dim = sequence_dim(full, tp);
+  std::vector<int64_t> sizes = sequence_first(full, dim);
   if (tp.sequence) {
-    check_divides(whole, dim, function, *tp.group);
+    check_divides(full, dim, function, *tp.group);
     sizes[0] /= tp.group->size();
   }
   return {tp, std::move(sizes), dim};
@@ -83,9 +83,9 @@ at::Tensor RowExchange::rows_of_part(const at::Tensor& between) const {
       .contiguous();
 }
 
-at::Tensor RowExchange::rows_of_whole(const at::Tensor& whole) const {
-  return whole.movedim(dim_, 0)
-      .reshape({whole_rows(), whole.size(-1)})
+at::Tensor RowExchange::rows_of_full(const at::Tensor& full) const {
+  return full.movedim(dim_, 0)
+      .reshape({full_rows(), full.size(-1)})
       .contiguous();
 }
 
@@ -101,7 +101,7 @@ at::Tensor RowExchange::part_shaped(const at::Tensor& matrix) const {
   return shaped(matrix, 1).contiguous();
 }
 
-at::Tensor RowExchange::whole_shaped(const at::Tensor& matrix) const {
+at::Tensor RowExchange::full_shaped(const at::Tensor& matrix) const {
   return shaped(matrix, parts_);
 }
 
@@ -121,20 +121,20 @@ std::string RowExchange::label(const char* step) const {
 
 at::Tensor RowExchange::Gathered::wait() {
   collective_.wait();
-  return std::move(whole_);
+  return std::move(full_);
 }
 
 RowExchange::Gathered RowExchange::gather(const at::Tensor& local) const {
   Gathered gathered;
   if (!is_divided_) {
-    gathered.whole_ = local;
+    gathered.full_ = local;
     return gathered;
   }
-  gathered.whole_ = at::empty({whole_rows(), local.size(1)}, local.options());
+  gathered.full_ = at::empty({full_rows(), local.size(1)}, local.options());
   gathered.collective_ = runtime::LaneCollective(
       [&] {
         return group_->all_gather(
-            gathered.whole_, local, label("gather of activations"));
+            gathered.full_, local, label("gather of activations"));
       },
       local,
       lane_of(local.device()));
@@ -180,7 +180,7 @@ void RowExchange::gather_pieces(
     Travelling& one = rooms[i % 2];
     one.collective.wait();
     if (all.size() == 1) {
-      use({0, whole_rows()}, one.room.flatten(0, 1));
+      use({0, full_rows()}, one.room.flatten(0, 1));
       return;
     }
     for (int64_t part = 0; part < parts_; ++part) {
@@ -204,7 +204,7 @@ RowExchange::Reduced RowExchange::reduce_pieces(
   Reduced reduced;
   reduced.local_ = at::empty({rows_, features}, like.options());
   const at::Tensor room =
-      is_divided_ ? at::empty({whole_rows(), features}, like.options())
+      is_divided_ ? at::empty({full_rows(), features}, like.options())
                   : reduced.local_;
   const std::vector<Rows> all = pieces();
   for (const Rows& piece : all) {
@@ -213,7 +213,7 @@ RowExchange::Reduced RowExchange::reduce_pieces(
         room.narrow(0, parts_ * piece.begin, parts_ * length);
     if (all.size() == 1) {
       at::Tensor target = sent;
-      make({0, whole_rows()}, target);
+      make({0, full_rows()}, target);
     } else {
       for (int64_t part = 0; part < parts_; ++part) {
         const int64_t first = part * rows_;

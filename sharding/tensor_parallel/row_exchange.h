@@ -19,8 +19,8 @@ struct Rows {
   int64_t begin = 0;
   int64_t end = 0;
 
-  at::Tensor of(const at::Tensor& whole) const {
-    return whole.narrow(0, begin, end - begin);
+  at::Tensor of(const at::Tensor& full) const {
+    return full.narrow(0, begin, end - begin);
   }
 };
 
@@ -39,22 +39,22 @@ class RowExchange {
   /// @param whole any activation inside a layer, [..., features].
   /// @throws tessera::Error naming `function` when its sequences must be
   ///   sharded and cannot be.
-  static RowExchange of_whole(
-      const at::Tensor& whole,
+  static RowExchange of_full(
+      const at::Tensor& full,
       const TensorParallel& tp,
       const char* function);
 
-  int64_t whole_rows() const {
+  int64_t full_rows() const {
     return parts_ * rows_;
   }
 
   /// Reshape activations into contiguous matrices, [rows, features].
   at::Tensor rows_of_part(const at::Tensor& between) const;
-  at::Tensor rows_of_whole(const at::Tensor& whole) const;
+  at::Tensor rows_of_full(const at::Tensor& full) const;
 
   /// Inverse of the above. The part is contiguous; the whole may be strided.
   at::Tensor part_shaped(const at::Tensor& matrix) const;
-  at::Tensor whole_shaped(const at::Tensor& matrix) const;
+  at::Tensor full_shaped(const at::Tensor& matrix) const;
 
   /// Result of a gather in progress.
   class Gathered {
@@ -65,7 +65,7 @@ class RowExchange {
    private:
     friend class RowExchange;
     runtime::LaneCollective collective_;
-    at::Tensor whole_;
+    at::Tensor full_;
   };
 
   /// Starts a gather of all ranks' parts.

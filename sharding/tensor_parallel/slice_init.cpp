@@ -10,10 +10,10 @@
 namespace tessera::sharding {
 
 InitMethod slice_init(
-    InitMethod whole,
+    InitMethod full,
     std::vector<int64_t> sizes,
     std::vector<DimRange> ranges) {
-  return [whole = std::move(whole),
+  return [full = std::move(full),
           sizes = std::move(sizes),
           ranges = std::move(ranges)](
              const at::Tensor& target, const InitPlace& place) {
@@ -22,7 +22,7 @@ InitMethod slice_init(
     for (const CommonBlock& block :
          intersect(blocks_of(sizes, slice), blocks_of(sizes, all))) {
       for_each_run(block, [&](int64_t here, int64_t there, int64_t numel) {
-        whole(target.narrow(0, here, numel), {sizes, there, place.random});
+        full(target.narrow(0, here, numel), {sizes, there, place.random});
       });
     }
   };

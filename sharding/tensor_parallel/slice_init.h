@@ -13,10 +13,10 @@ namespace tessera::sharding {
 
 /// Returns an init method for the elements of a parameter of `sizes` whose
 /// indices are in `ranges`, as a parameter of its own, that gives them the same
-/// values as `whole` gives the whole parameter. It calls `whole` for contiguous
+/// values as `full` gives the whole parameter. It calls `full` for contiguous
 /// runs of elements; the rest of the whole is never computed.
 InitMethod slice_init(
-    InitMethod whole,
+    InitMethod full,
     std::vector<int64_t> sizes,
     std::vector<DimRange> ranges);
 

@@ -33,7 +33,7 @@ TensorSpec spec_over(
     const at::Tensor& parameter,
     const Shard& placement) {
   TensorSpec spec =
-      whole_spec({name}, parameter.sizes().vec(), parameter.scalar_type());
+      full_spec({name}, parameter.sizes().vec(), parameter.scalar_type());
   spec.axes.push_back({kTensorAxis, group.size(), group.rank(), placement});
   return spec;
 }

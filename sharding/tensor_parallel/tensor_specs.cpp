@@ -23,7 +23,7 @@ TensorSpecs specs_in(const torch::nn::Module& module) {
     }
     const auto [found, is_new] = specs.try_emplace(
         tensor.unsafeGetTensorImpl(),
-        whole_spec({}, tensor.sizes().vec(), tensor.scalar_type()));
+        full_spec({}, tensor.sizes().vec(), tensor.scalar_type()));
     TensorSpec& spec = found->second;
     spec.names.push_back(name);
     if (const auto* divided = sharding::divided_parameter(tensor)) {
@@ -43,7 +43,7 @@ TensorSpecs specs_in(const torch::nn::Module& module) {
 TensorSpec spec_of(const at::Tensor& tensor, const TensorSpecs& specs) {
   const auto found = specs.find(tensor.unsafeGetTensorImpl());
   return found == specs.end()
-             ? whole_spec({}, tensor.sizes().vec(), tensor.scalar_type())
+             ? full_spec({}, tensor.sizes().vec(), tensor.scalar_type())
              : found->second;
 }
 

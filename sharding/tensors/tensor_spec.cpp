@@ -106,7 +106,7 @@ sharding::DimSplit TensorSpec::split(std::string_view axis) const {
   return *found;
 }
 
-TensorSpec whole_spec(
+TensorSpec full_spec(
     std::vector<std::string> names,
     std::vector<int64_t> sizes,
     at::ScalarType dtype) {

@@ -97,7 +97,7 @@ struct TensorSpec {
 };
 
 /// Returns the spec of a tensor that is whole on every rank.
-TensorSpec whole_spec(
+TensorSpec full_spec(
     std::vector<std::string> names,
     std::vector<int64_t> sizes,
     at::ScalarType dtype);

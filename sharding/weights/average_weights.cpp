@@ -100,7 +100,7 @@ void write_average(
   std::vector<TensorSpec> specs;
   for (const auto& [name, entry] : first.entries()) {
     specs.push_back(
-        whole_spec({name}, entry.shape, loaded_dtype_of(name, entry.dtype)));
+        full_spec({name}, entry.shape, loaded_dtype_of(name, entry.dtype)));
   }
   TensorFileWriter writer(file, specs);
   for (const TensorSpec& spec : specs) {

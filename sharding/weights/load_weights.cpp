@@ -226,7 +226,7 @@ void check_same_files(
 }
 
 /// Whether every rank has all tensors, or its part of them.
-bool has_whole_model(const sharding::Pager& pager) {
+bool has_full_model(const sharding::Pager& pager) {
   return pager.ranks().model().size(sharding::kPipelineAxis) == 1 &&
          std::none_of(
              pager.pages().begin(), pager.pages().end(), [](const auto& page) {
@@ -291,7 +291,7 @@ LoadWeightsReport load_sharded_weights(
   check_same_files(files, options, ranks, pager.ranks().watch_failures());
   auto targets = sharding::weight_targets_in(module);
   auto report =
-      has_whole_model(pager)
+      has_full_model(pager)
           ? sharding::match_weights(targets, files, options)
           : sharding::match_weights_of_rank(
                 targets, files, options, ranks, pager.ranks().watch_failures());

@@ -23,16 +23,16 @@ void DataCheck::verify() const {
   is_good_ = true;
 }
 
-WeightEntry whole_entry(const runtime::SafetensorsEntry& entry) {
-  WeightEntry whole{entry.name, entry.dtype, entry.shape, {}};
+WeightEntry full_entry(const runtime::SafetensorsEntry& entry) {
+  WeightEntry full{entry.name, entry.dtype, entry.shape, {}};
   if (!entry.data.empty()) {
-    whole.pieces.push_back(
+    full.pieces.push_back(
         {{std::vector<int64_t>(entry.shape.size(), 0),
           entry.shape,
           {0, row_major_strides(entry.shape)}},
          entry.data});
   }
-  return whole;
+  return full;
 }
 
 void read_pieces(
@@ -64,11 +64,11 @@ void verify_pieces(
 at::Tensor loaded_tensor(const WeightEntry& entry) {
   at::Tensor tensor =
       at::empty(entry.shape, loaded_dtype_of(entry.name, entry.dtype));
-  const TensorBlock whole{
+  const TensorBlock full{
       std::vector<int64_t>(entry.shape.size(), 0),
       entry.shape,
       {0, row_major_strides(entry.shape)}};
-  read_pieces(entry, entry.pieces, {&whole, 1}, tensor);
+  read_pieces(entry, entry.pieces, {&full, 1}, tensor);
   return tensor;
 }
 

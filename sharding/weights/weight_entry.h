@@ -68,7 +68,7 @@ struct WeightSet {
 };
 
 /// A tensor that a file has whole, one element after another.
-WeightEntry whole_entry(const runtime::SafetensorsEntry& entry);
+WeightEntry full_entry(const runtime::SafetensorsEntry& entry);
 
 /// Reads the elements of `here` that the pieces have, converted to the dtype of
 /// `target`; see read_block().

@@ -74,7 +74,7 @@ WeightSet safetensors_weights(const fs::path& path) {
       runtime::SafetensorsFile::open(path));
   WeightSet set;
   for (const runtime::SafetensorsEntry& entry : file->entries()) {
-    set.entries.emplace(entry.name, whole_entry(entry));
+    set.entries.emplace(entry.name, full_entry(entry));
   }
   set.files.push_back(file);
   return set;

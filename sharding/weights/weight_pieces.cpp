@@ -95,37 +95,37 @@ WeightEntry concatenated(
     int64_t dim) {
   TESSERA_CHECK(!parts.empty(), "there are no parts of '{}'", name);
   const auto d = static_cast<size_t>(dim);
-  WeightEntry whole = parts.front();
-  whole.name = name;
+  WeightEntry full = parts.front();
+  full.name = name;
   for (const WeightEntry& part : parts.subspan(1)) {
     std::vector<int64_t> sizes = part.shape;
-    if (d < sizes.size() && d < whole.shape.size()) {
-      sizes[d] = whole.shape[d];
+    if (d < sizes.size() && d < full.shape.size()) {
+      sizes[d] = full.shape[d];
     }
     TESSERA_CHECK(
-        d < sizes.size() && sizes == whole.shape && part.dtype == whole.dtype,
+        d < sizes.size() && sizes == full.shape && part.dtype == full.dtype,
         "'{}' of sizes {} ({}) and '{}' of sizes {} ({}) cannot be concatenated along dimension {}",
         parts.front().name,
         at::IntArrayRef(parts.front().shape),
-        name_of(whole.dtype),
+        name_of(full.dtype),
         part.name,
         at::IntArrayRef(part.shape),
         name_of(part.dtype),
         dim);
     for (WeightPiece piece : part.pieces) {
-      piece.block.begin[d] += whole.shape[d];
-      whole.pieces.push_back(std::move(piece));
+      piece.block.begin[d] += full.shape[d];
+      full.pieces.push_back(std::move(piece));
     }
-    whole.shape[d] += part.shape[d];
+    full.shape[d] += part.shape[d];
   }
-  return whole;
+  return full;
 }
 
 WeightEntry unflattened(
     const std::string& name,
     const std::vector<int64_t>& shape,
     std::span<const WeightStretch> stretches) {
-  WeightEntry whole{name, runtime::SafetensorsDtype::kF32, shape, {}};
+  WeightEntry full{name, runtime::SafetensorsDtype::kF32, shape, {}};
   const int64_t numel = numel_of(shape, {});
   int64_t done = 0;
   for (const WeightStretch& stretch : stretches) {
@@ -140,7 +140,7 @@ WeightEntry unflattened(
         stretch.offset + stretch.numel,
         flat.name,
         at::IntArrayRef(flat.shape));
-    whole.dtype = flat.dtype;
+    full.dtype = flat.dtype;
     if (stretch.numel == 0) {
       continue;
     }
@@ -152,7 +152,7 @@ WeightEntry unflattened(
         at::IntArrayRef(shape));
     for (TensorBlock block : blocks_of(shape, {{}, done, stretch.numel})) {
       block.place.offset += from.block.place.offset + stretch.offset;
-      whole.pieces.push_back({std::move(block), from.data});
+      full.pieces.push_back({std::move(block), from.data});
     }
     done += stretch.numel;
   }
@@ -162,7 +162,7 @@ WeightEntry unflattened(
       name,
       numel,
       done);
-  return whole;
+  return full;
 }
 
 } // namespace tessera::sharding

@@ -228,19 +228,19 @@ class ZeroReader {
     const RankFile& model = models_.front();
     const auto& groups = model.get(model.root(), "param_shapes").items;
     for (size_t g = 0; g < groups.size(); ++g) {
-      Flat whole;
+      Flat full;
       for (const auto& rank : ranks) {
         if (g >= rank.size()) {
           model.fail(formatted("group {} of the weights has no values", g));
         }
-        whole.insert(whole.end(), rank[g].begin(), rank[g].end());
+        full.insert(full.end(), rank[g].begin(), rank[g].end());
       }
       int64_t offset = 0;
       for (size_t i = 0; i + 1 < groups[g]->items.size(); i += 2) {
         const std::string& name = model.text(*groups[g]->items[i]);
         const auto shape = model.shape(*groups[g]->items[i + 1]);
         const int64_t numel = sharding::numel_of(shape, {});
-        add(unflattened(name, shape, stretches(whole, offset, numel)), model);
+        add(unflattened(name, shape, stretches(full, offset, numel)), model);
         offset += numel + padding(paddings, g, i / 2);
       }
     }

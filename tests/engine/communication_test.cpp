@@ -101,22 +101,22 @@ using Tensors = std::map<std::string, at::Tensor>;
 /// The flat buffer of a page with the tensors of its parameters: [padded_numel]
 /// float64.
 at::Tensor flat(const sharding::PageMemory& page, const Tensors& tensors) {
-  const at::Tensor whole =
+  const at::Tensor full =
       torch::zeros({page.layout().padded_numel()}, at::kDouble);
   for (const auto& parameter : page.parameters()) {
     const at::Tensor& value = tensors.at(parameter.record.name());
-    whole.narrow(0, parameter.span.begin, value.numel())
+    full.narrow(0, parameter.span.begin, value.numel())
         .copy_(value.reshape({-1}));
   }
-  return whole;
+  return full;
 }
 
 at::Tensor shard_of(
     const sharding::PageMemory& page,
-    const at::Tensor& whole,
+    const at::Tensor& full,
     int rank) {
   const auto span = page.layout().shard(rank);
-  return whole.narrow(0, span.begin, span.numel);
+  return full.narrow(0, span.begin, span.numel);
 }
 
 Tensors masters(Engine& engine) {
@@ -160,16 +160,16 @@ void expect_rounded_weights(World& world, int shard_ranks) {
   const torch::NoGradGuard no_grad;
   const auto local = net->named_parameters();
   for (const auto& page : engine.pager().pages()) {
-    const at::Tensor whole = flat(*page, exact);
+    const at::Tensor full = flat(*page, exact);
     for (int r = 0; r < page->spec().mesh.size(kShardAxis); ++r) {
-      round_to_int8(shard_of(*page, whole, r));
+      round_to_int8(shard_of(*page, full, r));
     }
     for (const auto& parameter : page->parameters()) {
       const std::string& name = parameter.record.name();
       const at::Tensor seen = local[name].clone().reshape({-1});
       EXPECT_LT(
           share_of_different(
-              seen, whole.narrow(0, parameter.span.begin, seen.numel())),
+              seen, full.narrow(0, parameter.span.begin, seen.numel())),
           0.002)
           << name;
       expect_same_bits_on_all_ranks(world, seen);
@@ -229,7 +229,7 @@ Tensors reduced_gradients(
   const int ranks = static_cast<int>(of_ranks.size());
   const int replicas = ranks / shards;
   for (const auto& page : engine.pager().pages()) {
-    const at::Tensor whole =
+    const at::Tensor full =
         torch::zeros({page->layout().padded_numel()}, at::kDouble);
     for (int s = 0; s < shards; ++s) {
       std::vector<at::Tensor> sums;
@@ -264,12 +264,12 @@ Tensors reduced_gradients(
           round_to_int8(local);
         }
       }
-      shard_of(*page, whole, s).copy_(total / ranks);
+      shard_of(*page, full, s).copy_(total / ranks);
     }
     for (const auto& parameter : page->parameters()) {
       const at::Tensor& like = parameter.record.tensor;
       result[parameter.record.name()] =
-          whole.narrow(0, parameter.span.begin, like.numel())
+          full.narrow(0, parameter.span.begin, like.numel())
               .reshape(like.sizes())
               .clone();
     }

@@ -69,8 +69,8 @@ TEST(TensorStatistics, OfPartsIsThatOfTheWhole) {
   // Longer than what is widened at once; far from zero, where a difference of
   // squares would lose the spread.
   const at::Tensor x = torch::randn({(1 << 20) + 333}) + 1000;
-  sharding::TensorStatistics whole;
-  whole.add(x);
+  sharding::TensorStatistics full;
+  full.add(x);
   sharding::TensorStatistics merged;
   for (const at::Tensor& part : x.split(300'000)) {
     sharding::TensorStatistics statistics;
@@ -78,12 +78,12 @@ TEST(TensorStatistics, OfPartsIsThatOfTheWhole) {
     merged.merge(statistics);
   }
   merged.merge({});
-  for (const auto& got : {whole, merged}) {
+  for (const auto& got : {full, merged}) {
     expect_statistics_of(got, x, "parts");
   }
   sharding::TensorStatistics scaled;
   scaled.add(x, -2);
-  EXPECT_EQ(scaled.max, -2 * whole.min);
+  EXPECT_EQ(scaled.max, -2 * full.min);
   EXPECT_TRUE(std::isnan(sharding::TensorStatistics{}.std()));
 }
 

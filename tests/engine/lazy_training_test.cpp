@@ -29,7 +29,7 @@ Model make_lazy(const Subject<Model>& subject) {
 }
 
 template <typename Model>
-void expect_trains_as_if_whole(
+void expect_trains_as_if_undivided(
     const Subject<Model>& subject,
     const std::string& label) {
   run_ranks(2, [&](World& world) {
@@ -88,12 +88,12 @@ TORCH_MODULE(StackOfLayers);
 } // namespace
 
 TEST(LazyTraining, AsIfTheModelHadBeenWhole) {
-  expect_trains_as_if_whole(kGpt, "gpt");
-  expect_trains_as_if_whole(kResNet, "resnet");
-  expect_trains_as_if_whole(kBiLstm, "lstm");
-  expect_trains_as_if_whole(kTransformer, "transformer");
-  expect_trains_as_if_whole(kOddSizes, "odd sizes");
-  expect_trains_as_if_whole(kMixed, "mixed precision");
+  expect_trains_as_if_undivided(kGpt, "gpt");
+  expect_trains_as_if_undivided(kResNet, "resnet");
+  expect_trains_as_if_undivided(kBiLstm, "lstm");
+  expect_trains_as_if_undivided(kTransformer, "transformer");
+  expect_trains_as_if_undivided(kOddSizes, "odd sizes");
+  expect_trains_as_if_undivided(kMixed, "mixed precision");
 }
 
 TEST(LazyTraining, NeverMoreThanShardsAndOneGroup) {

@@ -38,7 +38,7 @@ struct ParityOptions {
   double tolerance = 0;
   double eps = 1e-8;
   /// The plain run is one model that sees the whole batch at once.
-  bool plain_sees_whole_batch = false;
+  bool plain_sees_full_batch = false;
   EngineOptions engine;
 };
 
@@ -231,9 +231,9 @@ void expect_parity(
     const Subject<Model>& subject,
     ParityOptions options,
     const std::string& label) {
-  const bool whole = options.plain_sees_whole_batch;
+  const bool full = options.plain_sees_full_batch;
   auto plain =
-      subject.make_plain_ranks(whole ? 1 : world.size(), options.engine);
+      subject.make_plain_ranks(full ? 1 : world.size(), options.engine);
   torch::manual_seed(1);
   Model wrapped = subject.make();
   const Weights start = weights_of(*plain.model());
@@ -248,13 +248,13 @@ void expect_parity(
         return subject.loss(model, part, parts) / options.micro_batches;
       };
       const at::Tensor expected = plain.backward(
-          seed, whole ? 0 : world.rank(), [&](Model& model, int rank) {
+          seed, full ? 0 : world.rank(), [&](Model& model, int rank) {
             return loss_of(model, rank, plain.ranks());
           });
       torch::manual_seed(seed);
       auto loss = loss_of(wrapped, world.rank(), world.size());
       engine.backward(loss);
-      if (!whole) {
+      if (!full) {
         expect_same(loss.detach(), expected, options.tolerance, 1, now);
       }
     }
@@ -288,7 +288,7 @@ void expect_parity(
       engine,
       *wrapped,
       *plain.model(),
-      *plain.of(whole ? 0 : world.rank()),
+      *plain.of(full ? 0 : world.rank()),
       start,
       options.tolerance,
       label);

@@ -55,7 +55,7 @@ TEST_P(ParityBatchTest, PartOfTheBatchOnEachRank) {
   const auto& [subject, ranks] = GetParam();
   run_ranks(ranks, [run = subject.run](World& world) {
     auto options = parity_options(world, 100'000);
-    options.plain_sees_whole_batch = true;
+    options.plain_sees_full_batch = true;
     options.steps = 5;
     // Sums over parts of the batch round otherwise than the sum over all.
     options.tolerance = 1e-5;

@@ -75,12 +75,12 @@ TEST_P(StorageReads, SaveThrowsOrIsRight) {
             [&] { torch::save(twin.wrapped, file); },
             {"is sharded", "for_each_parameter"});
       }
-      std::stringstream whole;
+      std::stringstream full;
       {
         const auto scope = twin.engine.gather();
-        torch::save(twin.wrapped, whole);
+        torch::save(twin.wrapped, full);
       }
-      check_saved(whole);
+      check_saved(full);
     }
   });
 }

@@ -166,11 +166,11 @@ std::map<std::string, int> operator_calls(const std::function<void()>& action) {
 TEST(PieceGraph, HalvesGiveTheGradientsOfTheWhole) {
   for (const auto& [name, piece] : kPieces) {
     SCOPED_TRACE(name);
-    const Gradients whole = run(piece, false);
+    const Gradients full = run(piece, false);
     const Gradients halves = run(piece, true);
-    EXPECT_EQ(whole.inputs.size(), 2u);
-    expect_equal(whole.inputs, halves.inputs);
-    expect_equal(whole.parameters, halves.parameters);
+    EXPECT_EQ(full.inputs.size(), 2u);
+    expect_equal(full.inputs, halves.inputs);
+    expect_equal(full.parameters, halves.parameters);
   }
 }
 
@@ -214,16 +214,16 @@ TEST(PieceGraph, HalvesDoNotWorkTwice) {
     return Tensors{x};
   };
   const Tensors outputs = forward();
-  PieceGraph whole(inputs, outputs);
+  PieceGraph full(inputs, outputs);
   const Tensors gradients = output_gradients(outputs);
-  const int in_whole =
-      products(operator_calls([&] { whole.backward(gradients); }));
+  const int in_full =
+      products(operator_calls([&] { full.backward(gradients); }));
   PieceGraph halves(inputs, forward());
   const int in_first =
       products(operator_calls([&] { halves.backward_input(gradients); }));
   const int in_second =
       products(operator_calls([&] { halves.backward_weight(); }));
-  EXPECT_EQ(in_whole, 6);
+  EXPECT_EQ(in_full, 6);
   EXPECT_EQ(in_first, 3);
   EXPECT_EQ(in_second, 3);
 }

@@ -12,20 +12,20 @@ namespace tessera::tests {
 /// @param spec of the parameter.
 /// @param rank in the tensor-parallel group.
 inline at::Tensor local_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const TensorSpec& spec,
     int rank) {
   const auto dim = spec.divided_dim(kTensorAxis);
   if (!dim) {
-    return whole;
+    return full;
   }
   const sharding::DimSplit split = spec.split(kTensorAxis);
-  return whole.narrow(*dim, split.begin(rank), split.length(rank));
+  return full.narrow(*dim, split.begin(rank), split.length(rank));
 }
 
 /// The whole of a parameter, or of a tensor that is divided like it; `value`
 /// itself if the tensor-parallel ranks do not divide it. Collective.
-inline at::Tensor gather_whole(
+inline at::Tensor gather_full(
     const at::Tensor& value,
     const TensorSpec& spec,
     Communicator& group) {

@@ -112,8 +112,8 @@ TEST(ConfigKeys, KeysOfOtherTasksDoNotFit) {
 TEST(ConfigKeys, AFileThatExtendsNoneHasAllThatIsRequired) {
   const tests::JsonSchema schema(config_schema());
   const std::string recipe = "finetune_minilm_lora.json";
-  const Json whole = Json::parse(source("configs/" + recipe));
-  EXPECT_TRUE(schema.accepts(whole));
+  const Json full = Json::parse(source("configs/" + recipe));
+  EXPECT_TRUE(schema.accepts(full));
   for (const char* path :
        {"/task",
         "/output",
@@ -122,13 +122,13 @@ TEST(ConfigKeys, AFileThatExtendsNoneHasAllThatIsRequired) {
         "/data/train",
         "/model/lora/target_modules"}) {
     const Json::json_pointer pointer(path);
-    Json part = whole;
+    Json part = full;
     part.at(pointer.parent_pointer()).erase(pointer.back());
     EXPECT_FALSE(schema.accepts(part)) << path;
     part["extends"] = recipe;
     EXPECT_TRUE(schema.accepts(part)) << path;
   }
-  Json without = whole;
+  Json without = full;
   without.at("model").erase("lora"); // that it is absent means something
   EXPECT_TRUE(schema.accepts(without));
 }

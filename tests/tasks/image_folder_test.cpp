@@ -240,10 +240,10 @@ TEST_F(ImageFolders, ScoredPixelsAreNormalized) {
   EXPECT_TRUE(input.labels.equal(torch::tensor({0, 1}, torch::kLong)));
   // Black above and below, if the whole image is stretched.
   options.fit = ImageFit::kStretch;
-  const at::Tensor whole =
+  const at::Tensor full =
       pixels_of(batches(head, options), {0}, zoo::kScoredEpoch);
-  EXPECT_EQ(whole[0][2][0].max().item<float>(), 0);
-  EXPECT_EQ(whole[0][2][8].min().item<float>(), 1);
+  EXPECT_EQ(full[0][2][0].max().item<float>(), 0);
+  EXPECT_EQ(full[0][2][8].min().item<float>(), 1);
 }
 
 TEST_F(ImageFolders, MixUpBlendsImagesAndLabels) {

@@ -25,7 +25,7 @@ namespace {
 class Lora : public ::testing::TestWithParam<const char*> {};
 
 /// transformers' tensor of a model's weights.
-torch::Tensor whole_weight(const zoo::Model& model, const std::string& theirs) {
+torch::Tensor full_weight(const zoo::Model& model, const std::string& theirs) {
   const zoo::WeightNames names(model, model.names());
   const auto parameters = model.named_parameters();
   for (const zoo::NamedWeight& weight : names.weights()) {
@@ -113,7 +113,7 @@ TEST_P(Lora, IsMergedAsByPeft) {
   for (const std::string& name : reference.names("merged.")) {
     SCOPED_TRACE(name);
     expect_near(
-        whole_weight(*model, name), reference.expected("merged." + name));
+        full_weight(*model, name), reference.expected("merged." + name));
   }
   for (const torch::Tensor& parameter : model->parameters()) {
     EXPECT_TRUE(parameter.requires_grad());
@@ -483,15 +483,15 @@ TEST(LoraModel, DropsInputsOfAdaptersOnly) {
     const torch::NoGradGuard no_grad;
     zoo::LoraLayer& adapter = *zoo::LoraLayer::of(*layer);
     const torch::Tensor x = torch::ones({500, 24});
-    const torch::Tensor whole = adapter.forward(x);
+    const torch::Tensor full = adapter.forward(x);
     layer->train();
     torch::manual_seed(3);
     const torch::Tensor dropped = adapter.forward(x);
-    EXPECT_FALSE(dropped.allclose(whole));
+    EXPECT_FALSE(dropped.allclose(full));
     // The mean over 500 rows of features that are 0 or 2.
-    EXPECT_TRUE(dropped.mean(0).allclose(whole.mean(0), 0, 0.2));
+    EXPECT_TRUE(dropped.mean(0).allclose(full.mean(0), 0, 0.2));
     layer->eval();
-    EXPECT_TRUE(adapter.forward(x).equal(whole));
+    EXPECT_TRUE(adapter.forward(x).equal(full));
   }
 }
 

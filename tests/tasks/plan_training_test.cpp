@@ -460,7 +460,7 @@ TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
     return of.planned[static_cast<size_t>(MemoryTier::kDevice)]
                      [static_cast<size_t>(MemoryPurpose::kParameters)];
   };
-  const auto whole = [&](const char* name) {
+  const auto full = [&](const char* name) {
     int64_t numel = 0;
     for (const at::Tensor& each :
          zoo::from_config(read_json(folder_ / (std::string(name) + ".json")))
@@ -471,9 +471,9 @@ TEST_F(PlannedTrainingRun, HasTheMemoryAndTheForwardOfATeacher) {
   };
   EXPECT_NEAR(
       static_cast<double>(parameters(plan) - parameters(alone)),
-      static_cast<double>(whole("other")),
+      static_cast<double>(full("other")),
       1e4); // alignment
-  EXPECT_GT(plan.peak_bytes, alone.peak_bytes + whole("other"));
+  EXPECT_GT(plan.peak_bytes, alone.peak_bytes + full("other"));
   // It has twice the layers, and runs forward only.
   EXPECT_EQ(
       flops_in(plan, "beside.layers."), 2 * flops_in(plan, "layers.", true));

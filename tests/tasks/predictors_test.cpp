@@ -208,9 +208,9 @@ TEST_F(Predictors, ImagesAreMadeAndClassifiedAsTheirModelSays) {
   const auto model = zoo::from_pretrained(model_);
   double spread = 0;
   for (size_t i = 0; i < images.size(); ++i) {
-    const zoo::Image whole = zoo::read_image(images[i].path);
+    const zoo::Image full = zoo::read_image(images[i].path);
     zoo::Image small = zoo::resized(
-        whole, {0, 0, whole.size}, {12, 20}, zoo::Interpolation::kBilinear);
+        full, {0, 0, full.size}, {12, 20}, zoo::Interpolation::kBilinear);
     const at::Tensor pixels =
         torch::from_blob(small.pixels.data(), {12, 20, 3}, torch::kByte)
             .permute({2, 0, 1})
@@ -251,8 +251,8 @@ TEST_F(Predictors, ImagesAreFilesFoldersAndPatterns) {
       [&] { ImagePredictor(trained_model(from), c10::kCPU).images_of({red}); },
       {"red/bad.png'", "1 of 3 images are bad", "data.skip_bad_images=true"});
   // The header and the end are sound, and what is between is not.
-  std::ifstream whole(folder_ / "new/red/0.png", std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(whole), {}};
+  std::ifstream full(folder_ / "new/red/0.png", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(full), {}};
   bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
   std::ofstream(folder_ / "new/red/bad.png", std::ios::binary) << bytes;
   const ImagePredictor strict(trained_model(from), c10::kCPU);

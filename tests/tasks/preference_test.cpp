@@ -260,9 +260,9 @@ TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
       const auto pairs = encoder.read({file("row.jsonl", {row})});
       return std::pair(learned(pairs[0].chosen), learned(pairs[0].rejected));
     };
-    const auto whole = encoded({{"chosen", chosen}, {"rejected", rejected}});
-    EXPECT_EQ(whole.first, "yes \n|"); // with what ends it
-    EXPECT_EQ(whole.second, "no \n|not sure \n|");
+    const auto full = encoded({{"chosen", chosen}, {"rejected", rejected}});
+    EXPECT_EQ(full.first, "yes \n|"); // with what ends it
+    EXPECT_EQ(full.second, "no \n|not sure \n|");
     EXPECT_EQ(
         encoded(
             {{"prompt", prompt},

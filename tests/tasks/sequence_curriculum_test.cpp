@@ -56,10 +56,10 @@ TEST(SequenceCurriculum, CutsAllThatBelongsToTokens) {
   batch.others["document_ids"] =
       torch::arange(24).view({2, 12}).gt(7).to(torch::kLong);
   const zoo::ModelInput cut = first_tokens(batch, 5);
-  const auto whole = batch.named();
-  ASSERT_EQ(cut.named().size(), whole.size());
+  const auto full = batch.named();
+  ASSERT_EQ(cut.named().size(), full.size());
   for (const auto& [name, tensor] : cut.named()) {
-    EXPECT_TRUE(torch::equal(tensor, whole.at(name).slice(1, 0, 5))) << name;
+    EXPECT_TRUE(torch::equal(tensor, full.at(name).slice(1, 0, 5))) << name;
   }
   batch.labels = torch::zeros({2, 12}); // classes, by chance as many
   EXPECT_EQ(first_tokens(batch, 5).labels.size(1), 12);

@@ -784,12 +784,12 @@ TEST_F(Supervised, GoesOnInTheMiddleOfAnEpoch) {
   tests::on_ranks(1, [&] { write_model("llama", "qwen2", "<|end|>", kLines); });
   for (const std::string packed : {"data.packed=true", "data.packed=false"}) {
     const std::string name = packed == "data.packed=true" ? "p" : "u";
-    const auto whole = run(name + "whole", {packed});
+    const auto full = run(name + "whole", {packed});
     const auto part =
         run(name + "part",
             {packed, "training.max_steps=3", "training.save_every=3"});
-    EXPECT_FALSE(part == whole);
-    EXPECT_TRUE(run(name + "part", {packed, "training.resume=true"}) == whole);
+    EXPECT_FALSE(part == full);
+    EXPECT_TRUE(run(name + "part", {packed, "training.resume=true"}) == full);
   }
 }
 

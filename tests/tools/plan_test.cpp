@@ -418,9 +418,9 @@ TEST_F(Plan, KeepsSequencesWholeThatCannotBeDivided) {
   EXPECT_TRUE(
       has(run_in(search_plans(one).runs, layout), "parallel.sequence=true"));
   one.overrides = {"model.max_length=63"};
-  const PlannedRun whole = run_in(search_plans(one).runs, layout);
-  EXPECT_TRUE(whole.fits()) << whole.problem;
-  EXPECT_TRUE(has(whole, "parallel.sequence=false"));
+  const PlannedRun full = run_in(search_plans(one).runs, layout);
+  EXPECT_TRUE(full.fits()) << full.problem;
+  EXPECT_TRUE(has(full, "parallel.sequence=false"));
 
   PlanSearch given = one;
   given.as_given = true;
@@ -779,12 +779,12 @@ TEST_F(Plan, EstimatesFindTheSameAsAllLayers) {
   one.machine.device = c10::kCUDA;
   one.overrides = {"training.batch_size=1", "training.accumulate=8"};
   one.as_given = true;
-  const int64_t whole = search_plans(one).runs.front().device_bytes;
+  const int64_t full = search_plans(one).runs.front().device_bytes;
   one.as_given = false;
   std::set<std::string> found;
   for (const double part : {1.0, 0.8}) {
     one.machine.device_bytes =
-        static_cast<int64_t>(part * static_cast<double>(whole));
+        static_cast<int64_t>(part * static_cast<double>(full));
     one.in_full = true;
     const PlanAnswer full = search_plans(one);
     one.in_full = false;
@@ -1071,19 +1071,19 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
                 *model, rows, config.max_length, /*masks=*/false);
           }};
   std::set<std::string> found;
-  int64_t whole = 0;
+  int64_t full = 0;
   for (const double part : {1.0, 0.75, 0.5, 0.35}) {
     SCOPED_TRACE(part);
     PlanSearch one = search(
-        whole == 0 ? int64_t{1} << 40
-                   : static_cast<int64_t>(part * static_cast<double>(whole)));
+        full == 0 ? int64_t{1} << 40
+                  : static_cast<int64_t>(part * static_cast<double>(full)));
     one.machine.devices = 1;
     one.machine.device = c10::kCUDA;
     one.machine.host_bytes = int64_t{1} << 30;
     one.machine.rates = planner::known_rates("a100");
     const PlanAnswer answer = search_plans(one);
     ASSERT_NE(answer.best_run(), nullptr);
-    whole = whole == 0 ? answer.runs.front().device_bytes : whole;
+    full = full == 0 ? answer.runs.front().device_bytes : full;
     const PlannedRun& best = *answer.best_run();
     ASSERT_FALSE(best.recomputed.attention);
     const ModulePlan module = plan(

@@ -382,8 +382,8 @@ TEST_F(TrainExamples, GoesOnAsIfItHadNotBeenInterrupted) {
       EXPECT_EQ(result.exit_code, 0) << fixture << result.output;
       return losses(name);
     };
-    const auto whole = run(fixture);
-    ASSERT_EQ(whole.size(), 6U);
+    const auto full = run(fixture);
+    ASSERT_EQ(full.size(), 6U);
     // As it was when the third step was done.
     const auto checkpoints = folder_ / fixture / "checkpoints";
     const std::set<std::filesystem::path> both(
@@ -398,7 +398,7 @@ TEST_F(TrainExamples, GoesOnAsIfItHadNotBeenInterrupted) {
     const auto rest = run(fixture + "-again");
     ASSERT_EQ(rest.size(), 3U);
     for (size_t i = 0; i < rest.size(); ++i) {
-      EXPECT_EQ(rest[i], whole[i + 3]) << fixture;
+      EXPECT_EQ(rest[i], full[i + 3]) << fixture;
     }
   };
   write(padded_texts(kRows));

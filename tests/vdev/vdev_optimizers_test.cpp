@@ -176,8 +176,8 @@ TEST_P(Optimizers, CheckpointsGoToTheCpuAndBack) {
         return folder.path() / std::to_string(static_cast<int>(placement)) /
                name;
       };
-      Training whole(world, at::kCPU, {});
-      whole.steps(0, 6);
+      Training full(world, at::kCPU, {});
+      full.steps(0, 6);
       Training first(world, world.device(), options);
       first.steps(0, 2);
       first.engine().save(path("device"));
@@ -188,7 +188,7 @@ TEST_P(Optimizers, CheckpointsGoToTheCpuAndBack) {
       second.engine().save(path("cpu"));
       first.engine().load(path("cpu"));
       first.steps(4, 2);
-      expect_equal(first.values(), whole.values(), "there and back");
+      expect_equal(first.values(), full.values(), "there and back");
     }
   });
 }

@@ -55,9 +55,9 @@ TEST_P(Orders, EveryCollectiveGivesWhatItGivesOnTheCpu) {
       results.push_back(torch::empty({36}).to(on));
       auto gathered = group->all_gather(results.back(), local, "gather");
       gathered.wait();
-      const at::Tensor whole = torch::randn({12}).to(on);
+      const at::Tensor full = torch::randn({12}).to(on);
       results.push_back(torch::empty({4}).to(on));
-      group->reduce_scatter_sum(results.back(), whole, "scatter").wait();
+      group->reduce_scatter_sum(results.back(), full, "scatter").wait();
       results.push_back(local.clone());
       group->all_reduce_sum(results.back(), "sum").wait();
       results.push_back(local.clone());

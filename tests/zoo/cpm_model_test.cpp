@@ -61,7 +61,7 @@ TEST_P(CpmModels, ReadTextsInParts) {
       input.others.erase("context");
       parts = {{0, 2}, {2, 3}, {3, 5}, {5, 12}}; // prompts in several
     }
-    const at::Tensor whole = model->forward(input).logits;
+    const at::Tensor full = model->forward(input).logits;
     KeyValueCache cache(12);
     std::vector<at::Tensor> logits;
     for (const auto& [begin, end] : parts) {
@@ -71,7 +71,7 @@ TEST_P(CpmModels, ReadTextsInParts) {
       cache.advance(end - begin);
     }
     // Float32 sums in another order.
-    EXPECT_TRUE(at::cat(logits, 1).allclose(whole, 1e-4, 1e-4)) << is_causal;
+    EXPECT_TRUE(at::cat(logits, 1).allclose(full, 1e-4, 1e-4)) << is_causal;
   }
 }
 
@@ -93,7 +93,7 @@ TEST_P(CpmModels, Generate) {
   options.max_new_tokens = more;
   const at::Tensor found = generate(*model, prompt, options);
 
-  ModelInput whole = prompt;
+  ModelInput full = prompt;
   const auto add = [](const at::Tensor& tensor, int64_t value) {
     return torch::cat({tensor, torch::full({2, 1}, value, torch::kLong)}, 1);
   };
@@ -101,19 +101,19 @@ TEST_P(CpmModels, Generate) {
     return torch::cat({tensor, tensor.narrow(1, tensor.size(1) - 1, 1)}, 1);
   };
   for (int64_t i = 0; i < more; ++i) {
-    whole.position_ids =
-        ((whole.attention_mask.cumsum(1) - 1) * whole.attention_mask);
+    full.position_ids =
+        ((full.attention_mask.cumsum(1) - 1) * full.attention_mask);
     const at::Tensor next =
-        model->forward(whole).logits.select(1, -1).argmax(-1, true);
-    whole.input_ids = torch::cat({whole.input_ids, next}, 1);
-    whole.attention_mask = add(whole.attention_mask, 1);
-    whole.others["context"] = add(whole.others["context"], 0);
-    whole.others["span"] = repeat_last(whole.others["span"]);
-    if (whole.token_type_ids.defined()) {
-      whole.token_type_ids = repeat_last(whole.token_type_ids);
+        model->forward(full).logits.select(1, -1).argmax(-1, true);
+    full.input_ids = torch::cat({full.input_ids, next}, 1);
+    full.attention_mask = add(full.attention_mask, 1);
+    full.others["context"] = add(full.others["context"], 0);
+    full.others["span"] = repeat_last(full.others["span"]);
+    if (full.token_type_ids.defined()) {
+      full.token_type_ids = repeat_last(full.token_type_ids);
     }
   }
-  EXPECT_TRUE(found.equal(whole.input_ids)) << found << whole.input_ids;
+  EXPECT_TRUE(found.equal(full.input_ids)) << found << full.input_ids;
   // Inputs are repeated for each beam.
   options.num_beams = 3;
   EXPECT_EQ(
@@ -127,8 +127,8 @@ TEST_P(CpmModels, GenerateDivided) {
   GenerateOptions options;
   options.max_new_tokens = 4;
   options.num_beams = 2;
-  const auto whole = load(GetParam());
-  const at::Tensor expected = generate(*whole, prompt, options);
+  const auto full = load(GetParam());
+  const at::Tensor expected = generate(*full, prompt, options);
   tests::run_ranks(4, [&](World& world) {
     ParallelOptions layout;
     layout.sizes = {.shard = 1, .tensor = 2, .pipeline = 2};
@@ -187,10 +187,10 @@ TEST(CpmModel, IsShorterThanItsPrompts) {
   const at::NoGradGuard no_grad;
   ModelInput input;
   input.input_ids = torch::tensor({{1, 11, 2, 40}}, torch::kLong);
-  const at::Tensor whole = model->forward(input).logits;
+  const at::Tensor full = model->forward(input).logits;
   input.input_ids = input.input_ids.narrow(1, 0, 2);
   EXPECT_TRUE(
-      model->forward(input).logits.allclose(whole.narrow(1, 0, 2), 1e-4, 1e-4));
+      model->forward(input).logits.allclose(full.narrow(1, 0, 2), 1e-4, 1e-4));
 }
 
 TEST(CpmModel, NamesWhatIsWrongWithABatch) {

@@ -221,11 +221,11 @@ TEST(Decoder, IsSavedInSeveralFiles) {
   EXPECT_FALSE(std::filesystem::exists(to / "model.safetensors"));
   const nlohmann::json index = read_json(to / "model.safetensors.index.json");
   std::map<std::string, int64_t> bytes;
-  const auto whole =
+  const auto full =
       runtime::SafetensorsFile::open(reference.folder() / "model.safetensors");
-  EXPECT_EQ(index.at("weight_map").size(), whole.entries().size());
+  EXPECT_EQ(index.at("weight_map").size(), full.entries().size());
   int64_t total = 0;
-  for (const runtime::SafetensorsEntry& entry : whole.entries()) {
+  for (const runtime::SafetensorsEntry& entry : full.entries()) {
     const auto file = index.at("weight_map").at(entry.name).get<std::string>();
     bytes[file] += static_cast<int64_t>(entry.data.size());
     total += static_cast<int64_t>(entry.data.size());

@@ -87,10 +87,10 @@ inline void expect_texts_of_no_cache(World& world) {
       at::Tensor rows = prompt.input_ids.cpu();
       NextToken next(way);
       for (int64_t i = 0; i < way.max_new_tokens; ++i) {
-        ModelInput whole;
-        whole.input_ids = rows.to(world.device());
+        ModelInput full;
+        full.input_ids = rows.to(world.device());
         const at::Tensor last =
-            model->forward(whole).logits.select(1, rows.size(1) - 1);
+            model->forward(full).logits.select(1, rows.size(1) - 1);
         rows = at::cat({rows, next.choose(last.cpu().clone()).unsqueeze(1)}, 1);
       }
       EXPECT_TRUE(generate(*model, prompt, way).equal(rows));
@@ -106,7 +106,7 @@ inline void expect_logits_of_no_cache(World& world) {
     const at::Tensor ids = prompts_on(world.device(), /*pads=*/false).input_ids;
     ModelInput input;
     input.input_ids = ids;
-    const at::Tensor whole = model->forward(input).logits;
+    const at::Tensor full = model->forward(input).logits;
     KeyValueCache cache(ids.size(1));
     std::vector<at::Tensor> pieces;
     for (const int64_t tokens : {3, 1, 1, 2}) {
@@ -116,7 +116,7 @@ inline void expect_logits_of_no_cache(World& world) {
       cache.advance(tokens);
     }
     EXPECT_LT(
-        device_comparison::difference_of(at::cat(pieces, 1), whole),
+        device_comparison::difference_of(at::cat(pieces, 1), full),
         device_comparison::kFloat32Tolerance);
   }
 }

@@ -48,13 +48,13 @@ inline ModelInput labelled_input(int64_t rows, int64_t length) {
 }
 
 /// The whole of a gradient of which each rank has a part.
-class WholeGradients {
+class FullGradients {
  public:
-  explicit WholeGradients(const Model& model, Communicator& group)
+  explicit FullGradients(const Model& model, Communicator& group)
       : specs_(specs_in(model)), group_(group) {}
 
   torch::Tensor operator()(const torch::Tensor& parameter) const {
-    return tests::gather_whole(
+    return tests::gather_full(
         parameter.grad(), specs_.at(parameter.unsafeGetTensorImpl()), group_);
   }
 
@@ -89,7 +89,7 @@ inline void expect_plain_gradients(
     torch::Tensor gradient =
         averaged_gradient(item.value(), group_of(item.key()));
     if (tensor != nullptr) {
-      gradient = tests::gather_whole(
+      gradient = tests::gather_full(
           gradient, specs.at(item.value().unsafeGetTensorImpl()), *tensor);
     }
     const torch::Tensor& twin = expected[item.key()];

@@ -20,8 +20,8 @@ inline const nlohmann::json kBalanced = {
     {"router_z_loss_coef", 0.1}};
 
 /// Rows of one of `count` ranks.
-inline ModelInput part_of(const ModelInput& whole, int index, int count) {
-  NamedTensors own = whole.named();
+inline ModelInput part_of(const ModelInput& full, int index, int count) {
+  NamedTensors own = full.named();
   for (auto& [name, tensor] : own) {
     tensor = tensor.narrow(0, index * kRows / count, kRows / count);
   }

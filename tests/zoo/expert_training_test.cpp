@@ -75,7 +75,7 @@ void average_gradients(
 ///     are written here.
 std::shared_ptr<Model> trained_alone(
     const ChangedModel& changed,
-    const ModelInput& whole,
+    const ModelInput& full,
     std::vector<double>* norms = nullptr) {
   const auto model = from_pretrained(changed.folder());
   torch::optim::AdamW adam(
@@ -83,7 +83,7 @@ std::shared_ptr<Model> trained_alone(
       torch::optim::AdamWOptions(kRate).weight_decay(0.01));
   for (int step = 0; step < kSteps; ++step) {
     adam.zero_grad();
-    model->forward(whole).loss.backward();
+    model->forward(full).loss.backward();
     if (norms != nullptr) {
       norms->push_back(
           torch::nn::utils::clip_grad_norm_(model->parameters(), kMaxNorm));
@@ -205,9 +205,9 @@ class TrainedExperts {
   }
 
   /// Of this rank's part of the batch.
-  void backward(const ModelInput& whole) {
+  void backward(const ModelInput& full) {
     const ModelInput own = part_of(
-        whole,
+        full,
         groups_.mesh().index(ParallelGroup::kBatches, rank_),
         groups_.mesh().size(ParallelGroup::kBatches));
     engine().backward(model_->forward(own).loss);
@@ -216,12 +216,12 @@ class TrainedExperts {
   /// @param norms of one rank's steps.
   /// @param saved where the first step's checkpoint goes.
   void train(
-      const ModelInput& whole,
+      const ModelInput& full,
       const std::vector<double>& norms,
       int begin,
       const std::filesystem::path& saved = {}) {
     for (int step = begin; step < kSteps; ++step) {
-      backward(whole);
+      backward(full);
       // Float32 sums in another order.
       const double norm = norms[static_cast<size_t>(step)];
       EXPECT_NEAR(engine().clip_grad_norm(kMaxNorm), norm, 1e-4 * norm);
@@ -256,9 +256,9 @@ std::map<std::string, at::Tensor> values_after_training(
     const ChangedModel& changed,
     const EngineOptions& options) {
   TrainedExperts trained(world, sizes, changed.folder(), options);
-  const ModelInput whole = labelled_input(kRows, kLength);
+  const ModelInput full = labelled_input(kRows, kLength);
   for (int step = 0; step < kSteps; ++step) {
-    trained.backward(whole);
+    trained.backward(full);
     EXPECT_TRUE(trained.engine().step());
   }
   return trained.values();
@@ -277,12 +277,12 @@ TEST(ExpertTraining, IsThatOfOneRank) {
   run_ranks(2, [](World& world) {
     ExpertsOfTwoRanks divided(world);
     auto& [changed, groups, model] = divided;
-    const ModelInput whole = labelled_input(kRows, kLength);
-    const auto plain = trained_alone(changed, whole);
+    const ModelInput full = labelled_input(kRows, kLength);
+    const auto plain = trained_alone(changed, full);
     torch::optim::AdamW adam(
         model->parameters(),
         torch::optim::AdamWOptions(kRate).weight_decay(0.01));
-    const ModelInput own = part_of(whole, world.rank(), 2);
+    const ModelInput own = part_of(full, world.rank(), 2);
     for (int step = 0; step < kSteps; ++step) {
       adam.zero_grad();
       model->forward(own).loss.backward();
@@ -310,14 +310,14 @@ TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
   };
   run_ranks(4, [&](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
-    const ModelInput whole = labelled_input(kRows, kLength);
+    const ModelInput full = labelled_input(kRows, kLength);
     std::vector<double> norms;
-    const auto plain = trained_alone(changed, whole, &norms);
+    const auto plain = trained_alone(changed, full, &norms);
     const auto expected = plain->named_parameters();
     for (size_t i = 0; i < std::size(kLayouts); ++i) {
       SCOPED_TRACE(i);
       TrainedExperts trained(world, kLayouts[i], changed.folder());
-      trained.train(whole, norms, 0, folder_of("steps", i));
+      trained.train(full, norms, 0, folder_of("steps", i));
       const auto values = trained.values();
       if (world.rank() == 0) {
         EXPECT_EQ(values.size(), expected.size());
@@ -340,7 +340,7 @@ TEST(ExpertTraining, IsThatOfOneRankUnderAnEngine) {
         SCOPED_TRACE(std::to_string(from) + " as " + std::to_string(to));
         TrainedExperts resumed(world, kLayouts[to], changed.folder());
         EXPECT_EQ(resumed.engine().load(folder_of("steps", from), {}), 1);
-        resumed.train(whole, norms, 1);
+        resumed.train(full, norms, 1);
         const auto values = resumed.values();
         if (world.rank() == 0) {
           const auto same = from_pretrained(folder_of("model", from));
@@ -483,16 +483,16 @@ TEST(ExpertTraining, LoadsTheWeightsOfItsExperts) {
 TEST(ExpertTraining, NormsAreThoseOfTheWholeModel) {
   run_ranks(4, [](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
-    const ModelInput whole = labelled_input(kRows, kLength);
+    const ModelInput full = labelled_input(kRows, kLength);
     const auto plain = from_pretrained(changed.folder());
-    plain->forward(whole).loss.backward();
+    plain->forward(full).loss.backward();
     for (const double p : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
       SCOPED_TRACE(p);
       const double expected = torch::nn::utils::clip_grad_norm_(
           plain->parameters(), /*max_norm=*/1e9, p);
       TrainedExperts trained(
           world, {.data = 2, .shard = 2, .expert = 2}, changed.folder());
-      trained.backward(whole);
+      trained.backward(full);
       EXPECT_NEAR(trained.engine().grad_norm(p), expected, 1e-4 * expected);
     }
   });
@@ -502,9 +502,9 @@ TEST(ExpertTraining, NormsAreThoseOfTheWholeModel) {
 TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
   run_ranks(4, [](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
-    const ModelInput whole = labelled_input(kRows, kLength);
+    const ModelInput full = labelled_input(kRows, kLength);
     const auto plain = from_pretrained(changed.folder());
-    plain->forward(whole).loss.backward();
+    plain->forward(full).loss.backward();
     std::map<std::string, TensorSummary> expected;
     for (const TensorSummary& row : inspect_model(*plain)) {
       expected.emplace(row.name, row);
@@ -513,7 +513,7 @@ TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
       // The ranks of a page are some of the job's: every second one.
       TrainedExperts halves(
           world, {.shard = 2, .tensor = 2, .expert = 2}, changed.folder());
-      halves.backward(whole);
+      halves.backward(full);
       const auto parts = halves.model().named_parameters();
       for (const TensorSummary& row : inspect_model(halves.engine())) {
         SCOPED_TRACE(row.name);
@@ -522,7 +522,7 @@ TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
       }
     }
     TrainedExperts trained(world, {.shard = 4, .expert = 2}, changed.folder());
-    trained.backward(whole);
+    trained.backward(full);
     const auto summary = inspect_model(trained.engine());
     EXPECT_EQ(summary.size(), trained.model().parameters().size());
     for (const TensorSummary& row : summary) {
@@ -546,14 +546,14 @@ TEST(ExpertTraining, StatisticsAreThoseOfOneRank) {
 TEST(ExpertTraining, AnOverflowInOneExpertSkipsTheStepOfAll) {
   run_ranks(2, [](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
-    const ModelInput whole = labelled_input(kRows, kLength);
+    const ModelInput full = labelled_input(kRows, kLength);
     EngineOptions options = TrainedExperts::engine_options(nullptr);
     options.precision.parameters = at::kHalf;
     options.loss_scale.fixed = 1024;
     TrainedExperts trained(
         world, {.shard = 2, .expert = 2}, changed.folder(), options);
     const auto before = trained.values();
-    trained.backward(whole);
+    trained.backward(full);
     const auto experts =
         sharding::parameters_of_divided_experts(trained.model());
     for (const at::Tensor& parameter : trained.model().parameters()) {
@@ -569,7 +569,7 @@ TEST(ExpertTraining, AnOverflowInOneExpertSkipsTheStepOfAll) {
     for (const auto& [name, value] : trained.values()) {
       EXPECT_TRUE(value.equal(before.at(name))) << name;
     }
-    trained.backward(whole);
+    trained.backward(full);
     EXPECT_TRUE(trained.engine().step());
   });
 }
@@ -579,7 +579,7 @@ TEST(ExpertTraining, AdaptersOfExpertsAreThoseOfOneRank) {
   const TemporaryFolder saved;
   run_ranks(4, [&](World& world) {
     const ChangedModel changed("qwen3_moe", kBalanced);
-    const ModelInput whole = labelled_input(kRows, kLength);
+    const ModelInput full = labelled_input(kRows, kLength);
     const auto adapt = [](Model& model) {
       LoraConfig config{.r = 2, .alpha = 4};
       config.target_modules.names = {"q_proj", "down_proj"};
@@ -606,9 +606,9 @@ TEST(ExpertTraining, AdaptersOfExpertsAreThoseOfOneRank) {
         adapt);
     for (int step = 0; step < kSteps; ++step) {
       adam.zero_grad();
-      plain->forward(whole).loss.backward();
+      plain->forward(full).loss.backward();
       adam.step();
-      trained.backward(whole);
+      trained.backward(full);
       EXPECT_TRUE(trained.engine().step());
     }
     save_lora(trained.engine(), trained.model(), saved.path());

@@ -165,7 +165,7 @@ TEST(Generation, ReadsWhatIsThereOnce) {
       }
       return input;
     };
-    const at::Tensor whole = model->forward(input_of(ids)).logits;
+    const at::Tensor full = model->forward(input_of(ids)).logits;
     KeyValueCache cache(9);
     std::vector<at::Tensor> parts;
     for (const auto& [begin, end] :
@@ -176,7 +176,7 @@ TEST(Generation, ReadsWhatIsThereOnce) {
       cache.advance(end - begin);
     }
     // Float32 sums in another order.
-    EXPECT_TRUE(at::cat(parts, 1).allclose(whole, 1e-5, 1e-5)) << name;
+    EXPECT_TRUE(at::cat(parts, 1).allclose(full, 1e-5, 1e-5)) << name;
   }
 }
 
@@ -261,7 +261,7 @@ TEST(Generation, AConversationDividedByRanksIsTheSame) {
     sizes.sizes = {.shard = 1, .tensor = 2, .pipeline = 2};
     sizes.schedule = PipelineScheduleKind::kGPipe;
     for (const std::string name : {"llama", "gpt2"}) {
-      const auto whole = load(name);
+      const auto full = load(name);
       ParallelRun parallel(world, sizes, 2);
       const auto model = load(name, layer_context(parallel));
       EngineOptions engine_options;
@@ -269,18 +269,18 @@ TEST(Generation, AConversationDividedByRanksIsTheSame) {
       engine_options.parallel = parallel.mesh_if_given();
       const Engine engine(world, model, engine_options);
       for (const GenerateOptions& options : {greedy, drawn_beams}) {
-        const auto expected = conversation(*whole, options, nullptr, nullptr);
+        const auto expected = conversation(*full, options, nullptr, nullptr);
         PromptCache kept;
-        PromptCache kept_whole;
+        PromptCache kept_full;
         const auto found = conversation(*model, options, &parallel, &kept);
-        conversation(*whole, options, nullptr, &kept_whole);
+        conversation(*full, options, nullptr, &kept_full);
         for (size_t i = 0; i < expected.size(); ++i) {
           EXPECT_TRUE(found[i].equal(expected[i]))
               << name << ", beams " << options.num_beams << ", turn " << i
               << "\n"
               << found[i] << expected[i];
         }
-        EXPECT_EQ(kept.read_tokens(), kept_whole.read_tokens());
+        EXPECT_EQ(kept.read_tokens(), kept_full.read_tokens());
         if (options.num_beams == 1) {
           // Prompts of 3, 9 and 15 tokens and 3 times 3 written ones that are
           // read: without what is kept, 36.

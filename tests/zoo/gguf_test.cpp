@@ -68,8 +68,8 @@ void expect_tensors(
     used.insert(name);
     const torch::Tensor expected = as_gguf(
         architecture, entry.name, fixture_tensor(weights, entry.name), config);
-    const auto part = [&](const torch::Tensor& whole) {
-      return expert ? whole[*expert] : whole;
+    const auto part = [&](const torch::Tensor& full) {
+      return expert ? full[*expert] : full;
     };
     const torch::Tensor found = part(file.read(name));
     ASSERT_EQ(found.sizes(), expected.sizes());

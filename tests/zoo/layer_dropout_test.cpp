@@ -62,7 +62,7 @@ at::Tensor train(
     mask[2][11] = 0; // padding
     input.banded = BandedTokens::of(mask, {}, mask);
   }
-  x = context.whole(layers->forward(x, input));
+  x = context.full(layers->forward(x, input));
   const at::Tensor loss = x.square().sum();
   loss.backward();
   return loss.detach();
@@ -83,7 +83,7 @@ void check_dropout(bool banded) {
       const at::Tensor plain_input = hidden.clone().requires_grad_();
       const at::Tensor expected =
           train(plain, plain_context, plain_input, banded);
-      const auto wholes = plain->named_parameters();
+      const auto full_tensors = plain->named_parameters();
       for (const bool sequence : {false, true}) {
         for (const bool checkpointed : {false, true}) {
           SCOPED_TRACE(sequence ? "sequence" : "whole");
@@ -97,15 +97,15 @@ void check_dropout(bool banded) {
           materialize(*divided);
           divided->to(at::kDouble);
           const TensorSpecs specs = specs_in(*divided);
-          const auto own = [&](const at::Tensor& whole,
+          const auto own = [&](const at::Tensor& full,
                                const at::Tensor& parameter) {
             return tests::local_part(
-                whole, specs.at(parameter.unsafeGetTensorImpl()), world.rank());
+                full, specs.at(parameter.unsafeGetTensorImpl()), world.rank());
           };
           {
             const torch::NoGradGuard no_grad;
             for (const auto& item : divided->named_parameters()) {
-              item.value().copy_(own(wholes[item.key()], item.value()));
+              item.value().copy_(own(full_tensors[item.key()], item.value()));
             }
           }
           const at::Tensor input = hidden.clone().requires_grad_();
@@ -114,7 +114,7 @@ void check_dropout(bool banded) {
           EXPECT_TRUE(input.grad().allclose(plain_input.grad(), 0, 1e-10));
           for (const auto& item : divided->named_parameters()) {
             EXPECT_TRUE(item.value().grad().allclose(
-                own(wholes[item.key()].grad(), item.value()), 0, 1e-10))
+                own(full_tensors[item.key()].grad(), item.value()), 0, 1e-10))
                 << item.key();
           }
         }

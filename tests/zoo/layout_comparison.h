@@ -193,15 +193,15 @@ inline Seen train_plain(
     const std::filesystem::path& folder,
     const Subject& subject,
     const Layout& layout) {
-  const auto whole = load(folder, {}, subject, layout);
+  const auto full = load(folder, {}, subject, layout);
   const auto model = layout.compute
                          ? load(folder, {}, subject, layout, *layout.compute)
-                         : whole;
+                         : full;
   std::vector<MasterWeight> weights;
   std::vector<at::Tensor> trained;
   Seen seen;
   const auto used = model->named_parameters();
-  for (const auto& item : whole->named_parameters()) {
+  for (const auto& item : full->named_parameters()) {
     const bool trains = item.value().requires_grad();
     MasterWeight weight{item.key(), item.value(), used[item.key()]};
     if (layout.compute) {
@@ -412,10 +412,9 @@ inline void expect_that_of_one_rank(
     follow(engine, *model);
   }
   // The part of a whole weight that this rank holds.
-  const auto local_part = [&](const std::string& name,
-                              const at::Tensor& whole) {
+  const auto local_part = [&](const std::string& name, const at::Tensor& full) {
     return tests::local_part(
-        whole,
+        full,
         specs.at(parameters[name].unsafeGetTensorImpl()),
         parallel.mesh().index(ParallelGroup::kTensor, world.rank()));
   };

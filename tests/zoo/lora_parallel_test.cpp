@@ -33,7 +33,7 @@ void check_tensor_parallel(
   const ModelOutput output = model->forward(reference.input());
   expect_outputs(reference, output);
   output.loss.backward();
-  expect_gradients(reference, *model, WholeGradients(*model, *tp.group));
+  expect_gradients(reference, *model, FullGradients(*model, *tp.group));
   const auto folder = saved / name;
   save_lora(*model, folder / "adapter");
   save_merged(*model, folder / "merged");
@@ -142,11 +142,11 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
     const TensorSpecs specs = specs_in(*divided);
     const torch::NoGradGuard no_grad;
     for (const auto& item : divided->named_parameters()) {
-      const torch::Tensor whole = tests::gather_whole(
+      const torch::Tensor full = tests::gather_full(
           item.value(),
           specs.at(item.value().unsafeGetTensorImpl()),
           *tp.group);
-      EXPECT_TRUE(whole.equal(expected[item.key()])) << item.key();
+      EXPECT_TRUE(full.equal(expected[item.key()])) << item.key();
     }
   });
 }

@@ -31,7 +31,7 @@ void expect_own_gradients(
     for (const std::string& ours : weight.ours) {
       const torch::Tensor& parameter = parameters[ours];
       const torch::Tensor own = engine.grad(parameter);
-      gradients.push_back(tests::gather_whole(
+      gradients.push_back(tests::gather_full(
           own, specs.at(parameter.unsafeGetTensorImpl()), tensor));
     }
     expect_near(

@@ -29,7 +29,7 @@ void check_tensor_parallel(
   const ModelOutput output = model->forward(input);
   expect_outputs(reference, output);
   loss_of(output, input).backward();
-  expect_gradients(reference, *model, WholeGradients(*model, *tp.group));
+  expect_gradients(reference, *model, FullGradients(*model, *tp.group));
 
   if (output.loss.defined() && input.labels.defined() &&
       input.labels.dim() == 2) { // Without the logits of the whole vocabulary.

@@ -95,7 +95,7 @@ void expect_own_gradients(
     const ModelFixture& reference,
     Model& model,
     Stages& stages) {
-  const WholeGradients whole(model, stages.group(ParallelGroup::kTensor));
+  const FullGradients full(model, stages.group(ParallelGroup::kTensor));
   const auto parameters = model.named_parameters();
   const NamedTensors expected = reference.tensors("grad.");
   const WeightNames names(model, model.names());
@@ -110,7 +110,7 @@ void expect_own_gradients(
       SCOPED_TRACE("gradient of " + name);
       std::vector<torch::Tensor> gradients;
       for (const std::string& ours : weight.ours) {
-        gradients.push_back(whole(parameters[ours]));
+        gradients.push_back(full(parameters[ours]));
       }
       expect_near(weight.assemble(gradients), gradient);
       found[number] = 1;

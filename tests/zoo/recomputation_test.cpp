@@ -136,13 +136,13 @@ TEST(Recomputation, DividesInputsOverTensorRanks) {
     runtime::install_cpu_memory_counter();
     const Subject& subject = subject_of("gpt");
     const ParallelOptions layout{{.shard = 1, .tensor = 2}};
-    const Recomputation whole{.layers = 5};
+    const Recomputation full{.layers = 5};
     const Recomputation divided{.layers = 5, .divide_inputs = true};
     EngineOptions host;
     host.placement.activations = MemoryTier::kHost;
     host.offload.min_tensor_bytes = 0;
     host.offload.activation_host_bytes = int64_t{1} << 26;
-    const Trained expected = train(world, subject, layout, whole, {});
+    const Trained expected = train(world, subject, layout, full, {});
     const Trained found = train(world, subject, layout, divided, {});
     expect_same_bits(expected, found);
     expect_same_bits(expected, train(world, subject, layout, divided, host));
@@ -153,7 +153,7 @@ TEST(Recomputation, DividesInputsOverTensorRanks) {
         expected.kept_bytes - found.kept_bytes, 5 * input_bytes / 2 - 5 * 64);
     // Ranks that divide sequences have divided them in any case.
     const ParallelOptions sequence{{.shard = 1, .tensor = 2}, true};
-    const Trained apart = train(world, subject, sequence, whole, {});
+    const Trained apart = train(world, subject, sequence, full, {});
     const Trained same = train(world, subject, sequence, divided, {});
     expect_same_bits(apart, same);
     EXPECT_EQ(apart.kept_bytes, same.kept_bytes);

@@ -132,8 +132,8 @@ Value float_operation(BinaryOperator operation, double a, double b) {
       return a / b;
     case BinaryOperator::kFloorDivide: {
       check_divisor(b == 0);
-      const double whole = std::floor((a - float_modulo(a, b)) / b + 0.5);
-      return whole == 0 ? std::copysign(0.0, a / b) : whole;
+      const double full = std::floor((a - float_modulo(a, b)) / b + 0.5);
+      return full == 0 ? std::copysign(0.0, a / b) : full;
     }
     case BinaryOperator::kModulo:
       check_divisor(b == 0);

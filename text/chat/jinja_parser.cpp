@@ -719,7 +719,7 @@ class TemplateParser {
   }
 
   /// One whose only end is `end`, which is skipped.
-  Block whole_body(std::string_view end) {
+  Block full_body(std::string_view end) {
     Block result = body({end});
     advance();
     return result;
@@ -730,7 +730,7 @@ class TemplateParser {
   Block function_body(std::string_view end) {
     const int loops = loops_;
     loops_ = 0;
-    Block result = whole_body(end);
+    Block result = full_body(end);
     loops_ = loops;
     return result;
   }
@@ -779,7 +779,7 @@ class TemplateParser {
       result.branches.emplace_back(std::move(condition), std::move(then));
     } while (skip_word("elif"));
     if (skip_word("else")) {
-      result.otherwise = whole_body("endif");
+      result.otherwise = full_body("endif");
     } else {
       advance();
     }
@@ -805,7 +805,7 @@ class TemplateParser {
     result.body = body({"else", "endfor"});
     --loops_;
     if (skip_word("else")) {
-      result.otherwise = whole_body("endfor");
+      result.otherwise = full_body("endfor");
     } else {
       advance();
     }
@@ -819,7 +819,7 @@ class TemplateParser {
       return {offset, SetStatement{std::move(assigned), std::move(value)}};
     }
     ExpressionPtr filter = is_operator("|") ? block_filter() : nullptr;
-    Block content = whole_body("endset");
+    Block content = full_body("endset");
     return {
         offset,
         SetBlockStatement{
@@ -892,7 +892,7 @@ class TemplateParser {
     while (skip_operator("|")) {
       filters = filter(std::move(filters));
     }
-    Block content = whole_body("endfilter");
+    Block content = full_body("endfilter");
     return {
         offset, FilterBlockStatement{std::move(filters), std::move(content)}};
   }
@@ -908,7 +908,7 @@ class TemplateParser {
         break;
       }
     }
-    result.body = whole_body("endwith");
+    result.body = full_body("endwith");
     return {offset, std::move(result)};
   }
 

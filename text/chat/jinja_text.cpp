@@ -398,11 +398,11 @@ std::string float_text(double number) {
       const auto zeros = static_cast<std::size_t>(-exponent - 1);
       return result + "0." + std::string(zeros, '0') + digits;
     }
-    const auto whole = static_cast<std::size_t>(exponent) + 1;
-    if (digits.size() <= whole) {
-      return result + digits + std::string(whole - digits.size(), '0') + ".0";
+    const auto full = static_cast<std::size_t>(exponent) + 1;
+    if (digits.size() <= full) {
+      return result + digits + std::string(full - digits.size(), '0') + ".0";
     }
-    return result + digits.substr(0, whole) + "." + digits.substr(whole);
+    return result + digits.substr(0, full) + "." + digits.substr(full);
   }
   result += digits.substr(0, 1);
   if (digits.size() > 1) {

@@ -296,11 +296,11 @@ int compare_integer_with(std::int64_t a, double b) {
   if (b < -9223372036854775808.0) {
     return 1;
   }
-  const auto whole = static_cast<std::int64_t>(b);
-  if (a != whole) {
-    return a < whole ? -1 : 1;
+  const auto full = static_cast<std::int64_t>(b);
+  if (a != full) {
+    return a < full ? -1 : 1;
   }
-  const double rest = b - static_cast<double>(whole);
+  const double rest = b - static_cast<double>(full);
   return rest > 0 ? -1 : rest < 0 ? 1 : 0;
 }
 

@@ -69,19 +69,19 @@ class TextEncoder {
     tokens_.clear();
     words_ = 0;
     std::string storage;
-    const std::string_view whole = valid_utf8(given, storage);
+    const std::string_view full = valid_utf8(given, storage);
     const size_t kind = options_.splits_special_tokens ? 1 : 0;
     if (parts_.raw[kind]->is_empty()) {
-      if (!whole.empty()) {
-        add_text(whole, {0, static_cast<uint32_t>(whole.size())}, kind);
+      if (!full.empty()) {
+        add_text(full, {0, static_cast<uint32_t>(full.size())}, kind);
       }
       return std::move(tokens_);
     }
-    for (const TextPart& part : parts_.raw[kind]->parts_of(whole)) {
+    for (const TextPart& part : parts_.raw[kind]->parts_of(full)) {
       if (part.id) {
         add_added(part, part.bytes);
       } else {
-        add_text(whole, part.bytes, kind);
+        add_text(full, part.bytes, kind);
       }
     }
     return std::move(tokens_);
@@ -104,9 +104,9 @@ class TextEncoder {
   }
 
   /// What lies between added tokens of the text as given.
-  void add_text(std::string_view whole, ByteRange bytes, size_t kind) {
+  void add_text(std::string_view full, ByteRange bytes, size_t kind) {
     AlignedText text(
-        whole.substr(bytes.begin, bytes.size()),
+        full.substr(bytes.begin, bytes.size()),
         bytes.begin,
         options_.with_offsets);
     if (parts_.normalizer != nullptr) {

@@ -249,14 +249,14 @@ void save_lora(const Model& model, const fs::path& folder) {
       !model.names().is_part,
       "save_lora: this rank holds only a pipeline stage or some of the experts; pass the engine too, which gathers them");
   AdapterFolder written(model, folder);
-  ModelTensors whole(model);
-  engine::write_model(whole, written, "save_lora");
+  ModelTensors full(model);
+  engine::write_model(full, written, "save_lora");
 }
 
 void save_lora(Engine& engine, const Model& model, const fs::path& folder) {
   AdapterFolder written(model, folder);
-  ModelTensors whole = engine.model_tensors();
-  engine::write_model(whole, written, "save_lora");
+  ModelTensors full = engine.model_tensors();
+  engine::write_model(full, written, "save_lora");
 }
 
 LoraConfig load_lora(Model& model, const fs::path& folder) {
@@ -287,8 +287,8 @@ void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
 SavedValue merged_values(const Model& model) {
   const auto merger = std::make_shared<Merger>(
       lora_names(model), LoraRecord::of(model).targets);
-  ModelTensors whole(model);
-  merger->add_all(whole);
+  ModelTensors full(model);
+  merger->add_all(full);
   return [merger](const std::string& name, const at::Tensor& value) {
     return (*merger)(name, value);
   };
@@ -307,10 +307,10 @@ void save_merged(
     const fs::path& folder,
     const fs::path& tokenizer_folder) {
   const LoraTargets& targets = LoraRecord::of(model).targets;
-  ModelTensors whole = engine.model_tensors();
-  const ParameterSizes sizes = parameter_sizes(whole.tensors());
+  ModelTensors full = engine.model_tensors();
+  const ParameterSizes sizes = parameter_sizes(full.tensors());
   Merger merger(WeightNames(sizes, lora_table(model, targets, sizes)), targets);
-  merger.add_all(whole);
+  merger.add_all(full);
   save_pretrained(engine, model, folder, tokenizer_folder, std::cref(merger));
 }
 

@@ -32,9 +32,9 @@ uint64_t size_of_file(const fs::path& path) {
 /// The whole file, or blocks from its first to its last byte.
 std::string sample_of(const fs::path& path, uint64_t bytes, uint64_t blocks) {
   std::ifstream file(path, std::ios::binary);
-  const bool is_whole = bytes <= blocks * kBlockBytes;
-  const uint64_t count = is_whole ? 1 : blocks;
-  const uint64_t length = is_whole ? bytes : kBlockBytes;
+  const bool is_complete = bytes <= blocks * kBlockBytes;
+  const uint64_t count = is_complete ? 1 : blocks;
+  const uint64_t length = is_complete ? bytes : kBlockBytes;
   std::string sample(count * length, '\0');
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t last = bytes - length;

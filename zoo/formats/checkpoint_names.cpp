@@ -99,7 +99,7 @@ std::optional<std::vector<MappedWeight>> CheckpointNames::contents_of(
     return all;
   }
   for (const std::string& pattern : table_.ignored) {
-    if (matches_whole(pattern, name) || matches_whole(pattern, without)) {
+    if (matches_full(pattern, name) || matches_full(pattern, without)) {
       return all;
     }
   }

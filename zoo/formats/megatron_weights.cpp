@@ -278,18 +278,18 @@ class MegatronConversion {
         projections[i].push_back(std::move(own[i]));
       }
     }
-    Parts whole;
+    Parts full;
     for (const Parts& of_ranks : projections) {
-      whole.push_back(concatenated(name, of_ranks, 0));
+      full.push_back(concatenated(name, of_ranks, 0));
     }
     if (shape_.is_gpt2) {
       put(layer + "attn.c_attn" + tensor.end,
-          transposed(concatenated(name, whole, 0)));
+          transposed(concatenated(name, full, 0)));
       return;
     }
     constexpr std::array kNames{"q_proj", "k_proj", "v_proj"};
     for (size_t i = 0; i < kNames.size(); ++i) {
-      put(layer + "self_attn." + kNames[i] + tensor.end, whole[i]);
+      put(layer + "self_attn." + kNames[i] + tensor.end, full[i]);
     }
   }
 

@@ -76,9 +76,9 @@ std::vector<MappedWeight> NamedWeight::contents() const {
 
 at::Tensor NamedWeight::assemble(
     const std::vector<at::Tensor>& parameters) const {
-  const at::Tensor whole =
+  const at::Tensor full =
       parameters.size() == 1 ? parameters.front() : at::cat(parameters, 0);
-  return (transposed ? whole.t() : whole).contiguous();
+  return (transposed ? full.t() : full).contiguous();
 }
 
 WeightNames::WeightNames(

@@ -43,7 +43,7 @@ NumberedName match_module(std::string_view pattern, std::string_view name) {
   return match;
 }
 
-bool matches_whole(std::string_view pattern, std::string_view name) {
+bool matches_full(std::string_view pattern, std::string_view name) {
   if (pattern.ends_with('*')) {
     return match_start(pattern.substr(0, pattern.size() - 1), name).found;
   }

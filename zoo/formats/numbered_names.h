@@ -22,7 +22,7 @@ struct NumberedName {
 NumberedName match_module(std::string_view pattern, std::string_view name);
 
 /// Matches a whole name; a `*` at the end matches anything.
-bool matches_whole(std::string_view pattern, std::string_view name);
+bool matches_full(std::string_view pattern, std::string_view name);
 
 /// The pattern with the match's numbers filled in, followed by its rest.
 std::string filled(std::string_view pattern, const NumberedName& match);

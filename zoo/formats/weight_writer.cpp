@@ -21,10 +21,10 @@ std::vector<TensorSpec> specs_of(
   std::vector<TensorSpec> specs;
   for (const NamedWeight& weight : names.weights()) {
     const at::ScalarType dtype = dtypes.at(weight.ours.front());
-    specs.push_back(whole_spec({weight.name}, weight.shape(), dtype));
+    specs.push_back(full_spec({weight.name}, weight.shape(), dtype));
     if (const auto copy = names.copies().find(weight.name);
         copy != names.copies().end()) {
-      specs.push_back(whole_spec({copy->second}, weight.shape(), dtype));
+      specs.push_back(full_spec({copy->second}, weight.shape(), dtype));
     }
   }
   return specs;
@@ -78,11 +78,11 @@ void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
   if (parts.empty()) {
     return;
   }
-  const at::Tensor whole = weight.assemble(parts);
-  shards_[shard_of_.at(weight.name)].write(weight.name, whole);
+  const at::Tensor full = weight.assemble(parts);
+  shards_[shard_of_.at(weight.name)].write(weight.name, full);
   if (const auto copy = names_.copies().find(weight.name);
       copy != names_.copies().end()) {
-    shards_[shard_of_.at(copy->second)].write(copy->second, whole);
+    shards_[shard_of_.at(copy->second)].write(copy->second, full);
   }
 }
 

@@ -109,10 +109,10 @@ at::Tensor BeamSearch::ends(const at::Tensor& texts) const {
   for (const int64_t end : options_.eos_token_id) {
     found |= tokens.eq(end);
   }
-  const at::Tensor whole = texts.contiguous();
+  const at::Tensor full = texts.contiguous();
   for (int64_t text = 0; ends_ && text < texts_; ++text) {
-    for (int64_t i = 0; i < whole.size(1); ++i) {
-      const int64_t* begin = whole[text][i].const_data_ptr<int64_t>() + given_;
+    for (int64_t i = 0; i < full.size(1); ++i) {
+      const int64_t* begin = full[text][i].const_data_ptr<int64_t>() + given_;
       if (!found[text][i].item<bool>() &&
           ends_(
               text * options_.num_beams,

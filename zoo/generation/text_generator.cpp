@@ -167,13 +167,13 @@ GenerateOptions TextGenerator::options_for(
     return options_.tokens.after(1);
   }
   const auto length = static_cast<int64_t>(prompt.size());
-  const auto& whole = options_.tokens.max_length;
+  const auto& full = options_.tokens.max_length;
   TESSERA_CHECK(
-      !whole || length < *whole,
+      !full || length < *full,
       "{} has {} tokens, and max_length is {}, of the prompt and the new tokens together: shorten the prompt, or set max_new_tokens instead",
       name,
       length,
-      whole.value_or(0));
+      full.value_or(0));
   GenerateOptions options = options_.tokens.after(length);
   const auto most = model_.position_limit();
   if (!most) {
@@ -297,13 +297,13 @@ std::vector<GeneratedText> TextGenerator::write(
     ends = [this, &options, &before, around](
                int64_t row, std::span<const int64_t> written) {
       const auto text = static_cast<size_t>(row / options.num_beams);
-      const bool is_whole = written.size() <= around;
+      const bool is_complete = written.size() <= around;
       Row own(
           tokenizer_,
           options_.skip_special_tokens,
-          is_whole ? before[text] : std::vector<int64_t>{},
+          is_complete ? before[text] : std::vector<int64_t>{},
           options);
-      for (const int64_t token : is_whole ? written : written.last(around)) {
+      for (const int64_t token : is_complete ? written : written.last(around)) {
         own.add(token);
       }
       return own.is_stopped();
@@ -316,12 +316,12 @@ std::vector<GeneratedText> TextGenerator::write(
     if (options.num_beams > 1) {
       const at::Tensor row = sequences[static_cast<int64_t>(i)].contiguous();
       const int64_t given = model_.first_token() ? 1 : batch.input_ids.size(1);
-      std::string whole;
+      std::string full;
       for (int64_t at = given; at < row.numel() && !rows[i].is_done(); ++at) {
-        whole += rows[i].add(row.const_data_ptr<int64_t>()[at]);
+        full += rows[i].add(row.const_data_ptr<int64_t>()[at]);
       }
-      whole += rows[i].is_done() ? "" : rows[i].finish();
-      pass_on(i, whole);
+      full += rows[i].is_done() ? "" : rows[i].finish();
+      pass_on(i, full);
     } else if (!rows[i].is_done()) {
       pass_on(i, rows[i].finish());
     }

@@ -125,13 +125,13 @@ class GgufFile : public engine::TensorSink {
     }
     const GgufPlace to = gguf_place(description_.architecture, weight.name);
     const std::string module = to.name.substr(0, to.name.find_last_of('.'));
-    at::Tensor whole = parts.size() == 1 ? parts.front() : at::cat(parts, 0);
+    at::Tensor full = parts.size() == 1 ? parts.front() : at::cat(parts, 0);
     for (const auto& [end, heads] : description_.paired_heads) {
       if (module.ends_with(end)) {
-        whole = paired(whole, heads);
+        full = paired(full, heads);
       }
     }
-    const auto bytes = gguf_bytes(whole, types_.at(to.name));
+    const auto bytes = gguf_bytes(full, types_.at(to.name));
     if (to.expert) {
       writer_->write(to.name, bytes, *to.expert, description_.experts);
     } else {
@@ -183,8 +183,8 @@ void export_gguf(
         item.key());
   }
   GgufFile written(model, file, options, change);
-  ModelTensors whole(model);
-  engine::write_model(whole, written, "GGUF export");
+  ModelTensors full(model);
+  engine::write_model(full, written, "GGUF export");
 }
 
 } // namespace tessera::zoo

@@ -9,22 +9,22 @@ namespace {
 
 constexpr std::array<std::pair<std::string_view, InputKind>, 18> kInputs = {{
     {"input_ids", InputKind::kTokens},
-    {"attention_mask", InputKind::kWhole},
-    {"position_ids", InputKind::kWhole},
-    {"token_type_ids", InputKind::kWhole},
-    {"global_attention_mask", InputKind::kWhole},
-    {"sep", InputKind::kWhole},
-    {"context", InputKind::kWhole},
-    {"span", InputKind::kWhole},
+    {"attention_mask", InputKind::kInteger},
+    {"position_ids", InputKind::kInteger},
+    {"token_type_ids", InputKind::kInteger},
+    {"global_attention_mask", InputKind::kInteger},
+    {"sep", InputKind::kInteger},
+    {"context", InputKind::kInteger},
+    {"span", InputKind::kInteger},
     {"decoder_input_ids", InputKind::kTokens},
-    {"decoder_attention_mask", InputKind::kWhole},
+    {"decoder_attention_mask", InputKind::kInteger},
     {"labels", InputKind::kLabels},
-    {"next_sentence_label", InputKind::kWhole},
-    {"start_positions", InputKind::kWhole},
-    {"end_positions", InputKind::kWhole},
+    {"next_sentence_label", InputKind::kInteger},
+    {"start_positions", InputKind::kInteger},
+    {"end_positions", InputKind::kInteger},
     {"pixel_values", InputKind::kPixels},
     {"second_pixel_values", InputKind::kPixels},
-    {"bool_masked_pos", InputKind::kWhole},
+    {"bool_masked_pos", InputKind::kInteger},
     {"noise", InputKind::kNumbers},
 }};
 
@@ -40,7 +40,7 @@ InputKind kind_of_input(const std::string& name) {
       return kind;
     }
   }
-  return InputKind::kWhole;
+  return InputKind::kInteger;
 }
 
 } // namespace tessera::zoo

@@ -12,7 +12,7 @@ namespace tessera::zoo {
 /// The meaning of an input's values.
 enum class InputKind {
   kTokens, ///< token ids
-  kWhole, ///< integers: positions, masks, indices
+  kInteger, ///< integers: positions, masks, indices
   kLabels,
   kPixels,
   kNumbers,

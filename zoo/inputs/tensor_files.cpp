@@ -40,8 +40,9 @@ class NestedLists {
 
   torch::Tensor tensor() const {
     const torch::Tensor values =
-        is_whole_ ? torch::tensor(whole_, torch::kInt64)
-                  : torch::tensor(numbers_, torch::kFloat64).to(torch::kFloat);
+        are_integers_
+            ? torch::tensor(integers_, torch::kInt64)
+            : torch::tensor(numbers_, torch::kFloat64).to(torch::kFloat);
     return values.view(sizes_);
   }
 
@@ -67,21 +68,21 @@ class NestedLists {
         "{} is {}; it must be a number",
         at,
         runtime::show_json(value));
-    const bool is_whole = value.is_number_integer() || value.is_boolean();
-    is_whole_ = is_whole_ && is_whole;
+    const bool is_integer = value.is_number_integer() || value.is_boolean();
+    are_integers_ = are_integers_ && is_integer;
     numbers_.push_back(
         value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0)
                            : value.get<double>());
-    whole_.push_back(
+    integers_.push_back(
         value.is_boolean() ? static_cast<int64_t>(value.get<bool>())
-        : is_whole         ? value.get<int64_t>()
+        : is_integer       ? value.get<int64_t>()
                            : 0);
   }
 
   std::string place_;
   std::vector<int64_t> sizes_;
-  bool is_whole_ = true;
-  std::vector<int64_t> whole_;
+  bool are_integers_ = true;
+  std::vector<int64_t> integers_;
   std::vector<double> numbers_;
 };
 
@@ -115,7 +116,7 @@ void write_named_tensors(const fs::path& path, const NamedTensors& tensors) {
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) {
     specs.push_back(
-        whole_spec({name}, tensor.sizes().vec(), tensor.scalar_type()));
+        full_spec({name}, tensor.sizes().vec(), tensor.scalar_type()));
   }
   if (path.has_parent_path()) {
     fs::create_directories(path.parent_path());

@@ -89,7 +89,7 @@ at::Tensor attend(
       of_heads.emplace(*context.parallel()->group, call.query.device());
     }
   }
-  return heads.whole(context_attention(call, options.function, *sequences));
+  return heads.full(context_attention(call, options.function, *sequences));
 }
 
 at::Tensor recomputed_attend(

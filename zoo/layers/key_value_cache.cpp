@@ -116,8 +116,8 @@ const KeyValueCache::KeysAndValues* KeyValueCache::kept(
 
 KeyValueCache::KeysAndValues KeyValueCache::keep(
     const void* layer,
-    KeysAndValues whole) {
-  return kept_[layer] = std::move(whole);
+    KeysAndValues full) {
+  return kept_[layer] = std::move(full);
 }
 
 void KeyValueCache::reorder(const at::Tensor& rows) {

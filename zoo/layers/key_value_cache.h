@@ -66,7 +66,7 @@ class KeyValueCache {
 
   /// The constant keys and values of an encoder's output; null before keep().
   const KeysAndValues* kept(const void* layer) const;
-  KeysAndValues keep(const void* layer, KeysAndValues whole);
+  KeysAndValues keep(const void* layer, KeysAndValues full);
 
   /// Replaces each row of the batch by the given row: [B] int64.
   void reorder(const at::Tensor& rows);

@@ -44,24 +44,24 @@ LayerContext LayerContext::numbered(int64_t layer) const {
   return context;
 }
 
-at::Tensor LayerContext::local_tokens(const at::Tensor& whole, int64_t dim)
+at::Tensor LayerContext::local_tokens(const at::Tensor& full, int64_t dim)
     const {
-  return sequences_ && whole.defined()
-             ? local_context_part(whole, dim, *sequences_)
-             : whole;
+  return sequences_ && full.defined()
+             ? local_context_part(full, dim, *sequences_)
+             : full;
 }
 
 at::Tensor LayerContext::all_tokens(const at::Tensor& own) const {
-  return sequences_ ? whole_context(own, 1, *sequences_) : own;
+  return sequences_ ? full_context(own, 1, *sequences_) : own;
 }
 
-at::Tensor LayerContext::between(const at::Tensor& whole) const {
+at::Tensor LayerContext::between(const at::Tensor& full) const {
   return parallel_ && parallel_->sequence
-             ? shard_tensor(whole, parallel_->sequence_dim, *parallel_)
-             : whole;
+             ? shard_tensor(full, parallel_->sequence_dim, *parallel_)
+             : full;
 }
 
-at::Tensor LayerContext::whole(const at::Tensor& x) const {
+at::Tensor LayerContext::full(const at::Tensor& x) const {
   return all_tokens(full_tensor(x));
 }
 

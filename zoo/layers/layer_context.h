@@ -85,13 +85,13 @@ class LayerContext {
 
   /// This rank's tokens, along dimension `dim`, of a tensor that every rank has
   /// whole.
-  at::Tensor local_tokens(const at::Tensor& whole, int64_t dim = 1) const;
-  /// [batch, own tokens, ...] to [batch, sequence, ...]; see whole_context().
+  at::Tensor local_tokens(const at::Tensor& full, int64_t dim = 1) const;
+  /// [batch, own tokens, ...] to [batch, sequence, ...]; see full_context().
   at::Tensor all_tokens(const at::Tensor& own) const;
 
   /// Divides this rank's tokens, which every rank of the tensor-parallel group
   /// has whole, along the sequence under sequence parallelism.
-  at::Tensor between(const at::Tensor& whole) const;
+  at::Tensor between(const at::Tensor& full) const;
 
   /// Whether every rank has all tokens between layers: neither context nor
   /// sequence parallelism divides them.
@@ -106,7 +106,7 @@ class LayerContext {
   }
 
   /// Gathers an activation to a whole result: all features of all tokens.
-  at::Tensor whole(const at::Tensor& x) const;
+  at::Tensor full(const at::Tensor& x) const;
 
   /// Dropout. Ranks with different tokens (context parallelism) drop
   /// differently; for tensor-parallel ranks see DropoutMasks.

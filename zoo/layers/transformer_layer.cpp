@@ -21,11 +21,11 @@ at::Tensor at_places(
     return x;
   }
   std::vector<int64_t> sizes{places.size(0), x.size(1), x.size(2), x.size(3)};
-  const at::Tensor whole = x.expand(sizes);
+  const at::Tensor full = x.expand(sizes);
   sizes[static_cast<size_t>(dim)] = places.size(1);
   const at::Tensor index = dim == 2 ? places.unsqueeze(1).unsqueeze(-1)
                                     : places.unsqueeze(1).unsqueeze(1);
-  return whole.gather(dim, index.expand(sizes));
+  return full.gather(dim, index.expand(sizes));
 }
 
 } // namespace

@@ -277,7 +277,7 @@ ModelOutput CpmModel::output(const ModelInput& input, const LayerState& state) {
   ModelOutput output;
   const at::Tensor hidden = encoder_->finish(state.hidden);
   if (!has_head_ || input.hidden_states) {
-    output.last_hidden_state = context_.whole(hidden);
+    output.last_hidden_state = context_.full(hidden);
   }
   if (input.hidden_states) {
     output.hidden_states =

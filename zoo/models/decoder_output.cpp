@@ -47,7 +47,7 @@ ModelOutput Decoder::output(const ModelInput& input, const LayerState& state) {
   }
   const bool is_lm = head_kind_ == DecoderHead::kCausalLm;
   if (!is_lm || input.hidden_states) {
-    output.last_hidden_state = context_.whole(hidden);
+    output.last_hidden_state = context_.full(hidden);
   }
   if (input.hidden_states) {
     output.hidden_states =

@@ -56,12 +56,12 @@ ModelOutput EncoderDecoder::output(
     const LayerState& state) {
   ModelOutput output;
   const at::Tensor memory =
-      state.memory.defined() ? context_.whole(state.memory) : at::Tensor();
+      state.memory.defined() ? context_.full(state.memory) : at::Tensor();
   std::vector<at::Tensor> encoded;
   if (input.hidden_states) {
     for (int i = 0; i < encoder_layers_; ++i) {
       encoded.push_back(
-          context_.whole(state.entered.at(static_cast<size_t>(i))));
+          context_.full(state.entered.at(static_cast<size_t>(i))));
     }
     encoded.push_back(memory);
   }
@@ -80,7 +80,7 @@ ModelOutput EncoderDecoder::output(
   const at::Tensor hidden = decoder_->finish(state.hidden);
   const bool is_lm = head_kind_ == EncoderDecoderHead::kLanguageModel;
   const at::Tensor last =
-      is_lm && !input.hidden_states ? at::Tensor() : context_.whole(hidden);
+      is_lm && !input.hidden_states ? at::Tensor() : context_.full(hidden);
   if (input.hidden_states) {
     const auto decoded = hidden_states(
         std::span(state.entered).subspan(encoded.size() - 1), last);

@@ -54,18 +54,18 @@ at::Tensor Encoder::pooled(const at::Tensor& hidden) {
 ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
   ModelOutput output;
   const bool tokens_only = head_kind_ == EncoderHead::kMaskedLm;
-  at::Tensor whole;
+  at::Tensor full;
   if (!tokens_only || input.hidden_states) {
-    whole = context_.whole(state.hidden);
+    full = context_.full(state.hidden);
   }
   if (input.hidden_states) {
-    output.hidden_states = hidden_states(state.entered, whole);
+    output.hidden_states = hidden_states(state.entered, full);
   }
   switch (head_kind_) {
     case EncoderHead::kBase:
-      output.last_hidden_state = whole;
+      output.last_hidden_state = full;
       if (pools()) {
-        output.pooler_output = pooled(whole);
+        output.pooler_output = pooled(full);
       }
       break;
     case EncoderHead::kMaskedLm:
@@ -77,13 +77,13 @@ ModelOutput Encoder::output(const ModelInput& input, const LayerState& state) {
     case EncoderHead::kSequenceClassification:
     case EncoderHead::kTokenClassification:
     case EncoderHead::kMultipleChoice:
-      classify(input, whole, output);
+      classify(input, full, output);
       break;
     case EncoderHead::kQuestionAnswering:
-      add_answers(input, classifier_.forward(whole), output);
+      add_answers(input, classifier_.forward(full), output);
       break;
     case EncoderHead::kNextSentence:
-      follow(input, whole, output);
+      follow(input, full, output);
       break;
   }
   return output;
@@ -162,7 +162,7 @@ void Encoder::pre_train(
   at::Tensor logits;
   const at::Tensor loss = predict_tokens(input, hidden, logits);
   const at::Tensor follows =
-      next_sentence_.forward(pooled(context_.whole(hidden)));
+      next_sentence_.forward(pooled(context_.full(hidden)));
   output.others["seq_relationship_logits"] = follows;
   if (logits.defined()) {
     output.others["prediction_logits"] = logits;

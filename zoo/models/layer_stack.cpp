@@ -44,15 +44,14 @@ at::Tensor run_at_tokens(
     const at::Tensor& places) {
   const LayerContext& context = layers->block(0)->context();
   // Tokens may be divided, and are again where the layer takes them.
-  const at::Tensor whole = full_tensor(hidden);
-  const at::Tensor index =
-      places.unsqueeze(-1).expand({-1, -1, whole.size(-1)});
+  const at::Tensor full = full_tensor(hidden);
+  const at::Tensor index = places.unsqueeze(-1).expand({-1, -1, full.size(-1)});
   const at::Tensor made = layers->forward_range(
       number,
       number + 1,
-      context.between(whole.gather(1, index)),
+      context.between(full.gather(1, index)),
       input.at_tokens(places));
-  return context.between(whole.scatter(1, index, full_tensor(made)));
+  return context.between(full.scatter(1, index, full_tensor(made)));
 }
 
 void run_layer(

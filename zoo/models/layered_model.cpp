@@ -35,7 +35,7 @@ std::vector<at::Tensor> LayeredModel::hidden_states(
     const at::Tensor& last) const {
   std::vector<at::Tensor> states;
   for (const at::Tensor& one : entered) {
-    states.push_back(context_.whole(one));
+    states.push_back(context_.full(one));
   }
   if (last.defined()) {
     states.push_back(last);

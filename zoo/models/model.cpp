@@ -55,7 +55,7 @@ Model::Model(
       config_(std::move(config)),
       names_(std::move(names)),
       may_be_missing_(std::move(may_be_missing)) {
-  names_.is_part = names_.is_part || !stage_.is_whole();
+  names_.is_part = names_.is_part || !stage_.is_complete();
 }
 
 std::unique_ptr<Head> Model::head() {
@@ -101,7 +101,7 @@ std::string Model::architecture() const {
 
 ModelOutput Model::forward(const ModelInput& input) {
   TESSERA_CHECK(
-      stage_.is_whole(),
+      stage_.is_complete(),
       "Model::forward: this is a pipeline stage with {} of {} layers; run it with pipeline_forward().",
       stage_.local().size(),
       stage_.count());

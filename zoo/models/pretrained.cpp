@@ -613,8 +613,8 @@ void save_pretrained(
     int64_t max_shard_bytes) {
   check_has_all(model);
   HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
-  ModelTensors whole(model);
-  engine::write_model(whole, written, "save_pretrained");
+  ModelTensors full(model);
+  engine::write_model(full, written, "save_pretrained");
 }
 
 void save_pretrained(
@@ -625,8 +625,8 @@ void save_pretrained(
     const SavedValue& change,
     int64_t max_shard_bytes) {
   HfFolder written(model, folder, tokenizer_folder, change, max_shard_bytes);
-  ModelTensors whole = engine.model_tensors();
-  engine::write_model(whole, written, "save_pretrained");
+  ModelTensors full = engine.model_tensors();
+  engine::write_model(full, written, "save_pretrained");
 }
 
 } // namespace tessera::zoo

@@ -255,7 +255,8 @@ std::shared_ptr<Model> from_config(
   TESSERA_CHECK(
       options.context.experts() == nullptr ||
           options.context.experts()->group->size() == 1 ||
-          !model->stage().is_whole() || sharding::has_divided_experts(*model),
+          !model->stage().is_complete() ||
+          sharding::has_divided_experts(*model),
       "{}: a {} has no experts to divide over ranks; use an expert size of 1",
       origin,
       architecture.name);

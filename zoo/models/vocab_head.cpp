@@ -14,7 +14,7 @@ at::Tensor VocabHead::logits(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& bias) const {
-  return context_.whole(linear_product(hidden, weight, bias));
+  return context_.full(linear_product(hidden, weight, bias));
 }
 
 at::Tensor VocabHead::loss(

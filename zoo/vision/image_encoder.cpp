@@ -71,9 +71,9 @@ ModelOutput ImageEncoder::output(
   ModelOutput output;
   if (input.hidden_states) {
     output.hidden_states =
-        hidden_states(state.entered, context_.whole(state.hidden));
+        hidden_states(state.entered, context_.full(state.hidden));
   }
-  const at::Tensor last = context_.whole(norm_->forward(state.hidden));
+  const at::Tensor last = context_.full(norm_->forward(state.hidden));
   add_result(input, last, output);
   if (has_pooler_) {
     output.pooler_output = pooler_activation_(pooler_.forward(pooled(last)));

@@ -205,7 +205,7 @@ void MaskedAutoencoder::start_decoder(
     state.entered.push_back(state.hidden); // the encoder's result
   }
   const at::Tensor seen =
-      decoder_embedding_.forward(context_.whole(norm_->forward(state.hidden)));
+      decoder_embedding_.forward(context_.full(norm_->forward(state.hidden)));
   const PatchOrder order(state.memory);
   const int64_t patches = order.restore.size(1);
   const at::Tensor missing =
@@ -259,13 +259,13 @@ ModelOutput MaskedAutoencoder::output(
   output.others = {{"mask", mask}, {"ids_restore", order.restore}};
   if (!has_decoder()) {
     if (input.hidden_states) {
-      output.hidden_states.push_back(context_.whole(state.hidden));
+      output.hidden_states.push_back(context_.full(state.hidden));
     }
-    output.last_hidden_state = context_.whole(norm_->forward(state.hidden));
+    output.last_hidden_state = context_.full(norm_->forward(state.hidden));
     return output;
   }
   output.logits =
-      prediction_.forward(context_.whole(decoder_norm_->forward(state.hidden)))
+      prediction_.forward(context_.full(decoder_norm_->forward(state.hidden)))
           .slice(1, 1);
   output.loss = loss(input.pixel_values, output.logits, mask);
   return output;

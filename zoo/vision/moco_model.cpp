@@ -243,16 +243,16 @@ ModelOutput MocoModel::output(
   ModelOutput output;
   if (input.hidden_states) {
     output.hidden_states =
-        hidden_states(state.entered, context_.whole(state.hidden));
+        hidden_states(state.entered, context_.full(state.hidden));
   }
   at::Tensor keys;
   {
     const at::NoGradGuard no_grad;
     keys = of_length_1(projected(
-        momentum_, context_.whole(momentum_.norm->forward(state.memory))));
+        momentum_, context_.full(momentum_.norm->forward(state.memory))));
   }
   output.last_hidden_state =
-      context_.whole(encoder_.norm->forward(state.hidden));
+      context_.full(encoder_.norm->forward(state.hidden));
   const at::Tensor queries = of_length_1(by_view(
       prediction_, projected(encoder_, output.last_hidden_state), batches_));
   const auto q = queries.chunk(2);

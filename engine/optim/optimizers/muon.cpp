@@ -58,10 +58,10 @@ class MuonMethod : public UpdateMethod {
       const ShardPart& part,
       const offload::ShardTensors& shard,
       const StepInput& input) {
-    const at::Tensor whole = gather(part, shard);
+    const at::Tensor full = gather(part, shard);
     for (const ParameterRun& run : part.runs) {
       if (run.parameter->has_gradient) {
-        apply(run, shard, whole, input.lr_of(*run.parameter));
+        apply(run, shard, full, input.lr_of(*run.parameter));
       }
     }
   }
@@ -93,24 +93,24 @@ class MuonMethod : public UpdateMethod {
               options_.nesterov ? gradient.lerp(momentum, options_.momentum)
                                 : momentum);
     }
-    const at::Tensor whole = at::empty({page.layout.padded_numel()}, options);
+    const at::Tensor full = at::empty({page.layout.padded_numel()}, options);
     context_.ranks.of(page)
         .shards()
-        .all_gather(whole, mine, "Muon's momentum of '" + page.name + "'")
+        .all_gather(full, mine, "Muon's momentum of '" + page.name + "'")
         .wait(context_.ranks.watch_failures());
-    return whole.to(shard.master.device());
+    return full.to(shard.master.device());
   }
 
   /// Writes the new values of one run.
   void apply(
       const ParameterRun& run,
       const offload::ShardTensors& shard,
-      const at::Tensor& whole,
+      const at::Tensor& full,
       double lr) const {
     const sharding::PagedParameter& paged = *run.parameter->paged;
     const at::Tensor& tensor = paged.record.tensor;
     const at::Tensor direction = orthogonalize(
-        whole.as_strided(tensor.sizes(), tensor.strides(), paged.span.begin),
+        full.as_strided(tensor.sizes(), tensor.strides(), paged.span.begin),
         options_.newton_schulz_steps);
     // In the order of memory, like the runs of the shard.
     const at::Tensor flat = at::empty_strided(

@@ -218,9 +218,9 @@ TEST(DataLoader, EndsWhileBatchesAreMade) {
 }
 
 TEST(DataLoader, ContinuesAtTheSameSampleUnderAnyNumberOfRanks) {
-  const Numbers whole = stream_of(4, 2, {}, 120);
-  ASSERT_EQ(whole.size(), 120); // two epochs and a half
-  EXPECT_EQ(stream_of(1, 4, {}, 120), whole);
+  const Numbers full = stream_of(4, 2, {}, 120);
+  ASSERT_EQ(full.size(), 120); // two epochs and a half
+  EXPECT_EQ(stream_of(1, 4, {}, 120), full);
   for (const size_t first : {8UL, 16UL, 40UL, 48UL, 64UL, 96UL}) {
     SamplePosition saved;
     const Numbers before = stream_of(4, 2, {}, first, &saved);
@@ -228,9 +228,9 @@ TEST(DataLoader, ContinuesAtTheSameSampleUnderAnyNumberOfRanks) {
          {std::pair{2, 2}, {1, 8}, {8, 1}, {2, 4}}) {
       Numbers all = before;
       const Numbers rest =
-          stream_of(ranks, batch_size, saved, whole.size() - first);
+          stream_of(ranks, batch_size, saved, full.size() - first);
       all.insert(all.end(), rest.begin(), rest.end());
-      EXPECT_EQ(all, whole) << first << " samples, then " << ranks;
+      EXPECT_EQ(all, full) << first << " samples, then " << ranks;
     }
   }
 }

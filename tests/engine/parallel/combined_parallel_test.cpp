@@ -184,7 +184,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
     }
 
     const TensorSpecs specs = specs_in(*stage);
-    const auto wholes = reference.model->named_parameters();
+    const auto full_tensors = reference.model->named_parameters();
     for (const auto& item : stage->named_parameters()) {
       at::Tensor gradient = item.value().grad();
       groups[ParallelGroup::kGradients]
@@ -192,7 +192,7 @@ TEST_P(CombinedParallel, IsThatOfOneRank) {
           .wait();
       gradient /= layout.data;
       const at::Tensor expected = tests::local_part(
-          wholes[item.key()].grad(),
+          full_tensors[item.key()].grad(),
           specs.at(item.value().unsafeGetTensorImpl()),
           mesh.index(ParallelGroup::kTensor, world.rank()));
       EXPECT_TRUE(gradient.allclose(expected, 1e-10, 1e-12)) << item.key();

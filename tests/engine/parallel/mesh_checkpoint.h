@@ -48,7 +48,7 @@ inline std::set<std::pair<std::string, std::string>> saved_states(
   return states;
 }
 
-inline at::Tensor whole_of(
+inline at::Tensor full_of(
     engine::CheckpointReader& reader,
     const std::string& parameter,
     const std::string& state) {
@@ -62,7 +62,7 @@ inline at::Tensor whole_of(
 }
 
 /// Tensors that belong to whole parameters.
-inline std::multiset<std::string> names_of_wholes(
+inline std::multiset<std::string> names_of_full_tensors(
     const engine::CheckpointManifest& manifest) {
   std::multiset<std::string> names;
   for (const engine::SavedRank& rank : manifest.ranks) {
@@ -90,11 +90,11 @@ inline void expect_same_checkpoints(
   }
   for (const auto& [parameter, state] : saved_states(b.manifest())) {
     EXPECT_TRUE(
-        whole_of(a, parameter, state).equal(whole_of(b, parameter, state)))
+        full_of(a, parameter, state).equal(full_of(b, parameter, state)))
         << state << " of " << parameter;
   }
-  const auto names = names_of_wholes(b.manifest());
-  EXPECT_EQ(names_of_wholes(a.manifest()), names);
+  const auto names = names_of_full_tensors(b.manifest());
+  EXPECT_EQ(names_of_full_tensors(a.manifest()), names);
   for (const std::string& name : names) {
     EXPECT_TRUE(a.tensor(a.rank_with(0, name).value(), name)
                     .equal(b.tensor(b.rank_with(0, name).value(), name)))

@@ -184,7 +184,8 @@ TEST(MeshCheckpointStates, OfAdafactorGoWithTheStages) {
     EXPECT_EQ(job.engine().load(folder / "saved"), kSavedAt);
     job.engine().save(folder / "again");
     EXPECT_FALSE(
-        names_of_wholes(read_manifest(folder / "again/step-000002")).empty());
+        names_of_full_tensors(read_manifest(folder / "again/step-000002"))
+            .empty());
     expect_same_checkpoints(
         folder / "again/step-000002", folder / "saved/step-000002");
     job.train(kSavedAt);

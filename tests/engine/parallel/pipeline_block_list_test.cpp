@@ -148,14 +148,14 @@ TEST_P(PipelineBlockList, IsThatOfOneRank) {
           alone->loss(batch_of(9, world.rank()), false).item<double>(),
           1e-8);
     }
-    std::map<std::string, at::Tensor> whole;
+    std::map<std::string, at::Tensor> full;
     reference.for_each_parameter(
         [&](const std::string& name, const at::Tensor& value) {
-          whole[name] = value.clone();
+          full[name] = value.clone();
         });
     engine.for_each_parameter(
         [&](const std::string& name, const at::Tensor& value) {
-          EXPECT_TRUE(value.allclose(whole.at(name), 1e-7, 1e-8)) << name;
+          EXPECT_TRUE(value.allclose(full.at(name), 1e-7, 1e-8)) << name;
         });
   });
 }

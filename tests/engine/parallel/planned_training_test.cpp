@@ -84,10 +84,10 @@ TEST(PlannedTraining, IsThatOfOneRank) {
     tests::run_ranks(4, [zero_stage](World& world) {
       EngineOptions options = options_of(zero_stage);
       World one(0, 1, 0, nullptr, {});
-      PlainModel whole = model_of();
-      Engine alone(one, whole.ptr(), options);
-      const Seen expected = train(alone, whole, 0, 1);
-      const auto wholes = values_of(alone);
+      PlainModel full = model_of();
+      Engine alone(one, full.ptr(), options);
+      const Seen expected = train(alone, full, 0, 1);
+      const auto full_tensors = values_of(alone);
 
       const ParallelMesh mesh({.shard = 2, .tensor = 2}, 4, 4);
       ParallelGroups groups(world, mesh, at::kCPU);
@@ -112,11 +112,11 @@ TEST(PlannedTraining, IsThatOfOneRank) {
       }
       const auto tensors = model->named_parameters();
       for (const auto& [name, value] : values_of(engine)) {
-        const at::Tensor whole_value = tests::local_part(
-            wholes.at(name),
+        const at::Tensor full_value = tests::local_part(
+            full_tensors.at(name),
             specs.at(tensors[name].unsafeGetTensorImpl()),
             groups[ParallelGroup::kTensor].rank());
-        EXPECT_TRUE(value.allclose(whole_value, 1e-7, 1e-8)) << name;
+        EXPECT_TRUE(value.allclose(full_value, 1e-7, 1e-8)) << name;
       }
     });
   }

@@ -39,7 +39,7 @@ std::vector<std::string> records_of(const std::string& file) {
   EXPECT_EQ(file.substr(4, 3), std::string("\xE1\xBE\0", 3));
   std::vector<std::string> records;
   std::string record;
-  bool is_whole = true; // between records; a first part may be empty
+  bool is_complete = true; // between records; a first part may be empty
   for (size_t at = 7; at < file.size();) {
     if (kBlock - at % kBlock < 7) {
       at += kBlock - at % kBlock; // padding
@@ -52,16 +52,16 @@ std::vector<std::string> records_of(const std::string& file) {
     const int type = file[at + 6];
     EXPECT_LE(at % kBlock + 7 + length, kBlock);
     EXPECT_EQ(checksum, zlib_crc32(file.substr(at + 6, 1 + length)));
-    EXPECT_EQ(type == 1 || type == 2, is_whole);
-    is_whole = type == 1 || type == 4;
+    EXPECT_EQ(type == 1 || type == 2, is_complete);
+    is_complete = type == 1 || type == 4;
     record += file.substr(at + 7, length);
-    if (is_whole) {
+    if (is_complete) {
       records.push_back(std::move(record));
       record.clear();
     }
     at += 7 + length;
   }
-  EXPECT_TRUE(is_whole);
+  EXPECT_TRUE(is_complete);
   return records;
 }
 

@@ -174,8 +174,8 @@ TEST(RollBack, IsRememberedByCheckpoints) {
   const TemporaryFolder folder;
   run_ranks(2, [&](World& world) {
     const auto poisons = [](NumberedTask& task) { task.poisoned = 5; };
-    auto whole = options_of(folder / "whole");
-    const auto expected = trained(world, whole, -1, 13, poisons);
+    auto full = options_of(folder / "whole");
+    const auto expected = trained(world, full, -1, 13, poisons);
     const auto options = options_of(folder / "broken");
     {
       auto net = make_restless(1, torch::kFloat);

@@ -41,16 +41,16 @@ TEST(SavedOnHost, AStorageThatIsSavedOftenIsCopiedOnce) {
 TEST(SavedOnHost, ShapesComeBackAsTheyWere) {
   const auto sink = make_sink(options(0));
   torch::manual_seed(2);
-  const auto whole = torch::randn({6, 5, 4});
+  const auto full = torch::randn({6, 5, 4});
   const std::vector<at::Tensor> tensors{
-      whole.clone(),
-      whole.clone().transpose(0, 2),
-      whole.clone().narrow(1, 2, 2),
-      whole.clone().slice(0, 0, 6, 2).permute({2, 0, 1}),
+      full.clone(),
+      full.clone().transpose(0, 2),
+      full.clone().narrow(1, 2, 2),
+      full.clone().slice(0, 0, 6, 2).permute({2, 0, 1}),
       torch::randn({3, 1}).expand({3, 7}),
-      whole.clone().to(torch::kBFloat16),
+      full.clone().to(torch::kBFloat16),
       torch::randint(9, {5, 3}),
-      whole > 0,
+      full > 0,
       torch::randn({4}, torch::kComplexFloat).conj(),
       torch::imag(torch::randn({4}, torch::kComplexFloat).conj()),
       torch::randn({}),

@@ -59,15 +59,15 @@ class Layout {
     return run;
   }
 
-  PlannedRun least(RecomputationSearch& search, bool inputs_are_whole = false) {
+  PlannedRun least(RecomputationSearch& search, bool inputs_are_full = false) {
     runs_ = 0;
     return search.least(
         [this](const RecomputedParts& parts) { return (*this)(parts); },
-        inputs_are_whole);
+        inputs_are_full);
   }
-  PlannedRun least(bool inputs_are_whole = false) {
+  PlannedRun least(bool inputs_are_full = false) {
     RecomputationSearch search(kLayers, room_);
-    return least(search, inputs_are_whole);
+    return least(search, inputs_are_full);
   }
   int runs() const {
     return runs_;
@@ -143,7 +143,7 @@ TEST(RecomputationSearch, DividesInputsThatRanksHaveWhole) {
   costs.divided_input = 5;
   Layout layout(costs, 1300);
   EXPECT_FALSE(layout.least().fits());
-  const PlannedRun found = layout.least(/*inputs_are_whole=*/true);
+  const PlannedRun found = layout.least(/*inputs_are_full=*/true);
   EXPECT_TRUE(found.fits());
   EXPECT_TRUE(found.recomputed.divided_inputs);
   EXPECT_NEAR(static_cast<double>(found.recomputed.layers), 38, 2);

@@ -34,8 +34,8 @@ inline void check_collectives(Communicator& comm, at::Device device) {
       sent.push_back(rank); // as many as its number
     }
     const auto uneven = at::empty({n * comm.rank()}, options);
-    const auto whole = at::full({n * (n - 1) / 2}, comm.rank() + 1.0, options);
-    comm.all_to_all(uneven, whole, {taken, sent}, "uneven exchange").wait();
+    const auto full = at::full({n * (n - 1) / 2}, comm.rank() + 1.0, options);
+    comm.all_to_all(uneven, full, {taken, sent}, "uneven exchange").wait();
     for (int rank = 0; rank < n && comm.rank() > 0; ++rank) {
       EXPECT_EQ(uneven[comm.rank() * rank].item<float>(), rank + 1.0);
     }

@@ -129,10 +129,10 @@ TEST_P(ShmBackendTest, ReducesAndScattersInEveryTypeAndSize) {
     for (const auto dtype :
          {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kInt}) {
       for (const int64_t numel : kNumels) {
-        const int64_t whole = numel * world.size();
-        const auto expected = sum_in_rank_order(world.size(), whole, dtype)
+        const int64_t full = numel * world.size();
+        const auto expected = sum_in_rank_order(world.size(), full, dtype)
                                   .narrow(0, world.rank() * numel, numel);
-        const auto input = values(world.rank(), whole, dtype);
+        const auto input = values(world.rank(), full, dtype);
         const auto out = at::empty({numel}, dtype);
         comm.reduce_scatter_sum(out, input, "reduce").wait();
         ASSERT_TRUE(at::equal(out, expected)) << dtype << " " << numel;

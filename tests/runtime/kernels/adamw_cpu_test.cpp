@@ -106,18 +106,18 @@ TEST(AdamWCpu, WritesNothingBeyondTheShard) {
       continue;
     }
     for (int64_t numel = 0; numel <= 40; ++numel) {
-      AdamWState whole(64, 0, at::kFloat);
+      AdamWState full(64, 0, at::kFloat);
       at::Tensor low = at::full({64}, 3, at::kHalf);
-      AdamWState expected = whole.clone();
-      AdamWShard<float> shard = whole.shard<float>({});
+      AdamWState expected = full.clone();
+      AdamWShard<float> shard = full.shard<float>({});
       shard.numel = numel;
       shard.low_precision = static_cast<uint16_t*>(low.mutable_data_ptr());
       shard.low_precision_format = LowPrecision::kFloat16;
       run_cpu_updates({update_of(isa, shard)});
       const auto rest = [&](const at::Tensor& t) { return t.slice(0, numel); };
-      EXPECT_TRUE(same_bits(rest(whole.master), rest(expected.master)));
-      EXPECT_TRUE(same_bits(rest(whole.exp_avg), rest(expected.exp_avg)));
-      EXPECT_TRUE(same_bits(rest(whole.exp_avg_sq), rest(expected.exp_avg_sq)));
+      EXPECT_TRUE(same_bits(rest(full.master), rest(expected.master)));
+      EXPECT_TRUE(same_bits(rest(full.exp_avg), rest(expected.exp_avg)));
+      EXPECT_TRUE(same_bits(rest(full.exp_avg_sq), rest(expected.exp_avg_sq)));
       EXPECT_TRUE((rest(low) == 3).all().item<bool>());
     }
   }

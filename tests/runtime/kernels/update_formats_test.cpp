@@ -228,14 +228,14 @@ TEST(StochasticRounding, DoesNotDependOnWhereAShardBegins) {
   const at::Tensor values = at::randn({kNumel});
   // Beyond 2^32 the numbers begin again, in mid-vector too.
   for (const uint64_t first : {uint64_t{0}, (uint64_t{1} << 32) - 7}) {
-    const at::Tensor whole = rounded(values, {true, 9, first});
+    const at::Tensor full = rounded(values, {true, 9, first});
     for (const int64_t cut : {1, 15, 777, 65'536, 99'999}) {
       const at::Tensor parts = at::cat(
           {rounded(values.narrow(0, 0, cut).clone(), {true, 9, first}),
            rounded(
                values.narrow(0, cut, kNumel - cut).clone(),
                {true, 9, first + static_cast<uint64_t>(cut)})});
-      EXPECT_TRUE(same_bits(parts, whole)) << cut;
+      EXPECT_TRUE(same_bits(parts, full)) << cut;
     }
   }
   EXPECT_FALSE(

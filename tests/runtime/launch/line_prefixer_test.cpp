@@ -23,10 +23,10 @@ TEST(LinePrefixer, KeepsAPartialLineUntilItsEnd) {
 
 TEST(LinePrefixer, GivesTheSameLinesHoweverTheBytesArrive) {
   const std::string bytes = "a\r\nstep 1\rstep 2\rstep 3\nb\r\r\nlast";
-  LinePrefixer whole("> ");
+  LinePrefixer full("> ");
   const std::string expected = "> a\n> step 3\n> b\n";
-  EXPECT_EQ(whole.feed(bytes), expected);
-  EXPECT_EQ(whole.finish(), "> last\n");
+  EXPECT_EQ(full.feed(bytes), expected);
+  EXPECT_EQ(full.finish(), "> last\n");
   LinePrefixer single("> ");
   std::string lines;
   for (const char byte : bytes) {

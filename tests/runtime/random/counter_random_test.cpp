@@ -101,11 +101,11 @@ TEST(CounterRandom, NormalNumbersMatchFloat64BoxMuller) {
 }
 
 TEST(CounterRandom, ASliceHasTheNumbersOfTheWhole) {
-  const at::Tensor whole = normal(5000, 0);
+  const at::Tensor full = normal(5000, 0);
   for (const int64_t first : {0, 1, 63, 64, 255, 256, 257, 1000, 4095}) {
     for (const int64_t numel : {0, 1, 5, 64, 300, 905}) {
       EXPECT_TRUE(
-          torch::equal(normal(numel, first), whole.narrow(0, first, numel)))
+          torch::equal(normal(numel, first), full.narrow(0, first, numel)))
           << first << " + " << numel;
     }
   }

@@ -35,24 +35,24 @@ double sum_over(Communicator& group, const at::Tensor& number) {
 
 /// <y', A x> = <A^T y', x>, added up over the ranks: what backward computes is
 /// the transpose of what forward does.
-/// @param output_is_whole every rank has the same output and gradient of it, so
+/// @param output_is_full every rank has the same output and gradient of it, so
 ///     that it counts once, and so on.
 void expect_transpose(
     const Operation& operation,
     const at::Tensor& input,
     Communicator& group,
-    bool input_is_whole,
-    bool output_is_whole) {
+    bool input_is_full,
+    bool output_is_full) {
   const at::Tensor x = input.clone().requires_grad_();
   const at::Tensor y = operation(x, group);
   const at::Tensor gradient =
-      output_is_whole ? numbers(y.sizes(), 7) : local_numbers(y.sizes(), group);
+      output_is_full ? numbers(y.sizes(), 7) : local_numbers(y.sizes(), group);
   y.backward(gradient);
   const double ranks = group.size();
   const double left =
-      sum_over(group, (y * gradient).sum()) / (output_is_whole ? ranks : 1);
+      sum_over(group, (y * gradient).sum()) / (output_is_full ? ranks : 1);
   const double right =
-      sum_over(group, (x * x.grad()).sum()) / (input_is_whole ? ranks : 1);
+      sum_over(group, (x * x.grad()).sum()) / (input_is_full ? ranks : 1);
   // Sums of some tens of numbers of size 1 to 10.
   EXPECT_NEAR(left, right, 1e-12 * 100);
 }
@@ -66,12 +66,12 @@ TEST(GroupOperations, ForwardsAreTheCollectives) {
     tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("tensor");
       const DimSplit split(kUneven, ranks);
-      const at::Tensor whole = numbers({3, kUneven, 2}, 1);
-      const at::Tensor part = take_part(whole, 1, split, *group);
-      EXPECT_TRUE(part.equal(whole.narrow(
+      const at::Tensor full = numbers({3, kUneven, 2}, 1);
+      const at::Tensor part = take_part(full, 1, split, *group);
+      EXPECT_TRUE(part.equal(full.narrow(
           1, split.begin(world.rank()), split.length(world.rank()))));
-      EXPECT_TRUE(gather_parts(part, 1, split, *group).equal(whole));
-      EXPECT_TRUE(gather_parts(part, -2, split, *group).equal(whole));
+      EXPECT_TRUE(gather_parts(part, 1, split, *group).equal(full));
+      EXPECT_TRUE(gather_parts(part, -2, split, *group).equal(full));
 
       at::Tensor sum = torch::zeros({6, 2}, at::kDouble);
       for (int r = 0; r < ranks; ++r) {
@@ -94,11 +94,11 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
     tests::run_ranks(ranks, [ranks](World& world) {
       auto group = world.new_communicator("tensor");
       const DimSplit split(kUneven, ranks);
-      const at::Tensor whole = numbers({6, kUneven}, 3);
+      const at::Tensor full = numbers({6, kUneven}, 3);
       const at::Tensor local = local_numbers({6, kUneven}, *group);
       const at::Tensor part = local.narrow(
           1, split.begin(world.rank()), split.length(world.rank()));
-      expect_transpose(copy_to_group, whole, *group, true, false);
+      expect_transpose(copy_to_group, full, *group, true, false);
       expect_transpose(reduce_over_group, local, *group, false, true);
       expect_transpose(
           [&](const at::Tensor& x, Communicator& g) {
@@ -112,7 +112,7 @@ TEST(GroupOperations, BackwardsAreTheTransposes) {
           [&](const at::Tensor& x, Communicator& g) {
             return take_part(x, 1, split, g);
           },
-          whole,
+          full,
           *group,
           true,
           false);
@@ -143,9 +143,9 @@ TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
       auto group = world.new_communicator("context");
       const DimSplit tokens(kUneven, ranks);
       const DimSplit heads(5, ranks);
-      const at::Tensor whole = numbers({2, 5, kUneven, 3}, 1);
+      const at::Tensor full = numbers({2, 5, kUneven, 3}, 1);
       const auto part = [&](int64_t dim, const DimSplit& split) {
-        return whole.narrow(
+        return full.narrow(
             dim, split.begin(world.rank()), split.length(world.rank()));
       };
       const at::Tensor by_heads =
@@ -160,7 +160,7 @@ TEST(GroupOperations, AllToAllExchangesWhatIsDivided) {
           local_numbers({2, 5, tokens.length(world.rank()), 3}, *group);
       expect_transpose(exchange, local, *group, false, false);
       expect_error(
-          [&] { all_to_all_parts(whole, 2, tokens, 0, heads, *group); },
+          [&] { all_to_all_parts(full, 2, tokens, 0, heads, *group); },
           {"all_to_all_parts"});
     });
   }

@@ -21,7 +21,7 @@ at::Tensor numbers(at::IntArrayRef sizes, int64_t seed) {
   return torch::randn(sizes, at::kDouble);
 }
 
-/// What this rank has of `whole`, made without communication.
+/// What this rank has of `full`, made without communication.
 at::Tensor placed(at::Tensor x, const Placements& to, const Groups& groups) {
   for (size_t axis = 0; axis < groups.size(); ++axis) {
     const int rank = groups[axis]->rank();
@@ -45,7 +45,7 @@ at::Tensor placed(at::Tensor x, const Placements& to, const Groups& groups) {
 }
 
 /// The whole of what the ranks have. `sizes` of it.
-at::Tensor whole_of(
+at::Tensor full_of(
     at::Tensor x,
     std::vector<int64_t> sizes,
     const Placements& from,
@@ -106,17 +106,16 @@ void expect_same_tensor(
     const Placements& to,
     const Groups& groups) {
   SCOPED_TRACE(text_of(from) + "-> " + text_of(to));
-  const at::Tensor whole = numbers(sizes, 1);
+  const at::Tensor full = numbers(sizes, 1);
   const at::Tensor gradient = numbers(sizes, 2);
-  const at::Tensor x = placed(whole, from, groups).clone().requires_grad_();
+  const at::Tensor x = placed(full, from, groups).clone().requires_grad_();
   const at::Tensor y = redistribute(x, sizes, from, to, groups);
   const auto local = placed_sizes(sizes, to, groups);
   ASSERT_EQ(y.sizes(), at::IntArrayRef(local));
-  EXPECT_TRUE(
-      whole_of(y.detach(), sizes, to, groups).allclose(whole, 0, 1e-13));
+  EXPECT_TRUE(full_of(y.detach(), sizes, to, groups).allclose(full, 0, 1e-13));
   // Replicas are equal on all ranks, to the bit.
   y.backward(placed(gradient, dual(to), groups));
-  EXPECT_TRUE(whole_of(x.grad(), sizes, dual(from), groups)
+  EXPECT_TRUE(full_of(x.grad(), sizes, dual(from), groups)
                   .allclose(gradient, 0, 1e-13));
 }
 

@@ -31,34 +31,34 @@ at::Tensor numbers(int64_t heads, uint64_t seed, at::ScalarType dtype) {
 
 /// Forward and backward on `ring` against LibTorch's on whole sequences.
 /// @param tolerance relative, for outputs and gradients.
-void expect_whole_attention(
+void expect_full_attention(
     World& world,
     runtime::RingChannels& ring,
     const RingAttentionOptions& options,
     int64_t kv_heads,
     at::ScalarType dtype,
     double tolerance) {
-  const auto part = [&](const at::Tensor& whole) {
+  const auto part = [&](const at::Tensor& full) {
     return take_context_part(
-        whole, 2, options.layout, world.rank(), world.size());
+        full, 2, options.layout, world.rank(), world.size());
   };
   const at::Tensor values[] = {
       numbers(kHeads, 1, dtype),
       numbers(kv_heads, 2, dtype),
       numbers(kv_heads, 3, dtype)};
   const at::Tensor gradient = numbers(kHeads, 4, dtype);
-  std::vector<at::Tensor> whole;
+  std::vector<at::Tensor> full;
   std::vector<at::Tensor> local;
   for (const at::Tensor& value : values) {
-    whole.push_back(value.to(dtype == at::kDouble ? at::kDouble : at::kFloat)
-                        .clone()
-                        .requires_grad_());
+    full.push_back(value.to(dtype == at::kDouble ? at::kDouble : at::kFloat)
+                       .clone()
+                       .requires_grad_());
     local.push_back(part(value).clone().requires_grad_());
   }
   const at::Tensor expected = at::scaled_dot_product_attention(
-      whole[0],
-      whole[1],
-      whole[2],
+      full[0],
+      full[1],
+      full[2],
       {},
       0.0,
       options.causal,
@@ -74,7 +74,7 @@ void expect_whole_attention(
   expected.backward(gradient.to(expected.scalar_type()));
   found.backward(part(gradient));
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(close(local[i].grad(), part(whole[i].grad()))) << i;
+    EXPECT_TRUE(close(local[i].grad(), part(full[i].grad()))) << i;
   }
 }
 
@@ -93,7 +93,7 @@ TEST(RingAttention, IsTheAttentionOfWholeSequences) {
                 ::testing::Message()
                 << "causal " << causal << ", layout "
                 << static_cast<int>(layout) << ", kv heads " << kv_heads);
-            expect_whole_attention(
+            expect_full_attention(
                 world,
                 ring,
                 {causal, causal ? std::optional(0.3) : std::nullopt, layout},
@@ -111,14 +111,14 @@ TEST(RingAttention, IsTheAttentionOfWholeSequences) {
 TEST(RingAttention, TakesLowPrecision) {
   tests::run_ranks(2, [](World& world) {
     runtime::RingChannels ring = ring_of_all(world);
-    expect_whole_attention(
+    expect_full_attention(
         world,
         ring,
         {true, {}, ContextLayout::kZigzag},
         kHeads,
         at::kBFloat16,
         1.0 / 64);
-    expect_whole_attention(world, ring, {}, kHeads, at::kFloat, 1e-5);
+    expect_full_attention(world, ring, {}, kHeads, at::kFloat, 1e-5);
   });
 }
 

@@ -29,12 +29,12 @@ struct AttentionCase {
 };
 
 /// Forward and backward over the group against LibTorch's on whole sequences.
-void expect_whole_attention(
+void expect_full_attention(
     Communicator& group,
     const AttentionCase& test_case) {
-  const auto part = [&](const at::Tensor& whole) {
+  const auto part = [&](const at::Tensor& full) {
     return take_context_part(
-        whole, 2, test_case.layout, group.rank(), group.size());
+        full, 2, test_case.layout, group.rank(), group.size());
   };
   const auto attend = [&](const at::Tensor& query,
                           const at::Tensor& key,
@@ -55,14 +55,13 @@ void expect_whole_attention(
       numbers({2, kHeads, kTokens, 6}, 1),
       numbers({2, test_case.kv_heads, kTokens, 6}, 2),
       numbers({2, test_case.kv_heads, kTokens, 5}, 3)};
-  std::vector<at::Tensor> whole;
+  std::vector<at::Tensor> full;
   std::vector<at::Tensor> local;
   for (const at::Tensor& value : values) {
-    whole.push_back(value.clone().requires_grad_());
+    full.push_back(value.clone().requires_grad_());
     local.push_back(part(value).clone().requires_grad_());
   }
-  const at::Tensor expected =
-      attend(whole[0], whole[1], whole[2], test_case.mask);
+  const at::Tensor expected = attend(full[0], full[1], full[2], test_case.mask);
   const at::Tensor found = ulysses_attention(
       local[0],
       local[1],
@@ -88,7 +87,7 @@ void expect_whole_attention(
   found.backward(part(gradient));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_TRUE(
-        local[i].grad().allclose(part(whole[i].grad()), kTolerance, kTolerance))
+        local[i].grad().allclose(part(full[i].grad()), kTolerance, kTolerance))
         << i;
   }
 }
@@ -109,7 +108,7 @@ TEST(UlyssesAttention, IsTheAttentionOfWholeSequences) {
                 ::testing::Message()
                 << ranks << " ranks, kv heads " << kv_heads << ", causal "
                 << causal << ", layout " << static_cast<int>(layout));
-            expect_whole_attention(*group, {kv_heads, causal, {}, layout});
+            expect_full_attention(*group, {kv_heads, causal, {}, layout});
           }
         }
       }
@@ -125,11 +124,11 @@ TEST(UlyssesAttention, TakesAnyMask) {
       at::Tensor padding = torch::ones({2, 1, 1, kTokens}, at::kBool);
       padding[0].narrow(-1, 0, 5).fill_(false);
       padding[1].narrow(-1, kTokens - 9, 9).fill_(false);
-      expect_whole_attention(*group, {.mask = padding});
-      expect_whole_attention(
+      expect_full_attention(*group, {.mask = padding});
+      expect_full_attention(
           *group, {.mask = padding, .layout = ContextLayout::kZigzag});
       const at::Tensor bias = numbers({1, kHeads, kTokens, kTokens}, 9);
-      expect_whole_attention(
+      expect_full_attention(
           *group,
           {.kv_heads = 3, .mask = bias, .layout = ContextLayout::kZigzag});
     });

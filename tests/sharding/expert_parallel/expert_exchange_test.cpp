@@ -69,7 +69,7 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   const at::Tensor outer = numbers({all, kFeatures}, 4);
 
   // One rank: the mean over the ranks of what each would have computed.
-  const Weights whole;
+  const Weights full;
   const at::Tensor x = tokens.clone().requires_grad_();
   at::Tensor loss = torch::zeros({}, at::kDouble);
   at::Tensor expected;
@@ -77,7 +77,7 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   for (int r = 0; r < ranks; ++r) {
     const at::Tensor part = x.narrow(0, place, tokens_of(r, ranks));
     const at::Tensor result = one_by_one(
-        part, route_tokens(part.matmul(whole.router), options), whole.experts);
+        part, route_tokens(part.matmul(full.router), options), full.experts);
     loss = loss +
            (result * outer.narrow(0, place, tokens_of(r, ranks))).sum() / ranks;
     if (r == world.rank()) {
@@ -109,13 +109,13 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   EXPECT_TRUE(mine.experts.grad()
                   .narrow(0, range.begin, range.length)
                   .allclose(
-                      whole.experts.grad().narrow(0, range.begin, range.length),
+                      full.experts.grad().narrow(0, range.begin, range.length),
                       kTolerance,
                       kTolerance));
   const at::Tensor router = mine.router.grad();
   group.all_reduce_sum(router, "a test's sum").wait();
   EXPECT_TRUE(
-      (router / ranks).allclose(whole.router.grad(), kTolerance, kTolerance));
+      (router / ranks).allclose(full.router.grad(), kTolerance, kTolerance));
 }
 
 } // namespace

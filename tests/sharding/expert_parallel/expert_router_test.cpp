@@ -120,11 +120,10 @@ TEST(RouterLosses, OfManyLayersAreThoseOfAllTheirTokens) {
   for (const at::Tensor& part : logits.split(5)) {
     parts.push_back(router_sums(part, route_tokens(part, options)));
   }
-  const RouterSums whole = router_sums(logits, route_tokens(logits, options));
+  const RouterSums full = router_sums(logits, route_tokens(logits, options));
   EXPECT_TRUE(load_balancing_loss(total(parts))
-                  .allclose(load_balancing_loss(whole), 1e-12));
-  EXPECT_TRUE(
-      router_z_loss(total(parts)).allclose(router_z_loss(whole), 1e-12));
+                  .allclose(load_balancing_loss(full), 1e-12));
+  EXPECT_TRUE(router_z_loss(total(parts)).allclose(router_z_loss(full), 1e-12));
 }
 
 // Ranks with different numbers of tokens: the losses are those of all tokens,
@@ -144,13 +143,13 @@ TEST(RouterLosses, OverRanksAreThoseOfOne) {
       }
       return load_balancing_loss(sums) + 0.1 * router_z_loss(sums);
     };
-    const at::Tensor whole = loss(tokens, nullptr);
-    const at::Tensor expected = torch::autograd::grad({whole}, {router})[0];
+    const at::Tensor full = loss(tokens, nullptr);
+    const at::Tensor expected = torch::autograd::grad({full}, {router})[0];
     const int64_t begin = kBegins[world.rank()];
     const at::Tensor local = loss(
         tokens.narrow(0, begin, kBegins[world.rank() + 1] - begin),
         group.get());
-    EXPECT_TRUE(local.allclose(whole, 1e-12));
+    EXPECT_TRUE(local.allclose(full, 1e-12));
     const at::Tensor gradient = torch::autograd::grad({local}, {router})[0];
     group->all_reduce_sum(gradient, "a test's sum").wait();
     EXPECT_TRUE((gradient / 3).allclose(expected, 1e-11, 1e-13));

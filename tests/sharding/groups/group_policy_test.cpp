@@ -99,7 +99,7 @@ struct SparseModel : torch::nn::Module {
 } // namespace
 
 TEST(GroupPolicy, BlocksByTypeName) {
-  const Sizes whole_blocks{
+  const Sizes full_blocks{
       {"wte", 1},
       {"wpe", 1},
       {"h.0", 12},
@@ -107,8 +107,7 @@ TEST(GroupPolicy, BlocksByTypeName) {
       {"ln_f", 2},
       {"lm_head", 1}};
   for (const char* name : {"GptBlock", "GptBlockImpl", "strangers::GptBlock"}) {
-    EXPECT_EQ(
-        groups_of(*gpt(), unmerged(), {group_of_type(name)}), whole_blocks)
+    EXPECT_EQ(groups_of(*gpt(), unmerged(), {group_of_type(name)}), full_blocks)
         << name;
   }
   // Only a whole name, and only at a "::".

@@ -175,7 +175,7 @@ TEST(DistributedParameter, GatherIsWholeAndItsGradientArrives) {
       pager.settle_gradients();
       // The average over the ranks.
       const at::Tensor gradient =
-          pager.scopes().whole_gradient(pager.pages().find("first.weight"));
+          pager.scopes().full_gradient(pager.pages().find("first.weight"));
       EXPECT_TRUE(torch::equal(
           gradient, torch::full({33, 40}, (world.size() + 1) / 2.0F)));
     });

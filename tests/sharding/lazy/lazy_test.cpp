@@ -104,8 +104,8 @@ Mixture lazy_mixture() {
 TEST(Lazy, SameBitsOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3}) {
     tests::run_ranks(ranks, [](World& world) {
-      const Mixture whole = lazy_mixture();
-      materialize(*whole);
+      const Mixture full = lazy_mixture();
+      materialize(*full);
       Mixture sharded = lazy_mixture();
       MemoryLedger ledger;
       PagerOptions options;
@@ -113,7 +113,7 @@ TEST(Lazy, SameBitsOnAnyNumberOfRanks) {
       Pager pager(world, *sharded, options, ledger);
       pager.unwrap();
       const auto got = sharded->named_parameters();
-      for (const auto& item : whole->named_parameters()) {
+      for (const auto& item : full->named_parameters()) {
         EXPECT_TRUE(torch::equal(got[item.key()], item.value())) << item.key();
         EXPECT_TRUE(item.value().isfinite().all().item<bool>()) << item.key();
       }
@@ -173,8 +173,8 @@ TEST(Lazy, OnAllRanksOrOnNone) {
 
 TEST(Lazy, IgnoredParametersGetTheirMemoryInWrap) {
   tests::run_ranks(2, [](World& world) {
-    const Mixture whole = lazy_mixture();
-    materialize(*whole);
+    const Mixture full = lazy_mixture();
+    materialize(*full);
     Mixture net = lazy_mixture();
     MemoryLedger ledger;
     PagerOptions options;
@@ -182,7 +182,7 @@ TEST(Lazy, IgnoredParametersGetTheirMemoryInWrap) {
     const Pager pager(world, *net, options, ledger);
     const auto got = net->named_parameters();
     for (const char* name : {"bert.wte.weight", "scaled"}) {
-      EXPECT_TRUE(torch::equal(got[name], whole->named_parameters()[name]))
+      EXPECT_TRUE(torch::equal(got[name], full->named_parameters()[name]))
           << name;
     }
   });

@@ -31,7 +31,7 @@ struct Subject {
     PageSpec spec;
     spec.name = "layer";
     spec.parameters.push_back(
-        {{whole_spec(
+        {{full_spec(
               {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
           weight}});
     group = std::make_unique<PageMemory>(

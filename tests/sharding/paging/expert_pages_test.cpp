@@ -90,7 +90,7 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
     // The inputs of an expert are 5 * (rank + 1) + 1, of rank 0's layer.
     const auto gradient = [&](const at::Tensor& parameter) {
       return pager.scopes()
-          .whole_gradient(pager.pages().find(parameter))
+          .full_gradient(pager.pages().find(parameter))
           .max()
           .item<double>();
     };

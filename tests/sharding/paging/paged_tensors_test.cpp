@@ -68,11 +68,11 @@ struct OneGroup {
     PageSpec spec;
     spec.name = "layer";
     spec.parameters.push_back(
-        {{whole_spec(
+        {{full_spec(
               {"layer.weight"}, weight.sizes().vec(), weight.scalar_type()),
           weight}});
     spec.parameters.push_back(
-        {{whole_spec({"layer.bias"}, bias.sizes().vec(), bias.scalar_type()),
+        {{full_spec({"layer.bias"}, bias.sizes().vec(), bias.scalar_type()),
           bias}});
     group = std::make_unique<PageMemory>(
         lay_out(spec, 0, 0, {}, shard_mesh(0, world_size, 0)),
@@ -174,7 +174,7 @@ TEST(PagedStorage, ReplacedStorageIsFoundAndGoesUnharmed) {
 TEST(PageMemory, RestoreGivesEachStorageMemoryOfItsOwn) {
   OneGroup one(1);
   one.group->attach_shard();
-  one.group->restore(one.group->whole(), {});
+  one.group->restore(one.group->full(), {});
   one.group.reset();
   EXPECT_FALSE(has_page_key(one.weight));
   EXPECT_TRUE(torch::equal(one.weight, torch::arange(6.0).reshape({2, 3})));
@@ -193,18 +193,18 @@ TEST(PageMemory, ShardsOfAllRanksAreTheWhole) {
       const auto weight = torch::arange(37.0);
       const auto bias = torch::arange(5.0) + 100;
       spec.parameters.push_back(
-          {{whole_spec({"w"}, weight.sizes().vec(), weight.scalar_type()),
+          {{full_spec({"w"}, weight.sizes().vec(), weight.scalar_type()),
             weight}});
       spec.parameters.push_back(
-          {{whole_spec({"b"}, bias.sizes().vec(), bias.scalar_type()), bias}});
+          {{full_spec({"b"}, bias.sizes().vec(), bias.scalar_type()), bias}});
       const PageMemory group(
           lay_out(spec, 0, 0, {}, shard_mesh(rank, size, 0)), recorder, ledger);
       shards.push_back(group.shard().load().clone());
       if (rank + 1 == size) {
-        const auto whole = torch::cat(shards);
+        const auto full = torch::cat(shards);
         for (const auto& parameter : group.parameters()) {
           const auto got =
-              whole.narrow(0, parameter.span.begin, parameter.span.numel);
+              full.narrow(0, parameter.span.begin, parameter.span.numel);
           EXPECT_TRUE(torch::equal(
               got,
               parameter.record.name() == "w" ? torch::arange(37.0)

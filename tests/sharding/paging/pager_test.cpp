@@ -154,7 +154,7 @@ TEST(PagesOfTwoMeshes, HaveTheGradientsOfAPlainRun) {
       for (const auto& [name, of_ranks] : gradients) {
         const at::Tensor want = tests::average_over_ranks(of_ranks);
         const at::Tensor got =
-            pager.scopes().whole_gradient(pager.pages().find(name));
+            pager.scopes().full_gradient(pager.pages().find(name));
         // The sums are added up in another order.
         EXPECT_TRUE(torch::allclose(got, want, 1e-5, 1e-8)) << name;
         EXPECT_FALSE(torch::allclose(

@@ -67,18 +67,18 @@ TEST(DividedInputs, TakeAPartOfTheMemoryForTheSameBits) {
     tests::run_ranks(ranks, [](World& world) {
       runtime::install_cpu_memory_counter();
       auto group = world.new_communicator("tensor");
-      const Step whole = step(nullptr);
+      const Step full = step(nullptr);
       const Step divided = step(group.get());
-      ASSERT_EQ(whole.results.size(), divided.results.size());
-      for (size_t i = 0; i < whole.results.size(); ++i) {
-        EXPECT_TRUE(whole.results[i].equal(divided.results[i])) << i;
+      ASSERT_EQ(full.results.size(), divided.results.size());
+      for (size_t i = 0; i < full.results.size(); ++i) {
+        EXPECT_TRUE(full.results[i].equal(divided.results[i])) << i;
       }
       // Allocations are counted as they are asked for, rounded up to the
       // allocator's 64 bytes.
       const int64_t numel = kRows * kFeatures;
       const int64_t part = (numel + group->size() - 1) / group->size();
       EXPECT_NEAR(
-          static_cast<double>(whole.kept_bytes - divided.kept_bytes),
+          static_cast<double>(full.kept_bytes - divided.kept_bytes),
           static_cast<double>(kBlocks * (numel - part) * 4),
           kBlocks * 64);
     });

@@ -60,12 +60,12 @@ StrangeModel model_of(const StrangeModelOptions& options) {
 
 void expect_same_gradients(
     const torch::nn::Module& divided,
-    const torch::nn::Module& whole,
+    const torch::nn::Module& full,
     int rank) {
   const TensorSpecs specs = specs_in(divided);
-  const auto wholes = whole.named_parameters();
+  const auto full_tensors = full.named_parameters();
   for (const auto& item : divided.named_parameters()) {
-    const at::Tensor& gradient = wholes[item.key()].grad();
+    const at::Tensor& gradient = full_tensors[item.key()].grad();
     if (!gradient.defined()) { // a tied head's own weight
       EXPECT_FALSE(item.value().grad().defined()) << item.key();
       continue;
@@ -86,7 +86,7 @@ void check_model(
     bool sequence,
     int64_t length) {
   auto group = world.new_communicator("tensor");
-  StrangeModel whole = model_of(options);
+  StrangeModel full = model_of(options);
   StrangeModel divided = model_of(options);
   apply_tensor_plan(
       *divided, plan_of(options, world.size()), {group.get(), sequence});
@@ -97,18 +97,18 @@ void check_model(
   const at::Tensor targets = text.narrow(1, 1, length).contiguous();
   for (int step = 0; step < 2; ++step) {
     divided->zero_grad();
-    whole->zero_grad();
+    full->zero_grad();
     torch::manual_seed(9 + step);
-    const at::Tensor expected = whole->forward(tokens, targets);
+    const at::Tensor expected = full->forward(tokens, targets);
     torch::manual_seed(9 + step);
     const at::Tensor loss = divided->forward(tokens, targets);
     EXPECT_FALSE(is_dtensor(loss));
     EXPECT_NEAR(loss.item<double>(), expected.item<double>(), kTolerance);
     loss.backward();
     expected.backward();
-    expect_same_gradients(*divided, *whole, world.rank());
+    expect_same_gradients(*divided, *full, world.rank());
     torch::optim::SGD(divided->parameters(), 0.5).step();
-    torch::optim::SGD(whole->parameters(), 0.5).step();
+    torch::optim::SGD(full->parameters(), 0.5).step();
   }
 }
 
@@ -203,9 +203,9 @@ TEST(DTensor, CustomFunctionsSeeTheWholeGradient) {
           x.grad(), full_tensor(hooked), full_tensor(detached.grad())};
     };
     const auto divided = run(true);
-    const auto whole = run(false);
-    for (size_t i = 0; i < whole.size(); ++i) {
-      EXPECT_TRUE(divided[i].allclose(whole[i], 0, kTolerance)) << i;
+    const auto full = run(false);
+    for (size_t i = 0; i < full.size(); ++i) {
+      EXPECT_TRUE(divided[i].allclose(full[i], 0, kTolerance)) << i;
     }
   });
 }
@@ -260,14 +260,14 @@ TEST(DTensor, OperatorsWithoutARuleAreComputedOnTheWhole) {
   tests::run_ranks(3, [](World& world) {
     auto group = world.new_communicator("tensor");
     torch::manual_seed(3);
-    torch::nn::Linear whole(5, 12);
+    torch::nn::Linear full(5, 12);
     torch::nn::Linear divided(5, 12);
-    whole->to(torch::kDouble);
+    full->to(torch::kDouble);
     divided->to(torch::kDouble);
     {
       const torch::NoGradGuard no_grad;
-      divided->weight.copy_(whole->weight);
-      divided->bias.copy_(whole->bias);
+      divided->weight.copy_(full->weight);
+      divided->bias.copy_(full->bias);
     }
     apply_tensor_plan(*divided, {{"", kColumn}}, {group.get()});
     using Use = std::function<at::Tensor(const at::Tensor&)>;
@@ -340,7 +340,7 @@ TEST(DTensor, OperatorsWithoutARuleAreComputedOnTheWhole) {
       const at::Tensor mine = x.clone().requires_grad_();
       const at::Tensor theirs = x.clone().requires_grad_();
       const at::Tensor y = uses[i](divided->forward(mine));
-      const at::Tensor expected = uses[i](whole->forward(theirs));
+      const at::Tensor expected = uses[i](full->forward(theirs));
       EXPECT_EQ(y.sizes(), expected.sizes());
       EXPECT_TRUE(full_tensor(y).allclose(expected, 0, kTolerance));
       y.square().sum().backward();
@@ -358,9 +358,9 @@ TEST(DTensor, OneRankSqueezesAndExpandsAsLibTorch) {
   const torch::NoGradGuard no_grad;
   const at::Tensor x = torch::ones({4, 5});
   const at::Tensor y = divided->forward(x);
-  const at::Tensor whole = full_tensor(y);
-  EXPECT_TRUE(full_tensor(y.squeeze(-1)).equal(whole.squeeze(-1)));
-  EXPECT_TRUE(full_tensor(y.expand({4, 3})).equal(whole.expand({4, 3})));
+  const at::Tensor full = full_tensor(y);
+  EXPECT_TRUE(full_tensor(y.squeeze(-1)).equal(full.squeeze(-1)));
+  EXPECT_TRUE(full_tensor(y.expand({4, 3})).equal(full.expand({4, 3})));
 }
 
 TEST(DTensor, RefusesWhatWouldBeLost) {
@@ -389,9 +389,9 @@ TEST(DTensor, RefusesWhatWouldBeLost) {
     // Views of own parts are views.
     y.select(0, 2).fill_(2);
     y.view({4, 4, 3}).select(0, 1).zero_();
-    const at::Tensor whole = full_tensor(y);
-    EXPECT_EQ(whole[2].sum().item<double>(), 24);
-    EXPECT_EQ(whole[1].abs().sum().item<double>(), 0);
+    const at::Tensor full = full_tensor(y);
+    EXPECT_EQ(full[2].sum().item<double>(), 24);
+    EXPECT_EQ(full[1].abs().sum().item<double>(), 0);
   });
 }
 

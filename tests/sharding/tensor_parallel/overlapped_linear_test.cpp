@@ -283,10 +283,10 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
         std::chrono::seconds(1));
     const TensorParallel tp{
         .group = &group, .sequence = sequence, .sequence_dim = 0, .pieces = 2};
-    const at::Tensor whole = torch::ones({4, 2});
-    const RowExchange exchange = RowExchange::of_whole(whole, tp, "test");
+    const at::Tensor full = torch::ones({4, 2});
+    const RowExchange exchange = RowExchange::of_full(full, tp, "test");
     RowExchange::Reduced reduced = exchange.reduce_pieces(
-        2, whole, [&](const Rows& rows, at::Tensor& piece) {
+        2, full, [&](const Rows& rows, at::Tensor& piece) {
           piece.zero_();
           notes.push_back("make " + std::to_string(rows.begin));
         });
@@ -302,9 +302,9 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
         "else",
         "wait 0",
         "wait 1"};
-    const std::vector<std::string> of_whole{
+    const std::vector<std::string> of_full{
         "make 0", "send 0", "make 2", "send 1", "else", "wait 0", "wait 1"};
-    EXPECT_EQ(notes, sequence ? of_sequences : of_whole);
+    EXPECT_EQ(notes, sequence ? of_sequences : of_full);
   }
 }
 

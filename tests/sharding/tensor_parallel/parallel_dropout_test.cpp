@@ -106,24 +106,24 @@ TEST(ParallelDropout, TakesItsPartOfTheWholeMask) {
     tests::run_ranks(ranks, [](World& world) {
       auto group = world.new_communicator("tensor");
       const TensorParallel tp{group.get(), true};
-      const at::Tensor whole = torch::ones({3, 12, 7, 5}, at::kDouble);
+      const at::Tensor full = torch::ones({3, 12, 7, 5}, at::kDouble);
       for (const int64_t dim : {1, 2, -1}) {
-        const DimSplit split(whole.size(dim), group->size());
+        const DimSplit split(full.size(dim), group->size());
         torch::manual_seed(2);
-        const at::Tensor expected = torch::dropout(whole, kProbability, true);
+        const at::Tensor expected = torch::dropout(full, kProbability, true);
         const at::Tensor next = torch::rand({4});
         torch::manual_seed(2);
         const at::Tensor part = dropout_part(
-            take_part(whole, dim, split, *group), kProbability, dim, split, tp);
+            take_part(full, dim, split, *group), kProbability, dim, split, tp);
         EXPECT_TRUE(torch::rand({4}).equal(next)) << dim;
         EXPECT_TRUE(gather_parts(part, dim, split, *group).equal(expected))
             << dim;
       }
       torch::manual_seed(2);
-      const at::Tensor expected = torch::dropout(whole, kProbability, true);
+      const at::Tensor expected = torch::dropout(full, kProbability, true);
       torch::manual_seed(2);
       const at::Tensor divided =
-          torch::dropout(shard_tensor(whole, 1, tp), kProbability, true);
+          torch::dropout(shard_tensor(full, 1, tp), kProbability, true);
       EXPECT_EQ(local_tensor(divided).size(1), 12 / group->size());
       EXPECT_TRUE(full_tensor(divided).equal(expected));
     });

@@ -57,18 +57,18 @@ at::Tensor between(const at::Tensor& x, const TensorParallel& tp) {
 }
 
 /// This rank holds all of `x` between layers, or its part of the sequences, and
-/// that is what stands there in `whole`.
+/// that is what stands there in `full`.
 void expect_between(
     const at::Tensor& x,
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const TensorParallel& tp) {
-  const DimSplit split(whole.size(1), tp.sequence ? tp.group->size() : 1);
+  const DimSplit split(full.size(1), tp.sequence ? tp.group->size() : 1);
   const int part = tp.sequence ? tp.group->rank() : 0;
   const at::Tensor local = local_tensor(x);
   EXPECT_FALSE(is_dtensor(local));
   ASSERT_EQ(local.size(1), split.length(part));
-  EXPECT_TRUE(close(local, whole.narrow(1, split.begin(part), local.size(1))));
-  EXPECT_TRUE(close(full_tensor(x), whole));
+  EXPECT_TRUE(close(local, full.narrow(1, split.begin(part), local.size(1))));
+  EXPECT_TRUE(close(full_tensor(x), full));
 }
 
 /// A layer on one rank, and divided: results of the same input and gradient.
@@ -84,11 +84,11 @@ Both run_both(
     const TensorParallel& tp,
     const at::Tensor& x) {
   Both both;
-  const at::Tensor whole = x.clone().requires_grad_();
-  both.output = alone->forward(whole);
+  const at::Tensor full = x.clone().requires_grad_();
+  both.output = alone->forward(full);
   const at::Tensor gradient = numbers(both.output.sizes(), 2);
   both.output.backward(gradient);
-  both.input_gradient = whole.grad();
+  both.input_gradient = full.grad();
 
   const at::Tensor leaf = x.clone().requires_grad_();
   both.divided_output = divided->forward(between(leaf, tp));
@@ -100,17 +100,17 @@ Both run_both(
 /// Every parameter, and its gradient where it has one, is the part of the whole
 /// that it should be.
 void expect_parts(
-    const torch::nn::Module& whole,
+    const torch::nn::Module& full,
     const torch::nn::Module& divided,
     const World& world) {
   const TensorSpecs specs = specs_in(divided);
-  const auto wholes = whole.named_parameters();
+  const auto full_tensors = full.named_parameters();
   for (const auto& item : divided.named_parameters()) {
     const auto part_of = [&](const at::Tensor& tensor) {
       return tests::local_part(
           tensor, specs.at(item.value().unsafeGetTensorImpl()), world.rank());
     };
-    const at::Tensor& reference = wholes[item.key()];
+    const at::Tensor& reference = full_tensors[item.key()];
     EXPECT_TRUE(item.value().equal(part_of(reference))) << item.key();
     if (reference.grad().defined()) {
       EXPECT_TRUE(close(item.value().grad(), part_of(reference.grad())))
@@ -145,13 +145,13 @@ TEST(SliceInit, GivesTheNumbersOfTheWhole) {
   const std::vector<int64_t> sizes{3, 10, 4};
   const RandomStream random{1, 2};
   const InitMethod init = xavier_normal_init();
-  const at::Tensor whole = torch::empty(sizes);
-  init(whole.view({-1}), {sizes, 0, random});
+  const at::Tensor full = torch::empty(sizes);
+  init(full.view({-1}), {sizes, 0, random});
   const std::vector<std::vector<DimRange>> slices{
       {{0, 1, 2}}, {{1, 1, 9}}, {{2, 1, 3}}, {{0, 1, 3}, {2, 0, 3}}};
   for (const std::vector<DimRange>& ranges : slices) {
     const InitMethod part = slice_init(init, sizes, ranges);
-    at::Tensor expected = whole;
+    at::Tensor expected = full;
     for (const DimRange& range : ranges) {
       expected =
           expected.narrow(range.dim, range.begin, range.end - range.begin);
@@ -290,13 +290,13 @@ TEST(VocabParallelEmbedding, IsTheWholeTable) {
         const at::Tensor tokens = torch::randint(11, {3, 12}, at::kLong);
         const at::Tensor plain =
             at::embedding(alone->weight.clone(), tokens, 4);
-        const at::Tensor whole = alone->forward(tokens);
-        EXPECT_TRUE(whole.equal(plain));
-        const at::Tensor gradient = numbers(whole.sizes(), 2);
-        whole.backward(gradient);
+        const at::Tensor full = alone->forward(tokens);
+        EXPECT_TRUE(full.equal(plain));
+        const at::Tensor gradient = numbers(full.sizes(), 2);
+        full.backward(gradient);
         const at::Tensor mine = divided->forward(tokens);
-        EXPECT_TRUE(full_tensor(mine).equal(whole));
-        expect_between(mine, whole, tp);
+        EXPECT_TRUE(full_tensor(mine).equal(full));
+        expect_between(mine, full, tp);
         // Under sequence parallelism every rank has the gradients of its own
         // tokens only; the table's must still be that of all tokens.
         (mine * gradient).sum().backward();
@@ -366,7 +366,7 @@ TEST(ParallelAttention, IsThePublishedFormula) {
       options.parameters = kDouble;
       auto divided =
           ready(ParallelAttention(TensorParallel{group.get()}, options));
-      auto whole =
+      auto full =
           ready(ParallelAttention(TensorParallel{&alone_group}, options));
       const at::Tensor x = numbers({2, 5, 8});
       const at::Tensor mask = numbers({5, 5}, 4);
@@ -377,16 +377,16 @@ TEST(ParallelAttention, IsThePublishedFormula) {
             .repeat_interleave(repeat, 1);
       };
       const at::Tensor scores =
-          project(whole->q_proj, 1)
-                  .matmul(project(whole->k_proj, 2).transpose(2, 3)) /
+          project(full->q_proj, 1)
+                  .matmul(project(full->k_proj, 2).transpose(2, 3)) /
               std::sqrt(2.0) +
           mask;
       const at::Tensor heads =
-          scores.softmax(-1).matmul(project(whole->v_proj, 2));
+          scores.softmax(-1).matmul(project(full->v_proj, 2));
       EXPECT_TRUE(close(
           divided->forward(x, mask),
           plain_linear(
-              *whole->o_proj, heads.transpose(1, 2).reshape({2, 5, 8}))));
+              *full->o_proj, heads.transpose(1, 2).reshape({2, 5, 8}))));
     });
   }
 }

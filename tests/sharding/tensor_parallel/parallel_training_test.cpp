@@ -141,11 +141,11 @@ void expect_that_of_one_rank(const Setting& setting, double dropout) {
     }
     EXPECT_LT(alone.losses.back(), alone.losses.front() - 0.1);
     const TensorSpecs specs = specs_in(*divided.model);
-    const auto wholes = alone.model->named_parameters();
+    const auto full_tensors = alone.model->named_parameters();
     for (const auto& item : divided.model->named_parameters()) {
       const TensorSpec& spec = specs.at(item.value().unsafeGetTensorImpl());
       const at::Tensor expected =
-          tests::local_part(wholes[item.key()], spec, world.rank());
+          tests::local_part(full_tensors[item.key()], spec, world.rank());
       EXPECT_TRUE(item.value().allclose(expected, 1e-9, 1e-10)) << item.key();
       if (!spec.is_divided()) {
         // What every rank has whole is the same on all of them, to the bit.

@@ -23,7 +23,7 @@ namespace detail {
 /// Of what each rank has a part, and of what every rank has whole.
 struct Gradients {
   std::vector<at::Tensor> parts;
-  std::vector<at::Tensor> whole;
+  std::vector<at::Tensor> full;
 };
 
 inline Gradients gradients_of(const torch::nn::Module& module) {
@@ -34,7 +34,7 @@ inline Gradients gradients_of(const torch::nn::Module& module) {
       const bool part = specs.at(parameter.unsafeGetTensorImpl())
                             .divided_dim(kTensorAxis)
                             .has_value();
-      (part ? found.parts : found.whole)
+      (part ? found.parts : found.full)
           .push_back(parameter.grad().contiguous().view({-1}));
     }
   }
@@ -73,18 +73,18 @@ inline double tensor_gradient_norm(
   const c10::NoGradGuard no_grad;
   const detail::Gradients gradients = detail::gradients_of(module);
   const double parts = detail::joined_power_sum(gradients.parts, p);
-  const double whole = detail::joined_power_sum(gradients.whole, p);
+  const double full = detail::joined_power_sum(gradients.full, p);
   const char* label = "norm of tensor-parallel gradients";
   if (!std::isinf(p)) {
     const at::Tensor total = at::tensor({parts}, at::kDouble);
     group.all_reduce_sum(total, label).wait();
     // abs: the NaN of inf - inf has a sign, which would be printed.
-    return std::abs(std::pow(total.item<double>() + whole, 1 / p));
+    return std::abs(std::pow(total.item<double>() + full, 1 / p));
   }
   // A maximum over the ranks may lose a NaN.
-  const bool bad = std::isnan(parts) || std::isnan(whole);
+  const bool bad = std::isnan(parts) || std::isnan(full);
   const at::Tensor largest = at::tensor(
-      {bad ? 0 : std::max(parts, whole), bad ? 1.0 : 0.0}, at::kDouble);
+      {bad ? 0 : std::max(parts, full), bad ? 1.0 : 0.0}, at::kDouble);
   group.all_reduce_max(largest, label).wait();
   return largest[1].item<double>() > 0 ? std::nan("")
                                        : largest[0].item<double>();

@@ -45,14 +45,14 @@ PlainModel model_of(const PlainModelOptions& options) {
   return model;
 }
 
-/// This rank's part of what stands in `whole`, or all of it.
+/// This rank's part of what stands in `full`, or all of it.
 at::Tensor expected_part(
-    const at::Tensor& whole,
+    const at::Tensor& full,
     const at::Tensor& parameter,
     const TensorSpecs& specs,
     int rank) {
   return tests::local_part(
-      whole, specs.at(parameter.unsafeGetTensorImpl()), rank);
+      full, specs.at(parameter.unsafeGetTensorImpl()), rank);
 }
 
 /// How many parameters are divided.
@@ -66,12 +66,12 @@ size_t count_divided(const torch::nn::Module& module) {
 
 void expect_same_gradients(
     const torch::nn::Module& divided,
-    const torch::nn::Module& whole,
+    const torch::nn::Module& full,
     int rank) {
   const TensorSpecs specs = specs_in(divided);
-  const auto wholes = whole.named_parameters();
+  const auto full_tensors = full.named_parameters();
   for (const auto& item : divided.named_parameters()) {
-    const at::Tensor& gradient = wholes[item.key()].grad();
+    const at::Tensor& gradient = full_tensors[item.key()].grad();
     ASSERT_EQ(item.value().grad().defined(), gradient.defined()) << item.key();
     if (gradient.defined()) {
       EXPECT_TRUE(item.value().grad().allclose(
@@ -95,7 +95,7 @@ Batch batch_of(const PlainModelOptions& options) {
 void check_model(World& world, const PlainModelOptions& options) {
   auto group = world.new_communicator("tensor");
   const TensorParallel tp{group.get()};
-  PlainModel whole = model_of(options);
+  PlainModel full = model_of(options);
   PlainModel divided = model_of(options);
   const size_t names = divided->named_parameters().size();
   apply_tensor_plan(*divided, plan_of(options), tp);
@@ -109,20 +109,20 @@ void check_model(World& world, const PlainModelOptions& options) {
   const Batch batch = batch_of(options);
   for (int step = 0; step < 2; ++step) {
     divided->zero_grad();
-    whole->zero_grad();
+    full->zero_grad();
     const at::Tensor loss = divided->forward(batch.tokens, batch.targets);
-    const at::Tensor expected = whole->forward(batch.tokens, batch.targets);
+    const at::Tensor expected = full->forward(batch.tokens, batch.targets);
     EXPECT_NEAR(loss.item<double>(), expected.item<double>(), kTolerance);
     loss.backward();
     expected.backward();
-    expect_same_gradients(*divided, *whole, world.rank());
+    expect_same_gradients(*divided, *full, world.rank());
     Communicator alone("alone");
     EXPECT_NEAR(
         clip_tensor_gradients(*divided, *group, 0.5),
-        clip_tensor_gradients(*whole, alone, 0.5),
+        clip_tensor_gradients(*full, alone, 0.5),
         kTolerance);
     torch::optim::SGD(divided->parameters(), 0.5).step();
-    torch::optim::SGD(whole->parameters(), 0.5).step();
+    torch::optim::SGD(full->parameters(), 0.5).step();
   }
 }
 
@@ -150,7 +150,7 @@ TEST(TensorPlan, WorksInLayersOfLibTorch) {
       layer->to(torch::kDouble);
       return layer;
     };
-    auto whole = make();
+    auto full = make();
     auto divided = make();
     // Multi-head attention has one weight for query, key and value, which is
     // not a Linear's; its output projection takes all features here.
@@ -163,9 +163,9 @@ TEST(TensorPlan, WorksInLayersOfLibTorch) {
     const at::Tensor mine = x.clone().requires_grad_();
     const at::Tensor theirs = x.clone().requires_grad_();
     divided->forward(mine).square().sum().backward();
-    whole->forward(theirs).square().sum().backward();
+    full->forward(theirs).square().sum().backward();
     EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, 1e-11));
-    expect_same_gradients(*divided, *whole, world.rank());
+    expect_same_gradients(*divided, *full, world.rank());
   });
 }
 
@@ -194,8 +194,8 @@ TEST(TensorPlan, SeesEveryWayToMultiply) {
       for (size_t i = 0; i < uses.size(); ++i) {
         SCOPED_TRACE(i);
         torch::manual_seed(3);
-        torch::nn::Linear whole(5, 7);
-        whole->to(torch::kDouble);
+        torch::nn::Linear full(5, 7);
+        full->to(torch::kDouble);
         const at::Tensor x = torch::randn({4, 5}, at::kDouble);
         torch::manual_seed(3);
         torch::nn::Linear divided(5, 7);
@@ -205,12 +205,12 @@ TEST(TensorPlan, SeesEveryWayToMultiply) {
         const at::Tensor mine = x.clone().requires_grad_();
         const at::Tensor theirs = x.clone().requires_grad_();
         const at::Tensor y = uses[i](divided, mine);
-        const at::Tensor expected = uses[i](whole, theirs);
+        const at::Tensor expected = uses[i](full, theirs);
         EXPECT_TRUE(y.allclose(expected, 0, kTolerance));
         y.square().sum().backward();
         expected.square().sum().backward();
         EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, kTolerance));
-        expect_same_gradients(*divided, *whole, world.rank());
+        expect_same_gradients(*divided, *full, world.rank());
       }
     }
   });
@@ -251,8 +251,8 @@ TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
     const auto make = [] {
       return lazy([] { return torch::nn::Linear(100, 70); }, {.seed = 4});
     };
-    auto whole = make();
-    materialize(*whole);
+    auto full = make();
+    materialize(*full);
     for (const TensorDivision division : {kColumn, kRow}) {
       auto divided = make();
       apply_tensor_plan(*divided, {{"", division}}, {group.get()});
@@ -260,7 +260,7 @@ TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
       materialize(*divided);
       const TensorSpecs specs = specs_in(*divided);
       EXPECT_TRUE(divided->weight.equal(
-          expected_part(whole->weight, divided->weight, specs, world.rank())));
+          expected_part(full->weight, divided->weight, specs, world.rank())));
     }
   });
 }

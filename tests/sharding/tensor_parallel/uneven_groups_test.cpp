@@ -38,7 +38,7 @@ void check_groups(World& world, bool tied) {
   auto group = world.new_communicator("tensor");
   const PlainModelOptions options{.tied = tied};
   const int64_t head = options.features / options.heads;
-  PlainModel whole(options);
+  PlainModel full(options);
   PlainModel divided(options);
   apply_tensor_plan(
       *divided,
@@ -57,7 +57,7 @@ void check_groups(World& world, bool tied) {
         policy.min_group_numel = min;
         policy.max_group_numel = max;
         policy.vocabulary_apart = apart;
-        const auto expected = groups_of(*whole, policy);
+        const auto expected = groups_of(*full, policy);
         ASSERT_EQ(groups_of(*divided, policy), expected)
             << "min " << min << ", max " << max << ", apart " << apart;
         most = std::max(most, expected.size());

@@ -77,8 +77,8 @@ TEST(VocabParallelCrossEntropy, IsTheLossOfWholeLogits) {
             const Case test = make_case();
             const VocabParallelLossOptions options{
                 smoothing, -100, z_loss, reduction};
-            const at::Tensor whole = test.logits.clone().requires_grad_();
-            const at::Tensor expected = reference(whole, test.target, options);
+            const at::Tensor full = test.logits.clone().requires_grad_();
+            const at::Tensor expected = reference(full, test.target, options);
             const at::Tensor part =
                 test.logits.narrow(-1, begin, length).clone().requires_grad_();
             const at::Tensor loss = vocab_parallel_cross_entropy(
@@ -91,7 +91,7 @@ TEST(VocabParallelCrossEntropy, IsTheLossOfWholeLogits) {
             loss.backward(gradient);
             expected.backward(gradient);
             EXPECT_TRUE(part.grad().allclose(
-                whole.grad().narrow(-1, begin, length), 1e-12, 1e-12))
+                full.grad().narrow(-1, begin, length), 1e-12, 1e-12))
                 << "smoothing " << smoothing << ", z " << z_loss
                 << ", reduction " << static_cast<int>(reduction);
             if (ranks > 1) { // as a layer returns them
@@ -100,7 +100,7 @@ TEST(VocabParallelCrossEntropy, IsTheLossOfWholeLogits) {
                   shard_tensor(leaf, -1, {group.get()}), test.target, options);
               EXPECT_TRUE(same.equal(loss));
               same.backward(gradient);
-              EXPECT_TRUE(leaf.grad().allclose(whole.grad(), 1e-12, 1e-12));
+              EXPECT_TRUE(leaf.grad().allclose(full.grad(), 1e-12, 1e-12));
             }
           }
         }
@@ -116,8 +116,8 @@ TEST(VocabParallelCrossEntropy, TakesLowPrecision) {
     auto group = world.new_communicator("tensor");
     const DimSplit vocab(kVocab, 2);
     const Case test = make_case(at::kBFloat16);
-    const at::Tensor whole = test.logits.to(at::kFloat).requires_grad_();
-    const at::Tensor expected = reference(whole, test.target, {});
+    const at::Tensor full = test.logits.to(at::kFloat).requires_grad_();
+    const at::Tensor expected = reference(full, test.target, {});
     const at::Tensor part =
         test.logits
             .narrow(-1, vocab.begin(world.rank()), vocab.length(world.rank()))
@@ -134,7 +134,7 @@ TEST(VocabParallelCrossEntropy, TakesLowPrecision) {
         part.grad()
             .to(at::kFloat)
             .allclose(
-                whole.grad().narrow(
+                full.grad().narrow(
                     -1, vocab.begin(world.rank()), vocab.length(world.rank())),
                 1.0 / 256,
                 1e-7));
@@ -147,10 +147,10 @@ TEST(VocabParallelCrossEntropy, IsStable) {
     auto group = world.new_communicator("tensor");
     const DimSplit vocab(4, 2);
     const double infinity = std::numeric_limits<double>::infinity();
-    const at::Tensor whole =
+    const at::Tensor full =
         torch::tensor({{1000.0, 1001.0, -infinity, -infinity}}, at::kDouble);
     const at::Tensor part =
-        whole.narrow(1, 2 * world.rank(), 2).clone().requires_grad_();
+        full.narrow(1, 2 * world.rank(), 2).clone().requires_grad_();
     const at::Tensor loss = vocab_parallel_cross_entropy(
         part, torch::zeros({1}, at::kLong), vocab, *group);
     EXPECT_NEAR(loss.item<double>(), std::log1p(std::exp(1.0)), 1e-12);
@@ -165,17 +165,17 @@ TEST(VocabParallelCrossEntropy, WorksInBlocks) {
   const int64_t vocab_size = int64_t{1} << 17;
   Communicator alone("alone");
   torch::manual_seed(1);
-  const at::Tensor whole = torch::randn({tokens, vocab_size}).requires_grad_();
-  const at::Tensor part = whole.detach().clone().requires_grad_();
+  const at::Tensor full = torch::randn({tokens, vocab_size}).requires_grad_();
+  const at::Tensor part = full.detach().clone().requires_grad_();
   const at::Tensor target = torch::randint(vocab_size, {tokens}, at::kLong);
   const at::Tensor loss = vocab_parallel_cross_entropy(
       part, target, DimSplit(vocab_size, 1), alone);
-  const at::Tensor expected = at::cross_entropy_loss(whole, target);
+  const at::Tensor expected = at::cross_entropy_loss(full, target);
   // Float32 sums of 131072 numbers, in another order.
   EXPECT_NEAR(loss.item<float>(), expected.item<float>(), 1e-4);
   loss.backward();
   expected.backward();
-  EXPECT_TRUE(part.grad().allclose(whole.grad(), 1e-4, 1e-9));
+  EXPECT_TRUE(part.grad().allclose(full.grad(), 1e-4, 1e-9));
 }
 
 TEST(VocabParallelCrossEntropy, NoTokenAtAllIsNotANumber) {

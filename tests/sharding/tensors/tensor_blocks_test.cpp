@@ -185,7 +185,7 @@ TEST(TensorSpec, PartsOfAllRanksAreTheTensor) {
     for (const int64_t unit : {1, 2, 3}) {
       for (const int tensor_ranks : {1, 2, 3}) {
         for (const int shards : {1, 2, 5}) {
-          TensorSpec spec = whole_spec({"w"}, {12, 6}, at::kFloat);
+          TensorSpec spec = full_spec({"w"}, {12, 6}, at::kFloat);
           std::vector<TensorPart> parts;
           if (spec.sizes[static_cast<size_t>(dim)] / unit < tensor_ranks) {
             continue;
@@ -222,7 +222,7 @@ TEST(TensorSpec, PartsOfAllRanksAreTheTensor) {
 // one may divide what the other leaves of the same dimension.
 TEST(TensorSpec, NestedAxes) {
   for (const int64_t dim : {0, 1, 2}) {
-    TensorSpec spec = whole_spec({"experts"}, {6, 4, 5}, at::kFloat);
+    TensorSpec spec = full_spec({"experts"}, {6, 4, 5}, at::kFloat);
     std::vector<TensorPart> parts;
     for (int expert = 0; expert < 2; ++expert) {
       for (int rank = 0; rank < 3; ++rank) {
@@ -235,14 +235,14 @@ TEST(TensorSpec, NestedAxes) {
     }
     expect_complete(spec, parts);
   }
-  TensorSpec spec = whole_spec({"experts"}, {6, 4, 5}, at::kFloat);
+  TensorSpec spec = full_spec({"experts"}, {6, 4, 5}, at::kFloat);
   spec.axes = {{"expert", 2, 1, Shard{0}}, tensor_axis(3, 2, {-1})};
   EXPECT_EQ(spec.part(), (TensorPart{{{0, 3, 6}, {2, 4, 5}}, 0, 12}));
   EXPECT_FALSE(spec.divided_dim("pipeline").has_value());
 }
 
 TEST(TensorSpec, ReplicatedAxesDivideNothing) {
-  TensorSpec spec = whole_spec({"w"}, {3, 2}, at::kFloat);
+  TensorSpec spec = full_spec({"w"}, {3, 2}, at::kFloat);
   spec.axes = {{"data", 4, 2, Replicate{}}, tensor_axis(1, 0, {0})};
   EXPECT_EQ(spec.part(), (TensorPart{{}, 0, 6}));
   EXPECT_FALSE(spec.is_divided());

@@ -24,8 +24,7 @@ WeightFiles write(
     const Tensors& tensors) {
   std::vector<TensorSpec> specs;
   for (const auto& [key, value] : tensors) {
-    specs.push_back(
-        whole_spec({key}, value.sizes().vec(), value.scalar_type()));
+    specs.push_back(full_spec({key}, value.sizes().vec(), value.scalar_type()));
   }
   TensorFileWriter writer(folder / name, specs);
   for (const auto& [key, value] : tensors) {

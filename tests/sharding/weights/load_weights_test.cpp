@@ -426,10 +426,10 @@ TEST(LoadWeights, TakesTensorsOutOfOthers) {
     pager.unwrap();
     check(*sharded);
   });
-  const auto whole = make(60);
-  const LoadWeightsReport report = load_weights(*whole, folder.path(), options);
+  const auto full = make(60);
+  const LoadWeightsReport report = load_weights(*full, folder.path(), options);
   EXPECT_EQ(report.left_out, std::vector<std::string>{"unused"});
-  check(*whole);
+  check(*full);
   const auto later = lazy([&] { return make(60); }, all_lazy());
   load_weights(*later, folder.path(), options);
   materialize(*later);

@@ -136,10 +136,10 @@ TEST(TorchWeights, ThatAreTruncatedAreRefused) {
   const TemporaryFolder folder;
   const fs::path path = folder / "cut.pt";
   for (const char* file : {"views.pt", "legacy.pt"}) {
-    const std::string whole = runtime::read_text_file(torch_fixture(file));
-    for (size_t size = 0; size < whole.size(); size += 31) {
+    const std::string full = runtime::read_text_file(torch_fixture(file));
+    for (size_t size = 0; size < full.size(); size += 31) {
       SCOPED_TRACE(size);
-      std::ofstream(path, std::ios::binary) << whole.substr(0, size);
+      std::ofstream(path, std::ios::binary) << full.substr(0, size);
       expect_error([&] { WeightFiles::open(path); }, {"cut.pt", "again"});
     }
   }

@@ -842,7 +842,7 @@ at::Tensor& set_storage(
   return self;
 }
 
-at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) {
+at::Tensor& set_full_storage(at::Tensor& self, at::Storage source) {
   const auto numel = static_cast<int64_t>(source.nbytes() / self.itemsize());
   return set_storage(self, std::move(source), 0, {numel}, {1});
 }
@@ -1108,7 +1108,7 @@ void install_operators() {
   kOwn->impl("_local_scalar_dense", &local_scalar_dense);
   kOwn->impl("resize_", &resize_);
   kOwn->impl("set_.source_Storage_storage_offset", &set_storage);
-  kOwn->impl("set_.source_Storage", &set_whole_storage);
+  kOwn->impl("set_.source_Storage", &set_full_storage);
   kOwn->impl("set_.source_Tensor", &set_tensor);
   kOwn->impl("set_", &set_empty);
   kOwn->impl("record_stream", &record_stream);

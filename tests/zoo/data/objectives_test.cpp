@@ -281,7 +281,7 @@ TEST_F(ObjectivesTest, PairSegments) {
     const auto objective = made(ObjectiveKind::kMasked, options, head, 32);
     const PackedSamples data = texts(*objective, 40000);
     const ModelInput batch = objective->make(data, all_of(data), 0);
-    const Ids whole = ids_of(
+    const Ids full = ids_of(
         torch::where(batch.labels.ne(-100), batch.labels, batch.input_ids));
     const Ids types = ids_of(batch.token_type_ids);
     const Ids other = ids_of(batch.others.at("next_sentence_label"));
@@ -292,16 +292,16 @@ TEST_F(ObjectivesTest, PairSegments) {
       Ids second;
       for (size_t at = 1; at < 31; ++at) {
         const size_t place = row * 32 + at;
-        if (whole[place] == 2) {
+        if (full[place] == 2) {
           EXPECT_EQ(types[place], 0);
           EXPECT_EQ(types[place + 1], 1);
           continue;
         }
-        (types[place] == 0 ? first : second).push_back(whole[place]);
+        (types[place] == 0 ? first : second).push_back(full[place]);
       }
       EXPECT_EQ(first.size() + second.size(), 29);
       EXPECT_FALSE(first.empty() || second.empty());
-      EXPECT_EQ(whole[row * 32 + 31], 2);
+      EXPECT_EQ(full[row * 32 + 31], 2);
       ++kinds[static_cast<size_t>(other[row])];
       const bool is_exchanged =
           other[row] == 1 && pairs == PairKind::kSentenceOrder;

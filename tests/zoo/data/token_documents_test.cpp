@@ -108,10 +108,10 @@ TEST(TokenDocuments, EndAtATokenWithoutAnIndex) {
   EXPECT_EQ(
       documents_of(TokenDocuments(fixture("plain.bin"), {.end_token = 50256})),
       documents);
-  const TokenDocuments whole(fixture("plain.bin"));
-  EXPECT_EQ(documents_of(whole), joined);
-  EXPECT_FALSE(whole.knows_documents());
-  EXPECT_EQ(whole.format(), TokenFormat::kPlain);
+  const TokenDocuments full(fixture("plain.bin"));
+  EXPECT_EQ(documents_of(full), joined);
+  EXPECT_FALSE(full.knows_documents());
+  EXPECT_EQ(full.format(), TokenFormat::kPlain);
   // The last one need not be ended.
   const TemporaryFolder folder;
   std::string bytes = runtime::read_text_file(fixture("plain.bin"));

@@ -55,7 +55,7 @@ Image photo() {
   return read_image(fixture_folder() / "photo.png");
 }
 
-Image resized_whole(const ImageSize& size, Interpolation interpolation) {
+Image resized_full(const ImageSize& size, Interpolation interpolation) {
   const Image image = photo();
   return resized(image, {0, 0, image.size}, size, interpolation);
 }
@@ -94,10 +94,10 @@ TEST(ImageFile, ThatIsCutOffIsRefusedByItsHeaderOrEnd) {
   const TemporaryFolder folder;
   for (const char* name : {"color.jpg", "progressive.jpg", "photo.png"}) {
     SCOPED_TRACE(name);
-    const std::string whole = bytes_of_file(fixture_folder() / name);
+    const std::string full = bytes_of_file(fixture_folder() / name);
     const fs::path path = folder / name;
-    for (size_t length = 0; length < whole.size(); length += 7) {
-      std::ofstream(path, std::ios::binary) << whole.substr(0, length);
+    for (size_t length = 0; length < full.size(); length += 7) {
+      std::ofstream(path, std::ios::binary) << full.substr(0, length);
       expect_error([&] { check_image(path); }, {name});
       expect_error([&] { read_image(path); }, {name});
     }
@@ -176,9 +176,9 @@ TEST(ImageFile, ThatIsDamagedDoesNoHarm) {
   const TemporaryFolder folder;
   int refused = 0;
   for (const char* name : {"color.jpg", "cmyk.jpg", "palette.png"}) {
-    const std::string whole = bytes_of_file(fixture_folder() / name);
-    for (size_t at = 0; at < whole.size(); at += 3) {
-      std::string damaged = whole;
+    const std::string full = bytes_of_file(fixture_folder() / name);
+    for (size_t at = 0; at < full.size(); at += 3) {
+      std::string damaged = full;
       damaged[at] = static_cast<char>(~damaged[at]);
       std::ofstream(folder / name, std::ios::binary) << damaged;
       try {
@@ -194,12 +194,12 @@ TEST(ImageFile, ThatIsDamagedDoesNoHarm) {
 
 TEST(ImageResize, MakesPillowsBytes) {
   using enum Interpolation;
-  EXPECT_EQ(distance(resized_whole({6, 8}, kBilinear), "photo.smaller"), 0);
-  EXPECT_EQ(distance(resized_whole({21, 25}, kBilinear), "photo.larger"), 0);
+  EXPECT_EQ(distance(resized_full({6, 8}, kBilinear), "photo.smaller"), 0);
+  EXPECT_EQ(distance(resized_full({21, 25}, kBilinear), "photo.larger"), 0);
   EXPECT_EQ(
-      distance(resized_whole({6, 8}, kBicubic), "photo.smaller_bicubic"), 0);
+      distance(resized_full({6, 8}, kBicubic), "photo.smaller_bicubic"), 0);
   EXPECT_EQ(
-      distance(resized_whole({21, 25}, kBicubic), "photo.larger_bicubic"), 0);
+      distance(resized_full({21, 25}, kBicubic), "photo.larger_bicubic"), 0);
   EXPECT_EQ(
       distance(
           resized(photo(), {3, 5, {9, 11}}, {7, 6}, kBilinear),
