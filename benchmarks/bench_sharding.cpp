@@ -43,25 +43,25 @@ double median(std::vector<double> values) {
 
 struct Pair {
   double plain = 0; ///< median seconds
-  double ours = 0;
+  double sharded = 0;
   double ratio = 0; ///< median of plain / ours
 };
 
 Pair compare(
     int rounds,
     const std::function<void()>& plain,
-    const std::function<void()>& ours) {
+    const std::function<void()>& sharded) {
   plain();
-  ours();
+  sharded();
   std::vector<double> plains;
-  std::vector<double> mine;
+  std::vector<double> times;
   std::vector<double> ratios;
   for (int i = 0; i < rounds; ++i) {
     plains.push_back(seconds(plain));
-    mine.push_back(seconds(ours));
-    ratios.push_back(plains.back() / mine.back());
+    times.push_back(seconds(sharded));
+    ratios.push_back(plains.back() / times.back());
   }
-  return {median(plains), median(mine), median(ratios)};
+  return {median(plains), median(times), median(ratios)};
 }
 
 /// A linear layer too small to take time itself.
@@ -89,9 +89,9 @@ void compare_operators(World& world) {
     std::printf(
         "operator on a resident sharded parameter: %.3f us, plain %.3f us, "
         "%.3f us more\n",
-        pair.ours / kCalls * 1e6,
+        pair.sharded / kCalls * 1e6,
         pair.plain / kCalls * 1e6,
-        (pair.ours - pair.plain) / kCalls * 1e6);
+        (pair.sharded - pair.plain) / kCalls * 1e6);
   }
 }
 
@@ -128,7 +128,7 @@ void compare_collectives(World& world, int64_t numel) {
           mib,
           world.size(),
           raw->getBackendName().c_str(),
-          pair.ours * 1e3,
+          pair.sharded * 1e3,
           pair.plain * 1e3,
           pair.ratio);
     };

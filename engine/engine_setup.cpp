@@ -237,8 +237,8 @@ bool sends_momentum(
 }
 
 /// Whether all ranks of the model say so. Collective.
-bool on_all_ranks(sharding::PageRanks& ranks, bool mine) {
-  const at::Tensor refuses = at::full({1}, mine ? 0 : 1, at::kInt);
+bool on_all_ranks(sharding::PageRanks& ranks, bool self_value) {
+  const at::Tensor refuses = at::full({1}, self_value ? 0 : 1, at::kInt);
   ranks.max(refuses);
   ranks.max_over_parts(refuses);
   return refuses.item<int>() == 0;

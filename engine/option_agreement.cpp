@@ -51,12 +51,12 @@ runtime::OptionTexts shared_options(const EngineOptions& options) {
 }
 
 /// One value of each rank. Collective.
-std::vector<int64_t> gathered(Communicator& ranks, int64_t mine) {
+std::vector<int64_t> gathered(Communicator& ranks, int64_t self_value) {
   const at::Tensor all = at::empty({ranks.size()}, at::kLong);
   ranks
       .all_gather(
           all,
-          at::tensor({mine}, at::kLong),
+          at::tensor({self_value}, at::kLong),
           "comparison of values across the ranks")
       .wait();
   const auto* values = all.const_data_ptr<int64_t>();
@@ -113,11 +113,14 @@ std::string list_that_differs(
 /// Collective over `ranks`; blocks.
 std::optional<RankDifference> find_difference(
     Communicator& ranks,
-    const runtime::OptionTexts& mine,
+    const runtime::OptionTexts& self_texts,
     const WaitCheck& check = {}) {
   std::vector<runtime::OptionTexts> texts;
   for (const std::string& text : runtime::gather_texts(
-           ranks, nlohmann::json(mine).dump(), "values that differ", check)) {
+           ranks,
+           nlohmann::json(self_texts).dump(),
+           "values that differ",
+           check)) {
     texts.push_back(nlohmann::json::parse(text));
   }
   const auto other =
@@ -174,32 +177,32 @@ std::string RankDifference::text(const std::vector<int>& ranks) const {
 
 std::optional<RankDifference> find_rank_difference(
     Communicator& ranks,
-    const runtime::OptionTexts& mine,
+    const runtime::OptionTexts& self_texts,
     const WaitCheck& check) {
   const std::hash<std::string> hash;
-  const std::vector<int64_t> hashes =
-      gathered(ranks, static_cast<int64_t>(hash(nlohmann::json(mine).dump())));
+  const std::vector<int64_t> hashes = gathered(
+      ranks, static_cast<int64_t>(hash(nlohmann::json(self_texts).dump())));
   const bool all_equal =
       std::all_of(hashes.begin(), hashes.end(), [&](int64_t one) {
         return one == hashes.front();
       });
-  return all_equal ? std::nullopt : find_difference(ranks, mine, check);
+  return all_equal ? std::nullopt : find_difference(ranks, self_texts, check);
 }
 
 void check_same_ranks(Communicator& job, const EngineOptions& options) {
   if (job.size() == 1) {
     return;
   }
-  runtime::OptionTexts mine{
+  runtime::OptionTexts self_texts{
       {"sharding.shard_ranks", std::to_string(options.sharding.shard_ranks)}};
   if (options.parallel != nullptr) {
     // Its first line; the others follow from it.
     const std::string table = options.parallel->table();
-    mine["EngineOptions::parallel"] = table.substr(0, table.find('\n'));
+    self_texts["EngineOptions::parallel"] = table.substr(0, table.find('\n'));
   }
   std::vector<int> ranks(static_cast<size_t>(job.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  refuse(find_rank_difference(job, mine), ranks);
+  refuse(find_rank_difference(job, self_texts), ranks);
 }
 
 void check_same_options(
@@ -215,10 +218,10 @@ void check_same_options(
 
 void tell_other_settings(
     sharding::PageRanks& ranks,
-    const runtime::OptionTexts& mine,
+    const runtime::OptionTexts& self_texts,
     const std::string& found) {
   const auto difference =
-      find_difference(ranks.control(), mine, ranks.watch_failures());
+      find_difference(ranks.control(), self_texts, ranks.watch_failures());
   throw sharding::OtherSettingsError(
       difference ? found + "\nThe difference: " + difference->path + ": " +
                        difference->text(ranks.of_module().mesh().ranks()) + "."

@@ -31,7 +31,7 @@ struct RankDifference {
 /// @return the same on all ranks.
 std::optional<RankDifference> find_rank_difference(
     Communicator& ranks,
-    const runtime::OptionTexts& mine,
+    const runtime::OptionTexts& self_texts,
     const WaitCheck& check = {});
 
 /// Compares the options that decide which ranks divide the model, before groups
@@ -51,11 +51,11 @@ void check_same_options(
     const EngineOptions& options);
 
 /// Throws what the ranks have found. Collective over `ranks`.
-/// @param mine of this rank, some of which differ.
+/// @param self_texts of this rank, some of which differ.
 /// @param found the first line of the message.
 [[noreturn]] void tell_other_settings(
     sharding::PageRanks& ranks,
-    const runtime::OptionTexts& mine,
+    const runtime::OptionTexts& self_texts,
     const std::string& found);
 
 } // namespace tessera::engine

@@ -60,8 +60,9 @@ int64_t measured_library_bytes(const World& world, c10::Device device) {
     const int64_t held = allocator->getDeviceStats(ones.get_device())
                              .reserved_bytes[kAll]
                              .current;
-    if (const auto ours = runtime::process_device_bytes(ones.device(), held)) {
-      return *ours - held;
+    if (const auto process_bytes =
+            runtime::process_device_bytes(ones.device(), held)) {
+      return *process_bytes - held;
     }
     if (world.local_size() > runtime::load_cuda_backend().device_count) {
       return 0;

@@ -41,10 +41,10 @@ ShardPart make_shard_part(
     const sharding::PageSpec& page,
     const std::vector<OptimizedParameter*>& parameters) {
   const auto g = static_cast<size_t>(page.number);
-  std::vector<OptimizedParameter*> mine(page.parameters.size(), nullptr);
+  std::vector<OptimizedParameter*> self_values(page.parameters.size(), nullptr);
   for (OptimizedParameter* parameter : parameters) {
     if (parameter->group == g) {
-      mine[parameter->position] = parameter;
+      self_values[parameter->position] = parameter;
     }
   }
   std::vector<runtime::FlatSpan> spans;
@@ -60,11 +60,11 @@ ShardPart make_shard_part(
   ShardPart part;
   part.group = g;
   const bool joins = gaps_are_padding(page);
-  bool previous_is_mine = false;
+  bool previous_is_owned = false;
   for (const runtime::FlatRun& run : runs) {
-    OptimizedParameter* parameter = mine[run.parameter];
+    OptimizedParameter* parameter = self_values[run.parameter];
     if (parameter == nullptr) {
-      previous_is_mine = false;
+      previous_is_owned = false;
       continue;
     }
     ParameterRun next;
@@ -73,7 +73,7 @@ ShardPart make_shard_part(
     next.numel = run.numel;
     next.parameter_offset =
         shard.begin + run.shard_offset - spans[run.parameter].begin;
-    next.joined = joins && previous_is_mine;
+    next.joined = joins && previous_is_owned;
     next.state_offset = runtime::round_up(part.state_numel, kStateAlignment);
     if (next.joined) {
       const ParameterRun& last = part.runs.back();
@@ -82,7 +82,7 @@ ShardPart make_shard_part(
     }
     part.state_numel = next.state_offset + next.numel;
     part.runs.push_back(next);
-    previous_is_mine = true;
+    previous_is_owned = true;
   }
   return part;
 }

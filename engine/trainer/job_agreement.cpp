@@ -34,16 +34,16 @@ int64_t JobAgreement::from_rank_zero(
     const std::string& label,
     const std::function<int64_t()>& decide) {
   constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();
-  int64_t mine = kNothing;
+  int64_t self_value = kNothing;
   std::exception_ptr error;
   if (is_rank_zero_) {
     try {
-      mine = decide();
+      self_value = decide();
     } catch (...) {
       error = std::current_exception();
     }
   }
-  const std::vector<int64_t> all = max({mine, error ? 1 : 0});
+  const std::vector<int64_t> all = max({self_value, error ? 1 : 0});
   check_rank_zero(label, error, all[1] != 0);
   return all[0];
 }

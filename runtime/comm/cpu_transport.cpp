@@ -29,15 +29,17 @@ struct Statement {
 /// The statements of all ranks on rank 0; empty elsewhere.
 std::vector<Statement> gather_statements(
     c10d::Store& store,
-    const Statement& mine,
+    const Statement& self_statement,
     int rank,
     int size) {
   const auto key = [](int r) { return "transport/" + std::to_string(r); };
   if (rank != 0) {
-    store.set(key(rank), to_bytes(mine.transport + " " + mine.host));
+    store.set(
+        key(rank),
+        to_bytes(self_statement.transport + " " + self_statement.host));
     return {};
   }
-  std::vector<Statement> all{mine};
+  std::vector<Statement> all{self_statement};
   for (int r = 1; r < size; ++r) {
     const std::string text = to_text(store.get(key(r)));
     const size_t space = text.find(' ');

@@ -26,23 +26,23 @@ enum class Transport { kNccl, kIpc, kHost };
 /// How the ranks reach each other, determined by rank 0.
 Transport choose(
     c10d::Store& store,
-    const std::string& mine,
+    const std::string& self_text,
     int rank,
     int size) {
   const auto key = [](int r) { return "device/" + std::to_string(r); };
   if (rank != 0) {
-    store.set(key(rank), to_bytes(mine));
+    store.set(key(rank), to_bytes(self_text));
     return static_cast<Transport>(
         std::stoi(to_text(store.get("cuda transport"))));
   }
-  std::vector<std::string> identities{mine};
+  std::vector<std::string> identities{self_text};
   for (int r = 1; r < size; ++r) {
     identities.push_back(to_text(store.get(key(r))));
   }
   const std::string shared = ranks_on_one_device(identities);
   auto chosen = Transport::kNccl;
   if (!shared.empty()) {
-    const bool all_share = std::ranges::count(identities, mine) == size;
+    const bool all_share = std::ranges::count(identities, self_text) == size;
     chosen = all_share && wanted_transport() == "auto" ? Transport::kIpc
                                                        : Transport::kHost;
   }

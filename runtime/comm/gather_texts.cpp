@@ -26,10 +26,10 @@ std::vector<std::string> gather_texts(
   const auto* sizes = lengths.const_data_ptr<int64_t>();
   const int64_t longest =
       std::max<int64_t>(1, *std::max_element(sizes, sizes + group.size()));
-  const at::Tensor mine = at::empty({longest}, at::kByte);
-  std::memcpy(mine.mutable_data_ptr(), text.data(), text.size());
+  const at::Tensor self_tensor = at::empty({longest}, at::kByte);
+  std::memcpy(self_tensor.mutable_data_ptr(), text.data(), text.size());
   const at::Tensor all = at::empty({group.size() * longest}, at::kByte);
-  group.all_gather(all, mine, label).wait(check);
+  group.all_gather(all, self_tensor, label).wait(check);
   std::vector<std::string> texts;
   const auto* bytes = static_cast<const char*>(all.const_data_ptr());
   for (int r = 0; r < group.size(); ++r) {

@@ -125,7 +125,7 @@ IpcPlan IpcBackend::gather(
     std::vector<ByteSpan> spans) const {
   const int64_t row = queue_->slot_bytes();
   StreamDriver& driver = queue_->driver();
-  const auto mine = static_cast<size_t>(getRank());
+  const auto self = static_cast<size_t>(getRank());
   IpcPlan plan;
   plan.message = message_of(CollectiveKind::kGather, out, bytes_in(out));
   plan.pieces = pieces_of(longest_bytes(spans), row);
@@ -137,7 +137,7 @@ IpcPlan IpcBackend::gather(
   }
   plan.publish = [=, &driver](
                      IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
-    const ByteSpan span = part({0, spans[mine].bytes()}, row, piece);
+    const ByteSpan span = part({0, spans[self].bytes()}, row, piece);
     driver.copy(stream, slot, bytes_of(local) + span.begin, span.bytes());
   };
   plan.consume = [=, &driver](
@@ -148,7 +148,7 @@ IpcPlan IpcBackend::gather(
       const ByteSpan span = part(spans[r], row, piece);
       std::byte* to = bytes_of(out) + span.begin;
       const std::byte* from =
-          r == mine ? bytes_of(local) + span.begin - spans[r].begin : slots[r];
+          r == self ? bytes_of(local) + span.begin - spans[r].begin : slots[r];
       if (to != from) {
         driver.copy(stream, to, from, span.bytes());
       }
@@ -185,7 +185,7 @@ IpcPlan IpcBackend::reduce(
   const int64_t row =
       queue_->slot_bytes() / getSize() / kRowAlignment * kRowAlignment;
   StreamDriver& driver = queue_->driver();
-  const auto mine = static_cast<size_t>(getRank());
+  const auto self = static_cast<size_t>(getRank());
   IpcPlan plan;
   plan.message = message_of(
       kind == ReduceKind::kSum ? CollectiveKind::kSum : CollectiveKind::kMax,
@@ -196,17 +196,17 @@ IpcPlan IpcBackend::reduce(
   plan.consume =
       [=, &driver](
           IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {
-        const ByteSpan span = part(spans[mine], row, piece);
+        const ByteSpan span = part(spans[self], row, piece);
         std::vector<const std::byte*> terms;
         for (size_t r = 0; r < slots.size(); ++r) {
           terms.push_back(
-              r == mine ? bytes_of(in) + span.begin
-                        : slots[r] + static_cast<int64_t>(mine) * row);
+              r == self ? bytes_of(in) + span.begin
+                        : slots[r] + static_cast<int64_t>(self) * row);
         }
         driver.reduce(
             stream,
             terms,
-            bytes_of(out) + span.begin - spans[mine].begin,
+            bytes_of(out) + span.begin - spans[self].begin,
             span.bytes() / static_cast<int64_t>(in.itemsize()),
             in.scalar_type(),
             kind);
@@ -218,7 +218,7 @@ IpcPlan IpcBackend::reduce_full(const at::Tensor& tensor, ReduceKind kind)
     const {
   const int64_t row = queue_->slot_bytes();
   StreamDriver& driver = queue_->driver();
-  const auto mine = static_cast<size_t>(getRank());
+  const auto self = static_cast<size_t>(getRank());
   const ByteSpan full{0, bytes_in(tensor)};
   IpcPlan plan;
   plan.message = message_of(
@@ -238,7 +238,7 @@ IpcPlan IpcBackend::reduce_full(const at::Tensor& tensor, ReduceKind kind)
         const ByteSpan span = part(full, row, piece);
         std::byte* const out = bytes_of(tensor) + span.begin;
         std::vector<const std::byte*> terms(slots.begin(), slots.end());
-        terms[mine] = out;
+        terms[self] = out;
         driver.reduce(
             stream,
             terms,
@@ -258,7 +258,7 @@ IpcPlan IpcBackend::exchange(
   const int64_t row =
       queue_->slot_bytes() / getSize() / kRowAlignment * kRowAlignment;
   StreamDriver& driver = queue_->driver();
-  const auto mine = static_cast<size_t>(getRank());
+  const auto self = static_cast<size_t>(getRank());
   IpcPlan plan;
   // Blocks differ in length between ranks; the longest does not.
   plan.message = message_of(CollectiveKind::kExchange, out, longest_bytes);
@@ -270,8 +270,8 @@ IpcPlan IpcBackend::exchange(
         for (size_t r = 0; r < slots.size(); ++r) {
           const ByteSpan span = part(blocks.out[r], row, piece);
           const std::byte* from =
-              r == mine ? bytes_of(in) + part(blocks.in[r], row, piece).begin
-                        : slots[r] + static_cast<int64_t>(mine) * row;
+              r == self ? bytes_of(in) + part(blocks.in[r], row, piece).begin
+                        : slots[r] + static_cast<int64_t>(self) * row;
           driver.copy(stream, bytes_of(out) + span.begin, from, span.bytes());
         }
       };

@@ -206,13 +206,13 @@ void IpcQueue::compare_with_peers(const ShmMessage& message) {
     if (r == rank_ || peer.published <= issued_) {
       continue; // it will look itself
     }
-    const ShmMessage theirs = peer.messages[issued_ % kShmRingSlots];
+    const ShmMessage peer_message = peer.messages[issued_ % kShmRingSlots];
     // A rank that is far ahead has written over it.
     if (peer.published < issued_ + kShmRingSlots) {
       check_same_collective(
           message,
           job_ranks_[static_cast<size_t>(rank_)],
-          theirs,
+          peer_message,
           job_ranks_[static_cast<size_t>(r)]);
     }
   }
@@ -297,19 +297,19 @@ std::vector<std::vector<int64_t>> IpcQueue::tell_all(
     const std::vector<int64_t>& numbers) {
   const Lock order(issue_mutex_);
   HostNote& local = note_of(region_, rank_);
-  const uint64_t mine = told_++;
-  std::copy(numbers.begin(), numbers.end(), local.numbers[mine % 2]);
-  local.count = mine + 1;
+  const uint64_t self_value = told_++;
+  std::copy(numbers.begin(), numbers.end(), local.numbers[self_value % 2]);
+  local.count = self_value + 1;
   const auto start = Clock::now();
   std::vector<std::vector<int64_t>> all;
   for (int r = 0; r < size_; ++r) {
-    const HostNote& theirs = note_of(region_, r);
-    while (theirs.count <= mine) {
+    const HostNote& peer_note = note_of(region_, r);
+    while (peer_note.count <= self_value) {
       if (has_failed()) {
         return {};
       }
       const bool left = region_.rank(r).left != kHere;
-      if ((left || !peers_.is_alive(r)) && theirs.count <= mine) {
+      if ((left || !peers_.is_alive(r)) && peer_note.count <= self_value) {
         fail(lost_peer_text(job_ranks_[static_cast<size_t>(r)], left));
       } else if (Clock::now() - start > options_.timeout) {
         fail(formatted(
@@ -318,7 +318,7 @@ std::vector<std::vector<int64_t>> IpcQueue::tell_all(
       }
       std::this_thread::sleep_for(kQueuePoll);
     }
-    const auto& row = theirs.numbers[mine % 2];
+    const auto& row = peer_note.numbers[self_value % 2];
     all.emplace_back(row, row + size_);
   }
   return all;
@@ -405,15 +405,15 @@ std::string IpcQueue::trouble(Clock::duration without_progress) {
       return lost_peer_text(job_ranks_[static_cast<size_t>(r)], /*left=*/true);
     }
     const bool lost = left != kHere || !peers_.is_alive(r);
-    const PeerFlags& theirs = flags(rank_, r);
+    const PeerFlags& peer_flags = flags(rank_, r);
     // What a peer did before it was lost still counts.
     if (lost &&
-        (!has_reached(theirs.published, flag_value(issued)) ||
+        (!has_reached(peer_flags.published, flag_value(issued)) ||
          (issued > kSlots &&
-          !has_reached(theirs.consumed, flag_value(issued - kSlots))))) {
+          !has_reached(peer_flags.consumed, flag_value(issued - kSlots))))) {
       return lost_peer_text(job_ranks_[static_cast<size_t>(r)], left != kHere);
     }
-    if (!has_reached(theirs.published, flag_value(awaited))) {
+    if (!has_reached(peer_flags.published, flag_value(awaited))) {
       behind.push_back(job_ranks_[static_cast<size_t>(r)]);
     }
   }

@@ -24,7 +24,7 @@ void all_succeed(
     int rank,
     int size,
     const std::function<void()>& step) {
-  std::string mine = kGood;
+  std::string self_text = kGood;
   try {
     step();
   } catch (const LostRankError&) {
@@ -32,20 +32,20 @@ void all_succeed(
   } catch (const std::exception& error) {
     // Of any kind: the others wait for this rank's answer.
     const auto number = job_ranks(store, size).at(static_cast<size_t>(rank));
-    mine = formatted("rank {}: {}", number, text_of_exception(error));
+    self_text = formatted("rank {}: {}", number, text_of_exception(error));
   }
   const auto key_of = [&](int r) { return key + "/" + std::to_string(r); };
-  std::string all = mine;
+  std::string all = self_text;
   if (rank == 0) {
     for (int r = 1; r < size; ++r) {
-      const std::string theirs = to_text(store.get(key_of(r)));
-      if (all == kGood && theirs != kGood) {
-        all = theirs;
+      const std::string peer_text = to_text(store.get(key_of(r)));
+      if (all == kGood && peer_text != kGood) {
+        all = peer_text;
       }
     }
     store.set(key, to_bytes(all));
   } else {
-    store.set(key_of(rank), to_bytes(mine));
+    store.set(key_of(rank), to_bytes(self_text));
     all = to_text(store.get(key));
   }
   TESSERA_CHECK(all == kGood, "{}", all);

@@ -30,18 +30,19 @@ std::string describe(const ShmMessage& message) {
 } // namespace
 
 void check_same_collective(
-    const ShmMessage& mine,
+    const ShmMessage& self_message,
     int rank,
-    const ShmMessage& theirs,
+    const ShmMessage& peer_message,
     int peer) {
   TESSERA_CHECK(
-      theirs.kind == mine.kind && theirs.dtype == mine.dtype &&
-          theirs.bytes == mine.bytes,
+      peer_message.kind == self_message.kind &&
+          peer_message.dtype == self_message.dtype &&
+          peer_message.bytes == self_message.bytes,
       "the ranks are in different collectives: rank {} in {}, rank {} in {}. Every rank must take the same path through the same program, with the same configuration",
       rank,
-      describe(mine),
+      describe(self_message),
       peer,
-      describe(theirs));
+      describe(peer_message));
 }
 
 } // namespace tessera::runtime

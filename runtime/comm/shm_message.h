@@ -30,9 +30,9 @@ struct ShmMessage {
 /// Checks that two ranks are in the same collective.
 /// @throws tessera::Error otherwise.
 void check_same_collective(
-    const ShmMessage& mine,
+    const ShmMessage& self_message,
     int rank,
-    const ShmMessage& theirs,
+    const ShmMessage& peer_message,
     int peer);
 
 } // namespace tessera::runtime

@@ -73,10 +73,11 @@ void ShmOperation::announce(
 }
 
 void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
-  const ShmMessage& mine = message_of(port, port.rank, turn);
+  const ShmMessage& self_message = message_of(port, port.rank, turn);
   for (int r = 0; r < port.ranks; ++r) {
-    const ShmMessage& theirs = message_of(port, r, turn);
-    check_same_collective(mine, port.in_job(port.rank), theirs, port.in_job(r));
+    const ShmMessage& peer_message = message_of(port, r, turn);
+    check_same_collective(
+        self_message, port.in_job(port.rank), peer_message, port.in_job(r));
   }
 }
 
@@ -108,11 +109,11 @@ void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
   announce(port, turn, bytes_of(local_));
   if (!direct()) {
     const ByteSpan& full = spans_[static_cast<size_t>(port.rank)];
-    const ByteSpan mine = part(full, piece);
+    const ByteSpan self_span = part(full, piece);
     copy_bytes(
         port.region.payload(port.rank, turn),
-        bytes_of(local_) + (mine.begin - full.begin),
-        mine.bytes());
+        bytes_of(local_) + (self_span.begin - full.begin),
+        self_span.bytes());
   }
 }
 

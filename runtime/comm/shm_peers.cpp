@@ -102,12 +102,12 @@ ShmPeers::ShmPeers(const ShmRegion& region, const Options& options)
   meeting.wait_for(kCannotWatch);
   can_read_ = true;
   for (int r = 0; r < ranks; ++r) {
-    const uint32_t theirs = region.rank(r).state;
+    const uint32_t peer_state = region.rank(r).state;
     TESSERA_CHECK(
-        theirs != kCannotWatch,
+        peer_state != kCannotWatch,
         "rank {} cannot watch the other ranks' processes (pidfd_open, which needs Linux 5.3 or later)",
         r);
-    can_read_ = can_read_ && theirs == kCanRead;
+    can_read_ = can_read_ && peer_state == kCanRead;
   }
 }
 

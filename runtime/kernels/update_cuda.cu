@@ -94,9 +94,10 @@ __global__ void __launch_bounds__(kThreads) lamb_moments_kernel(
     }
   }
   if (threadIdx.x == 0) {
-    double* mine = sums + 2 * (int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
-    mine[0] = shared[0][0];
-    mine[1] = shared[1][0];
+    double* self_sums =
+        sums + 2 * (int64_t{blockIdx.y} * gridDim.x + blockIdx.x);
+    self_sums[0] = shared[0][0];
+    self_sums[1] = shared[1][0];
   }
 }
 

@@ -246,7 +246,7 @@ std::string NodeLeader::objection(const NodeMessage& hello) const {
         "the launcher of node 0 ({}) and that of another node are of different versions; install the same one on all nodes",
         host_);
   }
-  const auto differ = [&](const char* option, int other, int ours) {
+  const auto differ = [&](const char* option, int other, int local) {
     return formatted(
         "node {} ({}) was started with {} {}, node 0 ({}) with {} {}; give the same on all nodes",
         hello.node_rank,
@@ -255,7 +255,7 @@ std::string NodeLeader::objection(const NodeMessage& hello) const {
         other,
         host_,
         option,
-        ours);
+        local);
   };
   if (hello.nnodes != nodes.count) {
     return differ("--nnodes", hello.nnodes, nodes.count);

@@ -80,9 +80,9 @@ TensorSummary summarize_local_part(
   if (page.spec().mesh.index(sharding::kReplicateAxis) != 0) {
     return summary; // another rank counts the same elements
   }
-  const runtime::FlatSpan mine = page.spec().shard();
+  const runtime::FlatSpan self_span = page.spec().shard();
   for (const runtime::FlatRun& run :
-       runtime::runs_of_shard({&parameter.span, 1}, mine)) {
+       runtime::runs_of_shard({&parameter.span, 1}, self_span)) {
     const auto part = [&](const at::Tensor& shard) {
       return shard.narrow(0, run.shard_offset, run.numel);
     };

@@ -88,7 +88,7 @@ void merge_over_ranks(
   const at::Tensor table =
       at::zeros({pager.ranks().size(), items, kFields}, at::kDouble);
   auto* rows = table.mutable_data_ptr<double>();
-  double* mine = rows + pager.ranks().rank() * items * kFields;
+  double* self_sums = rows + pager.ranks().rank() * items * kFields;
   for (const TensorStatistics& item : statistics) {
     const double fields[kFields] = {
         static_cast<double>(item.count),
@@ -96,7 +96,7 @@ void merge_over_ranks(
         item.max,
         item.mean,
         item.squares};
-    mine = std::copy(fields, fields + kFields, mine);
+    self_sums = std::copy(fields, fields + kFields, self_sums);
   }
   pager.sum_over_ranks(table);
   const double* next = rows;

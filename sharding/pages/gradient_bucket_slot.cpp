@@ -260,7 +260,7 @@ void GradientBucket::begin_reduce(
 
 void GradientBucket::issue_reduce(Communicator& communicator) {
   const PageSpec& page = group_.spec();
-  const runtime::FlatSpan mine = group_.layout().shard(rank_);
+  const runtime::FlatSpan self_span = group_.layout().shard(rank_);
   const std::string label = "reduction of '" + group_.name() + "'";
   // Results that are added to the shard, or are never moved there, are placed
   // in the slot: at this rank's part of the input, or behind what arrives.
@@ -269,8 +269,8 @@ void GradientBucket::issue_reduce(Communicator& communicator) {
       (page.reduce_format && replicas_.size() > 1)) {
     reduced_ = slot_.tensor.narrow(
         0,
-        page.reduce_format ? page.reduce_wire_numel() : mine.begin,
-        mine.numel);
+        page.reduce_format ? page.reduce_wire_numel() : self_span.begin,
+        self_span.numel);
   } else {
     reduced_ = shard_.tensor();
   }
@@ -279,7 +279,7 @@ void GradientBucket::issue_reduce(Communicator& communicator) {
     return;
   }
   const int64_t parts = communicator.size();
-  const int64_t bytes = parts * page.reduce_format->bytes(mine.numel);
+  const int64_t bytes = parts * page.reduce_format->bytes(self_span.numel);
   const at::Tensor sent =
       slot_bytes(static_cast<int64_t>(collected_.nbytes()), bytes);
   runtime::encode_blocks_(sent, collected_, *page.reduce_format, parts);

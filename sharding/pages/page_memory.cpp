@@ -112,10 +112,11 @@ void PageMemory::take_slice(
     int64_t begin,
     const at::Tensor& shard,
     const at::Tensor& master) {
-  const runtime::FlatSpan mine = local_span();
+  const runtime::FlatSpan self_span = local_span();
   const runtime::FlatSpan span{begin, numel_of(storage, spec_.original_dtype)};
-  for (const runtime::FlatRun& run : runtime::runs_of_shard({&span, 1}, mine)) {
-    const int64_t from = mine.begin + run.shard_offset - span.begin;
+  for (const runtime::FlatRun& run :
+       runtime::runs_of_shard({&span, 1}, self_span)) {
+    const int64_t from = self_span.begin + run.shard_offset - span.begin;
     const at::Tensor source = slice_of(storage, from, run.numel);
     shard.narrow(0, run.shard_offset, run.numel).copy_(source);
     if (master.defined()) {
@@ -265,8 +266,8 @@ at::Tensor PageMemory::wire_in_slot() const {
 }
 
 at::Tensor PageMemory::local_slice(const at::Tensor& full) const {
-  const runtime::FlatSpan mine = local_span();
-  return full.narrow(0, mine.begin, mine.numel);
+  const runtime::FlatSpan self_span = local_span();
+  return full.narrow(0, self_span.begin, self_span.numel);
 }
 
 void PageMemory::finish_gather(const WaitCheck& check) {
@@ -378,14 +379,14 @@ void PageMemory::bump_versions() {
 
 void PageMemory::write_back() {
   const c10::NoGradGuard no_grad;
-  const at::Tensor mine = local_slice(full_);
+  const at::Tensor self_tensor = local_slice(full_);
   if (spec_.has_separate_master) {
     const at::Tensor master = read_master();
-    const at::Tensor written = mine.ne(master.to(spec_.dtype));
-    master.copy_(at::where(written, mine.to(master.dtype()), master));
+    const at::Tensor written = self_tensor.ne(master.to(spec_.dtype));
+    master.copy_(at::where(written, self_tensor.to(master.dtype()), master));
     master_.store(master);
   }
-  shard_.store(mine);
+  shard_.store(self_tensor);
 }
 
 void PageMemory::check_values() const {

@@ -221,15 +221,15 @@ void PageRanks::check_same(
     return;
   }
   // Experts are compared by name with those of ranks that have the same ones.
-  const at::Tensor mine = at::tensor(
+  const at::Tensor self_tensor = at::tensor(
       {hash_of_text(signature_of(pages, ExpertNames::kLeftOut)),
        hash_of_text(signature_of(pages, ExpertNames::kIncluded)),
        static_cast<int64_t>(first_with_same_experts(meshes.module, pages))},
       at::kLong);
-  const int64_t fields = mine.numel();
+  const int64_t fields = self_tensor.numel();
   const at::Tensor all = at::empty({size() * fields}, at::kLong);
   control()
-      .all_gather(all, mine, "comparison of the module across the ranks")
+      .all_gather(all, self_tensor, "comparison of the module across the ranks")
       .wait();
   const auto* rows = all.const_data_ptr<int64_t>();
   for (int64_t r = 1; r < size(); ++r) {

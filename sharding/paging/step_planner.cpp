@@ -16,15 +16,16 @@ SlotRoom StepPlanner::adopt_plans(
     PageRanks& ranks,
     SlotRoom room) {
   // [needs a plan, hash of its events] per phase, from every rank.
-  std::vector<int64_t> mine;
+  std::vector<int64_t> self_values;
   for (const PlanCursor& cursor : cursors_) {
-    mine.push_back(cursor.needs_plan() ? 1 : 0);
-    mine.push_back(static_cast<int64_t>(hash_of(cursor.events())));
+    self_values.push_back(cursor.needs_plan() ? 1 : 0);
+    self_values.push_back(static_cast<int64_t>(hash_of(cursor.events())));
   }
-  const auto fields = static_cast<int64_t>(mine.size());
+  const auto fields = static_cast<int64_t>(self_values.size());
   const at::Tensor all = at::empty({fields * ranks.size()}, at::kLong);
   ranks.control()
-      .all_gather(all, at::tensor(mine, at::kLong), "comparison of the plans")
+      .all_gather(
+          all, at::tensor(self_values, at::kLong), "comparison of the plans")
       .wait(ranks.watch_failures());
   const auto* stated = all.const_data_ptr<int64_t>();
 
@@ -33,9 +34,9 @@ SlotRoom StepPlanner::adopt_plans(
     bool wanted = false;
     bool same = true;
     for (int r = 0; r < ranks.size(); ++r) {
-      const int64_t* theirs = stated + r * fields + 2 * phase;
-      wanted = wanted || theirs[0] != 0;
-      same = same && theirs[1] == stated[2 * phase + 1];
+      const int64_t* peer_fields = stated + r * fields + 2 * phase;
+      wanted = wanted || peer_fields[0] != 0;
+      same = same && peer_fields[1] == stated[2 * phase + 1];
     }
     if (wanted) {
       cursor.set_plan(std::nullopt);

@@ -68,19 +68,19 @@ std::string RankAgreement::disagreement(
          "layer.";
 }
 
-RankConsent RankAgreement::agree(const RankIntent& mine) {
+RankConsent RankAgreement::agree(const RankIntent& self_intent) {
   if (size() == 1) {
-    return {std::nullopt, mine.is_settled};
+    return {std::nullopt, self_intent.is_settled};
   }
   const at::Tensor stated = at::tensor(
-      {static_cast<int64_t>(mine.kind),
-       mine.group,
-       mine.parameter,
-       static_cast<int64_t>(mine.is_settled)},
+      {static_cast<int64_t>(self_intent.kind),
+       self_intent.group,
+       self_intent.parameter,
+       static_cast<int64_t>(self_intent.is_settled)},
       at::kLong);
   const at::Tensor all = at::empty({kIntentFields * size()}, at::kLong);
-  control_->all_gather(all, stated, "agreement on " + describe_(mine))
-      .wait(watch_agreement(mine));
+  control_->all_gather(all, stated, "agreement on " + describe_(self_intent))
+      .wait(watch_agreement(self_intent));
   ++agreements_;
   std::vector<RankIntent> intents;
   for (int r = 0; r < size(); ++r) {
@@ -141,15 +141,15 @@ RankConsent RankAgreement::agree(const RankIntent& mine) {
   throw Error(disagreement(accounts));
 }
 
-WaitCheck RankAgreement::watch_agreement(const RankIntent& mine) {
-  return [this, mine, noted = false]() mutable {
+WaitCheck RankAgreement::watch_agreement(const RankIntent& self_intent) {
+  return [this, self_intent, noted = false]() mutable {
     throw_if_failed();
     if (!std::exchange(noted, true)) {
       store_->set(
           key_of_rank(rank()),
           runtime::to_bytes(
               std::to_string(agreements_) + " " + std::to_string(issued_) +
-              " " + describe_(mine)));
+              " " + describe_(self_intent)));
     }
   };
 }
@@ -189,9 +189,9 @@ WaitCheck RankAgreement::watch(
       note.ignore();
       // Older notes are of agreements that were reached since.
       if (agreement == agreements_ && sequence >= issued) {
-        std::string theirs;
-        std::getline(note, theirs);
-        accounts.emplace_back(r, theirs);
+        std::string peer_text;
+        std::getline(note, peer_text);
+        accounts.emplace_back(r, peer_text);
       }
     }
     // Other waiting ranks get one more round to state their intent.

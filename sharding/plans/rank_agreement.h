@@ -107,9 +107,9 @@ class RankAgreement {
     return *control_;
   }
 
-  /// States `mine` and blocks until every rank has stated its intent.
+  /// States `self_intent` and blocks until every rank has stated its intent.
   /// @throws tessera::Error naming every rank's intent when they differ.
-  RankConsent agree(const RankIntent& mine);
+  RankConsent agree(const RankIntent& self_intent);
 
   /// Must be called when a planned or agreed data collective is issued.
   /// @return its number.
@@ -139,7 +139,7 @@ class RankAgreement {
   std::string key_of_rank(int rank) const;
   /// Shared by all ranks of the job.
   std::string key_of_failure() const;
-  WaitCheck watch_agreement(const RankIntent& mine);
+  WaitCheck watch_agreement(const RankIntent& self_intent);
   std::string disagreement(const std::vector<Account>& accounts) const;
   std::string lines_of(const std::vector<Account>& accounts) const;
   void throw_if_failed();

@@ -36,9 +36,9 @@ int64_t digest_of(const std::vector<at::Tensor>& batch) {
 void check_same_batch(
     const std::vector<at::Tensor>& batch,
     Communicator& group) {
-  const at::Tensor mine = at::full({1}, digest_of(batch), at::kLong);
+  const at::Tensor self_tensor = at::full({1}, digest_of(batch), at::kLong);
   const at::Tensor all = at::empty({group.size()}, at::kLong);
-  group.all_gather(all, mine, kSameBatch).wait();
+  group.all_gather(all, self_tensor, kSameBatch).wait();
   std::string others;
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[rank].item<int64_t>() != all[0].item<int64_t>()) {

@@ -64,23 +64,25 @@ RowSums sums_over_ranks(
     Communicator& group) {
   const auto options =
       logits.options().dtype(at::toOpMathType(logits.scalar_type()));
-  const at::Tensor mine = at::zeros({3, logits.size(0)}, options);
+  const at::Tensor self_tensor = at::zeros({3, logits.size(0)}, options);
   for_row_blocks(logits, [&](int64_t first, int64_t count) {
     const at::Tensor rows = logits.narrow(0, first, count).to(options.dtype());
-    mine[0].narrow(0, first, count).copy_(at::logsumexp(rows, 1));
-    mine[1]
+    self_tensor[0].narrow(0, first, count).copy_(at::logsumexp(rows, 1));
+    self_tensor[1]
         .narrow(0, first, count)
         .copy_(rows.gather(1, targets.rows.narrow(0, first, count).unsqueeze(1))
                    .squeeze(1));
     if (setup.options.label_smoothing != 0) {
-      mine[2].narrow(0, first, count).copy_(rows.sum(1));
+      self_tensor[2].narrow(0, first, count).copy_(rows.sum(1));
     }
   });
-  mine[1].masked_fill_(targets.elsewhere, 0);
+  self_tensor[1].masked_fill_(targets.elsewhere, 0);
   const at::Tensor all = at::empty({group.size(), 3, logits.size(0)}, options);
   group
       .all_gather(
-          all, mine, "cross-entropy over the group '" + group.name() + "'")
+          all,
+          self_tensor,
+          "cross-entropy over the group '" + group.name() + "'")
       .wait();
   return {
       at::logsumexp(all.select(1, 0), 0),

@@ -166,7 +166,7 @@ void verify_source(
         const sharding::WeightTarget*>& targets) {
   auto others = targets;
   for (const auto& page : pager.pages()) {
-    const runtime::FlatSpan mine = page->spec().shard();
+    const runtime::FlatSpan self_span = page->spec().shard();
     for (const sharding::PagedParameter& parameter : page->parameters()) {
       const auto found =
           others.find(parameter.record.tensor.unsafeGetTensorImpl());
@@ -174,8 +174,8 @@ void verify_source(
         if (found->second->entry != nullptr) {
           verify_part(
               flat_weight(*found->second, parameter.span.begin),
-              mine.begin,
-              mine.numel);
+              self_span.begin,
+              self_span.numel);
         }
         others.erase(found);
       }
@@ -308,7 +308,7 @@ LoadWeightsReport load_sharded_weights(
   pager.settle_gradients();
   pager.wait_for_gather_lane();
   for (const auto& page : pager.pages()) {
-    const runtime::FlatSpan mine = page->spec().shard();
+    const runtime::FlatSpan self_span = page->spec().shard();
     at::Tensor master;
     for (const sharding::PagedParameter& parameter : page->parameters()) {
       const auto found =
@@ -322,7 +322,7 @@ LoadWeightsReport load_sharded_weights(
       read_part(
           flat_weight(*found->second, parameter.span.begin),
           master,
-          mine.begin);
+          self_span.begin);
       by_tensor.erase(found);
     }
     if (master.defined()) {

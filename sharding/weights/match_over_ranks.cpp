@@ -163,24 +163,29 @@ LoadWeightsReport match_weights_of_rank(
     const LoadWeightsOptions& options,
     Communicator& ranks,
     const WaitCheck& check) {
-  Finding mine;
+  Finding self_finding;
   for (const WeightTarget& target : targets) {
-    mine.names.insert(
-        mine.names.end(), target.spec.names.begin(), target.spec.names.end());
+    self_finding.names.insert(
+        self_finding.names.end(),
+        target.spec.names.begin(),
+        target.spec.names.end());
   }
   std::exception_ptr error;
   try {
     LoadWeightsOptions local = options;
     local.allows_unexpected = true;
     WeightMatches matches = find_matches(targets, files, local);
-    mine.report = std::move(matches.report);
-    mine.unused_patterns = std::move(matches.unused_patterns);
+    self_finding.report = std::move(matches.report);
+    self_finding.unused_patterns = std::move(matches.unused_patterns);
   } catch (const std::exception& error) {
     error = std::current_exception();
-    mine.error = error.what();
+    self_finding.error = error.what();
   }
   const std::vector<std::string> texts = runtime::gather_texts(
-      ranks, to_text(mine), "what the ranks take from a checkpoint", check);
+      ranks,
+      to_text(self_finding),
+      "what the ranks take from a checkpoint",
+      check);
   if (error) {
     std::rethrow_exception(error);
   }

@@ -227,13 +227,14 @@ TEST_P(StorageReplaced, RanksThatWriteDifferentValuesStillAgreeAfterwards) {
         }
       }
       const auto loss = twin.wrapped->forward(x).square().mean();
-      const auto mine = loss.detach().clone();
-      auto sum = mine.clone();
+      const auto self_value = loss.detach().clone();
+      auto sum = self_value.clone();
       twin.engine.backward(loss);
       twin.engine.step();
       auto group = world.new_communicator("comparison");
       group->all_reduce_sum(sum, "comparison").wait();
-      EXPECT_DOUBLE_EQ(sum.item<double>() / world.size(), mine.item<double>());
+      EXPECT_DOUBLE_EQ(
+          sum.item<double>() / world.size(), self_value.item<double>());
     }
   });
 }

@@ -244,8 +244,8 @@ void HostStreams::close_array(std::byte* array) noexcept {
   const std::lock_guard lock(mutex_);
   const Array own = arrays_.at(array);
   for (auto& place : openers_of(array, own.bytes).processes) {
-    int mine = ::getpid();
-    place.compare_exchange_strong(mine, 0);
+    int self_pid = ::getpid();
+    place.compare_exchange_strong(self_pid, 0);
   }
   ::munmap(array, static_cast<size_t>(own.bytes) + sizeof(Openers));
   ::close(own.file);

@@ -55,15 +55,15 @@ inline void sum_tied_gradients(
   }
   const c10::NoGradGuard no_grad;
   const char* label = "sum of gradients that the first and last stage share";
-  const at::Tensor mine = parameter.grad().defined()
-                              ? parameter.grad().contiguous()
-                              : at::zeros_like(parameter);
-  const at::Tensor theirs = at::empty_like(mine);
-  runtime::LaneCollective sent = stages.send(mine, other, label);
-  stages.receive(theirs, other, label).wait();
+  const at::Tensor self_tensor = parameter.grad().defined()
+                                     ? parameter.grad().contiguous()
+                                     : at::zeros_like(parameter);
+  const at::Tensor peer_tensor = at::empty_like(self_tensor);
+  runtime::LaneCollective sent = stages.send(self_tensor, other, label);
+  stages.receive(peer_tensor, other, label).wait();
   sent.wait();
   // a + b and b + a have the same bits.
-  parameter.mutable_grad() = mine + theirs;
+  parameter.mutable_grad() = self_tensor + peer_tensor;
 }
 
 } // namespace tessera::tests

@@ -25,19 +25,19 @@ namespace {
 class Lora : public ::testing::TestWithParam<const char*> {};
 
 /// transformers' tensor of a model's weights.
-torch::Tensor full_weight(const zoo::Model& model, const std::string& theirs) {
+torch::Tensor full_weight(const zoo::Model& model, const std::string& foreign) {
   const zoo::WeightNames names(model, model.names());
   const auto parameters = model.named_parameters();
   for (const zoo::NamedWeight& weight : names.weights()) {
-    if (weight.name == theirs) {
-      std::vector<torch::Tensor> ours;
-      for (const std::string& name : weight.ours) {
-        ours.push_back(parameters[name].detach());
+    if (weight.name == foreign) {
+      std::vector<torch::Tensor> native;
+      for (const std::string& name : weight.native) {
+        native.push_back(parameters[name].detach());
       }
-      return weight.assemble(ours);
+      return weight.assemble(native);
     }
   }
-  ADD_FAILURE() << theirs;
+  ADD_FAILURE() << foreign;
   return {};
 }
 
@@ -162,15 +162,15 @@ TEST_P(TiedLora, EqualsPeft) {
   const TemporaryFolder saved;
   const auto folder = exported(saved / "adapter", GetParam());
   expect_equals_peft(reference, folder, [&] { return base(reference); });
-  const auto ours = read_json(folder / "adapter_config.json");
-  EXPECT_EQ(ours.at("ensure_weight_tying"), is_tied());
+  const auto native = read_json(folder / "adapter_config.json");
+  EXPECT_EQ(native.at("ensure_weight_tying"), is_tied());
   // With the name by which PEFT will tie them when it loads this.
-  const auto theirs = read_json(reference.folder() / "adapter_config.json");
-  auto saved_modules = theirs.at("modules_to_save");
+  const auto foreign = read_json(reference.folder() / "adapter_config.json");
+  auto saved_modules = foreign.at("modules_to_save");
   if (is_tied()) {
     saved_modules.push_back("lm_head");
   }
-  EXPECT_EQ(ours.at("modules_to_save"), saved_modules);
+  EXPECT_EQ(native.at("modules_to_save"), saved_modules);
 }
 
 TEST_P(TiedLora, IsMergedAsByPeft) {

@@ -136,16 +136,16 @@ TEST(PreferenceLoss, EqualsTrl) {
         size_t compared = 0;
         const zoo::WeightNames names = zoo::lora_names(*model);
         for (const zoo::NamedWeight& weight : names.weights()) {
-          std::vector<torch::Tensor> ours;
-          for (const std::string& own : weight.ours) {
-            ours.push_back(parameters[own].grad());
+          std::vector<torch::Tensor> native;
+          for (const std::string& own : weight.native) {
+            native.push_back(parameters[own].grad());
           }
-          const at::Tensor& theirs = gradients.at(weight.name);
+          const at::Tensor& foreign = gradients.at(weight.name);
           EXPECT_TRUE(torch::allclose(
-              weight.assemble(ours),
-              theirs,
+              weight.assemble(native),
+              foreign,
               1e-3,
-              1e-4 * theirs.abs().max().item<double>()))
+              1e-4 * foreign.abs().max().item<double>()))
               << weight.name;
           ++compared;
         }

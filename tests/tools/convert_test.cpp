@@ -127,14 +127,14 @@ TEST(Convert, MergesAdapters) {
   for (const std::string name :
        {"transformer.h.0.attn.c_attn.weight",
         "transformer.h.1.mlp.c_proj.weight"}) {
-    const auto& ours = file.at(name);
-    const auto& theirs = expected.at("merged." + name);
-    ASSERT_EQ(ours.shape, theirs.shape);
-    for (size_t i = 0; i < ours.data.size(); i += sizeof(float)) {
+    const auto& native = file.at(name);
+    const auto& foreign = expected.at("merged." + name);
+    ASSERT_EQ(native.shape, foreign.shape);
+    for (size_t i = 0; i < native.data.size(); i += sizeof(float)) {
       float a = 0;
       float b = 0;
-      std::memcpy(&a, ours.data.data() + i, sizeof(a));
-      std::memcpy(&b, theirs.data.data() + i, sizeof(b));
+      std::memcpy(&a, native.data.data() + i, sizeof(a));
+      std::memcpy(&b, foreign.data.data() + i, sizeof(b));
       ASSERT_NEAR(a, b, 1e-5) << name; // sums of three products, below 2
     }
   }

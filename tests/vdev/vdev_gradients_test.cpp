@@ -173,10 +173,10 @@ TEST_P(Gradients, AStepWhoseGradientsOverflowIsSkipped) {
     for (int step = 0; step < 4; ++step) {
       const auto before = training.values();
       const bool overflows = step % 2 == 1;
-      const bool is_mine = world.rank() + 1 == world.size();
+      const bool is_last = world.rank() + 1 == world.size();
       training.backward(
           10 * step + world.rank(),
-          overflows && is_mine ? std::numeric_limits<double>::infinity() : 1);
+          overflows && is_last ? std::numeric_limits<double>::infinity() : 1);
       const DeferredScalar norm = training.engine().clip_grad_norm(1e-2);
       EXPECT_EQ(training.engine().step(), !overflows);
       EXPECT_EQ(std::isfinite(norm), !overflows);

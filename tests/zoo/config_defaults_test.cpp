@@ -41,8 +41,8 @@ json flattened(json fields) {
 }
 
 /// Null is what depends on other fields, or what is not used.
-bool agree(const json& ours, const json& theirs) {
-  return theirs.is_null() || ours == theirs;
+bool agree(const json& native, const json& foreign) {
+  return foreign.is_null() || native == foreign;
 }
 
 } // namespace
@@ -53,21 +53,21 @@ TEST(ConfigDefaults, AreThoseOfTransformers) {
   std::set<std::string> compared;
   for (const auto& [version, families] : table.items()) {
     for (const auto& [model_type, family] : families.items()) {
-      const json theirs = flattened(family["defaults"]);
+      const json foreign = flattened(family["defaults"]);
       // What another version has as the default, where they differ.
       const json other =
           flattened(table[version == "4" ? "5" : "4"][model_type]["defaults"]);
-      for (const auto& [name, ours] :
+      for (const auto& [name, native] :
            defaults_of(model_type, family["given"])) {
-        if (!theirs.contains(name) || theirs[name].is_null()) {
+        if (!foreign.contains(name) || foreign[name].is_null()) {
           continue;
         }
         compared.insert(model_type + "." + name);
         EXPECT_TRUE(
-            agree(ours, theirs[name]) ||
-            (other.contains(name) && agree(ours, other[name])))
-            << model_type << ": '" << name << "' is " << ours
-            << ", in transformers " << version << " " << theirs[name];
+            agree(native, foreign[name]) ||
+            (other.contains(name) && agree(native, other[name])))
+            << model_type << ": '" << name << "' is " << native
+            << ", in transformers " << version << " " << foreign[name];
       }
     }
   }

@@ -380,7 +380,7 @@ TEST(Decoder, NamesWhatIsWrongWithABatch) {
 }
 
 TEST(Registry, TakesFamiliesOfUsers) {
-  const ModelFamily mine = decoder_family(
+  const ModelFamily custom_family = decoder_family(
       {.model_type = "mine",
        .base = "MineModel",
        .causal_lm = "MineForCausalLM",
@@ -390,8 +390,8 @@ TEST(Registry, TakesFamiliesOfUsers) {
              return llama_like_config(fields, {});
            },
        .names = [] { return llama_like_names(); }});
-  register_model(mine);
-  expect_error([&] { register_model(mine); }, {"'mine' already"});
+  register_model(custom_family);
+  expect_error([&] { register_model(custom_family); }, {"'mine' already"});
   const ModelFixture reference("llama");
   nlohmann::json config = read_json(reference.folder() / "config.json");
   config["model_type"] = "mine";

@@ -23,16 +23,16 @@ class Gguf : public ::testing::TestWithParam<const char*> {};
 /// What a GGUF file must have for a tensor of transformers.
 torch::Tensor as_gguf(
     const std::string& architecture,
-    const std::string& theirs,
+    const std::string& foreign,
     const torch::Tensor& tensor,
     const nlohmann::json& config) {
   if (architecture == "gpt2" && tensor.dim() == 2 &&
-      theirs.find(".h.") != std::string::npos) {
+      foreign.find(".h.") != std::string::npos) {
     return tensor.t(); // Conv1D
   }
-  const bool is_query = theirs.find("q_proj") != std::string::npos;
+  const bool is_query = foreign.find("q_proj") != std::string::npos;
   if (architecture != "llama" ||
-      (!is_query && theirs.find("k_proj") == std::string::npos)) {
+      (!is_query && foreign.find("k_proj") == std::string::npos)) {
     return tensor;
   }
   // Row by row: rotated together are i and i + n / 2 there, 2i and 2i + 1 here.

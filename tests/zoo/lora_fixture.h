@@ -89,8 +89,8 @@ inline void expect_gradients(
   for (const NamedWeight& weight : names.weights()) {
     SCOPED_TRACE("gradient of " + weight.name);
     std::vector<torch::Tensor> gradients;
-    for (const std::string& ours : weight.ours) {
-      gradients.push_back(gradient_of(parameters[ours]));
+    for (const std::string& native : weight.native) {
+      gradients.push_back(gradient_of(parameters[native]));
       ASSERT_TRUE(gradients.back().defined());
     }
     expect_near(
@@ -109,22 +109,22 @@ inline void expect_gradients(
 inline void expect_same_adapter(
     const LoraFixture& reference,
     const std::filesystem::path& folder) {
-  const auto ours =
+  const auto native =
       runtime::SafetensorsFile::open(folder / "adapter_model.safetensors");
-  const auto theirs = runtime::SafetensorsFile::open(reference.weights());
+  const auto foreign = runtime::SafetensorsFile::open(reference.weights());
   size_t compared = 0;
-  for (const runtime::SafetensorsEntry& entry : theirs.entries()) {
+  for (const runtime::SafetensorsEntry& entry : foreign.entries()) {
     if (entry.name.find(".original_module.") != std::string::npos ||
         entry.name.find(".modules_to_save.") != std::string::npos) {
       continue;
     }
-    ASSERT_TRUE(ours.contains(entry.name)) << entry.name;
-    EXPECT_TRUE(fixture_tensor(ours, entry.name)
-                    .equal(fixture_tensor(theirs, entry.name)))
+    ASSERT_TRUE(native.contains(entry.name)) << entry.name;
+    EXPECT_TRUE(fixture_tensor(native, entry.name)
+                    .equal(fixture_tensor(foreign, entry.name)))
         << entry.name;
     ++compared;
   }
-  EXPECT_EQ(ours.entries().size(), compared);
+  EXPECT_EQ(native.entries().size(), compared);
 }
 
 /// What save_lora() and save_merged() have written to "adapter" and "merged",

@@ -28,8 +28,8 @@ void expect_own_gradients(
   for (const NamedWeight& weight : names.weights()) {
     SCOPED_TRACE("gradient of " + weight.name);
     std::vector<torch::Tensor> gradients;
-    for (const std::string& ours : weight.ours) {
-      const torch::Tensor& parameter = parameters[ours];
+    for (const std::string& native : weight.native) {
+      const torch::Tensor& parameter = parameters[native];
       const torch::Tensor own = engine.grad(parameter);
       gradients.push_back(tests::gather_full(
           own, specs.at(parameter.unsafeGetTensorImpl()), tensor));

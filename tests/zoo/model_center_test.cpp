@@ -205,10 +205,10 @@ TEST(ModelCenter, KeepsTheActivation) {
       {"norm_eps", 1e-12},
       {"type_size", 2}};
   expect_makes("bert", bert);
-  const auto activation_of = [&](const char* type, const char* ours) {
+  const auto activation_of = [&](const char* type, const char* native) {
     json config = bert;
     config["model_type"] = type;
-    return from_model_center(config, "config.json").at(ours);
+    return from_model_center(config, "config.json").at(native);
   };
   EXPECT_EQ(activation_of("opt", "activation_function"), "relu");
   EXPECT_EQ(activation_of("llama", "hidden_act"), "silu");

@@ -30,11 +30,11 @@ Tensors tensors_of(const ModelFixture& model) {
 /// Builds the tensors of a checkpoint from those of transformers.
 class Renamed {
  public:
-  explicit Renamed(Tensors theirs) : theirs_(std::move(theirs)) {}
+  explicit Renamed(Tensors foreign) : foreign_(std::move(foreign)) {}
 
   void same(const std::string& center, const std::string& hf) {
     for (const char* end : {".weight", ".bias", ""}) {
-      if (const auto found = theirs_.find(hf + end); found != theirs_.end()) {
+      if (const auto found = foreign_.find(hf + end); found != foreign_.end()) {
         made[center + end] = found->second;
       }
     }
@@ -51,17 +51,17 @@ class Renamed {
       const std::string& hf,
       int64_t part,
       bool is_turned) {
-    const at::Tensor weight = theirs_.at(hf + ".weight");
+    const at::Tensor weight = foreign_.at(hf + ".weight");
     made[center + ".weight"] =
         (is_turned ? weight.t() : weight).chunk(3, 0)[part].contiguous();
     made[center + ".bias"] =
-        theirs_.at(hf + ".bias").chunk(3, 0)[part].contiguous();
+        foreign_.at(hf + ".bias").chunk(3, 0)[part].contiguous();
   }
 
   Tensors made;
 
  private:
-  Tensors theirs_;
+  Tensors foreign_;
 };
 
 std::string number(int layer) {
@@ -82,11 +82,11 @@ Tensors center_bert(Renamed names, const std::string& base, bool is_roberta) {
         own + ".self_att.layernorm_before_attention",
         i == 0 ? base + "embeddings.LayerNorm"
                : layers + number(i - 1) + ".output.LayerNorm");
-    const char* theirs[] = {"query", "key", "value"};
+    const char* foreign[] = {"query", "key", "value"};
     for (int k = 0; k < 3; ++k) {
       names.same(
           own + ".self_att.self_attention." + kQkv[k],
-          hf + ".attention.self." + theirs[k]);
+          hf + ".attention.self." + foreign[k]);
     }
     names.same(
         own + ".self_att.self_attention.attention_out",
@@ -140,11 +140,11 @@ Tensors center_gptj(Renamed names) {
     const std::string own = "decoder.layers." + number(i);
     names.same(own + ".self_att.layernorm_before_attention", hf + ".ln_1");
     names.same(own + ".ffn.layernorm_before_ffn", hf + ".ln_1");
-    const char* theirs[] = {"q_proj", "k_proj", "v_proj"};
+    const char* foreign[] = {"q_proj", "k_proj", "v_proj"};
     for (int k = 0; k < 3; ++k) {
       names.same(
           own + ".self_att.self_attention." + kQkv[k],
-          hf + ".attn." + theirs[k]);
+          hf + ".attn." + foreign[k]);
     }
     names.same(
         own + ".self_att.self_attention.attention_out", hf + ".attn.out_proj");
@@ -214,7 +214,7 @@ Tensors center_llama(const Renamed& names) {
 Tensors center_t5(Renamed names, bool is_gated) {
   names.same("input_embedding", "shared");
   names.same("output_projection.w", "lm_head");
-  const char* theirs[] = {"q", "k", "v"};
+  const char* foreign[] = {"q", "k", "v"};
   for (const std::string stack : {"encoder", "decoder"}) {
     names.same(stack + ".output_layernorm", stack + ".final_layer_norm");
     names.turned(
@@ -231,7 +231,7 @@ Tensors center_t5(Renamed names, bool is_gated) {
         for (int k = 0; k < 3; ++k) {
           names.same(
               own + kind + ".self_attention." + kQkv[k],
-              layer + module + theirs[k]);
+              layer + module + foreign[k]);
         }
         names.same(
             own + kind + ".self_attention.attention_out", layer + module + "o");
@@ -303,11 +303,11 @@ Tensors center_vit(Renamed names) {
     const std::string own = "blocks.layers." + number(i);
     names.same(
         own + ".self_att.layernorm_before_attention", hf + ".layernorm_before");
-    const char* theirs[] = {"query", "key", "value"};
+    const char* foreign[] = {"query", "key", "value"};
     for (int k = 0; k < 3; ++k) {
       names.same(
           own + ".self_att.self_attention." + kQkv[k],
-          hf + ".attention.attention." + theirs[k]);
+          hf + ".attention.attention." + foreign[k]);
     }
     names.same(
         own + ".self_att.self_attention.attention_out",

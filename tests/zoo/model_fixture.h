@@ -134,8 +134,8 @@ inline void expect_gradients(
     }
     SCOPED_TRACE("gradient of " + weight.name);
     std::vector<torch::Tensor> gradients;
-    for (const std::string& ours : weight.ours) {
-      gradients.push_back(gradient_of(parameters[ours]));
+    for (const std::string& native : weight.native) {
+      gradients.push_back(gradient_of(parameters[native]));
       ASSERT_TRUE(gradients.back().defined());
     }
     expect_near(weight.assemble(gradients), expected.at(weight.name));

@@ -109,8 +109,8 @@ void expect_own_gradients(
       }
       SCOPED_TRACE("gradient of " + name);
       std::vector<torch::Tensor> gradients;
-      for (const std::string& ours : weight.ours) {
-        gradients.push_back(full(parameters[ours]));
+      for (const std::string& native : weight.native) {
+        gradients.push_back(full(parameters[native]));
       }
       expect_near(weight.assemble(gradients), gradient);
       found[number] = 1;

@@ -26,8 +26,8 @@ namespace {
 
 /// A layer of the checkpoint and the layers here that make it up.
 struct Site {
-  std::string theirs;
-  std::vector<std::string> ours;
+  std::string foreign;
+  std::vector<std::string> native;
   std::vector<LinearLayer*> layers;
 };
 
@@ -101,29 +101,29 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
       continue;
     }
     Site site{module_of(weight.name), {}, {}};
-    modules.insert(site.theirs);
+    modules.insert(site.foreign);
     bool is_linear = true;
-    for (const std::string& parameter : weight.ours) {
+    for (const std::string& parameter : weight.native) {
       const std::string path = module_of(parameter);
       const auto found = layers.find(path);
       is_linear = is_linear && found != layers.end() &&
                   !(targets.is_all_linear() && is_router(path));
       if (is_linear) {
-        site.ours.push_back(path);
+        site.native.push_back(path);
         site.layers.push_back(found->second);
       }
     }
     if (is_linear) {
-      const std::string& name = site.theirs;
+      const std::string& name = site.foreign;
       ends.insert(name.substr(name.find_last_of('.') + 1));
     }
-    if (!targets.has(site.theirs)) {
+    if (!targets.has(site.foreign)) {
       continue;
     }
     TESSERA_CHECK(
         is_linear || targets.is_all_linear(),
         "apply_lora: the target '{}' is not a linear layer; adapters for embeddings, norms and lists of experts are not implemented. Remove it from target_modules, or train all of it with modules_to_save",
-        site.theirs);
+        site.foreign);
     if (is_linear) {
       sites.push_back(std::move(site));
     }
@@ -206,8 +206,8 @@ LoraConfig with_tied_weights(const Model& model, const LoraConfig& config) {
 
 void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
   LoraLayerOptions options;
-  options.r = targets.rank_of(site.theirs);
-  options.scaling = targets.scaling_of(site.theirs);
+  options.r = targets.rank_of(site.foreign);
+  options.scaling = targets.scaling_of(site.foreign);
   options.dropout = targets.config().dropout;
   options.init = targets.config().init;
   const LoraLayer* first = nullptr;
@@ -217,7 +217,7 @@ void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
     first = i == 0 ? added.get() : first;
     // Parameter names are the same in all adapters, so the layer's name varies
     // the seed.
-    init_parameters(*added, seed ^ stream_of(site.ours[i]));
+    init_parameters(*added, seed ^ stream_of(site.native[i]));
     if (!sharding::is_deferred(layer.weight)) {
       materialize(*added);
     }
@@ -308,7 +308,7 @@ std::vector<std::string> apply_lora_as_given(
   std::vector<std::string> names;
   for (const Site& site : sites) {
     add_adapters(site, targets, seed);
-    names.push_back(site.theirs);
+    names.push_back(site.foreign);
   }
   model.register_module(LoraRecord::kName, record);
   const WeightNames trained = lora_names(model);

@@ -35,7 +35,7 @@ bool is_transposed(const Model& model, const WeightNames& names) {
   return std::any_of(
       base.weights().begin(), base.weights().end(), [&](const auto& weight) {
         return weight.transposed &&
-               names.has(module_of(weight.ours.front()) + ".adapter.lora_B");
+               names.has(module_of(weight.native.front()) + ".adapter.lora_B");
       });
 }
 
@@ -190,13 +190,13 @@ class Merger {
       if (!weight.name.ends_with(".lora_B.weight")) {
         continue;
       }
-      const std::string theirs =
+      const std::string foreign =
           module_of(module_of(weight.name)).substr(kPrefixLength);
-      const std::string first = module_of(weight.ours.front());
-      for (const std::string& b : weight.ours) {
+      const std::string first = module_of(weight.native.front());
+      for (const std::string& b : weight.native) {
         places_.emplace(
             module_of(module_of(b)) + ".weight",
-            Place{first + ".lora_A", b, targets.scaling_of(theirs)});
+            Place{first + ".lora_A", b, targets.scaling_of(foreign)});
       }
     }
   }

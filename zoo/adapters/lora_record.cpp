@@ -20,10 +20,10 @@ std::string adapter_parameter(const std::string& layer, const char* name) {
 /// and that of the predictions. Here an untied head has both, and uses the
 /// former.
 void save_bias_twice(NameTable& table) {
-  const auto row_of = [&](const char* ours) {
+  const auto row_of = [&](const char* native) {
     return std::find_if(
         table.base.begin(), table.base.end(), [&](const NameRule& rule) {
-          return rule.ours.front() == ours;
+          return rule.native.front() == native;
         });
   };
   const auto used = row_of("head.decoder.bias");
@@ -31,9 +31,9 @@ void save_bias_twice(NameTable& table) {
   if (used == table.base.end() || unused == table.base.end()) {
     return;
   }
-  table.copies.emplace(unused->theirs, used->theirs);
-  table.ignored.push_back(used->theirs);
-  used->theirs = unused->theirs;
+  table.copies.emplace(unused->foreign, used->foreign);
+  table.ignored.push_back(used->foreign);
+  used->foreign = unused->foreign;
   table.base.erase(unused);
 }
 
@@ -70,32 +70,32 @@ NameTable lora_table(
   };
   NameTable table;
   table.is_adapter = true;
-  const auto add = [&](const std::string& theirs,
-                       const std::vector<std::string>& ours,
+  const auto add = [&](const std::string& foreign,
+                       const std::vector<std::string>& native,
                        bool transposed = false) {
     table.base.push_back(
-        {kPrefix + theirs,
-         ours,
+        {kPrefix + foreign,
+         native,
          transposed ? NameRule::kTransposed : NameRule::kSame});
   };
   for (const NamedWeight& weight : base.weights()) {
-    const std::string theirs = module_of(weight.name);
-    const bool adapted = is_adapted(weight.ours.front());
+    const std::string foreign = module_of(weight.name);
+    const bool adapted = is_adapted(weight.native.front());
     if (adapted && weight.name.ends_with(".weight")) {
-      add(theirs + ".lora_A.weight",
-          {adapter_parameter(module_of(weight.ours.front()), "lora_A")});
+      add(foreign + ".lora_A.weight",
+          {adapter_parameter(module_of(weight.native.front()), "lora_A")});
       std::vector<std::string> ups;
-      for (const std::string& ours : weight.ours) {
-        ups.push_back(adapter_parameter(module_of(ours), "lora_B"));
+      for (const std::string& native : weight.native) {
+        ups.push_back(adapter_parameter(module_of(native), "lora_B"));
       }
-      add(theirs + ".lora_B.weight", ups);
-    } else if (targets.is_saved(theirs)) {
-      add(weight.name, weight.ours, weight.transposed);
+      add(foreign + ".lora_B.weight", ups);
+    } else if (targets.is_saved(foreign)) {
+      add(weight.name, weight.native, weight.transposed);
     } else if (weight.name.ends_with(".bias")) {
       if (adapted && bias != LoraBias::kNone) {
-        add(theirs + ".base_layer.bias", weight.ours);
+        add(foreign + ".base_layer.bias", weight.native);
       } else if (bias == LoraBias::kAll) {
-        add(weight.name, weight.ours);
+        add(weight.name, weight.native);
       }
     }
   }

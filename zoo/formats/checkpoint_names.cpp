@@ -13,7 +13,7 @@ namespace {
 /// Whether a row of the table matches their tensor of this name.
 bool has_line(const std::vector<NameRule>& rules, std::string_view name) {
   for (const NameRule& rule : rules) {
-    if (match_module(rule.theirs, name).found) {
+    if (match_module(rule.foreign, name).found) {
       return true;
     }
   }
@@ -36,9 +36,9 @@ std::string CheckpointNames::modern(std::string_view old) const {
   if (!table_.other_prefix.empty() && name.starts_with(table_.other_prefix)) {
     name.replace(0, table_.other_prefix.size(), table_.prefix);
   }
-  for (const auto& [other, ours] : table_.renamed) {
+  for (const auto& [other, native] : table_.renamed) {
     if (name.starts_with(other)) {
-      name.replace(0, other.size(), ours);
+      name.replace(0, other.size(), native);
     }
   }
   return name;

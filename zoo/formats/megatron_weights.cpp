@@ -31,7 +31,7 @@ enum class Role {
 };
 
 struct RoleRow {
-  std::string_view theirs; ///< behind the number of the layer
+  std::string_view foreign; ///< behind the number of the layer
   Role role;
   std::string_view end; ///< ".weight", ".bias"
 };
@@ -97,9 +97,10 @@ struct LayerTensor {
 
 std::optional<LayerTensor> layer_tensor(std::string_view rest) {
   for (const RoleRow& row : kRoles) {
-    if (!row.end.empty() ? rest == row.theirs : rest.starts_with(row.theirs)) {
+    if (!row.end.empty() ? rest == row.foreign
+                         : rest.starts_with(row.foreign)) {
       const std::string end(
-          row.end.empty() ? rest.substr(row.theirs.size()) : row.end);
+          row.end.empty() ? rest.substr(row.foreign.size()) : row.end);
       if (end == ".weight" || end == kBias) {
         return LayerTensor{row.role, end};
       }

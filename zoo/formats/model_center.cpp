@@ -12,8 +12,8 @@ namespace tessera::zoo {
 namespace {
 
 struct Renamed {
-  const char* theirs;
-  std::vector<const char*> ours;
+  const char* foreign;
+  std::vector<const char*> native;
 };
 
 /// Converts what is not just renamed.
@@ -240,8 +240,8 @@ const TypeNames& names_of(const ConfigFields& fields) {
 
 /// ViT's fields, which have names of their own, and their defaults.
 struct VitField {
-  const char* theirs;
-  std::vector<const char*> ours;
+  const char* foreign;
+  std::vector<const char*> native;
   nlohmann::json otherwise;
 };
 
@@ -283,8 +283,8 @@ nlohmann::json from_vit(const ConfigFields& fields) {
   nlohmann::json result = {
       {"model_type", "vit"}, {"layer_norm_eps", 1e-5}, {"hidden_act", "gelu"}};
   for (const VitField& field : vit_fields()) {
-    for (const char* ours : field.ours) {
-      result[ours] = fields.json_or(field.theirs, field.otherwise);
+    for (const char* native : field.native) {
+      result[native] = fields.json_or(field.foreign, field.otherwise);
     }
   }
   if (const auto names = fields.json("architectures")) {
@@ -351,9 +351,9 @@ nlohmann::json from_model_center(
   check_variant(fields, names);
   nlohmann::json result = {{"model_type", names.model_type}};
   for (const Renamed& renamed : renamed_fields(names)) {
-    if (const auto value = fields.json(renamed.theirs)) {
-      for (const char* ours : renamed.ours) {
-        result[ours] = *value;
+    if (const auto value = fields.json(renamed.foreign)) {
+      for (const char* native : renamed.native) {
+        result[native] = *value;
       }
     }
   }
@@ -407,20 +407,20 @@ std::string model_center_names(
   std::vector<Renamed> all;
   if (is_vit(config)) {
     for (const VitField& field : vit_fields()) {
-      all.push_back({field.theirs, field.ours});
+      all.push_back({field.foreign, field.native});
     }
   } else {
     all = renamed_fields(names_of(ConfigFields(config, origin)));
   }
   std::string text;
   for (const Renamed& renamed : all) {
-    if (!config.contains(renamed.theirs)) {
+    if (!config.contains(renamed.foreign)) {
       continue;
     }
-    for (const std::string ours : renamed.ours) {
-      if (ours != renamed.theirs) {
-        text +=
-            (text.empty() ? "" : ", ") + ours + " is '" + renamed.theirs + "'";
+    for (const std::string native : renamed.native) {
+      if (native != renamed.foreign) {
+        text += (text.empty() ? "" : ", ") + native + " is '" +
+                renamed.foreign + "'";
       }
     }
   }

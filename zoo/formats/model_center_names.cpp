@@ -5,12 +5,13 @@ namespace tessera::zoo {
 
 void add_model_center_stack(
     NameTable& table,
-    const std::string& theirs,
-    const std::string& ours) {
-  const auto add = [&](const std::string& their_part,
-                       const std::string& our_part) {
+    const std::string& foreign,
+    const std::string& native) {
+  const auto add = [&](const std::string& foreign_part,
+                       const std::string& native_part) {
     table.base.push_back(
-        {theirs + ".layers.*." + their_part, {ours + ".layers.*." + our_part}});
+        {foreign + ".layers.*." + foreign_part,
+         {native + ".layers.*." + native_part}});
   };
   const auto add_attention = [&](const std::string& block,
                                  const std::string& attention) {
@@ -21,14 +22,14 @@ void add_model_center_stack(
     add(block + ".self_attention.attention_out", attention + ".output");
   };
   add_attention("self_att", "attention");
-  if (theirs == "decoder") {
+  if (foreign == "decoder") {
     add_attention("cross_att", "cross_attention");
   }
   add("ffn.layernorm_before_ffn", "feed_forward_norm");
   add("ffn.ffn.w_in.w_0", "feed_forward.gate");
   add("ffn.ffn.w_in.w_1", "feed_forward.up");
   add("ffn.ffn.w_out", "feed_forward.down");
-  table.base.push_back({theirs + ".output_layernorm", {ours + ".norm"}});
+  table.base.push_back({foreign + ".output_layernorm", {native + ".norm"}});
 }
 
 } // namespace tessera::zoo

@@ -9,11 +9,11 @@
 namespace tessera::zoo {
 
 /// Adds the layers and the norm after them to `table.base`.
-/// @param theirs "encoder", or "decoder", which has cross-attention.
-/// @param ours the name of a RelativeStack.
+/// @param foreign "encoder", or "decoder", which has cross-attention.
+/// @param native the name of a RelativeStack.
 void add_model_center_stack(
     NameTable& table,
-    const std::string& theirs,
-    const std::string& ours);
+    const std::string& foreign,
+    const std::string& native);
 
 } // namespace tessera::zoo

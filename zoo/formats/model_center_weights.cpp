@@ -33,26 +33,26 @@ enum class Change {
 
 struct CenterRow {
   /// `*` matches a number; several are concatenated.
-  std::vector<std::string> theirs;
-  std::string ours;
+  std::vector<std::string> foreign;
+  std::string native;
   Change change = Change::kNone;
 };
 
 using CenterRows = std::vector<CenterRow>;
 
 /// Rows of a layer.
-/// @param theirs,ours what their names begin with.
+/// @param foreign,ours what their names begin with.
 /// @param matrices how tensors change that are not of norms.
 void add_layer(
     CenterRows& rows,
-    const std::string& theirs,
-    const std::string& ours,
+    const std::string& foreign,
+    const std::string& native,
     const std::vector<std::pair<std::vector<std::string>, std::string>>& parts,
     Change matrices = Change::kNone) {
   for (const auto& [names, part] : parts) {
-    CenterRow row{{}, ours + part, matrices};
+    CenterRow row{{}, native + part, matrices};
     for (const std::string& name : names) {
-      row.theirs.push_back(theirs + name);
+      row.foreign.push_back(foreign + name);
     }
     if (names.front().find("layernorm") != std::string::npos) {
       row.change = Change::kNone;
@@ -351,10 +351,10 @@ class CenterNames {
       }
     }
     for (const CenterRow& row : rows_) {
-      for (const std::string& theirs : row.theirs) {
-        const auto match = match_module(theirs, name);
+      for (const std::string& foreign : row.foreign) {
+        const auto match = match_module(foreign, name);
         if (match.found) {
-          if (theirs == row.theirs.front()) {
+          if (foreign == row.foreign.front()) {
             apply(row, match, wrapper);
           }
           return true; // the others are taken with the first one
@@ -369,12 +369,12 @@ class CenterNames {
       const NumberedName& match,
       const std::string& wrapper) {
     std::vector<WeightEntry> parts;
-    for (const std::string& theirs : row.theirs) {
-      parts.push_back(part(wrapper + filled(theirs, match)));
+    for (const std::string& foreign : row.foreign) {
+      parts.push_back(part(wrapper + filled(foreign, match)));
     }
     const std::string name = row.change == Change::kNormBehindLayer
                                  ? norm_name(match)
-                                 : filled(row.ours, match);
+                                 : filled(row.native, match);
     switch (row.change) {
       case Change::kNone:
         add(concatenated_rows(parts), name);

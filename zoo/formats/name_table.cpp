@@ -27,8 +27,8 @@ Line line_of(const NameTable& table, const std::string& name) {
   Line line;
   const auto look = [&](const std::vector<NameRule>& rules, bool is_head) {
     for (const NameRule& rule : rules) {
-      for (const std::string& ours : rule.ours) {
-        NumberedName match = match_module(ours, name);
+      for (const std::string& native : rule.native) {
+        NumberedName match = match_module(native, name);
         if (!match.found) {
           continue;
         }
@@ -36,8 +36,8 @@ Line line_of(const NameTable& table, const std::string& name) {
             line.rule == nullptr,
             "the name table has two entries for '{}': '{}' and '{}'",
             name,
-            line.rule->theirs,
-            rule.theirs);
+            line.rule->foreign,
+            rule.foreign);
         line = {&rule, std::move(match), is_head};
       }
     }
@@ -67,8 +67,8 @@ std::vector<int64_t> NamedWeight::shape() const {
 std::vector<MappedWeight> NamedWeight::contents() const {
   std::vector<MappedWeight> weights;
   int64_t row = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    weights.push_back({ours[i], sizes[i], shape(), row, transposed});
+  for (size_t i = 0; i < native.size(); ++i) {
+    weights.push_back({native[i], sizes[i], shape(), row, transposed});
     row += sizes[i].empty() ? 0 : sizes[i][0];
   }
   return weights;
@@ -115,21 +115,21 @@ void WeightNames::add_weights(
     NamedWeight weight;
     weight.name =
         (line.is_head || table_.is_base ? std::string() : table_.prefix) +
-        filled(line.rule->theirs, line.match);
+        filled(line.rule->foreign, line.match);
     const auto [found, is_new] = index.emplace(weight.name, weights_.size());
     if (!is_new) {
       continue;
     }
-    for (const std::string& pattern : line.rule->ours) {
-      const std::string ours = filled(pattern, line.match);
-      const auto its = sizes.find(ours);
+    for (const std::string& pattern : line.rule->native) {
+      const std::string native = filled(pattern, line.match);
+      const auto its = sizes.find(native);
       TESSERA_CHECK(
           its != sizes.end(),
           "the name table's '{}' needs '{}', which the model does not have",
-          line.rule->theirs,
-          ours);
-      places_.emplace(ours, std::pair(found->second, weight.ours.size()));
-      weight.ours.push_back(ours);
+          line.rule->foreign,
+          native);
+      places_.emplace(native, std::pair(found->second, weight.native.size()));
+      weight.native.push_back(native);
       weight.sizes.push_back(its->second);
     }
     weight.transposed = line.rule->layout == NameRule::kTransposed &&

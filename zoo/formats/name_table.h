@@ -25,8 +25,8 @@ struct NameRule {
     kTransposed, ///< their matrices are [in, out] (Conv1D)
   };
 
-  std::string theirs;
-  std::vector<std::string> ours;
+  std::string foreign;
+  std::vector<std::string> native;
   Layout layout = kSame;
 };
 
@@ -64,7 +64,7 @@ struct NameTable {
 /// A tensor of a checkpoint and the parameters that it contains.
 struct NamedWeight {
   std::string name; ///< theirs
-  std::vector<std::string> ours;
+  std::vector<std::string> native;
   std::vector<std::vector<int64_t>> sizes; ///< whole sizes of ours
   bool transposed = false;
 
@@ -108,7 +108,7 @@ class WeightNames {
           return has(name);
         });
   }
-  /// The tensor that contains one of our parameters, and its index in `ours`.
+  /// The tensor that contains one of our parameters, and its index in `native`.
   const NamedWeight& of(const std::string& our_name, size_t* place) const;
 
   /// For load_weights(). The result does not depend on the lifetime of the

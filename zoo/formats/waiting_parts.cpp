@@ -12,11 +12,11 @@ std::vector<at::Tensor> WaitingParts::add(
     const NamedWeight& weight,
     size_t place,
     const at::Tensor& value) {
-  if (weight.ours.size() == 1) {
+  if (weight.native.size() == 1) {
     return {value};
   }
   auto& waiting = waiting_[weight.name];
-  waiting.resize(weight.ours.size());
+  waiting.resize(weight.native.size());
   waiting[place] = value.clone();
   if (std::any_of(waiting.begin(), waiting.end(), [](const auto& part) {
         return !part.defined();

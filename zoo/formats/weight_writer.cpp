@@ -20,7 +20,7 @@ std::vector<TensorSpec> specs_of(
     const ParameterTypes& dtypes) {
   std::vector<TensorSpec> specs;
   for (const NamedWeight& weight : names.weights()) {
-    const at::ScalarType dtype = dtypes.at(weight.ours.front());
+    const at::ScalarType dtype = dtypes.at(weight.native.front());
     specs.push_back(full_spec({weight.name}, weight.shape(), dtype));
     if (const auto copy = names.copies().find(weight.name);
         copy != names.copies().end()) {

@@ -29,11 +29,11 @@ constexpr std::pair<const char*, const char*> kArchitectures[] = {
 
 std::string architecture_of(const std::string& model_type) {
   std::string known;
-  for (const auto& [theirs, ours] : kArchitectures) {
-    if (model_type == theirs) {
-      return ours;
+  for (const auto& [foreign, native] : kArchitectures) {
+    if (model_type == foreign) {
+      return native;
     }
-    known += (known.empty() ? "" : ", ") + std::string(theirs);
+    known += (known.empty() ? "" : ", ") + std::string(foreign);
   }
   TESSERA_FAIL(
       "GGUF export of model_type '{}' is not implemented; the supported ones are {}",

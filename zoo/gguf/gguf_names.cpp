@@ -14,7 +14,7 @@ namespace {
 
 /// The first `*` matches a layer on both sides, the second one an expert.
 struct Name {
-  std::string_view theirs, ours;
+  std::string_view foreign, native;
 };
 
 constexpr Name kLlamaNames[] = {
@@ -107,15 +107,15 @@ std::vector<std::span<const Name>> tables_of(const std::string& architecture) {
 
 GgufPlace gguf_place(
     const std::string& architecture,
-    const std::string& theirs) {
-  const size_t dot = theirs.find_last_of('.');
-  const Pattern pattern(std::string_view(theirs).substr(0, dot));
+    const std::string& foreign) {
+  const size_t dot = foreign.find_last_of('.');
+  const Pattern pattern(std::string_view(foreign).substr(0, dot));
   for (const auto table : tables_of(architecture)) {
     for (const Name& name : table) {
-      if (name.theirs != pattern.text) {
+      if (name.foreign != pattern.text) {
         continue;
       }
-      GgufPlace place{std::string(name.ours) + theirs.substr(dot), {}};
+      GgufPlace place{std::string(name.native) + foreign.substr(dot), {}};
       if (const size_t star = place.name.find('*'); star != std::string::npos) {
         place.name.replace(star, 1, pattern.numbers.at(0));
       }
@@ -128,7 +128,7 @@ GgufPlace gguf_place(
   TESSERA_FAIL(
       "GGUF export: llama.cpp's '{}' has no tensor for '{}'",
       architecture,
-      theirs);
+      foreign);
 }
 
 } // namespace tessera::zoo

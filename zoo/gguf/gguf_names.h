@@ -16,10 +16,10 @@ struct GgufPlace {
 };
 
 /// @param architecture llama.cpp's name, see GgufModel.
-/// @param theirs transformers' name, with ".weight" or ".bias".
+/// @param foreign transformers' name, with ".weight" or ".bias".
 /// @throws tessera::Error if llama.cpp has no such tensor.
 GgufPlace gguf_place(
     const std::string& architecture,
-    const std::string& theirs);
+    const std::string& foreign);
 
 } // namespace tessera::zoo

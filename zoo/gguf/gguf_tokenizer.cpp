@@ -370,21 +370,21 @@ void write_special_tokens(
   const auto settings =
       runtime::read_json_object(folder / "tokenizer_config.json");
   std::map<std::string, int64_t> ids;
-  for (const auto& [theirs, ours] :
+  for (const auto& [foreign, native] :
        {std::pair("bos", "bos"),
         std::pair("eos", "eos"),
         std::pair("unk", "unknown"),
         std::pair("pad", "padding")}) {
-    const std::string key = std::string(theirs) + "_token";
+    const std::string key = std::string(foreign) + "_token";
     auto id = tokens.id_of(
         special_text(settings.value().value(key, nlohmann::json())));
     if (!id) {
       id = configured_id(config, key + "_id");
     }
     if (id) {
-      ids.emplace(theirs, *id);
+      ids.emplace(foreign, *id);
       to.emplace_back(
-          std::string("tokenizer.ggml.") + ours + "_token_id",
+          std::string("tokenizer.ggml.") + native + "_token_id",
           static_cast<uint32_t>(*id));
     }
   }

@@ -118,7 +118,7 @@ NameTable roberta_like_names(std::string prefix, EncoderHead head) {
   switch (head) {
     case EncoderHead::kSequenceClassification:
       std::erase_if(table.base, [](const NameRule& rule) {
-        return rule.ours.front() == "pooler";
+        return rule.native.front() == "pooler";
       });
       table.head.push_back({"classifier.dense", {"pooler"}});
       table.head.push_back({"classifier.out_proj", {"classifier"}});
@@ -139,8 +139,8 @@ constexpr const char* kTokens = "embeddings.word_embeddings.weight";
 /// The name of the output matrix of masked language models.
 std::string decoder_in(const NameTable& names) {
   for (const NameRule& rule : names.head) {
-    if (rule.ours.front() == "head.decoder") {
-      return rule.theirs;
+    if (rule.native.front() == "head.decoder") {
+      return rule.foreign;
     }
   }
   TESSERA_FAIL("an encoder's names lack 'head.decoder'");

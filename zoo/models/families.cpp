@@ -27,11 +27,11 @@ namespace {
 std::string embedding_in(const NameTable& names) {
   const auto line = std::find_if(
       names.base.begin(), names.base.end(), [](const NameRule& rule) {
-        return rule.ours.front() == "embeddings.tokens";
+        return rule.native.front() == "embeddings.tokens";
       });
   TESSERA_CHECK(
       line != names.base.end(), "a decoder's names lack 'embeddings.tokens'");
-  return line->theirs;
+  return line->foreign;
 }
 
 NameTable names_of(const DecoderFamily& family, DecoderHead head) {

@@ -67,16 +67,17 @@ std::optional<TiedHead> Model::tied_head() const {
     return std::nullopt;
   }
   const auto is_head = [](const NameRule& rule) {
-    return rule.ours.front() == "head" || rule.ours.front() == "head.decoder";
+    return rule.native.front() == "head" ||
+           rule.native.front() == "head.decoder";
   };
   std::string embedding;
   std::set<std::string> heads;
   for (const auto* rules : {&names_.base, &names_.head}) {
     for (const NameRule& rule : *rules) {
-      if (rule.ours.front() == "embeddings.tokens") {
-        embedding = rule.theirs;
+      if (rule.native.front() == "embeddings.tokens") {
+        embedding = rule.foreign;
       } else if (is_head(rule)) {
-        heads.insert(rule.theirs);
+        heads.insert(rule.foreign);
       }
     }
   }

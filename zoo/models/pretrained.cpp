@@ -179,14 +179,14 @@ WeightMap weight_map(
     const sharding::WeightFiles& files) {
   WeightMap map = names.map(names_in(files));
   WeightMap own = own_names(model);
-  size_t theirs = 0;
-  size_t ours = 0;
+  size_t foreign = 0;
+  size_t native = 0;
   for (const auto& [name, entry] : files.entries()) {
     const auto found = map(name);
-    theirs += found && !found->empty() ? 1 : 0;
-    ours += own(name) ? 1 : 0;
+    foreign += found && !found->empty() ? 1 : 0;
+    native += own(name) ? 1 : 0;
   }
-  return ours > theirs ? own : map;
+  return native > foreign ? own : map;
 }
 
 /// The parts of the head of which the files have nothing. Where they have

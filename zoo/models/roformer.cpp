@@ -43,7 +43,7 @@ NameTable roformer_names(EncoderHead head) {
   // Sequence classification is RoBERTa's, the masked LM head BERT's.
   NameTable table = roberta_like_names("roformer.", head);
   std::erase_if(table.head, [](const NameRule& rule) {
-    return rule.theirs.starts_with("lm_head");
+    return rule.foreign.starts_with("lm_head");
   });
   for (NameRule& rule : bert_like_prediction_names()) {
     table.head.push_back(std::move(rule));

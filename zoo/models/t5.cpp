@@ -51,15 +51,15 @@ void add_half(
     const std::string& feed_forward) {
   const std::string block = half + ".block.*.layer.";
   const std::string layer = half + ".layers.*.";
-  const auto add = [&](const std::string& theirs, const std::string& ours) {
-    table.base.push_back({block + theirs, {layer + ours}});
+  const auto add = [&](const std::string& foreign, const std::string& native) {
+    table.base.push_back({block + foreign, {layer + native}});
   };
-  const auto add_attention = [&](const std::string& theirs,
-                                 const std::string& ours) {
-    add(theirs + ".q", ours + ".query");
-    add(theirs + ".k", ours + ".key");
-    add(theirs + ".v", ours + ".value");
-    add(theirs + ".o", ours + ".output");
+  const auto add_attention = [&](const std::string& foreign,
+                                 const std::string& native) {
+    add(foreign + ".q", native + ".query");
+    add(foreign + ".k", native + ".key");
+    add(foreign + ".v", native + ".value");
+    add(foreign + ".o", native + ".output");
   };
   add_attention("0.SelfAttention", "attention");
   add("0.layer_norm", "attention_norm");
@@ -100,11 +100,11 @@ NameTable gated_names() {
 NameTable plain_names() {
   NameTable table = gated_names();
   std::erase_if(table.base, [](const NameRule& rule) {
-    return rule.theirs.ends_with(".wi_0");
+    return rule.foreign.ends_with(".wi_0");
   });
   for (NameRule& rule : table.base) {
-    if (rule.theirs.ends_with(".wi_1")) {
-      rule.theirs.resize(rule.theirs.size() - 2);
+    if (rule.foreign.ends_with(".wi_1")) {
+      rule.foreign.resize(rule.foreign.size() - 2);
     }
   }
   return table;

@@ -39,7 +39,7 @@ NameTable moco_names() {
   NameTable table = vit_like_names(/*is_base=*/false);
   for (const NameRule& rule : vit_like_names(false).base) {
     table.head.push_back(
-        {"momentum." + rule.theirs, {"momentum." + rule.ours.front()}});
+        {"momentum." + rule.foreign, {"momentum." + rule.native.front()}});
   }
   for (const char* head : {"projection", "prediction", "momentum.projection"}) {
     add_head_names(table, head);

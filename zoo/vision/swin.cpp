@@ -118,20 +118,20 @@ SwinModelConfig swin_config(const ConfigFields& fields) {
 
 void add_layer_names(
     NameTable& table,
-    const std::string& theirs,
-    const std::string& ours) {
-  const std::string inside = theirs + ".attention.self.";
+    const std::string& foreign,
+    const std::string& native) {
+  const std::string inside = foreign + ".attention.self.";
   table.base.insert(
       table.base.end(),
-      {{inside + "query", {ours + ".attention.query"}},
-       {inside + "key", {ours + ".attention.key"}},
-       {inside + "value", {ours + ".attention.value"}},
-       {inside + "relative_position_bias_table", {ours + ".position_bias"}},
-       {theirs + ".attention.output.dense", {ours + ".attention.output"}},
-       {theirs + ".layernorm_before", {ours + ".attention_norm"}},
-       {theirs + ".layernorm_after", {ours + ".feed_forward_norm"}},
-       {theirs + ".intermediate.dense", {ours + ".feed_forward.up"}},
-       {theirs + ".output.dense", {ours + ".feed_forward.down"}}});
+      {{inside + "query", {native + ".attention.query"}},
+       {inside + "key", {native + ".attention.key"}},
+       {inside + "value", {native + ".attention.value"}},
+       {inside + "relative_position_bias_table", {native + ".position_bias"}},
+       {foreign + ".attention.output.dense", {native + ".attention.output"}},
+       {foreign + ".layernorm_before", {native + ".attention_norm"}},
+       {foreign + ".layernorm_after", {native + ".feed_forward_norm"}},
+       {foreign + ".intermediate.dense", {native + ".feed_forward.up"}},
+       {foreign + ".output.dense", {native + ".feed_forward.down"}}});
 }
 
 NameTable swin_names(const std::vector<int64_t>& depths, bool is_base) {

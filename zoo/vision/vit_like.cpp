@@ -46,18 +46,18 @@ ImageEncoderConfig vit_like_config(const ConfigFields& fields) {
 }
 
 std::vector<NameRule> vit_layer_names(
-    const std::string& theirs,
-    const std::string& ours) {
-  const std::string attention = theirs + ".*.attention.";
+    const std::string& foreign,
+    const std::string& native) {
+  const std::string attention = foreign + ".*.attention.";
   return {
-      {attention + "attention.query", {ours + ".*.attention.query"}},
-      {attention + "attention.key", {ours + ".*.attention.key"}},
-      {attention + "attention.value", {ours + ".*.attention.value"}},
-      {attention + "output.dense", {ours + ".*.attention.output"}},
-      {theirs + ".*.layernorm_before", {ours + ".*.attention_norm"}},
-      {theirs + ".*.layernorm_after", {ours + ".*.feed_forward_norm"}},
-      {theirs + ".*.intermediate.dense", {ours + ".*.feed_forward.up"}},
-      {theirs + ".*.output.dense", {ours + ".*.feed_forward.down"}}};
+      {attention + "attention.query", {native + ".*.attention.query"}},
+      {attention + "attention.key", {native + ".*.attention.key"}},
+      {attention + "attention.value", {native + ".*.attention.value"}},
+      {attention + "output.dense", {native + ".*.attention.output"}},
+      {foreign + ".*.layernorm_before", {native + ".*.attention_norm"}},
+      {foreign + ".*.layernorm_after", {native + ".*.feed_forward_norm"}},
+      {foreign + ".*.intermediate.dense", {native + ".*.feed_forward.up"}},
+      {foreign + ".*.output.dense", {native + ".*.feed_forward.down"}}};
 }
 
 NameTable vit_like_names(bool is_base) {

@@ -18,10 +18,10 @@ TransformerLayerOptions vit_layer(
 /// Reads patches, layers and norm.
 ImageEncoderConfig vit_like_config(const ConfigFields& fields);
 
-/// Name table rows that map the TransformerLayers `theirs` to `ours`.
+/// Name table rows that map the TransformerLayers `foreign` to `native`.
 std::vector<NameRule> vit_layer_names(
-    const std::string& theirs,
-    const std::string& ours);
+    const std::string& foreign,
+    const std::string& native);
 
 /// The names of embeddings, layers, norm and pooler.
 NameTable vit_like_names(bool is_base);

@@ -77,7 +77,8 @@ class MuonMethod : public UpdateMethod {
     const sharding::PageSpec& page = context_.pages[part.group];
     const auto options =
         at::TensorOptions().dtype(compute_dtype(shard)).device(page.device);
-    const at::Tensor mine = at::empty({page.layout.shard_numel()}, options);
+    const at::Tensor self_tensor =
+        at::empty({page.layout.shard_numel()}, options);
     for (const ParameterRun& run : part.runs) {
       if (!run.parameter->has_gradient) {
         continue;
@@ -88,7 +89,7 @@ class MuonMethod : public UpdateMethod {
       const at::Tensor momentum =
           shard.state[0].narrow(0, run.state_offset, run.numel);
       momentum.lerp_(gradient, 1 - options_.momentum);
-      mine.narrow(0, run.shard_offset, run.numel)
+      self_tensor.narrow(0, run.shard_offset, run.numel)
           .copy_(
               options_.nesterov ? gradient.lerp(momentum, options_.momentum)
                                 : momentum);
@@ -96,7 +97,7 @@ class MuonMethod : public UpdateMethod {
     const at::Tensor full = at::empty({page.layout.padded_numel()}, options);
     context_.ranks.of(page)
         .shards()
-        .all_gather(full, mine, "Muon's momentum of '" + page.name + "'")
+        .all_gather(full, self_tensor, "Muon's momentum of '" + page.name + "'")
         .wait(context_.ranks.watch_failures());
     return full.to(shard.master.device());
   }

@@ -80,10 +80,10 @@ TEST(ChunkedCrossEntropy, EqualsThePlainForm) {
                                         : at::Reduction::Sum);
       EXPECT_TRUE(near(loss, plain));
       // Not one, so that the scaling in backward is seen.
-      const auto ours = torch::autograd::grad({loss * 3}, {hidden, weight});
-      const auto theirs = torch::autograd::grad({plain * 3}, {hidden, weight});
-      EXPECT_TRUE(near(ours[0], theirs[0]));
-      EXPECT_TRUE(near(ours[1], theirs[1]));
+      const auto actual = torch::autograd::grad({loss * 3}, {hidden, weight});
+      const auto wanted = torch::autograd::grad({plain * 3}, {hidden, weight});
+      EXPECT_TRUE(near(actual[0], wanted[0]));
+      EXPECT_TRUE(near(actual[1], wanted[1]));
     }
   }
 }
@@ -216,17 +216,17 @@ TEST(ChunkedCrossEntropy, SumsOfManyChunksAreNotLost) {
 }
 
 TEST(TiedEmbedding, EqualsThePlainForm) {
-  TinyLm ours(true);
+  TinyLm actual(true);
   TinyLm plain(false);
   for (int step = 0; step < 3; ++step) {
     const auto ids = ids_of(step);
-    const auto loss = ours->forward(ids);
+    const auto loss = actual->forward(ids);
     const auto expected = plain->forward(ids);
     EXPECT_TRUE(near(loss, expected));
     loss.backward(); // accumulates over the steps
     expected.backward();
-    EXPECT_TRUE(near(ours->wte->weight.grad(), plain->wte->weight.grad()));
-    EXPECT_TRUE(near(ours->mix->weight.grad(), plain->mix->weight.grad()));
+    EXPECT_TRUE(near(actual->wte->weight.grad(), plain->wte->weight.grad()));
+    EXPECT_TRUE(near(actual->mix->weight.grad(), plain->mix->weight.grad()));
   }
 }
 
@@ -279,16 +279,16 @@ TEST(TiedEmbedding, WorksWithOneOfTheTwoUsesAndWithPadding) {
 // that sees both batches.
 TEST(LanguageModelHelpers, WorkOnShardedWeights) {
   tests::run_ranks(2, [](World& world) {
-    TinyLm ours(true);
+    TinyLm actual(true);
     TinyLm plain(false);
     EngineOptions options;
     options.log_memory = false;
-    Engine engine = wrap(ours, options);
+    Engine engine = wrap(actual, options);
     torch::optim::AdamW optimizer(
         plain->parameters(),
         torch::optim::AdamWOptions(options.optimizer.lr).weight_decay(0.01));
     for (int step = 0; step < 4; ++step) {
-      engine.backward(ours->forward(ids_of(10 * step + world.rank())));
+      engine.backward(actual->forward(ids_of(10 * step + world.rank())));
       engine.clip_grad_norm(0.1);
       engine.step();
       plain->zero_grad();

@@ -118,9 +118,9 @@ void save_from(
 /// What tensor-parallel ranks draw outside of divided layers.
 void expect_agreed_generators(MeshJob& job) {
   Communicator& group = job.groups()[ParallelGroup::kTensor];
-  const at::Tensor mine = torch::rand({1}, torch::kDouble);
+  const at::Tensor self_tensor = torch::rand({1}, torch::kDouble);
   const at::Tensor all = torch::empty({group.size()}, torch::kDouble);
-  group.all_gather(all, mine, "what ranks draw").wait();
+  group.all_gather(all, self_tensor, "what ranks draw").wait();
   EXPECT_EQ(all.min().item<double>(), all.max().item<double>());
 }
 

@@ -239,10 +239,11 @@ TEST(ShmAllToAll, RanksThatDisagreeAboutABlockAreTold) {
         tests::run_ranks_expecting(2, [transport](World& world) {
           const auto comm = communicator_over(world, transport);
           const at::Tensor four = at::zeros({4});
-          const AllToAllBlocks mine = world.rank() == 0
-                                          ? AllToAllBlocks{{1, 3}, {1, 3}}
-                                          : AllToAllBlocks{{2, 2}, {2, 2}};
-          comm->all_to_all(at::empty({4}), four, mine, "exchange").wait();
+          const AllToAllBlocks self_blocks =
+              world.rank() == 0 ? AllToAllBlocks{{1, 3}, {1, 3}}
+                                : AllToAllBlocks{{2, 2}, {2, 2}};
+          comm->all_to_all(at::empty({4}), four, self_blocks, "exchange")
+              .wait();
         });
     for (const auto& result : results) {
       EXPECT_EQ(result.exit_code, 3);

@@ -15,9 +15,9 @@ TEST_P(CommunicatorTest, GathersAndReducesOverAllRanks) {
   tests::run_ranks(GetParam(), [](World& world) {
     const auto comm = world.new_communicator("test");
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-      const auto mine = at::full({3}, world.rank() + 1.0, dtype);
+      const auto self_value = at::full({3}, world.rank() + 1.0, dtype);
       const auto all = at::empty({3 * world.size()}, dtype);
-      comm->all_gather(all, mine, "gather").wait();
+      comm->all_gather(all, self_value, "gather").wait();
       for (int r = 0; r < world.size(); ++r) {
         EXPECT_EQ(all[3 * r].item<float>(), r + 1.0);
       }
@@ -83,17 +83,17 @@ TEST(Communicator, ChecksAndDestructionDoNotWaitForAPeerThatNeverComes) {
       2,
       [](World& world) {
         const auto start = std::chrono::steady_clock::now();
-        auto mine = world.new_communicator("mine");
+        auto self_value = world.new_communicator("mine");
         if (world.rank() == 0) {
           const auto out = at::empty({1});
           const auto refuse = [] { throw Error("seen enough"); };
           expect_error(
               [&] {
-                mine->reduce_scatter_sum(out, at::ones({2}), "lonely")
+                self_value->reduce_scatter_sum(out, at::ones({2}), "lonely")
                     .wait(refuse);
               },
               {"seen enough"});
-          mine.reset();
+          self_value.reset();
         }
         EXPECT_LT(
             std::chrono::steady_clock::now() - start, std::chrono::seconds(20));

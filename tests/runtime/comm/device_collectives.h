@@ -15,9 +15,9 @@ inline void check_collectives(Communicator& comm, at::Device device) {
   const int n = comm.size();
   for (const auto dtype : {at::kFloat, at::kHalf}) {
     const auto options = at::TensorOptions(device).dtype(dtype);
-    const auto mine = at::full({3}, comm.rank() + 1.0, options);
+    const auto self_value = at::full({3}, comm.rank() + 1.0, options);
     const auto all = at::empty({3 * n}, options);
-    comm.all_gather(all, mine, "gather").wait();
+    comm.all_gather(all, self_value, "gather").wait();
     for (int rank = 0; rank < n; ++rank) {
       EXPECT_EQ(all[3 * rank].item<float>(), rank + 1.0);
     }
@@ -39,11 +39,11 @@ inline void check_collectives(Communicator& comm, at::Device device) {
     for (int rank = 0; rank < n && comm.rank() > 0; ++rank) {
       EXPECT_EQ(uneven[comm.rank() * rank].item<float>(), rank + 1.0);
     }
-    const auto largest = mine.clone();
+    const auto largest = self_value.clone();
     comm.all_reduce_max(largest, "max").wait();
     EXPECT_EQ(largest[0].item<float>(), n);
-    comm.broadcast(mine, 0, "broadcast").wait();
-    EXPECT_EQ(mine[0].item<float>(), 1.0);
+    comm.broadcast(self_value, 0, "broadcast").wait();
+    EXPECT_EQ(self_value[0].item<float>(), 1.0);
   }
   comm.barrier();
 }

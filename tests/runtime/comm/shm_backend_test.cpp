@@ -114,9 +114,9 @@ TEST_P(ShmBackendTest, GathersInPlace) {
   run([](World& world, Communicator& comm) {
     const int64_t numel = 100001;
     const auto all = at::zeros({numel * world.size()});
-    const auto mine = all.narrow(0, world.rank() * numel, numel);
-    mine.copy_(values(world.rank(), numel, at::kFloat));
-    comm.all_gather(all, mine, "gather").wait();
+    const auto self_value = all.narrow(0, world.rank() * numel, numel);
+    self_value.copy_(values(world.rank(), numel, at::kFloat));
+    comm.all_gather(all, self_value, "gather").wait();
     for (int r = 0; r < world.size(); ++r) {
       EXPECT_TRUE(at::equal(
           all.narrow(0, r * numel, numel), values(r, numel, at::kFloat)));
@@ -238,9 +238,9 @@ TEST_P(ShmBackendTest, ProceedsWhileARankDoesNotWait) {
   run([finished](World& world, Communicator& comm) {
     const int64_t numel = 3000000;
     const auto all = at::empty({numel * world.size()});
-    const auto mine = values(world.rank(), numel, at::kFloat);
+    const auto self_value = values(world.rank(), numel, at::kFloat);
     comm.barrier();
-    auto pending = comm.all_gather(all, mine, "gather");
+    auto pending = comm.all_gather(all, self_value, "gather");
     if (world.rank() == 0) {
       const auto deadline =
           std::chrono::steady_clock::now() + std::chrono::seconds(10);

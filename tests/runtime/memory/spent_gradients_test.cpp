@@ -68,12 +68,14 @@ TEST_F(SpentGradients, StayWhereTheyArriveAtTwoPlaces) {
   // An addition passes the same tensor to both.
   ((torch::tanh(x) + other) * weights).sum().backward();
   EXPECT_TRUE(torch::equal(other.grad(), weights));
-  const Tensor mine = torch::randn({8, 8}).requires_grad_();
-  const Tensor yours = mine.detach().clone().requires_grad_();
-  ((torch::tanh(mine) + torch::sigmoid(yours)) * weights).sum().backward();
-  const Tensor t = torch::tanh(mine.detach());
+  const Tensor self_tensor = torch::randn({8, 8}).requires_grad_();
+  const Tensor yours = self_tensor.detach().clone().requires_grad_();
+  ((torch::tanh(self_tensor) + torch::sigmoid(yours)) * weights)
+      .sum()
+      .backward();
+  const Tensor t = torch::tanh(self_tensor.detach());
   const Tensor s = torch::sigmoid(yours.detach());
-  EXPECT_TRUE(torch::allclose(mine.grad(), weights * (1 - t * t)));
+  EXPECT_TRUE(torch::allclose(self_tensor.grad(), weights * (1 - t * t)));
   EXPECT_TRUE(torch::allclose(yours.grad(), weights * (s * (1 - s))));
 }
 

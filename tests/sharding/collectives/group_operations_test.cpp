@@ -77,10 +77,10 @@ TEST(GroupOperations, ForwardsAreTheCollectives) {
       for (int r = 0; r < ranks; ++r) {
         sum += numbers({6, 2}, 100 + r);
       }
-      const at::Tensor mine = local_numbers({6, 2}, *group);
-      EXPECT_TRUE(reduce_over_group(mine, *group).allclose(sum, 1e-14));
+      const at::Tensor self_tensor = local_numbers({6, 2}, *group);
+      EXPECT_TRUE(reduce_over_group(self_tensor, *group).allclose(sum, 1e-14));
       EXPECT_TRUE(copy_to_group(sum, *group).equal(sum));
-      const at::Tensor scattered = reduce_scatter_parts(mine, 0, *group);
+      const at::Tensor scattered = reduce_scatter_parts(self_tensor, 0, *group);
       const int64_t length = 6 / ranks;
       EXPECT_TRUE(scattered.allclose(
           sum.narrow(0, world.rank() * length, length), 1e-14));
@@ -282,9 +282,9 @@ TEST(TensorRandomScope, DiffersInsideAndAgreesOutside) {
     const at::Tensor inside = draw();
     const at::Tensor again = draw();
     const at::Tensor after = torch::rand({8});
-    const auto all_of = [&](const at::Tensor& mine) {
+    const auto all_of = [&](const at::Tensor& self_tensor) {
       const at::Tensor all = torch::empty({group->size(), 8});
-      group->all_gather(all, mine, "a test's gather").wait();
+      group->all_gather(all, self_tensor, "a test's gather").wait();
       return all;
     };
     EXPECT_TRUE(all_of(before)[0].equal(before));

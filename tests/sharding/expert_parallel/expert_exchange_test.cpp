@@ -87,17 +87,18 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   }
   loss.backward();
 
-  const Weights mine;
+  const Weights self_weights;
   const at::Tensor local_tokens =
       tokens.narrow(0, begin, own).clone().requires_grad_();
   const ExpertRange range = local_experts(kExperts, world.rank(), ranks);
   const at::Tensor result = apply_experts(
       local_tokens,
-      route_tokens(local_tokens.matmul(mine.router), options),
+      route_tokens(local_tokens.matmul(self_weights.router), options),
       kExperts,
       &group,
       [&](int64_t local, const at::Tensor& rows) {
-        return torch::tanh(rows.matmul(mine.experts[range.begin + local]));
+        return torch::tanh(
+            rows.matmul(self_weights.experts[range.begin + local]));
       });
   // Float64; sums of some tens of products of numbers of size 1.
   constexpr double kTolerance = 1e-12;
@@ -106,13 +107,13 @@ void expect_parity(World& world, Communicator& group, RouterOptions options) {
   EXPECT_TRUE(
       (local_tokens.grad() / ranks)
           .allclose(x.grad().narrow(0, begin, own), kTolerance, kTolerance));
-  EXPECT_TRUE(mine.experts.grad()
+  EXPECT_TRUE(self_weights.experts.grad()
                   .narrow(0, range.begin, range.length)
                   .allclose(
                       full.experts.grad().narrow(0, range.begin, range.length),
                       kTolerance,
                       kTolerance));
-  const at::Tensor router = mine.router.grad();
+  const at::Tensor router = self_weights.router.grad();
   group.all_reduce_sum(router, "a test's sum").wait();
   EXPECT_TRUE(
       (router / ranks).allclose(full.router.grad(), kTolerance, kTolerance));

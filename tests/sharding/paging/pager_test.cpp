@@ -82,12 +82,12 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
         flat.narrow(0, span.begin, span.numel)
             .copy_(tests::average_over_ranks(gradients.at(item.key()))
                        .reshape({-1}));
-        const auto mine = page.layout().shard(world.rank());
-        for (const auto& run : runtime::runs_of_shard({&span, 1}, mine)) {
+        const auto self_value = page.layout().shard(world.rank());
+        for (const auto& run : runtime::runs_of_shard({&span, 1}, self_value)) {
           const auto got = page.gradients->shard().load().narrow(
               0, run.shard_offset, run.numel);
           const auto want =
-              flat.narrow(0, mine.begin + run.shard_offset, run.numel);
+              flat.narrow(0, self_value.begin + run.shard_offset, run.numel);
           EXPECT_TRUE(torch::equal(got, want))
               << item.key() << (got - want).abs().max();
         }

@@ -337,15 +337,16 @@ TEST(DTensor, OperatorsWithoutARuleAreComputedOnTheWhole) {
     const at::Tensor x = torch::randn({4, 5}, at::kDouble);
     for (size_t i = 0; i < uses.size(); ++i) {
       SCOPED_TRACE(i);
-      const at::Tensor mine = x.clone().requires_grad_();
-      const at::Tensor theirs = x.clone().requires_grad_();
-      const at::Tensor y = uses[i](divided->forward(mine));
-      const at::Tensor expected = uses[i](full->forward(theirs));
+      const at::Tensor self_tensor = x.clone().requires_grad_();
+      const at::Tensor full_input = x.clone().requires_grad_();
+      const at::Tensor y = uses[i](divided->forward(self_tensor));
+      const at::Tensor expected = uses[i](full->forward(full_input));
       EXPECT_EQ(y.sizes(), expected.sizes());
       EXPECT_TRUE(full_tensor(y).allclose(expected, 0, kTolerance));
       y.square().sum().backward();
       expected.square().sum().backward();
-      EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, kTolerance));
+      EXPECT_TRUE(
+          self_tensor.grad().allclose(full_input.grad(), 0, kTolerance));
     }
   });
 }

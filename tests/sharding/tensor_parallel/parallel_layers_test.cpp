@@ -294,12 +294,12 @@ TEST(VocabParallelEmbedding, IsTheWholeTable) {
         EXPECT_TRUE(full.equal(plain));
         const at::Tensor gradient = numbers(full.sizes(), 2);
         full.backward(gradient);
-        const at::Tensor mine = divided->forward(tokens);
-        EXPECT_TRUE(full_tensor(mine).equal(full));
-        expect_between(mine, full, tp);
+        const at::Tensor self_tensor = divided->forward(tokens);
+        EXPECT_TRUE(full_tensor(self_tensor).equal(full));
+        expect_between(self_tensor, full, tp);
         // Under sequence parallelism every rank has the gradients of its own
         // tokens only; the table's must still be that of all tokens.
-        (mine * gradient).sum().backward();
+        (self_tensor * gradient).sum().backward();
         expect_parts(*alone, *divided, world);
         EXPECT_EQ(
             alone->weight.grad()[4].abs().max().item<double>(), 0); // padding

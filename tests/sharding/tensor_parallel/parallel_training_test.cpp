@@ -149,10 +149,10 @@ void expect_that_of_one_rank(const Setting& setting, double dropout) {
       EXPECT_TRUE(item.value().allclose(expected, 1e-9, 1e-10)) << item.key();
       if (!spec.is_divided()) {
         // What every rank has whole is the same on all of them, to the bit.
-        const at::Tensor mine = item.value().detach();
-        const at::Tensor first = mine.clone();
+        const at::Tensor self_tensor = item.value().detach();
+        const at::Tensor first = self_tensor.clone();
         group->broadcast(first, 0, "a test's broadcast").wait();
-        EXPECT_TRUE(first.equal(mine)) << item.key();
+        EXPECT_TRUE(first.equal(self_tensor)) << item.key();
       }
     }
   });

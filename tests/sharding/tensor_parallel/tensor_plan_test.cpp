@@ -160,11 +160,11 @@ TEST(TensorPlan, WorksInLayersOfLibTorch) {
         {group.get()});
     EXPECT_EQ(divided->linear1->weight.size(0), world.rank() == 0 ? 11 : 10);
     const at::Tensor x = torch::randn({4, 2, 12}, at::kDouble);
-    const at::Tensor mine = x.clone().requires_grad_();
-    const at::Tensor theirs = x.clone().requires_grad_();
-    divided->forward(mine).square().sum().backward();
-    full->forward(theirs).square().sum().backward();
-    EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, 1e-11));
+    const at::Tensor self_tensor = x.clone().requires_grad_();
+    const at::Tensor full_input = x.clone().requires_grad_();
+    divided->forward(self_tensor).square().sum().backward();
+    full->forward(full_input).square().sum().backward();
+    EXPECT_TRUE(self_tensor.grad().allclose(full_input.grad(), 0, 1e-11));
     expect_same_gradients(*divided, *full, world.rank());
   });
 }
@@ -202,14 +202,15 @@ TEST(TensorPlan, SeesEveryWayToMultiply) {
         // Cast when it is divided already, as Module::to() may.
         apply_tensor_plan(*divided, {{"", division}}, {group.get()});
         divided->to(torch::kDouble);
-        const at::Tensor mine = x.clone().requires_grad_();
-        const at::Tensor theirs = x.clone().requires_grad_();
-        const at::Tensor y = uses[i](divided, mine);
-        const at::Tensor expected = uses[i](full, theirs);
+        const at::Tensor self_tensor = x.clone().requires_grad_();
+        const at::Tensor full_input = x.clone().requires_grad_();
+        const at::Tensor y = uses[i](divided, self_tensor);
+        const at::Tensor expected = uses[i](full, full_input);
         EXPECT_TRUE(y.allclose(expected, 0, kTolerance));
         y.square().sum().backward();
         expected.square().sum().backward();
-        EXPECT_TRUE(mine.grad().allclose(theirs.grad(), 0, kTolerance));
+        EXPECT_TRUE(
+            self_tensor.grad().allclose(full_input.grad(), 0, kTolerance));
         expect_same_gradients(*divided, *full, world.rank());
       }
     }
