@@ -16,7 +16,7 @@
 // hits all of them. With fewer cores than ranks the second part says nothing.
 
 #include "tessera/pipeline/make_schedule.h"
-#include "tessera/pipeline/piece_graph.h"
+#include "tessera/pipeline/model_chunk_graph.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/pipeline/simulate_schedule.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
@@ -165,9 +165,9 @@ void compare_borders(World& world) {
     const at::Tensor inside = at::linear(enter_layer(x, tp), up).relu();
     return leave_layer(at::linear(inside, down), tp);
   });
-  for (const int64_t pieces : {1, 2, 4, 8}) {
-    tp.pieces = pieces;
-    run(("pieces: " + std::to_string(pieces)).c_str(), [&] {
+  for (const int64_t model_chunks : {1, 2, 4, 8}) {
+    tp.model_chunks = model_chunks;
+    run(("pieces: " + std::to_string(model_chunks)).c_str(), [&] {
       const at::Tensor inside = enter_linear(x, {{up, {}}}, tp).front().relu();
       return leave_linear(inside, down, tp);
     });
@@ -198,7 +198,7 @@ struct Layers {
 };
 
 /// The times of a piece on a rank that has nothing else to do.
-pipeline::PieceCost time_piece(const Layers& layers) {
+pipeline::ModelChunkCost time_model_chunk(const Layers& layers) {
   std::vector<double> forwards;
   std::vector<double> inputs;
   std::vector<double> weights;
@@ -207,7 +207,7 @@ pipeline::PieceCost time_piece(const Layers& layers) {
         torch::ones({Layers::kRows, Layers::kFeatures}).requires_grad_();
     Tensors y;
     forwards.push_back(seconds([&] { y = layers.forward({x}, false); }));
-    pipeline::PieceGraph graph({x}, y);
+    pipeline::ModelChunkGraph graph({x}, y);
     inputs.push_back(seconds([&] { graph.backward_input(y); }));
     weights.push_back(seconds([&] { graph.backward_weight(); }));
   }
@@ -233,15 +233,15 @@ void compare_schedules(World& world) {
         world.size(),
         (kMicroBatches + world.size() - 1) / world.size() * world.size(),
         chunks};
-    std::vector<Layers> pieces;
+    std::vector<Layers> model_chunks;
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      pieces.emplace_back(kLayers / chunks);
+      model_chunks.emplace_back(kLayers / chunks);
     }
     // One rank after the other, so that each has its core.
-    pipeline::PieceCost cost;
+    pipeline::ModelChunkCost cost;
     for (int rank = 0; rank < world.size(); ++rank) {
       if (rank == world.rank()) {
-        cost = time_piece(pieces[0]);
+        cost = time_model_chunk(model_chunks[0]);
       }
       group->barrier();
     }
@@ -249,14 +249,15 @@ void compare_schedules(World& world) {
     PipelineExecutor executor(schedule, world.size() > 1 ? &ring : nullptr);
     PipelineCallbacks callbacks;
     callbacks.forward = [&](int chunk, int, const Tensors& inputs) {
-      const bool last = shape.piece(world.rank(), chunk) == shape.pieces() - 1;
-      return pieces[static_cast<size_t>(chunk)].forward(inputs, last);
+      const bool last =
+          shape.model_chunk(world.rank(), chunk) == shape.model_chunks() - 1;
+      return model_chunks[static_cast<size_t>(chunk)].forward(inputs, last);
     };
     const Measured step = measure(*group, [&] { executor.run(callbacks); });
     const pipeline::SimulatedPipeline simulated = simulate_schedule(
         schedule,
-        std::vector<pipeline::PieceCost>(
-            static_cast<size_t>(shape.pieces()), cost));
+        std::vector<pipeline::ModelChunkCost>(
+            static_cast<size_t>(shape.model_chunks()), cost));
     if (world.rank() == 0) {
       std::printf(
           "%-12s %8.1f ms %8.1f ms, bubble %4.1f %%, peak of rank 0 %6.1f "

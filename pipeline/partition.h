@@ -15,17 +15,17 @@ struct LayerPartition {
   /// The first layer of each piece, followed by the number of layers.
   std::vector<int> bounds;
 
-  int pieces() const {
+  int model_chunks() const {
     return static_cast<int>(bounds.size()) - 1;
   }
-  int begin(int piece) const {
-    return bounds[static_cast<std::size_t>(piece)];
+  int begin(int model_chunk) const {
+    return bounds[static_cast<std::size_t>(model_chunk)];
   }
-  int end(int piece) const {
-    return bounds[static_cast<std::size_t>(piece) + 1];
+  int end(int model_chunk) const {
+    return bounds[static_cast<std::size_t>(model_chunk) + 1];
   }
   /// @throws tessera::Error if there is no such layer.
-  int piece_of(int layer) const;
+  int model_chunk_of(int layer) const;
 
   bool operator==(const LayerPartition&) const = default;
 };
@@ -34,7 +34,7 @@ struct LayerPartition {
 /// last pieces have one more layer each: they keep the activations of fewer
 /// micro-batches.
 /// @throws tessera::Error if there are fewer layers than pieces.
-LayerPartition partition_by_count(int layers, int pieces);
+LayerPartition partition_by_count(int layers, int model_chunks);
 
 struct LayerCost {
   /// Time of forward and backward, in any one unit.
@@ -46,7 +46,7 @@ struct LayerCost {
 };
 
 /// The memory that a piece may use.
-struct PieceLimit {
+struct ModelChunkLimit {
   int64_t bytes = 0;
   /// Micro-batches that it stores; see ScheduleFacts::peak_stored.
   int stored_micro_batches = 1;
@@ -61,8 +61,8 @@ struct PieceLimit {
 ///   them would have to grow.
 LayerPartition partition_by_cost(
     const std::vector<LayerCost>& costs,
-    int pieces,
-    const std::vector<PieceLimit>& limits = {});
+    int model_chunks,
+    const std::vector<ModelChunkLimit>& limits = {});
 
 /// The cut that a user specifies.
 /// @param piece_of_layer the piece of each layer.
@@ -71,6 +71,6 @@ LayerPartition partition_by_cost(
 ///   layer.
 LayerPartition partition_by_map(
     const std::vector<int>& piece_of_layer,
-    int pieces);
+    int model_chunks);
 
 } // namespace tessera::pipeline

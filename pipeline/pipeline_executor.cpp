@@ -78,8 +78,8 @@ PipelineExecutor::PipelineExecutor(
   }
 }
 
-bool PipelineExecutor::is_last_piece(int chunk) const {
-  return shape_.piece(stage_, chunk) == shape_.pieces() - 1;
+bool PipelineExecutor::is_last_model_chunk(int chunk) const {
+  return shape_.model_chunk(stage_, chunk) == shape_.model_chunks() - 1;
 }
 
 std::vector<at::Tensor> PipelineExecutor::run(
@@ -190,16 +190,17 @@ void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
       describe(instruction),
       is_send(instruction.op) ? " to stage " : " from stage ",
       end.stage);
-  const int piece = shape_.piece(stage_, instruction.chunk);
+  const int model_chunk = shape_.model_chunk(stage_, instruction.chunk);
   InFlight& flight = in_flight_[{instruction.chunk, instruction.micro_batch}];
   switch (instruction.op) {
     case PipelineOp::kSendActivation:
-      transfers_->send_activations(flight.outputs, piece + 1, end.stage, label);
+      transfers_->send_activations(
+          flight.outputs, model_chunk + 1, end.stage, label);
       flight.outputs.clear();
       return;
     case PipelineOp::kReceiveActivation:
       flight.inputs = transfers_->receive_activations(
-          piece, end.stage, label, flight.input_forms);
+          model_chunk, end.stage, label, flight.input_forms);
       return;
     case PipelineOp::kSendGradient:
       transfers_->send_gradients(
@@ -213,7 +214,7 @@ void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
 
 PipelineExecutor::Tensors PipelineExecutor::take_inputs(const Work& work) {
   const auto [chunk, micro_batch] = work;
-  if (shape_.piece(stage_, chunk) == 0) {
+  if (shape_.model_chunk(stage_, chunk) == 0) {
     return {};
   }
   InFlight& flight = in_flight_[work];
@@ -249,7 +250,7 @@ void PipelineExecutor::forward(
   if (trains) {
     flight.graph.emplace(inputs, outputs);
   }
-  if (!is_last_piece(chunk)) {
+  if (!is_last_model_chunk(chunk)) {
     flight.outputs = std::move(outputs);
     return;
   }
@@ -278,7 +279,7 @@ void PipelineExecutor::check_loss(const Work& work) const {
 PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
     const Work& work) {
   const auto [chunk, micro_batch] = work;
-  if (is_last_piece(chunk)) {
+  if (is_last_model_chunk(chunk)) {
     return given_gradients_ ? std::move(given_gradients_->at(
                                   static_cast<size_t>(micro_batch)))
                             : Tensors{at::full_like(
@@ -293,7 +294,7 @@ PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
 }
 
 void PipelineExecutor::backward(PipelineOp op, const Work& work) {
-  pipeline::PieceGraph& graph = *in_flight_[work].graph;
+  pipeline::ModelChunkGraph& graph = *in_flight_[work].graph;
   switch (op) {
     case PipelineOp::kBackward:
       graph.backward(take_output_gradients(work));

@@ -2,7 +2,7 @@
 #pragma once
 // `PipelineExecutor` executes a schedule on one pipeline stage.
 
-#include "tessera/pipeline/piece_graph.h"
+#include "tessera/pipeline/model_chunk_graph.h"
 #include "tessera/pipeline/pipeline_schedule.h"
 #include "tessera/pipeline/pipeline_transfers.h"
 #include "tessera/runtime/comm/ring_channels.h"
@@ -108,7 +108,7 @@ class PipelineExecutor {
     pipeline::TensorForms input_forms;
     Tensors outputs; ///< until they are sent or handed on
     pipeline::TensorForms output_forms;
-    std::optional<pipeline::PieceGraph> graph;
+    std::optional<pipeline::ModelChunkGraph> graph;
     pipeline::IncomingTensors output_gradients;
   };
 
@@ -130,7 +130,7 @@ class PipelineExecutor {
   Tensors take_inputs(const Work& work);
   Tensors take_output_gradients(const Work& work);
   void check_loss(const Work& work) const;
-  bool is_last_piece(int chunk) const;
+  bool is_last_model_chunk(int chunk) const;
 
   PipelineSchedule schedule_;
   PipelineShape shape_;

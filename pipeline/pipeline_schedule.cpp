@@ -97,16 +97,18 @@ TransferEnd other_end(
     default:
       TESSERA_FAIL("other_end: a {} is not a transfer.", describe(transfer));
   }
-  const int piece = shape.piece(stage, transfer.chunk) + step;
+  const int model_chunk = shape.model_chunk(stage, transfer.chunk) + step;
   TESSERA_CHECK(
-      shape.has_transfers() && piece >= 0 && piece < shape.pieces(),
+      shape.has_transfers() && model_chunk >= 0 &&
+          model_chunk < shape.model_chunks(),
       "pipeline stage {} has a {} with no other end: the model's {} pieces lie on {} stages. Remove the transfer.",
       stage,
       describe(transfer),
-      shape.pieces(),
+      shape.model_chunks(),
       shape.stages);
   return {
-      shape.stage_of(piece), {op, transfer.micro_batch, shape.chunk_of(piece)}};
+      shape.stage_of(model_chunk),
+      {op, transfer.micro_batch, shape.chunk_of(model_chunk)}};
 }
 
 std::string describe(const PipelineSchedule& schedule) {

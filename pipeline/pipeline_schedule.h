@@ -17,17 +17,17 @@ struct PipelineShape {
   int micro_batches = 1;
   int chunks = 1;
 
-  int pieces() const {
+  int model_chunks() const {
     return stages * chunks;
   }
-  int piece(int stage, int chunk) const {
+  int model_chunk(int stage, int chunk) const {
     return chunk * stages + stage;
   }
-  int stage_of(int piece) const {
-    return piece % stages;
+  int stage_of(int model_chunk) const {
+    return model_chunk % stages;
   }
-  int chunk_of(int piece) const {
-    return piece / stages;
+  int chunk_of(int model_chunk) const {
+    return model_chunk / stages;
   }
   /// Whether neighboring pieces lie on different pipeline stages, so that data
   /// between them has to be sent.

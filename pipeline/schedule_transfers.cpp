@@ -80,16 +80,16 @@ class TransferPlacement {
   /// not known yet.
   std::optional<int> ready(int stage, const PipelineInstruction& instruction)
       const {
-    const int piece = shape_.piece(stage, instruction.chunk);
+    const int model_chunk = shape_.model_chunk(stage, instruction.chunk);
     const bool forward = instruction.op == PipelineOp::kForward;
-    if (forward ? piece == 0 : piece == shape_.pieces() - 1) {
+    if (forward ? model_chunk == 0 : model_chunk == shape_.model_chunks() - 1) {
       return 0;
     }
     if (instruction.op == PipelineOp::kBackwardWeight) {
       return 0; // after the input's gradient in the same list
     }
     const auto found = ends_.find(
-        {forward, piece + (forward ? -1 : 1), instruction.micro_batch});
+        {forward, model_chunk + (forward ? -1 : 1), instruction.micro_batch});
     if (found == ends_.end()) {
       return {};
     }
@@ -128,9 +128,11 @@ class TransferPlacement {
       return;
     }
     const bool forward = done.op == PipelineOp::kForward;
-    const int piece = shape_.piece(static_cast<int>(stage), done.chunk);
-    ends_[{forward, piece, done.micro_batch}] = end;
-    const bool last = forward ? piece == shape_.pieces() - 1 : piece == 0;
+    const int model_chunk =
+        shape_.model_chunk(static_cast<int>(stage), done.chunk);
+    ends_[{forward, model_chunk, done.micro_batch}] = end;
+    const bool last =
+        forward ? model_chunk == shape_.model_chunks() - 1 : model_chunk == 0;
     if (!last && shape_.has_transfers()) {
       const PipelineOp op =
           forward ? PipelineOp::kSendActivation : PipelineOp::kSendGradient;

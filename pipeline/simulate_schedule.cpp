@@ -27,7 +27,7 @@ class Simulation {
  public:
   Simulation(
       const PipelineSchedule& schedule,
-      const std::vector<PieceCost>& costs)
+      const std::vector<ModelChunkCost>& costs)
       : schedule_(schedule),
         shape_(schedule.shape),
         costs_(costs),
@@ -99,19 +99,19 @@ class Simulation {
     const int to = sends ? other.stage : stage;
     double& link_free = links_[{from, to}];
     const double start = std::max({now, found->second, link_free});
-    const int piece = std::min(
-        shape_.piece(stage, transfer.chunk),
-        shape_.piece(other.stage, other.instruction.chunk));
-    link_free = start + cost_of(piece).transfer;
+    const int model_chunk = std::min(
+        shape_.model_chunk(stage, transfer.chunk),
+        shape_.model_chunk(other.stage, other.instruction.chunk));
+    link_free = start + cost_of(model_chunk).transfer;
     arrivals_[arrival] = link_free;
   }
 
   /// The time at which all inputs of a computation have arrived.
   std::optional<double> ready(int stage, const PipelineInstruction& now) const {
-    const int piece = shape_.piece(stage, now.chunk);
+    const int model_chunk = shape_.model_chunk(stage, now.chunk);
     const bool forward = now.op == PipelineOp::kForward;
     if (now.op == PipelineOp::kBackwardWeight || !shape_.has_transfers() ||
-        piece == (forward ? 0 : shape_.pieces() - 1)) {
+        model_chunk == (forward ? 0 : shape_.model_chunks() - 1)) {
       return 0; // comes from this stage
     }
     const PipelineOp receive =
@@ -125,7 +125,7 @@ class Simulation {
   }
 
   double time_of(int stage, const PipelineInstruction& now) const {
-    const PieceCost& cost = cost_of(shape_.piece(stage, now.chunk));
+    const ModelChunkCost& cost = cost_of(shape_.model_chunk(stage, now.chunk));
     switch (now.op) {
       case PipelineOp::kForward:
         return cost.forward;
@@ -138,13 +138,13 @@ class Simulation {
     }
   }
 
-  const PieceCost& cost_of(int piece) const {
-    return costs_[static_cast<std::size_t>(piece)];
+  const ModelChunkCost& cost_of(int model_chunk) const {
+    return costs_[static_cast<std::size_t>(model_chunk)];
   }
 
   const PipelineSchedule& schedule_;
   const PipelineShape shape_;
-  const std::vector<PieceCost>& costs_;
+  const std::vector<ModelChunkCost>& costs_;
   std::vector<std::size_t> next_;
   std::vector<double> clocks_;
   std::vector<double> busy_;
@@ -157,14 +157,14 @@ class Simulation {
 
 SimulatedPipeline simulate_schedule(
     const PipelineSchedule& schedule,
-    const std::vector<PieceCost>& costs) {
+    const std::vector<ModelChunkCost>& costs) {
   const ScheduleFacts facts = validate_schedule(schedule);
   TESSERA_CHECK(
-      costs.size() == static_cast<std::size_t>(schedule.shape.pieces()),
+      costs.size() == static_cast<std::size_t>(schedule.shape.model_chunks()),
       "simulate_schedule: {} costs for the {} pieces of the model; give one for each.",
       costs.size(),
-      schedule.shape.pieces());
-  for (const PieceCost& cost : costs) {
+      schedule.shape.model_chunks());
+  for (const ModelChunkCost& cost : costs) {
     TESSERA_CHECK(
         cost.forward >= 0 && cost.backward_input >= 0 &&
             cost.backward_weight >= 0 && cost.transfer >= 0,

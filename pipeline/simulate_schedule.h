@@ -10,7 +10,7 @@
 namespace tessera::pipeline {
 
 /// Times of one piece of the model for one micro-batch, in any one unit.
-struct PieceCost {
+struct ModelChunkCost {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
@@ -33,11 +33,11 @@ struct SimulatedPipeline {
 /// issued and the one before it, between the same pipeline stages in the same
 /// direction, is done. A whole backward takes as long as its two parts;
 /// reductions of gradients take no time.
-/// @param costs by piece; shape.pieces() of them.
+/// @param costs by piece; shape.model_chunks() of them.
 /// @throws tessera::Error for a schedule that validate_schedule() rejects, a
 ///   wrong number of costs, or a cost that is negative or not a number.
 SimulatedPipeline simulate_schedule(
     const PipelineSchedule& schedule,
-    const std::vector<PieceCost>& costs);
+    const std::vector<ModelChunkCost>& costs);
 
 } // namespace tessera::pipeline

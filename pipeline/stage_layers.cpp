@@ -12,18 +12,19 @@ namespace {
 LayerPartition partition_of(
     const PipelinePlace& place,
     const std::vector<LayerCost>& costs) {
-  const int pieces = place.stages * place.chunks;
+  const int model_chunks = place.stages * place.chunks;
   const int layers = static_cast<int>(costs.size());
   if (place.piece_of_layer.empty()) {
-    return place.cut == PipelineCut::kCost ? partition_by_cost(costs, pieces)
-                                           : partition_by_count(layers, pieces);
+    return place.cut == PipelineCut::kCost
+               ? partition_by_cost(costs, model_chunks)
+               : partition_by_count(layers, model_chunks);
   }
   TESSERA_CHECK(
       static_cast<int>(place.piece_of_layer.size()) == layers,
       "piece_of_layer has entries for {} layers; the model has {}.",
       place.piece_of_layer.size(),
       layers);
-  return partition_by_map(place.piece_of_layer, pieces);
+  return partition_by_map(place.piece_of_layer, model_chunks);
 }
 
 } // namespace
@@ -40,7 +41,7 @@ StageLayers::StageLayers(
       partition_(partition_of(place, layers)) {}
 
 bool StageLayers::has(int layer) const {
-  return shape_.stage_of(partition_.piece_of(layer)) == stage_;
+  return shape_.stage_of(partition_.model_chunk_of(layer)) == stage_;
 }
 
 std::vector<int> StageLayers::local() const {

@@ -53,10 +53,10 @@ class StageLayers {
   }
   /// The layers [begin, end) of a chunk of this pipeline stage.
   int begin(int chunk) const {
-    return partition_.begin(shape_.piece(stage_, chunk));
+    return partition_.begin(shape_.model_chunk(stage_, chunk));
   }
   int end(int chunk) const {
-    return partition_.end(shape_.piece(stage_, chunk));
+    return partition_.end(shape_.model_chunk(stage_, chunk));
   }
 
   bool has(int layer) const;

@@ -115,7 +115,7 @@ class StageCheck {
   }
 
   bool input_is_there(int i, int chunk) const {
-    if (shape_.piece(stage_, chunk) == 0) {
+    if (shape_.model_chunk(stage_, chunk) == 0) {
       return true;
     }
     return shape_.has_transfers() ? did(Op::kReceiveActivation, i, chunk)
@@ -123,7 +123,7 @@ class StageCheck {
   }
 
   bool gradient_is_there(int i, int chunk) const {
-    if (shape_.piece(stage_, chunk) == shape_.pieces() - 1) {
+    if (shape_.model_chunk(stage_, chunk) == shape_.model_chunks() - 1) {
       return true;
     }
     return shape_.has_transfers() ? did(Op::kReceiveGradient, i, chunk)
@@ -141,17 +141,17 @@ class StageCheck {
 
   void check_complete() const {
     for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
-      const int piece = shape_.piece(stage_, chunk);
+      const int model_chunk = shape_.model_chunk(stage_, chunk);
       for (int i = 0; i < shape_.micro_batches; ++i) {
         expect(did(Op::kForward, i, chunk), {Op::kForward, i, chunk});
         expect(
             !trains_ || has_weight_gradient(i, chunk),
             {Op::kBackward, i, chunk});
-        if (trains_ && shape_.has_transfers() && piece > 0) {
+        if (trains_ && shape_.has_transfers() && model_chunk > 0) {
           expect(
               did(Op::kSendGradient, i, chunk), {Op::kSendGradient, i, chunk});
         }
-        if (shape_.has_transfers() && piece < shape_.pieces() - 1) {
+        if (shape_.has_transfers() && model_chunk < shape_.model_chunks() - 1) {
           expect(
               did(Op::kSendActivation, i, chunk),
               {Op::kSendActivation, i, chunk});

@@ -86,9 +86,9 @@ void hold_chat(
     messages.push_back(message("user", *line));
     const auto answers = generator.generate(
         {chat.render(messages, "the conversation")},
-        [&](size_t, std::string_view piece) {
+        [&](size_t, std::string_view fragment) {
           if (prints) {
-            print(piece);
+            print(fragment);
           }
         },
         &kept);

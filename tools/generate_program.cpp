@@ -305,8 +305,8 @@ class TextWriter {
            batch.size() == 1;
   }
 
-  static void stream(std::string_view piece) {
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
+  static void stream(std::string_view fragment) {
+    std::fwrite(fragment.data(), 1, fragment.size(), stdout);
     std::fflush(stdout);
   }
 
@@ -402,9 +402,9 @@ void generate_texts(
         batch,
         generator.generate(
             prompts,
-            [&](size_t, std::string_view piece) {
+            [&](size_t, std::string_view fragment) {
               if (streams) {
-                TextWriter::stream(piece);
+                TextWriter::stream(fragment);
               }
             }),
         streams);

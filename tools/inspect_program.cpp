@@ -197,7 +197,7 @@ ordered_json list_weights(const fs::path& path, bool verify) {
          {"dtype", name_of(entry.dtype)},
          {"shape", entry.shape},
          {"bytes", bytes},
-         {"pieces", entry.pieces.size()}});
+         {"pieces", entry.regions.size()}});
   }
   return {
       {"kind", "weights"},

@@ -68,22 +68,22 @@ CheckpointReader::CheckpointReader(const fs::path& checkpoint)
   for (size_t r = 0; r < manifest_.ranks.size(); ++r) {
     for (const SavedTensor& tensor : manifest_.ranks[r].tensors) {
       if (tensor.part) {
-        pieces_[{tensor.parameter, tensor.state}].push_back(
+        slices_[{tensor.parameter, tensor.state}].push_back(
             {static_cast<int>(r), &tensor});
       }
     }
   }
-  for (auto& [key, pieces] : pieces_) {
-    std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
+  for (auto& [key, slices] : slices_) {
+    std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
       return place_of(*a.tensor->part) < place_of(*b.tensor->part);
     });
-    check_pieces(key.first, pieces);
+    check_slices(key.first, slices);
   }
 }
 
-void CheckpointReader::check_pieces(
+void CheckpointReader::check_slices(
     const std::string& parameter,
-    const std::vector<Piece>& pieces) const {
+    const std::vector<SavedSlice>& slices) const {
   const auto fail = [&](const SavedTensor& tensor, const char* label) {
     TESSERA_FAIL(
         "{}: '{}' of parameter '{}' {}{}",
@@ -95,8 +95,8 @@ void CheckpointReader::check_pieces(
   };
   const auto saved = manifest_.parameters.find(parameter);
   const SavedTensor* before = nullptr;
-  for (const Piece& piece : pieces) {
-    const SavedTensor& tensor = *piece.tensor;
+  for (const SavedSlice& slice : slices) {
+    const SavedTensor& tensor = *slice.tensor;
     if (saved == manifest_.parameters.end()) {
       fail(tensor, "refers to a parameter that the manifest does not list");
     }
@@ -174,8 +174,8 @@ const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
 std::vector<std::string> CheckpointReader::states_of(
     const std::string& parameter) const {
   std::vector<std::string> states;
-  for (auto it = pieces_.lower_bound({parameter, ""});
-       it != pieces_.end() && it->first.first == parameter;
+  for (auto it = slices_.lower_bound({parameter, ""});
+       it != slices_.end() && it->first.first == parameter;
        ++it) {
     states.push_back(it->first.second);
   }
@@ -188,9 +188,9 @@ void CheckpointReader::for_each_overlap(
     const std::string& state,
     const TensorPart& part,
     const Body& body) {
-  const auto found = pieces_.find({parameter, state});
+  const auto found = slices_.find({parameter, state});
   TESSERA_CHECK(
-      found != pieces_.end(),
+      found != slices_.end(),
       "{}: has no '{}' for parameter '{}{}",
       path_.string(),
       state,
@@ -200,10 +200,10 @@ void CheckpointReader::for_each_overlap(
           : "'; it was saved with a different optimizer for this parameter. Load with the same optimizer.");
   const std::vector<int64_t>& sizes = manifest_.parameters.at(parameter).sizes;
   int64_t numel = 0;
-  for (const Piece& piece : found->second) {
+  for (const SavedSlice& slice : found->second) {
     for (const sharding::CommonBlock& common :
-         sharding::intersect(sizes, part, *piece.tensor->part)) {
-      body(checked_entry(piece.rank, *piece.tensor), common);
+         sharding::intersect(sizes, part, *slice.tensor->part)) {
+      body(checked_entry(slice.rank, *slice.tensor), common);
       numel += common.numel();
     }
   }

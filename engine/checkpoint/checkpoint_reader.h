@@ -39,7 +39,7 @@ class CheckpointReader {
   std::vector<std::string> states_of(const std::string& parameter) const;
   /// Whether there is a state of a parameter.
   bool has(const std::string& parameter, const std::string& state) const {
-    return pieces_.contains({parameter, state});
+    return slices_.contains({parameter, state});
   }
 
   /// The file of rank `r`, of the size that the manifest says. Lives as long as
@@ -77,14 +77,14 @@ class CheckpointReader {
   std::map<std::string, at::Tensor> tensors(int r, const std::string& prefix);
 
  private:
-  struct Piece {
+  struct SavedSlice {
     int rank;
     const SavedTensor* tensor;
   };
 
-  void check_pieces(
+  void check_slices(
       const std::string& parameter,
-      const std::vector<Piece>& pieces) const;
+      const std::vector<SavedSlice>& slices) const;
   const runtime::SafetensorsEntry& checked_entry(
       int r,
       const SavedTensor& tensor);
@@ -101,7 +101,8 @@ class CheckpointReader {
   std::vector<std::optional<runtime::SafetensorsFile>> files_;
   std::set<const SavedTensor*> checked_;
   /// By parameter and state, ascending by part and offset.
-  std::map<std::pair<std::string, std::string>, std::vector<Piece>> pieces_;
+  std::map<std::pair<std::string, std::string>, std::vector<SavedSlice>>
+      slices_;
 };
 
 } // namespace tessera::engine

@@ -44,7 +44,7 @@ class WeightListing {
       for (const SavedTensor& tensor :
            manifest.ranks[static_cast<size_t>(r)].tensors) {
         if (tensor.part && tensor.state == kMasterState) {
-          add_piece(r, tensor);
+          add_region(r, tensor);
         } else if (tensor.name.starts_with(kBuffer)) {
           add_buffer(r, tensor);
         }
@@ -68,7 +68,7 @@ class WeightListing {
         tensor.checksum);
   }
 
-  void add_piece(int r, const SavedTensor& tensor) {
+  void add_region(int r, const SavedTensor& tensor) {
     const SavedParameter& parameter =
         reader_.manifest().parameters.at(tensor.parameter);
     const runtime::SafetensorsEntry& stored = reader_.stored(r, tensor);
@@ -79,7 +79,7 @@ class WeightListing {
     numel_[tensor.parameter] += tensor.part->numel;
     const auto check = check_of(r, tensor, stored.data);
     for (TensorBlock& block : blocks_in(tensor, parameter)) {
-      entry.pieces.push_back({std::move(block), stored.data, check});
+      entry.regions.push_back({std::move(block), stored.data, check});
     }
   }
 
@@ -125,8 +125,8 @@ class WeightListing {
     const runtime::SafetensorsEntry& stored = reader_.stored(r, tensor);
     WeightEntry entry = sharding::full_entry(stored);
     entry.name = name;
-    for (sharding::WeightPiece& piece : entry.pieces) {
-      piece.check = check_of(r, tensor, stored.data);
+    for (sharding::FileRegion& region : entry.regions) {
+      region.check = check_of(r, tensor, stored.data);
     }
     entries_.emplace(name, std::move(entry));
   }

@@ -104,20 +104,20 @@ ModelLoading::ModelLoading(
        std::as_const(subject_.optimizer).parameters()) {
     check_optimizer(parameter);
   }
-  for (const SubjectPiece& piece : tensors_.pieces) {
-    if (!is_saved(piece)) {
+  for (const StateSlice& slice : tensors_.slices) {
+    if (!is_saved(slice)) {
       continue;
     }
-    if (begins_anew(piece.parameter, piece.state)) {
-      begun_anew_.insert(piece.parameter);
+    if (begins_anew(slice.parameter, slice.state)) {
+      begun_anew_.insert(slice.parameter);
     } else {
       reader_.check_elements(
-          saved_name(piece.parameter), piece.state, piece.part);
+          saved_name(slice.parameter), slice.state, slice.part);
     }
   }
   std::map<std::string, std::set<std::string>> states;
-  for (const SubjectPiece& piece : tensors_.pieces) {
-    states[piece.parameter].insert(piece.state);
+  for (const StateSlice& slice : tensors_.slices) {
+    states[slice.parameter].insert(slice.state);
   }
   for (const OptimizedParameter& parameter :
        std::as_const(subject_.optimizer).parameters()) {
@@ -160,7 +160,7 @@ void ModelLoading::apply() {
   tell_begun_anew();
   tell_other_optimizers();
   load_opaques(); // first: they may refuse what they are given
-  load_pieces();
+  load_slices();
   for (size_t i = 0; i < full_tensors_.size(); ++i) {
     tensors_.full_tensors[i].values.copy_(full_tensors_[i]);
   }
@@ -195,8 +195,8 @@ int64_t ModelLoading::saved_averages() const {
 }
 
 /// Averages begin anew if they were not kept.
-bool ModelLoading::is_saved(const SubjectPiece& piece) const {
-  return piece.state != kAverageState || saved_averages() > 0;
+bool ModelLoading::is_saved(const StateSlice& slice) const {
+  return slice.state != kAverageState || saved_averages() > 0;
 }
 
 bool ModelLoading::has_steps(const std::string& parameter) const {
@@ -341,30 +341,30 @@ void ModelLoading::load_opaques() {
   }
 }
 
-void ModelLoading::load_pieces() {
-  PieceReader local(tensors_);
-  for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
-    const SubjectPiece& piece = tensors_.pieces[i];
-    if (!is_saved(piece)) {
+void ModelLoading::load_slices() {
+  SliceReader local(tensors_);
+  for (size_t i = 0; i < tensors_.slices.size(); ++i) {
+    const StateSlice& slice = tensors_.slices[i];
+    if (!is_saved(slice)) {
       continue;
     }
-    if (!begins_anew(piece.parameter, piece.state)) {
+    if (!begins_anew(slice.parameter, slice.state)) {
       reader_.read_elements(
-          saved_name(piece.parameter),
-          piece.state,
-          piece.part,
-          local.values(piece));
-    } else if (piece.state == kAverageState) {
+          saved_name(slice.parameter),
+          slice.state,
+          slice.part,
+          local.values(slice));
+    } else if (slice.state == kAverageState) {
       reader_.read_elements(
-          saved_name(piece.parameter),
+          saved_name(slice.parameter),
           kMasterState,
-          piece.part,
-          local.values(piece));
+          slice.part,
+          local.values(slice));
     } else {
-      local.values(piece).zero_();
+      local.values(slice).zero_();
     }
-    if (i + 1 == tensors_.pieces.size() ||
-        tensors_.pieces[i + 1].tensor != piece.tensor) {
+    if (i + 1 == tensors_.slices.size() ||
+        tensors_.slices[i + 1].tensor != slice.tensor) {
       local.store();
     }
   }

@@ -41,9 +41,9 @@ class ModelLoading {
       const sharding::ParameterRecord& record,
       const std::map<std::string, std::string>& saved_by);
   void load_opaques();
-  void load_pieces();
+  void load_slices();
   int64_t saved_averages() const;
-  bool is_saved(const SubjectPiece& piece) const;
+  bool is_saved(const StateSlice& slice) const;
   bool begins_anew(const std::string& parameter, const std::string& state)
       const;
   bool has_steps(const std::string& parameter) const;

@@ -50,18 +50,18 @@ RankFile::RankFile(
   // Shared by the functions that read it, one tensor at a time.
   struct Source {
     SubjectTensors tensors;
-    PieceReader reader{tensors};
+    SliceReader reader{tensors};
   };
   const auto source = std::make_shared<Source>(tensors_of(subject, model));
-  for (const SubjectPiece& piece : source->tensors.pieces) {
-    if (model.holds(*model.find(piece.parameter))) {
-      add({.name = "piece/" + piece.state + "/" + piece.parameter,
-           .parameter = piece.parameter,
-           .state = piece.state,
-           .part = piece.part},
-          source->tensors.tensors[piece.tensor].dtype,
-          {piece.part.numel},
-          [source, &piece] { return source->reader.values(piece); });
+  for (const StateSlice& slice : source->tensors.slices) {
+    if (model.holds(*model.find(slice.parameter))) {
+      add({.name = "piece/" + slice.state + "/" + slice.parameter,
+           .parameter = slice.parameter,
+           .state = slice.state,
+           .part = slice.part},
+          source->tensors.tensors[slice.tensor].dtype,
+          {slice.part.numel},
+          [source, &slice] { return source->reader.values(slice); });
     }
   }
   for (const SubjectFullTensor& full : source->tensors.full_tensors) {

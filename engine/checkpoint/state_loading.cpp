@@ -47,9 +47,9 @@ class StateLoading {
         }
       }
     }
-    for (const SubjectPiece& piece : tensors_.pieces) {
-      if (is_state(piece) && !reader_.has(source(piece), piece.state)) {
-        without_.insert(piece.parameter);
+    for (const StateSlice& slice : tensors_.slices) {
+      if (is_state(slice) && !reader_.has(source(slice), slice.state)) {
+        without_.insert(slice.parameter);
       }
     }
     for (const SubjectFullTensor& full : tensors_.full_tensors) {
@@ -69,9 +69,9 @@ class StateLoading {
   /// @param without of all ranks.
   void check(std::set<std::string> without) {
     without_ = std::move(without);
-    for (const SubjectPiece& piece : tensors_.pieces) {
-      if (is_loaded(piece)) {
-        reader_.check_elements(source(piece), piece.state, piece.part);
+    for (const StateSlice& slice : tensors_.slices) {
+      if (is_loaded(slice)) {
+        reader_.check_elements(source(slice), slice.state, slice.part);
       }
     }
     for (const SubjectFullTensor& full : tensors_.full_tensors) {
@@ -82,17 +82,17 @@ class StateLoading {
   }
 
   void apply() {
-    PieceReader local(tensors_);
+    SliceReader local(tensors_);
     bool has_changed = false;
-    for (size_t i = 0; i < tensors_.pieces.size(); ++i) {
-      const SubjectPiece& piece = tensors_.pieces[i];
-      if (is_loaded(piece)) {
+    for (size_t i = 0; i < tensors_.slices.size(); ++i) {
+      const StateSlice& slice = tensors_.slices[i];
+      if (is_loaded(slice)) {
         reader_.read_elements(
-            source(piece), piece.state, piece.part, local.values(piece));
+            source(slice), slice.state, slice.part, local.values(slice));
         has_changed = true;
       }
-      if (i + 1 == tensors_.pieces.size() ||
-          tensors_.pieces[i + 1].tensor != piece.tensor) {
+      if (i + 1 == tensors_.slices.size() ||
+          tensors_.slices[i + 1].tensor != slice.tensor) {
         if (has_changed) {
           local.store();
         }
@@ -112,18 +112,18 @@ class StateLoading {
   }
 
  private:
-  bool is_state(const SubjectPiece& piece) const {
-    return piece.state != kMasterState && piece.state != kAverageState &&
-           trained_.count(piece.parameter) > 0;
+  bool is_state(const StateSlice& slice) const {
+    return slice.state != kMasterState && slice.state != kAverageState &&
+           trained_.count(slice.parameter) > 0;
   }
   bool is_loaded(const std::string& parameter) const {
     return trained_.count(parameter) > 0 && without_.count(parameter) == 0;
   }
-  bool is_loaded(const SubjectPiece& piece) const {
-    return is_state(piece) && is_loaded(piece.parameter);
+  bool is_loaded(const StateSlice& slice) const {
+    return is_state(slice) && is_loaded(slice.parameter);
   }
-  const std::string& source(const SubjectPiece& piece) const {
-    return sources_.at(piece.parameter);
+  const std::string& source(const StateSlice& slice) const {
+    return sources_.at(slice.parameter);
   }
 
   /// Whether the parameter's elements lie in the order in which they lay when

@@ -34,7 +34,7 @@ class Collector : public StateVisitor {
            [&state](const at::Tensor& values) { state.store(values); }});
     }
     const sharding::ParameterRecord& record = run.parameter->paged->record;
-    tensors_.pieces.push_back(
+    tensors_.slices.push_back(
         {model_.find(record.name())->name(),
          name,
          {model_.spec_of(record.tensor).part().ranges,
@@ -93,7 +93,7 @@ void add_masters(
               model.spec_of(parameter.record.tensor), parameter, page.spec())
               .part();
       if (part.numel > 0) {
-        tensors.pieces.push_back(
+        tensors.slices.push_back(
             {model.find(local)->name(),
              kMasterState,
              part,
@@ -141,16 +141,16 @@ SubjectTensors tensors_of(
   return tensors;
 }
 
-at::Tensor PieceReader::values(const SubjectPiece& piece) {
-  if (held_ != piece.tensor) {
+at::Tensor SliceReader::values(const StateSlice& slice) {
+  if (held_ != slice.tensor) {
     values_ = at::Tensor(); // two need not be in memory at the same time
-    values_ = tensors_.tensors[piece.tensor].load();
-    held_ = piece.tensor;
+    values_ = tensors_.tensors[slice.tensor].load();
+    held_ = slice.tensor;
   }
-  return values_.narrow(0, piece.tensor_offset, piece.part.numel);
+  return values_.narrow(0, slice.tensor_offset, slice.part.numel);
 }
 
-void PieceReader::store() {
+void SliceReader::store() {
   if (held_) {
     tensors_.tensors[*held_].store(values_);
   }

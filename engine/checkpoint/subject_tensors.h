@@ -26,7 +26,7 @@ struct SubjectTensor {
 };
 
 /// A part of a parameter, or of a state that has its shape.
-struct SubjectPiece {
+struct StateSlice {
   std::string parameter; ///< its first name in the whole model
   std::string state;
   TensorPart part;
@@ -53,7 +53,7 @@ struct SubjectOpaque {
 
 struct SubjectTensors {
   std::vector<SubjectTensor> tensors;
-  std::vector<SubjectPiece> pieces; ///< grouped by tensor
+  std::vector<StateSlice> slices; ///< grouped by tensor
   std::vector<SubjectFullTensor> full_tensors;
   std::vector<SubjectOpaque> opaques;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
@@ -66,14 +66,14 @@ SubjectTensors tensors_of(
 
 /// Reads the values of pieces one after the other, holding one tensor at a
 /// time.
-class PieceReader {
+class SliceReader {
  public:
   /// @param tensors must outlive the reader.
-  explicit PieceReader(const SubjectTensors& tensors) : tensors_(tensors) {}
+  explicit SliceReader(const SubjectTensors& tensors) : tensors_(tensors) {}
 
   /// The values, [piece.part.numel]; valid while only pieces of the same
   /// tensor are asked for. Blocks.
-  at::Tensor values(const SubjectPiece& piece);
+  at::Tensor values(const StateSlice& slice);
   /// Stores what was written to the values of the last piece's tensor. Blocks.
   void store();
 

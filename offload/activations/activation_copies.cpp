@@ -47,28 +47,28 @@ ActivationCopies::~ActivationCopies() {
   }
 }
 
-HostPiece ActivationCopies::copy_out(
+HostBlock ActivationCopies::copy_out(
     const c10::Storage& from,
     const runtime::StreamSet& streams,
     runtime::StreamMarks& done) {
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);
-  HostPiece piece = room_.take(static_cast<int64_t>(from.nbytes()));
-  if (!piece.defined()) {
-    return piece;
+  HostBlock block = room_.take(static_cast<int64_t>(from.nbytes()));
+  if (!block.defined()) {
+    return block;
   }
   to_host_.wait_for(streams.mark());
-  to_host_.wait_for(piece.after);
+  to_host_.wait_for(block.after);
   {
     const runtime::StreamLane::Scope lane(to_host_);
-    piece.bytes.copy_(bytes_of(from), /*non_blocking=*/true);
+    block.bytes.copy_(bytes_of(from), /*non_blocking=*/true);
   }
   done = to_host_.mark();
-  return piece;
+  return block;
 }
 
 c10::Storage ActivationCopies::copy_in(
-    const HostPiece& from,
+    const HostBlock& from,
     runtime::StreamMarks& done) {
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);

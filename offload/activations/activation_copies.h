@@ -29,7 +29,7 @@ class ActivationCopies {
   /// @param done receives the marks that must be waited for before `from` is
   ///   freed or changed, or the copy is read.
   /// @return undefined if the host has no room.
-  HostPiece copy_out(
+  HostBlock copy_out(
       const c10::Storage& from,
       const runtime::StreamSet& streams,
       runtime::StreamMarks& done);
@@ -38,10 +38,10 @@ class ActivationCopies {
   /// @param done the marks of the copy to the host; receives the marks that
   ///   must be waited for before the storage is used or freed, or the piece is
   ///   given back.
-  c10::Storage copy_in(const HostPiece& from, runtime::StreamMarks& done);
+  c10::Storage copy_in(const HostBlock& from, runtime::StreamMarks& done);
 
-  void give_back(HostPiece& piece) {
-    room_.give_back(piece);
+  void give_back(HostBlock& block) {
+    room_.give_back(block);
   }
 
   /// Bytes of all slabs on the host.

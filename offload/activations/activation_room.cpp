@@ -18,10 +18,10 @@ int64_t ActivationRoom::slab_bytes() const {
   return bytes;
 }
 
-HostPiece ActivationRoom::take(int64_t bytes) {
+HostBlock ActivationRoom::take(int64_t bytes) {
   for (size_t i = 0; i < slabs_.size(); ++i) {
-    if (HostPiece piece = take_from(i, bytes); piece.defined()) {
-      return piece;
+    if (HostBlock block = take_from(i, bytes); block.defined()) {
+      return block;
     }
   }
   if (!add_slab(bytes)) {
@@ -30,7 +30,7 @@ HostPiece ActivationRoom::take(int64_t bytes) {
   return take_from(slabs_.size() - 1, bytes);
 }
 
-HostPiece ActivationRoom::take_from(size_t slab, int64_t bytes) {
+HostBlock ActivationRoom::take_from(size_t slab, int64_t bytes) {
   Slab& from = slabs_[slab];
   const auto offset = from.allocator.allocate(bytes);
   if (!offset) {
@@ -43,12 +43,12 @@ HostPiece ActivationRoom::take_from(size_t slab, int64_t bytes) {
       *offset};
 }
 
-void ActivationRoom::give_back(HostPiece& piece) {
-  Slab& slab = slabs_[piece.slab];
-  slab.allocator.release(piece.offset);
+void ActivationRoom::give_back(HostBlock& block) {
+  Slab& slab = slabs_[block.slab];
+  slab.allocator.release(block.offset);
   slab.marks.leave(
-      piece.offset, piece.offset + piece.bytes.numel(), piece.after);
-  piece = {};
+      block.offset, block.offset + block.bytes.numel(), block.after);
+  block = {};
 }
 
 bool ActivationRoom::add_slab(int64_t bytes) {

@@ -15,7 +15,7 @@
 namespace tessera::offload {
 
 /// A piece of host memory.
-struct HostPiece {
+struct HostBlock {
   at::Tensor bytes; ///< [n] uint8, contiguous, uninitialized
   /// The work on the piece that its next user must wait for.
   runtime::StreamMarks after;
@@ -39,10 +39,10 @@ class ActivationRoom {
   explicit ActivationRoom(const HostMemoryOptions& options);
 
   /// A piece of `bytes` bytes, or an undefined one if there is no room.
-  HostPiece take(int64_t bytes);
+  HostBlock take(int64_t bytes);
 
   /// Frees the piece and leaves it undefined.
-  void give_back(HostPiece& piece);
+  void give_back(HostBlock& block);
 
   /// Bytes of all slabs.
   int64_t slab_bytes() const;
@@ -54,7 +54,7 @@ class ActivationRoom {
     runtime::RangeMarks marks;
   };
 
-  HostPiece take_from(size_t slab, int64_t bytes);
+  HostBlock take_from(size_t slab, int64_t bytes);
   bool add_slab(int64_t bytes);
 
   MemoryLedger ledger_;

@@ -31,7 +31,7 @@ struct SavedStorage {
   /// host only.
   c10::Storage on_device;
   bool brought_back = false; ///< on_device is not the original
-  HostPiece on_host; ///< defined once it has been copied
+  HostBlock on_host; ///< defined once it has been copied
   /// The last copy from or to on_device.
   runtime::StreamMarks copying;
   /// The streams on which on_device was made and saved; none on the CPU.

@@ -40,12 +40,12 @@ void update_in_stream(
   for (const SpanUpdate& span : spans) {
     runs.push_back({tensors.views(span), master_on_host});
   }
-  streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
+  streamed.run(runs, [&](const std::vector<StreamedChunk>& chunks) {
     std::vector<runtime::UpdateRun> now;
-    for (const StreamedPiece& piece : pieces) {
-      now.push_back({piece.tensors, steps[piece.run]});
+    for (const StreamedChunk& chunk : chunks) {
+      now.push_back({chunk.tensors, steps[chunk.run]});
       runtime::rounding_of(now.back().step).first_element +=
-          static_cast<uint64_t>(piece.begin);
+          static_cast<uint64_t>(chunk.begin);
     }
     runtime::update_runs_(now);
   });

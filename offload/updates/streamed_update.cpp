@@ -88,7 +88,7 @@ void StreamedUpdate::allocate(MemoryLedger& ledger) {
   }
 }
 
-StreamedPiece StreamedUpdate::place(
+StreamedChunk StreamedUpdate::place(
     const StreamedRun& run,
     int64_t begin,
     int64_t numel,
@@ -110,16 +110,16 @@ StreamedPiece StreamedUpdate::place(
     return on_device;
   };
   const runtime::UpdateTensors& from = run.tensors;
-  StreamedPiece piece;
-  piece.begin = begin;
-  piece.tensors.master =
+  StreamedChunk chunk;
+  chunk.begin = begin;
+  chunk.tensors.master =
       run.master_on_host ? pass(from.master) : stretch(from.master);
   for (size_t i = 0; i < runtime::UpdateTensors::kStates; ++i) {
-    *piece.tensors.states()[i] = pass(*from.states()[i]);
+    *chunk.tensors.states()[i] = pass(*from.states()[i]);
   }
-  piece.tensors.grad = stretch(from.grad);
-  piece.tensors.low_precision = stretch(from.low_precision);
-  return piece;
+  chunk.tensors.grad = stretch(from.grad);
+  chunk.tensors.low_precision = stretch(from.low_precision);
+  return chunk;
 }
 
 void StreamedUpdate::run(
@@ -131,16 +131,16 @@ void StreamedUpdate::run(
   while (r < runs.size()) {
     Buffer& buffer = buffers_[next_];
     next_ = (next_ + 1) % buffers_.size();
-    std::vector<StreamedPiece> pieces;
+    std::vector<StreamedChunk> chunks;
     std::vector<Passage> passages;
     int64_t used = 0;
     while (r < runs.size()) {
       const int64_t rest = runs[r].tensors.grad.numel() - begin;
       const int64_t numel = fitting(runs[r], rest, buffer_bytes_ - used);
       if (numel > 0) {
-        pieces.push_back(
+        chunks.push_back(
             place(runs[r], begin, numel, used, buffer.memory, passages));
-        pieces.back().run = r;
+        chunks.back().run = r;
       }
       begin += numel;
       if (numel < rest) {
@@ -149,7 +149,7 @@ void StreamedUpdate::run(
       ++r;
       begin = 0;
     }
-    if (pieces.empty()) {
+    if (chunks.empty()) {
       continue;
     }
     arriving_.wait_for(buffer.free);
@@ -162,7 +162,7 @@ void StreamedUpdate::run(
     updating_.wait_for(arriving_.mark());
     {
       const runtime::StreamLane::Scope scope(updating_);
-      update(pieces);
+      update(chunks);
     }
     leaving_.wait_for(updating_.mark());
     {

@@ -28,7 +28,7 @@ struct StreamedRun {
 };
 
 /// A stretch of a run while it is on the device.
-struct StreamedPiece {
+struct StreamedChunk {
   size_t run = 0; ///< its index
   int64_t begin = 0; ///< its first element in the run
   runtime::UpdateTensors tensors;
@@ -68,7 +68,7 @@ class StreamedUpdate {
 
   /// Updates pieces of one dtype; called for each full buffer, with the
   /// computing lane as the current stream.
-  using Update = std::function<void(const std::vector<StreamedPiece>&)>;
+  using Update = std::function<void(const std::vector<StreamedChunk>&)>;
 
   /// Issues the update of all runs, after what was issued to the current
   /// stream. Their tensors on the device must not be used before join() or
@@ -113,7 +113,7 @@ class StreamedUpdate {
   };
 
   void hold(const std::vector<StreamedRun>& runs);
-  StreamedPiece place(
+  StreamedChunk place(
       const StreamedRun& run,
       int64_t begin,
       int64_t numel,

@@ -78,7 +78,7 @@ double copy_seconds(
 /// What the stages of a pipeline wait, whatever their number of micro-batches.
 /// @param costs of a micro-batch, by stage.
 double idle_seconds(
-    const std::vector<pipeline::PieceCost>& costs,
+    const std::vector<pipeline::ModelChunkCost>& costs,
     const EstimatedRun& run) {
   if (run.stages == 1) {
     return 0;
@@ -92,17 +92,17 @@ double idle_seconds(
   shape.micro_batches = static_cast<int>(
       rounds == kSimulatedRounds || run.chunks > 1 ? rounds * run.stages
                                                    : run.accumulate);
-  std::vector<pipeline::PieceCost> pieces;
-  for (int piece = 0; piece < shape.pieces(); ++piece) {
-    pipeline::PieceCost cost =
-        costs[static_cast<size_t>(shape.stage_of(piece))];
+  std::vector<pipeline::ModelChunkCost> model_chunks;
+  for (int model_chunk = 0; model_chunk < shape.model_chunks(); ++model_chunk) {
+    pipeline::ModelChunkCost cost =
+        costs[static_cast<size_t>(shape.stage_of(model_chunk))];
     cost.forward /= run.chunks;
     cost.backward_input /= run.chunks;
     cost.backward_weight /= run.chunks;
-    pieces.push_back(cost);
+    model_chunks.push_back(cost);
   }
-  const auto simulated =
-      pipeline::simulate_schedule(make_schedule(run.schedule, shape), pieces);
+  const auto simulated = pipeline::simulate_schedule(
+      make_schedule(run.schedule, shape), model_chunks);
   return simulated.makespan -
          *std::max_element(simulated.busy.begin(), simulated.busy.end());
 }
@@ -229,7 +229,7 @@ StepTime estimate_step(
     const EstimatedRun& run,
     const Machine& machine) {
   StepTime slowest;
-  std::vector<pipeline::PieceCost> costs;
+  std::vector<pipeline::ModelChunkCost> costs;
   for (const StepMemoryPlan& plan : plans) {
     const double times = static_cast<double>(run.accumulate) /
                          static_cast<double>(run.planned_accumulate);

@@ -68,13 +68,13 @@ class IpcWork : public c10d::Work {
 };
 
 /// The part of a span that goes into a row in one turn.
-ByteSpan part(const ByteSpan& full, int64_t row_bytes, uint64_t piece) {
+ByteSpan part(const ByteSpan& full, int64_t row_bytes, uint64_t chunk) {
   const int64_t begin =
-      std::min(full.begin + static_cast<int64_t>(piece) * row_bytes, full.end);
+      std::min(full.begin + static_cast<int64_t>(chunk) * row_bytes, full.end);
   return {begin, std::min(begin + row_bytes, full.end)};
 }
 
-uint64_t pieces_of(int64_t longest_bytes, int64_t row_bytes) {
+uint64_t chunks_of(int64_t longest_bytes, int64_t row_bytes) {
   return static_cast<uint64_t>(
       std::max<int64_t>(1, (longest_bytes + row_bytes - 1) / row_bytes));
 }
@@ -128,24 +128,24 @@ IpcPlan IpcBackend::gather(
   const auto self = static_cast<size_t>(getRank());
   IpcPlan plan;
   plan.message = message_of(CollectiveKind::kGather, out, bytes_in(out));
-  plan.pieces = pieces_of(longest_bytes(spans), row);
+  plan.chunks = chunks_of(longest_bytes(spans), row);
   if (longest_bytes(spans) > 0) {
     // The root of a broadcast does not wait for who reads it.
-    plan.reads = [=](int peer, uint64_t piece) {
-      return part(spans[static_cast<size_t>(peer)], row, piece).bytes() > 0;
+    plan.reads = [=](int peer, uint64_t chunk) {
+      return part(spans[static_cast<size_t>(peer)], row, chunk).bytes() > 0;
     };
   }
   plan.publish = [=, &driver](
-                     IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
-    const ByteSpan span = part({0, spans[self].bytes()}, row, piece);
+                     IpcPlan::Stream stream, std::byte* slot, uint64_t chunk) {
+    const ByteSpan span = part({0, spans[self].bytes()}, row, chunk);
     driver.copy(stream, slot, bytes_of(local) + span.begin, span.bytes());
   };
   plan.consume = [=, &driver](
                      IpcPlan::Stream stream,
                      const IpcPlan::Slots& slots,
-                     uint64_t piece) {
+                     uint64_t chunk) {
     for (size_t r = 0; r < slots.size(); ++r) {
-      const ByteSpan span = part(spans[r], row, piece);
+      const ByteSpan span = part(spans[r], row, chunk);
       std::byte* to = bytes_of(out) + span.begin;
       const std::byte* from =
           r == self ? bytes_of(local) + span.begin - spans[r].begin : slots[r];
@@ -166,10 +166,10 @@ decltype(IpcPlan::publish) IpcBackend::publish_blocks(
           blocks = std::move(blocks),
           this_rank = getRank(),
           &driver = queue_->driver()](
-             IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
+             IpcPlan::Stream stream, std::byte* slot, uint64_t chunk) {
     for (int r = 0; r < static_cast<int>(blocks.size()); ++r) {
       if (r != this_rank) {
-        const ByteSpan span = part(blocks[static_cast<size_t>(r)], row, piece);
+        const ByteSpan span = part(blocks[static_cast<size_t>(r)], row, chunk);
         driver.copy(
             stream, slot + r * row, bytes_of(in) + span.begin, span.bytes());
       }
@@ -191,12 +191,12 @@ IpcPlan IpcBackend::reduce(
       kind == ReduceKind::kSum ? CollectiveKind::kSum : CollectiveKind::kMax,
       in,
       bytes_in(in));
-  plan.pieces = pieces_of(longest_bytes(spans), row);
+  plan.chunks = chunks_of(longest_bytes(spans), row);
   plan.publish = publish_blocks(in, spans, row);
   plan.consume =
       [=, &driver](
-          IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {
-        const ByteSpan span = part(spans[self], row, piece);
+          IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t chunk) {
+        const ByteSpan span = part(spans[self], row, chunk);
         std::vector<const std::byte*> terms;
         for (size_t r = 0; r < slots.size(); ++r) {
           terms.push_back(
@@ -226,16 +226,16 @@ IpcPlan IpcBackend::reduce_full(const at::Tensor& tensor, ReduceKind kind)
                                : CollectiveKind::kMaxFull,
       tensor,
       full.bytes());
-  plan.pieces = pieces_of(full.bytes(), row);
+  plan.chunks = chunks_of(full.bytes(), row);
   plan.publish = [=, &driver](
-                     IpcPlan::Stream stream, std::byte* slot, uint64_t piece) {
-    const ByteSpan span = part(full, row, piece);
+                     IpcPlan::Stream stream, std::byte* slot, uint64_t chunk) {
+    const ByteSpan span = part(full, row, chunk);
     driver.copy(stream, slot, bytes_of(tensor) + span.begin, span.bytes());
   };
   plan.consume =
       [=, &driver](
-          IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {
-        const ByteSpan span = part(full, row, piece);
+          IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t chunk) {
+        const ByteSpan span = part(full, row, chunk);
         std::byte* const out = bytes_of(tensor) + span.begin;
         std::vector<const std::byte*> terms(slots.begin(), slots.end());
         terms[self] = out;
@@ -262,15 +262,15 @@ IpcPlan IpcBackend::exchange(
   IpcPlan plan;
   // Blocks differ in length between ranks; the longest does not.
   plan.message = message_of(CollectiveKind::kExchange, out, longest_bytes);
-  plan.pieces = pieces_of(longest_bytes, row);
+  plan.chunks = chunks_of(longest_bytes, row);
   plan.publish = publish_blocks(in, blocks.in, row);
   plan.consume =
       [=, &driver](
-          IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t piece) {
+          IpcPlan::Stream stream, const IpcPlan::Slots& slots, uint64_t chunk) {
         for (size_t r = 0; r < slots.size(); ++r) {
-          const ByteSpan span = part(blocks.out[r], row, piece);
+          const ByteSpan span = part(blocks.out[r], row, chunk);
           const std::byte* from =
-              r == self ? bytes_of(in) + part(blocks.in[r], row, piece).begin
+              r == self ? bytes_of(in) + part(blocks.in[r], row, chunk).begin
                         : slots[r] + static_cast<int64_t>(self) * row;
           driver.copy(stream, bytes_of(out) + span.begin, from, span.bytes());
         }

@@ -222,7 +222,7 @@ void IpcQueue::publish(
     StreamDriver::Stream stream,
     const IpcPlan& plan,
     uint64_t turn,
-    uint64_t piece) {
+    uint64_t chunk) {
   if (turn >= kSlots) {
     for (int r = 0; r < size_; ++r) {
       if (r != rank_) {
@@ -231,7 +231,7 @@ void IpcQueue::publish(
       }
     }
   }
-  plan.publish(stream, slot(rank_, turn), piece);
+  plan.publish(stream, slot(rank_, turn), chunk);
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) {
       driver_->write_flag(
@@ -244,16 +244,16 @@ void IpcQueue::consume(
     StreamDriver::Stream stream,
     const IpcPlan& plan,
     uint64_t turn,
-    uint64_t piece) {
+    uint64_t chunk) {
   IpcPlan::Slots slots;
   for (int r = 0; r < size_; ++r) {
     slots.push_back(slot(r, turn));
-    if (r != rank_ && (!plan.reads || plan.reads(r, piece))) {
+    if (r != rank_ && (!plan.reads || plan.reads(r, chunk))) {
       driver_->wait_flag(
           stream, flags(rank_, r).published, flag_value(turn + 1));
     }
   }
-  plan.consume(stream, slots, piece);
+  plan.consume(stream, slots, chunk);
   for (int r = 0; r < size_; ++r) {
     // Its own: done().
     driver_->write_flag(stream, flags(r, rank_).consumed, flag_value(turn + 1));
@@ -275,10 +275,10 @@ uint64_t IpcQueue::issue(const IpcPlan& plan) {
     last_stream_ = stream;
     ++issued_;
     // From here on a release covers all of its turns.
-    issued_turns_ = first + plan.pieces;
+    issued_turns_ = first + plan.chunks;
     constexpr uint64_t kAhead = kSlots - 1;
-    for (uint64_t i = 0; i < plan.pieces + kAhead; ++i) {
-      if (i < plan.pieces) {
+    for (uint64_t i = 0; i < plan.chunks + kAhead; ++i) {
+      if (i < plan.chunks) {
         publish(stream, plan, first + i, i);
       }
       if (i >= kAhead) {

@@ -38,14 +38,14 @@ struct IpcPlan {
   using Slots = std::vector<std::byte*>; ///< the slots of a turn, by rank
 
   ShmMessage message; ///< to detect ranks in different collectives
-  uint64_t pieces = 1;
+  uint64_t chunks = 1;
   /// Whether this rank reads a peer's slot in a turn; if it is empty, it waits
   /// for every peer.
-  std::function<bool(int peer, uint64_t piece)> reads;
+  std::function<bool(int peer, uint64_t chunk)> reads;
   /// Issues the copies of this rank's data into its slot.
-  std::function<void(Stream, std::byte* slot, uint64_t piece)> publish;
+  std::function<void(Stream, std::byte* slot, uint64_t chunk)> publish;
   /// Issues the operations that read the peers' slots.
-  std::function<void(Stream, const Slots& slots, uint64_t piece)> consume;
+  std::function<void(Stream, const Slots& slots, uint64_t chunk)> consume;
 };
 
 /// [Note: collectives in the order of streams] Each rank has a staging buffer
@@ -167,12 +167,12 @@ class IpcQueue {
       StreamDriver::Stream stream,
       const IpcPlan& plan,
       uint64_t turn,
-      uint64_t piece);
+      uint64_t chunk);
   void consume(
       StreamDriver::Stream stream,
       const IpcPlan& plan,
       uint64_t turn,
-      uint64_t piece);
+      uint64_t chunk);
   void fail(const std::string& reason);
   void release_waits();
   /// Why the queue cannot go on; empty if it can.

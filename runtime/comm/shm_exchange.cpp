@@ -52,7 +52,7 @@ std::byte* ShmExchange::row(
   return port.region.payload(from, turn) + to * row_bytes_;
 }
 
-void ShmExchange::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
+void ShmExchange::publish(const ShmPort& port, uint64_t turn, uint64_t chunk) {
   announce(port, turn, nullptr);
   for (int r = 0; r < port.ranks; ++r) {
     if (r == port.rank) {
@@ -64,13 +64,13 @@ void ShmExchange::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
     std::byte* to = row(port, port.rank, r, turn);
     std::memcpy(to, &header, sizeof(header));
     if (!direct()) {
-      const ByteSpan span = part(block, piece);
+      const ByteSpan span = part(block, chunk);
       copy_bytes(to + kShmLine, bytes_of(in_) + span.begin, span.bytes());
     }
   }
 }
 
-void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
+void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t chunk) {
   check_peers(port, turn);
   for (int i = 0; i < port.ranks; ++i) {
     // Each rank begins with itself, so that not all ranks read the same memory
@@ -82,7 +82,7 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
       copy_bytes(
           bytes_of(out_) + block.begin,
           bytes_of(in_) + local.begin,
-          piece == 0 ? local.bytes() : 0);
+          chunk == 0 ? local.bytes() : 0);
       continue;
     }
     const std::byte* from = row(port, r, port.rank, turn);
@@ -99,7 +99,7 @@ void ShmExchange::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
       port.peers.read(
           r, header.address, bytes_of(out_) + block.begin, block.bytes());
     } else {
-      const ByteSpan span = part(block, piece);
+      const ByteSpan span = part(block, chunk);
       copy_bytes(bytes_of(out_) + span.begin, from + kShmLine, span.bytes());
     }
   }

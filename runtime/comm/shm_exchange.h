@@ -32,8 +32,8 @@ class ShmExchange : public ShmOperation {
   /// from the sender's memory, for ranks that can read each other's memory.
   static int64_t always_direct(const ShmPort& port);
 
-  void publish(const ShmPort& port, uint64_t turn, uint64_t piece) override;
-  void consume(const ShmPort& port, uint64_t turn, uint64_t piece) override;
+  void publish(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
+  void consume(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
 
  private:
   struct Header;

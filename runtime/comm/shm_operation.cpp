@@ -48,16 +48,16 @@ ShmOperation::ShmOperation(
       dtype_(dtype),
       total_bytes_(total_bytes),
       shows_results_(shows_results) {
-  piece_bytes_ = port.region.slot_bytes() / rows / kLine * kLine - header_bytes;
-  if (longest_bytes <= piece_bytes_) {
+  chunk_bytes_ = port.region.slot_bytes() / rows / kLine * kLine - header_bytes;
+  if (longest_bytes <= chunk_bytes_) {
     return;
   }
   if (port.peers.can_read()) {
     direct_ = true;
-    piece_bytes_ = longest_bytes;
+    chunk_bytes_ = longest_bytes;
   } else {
-    pieces_ = static_cast<uint64_t>(
-        (longest_bytes + piece_bytes_ - 1) / piece_bytes_);
+    chunks_ = static_cast<uint64_t>(
+        (longest_bytes + chunk_bytes_ - 1) / chunk_bytes_);
   }
 }
 
@@ -81,10 +81,10 @@ void ShmOperation::check_peers(const ShmPort& port, uint64_t turn) const {
   }
 }
 
-ByteSpan ShmOperation::part(const ByteSpan& full, uint64_t piece) const {
+ByteSpan ShmOperation::part(const ByteSpan& full, uint64_t chunk) const {
   const int64_t begin = std::min(
-      full.begin + static_cast<int64_t>(piece) * piece_bytes_, full.end);
-  return {begin, std::min(begin + piece_bytes_, full.end)};
+      full.begin + static_cast<int64_t>(chunk) * chunk_bytes_, full.end);
+  return {begin, std::min(begin + chunk_bytes_, full.end)};
 }
 
 ShmGather::ShmGather(
@@ -105,11 +105,11 @@ ShmGather::ShmGather(
       local_(local),
       spans_(std::move(spans)) {}
 
-void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
+void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t chunk) {
   announce(port, turn, bytes_of(local_));
   if (!direct()) {
     const ByteSpan& full = spans_[static_cast<size_t>(port.rank)];
-    const ByteSpan self_span = part(full, piece);
+    const ByteSpan self_span = part(full, chunk);
     copy_bytes(
         port.region.payload(port.rank, turn),
         bytes_of(local_) + (self_span.begin - full.begin),
@@ -117,14 +117,14 @@ void ShmGather::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
   }
 }
 
-void ShmGather::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
+void ShmGather::consume(const ShmPort& port, uint64_t turn, uint64_t chunk) {
   check_peers(port, turn);
   for (int i = 0; i < port.ranks; ++i) {
     // Each rank begins with itself, so that not all ranks read the same memory
     // at once.
     const int r = (port.rank + i) % port.ranks;
     const ByteSpan& full = spans_[static_cast<size_t>(r)];
-    const ByteSpan span = part(full, piece);
+    const ByteSpan span = part(full, chunk);
     std::byte* to = bytes_of(out_) + span.begin;
     if (r == port.rank) {
       copy_bytes(
@@ -156,36 +156,36 @@ ShmReduce::ShmReduce(
       spans_(std::move(spans)),
       kind_(kind) {}
 
-void ShmReduce::publish(const ShmPort& port, uint64_t turn, uint64_t piece) {
+void ShmReduce::publish(const ShmPort& port, uint64_t turn, uint64_t chunk) {
   announce(port, turn, bytes_of(in_));
   if (direct()) {
     return;
   }
   // A row per peer; this rank's own stays empty.
   for (int r = 0; r < port.ranks; ++r) {
-    const ByteSpan span = part(spans_[static_cast<size_t>(r)], piece);
+    const ByteSpan span = part(spans_[static_cast<size_t>(r)], chunk);
     if (r != port.rank) {
       copy_bytes(
-          port.region.payload(port.rank, turn) + r * piece_bytes_,
+          port.region.payload(port.rank, turn) + r * chunk_bytes_,
           bytes_of(in_) + span.begin,
           span.bytes());
     }
   }
 }
 
-void ShmReduce::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
+void ShmReduce::consume(const ShmPort& port, uint64_t turn, uint64_t chunk) {
   check_peers(port, turn);
   const ByteSpan& full = spans_[static_cast<size_t>(port.rank)];
-  const ByteSpan span = part(full, piece);
+  const ByteSpan span = part(full, chunk);
   const auto ranks = static_cast<size_t>(port.ranks);
-  const int64_t chunk = std::min(
+  const int64_t cached_bytes = std::min(
       std::max(kCacheBytes / port.ranks / kLine * kLine, kSmallestChunk),
       span.bytes());
   std::vector<std::vector<std::byte>> read(
-      ranks, std::vector<std::byte>(direct() ? chunk : 0));
+      ranks, std::vector<std::byte>(direct() ? cached_bytes : 0));
   std::vector<const std::byte*> terms(ranks);
-  for (int64_t at = span.begin; at < span.end; at += chunk) {
-    const int64_t bytes = std::min(chunk, span.end - at);
+  for (int64_t at = span.begin; at < span.end; at += cached_bytes) {
+    const int64_t bytes = std::min(cached_bytes, span.end - at);
     for (int r = 0; r < port.ranks; ++r) {
       const auto i = static_cast<size_t>(r);
       if (r == port.rank) {
@@ -196,7 +196,7 @@ void ShmReduce::consume(const ShmPort& port, uint64_t turn, uint64_t piece) {
             r, address + static_cast<uint64_t>(at), read[i].data(), bytes);
         terms[i] = read[i].data();
       } else {
-        terms[i] = port.region.payload(r, turn) + port.rank * piece_bytes_ +
+        terms[i] = port.region.payload(r, turn) + port.rank * chunk_bytes_ +
                    (at - span.begin);
       }
     }

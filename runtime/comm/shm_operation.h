@@ -46,15 +46,15 @@ class ShmOperation {
   ShmOperation(const ShmOperation&) = delete;
   ShmOperation& operator=(const ShmOperation&) = delete;
 
-  /// Publishes piece `piece` in turn `turn`.
-  virtual void publish(const ShmPort& port, uint64_t turn, uint64_t piece) = 0;
+  /// Publishes piece `chunk` in turn `turn`.
+  virtual void publish(const ShmPort& port, uint64_t turn, uint64_t chunk) = 0;
 
   /// Consumes what all peers have published in turn `turn`.
   /// @throws tessera::Error when a peer has published another operation.
-  virtual void consume(const ShmPort& port, uint64_t turn, uint64_t piece) = 0;
+  virtual void consume(const ShmPort& port, uint64_t turn, uint64_t chunk) = 0;
 
-  uint64_t pieces() const {
-    return pieces_;
+  uint64_t chunks() const {
+    return chunks_;
   }
   bool direct() const {
     return direct_;
@@ -81,16 +81,16 @@ class ShmOperation {
   void announce(const ShmPort& port, uint64_t turn, const std::byte* address)
       const;
   void check_peers(const ShmPort& port, uint64_t turn) const;
-  /// Piece `piece` of a span.
-  ByteSpan part(const ByteSpan& full, uint64_t piece) const;
+  /// Piece `chunk` of a span.
+  ByteSpan part(const ByteSpan& full, uint64_t chunk) const;
 
-  int64_t piece_bytes_ = 0;
+  int64_t chunk_bytes_ = 0;
 
  private:
   CollectiveKind kind_;
   at::ScalarType dtype_;
   int64_t total_bytes_;
-  uint64_t pieces_ = 1;
+  uint64_t chunks_ = 1;
   bool direct_ = false;
   bool shows_results_;
 };
@@ -108,8 +108,8 @@ class ShmGather : public ShmOperation {
       std::vector<ByteSpan> spans,
       bool shows_results = false);
 
-  void publish(const ShmPort& port, uint64_t turn, uint64_t piece) override;
-  void consume(const ShmPort& port, uint64_t turn, uint64_t piece) override;
+  void publish(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
+  void consume(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
 
  private:
   at::Tensor out_;
@@ -128,8 +128,8 @@ class ShmReduce : public ShmOperation {
       std::vector<ByteSpan> spans,
       ReduceKind kind);
 
-  void publish(const ShmPort& port, uint64_t turn, uint64_t piece) override;
-  void consume(const ShmPort& port, uint64_t turn, uint64_t piece) override;
+  void publish(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
+  void consume(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
 
  private:
   at::Tensor out_;
@@ -145,8 +145,8 @@ class ShmFullReduce : public ShmOperation {
   static bool fits(const ShmPort& port, const at::Tensor& tensor);
   ShmFullReduce(const ShmPort& port, const at::Tensor& tensor, ReduceKind kind);
 
-  void publish(const ShmPort& port, uint64_t turn, uint64_t piece) override;
-  void consume(const ShmPort& port, uint64_t turn, uint64_t piece) override;
+  void publish(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
+  void consume(const ShmPort& port, uint64_t turn, uint64_t chunk) override;
 
  private:
   at::Tensor tensor_;

@@ -176,12 +176,12 @@ void ShmQueue::consume(Lock& lock) {
       });
   ShmOperation& operation = *entry->operation;
   const uint64_t turn = consumed_turns_;
-  const uint64_t piece = turn - entry->first_turn;
+  const uint64_t chunk = turn - entry->first_turn;
   consuming_ = true;
   std::string failure;
   lock.unlock();
   try {
-    operation.consume(port_, turn, piece);
+    operation.consume(port_, turn, chunk);
     for (int r = 0; operation.direct() && r < port_.ranks; ++r) {
       // The peer may have released the memory while it was read.
       TESSERA_CHECK(

@@ -78,7 +78,7 @@ class ShmQueue {
     uint64_t first_turn = 0;
 
     uint64_t end_turn() const {
-      return first_turn + operation->pieces();
+      return first_turn + operation->chunks();
     }
   };
   using Lock = std::unique_lock<std::mutex>;

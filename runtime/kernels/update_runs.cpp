@@ -135,16 +135,16 @@ CpuUpdate from_copy(
     const UpdateTensors& before) {
   update.range = [&tensors, &before, range = std::move(update.range)](
                      int64_t begin, int64_t end) {
-    constexpr int64_t kPiece = 1 << 12;
-    static_assert(kUpdateChunk % kPiece == 0);
+    constexpr int64_t kCopyChunk = 1 << 12;
+    static_assert(kUpdateChunk % kCopyChunk == 0);
     bool finite = true;
-    for (int64_t at = begin; at < end; at += kPiece) {
-      const int64_t piece_end = std::min(at + kPiece, end);
-      copy_range(tensors.master, before.master, at, piece_end);
+    for (int64_t at = begin; at < end; at += kCopyChunk) {
+      const int64_t chunk_end = std::min(at + kCopyChunk, end);
+      copy_range(tensors.master, before.master, at, chunk_end);
       for (size_t i = 0; i < UpdateTensors::kStates; ++i) {
-        copy_range(*tensors.states()[i], *before.states()[i], at, piece_end);
+        copy_range(*tensors.states()[i], *before.states()[i], at, chunk_end);
       }
-      finite = range(at, piece_end) && finite;
+      finite = range(at, chunk_end) && finite;
     }
     return finite;
   };

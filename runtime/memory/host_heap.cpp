@@ -166,13 +166,13 @@ void HostHeap::give_back(void* data, size_t bytes) {
   auto offset = static_cast<size_t>(static_cast<std::byte*>(data) - base_);
   in_use_ -= size;
   const auto after = free_by_offset_.lower_bound(offset);
-  const Piece behind = after != free_by_offset_.end()
-                           ? Piece{after->second, after->first}
-                           : Piece{0, bytes_};
-  const Piece before =
+  const FreeBlock behind = after != free_by_offset_.end()
+                               ? FreeBlock{after->second, after->first}
+                               : FreeBlock{0, bytes_};
+  const FreeBlock before =
       after != free_by_offset_.begin()
-          ? Piece{std::prev(after)->second, std::prev(after)->first}
-          : Piece{0, 0};
+          ? FreeBlock{std::prev(after)->second, std::prev(after)->first}
+          : FreeBlock{0, 0};
   if (behind.first > 0 && behind.second == offset + size) {
     remove_free(behind.second, behind.first);
     size += behind.first;

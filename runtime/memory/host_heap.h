@@ -52,7 +52,7 @@ class HostHeap {
   size_t idle_bytes() const;
 
  private:
-  using Piece =
+  using FreeBlock =
       std::pair<size_t, size_t>; ///< (bytes, offset): sorted by size first
 
   void add_free(size_t offset, size_t bytes);
@@ -73,7 +73,7 @@ class HostHeap {
   void* range_ = nullptr; ///< as the system gave it
   std::byte* base_ = nullptr; ///< in it, at a huge page
   size_t bytes_ = 0;
-  std::set<Piece> free_by_size_;
+  std::set<FreeBlock> free_by_size_;
   std::map<size_t, size_t> free_by_offset_; ///< offset -> bytes
   size_t in_use_ = 0;
   size_t peak_in_use_ = 0;

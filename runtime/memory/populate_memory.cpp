@@ -13,11 +13,11 @@ namespace tessera::runtime {
 namespace {
 
 // A multiple of huge pages, of which each is populated by one thread.
-constexpr size_t kPiece = size_t{64} << 20;
+constexpr size_t kPopulateChunk = size_t{64} << 20;
 
 constexpr int kPopulateWrite = 23; // MADV_POPULATE_WRITE, of newer headers
 
-void populate_piece(std::byte* data, size_t bytes) {
+void populate_chunk(std::byte* data, size_t bytes) {
   if (::madvise(data, bytes, kPopulateWrite) != 0 && errno == EINVAL) {
     detail::touch_pages(data, bytes);
   }
@@ -34,14 +34,15 @@ void detail::touch_pages(void* data, size_t bytes) {
 }
 
 void populate_memory(void* data, size_t bytes, ThreadPool& pool) {
-  const auto pieces = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);
+  const auto chunks =
+      static_cast<int64_t>((bytes + kPopulateChunk - 1) / kPopulateChunk);
   const int64_t threads = std::clamp(pool.threads(), 1, kMostPopulatingThreads);
-  pool.run(std::min(threads, pieces), [&](int64_t thread) {
-    for (int64_t piece = thread; piece < pieces; piece += threads) {
-      const size_t begin = static_cast<size_t>(piece) * kPiece;
-      populate_piece(
+  pool.run(std::min(threads, chunks), [&](int64_t thread) {
+    for (int64_t chunk = thread; chunk < chunks; chunk += threads) {
+      const size_t begin = static_cast<size_t>(chunk) * kPopulateChunk;
+      populate_chunk(
           static_cast<std::byte*>(data) + begin,
-          std::min(kPiece, bytes - begin));
+          std::min(kPopulateChunk, bytes - begin));
     }
   });
 }

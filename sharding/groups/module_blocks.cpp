@@ -105,9 +105,9 @@ Modules vocabulary_modules(const Module& module, int64_t min_numel) {
   return apart;
 }
 
-class PieceFinder {
+class UnitFinder {
  public:
-  PieceFinder(
+  UnitFinder(
       const Module& module,
       const GroupPolicy& policy,
       const ModuleChoices& choices)
@@ -126,13 +126,13 @@ class PieceFinder {
     }
   }
 
-  std::vector<ModulePiece> find(const Module& module) {
+  std::vector<ModuleUnit> find(const Module& module) {
     add_around_blocks(module, "");
-    return std::move(pieces_);
+    return std::move(units_);
   }
 
  private:
-  bool is_own_piece(const Module& module) const {
+  bool is_unit(const Module& module) const {
     return blocks_.count(&module) || apart_.count(&module);
   }
 
@@ -150,8 +150,7 @@ class PieceFinder {
     for (const auto& child : module.named_children()) {
       const std::string child_path = join(path, child.key());
       const Module& part = *child.value();
-      if (!is_own_piece(part) &&
-          (is_container(part) || contains_blocks(part))) {
+      if (!is_unit(part) && (is_container(part) || contains_blocks(part))) {
         add_around_blocks(part, child_path);
       } else {
         add_full(part, child_path);
@@ -180,7 +179,7 @@ class PieceFinder {
     }
     for (const auto& child : module.named_children()) {
       const std::string child_path = join(path, child.key());
-      if (is_own_piece(*child.value())) {
+      if (is_unit(*child.value())) {
         inner.emplace_back(child_path, child.value().get());
       } else {
         take_own(*child.value(), child_path, local, inner);
@@ -192,31 +191,31 @@ class PieceFinder {
       const Module& module,
       const std::string& path,
       const std::vector<at::Tensor>& parameters) {
-    ModulePiece piece;
-    piece.path = path;
+    ModuleUnit unit;
+    unit.path = path;
     for (const at::Tensor& tensor : parameters) {
-      piece.parameters.push_back(tensor.unsafeGetTensorImpl());
+      unit.parameters.push_back(tensor.unsafeGetTensorImpl());
     }
-    piece.is_named = choices_.is_group(module);
-    piece.is_apart = apart_.count(&module) > 0;
-    if (!piece.parameters.empty()) {
-      pieces_.push_back(std::move(piece));
+    unit.is_named = choices_.is_group(module);
+    unit.is_apart = apart_.count(&module) > 0;
+    if (!unit.parameters.empty()) {
+      units_.push_back(std::move(unit));
     }
   }
 
   const ModuleChoices& choices_;
   Modules blocks_;
   Modules apart_;
-  std::vector<ModulePiece> pieces_;
+  std::vector<ModuleUnit> units_;
 };
 
 } // namespace
 
-std::vector<ModulePiece> find_pieces(
+std::vector<ModuleUnit> find_units(
     const Module& module,
     const GroupPolicy& policy,
     const ModuleChoices& choices) {
-  return PieceFinder(module, policy, choices).find(module);
+  return UnitFinder(module, policy, choices).find(module);
 }
 
 } // namespace tessera::sharding

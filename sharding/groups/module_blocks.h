@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `find_pieces()` divides a module by its structure, before sizes are
+// `find_units()` divides a module by its structure, before sizes are
 // considered.
 
 #include "tessera/sharding/groups/group_policy.h"
@@ -14,7 +14,7 @@
 namespace tessera::sharding {
 
 /// Parameters of one part of the model, in registration order.
-struct ModulePiece {
+struct ModuleUnit {
   std::string path; ///< path of the module; "" for the wrapped module
   std::vector<const c10::TensorImpl*> parameters; ///< not empty
   /// Chosen to be a group: it is not merged with other small ones.
@@ -26,7 +26,7 @@ struct ModulePiece {
 /// Divides `module` into blocks: those that rules name, or else children of
 /// a container and siblings of one composite type; and those that configure()
 /// makes groups.
-std::vector<ModulePiece> find_pieces(
+std::vector<ModuleUnit> find_units(
     const torch::nn::Module& module,
     const GroupPolicy& policy,
     const ModuleChoices& choices);

@@ -22,7 +22,7 @@ using ValueKind = LazyValue::Kind;
 using ValuePtr = std::shared_ptr<LazyValue>;
 
 /// Shorter than what LibTorch divides among threads.
-constexpr int64_t kPieceNumel = 16384;
+constexpr int64_t kReplayChunkNumel = 16384;
 
 /// Returns the chain of values from the first one that does not depend on a
 /// previous one to `value`.
@@ -308,14 +308,17 @@ void LazyFill::operator()(const at::Tensor& slice, int64_t first_element)
     return;
   }
   const int64_t end = first_element + slice.numel();
-  for (int64_t piece = first_element / kPieceNumel * kPieceNumel; piece < end;
-       piece += kPieceNumel) {
-    const int64_t numel = std::min(kPieceNumel, value->numel - piece);
-    const at::Tensor values = make_slice(value, piece, numel);
-    const int64_t from = std::max(piece, first_element);
-    const int64_t to = std::min(piece + numel, end);
+  for (int64_t chunk_begin =
+           first_element / kReplayChunkNumel * kReplayChunkNumel;
+       chunk_begin < end;
+       chunk_begin += kReplayChunkNumel) {
+    const int64_t numel =
+        std::min(kReplayChunkNumel, value->numel - chunk_begin);
+    const at::Tensor values = make_slice(value, chunk_begin, numel);
+    const int64_t from = std::max(chunk_begin, first_element);
+    const int64_t to = std::min(chunk_begin + numel, end);
     slice.narrow(0, from - first_element, to - from)
-        .copy_(values.narrow(0, from - piece, to - from));
+        .copy_(values.narrow(0, from - chunk_begin, to - from));
   }
 }
 

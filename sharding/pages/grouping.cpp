@@ -50,18 +50,18 @@ const c10::StorageImpl* storage_of(const ParameterRecord& record) {
 /// Returns the storages that are used by more than one piece; they form groups
 /// of their own.
 std::unordered_set<const c10::StorageImpl*> shared_storages(
-    const std::vector<ModulePiece>& pieces,
+    const std::vector<ModuleUnit>& units,
     const RecordOf& records) {
   std::unordered_set<const c10::StorageImpl*> shared;
-  std::unordered_map<const c10::StorageImpl*, size_t> first_piece;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    for (const auto* impl : pieces[i].parameters) {
+  std::unordered_map<const c10::StorageImpl*, size_t> first_unit;
+  for (size_t i = 0; i < units.size(); ++i) {
+    for (const auto* impl : units[i].parameters) {
       const auto record = records.find(impl);
       if (record == records.end()) {
         continue; // ignored
       }
       const auto* storage = storage_of(record->second);
-      const auto [found, is_new] = first_piece.emplace(storage, i);
+      const auto [found, is_new] = first_unit.emplace(storage, i);
       if (!is_new && found->second != i) {
         shared.insert(storage);
       }
@@ -84,21 +84,21 @@ bool is_apart(
 }
 
 std::vector<Candidate> candidates_of(
-    const std::vector<ModulePiece>& pieces,
+    const std::vector<ModuleUnit>& units,
     const RecordOf& records,
     const ModuleChoices& choices,
     const std::set<std::string>& apart) {
-  const auto shared = shared_storages(pieces, records);
+  const auto shared = shared_storages(units, records);
   std::vector<Candidate> groups;
   std::vector<Candidate> shared_groups;
   std::unordered_map<const c10::StorageImpl*, size_t> shared_group;
   std::unordered_set<const c10::TensorImpl*> placed;
-  for (const auto& piece : pieces) {
+  for (const auto& unit : units) {
     Candidate group;
-    group.spec.name = piece.path.empty() ? "root" : piece.path;
-    group.may_be_collected = !piece.is_named && !piece.is_apart;
-    group.may_merge = !piece.is_apart;
-    for (const auto* impl : piece.parameters) {
+    group.spec.name = unit.path.empty() ? "root" : unit.path;
+    group.may_be_collected = !unit.is_named && !unit.is_apart;
+    group.may_merge = !unit.is_apart;
+    for (const auto* impl : unit.parameters) {
       const auto found_record = records.find(impl);
       if (found_record == records.end() || !placed.insert(impl).second) {
         continue;
@@ -117,7 +117,7 @@ std::vector<Candidate> candidates_of(
         local.spec.name = record.name();
         local.spec.scattered = true;
         local.spec.is_apart = alone;
-        local.may_be_collected = !piece.is_apart && !alone;
+        local.may_be_collected = !unit.is_apart && !alone;
         local.may_merge = false;
         shared_groups.push_back(std::move(local));
       }
@@ -329,7 +329,7 @@ std::vector<PageSpec> group_parameters(
     records.emplace(record.tensor.unsafeGetTensorImpl(), record);
   }
   auto groups = candidates_of(
-      find_pieces(module, policy, choices), records, choices, apart);
+      find_units(module, policy, choices), records, choices, apart);
   apply_choices(choices, groups);
   if (policy.max_group_numel > 0) {
     groups = merge_neighbours(std::move(groups), policy.max_group_numel);

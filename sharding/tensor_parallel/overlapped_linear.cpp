@@ -87,10 +87,10 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
       results.push_back(
           matrix(exchange.full_rows(), layer.weight.size(0), local));
     }
-    exchange.gather_pieces(
-        local, [&](const Rows& rows, const at::Tensor& piece) {
+    exchange.gather_chunks(
+        local, [&](const Rows& rows, const at::Tensor& chunk) {
           for (size_t i = 0; i < layers.size(); ++i) {
-            multiply(rows.of(results[i]), piece, layers[i]);
+            multiply(rows.of(results[i]), chunk, layers[i]);
           }
         });
     for (at::Tensor& result : results) {
@@ -130,14 +130,14 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     variable_list result = no_gradients(border);
     RowExchange::Reduced input;
     if (context->needs_input_grad(0)) {
-      input = exchange.reduce_pieces(
-          between.size(-1), between, [&](const Rows& rows, at::Tensor& piece) {
+      input = exchange.reduce_chunks(
+          between.size(-1), between, [&](const Rows& rows, at::Tensor& chunk) {
             for (size_t i = 0; i < of_results.size(); ++i) {
               const at::Tensor local = rows.of(of_results[i]);
               if (i == 0) {
-                at::mm_out(piece, local, saved[1]);
+                at::mm_out(chunk, local, saved[1]);
               } else {
-                piece.addmm_(local, saved[i + 1]);
+                chunk.addmm_(local, saved[i + 1]);
               }
             }
           });
@@ -205,11 +205,11 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
     const at::Tensor full = exchange.rows_of_full(features);
     return exchange.part_shaped(
         exchange
-            .reduce_pieces(
+            .reduce_chunks(
                 weight.size(0),
                 features,
-                [&](const Rows& rows, at::Tensor& piece) {
-                  multiply(piece, rows.of(full), {weight, {}});
+                [&](const Rows& rows, at::Tensor& chunk) {
+                  multiply(chunk, rows.of(full), {weight, {}});
                 })
             .wait());
   }
@@ -238,23 +238,23 @@ struct LeaveLinear : torch::autograd::Function<LeaveLinear> {
       input = matrix(exchange.full_rows(), weight.size(1), local);
     }
     at::Tensor full;
-    exchange.gather_pieces(
-        local, [&](const Rows& rows, const at::Tensor& piece) {
+    exchange.gather_chunks(
+        local, [&](const Rows& rows, const at::Tensor& chunk) {
           if (wants_input) {
             at::Tensor out = rows.of(input);
-            at::mm_out(out, piece, weight);
+            at::mm_out(out, chunk, weight);
           }
           if (!wants_weight) {
             return;
           }
-          if (piece.size(0) == exchange.full_rows()) {
-            full = piece;
+          if (chunk.size(0) == exchange.full_rows()) {
+            full = chunk;
             return;
           }
           if (!full.defined()) {
-            full = matrix(exchange.full_rows(), piece.size(1), piece);
+            full = matrix(exchange.full_rows(), chunk.size(1), chunk);
           }
-          rows.of(full).copy_(piece);
+          rows.of(full).copy_(chunk);
         });
     return {
         wants_input ? exchange.full_shaped(input) : at::Tensor(),

@@ -66,7 +66,7 @@ RowExchange::RowExchange(
     std::vector<int64_t> part_sizes,
     int64_t dim)
     : group_(tp.group),
-      piece_count_(tp.pieces),
+      chunk_count_(tp.pieces),
       is_divided_(tp.sequence),
       dim_(dim),
       part_sizes_(std::move(part_sizes)),
@@ -105,14 +105,14 @@ at::Tensor RowExchange::full_shaped(const at::Tensor& matrix) const {
   return shaped(matrix, parts_);
 }
 
-std::vector<Rows> RowExchange::pieces() const {
+std::vector<Rows> RowExchange::chunks() const {
   const int64_t count =
-      std::max<int64_t>(1, std::min<int64_t>(piece_count_, rows_));
-  std::vector<Rows> pieces;
+      std::max<int64_t>(1, std::min<int64_t>(chunk_count_, rows_));
+  std::vector<Rows> chunks;
   for (int64_t i = 0; i < count; ++i) {
-    pieces.push_back({i * rows_ / count, (i + 1) * rows_ / count});
+    chunks.push_back({i * rows_ / count, (i + 1) * rows_ / count});
   }
-  return pieces;
+  return chunks;
 }
 
 std::string RowExchange::label(const char* step) const {
@@ -141,7 +141,7 @@ RowExchange::Gathered RowExchange::gather(const at::Tensor& local) const {
   return gathered;
 }
 
-void RowExchange::gather_pieces(
+void RowExchange::gather_chunks(
     const at::Tensor& local,
     const std::function<void(const Rows&, const at::Tensor&)>& use) const {
   if (!is_divided_) {
@@ -152,7 +152,7 @@ void RowExchange::gather_pieces(
     at::Tensor room; ///< [parts, rows of a piece, features]
     runtime::LaneCollective collective;
   };
-  const std::vector<Rows> all = pieces();
+  const std::vector<Rows> all = chunks();
   // Double buffering: one is used while the other one is filled.
   Travelling rooms[2];
   const auto start = [&](size_t i) {
@@ -197,7 +197,7 @@ at::Tensor RowExchange::Reduced::wait() {
   return std::move(local_);
 }
 
-RowExchange::Reduced RowExchange::reduce_pieces(
+RowExchange::Reduced RowExchange::reduce_chunks(
     int64_t features,
     const at::Tensor& like,
     const std::function<void(const Rows&, at::Tensor&)>& make) const {
@@ -206,11 +206,11 @@ RowExchange::Reduced RowExchange::reduce_pieces(
   const at::Tensor room =
       is_divided_ ? at::empty({full_rows(), features}, like.options())
                   : reduced.local_;
-  const std::vector<Rows> all = pieces();
-  for (const Rows& piece : all) {
-    const int64_t length = piece.end - piece.begin;
+  const std::vector<Rows> all = chunks();
+  for (const Rows& chunk : all) {
+    const int64_t length = chunk.end - chunk.begin;
     const at::Tensor sent =
-        room.narrow(0, parts_ * piece.begin, parts_ * length);
+        room.narrow(0, parts_ * chunk.begin, parts_ * length);
     if (all.size() == 1) {
       at::Tensor target = sent;
       make({0, full_rows()}, target);
@@ -218,13 +218,13 @@ RowExchange::Reduced RowExchange::reduce_pieces(
       for (int64_t part = 0; part < parts_; ++part) {
         const int64_t first = part * rows_;
         at::Tensor target = sent.narrow(0, part * length, length);
-        make({first + piece.begin, first + piece.end}, target);
+        make({first + chunk.begin, first + chunk.end}, target);
       }
     }
     reduced.collectives_.emplace_back(
         [&] {
           return is_divided_ ? group_->reduce_scatter_sum(
-                                   piece.of(reduced.local_),
+                                   chunk.of(reduced.local_),
                                    sent,
                                    label("reduce-scatter of activations"))
                              : group_->all_reduce_sum(

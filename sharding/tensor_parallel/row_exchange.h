@@ -74,7 +74,7 @@ class RowExchange {
   /// Gathers piece by piece: while `use` works on one piece, the next one is
   /// communicated.
   /// @param use takes the rows and their values in the whole.
-  void gather_pieces(
+  void gather_chunks(
       const at::Tensor& local,
       const std::function<void(const Rows&, const at::Tensor&)>& use) const;
 
@@ -94,7 +94,7 @@ class RowExchange {
   /// previous one is communicated.
   /// @param make takes the rows and a tensor to which it writes this rank's
   ///   summand.
-  Reduced reduce_pieces(
+  Reduced reduce_chunks(
       int64_t features,
       const at::Tensor& like,
       const std::function<void(const Rows&, at::Tensor&)>& make) const;
@@ -106,12 +106,12 @@ class RowExchange {
       int64_t dim);
 
   /// Returns the rows of the part that are communicated together.
-  std::vector<Rows> pieces() const;
+  std::vector<Rows> chunks() const;
   at::Tensor shaped(const at::Tensor& matrix, int64_t parts) const;
   std::string label(const char* step) const;
 
   Communicator* group_;
-  int64_t piece_count_;
+  int64_t chunk_count_;
   bool is_divided_; ///< whether sequences are sharded
   int64_t dim_; ///< sequence dimension, counted from the start
   /// sizes of the part without features, sequence first

@@ -250,7 +250,7 @@ class DcpReader {
           found->second.file,
           at::IntArrayRef(shape)));
     }
-    entry.pieces.push_back(
+    entry.regions.push_back(
         {{begin, shape, {stored.offset, stored.strides}}, stored.storage});
     return sharding::numel_of(shape, {});
   }

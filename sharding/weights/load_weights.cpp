@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 /// A parameter's place in a flat buffer and where a file has it.
 struct FlatWeight {
   const sharding::WeightEntry* entry = nullptr;
-  std::vector<sharding::WeightPiece> source;
+  std::vector<sharding::FileRegion> source;
   TensorSpec spec;
   runtime::FlatSpan span;
   std::vector<int64_t> sizes; ///< of the parameter on this rank
@@ -52,14 +52,14 @@ FlatWeight flat_weight(const sharding::WeightTarget& target, int64_t begin) {
 /// @param source the whole tensor in the entry.
 void read_local(
     const sharding::WeightEntry& entry,
-    const std::vector<sharding::WeightPiece>& source,
+    const std::vector<sharding::FileRegion>& source,
     const TensorSpec& spec,
     const at::Tensor& target) {
   auto local = sharding::blocks_of(spec.sizes, spec.part());
   for (sharding::TensorBlock& block : local) {
     block.place = {0, target.strides().vec()};
   }
-  sharding::read_pieces(entry, source, local, target.detach());
+  sharding::read_regions(entry, source, local, target.detach());
 }
 
 /// Compares the checksums of what read_part() will read of a slice of `numel`
@@ -75,7 +75,7 @@ void verify_part(const FlatWeight& weight, int64_t first, int64_t numel) {
       weight.is_contiguous
           ? TensorPart{local.ranges, from - weight.span.begin, to - from}
           : local;
-  sharding::verify_pieces(
+  sharding::verify_regions(
       weight.source, sharding::blocks_of(weight.spec.sizes, here));
 }
 
@@ -94,7 +94,7 @@ void read_part(
   const int64_t offset = from - weight.span.begin;
   if (weight.is_contiguous) {
     const TensorPart here{weight.spec.part().ranges, offset, part.numel()};
-    sharding::read_pieces(
+    sharding::read_regions(
         *weight.entry,
         weight.source,
         sharding::blocks_of(weight.spec.sizes, here),
@@ -183,7 +183,7 @@ void verify_source(
   }
   for (const auto& [tensor, target] : others) {
     if (target->entry != nullptr) {
-      sharding::verify_pieces(
+      sharding::verify_regions(
           target->source,
           sharding::blocks_of(target->spec.sizes, target->spec.part()));
     }
@@ -254,7 +254,7 @@ LoadWeightsReport load_weights(
   auto report = sharding::match_weights(targets, files, options);
   for (const sharding::WeightTarget& target : targets) {
     if (target.entry != nullptr && !sharding::is_deferred(target.tensor)) {
-      sharding::verify_pieces(
+      sharding::verify_regions(
           target.source,
           sharding::blocks_of(target.spec.sizes, target.spec.part()));
     }

@@ -31,7 +31,7 @@ WeightEntry torch_entry(
   WeightEntry entry{name, tensor.dtype, tensor.shape, {}};
   if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) ==
       tensor.shape.end()) {
-    entry.pieces.push_back(
+    entry.regions.push_back(
         {{std::vector<int64_t>(tensor.shape.size(), 0),
           tensor.shape,
           {tensor.offset, tensor.strides}},

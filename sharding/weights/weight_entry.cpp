@@ -26,7 +26,7 @@ void DataCheck::verify() const {
 WeightEntry full_entry(const runtime::SafetensorsEntry& entry) {
   WeightEntry full{entry.name, entry.dtype, entry.shape, {}};
   if (!entry.data.empty()) {
-    full.pieces.push_back(
+    full.regions.push_back(
         {{std::vector<int64_t>(entry.shape.size(), 0),
           entry.shape,
           {0, row_major_strides(entry.shape)}},
@@ -35,28 +35,28 @@ WeightEntry full_entry(const runtime::SafetensorsEntry& entry) {
   return full;
 }
 
-void read_pieces(
+void read_regions(
     const WeightEntry& entry,
-    std::span<const WeightPiece> pieces,
+    std::span<const FileRegion> regions,
     std::span<const TensorBlock> here,
     const at::Tensor& target) {
-  for (const WeightPiece& piece : pieces) {
-    const StoredElements elements{entry.name, entry.dtype, piece.data};
-    for (const CommonBlock& common : intersect(here, {&piece.block, 1})) {
-      if (piece.check) {
-        piece.check->verify();
+  for (const FileRegion& region : regions) {
+    const StoredElements elements{entry.name, entry.dtype, region.data};
+    for (const CommonBlock& common : intersect(here, {&region.block, 1})) {
+      if (region.check) {
+        region.check->verify();
       }
       read_block(elements, common, target);
     }
   }
 }
 
-void verify_pieces(
-    std::span<const WeightPiece> pieces,
+void verify_regions(
+    std::span<const FileRegion> regions,
     std::span<const TensorBlock> here) {
-  for (const WeightPiece& piece : pieces) {
-    if (piece.check && !intersect(here, {&piece.block, 1}).empty()) {
-      piece.check->verify();
+  for (const FileRegion& region : regions) {
+    if (region.check && !intersect(here, {&region.block, 1}).empty()) {
+      region.check->verify();
     }
   }
 }
@@ -68,7 +68,7 @@ at::Tensor loaded_tensor(const WeightEntry& entry) {
       std::vector<int64_t>(entry.shape.size(), 0),
       entry.shape,
       {0, row_major_strides(entry.shape)}};
-  read_pieces(entry, entry.pieces, {&full, 1}, tensor);
+  read_regions(entry, entry.regions, {&full, 1}, tensor);
   return tensor;
 }
 

@@ -46,7 +46,7 @@ class DataCheck {
 };
 
 /// A box of a tensor in a mapped file.
-struct WeightPiece {
+struct FileRegion {
   TensorBlock block; ///< places count from the beginning of `data`
   std::span<const std::byte> data; ///< not aligned
   /// Null: the file has no checksums.
@@ -58,7 +58,7 @@ struct WeightEntry {
   std::string name;
   runtime::SafetensorsDtype dtype = runtime::SafetensorsDtype::kF32;
   std::vector<int64_t> shape;
-  std::vector<WeightPiece> pieces; ///< none without elements
+  std::vector<FileRegion> regions; ///< none without elements
 };
 
 /// The tensors of a checkpoint, and what keeps their files open.
@@ -72,17 +72,17 @@ WeightEntry full_entry(const runtime::SafetensorsEntry& entry);
 
 /// Reads the elements of `here` that the pieces have, converted to the dtype of
 /// `target`; see read_block().
-/// @param pieces of the entry, or of a part of it, in the indices of `here`.
-void read_pieces(
+/// @param regions of the entry, or of a part of it, in the indices of `here`.
+void read_regions(
     const WeightEntry& entry,
-    std::span<const WeightPiece> pieces,
+    std::span<const FileRegion> regions,
     std::span<const TensorBlock> here,
     const at::Tensor& target);
 
 /// Compares the checksums of the pieces that have elements of `here`.
 /// @throws tessera::Error if they are damaged.
-void verify_pieces(
-    std::span<const WeightPiece> pieces,
+void verify_regions(
+    std::span<const FileRegion> regions,
     std::span<const TensorBlock> here);
 
 /// A copy of the entry on the CPU.

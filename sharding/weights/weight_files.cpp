@@ -192,10 +192,10 @@ std::string identity_of(const WeightSet& set) {
     for (const int64_t size : entry.shape) {
       text << " " << size;
     }
-    for (const WeightPiece& piece : entry.pieces) {
+    for (const FileRegion& region : entry.regions) {
       text << " "
-           << (piece.check ? piece.check->checksum()
-                           : runtime::checksum_of(sample_of(piece.data)));
+           << (region.check ? region.check->checksum()
+                            : runtime::checksum_of(sample_of(region.data)));
     }
     text << "\n";
   }

@@ -129,12 +129,12 @@ bool lies_within(const MappedWeight& weight) {
 }
 
 /// The weight in the pieces of the checkpoint's tensor.
-std::vector<WeightPiece> source_of(
+std::vector<FileRegion> source_of(
     const MappedWeight& weight,
     const WeightEntry& entry) {
-  std::vector<WeightPiece> source;
-  for (WeightPiece piece : entry.pieces) {
-    TensorBlock& block = piece.block;
+  std::vector<FileRegion> source;
+  for (FileRegion region : entry.regions) {
+    TensorBlock& block = region.block;
     if (weight.is_transposed) {
       for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
         std::reverse(one->begin(), one->end());
@@ -151,7 +151,7 @@ std::vector<WeightPiece> source_of(
       block.begin[0] = begin - weight.first_row;
       block.sizes[0] = end - begin;
     }
-    source.push_back(std::move(piece));
+    source.push_back(std::move(region));
   }
   return source;
 }

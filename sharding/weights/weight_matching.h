@@ -24,7 +24,7 @@ struct WeightTarget {
   bool is_found = false; ///< whether a name was found
   /// Null: it keeps its values.
   const WeightEntry* entry = nullptr;
-  std::vector<WeightPiece> source; ///< the whole tensor in the entry
+  std::vector<FileRegion> source; ///< the whole tensor in the entry
 };
 
 /// Returns the parameters and registered buffers of `module`, tied ones once.

@@ -5,8 +5,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/safetensors_header.h"
 #include "tessera/runtime/io/torch_file.h"
+#include "tessera/sharding/weights/file_regions.h"
 #include "tessera/sharding/weights/torch_weights.h"
-#include "tessera/sharding/weights/weight_pieces.h"
 
 #include <algorithm>
 #include <iterator>

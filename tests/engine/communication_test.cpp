@@ -246,12 +246,12 @@ Tensors reduced_gradients(
         sums.push_back(sum);
       }
       const int64_t numel = page->layout().shard_numel();
-      const int64_t piece =
+      const int64_t chunk =
           ((numel + replicas - 1) / replicas + kBlock - 1) / kBlock * kBlock;
-      const bool fits = replicas * piece <= page->layout().padded_numel();
+      const bool fits = replicas * chunk <= page->layout().padded_numel();
       at::Tensor total = torch::zeros({numel}, at::kDouble);
-      for (int64_t first = 0; first < numel; first += piece) {
-        const int64_t count = std::min(piece, numel - first);
+      for (int64_t first = 0; first < numel; first += chunk) {
+        const int64_t count = std::min(chunk, numel - first);
         const at::Tensor local = total.narrow(0, first, count);
         for (const at::Tensor& sum : sums) {
           const at::Tensor part = sum.narrow(0, first, count).clone();

@@ -22,9 +22,10 @@ std::vector<LayerCost> times(const std::vector<double>& values) {
 
 double slowest(const std::vector<LayerCost>& costs, const LayerPartition& cut) {
   double worst = 0;
-  for (int piece = 0; piece < cut.pieces(); ++piece) {
+  for (int model_chunk = 0; model_chunk < cut.model_chunks(); ++model_chunk) {
     double time = 0;
-    for (int layer = cut.begin(piece); layer < cut.end(piece); ++layer) {
+    for (int layer = cut.begin(model_chunk); layer < cut.end(model_chunk);
+         ++layer) {
       time += costs[static_cast<std::size_t>(layer)].time;
     }
     worst = std::max(worst, time);
@@ -35,11 +36,13 @@ double slowest(const std::vector<LayerCost>& costs, const LayerPartition& cut) {
 bool fits(
     const std::vector<LayerCost>& costs,
     const LayerPartition& cut,
-    const std::vector<PieceLimit>& limits) {
-  for (int piece = 0; piece < cut.pieces(); ++piece) {
-    const PieceLimit& limit = limits[static_cast<std::size_t>(piece)];
+    const std::vector<ModelChunkLimit>& limits) {
+  for (int model_chunk = 0; model_chunk < cut.model_chunks(); ++model_chunk) {
+    const ModelChunkLimit& limit =
+        limits[static_cast<std::size_t>(model_chunk)];
     int64_t bytes = 0;
-    for (int layer = cut.begin(piece); layer < cut.end(piece); ++layer) {
+    for (int layer = cut.begin(model_chunk); layer < cut.end(model_chunk);
+         ++layer) {
       const LayerCost& cost = costs[static_cast<std::size_t>(layer)];
       bytes +=
           cost.state_bytes + limit.stored_micro_batches * cost.activation_bytes;
@@ -51,11 +54,11 @@ bool fits(
   return true;
 }
 
-/// All cuts of `layers` into `pieces`.
-std::vector<LayerPartition> all_cuts(int layers, int pieces) {
+/// All cuts of `layers` into `model_chunks`.
+std::vector<LayerPartition> all_cuts(int layers, int model_chunks) {
   std::vector<LayerPartition> cuts;
   std::vector<bool> border(static_cast<std::size_t>(layers - 1));
-  std::fill(border.end() - (pieces - 1), border.end(), true);
+  std::fill(border.end() - (model_chunks - 1), border.end(), true);
   do {
     LayerPartition cut{{0}};
     for (int i = 0; i < layers - 1; ++i) {
@@ -82,11 +85,11 @@ TEST(Partition, ByCountGivesTheLastPiecesMore) {
 
 TEST(Partition, KnowsThePieceOfALayer) {
   const LayerPartition cut{{0, 2, 5}};
-  EXPECT_EQ(cut.piece_of(0), 0);
-  EXPECT_EQ(cut.piece_of(1), 0);
-  EXPECT_EQ(cut.piece_of(2), 1);
-  EXPECT_EQ(cut.piece_of(4), 1);
-  expect_error([&] { cut.piece_of(5); }, {"layer 5", "0 to 4"});
+  EXPECT_EQ(cut.model_chunk_of(0), 0);
+  EXPECT_EQ(cut.model_chunk_of(1), 0);
+  EXPECT_EQ(cut.model_chunk_of(2), 1);
+  EXPECT_EQ(cut.model_chunk_of(4), 1);
+  expect_error([&] { cut.model_chunk_of(5); }, {"layer 5", "0 to 4"});
 }
 
 TEST(Partition, ByCostMakesTheSlowestPieceFast) {
@@ -101,7 +104,7 @@ TEST(Partition, ByCostIsOptimalWithAndWithoutLimits) {
   int infeasible = 0;
   for (int round = 0; round < 300; ++round) {
     const int layers = 1 + static_cast<int>(random() % 9);
-    const int pieces = 1 + static_cast<int>(random() % layers);
+    const int model_chunks = 1 + static_cast<int>(random() % layers);
     std::vector<LayerCost> costs;
     for (int i = 0; i < layers; ++i) {
       costs.push_back(
@@ -109,16 +112,17 @@ TEST(Partition, ByCostIsOptimalWithAndWithoutLimits) {
            static_cast<int64_t>(random() % 10),
            static_cast<int64_t>(random() % 4)});
     }
-    const std::vector<PieceLimit> none(
-        static_cast<std::size_t>(pieces),
+    const std::vector<ModelChunkLimit> none(
+        static_cast<std::size_t>(model_chunks),
         {std::numeric_limits<int64_t>::max(), 1});
-    std::vector<PieceLimit> limits;
-    for (int i = 0; i < pieces; ++i) {
-      limits.push_back({15 + static_cast<int64_t>(random() % 20), pieces - i});
+    std::vector<ModelChunkLimit> limits;
+    for (int i = 0; i < model_chunks; ++i) {
+      limits.push_back(
+          {15 + static_cast<int64_t>(random() % 20), model_chunks - i});
     }
     for (const auto& bound : {none, limits}) {
       double best = std::numeric_limits<double>::infinity();
-      for (const LayerPartition& cut : all_cuts(layers, pieces)) {
+      for (const LayerPartition& cut : all_cuts(layers, model_chunks)) {
         if (fits(costs, cut, bound)) {
           best = std::min(best, slowest(costs, cut));
         }
@@ -126,11 +130,12 @@ TEST(Partition, ByCostIsOptimalWithAndWithoutLimits) {
       if (best == std::numeric_limits<double>::infinity()) {
         ++infeasible;
         expect_error(
-            [&] { partition_by_cost(costs, pieces, bound); },
+            [&] { partition_by_cost(costs, model_chunks, bound); },
             {"do not fit", "times the limit"});
         continue;
       }
-      const LayerPartition found = partition_by_cost(costs, pieces, bound);
+      const LayerPartition found =
+          partition_by_cost(costs, model_chunks, bound);
       EXPECT_TRUE(fits(costs, found, bound));
       EXPECT_EQ(slowest(costs, found), best);
     }

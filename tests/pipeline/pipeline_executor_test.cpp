@@ -28,8 +28,9 @@ constexpr int64_t kClasses = 5;
 /// One piece of the model: what it passes on is a hidden state, a mask that
 /// requires no gradient, and a scale that the first piece makes and the last
 /// one uses.
-struct Piece {
-  Piece(int number, int pieces) : number(number), last(number == pieces - 1) {
+struct ModelChunk {
+  ModelChunk(int number, int model_chunks)
+      : number(number), last(number == model_chunks - 1) {
     torch::manual_seed(static_cast<uint64_t>(100 + number));
     const auto make = [](at::IntArrayRef sizes) {
       return (torch::randn(sizes, at::kDouble) / 2).requires_grad_();
@@ -71,26 +72,26 @@ struct Piece {
   at::Tensor weight, bias, head;
 };
 
-std::vector<Piece> all_pieces(int pieces) {
-  std::vector<Piece> made;
-  for (int i = 0; i < pieces; ++i) {
-    made.emplace_back(i, pieces);
+std::vector<ModelChunk> all_model_chunks(int model_chunks) {
+  std::vector<ModelChunk> made;
+  for (int i = 0; i < model_chunks; ++i) {
+    made.emplace_back(i, model_chunks);
   }
   return made;
 }
 
 struct Reference {
-  std::vector<Piece> pieces;
+  std::vector<ModelChunk> model_chunks;
   std::vector<double> losses;
 };
 
 /// One micro-batch after the other on one rank.
 Reference run_alone(const PipelineShape& shape, double loss_scale) {
-  Reference reference{all_pieces(shape.pieces()), {}};
+  Reference reference{all_model_chunks(shape.model_chunks()), {}};
   for (int i = 0; i < shape.micro_batches; ++i) {
     Tensors passed;
-    for (const Piece& piece : reference.pieces) {
-      passed = piece.forward(i, passed);
+    for (const ModelChunk& model_chunk : reference.model_chunks) {
+      passed = model_chunk.forward(i, passed);
     }
     reference.losses.push_back(passed[0].item<double>());
     passed[0].backward(
@@ -137,9 +138,11 @@ TEST_P(PipelineParity, IsThatOfOneRank) {
     PipelineExecutor executor(
         make_schedule(kind, shape),
         shape.stages > 1 ? channels.get() : nullptr);
-    const std::vector<Piece> pieces = all_pieces(shape.pieces());
-    const auto local = [&](int chunk) -> const Piece& {
-      return pieces[static_cast<size_t>(shape.piece(world.rank(), chunk))];
+    const std::vector<ModelChunk> model_chunks =
+        all_model_chunks(shape.model_chunks());
+    const auto local = [&](int chunk) -> const ModelChunk& {
+      return model_chunks[static_cast<size_t>(
+          shape.model_chunk(world.rank(), chunk))];
     };
     std::vector<int> complete;
     PipelineCallbacks callbacks;
@@ -155,8 +158,8 @@ TEST_P(PipelineParity, IsThatOfOneRank) {
     // The second step has forms that are known already.
     for (int step = 0; step < 2; ++step) {
       complete.clear();
-      for (const Piece& piece : pieces) {
-        for (at::Tensor parameter : piece.parameters()) {
+      for (const ModelChunk& model_chunk : model_chunks) {
+        for (at::Tensor parameter : model_chunk.parameters()) {
           parameter.mutable_grad().reset();
         }
       }
@@ -171,9 +174,10 @@ TEST_P(PipelineParity, IsThatOfOneRank) {
       }
       EXPECT_EQ(complete.size(), static_cast<size_t>(shape.chunks));
       for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-        const int piece = shape.piece(world.rank(), chunk);
+        const int model_chunk = shape.model_chunk(world.rank(), chunk);
         const auto expected =
-            reference.pieces[static_cast<size_t>(piece)].parameters();
+            reference.model_chunks[static_cast<size_t>(model_chunk)]
+                .parameters();
         const auto found = local(chunk).parameters();
         for (size_t i = 0; i < found.size(); ++i) {
           const at::Tensor& a = found[i].grad();
@@ -181,7 +185,7 @@ TEST_P(PipelineParity, IsThatOfOneRank) {
           EXPECT_TRUE(
               kind == Kind::kZeroBubble ? a.allclose(b, 1e-12, 1e-14)
                                         : a.equal(b))
-              << "piece " << piece << ", parameter " << i;
+              << "piece " << model_chunk << ", parameter " << i;
         }
       }
     }
@@ -217,7 +221,8 @@ TEST(PipelineExecutor, Evaluates) {
         PipelineShape{2, 2, 1},
         PipelineShape{3, 3, 2}}) {
     tests::run_ranks(shape.stages, [shape](World& world) {
-      const std::vector<Piece> pieces = all_pieces(shape.pieces());
+      const std::vector<ModelChunk> model_chunks =
+          all_model_chunks(shape.model_chunks());
       const auto channels = ring_of_all(world);
       PipelineExecutor executor(
           make_schedule(
@@ -225,26 +230,27 @@ TEST(PipelineExecutor, Evaluates) {
                                 : Kind::kInterleaved,
               shape),
           shape.stages > 1 ? channels.get() : nullptr);
-      const auto piece_of = [&](int chunk) -> const Piece& {
-        return pieces[static_cast<size_t>(shape.piece(world.rank(), chunk))];
+      const auto model_chunk_of = [&](int chunk) -> const ModelChunk& {
+        return model_chunks[static_cast<size_t>(
+            shape.model_chunk(world.rank(), chunk))];
       };
       PipelineCallbacks training;
       training.forward = [&](int chunk, int i, const Tensors& inputs) {
-        return piece_of(chunk).forward(i, inputs);
+        return model_chunk_of(chunk).forward(i, inputs);
       };
       const auto before = executor.run(training);
       // The state that each piece leaves behind, without the loss.
       const auto forward =
-          [](const Piece& piece, int i, const Tensors& inputs) {
+          [](const ModelChunk& model_chunk, int i, const Tensors& inputs) {
             const at::Tensor x = inputs.empty()
                                      ? at::ones({1 + i, kFeatures}, at::kDouble)
                                      : inputs[0];
-            return Tensors{at::linear(x, piece.weight, piece.bias)};
+            return Tensors{at::linear(x, model_chunk.weight, model_chunk.bias)};
           };
       constexpr int kMicroBatches = 5;
       const auto found = executor.evaluate(
           [&](int chunk, int i, const Tensors& inputs) {
-            return forward(piece_of(chunk), i, inputs);
+            return forward(model_chunk_of(chunk), i, inputs);
           },
           kMicroBatches);
       if (world.rank() != shape.stages - 1) {
@@ -253,8 +259,8 @@ TEST(PipelineExecutor, Evaluates) {
         ASSERT_EQ(found.size(), static_cast<size_t>(kMicroBatches));
         for (int i = 0; i < kMicroBatches; ++i) {
           Tensors expected;
-          for (const Piece& piece : pieces) {
-            expected = forward(piece, i, expected);
+          for (const ModelChunk& model_chunk : model_chunks) {
+            expected = forward(model_chunk, i, expected);
           }
           const at::Tensor& result = found[static_cast<size_t>(i)][0];
           EXPECT_TRUE(result.equal(expected[0]));

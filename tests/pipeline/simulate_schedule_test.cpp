@@ -22,16 +22,17 @@ constexpr double kRounding = 1e-12;
 SimulatedPipeline simulate(
     Kind kind,
     const PipelineShape& shape,
-    const PieceCost& cost) {
+    const ModelChunkCost& cost) {
   const double chunks = shape.chunks;
-  const PieceCost part{
+  const ModelChunkCost part{
       cost.forward / chunks,
       cost.backward_input / chunks,
       cost.backward_weight / chunks,
       cost.transfer};
   return simulate_schedule(
       make_schedule(kind, shape),
-      std::vector<PieceCost>(static_cast<std::size_t>(shape.pieces()), part));
+      std::vector<ModelChunkCost>(
+          static_cast<std::size_t>(shape.model_chunks()), part));
 }
 
 } // namespace
@@ -39,7 +40,8 @@ SimulatedPipeline simulate(
 // The bubble is (p-1)/v of the time that a micro-batch takes, whatever forward
 // and backward take.
 TEST(SimulateSchedule, BubblesAreThoseOfThePublishedFormulas) {
-  for (const PieceCost& cost : {PieceCost{1, 1, 1}, PieceCost{3, 2, 0.5}}) {
+  for (const ModelChunkCost& cost :
+       {ModelChunkCost{1, 1, 1}, ModelChunkCost{3, 2, 0.5}}) {
     for_every_schedule([&](Kind kind, const PipelineShape& shape) {
       if (kind == Kind::kZeroBubble) {
         return;
@@ -61,7 +63,7 @@ TEST(SimulateSchedule, ZeroBubbleIsAThirdOfOneForwardOneBackward) {
     for (int m = 1; m <= 16; ++m) {
       SCOPED_TRACE(::testing::Message() << "stages " << p << ", batches " << m);
       const PipelineShape shape{p, m, 1};
-      const PieceCost cost{1, 1, 1};
+      const ModelChunkCost cost{1, 1, 1};
       const auto zero = simulate(Kind::kZeroBubble, shape, cost);
       const auto plain = simulate(Kind::kOneForwardOneBackward, shape, cost);
       if (m >= p) {
@@ -78,8 +80,10 @@ TEST(SimulateSchedule, ZeroBubbleIsAThirdOfOneForwardOneBackward) {
 }
 
 TEST(SimulateSchedule, ZeroBubbleIsBelowOneForwardOneBackwardForOtherTimes) {
-  for (const PieceCost& cost :
-       {PieceCost{1, 1.2, 0.8}, PieceCost{2, 2.2, 1.6}, PieceCost{1, 2, 1}}) {
+  for (const ModelChunkCost& cost :
+       {ModelChunkCost{1, 1.2, 0.8},
+        ModelChunkCost{2, 2.2, 1.6},
+        ModelChunkCost{1, 2, 1}}) {
     for (int p = 2; p <= 8; ++p) {
       for (int m = 1; m <= 16; ++m) {
         EXPECT_LT(
@@ -93,7 +97,8 @@ TEST(SimulateSchedule, ZeroBubbleIsBelowOneForwardOneBackwardForOtherTimes) {
 
 // A chain of one micro-batch: every piece and both transfers of every border.
 TEST(SimulateSchedule, TransfersCostTheirTime) {
-  std::vector<PieceCost> costs{{1, 2, 3, 0.5}, {10, 20, 30, 0.25}, {7, 8, 9}};
+  std::vector<ModelChunkCost> costs{
+      {1, 2, 3, 0.5}, {10, 20, 30, 0.25}, {7, 8, 9}};
   const auto result = simulate_schedule(
       make_schedule(Kind::kOneForwardOneBackward, {3, 1}), costs);
   EXPECT_NEAR(result.makespan, 6 + 60 + 24 + 2 * 0.75, kRounding * 1000);
@@ -104,7 +109,7 @@ TEST(SimulateSchedule, TransfersCostTheirTime) {
 // The slowest stage is never idle once it has begun, save for the fill and the
 // drain of the others.
 TEST(SimulateSchedule, TheSlowestStageSetsThePace) {
-  std::vector<PieceCost> costs{{1, 1, 0}, {5, 5, 0}, {1, 1, 0}};
+  std::vector<ModelChunkCost> costs{{1, 1, 0}, {5, 5, 0}, {1, 1, 0}};
   const auto result = simulate_schedule(
       make_schedule(Kind::kOneForwardOneBackward, {3, 12}), costs);
   EXPECT_NEAR(result.busy[1], 120, kRounding * 1000);

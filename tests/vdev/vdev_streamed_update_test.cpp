@@ -30,9 +30,9 @@ class Sum {
     run.tensors.master = master_;
     run.tensors.grad = gradient;
     run.master_on_host = true;
-    streamed_.run({run}, [](const std::vector<offload::StreamedPiece>& pieces) {
-      for (const offload::StreamedPiece& piece : pieces) {
-        piece.tensors.master.add_(piece.tensors.grad);
+    streamed_.run({run}, [](const std::vector<offload::StreamedChunk>& chunks) {
+      for (const offload::StreamedChunk& chunk : chunks) {
+        chunk.tensors.master.add_(chunk.tensors.grad);
       }
     });
   }

@@ -96,8 +96,9 @@ TEST(TextGenerator, WritesAsTransformersDoes) {
         {.tokens = options_of(all["options"], one["options"])});
     std::map<size_t, std::string> streamed;
     const auto found = generator.generate(
-        prompts,
-        [&](size_t text, std::string_view piece) { streamed[text] += piece; });
+        prompts, [&](size_t text, std::string_view fragment) {
+          streamed[text] += fragment;
+        });
     expect_results(
         one["results"],
         found,
@@ -253,8 +254,9 @@ TEST(TextGenerator, LengthsAreThoseOfEachPrompt) {
     const TextGenerator generator(*model, tokenizer(), options);
     std::map<size_t, std::string> streamed;
     const auto all = generator.generate(
-        prompts,
-        [&](size_t text, std::string_view piece) { streamed[text] += piece; });
+        prompts, [&](size_t text, std::string_view fragment) {
+          streamed[text] += fragment;
+        });
     ASSERT_EQ(all.size(), prompts.size() * static_cast<size_t>(samples));
     std::set<size_t> lengths;
     for (size_t i = 0; i < prompts.size(); ++i) {

@@ -50,7 +50,7 @@ class VariableScope {
 
 /// Elements that are made or compared at a time: the integers for a whole
 /// tensor would take several times its memory.
-constexpr int64_t kPieceNumel = int64_t{1} << 20;
+constexpr int64_t kCheckedChunkNumel = int64_t{1} << 20;
 
 /// What rank `rank` sends at these indices: small whole numbers, whose sums are
 /// exact in 16 bits for up to 85 ranks.
@@ -144,8 +144,8 @@ class CommBench {
   void prepare() {
     input_ = at::empty(
         {kind_ == CommKind::kAllGather ? part_ : numel_}, tensor_options_);
-    for_each_piece(input_, [&](at::Tensor piece, const at::Tensor& indices) {
-      piece.copy_(sent_by(rank(), indices));
+    for_each_chunk(input_, [&](at::Tensor chunk, const at::Tensor& indices) {
+      chunk.copy_(sent_by(rank(), indices));
     });
     output_ = at::zeros(
         {kind_ == CommKind::kReduceScatter ? part_ : numel_}, tensor_options_);
@@ -153,9 +153,10 @@ class CommBench {
 
   /// Calls function(piece, indices) with views that together are the tensor.
   template <typename Function>
-  static void for_each_piece(const at::Tensor& tensor, Function function) {
-    for (int64_t begin = 0; begin < tensor.numel(); begin += kPieceNumel) {
-      const int64_t end = std::min(begin + kPieceNumel, tensor.numel());
+  static void for_each_chunk(const at::Tensor& tensor, Function function) {
+    for (int64_t begin = 0; begin < tensor.numel();
+         begin += kCheckedChunkNumel) {
+      const int64_t end = std::min(begin + kCheckedChunkNumel, tensor.numel());
       function(
           tensor.narrow(0, begin, end - begin),
           at::arange(begin, end, at::device(tensor.device()).dtype(at::kLong)));
@@ -218,10 +219,10 @@ class CommBench {
     const bool in_place =
         kind_ == CommKind::kAllReduce || kind_ == CommKind::kBroadcast;
     int64_t wrong = 0;
-    for_each_piece(
+    for_each_chunk(
         in_place ? input_ : output_,
-        [&](const at::Tensor& piece, const at::Tensor& indices) {
-          wrong += piece.to(at::kDouble)
+        [&](const at::Tensor& chunk, const at::Tensor& indices) {
+          wrong += chunk.to(at::kDouble)
                        .ne(expected(indices).to(at::kDouble))
                        .sum()
                        .item<int64_t>();

@@ -2,7 +2,7 @@
 #include "tessera/zoo/formats/megatron_weights.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/weights/weight_pieces.h"
+#include "tessera/sharding/weights/file_regions.h"
 #include "tessera/zoo/formats/config_fields.h"
 
 #include <algorithm>

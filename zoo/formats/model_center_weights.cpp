@@ -2,7 +2,7 @@
 #include "tessera/zoo/formats/model_center_weights.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/sharding/weights/weight_pieces.h"
+#include "tessera/sharding/weights/file_regions.h"
 #include "tessera/zoo/formats/numbered_names.h"
 
 #include <ATen/ops/equal.h>

@@ -156,16 +156,16 @@ std::string with_blanks_filled(
     }
     result += text.substr(0, at);
     text.remove_prefix(at + found.size());
-    std::string_view piece = one;
-    if (!piece.empty() && is_space(piece.front()) &&
+    std::string_view fragment = one;
+    if (!fragment.empty() && is_space(fragment.front()) &&
         (result.empty() || is_space(result.back()))) {
-      piece.remove_prefix(1);
+      fragment.remove_prefix(1);
     }
-    if (!piece.empty() && is_space(piece.back()) && !text.empty() &&
+    if (!fragment.empty() && is_space(fragment.back()) && !text.empty() &&
         is_space(text.front())) {
-      piece.remove_suffix(1);
+      fragment.remove_suffix(1);
     }
-    result += piece;
+    result += fragment;
   }
   return result.append(text);
 }

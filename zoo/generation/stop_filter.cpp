@@ -24,11 +24,11 @@ size_t begun(std::string_view text, std::string_view stop) {
 StopFilter::StopFilter(std::vector<std::string> stops)
     : stops_(std::move(stops)) {}
 
-std::string StopFilter::add(std::string_view piece) {
+std::string StopFilter::add(std::string_view fragment) {
   if (is_stopped_) {
     return "";
   }
-  held_ += piece;
+  held_ += fragment;
   size_t first = std::string::npos;
   size_t held = 0;
   for (const std::string& stop : stops_) {

@@ -15,9 +15,9 @@ class StopFilter {
   /// @param stops none of them empty.
   explicit StopFilter(std::vector<std::string> stops);
 
-  /// The text that can be passed on now that `piece` has come. After a stop
+  /// The text that can be passed on now that `fragment` has come. After a stop
   /// string: nothing.
-  std::string add(std::string_view piece);
+  std::string add(std::string_view fragment);
 
   /// What was held back, when no more comes. Nothing after a stop string.
   std::string finish();

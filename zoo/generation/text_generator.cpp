@@ -253,9 +253,9 @@ std::vector<GeneratedText> TextGenerator::generate(
         batch,
         own,
         group.options,
-        [&](size_t row, std::string_view piece) {
+        [&](size_t row, std::string_view fragment) {
           if (on_text) {
-            on_text(row_of(row), piece);
+            on_text(row_of(row), fragment);
           }
         },
         kept);
@@ -273,9 +273,9 @@ std::vector<GeneratedText> TextGenerator::write(
     const OnText& on_text,
     PromptCache* kept) const {
   const auto copies = static_cast<size_t>(options.num_return_sequences);
-  const auto pass_on = [&](size_t row, const std::string& piece) {
-    if (on_text && !piece.empty()) {
-      on_text(row, piece);
+  const auto pass_on = [&](size_t row, const std::string& fragment) {
+    if (on_text && !fragment.empty()) {
+      on_text(row, fragment);
     }
   };
   std::vector<Row> rows;

@@ -49,7 +49,7 @@ struct GeneratedText {
 /// Sees each piece of a text as soon as it is sure: whole characters, and
 /// nothing of a stop string. Beams and filled blanks come as one piece.
 /// @param text of the results: prompt * num_return_sequences + copy.
-using OnText = std::function<void(size_t text, std::string_view piece)>;
+using OnText = std::function<void(size_t text, std::string_view fragment)>;
 
 /// A text ends at the first end token, when it contains one of the stop
 /// strings, which may stretch over several tokens (with beams each of the

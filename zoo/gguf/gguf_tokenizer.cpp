@@ -157,9 +157,9 @@ std::pair<std::string, std::string> special_ends(
     } else if (
         type == "TemplateProcessing" && part.contains("single") &&
         !part.at("single").empty()) {
-      const auto special = [](const nlohmann::json& piece) {
-        return piece.contains("SpecialToken")
-                   ? piece.at("SpecialToken").value("id", "")
+      const auto special = [](const nlohmann::json& token_template) {
+        return token_template.contains("SpecialToken")
+                   ? token_template.at("SpecialToken").value("id", "")
                    : std::string();
       };
       const nlohmann::json& single = part.at("single");

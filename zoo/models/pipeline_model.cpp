@@ -62,7 +62,7 @@ class Chunks {
   std::shared_ptr<const TensorParallel> tp_;
 };
 
-bool is_last_piece(const Model& model, int chunk) {
+bool is_last_model_chunk(const Model& model, int chunk) {
   return model.stage().end(chunk) == model.stage().count();
 }
 
@@ -79,7 +79,7 @@ PipelineForward pipeline_forward(
              int chunk, int micro_batch, const Tensors& received) -> Tensors {
     const ModelInput& input = input_of(micro_batch);
     LayerState state = chunks.run(chunk, input, received);
-    if (!is_last_piece(model, chunk)) {
+    if (!is_last_model_chunk(model, chunk)) {
       return chunks.sent(std::move(state));
     }
     ModelOutput output = model.finish(input, state);
@@ -102,7 +102,7 @@ std::vector<ModelOutput> evaluate_pipeline(
       [&](int chunk, int number, const Tensors& received) -> Tensors {
         const auto at = static_cast<size_t>(number);
         LayerState state = chunks.run(chunk, inputs[at], received);
-        if (!is_last_piece(model, chunk)) {
+        if (!is_last_model_chunk(model, chunk)) {
           return chunks.sent(std::move(state));
         }
         outputs[at] = model.finish(inputs[at], state);

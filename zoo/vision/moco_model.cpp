@@ -27,7 +27,7 @@ constexpr const char* kSecond = "second_pixel_values";
 constexpr const char* kMomentum = "momentum.";
 
 /// "layers.7" of "layers.7.attention.query.weight"; else the first word.
-std::string piece_of(const std::string& name) {
+std::string component_of(const std::string& name) {
   const size_t first = name.find('.');
   return name.substr(
       0, name.starts_with("layers.") ? name.find('.', first + 1) : first);
@@ -161,15 +161,15 @@ double MocoModel::momentum_at(int64_t step, int64_t steps) const {
 
 std::vector<MocoModel::Pairs> MocoModel::pairs() const {
   const auto parameters = named_parameters();
-  std::map<std::string, Pairs> pieces;
+  std::map<std::string, Pairs> components;
   for (const auto& item : parameters) {
     const at::Tensor* second = parameters.find(kMomentum + item.key());
     if (second != nullptr && item.value().requires_grad()) {
-      pieces[piece_of(item.key())].emplace_back(item.value(), *second);
+      components[component_of(item.key())].emplace_back(item.value(), *second);
     }
   }
   std::vector<Pairs> all;
-  for (auto& [name, pairs] : pieces) {
+  for (auto& [name, pairs] : components) {
     all.push_back(std::move(pairs));
   }
   return all;

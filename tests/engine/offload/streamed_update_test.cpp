@@ -324,19 +324,19 @@ TEST(StreamedPieces, CoverEveryElementOnce) {
   EXPECT_EQ(total_bytes(ledger.live_bytes()), OffloadOptions::kMinStageBytes);
   int calls = 0;
   std::vector<int64_t> seen(sizes.size(), 0);
-  streamed.run(runs, [&](const std::vector<StreamedPiece>& pieces) {
+  streamed.run(runs, [&](const std::vector<StreamedChunk>& chunks) {
     ++calls;
-    for (const StreamedPiece& piece : pieces) {
-      EXPECT_EQ(piece.begin, seen[piece.run]);
-      seen[piece.run] += piece.tensors.grad.numel();
+    for (const StreamedChunk& chunk : chunks) {
+      EXPECT_EQ(chunk.begin, seen[chunk.run]);
+      seen[chunk.run] += chunk.tensors.grad.numel();
       // Where the device has it, it is not copied.
       EXPECT_EQ(
-          piece.tensors.master.is_alias_of(runs[piece.run].tensors.master),
-          !runs[piece.run].master_on_host);
+          chunk.tensors.master.is_alias_of(runs[chunk.run].tensors.master),
+          !runs[chunk.run].master_on_host);
       EXPECT_FALSE(
-          piece.tensors.moment.is_alias_of(runs[piece.run].tensors.moment));
-      piece.tensors.master.add_(piece.tensors.grad);
-      piece.tensors.moment.add_(1);
+          chunk.tensors.moment.is_alias_of(runs[chunk.run].tensors.moment));
+      chunk.tensors.master.add_(chunk.tensors.grad);
+      chunk.tensors.moment.add_(1);
     }
   });
   streamed.join();

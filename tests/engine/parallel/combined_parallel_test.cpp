@@ -50,10 +50,11 @@ struct StageImpl : torch::nn::Module {
         shape(layout.shape),
         stage(stage),
         checkpointed(layout.checkpointed),
-        partition(pipeline::partition_by_count(kLayers, shape.pieces())) {
+        partition(pipeline::partition_by_count(kLayers, shape.model_chunks())) {
     for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-      const int piece = shape.piece(stage, chunk);
-      for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
+      const int model_chunk = shape.model_chunk(stage, chunk);
+      for (int i = partition.begin(model_chunk); i < partition.end(model_chunk);
+           ++i) {
         const std::string name = "block" + std::to_string(i);
         blocks.emplace(i, register_module(name, Block(tp, /*dropout=*/0)));
       }
@@ -74,16 +75,18 @@ struct StageImpl : torch::nn::Module {
   }
 
   Tensors forward(int chunk, const at::Tensor& tokens, const Tensors& inputs) {
-    const int piece = shape.piece(stage, chunk);
-    at::Tensor x = piece == 0 ? embedding->forward(tokens.narrow(1, 0, kLength))
-                              : received(inputs[0], tp);
-    for (int i = partition.begin(piece); i < partition.end(piece); ++i) {
+    const int model_chunk = shape.model_chunk(stage, chunk);
+    at::Tensor x = model_chunk == 0
+                       ? embedding->forward(tokens.narrow(1, 0, kLength))
+                       : received(inputs[0], tp);
+    for (int i = partition.begin(model_chunk); i < partition.end(model_chunk);
+         ++i) {
       const auto run = [block = blocks.at(i).ptr()](const at::Tensor& input) {
         return block->forward(input);
       };
       x = checkpointed ? checkpoint({.trains = true}, run, x) : run(x);
     }
-    if (piece < shape.pieces() - 1) {
+    if (model_chunk < shape.model_chunks() - 1) {
       return {local_tensor(x)};
     }
     return {vocab_parallel_cross_entropy(

@@ -13,9 +13,9 @@ constexpr int64_t kSlab = ActivationRoom::kSlabBytes;
 
 TEST(ActivationRoom, PiecesDoNotOverlapAndAreUsedAgain) {
   ActivationRoom room({});
-  HostPiece a = room.take(1000);
-  HostPiece b = room.take(1);
-  HostPiece c = room.take(500);
+  HostBlock a = room.take(1000);
+  HostBlock b = room.take(1);
+  HostBlock c = room.take(500);
   ASSERT_TRUE(a.defined() && b.defined() && c.defined());
   EXPECT_EQ(a.bytes.numel(), 1000);
   a.bytes.fill_(1);
@@ -33,7 +33,7 @@ TEST(ActivationRoom, PiecesDoNotOverlapAndAreUsedAgain) {
 
 TEST(ActivationRoom, GrowsByWhatIsNeeded) {
   ActivationRoom room({});
-  const HostPiece large = room.take(kSlab + 1);
+  const HostBlock large = room.take(kSlab + 1);
   EXPECT_EQ(large.bytes.numel(), kSlab + 1);
   EXPECT_EQ(room.slab_bytes(), kSlab + HostMemory::kPage);
   EXPECT_TRUE(room.take(kSlab / 2).defined());
@@ -43,7 +43,7 @@ TEST(ActivationRoom, GrowsByWhatIsNeeded) {
 
 TEST(ActivationRoom, TheLimitIsHard) {
   ActivationRoom room({.limit_bytes = 2 * HostMemory::kPage + 100});
-  HostPiece all = room.take(2 * HostMemory::kPage);
+  HostBlock all = room.take(2 * HostMemory::kPage);
   EXPECT_TRUE(all.defined());
   EXPECT_FALSE(room.take(1).defined());
   EXPECT_EQ(room.slab_bytes(), 2 * HostMemory::kPage);

@@ -20,7 +20,7 @@ namespace tessera::runtime::all_to_all_test {
 
 namespace {
 
-enum class Transport { kShmDirect, kShmInPieces, kGloo };
+enum class Transport { kShmDirect, kShmInChunks, kGloo };
 
 constexpr const char* kNames[] = {"ShmDirect", "ShmInPieces", "Gloo"};
 
@@ -220,9 +220,9 @@ INSTANTIATE_TEST_SUITE_P(
         AllToAllCase{2, Transport::kShmDirect},
         AllToAllCase{3, Transport::kShmDirect},
         AllToAllCase{4, Transport::kShmDirect},
-        AllToAllCase{2, Transport::kShmInPieces},
-        AllToAllCase{3, Transport::kShmInPieces},
-        AllToAllCase{4, Transport::kShmInPieces},
+        AllToAllCase{2, Transport::kShmInChunks},
+        AllToAllCase{3, Transport::kShmInChunks},
+        AllToAllCase{4, Transport::kShmInChunks},
         AllToAllCase{2, Transport::kGloo},
         AllToAllCase{3, Transport::kGloo},
         AllToAllCase{4, Transport::kGloo}),
@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Each rank knows its own rows and columns only; shared memory compares them.
 TEST(ShmAllToAll, RanksThatDisagreeAboutABlockAreTold) {
   for (const auto transport :
-       {Transport::kShmDirect, Transport::kShmInPieces}) {
+       {Transport::kShmDirect, Transport::kShmInChunks}) {
     const auto results =
         tests::run_ranks_expecting(2, [transport](World& world) {
           const auto comm = communicator_over(world, transport);

@@ -62,10 +62,10 @@ TEST(LinePrefixer, LeavesTheShownBarWithoutAPrefix) {
 
 TEST(LinePrefixer, BreaksALineThatNeverEnds) {
   LinePrefixer prefixer("> ");
-  const std::string piece(LinePrefixer::kMaxLineBytes / 2 + 1, 'x');
-  EXPECT_EQ(prefixer.feed(piece), "");
-  EXPECT_EQ(prefixer.feed(piece), "> " + piece + "\n");
-  EXPECT_EQ(prefixer.finish(), "> " + piece + "\n");
+  const std::string fragment(LinePrefixer::kMaxLineBytes / 2 + 1, 'x');
+  EXPECT_EQ(prefixer.feed(fragment), "");
+  EXPECT_EQ(prefixer.feed(fragment), "> " + fragment + "\n");
+  EXPECT_EQ(prefixer.finish(), "> " + fragment + "\n");
 }
 
 } // namespace tessera::runtime::line_prefixer_test

@@ -30,13 +30,13 @@ TEST(HostHeap, JoinsFreeNeighboursOnBothSides) {
   constexpr size_t kBytes = 3 * HostHeap::kGranule;
   for (const auto& order : {std::array{0, 1, 2}, {0, 2, 1}, {2, 1, 0}}) {
     HostHeap heap;
-    void* pieces[] = {heap.take(kBytes), heap.take(kBytes), heap.take(kBytes)};
+    void* blocks[] = {heap.take(kBytes), heap.take(kBytes), heap.take(kBytes)};
     void* wall = heap.take(1);
     for (const int i : order) {
-      heap.give_back(pieces[i], kBytes);
+      heap.give_back(blocks[i], kBytes);
     }
     // Only the three together are large enough before the wall.
-    EXPECT_EQ(heap.take(3 * kBytes), pieces[0]);
+    EXPECT_EQ(heap.take(3 * kBytes), blocks[0]);
     heap.give_back(wall, 1);
   }
 }
@@ -59,10 +59,10 @@ TEST(HostHeap, PiecesInUseNeverOverlapAndKeepTheirContents) {
   for (int i = 0; i < 3000; ++i) {
     if (live.size() < 40 || random() % 2 == 0) {
       const size_t bytes = 1 + random() % 100000;
-      auto* piece = static_cast<char*>(heap.take(bytes));
+      auto* block = static_cast<char*>(heap.take(bytes));
       const char mark = static_cast<char>(i);
-      std::memset(piece, mark, bytes);
-      live[piece] = {bytes, mark};
+      std::memset(block, mark, bytes);
+      live[block] = {bytes, mark};
       continue;
     }
     const auto victim = std::next(
@@ -123,9 +123,9 @@ TEST(HostHeap, NeverHasMuchMoreThanWasInUse) {
       in_use -= freed;
       live.erase(victim);
     }
-    auto* piece = static_cast<char*>(heap.take(bytes));
-    std::memset(piece, i, bytes);
-    live[piece] = {bytes, static_cast<char>(i)};
+    auto* block = static_cast<char*>(heap.take(bytes));
+    std::memset(block, i, bytes);
+    live[block] = {bytes, static_cast<char>(i)};
     in_use += bytes;
     peak = std::max(peak, in_use);
     // Two ends of each free block may lie in huge pages that are in use.

@@ -48,14 +48,14 @@ struct Case {
   bool sequence;
   int64_t sequence_dim;
   std::vector<int64_t> others; ///< sizes beside tokens and features
-  int64_t pieces;
+  int64_t chunks;
 
   TensorParallel tp(Communicator& group) const {
     return {
         .group = &group,
         .sequence = sequence,
         .sequence_dim = sequence_dim,
-        .pieces = pieces};
+        .pieces = chunks};
   }
   std::vector<int64_t> sizes(int64_t tokens, int64_t features) const {
     std::vector<int64_t> sizes = others;
@@ -67,18 +67,18 @@ struct Case {
     return std::string(sequence ? "sequence" : "whole") + " dim " +
            std::to_string(sequence_dim) + " of " +
            std::to_string(others.size() + 2) + ", pieces " +
-           std::to_string(pieces);
+           std::to_string(chunks);
   }
 };
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const bool sequence : {false, true}) {
-    for (const int64_t pieces : {1, 2, 5, 100}) {
-      all.push_back({sequence, 0, {}, pieces});
-      all.push_back({sequence, 1, {2}, pieces});
-      all.push_back({sequence, 0, {3}, pieces});
-      all.push_back({sequence, 2, {2, 3}, pieces});
+    for (const int64_t chunks : {1, 2, 5, 100}) {
+      all.push_back({sequence, 0, {}, chunks});
+      all.push_back({sequence, 1, {2}, chunks});
+      all.push_back({sequence, 0, {3}, chunks});
+      all.push_back({sequence, 2, {2, 3}, chunks});
     }
   }
   return all;
@@ -253,8 +253,8 @@ TEST(RowExchange, OnePieceIsUsedWhileTheNextTravels) {
       .group = &group, .sequence = true, .sequence_dim = 0, .pieces = 3};
   const at::Tensor part = torch::ones({6, 2});
   const RowExchange exchange(part, tp);
-  exchange.gather_pieces(part, [&](const Rows& rows, const at::Tensor& piece) {
-    EXPECT_EQ(piece.size(0), 2);
+  exchange.gather_chunks(part, [&](const Rows& rows, const at::Tensor& chunk) {
+    EXPECT_EQ(chunk.size(0), 2);
     notes.push_back("use " + std::to_string(rows.begin));
   });
   EXPECT_EQ(
@@ -285,9 +285,9 @@ TEST(RowExchange, OnePieceIsMadeWhileTheLastTravels) {
         .group = &group, .sequence = sequence, .sequence_dim = 0, .pieces = 2};
     const at::Tensor full = torch::ones({4, 2});
     const RowExchange exchange = RowExchange::of_full(full, tp, "test");
-    RowExchange::Reduced reduced = exchange.reduce_pieces(
-        2, full, [&](const Rows& rows, at::Tensor& piece) {
-          piece.zero_();
+    RowExchange::Reduced reduced = exchange.reduce_chunks(
+        2, full, [&](const Rows& rows, at::Tensor& chunk) {
+          chunk.zero_();
           notes.push_back("make " + std::to_string(rows.begin));
         });
     notes.emplace_back("else");

@@ -27,7 +27,7 @@ fs::path engine_fixture(const std::string& name) {
          name;
 }
 
-void expect_consolidated(const std::string& name, size_t pieces) {
+void expect_consolidated(const std::string& name, size_t regions) {
   SCOPED_TRACE(name);
   const auto got = WeightFiles::open(engine_fixture(name));
   const auto want = WeightFiles::open(engine_fixture(name + ".safetensors"));
@@ -38,12 +38,12 @@ void expect_consolidated(const std::string& name, size_t pieces) {
     const WeightEntry* found = got.find(tensor);
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->shape, entry.shape);
-    most = std::max(most, found->pieces.size());
+    most = std::max(most, found->regions.size());
     EXPECT_TRUE(torch::equal(
         loaded_tensor(*found).to(torch::kFloat),
         loaded_tensor(entry).to(torch::kFloat)));
   }
-  EXPECT_GE(most, pieces) << "no tensor is divided: the fixture shows nothing";
+  EXPECT_GE(most, regions) << "no tensor is divided: the fixture shows nothing";
 }
 
 /// A copy of a fixture, to be damaged.

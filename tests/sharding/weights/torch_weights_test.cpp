@@ -32,10 +32,11 @@ fs::path torch_fixture(const std::string& file) {
 std::string bytes_of(const WeightEntry& entry) {
   std::string bytes;
   const size_t size = size_of(entry.dtype);
-  for (const WeightPiece& piece : entry.pieces) {
-    CommonBlock block{piece.block.sizes, piece.block.place, piece.block.place};
+  for (const FileRegion& region : entry.regions) {
+    CommonBlock block{
+        region.block.sizes, region.block.place, region.block.place};
     for_each_run(block, [&](int64_t here, int64_t, int64_t numel) {
-      const auto run = piece.data.subspan(
+      const auto run = region.data.subspan(
           static_cast<size_t>(here) * size, static_cast<size_t>(numel) * size);
       bytes.append(reinterpret_cast<const char*>(run.data()), run.size());
     });

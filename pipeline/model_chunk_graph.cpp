@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/pipeline/piece_graph.h"
+#include "tessera/pipeline/model_chunk_graph.h"
 
 #include "tessera/runtime/core/error.h"
 
@@ -85,7 +85,7 @@ void run(
 
 } // namespace
 
-struct PieceGraph::Halves {
+struct ModelChunkGraph::Halves {
   /// A node on the way to an input with edges that lead elsewhere too.
   struct Crossing {
     std::shared_ptr<Node> node;
@@ -142,7 +142,7 @@ struct PieceGraph::Halves {
   }
 };
 
-PieceGraph::PieceGraph(Tensors inputs, const Tensors& outputs)
+ModelChunkGraph::ModelChunkGraph(Tensors inputs, const Tensors& outputs)
     : inputs_(std::move(inputs)) {
   for (const at::Tensor& output : outputs) {
     if (output.defined() && output.requires_grad()) {
@@ -151,7 +151,7 @@ PieceGraph::PieceGraph(Tensors inputs, const Tensors& outputs)
   }
 }
 
-void PieceGraph::collect_input_gradients() {
+void ModelChunkGraph::collect_input_gradients() {
   for (at::Tensor& input : inputs_) {
     if (input.defined() && input.requires_grad()) {
       input_gradients_.push_back(
@@ -162,13 +162,13 @@ void PieceGraph::collect_input_gradients() {
   inputs_.clear();
 }
 
-void PieceGraph::backward(const Tensors& gradients) {
+void ModelChunkGraph::backward(const Tensors& gradients) {
   run(roots_, gradients, /*keep_graph=*/false);
   roots_.clear();
   collect_input_gradients();
 }
 
-void PieceGraph::backward_input(const Tensors& gradients) {
+void ModelChunkGraph::backward_input(const Tensors& gradients) {
   halves_ = std::make_shared<Halves>();
   std::unordered_set<Node*> targets;
   for (const at::Tensor& input : inputs_) {
@@ -193,10 +193,10 @@ void PieceGraph::backward_input(const Tensors& gradients) {
   collect_input_gradients();
 }
 
-void PieceGraph::backward_weight() {
+void ModelChunkGraph::backward_weight() {
   TESSERA_CHECK(
       halves_ != nullptr,
-      "PieceGraph: the second half of a backward was requested before the first.");
+      "ModelChunkGraph: the second half of a backward was requested before the first.");
   edge_list roots = std::move(halves_->other_roots);
   variable_list gradients = std::move(halves_->other_gradients);
   for (Halves::Crossing& crossing : halves_->crossings) {
@@ -217,7 +217,7 @@ void PieceGraph::backward_weight() {
   halves_.reset();
 }
 
-PieceGraph::Tensors PieceGraph::take_input_gradients() {
+ModelChunkGraph::Tensors ModelChunkGraph::take_input_gradients() {
   return std::exchange(input_gradients_, {});
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/sharding/weights/weight_pieces.h"
+#include "tessera/sharding/weights/file_regions.h"
 
 #include "tessera/runtime/core/error.h"
 
@@ -15,8 +15,8 @@ WeightEntry transposed(WeightEntry entry) {
     return entry;
   }
   std::swap(entry.shape[0], entry.shape[1]);
-  for (WeightPiece& piece : entry.pieces) {
-    TensorBlock& block = piece.block;
+  for (FileRegion& region : entry.regions) {
+    TensorBlock& block = region.block;
     for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
       std::swap((*one)[0], (*one)[1]);
     }
@@ -39,19 +39,19 @@ WeightEntry narrowed(
       begin,
       end,
       dim);
-  std::vector<WeightPiece> kept;
-  for (WeightPiece& piece : entry.pieces) {
-    TensorBlock& block = piece.block;
+  std::vector<FileRegion> kept;
+  for (FileRegion& region : entry.regions) {
+    TensorBlock& block = region.block;
     const int64_t first = std::max(block.begin[d], begin);
     const int64_t last = std::min(block.begin[d] + block.sizes[d], end);
     if (first < last) {
       block.place.offset += (first - block.begin[d]) * block.place.strides[d];
       block.begin[d] = first - begin;
       block.sizes[d] = last - first;
-      kept.push_back(std::move(piece));
+      kept.push_back(std::move(region));
     }
   }
-  entry.pieces = std::move(kept);
+  entry.regions = std::move(kept);
   entry.shape[d] = end - begin;
   return entry;
 }
@@ -70,9 +70,9 @@ WeightEntry every(WeightEntry entry, int64_t dim, int64_t first, int64_t step) {
   const auto wanted_below = [&](int64_t index) {
     return index <= first ? 0 : (index - first + step - 1) / step;
   };
-  std::vector<WeightPiece> kept;
-  for (WeightPiece& piece : entry.pieces) {
-    TensorBlock& block = piece.block;
+  std::vector<FileRegion> kept;
+  for (FileRegion& region : entry.regions) {
+    TensorBlock& block = region.block;
     const int64_t begin = wanted_below(block.begin[d]);
     const int64_t end = wanted_below(block.begin[d] + block.sizes[d]);
     if (begin < end) {
@@ -81,10 +81,10 @@ WeightEntry every(WeightEntry entry, int64_t dim, int64_t first, int64_t step) {
       stride *= step;
       block.begin[d] = begin;
       block.sizes[d] = end - begin;
-      kept.push_back(std::move(piece));
+      kept.push_back(std::move(region));
     }
   }
-  entry.pieces = std::move(kept);
+  entry.regions = std::move(kept);
   entry.shape[d] = wanted_below(entry.shape[d]);
   return entry;
 }
@@ -112,9 +112,9 @@ WeightEntry concatenated(
         at::IntArrayRef(part.shape),
         name_of(part.dtype),
         dim);
-    for (WeightPiece piece : part.pieces) {
-      piece.block.begin[d] += full.shape[d];
-      full.pieces.push_back(std::move(piece));
+    for (FileRegion region : part.regions) {
+      region.block.begin[d] += full.shape[d];
+      full.regions.push_back(std::move(region));
     }
     full.shape[d] += part.shape[d];
   }
@@ -131,7 +131,7 @@ WeightEntry unflattened(
   for (const WeightStretch& stretch : stretches) {
     const WeightEntry& flat = *stretch.flat;
     TESSERA_CHECK(
-        flat.shape.size() == 1 && flat.pieces.size() <= 1 &&
+        flat.shape.size() == 1 && flat.regions.size() <= 1 &&
             stretch.offset >= 0 && stretch.numel >= 0 &&
             stretch.offset <= flat.shape[0] - stretch.numel,
         "'{}' has the elements [{}, {}) of '{}', which has the sizes {}",
@@ -144,7 +144,7 @@ WeightEntry unflattened(
     if (stretch.numel == 0) {
       continue;
     }
-    const WeightPiece& from = flat.pieces.front();
+    const FileRegion& from = flat.regions.front();
     TESSERA_CHECK(
         from.block.place.strides[0] == 1 && done + stretch.numel <= numel,
         "'{}' of sizes {} has more elements in the files",
@@ -152,7 +152,7 @@ WeightEntry unflattened(
         at::IntArrayRef(shape));
     for (TensorBlock block : blocks_of(shape, {{}, done, stretch.numel})) {
       block.place.offset += from.block.place.offset + stretch.offset;
-      full.pieces.push_back({std::move(block), from.data});
+      full.regions.push_back({std::move(block), from.data});
     }
     done += stretch.numel;
   }

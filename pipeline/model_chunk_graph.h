@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `PieceGraph` runs backward through one piece of a model, at once or in two
-// halves.
+// `ModelChunkGraph` runs backward through one piece of a model, at once or in
+// two halves.
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
@@ -29,13 +29,13 @@ namespace tessera::pipeline {
 /// belongs to the first half.
 ///
 /// The results are those of a whole backward.
-class PieceGraph {
+class ModelChunkGraph {
  public:
   using Tensors = std::vector<at::Tensor>;
 
   /// @param inputs leaves; gradients are computed for those that require one.
   /// @param outputs computed from the inputs or from parameters.
-  PieceGraph(Tensors inputs, const Tensors& outputs);
+  ModelChunkGraph(Tensors inputs, const Tensors& outputs);
 
   /// Accumulates the gradients of all parameters. Frees the graph.
   /// @param gradients of the outputs that require one, in order.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/pipeline/piece_graph.h"
+#include "tessera/pipeline/model_chunk_graph.h"
 #include "support/expect_error.h"
 
 #include <ATen/record_function.h>
@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-namespace tessera::pipeline::piece_graph_test {
+namespace tessera::pipeline::model_chunk_graph_test {
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
 /// (parameters, inputs) -> outputs
-using Piece = std::function<Tensors(const Tensors&, const Tensors&)>;
+using ModelChunk = std::function<Tensors(const Tensors&, const Tensors&)>;
 
 at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed) {
   torch::manual_seed(seed);
@@ -48,11 +48,11 @@ Tensors output_gradients(const Tensors& outputs) {
   return gradients;
 }
 
-Gradients run(const Piece& piece, bool in_halves) {
+Gradients run(const ModelChunk& model_chunk, bool in_halves) {
   const Tensors parameters = leaves(3, 1);
   const Tensors inputs = leaves(2, 20);
-  const Tensors outputs = piece(parameters, inputs);
-  PieceGraph graph(inputs, outputs);
+  const Tensors outputs = model_chunk(parameters, inputs);
+  ModelChunkGraph graph(inputs, outputs);
   if (in_halves) {
     graph.backward_input(output_gradients(outputs));
   } else {
@@ -82,7 +82,7 @@ void expect_equal(const Tensors& a, const Tensors& b) {
   }
 }
 
-const std::map<std::string, Piece> kPieces{
+const std::map<std::string, ModelChunk> kModelChunks{
     {"matrix products with biases",
      [](const Tensors& p, const Tensors& x) {
        const at::Tensor hidden = at::linear(x[0], p[0], p[2][0]).tanh() + x[1];
@@ -163,30 +163,30 @@ std::map<std::string, int> operator_calls(const std::function<void()>& action) {
 
 } // namespace
 
-TEST(PieceGraph, HalvesGiveTheGradientsOfTheWhole) {
-  for (const auto& [name, piece] : kPieces) {
+TEST(ModelChunkGraph, HalvesGiveTheGradientsOfTheWhole) {
+  for (const auto& [name, model_chunk] : kModelChunks) {
     SCOPED_TRACE(name);
-    const Gradients full = run(piece, false);
-    const Gradients halves = run(piece, true);
+    const Gradients full = run(model_chunk, false);
+    const Gradients halves = run(model_chunk, true);
     EXPECT_EQ(full.inputs.size(), 2u);
     expect_equal(full.inputs, halves.inputs);
     expect_equal(full.parameters, halves.parameters);
   }
 }
 
-TEST(PieceGraph, WholeIsLibTorchsBackward) {
-  for (const auto& [name, piece] : kPieces) {
+TEST(ModelChunkGraph, WholeIsLibTorchsBackward) {
+  for (const auto& [name, model_chunk] : kModelChunks) {
     SCOPED_TRACE(name);
     const Tensors parameters = leaves(3, 1);
     const Tensors inputs = leaves(2, 20);
     Tensors roots;
-    for (const at::Tensor& output : piece(parameters, inputs)) {
+    for (const at::Tensor& output : model_chunk(parameters, inputs)) {
       if (output.requires_grad()) {
         roots.push_back(output);
       }
     }
     torch::autograd::backward(roots, output_gradients(roots));
-    const Gradients found = run(piece, false);
+    const Gradients found = run(model_chunk, false);
     for (size_t i = 0; i < inputs.size(); ++i) {
       EXPECT_TRUE(found.inputs[i].equal(
           inputs[i].grad().defined() ? inputs[i].grad()
@@ -199,7 +199,7 @@ TEST(PieceGraph, WholeIsLibTorchsBackward) {
 }
 
 // Two halves multiply as many matrices as the whole, half of them each.
-TEST(PieceGraph, HalvesDoNotWorkTwice) {
+TEST(ModelChunkGraph, HalvesDoNotWorkTwice) {
   const auto products = [](const std::map<std::string, int>& calls) {
     const auto found = calls.find("aten::mm");
     return found == calls.end() ? 0 : found->second;
@@ -214,11 +214,11 @@ TEST(PieceGraph, HalvesDoNotWorkTwice) {
     return Tensors{x};
   };
   const Tensors outputs = forward();
-  PieceGraph full(inputs, outputs);
+  ModelChunkGraph full(inputs, outputs);
   const Tensors gradients = output_gradients(outputs);
   const int in_full =
       products(operator_calls([&] { full.backward(gradients); }));
-  PieceGraph halves(inputs, forward());
+  ModelChunkGraph halves(inputs, forward());
   const int in_first =
       products(operator_calls([&] { halves.backward_input(gradients); }));
   const int in_second =
@@ -228,12 +228,12 @@ TEST(PieceGraph, HalvesDoNotWorkTwice) {
   EXPECT_EQ(in_second, 3);
 }
 
-TEST(PieceGraph, CustomFunctionsRunOnceInTheFirstHalf) {
+TEST(ModelChunkGraph, CustomFunctionsRunOnceInTheFirstHalf) {
   const Tensors parameters = leaves(2, 1);
   const Tensors inputs = leaves(1, 20);
   const Tensors outputs{
       OwnBackward::apply(inputs[0].matmul(parameters[0]), parameters[1])};
-  PieceGraph graph(inputs, outputs);
+  ModelChunkGraph graph(inputs, outputs);
   OwnBackward::runs = 0;
   graph.backward_input(output_gradients(outputs));
   EXPECT_TRUE(parameters[1].grad().defined());
@@ -249,13 +249,13 @@ TEST(PieceGraph, CustomFunctionsRunOnceInTheFirstHalf) {
                                         .matmul(parameters[1].t())));
 }
 
-TEST(PieceGraph, HoldsNoOutput) {
+TEST(ModelChunkGraph, HoldsNoOutput) {
   const Tensors parameters = leaves(1, 1);
   const Tensors inputs = leaves(1, 20);
   at::Tensor output = at::linear(inputs[0], parameters[0]) + inputs[0];
   const c10::weak_intrusive_ptr<c10::StorageImpl> memory(
       output.storage().getWeakStorageImpl());
-  PieceGraph graph(inputs, {output});
+  ModelChunkGraph graph(inputs, {output});
   const at::Tensor gradient = numbers(output.sizes(), 3);
   output.reset();
   EXPECT_TRUE(memory.expired());
@@ -263,12 +263,12 @@ TEST(PieceGraph, HoldsNoOutput) {
   EXPECT_TRUE(parameters[0].grad().defined());
 }
 
-TEST(PieceGraph, GradientsAccumulate) {
+TEST(ModelChunkGraph, GradientsAccumulate) {
   const Tensors parameters = leaves(1, 1);
   for (int i = 0; i < 2; ++i) {
     const Tensors inputs = leaves(1, 20);
     const Tensors outputs{at::linear(inputs[0], parameters[0])};
-    PieceGraph graph(inputs, outputs);
+    ModelChunkGraph graph(inputs, outputs);
     graph.backward_input({at::ones_like(outputs[0])});
     graph.backward_weight();
   }
@@ -277,9 +277,9 @@ TEST(PieceGraph, GradientsAccumulate) {
   EXPECT_TRUE(parameters[0].grad().allclose(2 * once));
 }
 
-TEST(PieceGraph, TheSecondHalfNeedsTheFirst) {
-  PieceGraph graph({}, leaves(1, 1));
+TEST(ModelChunkGraph, TheSecondHalfNeedsTheFirst) {
+  ModelChunkGraph graph({}, leaves(1, 1));
   expect_error([&] { graph.backward_weight(); }, {"before the first"});
 }
 
-} // namespace tessera::pipeline::piece_graph_test
+} // namespace tessera::pipeline::model_chunk_graph_test
