@@ -11,7 +11,7 @@
 
 #include "adamw_ceiling.h"
 #include "tessera/runtime/kernels/cpu_update.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 #include "tessera/runtime/memory/host_heap.h"
 #include "tessera/runtime/threads/thread_pool.h"
 
@@ -122,9 +122,9 @@ void run_ceiling(Arrays& a) {
 }
 
 void run_tessera(Arrays& a, const at::Tensor& grad, const at::Tensor& low) {
-  const runtime::UpdateRun run{
+  const runtime::UpdateSegment run{
       {a.master, grad, a.exp_avg, a.exp_avg_sq, low}, a.step};
-  runtime::update_runs_({&run, 1});
+  runtime::update_segments_({&run, 1});
   ++a.step.step;
 }
 

@@ -254,7 +254,7 @@ std::vector<std::optional<offload::RestingShards>> resting_shards(
       shards.back().emplace(offload::RestingShards{
           page->shard(),
           page->separate_master(),
-          page->gradients->local_runs()});
+          page->gradients->local_segments()});
     }
   }
   return shards;

@@ -131,10 +131,13 @@ void put_part(
   const TensorPart all{{}, 0, full.numel()};
   for (const sharding::CommonBlock& block :
        sharding::intersect(full.sizes(), all, part)) {
-    sharding::for_each_run(block, [&](int64_t here, int64_t there, int64_t n) {
-      std::memcpy(
-          to + here * item, from + there * item, static_cast<size_t>(n * item));
-    });
+    sharding::for_each_segment(
+        block, [&](int64_t here, int64_t there, int64_t n) {
+          std::memcpy(
+              to + here * item,
+              from + there * item,
+              static_cast<size_t>(n * item));
+        });
   }
 }
 

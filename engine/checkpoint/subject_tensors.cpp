@@ -22,7 +22,7 @@ class Collector : public StateVisitor {
       : tensors_(tensors), model_(model), part_(std::move(part)) {}
 
   void elements(
-      const ParameterRun& run,
+      const ParameterSegment& segment,
       const std::string& name,
       runtime::RestingTensor& state,
       int64_t offset) override {
@@ -33,14 +33,14 @@ class Collector : public StateVisitor {
            [&state] { return state.load(); },
            [&state](const at::Tensor& values) { state.store(values); }});
     }
-    const sharding::ParameterRecord& record = run.parameter->paged->record;
+    const sharding::ParameterRecord& record = segment.parameter->paged->record;
     tensors_.slices.push_back(
         {model_.find(record.name())->name(),
          name,
          {model_.spec_of(record.tensor).part().ranges,
-          run.parameter_offset,
-          run.numel},
-         run.parameter->group,
+          segment.parameter_offset,
+          segment.numel},
+         segment.parameter->group,
          tensors_.tensors.size() - 1,
          offset});
   }

@@ -36,7 +36,7 @@ offload::PageNeeds page_needs(
   needs.name = page.name;
   needs.parameters = HostMemory::rounded(page.shard_bytes());
   needs.gradients = HostMemory::rounded(page.gradient_shard_bytes());
-  needs.runs = static_cast<int64_t>(page.parameters.size());
+  needs.segments = static_cast<int64_t>(page.parameters.size());
   if (!page.trainable) {
     return needs;
   }
@@ -56,7 +56,7 @@ offload::PageNeeds page_needs(
           ? HostMemory::rounded(bytes_of(numel, types.master))
           : 0;
   const int64_t moment = HostMemory::rounded(
-      bytes_of(numel + kStateAlignment * needs.runs, types.moment));
+      bytes_of(numel + kStateAlignment * needs.segments, types.moment));
   const int64_t average =
       optimizer.ema_decay > 0
           ? HostMemory::rounded(bytes_of(numel, types.master))

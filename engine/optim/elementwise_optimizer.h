@@ -5,7 +5,7 @@
 
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/offload/updates/fused_update.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <algorithm>
 #include <any>
@@ -108,9 +108,9 @@ class ElementwiseOptimizer : public OptimizerWith<Options> {
       const final {
     OptimizedParameter parameter;
     parameter.steps = 2; // the first one may be simpler
-    const runtime::UpdateRun run{
+    const runtime::UpdateSegment segment{
         tensors, parameter_step(step(this->of(options)), parameter, {})};
-    runtime::update_runs_({&run, 1});
+    runtime::update_segments_({&segment, 1});
   }
 
  protected:

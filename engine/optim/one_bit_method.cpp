@@ -14,8 +14,8 @@ namespace {
 
 int64_t numel_of(const ShardPart& part) {
   int64_t numel = 0;
-  for (const ParameterRun& run : part.runs) {
-    numel += run.numel;
+  for (const ParameterSegment& segment : part.segments) {
+    numel += segment.numel;
   }
   return numel;
 }
@@ -37,16 +37,18 @@ Room room_for(const std::vector<CompressedAverage>& averages) {
 
 } // namespace
 
-void OneBitMethod::Run::round() const {
+void OneBitMethod::Segment::round() const {
   if (shard.low_precision.defined()) {
-    shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master());
+    shard.low_precision.narrow(0, segment.shard_offset, segment.numel)
+        .copy_(master());
   }
 }
 
-void OneBitMethod::add_to_moments(const Run& run, double beta2) const {
-  const at::Tensor gradient = run.gradient().to(run.state(0).scalar_type());
-  run.state(0).mul_(beta1()).add_(gradient, 1 - beta1());
-  run.state(1).mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
+void OneBitMethod::add_to_moments(const Segment& segment, double beta2) const {
+  const at::Tensor gradient =
+      segment.gradient().to(segment.state(0).scalar_type());
+  segment.state(0).mul_(beta1()).add_(gradient, 1 - beta1());
+  segment.state(1).mul_(beta2).addcmul_(gradient, gradient, 1 - beta2);
 }
 
 OneBitMethod::OneBitMethod(
@@ -141,17 +143,17 @@ void OneBitMethod::step(const StepInput& input) {
   averages(step) ? averaged_step(input, step) : compressed_step(input, step);
 }
 
-void OneBitMethod::for_each_run(
+void OneBitMethod::for_each_segment(
     const StepInput& input,
-    const std::function<void(const Run&)>& body) {
+    const std::function<void(const Segment&)>& body) {
   for_each_part(
       input,
       active_parts(),
       {},
       [&](ShardPart& part, const offload::ShardTensors& shard) {
-        for (const ParameterRun& run : part.runs) {
-          if (run.parameter->has_gradient) {
-            body({*run.parameter, part, shard, run});
+        for (const ParameterSegment& segment : part.segments) {
+          if (segment.parameter->has_gradient) {
+            body({*segment.parameter, part, shard, segment});
           }
         }
       });
@@ -164,9 +166,9 @@ void OneBitMethod::compressed_step(const StepInput& input, int64_t step) {
       {},
       [&](ShardPart& part, const offload::ShardTensors& shard) {
         exchange_momentum(part, shard);
-        for (const ParameterRun& run : part.runs) {
-          if (run.parameter->has_gradient) {
-            update({*run.parameter, part, shard, run}, input, step);
+        for (const ParameterSegment& segment : part.segments) {
+          if (segment.parameter->has_gradient) {
+            update({*segment.parameter, part, shard, segment}, input, step);
           }
         }
       });
@@ -182,23 +184,25 @@ void OneBitMethod::exchange_momentum(
   values.zero_();
   used.zero_();
   // Packed: what lies between runs is not sent.
-  const auto for_runs = [&](const auto& body) {
+  const auto for_segments = [&](const auto& body) {
     int64_t offset = 0;
-    for (const ParameterRun& run : part.runs) {
-      if (run.parameter->has_gradient) {
+    for (const ParameterSegment& segment : part.segments) {
+      if (segment.parameter->has_gradient) {
         body(
-            Run{*run.parameter, part, shard, run},
-            values.narrow(0, offset, run.numel),
-            used.narrow(0, offset, run.numel));
+            Segment{*segment.parameter, part, shard, segment},
+            values.narrow(0, offset, segment.numel),
+            used.narrow(0, offset, segment.numel));
       }
-      offset += run.numel;
+      offset += segment.numel;
     }
   };
-  for_runs([&](const Run& run, const at::Tensor& to, const at::Tensor& in_use) {
-    in_use.copy_(run.state(1).ne(0));
-    at::Tensor momentum = run.state(0).mul(beta1());
-    momentum.add_(run.gradient().to(momentum.scalar_type()), 1 - beta1());
-    to.copy_(momentum.mul_(momentum_factor(run.parameter)));
+  for_segments([&](const Segment& segment,
+                   const at::Tensor& to,
+                   const at::Tensor& in_use) {
+    in_use.copy_(segment.state(1).ne(0));
+    at::Tensor momentum = segment.state(0).mul(beta1());
+    momentum.add_(segment.gradient().to(momentum.scalar_type()), 1 - beta1());
+    to.copy_(momentum.mul_(momentum_factor(segment.parameter)));
     to.mul_(in_use);
   });
   Communicator& ranks = replicas(part);
@@ -211,12 +215,13 @@ void OneBitMethod::exchange_momentum(
         "average of the momentum of '" + context_.pages[part.group].name + "'",
         context_.ranks.watch_failures());
   }
-  for_runs([&](const Run& run, const at::Tensor& from, const at::Tensor&) {
-    receive(
-        run,
-        from.to(run.state(0).scalar_type())
-            .div_(momentum_factor(run.parameter)));
-  });
+  for_segments(
+      [&](const Segment& segment, const at::Tensor& from, const at::Tensor&) {
+        receive(
+            segment,
+            from.to(segment.state(0).scalar_type())
+                .div_(momentum_factor(segment.parameter)));
+      });
 }
 
 void OneBitMethod::visit_state(StateVisitor& visitor) {

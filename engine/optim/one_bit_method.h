@@ -50,23 +50,23 @@ class OneBitMethod : public ElementwiseMethod {
 
  protected:
   /// A run with its tensors, in a compressed step.
-  struct Run {
+  struct Segment {
     const OptimizedParameter& parameter;
     const ShardPart& part;
     const offload::ShardTensors& shard;
-    const ParameterRun& run;
+    const ParameterSegment& segment;
 
     /// Of state tensor `i`.
     at::Tensor state(size_t i) const {
-      return shard.state[i].narrow(0, run.state_offset, run.numel);
+      return shard.state[i].narrow(0, segment.state_offset, segment.numel);
     }
     at::Tensor master() const {
-      return shard.master.narrow(0, run.shard_offset, run.numel);
+      return shard.master.narrow(0, segment.shard_offset, segment.numel);
     }
     /// This rank's own, or the average.
     at::Tensor gradient() const {
       return parameter.scaled(
-          shard.gradient.narrow(0, run.shard_offset, run.numel)
+          shard.gradient.narrow(0, segment.shard_offset, segment.numel)
               .to(shard.master.scalar_type()));
     }
     /// Stores the rounded weights, after the master was written.
@@ -78,7 +78,10 @@ class OneBitMethod : public ElementwiseMethod {
   /// A step with averaged gradients.
   virtual void averaged_step(const StepInput& input, int64_t step) = 0;
   /// Updates the weights of a run, whose first state is the new momentum.
-  virtual void update(const Run& run, const StepInput& input, int64_t step) = 0;
+  virtual void update(
+      const Segment& segment,
+      const StepInput& input,
+      int64_t step) = 0;
   /// The factor by which the momentum of a parameter is sent, and its inverse
   /// received.
   virtual double momentum_factor(
@@ -87,18 +90,18 @@ class OneBitMethod : public ElementwiseMethod {
   }
   virtual double beta1() const = 0;
   /// Stores the new momentum of a run, in place of the one before.
-  virtual void receive(const Run& run, const at::Tensor& momentum) {
-    run.state(0).copy_(momentum);
+  virtual void receive(const Segment& segment, const at::Tensor& momentum) {
+    segment.state(0).copy_(momentum);
   }
 
   /// Adds the average gradient of a run to its momentum and second moment, in
   /// steps that average.
-  void add_to_moments(const Run& run, double beta2) const;
+  void add_to_moments(const Segment& segment, double beta2) const;
 
   /// Calls `body` for the runs of all parameters with a gradient.
-  void for_each_run(
+  void for_each_segment(
       const StepInput& input,
-      const std::function<void(const Run&)>& body);
+      const std::function<void(const Segment&)>& body);
 
  private:
   /// Of the parameter with most: the number of the step in progress, or of the

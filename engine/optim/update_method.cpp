@@ -52,8 +52,9 @@ ShardPart make_shard_part(
     spans.push_back(parameter.span);
   }
   const runtime::FlatSpan shard = page.shard();
-  std::vector<runtime::FlatRun> runs = runtime::runs_of_shard(spans, shard);
-  std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
+  std::vector<runtime::FlatSegment> segments =
+      runtime::segments_of_shard(spans, shard);
+  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) {
     return a.shard_offset < b.shard_offset;
   });
 
@@ -61,27 +62,27 @@ ShardPart make_shard_part(
   part.group = g;
   const bool joins = gaps_are_padding(page);
   bool previous_is_owned = false;
-  for (const runtime::FlatRun& run : runs) {
-    OptimizedParameter* parameter = self_values[run.parameter];
+  for (const runtime::FlatSegment& segment : segments) {
+    OptimizedParameter* parameter = self_values[segment.parameter];
     if (parameter == nullptr) {
       previous_is_owned = false;
       continue;
     }
-    ParameterRun next;
+    ParameterSegment next;
     next.parameter = parameter;
-    next.shard_offset = run.shard_offset;
-    next.numel = run.numel;
+    next.shard_offset = segment.shard_offset;
+    next.numel = segment.numel;
     next.parameter_offset =
-        shard.begin + run.shard_offset - spans[run.parameter].begin;
+        shard.begin + segment.shard_offset - spans[segment.parameter].begin;
     next.joined = joins && previous_is_owned;
     next.state_offset = runtime::round_up(part.state_numel, kStateAlignment);
     if (next.joined) {
-      const ParameterRun& last = part.runs.back();
+      const ParameterSegment& last = part.segments.back();
       next.state_offset =
           last.state_offset + next.shard_offset - last.shard_offset;
     }
     part.state_numel = next.state_offset + next.numel;
-    part.runs.push_back(next);
+    part.segments.push_back(next);
     previous_is_owned = true;
   }
   return part;
@@ -105,7 +106,7 @@ UpdateMethod::UpdateMethod(
         *context.sites[g],
         state_names,
         part.state_numel,
-        static_cast<int64_t>(part.runs.size()),
+        static_cast<int64_t>(part.segments.size()),
         context.staging,
         context.streamed);
   }
@@ -185,9 +186,12 @@ void UpdateMethod::for_each_part(
 std::vector<ShardPart*> UpdateMethod::active_parts() {
   std::vector<ShardPart*> active;
   for (ShardPart& part : parts_) {
-    if (std::any_of(part.runs.begin(), part.runs.end(), [](const auto& run) {
-          return run.parameter->has_gradient;
-        })) {
+    if (std::any_of(
+            part.segments.begin(),
+            part.segments.end(),
+            [](const auto& segment) {
+              return segment.parameter->has_gradient;
+            })) {
       active.push_back(&part);
     }
   }
@@ -207,9 +211,9 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
     // All state of one name together: it may have to be read from a disk.
     const std::vector<std::string>& names = part.state->names();
     for (size_t i = 0; i < names.size(); ++i) {
-      for (const ParameterRun& run : part.runs) {
+      for (const ParameterSegment& segment : part.segments) {
         visitor.elements(
-            run, names[i], part.state->stored()[i], run.state_offset);
+            segment, names[i], part.state->stored()[i], segment.state_offset);
       }
     }
   }
@@ -232,17 +236,18 @@ runtime::StochasticRounding UpdateMethod::rounding_of(
 std::vector<ActiveSpan> active_spans(const ShardPart& part, bool join) {
   std::vector<ActiveSpan> spans;
   bool previous_is_active = false;
-  for (const ParameterRun& run : part.runs) {
-    const OptimizedParameter& parameter = *run.parameter;
+  for (const ParameterSegment& segment : part.segments) {
+    const OptimizedParameter& parameter = *segment.parameter;
     const bool active = parameter.has_gradient;
-    if (active && join && run.joined && previous_is_active &&
+    if (active && join && segment.joined && previous_is_active &&
         spans.back().parameter->steps == parameter.steps &&
         same_settings(spans.back().parameter->settings, parameter.settings)) {
       spans.back().numel =
-          run.shard_offset + run.numel - spans.back().shard_offset;
+          segment.shard_offset + segment.numel - spans.back().shard_offset;
     } else if (active) {
       spans.push_back(
-          {{run.shard_offset, run.state_offset, run.numel}, &parameter});
+          {{segment.shard_offset, segment.state_offset, segment.numel},
+           &parameter});
     }
     previous_is_active = active;
   }

@@ -11,7 +11,7 @@
 #include "tessera/offload/updates/state_access.h"
 #include "tessera/offload/updates/streamed_update.h"
 #include "tessera/offload/updates/update_site.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/sharding/paging/pager.h"
 
@@ -54,7 +54,7 @@ struct OptimizedParameter {
 };
 
 /// The part of one parameter that lies in this rank's shard.
-struct ParameterRun {
+struct ParameterSegment {
   OptimizedParameter* parameter = nullptr;
   int64_t shard_offset = 0;
   int64_t numel = 0;
@@ -69,7 +69,7 @@ struct ParameterRun {
 /// One method's part of one page: its runs, and the layout of state for them.
 struct ShardPart {
   size_t group = 0;
-  std::vector<ParameterRun> runs; ///< ascending
+  std::vector<ParameterSegment> segments; ///< ascending
   int64_t state_numel = 0;
   std::unique_ptr<offload::StateAccess> state; ///< set by UpdateMethod
 };
@@ -118,7 +118,7 @@ class StateVisitor {
   /// @param state elements [offset, offset + run.numel) of it; outlives the
   ///   visitor.
   virtual void elements(
-      const ParameterRun& run,
+      const ParameterSegment& segment,
       const std::string& name,
       runtime::RestingTensor& state,
       int64_t offset) = 0;

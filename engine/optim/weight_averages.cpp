@@ -46,8 +46,8 @@ WeightAverages::WeightAverages(
         average_site(*context.sites[g], tiers[g]));
     average.part = make_shard_part(context.pages[g], all);
     // As in the shard, so that whole shards are averaged.
-    for (ParameterRun& run : average.part.runs) {
-      run.state_offset = run.shard_offset;
+    for (ParameterSegment& segment : average.part.segments) {
+      segment.state_offset = segment.shard_offset;
     }
     average.part.state_numel = context.pages[g].layout.shard_numel();
     average.part.state = std::make_unique<offload::StateAccess>(
@@ -107,12 +107,12 @@ void WeightAverages::visit_state(StateVisitor& visitor) {
     if (!average) {
       continue;
     }
-    for (const ParameterRun& run : average->part.runs) {
+    for (const ParameterSegment& segment : average->part.segments) {
       visitor.elements(
-          run,
+          segment,
           kAverageState,
           average->part.state->stored().front(),
-          run.state_offset);
+          segment.state_offset);
     }
   }
 }

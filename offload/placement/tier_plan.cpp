@@ -236,7 +236,7 @@ class Planner {
       bytes = std::max(
           bytes,
           StreamedUpdate::bytes_for(
-              page.state, page.runs, offload_.stage_bytes));
+              page.state, page.segments, offload_.stage_bytes));
     }
     if (!offload_.ratio && bytes > room) {
       return 0;

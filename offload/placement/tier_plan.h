@@ -26,7 +26,7 @@ struct PageNeeds {
   int64_t gradients = 0; ///< shard of the gradients; 0: it keeps none
   /// Separate master weights and moments; 0: it is not trained.
   int64_t state = 0;
-  int64_t runs = 0; ///< the most runs in one update
+  int64_t segments = 0; ///< the most runs in one update
   /// Staging in host memory when a step updates the page there: of state in a
   /// file; of weights and gradients in a file, or on a device that is not the
   /// CPU.

@@ -18,16 +18,16 @@ void update_in_place(
     const at::Tensor& grad_factor,
     const ShardTensors& tensors,
     const ShardTensors* before) {
-  std::vector<runtime::UpdateRun> runs;
+  std::vector<runtime::UpdateSegment> segments;
   std::vector<runtime::UpdateTensors> begin_from;
   for (size_t i = 0; i < spans.size(); ++i) {
-    runs.push_back({tensors.views(spans[i]), steps[i]});
-    runs.back().tensors.grad_factor = grad_factor;
+    segments.push_back({tensors.views(spans[i]), steps[i]});
+    segments.back().tensors.grad_factor = grad_factor;
     if (before != nullptr) {
       begin_from.push_back(before->views(spans[i]));
     }
   }
-  runtime::update_runs_(runs, begin_from);
+  runtime::update_segments_(segments, begin_from);
 }
 
 void update_in_stream(
@@ -36,18 +36,18 @@ void update_in_stream(
     const Spans& spans,
     const Steps& steps,
     const ShardTensors& tensors) {
-  std::vector<StreamedRun> runs;
+  std::vector<StreamedSegment> segments;
   for (const SpanUpdate& span : spans) {
-    runs.push_back({tensors.views(span), master_on_host});
+    segments.push_back({tensors.views(span), master_on_host});
   }
-  streamed.run(runs, [&](const std::vector<StreamedChunk>& chunks) {
-    std::vector<runtime::UpdateRun> now;
+  streamed.run(segments, [&](const std::vector<StreamedChunk>& chunks) {
+    std::vector<runtime::UpdateSegment> now;
     for (const StreamedChunk& chunk : chunks) {
-      now.push_back({chunk.tensors, steps[chunk.run]});
+      now.push_back({chunk.tensors, steps[chunk.segment]});
       runtime::rounding_of(now.back().step).first_element +=
           static_cast<uint64_t>(chunk.begin);
     }
-    runtime::update_runs_(now);
+    runtime::update_segments_(now);
   });
 }
 

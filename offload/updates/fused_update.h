@@ -4,7 +4,7 @@
 // update every element independently.
 
 #include "tessera/offload/updates/state_access.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -13,13 +13,15 @@ namespace {
 /// Spans may also cover what lies between runs.
 bool cover(
     const std::vector<runtime::FlatSpan>& spans,
-    const std::vector<runtime::FlatRun>& runs) {
+    const std::vector<runtime::FlatSegment>& segments) {
   return std::all_of(
-      runs.begin(), runs.end(), [&](const runtime::FlatRun& run) {
+      segments.begin(),
+      segments.end(),
+      [&](const runtime::FlatSegment& segment) {
         return std::any_of(
             spans.begin(), spans.end(), [&](const runtime::FlatSpan& span) {
-              return span.begin <= run.shard_offset &&
-                     run.shard_offset + run.numel <= span.end();
+              return span.begin <= segment.shard_offset &&
+                     segment.shard_offset + segment.numel <= span.end();
             });
       });
 }
@@ -138,7 +140,7 @@ runtime::PendingTransfer ShardAccess::begin_return_of_weights(
     const at::Tensor& values,
     const std::vector<runtime::FlatSpan>& written) {
   const runtime::RestingTensor& shard = shards_.weights;
-  if (!site_.types().rounds() || cover(written, shards_.runs)) {
+  if (!site_.types().rounds() || cover(written, shards_.segments)) {
     return shard.write(values);
   }
   const at::Tensor all = shard.load(values.device());

@@ -23,7 +23,7 @@ struct RestingShards {
   /// Null: the weights are the master.
   runtime::RestingTensor* separate_master;
   /// Where in the shard its parameters are.
-  const std::vector<runtime::FlatRun>& runs;
+  const std::vector<runtime::FlatSegment>& segments;
 };
 
 /// Master weights may be the page's own or not exist (each update then widens

@@ -3,7 +3,7 @@
 // `ShardTensors` are the tensors of one page's shard during an update, and
 // `SpanUpdate` is what happens to a stretch of them.
 
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <ATen/core/Tensor.h>
 

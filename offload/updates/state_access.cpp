@@ -12,7 +12,7 @@ StateAccess::StateAccess(
     const UpdateSite& site,
     std::vector<std::string> names,
     int64_t numel,
-    int64_t runs,
+    int64_t segments,
     StagingBuffers& staging,
     StreamedUpdate& streamed)
     : site_(site),
@@ -22,7 +22,7 @@ StateAccess::StateAccess(
       streamed_(streamed) {
   staging_.need(staging_bytes());
   if (site_.streams()) {
-    streamed_.need(streamed_bytes(), runs);
+    streamed_.need(streamed_bytes(), segments);
   }
 }
 

@@ -30,12 +30,12 @@ class StateAccess {
   /// object.
   /// @param names of the state tensors.
   /// @param numel of each.
-  /// @param runs the number of runs in one update.
+  /// @param segments the number of runs in one update.
   StateAccess(
       const UpdateSite& site,
       std::vector<std::string> names,
       int64_t numel,
-      int64_t runs,
+      int64_t segments,
       StagingBuffers& staging,
       StreamedUpdate& streamed);
   StateAccess(const StateAccess&) = delete;
@@ -113,7 +113,7 @@ class StateAccess {
 };
 
 /// Updates the tensors of a page.
-/// @param before null: they are updated in place; else see update_runs_().
+/// @param before null: they are updated in place; else see update_segments_().
 using UpdateFunction = std::function<
     void(const ShardTensors& tensors, const ShardTensors* before)>;
 

@@ -11,7 +11,7 @@ namespace tessera::offload {
 namespace {
 
 /// Alignment of tensors in a buffer, in bytes.
-constexpr int64_t kRunAlignment = 256;
+constexpr int64_t kSegmentAlignment = 256;
 static_assert(
     OffloadOptions::kMinStageBytes >=
     4096 * StreamedUpdate::kBuffers); // a page of memory for each
@@ -22,23 +22,23 @@ constexpr int64_t kCut = 16;
 constexpr int64_t kMostPassing = 1 + runtime::UpdateTensors::kStates;
 
 /// The tensors of a run that are streamed, in their order in a buffer.
-std::vector<const at::Tensor*> passing(const StreamedRun& run) {
+std::vector<const at::Tensor*> passing(const StreamedSegment& segment) {
   std::vector<const at::Tensor*> all;
-  if (run.master_on_host) {
-    all.push_back(&run.tensors.master);
+  if (segment.master_on_host) {
+    all.push_back(&segment.tensors.master);
   }
-  const auto states = run.tensors.states();
+  const auto states = segment.tensors.states();
   all.insert(all.end(), states.begin(), states.end());
   return all;
 }
 
 /// How many of the last `rest` elements of a run fit into `room` bytes.
-int64_t fitting(const StreamedRun& run, int64_t rest, int64_t room) {
+int64_t fitting(const StreamedSegment& segment, int64_t rest, int64_t room) {
   int64_t per_element = 0;
-  for (const at::Tensor* tensor : passing(run)) {
+  for (const at::Tensor* tensor : passing(segment)) {
     if (tensor->defined()) {
       per_element += static_cast<int64_t>(tensor->itemsize());
-      room -= kRunAlignment;
+      room -= kSegmentAlignment;
     }
   }
   if (per_element == 0) {
@@ -63,18 +63,19 @@ StreamedUpdate::~StreamedUpdate() {
 
 int64_t StreamedUpdate::bytes_for(
     int64_t bytes,
-    int64_t runs,
+    int64_t segments,
     int64_t limit_bytes) {
   // All tensors of every run are aligned.
-  const int64_t full = runtime::round_up(bytes, kRunAlignment) +
-                       kMostPassing * kRunAlignment * runs;
-  const int64_t limit = limit_bytes / kBuffers / kRunAlignment * kRunAlignment;
+  const int64_t full = runtime::round_up(bytes, kSegmentAlignment) +
+                       kMostPassing * kSegmentAlignment * segments;
+  const int64_t limit =
+      limit_bytes / kBuffers / kSegmentAlignment * kSegmentAlignment;
   return bytes > 0 ? kBuffers * std::min(full, limit) : 0;
 }
 
-void StreamedUpdate::need(int64_t bytes, int64_t runs) {
-  buffer_bytes_ =
-      std::max(buffer_bytes_, bytes_for(bytes, runs, limit_bytes_) / kBuffers);
+void StreamedUpdate::need(int64_t bytes, int64_t segments) {
+  buffer_bytes_ = std::max(
+      buffer_bytes_, bytes_for(bytes, segments, limit_bytes_) / kBuffers);
 }
 
 void StreamedUpdate::allocate(MemoryLedger& ledger) {
@@ -89,7 +90,7 @@ void StreamedUpdate::allocate(MemoryLedger& ledger) {
 }
 
 StreamedChunk StreamedUpdate::place(
-    const StreamedRun& run,
+    const StreamedSegment& segment,
     int64_t begin,
     int64_t numel,
     int64_t& used,
@@ -105,15 +106,15 @@ StreamedChunk StreamedUpdate::place(
     const int64_t bytes = numel * static_cast<int64_t>(tensor.itemsize());
     const at::Tensor on_device =
         memory.narrow(0, used, bytes).view(tensor.scalar_type());
-    used += runtime::round_up(bytes, kRunAlignment);
+    used += runtime::round_up(bytes, kSegmentAlignment);
     passages.push_back({stretch(tensor), on_device});
     return on_device;
   };
-  const runtime::UpdateTensors& from = run.tensors;
+  const runtime::UpdateTensors& from = segment.tensors;
   StreamedChunk chunk;
   chunk.begin = begin;
   chunk.tensors.master =
-      run.master_on_host ? pass(from.master) : stretch(from.master);
+      segment.master_on_host ? pass(from.master) : stretch(from.master);
   for (size_t i = 0; i < runtime::UpdateTensors::kStates; ++i) {
     *chunk.tensors.states()[i] = pass(*from.states()[i]);
   }
@@ -123,24 +124,24 @@ StreamedChunk StreamedUpdate::place(
 }
 
 void StreamedUpdate::run(
-    const std::vector<StreamedRun>& runs,
+    const std::vector<StreamedSegment>& segments,
     const Update& update) {
   updating_.follow_current();
   size_t r = 0;
   int64_t begin = 0;
-  while (r < runs.size()) {
+  while (r < segments.size()) {
     Buffer& buffer = buffers_[next_];
     next_ = (next_ + 1) % buffers_.size();
     std::vector<StreamedChunk> chunks;
     std::vector<Passage> passages;
     int64_t used = 0;
-    while (r < runs.size()) {
-      const int64_t rest = runs[r].tensors.grad.numel() - begin;
-      const int64_t numel = fitting(runs[r], rest, buffer_bytes_ - used);
+    while (r < segments.size()) {
+      const int64_t rest = segments[r].tensors.grad.numel() - begin;
+      const int64_t numel = fitting(segments[r], rest, buffer_bytes_ - used);
       if (numel > 0) {
         chunks.push_back(
-            place(runs[r], begin, numel, used, buffer.memory, passages));
-        chunks.back().run = r;
+            place(segments[r], begin, numel, used, buffer.memory, passages));
+        chunks.back().segment = r;
       }
       begin += numel;
       if (numel < rest) {
@@ -174,19 +175,19 @@ void StreamedUpdate::run(
     buffer.free = leaving_.mark();
   }
   if (updating_.is_real()) {
-    hold(runs);
+    hold(segments);
   }
 }
 
 /// Keeps tensors that may be copies for this update only, because allocators do
 /// not know that a lane uses them.
-void StreamedUpdate::hold(const std::vector<StreamedRun>& runs) {
+void StreamedUpdate::hold(const std::vector<StreamedSegment>& segments) {
   while (!held_.empty() && held_.front().done.query()) {
     held_.pop_front();
   }
   Held held{c10::Event(device_.type()), {}};
-  for (const StreamedRun& run : runs) {
-    const runtime::UpdateTensors& tensors = run.tensors;
+  for (const StreamedSegment& segment : segments) {
+    const runtime::UpdateTensors& tensors = segment.tensors;
     held.tensors.insert(
         held.tensors.end(),
         {tensors.master, tensors.grad, tensors.low_precision});

@@ -4,7 +4,7 @@
 // parameters: piece by piece it is copied to the device, updated and copied
 // back.
 
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 #include "tessera/runtime/memory/memory_ledger.h"
 #include "tessera/runtime/memory/resting_tensor.h"
 #include "tessera/runtime/streams/stream_lane.h"
@@ -21,7 +21,7 @@
 namespace tessera::offload {
 
 /// One run to update.
-struct StreamedRun {
+struct StreamedSegment {
   /// Moments, if there are any, are in host memory.
   runtime::UpdateTensors tensors;
   bool master_on_host = false; ///< else on the device
@@ -29,7 +29,7 @@ struct StreamedRun {
 
 /// A stretch of a run while it is on the device.
 struct StreamedChunk {
-  size_t run = 0; ///< its index
+  size_t segment = 0; ///< its index
   int64_t begin = 0; ///< its first element in the run
   runtime::UpdateTensors tensors;
 };
@@ -54,12 +54,15 @@ class StreamedUpdate {
   StreamedUpdate(const StreamedUpdate&) = delete;
   StreamedUpdate& operator=(const StreamedUpdate&) = delete;
 
-  /// The bytes of all buffers for state of `bytes` in `runs` runs.
-  static int64_t bytes_for(int64_t bytes, int64_t runs, int64_t limit_bytes);
+  /// The bytes of all buffers for state of `bytes` in `segments` runs.
+  static int64_t bytes_for(
+      int64_t bytes,
+      int64_t segments,
+      int64_t limit_bytes);
 
-  /// Records that state of `bytes` in `runs` runs will pass in one run(); call
-  /// it before allocate().
-  void need(int64_t bytes, int64_t runs);
+  /// Records that state of `bytes` in `segments` runs will pass in one run();
+  /// call it before allocate().
+  void need(int64_t bytes, int64_t segments);
   /// Bytes of all buffers, allocated or not; 0 if nothing needs them.
   int64_t bytes() const {
     return kBuffers * buffer_bytes_;
@@ -73,7 +76,7 @@ class StreamedUpdate {
   /// Issues the update of all runs, after what was issued to the current
   /// stream. Their tensors on the device must not be used before join() or
   /// mark(), nor their state on the host before wait() or as note_use() says.
-  void run(const std::vector<StreamedRun>& runs, const Update& update);
+  void run(const std::vector<StreamedSegment>& segments, const Update& update);
 
   /// Returns `tensor`, which is in memory, for run(): its lanes wait in place
   /// of the host until earlier copies have ended.
@@ -112,9 +115,9 @@ class StreamedUpdate {
     std::vector<at::Tensor> tensors;
   };
 
-  void hold(const std::vector<StreamedRun>& runs);
+  void hold(const std::vector<StreamedSegment>& segments);
   StreamedChunk place(
-      const StreamedRun& run,
+      const StreamedSegment& segment,
       int64_t begin,
       int64_t numel,
       int64_t& used,

@@ -6,7 +6,7 @@
 #include "tessera/offload/stores/host_memory.h"
 #include "tessera/offload/updates/update_site.h"
 #include "tessera/offload/updates/update_split.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <c10/core/Device.h>
 

@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 
 #include <c10/core/DeviceGuard.h>
 

@@ -71,7 +71,7 @@ void pack_cuda(
     PackMode mode) {
   TESSERA_CHECK(
       device_kernels.pack != nullptr,
-      "pack_runs_: the CUDA backend is not loaded, so gradients of CUDA parameters cannot be collected; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+      "pack_segments_: the CUDA backend is not loaded, so gradients of CUDA parameters cannot be collected; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   checked_kernels(pack_kernel_of(target_type))
       .pack(shards, target_type, factor, mode);
 }

@@ -11,7 +11,7 @@
 
 namespace tessera::runtime {
 
-struct PackRun;
+struct PackSegment;
 
 /// All work on the current stream of the current device and do not synchronize.
 struct DeviceKernels {
@@ -61,8 +61,11 @@ namespace detail {
 
 // Parts of operator_kernels().
 
-/// One run of pack_runs_().
-void pack_by_operators(const PackRun& run, double factor, PackMode mode);
+/// One run of pack_segments_().
+void pack_by_operators(
+    const PackSegment& segment,
+    double factor,
+    PackMode mode);
 void blocks_by_operators(const BlockArrays& arrays);
 NormOperator norm_by_operators;
 NormBackwardOperator norm_backward_by_operators;

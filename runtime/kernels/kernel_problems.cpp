@@ -62,7 +62,7 @@ constexpr at::ScalarType kMasterDtype =
 template <typename T>
 constexpr double kUpdateTolerance = std::is_same_v<T, double> ? 1e-14 : 0;
 
-struct RunFormat {
+struct SegmentFormat {
   int64_t numel;
   int64_t offset;
   std::optional<at::ScalarType> grad = {}; ///< by default that of the master
@@ -74,8 +74,8 @@ struct RunFormat {
 
 /// Packs of 16 bytes with a rest, more than one block of them; arrays that are
 /// not aligned for packs; noise where the numbers of elements pass 2^32.
-const std::vector<RunFormat>& run_formats() {
-  static const std::vector<RunFormat> formats = {
+const std::vector<SegmentFormat>& segment_formats() {
+  static const std::vector<SegmentFormat> formats = {
       {.numel = 1029, .offset = 0},
       {.numel = 259,
        .offset = 1,
@@ -115,9 +115,9 @@ Step example_step() {
 }
 
 template <typename Step>
-UpdateTensors tensors_of_run(
+UpdateTensors tensors_of_segment(
     ProblemArrays& arrays,
-    const RunFormat& format,
+    const SegmentFormat& format,
     at::ScalarType master,
     const Step& step) {
   const auto values = [&](at::ScalarType dtype, double low) {
@@ -141,12 +141,12 @@ UpdateTensors tensors_of_run(
 /// The runs of a problem; tensors and shards of the same numbers belong
 /// together.
 template <typename Shard>
-struct ProblemRuns {
+struct ProblemSegments {
   std::vector<UpdateTensors> tensors;
   std::vector<Shard> shards;
 
   template <typename Step>
-  void add(ProblemArrays& arrays, const RunFormat& format, Step step) {
+  void add(ProblemArrays& arrays, const SegmentFormat& format, Step step) {
     if (format.is_stochastic) {
       step.rounding = {
           .enabled = true,
@@ -154,7 +154,8 @@ struct ProblemRuns {
           .first_element = (uint64_t{1} << 32) - 20};
     }
     using T = typename Shard::Master;
-    tensors.push_back(tensors_of_run(arrays, format, kMasterDtype<T>, step));
+    tensors.push_back(
+        tensors_of_segment(arrays, format, kMasterDtype<T>, step));
     shards.push_back(detail::make_shard<Shard>(
         detail::UpdateChecks("kernel check"), tensors.back(), step));
   }
@@ -196,30 +197,30 @@ KernelProblem update_problem(size_t kernel, const auto& step) {
           formatted("{} of {}", Step::kName, name_of_master(kMasterDtype<T>)),
       .run = [step](const DeviceKernels& kernels, c10::Device device) {
         ProblemArrays arrays(device);
-        ProblemRuns<ShardOf<T, Step>> runs;
-        for (const RunFormat& format : run_formats()) {
-          runs.add(arrays, format, step);
+        ProblemSegments<ShardOf<T, Step>> segments;
+        for (const SegmentFormat& format : segment_formats()) {
+          segments.add(arrays, format, step);
         }
         if constexpr (requires { step.momentum; }) {
           Step without = step;
           without.momentum = 0;
           without.nesterov = false;
-          runs.add(arrays, {.numel = 37, .offset = 0}, without);
+          segments.add(arrays, {.numel = 37, .offset = 0}, without);
         }
-        kernels.update(std::span<const ShardOf<T, Step>>(runs.shards));
-        return runs.results();
+        kernels.update(std::span<const ShardOf<T, Step>>(segments.shards));
+        return segments.results();
       }};
 }
 
 template <typename T>
-ProblemRuns<LambShard<T>> lamb_runs(ProblemArrays& arrays) {
-  ProblemRuns<LambShard<T>> runs;
-  for (const RunFormat& format : run_formats()) {
-    runs.add(arrays, format, example_step<AdamWStep>());
+ProblemSegments<LambShard<T>> lamb_segments(ProblemArrays& arrays) {
+  ProblemSegments<LambShard<T>> segments;
+  for (const SegmentFormat& format : segment_formats()) {
+    segments.add(arrays, format, example_step<AdamWStep>());
     // The trust ratio of the second half.
-    runs.shards.back().rule.lr_factor = runs.shards.back().grad_factor;
+    segments.shards.back().rule.lr_factor = segments.shards.back().grad_factor;
   }
-  return runs;
+  return segments;
 }
 
 template <typename T>
@@ -229,9 +230,9 @@ KernelProblem lamb_weights_problem(size_t kernel) {
       .name = formatted("lamb_weights_ of {}", name_of_master(kMasterDtype<T>)),
       .run = [](const DeviceKernels& kernels, c10::Device device) {
         ProblemArrays arrays(device);
-        const auto runs = lamb_runs<T>(arrays);
-        kernels.update(std::span<const LambShard<T>>(runs.shards));
-        return runs.results();
+        const auto segments = lamb_segments<T>(arrays);
+        kernels.update(std::span<const LambShard<T>>(segments.shards));
+        return segments.results();
       }};
 }
 
@@ -242,14 +243,14 @@ KernelProblem lamb_moments_problem(size_t kernel) {
       .name = formatted("lamb_moments_ of {}", name_of_master(kMasterDtype<T>)),
       .run = [](const DeviceKernels& kernels, c10::Device device) {
         ProblemArrays arrays(device);
-        const auto runs = lamb_runs<T>(arrays);
+        const auto segments = lamb_segments<T>(arrays);
         const at::Tensor partial = at::zeros(
-            {static_cast<int64_t>(runs.shards.size()), kLambCudaBlocks, 2},
+            {static_cast<int64_t>(segments.shards.size()), kLambCudaBlocks, 2},
             arrays.options(at::kDouble));
         kernels.lamb_moments(
-            std::span<const LambShard<T>>(runs.shards),
+            std::span<const LambShard<T>>(segments.shards),
             partial.mutable_data_ptr<double>());
-        auto results = runs.results();
+        auto results = segments.results();
         // Sums in any order, of which those of float32 may begin in float32.
         results.push_back(
             {.name = "the sums of squares",
@@ -299,7 +300,7 @@ std::string name_of(ElementType type) {
 KernelProblem pack_problem(ElementType target) {
   return {
       .kernel = pack_kernel_of(target),
-      .name = "pack_runs_ to " + name_of(target),
+      .name = "pack_segments_ to " + name_of(target),
       .run = [target](const DeviceKernels& kernels, c10::Device device) {
         ProblemArrays arrays(device);
         const at::ScalarType dtype = detail::dtype_of(target);

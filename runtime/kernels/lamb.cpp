@@ -17,27 +17,28 @@ namespace tessera::runtime {
 namespace {
 
 template <typename T>
-std::vector<LambShard<T>> shards_of(std::span<const LambRun> runs) {
+std::vector<LambShard<T>> shards_of(std::span<const LambSegment> segments) {
   const detail::UpdateChecks check("lamb");
   std::vector<LambShard<T>> shards;
-  for (const LambRun& run : runs) {
-    const UpdateTensors& t = run.tensors;
-    detail::check_run(check, t, run.step);
-    check.same_dtype("a run", t.master, runs.front().tensors.master);
-    check.factor("lr_factor", run.lr_factor, t.master);
+  for (const LambSegment& segment : segments) {
+    const UpdateTensors& t = segment.tensors;
+    detail::check_segment(check, t, segment.step);
+    check.same_dtype("a run", t.master, segments.front().tensors.master);
+    check.factor("lr_factor", segment.lr_factor, t.master);
     auto& shard = shards.emplace_back(
-        detail::make_shard<LambShard<T>>(check, t, run.step));
-    if (run.lr_factor.defined()) {
-      shard.rule.lr_factor = run.lr_factor.template const_data_ptr<double>();
+        detail::make_shard<LambShard<T>>(check, t, segment.step));
+    if (segment.lr_factor.defined()) {
+      shard.rule.lr_factor =
+          segment.lr_factor.template const_data_ptr<double>();
     }
   }
   return shards;
 }
 
 template <typename T>
-bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
-  auto shards = shards_of<T>(runs);
-  const at::Tensor& master = runs.front().tensors.master;
+bool moments(std::span<const LambSegment> segments, const at::Tensor& sums) {
+  auto shards = shards_of<T>(segments);
+  const at::Tensor& master = segments.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
   if (!master.is_cpu()) {
     const at::Tensor partial =
@@ -50,10 +51,10 @@ bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
   }
   if (is_dry_memory(master.const_data_ptr())) {
     DryKernel kernel("tessera::lamb_moments_");
-    for (const LambRun& run : runs) {
-      kernel.reads(run.tensors.master);
-      kernel.reads(run.tensors.grad);
-      for (const at::Tensor* moment : run.tensors.states()) {
+    for (const LambSegment& segment : segments) {
+      kernel.reads(segment.tensors.master);
+      kernel.reads(segment.tensors.grad);
+      for (const at::Tensor* moment : segment.tensors.states()) {
         kernel.reads(*moment);
         kernel.writes(*moment);
       }
@@ -73,9 +74,9 @@ bool moments(std::span<const LambRun> runs, const at::Tensor& sums) {
 }
 
 template <typename T>
-void weights(std::span<const LambRun> runs) {
-  auto shards = shards_of<T>(runs);
-  const at::Tensor& master = runs.front().tensors.master;
+void weights(std::span<const LambSegment> segments) {
+  auto shards = shards_of<T>(segments);
+  const at::Tensor& master = segments.front().tensors.master;
   const c10::DeviceGuard guard(master.device());
   if (!master.is_cpu()) {
     update_cuda(std::span<const LambShard<T>>(shards));
@@ -83,13 +84,13 @@ void weights(std::span<const LambRun> runs) {
   }
   if (is_dry_memory(master.const_data_ptr())) {
     DryKernel kernel("tessera::lamb_weights_");
-    for (const LambRun& run : runs) {
-      kernel.reads(run.tensors.master);
-      kernel.writes(run.tensors.master);
-      for (const at::Tensor* moment : run.tensors.states()) {
+    for (const LambSegment& segment : segments) {
+      kernel.reads(segment.tensors.master);
+      kernel.writes(segment.tensors.master);
+      for (const at::Tensor* moment : segment.tensors.states()) {
         kernel.reads(*moment);
       }
-      kernel.writes(run.tensors.low_precision);
+      kernel.writes(segment.tensors.low_precision);
     }
     return;
   }
@@ -101,33 +102,36 @@ void weights(std::span<const LambRun> runs) {
 
 } // namespace
 
-bool lamb_moments_(std::span<const LambRun> runs, const at::Tensor& sums) {
-  if (runs.empty()) {
+bool lamb_moments_(
+    std::span<const LambSegment> segments,
+    const at::Tensor& sums) {
+  if (segments.empty()) {
     return true;
   }
-  const at::Tensor& master = runs.front().tensors.master;
+  const at::Tensor& master = segments.front().tensors.master;
   TESSERA_CHECK(
-      sums.dim() == 2 && sums.size(0) == static_cast<int64_t>(runs.size()) &&
+      sums.dim() == 2 &&
+          sums.size(0) == static_cast<int64_t>(segments.size()) &&
           sums.size(1) == 2 && sums.is_contiguous() &&
           sums.scalar_type() == at::kDouble && sums.device() == master.device(),
       "lamb_moments_: sums is {} of shape {} on {}; it must be contiguous Double of shape [{}, 2] on {}",
       sums.toString(),
       sums.sizes(),
       sums.device(),
-      runs.size(),
+      segments.size(),
       master.device());
-  return master.scalar_type() == at::kDouble ? moments<double>(runs, sums)
-                                             : moments<float>(runs, sums);
+  return master.scalar_type() == at::kDouble ? moments<double>(segments, sums)
+                                             : moments<float>(segments, sums);
 }
 
-void lamb_weights_(std::span<const LambRun> runs) {
-  if (runs.empty()) {
+void lamb_weights_(std::span<const LambSegment> segments) {
+  if (segments.empty()) {
     return;
   }
-  if (runs.front().tensors.master.scalar_type() == at::kDouble) {
-    weights<double>(runs);
+  if (segments.front().tensors.master.scalar_type() == at::kDouble) {
+    weights<double>(segments);
   } else {
-    weights<float>(runs);
+    weights<float>(segments);
   }
 }
 

@@ -5,13 +5,13 @@
 // rank holds only shards.
 
 #include "tessera/runtime/kernels/lamb_rule.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <span>
 
 namespace tessera::runtime {
 
-struct LambRun {
+struct LambSegment {
   UpdateTensors tensors; ///< moment is exp_avg, moment_sq is exp_avg_sq
   AdamWStep step; ///< weight_decay is part of the direction
   /// For lamb_weights_(): [] float64 on the device of the tensors, or undefined
@@ -28,15 +28,17 @@ struct LambRun {
 ///       sqrt(1 - beta2^step) + eps) + weight_decay * master
 ///
 /// @param sums [runs, 2] float64, contiguous, on the device of the runs.
-/// @return as update_runs_().
-/// @throws tessera::Error as update_runs_().
+/// @return as update_segments_().
+/// @throws tessera::Error as update_segments_().
 ///
 /// On CPU it blocks; on CUDA it runs on the current stream. The sums do not
 /// depend on the number of threads.
-bool lamb_moments_(std::span<const LambRun> runs, const at::Tensor& sums);
+bool lamb_moments_(
+    std::span<const LambSegment> segments,
+    const at::Tensor& sums);
 
 /// master -= lr * d, with the same d; low_precision receives it rounded. On CPU
 /// it blocks; on CUDA it runs on the current stream.
-void lamb_weights_(std::span<const LambRun> runs);
+void lamb_weights_(std::span<const LambSegment> segments);
 
 } // namespace tessera::runtime

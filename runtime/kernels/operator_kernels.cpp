@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/operator_tensors.h"
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 
 #include <ATen/ATen.h>
 
@@ -205,7 +205,7 @@ auto grad_scale_of(const Shard& s) {
 
 /// Updates a run with the states that it has.
 template <int kStates, typename Shard>
-void update_run(const Shard& s) {
+void update_segment(const Shard& s) {
   using T = typename Shard::Master;
   using Number = OperatorNumber<T>;
   const Number grad_scale = grad_scale_of(s);
@@ -237,11 +237,11 @@ void update_one(const Shard& s) {
   using Rule = typename Shard::Rule;
   if constexpr (requires { Rule::kMayHaveNoState; }) {
     if (s.states[0] == nullptr) {
-      update_run<0>(s);
+      update_segment<0>(s);
       return;
     }
   }
-  update_run<Rule::kStates>(s);
+  update_segment<Rule::kStates>(s);
 }
 
 /// The second half of LAMB.
@@ -267,9 +267,9 @@ void update_one(const LambShard<T>& s) {
 void update(const UpdateShards& shards) {
   const detail::PlainOperators plain;
   std::visit(
-      [](const auto& runs) {
-        for (const auto& run : runs) {
-          update_one(run);
+      [](const auto& segments) {
+        for (const auto& segment : segments) {
+          update_one(segment);
         }
       },
       shards);
@@ -303,9 +303,9 @@ void moments_of(const LambShard<T>& s, const at::Tensor& sums) {
 void lamb_moments(const LambShards& shards, double* sums) {
   const detail::PlainOperators plain;
   std::visit(
-      [&](const auto& runs) {
-        for (const auto& run : runs) {
-          moments_of(run, array_tensor(sums, 2, at::kDouble));
+      [&](const auto& segments) {
+        for (const auto& segment : segments) {
+          moments_of(segment, array_tensor(sums, 2, at::kDouble));
           sums += 2 * kLambCudaBlocks;
         }
       },

@@ -75,7 +75,10 @@ __device__ Pack<To, kCount> packed_values(
 
 /// Grid-stride loop over packs, then over the remaining elements.
 template <typename To, typename From>
-__device__ void pack_run(const PackShard& shard, double factor, PackMode mode) {
+__device__ void pack_segment(
+    const PackShard& shard,
+    double factor,
+    PackMode mode) {
   const auto* source = static_cast<const From*>(shard.source);
   auto* target = static_cast<To*>(shard.target);
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -112,13 +115,13 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(
   const PackShard& shard = table.shards[blockIdx.y];
   switch (shard.source_type) {
     case ElementType::kFloat32:
-      return pack_run<To, float>(shard, factor, mode);
+      return pack_segment<To, float>(shard, factor, mode);
     case ElementType::kFloat64:
-      return pack_run<To, double>(shard, factor, mode);
+      return pack_segment<To, double>(shard, factor, mode);
     case ElementType::kFloat16:
-      return pack_run<To, __half>(shard, factor, mode);
+      return pack_segment<To, __half>(shard, factor, mode);
     case ElementType::kBFloat16:
-      return pack_run<To, __nv_bfloat16>(shard, factor, mode);
+      return pack_segment<To, __nv_bfloat16>(shard, factor, mode);
   }
 }
 

@@ -155,23 +155,23 @@ void check(const at::Tensor& values, double p) {
 
 } // namespace
 
-PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
-    : p_(p), sums_(runs.size(), 0.0) {
+PowerSums::PowerSums(const std::vector<at::Tensor>& segments, double p)
+    : p_(p), sums_(segments.size(), 0.0) {
   std::vector<at::Tensor> on_device;
   DryKernel kernel("tessera::power_sums");
-  for (size_t i = 0; i < runs.size(); ++i) {
-    check(runs[i], p);
-    if (runs[i].numel() == 0) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    check(segments[i], p);
+    if (segments[i].numel() == 0) {
       continue;
     }
-    if (is_dry_memory(runs[i].const_data_ptr())) {
-      kernel.reads(runs[i]);
+    if (is_dry_memory(segments[i].const_data_ptr())) {
+      kernel.reads(segments[i]);
       continue;
     }
-    if (runs[i].is_cpu()) {
-      sums_[i] = power_sum_cpu(runs[i], p);
+    if (segments[i].is_cpu()) {
+      sums_[i] = power_sum_cpu(segments[i], p);
     } else {
-      on_device.push_back(runs[i]);
+      on_device.push_back(segments[i]);
       places_.push_back(i);
     }
   }
@@ -180,8 +180,8 @@ PowerSums::PowerSums(const std::vector<at::Tensor>& runs, double p)
   }
   // LibTorch does not accept a sum less precise than its elements.
   const bool any_double =
-      std::any_of(on_device.begin(), on_device.end(), [](const auto& run) {
-        return run.scalar_type() == at::kDouble;
+      std::any_of(on_device.begin(), on_device.end(), [](const auto& segment) {
+        return segment.scalar_type() == at::kDouble;
       });
   norms_ = at::stack(at::_foreach_norm(
                          on_device, p, any_double ? at::kDouble : at::kFloat))

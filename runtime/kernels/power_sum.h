@@ -21,11 +21,11 @@ namespace tessera::runtime {
 class PowerSums {
  public:
   PowerSums() = default;
-  /// @param runs flat, contiguous, floating point.
+  /// @param segments flat, contiguous, floating point.
   /// @param p greater than 0.
   /// On CPU it blocks. On CUDA it issues a few launches for all runs to the
   /// current stream; wait() must be called on a stream that runs after them.
-  PowerSums(const std::vector<at::Tensor>& runs, double p);
+  PowerSums(const std::vector<at::Tensor>& segments, double p);
 
   /// Returns the sums of all of `pending`, in order. On CUDA it waits for the
   /// device once.

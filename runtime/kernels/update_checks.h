@@ -2,7 +2,7 @@
 #pragma once
 // `UpdateChecks` checks the arguments of optimizer kernels. Internal.
 
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -65,7 +65,7 @@ void check_tensors(
     const StochasticRounding& rounding);
 
 template <typename Step>
-void check_run(
+void check_segment(
     const UpdateChecks& check,
     const UpdateTensors& tensors,
     const Step& step) {

@@ -18,13 +18,13 @@ namespace {
 
 void check(
     cudaError_t error,
-    size_t runs,
+    size_t segments,
     const char* op = "optimizer update") {
   TESSERA_CHECK(
       error == cudaSuccess,
       "{}: the CUDA kernel for {} runs failed to launch: {}",
       op,
-      runs,
+      segments,
       cudaGetErrorString(error));
 }
 
@@ -59,7 +59,7 @@ void pack_on_current_stream(
           mode,
           current_stream()),
       shards.size(),
-      "pack_runs_");
+      "pack_segments_");
 }
 
 void blocks_on_current_stream(const BlockArrays& arrays) {

@@ -22,18 +22,18 @@ FlatLayout::FlatLayout(
   shard_numel_ = round_up((end + shards - 1) / shards, alignment);
 }
 
-std::vector<FlatRun> runs_of_shard(
+std::vector<FlatSegment> segments_of_shard(
     std::span<const FlatSpan> parameters,
     FlatSpan shard) {
-  std::vector<FlatRun> runs;
+  std::vector<FlatSegment> segments;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t begin = std::max(parameters[i].begin, shard.begin);
     const int64_t end = std::min(parameters[i].end(), shard.end());
     if (begin < end) {
-      runs.push_back({i, begin - shard.begin, end - begin});
+      segments.push_back({i, begin - shard.begin, end - begin});
     }
   }
-  return runs;
+  return segments;
 }
 
 std::vector<FlatSpan> gaps_between(

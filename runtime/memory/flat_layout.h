@@ -21,7 +21,7 @@ struct FlatSpan {
 };
 
 /// The part of a parameter that lies in one rank's shard.
-struct FlatRun {
+struct FlatSegment {
   size_t parameter = 0; ///< index into the given spans
   int64_t shard_offset = 0; ///< from the start of the shard
   int64_t numel = 0;
@@ -62,7 +62,7 @@ class FlatLayout {
 
 /// The runs of one shard, in the order of `parameters`; parameters outside the
 /// shard have no run.
-std::vector<FlatRun> runs_of_shard(
+std::vector<FlatSegment> segments_of_shard(
     std::span<const FlatSpan> parameters,
     FlatSpan shard);
 

@@ -81,10 +81,10 @@ TensorSummary summarize_local_part(
     return summary; // another rank counts the same elements
   }
   const runtime::FlatSpan self_span = page.spec().shard();
-  for (const runtime::FlatRun& run :
-       runtime::runs_of_shard({&parameter.span, 1}, self_span)) {
+  for (const runtime::FlatSegment& segment :
+       runtime::segments_of_shard({&parameter.span, 1}, self_span)) {
     const auto part = [&](const at::Tensor& shard) {
-      return shard.narrow(0, run.shard_offset, run.numel);
+      return shard.narrow(0, segment.shard_offset, segment.numel);
     };
     summary.value.add(part(master));
     if (bucket != nullptr && bucket->has_gradient(position)) {

@@ -50,7 +50,8 @@ GradientBucket::GradientBucket(
     // The address of the info is final only now.
     entry.token = make_gradient_token(entry.parameter, entry.info);
   }
-  local_runs_ = runtime::runs_of_shard(spans, group.layout().shard(rank_));
+  local_segments_ =
+      runtime::segments_of_shard(spans, group.layout().shard(rank_));
   gaps_ = runtime::gaps_between(spans, group.layout().padded_numel());
   if (group_.spec().keeps_gradient_shard) {
     ensure_shard();
@@ -160,9 +161,9 @@ void GradientBucket::zero(size_t i) {
     return;
   }
   change([&](const at::Tensor& shard) {
-    for (const runtime::FlatRun& run : local_runs_) {
-      if (run.parameter == i) {
-        shard.narrow(0, run.shard_offset, run.numel).zero_();
+    for (const runtime::FlatSegment& segment : local_segments_) {
+      if (segment.parameter == i) {
+        shard.narrow(0, segment.shard_offset, segment.numel).zero_();
       }
     }
   });
@@ -207,9 +208,10 @@ bool GradientBucket::any_arrived() const {
 }
 
 bool GradientBucket::any_gradient() const {
-  return std::any_of(local_runs_.begin(), local_runs_.end(), [this](auto& run) {
-    return has_gradient(run.parameter);
-  });
+  return std::any_of(
+      local_segments_.begin(), local_segments_.end(), [this](auto& segment) {
+        return has_gradient(segment.parameter);
+      });
 }
 
 bool GradientBucket::all_arrived() const {

@@ -130,8 +130,8 @@ class GradientBucket {
   int64_t slot_numel() const;
 
   /// The runs of shard(), by position in the group's parameter list.
-  const std::vector<runtime::FlatRun>& local_runs() const {
-    return local_runs_;
+  const std::vector<runtime::FlatSegment>& local_segments() const {
+    return local_segments_;
   }
 
   /// Returns whether it has been opened: true from open() until end_reduce() or
@@ -348,7 +348,7 @@ class GradientBucket {
   GradientTypes types_;
   runtime::ShardStore* store_;
   std::vector<Entry> entries_;
-  std::vector<runtime::FlatRun> local_runs_;
+  std::vector<runtime::FlatSegment> local_segments_;
   std::vector<runtime::FlatSpan>
       gaps_; ///< spans of the flat buffer without a parameter
   runtime::RestingTensor shard_;

@@ -4,7 +4,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/block_quantize.h"
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 #include "tessera/runtime/profile/span_recorder.h"
 #include "tessera/sharding/pages/replica_parts.h"
 
@@ -134,10 +134,10 @@ void GradientBucket::pack_waiting(const std::vector<runtime::FlatSpan>& rest) {
     }
   }
   gradients.block_current(group_.device());
-  std::vector<runtime::PackRun> runs;
-  std::vector<runtime::PackRun> added;
+  std::vector<runtime::PackSegment> segments;
+  std::vector<runtime::PackSegment> added;
   for (const runtime::FlatSpan& span : rest) {
-    runs.push_back({collected_.narrow(0, span.begin, span.numel), {}});
+    segments.push_back({collected_.narrow(0, span.begin, span.numel), {}});
   }
   for (Entry& entry : entries_) {
     if (!entry.waiting.defined()) {
@@ -151,10 +151,10 @@ void GradientBucket::pack_waiting(const std::vector<runtime::FlatSpan>& rest) {
       // Gaps between the parameter's elements are included in norms.
       collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
     }
-    runs.push_back({slot_view(entry), entry.waiting});
+    segments.push_back({slot_view(entry), entry.waiting});
   }
-  runtime::pack_runs_(runs, packing_factor());
-  runtime::pack_runs_(added, packing_factor(), runtime::PackMode::kAdd);
+  runtime::pack_segments_(segments, packing_factor());
+  runtime::pack_segments_(added, packing_factor(), runtime::PackMode::kAdd);
   // The memory of the gradients is returned to the streams that made them.
   if (!gradients.empty()) {
     arrived_on_.block(runtime::mark_current(group_.device()));
@@ -179,8 +179,8 @@ void GradientBucket::store(const Entry& entry, const at::Tensor& gradient) {
     // Gaps between the parameter's elements are included in norms.
     collected_.narrow(0, entry.span.begin, entry.span.numel).zero_();
   }
-  const runtime::PackRun run{slot_view(entry), gradient};
-  runtime::pack_runs_({&run, 1}, packing_factor());
+  const runtime::PackSegment segment{slot_view(entry), gradient};
+  runtime::pack_segments_({&segment, 1}, packing_factor());
 }
 
 std::vector<runtime::FlatSpan> GradientBucket::missing_spans() const {
@@ -391,16 +391,16 @@ void GradientBucket::store_reduced() {
     if (!in_place) {
       read_shard(sum);
     }
-    std::vector<runtime::PackRun> added;
-    std::vector<runtime::PackRun> copied;
-    for (const runtime::FlatRun& run : local_runs_) {
-      (entries_[run.parameter].in_shard ? added : copied)
+    std::vector<runtime::PackSegment> added;
+    std::vector<runtime::PackSegment> copied;
+    for (const runtime::FlatSegment& segment : local_segments_) {
+      (entries_[segment.parameter].in_shard ? added : copied)
           .push_back(
-              {sum.narrow(0, run.shard_offset, run.numel),
-               reduced_.narrow(0, run.shard_offset, run.numel)});
+              {sum.narrow(0, segment.shard_offset, segment.numel),
+               reduced_.narrow(0, segment.shard_offset, segment.numel)});
     }
-    runtime::pack_runs_(added, 1, runtime::PackMode::kAdd);
-    runtime::pack_runs_(copied);
+    runtime::pack_segments_(added, 1, runtime::PackMode::kAdd);
+    runtime::pack_segments_(copied);
   } else if (converts || (in_place && !sum.is_alias_of(reduced_))) {
     sum.copy_(reduced_);
   }

@@ -114,13 +114,13 @@ void PageMemory::take_slice(
     const at::Tensor& master) {
   const runtime::FlatSpan self_span = local_span();
   const runtime::FlatSpan span{begin, numel_of(storage, spec_.original_dtype)};
-  for (const runtime::FlatRun& run :
-       runtime::runs_of_shard({&span, 1}, self_span)) {
-    const int64_t from = self_span.begin + run.shard_offset - span.begin;
-    const at::Tensor source = slice_of(storage, from, run.numel);
-    shard.narrow(0, run.shard_offset, run.numel).copy_(source);
+  for (const runtime::FlatSegment& segment :
+       runtime::segments_of_shard({&span, 1}, self_span)) {
+    const int64_t from = self_span.begin + segment.shard_offset - span.begin;
+    const at::Tensor source = slice_of(storage, from, segment.numel);
+    shard.narrow(0, segment.shard_offset, segment.numel).copy_(source);
     if (master.defined()) {
-      master.narrow(0, run.shard_offset, run.numel).copy_(source);
+      master.narrow(0, segment.shard_offset, segment.numel).copy_(source);
     }
   }
 }

@@ -21,16 +21,16 @@ namespace tessera::sharding {
 namespace {
 
 /// Returns this rank's parts of a group's gradients, in `shard`.
-std::vector<at::Tensor> runs_with_gradient(
+std::vector<at::Tensor> segments_with_gradient(
     const GradientBucket& bucket,
     const at::Tensor& shard) {
-  std::vector<at::Tensor> runs;
-  for (const runtime::FlatRun& run : bucket.local_runs()) {
-    if (bucket.has_gradient(run.parameter)) {
-      runs.push_back(shard.narrow(0, run.shard_offset, run.numel));
+  std::vector<at::Tensor> segments;
+  for (const runtime::FlatSegment& segment : bucket.local_segments()) {
+    if (bucket.has_gradient(segment.parameter)) {
+      segments.push_back(shard.narrow(0, segment.shard_offset, segment.numel));
     }
   }
-  return runs;
+  return segments;
 }
 
 /// A maximum over the ranks may drop a NaN: [value without it, 1 if it was
@@ -54,8 +54,8 @@ bool has_gradients(const Page& page) {
 }
 
 /// As PagedParameter::counts.
-bool counts(const Page& page, const runtime::FlatRun& run) {
-  return page.parameters()[run.parameter].counts;
+bool counts(const Page& page, const runtime::FlatSegment& segment) {
+  return page.parameters()[segment.parameter].counts;
 }
 
 } // namespace
@@ -64,22 +64,22 @@ std::function<void()> GradientSums::begin(const Page& page, double p) {
   const GradientBucket& bucket = *page.gradients;
   auto group = std::make_shared<Group>();
   group->p = p;
-  std::vector<runtime::FlatSpan> runs;
-  for (const runtime::FlatRun& run : bucket.local_runs()) {
-    group->has.push_back(bucket.has_gradient(run.parameter));
+  std::vector<runtime::FlatSpan> segments;
+  for (const runtime::FlatSegment& segment : bucket.local_segments()) {
+    group->has.push_back(bucket.has_gradient(segment.parameter));
     if (group->has.back()) {
-      runs.push_back({run.shard_offset, run.numel});
+      segments.push_back({segment.shard_offset, segment.numel});
     }
   }
   known_[static_cast<size_t>(page.number())] = group;
-  return [group, runs = std::move(runs), resting = bucket.shard()] {
-    if (runs.empty()) {
+  return [group, segments = std::move(segments), resting = bucket.shard()] {
+    if (segments.empty()) {
       return;
     }
     const at::Tensor shard = resting.load();
     std::vector<at::Tensor> values;
-    for (const runtime::FlatSpan& run : runs) {
-      values.push_back(shard.narrow(0, run.begin, run.numel));
+    for (const runtime::FlatSpan& segment : segments) {
+      values.push_back(shard.narrow(0, segment.begin, segment.numel));
     }
     group->sums = runtime::PowerSums(values, group->p);
   };
@@ -97,8 +97,8 @@ bool GradientSums::knows(const Page& page, double p) const {
   if (group == nullptr || group->p != p) {
     return false;
   }
-  for (size_t i = 0; i < bucket.local_runs().size(); ++i) {
-    if (bucket.has_gradient(bucket.local_runs()[i].parameter) &&
+  for (size_t i = 0; i < bucket.local_segments().size(); ++i) {
+    if (bucket.has_gradient(bucket.local_segments()[i].parameter) &&
         !group->has[i]) {
       return false;
     }
@@ -129,17 +129,17 @@ std::vector<GradientSums::Sum> GradientSums::all(
     const GradientBucket& bucket = *page.gradients;
     const Group& group = *known(page);
     size_t next = 0;
-    for (size_t i = 0; i < bucket.local_runs().size(); ++i) {
-      const runtime::FlatRun& run = bucket.local_runs()[i];
+    for (size_t i = 0; i < bucket.local_segments().size(); ++i) {
+      const runtime::FlatSegment& segment = bucket.local_segments()[i];
       const size_t place = next;
       next += group.has[i] ? 1 : 0;
-      if (bucket.has_gradient(run.parameter)) {
+      if (bucket.has_gradient(segment.parameter)) {
         all.push_back(
             {sums[k][place],
              bucket.factor(),
-             counts(page, run),
+             counts(page, segment),
              page.spec(),
-             page.parameters()[run.parameter].index});
+             page.parameters()[segment.parameter].index});
       }
     }
   }
@@ -163,11 +163,11 @@ std::vector<at::Tensor> GradientSums::norms_that_count(
       norms.push_back(factor == 1 ? some : some * factor);
     }
   };
-  for (size_t i = 0; i < bucket.local_runs().size(); ++i) {
+  for (size_t i = 0; i < bucket.local_segments().size(); ++i) {
     if (!group.has[i]) {
       continue;
     }
-    if (!counts(page, bucket.local_runs()[i])) {
+    if (!counts(page, bucket.local_segments()[i])) {
       close();
       first = next + 1;
     }
@@ -317,8 +317,8 @@ void clamp_gradients(Pager& pager, double limit) {
     GradientBucket& bucket = *page->gradients;
     const double bound = limit / bucket.factor();
     bucket.change([&](const at::Tensor& shard) {
-      for (const at::Tensor& run : runs_with_gradient(bucket, shard)) {
-        run.clamp_(-bound, bound);
+      for (const at::Tensor& segment : segments_with_gradient(bucket, shard)) {
+        segment.clamp_(-bound, bound);
       }
     });
   }

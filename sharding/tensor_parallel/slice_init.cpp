@@ -21,7 +21,7 @@ InitMethod slice_init(
     const TensorPart all{{}, 0, c10::multiply_integers(sizes)};
     for (const CommonBlock& block :
          intersect(blocks_of(sizes, slice), blocks_of(sizes, all))) {
-      for_each_run(block, [&](int64_t here, int64_t there, int64_t numel) {
+      for_each_segment(block, [&](int64_t here, int64_t there, int64_t numel) {
         full(target.narrow(0, here, numel), {sizes, there, place.random});
       });
     }

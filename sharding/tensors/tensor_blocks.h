@@ -68,20 +68,20 @@ std::vector<CommonBlock> intersect(
 /// Calls `visit(here, there, numel)` for runs of elements that follow each
 /// other in both places; for single elements if they do not.
 template <typename Visit>
-void for_each_run(const CommonBlock& block, const Visit& visit) {
+void for_each_segment(const CommonBlock& block, const Visit& visit) {
   size_t dims = block.sizes.size();
-  const bool has_runs = dims > 0 && block.here.strides[dims - 1] == 1 &&
-                        block.there.strides[dims - 1] == 1;
-  const int64_t length = has_runs ? block.sizes[dims - 1] : 1;
-  dims -= has_runs ? 1 : 0;
-  int64_t runs = 1;
+  const bool has_segments = dims > 0 && block.here.strides[dims - 1] == 1 &&
+                            block.there.strides[dims - 1] == 1;
+  const int64_t length = has_segments ? block.sizes[dims - 1] : 1;
+  dims -= has_segments ? 1 : 0;
+  int64_t segments = 1;
   for (size_t d = 0; d < dims; ++d) {
-    runs *= block.sizes[d];
+    segments *= block.sizes[d];
   }
   int64_t here = block.here.offset;
   int64_t there = block.there.offset;
   std::vector<int64_t> index(dims, 0);
-  for (int64_t run = 0; run < runs; ++run) {
+  for (int64_t segment = 0; segment < segments; ++segment) {
     visit(here, there, length);
     for (size_t d = dims; d-- > 0;) {
       here += block.here.strides[d];

@@ -46,7 +46,7 @@ void copy_elements(
     const CommonBlock& block,
     std::byte* out) {
   constexpr auto kSize = static_cast<int64_t>(kBytes);
-  for_each_run(block, [&](int64_t here, int64_t there, int64_t numel) {
+  for_each_segment(block, [&](int64_t here, int64_t there, int64_t numel) {
     const std::byte* from = elements.data.data() + there * kSize;
     if (numel == 1) {
       std::memcpy(out + here * kSize, from, kBytes);

@@ -229,8 +229,8 @@ MUTATIONS = [
     Mutation(
         "kept gradients overwrite those of the micro-batch before",
         "sharding/pages/gradient_bucket_slot.cpp",
-        "runtime::pack_runs_(added, packing_factor(), runtime::PackMode::kAdd);",
-        "runtime::pack_runs_(added, packing_factor());",
+        "runtime::pack_segments_(added, packing_factor(), runtime::PackMode::kAdd);",
+        "runtime::pack_segments_(added, packing_factor());",
         "AllOrders/Gradients.AccumulatedHaveTheBitsOfTheCpu/*",
         "vdev_tests",
     ),
@@ -267,8 +267,8 @@ MUTATIONS = [
     Mutation(
         "a micro-batch overwrites the gradients of the one before",
         "sharding/pages/gradient_bucket_slot.cpp",
-        "runtime::pack_runs_(added, 1, runtime::PackMode::kAdd);",
-        "runtime::pack_runs_(added);",
+        "runtime::pack_segments_(added, 1, runtime::PackMode::kAdd);",
+        "runtime::pack_segments_(added);",
         ACCUMULATION,
     ),
     Mutation(

@@ -6,7 +6,7 @@
 #include "support/vdev/vdev_kernels.h"
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <ATen/Context.h>
@@ -175,7 +175,7 @@ std::vector<Case> cases() {
        .broken = {.lamb_moments = &short_moments},
        .options = with_rule(LambOptions{}),
        .fraction = 1e-5},
-      {.kernel = "pack_runs_ to float32",
+      {.kernel = "pack_segments_ to float32",
        .broken = {.pack = &short_pack},
        .options = {},
        .ranks = 2},
@@ -298,8 +298,8 @@ void run_checked(
 
 /// Adds one tensor to another on the current stream.
 void add_by_pack(const at::Tensor& target, const at::Tensor& source) {
-  const runtime::PackRun run{target, source};
-  runtime::pack_runs_({&run, 1}, 1, runtime::PackMode::kAdd);
+  const runtime::PackSegment run{target, source};
+  runtime::pack_segments_({&run, 1}, 1, runtime::PackMode::kAdd);
 }
 
 class KernelCheck : public ::testing::TestWithParam<Policy> {};
@@ -385,7 +385,7 @@ TEST(KernelCheckAlone, AKernelThatCannotBeLaunchedIsReplaced) {
     EXPECT_THAT(
         output,
         HasSubstr(
-            "the kernel pack_runs_ to float32 on " + world.device().str() +
+            "the kernel pack_segments_ to float32 on " + world.device().str() +
             " has failed on a small problem: "));
     EXPECT_THAT(output, HasSubstr("no kernel image is available"));
     EXPECT_TRUE(torch::equal(target.cpu(), torch::full({5}, 2.0)));
@@ -407,8 +407,8 @@ TEST(KernelCheckAlone, EachTypeOfTargetIsCheckedApart) {
         add(at::kBFloat16);
       }
     });
-    EXPECT_EQ(count_of(output, "the kernel pack_runs_ to float32 "), 1);
-    EXPECT_EQ(count_of(output, "the kernel pack_runs_ to bfloat16 "), 1);
+    EXPECT_EQ(count_of(output, "the kernel pack_segments_ to float32 "), 1);
+    EXPECT_EQ(count_of(output, "the kernel pack_segments_ to bfloat16 "), 1);
     EXPECT_EQ(count_of(output, kReplaced), 2);
   });
 }

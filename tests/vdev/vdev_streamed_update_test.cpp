@@ -26,15 +26,16 @@ class Sum {
   }
 
   void add(const at::Tensor& gradient) {
-    offload::StreamedRun run;
-    run.tensors.master = master_;
-    run.tensors.grad = gradient;
-    run.master_on_host = true;
-    streamed_.run({run}, [](const std::vector<offload::StreamedChunk>& chunks) {
-      for (const offload::StreamedChunk& chunk : chunks) {
-        chunk.tensors.master.add_(chunk.tensors.grad);
-      }
-    });
+    offload::StreamedSegment segment;
+    segment.tensors.master = master_;
+    segment.tensors.grad = gradient;
+    segment.master_on_host = true;
+    streamed_.run(
+        {segment}, [](const std::vector<offload::StreamedChunk>& chunks) {
+          for (const offload::StreamedChunk& chunk : chunks) {
+            chunk.tensors.master.add_(chunk.tensors.grad);
+          }
+        });
   }
 
   /// Of every element.

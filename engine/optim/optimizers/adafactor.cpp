@@ -62,9 +62,9 @@ class AdafactorMethod : public UpdateMethod {
         add(*parameter, entry.shape->state_numel());
       }
     }
-    for_each_run([&](const ShardPart&, const ParameterRun& run) {
-      if (!entries_.at(run.parameter).shape) {
-        add(*run.parameter, run.numel);
+    for_each_segment([&](const ShardPart&, const ParameterSegment& segment) {
+      if (!entries_.at(segment.parameter).shape) {
+        add(*segment.parameter, segment.numel);
       }
     });
   }
@@ -90,10 +90,10 @@ class AdafactorMethod : public UpdateMethod {
         entry.moments.emplace(make(*parameter, entry.shape->state_numel()));
       }
     }
-    for_each_run([&](const ShardPart&, const ParameterRun& run) {
-      Entry& entry = entries_.at(run.parameter);
+    for_each_segment([&](const ShardPart&, const ParameterSegment& segment) {
+      Entry& entry = entries_.at(segment.parameter);
       if (!entry.shape) {
-        entry.moments.emplace(make(*run.parameter, run.numel));
+        entry.moments.emplace(make(*segment.parameter, segment.numel));
       }
     });
   }
@@ -105,27 +105,29 @@ class AdafactorMethod : public UpdateMethod {
     forget_and_add(squares);
     const at::Tensor update_squares =
         zero_sums(static_cast<int64_t>(order_.size()));
-    for_each_active_run(
+    for_each_active_segment(
         input,
         parts,
         {.weights = false},
-        [&](const ParameterRun& run, const offload::ShardTensors& shard) {
-          update_squares[row_of(run)] += update_of(run, shard)
-                                             .square_()
-                                             .sum(at::kDouble)
-                                             .to(update_squares.device());
+        [&](const ParameterSegment& segment,
+            const offload::ShardTensors& shard) {
+          update_squares[row_of(segment)] += update_of(segment, shard)
+                                                 .square_()
+                                                 .sum(at::kDouble)
+                                                 .to(update_squares.device());
         });
     context_.ranks.sum_over_shards(update_squares, context_.rows_of(order_));
-    for_each_active_run(
+    for_each_active_segment(
         input,
         parts,
         {},
-        [&](const ParameterRun& run, const offload::ShardTensors& shard) {
+        [&](const ParameterSegment& segment,
+            const offload::ShardTensors& shard) {
           apply(
-              run,
+              segment,
               shard,
-              input.lr_of(*run.parameter),
-              update_squares[row_of(run)]);
+              input.lr_of(*segment.parameter),
+              update_squares[row_of(segment)]);
         });
   }
 
@@ -136,10 +138,10 @@ class AdafactorMethod : public UpdateMethod {
         visitor.replicated(*parameter, "exp_avg_sq_factors", entry.values());
       }
     }
-    for_each_run([&](const ShardPart&, const ParameterRun& run) {
-      Entry& entry = entries_.at(run.parameter);
+    for_each_segment([&](const ShardPart&, const ParameterSegment& segment) {
+      Entry& entry = entries_.at(segment.parameter);
       if (!entry.shape) {
-        visitor.elements(run, "exp_avg_sq", *entry.moments, 0);
+        visitor.elements(segment, "exp_avg_sq", *entry.moments, 0);
       }
     });
   }
@@ -159,16 +161,16 @@ class AdafactorMethod : public UpdateMethod {
   };
 
   template <typename Body>
-  void for_each_run(const Body& body) const {
+  void for_each_segment(const Body& body) const {
     for (const ShardPart& part : parts_) {
-      for (const ParameterRun& run : part.runs) {
-        body(part, run);
+      for (const ParameterSegment& segment : part.segments) {
+        body(part, segment);
       }
     }
   }
 
   template <typename Body>
-  void for_each_active_run(
+  void for_each_active_segment(
       const StepInput& input,
       const std::vector<ShardPart*>& parts,
       const Writes& writes,
@@ -178,35 +180,36 @@ class AdafactorMethod : public UpdateMethod {
         parts,
         writes,
         [&](ShardPart& part, const offload::ShardTensors& shard) {
-          for (const ParameterRun& run : part.runs) {
-            if (run.parameter->has_gradient) {
-              body(run, shard);
+          for (const ParameterSegment& segment : part.segments) {
+            if (segment.parameter->has_gradient) {
+              body(segment, shard);
             }
           }
         });
   }
 
-  int64_t row_of(const ParameterRun& run) const {
-    return std::find(order_.begin(), order_.end(), run.parameter) -
+  int64_t row_of(const ParameterSegment& segment) const {
+    return std::find(order_.begin(), order_.end(), segment.parameter) -
            order_.begin();
   }
 
   static at::Tensor gradient_of(
-      const ParameterRun& run,
+      const ParameterSegment& segment,
       const offload::ShardTensors& shard) {
-    return run.parameter->scaled(
-        shard.gradient.narrow(0, run.shard_offset, run.numel)
+    return segment.parameter->scaled(
+        shard.gradient.narrow(0, segment.shard_offset, segment.numel)
             .to(shard.master.scalar_type()));
   }
 
   /// The step of a run before clipping and learning rate.
   at::Tensor update_of(
-      const ParameterRun& run,
+      const ParameterSegment& segment,
       const offload::ShardTensors& shard) const {
-    const Entry& entry = entries_.at(run.parameter);
-    at::Tensor update = gradient_of(run, shard);
+    const Entry& entry = entries_.at(segment.parameter);
+    at::Tensor update = gradient_of(segment, shard);
     if (entry.shape) {
-      entry.shape->divide_by_root(update, run.parameter_offset, entry.values());
+      entry.shape->divide_by_root(
+          update, segment.parameter_offset, entry.values());
     } else {
       update.div_(entry.values().sqrt());
     }
@@ -249,28 +252,30 @@ class AdafactorMethod : public UpdateMethod {
       numel += parameter->has_gradient ? sum_numel(entries_.at(parameter)) : 0;
     }
     const at::Tensor sums = zero_sums(numel);
-    for_each_active_run(
+    for_each_active_segment(
         input,
         parts,
         {.weights = false},
-        [&](const ParameterRun& run, const offload::ShardTensors& shard) {
-          const Entry& entry = entries_.at(run.parameter);
+        [&](const ParameterSegment& segment,
+            const offload::ShardTensors& shard) {
+          const Entry& entry = entries_.at(segment.parameter);
           const at::Tensor local =
-              sums.narrow(0, offsets.at(run.parameter), sum_numel(entry));
-          local[0] += shard.master.narrow(0, run.shard_offset, run.numel)
-                          .to(at::kDouble)
-                          .square()
-                          .sum()
-                          .to(sums.device());
+              sums.narrow(0, offsets.at(segment.parameter), sum_numel(entry));
+          local[0] +=
+              shard.master.narrow(0, segment.shard_offset, segment.numel)
+                  .to(at::kDouble)
+                  .square()
+                  .sum()
+                  .to(sums.device());
           const at::Tensor squares =
-              gradient_of(run, shard).square_().add_(options_.eps);
+              gradient_of(segment, shard).square_().add_(options_.eps);
           if (entry.shape) {
             entry.shape->add_sums(
                 squares,
-                run.parameter_offset,
+                segment.parameter_offset,
                 local.narrow(0, 1, local.numel() - 1));
           } else {
-            entry.values().lerp_(squares, 1 - beta2(*run.parameter));
+            entry.values().lerp_(squares, 1 - beta2(*segment.parameter));
           }
         });
     return sums;
@@ -305,11 +310,11 @@ class AdafactorMethod : public UpdateMethod {
 
   /// @param update_squares of the whole parameter: [] float64.
   void apply(
-      const ParameterRun& run,
+      const ParameterSegment& segment,
       const offload::ShardTensors& shard,
       double lr,
       const at::Tensor& update_squares) const {
-    const OptimizedParameter& parameter = *run.parameter;
+    const OptimizedParameter& parameter = *segment.parameter;
     const auto numel =
         static_cast<double>(parameter.paged->record.tensor.numel());
     const at::Tensor rate = rate_of(parameter, lr);
@@ -317,9 +322,9 @@ class AdafactorMethod : public UpdateMethod {
     const at::Tensor clipped =
         rate / (rms / options_.clip_threshold).clamp_min_(1);
     const at::Tensor decay = 1 - rate * parameter.settings.weight_decay;
-    const at::Tensor update = update_of(run, shard);
+    const at::Tensor update = update_of(segment, shard);
     const at::Tensor master =
-        shard.master.narrow(0, run.shard_offset, run.numel);
+        shard.master.narrow(0, segment.shard_offset, segment.numel);
     if (rate.is_cpu()) {
       master.mul_(decay.item());
       master.sub_(update, clipped.item());
@@ -328,7 +333,8 @@ class AdafactorMethod : public UpdateMethod {
       master.addcmul_(update, clipped.to(update.scalar_type()), -1);
     }
     if (shard.low_precision.defined()) {
-      shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master);
+      shard.low_precision.narrow(0, segment.shard_offset, segment.numel)
+          .copy_(master);
     }
   }
 

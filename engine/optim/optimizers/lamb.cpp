@@ -40,15 +40,15 @@ class LambMethod : public UpdateMethod {
         parts,
         {.weights = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
-          std::vector<runtime::LambRun> runs;
+          std::vector<runtime::LambSegment> segments;
           const std::vector<ActiveSpan> spans = spans_of(part);
           for (const ActiveSpan& span : spans) {
-            runs.push_back(run_of(part, shard, span, input));
+            segments.push_back(segment_of(part, shard, span, input));
           }
           at::Tensor sums = at::empty(
-              {static_cast<int64_t>(runs.size()), 2},
+              {static_cast<int64_t>(segments.size()), 2},
               none.options().device(shard.master.device()));
-          runtime::lamb_moments_(runs, sums);
+          runtime::lamb_moments_(segments, sums);
           sums = sums.to(none.device());
           for (size_t i = 0; i < spans.size(); ++i) {
             rows[row_of(spans[i])] = sums.narrow(0, static_cast<int64_t>(i), 1);
@@ -63,12 +63,13 @@ class LambMethod : public UpdateMethod {
         {.state = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
           const at::Tensor local = ratios.to(shard.master.device());
-          std::vector<runtime::LambRun> runs;
+          std::vector<runtime::LambSegment> segments;
           for (const ActiveSpan& span : spans_of(part)) {
-            runs.push_back(run_of(part, shard, span, input));
-            runs.back().lr_factor = local[static_cast<int64_t>(row_of(span))];
+            segments.push_back(segment_of(part, shard, span, input));
+            segments.back().lr_factor =
+                local[static_cast<int64_t>(row_of(span))];
           }
-          runtime::lamb_weights_(runs);
+          runtime::lamb_weights_(segments);
         });
   }
 
@@ -77,7 +78,7 @@ class LambMethod : public UpdateMethod {
     return active_spans(part, /*join=*/false);
   }
 
-  runtime::LambRun run_of(
+  runtime::LambSegment segment_of(
       const ShardPart& part,
       const offload::ShardTensors& shard,
       const ActiveSpan& span,
@@ -86,9 +87,9 @@ class LambMethod : public UpdateMethod {
     runtime::AdamWStep step =
         parameter_step(adamw_step(options_), parameter, input);
     step.rounding = rounding_of(part, span);
-    runtime::LambRun run{shard.views(span), step};
-    run.tensors.grad_factor = parameter.grad_factor;
-    return run;
+    runtime::LambSegment segment{shard.views(span), step};
+    segment.tensors.grad_factor = parameter.grad_factor;
+    return segment;
   }
 
   size_t row_of(const ActiveSpan& span) const {

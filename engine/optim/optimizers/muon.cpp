@@ -59,9 +59,9 @@ class MuonMethod : public UpdateMethod {
       const offload::ShardTensors& shard,
       const StepInput& input) {
     const at::Tensor full = gather(part, shard);
-    for (const ParameterRun& run : part.runs) {
-      if (run.parameter->has_gradient) {
-        apply(run, shard, full, input.lr_of(*run.parameter));
+    for (const ParameterSegment& segment : part.segments) {
+      if (segment.parameter->has_gradient) {
+        apply(segment, shard, full, input.lr_of(*segment.parameter));
       }
     }
   }
@@ -79,17 +79,17 @@ class MuonMethod : public UpdateMethod {
         at::TensorOptions().dtype(compute_dtype(shard)).device(page.device);
     const at::Tensor self_tensor =
         at::empty({page.layout.shard_numel()}, options);
-    for (const ParameterRun& run : part.runs) {
-      if (!run.parameter->has_gradient) {
+    for (const ParameterSegment& segment : part.segments) {
+      if (!segment.parameter->has_gradient) {
         continue;
       }
-      const at::Tensor gradient = run.parameter->scaled(
-          shard.gradient.narrow(0, run.shard_offset, run.numel)
+      const at::Tensor gradient = segment.parameter->scaled(
+          shard.gradient.narrow(0, segment.shard_offset, segment.numel)
               .to(shard.master.scalar_type()));
       const at::Tensor momentum =
-          shard.state[0].narrow(0, run.state_offset, run.numel);
+          shard.state[0].narrow(0, segment.state_offset, segment.numel);
       momentum.lerp_(gradient, 1 - options_.momentum);
-      self_tensor.narrow(0, run.shard_offset, run.numel)
+      self_tensor.narrow(0, segment.shard_offset, segment.numel)
           .copy_(
               options_.nesterov ? gradient.lerp(momentum, options_.momentum)
                                 : momentum);
@@ -104,11 +104,11 @@ class MuonMethod : public UpdateMethod {
 
   /// Writes the new values of one run.
   void apply(
-      const ParameterRun& run,
+      const ParameterSegment& segment,
       const offload::ShardTensors& shard,
       const at::Tensor& full,
       double lr) const {
-    const sharding::PagedParameter& paged = *run.parameter->paged;
+    const sharding::PagedParameter& paged = *segment.parameter->paged;
     const at::Tensor& tensor = paged.record.tensor;
     const at::Tensor direction = orthogonalize(
         full.as_strided(tensor.sizes(), tensor.strides(), paged.span.begin),
@@ -118,13 +118,14 @@ class MuonMethod : public UpdateMethod {
         tensor.sizes(), tensor.strides(), shard.master.options());
     flat.copy_(direction);
     const at::Tensor master =
-        shard.master.narrow(0, run.shard_offset, run.numel);
-    master.mul_(1 - lr * run.parameter->settings.weight_decay);
+        shard.master.narrow(0, segment.shard_offset, segment.numel);
+    master.mul_(1 - lr * segment.parameter->settings.weight_decay);
     master.sub_(
-        flat.as_strided({run.numel}, {1}, run.parameter_offset),
+        flat.as_strided({segment.numel}, {1}, segment.parameter_offset),
         lr * scale(tensor.size(0), tensor.size(1)));
     if (shard.low_precision.defined()) {
-      shard.low_precision.narrow(0, run.shard_offset, run.numel).copy_(master);
+      shard.low_precision.narrow(0, segment.shard_offset, segment.numel)
+          .copy_(master);
     }
   }
 

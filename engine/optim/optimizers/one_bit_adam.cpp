@@ -74,28 +74,29 @@ class OneBitAdamMethod : public OneBitMethod {
         all_parts(),
         {.weights = false},
         [&](ShardPart& part, const offload::ShardTensors& shard) {
-          for (const ParameterRun& run : part.runs) {
-            if (run.parameter->steps > 0) {
+          for (const ParameterSegment& segment : part.segments) {
+            if (segment.parameter->steps > 0) {
               shard.state[kSecondMoment]
-                  .narrow(0, run.state_offset, run.numel)
-                  .div_(bias_correction(options_.beta2, run.parameter->steps));
+                  .narrow(0, segment.state_offset, segment.numel)
+                  .div_(bias_correction(
+                      options_.beta2, segment.parameter->steps));
             }
           }
         });
   }
 
-  void update(const Run& run, const StepInput& input, int64_t /*step*/)
+  void update(const Segment& segment, const StepInput& input, int64_t /*step*/)
       override {
-    const OptimizedParameter& parameter = run.parameter;
+    const OptimizedParameter& parameter = segment.parameter;
     update_like_adamw(
-        run.master(),
-        run.state(0),
-        run.state(kSecondMoment),
+        segment.master(),
+        segment.state(0),
+        segment.state(kSecondMoment),
         options_.eps,
         input.lr_of(parameter),
         parameter.settings.weight_decay,
         {bias_correction(options_.beta1, parameter.steps), 1});
-    run.round();
+    segment.round();
   }
 
   std::vector<ShardPart*> all_parts() {
@@ -163,24 +164,25 @@ class ZeroOneAdamMethod : public OneBitMethod {
   }
 
   void averaged_step(const StepInput& input, int64_t step) override {
-    for_each_run(input, [&](const Run& run) {
-      add_to_moments(run, options_.beta2);
-      update(run, input, step);
+    for_each_segment(input, [&](const Segment& segment) {
+      add_to_moments(segment, options_.beta2);
+      update(segment, input, step);
     });
   }
 
-  void update(const Run& run, const StepInput& input, int64_t step) override {
-    const OptimizedParameter& parameter = run.parameter;
+  void update(const Segment& segment, const StepInput& input, int64_t step)
+      override {
+    const OptimizedParameter& parameter = segment.parameter;
     update_like_adamw(
-        run.master(),
-        run.state(0),
-        run.state(kSecondMoment),
+        segment.master(),
+        segment.state(0),
+        segment.state(kSecondMoment),
         options_.eps,
         input.lr_of(parameter),
         parameter.settings.weight_decay,
         {bias_correction(options_.beta1, parameter.steps),
          bias_correction(options_.beta2, variance_.count_until(step))});
-    run.round();
+    segment.round();
   }
 
   ZeroOneAdamOptions options_;

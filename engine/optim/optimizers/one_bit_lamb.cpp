@@ -43,9 +43,9 @@ class OneBitLambMethod : public OneBitMethod {
   void visit_state(StateVisitor& visitor) override {
     OneBitMethod::visit_state(visitor);
     for (const ShardPart& part : parts_) {
-      for (const ParameterRun& run : part.runs) {
+      for (const ParameterSegment& segment : part.segments) {
         visitor.replicated(
-            *run.parameter, "lamb_ratios", numbers_.at(run.parameter));
+            *segment.parameter, "lamb_ratios", numbers_.at(segment.parameter));
       }
     }
   }
@@ -74,45 +74,50 @@ class OneBitLambMethod : public OneBitMethod {
   double momentum_factor(const OptimizedParameter& parameter) const override {
     return number(parameter, kMomentumFactor);
   }
-  static double correction_of(double beta, const Run& run) {
-    return runtime::bias_correction(beta, run.parameter.steps);
+  static double correction_of(double beta, const Segment& segment) {
+    return runtime::bias_correction(beta, segment.parameter.steps);
   }
   static double norm_of(const at::Tensor& values) {
     return values.norm(2, at::kDouble).item<double>();
   }
 
   /// The direction of AdamW before weight decay.
-  at::Tensor direction_of(const Run& run, double second_correction) const {
-    return run.state(kMomentum)
-        .div(correction_of(options_.beta1, run))
-        .div_(run.state(kFrozen)
+  at::Tensor direction_of(const Segment& segment, double second_correction)
+      const {
+    return segment.state(kMomentum)
+        .div(correction_of(options_.beta1, segment))
+        .div_(segment.state(kFrozen)
                   .div(second_correction)
                   .sqrt_()
                   .add_(options_.eps));
   }
-  static void apply(const Run& run, const at::Tensor& direction, double rate) {
-    run.master().sub_(direction.to(run.shard.master.scalar_type()), rate);
-    run.round();
+  static void apply(
+      const Segment& segment,
+      const at::Tensor& direction,
+      double rate) {
+    segment.master().sub_(
+        direction.to(segment.shard.master.scalar_type()), rate);
+    segment.round();
   }
 
   void averaged_step(const StepInput& input, int64_t step) override {
-    for_each_run(input, [&](const Run& run) {
-      add_to_moments(run, options_.beta2);
+    for_each_segment(input, [&](const Segment& segment) {
+      add_to_moments(segment, options_.beta2);
       const at::Tensor direction =
-          direction_of(run, correction_of(options_.beta2, run))
-              .add_(run.master(), run.parameter.settings.weight_decay);
-      const double weights = norm_of(run.master());
+          direction_of(segment, correction_of(options_.beta2, segment))
+              .add_(segment.master(), segment.parameter.settings.weight_decay);
+      const double weights = norm_of(segment.master());
       const double moves = norm_of(direction);
       double ratio = 1;
       if (weights > 0 && moves > 0) {
         ratio = std::min(weights / moves, options_.max_trust_ratio);
       }
-      double& average = number(run.parameter, kAverageRatio);
-      average = run.parameter.steps == 1
+      double& average = number(segment.parameter, kAverageRatio);
+      average = segment.parameter.steps == 1
                     ? ratio
                     : options_.ratio_beta * average +
                           (1 - options_.ratio_beta) * ratio;
-      apply(run, direction, input.lr_of(run.parameter) * ratio);
+      apply(segment, direction, input.lr_of(segment.parameter) * ratio);
     });
     if (step == options_.freeze_step) {
       freeze(input);
@@ -124,12 +129,12 @@ class OneBitLambMethod : public OneBitMethod {
   void freeze(const StepInput& input) {
     std::map<const OptimizedParameter*, double> sizes;
     double mean = 0;
-    for_each_run(input, [&](const Run& run) {
-      run.state(kFrozen).div_(correction_of(options_.beta2, run));
-      run.state(kFresh).copy_(run.state(kFrozen));
-      const double size = norm_of(run.state(kMomentum)) /
-                          std::sqrt(static_cast<double>(run.run.numel));
-      sizes[&run.parameter] = size;
+    for_each_segment(input, [&](const Segment& segment) {
+      segment.state(kFrozen).div_(correction_of(options_.beta2, segment));
+      segment.state(kFresh).copy_(segment.state(kFrozen));
+      const double size = norm_of(segment.state(kMomentum)) /
+                          std::sqrt(static_cast<double>(segment.segment.numel));
+      sizes[&segment.parameter] = size;
       mean += size;
     });
     mean /= static_cast<double>(std::max<size_t>(sizes.size(), 1));
@@ -140,26 +145,26 @@ class OneBitLambMethod : public OneBitMethod {
     }
   }
 
-  void receive(const Run& run, const at::Tensor& momentum) override {
+  void receive(const Segment& segment, const at::Tensor& momentum) override {
     const at::Tensor gradient =
-        momentum.sub(run.state(kMomentum), options_.beta1)
+        momentum.sub(segment.state(kMomentum), options_.beta1)
             .div_(1 - options_.beta1);
-    run.state(kFresh)
+    segment.state(kFresh)
         .mul_(options_.beta2)
         .addcmul_(gradient, gradient, 1 - options_.beta2);
-    OneBitMethod::receive(run, momentum);
+    OneBitMethod::receive(segment, momentum);
   }
 
-  void update(const Run& run, const StepInput& input, int64_t /*step*/)
+  void update(const Segment& segment, const StepInput& input, int64_t /*step*/)
       override {
-    const OptimizedParameter& parameter = run.parameter;
-    const at::Tensor direction = direction_of(run, 1);
+    const OptimizedParameter& parameter = segment.parameter;
+    const at::Tensor direction = direction_of(segment, 1);
     const double before_decay = norm_of(direction);
-    direction.add_(run.master(), parameter.settings.weight_decay);
+    direction.add_(segment.master(), parameter.settings.weight_decay);
     const double moves = norm_of(direction);
     const double share = moves > 0 ? std::min(1.0, before_decay / moves) : 1;
     const auto root = [&](size_t state) {
-      return run.state(state).sqrt().add_(options_.eps);
+      return segment.state(state).sqrt().add_(options_.eps);
     };
     const double largest =
         root(kFrozen).div_(root(kFresh)).max().item<double>();
@@ -173,7 +178,7 @@ class OneBitLambMethod : public OneBitMethod {
         last * (1 + options_.factor_change));
     last = factor;
     apply(
-        run,
+        segment,
         direction,
         input.lr_of(parameter) * number(parameter, kAverageRatio) * factor);
   }

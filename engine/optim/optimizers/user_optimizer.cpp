@@ -45,10 +45,10 @@ class UserMethod : public UpdateMethod {
     std::map<RateKey, std::vector<at::Tensor>> leaves;
     for (const ShardPart& part : parts_) {
       const offload::UpdateSite& site = *context_.sites[part.group];
-      for (const ParameterRun& run : part.runs) {
-        const ParameterSettings& settings = run.parameter->settings;
+      for (const ParameterSegment& segment : part.segments) {
+        const ParameterSettings& settings = segment.parameter->settings;
         const RateKey key{settings.lr_scale, settings.hold_steps};
-        Leaf leaf{&run, part.group, at::Tensor()};
+        Leaf leaf{&segment, part.group, at::Tensor()};
         leaf.tensor = at::empty(
             {0},
             at::TensorOptions()
@@ -84,14 +84,14 @@ class UserMethod : public UpdateMethod {
     bind(shards);
     bool any = false;
     for (Leaf& leaf : leaves_) {
-      const ParameterRun& run = *leaf.run;
+      const ParameterSegment& segment = *leaf.segment;
       at::Tensor& gradient = leaf.tensor.mutable_grad();
       gradient = at::Tensor();
-      if (run.parameter->has_gradient) {
+      if (segment.parameter->has_gradient) {
         any = true;
-        gradient = run.parameter->scaled(
+        gradient = segment.parameter->scaled(
             shards.at(leaf.group)
-                .gradient.narrow(0, run.shard_offset, run.numel)
+                .gradient.narrow(0, segment.shard_offset, segment.numel)
                 .to(leaf.tensor.scalar_type()));
       }
     }
@@ -119,7 +119,7 @@ class UserMethod : public UpdateMethod {
   using Shards = std::map<size_t, offload::ShardTensors>; ///< by page
 
   struct Leaf {
-    const ParameterRun* run;
+    const ParameterSegment* segment;
     size_t group;
     at::Tensor tensor; ///< the optimizer's tensor for the run
   };
@@ -248,7 +248,8 @@ class UserMethod : public UpdateMethod {
     for (Leaf& leaf : leaves_) {
       leaf.tensor.set_data(
           shards.at(leaf.group)
-              .master.narrow(0, leaf.run->shard_offset, leaf.run->numel));
+              .master.narrow(
+                  0, leaf.segment->shard_offset, leaf.segment->numel));
     }
   }
 
@@ -268,7 +269,8 @@ class UserMethod : public UpdateMethod {
     if (shard.low_precision.defined()) {
       for (const Leaf& leaf : leaves_) {
         if (leaf.group == part.group) {
-          shard.low_precision.narrow(0, leaf.run->shard_offset, leaf.run->numel)
+          shard.low_precision
+              .narrow(0, leaf.segment->shard_offset, leaf.segment->numel)
               .copy_(leaf.tensor);
         }
       }

@@ -307,34 +307,35 @@ TEST(StreamedPieces, CoverEveryElementOnce) {
   MemoryLedger ledger;
   StreamedUpdate streamed(at::kCPU, OffloadOptions::kMinStageBytes);
   const std::vector<int64_t> sizes{1, 2000, 0, 17, 333, 5000};
-  std::vector<StreamedRun> runs;
+  std::vector<StreamedSegment> segments;
   int64_t bytes = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    StreamedRun run;
-    run.master_on_host = i % 2 == 0;
-    run.tensors.master = torch::arange(sizes[i]).to(torch::kFloat);
-    run.tensors.grad = torch::full({sizes[i]}, 2.0F);
-    run.tensors.moment = torch::zeros({sizes[i]}, torch::kBFloat16);
-    runs.push_back(run);
+    StreamedSegment segment;
+    segment.master_on_host = i % 2 == 0;
+    segment.tensors.master = torch::arange(sizes[i]).to(torch::kFloat);
+    segment.tensors.grad = torch::full({sizes[i]}, 2.0F);
+    segment.tensors.moment = torch::zeros({sizes[i]}, torch::kBFloat16);
+    segments.push_back(segment);
     bytes += 6 * sizes[i];
   }
-  streamed.need(bytes, static_cast<int64_t>(runs.size()));
+  streamed.need(bytes, static_cast<int64_t>(segments.size()));
   EXPECT_EQ(streamed.bytes(), OffloadOptions::kMinStageBytes);
   streamed.allocate(ledger);
   EXPECT_EQ(total_bytes(ledger.live_bytes()), OffloadOptions::kMinStageBytes);
   int calls = 0;
   std::vector<int64_t> seen(sizes.size(), 0);
-  streamed.run(runs, [&](const std::vector<StreamedChunk>& chunks) {
+  streamed.run(segments, [&](const std::vector<StreamedChunk>& chunks) {
     ++calls;
     for (const StreamedChunk& chunk : chunks) {
-      EXPECT_EQ(chunk.begin, seen[chunk.run]);
-      seen[chunk.run] += chunk.tensors.grad.numel();
+      EXPECT_EQ(chunk.begin, seen[chunk.segment]);
+      seen[chunk.segment] += chunk.tensors.grad.numel();
       // Where the device has it, it is not copied.
       EXPECT_EQ(
-          chunk.tensors.master.is_alias_of(runs[chunk.run].tensors.master),
-          !runs[chunk.run].master_on_host);
-      EXPECT_FALSE(
-          chunk.tensors.moment.is_alias_of(runs[chunk.run].tensors.moment));
+          chunk.tensors.master.is_alias_of(
+              segments[chunk.segment].tensors.master),
+          !segments[chunk.segment].master_on_host);
+      EXPECT_FALSE(chunk.tensors.moment.is_alias_of(
+          segments[chunk.segment].tensors.moment));
       chunk.tensors.master.add_(chunk.tensors.grad);
       chunk.tensors.moment.add_(1);
     }
@@ -343,12 +344,12 @@ TEST(StreamedPieces, CoverEveryElementOnce) {
   streamed.wait();
   EXPECT_GE(calls, 5);
   EXPECT_EQ(seen, sizes);
-  for (const StreamedRun& run : runs) {
-    const auto n = run.tensors.master.numel();
+  for (const StreamedSegment& segment : segments) {
+    const auto n = segment.tensors.master.numel();
     EXPECT_TRUE(torch::equal(
-        run.tensors.master, torch::arange(n).to(torch::kFloat) + 2));
-    EXPECT_TRUE(
-        torch::equal(run.tensors.moment, torch::ones({n}, torch::kBFloat16)));
+        segment.tensors.master, torch::arange(n).to(torch::kFloat) + 2));
+    EXPECT_TRUE(torch::equal(
+        segment.tensors.moment, torch::ones({n}, torch::kBFloat16)));
   }
 }
 

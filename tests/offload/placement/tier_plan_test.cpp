@@ -30,7 +30,7 @@ TierNeeds equal_pages() {
     page.parameters = kMiB;
     page.gradients = kMiB;
     page.state = 4 * kMiB;
-    page.runs = 1;
+    page.segments = 1;
     page.staged_state = page.state;
     needs.pages.push_back(page);
   }

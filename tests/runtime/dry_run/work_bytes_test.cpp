@@ -3,8 +3,8 @@
 // values that were worked out by hand.
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/mixed_norm.h"
-#include "tessera/runtime/kernels/pack_runs.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -233,14 +233,14 @@ TEST(WorkBytes, OfFusedAttention) {
 TEST(WorkBytes, OfAnUpdateAndOfPackedGradients) {
   DryRun run(c10::kCUDA);
   constexpr int64_t kCount = 1 << 20;
-  const UpdateRun update{
+  const UpdateSegment update{
       {.master = values({kCount}),
        .grad = values({kCount}, at::kBFloat16),
        .moment = values({kCount}),
        .moment_sq = values({kCount}),
        .low_precision = values({kCount}, at::kBFloat16)},
       AdamWStep{}};
-  update_runs_({&update, 1});
+  update_segments_({&update, 1});
   const OperatorWork work = row_of(run.kernels(), "tessera::adamw_");
   // Master and moments both ways, the gradient in, the weights out.
   EXPECT_EQ(work.bytes, (2 * 3 * 4 + 2 + 2) * 1.0 * kCount);
@@ -248,12 +248,12 @@ TEST(WorkBytes, OfAnUpdateAndOfPackedGradients) {
   EXPECT_TRUE(run.work().empty());
 
   run.forget_work();
-  const PackRun pack{values({kCount}), values({kCount}, at::kBFloat16)};
-  pack_runs_({&pack, 1}, 0.3);
+  const PackSegment pack{values({kCount}), values({kCount}, at::kBFloat16)};
+  pack_segments_({&pack, 1}, 0.3);
   EXPECT_EQ(row_of(run.kernels(), "tessera::pack_").bytes, 6.0 * kCount);
   EXPECT_TRUE(run.work().empty()) << "its operators count as one kernel";
   run.forget_work();
-  pack_runs_({&pack, 1}, 1, PackMode::kAdd);
+  pack_segments_({&pack, 1}, 1, PackMode::kAdd);
   EXPECT_EQ(row_of(run.kernels(), "tessera::pack_").bytes, 10.0 * kCount);
 }
 

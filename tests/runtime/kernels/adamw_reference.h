@@ -2,7 +2,7 @@
 #pragma once
 // What AdamW tests compare with, and the data they do it on.
 
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <torch/torch.h>
 
@@ -74,9 +74,9 @@ struct AdamWState {
   bool update(
       const runtime::AdamWStep& step,
       const at::Tensor& low_precision = {}) const {
-    const runtime::UpdateRun run{
+    const runtime::UpdateSegment run{
         {master, grad, exp_avg, exp_avg_sq, low_precision}, step};
-    return runtime::update_runs_({&run, 1});
+    return runtime::update_segments_({&run, 1});
   }
 };
 

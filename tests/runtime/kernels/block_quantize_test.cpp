@@ -7,7 +7,7 @@
 #include "support/cuda_shim/vast_array.h"
 #include "support/expect_error.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

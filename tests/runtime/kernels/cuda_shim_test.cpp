@@ -38,18 +38,18 @@ struct ShimDevice : TableDevice {
   ShimDevice() : TableDevice{shim_kernels()} {}
 };
 
-/// pack_runs_() as for CUDA tensors.
+/// pack_segments_() as for CUDA tensors.
 void pack_by_shim(
-    std::span<const PackRun> runs,
+    std::span<const PackSegment> runs,
     double factor,
     PackMode mode = PackMode::kCopy) {
   std::vector<PackShard> shards;
-  for (const PackRun& run : runs) {
+  for (const PackSegment& run : runs) {
     const auto shard = detail::pack_shard(run);
     if (shard && (run.source.defined() || mode == PackMode::kCopy)) {
       shards.push_back(*shard);
     } else {
-      pack_runs_({&run, 1}, factor, mode);
+      pack_segments_({&run, 1}, factor, mode);
     }
   }
   const auto type =
@@ -127,9 +127,9 @@ TEST_F(CudaShim, AdamWIsAsInFloat64) {
   for (AdamWStep step; step.step <= 5; ++step.step) {
     state.grad.normal_();
     wide.grad.copy_(state.grad);
-    const UpdateRun run{
+    const UpdateSegment run{
         {state.master, state.grad, state.exp_avg, state.exp_avg_sq, {}}, step};
-    ShimDevice().update(std::span<const UpdateRun>(&run, 1));
+    ShimDevice().update(std::span<const UpdateSegment>(&run, 1));
     reference_adamw_float64(wide, step);
   }
   // Per step, three roundings of half a unit, of the decay, its product and the
@@ -176,8 +176,8 @@ TEST_F(CudaShim, UpdatesReachElementsPast32Bits) {
   EXPECT_EQ(launch_update(std::span(&shard, 1), nullptr), cudaSuccess);
   // The noise of these elements is that of their numbers.
   step.rounding.first_element += static_cast<uint64_t>(first);
-  const UpdateRun run{cpu, step};
-  update_runs_({&run, 1});
+  const UpdateSegment run{cpu, step};
+  update_segments_({&run, 1});
   device_cases::expect_same(seen, cpu);
 }
 
@@ -260,10 +260,10 @@ TEST_F(CudaShim, PackingRoundsWhatIsNotFiniteOrTooLarge) {
   for (const at::ScalarType to : kPackTypes) {
     for (const at::ScalarType from : kPackTypes) {
       const at::Tensor source = at::tensor(values, at::kDouble).to(from);
-      const PackRun expected{at::zeros_like(source, to), source};
-      const PackRun run{at::zeros_like(source, to), source};
+      const PackSegment expected{at::zeros_like(source, to), source};
+      const PackSegment run{at::zeros_like(source, to), source};
       for (const double factor : {1.0, 3.0}) {
-        pack_runs_({&expected, 1}, factor);
+        pack_segments_({&expected, 1}, factor);
         pack_by_shim({&run, 1}, factor);
         EXPECT_TRUE(same_bits_or_nan(run.target, expected.target))
             << from << " -> " << to;

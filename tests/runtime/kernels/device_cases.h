@@ -141,14 +141,14 @@ void check_adamw_steps(const Device& device, at::ScalarType dtype) {
       for (step.step = 1; step.step <= 5; ++step.step) {
         cpu.grad.copy_(random_spread(numel, dtype));
         other.grad.copy_(cpu.grad);
-        const runtime::UpdateRun run{
+        const runtime::UpdateSegment segment{
             {cpu.master, cpu.grad, cpu.exp_avg, cpu.exp_avg_sq, cpu_low}, step};
-        runtime::update_runs_({&run, 1});
-        const runtime::UpdateRun local{
+        runtime::update_segments_({&segment, 1});
+        const runtime::UpdateSegment local{
             {other.master, other.grad, other.exp_avg, other.exp_avg_sq, low},
             step};
-        device.update(std::span<const runtime::UpdateRun>(&local, 1));
-        expect_same(local.tensors, run.tensors);
+        device.update(std::span<const runtime::UpdateSegment>(&local, 1));
+        expect_same(local.tensors, segment.tensors);
       }
     }
   }
@@ -240,18 +240,18 @@ void check_stochastic_rounding(const Device& device, at::ScalarType dtype) {
             dtype == at::kFloat ? std::numeric_limits<int32_t>::max()
                                 : std::numeric_limits<int64_t>::max());
     const runtime::UpdateTensors local = on_device(device, cpu);
-    const runtime::UpdateRun cpu_adan{
+    const runtime::UpdateSegment cpu_adan{
         converted(cpu, at::Device(at::kCPU)),
         runtime::AdanStep{.step = 3, .rounding = {true, 5, 1'000'003}}};
-    runtime::update_runs_({&cpu_adan, 1});
-    const runtime::UpdateRun adan{on_device(device, cpu), cpu_adan.step};
-    device.update(std::span<const runtime::UpdateRun>(&adan, 1));
+    runtime::update_segments_({&cpu_adan, 1});
+    const runtime::UpdateSegment adan{on_device(device, cpu), cpu_adan.step};
+    device.update(std::span<const runtime::UpdateSegment>(&adan, 1));
     expect_same(adan.tensors, cpu_adan.tensors);
     const runtime::AdamWStep step{.step = 3, .rounding = {true, 5, 1'000'003}};
-    const runtime::UpdateRun cpu_run{cpu, step};
-    runtime::update_runs_({&cpu_run, 1});
-    const runtime::UpdateRun run{local, step};
-    device.update(std::span<const runtime::UpdateRun>(&run, 1));
+    const runtime::UpdateSegment cpu_run{cpu, step};
+    runtime::update_segments_({&cpu_run, 1});
+    const runtime::UpdateSegment segment{local, step};
+    device.update(std::span<const runtime::UpdateSegment>(&segment, 1));
     expect_same(local, cpu);
   }
 }
@@ -263,11 +263,11 @@ void check_many_runs(const Device& device, at::ScalarType dtype) {
   const runtime::UpdateTensors cpu = random_tensors(20'000, dtype);
   const runtime::UpdateTensors local = on_device(device, cpu);
   const auto runs_of = [](const runtime::UpdateTensors& t) {
-    std::vector<runtime::UpdateRun> runs;
+    std::vector<runtime::UpdateSegment> segments;
     int64_t offset = 0;
     for (int64_t i = 0; i < 100; ++i) {
       const int64_t numel = i % 13;
-      runs.push_back(
+      segments.push_back(
           {{t.master.narrow(0, offset, numel),
             t.grad.narrow(0, offset, numel),
             t.moment.narrow(0, offset, numel),
@@ -277,11 +277,11 @@ void check_many_runs(const Device& device, at::ScalarType dtype) {
                .lr = 0.01 * static_cast<double>(i), .momentum = 0.9}});
       offset += numel + 1;
     }
-    return runs;
+    return segments;
   };
-  runtime::update_runs_(runs_of(cpu));
-  const auto runs = runs_of(local);
-  device.update(std::span<const runtime::UpdateRun>(runs));
+  runtime::update_segments_(runs_of(cpu));
+  const auto segments = runs_of(local);
+  device.update(std::span<const runtime::UpdateSegment>(segments));
   expect_same(local, cpu);
 }
 
@@ -293,23 +293,23 @@ inline double sum_of_squares(const at::Tensor& t) {
 template <typename Device>
 void check_lamb_sums(const Device& device, at::ScalarType dtype) {
   const runtime::AdamWStep step{.step = 3, .grad_scale = 0.7};
-  std::vector<runtime::LambRun> runs;
+  std::vector<runtime::LambSegment> segments;
   constexpr size_t kRuns = 40;
   for (size_t i = 0; i < kRuns; ++i) {
     const int64_t numel =
         i == 17 ? 100'003 : static_cast<int64_t>(1 + 31 * i % 257);
     // The direction is that of the moments as they are stored.
     const auto format = i % 2 == 0 ? dtype : at::kBFloat16;
-    runs.push_back(
+    segments.push_back(
         {on_device(device, tensors_of(numel, dtype, format)), step, {}});
   }
   const at::Tensor sums = at::empty(
       {static_cast<int64_t>(kRuns), 2},
-      runs[0].tensors.master.options().dtype(at::kDouble));
-  device.lamb_moments(runs, sums);
+      segments[0].tensors.master.options().dtype(at::kDouble));
+  device.lamb_moments(segments, sums);
   const at::Tensor found = sums.cpu();
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const runtime::UpdateTensors& t = runs[i].tensors;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const runtime::UpdateTensors& t = segments[i].tensors;
     const auto wide = [](const at::Tensor& x) {
       return x.cpu().to(at::kDouble);
     };

@@ -6,7 +6,7 @@
 #include "support/ranks.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/kernels/block_quantize.h"
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 
 #include <gtest/gtest.h>
 
@@ -74,9 +74,9 @@ TEST(OperatorKernels, GoOnAfterAChunk) {
         device_cases::tensors_of(kNumel, at::kFloat, at::kBFloat16);
     const UpdateTensors local = device_cases::on_device(device, cpu);
     const AdanStep step{.step = 3, .rounding = {true, 5, 7}};
-    const UpdateRun expected{cpu, step};
-    update_runs_({&expected, 1});
-    const UpdateRun run{local, step};
+    const UpdateSegment expected{cpu, step};
+    update_segments_({&expected, 1});
+    const UpdateSegment run{local, step};
     device.update({&run, 1});
     device_cases::expect_same(local, cpu);
 

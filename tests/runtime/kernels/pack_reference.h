@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// pack_runs_() against LibTorch's own operators, on any device.
+// pack_segments_() against LibTorch's own operators, on any device.
 
-#include "tessera/runtime/kernels/pack_runs.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ struct PackCase {
 /// of it: what lies between the runs keeps its value. Equal to the last bit:
 /// factors are applied in float32 (float64 for that type), and LibTorch rounds.
 /// Sums are those of float64, rounded once; factors are powers of two then.
-/// @param pack pack_runs_(), or what stands for it.
+/// @param pack pack_segments_(), or what stands for it.
 template <typename Pack>
 void check_pack(const PackCase& wanted, const Pack& pack) {
   const auto [from, to, factor, device, longest_numel, mode] = wanted;
@@ -46,13 +46,13 @@ void check_pack(const PackCase& wanted, const Pack& pack) {
   const at::Tensor buffer =
       at::full({longest_numel + 20'000}, 7, options.dtype(to));
   const at::Tensor expected = buffer.clone();
-  std::vector<runtime::PackRun> runs;
+  std::vector<runtime::PackSegment> segments;
   int64_t offset = 1;
   const auto add = [&](const at::Tensor& source,
                        at::IntArrayRef sizes,
                        at::IntArrayRef strides,
                        int64_t extent) {
-    runs.push_back({buffer.as_strided(sizes, strides, offset), source});
+    segments.push_back({buffer.as_strided(sizes, strides, offset), source});
     const at::Tensor target = expected.as_strided(sizes, strides, offset);
     if (adds && source.defined()) {
       const at::Tensor sum =
@@ -83,13 +83,13 @@ void check_pack(const PackCase& wanted, const Pack& pack) {
   add(random({20, 30}), {20, 30}, {1, 20}, 600); // another order in memory
   add(random({1, 30}).expand({20, 30}), {20, 30}, {30, 1}, 600);
   add(random({4, 6}), {4, 6}, {10, 1}, 36); // with holes
-  pack(runs, factor, mode);
+  pack(segments, factor, mode);
   EXPECT_TRUE(at::equal(buffer, expected));
 }
 
 inline void check_pack(const PackCase& wanted) {
   check_pack(wanted, [](const auto&... arguments) {
-    runtime::pack_runs_(arguments...);
+    runtime::pack_segments_(arguments...);
   });
 }
 

@@ -152,13 +152,13 @@ struct TableDevice {
         .narrow(0, offset, t.numel())
         .copy_(t);
   }
-  void update(std::span<const runtime::UpdateRun> runs) const {
+  void update(std::span<const runtime::UpdateSegment> runs) const {
     with_type(runs, [&]<typename T>(T) {
       std::visit(
           [&]<typename Step>(const Step&) {
             using Shard = runtime::ShardOf<T, Step>;
             std::vector<Shard> shards;
-            for (const runtime::UpdateRun& run : runs) {
+            for (const runtime::UpdateSegment& run : runs) {
               shards.push_back(runtime::detail::make_shard<Shard>(
                   checks(), run.tensors, std::get<Step>(run.step)));
             }
@@ -168,7 +168,7 @@ struct TableDevice {
     });
   }
   void lamb_moments(
-      std::span<const runtime::LambRun> runs,
+      std::span<const runtime::LambSegment> runs,
       const at::Tensor& sums) const {
     const at::Tensor partial = at::zeros(
         {static_cast<int64_t>(runs.size()), runtime::kLambCudaBlocks, 2},
@@ -178,7 +178,7 @@ struct TableDevice {
     });
     sums.copy_(partial.sum(1));
   }
-  void lamb_weights(std::span<const runtime::LambRun> runs) const {
+  void lamb_weights(std::span<const runtime::LambSegment> runs) const {
     with_shards(runs, [&](const auto& shards) { kernels.update(shards); });
   }
 
@@ -198,12 +198,12 @@ struct TableDevice {
   /// Calls use(shards) with the runs as the kernels' arguments.
   template <typename Use>
   static void with_shards(
-      std::span<const runtime::LambRun> runs,
+      std::span<const runtime::LambSegment> runs,
       const Use& use) {
     with_type(runs, [&]<typename T>(T) {
       using Shard = runtime::LambShard<T>;
       std::vector<Shard> shards;
-      for (const runtime::LambRun& run : runs) {
+      for (const runtime::LambSegment& run : runs) {
         shards.push_back(runtime::detail::make_shard<Shard>(
             checks(), run.tensors, run.step));
         if (run.lr_factor.defined()) {

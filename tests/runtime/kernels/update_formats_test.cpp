@@ -151,17 +151,17 @@ TEST(NarrowMoments, AreTheExactOnesRounded) {
 TEST(NarrowMoments, OfOneDtypeOnly) {
   UpdateTensors tensors = random_tensors(8, at::kFloat);
   tensors.moment = tensors.moment.to(at::kBFloat16);
-  const UpdateRun run{tensors, AdamWStep{}};
-  EXPECT_THROW(update_runs_({&run, 1}), Error);
+  const UpdateSegment segment{tensors, AdamWStep{}};
+  EXPECT_THROW(update_segments_({&segment, 1}), Error);
   tensors.moment_sq = tensors.moment_sq.to(at::kHalf);
   tensors.moment = tensors.moment.to(at::kHalf);
-  const UpdateRun half{tensors, AdamWStep{}};
-  EXPECT_THROW(update_runs_({&half, 1}), Error);
+  const UpdateSegment half{tensors, AdamWStep{}};
+  EXPECT_THROW(update_segments_({&half, 1}), Error);
   for (const size_t other : {2, 3}) {
     UpdateTensors mixed = random_tensors(8, at::kFloat);
     *mixed.states()[other] = mixed.states()[other]->to(at::kBFloat16);
-    const UpdateRun adan{mixed, AdanStep{}};
-    EXPECT_THROW(update_runs_({&adan, 1}), Error);
+    const UpdateSegment adan{mixed, AdanStep{}};
+    EXPECT_THROW(update_segments_({&adan, 1}), Error);
   }
 }
 
@@ -174,9 +174,9 @@ at::Tensor rounded(
   UpdateTensors tensors = random_tensors(values.numel(), at::kFloat);
   tensors.master = values;
   tensors.low_precision = at::zeros_like(values, at::kBFloat16);
-  const UpdateRun run{
+  const UpdateSegment segment{
       tensors, AdamWStep{.lr = 0, .weight_decay = 0, .rounding = rounding}};
-  update_runs_({&run, 1});
+  update_segments_({&segment, 1});
   return tensors.low_precision;
 }
 
@@ -251,12 +251,12 @@ TEST(StochasticRounding, KeepsASecondMomentMoving) {
     tensors.moment = at::zeros({kNumel}, at::kBFloat16);
     tensors.moment_sq = at::full({kNumel}, 0.5, at::kBFloat16);
     for (int64_t step = 1; step <= 1000; ++step) {
-      const UpdateRun run{
+      const UpdateSegment segment{
           tensors,
           AdamWStep{
               .step = step,
               .rounding = {stochastic, static_cast<uint64_t>(step)}}};
-      update_runs_({&run, 1});
+      update_segments_({&segment, 1});
     }
     const double mean = tensors.moment_sq.to(at::kDouble).mean().item<double>();
     // 1 - 0.5 * 0.999^1000 = 0.816; the mean of 4096 walks is within 0.001.
@@ -267,22 +267,22 @@ TEST(StochasticRounding, KeepsASecondMomentMoving) {
 TEST(StochasticRounding, IsNotForFloat16) {
   UpdateTensors tensors = random_tensors(8, at::kFloat);
   tensors.low_precision = at::zeros({8}, at::kHalf);
-  const UpdateRun run{tensors, AdamWStep{.rounding = {true, 1}}};
-  EXPECT_THROW(update_runs_({&run, 1}), Error);
+  const UpdateSegment segment{tensors, AdamWStep{.rounding = {true, 1}}};
+  EXPECT_THROW(update_segments_({&segment, 1}), Error);
 }
 
 class FiniteGradients : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   static void expect_seen(const UpdateTensors& t, bool finite) {
-    const UpdateRun adam{t, AdamWStep{}};
-    const UpdateRun sgd{t, SgdStep{}};
-    const UpdateRun lion{t, LionStep{}};
-    const UpdateRun adan{t, AdanStep{}};
-    const LambRun lamb{t, {}, {}};
-    EXPECT_EQ(update_runs_({&adan, 1}), finite);
-    EXPECT_EQ(update_runs_({&adam, 1}), finite);
-    EXPECT_EQ(update_runs_({&sgd, 1}), finite);
-    EXPECT_EQ(update_runs_({&lion, 1}), finite);
+    const UpdateSegment adam{t, AdamWStep{}};
+    const UpdateSegment sgd{t, SgdStep{}};
+    const UpdateSegment lion{t, LionStep{}};
+    const UpdateSegment adan{t, AdanStep{}};
+    const LambSegment lamb{t, {}, {}};
+    EXPECT_EQ(update_segments_({&adan, 1}), finite);
+    EXPECT_EQ(update_segments_({&adam, 1}), finite);
+    EXPECT_EQ(update_segments_({&sgd, 1}), finite);
+    EXPECT_EQ(update_segments_({&lion, 1}), finite);
     EXPECT_EQ(
         lamb_moments_({&lamb, 1}, at::empty({1, 2}, at::kDouble)), finite);
     for (const double p : {1.0, 2.0, HUGE_VAL}) {
@@ -337,10 +337,10 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
     for (at::Tensor* state : copy.states()) {
       state->fill_(NAN);
     }
-    const UpdateRun adan{in_place, AdanStep{.step = 2}};
-    const UpdateRun adan_copy{copy, AdanStep{.step = 2}};
-    EXPECT_TRUE(update_runs_({&adan, 1}));
-    EXPECT_TRUE(update_runs_({&adan_copy, 1}, {&old, 1}));
+    const UpdateSegment adan{in_place, AdanStep{.step = 2}};
+    const UpdateSegment adan_copy{copy, AdanStep{.step = 2}};
+    EXPECT_TRUE(update_segments_({&adan, 1}));
+    EXPECT_TRUE(update_segments_({&adan_copy, 1}, {&old, 1}));
     for (const auto& [a, b] :
          {std::pair(copy, in_place), std::pair(old, kept)}) {
       EXPECT_TRUE(same_bits(a.master, b.master));
@@ -352,8 +352,8 @@ TEST(UpdatesOfCopies, HaveTheBitsOfThoseInPlaceAndLeaveTheOldValues) {
   }
   const UpdateTensors small = random_tensors(3, at::kFloat);
   const UpdateTensors large = random_tensors(4, at::kFloat);
-  const UpdateRun lion{small, LionStep{}};
-  EXPECT_THROW(update_runs_({&lion, 1}, {&large, 1}), Error);
+  const UpdateSegment lion{small, LionStep{}};
+  EXPECT_THROW(update_segments_({&lion, 1}, {&large, 1}), Error);
 }
 
 } // namespace tessera::runtime::update_formats_test

@@ -3,7 +3,7 @@
 // Tensors for optimizer kernels, and every kernel as a function of them.
 
 #include "tessera/runtime/kernels/lamb.h"
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include <torch/torch.h>
 
@@ -45,16 +45,16 @@ runtime::UpdateTensors converted(
 
 /// The kernels as a user calls them: those of the device of the tensors.
 struct PublicKernels {
-  void update(std::span<const runtime::UpdateRun> runs) const {
-    runtime::update_runs_(runs);
+  void update(std::span<const runtime::UpdateSegment> segments) const {
+    runtime::update_segments_(segments);
   }
   void lamb_moments(
-      std::span<const runtime::LambRun> runs,
+      std::span<const runtime::LambSegment> segments,
       const at::Tensor& sums) const {
-    runtime::lamb_moments_(runs, sums);
+    runtime::lamb_moments_(segments, sums);
   }
-  void lamb_weights(std::span<const runtime::LambRun> runs) const {
-    runtime::lamb_weights_(runs);
+  void lamb_weights(std::span<const runtime::LambSegment> segments) const {
+    runtime::lamb_weights_(segments);
   }
 };
 
@@ -64,8 +64,8 @@ template <typename Body, typename Kernels = PublicKernels>
 void for_each_update(const Body& body, const Kernels& kernels = {}) {
   const auto updates = [&](const runtime::UpdateStep& step) {
     return [&kernels, step](const runtime::UpdateTensors& t) {
-      const runtime::UpdateRun run{t, step};
-      kernels.update({&run, 1});
+      const runtime::UpdateSegment segment{t, step};
+      kernels.update({&segment, 1});
     };
   };
   body(updates(runtime::AdamWStep{.step = 3}), "AdamW");
@@ -94,14 +94,14 @@ void for_each_update(const Body& body, const Kernels& kernels = {}) {
       "Adan's first step");
   body(
       [&kernels](const runtime::UpdateTensors& t) {
-        runtime::LambRun run{t, {.step = 3, .grad_scale = 0.3}, {}};
+        runtime::LambSegment segment{t, {.step = 3, .grad_scale = 0.3}, {}};
         kernels.lamb_moments(
-            {&run, 1},
+            {&segment, 1},
             at::empty({1, 2}, t.master.options().dtype(at::kDouble)));
         // A trust ratio.
-        run.lr_factor =
+        segment.lr_factor =
             at::full({}, 0.7, t.master.options().dtype(at::kDouble));
-        kernels.lamb_weights({&run, 1});
+        kernels.lamb_weights({&segment, 1});
       },
       "LAMB");
 }

@@ -38,7 +38,7 @@ TEST(FlatLayout, RunsOfAllRanksCoverEveryElementOnce) {
     std::vector<int64_t> per_parameter(numels.size(), 0);
     for (int rank = 0; rank < ranks; ++rank) {
       const FlatSpan shard = layout.shard(rank);
-      for (const FlatRun& run : runs_of_shard(spans, shard)) {
+      for (const FlatSegment& run : segments_of_shard(spans, shard)) {
         EXPECT_GT(run.numel, 0);
         EXPECT_LE(run.shard_offset + run.numel, shard.numel);
         per_parameter[run.parameter] += run.numel;

@@ -83,7 +83,8 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
             .copy_(tests::average_over_ranks(gradients.at(item.key()))
                        .reshape({-1}));
         const auto self_value = page.layout().shard(world.rank());
-        for (const auto& run : runtime::runs_of_shard({&span, 1}, self_value)) {
+        for (const auto& run :
+             runtime::segments_of_shard({&span, 1}, self_value)) {
           const auto got = page.gradients->shard().load().narrow(
               0, run.shard_offset, run.numel);
           const auto want =

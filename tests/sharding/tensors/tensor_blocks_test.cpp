@@ -76,7 +76,7 @@ void check_pair(
   std::map<int64_t, int64_t> found;
   for (const CommonBlock& common : intersect(sizes, here, there)) {
     int64_t numel = 0;
-    for_each_run(common, [&](int64_t a, int64_t b, int64_t length) {
+    for_each_segment(common, [&](int64_t a, int64_t b, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
         ASSERT_TRUE(found.emplace(a + i, b + i).second);
       }

@@ -35,7 +35,7 @@ std::string bytes_of(const WeightEntry& entry) {
   for (const FileRegion& region : entry.regions) {
     CommonBlock block{
         region.block.sizes, region.block.place, region.block.place};
-    for_each_run(block, [&](int64_t here, int64_t, int64_t numel) {
+    for_each_segment(block, [&](int64_t here, int64_t, int64_t numel) {
       const auto run = region.data.subspan(
           static_cast<size_t>(here) * size, static_cast<size_t>(numel) * size);
       bytes.append(reinterpret_cast<const char*>(run.data()), run.size());

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-namespace tessera::runtime::update_runs_test {
+namespace tessera::runtime::update_segments_test {
 
 namespace {
 
@@ -31,7 +31,7 @@ std::vector<Isa> isas() {
 template <typename Step>
 ShardOf<float, Step> shard_of(const UpdateTensors& t, const Step& step) {
   return detail::make_shard<ShardOf<float, Step>>(
-      detail::UpdateChecks("update_runs_test"), t, step);
+      detail::UpdateChecks("update_segments_test"), t, step);
 }
 
 /// The update in float64 and its relative distance from float32's.
@@ -55,10 +55,10 @@ void expect_near_float64(const Update& update, double tolerance) {
 
 // A few roundings of values around 1; Lion's sign may differ where its argument
 // is within them of zero, which random numbers are not.
-TEST(UpdateRuns, SgdAndLionAreNearFloat64) {
+TEST(UpdateSegments, SgdAndLionAreNearFloat64) {
   expect_near_float64(
       [](const UpdateTensors& t, int64_t step) {
-        const UpdateRun run{
+        const UpdateSegment segment{
             t,
             SgdStep{
                 .lr = 0.1,
@@ -68,24 +68,25 @@ TEST(UpdateRuns, SgdAndLionAreNearFloat64) {
                 .nesterov = false,
                 .step = step,
                 .grad_scale = 0.5}};
-        update_runs_({&run, 1});
+        update_segments_({&segment, 1});
       },
       1e-5);
   expect_near_float64(
       [](const UpdateTensors& t, int64_t) {
-        const UpdateRun run{t, LionStep{.lr = 0.01, .weight_decay = 0.1}};
-        update_runs_({&run, 1});
+        const UpdateSegment segment{
+            t, LionStep{.lr = 0.01, .weight_decay = 0.1}};
+        update_segments_({&segment, 1});
       },
       1e-5);
 }
 
 // Steps from the second on are exact in engine/optim/reference_test.cpp; here,
 // what was in previous_grad before the first step must not count.
-TEST(UpdateRuns, AdanIsNearFloat64AndItsFirstStepHasNoDifference) {
+TEST(UpdateSegments, AdanIsNearFloat64AndItsFirstStepHasNoDifference) {
   for (const bool no_prox : {false, true}) {
     expect_near_float64(
         [&](const UpdateTensors& t, int64_t step) {
-          const UpdateRun run{
+          const UpdateSegment segment{
               t,
               AdanStep{
                   .lr = 0.01,
@@ -93,14 +94,14 @@ TEST(UpdateRuns, AdanIsNearFloat64AndItsFirstStepHasNoDifference) {
                   .no_prox = no_prox,
                   .step = step,
                   .grad_scale = 0.5}};
-          update_runs_({&run, 1});
+          update_segments_({&segment, 1});
         },
         1e-5);
   }
   const UpdateTensors t = random_tensors(1027, at::kDouble);
   const UpdateTensors old = converted(t, at::kDouble);
-  const UpdateRun run{t, AdanStep{.grad_scale = 0.5}};
-  update_runs_({&run, 1});
+  const UpdateSegment segment{t, AdanStep{.grad_scale = 0.5}};
+  update_segments_({&segment, 1});
   EXPECT_TRUE(torch::equal(t.previous_grad, old.grad * 0.5));
   EXPECT_TRUE(at::allclose(t.moment_diff, old.moment_diff * 0.92, 1e-14));
   EXPECT_TRUE(at::allclose(
@@ -109,14 +110,14 @@ TEST(UpdateRuns, AdanIsNearFloat64AndItsFirstStepHasNoDifference) {
       1e-14));
 }
 
-TEST(UpdateRuns, AdanRefusesHyperparametersAndTensorsThatDoNotFit) {
+TEST(UpdateSegments, AdanRefusesHyperparametersAndTensorsThatDoNotFit) {
   const UpdateTensors t = random_tensors(8, at::kFloat);
   const auto refused = [&](const AdanStep& step,
                            std::initializer_list<const char*> parts) {
     expect_error(
         [&] {
-          const UpdateRun run{t, step};
-          update_runs_({&run, 1});
+          const UpdateSegment segment{t, step};
+          update_segments_({&segment, 1});
         },
         parts);
   };
@@ -131,12 +132,16 @@ TEST(UpdateRuns, AdanRefusesHyperparametersAndTensorsThatDoNotFit) {
        {std::pair(2, "exp_avg_diff"), std::pair(3, "previous_grad")}) {
     UpdateTensors other = t;
     *other.states()[static_cast<size_t>(state)] = at::zeros({7});
-    const UpdateRun run{other, AdanStep{}};
-    expect_error([&] { update_runs_({&run, 1}); }, {name, "has shape [7]"});
+    const UpdateSegment segment{other, AdanStep{}};
+    expect_error(
+        [&] {
+          update_segments_({&segment, 1});
+        },
+        {name, "has shape [7]"});
   }
 }
 
-TEST(UpdateRuns, LambIsNearFloat64InWeightsAndSums) {
+TEST(UpdateSegments, LambIsNearFloat64InWeightsAndSums) {
   for (const int64_t numel : kSizes) {
     UpdateTensors single = random_tensors(numel, at::kFloat);
     UpdateTensors twice = converted(single, at::kDouble);
@@ -146,9 +151,9 @@ TEST(UpdateRuns, LambIsNearFloat64InWeightsAndSums) {
       AdamWStep step;
       step.lr = 0.01;
       step.weight_decay = 0.1;
-      const LambRun run{t, step, {}};
-      lamb_moments_({&run, 1}, sums.narrow(0, i++, 1));
-      lamb_weights_({&run, 1});
+      const LambSegment segment{t, step, {}};
+      lamb_moments_({&segment, 1}, sums.narrow(0, i++, 1));
+      lamb_weights_({&segment, 1});
     }
     EXPECT_TRUE(at::allclose(sums[0], sums[1], 2e-6)) << numel;
     const auto off = (single.master.to(at::kDouble) - twice.master).abs().max();
@@ -156,7 +161,7 @@ TEST(UpdateRuns, LambIsNearFloat64InWeightsAndSums) {
   }
 }
 
-TEST(UpdateRuns, HaveTheSameBitsOnEveryInstructionSet) {
+TEST(UpdateSegments, HaveTheSameBitsOnEveryInstructionSet) {
   for (const int64_t numel : kSizes) {
     const UpdateTensors start = random_tensors(numel, at::kFloat);
     std::vector<UpdateTensors> results;
@@ -191,7 +196,7 @@ TEST(UpdateRuns, HaveTheSameBitsOnEveryInstructionSet) {
   }
 }
 
-TEST(UpdateRuns, LionsSignOfZeroIsZeroAndOfNanIsNan) {
+TEST(UpdateSegments, LionsSignOfZeroIsZeroAndOfNanIsNan) {
   for (const Isa isa : isas()) {
     UpdateTensors t = random_tensors(3, at::kFloat);
     t.master.fill_(1);
@@ -232,19 +237,23 @@ INSTANTIATE_TEST_SUITE_P(
     UpdateRunsFormats,
     ::testing::Values(at::kBFloat16, at::kHalf));
 
-TEST(UpdateRuns, LambsFactorMultipliesTheLearningRate) {
+TEST(UpdateSegments, LambsFactorMultipliesTheLearningRate) {
   const UpdateTensors t = random_tensors(1027, at::kFloat);
   const UpdateTensors scaled = converted(t, at::Device(at::kCPU));
-  LambRun run{t, {.lr = 0.01}, at::scalar_tensor(0.3, at::kDouble)};
-  lamb_weights_({&run, 1});
-  const LambRun expected{scaled, {.lr = 0.01 * 0.3}, {}};
+  LambSegment segment{t, {.lr = 0.01}, at::scalar_tensor(0.3, at::kDouble)};
+  lamb_weights_({&segment, 1});
+  const LambSegment expected{scaled, {.lr = 0.01 * 0.3}, {}};
   lamb_weights_({&expected, 1});
   EXPECT_TRUE(same_bits(t.master, scaled.master));
-  run.lr_factor = at::scalar_tensor(0.3F);
-  expect_error([&] { lamb_weights_({&run, 1}); }, {"lr_factor", "one Double"});
+  segment.lr_factor = at::scalar_tensor(0.3F);
+  expect_error(
+      [&] {
+        lamb_weights_({&segment, 1});
+      },
+      {"lr_factor", "one Double"});
 }
 
-TEST(UpdateRuns, AFactorInATensorMultipliesTheGradient) {
+TEST(UpdateSegments, AFactorInATensorMultipliesTheGradient) {
   for_each_update([](const auto& update, const char* name) {
     SCOPED_TRACE(name);
     UpdateTensors t = random_tensors(1027, at::kFloat);
@@ -260,23 +269,23 @@ TEST(UpdateRuns, AFactorInATensorMultipliesTheGradient) {
   });
 }
 
-TEST(UpdateRuns, ManyRunsAreAsOneByOne) {
+TEST(UpdateSegments, ManyRunsAreAsOneByOne) {
   std::vector<UpdateTensors> together;
   std::vector<UpdateTensors> alone;
-  std::vector<UpdateRun> runs;
+  std::vector<UpdateSegment> segments;
   for (const int64_t numel : kSizes) {
     together.push_back(random_tensors(numel, at::kFloat));
     alone.push_back(converted(together.back(), at::kFloat));
     const SgdStep step{
         .lr = 0.01 * static_cast<double>(numel), .momentum = 0.5};
-    runs.push_back({together.back(), step});
-    const UpdateRun local{alone.back(), step};
-    update_runs_({&local, 1});
+    segments.push_back({together.back(), step});
+    const UpdateSegment local{alone.back(), step};
+    update_segments_({&local, 1});
   }
-  update_runs_(runs);
+  update_segments_(segments);
   for (size_t i = 0; i < together.size(); ++i) {
     EXPECT_TRUE(same_bits(together[i].master, alone[i].master));
   }
 }
 
-} // namespace tessera::runtime::update_runs_test
+} // namespace tessera::runtime::update_segments_test

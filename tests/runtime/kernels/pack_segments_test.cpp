@@ -9,9 +9,9 @@
 #include <cmath>
 #include <limits>
 
-namespace tessera::runtime::pack_runs_test {
+namespace tessera::runtime::pack_segments_test {
 
-TEST(PackRuns, ConvertsScalesAndPads) {
+TEST(PackSegments, ConvertsScalesAndPads) {
   for (const at::ScalarType to : kPackTypes) {
     for (const at::ScalarType from : kPackTypes) {
       for (const double factor : {1.0, 0.25, 1.0 / 3}) {
@@ -21,7 +21,7 @@ TEST(PackRuns, ConvertsScalesAndPads) {
   }
 }
 
-TEST(PackRuns, Adds) {
+TEST(PackSegments, Adds) {
   for (const at::ScalarType to : kPackTypes) {
     for (const at::ScalarType from : kPackTypes) {
       for (const double factor : {1.0, 0.25}) {
@@ -32,26 +32,26 @@ TEST(PackRuns, Adds) {
   }
 }
 
-TEST(PackRuns, RefusesWhatDoesNotFit) {
-  const PackRun shapes{at::zeros({3}), at::zeros({4})};
-  expect_error([&] { pack_runs_({&shapes, 1}); }, {"[4]", "[3]"});
-  const PackRun types[] = {
+TEST(PackSegments, RefusesWhatDoesNotFit) {
+  const PackSegment shapes{at::zeros({3}), at::zeros({4})};
+  expect_error([&] { pack_segments_({&shapes, 1}); }, {"[4]", "[3]"});
+  const PackSegment types[] = {
       {at::zeros({3}), {}}, {at::zeros({3}, at::kDouble), {}}};
-  expect_error([&] { pack_runs_(types); }, {"same dtype and device"});
+  expect_error([&] { pack_segments_(types); }, {"same dtype and device"});
 }
 
 TEST(PowerSums, AreThoseOfEachRun) {
   at::manual_seed(1);
-  const std::vector<at::Tensor> runs = {
+  const std::vector<at::Tensor> segments = {
       at::randn({70'001}),
       at::empty({0}),
       at::full({3}, std::numeric_limits<float>::infinity()),
       at::randn({5}).to(at::kBFloat16)};
   for (const double p : {1.0, 2.0, 3.0, HUGE_VAL}) {
-    const auto sums = power_sums(runs, p);
-    ASSERT_EQ(sums.size(), runs.size());
-    for (size_t i = 0; i < runs.size(); ++i) {
-      EXPECT_EQ(sums[i], power_sums({runs[i]}, p).front());
+    const auto sums = power_sums(segments, p);
+    ASSERT_EQ(sums.size(), segments.size());
+    for (size_t i = 0; i < segments.size(); ++i) {
+      EXPECT_EQ(sums[i], power_sums({segments[i]}, p).front());
     }
     EXPECT_EQ(sums[1], 0);
     EXPECT_TRUE(std::isinf(sums[2]));
@@ -59,4 +59,4 @@ TEST(PowerSums, AreThoseOfEachRun) {
   EXPECT_TRUE(power_sums({}, 2).empty());
 }
 
-} // namespace tessera::runtime::pack_runs_test
+} // namespace tessera::runtime::pack_segments_test

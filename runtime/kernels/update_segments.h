@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `update_runs_()` updates many runs of flat shards at once: on CUDA with one
-// launch for some twenty runs, on CPU as one job for the threads of
+// `update_segments_()` updates many runs of flat shards at once: on CUDA with
+// one launch for some twenty runs, on CPU as one job for the threads of
 // update_pool().
 
 #include "tessera/runtime/kernels/update_rules.h"
@@ -61,7 +61,7 @@ inline StochasticRounding& rounding_of(UpdateStep& step) {
 
 /// `grad` is always defined. State is what step.states() counts: none for SGD
 /// without momentum.
-struct UpdateRun {
+struct UpdateSegment {
   UpdateTensors tensors;
   UpdateStep step;
 };
@@ -83,8 +83,8 @@ struct UpdateRun {
 /// blocks; on CUDA it runs on the current stream and does not synchronize. Each
 /// element is computed independently: the result depends neither on threads nor
 /// on where a run begins.
-bool update_runs_(
-    std::span<const UpdateRun> runs,
+bool update_segments_(
+    std::span<const UpdateSegment> segments,
     std::span<const UpdateTensors> before = {});
 
 } // namespace tessera::runtime

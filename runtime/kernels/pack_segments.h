@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `pack_runs_()` copies many small tensors into a flat buffer at once, with
+// `pack_segments_()` copies many small tensors into a flat buffer at once, with
 // conversion, scaling and padding.
 
 #include "tessera/runtime/kernels/pack_shard.h"
@@ -12,7 +12,7 @@
 
 namespace tessera::runtime {
 
-struct PackRun {
+struct PackSegment {
   /// Destination, of any shape and strides.
   at::Tensor target;
   /// Source, of the same shape; undefined for zeros, which kAdd ignores.
@@ -28,8 +28,8 @@ struct PackRun {
 /// On CUDA, all runs whose source has the memory layout of its target, and all
 /// zeros, are packed with one launch per hundred or so; each other run is one
 /// operator. Runs on the current stream; does not synchronize.
-void pack_runs_(
-    std::span<const PackRun> runs,
+void pack_segments_(
+    std::span<const PackSegment> segments,
     double factor = 1,
     PackMode mode = PackMode::kCopy);
 
@@ -40,7 +40,7 @@ std::optional<ElementType> element_type(at::ScalarType dtype);
 
 /// The run as a kernel argument, if source and target are dense blocks of
 /// memory with their elements in the same order.
-std::optional<PackShard> pack_shard(const PackRun& run);
+std::optional<PackShard> pack_shard(const PackSegment& segment);
 
 } // namespace detail
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/kernels/update_runs.h"
+#include "tessera/runtime/kernels/update_segments.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
@@ -25,18 +25,18 @@ using detail::UpdateChecks;
 template <typename T, typename Step>
 std::vector<ShardOf<T, Step>> shards_of(
     const UpdateChecks& check,
-    std::span<const UpdateRun> runs) {
-  const at::Tensor& first = runs.front().tensors.master;
+    std::span<const UpdateSegment> segments) {
+  const at::Tensor& first = segments.front().tensors.master;
   std::vector<ShardOf<T, Step>> shards;
-  shards.reserve(runs.size());
-  for (const UpdateRun& run : runs) {
-    const auto* step = std::get_if<Step>(&run.step);
+  shards.reserve(segments.size());
+  for (const UpdateSegment& segment : segments) {
+    const auto* step = std::get_if<Step>(&segment.step);
     TESSERA_CHECK(
         step != nullptr,
         "{}: one call has steps of several optimizers; it must have those of one",
         Step::kName);
-    const at::Tensor& master = run.tensors.master;
-    detail::check_run(check, run.tensors, *step);
+    const at::Tensor& master = segment.tensors.master;
+    detail::check_segment(check, segment.tensors, *step);
     check.same_dtype("a run", master, first);
     TESSERA_CHECK(
         master.device() == first.device(),
@@ -44,7 +44,7 @@ std::vector<ShardOf<T, Step>> shards_of(
         master.device(),
         first.device());
     shards.push_back(
-        detail::make_shard<ShardOf<T, Step>>(check, run.tensors, *step));
+        detail::make_shard<ShardOf<T, Step>>(check, segment.tensors, *step));
   }
   return shards;
 }
@@ -68,10 +68,10 @@ void count_update(DryKernel& kernel, const UpdateTensors& tensors) {
 template <typename T, typename Step, typename Use>
 void dispatch(
     const UpdateChecks& check,
-    std::span<const UpdateRun> runs,
+    std::span<const UpdateSegment> segments,
     const Use& use) {
-  auto shards = shards_of<T, Step>(check, runs);
-  const at::Tensor& first = runs.front().tensors.master;
+  auto shards = shards_of<T, Step>(check, segments);
+  const at::Tensor& first = segments.front().tensors.master;
   const c10::DeviceGuard guard(first.device());
   if (!first.is_cpu()) {
     update_cuda(std::span<const ShardOf<T, Step>>(shards));
@@ -79,8 +79,8 @@ void dispatch(
   }
   if (is_dry_memory(first.const_data_ptr())) {
     DryKernel kernel(kKernelName<Step>.c_str());
-    for (const UpdateRun& run : runs) {
-      count_update(kernel, run.tensors);
+    for (const UpdateSegment& segment : segments) {
+      count_update(kernel, segment.tensors);
     }
     return;
   }
@@ -153,39 +153,40 @@ CpuUpdate from_copy(
 
 } // namespace
 
-bool update_runs_(
-    std::span<const UpdateRun> runs,
+bool update_segments_(
+    std::span<const UpdateSegment> segments,
     std::span<const UpdateTensors> before) {
   TESSERA_CHECK(
-      before.empty() || before.size() == runs.size(),
-      "update_runs_: {} starting values for {} runs; give one for each run, or none",
+      before.empty() || before.size() == segments.size(),
+      "update_segments_: {} starting values for {} runs; give one for each run, or none",
       before.size(),
-      runs.size());
-  if (runs.empty()) {
+      segments.size());
+  if (segments.empty()) {
     return true;
   }
   for (size_t i = 0; i < before.size(); ++i) {
-    check_before(runs[i].tensors, before[i]);
+    check_before(segments[i].tensors, before[i]);
   }
   bool finite = true;
   const auto use = [&](std::vector<CpuUpdate> updates) {
     for (size_t i = 0; i < before.size(); ++i) {
-      updates[i] = from_copy(std::move(updates[i]), runs[i].tensors, before[i]);
+      updates[i] =
+          from_copy(std::move(updates[i]), segments[i].tensors, before[i]);
     }
     finite = run_cpu_updates(updates);
   };
-  const at::Tensor& master = runs.front().tensors.master;
+  const at::Tensor& master = segments.front().tensors.master;
   std::visit(
       [&]<typename Step>(const Step&) {
         const UpdateChecks check(Step::kName);
         check.master(master);
         if (master.scalar_type() == at::kDouble) {
-          dispatch<double, Step>(check, runs, use);
+          dispatch<double, Step>(check, segments, use);
         } else {
-          dispatch<float, Step>(check, runs, use);
+          dispatch<float, Step>(check, segments, use);
         }
       },
-      runs.front().step);
+      segments.front().step);
   return finite;
 }
 
