@@ -459,7 +459,7 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
   const size_t index = pager_->pages().find(parameter);
   settle_gradients(
       {sharding::RankIntent::Kind::kReadGradient,
-       pager_->pages().places()[index].page.number(),
+       pager_->pages().entries()[index].page.number(),
        static_cast<int64_t>(index)});
   const at::Tensor gradient = pager_->scopes().full_gradient(index);
   return gradient.defined() && scaler_.is_active()
@@ -499,7 +499,7 @@ std::vector<sharding::Page*> Engine::pages_of(at::TensorList tensors) const {
   const sharding::PageTable& pages = pager_->pages();
   std::vector<sharding::Page*> found;
   for (const at::Tensor& tensor : tensors) {
-    found.push_back(&pages.places()[pages.find(tensor)].page);
+    found.push_back(&pages.entries()[pages.find(tensor)].page);
   }
   std::sort(found.begin(), found.end(), [](const auto* a, const auto* b) {
     return a->number() < b->number();

@@ -10,35 +10,37 @@ namespace tessera::pipeline {
 namespace {
 
 LayerPartition partition_of(
-    const PipelinePlace& place,
+    const PipelinePosition& position,
     const std::vector<LayerCost>& costs) {
-  const int model_chunks = place.stages * place.chunks;
+  const int model_chunks = position.stages * position.chunks;
   const int layers = static_cast<int>(costs.size());
-  if (place.piece_of_layer.empty()) {
-    return place.cut == PipelineCut::kCost
+  if (position.piece_of_layer.empty()) {
+    return position.cut == PipelineCut::kCost
                ? partition_by_cost(costs, model_chunks)
                : partition_by_count(layers, model_chunks);
   }
   TESSERA_CHECK(
-      static_cast<int>(place.piece_of_layer.size()) == layers,
+      static_cast<int>(position.piece_of_layer.size()) == layers,
       "piece_of_layer has entries for {} layers; the model has {}.",
-      place.piece_of_layer.size(),
+      position.piece_of_layer.size(),
       layers);
-  return partition_by_map(place.piece_of_layer, model_chunks);
+  return partition_by_map(position.piece_of_layer, model_chunks);
 }
 
 } // namespace
 
-StageLayers::StageLayers(const PipelinePlace& place, int layers)
-    : StageLayers(place, std::vector<LayerCost>(static_cast<size_t>(layers))) {}
+StageLayers::StageLayers(const PipelinePosition& position, int layers)
+    : StageLayers(
+          position,
+          std::vector<LayerCost>(static_cast<size_t>(layers))) {}
 
 StageLayers::StageLayers(
-    const PipelinePlace& place,
+    const PipelinePosition& position,
     const std::vector<LayerCost>& layers)
     : count_(static_cast<int>(layers.size())),
-      shape_{place.stages, /*micro_batches=*/1, place.chunks},
-      stage_(place.stage),
-      partition_(partition_of(place, layers)) {}
+      shape_{position.stages, /*micro_batches=*/1, position.chunks},
+      stage_(position.stage),
+      partition_(partition_of(position, layers)) {}
 
 bool StageLayers::has(int layer) const {
   return shape_.stage_of(partition_.model_chunk_of(layer)) == stage_;

@@ -17,7 +17,7 @@ enum class PipelineCut {
 
 /// The place of a pipeline stage, from which its part of a model is built. By
 /// default the only pipeline stage.
-struct PipelinePlace {
+struct PipelinePosition {
   int stages = 1;
   int chunks = 1; ///< per pipeline stage; see PipelineShape
   int stage = 0;
@@ -38,11 +38,13 @@ class StageLayers {
  public:
   /// @throws tessera::Error if there are fewer layers than pieces, or the map
   ///   does not map all layers to all pieces.
-  StageLayers(const PipelinePlace& place, int layers);
+  StageLayers(const PipelinePosition& position, int layers);
 
   /// @param layers the cost of each layer, the first and the last one including
   ///   what comes before and after the layers; for PipelineCut::kCost.
-  StageLayers(const PipelinePlace& place, const std::vector<LayerCost>& layers);
+  StageLayers(
+      const PipelinePosition& position,
+      const std::vector<LayerCost>& layers);
 
   /// The number of layers of the whole model.
   int count() const {

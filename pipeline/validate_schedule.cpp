@@ -26,8 +26,8 @@ class StageCheck {
 
   /// @return the most activations stored at a time.
   int run() {
-    for (place_ = 0; place_ < list_.size(); ++place_) {
-      follow(list_[place_]);
+    for (position_ = 0; position_ < list_.size(); ++position_) {
+      follow(list_[position_]);
     }
     check_complete();
     return peak_;
@@ -56,8 +56,8 @@ class StageCheck {
         condition,
         "the pipeline schedule is wrong: stage {}, instruction {} ({}): {}.",
         stage_,
-        place_,
-        describe(list_[place_]),
+        position_,
+        describe(list_[position_]),
         problem);
   }
 
@@ -175,35 +175,37 @@ class StageCheck {
   const bool trains_;
   const List& list_;
   const int stage_;
-  std::size_t place_ = 0;
+  std::size_t position_ = 0;
   std::set<std::pair<int, std::pair<int, int>>> done_;
   int stored_ = 0;
   int peak_ = 0;
 };
 
 /// The position of an instruction.
-struct Place {
+struct SchedulePosition {
   int stage = 0;
   std::size_t index = 0;
 
-  bool operator<(const Place& other) const {
+  bool operator<(const SchedulePosition& other) const {
     return std::pair(stage, index) < std::pair(other.stage, other.index);
   }
 };
 
 const PipelineInstruction& at(
     const PipelineSchedule& schedule,
-    const Place& place) {
-  return schedule.stages[static_cast<std::size_t>(place.stage)][place.index];
+    const SchedulePosition& position) {
+  return schedule
+      .stages[static_cast<std::size_t>(position.stage)][position.index];
 }
 
 /// Matches the k-th send from one pipeline stage to another with the k-th
 /// receive. Their numbers are equal: StageCheck has found one for every value
 /// that crosses a border.
-std::map<Place, Place> match_transfers(const PipelineSchedule& schedule) {
+std::map<SchedulePosition, SchedulePosition> match_transfers(
+    const PipelineSchedule& schedule) {
   // By the two pipeline stages, sender first.
-  std::map<std::pair<int, int>, std::vector<Place>> sends;
-  std::map<std::pair<int, int>, std::vector<Place>> receives;
+  std::map<std::pair<int, int>, std::vector<SchedulePosition>> sends;
+  std::map<std::pair<int, int>, std::vector<SchedulePosition>> receives;
   for (int stage = 0; stage < schedule.shape.stages; ++stage) {
     const List& list = schedule.stages[static_cast<std::size_t>(stage)];
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -218,7 +220,7 @@ std::map<Place, Place> match_transfers(const PipelineSchedule& schedule) {
       }
     }
   }
-  std::map<Place, Place> partners;
+  std::map<SchedulePosition, SchedulePosition> partners;
   for (const auto& [ends, sent] : sends) {
     const auto& received = receives[ends];
     for (std::size_t k = 0; k < sent.size(); ++k) {
@@ -288,8 +290,8 @@ class Rendezvous {
     return index;
   }
 
-  bool is_met(const Place& place) const {
-    const Place& partner = partners_.at(place);
+  bool is_met(const SchedulePosition& position) const {
+    const SchedulePosition& partner = partners_.at(position);
     return partner.index < issued(partner.stage);
   }
 
@@ -315,7 +317,7 @@ class Rendezvous {
   }
 
   const PipelineSchedule& schedule_;
-  std::map<Place, Place> partners_;
+  std::map<SchedulePosition, SchedulePosition> partners_;
   std::vector<std::size_t> done_;
 };
 

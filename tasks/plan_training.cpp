@@ -499,7 +499,7 @@ std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
   LayersOfStage before;
   for (int stage = 0; stage < stages; ++stage) {
     const pipeline::StageLayers own(
-        pipeline::PipelinePlace{
+        pipeline::PipelinePosition{
             stages,
             parallel.chunks,
             stage,

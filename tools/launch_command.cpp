@@ -15,7 +15,7 @@ namespace {
 
 struct Arguments {
   runtime::LaunchOptions options;
-  runtime::LaunchPlaces places;
+  runtime::LaunchVariables variables;
   double grace_seconds = 5;
   double timeout_seconds = 600;
   double node_timeout_seconds = 30;
@@ -34,18 +34,18 @@ std::optional<std::string> variable(const std::string& name) {
 
 /// Where the ranks of this launcher are, by options and environment.
 void place_ranks(
-    const runtime::LaunchPlaces& given,
+    const runtime::LaunchVariables& given,
     runtime::LaunchOptions& options) {
-  const auto places = runtime::complete_launch_places(given, variable);
-  if (!places.nproc) {
+  const auto variables = runtime::complete_launch_variables(given, variable);
+  if (!variables.nproc) {
     throw CLI::RequiredError("--nproc");
   }
-  options.nproc = *places.nproc;
-  options.nodes.count = *places.nnodes;
-  options.nodes.rank = *places.node_rank;
-  options.nodes.master_addr = places.master_addr.value_or("");
+  options.nproc = *variables.nproc;
+  options.nodes.count = *variables.nnodes;
+  options.nodes.rank = *variables.node_rank;
+  options.nodes.master_addr = variables.master_addr.value_or("");
   options.nodes.master_port =
-      places.master_port.value_or(options.nodes.master_port);
+      variables.master_port.value_or(options.nodes.master_port);
 }
 
 void add_node_options(CLI::App& parser, Arguments& arguments) {
@@ -55,26 +55,26 @@ void add_node_options(CLI::App& parser, Arguments& arguments) {
   parser
       .add_option(
           "--nnodes",
-          arguments.places.nnodes,
+          arguments.variables.nnodes,
           "Number of nodes, each with a launcher of its own; default 1. "
           "Else from PET_NNODES, or srun with one task per node")
       ->check(CLI::Range(1, kMaxNodes));
   parser
       .add_option(
           "--node-rank",
-          arguments.places.node_rank,
+          arguments.variables.node_rank,
           "Number of this node, from 0. Else from PET_NODE_RANK, "
           "SLURM_NODEID or JOB_COMPLETION_INDEX")
       ->check(CLI::Range(0, kMaxNodes - 1));
   parser.add_option(
       "--master-addr",
-      arguments.places.master_addr,
+      arguments.variables.master_addr,
       "Address of node 0, the same on all nodes. Else from PET_MASTER_ADDR, "
       "MASTER_ADDR, or the first node of srun");
   parser
       .add_option(
           "--master-port",
-          arguments.places.master_port,
+          arguments.variables.master_port,
           "TCP port where the launcher of node 0 listens for the others; "
           "default 29500. Else from PET_MASTER_PORT, MASTER_PORT, or srun's "
           "numbers")
@@ -117,7 +117,7 @@ Command add_launch_command(
   parser
       ->add_option(
           "--nproc,--nproc-per-node",
-          arguments->places.nproc,
+          arguments->variables.nproc,
           "Number of ranks to start on each host. Else from "
           "PET_NPROC_PER_NODE")
       ->check(CLI::Range(1, kMaxRanks));
@@ -165,7 +165,7 @@ Command add_launch_command(
     chosen.grace = milliseconds_of(arguments->grace_seconds);
     chosen.nodes.timeout = milliseconds_of(arguments->timeout_seconds);
     chosen.nodes.silence = milliseconds_of(arguments->node_timeout_seconds);
-    place_ranks(arguments->places, chosen);
+    place_ranks(arguments->variables, chosen);
     return arguments->checks_only ? 0 : launch(chosen);
   };
   return {parser, run};

@@ -20,7 +20,7 @@ constexpr const char* kDamaged =
     "; the checkpoint is damaged: load another one";
 
 /// In ascending order, pieces with common elements are neighbors.
-std::tuple<int64_t, int64_t, int64_t> place_of(const TensorPart& part) {
+std::tuple<int64_t, int64_t, int64_t> order_of(const TensorPart& part) {
   const DimRange range =
       part.ranges.empty() ? DimRange{-1, 0, 0} : part.ranges.front();
   return {range.dim, range.begin, part.offset};
@@ -75,7 +75,7 @@ CheckpointReader::CheckpointReader(const fs::path& checkpoint)
   }
   for (auto& [key, slices] : slices_) {
     std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
-      return place_of(*a.tensor->part) < place_of(*b.tensor->part);
+      return order_of(*a.tensor->part) < order_of(*b.tensor->part);
     });
     check_slices(key.first, slices);
   }

@@ -106,7 +106,7 @@ class WeightListing {
         tensor.parameter);
     std::vector<TensorBlock> blocks = sharding::blocks_of(sizes, *tensor.part);
     for (TensorBlock& block : blocks) {
-      for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
+      for (auto* one : {&block.begin, &block.sizes, &block.layout.strides}) {
         std::vector<int64_t> values(one->size());
         for (size_t d = 0; d < order.size(); ++d) {
           values[order[d]] = (*one)[d];

@@ -341,15 +341,15 @@ void ModelTensors::join(const torch::nn::Module& module) {
 /// Ranks list their tensors in ascending order of pipeline stages.
 void ModelTensors::add(ModelTensor listed, int rank) {
   const auto [found, is_new] = index_.emplace(listed.name(), tensors_.size());
-  const size_t place = found->second;
+  const size_t index = found->second;
   if (is_new) {
     tensors_.push_back(listed);
     tensors_.back().spec.names.resize(1);
     tensors_.back().parts.clear();
   }
-  ModelTensor& known = tensors_[place];
+  ModelTensor& known = tensors_[index];
   for (const std::string& name : listed.spec.names) {
-    if (index_.emplace(name, place).second) {
+    if (index_.emplace(name, index).second) {
       known.spec.names.push_back(name);
     }
   }
@@ -386,13 +386,13 @@ void ModelTensors::add(ModelTensor listed, int rank) {
 }
 
 void ModelTensors::sort() {
-  const auto place = [](const ModelTensor& tensor) {
+  const auto position_of = [](const ModelTensor& tensor) {
     // Those without a page come last.
     return std::tuple(tensor.spec.pipeline_stage, tensor.page < 0, tensor.page);
   };
   std::stable_sort(
       tensors_.begin(), tensors_.end(), [&](const auto& a, const auto& b) {
-        return place(a) < place(b);
+        return position_of(a) < position_of(b);
       });
   for (size_t i = 0; i < tensors_.size(); ++i) {
     for (const std::string& name : tensors_[i].spec.names) {
@@ -541,11 +541,11 @@ void ModelTensors::for_each(
     if (wants && !wants(tensor)) {
       continue;
     }
-    const std::pair place(tensor.spec.pipeline_stage, tensor.page);
-    if (last && last != place) {
+    const std::pair position(tensor.spec.pipeline_stage, tensor.page);
+    if (last && last != position) {
       settle(); // no rank is ahead by more than a page
     }
-    last = place;
+    last = position;
     at::Tensor local;
     if (const HeldPart* held = local_part(tensor)) {
       guarded([&] { local = local_values(tensor, held->part); });

@@ -107,19 +107,20 @@ void add_masters(
 
 /// This rank's part of what cannot be redistributed.
 std::string part_text(const sharding::Pager& pager) {
-  const auto place = [](const DeviceMesh& mesh, const char* axis) {
+  const auto coordinate = [](const DeviceMesh& mesh, const char* axis) {
     return std::to_string(mesh.index(axis)) + "-of-" +
            std::to_string(mesh.size(axis));
   };
   std::string text =
-      ".part-" + place(pager.ranks().of_module().mesh(), kShardAxis);
+      ".part-" + coordinate(pager.ranks().of_module().mesh(), kShardAxis);
   const sharding::PageTable& pages = pager.pages();
   const auto found =
       std::find_if(pages.begin(), pages.end(), [](const auto& page) {
         return page->spec().of_experts;
       });
   if (found != pages.end()) {
-    text += ".experts-" + place((*found)->spec().mesh, sharding::kPartAxis);
+    text +=
+        ".experts-" + coordinate((*found)->spec().mesh, sharding::kPartAxis);
   }
   return text;
 }

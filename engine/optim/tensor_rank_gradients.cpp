@@ -62,7 +62,7 @@ void check_tensor_rank_gradients(
   const FullGradients local = full_gradients(pager, sums);
   // All ranks of the model see all norms, so that they decide alike.
   const at::Tensor norms = at::full({model.size()}, kAbsent, at::kDouble);
-  norms[model.place_of(model.rank())] =
+  norms[model.position_of(model.rank())] =
       std::isfinite(local.norm) ? local.norm : kNotFinite;
   pager.ranks().max_over_parts(norms);
   const auto* values = norms.const_data_ptr<double>();
@@ -74,7 +74,7 @@ void check_tensor_rank_gradients(
     double least = kNotFinite;
     double most = 0;
     for (const int rank : group.ranks()) {
-      const double norm = values[model.place_of(rank)];
+      const double norm = values[model.position_of(rank)];
       if (norm != kAbsent) { // as in a simulated job
         least = std::min(least, norm);
         most = std::max(most, norm);

@@ -194,7 +194,7 @@ std::optional<ContextParallel> ParallelRun::context() {
       context_ring_.get()};
 }
 
-pipeline::PipelinePlace ParallelRun::place() const {
+pipeline::PipelinePosition ParallelRun::position() const {
   return {
       mesh().size(ParallelGroup::kPipeline),
       options_.chunks,

@@ -41,7 +41,7 @@ struct ParallelOptions {
   /// Chunks of the model on each pipeline stage; more than one for kInterleaved
   /// only.
   int chunks = 1;
-  /// Where the model is cut into chunks; see PipelinePlace.
+  /// Where the model is cut into chunks; see PipelinePosition.
   std::vector<int> piece_of_layer;
   pipeline::PipelineCut cut = pipeline::PipelineCut::kLayers;
   /// See PipelineOptions. Not part of a configuration: it follows from the
@@ -112,7 +112,7 @@ class ParallelRun {
   std::optional<ContextParallel> context();
 
   /// The place of this rank's layers in the model.
-  pipeline::PipelinePlace place() const;
+  pipeline::PipelinePosition position() const;
   /// Null without pipeline stages.
   PipelineExecutor* pipeline() {
     return executor_.get();

@@ -43,7 +43,7 @@ class PipelineTransformerBlockListImpl : public torch::nn::Module,
       const std::function<Holder(int number)>& make,
       const CheckpointOptions& options = {})
       : batches_(std::make_shared<engine::PipelinedBatches>(world, mesh)),
-        layers_(batches_->place(), count) {
+        layers_(batches_->position(), count) {
     for (const int number : layers_.local()) {
       blocks_.push_back(this->register_module(
           std::to_string(number), Block(make(number), options).ptr()));

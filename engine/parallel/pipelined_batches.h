@@ -40,7 +40,7 @@ class PipelinedBatches {
   PipelinedBatches(World& world, const ParallelMesh& mesh);
 
   /// The place to construct StageLayers with.
-  pipeline::PipelinePlace place() const {
+  pipeline::PipelinePosition position() const {
     return {ranks_.size(), 1, ranks_.index(), {}};
   }
 

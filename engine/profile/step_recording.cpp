@@ -46,14 +46,14 @@ std::string LayerTable::layer_of(const std::string& parameter) {
 LayerTable::LayerTable(const Engine& engine) {
   const sharding::Pager& pager = engine.pager();
   std::map<std::string, size_t> numbers;
-  for (size_t i = 0; i < pager.pages().places().size(); ++i) {
+  for (size_t i = 0; i < pager.pages().entries().size(); ++i) {
     const auto& record = pager.pages().parameter(i).record;
     const std::string name = layer_of(record.name());
-    const auto [place, is_new] = numbers.try_emplace(name, names_.size());
+    const auto [found, is_new] = numbers.try_emplace(name, names_.size());
     if (is_new) {
       names_.push_back(name);
     }
-    layers_[record.tensor.storage().unsafeGetStorageImpl()] = place->second;
+    layers_[record.tensor.storage().unsafeGetStorageImpl()] = found->second;
   }
 }
 
@@ -126,9 +126,9 @@ void StepObservation::on_end(const at::RecordFunction& call) {
   const runtime::OperatorFlops flops = calls.frames.end();
   {
     const std::lock_guard lock(mutex_);
-    if (place_) {
-      ProfileRow& row = rows_[place_->layer];
-      (place_->is_backward ? row.backward_flops : row.forward_flops) +=
+    if (pass_) {
+      ProfileRow& row = rows_[pass_->layer];
+      (pass_->is_backward ? row.backward_flops : row.forward_flops) +=
           flops.all;
     }
   }
@@ -144,15 +144,15 @@ void StepObservation::on_end(const at::RecordFunction& call) {
   }
 }
 
-void StepObservation::enter(Place place) {
-  if (is_open_ && place_ == place) {
+void StepObservation::enter(LayerPass pass) {
+  if (is_open_ && pass_ == pass) {
     return;
   }
   close();
-  if (std::find(used_.begin(), used_.end(), place.layer) == used_.end()) {
-    used_.push_back(place.layer);
+  if (std::find(used_.begin(), used_.end(), pass.layer) == used_.end()) {
+    used_.push_back(pass.layer);
   }
-  place_ = place;
+  pass_ = pass;
   open();
 }
 
@@ -168,9 +168,9 @@ void StepObservation::close() {
   }
   is_open_ = false;
   segments_.push_back(
-      {place_->layer, place_->is_backward, opened_, StreamTime::now(device_)});
-  if (!place_->is_backward) {
-    rows_[place_->layer].kept_bytes +=
+      {pass_->layer, pass_->is_backward, opened_, StreamTime::now(device_)});
+  if (!pass_->is_backward) {
+    rows_[pass_->layer].kept_bytes +=
         static_cast<double>(runtime::live_bytes(device_) - live_bytes_);
   }
 }
@@ -186,20 +186,20 @@ void StepObservation::on_begin_span(TraceLane lane) {
     close();
   } else if (lane == TraceLane::kOptimizer || lane == TraceLane::kData) {
     close();
-    place_.reset();
+    pass_.reset();
     ++suspended_;
   }
 }
 
 void StepObservation::on_end_span(TraceLane lane) {
   const std::lock_guard lock(mutex_);
-  if (lane == TraceLane::kWaits && place_ && suspended_ == 0) {
+  if (lane == TraceLane::kWaits && pass_ && suspended_ == 0) {
     open();
   } else if (lane == TraceLane::kOptimizer || lane == TraceLane::kData) {
     --suspended_;
   } else if (lane == TraceLane::kSteps) {
     close();
-    place_.reset();
+    pass_.reset();
     ++backwards_;
   }
 }

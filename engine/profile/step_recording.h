@@ -83,10 +83,10 @@ class StepObservation : public runtime::OperatorObserver,
   void on_end_span(runtime::TraceLane lane) override;
 
  private:
-  struct Place {
+  struct LayerPass {
     size_t layer;
     bool is_backward;
-    bool operator==(const Place&) const = default;
+    bool operator==(const LayerPass&) const = default;
   };
 
   /// The operators that a thread is in.
@@ -98,7 +98,7 @@ class StepObservation : public runtime::OperatorObserver,
   };
 
   // The caller holds the mutex.
-  void enter(Place place);
+  void enter(LayerPass pass);
   void open();
   void close();
   std::optional<size_t> layer_of_node(const at::RecordFunction& call) const;
@@ -110,7 +110,7 @@ class StepObservation : public runtime::OperatorObserver,
 
   std::mutex mutex_; ///< of what follows
   std::vector<ProfileRow>& rows_;
-  std::optional<Place> place_; ///< of what computes now
+  std::optional<LayerPass> pass_; ///< of what computes now
   bool is_open_ = false; ///< a segment
   int suspended_ = 0; ///< in spans whose operators belong to no layer
   runtime::StreamTime opened_;

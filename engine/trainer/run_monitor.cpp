@@ -28,7 +28,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 c10::ScalarType dtype_of(const Engine& engine) {
   std::map<c10::ScalarType, int64_t> numel;
   const sharding::Pager& pager = engine.pager();
-  for (size_t i = 0; i < pager.pages().places().size(); ++i) {
+  for (size_t i = 0; i < pager.pages().entries().size(); ++i) {
     const at::Tensor& parameter = pager.pages().parameter(i).record.tensor;
     numel[parameter.scalar_type()] += parameter.numel();
   }

@@ -115,7 +115,7 @@ BlockPipeline::BlockPipeline(
     : file_(file),
       calls_(calls),
       device_(memory.options().device),
-      places_(kDepth) {
+      slots_(kDepth) {
   std::string why;
   queue_ = make_uring_queue(kDepth, calls, why);
   if (queue_ == nullptr) {
@@ -129,7 +129,7 @@ BlockPipeline::BlockPipeline(
       MemoryPurpose::kStaging,
       staging_bytes());
   for (int64_t i = 0; i < kDepth; ++i) {
-    places_[static_cast<size_t>(i)].buffer =
+    slots_[static_cast<size_t>(i)].buffer =
         buffer.narrow(0, i * kBlockBytes, kBlockBytes);
   }
   thread_ = std::thread([this] { run(); });
@@ -178,7 +178,7 @@ void BlockPipeline::run() noexcept {
     }
     if (under_way_ > 0) {
       const IoQueue::Completion completion = queue_->wait();
-      finish_block(places_[completion.tag], completion.result);
+      finish_block(slots_[completion.tag], completion.result);
       continue;
     }
     std::unique_lock lock(mutex_);
@@ -229,106 +229,104 @@ bool BlockPipeline::submit_next() {
     end_if_done(transfer);
     return true;
   }
-  Place& place =
-      *std::find_if(places_.begin(), places_.end(), [](const Place& candidate) {
+  IoSlot& slot =
+      *std::find_if(slots_.begin(), slots_.end(), [](const IoSlot& candidate) {
         return candidate.free;
       });
-  place.free = false;
-  place.transfer = transfer;
-  place.block = transfer->next_block++;
+  slot.free = false;
+  slot.transfer = transfer;
+  slot.block = transfer->next_block++;
   ++transfer->blocks_under_way;
   ++transfer->extent->under_way;
   ++under_way_;
   try {
-    start_block(place);
+    start_block(slot);
   } catch (const std::exception& error) {
     transfer->fail(error.what());
-    end_block(place);
+    end_block(slot);
   }
   return true;
 }
 
-void BlockPipeline::start_block(Place& place) {
-  Transfer& transfer = *place.transfer;
+void BlockPipeline::start_block(IoSlot& slot) {
+  Transfer& transfer = *slot.transfer;
   FileExtent& extent = *transfer.extent;
-  const int64_t begin = place.block * kBlockBytes;
-  place.payload = std::min(kBlockBytes, extent.bytes - begin);
-  place.attempts = 0;
+  const int64_t begin = slot.block * kBlockBytes;
+  slot.payload = std::min(kBlockBytes, extent.bytes - begin);
+  slot.attempts = 0;
   const int64_t io_bytes =
-      runtime::round_up(place.payload, ScratchFile::kAlignment);
-  const at::Tensor part = transfer.bytes.narrow(0, begin, place.payload);
-  auto& checksum = extent.checksums[static_cast<size_t>(place.block)];
+      runtime::round_up(slot.payload, ScratchFile::kAlignment);
+  const at::Tensor part = transfer.bytes.narrow(0, begin, slot.payload);
+  auto& checksum = extent.checksums[static_cast<size_t>(slot.block)];
 
-  if (place.delivered) {
-    place.delivered->synchronize();
-    place.delivered.reset();
+  if (slot.delivered) {
+    slot.delivered->synchronize();
+    slot.delivered.reset();
   }
-  place.data =
+  slot.data =
       reinterpret_cast<std::byte*>(transfer.stream ? nullptr : part.data_ptr());
   const bool is_aligned =
-      place.data != nullptr && io_bytes == place.payload &&
-      reinterpret_cast<uintptr_t>(place.data) % ScratchFile::kAlignment == 0;
+      slot.data != nullptr && io_bytes == slot.payload &&
+      reinterpret_cast<uintptr_t>(slot.data) % ScratchFile::kAlignment == 0;
   if (!is_aligned) {
-    place.data = static_cast<std::byte*>(place.buffer.data_ptr());
+    slot.data = static_cast<std::byte*>(slot.buffer.data_ptr());
   }
   if (!transfer.is_write && !checksum) {
-    std::memset(place.data, 0, static_cast<size_t>(place.payload));
-    deliver(place);
-    end_block(place);
+    std::memset(slot.data, 0, static_cast<size_t>(slot.payload));
+    deliver(slot);
+    end_block(slot);
     return;
   }
   if (transfer.is_write) {
     if (!is_aligned) {
       // On the stream that made the tensor.
       const c10::OptionalStreamGuard guard(transfer.stream);
-      runtime::begin_copy(place.buffer.narrow(0, 0, place.payload), part)
-          .wait();
+      runtime::begin_copy(slot.buffer.narrow(0, 0, slot.payload), part).wait();
       std::memset(
-          place.data + place.payload,
+          slot.data + slot.payload,
           0,
-          static_cast<size_t>(io_bytes - place.payload));
+          static_cast<size_t>(io_bytes - slot.payload));
     }
-    checksum = hash_of(place.data, place.payload);
+    checksum = hash_of(slot.data, slot.payload);
   }
-  place.operation = {
+  slot.operation = {
       transfer.is_write,
       file_.fd(),
-      place.data,
+      slot.data,
       io_bytes,
       extent.offset + begin};
-  submit(place);
+  submit(slot);
 }
 
-void BlockPipeline::submit(const Place& place) {
-  queue_->submit(
-      place.operation, static_cast<uint64_t>(&place - places_.data()));
+void BlockPipeline::submit(const IoSlot& slot) {
+  queue_->submit(slot.operation, static_cast<uint64_t>(&slot - slots_.data()));
 }
 
 std::string BlockPipeline::describe(
-    const Place& place,
+    const IoSlot& slot,
     const std::string& label) const {
   return formatted(
       "memory.nvme_path: {}{}' at offset {} of '{}' failed: {} The training state is no longer complete: resume from the last checkpoint.",
-      place.operation.is_write ? "writing '" : "reading '",
-      place.transfer->extent->name,
-      place.operation.offset,
+      slot.operation.is_write ? "writing '" : "reading '",
+      slot.transfer->extent->name,
+      slot.operation.offset,
       file_.path(),
       label);
 }
 
-void BlockPipeline::finish_block(Place& place, int64_t result) {
-  IoOperation& operation = place.operation;
+void BlockPipeline::finish_block(IoSlot& slot, int64_t result) {
+  IoOperation& operation = slot.operation;
   result = calls_.result_of(operation, result);
-  Transfer& transfer = *place.transfer;
+  Transfer& transfer = *slot.transfer;
   const auto again = [&] {
-    if (++place.attempts > kMaxAttempts) {
+    if (++slot.attempts > kMaxAttempts) {
       return false;
     }
     try {
-      submit(place);
+      submit(slot);
     } catch (const std::exception& error) {
       transfer.fail(error.what());
-      end_block(place);
+      end_block(slot);
     }
     return true;
   };
@@ -343,7 +341,7 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
   if (result < 0) {
     const int code = static_cast<int>(-result);
     transfer.fail(describe(
-        place,
+        slot,
         runtime::detail::errno_text(code) + "; " +
             runtime::detail::errno_remedy(code) + "."));
   } else if (result < operation.bytes) {
@@ -358,51 +356,51 @@ void BlockPipeline::finish_block(Place& place, int64_t result) {
       return;
     }
     transfer.fail(describe(
-        place,
+        slot,
         formatted(
             "only {} of {} bytes were transferred; was the file truncated?",
             result,
             operation.bytes + kept)));
   } else if (
       !transfer.is_write &&
-      hash_of(place.data, place.payload) !=
-          transfer.extent->checksums[static_cast<size_t>(place.block)]) {
+      hash_of(slot.data, slot.payload) !=
+          transfer.extent->checksums[static_cast<size_t>(slot.block)]) {
     transfer.fail(describe(
-        place,
+        slot,
         "the checksum differs from that of the data that was written there; check the disk, and that nothing else writes to it."));
   } else if (!transfer.is_write) {
     try {
-      deliver(place);
+      deliver(slot);
     } catch (const std::exception& error) {
       transfer.fail(error.what());
     }
   }
-  end_block(place);
+  end_block(slot);
 }
 
 /// Copies a block that was read to its place.
-void BlockPipeline::deliver(Place& place) {
-  Transfer& transfer = *place.transfer;
-  const auto* local = static_cast<std::byte*>(place.buffer.data_ptr());
-  if (place.data != local) {
+void BlockPipeline::deliver(IoSlot& slot) {
+  Transfer& transfer = *slot.transfer;
+  const auto* local = static_cast<std::byte*>(slot.buffer.data_ptr());
+  if (slot.data != local) {
     return; // it was read in place
   }
-  const at::Tensor from = place.buffer.narrow(0, 0, place.payload);
+  const at::Tensor from = slot.buffer.narrow(0, 0, slot.payload);
   const at::Tensor into =
-      transfer.bytes.narrow(0, place.block * kBlockBytes, place.payload);
+      transfer.bytes.narrow(0, slot.block * kBlockBytes, slot.payload);
   const c10::OptionalStreamGuard guard(transfer.stream);
   into.copy_(from, /*non_blocking=*/true);
   if (transfer.stream) {
-    place.delivered.emplace(transfer.stream->device_type());
-    place.delivered->record(*transfer.stream);
+    slot.delivered.emplace(transfer.stream->device_type());
+    slot.delivered->record(*transfer.stream);
     transfer.last_copy.emplace(transfer.stream->device_type());
     transfer.last_copy->record(*transfer.stream);
   }
 }
 
-void BlockPipeline::end_block(Place& place) {
-  const auto transfer = std::exchange(place.transfer, nullptr);
-  place.free = true;
+void BlockPipeline::end_block(IoSlot& slot) {
+  const auto transfer = std::exchange(slot.transfer, nullptr);
+  slot.free = true;
   --under_way_;
   --transfer->extent->under_way;
   --transfer->blocks_under_way;

@@ -74,7 +74,7 @@ class BlockPipeline {
  private:
   class Transfer;
   /// The state of a block in flight.
-  struct Place {
+  struct IoSlot {
     std::shared_ptr<Transfer> transfer;
     at::Tensor buffer; ///< [kBlockBytes] uint8
     std::optional<c10::Event> delivered; ///< after the copy to a device
@@ -89,19 +89,19 @@ class BlockPipeline {
   void run() noexcept;
   bool submit_next();
   std::shared_ptr<Transfer> next_transfer();
-  void start_block(Place& place);
-  void submit(const Place& place);
-  void finish_block(Place& place, int64_t result);
-  void deliver(Place& place);
-  void end_block(Place& place);
+  void start_block(IoSlot& slot);
+  void submit(const IoSlot& slot);
+  void finish_block(IoSlot& slot, int64_t result);
+  void deliver(IoSlot& slot);
+  void end_block(IoSlot& slot);
   void end_if_done(const std::shared_ptr<Transfer>& transfer);
-  std::string describe(const Place& place, const std::string& label) const;
+  std::string describe(const IoSlot& slot, const std::string& label) const;
 
   ScratchFile& file_;
   const IoCalls& calls_;
   c10::Device device_;
   std::unique_ptr<IoQueue> queue_;
-  std::vector<Place> places_;
+  std::vector<IoSlot> slots_;
   int under_way_ = 0;
   std::shared_ptr<Transfer> current_; ///< it has blocks that are not begun
 

@@ -153,7 +153,7 @@ DeviceMesh::DeviceMesh(
     strides_[i] = stride;
     stride *= axes_[i].size;
   }
-  place_ = place_of(rank);
+  position_ = position_of(rank);
 }
 
 int DeviceMesh::size(std::string_view axis) const {
@@ -170,15 +170,15 @@ DeviceMesh DeviceMesh::seen_by(int rank) const {
   return {axes_, ranks_, rank};
 }
 
-int DeviceMesh::place_of(int rank) const {
-  const auto place = std::find(ranks_.begin(), ranks_.end(), rank);
+int DeviceMesh::position_of(int rank) const {
+  const auto position = std::find(ranks_.begin(), ranks_.end(), rank);
   TESSERA_CHECK(
-      place != ranks_.end(),
+      position != ranks_.end(),
       "rank {} is not in the mesh; its ranks are {} to {}",
       rank,
       ranks_.front(),
       ranks_.back());
-  return static_cast<int>(place - ranks_.begin());
+  return static_cast<int>(position - ranks_.begin());
 }
 
 int DeviceMesh::index(std::string_view axis) const {
@@ -191,35 +191,35 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
     free_axes.insert(index_of(axis));
   }
   std::vector<MeshAxis> kept;
-  int first = place_;
+  int first = position_;
   for (const int axis : free_axes) {
     kept.push_back(axes_[axis]);
     first -= coordinate(axis) * strides_[axis];
   }
   // Outermost axis first: row-major.
-  std::vector<int> places{first};
+  std::vector<int> positions{first};
   for (const int axis : free_axes) {
     std::vector<int> spread;
-    spread.reserve(places.size() * axes_[axis].size);
-    for (const int base : places) {
+    spread.reserve(positions.size() * axes_[axis].size);
+    for (const int base : positions) {
       for (int i = 0; i < axes_[axis].size; ++i) {
         spread.push_back(base + i * strides_[axis]);
       }
     }
-    places = std::move(spread);
+    positions = std::move(spread);
   }
-  for (int& place : places) {
-    place = ranks_[place];
+  for (int& position : positions) {
+    position = ranks_[position];
   }
-  return {std::move(kept), std::move(places), rank_};
+  return {std::move(kept), std::move(positions), rank_};
 }
 
 std::vector<DeviceMesh> DeviceMesh::slices(
     const std::vector<std::string>& axes) const {
   std::vector<DeviceMesh> all;
   DeviceMesh seen = *this;
-  for (seen.place_ = 0; seen.place_ < size(); ++seen.place_) {
-    seen.rank_ = ranks_[seen.place_];
+  for (seen.position_ = 0; seen.position_ < size(); ++seen.position_) {
+    seen.rank_ = ranks_[seen.position_];
     if (std::all_of(axes.begin(), axes.end(), [&](const std::string& axis) {
           return seen.index(axis) == 0;
         })) {
@@ -251,7 +251,7 @@ int DeviceMesh::index_of(std::string_view axis) const {
 }
 
 int DeviceMesh::coordinate(int axis_index) const {
-  return place_ / strides_[axis_index] % axes_[axis_index].size;
+  return position_ / strides_[axis_index] % axes_[axis_index].size;
 }
 
 } // namespace tessera

@@ -63,7 +63,7 @@ class DeviceMesh {
   }
   DeviceMesh seen_by(int rank) const;
   /// The place of `rank` in ranks(): its rank in a communicator of all of them.
-  int place_of(int rank) const;
+  int position_of(int rank) const;
   /// Its place along `axis`, from 0.
   int index(std::string_view axis) const;
 
@@ -90,7 +90,7 @@ class DeviceMesh {
   std::vector<int> strides_;
   std::vector<int> ranks_;
   int rank_;
-  int place_ = 0; ///< of rank_ in ranks_
+  int position_ = 0; ///< of rank_ in ranks_
 };
 
 } // namespace tessera

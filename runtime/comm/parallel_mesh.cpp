@@ -229,7 +229,7 @@ std::vector<std::vector<int>> ParallelMesh::groups(ParallelGroup group) const {
 }
 
 int ParallelMesh::index(ParallelGroup group, int rank) const {
-  return slice(group, rank).place_of(rank);
+  return slice(group, rank).position_of(rank);
 }
 
 int ParallelMesh::size(ParallelGroup group) const {

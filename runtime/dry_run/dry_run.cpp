@@ -177,12 +177,12 @@ OperatorWay way_of(const c10::OperatorHandle& op) {
 
 OperatorWay cached_way(const c10::OperatorHandle& op) {
   static thread_local std::unordered_map<c10::OperatorName, OperatorWay> ways;
-  const auto [place, is_new] =
+  const auto [found, is_new] =
       ways.try_emplace(op.operator_name(), OperatorWay::kRun);
   if (is_new) {
-    place->second = way_of(op);
+    found->second = way_of(op);
   }
-  return place->second;
+  return found->second;
 }
 
 const void* data_of(const at::Tensor& tensor) {
@@ -854,19 +854,19 @@ void DryRun::begin_operator(const std::string& name, const void* storage) {
 }
 
 size_t DryRun::WorkRows::add(const std::string& key, const OperatorWork& work) {
-  const auto [place, is_new] = places.try_emplace(key, rows.size());
+  const auto [found, is_new] = places.try_emplace(key, rows.size());
   if (is_new) {
     rows.push_back(work);
     rows.back().calls = 1;
-    return place->second;
+    return found->second;
   }
-  OperatorWork& row = rows[place->second];
+  OperatorWork& row = rows[found->second];
   ++row.calls;
   row.flops += work.flops;
   row.bytes += work.bytes;
   row.repeated_flops += work.repeated_flops;
   row.masked_flops += work.masked_flops;
-  return place->second;
+  return found->second;
 }
 
 namespace dry_operator {

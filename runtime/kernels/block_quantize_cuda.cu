@@ -49,23 +49,24 @@ __device__ T block_sum(T local) {
 }
 
 /// One block of a part.
-struct Place {
+struct BlockView {
   int64_t first; ///< element of the part
   int64_t count;
   uint8_t* wire; ///< of the part
   float* scale;
 };
 
-__device__ Place place_of(const BlockArrays& all, int64_t part, int64_t block) {
-  Place place;
-  place.first = block * all.format.block_numel;
-  const int64_t rest = all.numel - place.first;
-  place.count = rest < all.format.block_numel ? rest : all.format.block_numel;
-  place.wire = all.wire + part * all.format.bytes(all.numel);
-  place.scale = reinterpret_cast<float*>(
-                    place.wire + all.format.scales_begin(all.numel)) +
-                block;
-  return place;
+__device__ BlockView
+view_of(const BlockArrays& all, int64_t part, int64_t block) {
+  BlockView view;
+  view.first = block * all.format.block_numel;
+  const int64_t rest = all.numel - view.first;
+  view.count = rest < all.format.block_numel ? rest : all.format.block_numel;
+  view.wire = all.wire + part * all.format.bytes(all.numel);
+  view.scale =
+      reinterpret_cast<float*>(view.wire + all.format.scales_begin(all.numel)) +
+      block;
+  return view;
 }
 
 template <typename T>
@@ -73,20 +74,20 @@ __device__ void encode_block(
     const BlockArrays& all,
     int64_t part,
     int64_t block) {
-  const Place place = place_of(all, part, block);
+  const BlockView view = view_of(all, part, block);
   const T* values =
-      static_cast<const T*>(all.values) + part * all.numel + place.first;
+      static_cast<const T*>(all.values) + part * all.numel + view.first;
   uint32_t largest = 0;
-  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
     const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
     largest = local > largest ? local : largest;
   }
   largest = block_largest(largest);
-  uint8_t* codes = place.wire + all.format.code_bytes(place.first);
+  uint8_t* codes = view.wire + all.format.code_bytes(view.first);
   if (all.format.type == CodeType::kSign) {
     float sum = 0;
     int32_t count = 0;
-    for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+    for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
       const float value = widen(values[i]);
       sum = __fadd_rn(sum, float_of(bits_of(value) & 0x7fffffff));
       count += value != 0 ? 1 : 0;
@@ -94,11 +95,11 @@ __device__ void encode_block(
     sum = block_sum(sum);
     count = block_sum(count);
     if (threadIdx.x == 0) {
-      *place.scale = sign_scale(largest, sum, count);
+      *view.scale = sign_scale(largest, sum, count);
     }
-    for (int64_t i = threadIdx.x; 8 * i < place.count; i += kThreads) {
+    for (int64_t i = threadIdx.x; 8 * i < view.count; i += kThreads) {
       uint32_t code = 0;
-      for (int k = 0; k < 8 && 8 * i + k < place.count; ++k) {
+      for (int k = 0; k < 8 && 8 * i + k < view.count; ++k) {
         code |= (widen(values[8 * i + k]) < 0 ? 1u : 0u) << k;
       }
       codes[i] = static_cast<uint8_t>(code);
@@ -107,24 +108,24 @@ __device__ void encode_block(
   }
   const BlockScale scale = block_scale(all.format.type, largest);
   if (threadIdx.x == 0) {
-    *place.scale = scale.scale;
+    *view.scale = scale.scale;
   }
   const auto scaled = [&](int64_t i) {
     return scale.inverse == 0 ? 0.0f
                               : __fmul_rn(widen(values[i]), scale.inverse);
   };
   if (all.format.type == CodeType::kInt4) {
-    for (int64_t i = threadIdx.x; 2 * i < place.count; i += kThreads) {
+    for (int64_t i = threadIdx.x; 2 * i < view.count; i += kThreads) {
       const auto low = static_cast<uint32_t>(nearest_int(scaled(2 * i)));
       const auto high =
-          2 * i + 1 < place.count
+          2 * i + 1 < view.count
               ? static_cast<uint32_t>(nearest_int(scaled(2 * i + 1)))
               : 0u;
       codes[i] = static_cast<uint8_t>((low & 15) | (high << 4));
     }
     return;
   }
-  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
     codes[i] = all.format.type == CodeType::kFp8
                    ? fp8_code(scaled(i))
                    : static_cast<uint8_t>(nearest_int(scaled(i)));
@@ -133,26 +134,26 @@ __device__ void encode_block(
 
 __device__ float decoded(
     const BlockArrays& all,
-    const Place& place,
+    const BlockView& view,
     int64_t i) {
-  const int64_t element = place.first + i;
+  const int64_t element = view.first + i;
   switch (all.format.type) {
     case CodeType::kInt8:
       return __fmul_rn(
-          static_cast<float>(static_cast<int8_t>(place.wire[element])),
-          *place.scale);
+          static_cast<float>(static_cast<int8_t>(view.wire[element])),
+          *view.scale);
     case CodeType::kInt4: {
-      const uint32_t both = place.wire[element / 2];
+      const uint32_t both = view.wire[element / 2];
       return __fmul_rn(
           static_cast<float>(int4_value(element % 2 == 0 ? both : both >> 4)),
-          *place.scale);
+          *view.scale);
     }
     case CodeType::kFp8:
-      return __fmul_rn(fp8_value(place.wire[element]), *place.scale);
+      return __fmul_rn(fp8_value(view.wire[element]), *view.scale);
     case CodeType::kSign: {
-      const uint32_t eight = place.wire[element / 8];
+      const uint32_t eight = view.wire[element / 8];
       return float_of(
-          bits_of(*place.scale) ^ (eight >> (element % 8) & 1) << 31);
+          bits_of(*view.scale) ^ (eight >> (element % 8) & 1) << 31);
     }
   }
   return 0;
@@ -163,21 +164,21 @@ __device__ void decode_block(
     const BlockArrays& all,
     int64_t part,
     int64_t block) {
-  const Place place = place_of(all, part, block);
-  T* values = static_cast<T*>(all.values) + part * all.numel + place.first;
-  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
-    values[i] = narrow<T>(decoded(all, place, i));
+  const BlockView view = view_of(all, part, block);
+  T* values = static_cast<T*>(all.values) + part * all.numel + view.first;
+  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
+    values[i] = narrow<T>(decoded(all, view, i));
   }
 }
 
 template <typename T>
 __device__ void sum_block(const BlockArrays& all, int64_t block) {
-  const Place place = place_of(all, 0, block);
-  T* values = static_cast<T*>(all.values) + place.first;
-  for (int64_t i = threadIdx.x; i < place.count; i += kThreads) {
-    float sum = decoded(all, place, i);
+  const BlockView view = view_of(all, 0, block);
+  T* values = static_cast<T*>(all.values) + view.first;
+  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
+    float sum = decoded(all, view, i);
     for (int64_t part = 1; part < all.parts; ++part) {
-      sum = __fadd_rn(sum, decoded(all, place_of(all, part, block), i));
+      sum = __fadd_rn(sum, decoded(all, view_of(all, part, block), i));
     }
     values[i] = narrow<T>(all.factor == 1 ? sum : __fmul_rn(sum, all.factor));
   }

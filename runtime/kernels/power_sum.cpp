@@ -172,7 +172,7 @@ PowerSums::PowerSums(const std::vector<at::Tensor>& segments, double p)
       sums_[i] = power_sum_cpu(segments[i], p);
     } else {
       on_device.push_back(segments[i]);
-      places_.push_back(i);
+      positions_.push_back(i);
     }
   }
   if (on_device.empty()) {
@@ -204,9 +204,9 @@ std::vector<std::vector<double>> PowerSums::wait(
   const at::Tensor all = at::cat(norms).to(at::kCPU);
   const auto* value = all.const_data_ptr<double>();
   for (size_t k = 0; k < pending.size(); ++k) {
-    for (const size_t place : pending[k]->places_) {
+    for (const size_t position : pending[k]->positions_) {
       const double p = pending[k]->p_;
-      sums[k][place] = std::isinf(p) ? *value : std::pow(*value, p);
+      sums[k][position] = std::isinf(p) ? *value : std::pow(*value, p);
       ++value;
     }
   }

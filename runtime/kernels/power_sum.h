@@ -42,7 +42,7 @@ class PowerSums {
   double p_ = 2;
   std::vector<double> sums_; ///< of runs on the CPU
   at::Tensor norms_; ///< of the other runs: [places_.size()]
-  std::vector<size_t> places_;
+  std::vector<size_t> positions_;
 };
 
 } // namespace tessera::runtime

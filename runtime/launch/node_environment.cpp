@@ -66,42 +66,42 @@ void set_unless_given(std::optional<T>& target, std::optional<T> value) {
 
 } // namespace
 
-LaunchPlaces complete_launch_places(
-    LaunchPlaces places,
+LaunchVariables complete_launch_variables(
+    LaunchVariables result,
     const EnvironmentLookup& lookup) {
   const NodeVariables variables(lookup);
-  set_unless_given(places.nproc, variables.number("PET_NPROC_PER_NODE"));
-  set_unless_given(places.nnodes, variables.number("PET_NNODES"));
+  set_unless_given(result.nproc, variables.number("PET_NPROC_PER_NODE"));
+  set_unless_given(result.nnodes, variables.number("PET_NNODES"));
   set_unless_given(
-      places.nnodes, variables.slurm_number("SLURM_STEP_NUM_NODES"));
-  set_unless_given(places.nnodes, std::optional(1));
-  if (*places.nnodes == 1) {
-    set_unless_given(places.node_rank, std::optional(0));
-    return places;
+      result.nnodes, variables.slurm_number("SLURM_STEP_NUM_NODES"));
+  set_unless_given(result.nnodes, std::optional(1));
+  if (*result.nnodes == 1) {
+    set_unless_given(result.node_rank, std::optional(0));
+    return result;
   }
-  set_unless_given(places.node_rank, variables.number("PET_NODE_RANK"));
-  set_unless_given(places.node_rank, variables.slurm_number("SLURM_NODEID"));
-  set_unless_given(places.node_rank, variables.number("JOB_COMPLETION_INDEX"));
+  set_unless_given(result.node_rank, variables.number("PET_NODE_RANK"));
+  set_unless_given(result.node_rank, variables.slurm_number("SLURM_NODEID"));
+  set_unless_given(result.node_rank, variables.number("JOB_COMPLETION_INDEX"));
   for (const char* name : {"PET_MASTER_ADDR", "MASTER_ADDR"}) {
-    set_unless_given(places.master_addr, variables.text(name));
+    set_unless_given(result.master_addr, variables.text(name));
   }
-  set_unless_given(places.master_addr, variables.slurm_master());
+  set_unless_given(result.master_addr, variables.slurm_master());
   for (const char* name : {"PET_MASTER_PORT", "MASTER_PORT"}) {
-    set_unless_given(places.master_port, variables.number(name));
+    set_unless_given(result.master_port, variables.number(name));
   }
-  set_unless_given(places.master_port, variables.slurm_port());
+  set_unless_given(result.master_port, variables.slurm_port());
   constexpr int kTorchrunsPort = 29500;
-  set_unless_given(places.master_port, std::optional(kTorchrunsPort));
+  set_unless_given(result.master_port, std::optional(kTorchrunsPort));
   TESSERA_CHECK(
-      places.node_rank.has_value(),
+      result.node_rank.has_value(),
       "the job has {} nodes, but the number of this one is unknown; give --node-rank 0 to {}",
-      *places.nnodes,
-      *places.nnodes - 1);
+      *result.nnodes,
+      *result.nnodes - 1);
   TESSERA_CHECK(
-      places.master_addr.has_value(),
+      result.master_addr.has_value(),
       "the job has {} nodes, but the address of node 0 is unknown; give --master-addr, the same on all nodes",
-      *places.nnodes);
-  return places;
+      *result.nnodes);
+  return result;
 }
 
 } // namespace tessera::runtime

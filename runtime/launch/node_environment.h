@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `complete_launch_places()` takes what the command line of a launcher leaves
-// out from the environment.
+// `complete_launch_variables()` takes what the command line of a launcher
+// leaves out from the environment.
 
 #include "tessera/runtime/launch/job_environment.h"
 
@@ -11,7 +11,7 @@
 namespace tessera::runtime {
 
 /// What a user has said about the nodes of a job and this one's place.
-struct LaunchPlaces {
+struct LaunchVariables {
   std::optional<int> nnodes;
   std::optional<int> node_rank;
   std::optional<int> nproc;
@@ -27,8 +27,8 @@ struct LaunchPlaces {
 /// a Slurm step, one that follows from the numbers of job and step.
 /// @throws Error when a value is malformed, or the number or address of a node
 ///   is missing.
-LaunchPlaces complete_launch_places(
-    LaunchPlaces places,
+LaunchVariables complete_launch_variables(
+    LaunchVariables given,
     const EnvironmentLookup& lookup);
 
 } // namespace tessera::runtime

@@ -270,11 +270,11 @@ std::string NodeLeader::objection(const NodeMessage& hello) const {
         hello.node_rank,
         nodes.count - 1);
   }
-  const Node& place = nodes_[static_cast<std::size_t>(hello.node_rank)];
-  if (place.state != NodeState::kMissing) {
+  const Node& known = nodes_[static_cast<std::size_t>(hello.node_rank)];
+  if (known.state != NodeState::kMissing) {
     return formatted(
         "launchers on {} and on {} both have --node-rank {}; give each node another one, and each job another --master-port",
-        place.host,
+        known.host,
         hello.text,
         hello.node_rank);
   }

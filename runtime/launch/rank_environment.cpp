@@ -34,37 +34,38 @@ std::vector<std::pair<std::string, std::string>> default_settings() {
   return settings;
 }
 
-std::vector<std::string> rank_environment(const RankPlace& place) {
+std::vector<std::string> rank_environment(const RankVariables& variables) {
   std::map<std::string, std::string, std::less<>> changes{
-      {"RANK", std::to_string(place.rank)},
-      {"LOCAL_RANK", std::to_string(place.local_rank)},
-      {"WORLD_SIZE", std::to_string(place.world_size)},
-      {"LOCAL_WORLD_SIZE", std::to_string(place.local_world_size)},
-      {"GROUP_RANK", std::to_string(place.node_rank)},
-      {"MASTER_ADDR", place.master_addr},
-      {"MASTER_PORT", std::to_string(place.port)},
+      {"RANK", std::to_string(variables.rank)},
+      {"LOCAL_RANK", std::to_string(variables.local_rank)},
+      {"WORLD_SIZE", std::to_string(variables.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(variables.local_world_size)},
+      {"GROUP_RANK", std::to_string(variables.node_rank)},
+      {"MASTER_ADDR", variables.master_addr},
+      {"MASTER_PORT", std::to_string(variables.port)},
       // If inherited from an outer torchrun, this would tell rank 0 that the
       // agent has opened the store.
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
       {"TORCHELASTIC_RESTART_COUNT", ""},
       {"TORCHELASTIC_MAX_RESTARTS", ""},
       {"TESSERA_TERMINAL_COLUMNS", ""},
-      {kLauncherSocketVariable, place.blame_socket},
+      {kLauncherSocketVariable, variables.blame_socket},
   };
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     changes["OMP_NUM_THREADS"] =
-        std::to_string(std::max(1, usable_cpus() / place.local_world_size));
+        std::to_string(std::max(1, usable_cpus() / variables.local_world_size));
   }
   for (const auto& [name, value] : default_settings()) {
     changes[name] = value;
   }
-  if (place.max_restarts > 0) {
-    changes["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.restarts);
-    changes["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
+  if (variables.max_restarts > 0) {
+    changes["TORCHELASTIC_RESTART_COUNT"] = std::to_string(variables.restarts);
+    changes["TORCHELASTIC_MAX_RESTARTS"] =
+        std::to_string(variables.max_restarts);
   }
-  if (place.terminal_columns > 0) {
+  if (variables.terminal_columns > 0) {
     changes["TESSERA_TERMINAL_COLUMNS"] =
-        std::to_string(place.terminal_columns);
+        std::to_string(variables.terminal_columns);
   }
 
   std::vector<std::string> environment;

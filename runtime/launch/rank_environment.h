@@ -9,7 +9,7 @@
 namespace tessera::runtime {
 
 /// A rank's number in the job and on its node, and the rendezvous.
-struct RankPlace {
+struct RankVariables {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
@@ -39,6 +39,6 @@ std::vector<std::pair<std::string, std::string>> default_settings();
 /// is the rank's share of the cores unless it is set, default_settings() are
 /// added, TESSERA_TERMINAL_COLUMNS the width of a progress bar, and
 /// TESSERA_LAUNCHER the socket of blame_peer().
-std::vector<std::string> rank_environment(const RankPlace& place);
+std::vector<std::string> rank_environment(const RankVariables& variables);
 
 } // namespace tessera::runtime

@@ -226,22 +226,23 @@ void RankJob::start_ranks() {
   for (int local = 0; local < options_.nproc; ++local) {
     const int number = first_rank() + local;
     const bool shows_progress = number == 0 && on_terminal;
-    RankPlace place;
-    place.rank = number;
-    place.world_size = options_.nodes.count * options_.nproc;
-    place.local_rank = local;
-    place.local_world_size = options_.nproc;
-    place.node_rank = options_.nodes.rank;
+    RankVariables variables;
+    variables.rank = number;
+    variables.world_size = options_.nodes.count * options_.nproc;
+    variables.local_rank = local;
+    variables.local_world_size = options_.nproc;
+    variables.node_rank = options_.nodes.rank;
     if (options_.nodes.count > 1) {
-      place.master_addr = options_.nodes.master_addr;
+      variables.master_addr = options_.nodes.master_addr;
     }
-    place.port = port_;
-    place.restarts = attempt_;
-    place.max_restarts = options_.max_restarts;
-    place.terminal_columns = shows_progress ? console_.terminal_columns() : 0;
-    place.blame_socket = blames_.name();
+    variables.port = port_;
+    variables.restarts = attempt_;
+    variables.max_restarts = options_.max_restarts;
+    variables.terminal_columns =
+        shows_progress ? console_.terminal_columns() : 0;
+    variables.blame_socket = blames_.name();
     auto process = std::make_unique<RankProcess>(
-        options_.command, rank_environment(place), signals_.outer_mask());
+        options_.command, rank_environment(variables), signals_.outer_mask());
     if (const int error = process->exec_error(); error != 0) {
       constexpr int kCannotExecute = 127;
       std::string text = "cannot start '" + options_.command.front() + "'";

@@ -54,16 +54,16 @@ at::Tensor in_sequence_order(
     return by_rank;
   }
   const int64_t length = by_rank.size(dim);
-  std::map<int64_t, at::Tensor> by_place;
+  std::map<int64_t, at::Tensor> by_position;
   for (int rank = 0; rank < ranks; ++rank) {
     for (const ContextSegment& segment :
          context_segments(layout, length, rank, ranks)) {
-      by_place[segment.first] = by_rank.narrow(
+      by_position[segment.first] = by_rank.narrow(
           dim, rank * (length / ranks) + segment.offset, segment.length);
     }
   }
   std::vector<at::Tensor> parts;
-  for (const auto& [place, part] : by_place) {
+  for (const auto& [position, part] : by_position) {
     parts.push_back(part);
   }
   return at::cat(parts, dim);

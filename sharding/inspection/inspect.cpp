@@ -69,7 +69,7 @@ TensorSummary summarize_local_part(
     size_t index,
     const at::Tensor& master,
     double gradient_scale) {
-  const auto& [page, position] = pager.pages().places()[index];
+  const auto& [page, position] = pager.pages().entries()[index];
   const sharding::PagedParameter& parameter = page.parameters()[position];
   const sharding::GradientBucket* bucket = page.gradients.get();
   TensorSummary summary{
@@ -165,7 +165,7 @@ std::vector<TensorSummary> inspect_model(
     const std::string& pattern,
     double gradient_scale) {
   runtime::NamePatterns patterns = patterns_of(pattern);
-  const auto count = static_cast<int64_t>(pager.pages().places().size());
+  const auto count = static_cast<int64_t>(pager.pages().entries().size());
   const at::Tensor matches = at::zeros({count}, at::kDouble);
   for (int64_t i = 0; i < count; ++i) {
     const auto& names =
@@ -193,7 +193,7 @@ std::vector<TensorSummary> inspect_model(
   const sharding::Page* current = nullptr;
   at::Tensor master; // of the current page; may have to be read from disk
   for (const size_t index : picked) {
-    sharding::Page& next = pager.pages().places()[index].page;
+    sharding::Page& next = pager.pages().entries()[index].page;
     if (current != &next) {
       current = &next;
       master = pager.scopes().read_master(next);
@@ -201,11 +201,11 @@ std::vector<TensorSummary> inspect_model(
     summary.push_back(
         summarize_local_part(pager, index, master, gradient_scale));
     const sharding::PageSpec& page = next.spec();
-    std::vector<int>& places = experts.emplace_back();
+    std::vector<int>& indices = experts.emplace_back();
     if (page.of_experts) {
       const DeviceMesh shards = page.mesh.slice({kShardAxis});
       for (const int rank : shards.ranks()) {
-        places.push_back(pager.ranks().of_module().mesh().place_of(rank));
+        indices.push_back(pager.ranks().of_module().mesh().position_of(rank));
       }
     }
   }

@@ -32,17 +32,17 @@ Fans fans_of(at::IntArrayRef sizes) {
 /// fans.
 template <typename StdOf>
 InitMethod normal_of(StdOf std_of) {
-  return [std_of](const at::Tensor& slice, const InitPlace& place) {
-    const double std = std_of(fans_of(place.sizes));
-    fill_normal(slice, place.random, place.first_element, 0, std);
+  return [std_of](const at::Tensor& slice, const InitPosition& position) {
+    const double std = std_of(fans_of(position.sizes));
+    fill_normal(slice, position.random, position.first_element, 0, std);
   };
 }
 
 template <typename StdOf>
 InitMethod uniform_of(StdOf std_of) {
-  return [std_of](const at::Tensor& slice, const InitPlace& place) {
-    const double bound = std::sqrt(3.0) * std_of(fans_of(place.sizes));
-    fill_uniform(slice, place.random, place.first_element, -bound, bound);
+  return [std_of](const at::Tensor& slice, const InitPosition& position) {
+    const double bound = std::sqrt(3.0) * std_of(fans_of(position.sizes));
+    fill_uniform(slice, position.random, position.first_element, -bound, bound);
   };
 }
 
@@ -63,7 +63,7 @@ auto kaiming_std(double negative_slope, Fan fan) {
 } // namespace
 
 InitMethod constant_init(double value) {
-  return [value](const at::Tensor& slice, const InitPlace& /*place*/) {
+  return [value](const at::Tensor& slice, const InitPosition& /*place*/) {
     slice.fill_(value);
   };
 }
@@ -77,14 +77,14 @@ InitMethod ones_init() {
 }
 
 InitMethod normal_init(double mean, double std) {
-  return [=](const at::Tensor& slice, const InitPlace& place) {
-    fill_normal(slice, place.random, place.first_element, mean, std);
+  return [=](const at::Tensor& slice, const InitPosition& position) {
+    fill_normal(slice, position.random, position.first_element, mean, std);
   };
 }
 
 InitMethod uniform_init(double low, double high) {
-  return [=](const at::Tensor& slice, const InitPlace& place) {
-    fill_uniform(slice, place.random, place.first_element, low, high);
+  return [=](const at::Tensor& slice, const InitPosition& position) {
+    fill_uniform(slice, position.random, position.first_element, low, high);
   };
 }
 

@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-/// `InitPlace` tells an init method which slice it fills and which random
+/// `InitPosition` tells an init method which slice it fills and which random
 /// numbers it uses.
-struct InitPlace {
+struct InitPosition {
   at::IntArrayRef sizes; ///< sizes of the whole parameter
   /// index of the slice's first element in the flattened parameter
   int64_t first_element = 0;
@@ -24,7 +24,7 @@ struct InitPlace {
 /// Fills `slice` ([n], contiguous) in place. In a custom method, the value of
 /// an element must depend only on its index, the sizes and the random stream.
 using InitMethod =
-    std::function<void(const at::Tensor& slice, const InitPlace& place)>;
+    std::function<void(const at::Tensor& slice, const InitPosition& position)>;
 
 InitMethod constant_init(double value);
 InitMethod zeros_init();

@@ -27,13 +27,13 @@ class StorageMover {
   /// Returns the storage that replaces that of `tensor`.
   c10::Storage counterpart(const at::Tensor& tensor) {
     const c10::Storage& storage = tensor.storage();
-    const auto [place, is_new] =
+    const auto [found, is_new] =
         moved_.try_emplace(storage.unsafeGetStorageImpl());
     if (is_new) {
-      place->second =
+      found->second =
           sharding::is_deferred(tensor) ? deferred(tensor) : copied(tensor);
     }
-    return place->second;
+    return found->second;
   }
 
  private:

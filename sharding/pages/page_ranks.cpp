@@ -75,7 +75,8 @@ int first_with_same_experts(
       });
   return found == pages.end()
              ? 0
-             : module.place_of(found->mesh.slice({kShardAxis}).ranks().front());
+             : module.position_of(
+                   found->mesh.slice({kShardAxis}).ranks().front());
 }
 
 void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {

@@ -26,12 +26,12 @@ class StorageList {
  public:
   size_t add(const at::Tensor& tensor) {
     const c10::Storage& storage = tensor.storage();
-    const auto [place, is_new] =
+    const auto [found, is_new] =
         index_.emplace(storage.unsafeGetStorageImpl(), storages_.size());
     if (is_new) {
       storages_.push_back(storage);
     }
-    return place->second;
+    return found->second;
   }
 
   std::vector<c10::Storage>& storages() {

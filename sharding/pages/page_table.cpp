@@ -15,14 +15,14 @@ void PageTable::add(std::unique_ptr<Page> page) {
     for (const std::string& name : parameter.record.spec.names) {
       by_name_.emplace(name, parameter.index);
     }
-    places_.push_back({*page, parameter.index - first});
+    entries_.push_back({*page, parameter.index - first});
   }
   pages_.push_back(std::move(page));
 }
 
 const PagedParameter& PageTable::parameter(size_t index) const {
-  const ParameterPlace& place = places_[index];
-  return place.page.parameters()[place.position];
+  const ParameterEntry& entry = entries_[index];
+  return entry.page.parameters()[entry.position];
 }
 
 size_t PageTable::find(const std::string& name) const {
@@ -30,7 +30,7 @@ size_t PageTable::find(const std::string& name) const {
     return found->second;
   }
   std::vector<std::string> all_names;
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
     const std::vector<std::string>& names = parameter(i).record.spec.names;
     all_names.insert(all_names.end(), names.begin(), names.end());
   }
@@ -42,7 +42,7 @@ size_t PageTable::find(const std::string& name) const {
 }
 
 size_t PageTable::find(const at::Tensor& tensor) const {
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
     if (parameter(i).record.tensor.is_same(tensor)) {
       return i;
     }
@@ -53,9 +53,9 @@ size_t PageTable::find(const at::Tensor& tensor) const {
 }
 
 bool PageTable::any_gradient() const {
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
     const GradientBucket* bucket = bucket_of(i);
-    if (bucket != nullptr && bucket->got_gradient(places_[i].position)) {
+    if (bucket != nullptr && bucket->got_gradient(entries_[i].position)) {
       return true;
     }
   }
@@ -69,10 +69,10 @@ bool PageTable::updated_in_backward() const {
 }
 
 std::optional<size_t> PageTable::find_other_backward() const {
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
     const GradientBucket* bucket = bucket_of(i);
     if (bucket != nullptr &&
-        bucket->is_of_other_backward(places_[i].position)) {
+        bucket->is_of_other_backward(entries_[i].position)) {
       return i;
     }
   }
@@ -103,7 +103,7 @@ void PageTable::check_identity() const {
 }
 
 void PageTable::forget_parameters() {
-  places_.clear();
+  entries_.clear();
   by_name_.clear();
 }
 

@@ -17,7 +17,7 @@
 namespace tessera::sharding {
 
 /// The place of a parameter.
-struct ParameterPlace {
+struct ParameterEntry {
   Page& page;
   size_t position = 0; ///< in the page's parameter list
 };
@@ -45,13 +45,13 @@ class PageTable {
   }
 
   /// Per parameter, by its index.
-  const std::vector<ParameterPlace>& places() const {
-    return places_;
+  const std::vector<ParameterEntry>& entries() const {
+    return entries_;
   }
   const PagedParameter& parameter(size_t index) const;
   /// Returns the gradients among which those of the parameter are, or null.
   GradientBucket* bucket_of(size_t parameter) const {
-    return places_[parameter].page.gradients.get();
+    return entries_[parameter].page.gradients.get();
   }
   /// Returns the index of a parameter by any of its names.
   /// @throws tessera::Error naming the nearest.
@@ -82,7 +82,7 @@ class PageTable {
 
  private:
   std::vector<std::unique_ptr<Page>> pages_;
-  std::vector<ParameterPlace> places_;
+  std::vector<ParameterEntry> entries_;
   /// Index in places_, under each name that a parameter is registered under.
   std::unordered_map<std::string, size_t> by_name_;
 };

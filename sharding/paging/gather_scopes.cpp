@@ -122,7 +122,7 @@ at::Tensor GatherScopes::full_master(Page& page) {
 }
 
 at::Tensor GatherScopes::full_gradient(size_t parameter) {
-  const auto& [page, position] = context_.pages.places()[parameter];
+  const auto& [page, position] = context_.pages.entries()[parameter];
   const GradientBucket* bucket = page.gradients.get();
   if (bucket == nullptr || !bucket->has_gradient(position)) {
     return {};

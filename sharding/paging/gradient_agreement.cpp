@@ -29,7 +29,7 @@ void GradientAgreement::settle(const RankIntent& intent) {
 
 at::Tensor GradientAgreement::flags(bool all) const {
   const PageTable& pages = context_.pages;
-  const size_t parameters = pages.places().size();
+  const size_t parameters = pages.entries().size();
   const at::Tensor flags =
       at::zeros({static_cast<int64_t>(pages.size() + parameters)}, at::kByte);
   auto* flag = flags.mutable_data_ptr<uint8_t>();
@@ -42,7 +42,7 @@ at::Tensor GradientAgreement::flags(bool all) const {
   for (size_t p = 0; p < parameters; ++p) {
     const GradientBucket* bucket = pages.bucket_of(p);
     flag[pages.size() + p] =
-        bucket != nullptr && bucket->got_gradient(pages.places()[p].position)
+        bucket != nullptr && bucket->got_gradient(pages.entries()[p].position)
             ? 1
             : 0;
   }
@@ -109,10 +109,10 @@ void GradientAgreement::adopt(const at::Tensor& flags) {
   const PageTable& pages = context_.pages;
   auto* flag = flags.mutable_data_ptr<uint8_t>();
   std::fill_n(flag, pages.size(), uint8_t{0}); // these are reduced now
-  for (size_t p = 0; p < pages.places().size(); ++p) {
+  for (size_t p = 0; p < pages.entries().size(); ++p) {
     if (GradientBucket* bucket = pages.bucket_of(p)) {
       bucket->set_has_gradient(
-          pages.places()[p].position, flag[pages.size() + p] != 0);
+          pages.entries()[p].position, flag[pages.size() + p] != 0);
     }
   }
   settled_flags_ = flags;

@@ -131,11 +131,11 @@ std::vector<GradientSums::Sum> GradientSums::all(
     size_t next = 0;
     for (size_t i = 0; i < bucket.local_segments().size(); ++i) {
       const runtime::FlatSegment& segment = bucket.local_segments()[i];
-      const size_t place = next;
+      const size_t position = next;
       next += group.has[i] ? 1 : 0;
       if (bucket.has_gradient(segment.parameter)) {
         all.push_back(
-            {sums[k][place],
+            {sums[k][position],
              bucket.factor(),
              counts(page, segment),
              page.spec(),
@@ -282,7 +282,7 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
 
 NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
   double local = 0;
-  const size_t parameters = pager.pages().places().size();
+  const size_t parameters = pager.pages().entries().size();
   size_t first = parameters;
   for (const auto& sum : sums.all(pager.pages(), 2)) {
     if (!std::isfinite(sum.of_powers) || !std::isfinite(sum.factor)) {

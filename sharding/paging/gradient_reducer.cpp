@@ -99,11 +99,11 @@ bool GradientReducer::state(const RankIntent& intent) {
 }
 
 void GradientReducer::take(size_t parameter) {
-  const ParameterPlace& place = context_.pages.places()[parameter];
-  GradientBucket& bucket = *place.page.gradients;
-  if (bucket.is_untaken(place.position)) {
-    open(place.page);
-    bucket.take(place.position);
+  const ParameterEntry& entry = context_.pages.entries()[parameter];
+  GradientBucket& bucket = *entry.page.gradients;
+  if (bucket.is_untaken(entry.position)) {
+    open(entry.page);
+    bucket.take(entry.position);
   }
 }
 
@@ -124,21 +124,21 @@ void GradientReducer::take_untaken(Page& page) {
 }
 
 void GradientReducer::add(size_t parameter, const at::Tensor& gradient) {
-  const ParameterPlace& place = context_.pages.places()[parameter];
-  open(place.page);
+  const ParameterEntry& entry = context_.pages.entries()[parameter];
+  open(entry.page);
   // What a user adds may be written to later.
   const bool keeps = dynamic_cast<torch::autograd::AccumulateGrad*>(
                          torch::autograd::get_current_node().get()) != nullptr;
-  place.page.gradients->add(place.position, gradient, keeps);
+  entry.page.gradients->add(entry.position, gradient, keeps);
 }
 
 void GradientReducer::zero(size_t parameter) {
-  const ParameterPlace& place = context_.pages.places()[parameter];
+  const ParameterEntry& entry = context_.pages.entries()[parameter];
   finish();
-  check_not_updated(place.page, "gets its gradients set to zero");
+  check_not_updated(entry.page, "gets its gradients set to zero");
   wait_for_lane();
-  before_change(place.page);
-  place.page.gradients->zero(place.position);
+  before_change(entry.page);
+  entry.page.gradients->zero(entry.position);
 }
 
 void GradientReducer::open(Page& page) {

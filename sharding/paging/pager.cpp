@@ -106,7 +106,7 @@ Pager::Pager(
     }
   }
   std::vector<at::Tensor> parameters;
-  for (size_t i = 0; i < context_.pages.places().size(); ++i) {
+  for (size_t i = 0; i < context_.pages.entries().size(); ++i) {
     parameters.push_back(context_.pages.parameter(i).record.tensor);
   }
   hooks_ = std::make_unique<GradientHooks>(
@@ -148,7 +148,7 @@ void Pager::max_over_ranks(const at::Tensor& values) {
 }
 
 void Pager::add_gradient(size_t parameter, const at::Tensor& gradient) {
-  Page& page = context_.pages.places()[parameter].page;
+  Page& page = context_.pages.entries()[parameter].page;
   TESSERA_CHECK(
       page.gradients != nullptr,
       "parameter '{}' is frozen and takes no gradient.",
@@ -186,7 +186,7 @@ void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
   reducer_.add(parameter, gradient);
   if (context_.own_backwards == 0) {
     context_.pages.bucket_of(parameter)->note_other_backward(
-        context_.pages.places()[parameter].position);
+        context_.pages.entries()[parameter].position);
   }
 }
 

@@ -178,7 +178,7 @@ void StepExecutor::on_gradient(size_t parameter) {
     return; // a hook of the user has dropped it
   }
   reducer_.take(parameter);
-  const auto& [page, position] = context_.pages.places()[parameter];
+  const auto& [page, position] = context_.pages.entries()[parameter];
   const bool is_own = context_.own_backwards > 0;
   if (!is_own) {
     page.gradients->note_other_backward(position);

@@ -79,7 +79,7 @@ class StretchBlocks {
       const int64_t first = d < dim ? index[d] : row;
       block.begin[d] += first;
       block.sizes[d] = d < dim ? 1 : rows;
-      block.place.offset += first * strides_[d];
+      block.layout.offset += first * strides_[d];
     }
     blocks_.push_back(std::move(block));
   }
@@ -160,7 +160,7 @@ std::vector<CommonBlock> intersect(
   std::vector<CommonBlock> common;
   for (const TensorBlock& a : here) {
     for (const TensorBlock& b : there) {
-      CommonBlock block{{}, a.place, b.place};
+      CommonBlock block{{}, a.layout, b.layout};
       bool is_empty = false;
       for (size_t d = 0; d < a.sizes.size(); ++d) {
         const int64_t begin = std::max(a.begin[d], b.begin[d]);
@@ -168,8 +168,8 @@ std::vector<CommonBlock> intersect(
             std::min(a.begin[d] + a.sizes[d], b.begin[d] + b.sizes[d]);
         is_empty = is_empty || begin >= end;
         block.sizes.push_back(end - begin);
-        block.here.offset += (begin - a.begin[d]) * a.place.strides[d];
-        block.there.offset += (begin - b.begin[d]) * b.place.strides[d];
+        block.here.offset += (begin - a.begin[d]) * a.layout.strides[d];
+        block.there.offset += (begin - b.begin[d]) * b.layout.strides[d];
       }
       if (!is_empty) {
         common.push_back(joined(block));

@@ -15,7 +15,7 @@ namespace tessera::sharding {
 
 /// Where the elements of a box lie in a flat memory: element (i, j, ...) at
 /// offset + i * strides[0] + j * strides[1] + ...
-struct BlockPlace {
+struct BlockLayout {
   int64_t offset = 0;
   std::vector<int64_t> strides;
 };
@@ -25,15 +25,15 @@ struct BlockPlace {
 struct TensorBlock {
   std::vector<int64_t> begin;
   std::vector<int64_t> sizes;
-  BlockPlace place;
+  BlockLayout layout;
 };
 
 /// Elements that two parts have in common, as a box with a place in each.
 /// Dimensions that follow each other without a gap in both are joined.
 struct CommonBlock {
   std::vector<int64_t> sizes;
-  BlockPlace here;
-  BlockPlace there;
+  BlockLayout here;
+  BlockLayout there;
 
   int64_t numel() const;
 };

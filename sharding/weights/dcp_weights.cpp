@@ -107,13 +107,14 @@ class DcpReader {
     const PickleNode& stored = attribute(pickle_.root(), "storage_data");
     for (size_t i = 0; i + 1 < stored.items.size(); i += 2) {
       const PickleNode& index = *stored.items[i];
-      const PickleNode& place = *stored.items[i + 1];
+      const PickleNode& stored_at = *stored.items[i + 1];
       const PickleNode* offset = index.attribute("offset"); // None: absent
       StoredChunk chunk{
-          text(attribute(place, "relative_path")),
-          number(attribute(place, "offset")),
-          number(attribute(place, "length"))};
-      if (const PickleNode* changed = place.attribute("transform_descriptors");
+          text(attribute(stored_at, "relative_path")),
+          number(attribute(stored_at, "offset")),
+          number(attribute(stored_at, "length"))};
+      if (const PickleNode* changed =
+              stored_at.attribute("transform_descriptors");
           changed != nullptr && !changed->is(PickleKind::kNone)) {
         fail("its files are compressed, which is not supported");
       }

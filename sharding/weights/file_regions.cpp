@@ -17,7 +17,7 @@ WeightEntry transposed(WeightEntry entry) {
   std::swap(entry.shape[0], entry.shape[1]);
   for (FileRegion& region : entry.regions) {
     TensorBlock& block = region.block;
-    for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
+    for (auto* one : {&block.begin, &block.sizes, &block.layout.strides}) {
       std::swap((*one)[0], (*one)[1]);
     }
   }
@@ -45,7 +45,7 @@ WeightEntry narrowed(
     const int64_t first = std::max(block.begin[d], begin);
     const int64_t last = std::min(block.begin[d] + block.sizes[d], end);
     if (first < last) {
-      block.place.offset += (first - block.begin[d]) * block.place.strides[d];
+      block.layout.offset += (first - block.begin[d]) * block.layout.strides[d];
       block.begin[d] = first - begin;
       block.sizes[d] = last - first;
       kept.push_back(std::move(region));
@@ -76,8 +76,8 @@ WeightEntry every(WeightEntry entry, int64_t dim, int64_t first, int64_t step) {
     const int64_t begin = wanted_below(block.begin[d]);
     const int64_t end = wanted_below(block.begin[d] + block.sizes[d]);
     if (begin < end) {
-      int64_t& stride = block.place.strides[d];
-      block.place.offset += (first + begin * step - block.begin[d]) * stride;
+      int64_t& stride = block.layout.strides[d];
+      block.layout.offset += (first + begin * step - block.begin[d]) * stride;
       stride *= step;
       block.begin[d] = begin;
       block.sizes[d] = end - begin;
@@ -146,12 +146,12 @@ WeightEntry unflattened(
     }
     const FileRegion& from = flat.regions.front();
     TESSERA_CHECK(
-        from.block.place.strides[0] == 1 && done + stretch.numel <= numel,
+        from.block.layout.strides[0] == 1 && done + stretch.numel <= numel,
         "'{}' of sizes {} has more elements in the files",
         name,
         at::IntArrayRef(shape));
     for (TensorBlock block : blocks_of(shape, {{}, done, stretch.numel})) {
-      block.place.offset += from.block.place.offset + stretch.offset;
+      block.layout.offset += from.block.layout.offset + stretch.offset;
       full.regions.push_back({std::move(block), from.data});
     }
     done += stretch.numel;

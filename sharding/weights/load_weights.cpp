@@ -57,7 +57,7 @@ void read_local(
     const at::Tensor& target) {
   auto local = sharding::blocks_of(spec.sizes, spec.part());
   for (sharding::TensorBlock& block : local) {
-    block.place = {0, target.strides().vec()};
+    block.layout = {0, target.strides().vec()};
   }
   sharding::read_regions(entry, source, local, target.detach());
 }

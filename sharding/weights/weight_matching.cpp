@@ -136,7 +136,7 @@ std::vector<FileRegion> source_of(
   for (FileRegion region : entry.regions) {
     TensorBlock& block = region.block;
     if (weight.is_transposed) {
-      for (auto* one : {&block.begin, &block.sizes, &block.place.strides}) {
+      for (auto* one : {&block.begin, &block.sizes, &block.layout.strides}) {
         std::reverse(one->begin(), one->end());
       }
     }
@@ -147,7 +147,7 @@ std::vector<FileRegion> source_of(
       if (begin >= end) {
         continue;
       }
-      block.place.offset += (begin - block.begin[0]) * block.place.strides[0];
+      block.layout.offset += (begin - block.begin[0]) * block.layout.strides[0];
       block.begin[0] = begin - weight.first_row;
       block.sizes[0] = end - begin;
     }

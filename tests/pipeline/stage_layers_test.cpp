@@ -8,9 +8,9 @@ namespace tessera::pipeline::stage_layers_test {
 namespace {
 
 std::vector<int> local(
-    PipelinePlace place,
+    PipelinePosition position,
     const std::vector<LayerCost>& costs) {
-  return StageLayers(place, costs).local();
+  return StageLayers(position, costs).local();
 }
 
 } // namespace
@@ -19,7 +19,7 @@ TEST(StageLayers, AreCutByCountByCostOrByAMap) {
   // The last layer comes with a head that takes as long as four.
   std::vector<LayerCost> costs(6, LayerCost{1});
   costs.back().time = 5;
-  PipelinePlace last{.stages = 2, .stage = 1};
+  PipelinePosition last{.stages = 2, .stage = 1};
   EXPECT_EQ(local(last, costs), (std::vector{3, 4, 5}));
   last.cut = PipelineCut::kCost;
   EXPECT_EQ(local(last, costs), (std::vector{5}));
@@ -30,7 +30,7 @@ TEST(StageLayers, AreCutByCountByCostOrByAMap) {
 TEST(StageLayers, HaveTheLayersOfAllTheirChunks) {
   std::vector<LayerCost> costs(8, LayerCost{1});
   costs.front().time = 3;
-  const PipelinePlace first{
+  const PipelinePosition first{
       .stages = 2, .chunks = 2, .stage = 0, .cut = PipelineCut::kCost};
   const StageLayers stage(first, costs);
   // A piece of 3 layers takes 3, as the first layer alone does.

@@ -41,7 +41,7 @@ class Amounts : public zoo::Model {
       : zoo::Model(
             std::move(json),
             {.base = {{"linear", {"linear"}}}},
-            pipeline::StageLayers(context.place(), 1)) {
+            pipeline::StageLayers(context.position(), 1)) {
     linear_ = register_module("linear", torch::nn::Linear(3, 1));
   }
 

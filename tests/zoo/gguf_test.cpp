@@ -63,7 +63,7 @@ void expect_tensors(
   std::set<std::string> used;
   for (const runtime::SafetensorsEntry& entry : weights.entries()) {
     SCOPED_TRACE(entry.name);
-    const auto [name, expert] = gguf_place(architecture, entry.name);
+    const auto [name, expert] = gguf_matrix(architecture, entry.name);
     ASSERT_TRUE(file.tensors().contains(name)) << name;
     used.insert(name);
     const torch::Tensor expected = as_gguf(

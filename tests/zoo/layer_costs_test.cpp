@@ -66,11 +66,12 @@ TEST(LayerCosts, CutAModelWithALargeVocabularyBeforeItsHead) {
   const auto config = nlohmann::json::parse(R"({"model_type": "gpt2",
       "vocab_size": 1152, "n_embd": 12, "n_layer": 8, "n_head": 2})");
   const auto last_stage = [&](pipeline::PipelineCut cut) {
-    const pipeline::PipelinePlace place{.stages = 2, .stage = 1, .cut = cut};
+    const pipeline::PipelinePosition position{
+        .stages = 2, .stage = 1, .cut = cut};
     const auto model = from_config(
         config,
         {.architecture = "GPT2LMHeadModel",
-         .context = LayerContext().on_stage(place)});
+         .context = LayerContext().on_stage(position)});
     return model->stage().local().size();
   };
   EXPECT_EQ(last_stage(pipeline::PipelineCut::kLayers), 4U);

@@ -194,9 +194,9 @@ class Merger {
           module_of(module_of(weight.name)).substr(kPrefixLength);
       const std::string first = module_of(weight.native.front());
       for (const std::string& b : weight.native) {
-        places_.emplace(
+        pairs_.emplace(
             module_of(module_of(b)) + ".weight",
-            Place{first + ".lora_A", b, targets.scaling_of(foreign)});
+            LoraPair{first + ".lora_A", b, targets.scaling_of(foreign)});
       }
     }
   }
@@ -216,21 +216,21 @@ class Merger {
 
   at::Tensor operator()(const std::string& name, const at::Tensor& value)
       const {
-    const auto place = places_.find(name);
-    if (place == places_.end()) {
+    const auto pair = pairs_.find(name);
+    if (pair == pairs_.end()) {
       return value;
     }
     const auto wide = [&](const std::string& one) {
       return kept_.at(one).to(at::kFloat);
     };
     const at::Tensor product =
-        at::matmul(wide(place->second.b), wide(place->second.a)) *
-        place->second.scaling;
+        at::matmul(wide(pair->second.b), wide(pair->second.a)) *
+        pair->second.scaling;
     return (value.cpu().to(at::kFloat) + product).to(value.scalar_type());
   }
 
  private:
-  struct Place {
+  struct LoraPair {
     std::string a, b;
     double scaling;
   };
@@ -238,7 +238,7 @@ class Merger {
   static constexpr size_t kPrefixLength =
       std::string_view("base_model.model.").size();
 
-  std::map<std::string, Place> places_; ///< by the weight's name
+  std::map<std::string, LoraPair> pairs_; ///< by the weight's name
   std::map<std::string, at::Tensor> kept_;
 };
 

@@ -54,14 +54,14 @@ class GgufFile : public engine::TensorSink {
         names_(model, model.names()),
         description_(describe_gguf(model)) {
     for (const NamedWeight& weight : names_.weights()) {
-      const GgufPlace place =
-          gguf_place(description_.architecture, weight.name);
+      const GgufMatrix matrix =
+          gguf_matrix(description_.architecture, weight.name);
       std::vector<int64_t> shape = shape_of(weight);
-      if (place.expert) {
+      if (matrix.expert) {
         shape.insert(shape.begin(), description_.experts);
       }
-      if (place.expert.value_or(0) == 0) {
-        add(place.name, shape, options.type);
+      if (matrix.expert.value_or(0) == 0) {
+        add(matrix.name, shape, options.type);
       }
     }
     for (const auto& [name, tensor] : description_.more) {
@@ -117,13 +117,13 @@ class GgufFile : public engine::TensorSink {
  private:
   /// Writes a tensor as soon as all parameters that it contains have arrived.
   void add_value(const std::string& our_name, const at::Tensor& value) {
-    size_t place = 0;
-    const NamedWeight& weight = names_.of(our_name, &place);
-    const auto parts = waiting_.add(weight, place, value);
+    size_t index = 0;
+    const NamedWeight& weight = names_.of(our_name, &index);
+    const auto parts = waiting_.add(weight, index, value);
     if (parts.empty()) {
       return;
     }
-    const GgufPlace to = gguf_place(description_.architecture, weight.name);
+    const GgufMatrix to = gguf_matrix(description_.architecture, weight.name);
     const std::string module = to.name.substr(0, to.name.find_last_of('.'));
     at::Tensor full = parts.size() == 1 ? parts.front() : at::cat(parts, 0);
     for (const auto& [end, heads] : description_.paired_heads) {

@@ -105,7 +105,7 @@ std::vector<std::span<const Name>> tables_of(const std::string& architecture) {
 
 } // namespace
 
-GgufPlace gguf_place(
+GgufMatrix gguf_matrix(
     const std::string& architecture,
     const std::string& foreign) {
   const size_t dot = foreign.find_last_of('.');
@@ -115,14 +115,15 @@ GgufPlace gguf_place(
       if (name.foreign != pattern.text) {
         continue;
       }
-      GgufPlace place{std::string(name.native) + foreign.substr(dot), {}};
-      if (const size_t star = place.name.find('*'); star != std::string::npos) {
-        place.name.replace(star, 1, pattern.numbers.at(0));
+      GgufMatrix matrix{std::string(name.native) + foreign.substr(dot), {}};
+      if (const size_t star = matrix.name.find('*');
+          star != std::string::npos) {
+        matrix.name.replace(star, 1, pattern.numbers.at(0));
       }
       if (pattern.numbers.size() > 1) {
-        place.expert = std::stoll(pattern.numbers[1]);
+        matrix.expert = std::stoll(pattern.numbers[1]);
       }
-      return place;
+      return matrix;
     }
   }
   TESSERA_FAIL(

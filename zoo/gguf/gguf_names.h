@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// gguf_place() maps transformers' tensor names to llama.cpp's.
+// gguf_matrix() maps transformers' tensor names to llama.cpp's.
 
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,7 @@
 namespace tessera::zoo {
 
 /// The place of a transformers tensor in a GGUF file.
-struct GgufPlace {
+struct GgufMatrix {
   std::string name;
   /// The index of this expert's matrix in the tensor that stores all experts.
   std::optional<int64_t> expert;
@@ -18,7 +18,7 @@ struct GgufPlace {
 /// @param architecture llama.cpp's name, see GgufModel.
 /// @param foreign transformers' name, with ".weight" or ".bias".
 /// @throws tessera::Error if llama.cpp has no such tensor.
-GgufPlace gguf_place(
+GgufMatrix gguf_matrix(
     const std::string& architecture,
     const std::string& foreign);
 

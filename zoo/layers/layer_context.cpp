@@ -16,9 +16,9 @@ LayerContext::LayerContext(const TensorParallel& tp) : parallel_(tp) {
 }
 
 LayerContext LayerContext::on_stage(
-    const pipeline::PipelinePlace& place) const {
+    const pipeline::PipelinePosition& position) const {
   LayerContext context = *this;
-  context.place_ = place;
+  context.position_ = position;
   return context;
 }
 

@@ -52,11 +52,11 @@ class LayerContext {
   LayerContext over_experts(const ExpertParallel& ep) const;
 
   /// The same layers, restricted to one pipeline stage.
-  LayerContext on_stage(const pipeline::PipelinePlace& place) const;
+  LayerContext on_stage(const pipeline::PipelinePosition& position) const;
 
   /// By default the only pipeline stage.
-  const pipeline::PipelinePlace& place() const {
-    return place_;
+  const pipeline::PipelinePosition& position() const {
+    return position_;
   }
 
   /// Null for plain layers.
@@ -116,7 +116,7 @@ class LayerContext {
   std::optional<TensorParallel> parallel_;
   std::optional<ContextParallel> sequences_;
   std::optional<ExpertParallel> experts_;
-  pipeline::PipelinePlace place_;
+  pipeline::PipelinePosition position_;
   std::optional<int64_t> layer_;
 };
 

@@ -16,7 +16,7 @@ LayeredModel::LayeredModel(
     : Model(
           std::move(json),
           std::move(names),
-          pipeline::StageLayers(context.place(), costs),
+          pipeline::StageLayers(context.position(), costs),
           std::move(may_be_missing)),
       context_(context) {}
 

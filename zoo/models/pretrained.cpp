@@ -402,7 +402,7 @@ LayerContext divided_otherwise(LayerContext layers, ParallelRun& parallel) {
     layers = layers.over_experts(
         {&groups[ParallelGroup::kExpert], &groups[ParallelGroup::kGradients]});
   }
-  return layers.on_stage(parallel.place());
+  return layers.on_stage(parallel.position());
 }
 
 /// Whether `model` is of the architecture that config.json names.

@@ -14,8 +14,10 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-LaunchPlaces complete(const Variables& variables, LaunchPlaces given = {}) {
-  return complete_launch_places(
+LaunchVariables complete(
+    const Variables& variables,
+    LaunchVariables given = {}) {
+  return complete_launch_variables(
       std::move(given),
       [&](const std::string& name) -> std::optional<std::string> {
         const auto found = variables.find(name);
@@ -35,51 +37,51 @@ const Variables kSlurm{
 } // namespace
 
 TEST(NodeEnvironment, IsOneNodeWithoutVariables) {
-  const auto places = complete({{"MASTER_ADDR", "elsewhere"}});
-  EXPECT_EQ(places.nnodes, 1);
-  EXPECT_EQ(places.node_rank, 0);
-  EXPECT_FALSE(places.nproc || places.master_addr || places.master_port);
+  const auto result = complete({{"MASTER_ADDR", "elsewhere"}});
+  EXPECT_EQ(result.nnodes, 1);
+  EXPECT_EQ(result.node_rank, 0);
+  EXPECT_FALSE(result.nproc || result.master_addr || result.master_port);
 }
 
 TEST(NodeEnvironment, TakesTorchrunsVariables) {
-  const auto places = complete(
+  const auto result = complete(
       {{"PET_NNODES", "4"},
        {"PET_NODE_RANK", "3"},
        {"PET_NPROC_PER_NODE", "8"},
        {"PET_MASTER_ADDR", "first"},
        {"PET_MASTER_PORT", "23456"},
        {"MASTER_ADDR", "second"}});
-  EXPECT_EQ(places.nnodes, 4);
-  EXPECT_EQ(places.node_rank, 3);
-  EXPECT_EQ(places.nproc, 8);
-  EXPECT_EQ(places.master_addr, "first");
-  EXPECT_EQ(places.master_port, 23456);
+  EXPECT_EQ(result.nnodes, 4);
+  EXPECT_EQ(result.node_rank, 3);
+  EXPECT_EQ(result.nproc, 8);
+  EXPECT_EQ(result.master_addr, "first");
+  EXPECT_EQ(result.master_port, 23456);
 }
 
 TEST(NodeEnvironment, OptionsComeFirst) {
-  LaunchPlaces given;
+  LaunchVariables given;
   given.nnodes = 3;
   given.node_rank = 2;
   given.master_addr = "mine";
   given.master_port = 1234;
-  const auto places = complete(
+  const auto result = complete(
       {{"PET_NNODES", "4"},
        {"PET_NODE_RANK", "3"},
        {"MASTER_ADDR", "first"},
        {"MASTER_PORT", "23456"}},
       given);
-  EXPECT_EQ(places.nnodes, 3);
-  EXPECT_EQ(places.node_rank, 2);
-  EXPECT_EQ(places.master_addr, "mine");
-  EXPECT_EQ(places.master_port, 1234);
+  EXPECT_EQ(result.nnodes, 3);
+  EXPECT_EQ(result.node_rank, 2);
+  EXPECT_EQ(result.master_addr, "mine");
+  EXPECT_EQ(result.master_port, 1234);
 }
 
 TEST(NodeEnvironment, TakesASlurmStepWithOneTaskPerNode) {
-  const auto places = complete(kSlurm);
-  EXPECT_EQ(places.nnodes, 2);
-  EXPECT_EQ(places.node_rank, 1);
-  EXPECT_EQ(places.master_addr, "gpu03");
-  EXPECT_EQ(places.master_port, 15075);
+  const auto result = complete(kSlurm);
+  EXPECT_EQ(result.nnodes, 2);
+  EXPECT_EQ(result.node_rank, 1);
+  EXPECT_EQ(result.master_addr, "gpu03");
+  EXPECT_EQ(result.master_port, 15075);
 }
 
 TEST(NodeEnvironment, LeavesASlurmStepWithATaskPerRank) {
@@ -89,16 +91,16 @@ TEST(NodeEnvironment, LeavesASlurmStepWithATaskPerRank) {
 }
 
 TEST(NodeEnvironment, TakesTheIndexOfAKubernetesJob) {
-  LaunchPlaces given;
+  LaunchVariables given;
   given.nnodes = 2;
   given.master_addr = "tessera-0.tessera";
-  const auto places = complete({{"JOB_COMPLETION_INDEX", "1"}}, given);
-  EXPECT_EQ(places.node_rank, 1);
-  EXPECT_EQ(places.master_port, 29500);
+  const auto result = complete({{"JOB_COMPLETION_INDEX", "1"}}, given);
+  EXPECT_EQ(result.node_rank, 1);
+  EXPECT_EQ(result.master_port, 29500);
 }
 
 TEST(NodeEnvironment, NamesWhatIsMissingOrMalformed) {
-  LaunchPlaces given;
+  LaunchVariables given;
   given.nnodes = 2;
   EXPECT_THROW(complete({{"MASTER_ADDR", "first"}}, given), Error);
   EXPECT_THROW(complete({{"PET_NODE_RANK", "1"}}, given), Error);

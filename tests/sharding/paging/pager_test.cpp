@@ -76,7 +76,7 @@ TEST_P(PagerTest, GradientsOfAnMlpEqualThePlainRun) {
       pager.settle_gradients();
       for (const auto& item : plain->named_parameters()) {
         const size_t index = pager.pages().find(item.key());
-        const auto& page = pager.pages().places()[index].page;
+        const auto& page = pager.pages().entries()[index].page;
         const auto flat = torch::zeros({page.layout().padded_numel()});
         const auto& span = pager.pages().parameter(index).span;
         flat.narrow(0, span.begin, span.numel)

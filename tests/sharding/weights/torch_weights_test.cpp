@@ -34,7 +34,7 @@ std::string bytes_of(const WeightEntry& entry) {
   const size_t size = size_of(entry.dtype);
   for (const FileRegion& region : entry.regions) {
     CommonBlock block{
-        region.block.sizes, region.block.place, region.block.place};
+        region.block.sizes, region.block.layout, region.block.layout};
     for_each_segment(block, [&](int64_t here, int64_t, int64_t numel) {
       const auto run = region.data.subspan(
           static_cast<size_t>(here) * size, static_cast<size_t>(numel) * size);
