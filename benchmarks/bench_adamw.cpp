@@ -73,10 +73,10 @@ struct Setting {
 at::Tensor array(const Setting& setting, at::ScalarType dtype, double value) {
   constexpr size_t kAlignment = 2 << 20;
   const size_t bytes = setting.numel * c10::elementSize(dtype);
-  const size_t room = (bytes + kAlignment) / kAlignment * kAlignment;
-  void* data = std::aligned_alloc(kAlignment, room);
+  const size_t capacity = (bytes + kAlignment) / kAlignment * kAlignment;
+  void* data = std::aligned_alloc(kAlignment, capacity);
   if (setting.huge_pages) {
-    runtime::prefer_huge_pages(data, room);
+    runtime::prefer_huge_pages(data, capacity);
   }
   return at::from_blob(
              data, {setting.numel}, [](void* p) { std::free(p); }, dtype)

@@ -115,7 +115,7 @@ void note_set_gradients(const sharding::Pager& pager) {
     bucket.refresh();
     const auto& parameters = page->parameters();
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (bucket.is_untaken(i) &&
+      if (bucket.is_pending(i) &&
           sharding::has_gradient_hook(parameters[i].record.tensor)) {
         bucket.note_other_backward(i);
       }
@@ -371,7 +371,7 @@ bool Engine::step() {
          std::bit_cast<int64_t>(optimizer_->learning_rate())});
   } catch (const sharding::OtherSettingsError& error) {
     // All ranks of the comparison are here.
-    engine::tell_other_settings(
+    engine::refuse_other_settings(
         pager_->ranks(), optimizer_->settings(), error.what());
   }
   const sharding::Page* lost = pager_->pages().find_lost_update();

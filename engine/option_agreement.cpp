@@ -216,7 +216,7 @@ void check_same_options(
   }
 }
 
-void tell_other_settings(
+void refuse_other_settings(
     sharding::PageRanks& ranks,
     const runtime::OptionTexts& self_texts,
     const std::string& found) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `check_same_options()` finds ranks that were given other options;
-// `tell_other_settings()` says what differs where ranks have found that
+// `refuse_other_settings()` says what differs where ranks have found that
 // something does, and `find_rank_difference()` compares any values.
 
 #include "tessera/engine/engine.h"
@@ -53,7 +53,7 @@ void check_same_options(
 /// Throws what the ranks have found. Collective over `ranks`.
 /// @param self_texts of this rank, some of which differ.
 /// @param found the first line of the message.
-[[noreturn]] void tell_other_settings(
+[[noreturn]] void refuse_other_settings(
     sharding::PageRanks& ranks,
     const runtime::OptionTexts& self_texts,
     const std::string& found);

@@ -18,7 +18,7 @@ EngineOptions options_of(
     EngineOptions options,
     const ParallelRun& parallel,
     const PlannedBeside& beside) {
-  options.parallel = parallel.mesh_if_given();
+  options.parallel = parallel.mesh_or_null();
   // There are no numbers, or only those of one rank.
   options.on_nonfinite = OnNonfinite::kApply;
   if (beside.engine != nullptr) {

@@ -129,8 +129,8 @@ class SimulatedRank {
     for (int step = 0; step < job_.steps; ++step) {
       explaining(formatted("step {}", step + 1), [&] { make_step(step); });
       run_.peak_bytes = runtime::peak_bytes(device_) - before;
-      if (settings_.tell) {
-        settings_.tell(run_);
+      if (settings_.report) {
+        settings_.report(run_);
       }
     }
     others.finish();
@@ -247,8 +247,8 @@ SimulatedRun simulate_rank(
   own.device = device.type();
   SimulatedRun run;
   run.plan = plan(training, options, own);
-  if (settings.tell) {
-    settings.tell(run);
+  if (settings.report) {
+    settings.report(run);
   }
   if (!device.is_cpu()) {
     c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);

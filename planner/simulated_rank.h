@@ -46,7 +46,7 @@ struct SimulationOptions {
   InitOptions init;
   /// Called after the plan, which is made first, and after each step; may be
   /// empty.
-  std::function<void(const SimulatedRun& run)> tell;
+  std::function<void(const SimulatedRun& run)> report;
 };
 
 /// Makes the plan of job.rank, and then PlannedJob::steps steps of it with real

@@ -63,9 +63,9 @@ std::string resolved_path(
   }
   // A search of plans reads a configuration many times.
   static std::mutex mutex;
-  static std::set<std::string> told;
+  static std::set<std::string> logged;
   const std::lock_guard lock(mutex);
-  if (is_log_rank_zero() && told.insert(beside).second) {
+  if (is_log_rank_zero() && logged.insert(beside).second) {
     log_info(
         "{} '{}' in '{}' is that of the working directory: there is no '{}', as paths in a configuration are relative to its folder",
         key,

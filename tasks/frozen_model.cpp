@@ -91,7 +91,7 @@ FrozenModel::FrozenModel(
     engine.precision.parameters =
         *options.dtype == at::kFloat ? std::nullopt : options.dtype;
   }
-  engine.parallel = parallel.mesh_if_given();
+  engine.parallel = parallel.mesh_or_null();
   engine.log_memory = config.engine.log_memory;
   if (engine.log_memory && world.rank() == 0) {
     log_info("{} is '{}':", label, folder.string());

@@ -164,7 +164,7 @@ ImageFolder ImageFolder::of(const std::vector<std::string>& names) {
   return folder;
 }
 
-void ImageFolder::check(const ImageOptions& options, bool tells) {
+void ImageFolder::check(const ImageOptions& options, bool logs) {
   constexpr int64_t kImagesPerTask = 16;
   const auto count = static_cast<int64_t>(images.size());
   std::vector<std::string> errors(images.size());
@@ -200,7 +200,7 @@ void ImageFolder::check(const ImageOptions& options, bool tells) {
       "{}: remove or replace them, or leave them out with data.skip_bad_images=true",
       all);
   TESSERA_CHECK(bad < images.size(), "{}: none is left", all);
-  if (tells) {
+  if (logs) {
     log_warning("{}, and are skipped (data.skip_bad_images)", all);
   }
   std::vector<File> good;

@@ -36,9 +36,9 @@ struct ImageFolder {
   static ImageFolder of(const std::vector<std::string>& names);
 
   /// Checks all images, many at a time. Blocks on the disk.
-  /// @param tells whether the number of bad images is logged.
+  /// @param logs whether the number of bad images is logged.
   /// @throws tessera::Error naming a bad image, unless they are skipped.
-  void check(const ImageOptions& options, bool tells);
+  void check(const ImageOptions& options, bool logs);
 
   /// Numbers the labels by these names instead.
   /// @throws tessera::Error naming a class that is not among them.

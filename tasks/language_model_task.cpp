@@ -270,7 +270,7 @@ void check_tokenizers(
 }
 
 /// Says that the trained model will have no tokenizer.
-void tell_missing_tokenizer(const TrainingConfig& config) {
+void log_missing_tokenizer(const TrainingConfig& config) {
   if (is_log_rank_zero() && tokenizer_of_tokens(config).empty() &&
       !zoo::has_tokenizer(config.model_folder)) {
     log_info(
@@ -377,7 +377,7 @@ Task open_tokens(
       task.model->architecture());
   check_tokenizers(config, {&train, &heldout});
   if (trains) {
-    tell_missing_tokenizer(config);
+    log_missing_tokenizer(config);
   }
   zoo::ObjectiveOptions options = token_options(config).tokens.objective;
   if (options.tokenizer.empty() && !zoo::has_tokenizer(config.model_folder)) {

@@ -373,7 +373,7 @@ std::optional<zoo::Score> evaluate(
   std::vector<int64_t> first_rows; // -1: a filler
   const auto run_inputs = [&] {
     const auto outputs = run_model(parallel, task, inputs);
-    for (size_t i = 0; parallel.tells_loss() && i < outputs.size(); ++i) {
+    for (size_t i = 0; parallel.reports_loss() && i < outputs.size(); ++i) {
       if (first_rows[i] < 0) {
         continue;
       }

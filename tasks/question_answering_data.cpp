@@ -361,25 +361,25 @@ EncodedQuestion encode_question(
     ++end;
   }
   TESSERA_CHECK(begin < end, "{}: the context has no tokens", question.place);
-  const int64_t room = max_length - (size - (end - begin));
-  if (end - begin <= room) {
+  const int64_t window_tokens = max_length - (size - (end - begin));
+  if (end - begin <= window_tokens) {
     result.windows = {result.context};
     return result;
   }
   TESSERA_CHECK(
-      room > overlap,
+      window_tokens > overlap,
       "{}: the question has so many tokens that model.max_length, {}, leaves {} for its context, which must be more than data.window_overlap, {}; change one of them",
       question.place,
       max_length,
-      std::max<int64_t>(room, 0),
+      std::max<int64_t>(window_tokens, 0),
       overlap);
   const text::TokenSequence context(
       result.tokens.begin() + begin, result.tokens.begin() + end);
   int64_t at = begin;
   for (const text::TokenSequence& window :
-       text::make_windows(context, room, overlap)) {
+       text::make_windows(context, window_tokens, overlap)) {
     result.windows.push_back({at, at + static_cast<int64_t>(window.size())});
-    at += room - overlap;
+    at += window_tokens - overlap;
   }
   return result;
 }

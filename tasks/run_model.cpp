@@ -145,7 +145,7 @@ Engine wrap_model(
   if (config.token_drop) {
     model->drop_tokens(*config.token_drop);
   }
-  config.engine.parallel = parallel.mesh_if_given();
+  config.engine.parallel = parallel.mesh_or_null();
   return {world, model, config.engine};
 }
 

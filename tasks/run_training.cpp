@@ -41,7 +41,7 @@ namespace tessera::tasks {
 namespace {
 
 /// Logs the layout of ranks if they divide the model.
-void tell_layout(const World& world, const ParallelRun& parallel) {
+void log_layout(const World& world, const ParallelRun& parallel) {
   if (world.rank() == 0 && parallel.batches().count < world.size()) {
     log_info("{}", parallel.mesh().table());
   }
@@ -306,7 +306,7 @@ std::string optimization_text(
           : std::string("gradients not clipped"));
 }
 
-void tell_stop(const TrainingConfig& config, const TrainingSummary& summary) {
+void log_stop(const TrainingConfig& config, const TrainingSummary& summary) {
   std::printf(
       "stopped by signal %s after step %lld of %lld\n",
       runtime::describe_signal(summary.stop_signal).c_str(),
@@ -322,7 +322,7 @@ void tell_stop(const TrainingConfig& config, const TrainingSummary& summary) {
   }
 }
 
-void tell_best(const TrainingConfig& config, const TrainingSummary& summary) {
+void log_best(const TrainingConfig& config, const TrainingSummary& summary) {
   if (summary.stopped_early) {
     log_info(
         "ended after step {} of {}: {} scores without a better one (training.early_stop)",
@@ -344,7 +344,7 @@ void tell_best(const TrainingConfig& config, const TrainingSummary& summary) {
   }
 }
 
-void tell_training(const TrainingSummary& summary) {
+void log_training(const TrainingSummary& summary) {
   std::printf(
       "%s (%lld to %lld of %lld) in %.0f s, %.0f tokens/s, last loss "
       "%.4f\n",
@@ -414,10 +414,10 @@ void finish_run(
   const TrainingSummary& summary = result.summary;
   const auto& folder = config.trainer.run_folder;
   const ExportFolders exported = folders_in_run(config);
-  const bool tells = world.rank() == 0;
-  if (tells && summary.new_steps > 0) {
-    tell_training(summary);
-    tell_best(config, summary);
+  const bool logs = world.rank() == 0;
+  if (logs && summary.new_steps > 0) {
+    log_training(summary);
+    log_best(config, summary);
   }
   const auto averaged = averages_of_run(config, engine);
   after_training(
@@ -429,7 +429,7 @@ void finish_run(
                 newest_checkpoint_text(folder)
           : newest_checkpoint_text(folder),
       [&] { export_model(config, engine, *task.model, exported); });
-  if (tells) {
+  if (logs) {
     write_result(config, result); // also if scoring fails
   }
   after_training(
@@ -448,7 +448,7 @@ void finish_run(
               *evaluate(task, engine, parallel, config.batch_size));
         }
       });
-  if (tells) {
+  if (logs) {
     write_result(config, result);
     if (result.score) {
       std::printf("held-out %s\n", result.score->text.c_str());
@@ -565,7 +565,7 @@ TrainingResult run_training(TrainingConfig config) {
       }) != 0;
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
-  tell_layout(world, parallel);
+  log_layout(world, parallel);
   // newly initialized weights must be equal on all ranks
   torch::manual_seed(config.seed);
   Task task = config.task->open(config, world, parallel, ModelState::kFirst);
@@ -631,7 +631,7 @@ TrainingResult run_training(TrainingConfig config) {
   }
   if (summary.stop_signal != 0) {
     if (world.rank() == 0) {
-      tell_stop(config, summary);
+      log_stop(config, summary);
     }
     return result;
   }

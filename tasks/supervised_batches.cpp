@@ -88,17 +88,18 @@ std::vector<std::vector<size_t>> packed_rows(
     return lengths[a] > lengths[b];
   });
   std::vector<std::vector<size_t>> sequences;
-  std::multimap<int64_t, size_t> room; // sequences by what they have left
+  std::multimap<int64_t, size_t>
+      free_tokens; // sequences by what they have left
   for (const size_t row : order) {
-    auto found = room.lower_bound(lengths[row]);
-    if (found == room.end()) {
+    auto found = free_tokens.lower_bound(lengths[row]);
+    if (found == free_tokens.end()) {
       sequences.emplace_back();
-      found = room.emplace(length, sequences.size() - 1);
+      found = free_tokens.emplace(length, sequences.size() - 1);
     }
     const auto [left, sequence] = *found;
     sequences[sequence].push_back(row);
-    room.erase(found);
-    room.emplace(left - lengths[row], sequence);
+    free_tokens.erase(found);
+    free_tokens.emplace(left - lengths[row], sequence);
   }
   return sequences;
 }

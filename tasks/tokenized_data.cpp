@@ -75,7 +75,7 @@ class TokenizeLog {
   Clock::time_point shown_ = called_;
 };
 
-void tell(
+void log_files(
     const std::vector<std::string>& names,
     const zoo::TokenizeResult& result) {
   const auto& progress = result.progress;
@@ -142,7 +142,8 @@ void tokenize_data(TrainingConfig& config, World& world, ModelState state) {
               of_part.progress = [&](const zoo::TokenizeProgress& progress) {
                 log.show(progress);
               };
-              tell(names, zoo::tokenize_files(tokenizer_of(config), of_part));
+              log_files(
+                  names, zoo::tokenize_files(tokenizer_of(config), of_part));
             });
   }
 }

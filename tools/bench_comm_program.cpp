@@ -109,8 +109,8 @@ int run_bench_comm(int argc, char** argv) {
   InitOptions init_options;
   init_options.use_cuda = !on_cpu;
   World& world = init(init_options);
-  const bool tells = world.rank() == 0;
-  if (tells && !as_json) {
+  const bool logs = world.rank() == 0;
+  if (logs && !as_json) {
     std::printf(
         "%d ranks, times in us, bandwidths in GB/s\n%s",
         world.size(),
@@ -123,10 +123,10 @@ int run_bench_comm(int argc, char** argv) {
           std::fflush(stdout);
         }
       });
-  if (tells && as_json) {
+  if (logs && as_json) {
     std::printf("%s\n", to_json(findings).dump(2).c_str());
   }
-  if (tells && !output.empty()) {
+  if (logs && !output.empty()) {
     runtime::write_file_atomically(output, to_json(findings).dump(2) + "\n");
   }
   for (const CommResult& result : findings.results) {

@@ -90,15 +90,15 @@ DividedModel::DividedModel(const ModelArguments& arguments)
     EngineOptions engine_options;
     engine_options.log_memory = false;
     engine_options.memory = memory;
-    engine_options.parallel = parallel_.mesh_if_given();
+    engine_options.parallel = parallel_.mesh_or_null();
     engine_.emplace(world_, model_, engine_options);
   } else {
     materialize(*model_);
   }
 }
 
-bool DividedModel::tells() const {
-  return parallel_.tells_loss() && parallel_.batches().index == 0;
+bool DividedModel::reports() const {
+  return parallel_.reports_loss() && parallel_.batches().index == 0;
 }
 
 } // namespace tessera::tools

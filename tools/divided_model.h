@@ -56,7 +56,7 @@ class DividedModel {
     return world_.rank() == 0;
   }
   /// Whether this is the rank that has the results and writes them.
-  bool tells() const;
+  bool reports() const;
 
  private:
   World& world_;

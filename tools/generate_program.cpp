@@ -161,7 +161,7 @@ void generate_tokens(
       sequences, std::max<int64_t>(0, options.pad_token_id), divided.device());
   const at::Tensor tokens =
       zoo::generate(divided.model(), prompt, options, &divided.parallel());
-  if (divided.tells()) {
+  if (divided.reports()) {
     write_sequences(
         arguments.output,
         tokens,

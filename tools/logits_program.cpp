@@ -57,7 +57,7 @@ void write_logits(const LogitsArguments& arguments) {
   const zoo::ModelInput input = read_input(arguments.input, divided.device());
   const at::NoGradGuard no_grad;
   const auto outputs = run_model(divided.parallel(), divided.model(), input);
-  if (divided.tells()) {
+  if (divided.reports()) {
     zoo::write_named_tensors(arguments.output, outputs.front().named());
   }
 }

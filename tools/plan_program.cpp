@@ -406,7 +406,7 @@ void print_answer(
       "(--reserve) and %s of margin (--margin)%s%s\n",
       gib_text(best.device_bytes).c_str(),
       gib_text(machine.device_bytes).c_str(),
-      gib_text(machine.room() - best.device_bytes).c_str(),
+      gib_text(machine.available_bytes() - best.device_bytes).c_str(),
       gib_text(machine.reserved_bytes).c_str(),
       gib_text(machine.margin_bytes).c_str(),
       host_text(arguments, best, machine).c_str(),
@@ -447,7 +447,7 @@ void print_roomier(const PlanAnswer& answer, const Machine& machine) {
           static_cast<long long>(run->batch_size),
           static_cast<long long>(run->accumulate),
           run->recomputed.text().c_str(),
-          gib_text(machine.room() - run->device_bytes).c_str(),
+          gib_text(machine.available_bytes() - run->device_bytes).c_str(),
           100 * (run->time.total() / best.time.total() - 1));
       bytes = run->device_bytes;
     }
@@ -533,7 +533,7 @@ void print_best(const PlanAnswer& answer) {
 class SearchProgress {
  public:
   SearchProgress()
-      : thread_([this](const std::stop_token& stop) { tell_until(stop); }) {}
+      : thread_([this](const std::stop_token& stop) { show_until(stop); }) {}
 
   void operator()(int64_t dry_runs, const PlannedRun* best) {
     const std::lock_guard lock(mutex_);
@@ -547,13 +547,13 @@ class SearchProgress {
   void finish() {
     thread_.request_stop();
     thread_.join();
-    if (told_ && is_terminal_) {
+    if (shown_ && is_terminal_) {
       std::fprintf(stderr, "\r\033[K");
     }
   }
 
  private:
-  void tell_until(const std::stop_token& stop) {
+  void show_until(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     auto wait = std::chrono::seconds(1);
     while (!stopped_.wait_for(
@@ -566,7 +566,7 @@ class SearchProgress {
           best_.c_str(),
           is_terminal_ ? "" : "\n");
       std::fflush(stderr);
-      told_ = true;
+      shown_ = true;
       wait = std::chrono::seconds(is_terminal_ ? 1 : kSecondsBetweenLines);
     }
   }
@@ -577,7 +577,7 @@ class SearchProgress {
   std::condition_variable_any stopped_;
   int64_t dry_runs_ = 0;
   std::string best_ = "nothing fits yet";
-  bool told_ = false;
+  bool shown_ = false;
   std::jthread thread_; ///< last: it uses the others
 };
 
@@ -617,7 +617,7 @@ engine::LinePlot memory_plot(
     }
     plot.series.push_back(std::move(series));
   };
-  add("limit", [&](const MemoryMoment&) { return machine.room(); });
+  add("limit", [&](const MemoryMoment&) { return machine.available_bytes(); });
   add("total", [](const MemoryMoment& moment) { return moment.total(); });
   add("activations",
       [](const MemoryMoment& moment) { return moment.activations; });
@@ -718,11 +718,11 @@ std::string refusal(const PlanArguments& arguments, const PlanAnswer& answer) {
   std::string text = formatted(
       "no layout can run on {} (--devices)",
       runtime::count_text(arguments.devices, "device"));
-  std::set<std::string> told;
+  std::set<std::string> shown;
   for (const PlannedRun& run : answer.runs) {
     constexpr size_t kMostReasons = 4;
-    if (!run.problem.empty() && told.size() < kMostReasons &&
-        told.insert(run.problem).second) {
+    if (!run.problem.empty() && shown.size() < kMostReasons &&
+        shown.insert(run.problem).second) {
       text += formatted(
           "\n  {}: {}",
           &run == answer.runs.data() ? "the configuration as it is"
@@ -781,7 +781,7 @@ nlohmann::ordered_json json_of(
     const Machine& machine) {
   nlohmann::ordered_json json{
       {"best", nullptr},
-      {"room_bytes", machine.room()},
+      {"room_bytes", machine.available_bytes()},
       {"margin_bytes", machine.margin_bytes},
       {"dry_runs", answer.dry_runs},
       {"examples", answer.examples},

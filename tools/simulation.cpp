@@ -120,7 +120,7 @@ nlohmann::ordered_json json_of(
 void run_simulation(const Simulation& simulation) {
   SimulationOptions settings;
   settings.memory_cap = simulation.memory_cap;
-  settings.tell = [&](const SimulatedRun& run) {
+  settings.report = [&](const SimulatedRun& run) {
     if (simulation.as_json) {
       return;
     }

@@ -76,7 +76,7 @@ double held_out_of(const std::vector<double>& split) {
   return split[1];
 }
 
-void tell(const zoo::TokenizeResult& result) {
+void report(const zoo::TokenizeResult& result) {
   if (result.resumed_documents > 0) {
     std::printf(
         "continued after %s of an interrupted run\n",
@@ -200,7 +200,7 @@ int run_tokenize(int argc, char** argv) {
   };
   const auto result = zoo::tokenize_files(model, options);
   line.end();
-  tell(result);
+  report(result);
   return 0;
 }
 

@@ -75,7 +75,7 @@ CheckpointManifest describe(const CheckpointSubject& subject) {
 }
 
 /// Says what of another run is lost, now or when the folder is loaded.
-void tell_other_checkpoints(const fs::path& path, CheckpointLineage& lineage) {
+void log_other_checkpoints(const fs::path& path, CheckpointLineage& lineage) {
   const std::string found = lineage_of(path);
   if (!found.empty() && found != lineage.id) {
     log_warning(
@@ -113,7 +113,7 @@ CheckpointSave::CheckpointSave(
     parameters_ = parameters_of(subject, model);
     manifest_ = describe(subject);
     if (rank_ == 0) {
-      tell_other_checkpoints(path_, subject.lineage);
+      log_other_checkpoints(path_, subject.lineage);
       written_.emplace(path_);
     }
   });

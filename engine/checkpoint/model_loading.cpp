@@ -157,8 +157,8 @@ ModelLoading::ModelLoading(
 void ModelLoading::apply() {
   subject_.optimizer.finish_updates();
   subject_.pager.wait_for_gather_lane();
-  tell_begun_anew();
-  tell_other_optimizers();
+  log_begun_anew();
+  log_other_optimizers();
   load_opaques(); // first: they may refuse what they are given
   load_slices();
   for (size_t i = 0; i < full_tensors_.size(); ++i) {
@@ -217,7 +217,7 @@ bool ModelLoading::begins_anew(
           !reader_.rank_with(0, "whole/" + state + "/" + name));
 }
 
-void ModelLoading::tell_begun_anew() const {
+void ModelLoading::log_begun_anew() const {
   if (!begun_anew_.empty() && subject_.files.rank() == 0) {
     log_warning(
         "load: the optimizer state of '{}'{} begins at zero: no step had updated it when the checkpoint was saved (was it frozen?).",
@@ -258,7 +258,7 @@ void ModelLoading::check_optimizer(const OptimizedParameter& parameter) {
   other_optimizers_.emplace(saved, local.saved_name());
 }
 
-void ModelLoading::tell_other_optimizers() const {
+void ModelLoading::log_other_optimizers() const {
   if (subject_.files.rank() != 0) {
     return;
   }

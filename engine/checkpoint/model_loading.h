@@ -48,8 +48,8 @@ class ModelLoading {
       const;
   bool has_steps(const std::string& parameter) const;
   void check_optimizer(const OptimizedParameter& parameter);
-  void tell_begun_anew() const;
-  void tell_other_optimizers() const;
+  void log_begun_anew() const;
+  void log_other_optimizers() const;
 
   const CheckpointSubject& subject_;
   const ModelTensors& model_;

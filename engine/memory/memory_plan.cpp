@@ -102,7 +102,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {
         needs.slots.reduce_bytes();
     check_budget(false);
   }
-  plan.slots = needs.slots.room(slot_bytes);
+  plan.slots = needs.slots.budget(slot_bytes);
   planned(MemoryTier::kDevice, MemoryPurpose::kGatherSlots) =
       plan.slots.gather_bytes;
   planned(MemoryTier::kDevice, MemoryPurpose::kReduceSlots) =

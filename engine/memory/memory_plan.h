@@ -38,7 +38,7 @@ struct MemoryPlan {
   /// Bytes of one rank, as the ledger will count them; of activations in host
   /// memory their limit.
   TierBytes bytes{};
-  sharding::SlotRoom slots;
+  sharding::SlotBudget slots;
 };
 
 /// @throws tessera::Error if the device budget is too small, with what is

@@ -21,18 +21,18 @@ int64_t numel_of(const ShardPart& part) {
 }
 
 /// Bytes of the room for the largest part.
-struct Room {
+struct BufferSizes {
   int64_t numel = 0; ///< of values, and of the marks of those in use
   int64_t wire_bytes = 0;
 };
 
-Room room_for(const std::vector<CompressedAverage>& averages) {
-  Room room;
+BufferSizes sizes_for(const std::vector<CompressedAverage>& averages) {
+  BufferSizes sizes;
   for (const CompressedAverage& average : averages) {
-    room.numel = std::max(room.numel, average.padded_numel());
-    room.wire_bytes = std::max(room.wire_bytes, average.wire_bytes());
+    sizes.numel = std::max(sizes.numel, average.padded_numel());
+    sizes.wire_bytes = std::max(sizes.wire_bytes, average.wire_bytes());
   }
-  return room;
+  return sizes;
 }
 
 } // namespace
@@ -92,10 +92,10 @@ void OneBitMethod::add_state_bytes(TierBytes& bytes) const {
   for (const CompressedAverage& average : averages_) {
     add(MemoryPurpose::kOptimizerState, average.error_numel(), at::kFloat);
   }
-  const Room room = room_for(averages_);
-  add(MemoryPurpose::kStaging, room.numel, at::kFloat);
-  add(MemoryPurpose::kStaging, room.numel, at::kFloat);
-  add(MemoryPurpose::kStaging, room.wire_bytes, at::kByte);
+  const BufferSizes sizes = sizes_for(averages_);
+  add(MemoryPurpose::kStaging, sizes.numel, at::kFloat);
+  add(MemoryPurpose::kStaging, sizes.numel, at::kFloat);
+  add(MemoryPurpose::kStaging, sizes.wire_bytes, at::kByte);
 }
 
 void OneBitMethod::allocate(const StateMemory& memory) {
@@ -107,14 +107,14 @@ void OneBitMethod::allocate(const StateMemory& memory) {
   for (CompressedAverage& average : averages_) {
     average.allocate(memory.ledger, device);
   }
-  const Room room = room_for(averages_);
+  const BufferSizes sizes = sizes_for(averages_);
   const auto allocate = [&](int64_t numel, at::ScalarType dtype) {
     return memory.ledger.allocate_zeros(
         MemoryPurpose::kStaging, numel, dtype, device);
   };
-  values_ = allocate(room.numel, at::kFloat);
-  used_ = allocate(room.numel, at::kFloat);
-  wire_ = allocate(room.wire_bytes, at::kByte);
+  values_ = allocate(sizes.numel, at::kFloat);
+  used_ = allocate(sizes.numel, at::kFloat);
+  wire_ = allocate(sizes.wire_bytes, at::kByte);
 }
 
 int64_t OneBitMethod::steps() const {

@@ -75,10 +75,10 @@ void visit_fields(OptionFields& fields, ParameterRule& rule) {
       kAtLeast0,
       "in place of `optimizer.weight_decay`; with a `type`, by default that of the optimizer");
   fields.field(
-      "hold_steps",
-      rule.hold_steps,
+      "frozen_steps",
+      rule.frozen_steps,
       {.min = 0},
-      "in place of `optimizer.hold_steps`");
+      "in place of `optimizer.frozen_steps`");
 }
 
 void visit_fields(OptionFields& fields, OptimizerOptions& options) {
@@ -100,8 +100,8 @@ void visit_fields(OptionFields& fields, OptimizerOptions& options) {
       "decoupled, except for `adam` and `sgd`; by default 0.01 for `adamw`, `lamb`, `muon`, `one_bit_adam`, `zero_one_adam` and `one_bit_lamb`, else 0");
   options.weight_decay = weight_decay;
   fields.field(
-      "hold_steps",
-      options.hold_steps,
+      "frozen_steps",
+      options.frozen_steps,
       {.min = 0},
       "number of first steps in which only the moments are updated, not the parameters");
   fields.choice(

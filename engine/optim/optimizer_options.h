@@ -36,7 +36,7 @@ struct ParameterRule {
   /// Factor of the engine's learning rate.
   std::optional<double> lr_scale;
   std::optional<double> weight_decay;
-  std::optional<int64_t> hold_steps;
+  std::optional<int64_t> frozen_steps;
   std::optional<UpdateRule> rule;
 };
 
@@ -77,7 +77,7 @@ struct OptimizerOptions {
   std::optional<double> weight_decay;
   /// During this many first steps of a parameter its learning rate is zero: its
   /// value does not change while its moments accumulate.
-  int64_t hold_steps = 0;
+  int64_t frozen_steps = 0;
   UpdateRule rule = AdamWOptions{};
   /// Applied in order; if two match, the later one wins.
   std::vector<ParameterRule> parameters;

@@ -36,7 +36,7 @@ void OptimizerRules::check_all_used(const torch::nn::Module& module) const {
 ParameterSettings OptimizerRules::settings_for(
     const std::vector<std::string>& names) const {
   ParameterSettings settings;
-  settings.hold_steps = options_.hold_steps;
+  settings.frozen_steps = options_.frozen_steps;
   settings.rule = options_.rule;
   std::optional<double> weight_decay = options_.weight_decay;
   for (size_t i = 0; i < patterns_.size(); ++i) {
@@ -47,7 +47,7 @@ ParameterSettings OptimizerRules::settings_for(
       continue;
     }
     settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
-    settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
+    settings.frozen_steps = rule.frozen_steps.value_or(settings.frozen_steps);
     if (rule.weight_decay) {
       weight_decay = rule.weight_decay;
     }

@@ -17,7 +17,7 @@ namespace tessera::engine {
 struct ParameterSettings {
   double lr_scale = 1;
   double weight_decay = 0;
-  int64_t hold_steps = 0;
+  int64_t frozen_steps = 0;
   UpdateRule rule = AdamWOptions{};
   /// 0: OptimizerOptions::rule; else 1 + index of the ParameterRule that set
   /// it.

@@ -214,7 +214,7 @@ void ShardedOptimizer::set_parameter_options(
   }
   settings.lr_scale = rule.lr_scale.value_or(settings.lr_scale);
   settings.weight_decay = rule.weight_decay.value_or(settings.weight_decay);
-  settings.hold_steps = rule.hold_steps.value_or(settings.hold_steps);
+  settings.frozen_steps = rule.frozen_steps.value_or(settings.frozen_steps);
   parameter_hash_.reset();
   updates_->drop_speculation(found->group);
 }
@@ -238,11 +238,11 @@ runtime::OptionTexts ShardedOptimizer::parameter_settings() const {
                                  ? formatted("number {}, of experts", i)
                                  : "'" + parameters_[i].name() + "'";
     texts["the optimizer of parameter " + name] = formatted(
-        "{} with lr_scale={} weight_decay={} hold_steps={}",
+        "{} with lr_scale={} weight_decay={} frozen_steps={}",
         rule,
         settings.lr_scale,
         settings.weight_decay,
-        settings.hold_steps);
+        settings.frozen_steps);
   }
   return texts;
 }

@@ -32,7 +32,7 @@ bool gaps_are_padding(const sharding::PageSpec& page) {
 
 bool same_settings(const ParameterSettings& a, const ParameterSettings& b) {
   return a.lr_scale == b.lr_scale && a.weight_decay == b.weight_decay &&
-         a.hold_steps == b.hold_steps && a.rule_version == b.rule_version;
+         a.frozen_steps == b.frozen_steps && a.rule_version == b.rule_version;
 }
 
 } // namespace

@@ -88,7 +88,7 @@ struct StepInput {
 
   /// The learning rate of a parameter in this step.
   double lr_of(const OptimizedParameter& parameter) const {
-    return parameter.steps <= parameter.settings.hold_steps
+    return parameter.steps <= parameter.settings.frozen_steps
                ? 0
                : lr * parameter.settings.lr_scale;
   }

@@ -166,7 +166,7 @@ BatchShare ParallelRun::batches() const {
       sequence_multiple(options_)};
 }
 
-bool ParallelRun::tells_loss() const {
+bool ParallelRun::reports_loss() const {
   return index(ParallelGroup::kPipeline) + 1 ==
              mesh().size(ParallelGroup::kPipeline) &&
          index(ParallelGroup::kTensor) == 0 &&

@@ -85,7 +85,7 @@ class ParallelRun {
   }
   /// For EngineOptions::parallel: null with the default sizes, for which
   /// ShardingOptions decides which ranks shard parameters.
-  const ParallelMesh* mesh_if_given() const {
+  const ParallelMesh* mesh_or_null() const {
     return options_.sizes == ParallelSizes() ? nullptr : &mesh();
   }
   ParallelGroups& groups() {
@@ -103,7 +103,7 @@ class ParallelRun {
   }
   /// True on exactly one rank per batch: among the ranks of the last pipeline
   /// stage, which have the losses, the first of those that divide its layers.
-  bool tells_loss() const;
+  bool reports_loss() const;
 
   /// The tensor parallelism to construct layers with; nothing if layers are not
   /// divided.

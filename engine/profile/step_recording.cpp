@@ -362,7 +362,7 @@ const StepProfile& StepRecording::profile() const {
 nlohmann::ordered_json StepRecording::trace() const {
   const int rank = profile().rank;
   auto events = nlohmann::ordered_json::array();
-  const auto tell =
+  const auto add_metadata =
       [&](const char* label, int lane, nlohmann::ordered_json args) {
         events.push_back(
             {{"ph", "M"},
@@ -371,11 +371,11 @@ nlohmann::ordered_json StepRecording::trace() const {
              {"tid", lane},
              {"args", std::move(args)}});
       };
-  tell(
+  add_metadata(
       "process_name",
       0,
       {{"name", formatted("rank {} ({})", rank, device_.str())}});
-  tell("process_sort_index", 0, {{"sort_index", rank}});
+  add_metadata("process_sort_index", 0, {{"sort_index", rank}});
   const std::vector<int> lines = lines_of(spans_);
   std::vector<std::string> names(runtime::kTraceLanes * kMostLines);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -387,8 +387,8 @@ nlohmann::ordered_json StepRecording::trace() const {
   for (size_t line = 0; line < names.size(); ++line) {
     if (!names[line].empty()) {
       const auto number = static_cast<int>(line);
-      tell("thread_name", number, {{"name", names[line]}});
-      tell("thread_sort_index", number, {{"sort_index", number}});
+      add_metadata("thread_name", number, {{"name", names[line]}});
+      add_metadata("thread_sort_index", number, {{"sort_index", number}});
     }
   }
   const double start_us =

@@ -200,10 +200,11 @@ std::string format_progress(const Progress& progress, int columns) {
   }
   ProgressTexts texts = progress_texts(progress, /*is_short=*/false);
   std::string line = joined(percent, texts, "  ");
-  const auto room = static_cast<int>(limit) - static_cast<int>(line.size()) - 1;
-  if (has_total && room >= kSmallestBar) {
+  const auto free_columns =
+      static_cast<int>(limit) - static_cast<int>(line.size()) - 1;
+  if (has_total && free_columns >= kSmallestBar) {
     return joined(
-        percent + " " + bar(fraction, std::min(room, kBarColumns)),
+        percent + " " + bar(fraction, std::min(free_columns, kBarColumns)),
         texts,
         "  ");
   }

@@ -194,13 +194,13 @@ void WandbFileWriter::write_record(ProtoMessage& record) {
   bool is_first = true;
   do {
     const auto position = position_ + static_cast<int64_t>(bytes.size());
-    int64_t room = kBlockBytes - position % kBlockBytes;
-    if (room < kFragmentHeaderBytes) {
-      bytes.append(static_cast<size_t>(room), '\0');
-      room = kBlockBytes;
+    int64_t rest_bytes = kBlockBytes - position % kBlockBytes;
+    if (rest_bytes < kFragmentHeaderBytes) {
+      bytes.append(static_cast<size_t>(rest_bytes), '\0');
+      rest_bytes = kBlockBytes;
     }
-    const size_t length =
-        std::min(rest.size(), static_cast<size_t>(room - kFragmentHeaderBytes));
+    const size_t length = std::min(
+        rest.size(), static_cast<size_t>(rest_bytes - kFragmentHeaderBytes));
     const bool is_last = length == rest.size();
     bytes += fragment(
         is_first ? (is_last ? kFull : kFirst) : (is_last ? kLast : kMiddle),

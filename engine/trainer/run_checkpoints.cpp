@@ -214,7 +214,7 @@ std::vector<Checkpointable*> RunCheckpoints::all_states() {
   return states;
 }
 
-RunCheckpoints::Saved RunCheckpoints::told(
+RunCheckpoints::Saved RunCheckpoints::logged(
     int64_t step,
     bool is_best,
     Clock::time_point start,
@@ -238,7 +238,7 @@ RunCheckpoints::Saved RunCheckpoints::told(
 }
 
 RunCheckpoints::Saved RunCheckpoints::save(int64_t step, bool is_best) {
-  const Saved saved = told(step, is_best, Clock::now(), [&] {
+  const Saved saved = logged(step, is_best, Clock::now(), [&] {
     return engine_.save(
         checkpoints_of(options_.run_folder), all_states(), options_.keep_last);
   });
@@ -270,7 +270,7 @@ std::optional<RunCheckpoints::Saved> RunCheckpoints::begun_save(bool blocks) {
     return std::nullopt;
   }
   const Pending pending = *std::exchange(pending_, std::nullopt);
-  return told(pending.step, pending.is_best, pending.start, [&] {
+  return logged(pending.step, pending.is_best, pending.start, [&] {
     return pending.save.wait();
   });
 }

@@ -111,7 +111,7 @@ class RunCheckpoints {
   /// What is saved with the engine.
   std::vector<Checkpointable*> all_states();
   /// Calls `finish`, which returns the checkpoint.
-  Saved told(
+  Saved logged(
       int64_t step,
       bool is_best,
       Clock::time_point start,

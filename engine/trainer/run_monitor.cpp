@@ -63,8 +63,8 @@ RunMonitor::RunMonitor(
       options_(options),
       total_steps_(total_steps),
       batches_(batch_share(world, options)),
-      tells_loss_(
-          options.parallel == nullptr || options.parallel->tells_loss()),
+      reports_loss_(
+          options.parallel == nullptr || options.parallel->reports_loss()),
       device_(engine.device()),
       done_steps_(done_steps),
       written_steps_(done_steps) {
@@ -114,7 +114,7 @@ void RunMonitor::end_work(int64_t tokens) {
 }
 
 void RunMonitor::add(const MicroBatch& batch) {
-  if (tells_loss_) {
+  if (reports_loss_) {
     losses_.add(batch.loss, options_.accumulate, batch.tokens);
   }
 }
@@ -159,15 +159,15 @@ void RunMonitor::rewind(int64_t step, int64_t total_steps) {
   interval_start_ = Clock::now();
 }
 
-void RunMonitor::tell(const std::string& text) {
+void RunMonitor::log_text(const std::string& text) {
   if (log_) {
-    log_->say(text, LogLevel::kInfo);
+    log_->log_text(text, LogLevel::kInfo);
   }
 }
 
-void RunMonitor::tell_rolled_back(const std::string& text) {
+void RunMonitor::log_rolled_back(const std::string& text) {
   if (log_) {
-    log_->say(text, LogLevel::kWarning);
+    log_->log_text(text, LogLevel::kWarning);
   }
 }
 
@@ -233,7 +233,7 @@ std::optional<TaskScore> RunMonitor::score(
       options_.evaluate_every);
   interval_start_ += Clock::now() - start;
   if (log_) {
-    log_->say(
+    log_->log_text(
         score
             ? formatted("step {}: held-out {}", step, score->text)
             : formatted(
@@ -244,18 +244,18 @@ std::optional<TaskScore> RunMonitor::score(
   return score;
 }
 
-void RunMonitor::tell_skipped(int64_t step) {
+void RunMonitor::log_skipped(int64_t step) {
   // Of steps without loss scaling the engine tells.
   if (log_ && engine_.loss_scale() != 1) {
     if (const auto line = skipped_.add(step, engine_.loss_scale())) {
-      log_->say(*line, LogLevel::kWarning);
+      log_->log_text(*line, LogLevel::kWarning);
     }
   }
 }
 
-void RunMonitor::tell_saved(const std::string& text, bool is_saved) {
+void RunMonitor::log_saved(const std::string& text, bool is_saved) {
   if (log_) {
-    log_->say(text, is_saved ? LogLevel::kInfo : LogLevel::kWarning);
+    log_->log_text(text, is_saved ? LogLevel::kInfo : LogLevel::kWarning);
   } else if (!is_saved) {
     log_warning("{}", text); // the cause may be here
   }

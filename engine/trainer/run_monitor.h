@@ -85,16 +85,16 @@ class RunMonitor {
 
   /// Logs from time to time that steps were skipped because gradients
   /// overflowed.
-  void tell_skipped(int64_t step);
+  void log_skipped(int64_t step);
 
   /// Logs a text.
-  void tell(const std::string& text);
+  void log_text(const std::string& text);
 
   /// Logs that the run returned to a checkpoint, and why.
-  void tell_rolled_back(const std::string& text);
+  void log_rolled_back(const std::string& text);
 
   /// Logs that a checkpoint was saved or why not.
-  void tell_saved(const std::string& text, bool is_saved);
+  void log_saved(const std::string& text, bool is_saved);
 
   /// The time since the last step does not count as the time of steps.
   void skip_time();
@@ -111,7 +111,7 @@ class RunMonitor {
   const TrainerOptions& options_;
   int64_t total_steps_;
   BatchShare batches_;
-  bool tells_loss_; ///< one of the ranks with the same batch
+  bool reports_loss_; ///< one of the ranks with the same batch
   c10::Device device_; ///< of the parameters
   std::optional<StepTiming> timing_;
   std::optional<StepFlops> flops_;

@@ -25,17 +25,17 @@ SkippedSteps::SkippedSteps(std::function<double()> now_s)
 
 std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
   const double now_s = now_s_();
-  if (told_s_ && now_s - *told_s_ < kIntervalS) {
-    ++untold_;
+  if (logged_s_ && now_s - *logged_s_ < kIntervalS) {
+    ++unlogged_;
     return std::nullopt;
   }
-  told_s_ = now_s;
-  const int64_t untold = std::exchange(untold_, 0);
+  logged_s_ = now_s;
+  const int64_t unlogged = std::exchange(unlogged_, 0);
   return formatted(
       "step {} skipped: gradients overflowed, loss scale now {}{}",
       step,
       loss_scale,
-      untold == 0 ? "" : " (and " + std::to_string(untold) + " before it)");
+      unlogged == 0 ? "" : " (and " + std::to_string(unlogged) + " before it)");
 }
 
 } // namespace tessera::engine

@@ -22,8 +22,8 @@ class SkippedSteps {
 
  private:
   std::function<double()> now_s_;
-  std::optional<double> told_s_;
-  int64_t untold_ = 0;
+  std::optional<double> logged_s_;
+  int64_t unlogged_ = 0;
 };
 
 } // namespace tessera::engine

@@ -167,7 +167,7 @@ class Training {
     while (!is_end) {
       is_end = step();
     }
-    tell_last_profile();
+    log_last_profile();
     summary_.best_step = best_.step();
     summary_.best_text = best_.text();
     summary_.has_best_weights =
@@ -328,12 +328,12 @@ class Training {
     }
     monitor_->end();
     if (const auto profile = profiled_.end(step)) {
-      monitor_->tell(*profile);
+      monitor_->log_text(*profile);
     }
 
     progress_.steps = step;
     if (is_skipped) {
-      monitor_->tell_skipped(step);
+      monitor_->log_skipped(step);
     }
     for_each_hook(step, [&](auto& hook, const auto& at) {
       hook.after_step(at, is_skipped);
@@ -379,7 +379,7 @@ class Training {
   }
 
   void save(int64_t step, bool saves, bool is_best, bool is_end) {
-    tell_begun_save(/*blocks=*/saves || is_end);
+    log_begun_save(/*blocks=*/saves || is_end);
     if (saves && engine_.saves_in_background() && !is_end) {
       checkpoints_.begin_save(step, is_best);
       monitor_->skip_time();
@@ -388,15 +388,15 @@ class Training {
       if (is_end) {
         summary_.checkpoint = saved.path;
       }
-      tell_saved(saved);
+      log_saved(saved);
       monitor_->skip_time();
     }
   }
 
   /// Of a run that ended before all of its steps were profiled.
-  void tell_last_profile() {
+  void log_last_profile() {
     if (const auto profile = profiled_.finish()) {
-      monitor_->tell(*profile);
+      monitor_->log_text(*profile);
     } else if (
         options_.profile_steps > 0 &&
         progress_.steps < options_.profile_first && world_.rank() == 0) {
@@ -407,14 +407,14 @@ class Training {
     }
   }
 
-  void tell_begun_save(bool blocks) {
+  void log_begun_save(bool blocks) {
     if (const auto saved = checkpoints_.begun_save(blocks)) {
-      tell_saved(*saved);
+      log_saved(*saved);
     }
   }
 
-  void tell_saved(const engine::RunCheckpoints::Saved& saved) {
-    monitor_->tell_saved(saved.text, !saved.path.empty());
+  void log_saved(const engine::RunCheckpoints::Saved& saved) {
+    monitor_->log_saved(saved.text, !saved.path.empty());
     if (!saved.path.empty()) {
       for_each_hook(saved.step, [&](auto& hook, const auto& at) {
         hook.on_checkpoint(at, saved.path);
@@ -442,7 +442,7 @@ class Training {
   /// the last good loss. Collective: all ranks have the same losses.
   /// @throws tessera::Error if that is not wanted or not possible.
   void roll_back(const std::string& problem) {
-    tell_begun_save(/*blocks=*/true);
+    log_begun_save(/*blocks=*/true);
     const auto newest = checkpoints_.newest();
     TESSERA_CHECK(
         progress_.steps > 0,
@@ -464,7 +464,7 @@ class Training {
     load(*newest); // adds those of the checkpoint
     watch_.rewind(progress_.steps);
     monitor_->rewind(progress_.steps, total_steps_);
-    monitor_->tell_rolled_back(formatted(
+    monitor_->log_rolled_back(formatted(
         "{}: back to step {}, without the {} samples since the last good loss (from sample {} of epoch {} on)",
         problem,
         progress_.steps,

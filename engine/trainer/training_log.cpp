@@ -100,7 +100,7 @@ void TrainingLog::add(const StepMetrics& metrics) {
   }
 }
 
-void TrainingLog::say(const std::string& text, LogLevel level) {
+void TrainingLog::log_text(const std::string& text, LogLevel level) {
   progress_.clear();
   log_line(level, text);
 }
@@ -123,7 +123,8 @@ void TrainingLog::try_to(const std::function<void()>& write) {
   } catch (const Error& error) {
     if (!has_warned_) {
       has_warned_ = true;
-      say(formatted(
+      log_text(
+          formatted(
               "{}. Training continues; its log and report lack what cannot be written.",
               error.what()),
           LogLevel::kWarning);

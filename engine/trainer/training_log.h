@@ -38,7 +38,7 @@ class TrainingLog {
   void add(const StepMetrics& metrics);
 
   /// Logs a line without disturbing the progress line.
-  void say(const std::string& text, LogLevel level);
+  void log_text(const std::string& text, LogLevel level);
 
   /// Ends the progress line, draws the loss curve and writes the report.
   void finish();

@@ -63,7 +63,7 @@ int run(
       "model.folder: '{}' must contain a BERT model, and parallel.pipeline must be 1; use `tessera train` for other models and layouts",
       config.model_folder.string());
   const MemoryPlan plan(config, encoder->encoder_config(), world.device());
-  config.engine.parallel = parallel.mesh_if_given();
+  config.engine.parallel = parallel.mesh_or_null();
   config.trainer.parallel = &parallel;
   config.engine.memory.activation_bytes = plan.least_activation_bytes();
   auto engine = wrap(model, config.engine);

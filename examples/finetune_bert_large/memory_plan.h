@@ -44,10 +44,12 @@ class MemoryPlan {
     if (config_.checkpoint_layers || !config_.engine.memory.device_bytes) {
       return config_.checkpoint_layers.value_or(0);
     }
-    const int64_t room = *config_.engine.memory.device_bytes - reserve_ -
-                         tessera::total_bytes(engine.planned_memory());
+    const int64_t available_bytes =
+        *config_.engine.memory.device_bytes - reserve_ -
+        tessera::total_bytes(engine.planned_memory());
     // The engine has left room for this case.
-    return tessera::tasks::fewest_recomputed_layers(model_, shape_, room)
+    return tessera::tasks::fewest_recomputed_layers(
+               model_, shape_, available_bytes)
         .value_or(layer_count() - 1);
   }
 

@@ -33,7 +33,7 @@ ActivationCopies::ActivationCopies(
     c10::Device device,
     std::optional<int64_t> host_bytes)
     : device_(device),
-      room_({.limit_bytes = host_bytes, .device = device}),
+      pool_({.limit_bytes = host_bytes, .device = device}),
       to_host_(device),
       to_device_(device) {}
 
@@ -53,7 +53,7 @@ HostBlock ActivationCopies::copy_out(
     runtime::StreamMarks& done) {
   const c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard on_device(device_);
-  HostBlock block = room_.take(static_cast<int64_t>(from.nbytes()));
+  HostBlock block = pool_.take(static_cast<int64_t>(from.nbytes()));
   if (!block.defined()) {
     return block;
   }

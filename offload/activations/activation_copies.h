@@ -3,7 +3,7 @@
 // `ActivationCopies` copies saved storages to the host and back, concurrently
 // with computation.
 
-#include "tessera/offload/activations/activation_room.h"
+#include "tessera/offload/activations/host_activation_pool.h"
 #include "tessera/runtime/streams/stream_lane.h"
 
 #include <c10/core/Storage.h>
@@ -41,12 +41,12 @@ class ActivationCopies {
   c10::Storage copy_in(const HostBlock& from, runtime::StreamMarks& done);
 
   void give_back(HostBlock& block) {
-    room_.give_back(block);
+    pool_.give_back(block);
   }
 
   /// Bytes of all slabs on the host.
   int64_t slab_bytes() const {
-    return room_.slab_bytes();
+    return pool_.slab_bytes();
   }
 
   c10::Device device() const {
@@ -55,7 +55,7 @@ class ActivationCopies {
 
  private:
   c10::Device device_;
-  ActivationRoom room_;
+  HostActivationPool pool_;
   runtime::StreamLane to_host_;
   runtime::StreamLane to_device_;
 };

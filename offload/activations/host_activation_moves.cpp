@@ -67,7 +67,7 @@ bool HostActivationSink::leave(SavedStorage& saved, Freed& freed) {
     return false;
   }
   unindex(saved);
-  freed.push_back(let_go(saved));
+  freed.push_back(release(saved));
   index(saved);
   return true;
 }
@@ -151,7 +151,7 @@ void HostActivationSink::hold(SavedStorage& saved, c10::Storage storage) {
   statistics_.live_device_bytes += saved.bytes;
 }
 
-c10::Storage HostActivationSink::let_go(SavedStorage& saved) {
+c10::Storage HostActivationSink::release(SavedStorage& saved) {
   saved.streams.block(saved.copying);
   if (saved.on_device && !saved.brought_back) {
     // Its memory returns to the stream that allocated it, which may be none of
@@ -197,7 +197,7 @@ void HostActivationSink::release(SavedStorage& saved, uint64_t number) {
 
 void HostActivationSink::erase(SavedStorage& saved, Freed& freed) {
   if (saved.on_device) {
-    freed.push_back(let_go(saved));
+    freed.push_back(release(saved));
   }
   const auto known = by_storage_.find(saved.original);
   if (known != by_storage_.end() && known->second == &saved) {

@@ -98,7 +98,7 @@ class HostActivationSink
   void erase(SavedStorage& saved, Freed& freed);
 
   void hold(SavedStorage& saved, c10::Storage storage);
-  c10::Storage let_go(SavedStorage& saved);
+  c10::Storage release(SavedStorage& saved);
   bool fits(int64_t bytes) const;
   void index(SavedStorage& saved);
   void unindex(const SavedStorage& saved);

@@ -3,7 +3,7 @@
 // `SavedStorage` is one storage that autograd has saved, on the device, on the
 // host, or on both.
 
-#include "tessera/offload/activations/activation_room.h"
+#include "tessera/offload/activations/host_activation_pool.h"
 #include "tessera/offload/activations/saved_by_producer.h"
 #include "tessera/runtime/streams/stream_marks.h"
 

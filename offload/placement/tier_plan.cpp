@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 /// Bytes left on each tier.
-struct Room {
+struct PlanBudget {
   int64_t device = 0;
   int64_t host = 0;
   int64_t nvme = 0;
@@ -68,7 +68,7 @@ class Planner {
       }
     }
     for (const Kind& kind : kinds_) {
-      if (!kind.wanted && memory_.device_bytes && device_room() < 0) {
+      if (!kind.wanted && memory_.device_bytes && device_available() < 0) {
         move(kind);
       }
     }
@@ -81,11 +81,11 @@ class Planner {
     size_t enough = pages_.size();
     size_t too_few = 0;
     move_first(kind, enough);
-    while (device_room() >= 0 && too_few + 1 < enough) {
+    while (device_available() >= 0 && too_few + 1 < enough) {
       const size_t middle = (too_few + enough) / 2;
       plan_.pages = before;
       move_first(kind, middle);
-      if (device_room() >= 0) {
+      if (device_available() >= 0) {
         enough = middle;
       } else {
         too_few = middle;
@@ -96,12 +96,12 @@ class Planner {
   }
 
   void move_first(const Kind& kind, size_t count) {
-    Room room = room_beside_shards(most_staged());
+    PlanBudget budget = available_beside_shards(most_staged());
     for (size_t g = 0; g < count; ++g) {
       const int64_t bytes = pages_[g].*kind.bytes;
-      if (bytes > 0 && take(room.host, bytes)) {
+      if (bytes > 0 && take(budget.host, bytes)) {
         plan_.pages[g].*kind.tier = MemoryTier::kHost;
-      } else if (bytes > 0 && take(room.nvme, bytes)) {
+      } else if (bytes > 0 && take(budget.nvme, bytes)) {
         plan_.pages[g].*kind.tier = MemoryTier::kNvme;
       }
     }
@@ -123,7 +123,7 @@ class Planner {
            (files ? BlockPipeline::staging_bytes() : 0);
   }
 
-  int64_t device_room() const {
+  int64_t device_available() const {
     return memory_.device_bytes
                ? *memory_.device_bytes - memory_.activation_bytes -
                      needs_.device_bytes(plan_.pages)
@@ -131,27 +131,27 @@ class Planner {
   }
 
   /// @param staged bytes of host memory for staging.
-  Room room_beside_shards(int64_t staged) const {
-    Room room;
-    room.device = device_room();
-    room.host = memory_.host_bytes ? *memory_.host_bytes - staged : 0;
+  PlanBudget available_beside_shards(int64_t staged) const {
+    PlanBudget budget;
+    budget.device = device_available();
+    budget.host = memory_.host_bytes ? *memory_.host_bytes - staged : 0;
     if (!memory_.nvme_path.empty()) {
-      room.nvme = memory_.nvme_bytes.value_or(kUnlimited);
+      budget.nvme = memory_.nvme_bytes.value_or(kUnlimited);
     }
     for (const Kind& kind : kinds_) {
       for (size_t g = 0; g < pages_.size(); ++g) {
         const MemoryTier tier = plan_.pages[g].*kind.tier;
         const int64_t bytes = pages_[g].*kind.bytes;
-        room.host -= tier == MemoryTier::kHost ? bytes : 0;
-        room.nvme -= tier == MemoryTier::kNvme ? bytes : 0;
+        budget.host -= tier == MemoryTier::kHost ? bytes : 0;
+        budget.nvme -= tier == MemoryTier::kNvme ? bytes : 0;
       }
     }
-    return room;
+    return budget;
   }
 
   void place_state() {
     if (!placement_.optimizer) {
-      place_state_by_room();
+      place_state_by_budget();
       return;
     }
     for (runtime::ShardTiers& tiers : plan_.pages) {
@@ -166,7 +166,7 @@ class Planner {
       }
     }
     if (placement_.optimizer != MemoryTier::kDevice) {
-      reserve_stream_buffers(device_room());
+      reserve_stream_buffers(device_available());
     }
   }
 
@@ -195,7 +195,7 @@ class Planner {
         });
   }
 
-  void place_state_by_room() {
+  void place_state_by_budget() {
     int64_t most_of_shards = 0;
     int64_t most = 0;
     for (size_t g = 0; g < pages_.size(); ++g) {
@@ -204,16 +204,16 @@ class Planner {
       most = std::max(most, shards + pages_[g].staged_state);
     }
     const auto place = [&](int64_t on_device) {
-      Room room = room_beside_shards(
+      PlanBudget budget = available_beside_shards(
           StagingBuffers::kBuffers * most_of_shards +
           (shards_rest_in_files() ? BlockPipeline::staging_bytes() : 0));
-      room.device -= on_device;
-      if (!fill({room.device, room.host, 0}) && room.nvme > 0) {
+      budget.device -= on_device;
+      if (!fill({budget.device, budget.host, 0}) && budget.nvme > 0) {
         // With files, more is staged in host memory.
-        room = room_beside_shards(
+        budget = available_beside_shards(
             StagingBuffers::kBuffers * most + BlockPipeline::staging_bytes());
-        room.device -= on_device;
-        fill(room);
+        budget.device -= on_device;
+        fill(budget);
       }
     };
     place(0);
@@ -221,13 +221,13 @@ class Planner {
             plan_.pages.begin(), plan_.pages.end(), [](const auto& tiers) {
               return tiers.state != MemoryTier::kDevice;
             })) {
-      place(reserve_stream_buffers(device_room()));
+      place(reserve_stream_buffers(device_available()));
     }
   }
 
-  /// @return the part of `room` that is reserved for streamed state. If the
+  /// @return the part of `budget` that is reserved for streamed state. If the
   ///   options do not ask for streaming, it is done only if there is room.
-  int64_t reserve_stream_buffers(int64_t room) {
+  int64_t reserve_stream_buffers(int64_t budget) {
     if (offload_.ratio.value_or(on_cpu() ? 1 : 0) == 1) {
       return 0;
     }
@@ -238,7 +238,7 @@ class Planner {
           StreamedUpdate::bytes_for(
               page.state, page.segments, offload_.stage_bytes));
     }
-    if (!offload_.ratio && bytes > room) {
+    if (!offload_.ratio && bytes > budget) {
       return 0;
     }
     plan_.may_stream = true;
@@ -248,20 +248,20 @@ class Planner {
   /// Puts every page's state on the first tier that has room; on the device if
   /// none has.
   /// @return whether all fit.
-  bool fill(Room room) {
+  bool fill(PlanBudget budget) {
     bool all_fit = true;
     for (size_t g = 0; g < pages_.size(); ++g) {
       const PageNeeds& page = pages_[g];
       MemoryTier& tier = plan_.pages[g].state;
       const int64_t twice = page.state + page.second_state;
-      if (page.state == 0 || take(room.device, page.state)) {
+      if (page.state == 0 || take(budget.device, page.state)) {
         tier = MemoryTier::kDevice;
-        room.host -= on_cpu() ? page.second_state + page.second_weights : 0;
-      } else if (take(room.host, twice + page.second_weights)) {
+        budget.host -= on_cpu() ? page.second_state + page.second_weights : 0;
+      } else if (take(budget.host, twice + page.second_weights)) {
         tier = MemoryTier::kHost;
-      } else if (page.may_rest_in_files && take(room.nvme, twice)) {
+      } else if (page.may_rest_in_files && take(budget.nvme, twice)) {
         tier = MemoryTier::kNvme;
-        room.host -= page.second_weights;
+        budget.host -= page.second_weights;
       } else {
         tier = MemoryTier::kDevice;
         all_fit = false;

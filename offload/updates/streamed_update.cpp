@@ -32,19 +32,23 @@ std::vector<const at::Tensor*> passing(const StreamedSegment& segment) {
   return all;
 }
 
-/// How many of the last `rest` elements of a run fit into `room` bytes.
-int64_t fitting(const StreamedSegment& segment, int64_t rest, int64_t room) {
+/// How many of the last `rest` elements of a run fit into `available_bytes`
+/// bytes.
+int64_t fitting(
+    const StreamedSegment& segment,
+    int64_t rest,
+    int64_t available_bytes) {
   int64_t per_element = 0;
   for (const at::Tensor* tensor : passing(segment)) {
     if (tensor->defined()) {
       per_element += static_cast<int64_t>(tensor->itemsize());
-      room -= kSegmentAlignment;
+      available_bytes -= kSegmentAlignment;
     }
   }
   if (per_element == 0) {
     return rest;
   }
-  const int64_t most = std::max<int64_t>(room, 0) / per_element;
+  const int64_t most = std::max<int64_t>(available_bytes, 0) / per_element;
   return most >= rest ? rest : most / kCut * kCut;
 }
 

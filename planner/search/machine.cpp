@@ -43,7 +43,7 @@ Machine machine_of(const PlanMachine& wanted, const DeviceRates& rates) {
       machine.devices,
       machine.devices_per_node);
   TESSERA_CHECK(
-      machine.room() > 0,
+      machine.available_bytes() > 0,
       "the memory of a device is {}, all of it reserved for CUDA, NCCL and cuBLAS (--reserve, {}) or left free (--margin, {})",
       runtime::size_text(machine.device_bytes),
       runtime::size_text(machine.reserved_bytes),

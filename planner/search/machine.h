@@ -32,7 +32,7 @@ struct Machine {
   std::string nvme_path;
   DeviceRates rates;
 
-  int64_t room() const {
+  int64_t available_bytes() const {
     return device_bytes - reserved_bytes - margin_bytes;
   }
   int ranks_of_node() const {

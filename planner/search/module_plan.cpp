@@ -260,7 +260,7 @@ ModulePlan plan(
     }
     result.changes.push_back({change_text(each.change), std::move(pick)});
   }
-  result.limit_bytes = search.machine.room();
+  result.limit_bytes = search.machine.available_bytes();
   return result;
 }
 

@@ -160,7 +160,7 @@ class Search {
             !search.in_full && !search.as_given && given_.has_alike_layers),
         recomputation_(
             layers_,
-            search.machine.room(),
+            search.machine.available_bytes(),
             given_.recomputes_attention) {
     const ParallelSizes& sizes = given_.parallel.sizes;
     const int divided = sizes.tensor * sizes.pipeline * sizes.context;
@@ -340,7 +340,7 @@ class Search {
         layout.sequence = false; // some models cannot, and some lengths
         estimate = &estimate_of(layout, rows);
       }
-      const auto found = estimate->least(search_.machine.room());
+      const auto found = estimate->least(search_.machine.available_bytes());
       if (!found) {
         if (rows == 1 && estimate->refusal().empty() && !layout.sequence &&
             layout.tensor > 1) {
@@ -398,7 +398,8 @@ class Search {
           estimate = &estimate_of(flat, rows);
         }
         auto found = estimate->least(
-            search_.machine.room(), [](const RunEstimate::Estimate& each) {
+            search_.machine.available_bytes(),
+            [](const RunEstimate::Estimate& each) {
               return each.bytes_of_layers;
             });
         if (!found) {
@@ -484,7 +485,8 @@ class Search {
       if (run.fits() || run.stages.empty()) {
         break;
       }
-      const int64_t excess = run.device_bytes - search_.machine.room();
+      const int64_t excess =
+          run.device_bytes - search_.machine.available_bytes();
       if (run.time.total() >= best_seconds() || excess <= 0) {
         break; // recomputation takes longer still, or saves host memory none
       }
@@ -719,7 +721,7 @@ class Search {
       budgeted.budgeted_activations =
           static_cast<int64_t>(alone->spare_activations);
       budgeted.has_host_budget = true;
-      if (*budgeted.budgeted_activations > search_.machine.room()) {
+      if (*budgeted.budgeted_activations > search_.machine.available_bytes()) {
         continue;
       }
       if (alone->compute >= best_seconds()) {
@@ -731,7 +733,7 @@ class Search {
       PlannedRun run = run_of(budgeted);
       const int64_t taken = run.fits() ? 0 : spare_activations(run);
       if (taken > *budgeted.budgeted_activations &&
-          taken <= search_.machine.room()) {
+          taken <= search_.machine.available_bytes()) {
         // More than few layers said.
         budgeted.budgeted_activations = taken;
         run = run_of(budgeted);
@@ -1102,7 +1104,8 @@ class Search {
 
   /// Bytes of a rank that are too many.
   int64_t lack_of(const PlannedRun& run) const {
-    return std::max<int64_t>(0, run.device_bytes - search_.machine.room()) +
+    return std::max<int64_t>(
+               0, run.device_bytes - search_.machine.available_bytes()) +
            (has_host() ? std::max<int64_t>(0, run.host_bytes - host_bytes())
                        : 0);
   }
@@ -1165,12 +1168,12 @@ class Search {
     const auto tokens =
         static_cast<double>(config.tokens * run.accumulate * batches);
     run.tokens_per_s = tokens / run.time.total();
-    check_room(run);
+    check_memory(run);
   }
 
-  void check_room(PlannedRun& run) const {
+  void check_memory(PlannedRun& run) const {
     const Machine& machine = search_.machine;
-    if (run.device_bytes > machine.room()) {
+    if (run.device_bytes > machine.available_bytes()) {
       const auto largest = std::max_element(
           run.stages.begin(),
           run.stages.end(),
@@ -1179,8 +1182,8 @@ class Search {
           });
       run.problem = formatted(
           "{} above the {} of a device; {} of it are activations{}",
-          bytes_text(run.device_bytes - machine.room()),
-          bytes_text(machine.room()),
+          bytes_text(run.device_bytes - machine.available_bytes()),
+          bytes_text(machine.available_bytes()),
           bytes_text(largest->peak.activations),
           largest->peak.module.empty() ? "" : ", in " + largest->peak.module);
     } else if (

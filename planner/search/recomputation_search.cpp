@@ -25,9 +25,11 @@ bool saves_nothing(const PlannedRun& run, const PlannedRun& before) {
 
 RecomputationSearch::RecomputationSearch(
     int64_t layers,
-    int64_t room,
+    int64_t available_bytes,
     bool attention)
-    : layers_(layers), room_(room), kinds_{{.operators = true}} {
+    : layers_(layers),
+      available_bytes_(available_bytes),
+      kinds_{{.operators = true}} {
   if (attention) {
     kinds_.push_back({.operators = true, .attention = true});
   }
@@ -91,7 +93,7 @@ std::optional<RecomputationSearch::Guess> RecomputationSearch::guess(
   if (!all.fits()) {
     return std::nullopt;
   }
-  const auto excess = static_cast<double>(none.device_bytes - room_);
+  const auto excess = static_cast<double>(none.device_bytes - available_bytes_);
   const auto saved = static_cast<double>(
       std::max<int64_t>(1, none.device_bytes - all.device_bytes));
   const auto needed = static_cast<int64_t>(

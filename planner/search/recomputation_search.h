@@ -27,9 +27,12 @@ class RecomputationSearch {
   using PlanParts = std::function<PlannedRun(const RecomputedParts& parts)>;
 
   /// @param layers of the model; 0: none can be recomputed.
-  /// @param room of a device, in bytes.
+  /// @param available_bytes of a device, in bytes.
   /// @param attention can be recomputed alone.
-  RecomputationSearch(int64_t layers, int64_t room, bool attention = true);
+  RecomputationSearch(
+      int64_t layers,
+      int64_t available_bytes,
+      bool attention = true);
 
   /// @param inputs_are_full recomputed layers keep whole inputs on every
   ///   tensor rank, unless these divide them.
@@ -49,7 +52,7 @@ class RecomputationSearch {
   PlannedRun fewest_layers(const PlanParts& plan, Guess guess) const;
 
   int64_t layers_;
-  int64_t room_;
+  int64_t available_bytes_;
   std::vector<RecomputedParts> kinds_; ///< each recomputes more than the last
 };
 

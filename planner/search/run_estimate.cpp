@@ -158,11 +158,11 @@ RunEstimate::Estimate RunEstimate::between(
 }
 
 std::optional<RunEstimate::Estimate> RunEstimate::least(
-    int64_t room,
+    int64_t available_bytes,
     const std::function<int64_t(const Estimate& estimate)>& bytes_of) {
   std::optional<Estimate> fastest;
   const auto offer = [&](const Estimate& estimate) {
-    if (bytes_of(estimate) <= room &&
+    if (bytes_of(estimate) <= available_bytes &&
         (!fastest || estimate.time.total() < fastest->time.total())) {
       fastest = estimate;
     }
@@ -179,10 +179,10 @@ std::optional<RunEstimate::Estimate> RunEstimate::least(
       break; // further kinds take longer still
     }
     offer(own.none);
-    if (bytes_of(own.none) <= room) {
+    if (bytes_of(own.none) <= available_bytes) {
       break;
     }
-    if (bytes_of(smallest()) > room) {
+    if (bytes_of(smallest()) > available_bytes) {
       return std::nullopt;
     }
     if (!own.all) {
@@ -190,14 +190,15 @@ std::optional<RunEstimate::Estimate> RunEstimate::least(
           i == kSmallest ? smallest() : line(own.parts, /*all_layers=*/true);
     }
     // Bytes fall with the number of layers.
-    if (bytes_of(*own.all) > room) {
+    if (bytes_of(*own.all) > available_bytes) {
       continue;
     }
     int64_t too_few = 0;
     int64_t enough = layers_;
     while (enough - too_few > 1) {
       const int64_t middle = (too_few + enough) / 2;
-      (bytes_of(between(own, middle, layers_)) <= room ? enough : too_few) =
+      (bytes_of(between(own, middle, layers_)) <= available_bytes ? enough
+                                                                  : too_few) =
           middle;
     }
     offer(between(own, enough, layers_));

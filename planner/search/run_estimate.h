@@ -51,11 +51,12 @@ class RunEstimate {
   /// Why nothing can be estimated: the layout was refused. Empty: it was not.
   const std::string& refusal();
 
-  /// The fastest that takes at most `room` bytes; nothing if there is none. A
-  /// kind of parts has a dry run more only where the kinds before do not fit.
+  /// The fastest that takes at most `available_bytes` bytes; nothing if there
+  /// is none. A kind of parts has a dry run more only where the kinds before do
+  /// not fit.
   /// @param bytes_of what has to fit of an estimate.
   std::optional<Estimate> least(
-      int64_t room,
+      int64_t available_bytes,
       const std::function<int64_t(const Estimate& estimate)>& bytes_of =
           [](const Estimate& estimate) { return estimate.device_bytes; });
 

@@ -41,7 +41,7 @@ EngineHandle::EngineHandle(
       world(), options.parallel, /*micro_batches=*/1);
   divide_layers(*tree_, plan, *parallel_);
   EngineOptions engine = options.engine;
-  engine.parallel = parallel_->mesh_if_given();
+  engine.parallel = parallel_->mesh_or_null();
   engine_.emplace(wrap(std::shared_ptr<torch::nn::Module>(tree_), engine));
 }
 

@@ -30,7 +30,7 @@ inline std::string lost_peer_text(int rank, bool left) {
 }
 
 /// Whether a message is one of lost_peer_text().
-inline bool tells_of_lost_peer(std::string_view message) {
+inline bool names_lost_peer(std::string_view message) {
   return message.ends_with(kLostPeer);
 }
 

@@ -2,7 +2,7 @@
 #include "tessera/runtime/comm/communicator.h"
 
 #include "tessera/runtime/comm/collective_error.h"
-#include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/missing_ranks.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/peer_failure.h"
@@ -109,11 +109,11 @@ void copy_alone(const at::Tensor& output, const at::Tensor& input) {
 /// @param calls null: the ranks of the group are not known.
 std::string cause_of(
     const std::exception& failure,
-    const runtime::RollCall* calls) {
+    const runtime::MissingRanks* calls) {
   const std::string text = first_line(failure.what());
   const bool is_known =
       dynamic_cast<const runtime::CollectiveError*>(&failure) != nullptr;
-  if (is_known && !runtime::tells_of_lost_peer(text)) {
+  if (is_known && !runtime::names_lost_peer(text)) {
     return text + ".";
   }
   const std::string end =
@@ -127,7 +127,7 @@ std::string cause_of(
                    ". A peer has left the job or the connection was lost; see the first error of the job for the cause.";
 }
 
-void look_around(const WaitCheck& check) {
+void poll_checks(const WaitCheck& check) {
   if (!check) {
     return;
   }
@@ -161,11 +161,11 @@ void PendingCollective::then(std::function<void()> step) {
 }
 
 void PendingCollective::answer_roll_call() const {
-  if (!wait_.roll_call) {
+  if (!wait_.missing_ranks) {
     return;
   }
   try {
-    wait_.roll_call->answer(wait_.number);
+    wait_.missing_ranks->answer(wait_.number);
   } catch (const std::exception&) {
     // The store is gone; the collective itself will report that.
   }
@@ -174,11 +174,11 @@ void PendingCollective::answer_roll_call() const {
 std::vector<int> PendingCollective::missing_ranks(
     bool log,
     std::chrono::seconds waited) const {
-  if (!wait_.roll_call) {
+  if (!wait_.missing_ranks) {
     return {};
   }
   try {
-    const auto answers = wait_.roll_call->answers(wait_.number);
+    const auto answers = wait_.missing_ranks->answers(wait_.number);
     if (log && answers.is_first && !answers.missing.empty()) {
       log_warning(
           "{}: waiting for {} for {} s",
@@ -219,13 +219,15 @@ void PendingCollective::wait(const WaitCheck& check) {
       }
       if (wait_.on_stream || is_over) {
         // A peer that left because of an error may have reported it.
-        look_around(check);
+        poll_checks(check);
         runtime::blame_peer();
         TESSERA_FAIL(
-            "{} failed: {}", label_, cause_of(failure, wait_.roll_call.get()));
+            "{} failed: {}",
+            label_,
+            cause_of(failure, wait_.missing_ranks.get()));
       }
     }
-    look_around(check);
+    poll_checks(check);
     const auto elapsed = std::chrono::steady_clock::now() - start;
     const auto waited =
         std::chrono::duration_cast<std::chrono::seconds>(elapsed);
@@ -256,11 +258,11 @@ Communicator::Communicator(
     std::string name,
     c10::intrusive_ptr<c10d::Backend> backend,
     std::chrono::milliseconds timeout,
-    std::shared_ptr<runtime::RollCall> roll_call)
+    std::shared_ptr<runtime::MissingRanks> missing_ranks)
     : name_(std::move(name)),
       backend_(std::move(backend)),
       timeout_(timeout),
-      roll_call_(std::move(roll_call)),
+      missing_ranks_(std::move(missing_ranks)),
       device_(backend_->getBoundDeviceId()),
       is_gloo_(backend_->getBackendName() == "gloo"),
       rank_(backend_->getRank()),
@@ -392,7 +394,7 @@ PendingCollective Communicator::pending(
   PendingCollective result(
       std::move(work),
       std::move(label),
-      {timeout_, on_stream(), roll_call_, issued_++});
+      {timeout_, on_stream(), missing_ranks_, issued_++});
   if (on_stream()) {
     // It runs on the current stream, which has nothing else to wait for.
     result.wait();

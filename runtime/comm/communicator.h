@@ -21,7 +21,7 @@
 
 namespace tessera::runtime {
 
-class RollCall;
+class MissingRanks;
 class StreamTime;
 
 } // namespace tessera::runtime
@@ -42,7 +42,7 @@ class PendingCollective {
     /// Whether the work runs on a stream, which waits in place of the host.
     bool on_stream = false;
     /// Finds the ranks that a rank waits for; null: they are not known.
-    std::shared_ptr<runtime::RollCall> roll_call;
+    std::shared_ptr<runtime::MissingRanks> missing_ranks;
     uint64_t number = 0; ///< of the collective, in its communicator
   };
 
@@ -110,7 +110,7 @@ class Communicator {
       std::string name,
       c10::intrusive_ptr<c10d::Backend> backend,
       std::chrono::milliseconds timeout,
-      std::shared_ptr<runtime::RollCall> roll_call = nullptr);
+      std::shared_ptr<runtime::MissingRanks> missing_ranks = nullptr);
 
   /// Aborts collectives in progress if the backend can (all but Gloo).
   /// The communicator cannot be used afterwards, on this or any other rank.
@@ -211,7 +211,7 @@ class Communicator {
   std::string name_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::chrono::milliseconds timeout_{};
-  std::shared_ptr<runtime::RollCall> roll_call_;
+  std::shared_ptr<runtime::MissingRanks> missing_ranks_;
   uint64_t issued_ = 0; ///< collectives so far
   /// The device that the backend is bound to, like NCCL and IpcBackend:
   /// collectives and waits for them run on the current stream.

@@ -3,7 +3,7 @@
 // `GroupStore` holds the keys of one group of ranks in the store of a job, and
 // names the ranks that a wait for them is for.
 
-#include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/missing_ranks.h"
 #include "tessera/runtime/core/error.h"
 
 #include <c10/util/Exception.h>

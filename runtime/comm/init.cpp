@@ -6,9 +6,9 @@
 #include "tessera/runtime/comm/device_use.h"
 #include "tessera/runtime/comm/exception_text.h"
 #include "tessera/runtime/comm/group_store.h"
+#include "tessera/runtime/comm/missing_ranks.h"
 #include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/comm/rendezvous.h"
-#include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/comm/simulated_job.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/comm/uncaught_errors.h"
@@ -195,7 +195,7 @@ std::unique_ptr<Communicator> World::join_group(
         name,
         std::move(backend),
         timeout,
-        std::make_shared<runtime::RollCall>(store, rank, ranks));
+        std::make_shared<runtime::MissingRanks>(store, rank, ranks));
   } catch (const runtime::LostRankError&) {
     throw;
   } catch (const c10::DistError& error) {

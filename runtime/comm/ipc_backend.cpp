@@ -314,13 +314,13 @@ c10::intrusive_ptr<c10d::Work> IpcBackend::broadcast(
   return issue(gather(tensor, tensor, std::move(spans)));
 }
 
-std::vector<std::vector<int64_t>> IpcBackend::tell_lengths(
+std::vector<std::vector<int64_t>> IpcBackend::exchange_lengths(
     const std::vector<ByteSpan>& blocks) {
   std::vector<int64_t> sent;
   for (const ByteSpan& block : blocks) {
     sent.push_back(block.bytes());
   }
-  return queue_->tell_all(sent);
+  return queue_->exchange_all(sent);
 }
 
 int64_t IpcBackend::longest_of(
@@ -350,7 +350,7 @@ c10::intrusive_ptr<c10d::Work> IpcBackend::alltoall_base(
   auto blocks = args_.blocks(output, input, output_splits, input_splits);
   int64_t longest_bytes = bytes_in(output) / getSize();
   if (!output_splits.empty()) {
-    const auto sent = tell_lengths(blocks.in);
+    const auto sent = exchange_lengths(blocks.in);
     if (sent.empty()) {
       return issue({}); // which fails
     }

@@ -116,7 +116,7 @@ class IpcBackend : public c10d::Backend {
       int64_t longest_bytes) const;
   /// The lengths of the blocks that each rank sends, by rank; none when the
   /// queue has failed. Collective; blocks the host.
-  std::vector<std::vector<int64_t>> tell_lengths(
+  std::vector<std::vector<int64_t>> exchange_lengths(
       const std::vector<ByteSpan>& blocks);
   /// The longest of these blocks.
   /// @throws tessera::Error when a rank sends a block of another length than

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/comm/collective_error.h"
 #include "tessera/runtime/comm/group_store.h"
-#include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/missing_ranks.h"
 #include "tessera/runtime/comm/shm_bytes.h"
 #include "tessera/runtime/comm/shm_meeting.h"
 #include "tessera/runtime/comm/store_text.h"
@@ -293,11 +293,11 @@ uint64_t IpcQueue::issue(const IpcPlan& plan) {
   return issued_turns_;
 }
 
-std::vector<std::vector<int64_t>> IpcQueue::tell_all(
+std::vector<std::vector<int64_t>> IpcQueue::exchange_all(
     const std::vector<int64_t>& numbers) {
   const Lock order(issue_mutex_);
   HostNote& local = note_of(region_, rank_);
-  const uint64_t self_value = told_++;
+  const uint64_t self_value = exchanges_++;
   std::copy(numbers.begin(), numbers.end(), local.numbers[self_value % 2]);
   local.count = self_value + 1;
   const auto start = Clock::now();

@@ -121,7 +121,7 @@ class IpcQueue {
   /// Tells all ranks `numbers`, one for each rank. Collective; blocks the host
   /// until all have called it, but for no stream.
   /// @return the numbers of all ranks, by rank; none when the queue has failed.
-  std::vector<std::vector<int64_t>> tell_all(
+  std::vector<std::vector<int64_t>> exchange_all(
       const std::vector<int64_t>& numbers);
 
   bool has_failed() const;
@@ -195,7 +195,7 @@ class IpcQueue {
   std::mutex issue_mutex_;
   std::atomic<uint64_t> issued_turns_ = 0;
   uint64_t issued_ = 0; ///< collectives
-  uint64_t told_ = 0; ///< calls of tell_all()
+  uint64_t exchanges_ = 0; ///< calls of exchange_all()
   StreamDriver::Stream last_stream_ = nullptr;
 
   mutable std::mutex mutex_;

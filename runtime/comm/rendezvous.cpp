@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/comm/rendezvous.h"
 
+#include "tessera/runtime/comm/missing_ranks.h"
 #include "tessera/runtime/comm/rank_ends.h"
-#include "tessera/runtime/comm/roll_call.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"

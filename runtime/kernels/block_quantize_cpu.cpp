@@ -266,8 +266,9 @@ struct Part {
   bool is_float32() const {
     return arrays.type == ElementType::kFloat32;
   }
-  /// Values [first, first + count) in float32. @param room for `count` of them.
-  const float* load(int64_t first, int64_t count, float* room) const {
+  /// Values [first, first + count) in float32. @param scratch for `count` of
+  /// them.
+  const float* load(int64_t first, int64_t count, float* scratch) const {
     if (is_float32()) {
       return reinterpret_cast<const float*>(values) + first;
     }
@@ -276,12 +277,12 @@ struct Part {
         reinterpret_cast<const uint16_t*>(values) + first,
         precision(),
         count,
-        room);
-    return room;
+        scratch);
+    return scratch;
   }
   /// Where values [first, ...) are to be written in float32, for store().
-  float* begin_store(int64_t first, float* room) const {
-    return is_float32() ? reinterpret_cast<float*>(values) + first : room;
+  float* begin_store(int64_t first, float* scratch) const {
+    return is_float32() ? reinterpret_cast<float*>(values) + first : scratch;
   }
   void store(int64_t first, int64_t count, const float* from) const {
     if (is_float32()) {
@@ -295,13 +296,13 @@ struct Part {
 
 void encode_block(const Part& part, int64_t first, int64_t count) {
   const CodeType type = part.arrays.format.type;
-  std::array<float, kMostWidened> room;
+  std::array<float, kMostWidened> scratch;
   // A block that does not fit is widened twice.
   uint32_t largest = 0;
   SignSums sums;
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
-    const float* values = part.load(first + i, some, room.data());
+    const float* values = part.load(first + i, some, scratch.data());
     largest = std::max(largest, largest_bits(values, some));
     if (type == CodeType::kSign) {
       add_magnitudes(values, some, sums);
@@ -320,17 +321,17 @@ void encode_block(const Part& part, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
     const float* values = part.is_float32() || count > kMostWidened
-                              ? part.load(first + i, some, room.data())
-                              : room.data();
+                              ? part.load(first + i, some, scratch.data())
+                              : scratch.data();
     encode(type, values, some, scale.inverse, part.codes(first + i));
   }
 }
 
 void decode_block(const Part& part, int64_t first, int64_t count) {
-  std::array<float, kMostWidened> room;
+  std::array<float, kMostWidened> scratch;
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
-    float* to = part.begin_store(first + i, room.data());
+    float* to = part.begin_store(first + i, scratch.data());
     decode(
         part.arrays.format.type,
         part.codes(first + i),
@@ -347,12 +348,12 @@ void sum_block(
     int64_t count,
     float factor) {
   std::array<float, kMostWidened> sums;
-  std::array<float, kMostWidened> room;
+  std::array<float, kMostWidened> scratch;
   const Part& result = parts.front();
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
     for (const Part& part : parts) {
-      float* to = &part == &result ? sums.data() : room.data();
+      float* to = &part == &result ? sums.data() : scratch.data();
       decode(
           part.arrays.format.type,
           part.codes(first + i),

@@ -4,7 +4,7 @@
 // vectors of an instruction set. Only the per-ISA sources include this, see
 // vec_loop.h.
 
-#include "tessera/runtime/kernels/shard_lanes.h"
+#include "tessera/runtime/kernels/shard_vectors.h"
 #include "tessera/runtime/kernels/update_kernels.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ template <typename Vec, typename Shard>
 bool update_range(const Shard& shard, int64_t begin, int64_t end) {
   using Rule = typename Shard::Rule;
   return with_lanes<Vec>(shard, [&](auto lanes) {
-    const Rule rule = shard.rule; // see ShardLanes
+    const Rule rule = shard.rule; // see ShardVectors
     const auto step = [&]<int kStates>() {
       for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
         lanes.template prefetch_all<kStates>(i);
@@ -64,7 +64,7 @@ LambSums lamb_moments(
     int64_t begin,
     int64_t end) {
   return with_lanes<Vec, true, false>(shard, [&](auto lanes) {
-    const auto rule = shard.rule; // see ShardLanes
+    const auto rule = shard.rule; // see ShardVectors
     LambSums sums;
     // Sums over a few vectors are accurate enough in T; longer ones are not.
     constexpr int64_t kBlock = 16 * Vec::kWidth;
@@ -101,7 +101,7 @@ void lamb_weights(
     int64_t begin,
     int64_t end) {
   with_lanes<Vec, false>(shard, [&](auto lanes) {
-    const auto rule = shard.rule; // see ShardLanes
+    const auto rule = shard.rule; // see ShardVectors
     for_each_vector<Vec>(begin, end, [&](int64_t i, auto... count) {
       const Vec master = lanes.master(i, count...);
       const Vec step = rule.direction(

@@ -24,7 +24,7 @@ bool is_regular_file(int fd) {
   return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-bool has_room(int fd) {
+bool is_writable(int fd) {
   pollfd entry{fd, POLLOUT, 0};
   return ::poll(&entry, 1, 0) == 1;
 }
@@ -63,7 +63,7 @@ void Console::write(
 void Console::flush(ConsoleStream stream) {
   Stream& target = at(stream);
   std::size_t done = 0;
-  while (done < target.queue.size() && has_room(target.fd)) {
+  while (done < target.queue.size() && is_writable(target.fd)) {
     const auto count = ::write(
         target.fd,
         target.queue.data() + done,

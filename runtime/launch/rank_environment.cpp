@@ -49,7 +49,7 @@ std::vector<std::string> rank_environment(const RankVariables& variables) {
       {"TORCHELASTIC_RESTART_COUNT", ""},
       {"TORCHELASTIC_MAX_RESTARTS", ""},
       {"TESSERA_TERMINAL_COLUMNS", ""},
-      {kLauncherSocketVariable, variables.blame_socket},
+      {kLauncherSocketVariable, variables.failure_socket},
   };
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     changes["OMP_NUM_THREADS"] =

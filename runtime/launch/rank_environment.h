@@ -24,8 +24,8 @@ struct RankVariables {
   /// Width of the terminal that shows this rank's progress bar; 0 if there is
   /// none.
   int terminal_columns = 0;
-  /// BlameSocket::name().
-  std::string blame_socket;
+  /// FailureSocket::name().
+  std::string failure_socket;
 };
 
 /// Variables that programs with LibTorch start with, {name, value}: those that

@@ -81,7 +81,7 @@ int RankJob::run() {
 
 std::optional<int> RankJob::meet_nodes() {
   const auto show = [&](std::string_view line) {
-    say(line);
+    log_text(line);
     flush();
   };
   if (member_) {
@@ -89,7 +89,7 @@ std::optional<int> RankJob::meet_nodes() {
         member_->next_order(signals_, show, stop_signals_);
     if (order.kind == NodeMessageKind::kExit) {
       if (!order.text.empty()) {
-        say(order.text);
+        log_text(order.text);
       }
       return order.exit_code;
     }
@@ -111,7 +111,7 @@ std::optional<int> RankJob::meet_nodes() {
     const std::string line = "ended by signal " + describe_signal(*signal);
     leader_->finish(
         {.kind = NodeMessageKind::kExit, .text = line, .exit_code = code});
-    say(line);
+    log_text(line);
     return code;
   }
   leader_->start(attempt_, port_);
@@ -140,7 +140,7 @@ void RankJob::run_ranks() {
     }
   }
   for (const std::string& line : errors_.summary()) {
-    say(line);
+    log_text(line);
   }
   flush();
 }
@@ -158,7 +158,8 @@ std::optional<int> RankJob::conclude() {
 
   if (member_) {
     if (const std::string loss = member_->loss(); !loss.empty()) {
-      say("error: the job has failed: " + loss +
+      log_text(
+          "error: the job has failed: " + loss +
           (failure && failure->text != loss ? "; on this node, " + failure->text
                                             : ""));
       return 1;
@@ -172,7 +173,7 @@ std::optional<int> RankJob::conclude() {
     const std::string line = "starting all ranks again: restart " +
                              std::to_string(attempt_) + " of " +
                              std::to_string(options_.max_restarts);
-    say(line);
+    log_text(line);
     flush();
     if (leader_) {
       leader_->send_all({.kind = NodeMessageKind::kNotice, .text = line});
@@ -184,7 +185,7 @@ std::optional<int> RankJob::conclude() {
     const std::string line =
         failure ? "error: the job has failed: " + failure->text : "";
     if (failure) {
-      say(line);
+      log_text(line);
       flush();
     }
     leader_->finish(
@@ -240,7 +241,7 @@ void RankJob::start_ranks() {
     variables.max_restarts = options_.max_restarts;
     variables.terminal_columns =
         shows_progress ? console_.terminal_columns() : 0;
-    variables.blame_socket = blames_.name();
+    variables.failure_socket = blames_.name();
     auto process = std::make_unique<RankProcess>(
         options_.command, rank_environment(variables), signals_.outer_mask());
     if (const int error = process->exec_error(); error != 0) {
@@ -318,7 +319,7 @@ void RankJob::take_signals() {
 }
 
 void RankJob::stop(int signal, int count) {
-  say("forwarding signal " + describe_signal(signal) + " to all ranks");
+  log_text("forwarding signal " + describe_signal(signal) + " to all ranks");
   for (const Rank& rank : ranks_) {
     rank.process->signal_group(signal);
   }
@@ -351,10 +352,10 @@ void RankJob::take_messages() {
        leader_ ? leader_->take_messages() : member_->take_messages()) {
     switch (message.kind) {
       case NodeMessageKind::kNotice:
-        say(message.text);
+        log_text(message.text);
         break;
       case NodeMessageKind::kEnd:
-        say(message.text);
+        log_text(message.text);
         end_ranks();
         break;
       case NodeMessageKind::kSignal:
@@ -478,14 +479,14 @@ void RankJob::take_failure(const Failure& failure) {
     return;
   }
   culprit_time_ = Clock::now() + kCulpritPatience;
-  say(line);
+  log_text(line);
   if (leader_) {
     leader_->send_all({.kind = NodeMessageKind::kNotice, .text = line});
   }
 }
 
 void RankJob::end_job(const std::string& line) {
-  say(line);
+  log_text(line);
   if (leader_) {
     leader_->send_all({.kind = NodeMessageKind::kEnd, .text = line});
   }
@@ -521,7 +522,8 @@ void RankJob::keep_deadlines() {
   killed_ = true;
   for (const Rank& rank : ranks_) {
     if (!rank.ended) {
-      say("warning: rank " + std::to_string(rank.number) + " (pid " +
+      log_text(
+          "warning: rank " + std::to_string(rank.number) + " (pid " +
           std::to_string(rank.process->pid()) + ") did not end within " +
           std::to_string(options_.grace.count()) + " ms; killing it");
     }
@@ -585,7 +587,7 @@ void RankJob::pass_on_all() {
   }
 }
 
-void RankJob::say(std::string_view text) {
+void RankJob::log_text(std::string_view text) {
   console_.write(ConsoleStream::kErr, "tessera: " + std::string(text) + "\n");
 }
 

@@ -2,8 +2,8 @@
 #pragma once
 // `RankJob` is the poll loop behind launch().
 
-#include "tessera/runtime/launch/blame_socket.h"
 #include "tessera/runtime/launch/console.h"
+#include "tessera/runtime/launch/failure_socket.h"
 #include "tessera/runtime/launch/launch.h"
 #include "tessera/runtime/launch/line_prefixer.h"
 #include "tessera/runtime/launch/node_leader.h"
@@ -90,13 +90,13 @@ class RankJob {
   void end_ranks();
   void pass_on(Rank& rank, ConsoleStream stream);
   void pass_on_all();
-  void say(std::string_view text);
+  void log_text(std::string_view text);
   void flush();
   void flush_to_the_end();
 
   LaunchOptions options_;
   SignalScope signals_;
-  BlameSocket blames_;
+  FailureSocket blames_;
   // Of node 0 if there are several, and of the others.
   std::unique_ptr<NodeLeader> leader_;
   std::unique_ptr<NodeMember> member_;

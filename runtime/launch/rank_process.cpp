@@ -109,7 +109,7 @@ RankProcess::RankProcess(
   if (pid_ == 0) {
     become_rank(setup);
     const int error = errno;
-    [[maybe_unused]] const auto told =
+    [[maybe_unused]] const auto notified =
         ::write(exec_report.write_end.get(), &error, sizeof(error));
     ::_exit(127);
   }

@@ -33,7 +33,7 @@ bool is_observed() {
          torch::autograd::get_current_graph_task_id() >= 0;
 }
 
-std::unique_ptr<at::ObserverContext> tell_begin(
+std::unique_ptr<at::ObserverContext> observe_begin(
     const at::RecordFunction& call) {
   if (!is_observed()) {
     return nullptr;
@@ -44,7 +44,9 @@ std::unique_ptr<at::ObserverContext> tell_begin(
   return nullptr;
 }
 
-void tell_end(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
+void observe_end(
+    const at::RecordFunction& call,
+    at::ObserverContext* /*none*/) {
   if (!is_observed()) {
     return;
   }
@@ -61,7 +63,7 @@ OperatorObserver::OperatorObserver() {
     state.thread = std::this_thread::get_id();
     // Autograd's threads take over what is local to this one.
     state.handle = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(tell_begin, tell_end)
+        at::RecordFunctionCallback(observe_begin, observe_end)
             .needsInputs(true)
             .scopes(
                 {at::RecordScope::FUNCTION,

@@ -247,7 +247,7 @@ void GradientBucket::refresh() {
   }
 }
 
-bool GradientBucket::is_untaken(size_t i) const {
+bool GradientBucket::is_pending(size_t i) const {
   const Entry& entry = entries_[i];
   return entry.parameter.grad().defined() && !holds_token(entry);
 }

@@ -236,7 +236,7 @@ class GradientBucket {
   }
   /// Returns whether parameter.grad() holds a tensor of the user that was not
   /// taken yet.
-  bool is_untaken(size_t i) const;
+  bool is_pending(size_t i) const;
 
   /// Adds the settled gradients of the same group on other pipeline stages,
   /// which must be sharded in the same way on each rank of `copies`. All
@@ -304,7 +304,7 @@ class GradientBucket {
     return target_ != Target::kSlot;
   }
   void bring_shard_to_slot();
-  at::Tensor room_for_shard() const;
+  at::Tensor memory_for_shard() const;
   void store_reduced();
   static bool holds_token(const Entry& entry);
   void place_token(Entry& entry);

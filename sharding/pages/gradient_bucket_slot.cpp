@@ -363,7 +363,7 @@ void GradientBucket::complete(const WaitCheck& check) {
 /// another, behind the result if that is behind what arrived, else a part of
 /// the slot that was another rank's, or memory that was not planned for where
 /// there is no other.
-at::Tensor GradientBucket::room_for_shard() const {
+at::Tensor GradientBucket::memory_for_shard() const {
   const int64_t numel = reduced_.numel();
   const int64_t wire = group_.spec().reduce_wire_numel();
   if (types_.shard != types_.slot) {
@@ -385,7 +385,7 @@ void GradientBucket::store_reduced() {
   const bool converts = types_.shard != types_.slot;
   at::Tensor sum = in_place ? shard_.tensor() : reduced_;
   if (!in_place && (accumulates() || converts)) {
-    sum = room_for_shard();
+    sum = memory_for_shard();
   }
   if (accumulates()) {
     if (!in_place) {

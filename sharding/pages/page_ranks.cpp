@@ -327,7 +327,7 @@ void PageRanks::abandon(const std::string& reason) noexcept {
   }
 }
 
-void PageRanks::or_abandon(const std::function<void()>& work) {
+void PageRanks::run_or_abandon(const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {

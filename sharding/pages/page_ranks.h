@@ -138,7 +138,7 @@ class PageRanks {
   void abandon(const std::string& reason) noexcept;
   /// Runs `work`, which may fail on this rank alone, e.g. because of a disk; if
   /// it throws, calls abandon().
-  void or_abandon(const std::function<void()>& work);
+  void run_or_abandon(const std::function<void()>& work);
 
   /// What this rank has written to parameters outside of steps since the ranks
   /// last agreed, where all of them write the same; the next agreement compares

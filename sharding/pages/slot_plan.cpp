@@ -87,7 +87,7 @@ int64_t SlotPlan::reduce_bytes() const {
   return is_alone_ && !updates_in_backward_ ? 0 : reduce_bytes(expected_);
 }
 
-SlotRoom SlotPlan::room(std::optional<int64_t> budget_bytes) const {
+SlotBudget SlotPlan::budget(std::optional<int64_t> budget_bytes) const {
   return {gather_bytes(budget_bytes), reduce_bytes(), budget_bytes.has_value()};
 }
 

@@ -14,7 +14,7 @@
 namespace tessera::sharding {
 
 /// The slots of one rank.
-struct SlotRoom {
+struct SlotBudget {
   int64_t gather_bytes = 0; ///< of slots for unsharded pages
   int64_t reduce_bytes = 0; ///< of slots for whole gradients
   /// A budget is kept at any cost; a capacity that was computed from an
@@ -56,7 +56,7 @@ class SlotPlan {
   /// @param budget_bytes for both kinds.
   /// @throws tessera::Error when the pages of some operator do not fit, with
   ///   the minimum needed.
-  SlotRoom room(std::optional<int64_t> budget_bytes = std::nullopt) const;
+  SlotBudget budget(std::optional<int64_t> budget_bytes = std::nullopt) const;
   /// The least that gather slots take.
   int64_t least_gather_bytes() const;
 

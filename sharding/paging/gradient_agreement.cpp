@@ -17,7 +17,7 @@ void GradientAgreement::settle(const RankIntent& intent) {
   const bool all_settled = reducer_.agree(stated);
   reducer_.finish();
   if (!all_settled) {
-    take_all_untaken();
+    collect_all_pending();
   }
   const TransferWaits::Scope waits(context_.waits);
   if (!all_settled) {
@@ -61,7 +61,7 @@ bool GradientAgreement::is_settled() const {
     bucket->refresh();
     bool changed = bucket->is_open();
     for (size_t i = 0; i < page->parameters().size(); ++i) {
-      changed = changed || bucket->is_untaken(i);
+      changed = changed || bucket->is_pending(i);
     }
     if (changed) {
       return false;
@@ -70,10 +70,10 @@ bool GradientAgreement::is_settled() const {
   return at::equal(settled_flags_, flags(/*all=*/true));
 }
 
-void GradientAgreement::take_all_untaken() {
+void GradientAgreement::collect_all_pending() {
   for (const auto& page : context_.pages) {
     if (page->gradients) {
-      reducer_.take_untaken(*page);
+      reducer_.collect_pending(*page);
       continue;
     }
     for (const auto& frozen : page->parameters()) {

@@ -38,7 +38,7 @@ class GradientAgreement {
   /// Whether this rank's flags are those that the ranks have agreed on, with
   /// nothing left to reduce.
   bool is_settled() const;
-  void take_all_untaken();
+  void collect_all_pending();
   /// Reduces collected gradients, those that are kept whole only if `all`.
   /// @return flags() of all ranks, before that.
   at::Tensor reduce_collected(bool all);

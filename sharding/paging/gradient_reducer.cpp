@@ -101,16 +101,16 @@ bool GradientReducer::state(const RankIntent& intent) {
 void GradientReducer::take(size_t parameter) {
   const ParameterEntry& entry = context_.pages.entries()[parameter];
   GradientBucket& bucket = *entry.page.gradients;
-  if (bucket.is_untaken(entry.position)) {
+  if (bucket.is_pending(entry.position)) {
     open(entry.page);
     bucket.take(entry.position);
   }
 }
 
-void GradientReducer::take_untaken(Page& page) {
+void GradientReducer::collect_pending(Page& page) {
   page.gradients->refresh();
   for (size_t i = 0; i < page.parameters().size(); ++i) {
-    if (page.gradients->is_untaken(i)) {
+    if (page.gradients->is_pending(i)) {
       open(page);
       page.gradients->take(i);
       // While the engine's own backward runs, a hook of the user may have
@@ -159,7 +159,7 @@ void GradientReducer::open(Page& page) {
                                page.reductions.expected_arrivals > 0)) {
     slot = take_slot(page);
   } // else the shard collects them
-  context_.ranks->or_abandon([&] { bucket.open(std::move(slot)); });
+  context_.ranks->run_or_abandon([&] { bucket.open(std::move(slot)); });
 }
 
 runtime::Slot GradientReducer::take_slot(const Page& page) {
@@ -259,7 +259,7 @@ void GradientReducer::restart_count() {
 
 void GradientReducer::begin(Page& page, bool is_final) {
   open(page);
-  take_untaken(page);
+  collect_pending(page);
   page.reductions.sequence = context_.ranks->agreement().count_collective();
   // If this rank lacks a gradient, others may have it: those are applied by the
   // step, which knows.
@@ -312,7 +312,8 @@ void GradientReducer::finish_storing() {
 
 void GradientReducer::release_slot(Page& page) {
   runtime::Slot slot;
-  context_.ranks->or_abandon([&] { slot = page.gradients->release_slot(); });
+  context_.ranks->run_or_abandon(
+      [&] { slot = page.gradients->release_slot(); });
   if (slot.defined()) {
     arena_.release(slot);
   }

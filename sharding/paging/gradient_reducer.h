@@ -66,7 +66,7 @@ class GradientReducer {
   void take(size_t parameter);
   /// Takes a page's gradients that arrived without a call of take(): set by
   /// hand, or because the user has replaced our hook.
-  void take_untaken(Page& page);
+  void collect_pending(Page& page);
   /// Adds to a gradient. May keep what autograd accumulates, which is not
   /// written to any more.
   void add(size_t parameter, const at::Tensor& gradient);

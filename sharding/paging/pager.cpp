@@ -22,7 +22,7 @@ PagingPlan plan_on_device(
       shard_mesh(world.rank(), world.size(), options.shard_ranks));
   const SlotPlan slots(
       pages, std::vector<runtime::ShardTiers>(pages.size()), options);
-  return {std::move(pages), slots, slots.room()};
+  return {std::move(pages), slots, slots.budget()};
 }
 
 } // namespace
@@ -71,7 +71,7 @@ Pager::Pager(
           .pages = {},
           .ranks = std::move(ranks),
           .scheduler = scheduler,
-          .has_budget = plan.room.has_budget},
+          .has_budget = plan.budget.has_budget},
       unsharder_(context_, plan.pages.front().device, ledger),
       reducer_(context_, unsharder_, plan.pages.front().device, ledger),
       agreement_(context_, reducer_),
@@ -119,8 +119,8 @@ Pager::Pager(
       }
     }
   }
-  reducer_.reserve_slots(plan.room.reduce_bytes);
-  unsharder_.reserve_slots(plan.room.gather_bytes);
+  reducer_.reserve_slots(plan.budget.reduce_bytes);
+  unsharder_.reserve_slots(plan.budget.gather_bytes);
 }
 
 Pager::~Pager() {
@@ -157,7 +157,7 @@ void Pager::add_gradient(size_t parameter, const at::Tensor& gradient) {
       {RankIntent::Kind::kAddGradient,
        page.number(),
        static_cast<int64_t>(parameter)});
-  reducer_.take_untaken(page);
+  reducer_.collect_pending(page);
   reducer_.add(parameter, gradient);
 }
 

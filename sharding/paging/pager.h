@@ -29,7 +29,7 @@ namespace tessera::sharding {
 struct PagingPlan {
   std::vector<PageSpec> pages; ///< of plan_pages()
   SlotPlan slots;
-  SlotRoom room;
+  SlotBudget budget;
 };
 
 /// The parameters of one module, sharded over the ranks of a World. It owns the

@@ -21,7 +21,7 @@ struct PagerContext {
   const std::unique_ptr<PageRanks> ranks;
   /// Works on shards beside forward and backward; null: nothing does.
   UpdateScheduler* const scheduler;
-  const bool has_budget; ///< as SlotRoom::has_budget
+  const bool has_budget; ///< as SlotBudget::has_budget
   PagerStatistics statistics = {};
   TransferWaits waits = {};
   int own_backwards = 0; ///< see OwnBackward

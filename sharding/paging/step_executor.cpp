@@ -292,12 +292,12 @@ void StepExecutor::begin_next_step() {
   if (context_.is_alone()) {
     return;
   }
-  const SlotRoom room = planner_.adopt_plans(
+  const SlotBudget budget = planner_.adopt_plans(
       context_.slots,
       *context_.ranks,
       {unsharder_.slot_bytes(), reducer_.slot_bytes(), context_.has_budget});
-  unsharder_.reserve_slots(room.gather_bytes);
-  reducer_.reserve_slots(room.reduce_bytes);
+  unsharder_.reserve_slots(budget.gather_bytes);
+  reducer_.reserve_slots(budget.reduce_bytes);
   planner_.set_phase(PlanPhase::kTrain);
   start_plan();
 }

@@ -11,10 +11,10 @@
 
 namespace tessera::sharding {
 
-SlotRoom StepPlanner::adopt_plans(
+SlotBudget StepPlanner::adopt_plans(
     const SlotPlan& slots,
     PageRanks& ranks,
-    SlotRoom room) {
+    SlotBudget budget) {
   // [needs a plan, hash of its events] per phase, from every rank.
   std::vector<int64_t> self_values;
   for (const PlanCursor& cursor : cursors_) {
@@ -42,7 +42,7 @@ SlotRoom StepPlanner::adopt_plans(
       cursor.set_plan(std::nullopt);
       if (same) {
         cursor.set_plan(
-            make_plan(cursor.events(), slots, ranks.rank() == 0, room));
+            make_plan(cursor.events(), slots, ranks.rank() == 0, budget));
       }
       if (phase == static_cast<size_t>(PlanPhase::kTrain)) {
         note_final_reductions();
@@ -50,17 +50,17 @@ SlotRoom StepPlanner::adopt_plans(
     }
     cursor.rewind();
   }
-  return room;
+  return budget;
 }
 
 std::optional<ResidencyPlan> StepPlanner::make_plan(
     const std::vector<PlanEvent>& events,
     const SlotPlan& slots,
     bool logs,
-    SlotRoom& room) {
-  PlanLimits limits = slots.limits(room.gather_bytes, room.has_budget);
+    SlotBudget& budget) {
+  PlanLimits limits = slots.limits(budget.gather_bytes, budget.has_budget);
   auto plan = compile_plan(events, limits);
-  if ((!plan || plan->exposed_unshards > 0) && !room.has_budget) {
+  if ((!plan || plan->exposed_unshards > 0) && !budget.has_budget) {
     const int64_t needed = capacity_without_exposed_unshards(events, limits);
     if (needed > limits.capacity_bytes) {
       if (logs) {
@@ -69,12 +69,13 @@ std::optional<ResidencyPlan> StepPlanner::make_plan(
             runtime::size_text(limits.capacity_bytes),
             runtime::size_text(needed));
       }
-      room.gather_bytes = needed;
+      budget.gather_bytes = needed;
       limits.capacity_bytes = needed;
     }
     plan = compile_plan(events, limits);
   }
-  room.reduce_bytes = std::max(room.reduce_bytes, slots.reduce_bytes(events));
+  budget.reduce_bytes =
+      std::max(budget.reduce_bytes, slots.reduce_bytes(events));
   return plan;
 }
 

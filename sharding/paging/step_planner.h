@@ -45,16 +45,19 @@ class StepPlanner {
   /// Ends the step: makes plans from the records where some rank has none, if
   /// all ranks have recorded the same, and begins new records. Collective;
   /// blocks.
-  /// @return the room that the plans need, at least `room`.
-  SlotRoom adopt_plans(const SlotPlan& slots, PageRanks& ranks, SlotRoom room);
+  /// @return the room that the plans need, at least `budget`.
+  SlotBudget adopt_plans(
+      const SlotPlan& slots,
+      PageRanks& ranks,
+      SlotBudget budget);
 
  private:
-  /// @param room raised to what the plan needs.
+  /// @param budget raised to what the plan needs.
   static std::optional<ResidencyPlan> make_plan(
       const std::vector<PlanEvent>& events,
       const SlotPlan& slots,
       bool logs,
-      SlotRoom& room);
+      SlotBudget& budget);
   void note_final_reductions();
 
   bool updates_in_backward_;

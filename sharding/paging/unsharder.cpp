@@ -43,7 +43,7 @@ void Unsharder::begin_unshard(Page& page, End end, bool exposed) {
 void Unsharder::unshard(Page& page) {
   page.use.unshard_sequence = context_.ranks->agreement().count_collective();
   begin(page, take_slot(page));
-  context_.ranks->or_abandon([&] { page.issue_unshard(); });
+  context_.ranks->run_or_abandon([&] { page.issue_unshard(); });
   ++context_.statistics.on_demand_unshards;
 }
 
@@ -52,12 +52,12 @@ void Unsharder::unshard_outside(Page& page) {
       page,
       arena_.allocate_outside(page.layout().padded_numel(), page.dtype()),
       GatherFormat::kExact);
-  context_.ranks->or_abandon([&] { page.issue_unshard(); });
+  context_.ranks->run_or_abandon([&] { page.issue_unshard(); });
   page.end_unshard(context_.ranks->watch_failures());
 }
 
 void Unsharder::begin(Page& page, runtime::Slot slot, GatherFormat format) {
-  context_.ranks->or_abandon([&] {
+  context_.ranks->run_or_abandon([&] {
     page.begin_unshard(page.ranks.shards(), std::move(slot), lane_, format);
   });
 }
@@ -70,7 +70,7 @@ void Unsharder::issue_gathers(const Page* up_to) {
   while (!reading_.empty()) {
     Page* const next = reading_.front();
     reading_.pop_front();
-    context_.ranks->or_abandon([&] { next->issue_unshard(); });
+    context_.ranks->run_or_abandon([&] { next->issue_unshard(); });
     if (next == up_to) {
       return;
     }

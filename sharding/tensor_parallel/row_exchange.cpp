@@ -149,21 +149,21 @@ void RowExchange::gather_chunks(
     return;
   }
   struct Travelling {
-    at::Tensor room; ///< [parts, rows of a piece, features]
+    at::Tensor buffer; ///< [parts, rows of a piece, features]
     runtime::LaneCollective collective;
   };
   const std::vector<Rows> all = chunks();
   // Double buffering: one is used while the other one is filled.
-  Travelling rooms[2];
+  Travelling buffers[2];
   const auto start = [&](size_t i) {
-    Travelling& one = rooms[i % 2];
+    Travelling& one = buffers[i % 2];
     const at::Tensor part = all[i].of(local);
     const int64_t count = parts_ * part.numel();
-    if (!one.room.defined() || one.room.numel() < count) {
-      one.room = at::empty({count}, local.options());
+    if (!one.buffer.defined() || one.buffer.numel() < count) {
+      one.buffer = at::empty({count}, local.options());
     }
-    const at::Tensor target = one.room.flatten().narrow(0, 0, count);
-    one.room = target.view({parts_, part.size(0), part.size(1)});
+    const at::Tensor target = one.buffer.flatten().narrow(0, 0, count);
+    one.buffer = target.view({parts_, part.size(0), part.size(1)});
     one.collective = runtime::LaneCollective(
         [&] {
           return group_->all_gather(
@@ -177,15 +177,15 @@ void RowExchange::gather_chunks(
     if (i + 1 < all.size()) {
       start(i + 1);
     }
-    Travelling& one = rooms[i % 2];
+    Travelling& one = buffers[i % 2];
     one.collective.wait();
     if (all.size() == 1) {
-      use({0, full_rows()}, one.room.flatten(0, 1));
+      use({0, full_rows()}, one.buffer.flatten(0, 1));
       return;
     }
     for (int64_t part = 0; part < parts_; ++part) {
       const int64_t first = part * rows_;
-      use({first + all[i].begin, first + all[i].end}, one.room[part]);
+      use({first + all[i].begin, first + all[i].end}, one.buffer[part]);
     }
   }
 }
@@ -203,14 +203,14 @@ RowExchange::Reduced RowExchange::reduce_chunks(
     const std::function<void(const Rows&, at::Tensor&)>& make) const {
   Reduced reduced;
   reduced.local_ = at::empty({rows_, features}, like.options());
-  const at::Tensor room =
+  const at::Tensor buffer =
       is_divided_ ? at::empty({full_rows(), features}, like.options())
                   : reduced.local_;
   const std::vector<Rows> all = chunks();
   for (const Rows& chunk : all) {
     const int64_t length = chunk.end - chunk.begin;
     const at::Tensor sent =
-        room.narrow(0, parts_ * chunk.begin, parts_ * length);
+        buffer.narrow(0, parts_ * chunk.begin, parts_ * length);
     if (all.size() == 1) {
       at::Tensor target = sent;
       make({0, full_rows()}, target);

@@ -136,7 +136,7 @@ WAITS = [
         "saved.streams.insert(*stream);",
     ),
     *waits_of("offload/activations/host_activation_sink.cpp", "saved->streams.insert(*stream);"),
-    *waits_of("offload/activations/activation_room.cpp", "slab.marks.leave( piece.offset, piece.offset + piece.bytes.numel(), piece.after);"),
+    *waits_of("offload/activations/host_activation_pool.cpp", "slab.marks.leave( piece.offset, piece.offset + piece.bytes.numel(), piece.after);"),
     *waits_of(
         "offload/stores/host_store.cpp",
         "follow_copies(*stream);",

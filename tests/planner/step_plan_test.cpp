@@ -220,7 +220,7 @@ int64_t measured_peak(
   ParallelRun parallel(world, job.parallel, job.accumulate);
   const auto module = training.make(world, parallel);
   EngineOptions options = subject.options;
-  options.parallel = parallel.mesh_if_given();
+  options.parallel = parallel.mesh_or_null();
   Engine engine(world, module, options);
   runtime::reset_cpu_bytes_peak();
   for (int step = 0; step < job.steps; ++step) {

@@ -102,12 +102,12 @@ TEST_F(ImageFolders, IdsOfClassesAreTakenForThemAndTold) {
   ImageFolder folder = ImageFolder::read(train(), true);
   testing::internal::CaptureStderr();
   folder.relabel({"red", "blue"});
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_NE(
-      told.find(
+      logged.find(
           R"(train': labels 0, 1 are taken for the ids of the classes ["red","blue"])"),
       std::string::npos)
-      << told;
+      << logged;
   testing::internal::CaptureStderr();
   folder.relabel({"red", "blue"});
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");

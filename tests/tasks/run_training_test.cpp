@@ -72,7 +72,7 @@ class Amounts : public zoo::Model {
   torch::nn::Linear linear_{nullptr};
 };
 
-int64_t steps_told = 0; ///< to the head, in this process
+int64_t steps_logged = 0; ///< to the head, in this process
 
 class AmountHead : public zoo::Head {
  public:
@@ -96,7 +96,7 @@ class AmountHead : public zoo::Head {
     sums.add_loss(batch, batch.rows());
   }
   void after_step(Engine& /*engine*/, int64_t step, int64_t steps) override {
-    EXPECT_EQ(step, ++steps_told);
+    EXPECT_EQ(step, ++steps_logged);
     EXPECT_EQ(steps, kSteps);
   }
 };
@@ -214,7 +214,7 @@ TEST_F(RunTraining, TrainsAndScoresAModelOfTheUserByItsHead) {
       const TrainingResult result = run_training(config());
       EXPECT_EQ(result.summary.steps, kSteps);
       EXPECT_EQ(result.summary.stop_signal, 0);
-      EXPECT_EQ(steps_told, kSteps);
+      EXPECT_EQ(steps_logged, kSteps);
       ASSERT_TRUE(result.score.has_value());
       // A sum of the features fits exactly; these steps come close.
       EXPECT_LT(result.score->values.at("heldout_loss"), 0.01);
@@ -264,7 +264,7 @@ TEST_F(RunTraining, TrainsAModelOfTheUserWithoutAHead) {
     ASSERT_TRUE(result.score.has_value());
     EXPECT_EQ(result.score->values.size(), 2U) << result.score->values;
     EXPECT_LT(result.score->values.at("heldout_loss"), 0.01);
-    EXPECT_EQ(steps_told, 0);
+    EXPECT_EQ(steps_logged, 0);
   });
 }
 

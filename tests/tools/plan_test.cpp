@@ -799,7 +799,8 @@ TEST_F(Plan, EstimatesFindTheSameAsAllLayers) {
         estimated.best_run()->time.total(),
         longest * full.best_run()->time.total())
         << estimated.best_run()->layout << ", " << full.best_run()->layout;
-    EXPECT_LE(estimated.best_run()->device_bytes, one.machine.room());
+    EXPECT_LE(
+        estimated.best_run()->device_bytes, one.machine.available_bytes());
     found.insert(
         estimated.best_run()->layout +
         estimated.best_run()->recomputed.column());
@@ -864,7 +865,7 @@ TEST_F(Plan, FitsByABudgetAndSaysWhatElseWouldFit) {
   EXPECT_TRUE(host.change.ends_with("MiB")) << host.change;
   EXPECT_GT(host.run.host_bytes, 0);
   EXPECT_TRUE(host.run.fits());
-  EXPECT_LE(host.run.device_bytes, one.machine.room());
+  EXPECT_LE(host.run.device_bytes, one.machine.available_bytes());
 
   one.machine.host_bytes = int64_t{1} << 30;
   const PlanAnswer answer = search_plans(one);
@@ -872,7 +873,7 @@ TEST_F(Plan, FitsByABudgetAndSaysWhatElseWouldFit) {
   EXPECT_TRUE(answer.changes.empty());
   EXPECT_EQ(answer.best_run()->residency, "budget");
   EXPECT_GT(answer.best_run()->host_bytes, 0);
-  EXPECT_LE(answer.best_run()->device_bytes, one.machine.room());
+  EXPECT_LE(answer.best_run()->device_bytes, one.machine.available_bytes());
 }
 
 // Also where a node's memory is known, and too small: what stays on the device
@@ -885,7 +886,8 @@ TEST_F(Plan, NamesTheLeastOfAllThatWasTried) {
   const auto lack_of = [&](const PlanAnswer& answer) {
     EXPECT_EQ(answer.best_run(), nullptr);
     EXPECT_TRUE(answer.nearest);
-    return answer.runs[*answer.nearest].device_bytes - one.machine.room();
+    return answer.runs[*answer.nearest].device_bytes -
+           one.machine.available_bytes();
   };
   const int64_t alone = lack_of(search_plans(one));
   one.machine.host_bytes = int64_t{1} << 20;
@@ -894,7 +896,7 @@ TEST_F(Plan, NamesTheLeastOfAllThatWasTried) {
   ASSERT_FALSE(answer.changes.empty());
   const PlannedChange& host = answer.changes.front();
   EXPECT_TRUE(host.change.starts_with("--host-memory ")) << host.change;
-  EXPECT_LE(host.run.device_bytes, one.machine.room());
+  EXPECT_LE(host.run.device_bytes, one.machine.available_bytes());
 }
 
 // As if the section was not there.

@@ -137,7 +137,7 @@ TEST_P(CpmModels, GenerateDivided) {
         fixture("models") / GetParam(), {.context = layer_context(parallel)});
     EngineOptions engine_options;
     engine_options.log_memory = false;
-    engine_options.parallel = parallel.mesh_if_given();
+    engine_options.parallel = parallel.mesh_or_null();
     const Engine engine(world, model, engine_options);
     EXPECT_TRUE(generate(*model, prompt, options, &parallel).equal(expected));
   });

@@ -213,7 +213,7 @@ TEST(Generation, DividedByRanksIsTheSame) {
         EngineOptions engine_options;
         engine_options.log_memory = false;
         engine_options.sharding.groups.min_group_numel = 0;
-        engine_options.parallel = parallel.mesh_if_given();
+        engine_options.parallel = parallel.mesh_or_null();
         const Engine engine(world, model, engine_options);
         EXPECT_TRUE(generate(*model, one.prompt, one.options, &parallel)
                         .equal(one.sequences))
@@ -266,7 +266,7 @@ TEST(Generation, AConversationDividedByRanksIsTheSame) {
       const auto model = load(name, layer_context(parallel));
       EngineOptions engine_options;
       engine_options.log_memory = false;
-      engine_options.parallel = parallel.mesh_if_given();
+      engine_options.parallel = parallel.mesh_or_null();
       const Engine engine(world, model, engine_options);
       for (const GenerateOptions& options : {greedy, drawn_beams}) {
         const auto expected = conversation(*full, options, nullptr, nullptr);

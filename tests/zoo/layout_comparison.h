@@ -338,7 +338,7 @@ inline double run_step(
       engine.backward(loss);
       sum += loss.item<double>() * static_cast<double>(inputs.size());
     }
-    return parallel.tells_loss() ? sum : 0;
+    return parallel.reports_loss() ? sum : 0;
   }
   const PipelineForward forward =
       pipeline_forward(model, [&](int number) -> const ModelInput& {
@@ -356,7 +356,7 @@ inline double run_step(
        engine.run_pipeline(*parallel.pipeline(), callbacks)) {
     sum += loss.item<double>();
   }
-  return parallel.tells_loss() ? sum : 0;
+  return parallel.reports_loss() ? sum : 0;
 }
 
 /// Trains the model in `folder` on the world's ranks and on one.

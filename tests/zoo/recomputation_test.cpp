@@ -51,7 +51,7 @@ Trained train(
   EngineOptions options = given;
   options.log_memory = false;
   options.optimizer.lr = 1e-2;
-  options.parallel = parallel.mesh_if_given();
+  options.parallel = parallel.mesh_or_null();
   Engine engine(world, model, options);
   Trained trained;
   for (int step = 0; step < 2; ++step) {

@@ -291,7 +291,7 @@ double bus_factor(CommKind kind, int ranks) {
 CommFindings measure_comm(
     World& world,
     const CommOptions& options,
-    const std::function<void(const CommResult&)>& tell) {
+    const std::function<void(const CommResult&)>& report) {
   CommFindings findings;
   findings.ranks = world.size();
   findings.nodes = (world.size() + world.local_size() - 1) / world.local_size();
@@ -307,8 +307,8 @@ CommFindings measure_comm(
         for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes;
              bytes *= options.factor) {
           findings.results.push_back(bench.run(kind, dtype, bytes));
-          if (world.rank() == 0 && tell) {
-            tell(findings.results.back());
+          if (world.rank() == 0 && report) {
+            report(findings.results.back());
           }
         }
       }

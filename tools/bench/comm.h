@@ -71,12 +71,12 @@ struct CommFindings {
 };
 
 /// Collective over the job.
-/// @param tell called on rank 0 with each result.
+/// @param report called on rank 0 with each result.
 /// @throws tessera::Error on a transport that the job does not have.
 CommFindings measure_comm(
     World& world,
     const CommOptions& options,
-    const std::function<void(const CommResult&)>& tell = {});
+    const std::function<void(const CommResult&)>& report = {});
 
 /// Bandwidths in bytes per second, times in seconds, below "comm".
 nlohmann::ordered_json to_json(const CommFindings& findings);

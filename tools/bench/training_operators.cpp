@@ -223,7 +223,7 @@ struct Totals {
 /// One model's steps.
 class ModelSteps {
  public:
-  void tell(const SimulatedRun& run) {
+  void report(const SimulatedRun& run) {
     if (run.steps.empty()) {
       plan_ = run.plan;
     } else if (run.steps.size() == kWarmUp) {
@@ -344,7 +344,7 @@ planner::MeasuredSteps measure_training_operators(int64_t features) {
       write("model.json", model);
       ModelSteps measured;
       SimulationOptions settings;
-      settings.tell = [&](const SimulatedRun& run) { measured.tell(run); };
+      settings.report = [&](const SimulatedRun& run) { measured.report(run); };
       tasks::simulate_training(
           tasks::read_training_config(
               write("train.json", recipe(model, dtype))),

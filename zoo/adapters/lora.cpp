@@ -82,9 +82,9 @@ void warn_about_targets(
         runtime::nearest_names_hint(name, candidates));
     // A search of plans makes a model many times.
     static std::mutex mutex;
-    static std::set<std::string> told;
+    static std::set<std::string> logged;
     const std::lock_guard lock(mutex);
-    if (told.insert(text).second) {
+    if (logged.insert(text).second) {
       log_warning("{}", text);
     }
   }

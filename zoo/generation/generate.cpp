@@ -97,7 +97,7 @@ class Writer {
                 ? nullptr
                 : &parallel->groups()[ParallelGroup::kPipeline]),
         device_(prompt.input_ids.device()) {
-    check(parallel != nullptr && parallel->mesh_if_given() != nullptr);
+    check(parallel != nullptr && parallel->mesh_or_null() != nullptr);
     for (const auto& [name, tensor] : prompt.named()) {
       if (model.continued_inputs().contains(name)) {
         continued_.emplace(name, tensor);

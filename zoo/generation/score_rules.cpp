@@ -20,14 +20,14 @@ void penalise(
   const at::Tensor seen = scores.gather(1, tokens);
   at::Tensor places = tokens;
   // Padding scatters into an extra column after the vocabulary.
-  at::Tensor room = at::constant_pad_nd(scores, {0, 1});
+  at::Tensor padded = at::constant_pad_nd(scores, {0, 1});
   if (padding.defined()) {
     places = tokens.masked_fill(
         torch::arange(tokens.size(1)).lt(padding.unsqueeze(1)), scores.size(1));
   }
-  room.scatter_(
+  padded.scatter_(
       1, places, torch::where(seen.lt(0), seen * penalty, seen / penalty));
-  scores = room.narrow(1, 0, scores.size(1)).contiguous();
+  scores = padded.narrow(1, 0, scores.size(1)).contiguous();
 }
 
 /// Forbids tokens that would repeat an n-gram of `size` tokens.

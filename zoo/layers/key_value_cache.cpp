@@ -13,7 +13,7 @@ namespace tessera::zoo {
 
 namespace {
 
-at::Tensor room_for(const at::Tensor& like, int64_t capacity) {
+at::Tensor empty_for(const at::Tensor& like, int64_t capacity) {
   const at::Tensor part = local_tensor(like);
   return sharding::with_layout(
       at::empty(
@@ -44,15 +44,15 @@ void KeyValueCache::resize(int64_t length, int64_t capacity) {
   capacity_ = capacity;
   for (auto& [layer, both] : growing_) {
     for (at::Tensor* tensor : {&both.first, &both.second}) {
-      at::Tensor room = room_for(*tensor, capacity);
-      room.narrow(2, 0, length).copy_(tensor->narrow(2, 0, length));
-      *tensor = std::move(room);
+      at::Tensor grown = empty_for(*tensor, capacity);
+      grown.narrow(2, 0, length).copy_(tensor->narrow(2, 0, length));
+      *tensor = std::move(grown);
     }
   }
   for (auto& [name, tensor] : inputs_) {
-    at::Tensor room = at::empty({tensor.size(0), capacity}, tensor.options());
-    room.narrow(1, 0, length).copy_(tensor.narrow(1, 0, length));
-    tensor = std::move(room);
+    at::Tensor grown = at::empty({tensor.size(0), capacity}, tensor.options());
+    grown.narrow(1, 0, length).copy_(tensor.narrow(1, 0, length));
+    tensor = std::move(grown);
   }
 }
 
@@ -68,8 +68,8 @@ KeyValueCache::KeysAndValues KeyValueCache::extend(
       capacity_);
   auto& [keys, values] = growing_[layer];
   if (!keys.defined()) {
-    keys = room_for(key, capacity_);
-    values = room_for(value, capacity_);
+    keys = empty_for(key, capacity_);
+    values = empty_for(value, capacity_);
   }
   TESSERA_CHECK(
       keys.size(0) == key.size(0),

@@ -142,20 +142,20 @@ class MuonMethod : public UpdateMethod {
 
 std::vector<runtime::NamePattern> names_of_rest(const MuonOptions& options) {
   std::vector<runtime::NamePattern> patterns;
-  for (const std::string& pattern : options.not_hidden) {
-    patterns.emplace_back("Muon: not_hidden", pattern);
+  for (const std::string& pattern : options.adamw_name_patterns) {
+    patterns.emplace_back("Muon: adamw_name_patterns", pattern);
   }
   return patterns;
 }
 
 bool is_hidden_matrix(
     const OptimizedParameter& parameter,
-    const std::vector<runtime::NamePattern>& not_hidden) {
+    const std::vector<runtime::NamePattern>& adamw_name_patterns) {
   const sharding::ParameterRecord& record = parameter.paged->record;
   if (record.tensor.dim() != 2 || record.tensor.numel() == 0) {
     return false;
   }
-  for (const runtime::NamePattern& pattern : not_hidden) {
+  for (const runtime::NamePattern& pattern : adamw_name_patterns) {
     for (const std::string& name : record.spec.names) {
       if (pattern.is_found_in(name)) {
         return false;
@@ -182,8 +182,8 @@ class Muon : public OptimizerWith<MuonOptions> {
       const override {
     fields.field("momentum", options.momentum, {.min = 0}, "momentum");
     fields.field(
-        "not_hidden",
-        options.not_hidden,
+        "adamw_name_patterns",
+        options.adamw_name_patterns,
         "regular expressions, searched for in names: matrices that AdamW trains instead");
     visit_adam_fields(fields, options.rest);
     fields.field("nesterov", options.nesterov, "Nesterov's momentum");
@@ -216,11 +216,11 @@ class Muon : public OptimizerWith<MuonOptions> {
       const std::vector<OptimizedParameter*>& parameters,
       const MuonOptions& options,
       std::vector<std::unique_ptr<UpdateMethod>>& methods) const override {
-    const auto not_hidden = names_of_rest(options);
+    const auto adamw_name_patterns = names_of_rest(options);
     std::vector<OptimizedParameter*> hidden;
     std::vector<OptimizedParameter*> rest;
     for (OptimizedParameter* parameter : parameters) {
-      (is_hidden_matrix(*parameter, not_hidden) ? hidden : rest)
+      (is_hidden_matrix(*parameter, adamw_name_patterns) ? hidden : rest)
           .push_back(parameter);
     }
     if (!hidden.empty()) {

@@ -21,7 +21,7 @@ class Optimizer;
 
 /// Muon: momentum, orthogonalized by Newton-Schulz iterations, for matrices
 /// between hidden layers; AdamW for all others: tensors that are not 2-D and
-/// those that `not_hidden` names.
+/// those that `adamw_name_patterns` names.
 ///
 /// Each rank orthogonalizes the matrices of which its shard has a part, from
 /// momentum gathered over the ranks; a matrix that crosses the boundary of two
@@ -40,7 +40,7 @@ struct MuonOptions {
   /// Regular expressions that are searched for in parameter names: embeddings
   /// and heads.
   std::vector<std::string>
-      not_hidden{"emb", "wte", "wpe", "head", "classifier", "score"};
+      adamw_name_patterns{"emb", "wte", "wpe", "head", "classifier", "score"};
   AdamWOptions rest;
 };
 

@@ -47,7 +47,7 @@ class UserMethod : public UpdateMethod {
       const offload::UpdateSite& site = *context_.sites[part.group];
       for (const ParameterSegment& segment : part.segments) {
         const ParameterSettings& settings = segment.parameter->settings;
-        const RateKey key{settings.lr_scale, settings.hold_steps};
+        const RateKey key{settings.lr_scale, settings.frozen_steps};
         Leaf leaf{&segment, part.group, at::Tensor()};
         leaf.tensor = at::empty(
             {0},
@@ -255,10 +255,10 @@ class UserMethod : public UpdateMethod {
 
   void set_rates(const StepInput& input) {
     for (size_t i = 0; i < keys_.size(); ++i) {
-      const auto& [lr_scale, hold_steps] = keys_[i];
+      const auto& [lr_scale, frozen_steps] = keys_[i];
       // A group counts its own steps, but parameters join it at different
       // times.
-      const bool held = steps_ < hold_steps;
+      const bool held = steps_ < frozen_steps;
       optimizer_->param_groups()[i].options().set_lr(
           held ? 0 : input.lr * lr_scale);
     }

@@ -251,7 +251,7 @@ TEST_P(OptimizerReference, SeveralOptimizersWithRatesOfTheirOwn) {
 TEST_P(OptimizerReference, HoldStepsKeepsWeightsWhileMomentsCollect) {
   run_ranks(GetParam(), [](World& world) {
     OptimizerOptions options = options_of(AdamWOptions{}, 0.1);
-    options.hold_steps = 3;
+    options.frozen_steps = 3;
     const auto adam = reference_adam(0.1, true);
     expect_matches_reference(
         world, options, [&](const std::string&, const at::Tensor&) {

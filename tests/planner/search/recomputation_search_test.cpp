@@ -28,10 +28,11 @@ struct Costs {
   double gather = 0.1; ///< of a divided input
 };
 
-/// Dry runs of a layout with `room` bytes.
+/// Dry runs of a layout with `available_bytes` bytes.
 class Layout {
  public:
-  Layout(Costs costs, int64_t room) : costs_(costs), room_(room) {}
+  Layout(Costs costs, int64_t available_bytes)
+      : costs_(costs), room_(available_bytes) {}
 
   PlannedRun operator()(const RecomputedParts& parts) {
     ++runs_;

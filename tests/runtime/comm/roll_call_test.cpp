@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/missing_ranks.h"
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -14,11 +14,11 @@
 
 namespace tessera::runtime::roll_call_test {
 
-TEST(RollCall, NamesTheRanksWithoutANote) {
+TEST(MissingRanks, NamesTheRanksWithoutANote) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::vector<int> job_ranks{4, 5, 8};
-  RollCall second(store, 1, job_ranks);
-  RollCall third(store, 2, job_ranks);
+  MissingRanks second(store, 1, job_ranks);
+  MissingRanks third(store, 2, job_ranks);
   second.answer(7);
   EXPECT_EQ(second.answers(7).missing, (std::vector<int>{4, 8}));
   third.answer(7);
@@ -31,14 +31,14 @@ TEST(RollCall, NamesTheRanksWithoutANote) {
   EXPECT_TRUE(third.answers(8).is_first);
 }
 
-TEST(RollCall, RanksReadAsASentence) {
+TEST(MissingRanks, RanksReadAsASentence) {
   EXPECT_EQ(ranks_text({3}), "rank 3");
   EXPECT_EQ(ranks_text({1, 2}), "ranks 1 and 2");
   EXPECT_EQ(ranks_text({1, 2, 5}), "ranks 1, 2 and 5");
 }
 
 // A collective that not all ranks join ends with an error that names them.
-TEST(RollCall, ATimeoutNamesTheRanksThatDidNotJoin) {
+TEST(MissingRanks, ATimeoutNamesTheRanksThatDidNotJoin) {
   tests::RankOptions options;
   options.collective_timeout = std::chrono::milliseconds(3000);
   tests::run_ranks(

@@ -79,7 +79,7 @@ TEST(ExpertPages, AreThoseOfTheRanksWithTheSameExpert) {
     Pager pager(
         std::make_unique<PageRanks>(world, meshes, pages),
         *net,
-        {pages, slots, slots.room()},
+        {pages, slots, slots.budget()},
         options,
         ledger,
         {},

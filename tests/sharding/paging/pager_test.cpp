@@ -119,7 +119,7 @@ PagingPlan plan_with_two_meshes(
   pages[1] = pages_over(2)[1];
   const SlotPlan slots(
       pages, std::vector<runtime::ShardTiers>(pages.size()), options);
-  return {pages, slots, slots.room()};
+  return {pages, slots, slots.budget()};
 }
 
 TEST(PagesOfTwoMeshes, HaveTheGradientsOfAPlainRun) {

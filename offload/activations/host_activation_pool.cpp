@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/offload/activations/activation_room.h"
+#include "tessera/offload/activations/host_activation_pool.h"
 
 #include "tessera/runtime/core/error.h"
 
@@ -7,10 +7,10 @@
 
 namespace tessera::offload {
 
-ActivationRoom::ActivationRoom(const HostMemoryOptions& options)
+HostActivationPool::HostActivationPool(const HostMemoryOptions& options)
     : memory_(options, ledger_) {}
 
-int64_t ActivationRoom::slab_bytes() const {
+int64_t HostActivationPool::slab_bytes() const {
   int64_t bytes = 0;
   for (const Slab& slab : slabs_) {
     bytes += slab.buffer.numel();
@@ -18,7 +18,7 @@ int64_t ActivationRoom::slab_bytes() const {
   return bytes;
 }
 
-HostBlock ActivationRoom::take(int64_t bytes) {
+HostBlock HostActivationPool::take(int64_t bytes) {
   for (size_t i = 0; i < slabs_.size(); ++i) {
     if (HostBlock block = take_from(i, bytes); block.defined()) {
       return block;
@@ -30,7 +30,7 @@ HostBlock ActivationRoom::take(int64_t bytes) {
   return take_from(slabs_.size() - 1, bytes);
 }
 
-HostBlock ActivationRoom::take_from(size_t slab, int64_t bytes) {
+HostBlock HostActivationPool::take_from(size_t slab, int64_t bytes) {
   Slab& from = slabs_[slab];
   const auto offset = from.allocator.allocate(bytes);
   if (!offset) {
@@ -43,7 +43,7 @@ HostBlock ActivationRoom::take_from(size_t slab, int64_t bytes) {
       *offset};
 }
 
-void ActivationRoom::give_back(HostBlock& block) {
+void HostActivationPool::give_back(HostBlock& block) {
   Slab& slab = slabs_[block.slab];
   slab.allocator.release(block.offset);
   slab.marks.leave(
@@ -51,7 +51,7 @@ void ActivationRoom::give_back(HostBlock& block) {
   block = {};
 }
 
-bool ActivationRoom::add_slab(int64_t bytes) {
+bool HostActivationPool::add_slab(int64_t bytes) {
   const int64_t needed = HostMemory::rounded(bytes);
   const int64_t free =
       memory_.free_bytes() / HostMemory::kPage * HostMemory::kPage;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `ActivationRoom` allocates host memory for saved tensors, whose sizes recur
-// every step.
+// `HostActivationPool` allocates host memory for saved tensors, whose sizes
+// recur every step.
 
 #include "tessera/offload/stores/host_memory.h"
 #include "tessera/runtime/memory/offset_allocator.h"
@@ -19,7 +19,7 @@ struct HostBlock {
   at::Tensor bytes; ///< [n] uint8, contiguous, uninitialized
   /// The work on the piece that its next user must wait for.
   runtime::StreamMarks after;
-  size_t slab = 0; ///< the slab of ActivationRoom that it is from
+  size_t slab = 0; ///< the slab of HostActivationPool that it is from
   int64_t offset = 0;
 
   bool defined() const {
@@ -30,13 +30,13 @@ struct HostBlock {
 /// Pieces of large slabs. Slabs are allocated from the system on demand and
 /// kept, because pinning costs more than a copy. Lives as long as the last
 /// graph that holds a piece, hence its own ledger. Not thread-safe.
-class ActivationRoom {
+class HostActivationPool {
  public:
   static constexpr int64_t kSlabBytes = int64_t{64} << 20;
 
   /// @param options the device whose tensors rest here, and the limit of all
   ///   slabs together.
-  explicit ActivationRoom(const HostMemoryOptions& options);
+  explicit HostActivationPool(const HostMemoryOptions& options);
 
   /// A piece of `bytes` bytes, or an undefined one if there is no room.
   HostBlock take(int64_t bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `RollCall` tells a rank that waits for a collective which ranks it waits for.
+// `MissingRanks` tells a rank that waits for a collective which ranks it waits
+// for.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -15,12 +16,12 @@ namespace tessera::runtime {
 /// while notes its number in a store; ranks without that note have not joined
 /// the collective, or have just done so. A collective that ends in time does
 /// not use the store.
-class RollCall {
+class MissingRanks {
  public:
   /// @param store of this communicator alone.
   /// @param rank of this process in the communicator.
   /// @param job_ranks the number of each rank in the job, for messages.
-  RollCall(
+  MissingRanks(
       c10::intrusive_ptr<c10d::Store> store,
       int rank,
       std::vector<int> job_ranks);

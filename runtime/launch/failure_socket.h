@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `BlameSocket` receives the messages of ranks that failed because of another
+// `FailureSocket` receives the messages of ranks that failed because of another
 // rank.
 
 #include "tessera/runtime/core/unique_fd.h"
@@ -14,10 +14,10 @@ namespace tessera::runtime {
 /// works through wrappers that close files or change folders, and leaves
 /// nothing behind. Other processes that write to it can only change which of
 /// several failed ranks determines the exit code of the job.
-class BlameSocket {
+class FailureSocket {
  public:
   /// @throws Error when the socket cannot be created.
-  BlameSocket();
+  FailureSocket();
 
   /// Readable when a message has arrived.
   int fd() const {

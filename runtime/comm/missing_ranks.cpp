@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/comm/roll_call.h"
+#include "tessera/runtime/comm/missing_ranks.h"
 
 #include "tessera/runtime/comm/group_store.h"
 #include "tessera/runtime/comm/store_text.h"
@@ -16,17 +16,17 @@ std::string key_of(int rank) {
 
 } // namespace
 
-RollCall::RollCall(
+MissingRanks::MissingRanks(
     c10::intrusive_ptr<c10d::Store> store,
     int rank,
     std::vector<int> job_ranks)
     : store_(std::move(store)), rank_(rank), job_ranks_(std::move(job_ranks)) {}
 
-void RollCall::answer(uint64_t number) {
+void MissingRanks::answer(uint64_t number) {
   store_->set(key_of(rank_), to_bytes(std::to_string(number)));
 }
 
-RollCall::Answers RollCall::answers(uint64_t number) const {
+MissingRanks::Answers MissingRanks::answers(uint64_t number) const {
   Answers result;
   int first = -1;
   for (int rank = 0; rank < static_cast<int>(job_ranks_.size()); ++rank) {
@@ -43,7 +43,8 @@ RollCall::Answers RollCall::answers(uint64_t number) const {
   return result;
 }
 
-std::string RollCall::end_of_a_rank(std::chrono::milliseconds patience) const {
+std::string MissingRanks::end_of_a_rank(
+    std::chrono::milliseconds patience) const {
   auto* group = dynamic_cast<GroupStore*>(store_.get());
   return group ? group->end_of_a_rank(patience) : std::string();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/launch/blame_socket.h"
+#include "tessera/runtime/launch/failure_socket.h"
 
 #include "tessera/runtime/core/error.h"
 
@@ -14,7 +14,7 @@
 
 namespace tessera::runtime {
 
-BlameSocket::BlameSocket()
+FailureSocket::FailureSocket()
     : fd_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -30,7 +30,7 @@ BlameSocket::BlameSocket()
   name_.assign(address.sun_path + 1, bytes - kNameBegin);
 }
 
-std::optional<int> BlameSocket::next() {
+std::optional<int> FailureSocket::next() {
   std::array<char, 16> text;
   while (true) {
     const auto count = ::recv(fd_.get(), text.data(), text.size(), 0);

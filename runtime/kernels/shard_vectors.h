@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `ShardLanes` loads and stores the arrays of a shard as vectors of one type,
+// `ShardVectors` loads and stores the arrays of a shard as vectors of one type,
 // whatever their storage formats. Only the per-ISA sources include this, see
 // vec_loop.h.
 
@@ -20,9 +20,9 @@ template <
     LowPrecision kGrad,
     LowPrecision kState,
     LowPrecision kLow>
-class ShardLanes {
+class ShardVectors {
  public:
-  explicit ShardLanes(const Shard& shard)
+  explicit ShardVectors(const Shard& shard)
       : shard_(shard), grad_scale_(shard.rule.grad_scale) {}
 
   template <typename... Count>
@@ -160,9 +160,10 @@ auto with_lanes(const Shard& shard, Body body) {
     return with_format<kWritesMaster>(
         shard.low_precision_format, [&]<LowPrecision kLow>() {
           if (shard.state_format == kBFloat16) {
-            return body(ShardLanes<Vec, Shard, kGrad, kBFloat16, kLow>(shard));
+            return body(
+                ShardVectors<Vec, Shard, kGrad, kBFloat16, kLow>(shard));
           }
-          return body(ShardLanes<Vec, Shard, kGrad, kNone, kLow>(shard));
+          return body(ShardVectors<Vec, Shard, kGrad, kNone, kLow>(shard));
         });
   });
 }
