@@ -631,7 +631,7 @@ void Engine::sum_over_ranks(const at::Tensor& values) {
   check_not_moved("sum_over_ranks");
   const at::Tensor packed = values.contiguous();
   pager_->sum_over_ranks(packed);
-  pager_->ranks().sum_over_parts(packed);
+  pager_->ranks().sum_over_model(packed);
   if (!packed.is_same(values)) {
     values.copy_(packed);
   }

@@ -20,13 +20,13 @@ constexpr const char* kDamaged =
     "; the checkpoint is damaged: load another one";
 
 /// In ascending order, pieces with common elements are neighbors.
-std::tuple<int64_t, int64_t, int64_t> order_of(const TensorPart& part) {
+std::tuple<int64_t, int64_t, int64_t> order_of(const TensorSlice& part) {
   const DimRange range =
       part.ranges.empty() ? DimRange{-1, 0, 0} : part.ranges.front();
   return {range.dim, range.begin, part.offset};
 }
 
-bool lies_within(const TensorPart& part, const std::vector<int64_t>& sizes) {
+bool lies_within(const TensorSlice& part, const std::vector<int64_t>& sizes) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
   if (part.offset < 0 || part.offset > kMost || part.numel < 0 ||
       part.numel > kMost ||
@@ -50,7 +50,7 @@ bool lies_within(const TensorPart& part, const std::vector<int64_t>& sizes) {
 }
 
 /// Whether the second of two neighbors begins before the first one ends.
-bool overlap(const TensorPart& first, const TensorPart& second) {
+bool overlap(const TensorSlice& first, const TensorSlice& second) {
   if (first.ranges == second.ranges) {
     return first.offset + first.numel > second.offset;
   }
@@ -186,7 +186,7 @@ template <typename Body>
 void CheckpointReader::for_each_overlap(
     const std::string& parameter,
     const std::string& state,
-    const TensorPart& part,
+    const TensorSlice& part,
     const Body& body) {
   const auto found = slices_.find({parameter, state});
   TESSERA_CHECK(
@@ -221,7 +221,7 @@ void CheckpointReader::for_each_overlap(
 void CheckpointReader::check_elements(
     const std::string& parameter,
     const std::string& state,
-    const TensorPart& part) {
+    const TensorSlice& part) {
   for_each_overlap(
       parameter,
       state,
@@ -232,7 +232,7 @@ void CheckpointReader::check_elements(
 void CheckpointReader::read_elements(
     const std::string& parameter,
     const std::string& state,
-    const TensorPart& part,
+    const TensorSlice& part,
     const at::Tensor& values) {
   for_each_overlap(
       parameter,

@@ -55,14 +55,14 @@ class CheckpointReader {
   void check_elements(
       const std::string& parameter,
       const std::string& state,
-      const TensorPart& part);
+      const TensorSlice& part);
 
   /// Copies elements to `values` ([part.numel], contiguous, any
   /// floating-point dtype and device).
   void read_elements(
       const std::string& parameter,
       const std::string& state,
-      const TensorPart& part,
+      const TensorSlice& part,
       const at::Tensor& values);
 
   /// The first rank from `r` on, wrapping around after the last one, whose file
@@ -93,7 +93,7 @@ class CheckpointReader {
   void for_each_overlap(
       const std::string& parameter,
       const std::string& state,
-      const TensorPart& part,
+      const TensorSlice& part,
       const Body& body);
 
   std::filesystem::path path_;

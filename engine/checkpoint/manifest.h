@@ -39,7 +39,7 @@ struct SavedTensor {
   std::string state;
   /// Nothing for a tensor that is not a piece of a parameter. The format has
   /// room for one range of indices.
-  std::optional<TensorPart> part;
+  std::optional<TensorSlice> part;
 };
 
 struct SavedRank {

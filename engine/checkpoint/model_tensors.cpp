@@ -32,7 +32,7 @@ using nlohmann::json;
 
 /// A tensor as one rank lists it.
 json to_json(const ModelTensor& tensor) {
-  const TensorPart& part = tensor.parts.front().part;
+  const TensorSlice& part = tensor.parts.front().part;
   json ranges = json::array();
   for (const DimRange& range : part.ranges) {
     ranges.push_back({range.dim, range.begin, range.end});
@@ -118,7 +118,7 @@ at::Tensor value_of(const at::Tensor& tensor) {
 /// @param elements contiguous.
 void put_part(
     const at::Tensor& full,
-    const TensorPart& part,
+    const TensorSlice& part,
     const at::Tensor& elements) {
   const auto item = static_cast<int64_t>(full.itemsize());
   auto* to = static_cast<char*>(full.mutable_data_ptr());
@@ -128,7 +128,7 @@ void put_part(
         to + part.offset * item, from, static_cast<size_t>(part.numel * item));
     return;
   }
-  const TensorPart all{{}, 0, full.numel()};
+  const TensorSlice all{{}, 0, full.numel()};
   for (const sharding::CommonBlock& block :
        sharding::intersect(full.sizes(), all, part)) {
     sharding::for_each_segment(
@@ -145,7 +145,7 @@ void put_part(
 /// contiguous tensor.
 bool is_in_order(const ModelTensor& tensor) {
   int64_t end = 0;
-  for (const HeldPart& held : tensor.parts) {
+  for (const RankSlice& held : tensor.parts) {
     if (!held.part.ranges.empty() || held.part.offset != end) {
       return false;
     }
@@ -163,7 +163,7 @@ at::Tensor assembled(const ModelTensor& tensor, const at::Tensor& elements) {
   const at::Tensor full =
       at::empty_strided(tensor.spec.sizes, tensor.strides, tensor.spec.dtype);
   int64_t begin = 0;
-  for (const HeldPart& held : tensor.parts) {
+  for (const RankSlice& held : tensor.parts) {
     put_part(full, held.part, elements.narrow(0, begin, held.part.numel));
     begin += held.part.numel;
   }
@@ -258,7 +258,7 @@ void ModelTensors::add_paged(std::vector<ModelTensor>& local) {
       const std::vector<std::string>& names = parameter.record.spec.names;
       local_.emplace(names.front(), Local{tensor, page.get(), i});
       const TensorSpec spec = spec_of(tensor);
-      const TensorPart part =
+      const TensorSlice part =
           sharding::sharded_spec(spec, parameter, page->spec()).part();
       TESSERA_CHECK(
           part.ranges.empty() || tensor.is_contiguous(),
@@ -288,7 +288,7 @@ void ModelTensors::add_unpaged(
   const auto buffers = module.named_buffers();
   for (const auto& [name, tensor] : unpaged_tensors_of(module)) {
     TensorSpec spec = spec_of(tensor);
-    const TensorPart part = spec.part();
+    const TensorSlice part = spec.part();
     spec.axes.clear();
     local_.emplace(spec.name(), Local{tensor});
     std::vector<int64_t> strides = sharding::row_major_strides(spec.sizes);
@@ -353,7 +353,7 @@ void ModelTensors::add(ModelTensor listed, int rank) {
       known.spec.names.push_back(name);
     }
   }
-  const TensorPart& part = listed.parts.front().part;
+  const TensorSlice& part = listed.parts.front().part;
   const bool is_same_stage =
       known.spec.pipeline_stage == listed.spec.pipeline_stage;
   // What the engine does not shard, and nobody divides, ranks may have in
@@ -377,7 +377,7 @@ void ModelTensors::add(ModelTensor listed, int rank) {
   const bool is_copy =
       is_own_of_ranks || !is_same_stage ||
       std::any_of(
-          known.parts.begin(), known.parts.end(), [&](const HeldPart& held) {
+          known.parts.begin(), known.parts.end(), [&](const RankSlice& held) {
             return held.part == part;
           });
   if (has_elements && !is_copy) {
@@ -406,7 +406,7 @@ void ModelTensors::check_complete() const {
   for (const ModelTensor& tensor : tensors_) {
     int64_t held = 0;
     bool is_divided = false;
-    for (const HeldPart& one : tensor.parts) {
+    for (const RankSlice& one : tensor.parts) {
       held += one.part.numel;
       is_divided = is_divided || !one.part.ranges.empty();
     }
@@ -440,8 +440,8 @@ std::vector<std::string> ModelTensors::parameter_names() const {
   return names;
 }
 
-const HeldPart* ModelTensors::local_part(const ModelTensor& tensor) const {
-  for (const HeldPart& held : tensor.parts) {
+const RankSlice* ModelTensors::local_part(const ModelTensor& tensor) const {
+  for (const RankSlice& held : tensor.parts) {
     if (held.rank == ranks_->rank()) {
       return &held;
     }
@@ -459,7 +459,7 @@ bool ModelTensors::is_first_holder(const ModelTensor& tensor) const {
 
 at::Tensor ModelTensors::local_values(
     const ModelTensor& tensor,
-    const TensorPart& part) {
+    const TensorSlice& part) {
   const Local& local = local_.at(tensor.name());
   if (local.page == nullptr) {
     return value_of(local.tensor).detach().cpu().contiguous().view({-1});
@@ -492,7 +492,7 @@ at::Tensor ModelTensors::full_value(
     bytes.sent[0] = local.numel() * item;
   }
   if (rank == 0) {
-    for (const HeldPart& held : tensor.parts) {
+    for (const RankSlice& held : tensor.parts) {
       bytes.taken[static_cast<size_t>(held.rank)] = held.part.numel * item;
       all += held.part.numel * item;
     }
@@ -547,7 +547,7 @@ void ModelTensors::for_each(
     }
     last = position;
     at::Tensor local;
-    if (const HeldPart* held = local_part(tensor)) {
+    if (const RankSlice* held = local_part(tensor)) {
       guarded([&] { local = local_values(tensor, held->part); });
       if (!local.defined()) { // the others wait for something
         local = at::empty({held->part.numel}, tensor.spec.dtype);

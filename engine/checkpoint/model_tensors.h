@@ -29,9 +29,9 @@ class Pager;
 namespace tessera {
 
 /// The part of a tensor that a rank holds.
-struct HeldPart {
+struct RankSlice {
   int rank = 0; ///< in ModelTensors::ranks()
-  TensorPart part;
+  TensorSlice part;
 };
 
 /// A parameter or a registered buffer of the whole model.
@@ -44,7 +44,7 @@ struct ModelTensor {
   int page = -1;
   /// Every element once, by ascending rank: what the first pipeline stage that
   /// has the tensor holds, of several copies the first.
-  std::vector<HeldPart> parts;
+  std::vector<RankSlice> parts;
 
   const std::string& name() const {
     return spec.name();
@@ -140,9 +140,9 @@ class ModelTensors {
   void sort();
   void check_complete() const;
   /// This rank's among ModelTensor::parts; null: there is none.
-  const HeldPart* local_part(const ModelTensor& tensor) const;
+  const RankSlice* local_part(const ModelTensor& tensor) const;
   /// The elements of this rank's part, in memory of the CPU.
-  at::Tensor local_values(const ModelTensor& tensor, const TensorPart& part);
+  at::Tensor local_values(const ModelTensor& tensor, const TensorSlice& part);
   /// @param local the elements of this rank's part; undefined: it holds none.
   /// @return undefined on all ranks but 0.
   at::Tensor full_value(const ModelTensor& tensor, const at::Tensor& local);

@@ -88,7 +88,7 @@ void add_masters(
     const runtime::FlatSpan shard = page.spec().shard();
     for (const sharding::PagedParameter& parameter : page.parameters()) {
       const std::string& local = parameter.record.name();
-      const TensorPart part =
+      const TensorSlice part =
           sharding::sharded_spec(
               model.spec_of(parameter.record.tensor), parameter, page.spec())
               .part();

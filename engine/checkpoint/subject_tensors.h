@@ -29,7 +29,7 @@ struct SubjectTensor {
 struct StateSlice {
   std::string parameter; ///< its first name in the whole model
   std::string state;
-  TensorPart part;
+  TensorSlice part;
   size_t group = 0; ///< of the parameter
   size_t tensor = 0; ///< index in SubjectTensors::tensors
   int64_t tensor_offset = 0;

@@ -38,7 +38,7 @@ class ElementwiseMethod : public UpdateMethod {
         input,
         active_parts(),
         {},
-        [&](ShardPart& part, const offload::ShardTensors& tensors) {
+        [&](MethodShard& part, const offload::ShardTensors& tensors) {
           prepare(input.pager->pages()[part.group], part, input)
               .run(tensors, nullptr);
         });
@@ -66,7 +66,7 @@ class ElementwiseMethod : public UpdateMethod {
  private:
   offload::StateUpdate prepare(
       const sharding::Page& page,
-      ShardPart& part,
+      MethodShard& part,
       const StepInput& input) {
     page.check_values();
     offload::StateUpdate update;

@@ -12,7 +12,7 @@ namespace tessera::engine {
 
 namespace {
 
-int64_t numel_of(const ShardPart& part) {
+int64_t numel_of(const MethodShard& part) {
   int64_t numel = 0;
   for (const ParameterSegment& segment : part.segments) {
     numel += segment.numel;
@@ -64,7 +64,7 @@ OneBitMethod::OneBitMethod(
           std::move(make_step)),
       optimizer_(optimizer),
       parameters_(parameters) {
-  for (const ShardPart& part : parts_) {
+  for (const MethodShard& part : parts_) {
     const sharding::PageSpec& page = context.pages[part.group];
     const offload::UpdateSite& site = *context.sites[part.group];
     TESSERA_CHECK(
@@ -125,7 +125,7 @@ int64_t OneBitMethod::steps() const {
   return steps;
 }
 
-Communicator& OneBitMethod::replicas(const ShardPart& part) const {
+Communicator& OneBitMethod::replicas(const MethodShard& part) const {
   return context_.ranks.of(context_.pages[part.group]).replicas();
 }
 
@@ -133,7 +133,7 @@ void OneBitMethod::begin_backward(const sharding::PageTable& pages) {
   const auto averaging = averages(steps() + 1)
                              ? sharding::GradientAveraging::kOverRanks
                              : sharding::GradientAveraging::kNone;
-  for (const ShardPart& part : parts_) {
+  for (const MethodShard& part : parts_) {
     pages[part.group].gradients->set_averaging(averaging);
   }
 }
@@ -150,7 +150,7 @@ void OneBitMethod::for_each_segment(
       input,
       active_parts(),
       {},
-      [&](ShardPart& part, const offload::ShardTensors& shard) {
+      [&](MethodShard& part, const offload::ShardTensors& shard) {
         for (const ParameterSegment& segment : part.segments) {
           if (segment.parameter->has_gradient) {
             body({*segment.parameter, part, shard, segment});
@@ -164,7 +164,7 @@ void OneBitMethod::compressed_step(const StepInput& input, int64_t step) {
       input,
       active_parts(),
       {},
-      [&](ShardPart& part, const offload::ShardTensors& shard) {
+      [&](MethodShard& part, const offload::ShardTensors& shard) {
         exchange_momentum(part, shard);
         for (const ParameterSegment& segment : part.segments) {
           if (segment.parameter->has_gradient) {
@@ -175,7 +175,7 @@ void OneBitMethod::compressed_step(const StepInput& input, int64_t step) {
 }
 
 void OneBitMethod::exchange_momentum(
-    ShardPart& part,
+    MethodShard& part,
     const offload::ShardTensors& shard) {
   CompressedAverage& average =
       averages_[static_cast<size_t>(&part - parts_.data())];

@@ -52,7 +52,7 @@ class OneBitMethod : public ElementwiseMethod {
   /// A run with its tensors, in a compressed step.
   struct Segment {
     const OptimizedParameter& parameter;
-    const ShardPart& part;
+    const MethodShard& part;
     const offload::ShardTensors& shard;
     const ParameterSegment& segment;
 
@@ -108,8 +108,8 @@ class OneBitMethod : public ElementwiseMethod {
   /// last one.
   int64_t steps() const;
   void compressed_step(const StepInput& input, int64_t step);
-  void exchange_momentum(ShardPart& part, const offload::ShardTensors& shard);
-  Communicator& replicas(const ShardPart& part) const;
+  void exchange_momentum(MethodShard& part, const offload::ShardTensors& shard);
+  Communicator& replicas(const MethodShard& part) const;
 
   const char* optimizer_;
   std::vector<OptimizedParameter*> parameters_;

@@ -118,12 +118,12 @@ ShardedOptimizer::ShardedOptimizer(
 void ShardedOptimizer::add_speculation() {
   std::vector<int> methods_of(context_.pages.size(), 0);
   for (const auto& method : methods_) {
-    for (const ShardPart& part : method->parts()) {
+    for (const MethodShard& part : method->parts()) {
       ++methods_of[part.group];
     }
   }
   for (const auto& method : methods_) {
-    for (ShardPart& part : method->parts()) {
+    for (MethodShard& part : method->parts()) {
       if (method->is_elementwise() && methods_of[part.group] == 1 &&
           context_.sites[part.group]->device().is_cpu() &&
           !context_.sites[part.group]->streams()) {

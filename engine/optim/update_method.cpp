@@ -37,7 +37,7 @@ bool same_settings(const ParameterSettings& a, const ParameterSettings& b) {
 
 } // namespace
 
-ShardPart make_shard_part(
+MethodShard make_shard_part(
     const sharding::PageSpec& page,
     const std::vector<OptimizedParameter*>& parameters) {
   const auto g = static_cast<size_t>(page.number);
@@ -58,7 +58,7 @@ ShardPart make_shard_part(
     return a.shard_offset < b.shard_offset;
   });
 
-  ShardPart part;
+  MethodShard part;
   part.group = g;
   const bool joins = gaps_are_padding(page);
   bool previous_is_owned = false;
@@ -100,7 +100,7 @@ UpdateMethod::UpdateMethod(
   std::sort(groups.begin(), groups.end());
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const size_t g : groups) {
-    ShardPart& part =
+    MethodShard& part =
         parts_.emplace_back(make_shard_part(context.pages[g], parameters));
     part.state = std::make_unique<offload::StateAccess>(
         *context.sites[g],
@@ -132,13 +132,13 @@ c10::Device UpdateContext::device_of_sums() const {
 }
 
 void UpdateMethod::add_state_bytes(TierBytes& bytes) const {
-  for (const ShardPart& part : parts_) {
+  for (const MethodShard& part : parts_) {
     part.state->add_bytes(bytes);
   }
 }
 
 void UpdateMethod::allocate(const StateMemory& memory) {
-  for (ShardPart& part : parts_) {
+  for (MethodShard& part : parts_) {
     part.state->allocate(
         *memory.shards[part.group],
         memory.stores.store(part.group),
@@ -148,14 +148,14 @@ void UpdateMethod::allocate(const StateMemory& memory) {
 
 offload::ShardTensors UpdateMethod::open(
     const StepInput& input,
-    ShardPart& part) {
+    MethodShard& part) {
   const sharding::Page& page = input.pager->pages()[part.group];
   page.check_values();
   const TransferWaits::Scope waits(input.pager->transfer_waits());
   return part.state->open(page.gradients->shard());
 }
 
-void UpdateMethod::close(ShardPart& part, const Writes& writes) {
+void UpdateMethod::close(MethodShard& part, const Writes& writes) {
   std::vector<runtime::FlatSpan> written;
   if (writes.weights) {
     for (const ActiveSpan& span : active_spans(part)) {
@@ -167,14 +167,15 @@ void UpdateMethod::close(ShardPart& part, const Writes& writes) {
 
 void UpdateMethod::for_each_part(
     const StepInput& input,
-    const std::vector<ShardPart*>& parts,
+    const std::vector<MethodShard*>& parts,
     const Writes& writes,
-    const std::function<void(ShardPart&, const offload::ShardTensors&)>& work) {
+    const std::function<void(MethodShard&, const offload::ShardTensors&)>&
+        work) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const offload::ShardTensors tensors = open(input, *parts[i]);
     if (i + 1 < parts.size()) {
       const TransferWaits::Scope waits(input.pager->transfer_waits());
-      ShardPart& next = *parts[i + 1];
+      MethodShard& next = *parts[i + 1];
       next.state->begin_fetch(
           input.pager->pages()[next.group].gradients->shard());
     }
@@ -183,9 +184,9 @@ void UpdateMethod::for_each_part(
   }
 }
 
-std::vector<ShardPart*> UpdateMethod::active_parts() {
-  std::vector<ShardPart*> active;
-  for (ShardPart& part : parts_) {
+std::vector<MethodShard*> UpdateMethod::active_parts() {
+  std::vector<MethodShard*> active;
+  for (MethodShard& part : parts_) {
     if (std::any_of(
             part.segments.begin(),
             part.segments.end(),
@@ -207,7 +208,7 @@ std::optional<offload::StateUpdate> UpdateMethod::prepare(
 }
 
 void UpdateMethod::visit_state(StateVisitor& visitor) {
-  for (ShardPart& part : parts_) {
+  for (MethodShard& part : parts_) {
     // All state of one name together: it may have to be read from a disk.
     const std::vector<std::string>& names = part.state->names();
     for (size_t i = 0; i < names.size(); ++i) {
@@ -220,7 +221,7 @@ void UpdateMethod::visit_state(StateVisitor& visitor) {
 }
 
 runtime::StochasticRounding UpdateMethod::rounding_of(
-    const ShardPart& part,
+    const MethodShard& part,
     const ActiveSpan& span) const {
   const sharding::PageSpec& page = context_.pages[part.group];
   const runtime::FlatSpan shard = page.shard();
@@ -233,7 +234,7 @@ runtime::StochasticRounding UpdateMethod::rounding_of(
   return rounding;
 }
 
-std::vector<ActiveSpan> active_spans(const ShardPart& part, bool join) {
+std::vector<ActiveSpan> active_spans(const MethodShard& part, bool join) {
   std::vector<ActiveSpan> spans;
   bool previous_is_active = false;
   for (const ParameterSegment& segment : part.segments) {

@@ -67,7 +67,7 @@ struct ParameterSegment {
 };
 
 /// One method's part of one page: its runs, and the layout of state for them.
-struct ShardPart {
+struct MethodShard {
   size_t group = 0;
   std::vector<ParameterSegment> segments; ///< ascending
   int64_t state_numel = 0;
@@ -76,7 +76,7 @@ struct ShardPart {
 
 /// The part of one page's shard that belongs to those of `parameters` that are
 /// in the page.
-ShardPart make_shard_part(
+MethodShard make_shard_part(
     const sharding::PageSpec& page,
     const std::vector<OptimizedParameter*>& parameters);
 
@@ -213,14 +213,14 @@ class UpdateMethod {
   virtual void visit_state(StateVisitor& visitor);
 
   /// One per group that has parameters of this method.
-  std::vector<ShardPart>& parts() {
+  std::vector<MethodShard>& parts() {
     return parts_;
   }
 
  protected:
   /// How the update of `span` in its current step rounds.
   runtime::StochasticRounding rounding_of(
-      const ShardPart& part,
+      const MethodShard& part,
       const ActiveSpan& span) const;
 
   /// The tensors that a pass over a part changes.
@@ -233,24 +233,24 @@ class UpdateMethod {
   /// of the next one are fetched and those of the previous one are copied back.
   static void for_each_part(
       const StepInput& input,
-      const std::vector<ShardPart*>& parts,
+      const std::vector<MethodShard*>& parts,
       const Writes& writes,
-      const std::function<void(ShardPart&, const offload::ShardTensors&)>&
+      const std::function<void(MethodShard&, const offload::ShardTensors&)>&
           work);
 
   /// As above, with the current gradients of the bucket.
-  static offload::ShardTensors open(const StepInput& input, ShardPart& part);
-  static void close(ShardPart& part, const Writes& writes);
+  static offload::ShardTensors open(const StepInput& input, MethodShard& part);
+  static void close(MethodShard& part, const Writes& writes);
 
   /// The parts of which some run has a gradient.
-  std::vector<ShardPart*> active_parts();
+  std::vector<MethodShard*> active_parts();
 
   UpdateContext& context_;
-  std::vector<ShardPart> parts_;
+  std::vector<MethodShard> parts_;
 };
 
 /// The stretches of `part` whose parameters have a gradient.
 /// @param join false: every run separately.
-std::vector<ActiveSpan> active_spans(const ShardPart& part, bool join = true);
+std::vector<ActiveSpan> active_spans(const MethodShard& part, bool join = true);
 
 } // namespace tessera::engine

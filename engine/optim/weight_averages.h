@@ -77,7 +77,7 @@ class WeightAverages {
   struct Average {
     std::unique_ptr<offload::UpdateSite> site;
     std::unique_ptr<offload::ShardAccess> access; ///< from allocate() on
-    ShardPart part;
+    MethodShard part;
     at::Tensor weights; ///< as they were, while the average is in their place
   };
 

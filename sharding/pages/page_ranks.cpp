@@ -367,7 +367,7 @@ void PageRanks::max(const at::Tensor& values) {
       .wait(watch_failures());
 }
 
-void PageRanks::sum_over_parts(const at::Tensor& values) {
+void PageRanks::sum_over_model(const at::Tensor& values) {
   for (const PartRanks& ranks : parts_) {
     (values.is_cpu() ? *ranks.control : *ranks.on_device)
         .all_reduce_sum(values, "sum over the parts of a model")

@@ -164,7 +164,7 @@ class PageRanks {
   /// order that does not depend on the rank; nothing if every rank has all of
   /// it. Collective. Block if `values` are on the CPU; they may be on the
   /// parameters' device.
-  void sum_over_parts(const at::Tensor& values);
+  void sum_over_model(const at::Tensor& values);
   void max_over_parts(const at::Tensor& values);
 
   /// Each mesh once, the module's first.

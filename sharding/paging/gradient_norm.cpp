@@ -243,7 +243,7 @@ double gradient_norm(Pager& pager, GradientSums& sums, double p) {
     sum += of_ranks[row++].item<double>() / replicas;
   }
   const at::Tensor total = at::tensor({sum}, at::kDouble);
-  pager.ranks().sum_over_parts(total);
+  pager.ranks().sum_over_model(total);
   // abs: the NaN of inf - inf has a sign, which would be printed.
   return std::abs(std::pow(total.item<double>(), 1 / p));
 }
@@ -273,7 +273,7 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
                              : total + local;
   }
   if (!largest) {
-    pager.ranks().sum_over_parts(total);
+    pager.ranks().sum_over_model(total);
     return total.pow_(1 / p).squeeze(0);
   }
   pager.ranks().max_over_parts(total);
@@ -292,7 +292,7 @@ NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
   }
   const at::Tensor all = at::tensor({local}, at::kDouble);
   pager.sum_over_ranks(all);
-  pager.ranks().sum_over_parts(all);
+  pager.ranks().sum_over_model(all);
   if (all.item<double>() == 0) {
     return {};
   }

@@ -218,7 +218,7 @@ at::Tensor product_of(
 }
 
 at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
-  const OnParts parts;
+  const DTensorGuard parts;
   const DividedParameter* parameter =
       weight_of_product(x, weight, true, "matmul");
   if (parameter == nullptr) {
@@ -232,7 +232,7 @@ at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 at::Tensor mm(const at::Tensor& x, const at::Tensor& weight) {
-  const OnParts parts;
+  const DTensorGuard parts;
   const DividedParameter* parameter = weight_of_product(x, weight, true, "mm");
   if (parameter == nullptr) {
     return product_of(x, weight, [](const at::Tensor& a, const at::Tensor& b) {
@@ -245,7 +245,7 @@ at::Tensor mm(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 at::Tensor batched(const at::Tensor& a, const at::Tensor& b) {
-  const OnParts parts;
+  const DTensorGuard parts;
   weight_of_product(a, b, true, "bmm");
   return product_of(a, b, [](const at::Tensor& x, const at::Tensor& y) {
     return at::bmm(x, y);
@@ -277,7 +277,7 @@ at::Tensor addmm(
     const at::Scalar& alpha) {
   at::Tensor product;
   {
-    const OnParts parts;
+    const DTensorGuard parts;
     const DividedParameter* parameter =
         weight_of_product(x, weight, true, "addmm");
     if (parameter == nullptr && !has_dtensor({bias, x, weight})) {
@@ -313,7 +313,7 @@ at::Tensor baddbmm(
     const at::Scalar& beta,
     const at::Scalar& alpha) {
   if (!has_dtensor({c, a, b})) {
-    const OnParts parts;
+    const DTensorGuard parts;
     return at::baddbmm(c, a, b, beta, alpha);
   }
   return added_product(c, batched(a, b), beta, alpha);
@@ -343,7 +343,7 @@ at::Tensor linear(
     const std::optional<at::Tensor>& bias) {
   at::Tensor y;
   {
-    const OnParts parts;
+    const DTensorGuard parts;
     const DividedParameter* parameter =
         weight_of_product(x, weight, false, "linear");
     if (parameter == nullptr) {
@@ -404,7 +404,7 @@ at::Tensor embedding(
     int64_t padding_id,
     bool scale_grad_by_freq,
     bool sparse) {
-  const OnParts parts;
+  const DTensorGuard parts;
   if (!weight.key_set().has(kDividedKey)) {
     return at::embedding(
         weight, full_tensor(tokens), padding_id, scale_grad_by_freq, sparse);
@@ -436,7 +436,7 @@ at::Tensor embedding(
 bool has_compatible_shallow_copy_type(
     const at::Tensor& tensor,
     const at::Tensor& from) {
-  const OnParts parts;
+  const DTensorGuard parts;
   const DividedTag* tag = divided_tag(tensor);
   if (tag != nullptr && divided_tag(from) == nullptr) {
     TESSERA_CHECK(
@@ -581,7 +581,7 @@ std::vector<at::Tensor> linear_each(
     }
     return results;
   }
-  const OnParts parts;
+  const DTensorGuard parts;
   const Between input = entering(x, *common->tp);
   std::vector<LinearWeights> local;
   for (const LinearWeights& layer : layers) {

@@ -37,11 +37,11 @@ at::Tensor attention(
     const at::Tensor k = full_tensor(key);
     const at::Tensor v = full_tensor(value);
     const at::Tensor m = full_tensor(mask.value_or(at::Tensor()));
-    const OnParts parts;
+    const DTensorGuard parts;
     return at::scaled_dot_product_attention(
         q, k, v, optional(m), dropout, is_causal, scale, enable_gqa);
   }
-  const OnParts parts;
+  const DTensorGuard parts;
   const LocalHeads local(query, key, value, mask.value_or(at::Tensor()));
   if (dropout > 0 && draws_full_masks(*like->tp(), query.device())) {
     WeightsAttentionOptions options{

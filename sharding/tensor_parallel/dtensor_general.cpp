@@ -121,7 +121,7 @@ void on_full(
   change_tensors(
       op, *stack, [](const at::Tensor& x, size_t) { return full_tensor(x); });
   {
-    const OnParts parts;
+    const DTensorGuard parts;
     op.callBoxed(stack);
   }
   if (!returns_view(op)) {
@@ -176,7 +176,7 @@ void elementwise(
     return local_tensor;
   });
   {
-    const OnParts parts;
+    const DTensorGuard parts;
     op.callBoxed(stack);
   }
   const auto& returns = op.schema().returns();

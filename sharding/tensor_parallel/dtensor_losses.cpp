@@ -41,7 +41,7 @@ at::Tensor cross_entropy_loss(
   if (!has_local_classes) {
     const at::Tensor x = full_tensor(logits);
     const at::Tensor y = full_tensor(target);
-    const OnParts parts;
+    const DTensorGuard parts;
     return at::cross_entropy_loss(
         x, y, weight, reduction, ignore_index, label_smoothing);
   }

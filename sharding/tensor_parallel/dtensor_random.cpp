@@ -29,7 +29,7 @@ at::Tensor drop(const at::Tensor& x, double probability, bool train) {
     return x;
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   return wrapper != nullptr && wrapper->divided()
              ? make_dtensor(
                    dropped_part(local, probability, *wrapper),
@@ -41,7 +41,7 @@ at::Tensor drop(const at::Tensor& x, double probability, bool train) {
 at::Tensor& drop_in_place(at::Tensor& x, double probability, bool train) {
   const DTensorImpl* wrapper = dtensor(x);
   if (wrapper == nullptr) {
-    const OnParts parts;
+    const DTensorGuard parts;
     return at::dropout_(x, probability, train);
   }
   if (train && probability > 0) {

@@ -38,11 +38,11 @@ at::Tensor along(
       });
   if (wrapper == nullptr || !wrapper->divided() || is_across) {
     const at::Tensor full = full_tensor(x);
-    const OnParts parts;
+    const DTensorGuard parts;
     return function(full);
   }
   const at::Tensor local = local_of(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   return make_dtensor_like(function(local), wrapper->divided()->dim, *wrapper);
 }
 
@@ -57,7 +57,7 @@ at::Tensor summed(
   const DTensorImpl* wrapper = dtensor(x);
   if (wrapper == nullptr || !wrapper->divided()) {
     const at::Tensor full = full_tensor(x);
-    const OnParts parts;
+    const DTensorGuard parts;
     return sum(full, is_mean);
   }
   const int64_t divided_at = wrapper->divided()->dim;
@@ -73,7 +73,7 @@ at::Tensor summed(
     }
   }
   const at::Tensor local = local_of(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   if (!is_across) {
     return make_dtensor_like(
         sum(local, is_mean),

@@ -16,7 +16,7 @@
 namespace tessera::sharding {
 
 /// While it exists, operators skip our kernels.
-struct OnParts {
+struct DTensorGuard {
   c10::impl::ExcludeDispatchKeyGuard guard{
       c10::DispatchKeySet(c10::DispatchKey::DeferredInit)};
 };

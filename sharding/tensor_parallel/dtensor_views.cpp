@@ -100,7 +100,7 @@ at::Tensor dtensor_view(const at::Tensor& x, at::IntArrayRef sizes) {
         result->split.length(wrapper->group().rank());
   }
   const at::Tensor local = local_of(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor view = at::reshape(local, local_sizes);
   const at::Tensor y = wrapped(view, result, *wrapper);
   if (!view.is_alias_of(local)) {
@@ -113,7 +113,7 @@ at::Tensor view(const at::Tensor& x, at::IntArrayRef sizes) {
   if (is_dtensor(x)) {
     return dtensor_view(x, sizes);
   }
-  const OnParts parts;
+  const DTensorGuard parts;
   return x.view(sizes);
 }
 
@@ -121,13 +121,13 @@ at::Tensor unsafe_view(const at::Tensor& x, at::IntArrayRef sizes) {
   if (is_dtensor(x)) {
     return dtensor_view(x, sizes);
   }
-  const OnParts parts;
+  const DTensorGuard parts;
   return at::_unsafe_view(x, sizes);
 }
 
 at::Tensor swap_dims(const at::Tensor& x, int64_t dim0, int64_t dim1) {
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::transpose(local, dim0, dim1);
   if (x.dim() == 2 && (dim0 - dim1) % 2 != 0) {
     mark_transposed(y, x);
@@ -143,7 +143,7 @@ at::Tensor t(const at::Tensor& x) {
     return x.dim() < 2 ? x : swap_dims(x, 0, 1);
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::t(local);
   if (x.dim() == 2) {
     mark_transposed(y, x);
@@ -153,7 +153,7 @@ at::Tensor t(const at::Tensor& x) {
 
 at::Tensor permute(const at::Tensor& x, at::IntArrayRef dims) {
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::permute(local, dims);
   const auto* to = std::find_if(
       dims.begin(), dims.end(), [&](int64_t dim) { return is_across(x, dim); });
@@ -162,7 +162,7 @@ at::Tensor permute(const at::Tensor& x, at::IntArrayRef dims) {
 
 at::Tensor unsqueeze(const at::Tensor& x, int64_t dim) {
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::unsqueeze(local, dim);
   const int64_t divided_at = divided_dim(x);
   return view_of(
@@ -182,7 +182,7 @@ at::Tensor without(const at::Tensor& x, const std::vector<int64_t>& dims) {
     }
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::squeeze(local, gone);
   const int64_t divided_at = divided_dim(x);
   if (std::find(gone.begin(), gone.end(), divided_at) != gone.end()) {
@@ -230,7 +230,7 @@ at::Tensor expand(const at::Tensor& x, at::IntArrayRef sizes, bool implicit) {
         size);
     size = -1;
   }
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = local.expand(local_sizes, implicit);
   if (wrapper == nullptr || wrapper->group().size() == 1) {
     return view_of(x, y, std::nullopt); // one rank's dimension may have grown
@@ -249,7 +249,7 @@ at::Tensor select(const at::Tensor& x, int64_t dim, int64_t index) {
     return on_full("aten::select", "int", {x, dim, index});
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::select(local, dim, index);
   return view_of(x, y, without_dim(x, dim));
 }
@@ -266,7 +266,7 @@ at::Tensor slice(
     return on_full("aten::slice", "Tensor", {x, dim, start, end, step});
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   return view_of(x, at::slice(local, dim, start, end, step), divided_dim(x));
 }
 
@@ -287,7 +287,7 @@ std::vector<at::Tensor> split(const at::Tensor& x, int64_t size, int64_t dim) {
         .toTensorVector();
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   return views_of(x, at::split(local, size, dim), divided_dim(x));
 }
 
@@ -300,7 +300,7 @@ std::vector<at::Tensor> split_with_sizes(
         .toTensorVector();
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   return views_of(x, at::split_with_sizes(local, sizes, dim), divided_dim(x));
 }
 
@@ -309,7 +309,7 @@ std::vector<at::Tensor> unbind(const at::Tensor& x, int64_t dim) {
     return call_general("aten::unbind", "int", {x, dim})[0].toTensorVector();
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   return views_of(x, at::unbind(local, dim), without_dim(x, dim));
 }
 
@@ -326,7 +326,7 @@ at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
     for (at::Tensor& x : tensors) {
       x = full_tensor(x);
     }
-    const OnParts parts;
+    const DTensorGuard parts;
     return at::cat(tensors, dim);
   }
   const DTensorImpl& like = *dtensor(first);
@@ -337,7 +337,7 @@ at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
                   x, like.dim_from_end(), like.divided()->split, like.group())
             : full_tensor(x);
   }
-  const OnParts parts;
+  const DTensorGuard parts;
   return make_dtensor_like(at::cat(tensors, dim), like.dim_from_end(), like);
 }
 
@@ -358,7 +358,7 @@ at::Tensor index_select(
   const bool is_part = wrapper != nullptr && !is_across(x, dim);
   const at::Tensor local = is_part ? local_of(x) : full_tensor(x);
   const at::Tensor full = full_tensor(index);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::index_select(local, dim, full);
   return is_part ? make_dtensor_like(y, wrapper->divided()->dim, *wrapper) : y;
 }
@@ -374,7 +374,7 @@ at::Tensor repeat_interleave(
         "aten::repeat_interleave", "self_int", {x, repeats, dim, output_size});
   }
   const at::Tensor local = local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   if (wrapper == nullptr) {
     return at::repeat_interleave(local, repeats, dim, output_size);
   }
@@ -400,7 +400,7 @@ at::Tensor constant_pad_nd(
       (pad[static_cast<size_t>(-2 * wrapper->dim_from_end() - 2)] != 0 ||
        pad[static_cast<size_t>(-2 * wrapper->dim_from_end() - 1)] != 0);
   const at::Tensor local = pads ? full_tensor(x) : local_tensor(x);
-  const OnParts parts;
+  const DTensorGuard parts;
   const at::Tensor y = at::constant_pad_nd(local, pad, value);
   return wrapper == nullptr || pads
              ? y

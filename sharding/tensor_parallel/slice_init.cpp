@@ -17,8 +17,8 @@ InitMethod slice_init(
           sizes = std::move(sizes),
           ranges = std::move(ranges)](
              const at::Tensor& target, const InitPosition& position) {
-    const TensorPart slice{ranges, position.first_element, target.numel()};
-    const TensorPart all{{}, 0, c10::multiply_integers(sizes)};
+    const TensorSlice slice{ranges, position.first_element, target.numel()};
+    const TensorSlice all{{}, 0, c10::multiply_integers(sizes)};
     for (const CommonBlock& block :
          intersect(blocks_of(sizes, slice), blocks_of(sizes, all))) {
       for_each_segment(block, [&](int64_t here, int64_t there, int64_t numel) {

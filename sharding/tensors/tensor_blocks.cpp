@@ -146,7 +146,7 @@ int64_t numel_of(
 
 std::vector<TensorBlock> blocks_of(
     std::span<const int64_t> sizes,
-    const TensorPart& part) {
+    const TensorSlice& part) {
   const int64_t all = numel_of(sizes, part.ranges);
   const int64_t from = std::min(part.offset, all);
   StretchBlocks blocks(sizes, part.ranges, part.offset);
@@ -181,8 +181,8 @@ std::vector<CommonBlock> intersect(
 
 std::vector<CommonBlock> intersect(
     std::span<const int64_t> sizes,
-    const TensorPart& here,
-    const TensorPart& there) {
+    const TensorSlice& here,
+    const TensorSlice& there) {
   if (here.ranges != there.ranges) {
     return intersect(blocks_of(sizes, here), blocks_of(sizes, there));
   }

@@ -50,7 +50,7 @@ int64_t numel_of(
 /// first element of its stretch. The part ends where the tensor does.
 std::vector<TensorBlock> blocks_of(
     std::span<const int64_t> sizes,
-    const TensorPart& part);
+    const TensorSlice& part);
 
 /// The common elements of blocks of one tensor; the blocks of each do not
 /// overlap.
@@ -62,8 +62,8 @@ std::vector<CommonBlock> intersect(
 /// the first elements of their stretches.
 std::vector<CommonBlock> intersect(
     std::span<const int64_t> sizes,
-    const TensorPart& here,
-    const TensorPart& there);
+    const TensorSlice& here,
+    const TensorSlice& there);
 
 /// Calls `visit(here, there, numel)` for runs of elements that follow each
 /// other in both places; for single elements if they do not.

@@ -51,8 +51,8 @@ std::vector<int64_t> TensorSpec::local_sizes() const {
   return local;
 }
 
-TensorPart TensorSpec::part() const {
-  TensorPart part;
+TensorSlice TensorSpec::part() const {
+  TensorSlice part;
   std::vector<std::optional<DimRange>> ranges(sizes.size());
   for_each_shard(
       *this, [&](const SpecAxis&, const DimRange& range, const auto&) {

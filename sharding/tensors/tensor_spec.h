@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `TensorSpec` describes a tensor of the whole model and how the ranks of a
-// mesh divide it; `TensorPart` is what one of them has.
+// mesh divide it; `TensorSlice` is what one of them has.
 
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/sharding/tensors/dim_split.h"
@@ -50,13 +50,13 @@ struct DimRange {
 /// Some elements of a tensor: those whose indices are in `ranges` and, of these
 /// in their order, a stretch. The order is that of a contiguous tensor; for a
 /// tensor without ranges, that of its memory.
-struct TensorPart {
+struct TensorSlice {
   /// Ascending by dimension; all indices of the dimensions that are not listed.
   std::vector<DimRange> ranges;
   int64_t offset = 0; ///< of the stretch
   int64_t numel = 0; ///< of the stretch
 
-  bool operator==(const TensorPart&) const = default;
+  bool operator==(const TensorSlice&) const = default;
 };
 
 /// [Note: tensor specs] A parameter has the same spec on all ranks, except for
@@ -81,7 +81,7 @@ struct TensorSpec {
   /// What this rank has.
   /// @throws tessera::Error when a dimension does not exist or cannot be
   ///   divided.
-  TensorPart part() const;
+  TensorSlice part() const;
   /// Returns whether part() has some indices only.
   bool is_divided() const {
     return !part().ranges.empty();

@@ -70,10 +70,10 @@ void verify_part(const FlatWeight& weight, int64_t first, int64_t numel) {
   if (from >= to) {
     return;
   }
-  const TensorPart local = weight.spec.part();
-  const TensorPart here =
+  const TensorSlice local = weight.spec.part();
+  const TensorSlice here =
       weight.is_contiguous
-          ? TensorPart{local.ranges, from - weight.span.begin, to - from}
+          ? TensorSlice{local.ranges, from - weight.span.begin, to - from}
           : local;
   sharding::verify_regions(
       weight.source, sharding::blocks_of(weight.spec.sizes, here));
@@ -93,7 +93,7 @@ void read_part(
   const at::Tensor part = slice.narrow(0, from - first, to - from);
   const int64_t offset = from - weight.span.begin;
   if (weight.is_contiguous) {
-    const TensorPart here{weight.spec.part().ranges, offset, part.numel()};
+    const TensorSlice here{weight.spec.part().ranges, offset, part.numel()};
     sharding::read_regions(
         *weight.entry,
         weight.source,

@@ -387,7 +387,7 @@ TEST(ExpertTraining, SendsEachElementOnceForAFile) {
       EXPECT_EQ(tensor.spec.pipeline_stage, 0);
       EXPECT_EQ(all.find(tensor.name()), &tensor);
       int64_t elements = 0;
-      for (const HeldPart& part : tensor.parts) {
+      for (const RankSlice& part : tensor.parts) {
         elements += part.part.numel;
       }
       EXPECT_EQ(elements, tensor.spec.numel());

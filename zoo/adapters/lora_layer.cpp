@@ -90,7 +90,7 @@ at::Tensor LoraLayer::forward(const at::Tensor& x) {
 }
 
 at::Tensor LoraLayer::product() const {
-  const sharding::OnParts parts;
+  const sharding::DTensorGuard parts;
   return at::matmul(b_.to(at::kFloat), a_.to(at::kFloat)) * options_.scaling;
 }
 

@@ -62,7 +62,7 @@ class AdafactorMethod : public UpdateMethod {
         add(*parameter, entry.shape->state_numel());
       }
     }
-    for_each_segment([&](const ShardPart&, const ParameterSegment& segment) {
+    for_each_segment([&](const MethodShard&, const ParameterSegment& segment) {
       if (!entries_.at(segment.parameter).shape) {
         add(*segment.parameter, segment.numel);
       }
@@ -90,7 +90,7 @@ class AdafactorMethod : public UpdateMethod {
         entry.moments.emplace(make(*parameter, entry.shape->state_numel()));
       }
     }
-    for_each_segment([&](const ShardPart&, const ParameterSegment& segment) {
+    for_each_segment([&](const MethodShard&, const ParameterSegment& segment) {
       Entry& entry = entries_.at(segment.parameter);
       if (!entry.shape) {
         entry.moments.emplace(make(*segment.parameter, segment.numel));
@@ -99,7 +99,7 @@ class AdafactorMethod : public UpdateMethod {
   }
 
   void step(const StepInput& input) override {
-    const std::vector<ShardPart*> parts = active_parts();
+    const std::vector<MethodShard*> parts = active_parts();
     const at::Tensor squares = sum_gradients(input, parts);
     context_.ranks.sum_over_shards(squares, pages_of_sums());
     forget_and_add(squares);
@@ -138,7 +138,7 @@ class AdafactorMethod : public UpdateMethod {
         visitor.replicated(*parameter, "exp_avg_sq_factors", entry.values());
       }
     }
-    for_each_segment([&](const ShardPart&, const ParameterSegment& segment) {
+    for_each_segment([&](const MethodShard&, const ParameterSegment& segment) {
       Entry& entry = entries_.at(segment.parameter);
       if (!entry.shape) {
         visitor.elements(segment, "exp_avg_sq", *entry.moments, 0);
@@ -162,7 +162,7 @@ class AdafactorMethod : public UpdateMethod {
 
   template <typename Body>
   void for_each_segment(const Body& body) const {
-    for (const ShardPart& part : parts_) {
+    for (const MethodShard& part : parts_) {
       for (const ParameterSegment& segment : part.segments) {
         body(part, segment);
       }
@@ -172,14 +172,14 @@ class AdafactorMethod : public UpdateMethod {
   template <typename Body>
   void for_each_active_segment(
       const StepInput& input,
-      const std::vector<ShardPart*>& parts,
+      const std::vector<MethodShard*>& parts,
       const Writes& writes,
       const Body& body) {
     for_each_part(
         input,
         parts,
         writes,
-        [&](ShardPart& part, const offload::ShardTensors& shard) {
+        [&](MethodShard& part, const offload::ShardTensors& shard) {
           for (const ParameterSegment& segment : part.segments) {
             if (segment.parameter->has_gradient) {
               body(segment, shard);
@@ -244,7 +244,7 @@ class AdafactorMethod : public UpdateMethod {
   /// This rank's share of the first sum. Also updates moments of elements.
   at::Tensor sum_gradients(
       const StepInput& input,
-      const std::vector<ShardPart*>& parts) {
+      const std::vector<MethodShard*>& parts) {
     std::map<const OptimizedParameter*, int64_t> offsets;
     int64_t numel = 0;
     for (const OptimizedParameter* parameter : order_) {

@@ -31,7 +31,7 @@ class LambMethod : public UpdateMethod {
   void step(const StepInput& input) override {
     // First the moments and the sums of squares of this rank's shard, then the
     // norms of whole parameters, then the weights.
-    const std::vector<ShardPart*> parts = active_parts();
+    const std::vector<MethodShard*> parts = active_parts();
     const auto options = at::TensorOptions(context_.device_of_sums());
     const at::Tensor none = at::zeros({1, 2}, options.dtype(at::kDouble));
     std::vector<at::Tensor> rows(parameters_.size(), none);
@@ -39,7 +39,7 @@ class LambMethod : public UpdateMethod {
         input,
         parts,
         {.weights = false},
-        [&](ShardPart& part, const offload::ShardTensors& shard) {
+        [&](MethodShard& part, const offload::ShardTensors& shard) {
           std::vector<runtime::LambSegment> segments;
           const std::vector<ActiveSpan> spans = spans_of(part);
           for (const ActiveSpan& span : spans) {
@@ -61,7 +61,7 @@ class LambMethod : public UpdateMethod {
         input,
         parts,
         {.state = false},
-        [&](ShardPart& part, const offload::ShardTensors& shard) {
+        [&](MethodShard& part, const offload::ShardTensors& shard) {
           const at::Tensor local = ratios.to(shard.master.device());
           std::vector<runtime::LambSegment> segments;
           for (const ActiveSpan& span : spans_of(part)) {
@@ -74,12 +74,12 @@ class LambMethod : public UpdateMethod {
   }
 
  private:
-  static std::vector<ActiveSpan> spans_of(const ShardPart& part) {
+  static std::vector<ActiveSpan> spans_of(const MethodShard& part) {
     return active_spans(part, /*join=*/false);
   }
 
   runtime::LambSegment segment_of(
-      const ShardPart& part,
+      const MethodShard& part,
       const offload::ShardTensors& shard,
       const ActiveSpan& span,
       const StepInput& input) const {

@@ -31,8 +31,8 @@ class MuonMethod : public UpdateMethod {
 
   void step(const StepInput& input) override {
     // Every rank has a part of every group, even if it contains no runs.
-    std::vector<ShardPart*> parts;
-    for (ShardPart& part : parts_) {
+    std::vector<MethodShard*> parts;
+    for (MethodShard& part : parts_) {
       if (any_gradient(part.group)) {
         parts.push_back(&part);
       }
@@ -41,7 +41,7 @@ class MuonMethod : public UpdateMethod {
         input,
         parts,
         {},
-        [&](ShardPart& part, const offload::ShardTensors& shard) {
+        [&](MethodShard& part, const offload::ShardTensors& shard) {
           update(part, shard, input);
         });
   }
@@ -55,7 +55,7 @@ class MuonMethod : public UpdateMethod {
   }
 
   void update(
-      const ShardPart& part,
+      const MethodShard& part,
       const offload::ShardTensors& shard,
       const StepInput& input) {
     const at::Tensor full = gather(part, shard);
@@ -73,7 +73,9 @@ class MuonMethod : public UpdateMethod {
 
   /// Updates the momentum and all-gathers the directions of the whole page:
   /// [padded_numel]. Elements outside of this method's matrices are undefined.
-  at::Tensor gather(const ShardPart& part, const offload::ShardTensors& shard) {
+  at::Tensor gather(
+      const MethodShard& part,
+      const offload::ShardTensors& shard) {
     const sharding::PageSpec& page = context_.pages[part.group];
     const auto options =
         at::TensorOptions().dtype(compute_dtype(shard)).device(page.device);

@@ -73,7 +73,7 @@ class OneBitAdamMethod : public OneBitMethod {
         input,
         all_parts(),
         {.weights = false},
-        [&](ShardPart& part, const offload::ShardTensors& shard) {
+        [&](MethodShard& part, const offload::ShardTensors& shard) {
           for (const ParameterSegment& segment : part.segments) {
             if (segment.parameter->steps > 0) {
               shard.state[kSecondMoment]
@@ -99,9 +99,9 @@ class OneBitAdamMethod : public OneBitMethod {
     segment.round();
   }
 
-  std::vector<ShardPart*> all_parts() {
-    std::vector<ShardPart*> all;
-    for (ShardPart& part : parts_) {
+  std::vector<MethodShard*> all_parts() {
+    std::vector<MethodShard*> all;
+    for (MethodShard& part : parts_) {
       all.push_back(&part);
     }
     return all;

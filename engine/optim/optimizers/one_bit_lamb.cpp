@@ -42,7 +42,7 @@ class OneBitLambMethod : public OneBitMethod {
 
   void visit_state(StateVisitor& visitor) override {
     OneBitMethod::visit_state(visitor);
-    for (const ShardPart& part : parts_) {
+    for (const MethodShard& part : parts_) {
       for (const ParameterSegment& segment : part.segments) {
         visitor.replicated(
             *segment.parameter, "lamb_ratios", numbers_.at(segment.parameter));

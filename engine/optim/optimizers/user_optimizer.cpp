@@ -43,7 +43,7 @@ class UserMethod : public UpdateMethod {
   void allocate(const StateMemory& memory) override {
     UpdateMethod::allocate(memory);
     std::map<RateKey, std::vector<at::Tensor>> leaves;
-    for (const ShardPart& part : parts_) {
+    for (const MethodShard& part : parts_) {
       const offload::UpdateSite& site = *context_.sites[part.group];
       for (const ParameterSegment& segment : part.segments) {
         const ParameterSettings& settings = segment.parameter->settings;
@@ -78,7 +78,7 @@ class UserMethod : public UpdateMethod {
     }
     // A user's optimizer updates everything at once.
     Shards shards;
-    for (ShardPart& part : parts_) {
+    for (MethodShard& part : parts_) {
       shards[part.group] = open(input, part);
     }
     bind(shards);
@@ -99,7 +99,7 @@ class UserMethod : public UpdateMethod {
       set_rates(input);
       optimizer_->step();
     }
-    for (ShardPart& part : parts_) {
+    for (MethodShard& part : parts_) {
       round(part, shards.at(part.group));
       close(part, {});
     }
@@ -128,11 +128,11 @@ class UserMethod : public UpdateMethod {
   void make_optimizer(
       const std::map<RateKey, std::vector<at::Tensor>>& leaves) {
     Shards shards;
-    for (ShardPart& part : parts_) {
+    for (MethodShard& part : parts_) {
       shards[part.group] = part.state->open();
     }
     bind(shards);
-    for (ShardPart& part : parts_) {
+    for (MethodShard& part : parts_) {
       part.state->close(/*written=*/{}, /*writes_state=*/false);
     }
     std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -265,7 +265,7 @@ class UserMethod : public UpdateMethod {
     ++steps_;
   }
 
-  void round(const ShardPart& part, const offload::ShardTensors& shard) {
+  void round(const MethodShard& part, const offload::ShardTensors& shard) {
     if (shard.low_precision.defined()) {
       for (const Leaf& leaf : leaves_) {
         if (leaf.group == part.group) {

@@ -22,7 +22,7 @@ TEST(Manifest, ReadsWhatItWrites) {
   SavedRank rank;
   rank.file = "rank-0.safetensors";
   rank.bytes = 123;
-  const TensorPart part{{{1, 0, 2}}, 1, 3};
+  const TensorSlice part{{{1, 0, 2}}, 1, 3};
   rank.tensors.push_back({"piece", "xxh3:0", "a.weight", "master", part});
   rank.tensors.push_back({"state/rng/cpu", "xxh3:1"});
   rank.states["rng"] = nullptr;

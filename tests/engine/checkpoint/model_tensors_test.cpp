@@ -47,7 +47,7 @@ at::Tensor times_held(const ModelTensor& tensor) {
   at::Tensor times = torch::zeros({tensor.spec.numel()}, torch::kInt);
   const at::Tensor places =
       torch::arange(tensor.spec.numel()).view(tensor.spec.sizes);
-  for (const HeldPart& held : tensor.parts) {
+  for (const RankSlice& held : tensor.parts) {
     at::Tensor box = places;
     for (const DimRange& range : held.part.ranges) {
       box = box.narrow(range.dim, range.begin, range.end - range.begin);
@@ -63,7 +63,7 @@ at::Tensor times_held(const ModelTensor& tensor) {
 void expect_held_once(const ModelTensor& tensor) {
   EXPECT_TRUE(times_held(tensor).eq(1).all().item<bool>());
   int last = -1;
-  for (const HeldPart& held : tensor.parts) {
+  for (const RankSlice& held : tensor.parts) {
     EXPECT_GT(held.rank, last);
     last = held.rank;
   }
@@ -133,7 +133,7 @@ TEST(ModelTensors, EveryElementIsHeldOnceUnderEveryLayout) {
           SCOPED_TRACE(tensor.name());
           expect_held_once(tensor);
           const int stage = tensor.spec.pipeline_stage;
-          for (const HeldPart& held : tensor.parts) {
+          for (const RankSlice& held : tensor.parts) {
             EXPECT_EQ(held.rank / ranks_of_stage, stage);
           }
           for (int i = 0; i < kMeshBlocks; ++i) {

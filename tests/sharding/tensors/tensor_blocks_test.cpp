@@ -57,8 +57,8 @@ std::vector<Ranges> ranges_of(const Sizes& sizes) {
 
 void check_pair(
     const Sizes& sizes,
-    const TensorPart& here,
-    const TensorPart& there,
+    const TensorSlice& here,
+    const TensorSlice& there,
     const std::vector<int64_t>& here_elements,
     const std::vector<int64_t>& there_elements) {
   std::map<int64_t, int64_t> place; // there, by element
@@ -98,11 +98,11 @@ void check_all(const Sizes& sizes) {
       const auto b_elements = elements_of(sizes, b);
       const auto b_numel = static_cast<int64_t>(b_elements.size());
       const int64_t third = b_numel / 3;
-      for (const TensorPart& part :
-           {TensorPart{b, 0, b_numel},
-            TensorPart{b, third, b_numel - third},
-            TensorPart{b, third, third + 1},
-            TensorPart{b, third, 0}}) {
+      for (const TensorSlice& part :
+           {TensorSlice{b, 0, b_numel},
+            TensorSlice{b, third, b_numel - third},
+            TensorSlice{b, third, third + 1},
+            TensorSlice{b, third, 0}}) {
         if (part.offset + part.numel <= b_numel) {
           check_pair(sizes, {a, 0, a_numel}, part, a_elements, b_elements);
           check_pair(
@@ -124,9 +124,9 @@ SpecAxis tensor_axis(int ranks, int rank, const Shard& shard) {
 /// Checks that the parts of all ranks are all of the tensor, once.
 void expect_complete(
     const TensorSpec& spec,
-    const std::vector<TensorPart>& parts) {
+    const std::vector<TensorSlice>& parts) {
   std::vector<int> seen(static_cast<size_t>(spec.numel()), 0);
-  for (const TensorPart& part : parts) {
+  for (const TensorSlice& part : parts) {
     const auto elements = elements_of(spec.sizes, part.ranges);
     for (int64_t i = 0; i < part.numel; ++i) {
       ++seen[static_cast<size_t>(
@@ -186,7 +186,7 @@ TEST(TensorSpec, PartsOfAllRanksAreTheTensor) {
       for (const int tensor_ranks : {1, 2, 3}) {
         for (const int shards : {1, 2, 5}) {
           TensorSpec spec = full_spec({"w"}, {12, 6}, at::kFloat);
-          std::vector<TensorPart> parts;
+          std::vector<TensorSlice> parts;
           if (spec.sizes[static_cast<size_t>(dim)] / unit < tensor_ranks) {
             continue;
           }
@@ -223,7 +223,7 @@ TEST(TensorSpec, PartsOfAllRanksAreTheTensor) {
 TEST(TensorSpec, NestedAxes) {
   for (const int64_t dim : {0, 1, 2}) {
     TensorSpec spec = full_spec({"experts"}, {6, 4, 5}, at::kFloat);
-    std::vector<TensorPart> parts;
+    std::vector<TensorSlice> parts;
     for (int expert = 0; expert < 2; ++expert) {
       for (int rank = 0; rank < 3; ++rank) {
         spec.axes = {
@@ -237,14 +237,14 @@ TEST(TensorSpec, NestedAxes) {
   }
   TensorSpec spec = full_spec({"experts"}, {6, 4, 5}, at::kFloat);
   spec.axes = {{"expert", 2, 1, Shard{0}}, tensor_axis(3, 2, {-1})};
-  EXPECT_EQ(spec.part(), (TensorPart{{{0, 3, 6}, {2, 4, 5}}, 0, 12}));
+  EXPECT_EQ(spec.part(), (TensorSlice{{{0, 3, 6}, {2, 4, 5}}, 0, 12}));
   EXPECT_FALSE(spec.divided_dim("pipeline").has_value());
 }
 
 TEST(TensorSpec, ReplicatedAxesDivideNothing) {
   TensorSpec spec = full_spec({"w"}, {3, 2}, at::kFloat);
   spec.axes = {{"data", 4, 2, Replicate{}}, tensor_axis(1, 0, {0})};
-  EXPECT_EQ(spec.part(), (TensorPart{{}, 0, 6}));
+  EXPECT_EQ(spec.part(), (TensorSlice{{}, 0, 6}));
   EXPECT_FALSE(spec.is_divided());
   EXPECT_EQ(spec.split(kTensorAxis).size(), 3); // over one rank
 }
