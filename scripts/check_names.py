@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that no two files define the same name: the linker would keep one of
-two classes of one name, and run its destructor on the other.
+two classes of one name, and run its destructor on the other. Checks that code
+uses the words of docs/glossary.md rather than those of AVOIDED.
 
     check_names.py [ROOT]
 
@@ -19,6 +20,28 @@ from check_rooms import MAY_INCLUDE
 
 ROOMS = [*MAY_INCLUDE, "tools"]
 PUBLIC_HEADERS = "include/tessera/public_headers.txt"
+
+# Identifiers that say nothing about the value, and names that do. what() of an
+# exception is a call.
+AVOIDED = {
+    "how": "the settings: tp, cp, options",
+    "how_": "the settings: tp_, cp_, options_",
+    "mine": "self_ and the value: self_span, self_tensor",
+    "ours": "native, or self_ and the value",
+    "room": "budget, available_bytes",
+    "tell": "log_ or report",
+    "tells": "logs, reports",
+    "theirs": "foreign, or peer_ and the value",
+    "told": "logged, reported",
+    "what": "label, or the value",
+    "what_": "label_, or the value",
+    "whole": "full",
+    "whole_": "full_",
+    "wholes": "full_tensors",
+    "FlatRun": "FlatSegment: a run is one of training",
+    "ParameterRun": "ParameterSegment: a run is one of training",
+}
+IDENTIFIER = re.compile(r"\b(?:" + "|".join(AVOIDED) + r")\b(?!\s*\()")
 
 # Comments, strings and preprocessor lines hold no names.
 NOISE = re.compile(
@@ -66,6 +89,13 @@ def definitions(source):
         position += 1
 
 
+def avoided(source):
+    """(identifier, line) of those that AVOIDED has."""
+    text = NOISE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+    for found in IDENTIFIER.finditer(text):
+        yield found.group(), text.count("\n", 0, found.start()) + 1
+
+
 def public_headers(root):
     listed = root / PUBLIC_HEADERS
     return set(listed.read_text().split()) if listed.exists() else set()
@@ -83,7 +113,10 @@ def complaints(root):
                 continue
             file = str(path.relative_to(root))
             wanted = "tessera" if file in public else f"tessera::{room}"
-            for name, line in definitions(path.read_text()):
+            source = path.read_text()
+            for name, line in avoided(source):
+                yield f"{file}:{line}: {name} is a name to avoid; {AVOIDED[name]}"
+            for name, line in definitions(source):
                 place = f"{file}:{line}"
                 # A source file also completes the types of public headers.
                 if path.suffix in {".h", ".cuh"} and not is_in(wanted, name, public=file in public):

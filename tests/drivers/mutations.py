@@ -60,8 +60,8 @@ MUTATIONS = [
     Mutation(
         "gradients are not reduced",
         "sharding/pages/gradient_bucket_slot.cpp",
-        "pending_ = communicator.reduce_scatter_sum(reduced_, collected_, what);",
-        "reduced_.copy_(collected_.narrow(0, mine.begin, mine.numel));"
+        "pending_ = communicator.reduce_scatter_sum(reduced_, collected_, label);",
+        "reduced_.copy_(collected_.narrow(0, self_span.begin, self_span.numel));"
         " reduced_.mul_(ranks_);",
         PARITY,
     ),
@@ -83,9 +83,9 @@ MUTATIONS = [
     Mutation(
         "a shard begins one element early",
         "sharding/pages/page_memory.cpp",
-        "const int64_t from = mine.begin + run.shard_offset - span.begin;",
+        "const int64_t from = self_span.begin + segment.shard_offset - span.begin;",
         "const int64_t from ="
-        " std::max<int64_t>(0, mine.begin + run.shard_offset - span.begin - 1);",
+        " std::max<int64_t>(0, self_span.begin + segment.shard_offset - span.begin - 1);",
         PARITY,
     ),
     Mutation(
@@ -151,7 +151,7 @@ MUTATIONS = [
     Mutation(
         "clips by the norm of this rank's shard on a device",
         "sharding/paging/gradient_norm.cpp",
-        "reduce(mesh->shards(), own);",
+        "reduce(mesh->shards(), local);",
         "",
         "AllOrders/Gradients.ClippedHaveTheNumbersOfTheCpu/*",
         "vdev_tests",
@@ -167,7 +167,7 @@ MUTATIONS = [
     Mutation(
         "other parts of a model are not in a norm on a device",
         "sharding/paging/gradient_norm.cpp",
-        "pager.ranks().sum_over_parts(total); return total.pow_",
+        "pager.ranks().sum_over_model(total); return total.pow_",
         "return total.pow_",
         "All/DividedNorms.*/tensor*",
         "vdev_tests",
@@ -237,8 +237,8 @@ MUTATIONS = [
     Mutation(
         "what a user adds to a gradient is kept",
         "sharding/paging/gradient_reducer.cpp",
-        "add(place.position, gradient, keeps);",
-        "add(place.position, gradient, true);",
+        "add(entry.position, gradient, keeps);",
+        "add(entry.position, gradient, true);",
         "AllOrders/Gradients.AccumulatedHaveTheBitsOfTheCpu/*",
         "vdev_tests",
     ),
@@ -332,8 +332,8 @@ MUTATIONS = [
     Mutation(
         "gradients of whole tensors that meet parts are not summed",
         "sharding/tensor_parallel/dtensor.cpp",
-        "? copy_to_group(whole, group) : whole;",
-        "? whole : whole;",
+        "? copy_to_group(full, group) : full;",
+        "? full : full;",
         "DTensor.AModelOfAStranger*",
         "sharding_tests",
     ),
@@ -348,8 +348,8 @@ MUTATIONS = [
     Mutation(
         "every rank attends to the first keys",
         "sharding/tensor_parallel/local_heads.cpp",
-        "return whole.narrow(kHeads, first, last - first + 1);",
-        "return whole.narrow(kHeads, 0, last - first + 1);",
+        "return full.narrow(kHeads, first, last - first + 1);",
+        "return full.narrow(kHeads, 0, last - first + 1);",
         "DTensor.FewerKeyHeadsThanRanks",
         "sharding_tests",
     ),
@@ -380,7 +380,7 @@ MUTATIONS = [
     Mutation(
         "groups of parameters have the options of all",
         "engine/engine_optimizer.cpp",
-        "engine.set_parameter_options(parameter, own);",
+        "engine.set_parameter_options(parameter, local);",
         ";",
         "EngineOptimizer.*LibTorchs",
     ),

@@ -46,6 +46,21 @@ class CheckNames(unittest.TestCase):
         text = "namespace tessera::engine {\ninline constexpr int kRows = 1;\n}\n"
         self.assertEqual(len(self.complaints(engine__a=text, engine__b=text)), 1)
 
+    def test_names_to_avoid_are_found(self):
+        text = "namespace tessera::engine {\nint rows(int whole);\nclass FlatRun;\n}\n"
+        found = self.complaints(engine__a=text)
+        self.assertEqual(len(found), 2)
+        self.assertIn("engine/a.h:2: whole is a name to avoid; full", found[0])
+        self.assertIn("engine/a.h:3: FlatRun", found[1])
+
+    def test_names_to_avoid_pass_in_texts_and_other_names(self):
+        text = (
+            "namespace tessera::engine {\n// The whole of it.\n"
+            'const char* text = "how what whole";\nint whole_word(int somehow);\n'
+            "const char* of(const Error& error) { return error.what(); }\n}\n"
+        )
+        self.assertEqual(self.complaints(engine__a=text), [])
+
     def test_what_is_not_one_name_passes(self):
         texts = (
             "namespace tessera::engine {\nclass Rows;\n}\n",
