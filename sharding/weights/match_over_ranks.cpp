@@ -170,7 +170,7 @@ LoadWeightsReport match_weights_of_rank(
         target.spec.names.begin(),
         target.spec.names.end());
   }
-  std::exception_ptr error;
+  std::exception_ptr failure;
   try {
     LoadWeightsOptions local = options;
     local.allows_unexpected = true;
@@ -178,7 +178,7 @@ LoadWeightsReport match_weights_of_rank(
     self_finding.report = std::move(matches.report);
     self_finding.unused_patterns = std::move(matches.unused_patterns);
   } catch (const std::exception& error) {
-    error = std::current_exception();
+    failure = std::current_exception();
     self_finding.error = error.what();
   }
   const std::vector<std::string> texts = runtime::gather_texts(
@@ -186,8 +186,8 @@ LoadWeightsReport match_weights_of_rank(
       to_text(self_finding),
       "what the ranks take from a checkpoint",
       check);
-  if (error) {
-    std::rethrow_exception(error);
+  if (failure) {
+    std::rethrow_exception(failure);
   }
   std::vector<Finding> findings;
   std::set<std::string_view> seen; // many ranks have the same tensors

@@ -52,12 +52,12 @@ bool truncate(
   }
   if (truncation.strategy == TruncationStrategy::kLongestFirst) {
     if (second == nullptr) {
-      shorten(first, max_tokens, truncation.side);
+      shorten(first, max_tokens, truncation.side.value_or(Side::kRight));
     } else {
       const auto [a, b] =
           longest_first(length_of(first), length_of(*second), max_tokens);
-      shorten(first, a, truncation.side);
-      shorten(*second, b, truncation.side);
+      shorten(first, a, truncation.side.value_or(Side::kRight));
+      shorten(*second, b, truncation.side.value_or(Side::kRight));
     }
     return true;
   }
@@ -72,7 +72,7 @@ bool truncate(
       own,
       all - max_tokens,
       max_tokens);
-  shorten(*text, left, truncation.side);
+  shorten(*text, left, truncation.side.value_or(Side::kRight));
   return true;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tessera::text {
@@ -36,7 +37,9 @@ enum class TruncationStrategy { kLongestFirst, kOnlyFirst, kOnlySecond };
 struct Truncation {
   int64_t max_length = 0; ///< tokens, added ones included; 0: no truncation
   TruncationStrategy strategy = TruncationStrategy::kLongestFirst;
-  Side side = Side::kRight; ///< from which tokens are taken
+  /// From which tokens are taken; nothing: as the tokenizer's files say, else
+  /// the right one.
+  std::optional<Side> side;
 };
 
 /// Shortens the texts of a pair, or one text, to `max_tokens` together.

@@ -178,7 +178,8 @@ Encoding encode_texts(
     }
   }
   Encoding result;
-  const Truncation& truncation = options.truncation;
+  Truncation truncation = options.truncation;
+  truncation.side = truncation.side.value_or(parts.settings.truncation_side);
   const bool is_pair = texts.size() > 1;
   const auto added = static_cast<int64_t>(
       parts.post_processor != nullptr && options.add_special_tokens

@@ -58,6 +58,7 @@ struct TokenizerSettings {
   /// The longest sequence that the model takes; 0: the files do not say.
   int64_t model_max_length = 0;
   Side padding_side = Side::kRight;
+  Side truncation_side = Side::kRight;
   std::string chat_template; ///< Jinja; empty: there is none
   /// Of conversations with tools; empty: the same.
   std::string tool_chat_template;

@@ -683,7 +683,8 @@ runtime::KnownKeys tokenizer_keys() {
            "padding_side",
            "strip_accents",
            "tokenize_chinese_chars",
-           "tokenizer_class"},
+           "tokenizer_class",
+           "truncation_side"},
       // Names of files, what a call's own arguments say, what only the slow
       // classes or the default chat templates of old had.
       .without_effect =
@@ -729,7 +730,6 @@ runtime::KnownKeys tokenizer_keys() {
           {"sp_model_kwargs", {json::object()}},
           {"split_by_punct", {false}},
           {"split_special_tokens", {false}},
-          {"truncation_side", {"right"}},
           {"vocab_type", {"spm"}},
           {"wordpieces_prefix", {"##"}}}};
   keys.read.insert(std::begin(kSpecialTokens), std::end(kSpecialTokens));
@@ -777,24 +777,49 @@ void clean_up_spaces(
   }
 }
 
+/// The side that a section of a tokenizer.json has, "padding" or "truncation".
+std::optional<Side> json_side(const json& document, const char* section) {
+  const auto found = document.find(section);
+  if (found == document.end() || !found->is_object() ||
+      !found->contains("direction")) {
+    return std::nullopt;
+  }
+  return found->at("direction") == "Left" ? Side::kLeft : Side::kRight;
+}
+
+Side side_of(const runtime::JsonValue& config, const char* key, Side fallback) {
+  const auto side = config.get<std::string>(key);
+  TESSERA_CHECK(
+      !side || *side == "right" || *side == "left",
+      "{}: '{}' is '{}', but must be \"right\" or \"left\"",
+      config.place(),
+      key,
+      *side);
+  return !side ? fallback : *side == "left" ? Side::kLeft : Side::kRight;
+}
+
+/// @param document the tokenizer.json, or an empty object.
 void read_folder_settings(
     const fs::path& folder,
     const FolderFiles& files,
     const TokenizerClass* row,
+    const json& document,
     TokenizerSettings& result) {
   const auto length = files.config.get_or(
       "model_max_length", files.config.get_or("max_len", 0.0));
   if (length > 0 && length < kMostTokens) {
     result.model_max_length = static_cast<int64_t>(length);
   }
-  const auto side = files.config.get_or<std::string>(
-      "padding_side", row != nullptr && row->pads_left ? "left" : "right");
-  TESSERA_CHECK(
-      side == "right" || side == "left",
-      "{}: 'padding_side' is '{}', but must be \"right\" or \"left\"",
-      files.config.place(),
-      side);
-  result.padding_side = side == "left" ? Side::kLeft : Side::kRight;
+  const bool pads_left = row != nullptr && row->pads_left;
+  result.padding_side = side_of(
+      files.config,
+      "padding_side",
+      json_side(document, "padding")
+          .value_or(pads_left ? Side::kLeft : Side::kRight));
+  result.truncation_side = side_of(
+      files.config,
+      "truncation_side",
+      json_side(document, "truncation").value_or(Side::kRight));
   const auto templates = read_chat_templates(folder, files.config);
   result.chat_template = find_template(templates, "default");
   result.tool_chat_template = find_template(templates, "tool_use");
@@ -1144,10 +1169,11 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   const bool has_json = fs::exists(json_file);
   const TokenizerClass* row = nullptr;
   std::set<std::string> control;
+  json document = json::object();
   if (has_json) {
     row = class_beside_json(files);
     check_not_refused(row, folder, files, has_json);
-    json document = runtime::parse_json(
+    document = runtime::parse_json(
         runtime::read_text_file(json_file), json_file.string());
     TESSERA_CHECK(
         document.is_object(), "{}: is not a JSON object", json_file.string());
@@ -1165,7 +1191,7 @@ Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   add_folder_tokens(files, row, has_json, control, *parts);
   clean_up_spaces(files.config, *parts);
   log_ignored_tokenizer_keys(files, row, *parts);
-  read_folder_settings(folder, files, row, parts->settings);
+  read_folder_settings(folder, files, row, document, parts->settings);
   if (!has_json) {
     add_class_template(*row, files, *parts);
   }

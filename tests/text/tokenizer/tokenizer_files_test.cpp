@@ -90,6 +90,41 @@ TEST(TokenizerFiles, EitherVocabularyFileWillDo) {
   }
 }
 
+TEST(TokenizerFiles, HaveSidesOfPaddingAndTruncation) {
+  const TemporaryFolder folder;
+  auto document = nlohmann::json::parse(
+      runtime::read_text_file(fixture("tokenizers") / "llama2.json"));
+  const auto sides = [&](const nlohmann::json& config) {
+    runtime::write_file_atomically(folder / "tokenizer.json", document.dump());
+    runtime::write_file_atomically(
+        folder / "tokenizer_config.json", config.dump());
+    const auto tokenizer = Tokenizer::from_folder(folder.path());
+    const auto ids = tokenizer.encode(
+        "one two three four",
+        {.add_special_tokens = false, .truncation = {.max_length = 2}});
+    const auto all = tokenizer.ids("one two three four");
+    const bool keeps_end = ids.ids() == decltype(all)(all.end() - 2, all.end());
+    EXPECT_EQ(keeps_end, tokenizer.settings().truncation_side == Side::kLeft);
+    return std::pair(
+        tokenizer.settings().padding_side,
+        tokenizer.settings().truncation_side);
+  };
+  const auto left = Side::kLeft;
+  const auto right = Side::kRight;
+  EXPECT_EQ(sides(nlohmann::json::object()), std::pair(right, right));
+  EXPECT_EQ(sides({{"truncation_side", "left"}}), std::pair(right, left));
+  document["truncation"] = {
+      {"direction", "Left"},
+      {"max_length", 8},
+      {"strategy", "LongestFirst"},
+      {"stride", 0}};
+  document["padding"] = {{"direction", "Left"}};
+  EXPECT_EQ(sides(nlohmann::json::object()), std::pair(left, left));
+  EXPECT_EQ(
+      sides({{"truncation_side", "right"}, {"padding_side", "right"}}),
+      std::pair(right, right));
+}
+
 TEST(TokenizerFiles, TokenizerConfigOverrules) {
   const TemporaryFolder folder;
   runtime::write_file_atomically(
