@@ -3,7 +3,6 @@
 // engine's checkpoint, to other dtypes or to GGUF, merges an adapter into it,
 // or averages several.
 
-#include "model_folder.h"
 #include "program_main.h"
 
 #include "tessera/engine/checkpoint/checkpoint_weights.h"
@@ -244,12 +243,12 @@ int run_convert(int argc, char** argv) {
       "into it, or averages several",
       "tessera convert");
   ConvertArguments arguments;
-  add_model_folder(
-      app,
+  app.add_option_function<std::string>(
       "--from",
-      arguments.from,
-      "Hugging Face folder to read, or run folder of `tessera train`, or a checkpoint of Megatron-LM")
-      ->required(false);
+      [&arguments](const std::string& given) {
+        arguments.from = tasks::model_folder_of(given).string();
+      },
+      "Hugging Face folder to read, or run folder of `tessera train`, or a checkpoint of Megatron-LM");
   app.add_option(
       "--weights",
       arguments.weights,

@@ -2,11 +2,11 @@
 // `tessera tokens MODEL [TEXT...]`: shows the token ids of texts, and with
 // --chat which tokens of rows are learned by supervised fine-tuning.
 
-#include "model_folder.h"
 #include "program_main.h"
 #include "text_source.h"
 
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/supervised_texts.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 
@@ -141,12 +141,14 @@ int run_tokens(int argc, char** argv) {
   int64_t rows = 3;
   int64_t max_length = std::numeric_limits<int64_t>::max();
   tasks::SupervisedOptions supervised;
-  add_model_folder(
-      app,
-      "model",
-      model,
-      "Hugging Face folder with a tokenizer, its tokenizer.json or .model file, "
-      "or run folder of `tessera train`");
+  app.add_option_function<std::string>(
+         "model",
+         [&model](const std::string& given) {
+           model = tasks::adapted_folder_of(given).model.string();
+         },
+         "Hugging Face folder with a tokenizer, its tokenizer.json or .model file, "
+         "folder of a LoRA adapter, or run folder of `tessera train`")
+      ->required();
   app.add_option(
       "texts", texts, "The texts; none: lines of --input or standard input");
   app.add_option(

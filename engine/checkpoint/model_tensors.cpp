@@ -302,20 +302,20 @@ void ModelTensors::add_unpaged(
 
 void ModelTensors::join(const torch::nn::Module& module) {
   std::string text;
-  std::exception_ptr error;
+  std::exception_ptr thrown;
   try {
     take_specs(module);
     text = list_text(local_tensors(module));
   } catch (const std::exception& error) {
-    error = std::current_exception();
+    thrown = std::current_exception();
     // Another error here would leave the other ranks waiting.
     text = json{{"tensors", json::array()}, {"error", error.what()}}.dump(
         -1, ' ', false, json::error_handler_t::replace);
   }
   const std::vector<std::string> texts =
       runtime::gather_texts(*ranks_, text, "the tensors of each rank", watch());
-  if (error) {
-    std::rethrow_exception(error);
+  if (thrown) {
+    std::rethrow_exception(thrown);
   }
   for (size_t r = 0; r < texts.size(); ++r) {
     const json listed = json::parse(texts[r]);

@@ -82,6 +82,12 @@ TEST(TrainLora, LeavesAnAdapterThatEvalScores) {
   EXPECT_EQ(config.at("base_model_name_or_path"), "models/minilm");
   // A tenth of what the model itself takes, with the classifier.
   EXPECT_LT(runs.adapter("run").size(), size_t{3} << 20);
+  // Texts have the tokens of the model under the adapter.
+  for (const auto& path : {folder, folder / "adapter"}) {
+    const auto tokens =
+        tests::run_forked(1, {"tokens", path.string(), "hello"});
+    EXPECT_EQ(tokens.exit_code, 0) << tokens.output;
+  }
   std::ifstream result(folder / "result.json");
   const double accuracy = nlohmann::json::parse(result).at("heldout_accuracy");
   const auto score = tests::run_forked(1, {"eval", folder.string()});
