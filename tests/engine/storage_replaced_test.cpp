@@ -226,6 +226,11 @@ TEST_P(StorageReplaced, RanksThatWriteDifferentValuesStillAgreeAfterwards) {
           parameter.uniform_(-0.3, 0.3);
         }
       }
+      if (world.size() > 1) {
+        expect_error(
+            [&] { twin.engine.sum_over_ranks(torch::zeros({1})); },
+            {"have written other values to"});
+      }
       const auto loss = twin.wrapped->forward(x).square().mean();
       const auto self_value = loss.detach().clone();
       auto sum = self_value.clone();

@@ -183,10 +183,10 @@ TEST(ExampleBatches, LeaveOutWhatIsPaddingInAllRows) {
   EXPECT_EQ(trimmed.input_ids.sizes(), at::IntArrayRef({2, 9}));
   EXPECT_EQ(trimmed.attention_mask.sizes(), at::IntArrayRef({2, 9}));
   options.trim_padding = false;
-  const zoo::ModelInput full = make(options, {0, 2});
-  EXPECT_EQ(full.input_ids.sizes(), at::IntArrayRef({2, 12}));
-  EXPECT_TRUE(full.input_ids.slice(1, 0, 9).equal(trimmed.input_ids));
-  EXPECT_TRUE(full.labels.slice(1, 0, 9).equal(trimmed.labels));
+  const zoo::ModelInput padded = make(options, {0, 2});
+  EXPECT_EQ(padded.input_ids.sizes(), at::IntArrayRef({2, 12}));
+  EXPECT_TRUE(padded.input_ids.slice(1, 0, 9).equal(trimmed.input_ids));
+  EXPECT_TRUE(padded.labels.slice(1, 0, 9).equal(trimmed.labels));
   options.trim_padding = true;
   options.sequence_multiple = 4;
   EXPECT_EQ(make(options, {0, 2}).input_ids.size(1), 12);

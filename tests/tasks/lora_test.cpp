@@ -8,6 +8,7 @@
 #include "support/temporary_folder.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/weights/weight_files.h"
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/adapters/lora_layer.h"

@@ -101,7 +101,7 @@ TEST(TokenizerFiles, HaveSidesOfPaddingAndTruncation) {
     const auto tokenizer = Tokenizer::from_folder(folder.path());
     const auto ids = tokenizer.encode(
         "one two three four",
-        {.add_special_tokens = false, .truncation = {.max_length = 2}});
+        {.truncation = {.max_length = 2}, .add_special_tokens = false});
     const auto all = tokenizer.ids("one two three four");
     const bool keeps_end = ids.ids() == decltype(all)(all.end() - 2, all.end());
     EXPECT_EQ(keeps_end, tokenizer.settings().truncation_side == Side::kLeft);
