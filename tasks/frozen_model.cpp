@@ -9,9 +9,13 @@
 #include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/training_config.h"
+#include "tessera/text/tokenizer/tokenizer.h"
+#include "tessera/zoo/formats/hf_folder_writer.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <c10/core/GradMode.h>
+
+#include <algorithm>
 
 namespace tessera::tasks {
 
@@ -65,6 +69,40 @@ std::shared_ptr<zoo::Model> pretrained_frozen_model(
   return zoo::from_pretrained(folder, from);
 }
 
+namespace {
+
+/// @throws tessera::Error if both models have tokenizers, and an id stands for
+///     another token in each.
+void check_same_tokens(
+    const std::filesystem::path& folder,
+    const std::string& label,
+    const TrainingConfig& config) {
+  std::filesystem::path trained = config.model_folder;
+  if (!zoo::has_tokenizer(trained) &&
+      config.task->tokenizer_of_data != nullptr) {
+    trained = config.task->tokenizer_of_data(config);
+  }
+  if (!zoo::has_tokenizer(trained) || !zoo::has_tokenizer(folder)) {
+    return;
+  }
+  const auto trained_tokens = text::Tokenizer::from_folder(trained);
+  const auto tokens = text::Tokenizer::from_folder(folder);
+  const int64_t count = std::min(trained_tokens.size(), tokens.size());
+  for (int64_t id = 0; id < count; ++id) {
+    TESSERA_CHECK(
+        trained_tokens.token(id) == tokens.token(id),
+        "{}: the token {} is '{}' in '{}' and '{}' in '{}', which would be given ids of other tokens; use a model with the same tokenizer",
+        label,
+        id,
+        trained_tokens.token(id),
+        trained.string(),
+        tokens.token(id),
+        folder.string());
+  }
+}
+
+} // namespace
+
 FrozenModel::FrozenModel(
     const FrozenModelOptions& options,
     const std::string& label,
@@ -78,6 +116,7 @@ FrozenModel::FrozenModel(
       "{} cannot be run under pipeline or context parallelism; set parallel.pipeline and parallel.context to 1",
       label);
   const std::filesystem::path folder = model_folder_of(options.folder);
+  check_same_tokens(folder, label, config);
   model_ = make(folder, parallel, config);
   freeze(*model_);
   model_->eval();

@@ -58,7 +58,8 @@ class FrozenModel {
   /// before that. Collective; blocks.
   /// @param label it is, for messages: "the teacher".
   /// @throws tessera::Error as from_pretrained(), under pipeline or context
-  ///     parallelism, and if the limits leave nothing.
+  ///     parallelism, if its tokenizer has other tokens than the run's, and if
+  ///     the limits leave nothing.
   FrozenModel(
       const FrozenModelOptions& options,
       const std::string& label,

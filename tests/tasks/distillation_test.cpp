@@ -237,6 +237,25 @@ TEST(DistillationRun, LearnsWithoutItsLabels) {
                "distill.teacher_layers=[3]"}));
         },
         {"teacher_layers", "2 layers"});
+    // Whose tokenizer gives other tokens the ids that it gets.
+    const auto with_tokens = [&](const char* name, const char* tokenizer) {
+      std::filesystem::copy(fixture("models") / "gpt2", folder / name);
+      std::filesystem::copy(
+          fixture("tokenizers") / tokenizer, folder / name / "tokenizer.json");
+      return (folder / name).string();
+    };
+    const std::vector<std::string> same{
+        "model.config=null",
+        "training.max_steps=1",
+        "model.folder=" + with_tokens("student", "gpt2.json"),
+        "distill.model.folder=" + with_tokens("teacher", "gpt2.json")};
+    run_training(config(same));
+    auto other = same;
+    other.back() =
+        "distill.model.folder=" + with_tokens("other", "llama2.json");
+    expect_error(
+        [&] { run_training(config(other)); },
+        {"the teacher: the token ", "same tokenizer"});
   });
 }
 
