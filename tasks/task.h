@@ -93,8 +93,8 @@ struct TaskKind {
       const MakeFrozenModel& make) = nullptr;
   /// What it needs of the head of a model. Null: any is trained.
   zoo::WantedHead (*wanted_head)(const TrainingConfig& config) = nullptr;
-  /// All files of `names`, which are `data.train` or `data.heldout`. Null: files
-  /// of rows, see matching_files().
+  /// All files of `names`, which are `data.train` or `data.heldout`. Null:
+  /// files of rows, see matching_files().
   /// @throws tessera::Error on names without files.
   std::vector<std::filesystem::path> (*data_files)(
       const TrainingConfig& config,

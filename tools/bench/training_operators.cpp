@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/remove_tree.h"
 #include "tessera/runtime/profile/operator_observer.h"
 #include "tessera/tasks/plan_training.h"
 #include "tessera/tasks/training_config.h"
@@ -55,7 +56,7 @@ class ScratchFolder {
   }
   ~ScratchFolder() {
     std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    runtime::remove_tree(path_, ignored);
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
