@@ -221,6 +221,18 @@ Task open_images(
   return task;
 }
 
+void write_image_preprocessor(
+    const TrainingConfig& config,
+    zoo::Model& model,
+    const std::filesystem::path& folder) {
+  const auto& options = config.as<ImageTaskOptions>();
+  write_preprocessor(
+      folder,
+      options.images,
+      options.examples.pixels,
+      head_of(model)->images()->image);
+}
+
 } // namespace
 
 const TaskKind kImageFolder{
@@ -232,6 +244,7 @@ const TaskKind kImageFolder{
     .finish = finish_images,
     .open = open_images,
     .base_model = base_of_images,
+    .finish_export = write_image_preprocessor,
     .wanted_head = image_head,
     .data_files = one_path};
 

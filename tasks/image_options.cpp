@@ -3,10 +3,12 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/zoo/inputs/example_options.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera::tasks {
@@ -16,6 +18,9 @@ namespace {
 /// The numbers of Pillow's filters, and so of `resample`.
 constexpr int64_t kPillowBilinear = 2;
 constexpr int64_t kPillowBicubic = 3;
+
+/// A field of write_preprocessor().
+constexpr const char* kCenterCrop = "center_crop";
 
 std::vector<double> numbers_in(
     const runtime::JsonValue& fields,
@@ -57,6 +62,15 @@ constexpr double kStretchedEdge = 384;
 /// The fraction of an image's shorter side that the processor of a file keeps;
 /// nothing if it does not crop.
 std::optional<double> kept_share(const runtime::JsonValue& fields) {
+  if (const auto share = fields.get<double>(kCenterCrop)) {
+    TESSERA_CHECK(
+        *share > 0 && *share <= 1,
+        "{}: '{}' is {}; it must be above 0 and at most 1",
+        fields.place(),
+        kCenterCrop,
+        *share);
+    return share;
+  }
   const auto edge = side_in(fields, "size", "shortest_edge");
   if (!edge || !(*edge > 0)) {
     return std::nullopt;
@@ -89,6 +103,7 @@ const runtime::KnownKeys& preprocessor_keys() {
           {"resample",
            "size",
            "do_center_crop",
+           kCenterCrop,
            "crop_size",
            "crop_pct",
            "do_rescale",
@@ -300,6 +315,47 @@ void complete_from_preprocessor(
     complete(pixels.mean, "image_mean", {0.485, 0.456, 0.406});
     complete(pixels.std, "image_std", {0.229, 0.224, 0.225});
   }
+}
+
+void write_preprocessor(
+    const std::filesystem::path& folder,
+    const ImageOptions& images,
+    const zoo::PixelOptions& pixels,
+    const zoo::ImageSize& size) {
+  const std::filesystem::path path = folder / "preprocessor_config.json";
+  auto file = std::filesystem::exists(path)
+                  ? nlohmann::ordered_json::parse(runtime::read_text_file(path))
+                  : nlohmann::ordered_json{
+                        {"image_processor_type", "ViTImageProcessor"}};
+  for (const char* key : {"crop_pct", "crop_size", kCenterCrop}) {
+    file.erase(key);
+  }
+  const nlohmann::ordered_json sides{
+      {"height", size.height}, {"width", size.width}};
+  file["do_resize"] = true;
+  file["resample"] = images.interpolation == zoo::Interpolation::kBicubic
+                         ? kPillowBicubic
+                         : kPillowBilinear;
+  file["do_center_crop"] = images.fit == ImageFit::kCenterCrop;
+  if (images.fit == ImageFit::kCenterCrop) {
+    const double share = images.center_crop.value_or(kUsualCenterCrop);
+    const auto side = static_cast<double>(std::min(size.height, size.width));
+    file["size"] = {{"shortest_edge", std::llround(side / share)}};
+    file["crop_size"] = sides;
+    file[kCenterCrop] = share;
+  } else {
+    file["size"] = sides;
+  }
+  const double scale = pixels.scale.value_or(1.0 / 255);
+  file["do_rescale"] = scale != 1;
+  file["rescale_factor"] = scale;
+  file["do_normalize"] = !pixels.mean.empty() || !pixels.std.empty();
+  const auto channels = std::max(pixels.mean.size(), pixels.std.size());
+  file["image_mean"] =
+      pixels.mean.empty() ? std::vector<double>(channels, 0) : pixels.mean;
+  file["image_std"] =
+      pixels.std.empty() ? std::vector<double>(channels, 1) : pixels.std;
+  runtime::write_file_atomically(path, file.dump(2) + "\n");
 }
 
 } // namespace tessera::tasks

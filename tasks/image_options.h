@@ -84,4 +84,15 @@ void complete_from_preprocessor(
     ImageOptions& images,
     zoo::PixelOptions& pixels);
 
+/// Writes how scored images are made into the preprocessor_config.json of a
+/// model folder, of which other fields stay: complete_from_preprocessor() reads
+/// the same again. transformers' processors resize to whole pixels, so that
+/// ImageOptions::center_crop is a field of its own, which they do not know.
+/// @param images, pixels complete.
+void write_preprocessor(
+    const std::filesystem::path& folder,
+    const ImageOptions& images,
+    const zoo::PixelOptions& pixels,
+    const zoo::ImageSize& size);
+
 } // namespace tessera::tasks

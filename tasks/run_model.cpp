@@ -313,7 +313,7 @@ void remove_outdated(const TrainingConfig& config, const fs::path& folder) {
 void export_model(
     const TrainingConfig& config,
     Engine& engine,
-    const zoo::Model& model,
+    zoo::Model& model,
     const ExportFolders& folders) {
   if (is_log_rank_zero() && !folders.outdated.empty()) {
     remove_outdated(config, folders.outdated);
@@ -346,8 +346,14 @@ void export_model(
   if (kept) {
     kept->copy_to(folders.model);
   }
-  if (is_log_rank_zero() && config.model_folder.empty()) {
+  if (!is_log_rank_zero()) {
+    return;
+  }
+  if (config.model_folder.empty()) {
     add_special_tokens(folders.model);
+  }
+  if (config.task->finish_export != nullptr) {
+    config.task->finish_export(config, model, folders.model);
   }
 }
 

@@ -92,7 +92,7 @@ std::optional<EmaScope> averages_of_run(
 void export_model(
     const TrainingConfig& config,
     Engine& engine,
-    const zoo::Model& model,
+    zoo::Model& model,
     const ExportFolders& folders);
 
 } // namespace tessera::tasks

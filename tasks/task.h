@@ -74,6 +74,12 @@ struct TaskKind {
   std::shared_ptr<zoo::Model> (*base_model)(
       const TrainingConfig& config,
       const zoo::LayerContext& context) = nullptr;
+  /// Adds to the folder of a trained model what else says how its inputs are
+  /// made. On one rank. Null: there is nothing.
+  void (*finish_export)(
+      const TrainingConfig& config,
+      zoo::Model& model,
+      const std::filesystem::path& folder) = nullptr;
   /// Makes the files that open() reads, where the configuration names others,
   /// and names them in it. Collective. Null: there is nothing to make.
   void (*prepare)(TrainingConfig& config, World& world, ModelState state) =

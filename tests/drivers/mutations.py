@@ -103,8 +103,8 @@ MUTATIONS = [
         "*/Reshard.AnyWorldReadsThePreviousGradientsOfAdan/*",
     ),
     Mutation(
-        "Adan's steps count from 2",
-        "engine/optim/optimizers/adan.cpp",
+        "steps of optimizers count from 2",
+        "engine/optim/update_method.h",
         "step.step = parameter.steps;",
         "step.step = parameter.steps + 1;",
         "*/OptimizerReference.Adan/*",

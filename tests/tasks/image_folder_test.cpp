@@ -369,6 +369,33 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
   EXPECT_EQ(images.center_crop, 224.0 / 256);
   complete(R"({"size": {"shortest_edge": 384}, "crop_pct": 0.95})");
   EXPECT_EQ(images.fit, ImageFit::kStretch);
+  // What is written is read again, over what was there.
+  for (const bool crops : {false, true}) {
+    ImageOptions written{
+        .fit = crops ? ImageFit::kCenterCrop : ImageFit::kStretch,
+        .center_crop = 0.83,
+        .interpolation = zoo::Interpolation::kBicubic};
+    const zoo::PixelOptions numbers{
+        .scale = 0.02, .mean = {0.1, 0.2, 0.3}, .std = {0.4, 0.5, 0.6}};
+    write_preprocessor(
+        folder_.path(), written, numbers, {.height = 32, .width = 32});
+    images = {};
+    pixels = {};
+    complete_from_preprocessor(folder_.path(), images, pixels);
+    EXPECT_EQ(images.fit, written.fit);
+    EXPECT_EQ(images.center_crop, crops ? 0.83 : 0.875);
+    EXPECT_EQ(images.interpolation, written.interpolation);
+    EXPECT_EQ(pixels.scale, numbers.scale);
+    EXPECT_EQ(pixels.mean, numbers.mean);
+    EXPECT_EQ(pixels.std, numbers.std);
+    const auto file = runtime::parse_json(
+        runtime::read_text_file(folder_ / "preprocessor_config.json"), "");
+    EXPECT_EQ(
+        file.at("size"),
+        crops ? nlohmann::json{{"shortest_edge", 39}}
+              : nlohmann::json{{"height", 32}, {"width", 32}});
+  }
+  complete(R"({"size": {"shortest_edge": 384}, "crop_pct": 0.95})");
   ImageOptions given;
   given.center_crop = 0.5;
   complete_from_preprocessor(folder_.path(), given, pixels);

@@ -93,6 +93,10 @@ TEST_F(ImageRuns, TrainAViTThatTellsColorsOnOneRankAsOnTwo) {
     const auto model = runtime::parse_json(
         runtime::read_text_file(run() / "model/config.json"), "config.json");
     EXPECT_EQ(model.at("id2label").at("1"), "red");
+    const auto images = runtime::parse_json(
+        runtime::read_text_file(run() / "model/preprocessor_config.json"), "");
+    EXPECT_EQ(images.at("center_crop"), 0.875);
+    EXPECT_EQ(images.at("image_mean").at(0), 0.485);
   }
   // Below log(2), and equal up to the order of sums: other views would move it
   // in its first digits.

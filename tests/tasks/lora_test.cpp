@@ -368,7 +368,8 @@ TEST(LoraModel, TrainsAndSavesWhatIsNewlyInitialized) {
     EXPECT_EQ(saved, expected);
     const TemporaryFolder folder;
     zoo::save_lora(*model, folder / "adapter");
-    const auto files = sharding::WeightFiles::open(folder / "adapter");
+    const auto files = sharding::WeightFiles::open(
+        folder / "adapter" / "adapter_model.safetensors");
     for (const std::string& weight : one.weights) {
       EXPECT_NE(files.find("base_model.model." + weight), nullptr) << weight;
     }

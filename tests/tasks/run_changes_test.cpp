@@ -33,7 +33,7 @@ TEST(RunChanges, OfTheWeightsUnderAnAdapter) {
   const auto described = [&](const std::filesystem::path& base, bool adapts) {
     nlohmann::json json{
         {"task", "text_classification"},
-        {"model", {{"folder", base.string()}, {"classes", {"a", "b", "c"}}}},
+        {"model", {{"folder", base.string()}}},
         {"data", {{"train", (folder / "rows.jsonl").string()}}},
         {"output", {{"folder", (folder / "run").string()}}}};
     if (adapts) {

@@ -1061,7 +1061,7 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
   const PlannedModule training{
       .loss =
           [&](int64_t /*rows*/) {
-            counted = at::empty({tasks::bytes_of(batch)}, at::kByte);
+            counted = at::empty(batch.input_ids.sizes(), at::kLong);
             return model->forward(batch).loss;
           },
       .batch_size = config.batch_size,

@@ -176,9 +176,10 @@ const std::vector<RefusedField>& computation_fields() {
   return fields;
 }
 
-/// @throws Error on a field of the list that is there and not neutral.
+/// Takes the fields of the list out.
+/// @throws Error on one that is there and not neutral.
 void refuse_fields(
-    const nlohmann::json& unread,
+    nlohmann::json& unread,
     const std::string& origin,
     const std::vector<RefusedField>& fields,
     const char* problem) {
@@ -193,6 +194,7 @@ void refuse_fields(
         field.name,
         runtime::show_json(*found),
         problem);
+    unread.erase(field.name);
   }
 }
 
