@@ -390,10 +390,10 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
     EXPECT_EQ(pixels.std, numbers.std);
     const auto file = runtime::parse_json(
         runtime::read_text_file(folder_ / "preprocessor_config.json"), "");
-    EXPECT_EQ(
-        file.at("size"),
+    const nlohmann::json size =
         crops ? nlohmann::json{{"shortest_edge", 39}}
-              : nlohmann::json{{"height", 32}, {"width", 32}});
+              : nlohmann::json{{"height", 32}, {"width", 32}};
+    EXPECT_EQ(file.at("size"), size);
   }
   complete(R"({"size": {"shortest_edge": 384}, "crop_pct": 0.95})");
   ImageOptions given;
