@@ -326,7 +326,7 @@ TEST(LoraModel, TrainsAndSavesWhatIsNewlyInitialized) {
   const auto classifier = [](const char* folder, const char* architecture) {
     zoo::FromPretrainedOptions options;
     options.architecture = architecture;
-    options.config = class_fields({"a", "b", "c"}, "");
+    options.config = class_fields({"a", "b", "c", "d"}, "");
     options.fresh_heads = true;
     return zoo::from_pretrained(fixture("models") / folder, options);
   };
