@@ -487,17 +487,26 @@ TrainingConfig::TrainingConfig(const TaskKind& kind)
   trainer.schedule.warmup_fraction = 0.03;
 }
 
+namespace {
+
+/// @param names of `data.train` or `data.heldout`.
+std::vector<std::filesystem::path> data_files(
+    const TrainingConfig& config,
+    const std::vector<std::string>& names) {
+  return config.task->data_files != nullptr
+             ? config.task->data_files(config, names)
+             : text::matching_files(names);
+}
+
+} // namespace
+
 std::vector<std::filesystem::path> TrainingConfig::train_files() const {
-  return task->data_files != nullptr ? task->data_files(*this, data.train)
-                                     : text::matching_files(data.train);
+  return data_files(*this, data.train);
 }
 
 std::vector<std::filesystem::path> TrainingConfig::heldout_files() const {
-  if (data.heldout.empty()) {
-    return {};
-  }
-  return task->data_files != nullptr ? task->data_files(*this, data.heldout)
-                                     : text::matching_files(data.heldout);
+  return data.heldout.empty() ? std::vector<std::filesystem::path>()
+                              : data_files(*this, data.heldout);
 }
 
 TrainingConfig read_training_config(
