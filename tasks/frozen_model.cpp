@@ -77,11 +77,9 @@ void check_same_tokens(
     const std::filesystem::path& folder,
     const std::string& label,
     const TrainingConfig& config) {
-  std::filesystem::path trained = config.model_folder;
-  if (!zoo::has_tokenizer(trained) &&
-      config.task->tokenizer_of_data != nullptr) {
-    trained = config.task->tokenizer_of_data(config);
-  }
+  const std::filesystem::path trained = zoo::has_tokenizer(config.model_folder)
+                                            ? config.model_folder
+                                            : config.tokenizer_of_data();
   if (!zoo::has_tokenizer(trained) || !zoo::has_tokenizer(folder)) {
     return;
   }

@@ -324,9 +324,7 @@ void export_model(
   if (folders.model.empty()) {
     return;
   }
-  fs::path source = config.task->tokenizer_of_data != nullptr
-                        ? config.task->tokenizer_of_data(config)
-                        : fs::path();
+  fs::path source = config.tokenizer_of_data();
   if (source.empty()) {
     source = folders.tokenizer;
   }

@@ -509,6 +509,11 @@ std::vector<std::filesystem::path> TrainingConfig::heldout_files() const {
                               : data_files(*this, data.heldout);
 }
 
+std::filesystem::path TrainingConfig::tokenizer_of_data() const {
+  return task->tokenizer_of_data != nullptr ? task->tokenizer_of_data(*this)
+                                            : std::filesystem::path();
+}
+
 TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,

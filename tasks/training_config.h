@@ -148,6 +148,8 @@ struct TrainingConfig {
   std::vector<std::filesystem::path> train_files() const;
   /// All files that are only scored; none if they are a share of the data.
   std::vector<std::filesystem::path> heldout_files() const;
+  /// See TaskKind::tokenizer_of_data; empty also if they are no tokens.
+  std::filesystem::path tokenizer_of_data() const;
 };
 
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);
