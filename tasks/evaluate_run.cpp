@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/evaluate_run.h"
 
+#include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/tasks/model_task.h"
 #include "tessera/tasks/run_folder.h"
@@ -41,11 +42,51 @@ TrainedRun scored_run(
   return {file, overrides, {}};
 }
 
+TaskScore score(
+    const TrainingConfig& config,
+    Task& task,
+    Engine& engine,
+    ParallelRun& parallel) {
+  TESSERA_CHECK(
+      task.heldout != nullptr,
+      "data.heldout: there is nothing to score; name a file with data.heldout=FILE");
+  return task.heldout->report(
+      *evaluate(task, engine, parallel, config.batch_size));
+}
+
+TaskScore evaluate_checkpoint(
+    const fs::path& run,
+    const ChosenCheckpoint& checkpoint) {
+  TrainingConfig config =
+      read_training_config(run / "config.json", checkpoint.overrides);
+  check(config.engine);
+  config.engine.log_memory = false;
+  config.trainer.run_folder = run;
+  World& world = engine::init_on(config.device);
+  prepare_data(config, world, ModelState::kFirst);
+  ParallelRun parallel(
+      world, config.parallel, static_cast<int>(config.trainer.accumulate));
+  torch::manual_seed(config.seed);
+  Task task = config.task->open(config, world, parallel, ModelState::kFirst);
+  add_lora(config, world, *task.model);
+  task.loss = loss_of_run(config, world, parallel, task);
+  Engine engine = wrap_model(world, parallel, config, task.model);
+  engine::load_run_checkpoint(engine, checkpoint.path, {});
+  const auto averaged = averages_of_run(config, engine);
+  return score(config, task, engine, parallel);
+}
+
 } // namespace
 
 TaskScore evaluate_run(
     const fs::path& run,
-    const std::vector<std::string>& overrides) {
+    const std::vector<std::string>& overrides,
+    const std::string& from) {
+  if (!from.empty()) {
+    return evaluate_checkpoint(run, chosen_checkpoint(run, from, overrides));
+  }
+  check_chooses_no_checkpoint(
+      overrides, "give it as --from, e.g. `tessera eval RUN --from best`");
   const TrainedRun trained = fs::is_directory(run)
                                  ? finished_run(run, overrides)
                                  : scored_run(run, overrides);
@@ -82,11 +123,7 @@ TaskScore evaluate_run(
     task.loss = loss_of_run(config, world, parallel, task);
   }
   Engine engine = wrap_model(world, parallel, config, task.model);
-  TESSERA_CHECK(
-      task.heldout != nullptr,
-      "data.heldout: there is nothing to score; name a file with data.heldout=FILE");
-  return task.heldout->report(
-      *evaluate(task, engine, parallel, config.batch_size));
+  return score(config, task, engine, parallel);
 }
 
 } // namespace tessera::tasks

@@ -50,28 +50,16 @@ void add_result(const fs::path& run, int64_t steps) {
 
 void export_run(const ExportOptions& options) {
   const fs::path& run = options.run;
-  TESSERA_CHECK(
-      fs::exists(run / "config.json"),
-      "'{}' has no config.json: give the run folder of `tessera train`",
-      run.string());
   for (const char* file : {"config.json", "adapter_config.json"}) {
     TESSERA_CHECK(
         options.to.empty() || !fs::exists(options.to / file),
         "--to is '{}', which contains a model; choose another folder",
         options.to.string());
   }
-  const auto checkpoint = engine::checkpoint_to_resume(run, options.from);
-  TESSERA_CHECK(
-      checkpoint.has_value(),
-      "'{}' has no checkpoints to export{}",
-      run.string(),
-      fs::exists(run / "result.json") ? "; the run has exported its model"
-                                      : "");
-  // Any ranks can load what others have saved.
-  std::vector<std::string> overrides{"parallel={}", "sharding.shard_ranks=0"};
-  overrides.insert(
-      overrides.end(), options.overrides.begin(), options.overrides.end());
-  TrainingConfig config = read_training_config(run / "config.json", overrides);
+  const ChosenCheckpoint checkpoint =
+      chosen_checkpoint(run, options.from, options.overrides);
+  TrainingConfig config =
+      read_training_config(run / "config.json", checkpoint.overrides);
   config.trainer.run_folder = run; // it may have been moved
   config.engine.log_memory = false;
   check(config.engine);
@@ -92,7 +80,7 @@ void export_run(const ExportOptions& options) {
       config.task->open(config, world, parallel, ModelState::kFirst);
   add_lora(config, world, *task.model);
   Engine engine = wrap_model(world, parallel, config, task.model);
-  const int64_t step = engine::load_run_checkpoint(engine, *checkpoint, {});
+  const int64_t step = engine::load_run_checkpoint(engine, checkpoint.path, {});
   const ExportFolders folders = folders_of(options, config);
   const auto averaged = averages_of_run(config, engine);
   export_model(config, engine, *task.model, folders);
@@ -103,7 +91,7 @@ void export_run(const ExportOptions& options) {
     std::printf(
         "exported step %lld ('%s') to %s\n",
         static_cast<long long>(step),
-        checkpoint->c_str(),
+        checkpoint.path.c_str(),
         folders.text().c_str());
   }
 }

@@ -11,7 +11,7 @@ namespace tessera::tasks {
 struct ExportOptions {
   std::filesystem::path run; ///< the run folder
   std::filesystem::path to; ///< empty: model/ or adapter/ in the run folder
-  std::string from; ///< e.g. "step-100"; empty: the newest checkpoint
+  std::string from; ///< as of chosen_checkpoint()
   /// `key.path=value` each, of the run's configuration.
   std::vector<std::string> overrides;
 };

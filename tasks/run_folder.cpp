@@ -2,6 +2,7 @@
 #include "tessera/tasks/run_folder.h"
 
 #include "tessera/engine/trainer/run_checkpoints.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
@@ -132,6 +133,46 @@ AdaptedFolder adapted_folder_of(const fs::path& path) {
       base,
       found.adapter.string());
   return found;
+}
+
+ChosenCheckpoint chosen_checkpoint(
+    const fs::path& run,
+    const std::string& from,
+    const std::vector<std::string>& overrides) {
+  check_chooses_no_checkpoint(overrides, "give it as --from, e.g. --from best");
+  TESSERA_CHECK(
+      fs::exists(run / "config.json"),
+      "'{}' has no config.json: give the run folder of `tessera train`, which has the checkpoints",
+      run.string());
+  const auto found = engine::checkpoint_to_resume(run, from);
+  TESSERA_CHECK(
+      found.has_value(),
+      "'{}' has no checkpoints{}",
+      run.string(),
+      fs::exists(run / "result.json") ? "; the run has exported its model"
+                                      : "");
+  ChosenCheckpoint chosen{*found, {"parallel={}", "sharding.shard_ranks=0"}};
+  chosen.overrides.insert(
+      chosen.overrides.end(), overrides.begin(), overrides.end());
+  return chosen;
+}
+
+void check_chooses_no_checkpoint(
+    const std::vector<std::string>& overrides,
+    const std::string& remedy) {
+  for (const std::string& given : overrides) {
+    nlohmann::json values = nlohmann::json::object();
+    runtime::apply_override(values, given);
+    const auto training = values.find("training");
+    const bool chooses =
+        training != values.end() && training->is_object() &&
+        (training->contains("resume") || training->contains("resume_from"));
+    TESSERA_CHECK(
+        !chooses,
+        "{} is for `tessera train`, which resumes, and has no effect here; to choose a checkpoint, {}",
+        given,
+        remedy);
+  }
 }
 
 RunLock::RunLock(const fs::path& run_folder)

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::tasks {
 
@@ -35,6 +36,32 @@ struct AdaptedFolder {
 /// @throws tessera::Error as model_folder_of(), or naming that model if it is
 ///     not there.
 AdaptedFolder adapted_folder_of(const std::filesystem::path& path);
+
+/// A checkpoint of a run that is scored or exported, and the overrides of the
+/// run's configuration for that: the layout of ranks is the default, because
+/// any ranks load what others have saved.
+struct ChosenCheckpoint {
+  std::filesystem::path path;
+  std::vector<std::string> overrides;
+};
+
+/// @param from `--from` of a command: "best", "step-100" or a path; empty: the
+///     newest checkpoint.
+/// @param overrides `key.path=value` each, applied after the layout.
+/// @throws tessera::Error if `run` is no run folder or has no such checkpoint,
+///     or as check_chooses_no_checkpoint().
+ChosenCheckpoint chosen_checkpoint(
+    const std::filesystem::path& run,
+    const std::string& from,
+    const std::vector<std::string>& overrides);
+
+/// Refuses overrides of training.resume and training.resume_from, which are for
+/// `tessera train` and would have no effect.
+/// @param remedy how the command is given a checkpoint.
+/// @throws tessera::Error naming the override and the remedy.
+void check_chooses_no_checkpoint(
+    const std::vector<std::string>& overrides,
+    const std::string& remedy);
 
 /// Locks a run folder for the life of this object. @throws tessera::Error if
 /// another run writes to it, naming its pid and host.

@@ -142,6 +142,10 @@ TrainedModel trained_model(
       "'{}' {}; give the run folder of `tessera train`, or the folder of a model such as BertForSequenceClassification",
       folder.string(),
       fs::exists(folder) ? "has no config.json" : "does not exist");
+  check_chooses_no_checkpoint(
+      overrides,
+      "make a model of it with `tessera export " + folder.string() +
+          " --from CHECKPOINT --to FOLDER`, and give that folder");
   return is_run_folder(folder) ? of_run(folder, overrides)
                                : of_folder(folder, overrides);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...]`: scores a model trained
-// by `tessera train` on held-out data.
+// `tessera eval RUN_FOLDER|CONFIG [key.path=value ...] [--from CHECKPOINT]`:
+// scores a model trained by `tessera train` on held-out data.
 
 #include "program_main.h"
 
@@ -19,6 +19,7 @@ int run_eval(int argc, char** argv) {
   CLI::App app("Scores a trained model on held-out data", "tessera eval");
   std::string path;
   std::vector<std::string> overrides;
+  std::string from;
   app.add_option(
          "run",
          path,
@@ -27,6 +28,11 @@ int run_eval(int argc, char** argv) {
       ->required();
   app.add_option(
       "overrides", overrides, "key.path=value, overrides the file's value");
+  app.add_option(
+      "--from",
+      from,
+      "Checkpoint of the run to score, e.g. best or step-100; default: the "
+      "model that the run has exported");
   app.footer("Keys and their defaults: configs/README.md");
   const auto check = [&] {
     const std::filesystem::path given(path);
@@ -37,7 +43,7 @@ int run_eval(int argc, char** argv) {
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;
   }
-  const TaskScore score = tasks::evaluate_run(path, overrides);
+  const TaskScore score = tasks::evaluate_run(path, overrides, from);
   if (init().rank() == 0) {
     std::printf("%s\n", score.text.c_str());
   }

@@ -30,7 +30,7 @@ int run_export(int argc, char** argv) {
   app.add_option(
       "--from",
       options.from,
-      "Checkpoint, e.g. step-100; default: the newest one");
+      "Checkpoint, e.g. best or step-100; default: the newest one");
   if (const auto code = parse_arguments(app, argc, argv)) {
     return *code;
   }

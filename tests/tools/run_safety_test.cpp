@@ -390,6 +390,50 @@ TEST_F(RunSafety, ADamagedCheckpointNamesTheOneBefore) {
   EXPECT_TRUE(has(resumed, "resuming from step 3 of 6")) << resumed.output;
 }
 
+// Of commands that read a run, `--from` chooses a checkpoint; the keys that
+// `tessera train` resumes by choose nothing there.
+TEST_F(RunSafety, ACheckpointIsScored) {
+  const std::string tokens =
+      "data.heldout=" + (folder_ / "tokens.bin").string();
+  const auto trained = train(
+      "run",
+      {tokens,
+       "optimizer.lr=3e-2",
+       "training.evaluate_every=2",
+       "training.save_every=2",
+       "training.keep_best=true"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  const std::string run = (folder_ / "run").string();
+  const auto score_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"eval", run};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_tessera(1, words);
+  };
+  const auto last = score_of({});
+  ASSERT_EQ(last.exit_code, 0) << last.output;
+  const auto same = score_of({"--from", "step-4"});
+  EXPECT_EQ(same.exit_code, 0) << same.output;
+  EXPECT_TRUE(has(same, last.output)) << same.output << last.output;
+  // The last one is the best; make it the earlier.
+  const fs::path checkpoints = folder_ / "run/checkpoints";
+  ASSERT_TRUE(fs::remove(checkpoints / "best"));
+  fs::create_symlink("step-000002", checkpoints / "best");
+  const auto earlier = score_of({"--from", "best"});
+  EXPECT_EQ(earlier.exit_code, 0) << earlier.output;
+  EXPECT_FALSE(has(earlier, last.output)) << earlier.output << last.output;
+
+  for (const auto& [command, given] :
+       {std::pair("eval", "training.resume_from=best"),
+        std::pair("export", R"(training={"resume": true})")}) {
+    const auto refused = run_tessera(1, {command, run, given});
+    EXPECT_EQ(refused.exit_code, 1) << refused.output;
+    EXPECT_TRUE(has(
+        refused, std::string(given) + " is for `tessera train`, which resumes"))
+        << refused.output;
+    EXPECT_TRUE(has(refused, "--from best")) << refused.output;
+  }
+}
+
 TEST_F(RunSafety, ResumingRefusesWhatCannotBeMeant) {
   ASSERT_EQ(train("run").exit_code, 0);
   std::ofstream(folder_ / "wide.json") << gpt(32);
