@@ -150,10 +150,11 @@ PreferencePair PreferenceEncoder::encode(const text::TextRow& row) const {
       keys_.prompt);
   for (const std::string& key : {keys_.chosen, keys_.rejected}) {
     TESSERA_CHECK(
-        row.values[key] != "",
-        "{}: '{}' is empty; there is nothing to compare, leave out the row",
+        !is_blank(row.values[key].get_ref<const std::string&>()),
+        "{}: '{}' is empty{}; there is nothing to compare, leave out the row, or all such rows with data.skip_bad_rows=true",
         row.place(),
-        key);
+        key,
+        row.values[key] == "" ? "" : " (spaces alone)");
   }
   return {continued(row, keys_.chosen), continued(row, keys_.rejected)};
 }

@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/tasks/row_report.h"
 #include "tessera/tasks/text_batches.h"
+#include "tessera/text/chat/jinja_text.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/generation/generate_options.h"
 
@@ -66,13 +67,17 @@ size_t count_more(const ordered_json& message) {
               : 0);
 }
 
+bool is_blank_text(const ordered_json& value) {
+  return value.is_string() && is_blank(value.get_ref<const std::string&>());
+}
+
 /// Whether a content, a text or a list of them, says nothing.
 bool is_empty_content(const ordered_json& content) {
-  return content == "" ||
+  return is_blank_text(content) ||
          (content.is_array() &&
           std::all_of(content.begin(), content.end(), [](const auto& part) {
             return part.is_object() && part.contains("text") &&
-                   part["text"] == "";
+                   is_blank_text(part["text"]);
           }));
 }
 
@@ -147,8 +152,11 @@ void check_contents(
         where);
     TESSERA_CHECK(
         message["role"] != "assistant" || !is_empty_content(*content),
-        "{} has an empty 'content', so that an empty answer would be learned; write one, or leave out the row",
-        where);
+        "{} has an empty 'content'{}, so that an empty answer would be learned; write one, or leave out such rows with data.skip_bad_rows=true",
+        where,
+        content->empty() || *content == ""
+            ? ""
+            : " (without text, or spaces alone)");
   }
 }
 
@@ -167,6 +175,10 @@ void shorten(SupervisedText& text, int64_t max_length) {
 }
 
 } // namespace
+
+bool is_blank(std::string_view text) {
+  return text::jinja::strip(text).empty();
+}
 
 int64_t SupervisedText::learned() const {
   auto count = static_cast<int64_t>(target.size());
@@ -473,10 +485,11 @@ SupervisedText SupervisedEncoder::encode_keys(const text::TextRow& row) const {
     const std::string prompt =
         template_ ? template_->fill(row) : text_of(row, options_.prompt);
     TESSERA_CHECK(
-        !completion.empty(),
-        "{}: '{}' is empty; there is nothing to learn",
+        !is_blank(completion),
+        "{}: '{}' is empty{}; there is nothing to learn: write an answer, or leave out such rows with data.skip_bad_rows=true",
         row.place(),
-        options_.completion);
+        options_.completion,
+        completion.empty() ? "" : " (spaces alone)");
     text = kind_ == PromptKind::kDecoder ? continued(prompt, completion)
                                          : translated(prompt, completion);
   }

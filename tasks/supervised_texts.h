@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::tasks {
@@ -39,6 +40,9 @@ struct SupervisedOptions {
   /// ROUGE compares stems of words.
   bool rouge_stemmer = false;
 };
+
+/// Whether an answer is empty, or of whitespace alone.
+bool is_blank(std::string_view text);
 
 inline constexpr std::string_view kCompletionPlace = "[completion]";
 

@@ -390,6 +390,7 @@ class Reader {
             : std::vector<json>{label};
     std::set<std::string> names;
     std::vector<std::string> listed;
+    check_no_fractions(label, each, place);
     for (const json& one : each) {
       listed.push_back(class_of(one, row, place));
       TESSERA_CHECK(
@@ -406,6 +407,29 @@ class Reader {
       return listed;
     }
     return {names.begin(), names.end()};
+  }
+
+  void check_no_fractions(
+      const json& label,
+      const std::vector<json>& each,
+      const std::string& place) const {
+    const auto find = [&](const auto& is_wrong) {
+      return std::find_if(each.begin(), each.end(), [&](const json& one) {
+        return one.is_number_float() && is_wrong(one);
+      });
+    };
+    auto found = find([](const json& one) { return one != 0 && one != 1; });
+    if (found == each.end()) { // 1.0 among names
+      found = find([](const json&) { return true; });
+    }
+    TESSERA_CHECK(
+        found == each.end(),
+        "{}: '{}' is {}{}; with model.problem_type=multi_label_classification it must be a list of names of classes, or 0 or 1 for each class, without fractions: round them, name the classes, or skip such rows with {}",
+        place,
+        columns_.label,
+        runtime::show_json(label),
+        label.is_array() ? ", which has " + runtime::show_json(*found) : "",
+        kSkipsRows);
   }
 
   std::string class_of(

@@ -403,6 +403,50 @@ TEST(LoraModel, TrainsAndSavesWhatIsNewlyInitialized) {
       zoo::lora_config(*trained).modules_to_save);
 }
 
+// An adapter of a classifier on a model of language, which has another head.
+TEST(LoraModel, NamesTheHeadThatTheBaseLacks) {
+  const TemporaryFolder folder;
+  const auto trained = small_bert();
+  zoo::apply_lora(*trained, for_queries());
+  zoo::save_lora(*trained, folder / "adapter");
+  const auto base = [&](const char* architecture) {
+    zoo::FromPretrainedOptions options;
+    options.architecture = architecture;
+    return zoo::from_pretrained(fixture("models") / "bert", options);
+  };
+  const auto load = [&](zoo::Model& model) {
+    return [&] { zoo::load_lora(model, folder / "adapter"); };
+  };
+  expect_error(
+      load(*base("")),
+      {"trained whole, classifier, and its base, a BertForMaskedLM,",
+       "--architecture",
+       "`tessera export RUN model.lora.merge=true`"});
+  // A newly initialized head, of two classes.
+  expect_error(
+      load(*base("BertForSequenceClassification")),
+      {"has classifier for another number of classes",
+       "newly initialized",
+       "id2label"});
+  // What neither of them has is not written.
+  zoo::FromPretrainedOptions options;
+  options.architecture = "BertForSequenceClassification";
+  options.config = class_fields({"a", "b", "c", "d"}, "");
+  options.fresh_heads = true;
+  const auto model = zoo::from_pretrained(fixture("models") / "bert", options);
+  zoo::load_lora(*model, folder / "adapter");
+  expect_error(
+      [&] { zoo::save_merged(*model, folder / "merged"); },
+      {"random values",
+       "bert.pooler.dense.weight",
+       "modules_to_save",
+       "`tessera export RUN model.lora.merge=true`"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "merged"));
+  const auto full = small_bert();
+  zoo::load_lora(*full, folder / "adapter");
+  zoo::save_merged(*full, folder / "merged");
+}
+
 TEST(LoraModel, TrainsInAPlainProgram) {
   const zoo::ModelFixture reference("llama");
   const auto model = zoo::from_pretrained(reference.folder());
@@ -722,6 +766,28 @@ TEST(LoraFolder, SaysWhatIsWrong) {
   expect_error(load, {"rank_pattern", "the rank 5", "it is 3"});
   write("target_modules", {"c_attn"});
   expect_error(load, {"attn.c_proj.lora_A.weight"});
+  const auto zeros = [](std::vector<int64_t> shape) {
+    return tests::ExampleTensor{
+        runtime::SafetensorsDtype::kF32,
+        std::move(shape),
+        [](int64_t, int64_t) { return 0.0; }};
+  };
+  write("target_modules", {"wte"});
+  tests::write_examples(
+      folder / "adapter_model.safetensors",
+      {{"base_model.model.transformer.wte.lora_embedding_A", zeros({3, 5})},
+       {"base_model.model.transformer.wte.lora_embedding_B", zeros({4, 3})}});
+  expect_error(
+      load,
+      {"'base_model.model.transformer.wte.lora_embedding_A'",
+       "the embedding 'transformer.wte'",
+       "'target_modules'",
+       "merge_and_unload",
+       "modules_to_save"});
+  std::filesystem::copy_file(
+      reference.weights(),
+      folder / "adapter_model.safetensors",
+      std::filesystem::copy_options::overwrite_existing);
   write("target_modules", {"c_attn", "c_proj", "c_fc"});
   expect_error(load, {"lacks", "c_fc"});
 }

@@ -292,6 +292,11 @@ TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
           encoded({{"prompt", "a"}, {"chosen", "b"}, {"rejected", ""}});
         },
         {"'rejected' is empty", "leave out the row"});
+    expect_error(
+        [&] {
+          encoded({{"prompt", "a"}, {"chosen", " \n"}, {"rejected", "b"}});
+        },
+        {"'chosen' is empty (spaces alone)", "leave out the row"});
   });
 }
 

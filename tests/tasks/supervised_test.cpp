@@ -601,6 +601,11 @@ TEST_F(Supervised, BadRowsAreNamed) {
   refuses(R"({"completion": "a"})", {"'prompt'"});
   refuses(R"({"prompt": "a", "completion": 3})", {"'completion' is 3"});
   refuses(R"({"prompt": "a", "completion": ""})", {"'completion' is empty"});
+  for (const char* blank : {" ", " \\n\\t", "\u3000"}) { // ideographic space
+    refuses(
+        R"({"prompt": "a", "completion": ")" + std::string(blank) + "\"}",
+        {"'completion' is empty (spaces alone)", "data.skip_bad_rows=true"});
+  }
   refuses(R"({"messages": "a"})", {"'messages' is \"a\""});
   refuses(R"({"messages": [{"content": "a"}]})", {"'messages' is"});
   refuses(chat, {"no answer", "the roles are user"});
@@ -616,7 +621,11 @@ TEST_F(Supervised, BadRowsAreNamed) {
   refuses(
       chat_of({said("user", "a"), said("assistant", "")}),
       {"messages[1] of the role \"assistant\" has an empty 'content'"});
-  for (const json& content : {json(), json("")}) {
+  refuses(
+      chat_of({said("user", "a"), said("assistant", "\n ")}),
+      {"messages[1] of the role \"assistant\" has an empty 'content' (without text, or spaces alone)",
+       "data.skip_bad_rows=true"});
+  for (const json& content : {json(), json(""), json("  ")}) {
     const json calls{
         {"role", "assistant"},
         {"content", content},
@@ -636,6 +645,7 @@ TEST_F(Supervised, BadRowsAreNamed) {
   for (const json& content :
        {json::array(),
         json::array({nothing}),
+        json::array({{{"type", "text"}, {"text", " "}}}),
         json::array({nothing, nothing})}) {
     refuses(
         chat_of(

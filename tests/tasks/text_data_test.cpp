@@ -61,6 +61,22 @@ TEST_F(TextData, LabelsAreStringsIntegersOrBooleans) {
       {"data.jsonl:2: 'label' is \"1\", but 1 in line 1", "the same type"});
 }
 
+TEST_F(TextData, SeveralLabelsAreNoFractions) {
+  for (const auto& [label, value] :
+       {std::pair{"[0.3, 0, 1]", "[0.3,0,1], which has 0.3"},
+        {"[1.0, 0.0, 0.5]", "[1.0,0.0,0.5], which has 0.5"},
+        {"0.3", "0.3; with"}}) {
+    expect_error(
+        [&] {
+          read({"[1, 0, 1]", label}, zoo::HeadLabels::kClasses);
+        },
+        {"data.jsonl:2: 'label' is ",
+         value,
+         "a list of names of classes, or 0 or 1 for each class",
+         "data.skip_bad_rows=true"});
+  }
+}
+
 TEST_F(TextData, LabelsAreNumbersForRegression) {
   const auto texts = read({"0.5", "3", "\"-1.5\""}, zoo::HeadLabels::kNumbers);
   EXPECT_EQ(texts.texts[0].number, 0.5);

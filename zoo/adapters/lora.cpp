@@ -122,7 +122,7 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
     }
     TESSERA_CHECK(
         is_linear || targets.is_all_linear(),
-        "apply_lora: the target '{}' is not a linear layer; adapters for embeddings, norms and lists of experts are not implemented. Remove it from target_modules, or train all of it with modules_to_save",
+        "apply_lora: target_modules names '{}', which is not a linear layer; adapters of embeddings, norms and lists of experts are not implemented. Remove it from target_modules, or train all of it with modules_to_save",
         site.foreign);
     if (is_linear) {
       sites.push_back(std::move(site));

@@ -124,6 +124,8 @@ void load_lora(
 /// of them: for save_pretrained() and export_gguf(). Keeps the whole A and B of
 /// all adapters on the rank that writes. Collective over a tensor-parallel
 /// group.
+/// @throws tessera::Error if the model has newly initialized weights that the
+///     adapter does not have.
 SavedValue merged_values(const Model& model);
 
 /// save_pretrained() of the model that merge_lora() would produce; the model

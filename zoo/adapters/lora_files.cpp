@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/atomic_folder.h"
 #include "tessera/sharding/weights/load_weights.h"
@@ -17,8 +18,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -72,6 +78,12 @@ class AdapterFolder : public WeightFolder {
   std::optional<runtime::AtomicFolder> folder_;
 };
 
+/// The name in the base's checkpoint of a name in PEFT's.
+std::string foreign_name(const std::string& name) {
+  return name.starts_with(kAdapterPrefix) ? name.substr(kAdapterPrefix.size())
+                                          : name;
+}
+
 /// PEFT duplicates some biases of modules that are saved whole.
 bool is_duplicate(std::string_view name) {
   return name.find(".original_module.") != std::string_view::npos ||
@@ -119,15 +131,14 @@ void check_ranks(
     const fs::path& folder,
     const sharding::WeightFiles& files,
     const LoraTargets& targets) {
-  const std::string_view prefix = "base_model.model.";
   const std::string_view end = ".lora_A.weight";
   for (const auto& [name, entry] : files.entries()) {
-    if (!name.starts_with(prefix) || !name.ends_with(end) ||
+    if (!name.starts_with(kAdapterPrefix) || !name.ends_with(end) ||
         entry.shape.size() != 2) {
       continue;
     }
     const std::string module =
-        name.substr(prefix.size(), name.size() - prefix.size() - end.size());
+        foreign_name(name.substr(0, name.size() - end.size()));
     const int64_t rank = targets.rank_of(module);
     TESSERA_CHECK(
         entry.shape[0] == rank,
@@ -138,6 +149,74 @@ void check_ranks(
         files.path(),
         entry.shape[0]);
   }
+}
+
+/// @throws tessera::Error if the adapter has matrices of an embedding.
+void check_no_embeddings(
+    const fs::path& folder,
+    const sharding::WeightFiles& files) {
+  for (const auto& [name, entry] : files.entries()) {
+    const size_t end = name.rfind(".lora_embedding_");
+    TESSERA_CHECK(
+        end == std::string::npos,
+        "{} has '{}': the adapter has matrices of the embedding '{}', which 'target_modules' of {} names, and adapters of embeddings are not implemented. Merge it with PEFT (merge_and_unload) and give the merged folder, or train one without the embedding in target_modules; modules_to_save trains all of it",
+        files.path(),
+        name,
+        foreign_name(name.substr(0, end)),
+        folder / kConfigFile);
+  }
+}
+
+/// Why modules that the adapter has whole, such as heads, do not fit the model
+/// that it is for; empty if that is not the reason.
+std::string misfit_of_modules(
+    const sharding::WeightFiles& files,
+    const Model& model) {
+  std::set<std::string> modules;
+  std::map<std::string, std::vector<int64_t>> shapes;
+  const WeightNames names(model, model.names());
+  for (const NamedWeight& weight : names.weights()) {
+    modules.insert(module_of(weight.name));
+    shapes.emplace(weight.name, weight.shape());
+  }
+  const std::set<std::string> fresh(
+      model.newly_initialized().begin(), model.newly_initialized().end());
+  std::set<std::string> absent;
+  std::set<std::string> other;
+  for (const auto& [name, entry] : files.entries()) {
+    if (is_duplicate(name) || name.find(".lora_") != std::string::npos ||
+        name.find(".base_layer.") != std::string::npos) {
+      continue;
+    }
+    const std::string weight = foreign_name(name);
+    if (!modules.contains(module_of(weight))) {
+      absent.insert(module_of(weight));
+    } else if (fresh.contains(weight) && shapes.at(weight) != entry.shape) {
+      other.insert(module_of(weight));
+    }
+  }
+  const auto joined = [](const std::set<std::string>& all) {
+    return runtime::join_names(
+        std::vector<std::string>(all.begin(), all.end()));
+  };
+  const auto architecture =
+      model.config().at("architectures").at(0).get<std::string>();
+  std::string text;
+  if (!absent.empty() && !model.names().is_part) {
+    text += formatted(
+        "\nThe adapter has modules that were trained whole, {}, and its base, a {}, has none of that name: name the class that it was trained with (`tessera convert --architecture`), or give a base of that class",
+        joined(absent),
+        architecture);
+  }
+  if (!other.empty()) {
+    text += formatted(
+        "\nThe adapter has {} for another number of classes than its base, whose folder lacks such a head, so that it was newly initialized for the classes of config.json: name in id2label of that file as many as the adapter was trained for",
+        joined(other));
+  }
+  return text.empty()
+             ? text
+             : text +
+                   ". Of a run of `tessera train`, `tessera export RUN model.lora.merge=true` makes the merged model";
 }
 
 /// Adds the adapter's configuration to an error.
@@ -181,6 +260,26 @@ void apply_from(
   }
 }
 
+/// @throws tessera::Error if the base model has newly initialized weights that
+///     the adapter does not have either.
+void check_has_new_modules(const Model& model) {
+  const WeightNames names = lora_names(model);
+  std::set<std::string> trained;
+  for (const NamedWeight& weight : names.weights()) {
+    trained.insert(foreign_name(weight.name));
+  }
+  std::vector<std::string> random;
+  for (const std::string& name : model.newly_initialized()) {
+    if (!trained.contains(name)) {
+      random.push_back(name);
+    }
+  }
+  TESSERA_CHECK(
+      random.empty(),
+      "merging the adapter would write random values: the base model lacks {}, which are newly initialized, and the adapter does not have them either. Give a base model that has them, or an adapter that has them in modules_to_save; of a run of `tessera train`, `tessera export RUN model.lora.merge=true` has those that it was trained with",
+      runtime::join_names(random));
+}
+
 /// Adds the adapters' products to base weights.
 class Merger {
  public:
@@ -191,7 +290,7 @@ class Merger {
         continue;
       }
       const std::string foreign =
-          module_of(module_of(weight.name)).substr(kPrefixLength);
+          foreign_name(module_of(module_of(weight.name)));
       const std::string first = module_of(weight.native.front());
       for (const std::string& b : weight.native) {
         pairs_.emplace(
@@ -235,9 +334,6 @@ class Merger {
     double scaling;
   };
 
-  static constexpr size_t kPrefixLength =
-      std::string_view("base_model.model.").size();
-
   std::map<std::string, LoraPair> pairs_; ///< by the weight's name
   std::map<std::string, at::Tensor> kept_;
 };
@@ -262,6 +358,7 @@ void save_lora(Engine& engine, const Model& model, const fs::path& folder) {
 LoraConfig load_lora(Model& model, const fs::path& folder) {
   const LoraConfig config = read_lora_config(folder);
   const sharding::WeightFiles files = weights_in(folder);
+  check_no_embeddings(folder, files);
   apply_from(folder, files, config, model);
   try {
     const WeightNames names = lora_names(model);
@@ -269,7 +366,8 @@ LoraConfig load_lora(Model& model, const fs::path& folder) {
         files, names, load_weights(model, files, options_for(model, names)));
   } catch (const Error& error) {
     remove_lora(model);
-    fail_for(folder, config, error);
+    fail_for(
+        folder, config, Error(error.what() + misfit_of_modules(files, model)));
   } catch (...) {
     remove_lora(model);
     throw;
@@ -285,6 +383,7 @@ void load_lora(Engine& engine, const Model& model, const fs::path& folder) {
 }
 
 SavedValue merged_values(const Model& model) {
+  check_has_new_modules(model);
   const auto merger = std::make_shared<Merger>(
       lora_names(model), LoraRecord::of(model).targets);
   ModelTensors full(model);

@@ -10,8 +10,6 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr const char* kPrefix = "base_model.model.";
-
 std::string adapter_parameter(const std::string& layer, const char* name) {
   return layer + "." + kAdapterModule + "." + name;
 }
@@ -74,7 +72,7 @@ NameTable lora_table(
                        const std::vector<std::string>& native,
                        bool transposed = false) {
     table.base.push_back(
-        {kPrefix + foreign,
+        {std::string(kAdapterPrefix) + foreign,
          native,
          transposed ? NameRule::kTransposed : NameRule::kSame});
   };
@@ -103,8 +101,10 @@ NameTable lora_table(
   if (const auto tied = model.tied_head();
       tied && targets.is_saved(tied->embedding)) {
     // PEFT saves the one weight under both names.
-    const std::string copy = kPrefix + tied->head + ".weight";
-    table.copies.emplace(kPrefix + tied->embedding + ".weight", copy);
+    const std::string copy =
+        std::string(kAdapterPrefix) + tied->head + ".weight";
+    table.copies.emplace(
+        std::string(kAdapterPrefix) + tied->embedding + ".weight", copy);
     table.ignored.push_back(copy);
   }
   return table;

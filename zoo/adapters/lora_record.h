@@ -11,9 +11,13 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::zoo {
+
+/// What names in PEFT's files begin with, before those of the base model.
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 /// A module without parameters, registered in the model as kName.
 class LoraRecord : public torch::nn::Module {
