@@ -92,17 +92,34 @@ def update(rule, width, arrays, states, blocks, reason):
     )
 
 
-def norm(name, blocks, shared_bytes, loads, stores):
+def norm(name, blocks, loads, stores):
+    """A norm of rows that are read several times."""
     return Design(
         rf"{name}<(__half|__nv_bfloat16), 4>",
         256,
         {75: 4, 90: blocks},
         BARRIERS,
-        shared_bytes=shared_bytes,
+        shared_bytes=128,
         packed=8,
         loads=loads,
         stores=stores,
         narrowest=4,  # parameters of several elements, and a row's mean
+    )
+
+
+def norm_rows(name, packs, arrays):
+    """A norm of rows in registers, of so many packs a thread. `arrays` are what
+    a pack loads 16 bytes of: float32 parameters count twice."""
+    return Design(
+        rf"{name}<(__half|__nv_bfloat16), {packs}>",
+        256,  # or as many in smaller blocks
+        {75: 4, 90: 4},
+        f"{packs} loads of 16 bytes a thread: {16 * packs} KiB in flight",
+        shared_bytes=128,
+        packed=16,
+        loads=packs * arrays,
+        stores=packs,
+        narrowest=4,  # a row's mean and scale
     )
 
 
@@ -160,25 +177,46 @@ DESIGN = [
         stores=4,
         narrowest=16,
     ),
-    norm("norm_kernel", 6, 1024, 3, 1),
-    norm("norm_backward_x_kernel", 6, 1024, 4, 1),
-    norm("norm_backward_channels_kernel", 8, 1024, 2, 0),
+    norm("norm_kernel", 6, 3, 1),
+    norm("norm_backward_x_kernel", 6, 4, 1),
+    norm("norm_backward_channels_kernel", 8, 2, 0),
+    *(norm_rows("norm_row_kernel", packs, 5) for packs in (1, 2, 3, 4)),
+    *(norm_rows("norm_backward_row_kernel", packs, 6) for packs in (1, 2, 3, 4)),
     Design(
-        r"norm_backward_parameters_kernel<(__half|__nv_bfloat16), 4>",
+        r"norm_backward_parameters_kernel<(__half|__nv_bfloat16), 8>",
         256,
-        {75: 4, 90: 6},
-        "two loads of 8 bytes a thread: 24 KiB in flight",
-        packed=8,
-        loads=2,
+        {75: 4, 90: 5},
+        "4 loads of 16 bytes a thread: 64 KiB in flight with 4 blocks",
+        shared_bytes=8192,
+        packed=16,
+        loads=4,
         stores=0,
         narrowest=4,  # a row's mean and scale
     ),
     Design(
-        r"norm_(kernel|backward_\w+_kernel)<(__half|__nv_bfloat16), 1>",
+        r"norm_backward_parameters_kernel<(__half|__nv_bfloat16), 4>",
+        256,
+        {75: 4, 90: 6},
+        "4 loads of 8 bytes a thread: 48 KiB in flight",
+        shared_bytes=8192,
+        packed=8,
+        loads=4,
+        stores=0,
+        narrowest=4,  # a row's mean and scale
+    ),
+    Design(
+        r"norm_backward_parameters_kernel<(__half|__nv_bfloat16), 1>",
         256,
         {75: 4, 90: 4},
         ELEMENTWISE,
-        shared_bytes=1024,
+        shared_bytes=8192,
+    ),
+    Design(
+        r"norm_(kernel|backward_(x|channels)_kernel)<(__half|__nv_bfloat16), 1>",
+        256,
+        {75: 4, 90: 4},
+        ELEMENTWISE,
+        shared_bytes=128,
     ),
     Design(
         r"blocks_kernel<(float|__half|__nv_bfloat16)>",

@@ -414,10 +414,15 @@ struct NormExample {
 };
 
 /// In packs, element by element, and with neighbors that share a parameter;
-/// enough rows for several parts of their sums.
+/// enough rows for several parts of their sums. In registers with 1 to 4 packs
+/// a thread: of several rows a warp, of a warp a row, and of several warps.
 constexpr std::array kNormExamples = {
     NormExample{"LayerNorm", 70, {.features = 132}, true},
     NormExample{"RMSNorm", 70, {.features = 37}, false},
+    NormExample{"RMSNorm of 64", 70, {.features = 64}, false},
+    NormExample{"LayerNorm of 504", 5, {.features = 504}, true},
+    NormExample{"LayerNorm of 2056", 5, {.features = 2056}, true},
+    NormExample{"RMSNorm of 4096", 3, {.features = 4096}, false},
     NormExample{
         "GroupNorm",
         9,

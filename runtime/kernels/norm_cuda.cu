@@ -5,14 +5,25 @@
 #include "tessera/runtime/kernels/launch.cuh"
 
 #include <algorithm>
+#include <bit>
+#include <type_traits>
 
 namespace tessera::runtime {
 
 namespace {
 
 constexpr int kMostThreads = 256;
-// Elements that a thread moves at once.
+constexpr int kWarp = 32;
+// Elements that a thread moves at once: of a row that stays in registers, 16
+// bytes, and of another one.
+constexpr int kRowPack = 8;
 constexpr int kPack = 4;
+// Of a row in registers, for each thread.
+constexpr int kMostPacks = 4;
+// Blocks of kMostThreads, or as many threads, that fit on a multiprocessor.
+constexpr int kRowBlocks = 4;
+// Threads of a block whose rows have a warp or a part of one each.
+constexpr int kTeamsThreads = 128;
 constexpr int64_t kMostBlocks = int64_t{1} << 20;
 
 /// kWidth elements as float32.
@@ -31,6 +42,21 @@ __device__ Values<kWidth> load(const T* from) {
   return result;
 }
 
+/// The parameters of a pack whose elements have one each.
+/// @param from the first one, or null.
+template <int kWidth>
+__device__ Values<kWidth> load_or(const float* from, int64_t i, float other) {
+  if (from != nullptr) {
+    return load<kWidth>(from + i);
+  }
+  Values<kWidth> result;
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    result.at[k] = other;
+  }
+  return result;
+}
+
 /// The parameters of elements i, i + 1, ... of a row.
 /// @param from those of the matrix, or null.
 /// @param first number of those of the row's group.
@@ -41,14 +67,14 @@ __device__ Values<kWidth> load_or(
     int64_t i,
     int64_t spatial,
     float other) {
-  if (from != nullptr && spatial == 1) {
-    return load<kWidth>(from + first + i);
+  if (from == nullptr || spatial == 1) {
+    return load_or<kWidth>(from, first + i, other);
   }
   Values<kWidth> result;
-  int64_t parameter = from != nullptr ? i / spatial : 0;
+  int64_t parameter = i / spatial;
   int64_t rest = i - parameter * spatial;
   for (int k = 0; k < kWidth; ++k) {
-    result.at[k] = from != nullptr ? from[first + parameter] : other;
+    result.at[k] = from[first + parameter];
     if (++rest == spatial) {
       rest = 0;
       ++parameter;
@@ -58,7 +84,8 @@ __device__ Values<kWidth> load_or(
 }
 
 __device__ int64_t first_parameter(const NormRows& in, int64_t row) {
-  return row % in.groups * (in.features / in.spatial);
+  // Divisions of 64 bits take longer than a short row.
+  return in.groups == 1 ? 0 : row % in.groups * (in.features / in.spatial);
 }
 
 template <int kWidth, typename T>
@@ -70,22 +97,60 @@ __device__ void store(T* to, const Values<kWidth>& values) {
   store_pack(to, pack);
 }
 
-/// The sum over the threads of the block, for all of them, always added in the
-/// same order.
-__device__ float block_sum(float local) {
-  __shared__ float shared[kMostThreads];
-  shared[threadIdx.x] = local;
-  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) {
-      shared[threadIdx.x] += shared[threadIdx.x + half];
-    }
-  }
-  __syncthreads();
-  const float sum = shared[0];
-  __syncthreads(); // the next sum overwrites it
-  return sum;
+/// The sums of the warps of a block, for two exchanges.
+__device__ float* sums_of_warps() {
+  __shared__ float sums[2 * 2 * (kMostThreads / kWarp)];
+  return sums;
 }
+
+/// Sums over the threads of a team, for all of them, always added in the same
+/// order. A team is a power of two of neighboring threads: the block, or a warp
+/// or a part of one.
+class TeamSums {
+ public:
+  explicit __device__ TeamSums(unsigned team) : team_(team) {}
+
+  /// Up to two sums at once. All threads of the block take part.
+  template <int kSums>
+  __device__ Values<kSums> operator()(Values<kSums> sums) {
+    // Both of two threads add the same two numbers.
+    for (unsigned lanes = (team_ < kWarp ? team_ : kWarp) / 2; lanes > 0;
+         lanes /= 2) {
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) {
+        sums.at[k] +=
+            __shfl_xor_sync(0xffffffff, sums.at[k], static_cast<int>(lanes));
+      }
+    }
+    if (team_ <= kWarp) {
+      return sums;
+    }
+    const unsigned warps = team_ / kWarp;
+    // The other half may still be read; when all come to this barrier they
+    // have.
+    float* shared = sums_of_warps() + turn_ * (2 * (kMostThreads / kWarp));
+    turn_ ^= 1;
+    if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) {
+        shared[k * warps + threadIdx.x / kWarp] = sums.at[k];
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+      sums.at[k] = 0;
+      for (unsigned warp = 0; warp < warps; ++warp) {
+        sums.at[k] += shared[k * warps + warp];
+      }
+    }
+    return sums;
+  }
+
+ private:
+  unsigned team_;
+  unsigned turn_ = 0; // the half of the shared memory
+};
 
 /// Calls body(i) for the packs of a row that are this thread's.
 template <int kWidth, typename Body>
@@ -96,38 +161,229 @@ __device__ void for_row(int64_t features, const Body& body) {
   }
 }
 
-/// A block per row, as often as there are more rows than blocks.
+/// A row of a team whose threads keep it in registers.
+struct TeamRow {
+  int64_t row;
+  int columns; ///< elements of the row; 0: there is no such row
+  int column; ///< the first one of the thread
+  int step; ///< from a pack of the thread to its next
+};
+
+/// Calls body(row) for the rows of this thread's team. Teams without one take
+/// part as the others: their threads have to meet in sums.
+template <typename Body>
+__device__ void for_team_rows(
+    const NormRows& in,
+    unsigned team,
+    const Body& body) {
+  const unsigned teams = blockDim.x / team;
+  const int column = static_cast<int>(threadIdx.x % team) * kRowPack;
+  for (int64_t first = int64_t{blockIdx.x} * teams; first < in.rows;
+       first += int64_t{gridDim.x} * teams) {
+    const int64_t row = first + threadIdx.x / team;
+    body(TeamRow{
+        row,
+        row < in.rows ? static_cast<int>(in.features) : 0,
+        column,
+        static_cast<int>(team) * kRowPack});
+  }
+}
+
+/// Calls body(number of the pack, its first element) for the thread's packs.
+template <int kPacks, typename Body>
+__device__ void for_packs(const TeamRow& row, const Body& body) {
+#pragma unroll
+  for (int pack = 0; pack < kPacks; ++pack) {
+    const int i = row.column + pack * row.step;
+    if (i < row.columns) {
+      body(pack, i);
+    }
+  }
+}
+
+/// Two elements by their bits: the compiler gives a register to each 16-bit
+/// number that it takes out of a word.
+template <typename T>
+__device__ void widen_word(uint32_t word, float& low, float& high) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    low = __uint_as_float(word << 16);
+    high = __uint_as_float(word & 0xffff0000u);
+  } else {
+    low = widen(__ushort_as_half(static_cast<uint16_t>(word)));
+    high = widen(__ushort_as_half(static_cast<uint16_t>(word >> 16)));
+  }
+}
+
+/// A pack of T in registers.
+using RowPack = Pack<uint32_t, kRowPack / 2>;
+
+template <typename T>
+__device__ RowPack load_row_pack(const T* from) {
+  return load_pack<kRowPack / 2>(reinterpret_cast<const uint32_t*>(from));
+}
+
+template <typename T>
+__device__ Values<kRowPack> widen(const RowPack& pack) {
+  Values<kRowPack> result;
+#pragma unroll
+  for (int k = 0; k < kRowPack / 2; ++k) {
+    widen_word<T>(pack.values[k], result.at[2 * k], result.at[2 * k + 1]);
+  }
+  return result;
+}
+
+/// Several rows or one row a block, as often as there are more rows than that;
+/// a row is read once.
+/// @param team threads of a row.
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kMostThreads, kRowBlocks)
+    norm_row_kernel(const NormForward __grid_constant__ norm, unsigned team) {
+  const auto count = static_cast<float>(norm.in.features);
+  TeamSums team_sum(team);
+  for_team_rows(norm.in, team, [&](const TeamRow& row) {
+    const int64_t begin = row.row * norm.in.features;
+    const T* x = static_cast<const T*>(norm.in.x) + begin;
+    T* y = static_cast<T*>(norm.y) + begin;
+    RowPack packs[kPacks];
+    for_packs<kPacks>(
+        row, [&](int pack, int i) { packs[pack] = load_row_pack(x + i); });
+    float mean = 0;
+    if (norm.in.centered) {
+      Values<1> sum{};
+      for_packs<kPacks>(row, [&](int pack, int) {
+        const auto values = widen<T>(packs[pack]);
+#pragma unroll
+        for (int k = 0; k < kRowPack; ++k) {
+          sum.at[0] += values.at[k];
+        }
+      });
+      mean = team_sum(sum).at[0] / count;
+    }
+    // After the mean: the squares less those of the mean would cancel.
+    Values<1> squares{};
+    for_packs<kPacks>(row, [&](int pack, int) {
+      const auto values = widen<T>(packs[pack]);
+#pragma unroll
+      for (int k = 0; k < kRowPack; ++k) {
+        const float centered = values.at[k] - mean;
+        squares.at[0] += centered * centered;
+      }
+    });
+    const float rstd =
+        __fdiv_rn(1, __fsqrt_rn(team_sum(squares).at[0] / count + norm.eps));
+    const int64_t first = first_parameter(norm.in, row.row);
+    for_packs<kPacks>(row, [&](int pack, int i) {
+      auto values = widen<T>(packs[pack]);
+      const auto weight = load_or<kRowPack>(norm.in.weight, first + i, 1);
+      const auto bias = load_or<kRowPack>(norm.bias, first + i, 0);
+#pragma unroll
+      for (int k = 0; k < kRowPack; ++k) {
+        values.at[k] = (values.at[k] - mean) * rstd * weight.at[k] + bias.at[k];
+      }
+      store<kRowPack>(y + i, values);
+    });
+    if (row.column == 0 && row.columns > 0) {
+      norm.rstd[row.row] = rstd;
+      if (norm.in.centered) {
+        norm.mean[row.row] = mean;
+      }
+    }
+  });
+}
+
+/// gradient_x; rows and teams as norm_row_kernel().
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kMostThreads, kRowBlocks)
+    norm_backward_row_kernel(
+        const NormBackward __grid_constant__ norm,
+        unsigned team) {
+  const auto count = static_cast<float>(norm.in.features);
+  TeamSums team_sum(team);
+  for_team_rows(norm.in, team, [&](const TeamRow& row) {
+    const int64_t begin = row.row * norm.in.features;
+    const T* x = static_cast<const T*>(norm.in.x) + begin;
+    const T* gradient = static_cast<const T*>(norm.gradient) + begin;
+    T* gradient_x = static_cast<T*>(norm.gradient_x) + begin;
+    const bool is_row = row.columns > 0;
+    RowPack packs[kPacks];
+    RowPack gradients[kPacks];
+    for_packs<kPacks>(row, [&](int pack, int i) {
+      packs[pack] = load_row_pack(x + i);
+      gradients[pack] = load_row_pack(gradient + i);
+    });
+    const float mean = is_row && norm.in.centered ? norm.mean[row.row] : 0;
+    const float rstd = is_row ? norm.rstd[row.row] : 0;
+    const int64_t first = first_parameter(norm.in, row.row);
+    // Calls use(i, normed x, gradient with respect to it).
+    const auto for_values = [&](const auto& use) {
+      for_packs<kPacks>(row, [&](int pack, int i) {
+        auto normed = widen<T>(packs[pack]);
+        auto scaled = widen<T>(gradients[pack]);
+        const auto weight = load_or<kRowPack>(norm.in.weight, first + i, 1);
+#pragma unroll
+        for (int k = 0; k < kRowPack; ++k) {
+          normed.at[k] = (normed.at[k] - mean) * rstd;
+          scaled.at[k] *= weight.at[k];
+        }
+        use(i, normed, scaled);
+      });
+    };
+    Values<2> sums{};
+    for_values([&](int, const auto& normed, const auto& scaled) {
+#pragma unroll
+      for (int k = 0; k < kRowPack; ++k) {
+        sums.at[0] += scaled.at[k];
+        sums.at[1] += scaled.at[k] * normed.at[k];
+      }
+    });
+    sums = team_sum(sums);
+    const float sum_mean = norm.in.centered ? sums.at[0] / count : 0;
+    const float product_mean = sums.at[1] / count;
+    for_values([&](int i, const auto& normed, auto scaled) {
+#pragma unroll
+      for (int k = 0; k < kRowPack; ++k) {
+        scaled.at[k] =
+            rstd * (scaled.at[k] - sum_mean - normed.at[k] * product_mean);
+      }
+      store<kRowPack>(gradient_x + i, scaled);
+    });
+  });
+}
+
+/// A block per row, as often as there are more rows than blocks: for rows that
+/// norm_row_kernel() does not take.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     norm_kernel(const NormForward __grid_constant__ norm) {
   const int64_t features = norm.in.features;
   const auto count = static_cast<float>(features);
+  TeamSums block_sum(blockDim.x);
   for (int64_t row = blockIdx.x; row < norm.in.rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(norm.in.x) + row * features;
     T* y = static_cast<T*>(norm.y) + row * features;
     const int64_t first = first_parameter(norm.in, row);
     float mean = 0;
     if (norm.in.centered) {
-      float sum = 0;
+      Values<1> sum{};
       for_row<kWidth>(features, [&](int64_t i) {
         const auto values = load<kWidth>(x + i);
         for (int k = 0; k < kWidth; ++k) {
-          sum += values.at[k];
+          sum.at[0] += values.at[k];
         }
       });
-      mean = block_sum(sum) / count;
+      mean = block_sum(sum).at[0] / count;
     }
     // In a pass of its own: the squares less those of the mean would cancel.
-    float squares = 0;
+    Values<1> squares{};
     for_row<kWidth>(features, [&](int64_t i) {
       const auto values = load<kWidth>(x + i);
       for (int k = 0; k < kWidth; ++k) {
         const float centered = values.at[k] - mean;
-        squares += centered * centered;
+        squares.at[0] += centered * centered;
       }
     });
     const float rstd =
-        __fdiv_rn(1, __fsqrt_rn(block_sum(squares) / count + norm.eps));
+        __fdiv_rn(1, __fsqrt_rn(block_sum(squares).at[0] / count + norm.eps));
     for_row<kWidth>(features, [&](int64_t i) {
       auto values = load<kWidth>(x + i);
       const auto weight =
@@ -154,6 +410,7 @@ __global__ void __launch_bounds__(kMostThreads)
     norm_backward_x_kernel(const NormBackward __grid_constant__ norm) {
   const int64_t features = norm.in.features;
   const auto count = static_cast<float>(features);
+  TeamSums block_sum(blockDim.x);
   for (int64_t row = blockIdx.x; row < norm.in.rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(norm.in.x) + row * features;
     const T* gradient = static_cast<const T*>(norm.gradient) + row * features;
@@ -162,7 +419,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const float mean = norm.in.centered ? norm.mean[row] : 0;
     const float rstd = norm.rstd[row];
     // Calls use(i, normed x, gradient with respect to it).
-    const auto for_packs = [&](const auto& use) {
+    const auto for_values = [&](const auto& use) {
       for_row<kWidth>(features, [&](int64_t i) {
         auto normed = load<kWidth>(x + i);
         auto scaled = load<kWidth>(gradient + i);
@@ -175,17 +432,17 @@ __global__ void __launch_bounds__(kMostThreads)
         use(i, normed, scaled);
       });
     };
-    float sum = 0;
-    float product = 0;
-    for_packs([&](int64_t, const auto& normed, const auto& scaled) {
+    Values<2> sums{};
+    for_values([&](int64_t, const auto& normed, const auto& scaled) {
       for (int k = 0; k < kWidth; ++k) {
-        sum += scaled.at[k];
-        product += scaled.at[k] * normed.at[k];
+        sums.at[0] += scaled.at[k];
+        sums.at[1] += scaled.at[k] * normed.at[k];
       }
     });
-    const float product_mean = block_sum(product) / count;
-    const float sum_mean = norm.in.centered ? block_sum(sum) / count : 0;
-    for_packs([&](int64_t i, const auto& normed, auto scaled) {
+    sums = block_sum(sums);
+    const float sum_mean = norm.in.centered ? sums.at[0] / count : 0;
+    const float product_mean = sums.at[1] / count;
+    for_values([&](int64_t i, const auto& normed, auto scaled) {
       for (int k = 0; k < kWidth; ++k) {
         scaled.at[k] =
             rstd * (scaled.at[k] - sum_mean - normed.at[k] * product_mean);
@@ -209,8 +466,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int64_t per_part = (samples + norm.parts - 1) / norm.parts;
   const int64_t first = per_part * int64_t{blockIdx.y};
   const int64_t end = first + per_part < samples ? first + per_part : samples;
-  float local_weight = 0;
-  float local_bias = 0;
+  Values<2> sums{}; // of the weight and of the bias
   for (int64_t sample = first; sample < end; ++sample) {
     const int64_t row = sample * norm.in.groups + group;
     const T* x = static_cast<const T*>(norm.in.x) + row * features + begin;
@@ -222,57 +478,85 @@ __global__ void __launch_bounds__(kMostThreads)
       const auto values = load<kWidth>(x + i);
       const auto local = load<kWidth>(gradient + i);
       for (int k = 0; k < kWidth; ++k) {
-        local_weight += local.at[k] * (values.at[k] - mean) * rstd;
-        local_bias += local.at[k];
+        sums.at[0] += local.at[k] * (values.at[k] - mean) * rstd;
+        sums.at[1] += local.at[k];
       }
     });
   }
-  const float weight = block_sum(local_weight);
-  const float bias = block_sum(local_bias);
+  sums = TeamSums(blockDim.x)(sums);
   const int64_t place = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
   if (threadIdx.x == 0 && norm.gradient_weight != nullptr) {
-    norm.gradient_weight[place] = weight;
+    norm.gradient_weight[place] = sums.at[0];
   }
   if (threadIdx.x == 0 && norm.gradient_bias != nullptr) {
-    norm.gradient_bias[place] = bias;
+    norm.gradient_bias[place] = sums.at[1];
   }
 }
 
-/// A thread adds up kWidth columns of one part of the rows, which are one group
-/// without neighbours that share a parameter.
+/// What the threads of a block have added up of their columns.
+__device__ float* sums_of_columns() {
+  __shared__ float sums[kMostThreads * kRowPack];
+  return sums;
+}
+
+/// A thread adds up kWidth columns of some rows of one part, which are one
+/// group without neighbours that share a parameter; then the block adds up what
+/// its threads have.
+/// @param across threads side by side, a power of two up to a warp; others
+///   of the block have other rows.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kMostThreads)
-    norm_backward_parameters_kernel(const NormBackward __grid_constant__ norm) {
+__global__ void __launch_bounds__(kMostThreads) norm_backward_parameters_kernel(
+    const NormBackward __grid_constant__ norm,
+    unsigned across) {
   const int64_t features = norm.in.features;
-  const int64_t column =
-      (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kWidth;
-  if (column >= features) {
-    return;
-  }
+  const unsigned columns = across * kWidth; // of the block
+  const int64_t begin = int64_t{blockIdx.x} * columns;
+  const int64_t column = begin + threadIdx.x % across * kWidth;
+  const unsigned slice = threadIdx.x / across;
+  const unsigned slices = blockDim.x / across;
   const T* x = static_cast<const T*>(norm.in.x) + column;
   const T* gradient = static_cast<const T*>(norm.gradient) + column;
   const int64_t per_part = (norm.in.rows + norm.parts - 1) / norm.parts;
   const int64_t first = per_part * int64_t{blockIdx.y};
-  const int64_t end =
-      first + per_part < norm.in.rows ? first + per_part : norm.in.rows;
-  Pack<float, kWidth> weight{};
-  Pack<float, kWidth> bias{};
-  for (int64_t row = first; row < end; ++row) {
+  const int64_t end = column >= features                ? 0
+                      : first + per_part < norm.in.rows ? first + per_part
+                                                        : norm.in.rows;
+  Values<kWidth> weight{};
+  Values<kWidth> bias{};
+#pragma unroll 2
+  for (int64_t row = first + slice; row < end; row += slices) {
     const auto values = load<kWidth>(x + row * features);
     const auto local = load<kWidth>(gradient + row * features);
     const float mean = norm.in.centered ? norm.mean[row] : 0;
     const float rstd = norm.rstd[row];
+#pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      weight.values[k] += local.at[k] * (values.at[k] - mean) * rstd;
-      bias.values[k] += local.at[k];
+      weight.at[k] += local.at[k] * (values.at[k] - mean) * rstd;
+      bias.at[k] += local.at[k];
     }
   }
-  const int64_t place = int64_t{blockIdx.y} * features + column;
+  const auto add_slices = [&](const Values<kWidth>& sums, float* parts) {
+    float* shared = sums_of_columns();
+    __syncthreads(); // the earlier ones have been read
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      shared[threadIdx.x * kWidth + k] = sums.at[k];
+    }
+    __syncthreads();
+    const int64_t i = begin + threadIdx.x;
+    if (threadIdx.x < columns && i < features) {
+      float sum = 0;
+      for (unsigned other = 0; other < slices; ++other) {
+        sum += shared[other * columns + threadIdx.x];
+      }
+      parts[int64_t{blockIdx.y} * features + i] = sum;
+    }
+  };
   if (norm.gradient_weight != nullptr) {
-    store_pack(norm.gradient_weight + place, weight);
+    add_slices(weight, norm.gradient_weight);
   }
   if (norm.gradient_bias != nullptr) {
-    store_pack(norm.gradient_bias + place, bias);
+    add_slices(bias, norm.gradient_bias);
   }
 }
 
@@ -285,11 +569,12 @@ int threads_for(int64_t work) {
   return threads;
 }
 
-/// Whether arrays of `features` columns can be read in packs, all rows of them.
+/// Whether arrays of `features` columns can be read in packs of `width`, all
+/// rows of them.
 template <typename... Pointers>
-bool fits_packs(int64_t features, const Pointers*... arrays) {
-  // As packs of float32, for all.
-  return features % kPack == 0 &&
+bool fits_packs(int width, int64_t features, const Pointers*... arrays) {
+  // As packs of 16 bytes, for all.
+  return features % width == 0 &&
          (is_aligned(arrays, kPackAlignment<float, kPack>) && ...);
 }
 
@@ -306,27 +591,164 @@ cudaError_t with_type(LowPrecision type, const Call& call) {
   return cudaErrorInvalidValue;
 }
 
-dim3 blocks_of(const NormRows& in) {
-  return dim3(
-      static_cast<unsigned>(std::clamp<int64_t>(in.rows, 1, kMostBlocks)));
+/// Calls call() with `packs`, 1 to kMostPacks, as a constant.
+template <typename Call>
+cudaError_t with_packs(int64_t packs, const Call& call) {
+  static_assert(kMostPacks == 4);
+  switch (packs) {
+    case 1:
+      return call(std::integral_constant<int, 1>());
+    case 2:
+      return call(std::integral_constant<int, 2>());
+    case 3:
+      return call(std::integral_constant<int, 3>());
+    default:
+      return call(std::integral_constant<int, 4>());
+  }
+}
+
+/// A block for `per_block` rows each.
+dim3 blocks_of(const NormRows& in, int64_t per_block = 1) {
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>(
+      (in.rows + per_block - 1) / per_block, 1, kMostBlocks)));
+}
+
+/// Whether the threads of a team can keep a row of these arrays in registers.
+/// Not where elements share a parameter: finding it takes too many registers.
+template <typename... Pointers>
+bool fits_registers(const NormRows& in, const Pointers*... arrays) {
+  const int64_t features = in.features;
+  return in.spatial == 1 && features > 0 &&
+         features <= kMostThreads * kMostPacks * kRowPack &&
+         fits_packs(kRowPack, features, arrays...);
+}
+
+/// The threads of a row in registers: few, so that each has several loads on
+/// their way, but a pack each up to a warp.
+int64_t team_of(int64_t features) {
+  const int64_t packs = features / kRowPack;
+  const int64_t least = std::min<int64_t>(packs, kWarp);
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(
+      std::max(least, (packs + kMostPacks - 1) / kMostPacks))));
+}
+
+/// Launches row_kernel(packs of a thread), for rows that fit registers.
+template <typename Norm, typename KernelOf>
+cudaError_t launch_rows(
+    const Norm& norm,
+    cudaStream_t stream,
+    const KernelOf& row_kernel) {
+  const int64_t team = team_of(norm.in.features);
+  const int64_t threads = team > kWarp ? team : kTeamsThreads;
+  const int64_t step = team * kRowPack;
+  return with_packs(
+      (norm.in.features + step - 1) / step, [&]<typename Packs>(Packs) {
+        return launch(
+            row_kernel(Packs()),
+            blocks_of(norm.in, threads / team),
+            static_cast<int>(threads),
+            stream,
+            norm,
+            static_cast<unsigned>(team));
+      });
+}
+
+template <typename T>
+cudaError_t launch_backward_x(const NormBackward& norm, cudaStream_t stream) {
+  const NormRows& in = norm.in;
+  if (fits_registers(in, in.x, in.weight, norm.gradient, norm.gradient_x)) {
+    return launch_rows(norm, stream, []<typename Packs>(Packs) {
+      return &norm_backward_row_kernel<T, Packs::value>;
+    });
+  }
+  const bool packed = fits_packs(
+      kPack, in.features, in.x, in.weight, norm.gradient, norm.gradient_x);
+  return launch(
+      packed ? &norm_backward_x_kernel<T, kPack>
+             : &norm_backward_x_kernel<T, 1>,
+      blocks_of(in),
+      threads_for(packed ? in.features / kPack : in.features),
+      stream,
+      norm);
+}
+
+/// Whether a block adds up one parameter, instead of a thread.
+bool has_channels(const NormRows& in) {
+  return in.groups > 1 || in.spatial > 1;
+}
+
+template <typename T>
+cudaError_t launch_backward_parameters(
+    const NormBackward& norm,
+    cudaStream_t stream) {
+  const int64_t features = norm.in.features;
+  const auto parts = static_cast<unsigned>(norm.parts);
+  if (has_channels(norm.in)) {
+    const int64_t spatial = norm.in.spatial;
+    const bool packed = fits_packs(kPack, spatial, norm.in.x, norm.gradient);
+    const dim3 grid(
+        static_cast<unsigned>(norm.in.groups * (features / spatial)), parts);
+    return launch(
+        packed ? &norm_backward_channels_kernel<T, kPack>
+               : &norm_backward_channels_kernel<T, 1>,
+        grid,
+        threads_for(packed ? spatial / kPack : spatial),
+        stream,
+        norm);
+  }
+  const auto launch_width = [&]<typename Width>(Width) {
+    const int64_t work = features / Width::value;
+    const uint64_t across = std::bit_ceil(
+        static_cast<uint64_t>(std::clamp<int64_t>(work, 1, kWarp)));
+    const auto per_block = static_cast<int64_t>(across);
+    const dim3 grid(
+        static_cast<unsigned>((work + per_block - 1) / per_block), parts);
+    return launch(
+        &norm_backward_parameters_kernel<T, Width::value>,
+        grid,
+        kMostThreads,
+        stream,
+        norm,
+        static_cast<unsigned>(across));
+  };
+  const auto fits = [&](int width) {
+    return fits_packs(width, features, norm.in.x, norm.gradient);
+  };
+  return fits(kRowPack) ? launch_width(std::integral_constant<int, kRowPack>())
+         : fits(kPack)  ? launch_width(std::integral_constant<int, kPack>())
+                        : launch_width(std::integral_constant<int, 1>());
 }
 
 } // namespace
 
-int64_t norm_backward_parts(int64_t rows) {
-  return std::clamp<int64_t>(rows / 32, 1, 256);
+int64_t norm_backward_parts(const NormRows& in) {
+  const int64_t samples = in.rows / in.groups;
+  constexpr int64_t kLeastSamples = 32; // of a part
+  int64_t parts = samples / kLeastSamples;
+  if (!has_channels(in)) {
+    // 4 blocks on each of 132 multiprocessors; more parts take longer to add.
+    constexpr int64_t kBlocks = 512;
+    constexpr int64_t kColumns = kWarp * kRowPack; // of a block
+    parts =
+        std::min(parts, kBlocks * kColumns / std::max(in.features, kColumns));
+  }
+  return std::clamp<int64_t>(parts, 1, 256);
 }
 
 cudaError_t launch_norm(const NormForward& norm, cudaStream_t stream) {
-  const bool packed = fits_packs(
-      norm.in.features, norm.in.x, norm.in.weight, norm.bias, norm.y);
-  const int threads =
-      threads_for(packed ? norm.in.features / kPack : norm.in.features);
-  return with_type(norm.in.type, [&]<typename T>(T) {
+  const NormRows& in = norm.in;
+  return with_type(in.type, [&]<typename T>(T) {
+    if (fits_registers(in, in.x, in.weight, norm.bias, norm.y)) {
+      return launch_rows(norm, stream, []<typename Packs>(Packs) {
+        return &norm_row_kernel<T, Packs::value>;
+      });
+    }
+    const bool packed =
+        fits_packs(kPack, in.features, in.x, in.weight, norm.bias, norm.y);
     return launch(
         packed ? &norm_kernel<T, kPack> : &norm_kernel<T, 1>,
-        blocks_of(norm.in),
-        threads,
+        blocks_of(in),
+        threads_for(packed ? in.features / kPack : in.features),
         stream,
         norm);
   });
@@ -338,58 +760,11 @@ cudaError_t launch_norm_backward(
   return with_type(norm.in.type, [&]<typename T>(T) {
     cudaError_t error = cudaSuccess;
     if (norm.gradient_x != nullptr) {
-      const bool packed = fits_packs(
-          norm.in.features,
-          norm.in.x,
-          norm.in.weight,
-          norm.gradient,
-          norm.gradient_x);
-      error = launch(
-          packed ? &norm_backward_x_kernel<T, kPack>
-                 : &norm_backward_x_kernel<T, 1>,
-          blocks_of(norm.in),
-          threads_for(packed ? norm.in.features / kPack : norm.in.features),
-          stream,
-          norm);
+      error = launch_backward_x<T>(norm, stream);
     }
     if (error == cudaSuccess &&
         (norm.gradient_weight != nullptr || norm.gradient_bias != nullptr)) {
-      const auto threads = [](bool packed, int64_t work) {
-        return threads_for(packed ? work / kPack : work);
-      };
-      if (norm.in.groups > 1 || norm.in.spatial > 1) {
-        const bool packed =
-            fits_packs(norm.in.spatial, norm.in.x, norm.gradient);
-        const dim3 grid(
-            static_cast<unsigned>(
-                norm.in.groups * (norm.in.features / norm.in.spatial)),
-            static_cast<unsigned>(norm.parts));
-        return launch(
-            packed ? &norm_backward_channels_kernel<T, kPack>
-                   : &norm_backward_channels_kernel<T, 1>,
-            grid,
-            threads(packed, norm.in.spatial),
-            stream,
-            norm);
-      }
-      const bool packed = fits_packs(
-          norm.in.features,
-          norm.in.x,
-          norm.gradient,
-          norm.gradient_weight,
-          norm.gradient_bias);
-      const int64_t per_block =
-          int64_t{threads(packed, norm.in.features)} * (packed ? kPack : 1);
-      const dim3 grid(
-          static_cast<unsigned>((norm.in.features + per_block - 1) / per_block),
-          static_cast<unsigned>(norm.parts));
-      error = launch(
-          packed ? &norm_backward_parameters_kernel<T, kPack>
-                 : &norm_backward_parameters_kernel<T, 1>,
-          grid,
-          threads(packed, norm.in.features),
-          stream,
-          norm);
+      error = launch_backward_parameters<T>(norm, stream);
     }
     return error;
   });

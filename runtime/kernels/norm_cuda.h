@@ -47,8 +47,7 @@ struct NormBackward {
 };
 
 /// The number of parts that keeps a device busy.
-/// @param rows of each group.
-int64_t norm_backward_parts(int64_t rows);
+int64_t norm_backward_parts(const NormRows& in);
 
 /// Both are deterministic and do not synchronize.
 /// @return the error of the launches.

@@ -98,7 +98,7 @@ NormResults backward(
   const at::Tensor scale = contiguous_or_none(weight);
   const NormLayout layout{features, groups, spatial};
   const NormRows rows = rows_of(in, layout, scale, centered);
-  const int64_t parts = norm_backward_parts(rows.rows / groups);
+  const int64_t parts = norm_backward_parts(rows);
   const auto sums = [&](bool is_wanted) {
     return is_wanted ? at::empty({parts, layout.parameters()}, rstd.options())
                      : at::Tensor();

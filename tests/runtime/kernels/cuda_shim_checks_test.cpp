@@ -17,6 +17,7 @@ namespace {
 using tests::cuda_shim::Fault;
 using tests::cuda_shim::GuardedMemory;
 using tests::cuda_shim::GuardedTensors;
+using tests::cuda_shim::launch_exchange;
 using tests::cuda_shim::launch_faulty;
 using tests::cuda_shim::OptionsScope;
 
@@ -66,7 +67,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{Fault::kWritesOfTwoThreads, "racecheck.*another thread"},
         Case{Fault::kWritesOfTwoBlocks, "racecheck.*another block"},
         Case{Fault::kReadsOfAnotherBlock, "racecheck.*another block"},
-        Case{Fault::kPartOfTheBlockAtBarrier, "reach a barrier"}),
+        Case{Fault::kPartOfTheBlockAtBarrier, "reach a barrier"},
+        Case{Fault::kPartOfTheWarpInExchange, "no part in an exchange"},
+        Case{Fault::kExitBeforeExchange, "no part in an exchange"},
+        Case{Fault::kExchangeByOtherMask, "no part in an exchange"},
+        Case{Fault::kExchangeWithoutItself, "does not name it"},
+        Case{Fault::kExchangeWithLaneOutOfMask, "reads a lane that its mask"},
+        Case{Fault::kExchangePastTheBlock, "no part in an exchange"},
+        Case{
+            Fault::kSharedOrderedByExchange,
+            "racecheck.*another thread .*s, "}),
     [](const auto& info) {
       return "Fault" + std::to_string(static_cast<int>(info.param.fault));
     });
@@ -86,6 +96,17 @@ TEST(CudaShimChecksPass, AKernelWithoutFault) {
   }
   EXPECT_EQ(out[0].item<float>(), 63 * 64 / 2);
   EXPECT_EQ(out[1].item<float>(), 63 * 64 / 2 + 64 * 64);
+}
+
+TEST(CudaShimChecksPass, ExchangesOfPartsOfAWarp) {
+  const OptionsScope options;
+  const GuardedTensors guarded;
+  const at::Tensor out = at::zeros({48});
+  EXPECT_EQ(launch_exchange(out.mutable_data_ptr<float>()), cudaSuccess);
+  for (int64_t i = 0; i < 48; ++i) {
+    const auto other = static_cast<float>(1 + (i ^ (i % 2 == 0 ? 2 : 6)));
+    EXPECT_EQ(out[i].item<float>(), other) << i;
+  }
 }
 
 TEST(CudaShimChecksPass, GuardsEndTheProgram) {

@@ -12,6 +12,7 @@
 
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace tessera::runtime::cuda_shim_norm_test {
@@ -124,6 +125,68 @@ class CudaShimNorm
     return (at::randn(sizes) * 2 + 1).to(dtype());
   }
 
+  /// @param columns of a block of the parameters' gradients.
+  void check_elements_past_32_bits(int64_t features, int64_t columns) const {
+    constexpr int64_t kBlocks = int64_t{1} << 20;
+    constexpr int64_t kRows = kBlocks + 5;
+    constexpr int64_t kRow = kRows - 1;
+    constexpr int64_t kPerPart = (kRows + 65534) / 65535;
+    const int64_t parts = 65535;
+    VastArray<uint16_t> x(kRows * features);
+    VastArray<uint16_t> y(kRows * features);
+    VastArray<uint16_t> gradient(kRows * features);
+    VastArray<uint16_t> gradient_x(kRows * features);
+    VastArray<float> mean(kRows);
+    VastArray<float> rstd(kRows);
+    VastArray<float> gradient_weight(parts * features);
+    ShimNorm small{random({1, features}), {}, {}, is_layer_norm()};
+    const at::Tensor small_gradient = random({1, features});
+    small.forward();
+    small.backward(small_gradient);
+    const auto row_of = [&](auto& array) {
+      return array.elements(kRow * features, features, dtype());
+    };
+    row_of(x).copy_(small.x[0]);
+    row_of(gradient).copy_(small_gradient[0]);
+    const NormRows rows{
+        x.data(),
+        format_of(dtype()),
+        nullptr,
+        kRows,
+        features,
+        is_layer_norm()};
+    // The second turn of block 4 is the last row.
+    kernel_options().runs_block = [=](const dim3& block) {
+      return tests::cuda_shim::kernel.grid.y == 1
+                 ? block.x == 4
+                 : block.x == features / columns && block.y == kRow / kPerPart;
+    };
+    EXPECT_EQ(
+        launch_norm(
+            {rows, nullptr, kEps, y.data(), mean.data(), rstd.data()}, nullptr),
+        cudaSuccess);
+    EXPECT_TRUE(torch::equal(row_of(y), small.y[0]));
+    EXPECT_EQ(rstd.data()[kRow], small.rstd[0].item<float>());
+    EXPECT_EQ(
+        launch_norm_backward(
+            {rows,
+             gradient.data(),
+             mean.data(),
+             rstd.data(),
+             gradient_x.data(),
+             gradient_weight.data(),
+             nullptr,
+             parts},
+            nullptr),
+        cudaSuccess);
+    EXPECT_TRUE(torch::equal(row_of(gradient_x), small.gradient_x[0]));
+    // The last four columns are the block's; the part's other rows are zeros.
+    const at::Tensor weights = gradient_weight.elements(
+        kRow / kPerPart * features + features - 4, 4, at::kFloat);
+    EXPECT_TRUE(torch::equal(
+        weights, small.gradient_weight[0].narrow(0, features - 4, 4)));
+  }
+
   OptionsScope options_;
   GuardedTensors guarded_;
 
@@ -136,9 +199,31 @@ class CudaShimNorm
 } // namespace
 
 TEST_P(CudaShimNorm, IsAsInFloat64AndInLibTorch) {
-  for (const int64_t features : {3, 7, 64, 100, 1030, 1500}) {
+  // Element by element; in packs of 4; and in registers: some rows a warp, one
+  // pack a thread, 2, 3 and 4, the last one of all threads and of some, and of
+  // 2 warps and of 8; and one pack more than fits.
+  for (const int64_t features :
+       {3,
+        7,
+        8,
+        64,
+        100,
+        256,
+        264,
+        640,
+        1024,
+        1030,
+        1032,
+        1500,
+        2048,
+        2052,
+        8192,
+        8200}) {
     for (const int64_t offset : {0, 1}) {
       for (const bool has_parameters : {true, false}) {
+        if (features > 1100 && (offset != 0 || !has_parameters)) {
+          continue; // as of fewer features
+        }
         const at::Tensor weight =
             has_parameters ? at::rand({features}) + 0.5 : at::Tensor();
         const at::Tensor bias = has_parameters && is_layer_norm()
@@ -230,6 +315,43 @@ TEST_P(CudaShimNorm, OfGroupsIsAsInFloat64AndOnTheCpu) {
   }
 }
 
+TEST_P(CudaShimNorm, IsTheSameWhereAnArrayIsNotAligned) {
+  // In registers, and in packs of 4.
+  for (const int64_t features : {264, 260}) {
+    const at::Tensor x = random({3, features});
+    const at::Tensor gradient = random({3, features});
+    const at::Tensor weight = at::rand({features}) + 0.5;
+    const at::Tensor bias = at::randn({features});
+    ShimNorm aligned{x, weight, bias, is_layer_norm()};
+    aligned.forward();
+    aligned.backward(gradient);
+    for (int which = 0; which < 6; ++which) {
+      const auto moved = [&](const at::Tensor& t, int number) {
+        return at_offset(t, number == which ? 1 : 0);
+      };
+      ShimNorm shim{
+          .x = moved(x, 0),
+          .weight = moved(weight, 1),
+          .bias = moved(bias, 2),
+          .centered = is_layer_norm(),
+          .y = moved(x, 3),
+          .gradient_x = moved(x, 4)};
+      shim.forward();
+      shim.backward(moved(gradient, 5));
+      const auto where = ::testing::Message()
+                         << "array " << which << " of " << features;
+      EXPECT_TRUE(is_near(shim.y, aligned.y)) << where;
+      EXPECT_TRUE(is_near(shim.gradient_x, aligned.gradient_x)) << where;
+      EXPECT_TRUE(at::allclose(
+          shim.gradient_weight.sum({0}),
+          aligned.gradient_weight.sum({0}),
+          1e-5,
+          1e-5))
+          << where;
+    }
+  }
+}
+
 TEST_P(CudaShimNorm, OfOneFeatureIsItsSign) {
   const at::Tensor x = random({40, 1});
   const at::Tensor weight = at::full({1}, 2.0F);
@@ -280,66 +402,70 @@ TEST_P(CudaShimNorm, PartsWithoutRowsAreZeros) {
       shim.gradient_bias.sum({0}), at::full({40}, 4.0, at::kFloat)));
   EXPECT_TRUE(torch::equal(
       shim.gradient_weight.slice(0, 4), at::zeros({2, 40}, at::kFloat)));
-  EXPECT_EQ(norm_backward_parts(0), 1);
-  EXPECT_LE(norm_backward_parts(int64_t{1} << 40), 65535);
+}
+
+TEST(CudaShimNormParts, FillTheDevice) {
+  const auto parts = [](int64_t rows, int64_t features, int64_t groups = 1) {
+    return norm_backward_parts(
+        {.rows = rows, .features = features, .groups = groups});
+  };
+  EXPECT_EQ(parts(0, 64), 1);
+  EXPECT_EQ(parts(100, 64), 3); // of 32 rows or more
+  EXPECT_EQ(parts(8192, 2048), 64); // of 8 blocks
+  EXPECT_EQ(parts(8192, 2056), 63);
+  EXPECT_EQ(parts(8192, int64_t{1} << 20), 1);
+  EXPECT_EQ(parts(int64_t{1} << 40, 64), 256);
+  EXPECT_EQ(parts(8192, 2048, 2), 128); // a block for each parameter
 }
 
 TEST_P(CudaShimNorm, ReachesElementsPast32Bits) {
-  // More rows than blocks, and more elements than 32 bits can count.
-  constexpr int64_t kBlocks = int64_t{1} << 20;
-  constexpr int64_t kRows = kBlocks + 5;
-  constexpr int64_t kFeatures = 2052;
-  constexpr int64_t kRow = kRows - 1;
-  constexpr int64_t kPerPart = (kRows + 65534) / 65535;
-  const int64_t parts = 65535;
+  // More rows than blocks, and more elements than 32 bits can count: of rows in
+  // packs of 4, and in registers.
+  for (const auto& [features, columns] :
+       {std::pair<int64_t, int64_t>{2052, 128}, {2056, 256}}) {
+    kernel_options() = {};
+    check_elements_past_32_bits(features, columns);
+  }
+}
+
+TEST_P(CudaShimNorm, RowsOfAPartOfAWarpPastTheGrid) {
+  // 4 threads a row, 32 rows a block: its second turn has the last 5.
+  constexpr int64_t kFeatures = 32;
+  constexpr int64_t kFirst = int64_t{32} << 20;
+  constexpr int64_t kRows = kFirst + 5;
   VastArray<uint16_t> x(kRows * kFeatures);
   VastArray<uint16_t> y(kRows * kFeatures);
-  VastArray<uint16_t> gradient(kRows * kFeatures);
   VastArray<uint16_t> gradient_x(kRows * kFeatures);
   VastArray<float> mean(kRows);
   VastArray<float> rstd(kRows);
-  VastArray<float> gradient_weight(parts * kFeatures);
-  ShimNorm small{random({1, kFeatures}), {}, {}, is_layer_norm()};
-  const at::Tensor small_gradient = random({1, kFeatures});
-  small.forward();
-  small.backward(small_gradient);
-  const auto row_of = [&](auto& array) {
-    return array.elements(kRow * kFeatures, kFeatures, dtype());
+  ShimNorm few{random({5, kFeatures}), {}, {}, is_layer_norm()};
+  few.forward();
+  few.backward(few.x);
+  const auto last_of = [&](auto& array) {
+    return array.elements(kFirst * kFeatures, 5 * kFeatures, dtype())
+        .view({5, kFeatures});
   };
-  row_of(x).copy_(small.x[0]);
-  row_of(gradient).copy_(small_gradient[0]);
+  last_of(x).copy_(few.x);
+  kernel_options().runs_block = [](const dim3& block) { return block.x == 0; };
   const NormRows rows{
       x.data(), format_of(dtype()), nullptr, kRows, kFeatures, is_layer_norm()};
-  // The second turn of block 4 is the last row.
-  kernel_options().runs_block = [](const dim3& block) {
-    return tests::cuda_shim::kernel.grid.y == 1
-               ? block.x == 4
-               : block.x == kFeatures / 1024 && block.y == kRow / kPerPart;
-  };
   EXPECT_EQ(
       launch_norm(
           {rows, nullptr, kEps, y.data(), mean.data(), rstd.data()}, nullptr),
       cudaSuccess);
-  EXPECT_TRUE(torch::equal(row_of(y), small.y[0]));
-  EXPECT_EQ(rstd.data()[kRow], small.rstd[0].item<float>());
   EXPECT_EQ(
       launch_norm_backward(
-          {rows,
-           gradient.data(),
-           mean.data(),
-           rstd.data(),
-           gradient_x.data(),
-           gradient_weight.data(),
-           nullptr,
-           parts},
+          {.in = rows,
+           .gradient = x.data(),
+           .mean = mean.data(),
+           .rstd = rstd.data(),
+           .gradient_x = gradient_x.data(),
+           .parts = 1},
           nullptr),
       cudaSuccess);
-  EXPECT_TRUE(torch::equal(row_of(gradient_x), small.gradient_x[0]));
-  // The last four columns are the block's; the part's other rows are zeros.
-  const at::Tensor weights = gradient_weight.elements(
-      kRow / kPerPart * kFeatures + kFeatures - 4, 4, at::kFloat);
-  EXPECT_TRUE(torch::equal(
-      weights, small.gradient_weight[0].narrow(0, kFeatures - 4, 4)));
+  EXPECT_TRUE(torch::equal(last_of(y), few.y));
+  EXPECT_TRUE(torch::equal(last_of(gradient_x), few.gradient_x));
+  EXPECT_EQ(rstd.data()[kRows - 1], few.rstd[4].item<float>());
 }
 
 TEST_P(CudaShimNorm, RowsOfOneFeaturePastTheGrid) {

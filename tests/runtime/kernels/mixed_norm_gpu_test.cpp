@@ -17,11 +17,18 @@ class MixedNormGpu : public tests::CudaTest {};
 TEST_F(MixedNormGpu, IsAsInFloat64) {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const bool is_layer_norm : {true, false}) {
-      // Heads, hidden states, an odd width, and few long rows.
+      // Heads, hidden states, an odd width, and few long rows; one pack a
+      // thread, several, and rows just within registers and above.
       for (const auto& [rows, features] :
            {std::pair<int64_t, int64_t>{tests::gpu_size(70'001, 701), 64},
             {tests::gpu_size(513, 33), 4096},
             {33, 1030},
+            {129, 8},
+            {65, 264},
+            {33, 1032},
+            {65, 2056},
+            {9, 8192},
+            {9, 8200},
             {5, tests::gpu_size(100'003, 10'003)}}) {
         for (const bool has_weight : {true, false}) {
           norm_cases::check_mixed_norm(

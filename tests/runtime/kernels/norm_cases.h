@@ -149,7 +149,7 @@ inline void check_mixed_group_norm(
 }
 
 /// Groups of one channel, of all, of odd sizes, and without neighbours that
-/// share a parameter.
+/// share a parameter: short ones and long ones.
 inline const std::vector<GroupNormCase>& group_norm_cases() {
   static const std::vector<GroupNormCase> all = {
       {{3, 6, 5, 7}, 2},
@@ -157,6 +157,8 @@ inline const std::vector<GroupNormCase>& group_norm_cases() {
       {{4, 9, 3}, 9},
       {{5, 10, 21}, 1},
       {{70, 8}, 2},
+      {{9, 48}, 2},
+      {{3, 528}, 2},
       {{1, 4, 1500}, 2}};
   return all;
 }

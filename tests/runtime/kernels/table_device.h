@@ -83,7 +83,7 @@ inline runtime::NormResults norm_backward(
     std::array<bool, 3> /*wanted*/) {
   const runtime::NormLayout layout{features, groups, spatial};
   const runtime::NormRows rows = norm_rows_of(x, layout, weight, centered);
-  const int64_t parts = runtime::norm_backward_parts(rows.rows / groups);
+  const int64_t parts = runtime::norm_backward_parts(rows);
   const at::Tensor gradient_x = at::zeros_like(x);
   const at::Tensor weights = at::zeros({parts, layout.parameters()});
   const at::Tensor biases = at::zeros_like(weights);

@@ -18,7 +18,7 @@
 #define __host__
 // By reference: CUDA does not copy these for every thread either.
 #define __grid_constant__ &
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 // One block runs at a time.
 #define __shared__ static __attribute__((section(TESSERA_SHIM_SHARED_SECTION)))
 
@@ -34,6 +34,12 @@ inline constexpr const dim3& threadIdx =
 
 inline void __syncthreads() {
   tessera::tests::cuda_shim::wait_for_block();
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
+  return std::bit_cast<T>(tessera::tests::cuda_shim::exchange_in_warp(
+      mask, std::bit_cast<uint32_t>(value), static_cast<unsigned>(lane_mask)));
 }
 
 namespace tessera::tests::cuda_shim {
@@ -114,4 +120,7 @@ inline constexpr auto __fma_rn = tessera::tests::cuda_shim::fused<double>;
 inline constexpr auto __dsqrt_rn = tessera::tests::cuda_shim::root<double>;
 inline uint32_t __float_as_uint(float a) {
   return std::bit_cast<uint32_t>(a);
+}
+inline float __uint_as_float(uint32_t a) {
+  return std::bit_cast<float>(a);
 }

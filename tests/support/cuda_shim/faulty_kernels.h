@@ -19,10 +19,22 @@ enum class Fault {
   kWritesOfTwoBlocks,
   kReadsOfAnotherBlock, ///< what that one writes
   kPartOfTheBlockAtBarrier,
+  kPartOfTheWarpInExchange, ///< the other threads wait at a barrier
+  kExitBeforeExchange,
+  kExchangeByOtherMask,
+  kExchangeWithoutItself, ///< the mask does not name the thread
+  kExchangeWithLaneOutOfMask,
+  kExchangePastTheBlock, ///< the mask names threads that the block lacks
+  kSharedOrderedByExchange, ///< which orders no memory
 };
 
 /// Sums of 64 numbers of `in` by each of 2 blocks of 64 threads.
 /// @param in [128], 16-byte aligned. @param out [2]
 cudaError_t launch_faulty(Fault fault, const float* in, float* out);
+
+/// out[i]: what thread i receives in a block of 48 threads that exchange their
+/// numbers, 1 + i: those of even lanes with the lane two further, the others
+/// with the one six further, by masks of their own.
+cudaError_t launch_exchange(float* out);
 
 } // namespace tessera::tests::cuda_shim

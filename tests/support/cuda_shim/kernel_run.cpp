@@ -7,7 +7,10 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -71,16 +74,26 @@ void switch_context(Context& from, const Context& to) {
   ::swapcontext(&from.registers, &to.registers);
 }
 
-/// A thread of a block, as a coroutine that a barrier suspends.
+/// What a thread gives to an exchange of its warp.
+struct Exchange {
+  unsigned mask; ///< the lanes that take part
+  unsigned lane_mask;
+  uint32_t value; ///< afterwards that of the other lane
+};
+
+/// A thread of a block, as a coroutine that a barrier or an exchange of its
+/// warp suspends.
 class Fiber {
  public:
+  enum class State { kReady, kAtBarrier, kInExchange, kDone };
+
   Fiber() : stack_(new std::byte[kStackBytes]) {
     context_.sanitized.create();
   }
 
   void start(const std::function<void()>& body) {
     body_ = &body;
-    is_done_ = false;
+    state_ = State::kReady;
     ::getcontext(&context_.registers);
     context_.registers.uc_stack.ss_sp = stack_.get();
     context_.registers.uc_stack.ss_size = kStackBytes;
@@ -88,7 +101,7 @@ class Fiber {
     ::makecontext(&context_.registers, &Fiber::enter, 0);
   }
 
-  /// Runs to the next barrier or to the end.
+  /// Runs to the next barrier, exchange or to the end.
   void resume() {
     running_ = this;
     launcher_.sanitized.be_current();
@@ -96,24 +109,46 @@ class Fiber {
     running_ = nullptr;
   }
 
-  bool is_done() const {
-    return is_done_;
+  State state() const {
+    return state_;
+  }
+  void be_ready() {
+    state_ = State::kReady;
+  }
+  /// Of a fiber in one.
+  Exchange& exchange() {
+    return exchange_;
   }
 
   /// Suspends the fiber that runs; false if there is none.
-  static bool suspend() {
-    if (running_ == nullptr) {
+  static bool wait_at_barrier() {
+    return suspend(State::kAtBarrier);
+  }
+  /// Likewise; afterwards `exchange` has the other lane's value.
+  static bool wait_for_exchange(Exchange& exchange) {
+    Fiber* fiber = running_;
+    if (fiber == nullptr) {
       return false;
     }
-    switch_context(running_->context_, launcher_);
+    fiber->exchange_ = exchange;
+    suspend(State::kInExchange);
+    exchange = fiber->exchange_;
     return true;
   }
 
  private:
+  static bool suspend(State state) {
+    if (running_ == nullptr) {
+      return false;
+    }
+    running_->state_ = state;
+    switch_context(running_->context_, launcher_);
+    return true;
+  }
   static void enter() {
     Fiber& fiber = *running_;
     (*fiber.body_)();
-    fiber.is_done_ = true;
+    fiber.state_ = State::kDone;
     switch_context(fiber.context_, launcher_);
   }
 
@@ -122,17 +157,23 @@ class Fiber {
   std::unique_ptr<std::byte[]> stack_;
   Context context_;
   const std::function<void()>* body_ = nullptr;
-  bool is_done_ = false;
+  State state_ = State::kDone;
+  Exchange exchange_{};
 };
 
-/// CUDA leaves undefined what happens then.
-void check(bool is_at_barrier) {
-  if (!is_at_barrier) {
-    std::fputs(
-        "cuda_shim: not all threads of a block reach a barrier\n", stderr);
+constexpr unsigned kWarp = 32;
+
+/// CUDA leaves undefined what happens if these do not hold.
+void check(bool holds, const char* message) {
+  if (!holds) {
+    std::fprintf(stderr, "cuda_shim: %s\n", message);
     std::abort();
   }
 }
+constexpr auto kBarrierMissed = "not all threads of a block reach a barrier";
+constexpr auto kExchangeMissed =
+    "a thread of a warp takes no part in an exchange that names it, or does "
+    "with another mask";
 
 std::mt19937& random_numbers() {
   static std::mt19937 numbers(process_seed());
@@ -149,9 +190,9 @@ class Block {
   void run() {
     begin_block();
     change_order();
-    // Only kernels with a barrier need a fiber for each thread.
+    // Only kernels whose threads wait need a fiber for each.
     start(order_.front());
-    if (fiber(order_.front()).is_done()) {
+    if (state_of(order_.front()) == Fiber::State::kDone) {
       std::for_each(order_.begin() + 1, order_.end(), [&](unsigned thread) {
         kernel.thread.x = thread;
         body_();
@@ -161,17 +202,14 @@ class Block {
     std::for_each(order_.begin() + 1, order_.end(), [&](unsigned thread) {
       start(thread);
     });
-    while (!fiber(0).is_done()) {
-      pass_barrier();
+    while (release()) {
       change_order();
       for (const unsigned thread : order_) {
-        check(!fiber(thread).is_done());
-        kernel.thread.x = thread;
-        fiber(thread).resume();
+        if (state_of(thread) == Fiber::State::kReady) {
+          kernel.thread.x = thread;
+          fiber(thread).resume();
+        }
       }
-    }
-    for (const unsigned thread : order_) {
-      check(fiber(thread).is_done());
     }
   }
 
@@ -194,6 +232,81 @@ class Block {
       fibers.push_back(std::make_unique<Fiber>());
     }
     return *fibers[i];
+  }
+  static Fiber::State state_of(unsigned thread) {
+    return fiber(thread).state();
+  }
+  unsigned count(Fiber::State state) const {
+    return static_cast<unsigned>(
+        std::count_if(order_.begin(), order_.end(), [&](unsigned thread) {
+          return state_of(thread) == state;
+        }));
+  }
+
+  /// When all fibers wait or are done: makes those ready whose exchange is
+  /// complete, or else all, at a barrier.
+  /// @return false if all are done.
+  bool release() {
+    if (finish_exchanges()) {
+      return true;
+    }
+    check(count(Fiber::State::kInExchange) == 0, kExchangeMissed);
+    const unsigned waiting = count(Fiber::State::kAtBarrier);
+    if (waiting == 0) {
+      return false;
+    }
+    check(waiting == order_.size(), kBarrierMissed);
+    pass_barrier();
+    for (const unsigned thread : order_) {
+      fiber(thread).be_ready();
+    }
+    return true;
+  }
+  /// Memory is not ordered by them. @return whether there were any.
+  bool finish_exchanges() {
+    bool is_any = false;
+    for (unsigned thread = 0; thread < order_.size(); ++thread) {
+      const unsigned warp = thread / kWarp * kWarp;
+      const unsigned mask = fiber(thread).exchange().mask;
+      // Each one once: by the first of its lanes.
+      if (state_of(thread) == Fiber::State::kInExchange &&
+          std::countr_zero(mask) == static_cast<int>(thread - warp) &&
+          is_complete(warp, mask)) {
+        finish_exchange(warp, mask);
+        is_any = true;
+      }
+    }
+    return is_any;
+  }
+  /// Calls use(lane) for those of a mask.
+  template <typename Use>
+  static void for_lanes(unsigned mask, const Use& use) {
+    for (; mask != 0; mask &= mask - 1) {
+      use(static_cast<unsigned>(std::countr_zero(mask)));
+    }
+  }
+  /// @param warp its first thread.
+  bool is_complete(unsigned warp, unsigned mask) const {
+    bool is_so = true;
+    for_lanes(mask, [&](unsigned lane) {
+      const unsigned thread = warp + lane;
+      is_so = is_so && thread < order_.size() &&
+              state_of(thread) == Fiber::State::kInExchange &&
+              fiber(thread).exchange().mask == mask;
+    });
+    return is_so;
+  }
+  static void finish_exchange(unsigned warp, unsigned mask) {
+    std::array<uint32_t, kWarp> values{};
+    for_lanes(mask, [&](unsigned lane) {
+      values[lane] = fiber(warp + lane).exchange().value;
+    });
+    for_lanes(mask, [&](unsigned lane) {
+      Fiber& thread = fiber(warp + lane);
+      Exchange& exchange = thread.exchange();
+      exchange.value = values[lane ^ exchange.lane_mask];
+      thread.be_ready();
+    });
   }
   void start(unsigned thread) {
     kernel.thread.x = thread;
@@ -289,7 +402,21 @@ uint64_t process_seed() {
 }
 
 void wait_for_block() {
-  check(Fiber::suspend());
+  check(Fiber::wait_at_barrier(), kBarrierMissed);
+}
+
+uint32_t exchange_in_warp(unsigned mask, uint32_t value, unsigned lane_mask) {
+  const unsigned lane = kernel.thread.x % kWarp;
+  const auto names = [mask](unsigned which) {
+    return which < kWarp && (mask >> which & 1u) != 0;
+  };
+  check(names(lane), "a thread's mask of an exchange does not name it");
+  check(
+      names(lane ^ lane_mask),
+      "a thread reads a lane that its mask of an exchange does not name");
+  Exchange exchange{mask, lane_mask, value};
+  check(Fiber::wait_for_exchange(exchange), kExchangeMissed);
+  return exchange.value;
 }
 
 int last_error() {

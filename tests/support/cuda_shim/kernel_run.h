@@ -66,12 +66,14 @@ class OptionsScope {
 uint64_t process_seed();
 
 /// Calls `body` once per thread; its place is in `kernel`. Blocks run in a
-/// random order, and so do the threads of a block, anew after each barrier.
+/// random order, and so do the threads of a block, anew after each barrier and
+/// exchange of a warp.
 /// What they access is checked (memory_checks.h).
 /// @param parameter_bytes size of the kernel's arguments.
 /// @return an error where CUDA would refuse the launch: more than 1024 threads
 ///   a block, 2^31 - 1 x 65535 blocks or 4 KiB of arguments, or none of these.
-///   Aborts when a barrier is not reached by all threads of a block.
+///   Aborts when a barrier is not reached by all threads of a block, or an
+///   exchange not by all threads of the warp that it names.
 int run_kernel(
     const dim3& grid,
     const dim3& threads,
@@ -80,6 +82,11 @@ int run_kernel(
 
 /// __syncthreads().
 void wait_for_block();
+
+/// __shfl_xor_sync() of 32 bits: waits for the threads of the warp in `mask`,
+/// which name the same ones.
+/// @return what lane `lane ^ lane_mask` gave.
+uint32_t exchange_in_warp(unsigned mask, uint32_t value, unsigned lane_mask);
 
 /// Returns the error of the latest launch and clears it.
 int last_error();
