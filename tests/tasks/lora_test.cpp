@@ -403,6 +403,34 @@ TEST(LoraModel, TrainsAndSavesWhatIsNewlyInitialized) {
       zoo::lora_config(*trained).modules_to_save);
 }
 
+// transformers calls LLaMA's decoder `transformer` where it answers questions,
+// and so does PEFT.
+TEST(LoraModel, HasTheNamesOfClassesThatAnswerQuestions) {
+  const TemporaryFolder folder;
+  zoo::LoraConfig config;
+  config.r = 2;
+  config.target_modules.names = {"q_proj"};
+  for (const char* name : {"llama", "llama_questions"}) {
+    const auto model = zoo::from_pretrained(fixture("models") / name);
+    zoo::apply_lora(*model, config);
+    zoo::save_lora(*model, folder / name);
+  }
+  const auto files = sharding::WeightFiles::open(
+      folder / "llama_questions" / "adapter_model.safetensors");
+  for (const char* weight :
+       {"transformer.layers.0.self_attn.q_proj.lora_A.weight",
+        "qa_outputs.weight"}) {
+    EXPECT_NE(files.find(std::string("base_model.model.") + weight), nullptr)
+        << weight;
+  }
+  const auto model =
+      zoo::from_pretrained(fixture("models") / "llama_questions");
+  expect_error(
+      [&] { zoo::load_lora(*model, folder / "llama"); },
+      {"'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight'"});
+  zoo::load_lora(*model, folder / "llama_questions");
+}
+
 // An adapter of a classifier on a model of language, which has another head.
 TEST(LoraModel, NamesTheHeadThatTheBaseLacks) {
   const TemporaryFolder folder;
