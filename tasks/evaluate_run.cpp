@@ -78,6 +78,11 @@ TaskScore evaluate_checkpoint(
 
 } // namespace
 
+void check_evaluated_overrides(const std::vector<std::string>& overrides) {
+  check_chooses_no_checkpoint(
+      overrides, "give it as --from, e.g. `tessera eval RUN --from best`");
+}
+
 TaskScore evaluate_run(
     const fs::path& run,
     const std::vector<std::string>& overrides,
@@ -85,8 +90,7 @@ TaskScore evaluate_run(
   if (!from.empty()) {
     return evaluate_checkpoint(run, chosen_checkpoint(run, from, overrides));
   }
-  check_chooses_no_checkpoint(
-      overrides, "give it as --from, e.g. `tessera eval RUN --from best`");
+  check_evaluated_overrides(overrides);
   const TrainedRun trained = fs::is_directory(run)
                                  ? finished_run(run, overrides)
                                  : scored_run(run, overrides);

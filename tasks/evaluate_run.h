@@ -11,6 +11,10 @@
 
 namespace tessera::tasks {
 
+/// What evaluate_run() checks of overrides before it reads the configuration.
+/// @throws tessera::Error as check_chooses_no_checkpoint().
+void check_evaluated_overrides(const std::vector<std::string>& overrides);
+
 /// Joins the job (tessera::init()) and scores a model on held-out data. Changes
 /// nothing. Collective.
 /// @param run a run folder of run_training(), or a configuration file whose

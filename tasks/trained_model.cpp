@@ -145,7 +145,7 @@ TrainedModel trained_model(
   check_chooses_no_checkpoint(
       overrides,
       "make a model of it with `tessera export " + folder.string() +
-          " --from CHECKPOINT --to FOLDER`, and give that folder");
+          " --from CHECKPOINT --to FOLDER` (of an adapter also model.lora.merge=true), and give that folder");
   return is_run_folder(folder) ? of_run(folder, overrides)
                                : of_folder(folder, overrides);
 }

@@ -35,6 +35,7 @@ int run_eval(int argc, char** argv) {
       "model that the run has exported");
   app.footer("Keys and their defaults: configs/README.md");
   const auto check = [&] {
+    tasks::check_evaluated_overrides(overrides);
     const std::filesystem::path given(path);
     tasks::read_training_config(
         std::filesystem::is_directory(given) ? given / "config.json" : given,

@@ -67,6 +67,11 @@ TEST(AveragedRun, ScoresAndExportsAverages) {
         loss(evaluate_run(folder / "averaged").values),
         loss(averaged.score->values),
         1e-6);
+    // So is the checkpoint, whose weights are not the averages.
+    EXPECT_NEAR(
+        loss(evaluate_run(folder / "averaged", {}, "step-4").values),
+        loss(averaged.score->values),
+        1e-6);
     EXPECT_GT(
         std::abs(loss(plain.score->values) - loss(averaged.score->values)),
         1e-3);

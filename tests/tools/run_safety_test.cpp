@@ -432,6 +432,8 @@ TEST_F(RunSafety, ACheckpointIsScored) {
         << refused.output;
     EXPECT_TRUE(has(refused, "--from best")) << refused.output;
   }
+  const auto checked = score_of({"training.resume_from=best", "--check"});
+  EXPECT_EQ(checked.exit_code, 1) << checked.output;
 }
 
 TEST_F(RunSafety, ResumingRefusesWhatCannotBeMeant) {

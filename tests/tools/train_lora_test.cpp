@@ -90,14 +90,19 @@ TEST(TrainLora, LeavesAnAdapterThatEvalScores) {
   }
   std::ifstream result(folder / "result.json");
   const double accuracy = nlohmann::json::parse(result).at("heldout_accuracy");
-  const auto score = tests::run_forked(1, {"eval", folder.string()});
-  EXPECT_EQ(score.exit_code, 0) << score.output;
   char expected[64];
   std::snprintf(
       expected, sizeof(expected), "accuracy %.1f %% of 24", 100 * accuracy);
-  EXPECT_NE(score.output.find(expected), std::string::npos)
-      << expected << " is not in:\n"
-      << score.output;
+  // The adapter that was exported, and the checkpoint that it is of.
+  for (const std::vector<std::string>& from :
+       {std::vector<std::string>(), {"--from", "step-4"}}) {
+    const auto score = tests::run_forked(
+        1, std::vector<std::string>{"eval", folder.string()} + from);
+    EXPECT_EQ(score.exit_code, 0) << score.output;
+    EXPECT_NE(score.output.find(expected), std::string::npos)
+        << expected << " is not in:\n"
+        << score.output;
+  }
 }
 
 TEST(TrainLora, HasTheLossesOfOneRankUnderAnyLayout) {
