@@ -165,9 +165,9 @@ void compare_borders(World& world) {
     const at::Tensor inside = at::linear(enter_layer(x, tp), up).relu();
     return leave_layer(at::linear(inside, down), tp);
   });
-  for (const int64_t model_chunks : {1, 2, 4, 8}) {
-    tp.model_chunks = model_chunks;
-    run(("pieces: " + std::to_string(model_chunks)).c_str(), [&] {
+  for (const int64_t pieces : {1, 2, 4, 8}) {
+    tp.pieces = pieces;
+    run(("pieces: " + std::to_string(pieces)).c_str(), [&] {
       const at::Tensor inside = enter_linear(x, {{up, {}}}, tp).front().relu();
       return leave_linear(inside, down, tp);
     });

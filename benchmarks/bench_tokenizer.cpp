@@ -32,7 +32,7 @@ auto timed(double& seconds, const Work& work) {
 } // namespace
 
 int main(int argc, char** argv) {
-  namespace zoo = tessera::zoo;
+  namespace text = tessera::text;
   if (argc != 3) {
     std::fputs("usage: bench_tokenizer TOKENIZER TEXTS\n", stderr);
     return 2;

@@ -41,6 +41,7 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
+#include "tessera/runtime/kernels/fast_operators.h"
 #include "tessera/runtime/profile/device_peak.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
@@ -95,6 +96,7 @@ struct Arguments {
   bool helpers = false;
   bool update_in_backward = false;
   bool is_lazy = false;
+  bool uses_fast_operators = true;
   std::string matmul = "libtorch";
   std::string profile;
   std::string predict; ///< a device; empty: nothing
@@ -143,6 +145,7 @@ void visit(runtime::OptionFields& fields, Arguments& all) {
   flag("helpers", all.helpers);
   flag("update_in_backward", all.update_in_backward);
   flag("lazy", all.is_lazy);
+  flag("fused", all.uses_fast_operators);
   fields.choice(
       "matmul",
       all.matmul,
@@ -526,6 +529,9 @@ void run(const Arguments& arguments) {
   at::Device device = at::kCPU;
   if (arguments.is_cuda) {
     device = arguments.is_plain ? at::Device(at::kCUDA, 0) : world().device();
+  }
+  if (!arguments.is_plain && !device.is_cpu()) {
+    runtime::use_fast_operators(arguments.uses_fast_operators, device.type());
   }
   const std::optional<planner::StepPrediction> prediction =
       predict(arguments, device);

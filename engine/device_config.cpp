@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/kernels/fast_operators.h"
 
 #include <ATen/Context.h>
 
@@ -33,6 +34,11 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       options.cuda_matmul,
       {{"float32", CudaMatmul::kFloat32}, {"tf32", CudaMatmul::kTf32}},
       "`tf32`: float32 matrix products and convolutions on CUDA run on tensor cores, with factors rounded to 10 bits of mantissa, several times as fast (Ampere and later; no effect on bfloat16 and float16)");
+  fields.choice(
+      "fused",
+      options.fused,
+      {{"auto", FusedOperators::kAuto}, {"off", FusedOperators::kOff}},
+      "`auto`: kernels of our own where they are faster than LibTorch's on CUDA: products of 16-bit matrices with odd rows (a vocabulary of 50,257) by padded copies, biases added in packs; `off`: LibTorch's");
   fields.field(
       "timeout_s",
       options.timeout_s,
@@ -72,6 +78,8 @@ World& init_on(const DeviceOptions& options) {
     const bool tf32 = options.cuda_matmul == CudaMatmul::kTf32;
     at::globalContext().setAllowTF32CuBLAS(tf32);
     at::globalContext().setAllowTF32CuDNN(tf32);
+    runtime::use_fast_operators(
+        options.fused == FusedOperators::kAuto, world.device().type());
   }
   return world;
 }

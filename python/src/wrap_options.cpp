@@ -36,6 +36,7 @@ void leave_to_others(const runtime::ConfigReader& reader) {
         "device",
         "cpu_matmul",
         "cuda_matmul",
+        "fused",
         "timeout_s",
         "keep_freed_memory",
         "reuse_gradients"}) {

@@ -17,6 +17,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/launch/job_environment.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
+#include "tessera/runtime/kernels/fast_operators.h"
 #include "tessera/runtime/memory/spent_gradients.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -71,6 +72,7 @@ World& set_world(std::unique_ptr<World> made) {
   if (uses_cuda(made->options())) {
     runtime::reuse_spent_gradients(
         made->options().reuse_gradients, made->device().type());
+    runtime::use_fast_operators(true, made->device().type());
     // torch::kCUDA without an index means this rank's device from here on.
     const at::Device device = made->device();
     runtime::note_foreign_device_bytes(device);

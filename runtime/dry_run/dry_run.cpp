@@ -5,6 +5,7 @@
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/dry_run/measured_call.h"
+#include "tessera/runtime/kernels/fast_operators.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/runtime/profile/flop_counter.h"
 #include "tessera/runtime/profile/operator_bytes.h"
@@ -676,9 +677,22 @@ class DryOperator {
     call_.replace_by(written());
   }
 
+  /// What the kernels of the device take beside the results.
+  std::vector<at::Tensor> temporary_memory() const {
+    const bool is_mm = call_.name() == "aten::mm";
+    const bool is_addmm = call_.name() == "aten::addmm";
+    if (run_.target() == c10::kCPU || !uses_fast_operators() ||
+        returns_written_arguments(op_.schema()) || !(is_mm || is_addmm)) {
+      return {};
+    }
+    const size_t first = is_mm ? 0 : 1;
+    return padded_memory(call_.tensor(first), call_.tensor(first + 1));
+  }
+
   void by_meta() {
     const c10::impl::ExcludeDispatchKeyGuard guard{
         c10::DispatchKeySet{kDryKey}};
+    const std::vector<at::Tensor> temporary = temporary_memory();
     torch::jit::Stack results;
     for (size_t i = 0; i < call_.count(); ++i) {
       c10::IValue value = mapped(call_.argument(i), shape_of);

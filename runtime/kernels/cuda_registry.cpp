@@ -47,6 +47,7 @@ void register_device_kernels(const DeviceKernels& kernels) {
   take_over(device_kernels.blocks, kernels.blocks);
   take_over(device_kernels.norm, kernels.norm);
   take_over(device_kernels.norm_backward, kernels.norm_backward);
+  take_over(device_kernels.add_bias, kernels.add_bias);
   take_over(device_kernels.is_capturing, kernels.is_capturing);
 }
 
@@ -82,6 +83,13 @@ void blocks_cuda(const BlockArrays& arrays) {
       "block format: the CUDA backend is not loaded, so CUDA tensors cannot be sent in fewer bits; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   checked_kernels(blocks_kernel_of(arrays.format.type, arrays.type))
       .blocks(arrays);
+}
+
+void add_bias_cuda(const BiasRows& rows) {
+  TESSERA_CHECK(
+      device_kernels.add_bias != nullptr,
+      "add_: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+  checked_kernels(bias_kernel_of(rows.type)).add_bias(rows);
 }
 
 NormResults norm_cuda(

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `update_cuda()`, `lamb_moments_cuda()`, `pack_cuda()` and `blocks_cuda()`
-// call the kernels that the CUDA plugin has registered (device_kernels.h), so
+// `update_cuda()`, `lamb_moments_cuda()`, `pack_cuda()`, `blocks_cuda()` and
+// `add_bias_cuda()` call the kernels that the CUDA plugin has registered (device_kernels.h), so
 // that the libraries are the same with and without CUDA; or LibTorch's
 // operators, see [Note: the check of CUDA kernels]. Plain C++: CUDA sources
 // include it.
 
+#include "tessera/runtime/kernels/bias_rows.h"
 #include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/kernels/lamb_rule.h"
 #include "tessera/runtime/kernels/pack_shard.h"
@@ -56,5 +57,8 @@ void pack_cuda(
 
 /// Encodes, decodes or sums device arrays.
 void blocks_cuda(const BlockArrays& arrays);
+
+/// Adds a bias to the rows of a device array.
+void add_bias_cuda(const BiasRows& rows);
 
 } // namespace tessera::runtime

@@ -490,6 +490,33 @@ KernelProblem norm_problem(ElementType type) {
       }};
 }
 
+/// In packs with a rest of rows, and element by element, unaligned.
+KernelProblem bias_problem(ElementType type) {
+  return {
+      .kernel = bias_kernel_of(type),
+      .name = "add_ of a bias of " + name_of(type),
+      .run = [type](const DeviceKernels& kernels, c10::Device device) {
+        ProblemArrays arrays(device);
+        const at::ScalarType dtype = detail::dtype_of(type);
+        std::vector<KernelResult> results;
+        for (const auto& [rows, features, offset] :
+             {std::array<int64_t, 3>{5, 2056, 0}, {5, 37, 1}}) {
+          const at::Tensor x =
+              arrays.values(rows * features, dtype, -1, 1, offset);
+          const at::Tensor bias = arrays.values(features, dtype, -1, 1, offset);
+          kernels.add_bias(
+              {.x = x.mutable_data_ptr(),
+               .bias = bias.const_data_ptr(),
+               .rows = rows,
+               .features = features,
+               .type = type});
+          results.push_back(
+              {.name = formatted("rows of {}", features), .values = x});
+        }
+        return results;
+      }};
+}
+
 std::vector<KernelProblem> all_problems() {
   std::vector<KernelProblem> all;
   add_update_problems(all, FusedSteps{});
@@ -506,6 +533,10 @@ std::vector<KernelProblem> all_problems() {
   }
   all.push_back(norm_problem(ElementType::kFloat16));
   all.push_back(norm_problem(ElementType::kBFloat16));
+  for (const ElementType type :
+       {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
+    all.push_back(bias_problem(type));
+  }
   return all;
 }
 

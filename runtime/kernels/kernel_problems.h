@@ -27,7 +27,8 @@ inline constexpr size_t kFirstPack =
     kFirstMoments + std::variant_size_v<LambShards>;
 inline constexpr size_t kFirstBlocks = kFirstPack + kElementTypes;
 inline constexpr size_t kFirstNorm = kFirstBlocks + kCodeTypes * kElementTypes;
-inline constexpr size_t kKernels = kFirstNorm + kElementTypes;
+inline constexpr size_t kFirstBias = kFirstNorm + kElementTypes;
+inline constexpr size_t kKernels = kFirstBias + kElementTypes;
 
 inline size_t kernel_of(const UpdateShards& shards) {
   return shards.index();
@@ -44,6 +45,9 @@ inline size_t blocks_kernel_of(CodeType code, ElementType values) {
 }
 inline size_t norm_kernel_of(ElementType x) {
   return kFirstNorm + static_cast<size_t>(x);
+}
+inline size_t bias_kernel_of(ElementType x) {
+  return kFirstBias + static_cast<size_t>(x);
 }
 
 /// An array that a kernel has written, and how far it may be from that of the

@@ -331,6 +331,15 @@ void pack(
   }
 }
 
+/// By the operator that use_fast_operators() does not replace.
+void add_bias(const BiasRows& rows) {
+  const detail::PlainOperators plain;
+  const at::ScalarType dtype = detail::dtype_of(rows.type);
+  at::Tensor x = array_tensor(rows.x, rows.rows * rows.features, dtype)
+                     .view({rows.rows, rows.features});
+  at::add_out(x, x, array_tensor(rows.bias, rows.features, dtype));
+}
+
 } // namespace
 
 const DeviceKernels& operator_kernels() {
@@ -340,7 +349,8 @@ const DeviceKernels& operator_kernels() {
       .pack = &pack,
       .blocks = &detail::blocks_by_operators,
       .norm = &detail::norm_by_operators,
-      .norm_backward = &detail::norm_backward_by_operators};
+      .norm_backward = &detail::norm_backward_by_operators,
+      .add_bias = &add_bias};
   return kKernels;
 }
 

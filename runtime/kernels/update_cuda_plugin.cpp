@@ -2,6 +2,7 @@
 // The part of the CUDA plugin that registers its kernels.
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/bias_cuda.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
@@ -69,6 +70,13 @@ void blocks_on_current_stream(const BlockArrays& arrays) {
       "block format");
 }
 
+void add_bias_on_current_stream(const BiasRows& rows) {
+  check(
+      launch_add_bias(rows, current_stream()),
+      static_cast<size_t>(rows.rows),
+      "add_ of a bias");
+}
+
 bool is_current_stream_captured() {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
          c10::cuda::CaptureStatus::None;
@@ -80,6 +88,7 @@ const bool kRegistered = [] {
        .lamb_moments = &lamb_moments_on_current_stream,
        .pack = &pack_on_current_stream,
        .blocks = &blocks_on_current_stream,
+       .add_bias = &add_bias_on_current_stream,
        .is_capturing = &is_current_stream_captured});
   return true;
 }();

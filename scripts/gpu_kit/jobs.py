@@ -169,9 +169,10 @@ class Kit:
                 self.tests("runtime/kernels/update_gpu_test.cpp", 20),
                 self.tests("runtime/kernels/pack_gpu_test.cpp", 15),
                 self.tests("runtime/kernels/mixed_norm_gpu_test.cpp", 15),
+                self.tests("runtime/kernels/fast_operators_gpu_test.cpp", 20),
                 self.tests("runtime/random/counter_random_gpu_test.cpp", 15),
                 self.tests("offload/stores/shard_store_gpu_test.cpp", 20)],
-                workers=5, is_gate=True),
+                workers=6, is_gate=True),
             Phase("gate_losses", [
                 Job("124m_losses", "python",
                     [str(HERE / "loss_gate.py"),
@@ -187,12 +188,13 @@ class Kit:
                 self.peer("1b_plain", "plain", SIZE_1B, 12),
                 self.peer("1b_single", "single", SIZE_1B, 15),
                 self.peer("1b_fsdp2", "fsdp2", SIZE_1B, 16),
-                self.peer("1b_fsdp2_compile", "fsdp2-compile", SIZE_1B, 45),
-                self.peer("1b_single_compile", "single-compile", SIZE_1B, 60),
-                # It compiles operators at their first use.
-                self.peer("1b_deepspeed", "deepspeed", SIZE_1B, 45),
                 self.gpt2("1b_profile", SIZE_1B, 15, {
                     "steps": 2, "warmup": 3, "profile": self.work / "trace.json"})]),
+            # They compile for most of their time.
+            Phase("speed_compiled", [
+                self.peer("1b_fsdp2_compile", "fsdp2-compile", SIZE_1B, 45),
+                self.peer("1b_single_compile", "single-compile", SIZE_1B, 60),
+                self.peer("1b_deepspeed", "deepspeed", SIZE_1B, 45)]),
             # 96 GB of weights, gradients and optimizer state.
             Phase("speed_8b", [
                 self.gpt2("8b_tessera", SIZE_8B, 90, {"steps": 8, "warmup": 3}, {
@@ -239,7 +241,10 @@ class Kit:
                 for name, engine in [
                     ("auto", {}),
                     ("ratio_1", {"offload.ratio": 1}),
-                    ("ratio_0", {"offload.ratio": 0})]]),
+                    ("ratio_0", {"offload.ratio": 0})]] + [
+                self.gpt2("1b_host_profile", SIZE_1B, 20, {
+                    "steps": 2, "warmup": 2,
+                    "profile": self.work / "trace_host.json"}, HOST)]),
             Phase("bert_large", [self.bert_large()])]
 
     def rest(self):
@@ -256,6 +261,7 @@ class Kit:
                     ("gradients_low", {"precision.gradients": "bfloat16"}, {}),
                     ("update_in_backward", {"update_in_backward": 1, "clip": 0}, {}),
                     ("norms_low", {"precision.norms_in_float32": "false"}, {}),
+                    ("fused_off", {"fused": 0}, {}),
                     ("helpers", {"helpers": 1}, {})]] + [
                 self.compare("1b_vocabulary", "tessera",
                              {**SIZE_1B, "vocabulary": 50304}, 15),

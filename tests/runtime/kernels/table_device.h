@@ -4,6 +4,7 @@
 // memory of the host: those of `shim_kernels()`, the CUDA kernels compiled as
 // C++ (support/cuda_shim), or LibTorch's operators.
 
+#include "tessera/runtime/kernels/bias_cuda.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/norm_cuda.h"
@@ -136,7 +137,11 @@ inline const runtime::DeviceKernels& shim_kernels() {
             EXPECT_EQ(runtime::launch_blocks(arrays, nullptr), cudaSuccess);
           },
       .norm = &shim::norm,
-      .norm_backward = &shim::norm_backward};
+      .norm_backward = &shim::norm_backward,
+      .add_bias =
+          [](const runtime::BiasRows& rows) {
+            EXPECT_EQ(runtime::launch_add_bias(rows, nullptr), cudaSuccess);
+          }};
   return kKernels;
 }
 

@@ -230,6 +230,19 @@ void blocks(const BlockArrays& arrays) {
   });
 }
 
+void add_bias(const runtime::BiasRows& rows) {
+  const auto item = c10::elementSize(dtype_of(rows.type));
+  const int64_t numel = rows.rows * rows.features;
+  std::vector<Access> accesses;
+  add(accesses, rows.bias, rows.features, item, false);
+  add(accesses, rows.x, numel, item, true);
+  issue_kernel("add_bias_kernel", std::move(accesses), [rows, numel] {
+    flat(rows.x, numel, rows.type)
+        .view({rows.rows, rows.features})
+        .add_(flat(rows.bias, rows.features, rows.type));
+  });
+}
+
 /// Calls the operator with these arguments.
 template <typename... Arguments>
 runtime::NormResults run_norm(const char* name, const Arguments&... arguments) {
@@ -302,7 +315,8 @@ const runtime::DeviceKernels& vdev_kernels() {
       .pack = &pack,
       .blocks = &blocks,
       .norm = &norm,
-      .norm_backward = &norm_backward};
+      .norm_backward = &norm_backward,
+      .add_bias = &add_bias};
   return kKernels;
 }
 

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/runtime/kernels/fast_operators.h"
+
+#include "tessera/runtime/core/no_warnings.h"
+#include "tessera/runtime/core/round_up.h"
+#include "tessera/runtime/kernels/cuda_registry.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/TensorOptions.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+namespace tessera::runtime {
+
+namespace {
+
+// Of 16 bytes.
+constexpr int64_t kAlignedElements = 8;
+// With fewer multiplications than this, a product takes some microseconds in
+// any case.
+constexpr int64_t kLeastProductWork = int64_t{1} << 30;
+// Each element of a copy has to serve for so many multiplications: with 150,
+// copying takes as long as it saves on an H200.
+constexpr int64_t kLeastUses = 256;
+
+c10::DispatchKeySet kernels_for(const at::Tensor& tensor) {
+  return c10::DispatchKeySet(
+      c10::computeDispatchKey(std::nullopt, std::nullopt, tensor.device()));
+}
+
+bool is_16bit_matrix(const at::Tensor& x) {
+  return x.dim() == 2 && c10::isReducedFloatingType(x.scalar_type()) &&
+         x.layout() == at::kStrided;
+}
+
+/// Whether the rows of a matrix follow each other, or those of its transposed.
+bool has_rows(const at::Tensor& x) {
+  return x.stride(0) == 1 || x.stride(1) == 1;
+}
+
+/// Of one with rows.
+bool is_product_aligned(const at::Tensor& x) {
+  const int64_t distance = x.stride(1) == 1 ? x.stride(0) : x.stride(1);
+  constexpr uintptr_t kBytes = 2 * kAlignedElements;
+  return distance % kAlignedElements == 0 &&
+         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kBytes == 0;
+}
+
+/// [rows, columns] with aligned rows.
+at::Tensor padded_rows(
+    int64_t rows,
+    int64_t columns,
+    const at::TensorOptions& options) {
+  return at::empty({rows, round_up(columns, kAlignedElements)}, options)
+      .narrow(1, 0, columns);
+}
+
+at::Tensor padded_like(const at::Tensor& x) {
+  return x.stride(1) == 1 ? padded_rows(x.size(0), x.size(1), x.options())
+                          : padded_rows(x.size(1), x.size(0), x.options()).t();
+}
+
+at::Tensor aligned(const at::Tensor& x, bool is_padded) {
+  return is_padded ? padded_like(x).copy_(x) : x;
+}
+
+/// Calls multiply(a, b, out) with aligned matrices.
+template <typename Multiply>
+at::Tensor aligned_product(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Multiply& multiply) {
+  const ProductPadding padding = padding_of(a, b);
+  at::Tensor product = padding.product
+                           ? padded_rows(a.size(0), b.size(1), a.options())
+                           : at::empty({0}, a.options());
+  multiply(aligned(a, padding.a), aligned(b, padding.b), product);
+  return product.contiguous();
+}
+
+at::Tensor fast_mm(const at::Tensor& a, const at::Tensor& b) {
+  return aligned_product(
+      a,
+      b,
+      [](const at::Tensor& local_a,
+         const at::Tensor& local_b,
+         at::Tensor& product) {
+        at::_ops::mm_out::redispatch(
+            kernels_for(local_a), local_a, local_b, product);
+      });
+}
+
+at::Tensor fast_addmm(
+    const at::Tensor& self,
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  return aligned_product(
+      a,
+      b,
+      [&](const at::Tensor& local_a,
+          const at::Tensor& local_b,
+          at::Tensor& product) {
+        at::_ops::addmm_out::redispatch(
+            kernels_for(local_a), self, local_a, local_b, beta, alpha, product);
+      });
+}
+
+std::optional<ElementType> bias_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return ElementType::kFloat32;
+    case at::kHalf:
+      return ElementType::kFloat16;
+    case at::kBFloat16:
+      return ElementType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool is_bias(
+    const at::Tensor& x,
+    const at::Tensor& bias,
+    const at::Scalar& alpha) {
+  return x.dim() >= 2 && bias.dim() == 1 && x.numel() > 0 &&
+         bias.size(0) == x.size(-1) && bias.scalar_type() == x.scalar_type() &&
+         bias_type(x.scalar_type()) && x.device() == bias.device() &&
+         x.is_contiguous() && bias.is_contiguous() && !x.is_alias_of(bias) &&
+         alpha.equal(1);
+}
+
+at::Tensor& fast_add_(
+    at::Tensor& self,
+    const at::Tensor& other,
+    const at::Scalar& alpha) {
+  if (!is_bias(self, other, alpha)) {
+    // LibTorch's variant for given results would resize them.
+    const auto sizes = at::infer_size_dimvector(self.sizes(), other.sizes());
+    TORCH_CHECK(
+        self.sizes() == at::IntArrayRef(sizes),
+        "output with shape ",
+        self.sizes(),
+        " doesn't match the broadcast shape ",
+        at::IntArrayRef(sizes));
+    return at::_ops::add_out::redispatch(
+        kernels_for(self), self, other, alpha, self);
+  }
+  const c10::DeviceGuard guard(self.device());
+  add_bias_cuda(
+      {.x = self.mutable_data_ptr(),
+       .bias = other.const_data_ptr(),
+       .rows = self.numel() / other.size(0),
+       .features = other.size(0),
+       .type = *bias_type(self.scalar_type())});
+  return self;
+}
+
+std::unique_ptr<torch::Library> replace_operators(c10::DeviceType device) {
+  const NoWarnings silent;
+  auto library = std::make_unique<torch::Library>(
+      torch::Library::IMPL,
+      "aten",
+      c10::computeDispatchKey(std::nullopt, std::nullopt, c10::Device(device)),
+      __FILE__,
+      __LINE__);
+  library->impl("mm", &fast_mm);
+  library->impl("addmm", &fast_addmm);
+  library->impl("add_.Tensor", &fast_add_);
+  return library;
+}
+
+struct FastOperators {
+  bool wanted = true;
+  std::map<c10::DeviceType, std::unique_ptr<torch::Library>> by_device;
+};
+
+FastOperators& fast_operators() {
+  // Never destroyed: the dispatcher may be destroyed first.
+  static auto* instance = new FastOperators();
+  return *instance;
+}
+
+} // namespace
+
+void use_fast_operators(bool use, c10::DeviceType device) {
+  auto& [wanted, by_device] = fast_operators();
+  wanted = use;
+  if (!use) {
+    by_device.erase(device);
+  } else if (by_device.count(device) == 0) {
+    by_device.emplace(device, replace_operators(device));
+  }
+}
+
+bool uses_fast_operators() {
+  return fast_operators().wanted;
+}
+
+ProductPadding padding_of(const at::Tensor& a, const at::Tensor& b) {
+  if (!is_16bit_matrix(a) || !is_16bit_matrix(b) ||
+      a.scalar_type() != b.scalar_type() || a.size(1) != b.size(0)) {
+    return {};
+  }
+  const int64_t m = a.size(0);
+  const int64_t k = a.size(1);
+  const int64_t n = b.size(1);
+  if (m * k * n < kLeastProductWork || !has_rows(a) || !has_rows(b)) {
+    return {};
+  }
+  return {
+      .a = n >= kLeastUses && !is_product_aligned(a),
+      .b = m >= kLeastUses && !is_product_aligned(b),
+      .product = k >= kLeastUses && n % kAlignedElements != 0};
+}
+
+std::vector<at::Tensor> padded_memory(
+    const at::Tensor& a,
+    const at::Tensor& b) {
+  const ProductPadding padding = padding_of(a, b);
+  std::vector<at::Tensor> memory;
+  if (padding.a) {
+    memory.push_back(padded_like(a));
+  }
+  if (padding.b) {
+    memory.push_back(padded_like(b));
+  }
+  if (padding.product) {
+    memory.push_back(padded_rows(a.size(0), b.size(1), a.options()));
+  }
+  return memory;
+}
+
+} // namespace tessera::runtime
