@@ -193,6 +193,12 @@ DESIGN = [
         {75: 4, 90: 6},
         "few bytes a thread: many threads",
     ),
+    Design(
+        r"copy_rows_kernel",
+        256,
+        {75: 4, 90: 8},
+        "16 bytes a thread in flight, in any alignment",
+    ),
     norm("norm_kernel", 6, 3, 1),
     norm("norm_backward_x_kernel", 6, 4, 1),
     norm("norm_backward_channels_kernel", 8, 2, 0),

@@ -584,8 +584,8 @@ def _refuse_other_wrappers(caller, model):
 # Keys of `tessera train` and init() that wrap() leaves to them, and what a
 # caller of wrap() does instead.
 _OF_INIT = dict.fromkeys(
-    ("device", "cpu_matmul", "cuda_matmul", "timeout_s", "keep_freed_memory",
-     "reuse_gradients"),
+    ("device", "cpu_matmul", "cuda_matmul", "fused", "timeout_s",
+     "keep_freed_memory", "reuse_gradients"),
     "pass it to tessera.init() before")
 _OF_TRAINER = {
     "training":

@@ -20,7 +20,7 @@ def init(**options):
     calls it. Blocks until all ranks have called it.
 
     Options are those of a configuration: device ("auto", "cpu", "cuda"),
-    cpu_matmul, cuda_matmul, timeout_s, keep_freed_memory,
+    cpu_matmul, cuda_matmul, fused, timeout_s, keep_freed_memory,
     reuse_gradients.
     """
     global _world

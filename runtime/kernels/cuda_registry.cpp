@@ -48,6 +48,7 @@ void register_device_kernels(const DeviceKernels& kernels) {
   take_over(device_kernels.norm, kernels.norm);
   take_over(device_kernels.norm_backward, kernels.norm_backward);
   take_over(device_kernels.add_bias, kernels.add_bias);
+  take_over(device_kernels.copy_rows, kernels.copy_rows);
   take_over(device_kernels.is_capturing, kernels.is_capturing);
 }
 
@@ -90,6 +91,13 @@ void add_bias_cuda(const BiasRows& rows) {
       device_kernels.add_bias != nullptr,
       "add_: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   checked_kernels(bias_kernel_of(rows.type)).add_bias(rows);
+}
+
+void copy_rows_cuda(const RowCopy& rows) {
+  TESSERA_CHECK(
+      device_kernels.copy_rows != nullptr,
+      "mm: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+  checked_kernels(kRowCopyKernel).copy_rows(rows);
 }
 
 NormResults norm_cuda(

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `update_cuda()`, `lamb_moments_cuda()`, `pack_cuda()`, `blocks_cuda()` and
-// `add_bias_cuda()` call the kernels that the CUDA plugin has registered (device_kernels.h), so
-// that the libraries are the same with and without CUDA; or LibTorch's
-// operators, see [Note: the check of CUDA kernels]. Plain C++: CUDA sources
-// include it.
+// `update_cuda()`, `lamb_moments_cuda()`, `pack_cuda()`, `blocks_cuda()`,
+// `add_bias_cuda()` and `copy_rows_cuda()` call the kernels that the CUDA
+// plugin has registered (device_kernels.h), so that the libraries are the same
+// with and without CUDA; or LibTorch's operators, see [Note: the check of CUDA
+// kernels]. Plain C++: CUDA sources include it.
 
-#include "tessera/runtime/kernels/bias_rows.h"
 #include "tessera/runtime/kernels/block_format.h"
 #include "tessera/runtime/kernels/lamb_rule.h"
 #include "tessera/runtime/kernels/pack_shard.h"
+#include "tessera/runtime/kernels/row_arguments.h"
 #include "tessera/runtime/kernels/update_rules.h"
 
 #include <span>
@@ -60,5 +60,8 @@ void blocks_cuda(const BlockArrays& arrays);
 
 /// Adds a bias to the rows of a device array.
 void add_bias_cuda(const BiasRows& rows);
+
+/// Copies the rows of a device array that is not empty.
+void copy_rows_cuda(const RowCopy& rows);
 
 } // namespace tessera::runtime

@@ -27,6 +27,7 @@ struct DeviceKernels {
   NormOperator* norm = nullptr; ///< tessera::mixed_norm
   NormBackwardOperator* norm_backward = nullptr;
   void (*add_bias)(const BiasRows& rows) = nullptr;
+  void (*copy_rows)(const RowCopy& rows) = nullptr;
   /// Whether the current stream is being recorded for a CUDA graph; null:
   /// never.
   bool (*is_capturing)() = nullptr;
@@ -53,9 +54,9 @@ NormBackwardOperator norm_backward_cuda;
 /// sum in float64 falls on the middle between two numbers of float32, once in
 /// 2^29, the two roundings may differ from one.) With float64 masters, an fma
 /// rounds twice. Sums of LAMB are in another order. Packing and the block
-/// format and added biases have the kernels' bits, except that packing adds with the operator
-/// add_(), which may round a product that is not exact. Norms add in another
-/// order.
+/// format and added biases have the kernels' bits, except that packing adds
+/// with the operator add_(), which may round a product that is not exact. Norms
+/// add in another order.
 const DeviceKernels& operator_kernels();
 
 namespace detail {

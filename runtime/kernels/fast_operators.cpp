@@ -69,8 +69,43 @@ at::Tensor padded_like(const at::Tensor& x) {
                           : padded_rows(x.size(1), x.size(0), x.options()).t();
 }
 
+/// Copies [rows, columns], of which elements of a row follow each other.
+void copy_rows(const at::Tensor& into, const at::Tensor& from) {
+  if (into.is_cpu()) { // in tests
+    into.copy_(from);
+    return;
+  }
+  const c10::DeviceGuard guard(into.device());
+  copy_rows_cuda(
+      {.from = from.const_data_ptr(),
+       .to = into.mutable_data_ptr(),
+       .rows = into.size(0),
+       .columns = into.size(1),
+       .from_stride = from.stride(0),
+       .to_stride = into.stride(0)});
+}
+
 at::Tensor aligned(const at::Tensor& x, bool is_padded) {
-  return is_padded ? padded_like(x).copy_(x) : x;
+  if (!is_padded) {
+    return x;
+  }
+  const at::Tensor copy = padded_like(x);
+  if (x.stride(1) == 1) {
+    copy_rows(copy, x);
+  } else {
+    copy_rows(copy.t(), x.t());
+  }
+  return copy;
+}
+
+/// Without the ends of padded rows.
+at::Tensor without_padding(const at::Tensor& product, bool is_padded) {
+  if (!is_padded) {
+    return product;
+  }
+  at::Tensor dense = at::empty(product.sizes(), product.options());
+  copy_rows(dense, product);
+  return dense;
 }
 
 /// Calls multiply(a, b, out) with aligned matrices.
@@ -84,7 +119,7 @@ at::Tensor aligned_product(
                            ? padded_rows(a.size(0), b.size(1), a.options())
                            : at::empty({0}, a.options());
   multiply(aligned(a, padding.a), aligned(b, padding.b), product);
-  return product.contiguous();
+  return without_padding(product, padding.product);
 }
 
 at::Tensor fast_mm(const at::Tensor& a, const at::Tensor& b) {

@@ -517,6 +517,31 @@ KernelProblem bias_problem(ElementType type) {
       }};
 }
 
+/// From rows without to rows with a gap, longer than a block's and odd.
+KernelProblem row_copy_problem() {
+  return {
+      .kernel = kRowCopyKernel,
+      .name = "copies of rows",
+      .run = [](const DeviceKernels& kernels, c10::Device device) {
+        constexpr int64_t kRows = 3;
+        constexpr int64_t kColumns = 2051;
+        constexpr int64_t kStride = 2056;
+        ProblemArrays arrays(device);
+        const at::Tensor from =
+            arrays.values(kRows * kColumns, at::kBFloat16, -1, 1);
+        const at::Tensor into =
+            arrays.values(kRows * kStride, at::kBFloat16, -1, 1);
+        kernels.copy_rows(
+            {.from = from.const_data_ptr(),
+             .to = into.mutable_data_ptr(),
+             .rows = kRows,
+             .columns = kColumns,
+             .from_stride = kColumns,
+             .to_stride = kStride});
+        return std::vector<KernelResult>{{.name = "rows", .values = into}};
+      }};
+}
+
 std::vector<KernelProblem> all_problems() {
   std::vector<KernelProblem> all;
   add_update_problems(all, FusedSteps{});
@@ -537,6 +562,7 @@ std::vector<KernelProblem> all_problems() {
        {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
     all.push_back(bias_problem(type));
   }
+  all.push_back(row_copy_problem());
   return all;
 }
 

@@ -28,7 +28,8 @@ inline constexpr size_t kFirstPack =
 inline constexpr size_t kFirstBlocks = kFirstPack + kElementTypes;
 inline constexpr size_t kFirstNorm = kFirstBlocks + kCodeTypes * kElementTypes;
 inline constexpr size_t kFirstBias = kFirstNorm + kElementTypes;
-inline constexpr size_t kKernels = kFirstBias + kElementTypes;
+inline constexpr size_t kRowCopyKernel = kFirstBias + kElementTypes;
+inline constexpr size_t kKernels = kRowCopyKernel + 1;
 
 inline size_t kernel_of(const UpdateShards& shards) {
   return shards.index();

@@ -340,6 +340,16 @@ void add_bias(const BiasRows& rows) {
   at::add_out(x, x, array_tensor(rows.bias, rows.features, dtype));
 }
 
+void copy_rows(const RowCopy& rows) {
+  const detail::PlainOperators plain;
+  const auto matrix = [&](const void* data, int64_t stride) {
+    return array_tensor(
+               data, (rows.rows - 1) * stride + rows.columns, at::kShort)
+        .as_strided({rows.rows, rows.columns}, {stride, 1});
+  };
+  matrix(rows.to, rows.to_stride).copy_(matrix(rows.from, rows.from_stride));
+}
+
 } // namespace
 
 const DeviceKernels& operator_kernels() {
@@ -350,7 +360,8 @@ const DeviceKernels& operator_kernels() {
       .blocks = &detail::blocks_by_operators,
       .norm = &detail::norm_by_operators,
       .norm_backward = &detail::norm_backward_by_operators,
-      .add_bias = &add_bias};
+      .add_bias = &add_bias,
+      .copy_rows = &copy_rows};
   return kKernels;
 }
 

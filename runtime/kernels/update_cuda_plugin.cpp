@@ -2,10 +2,10 @@
 // The part of the CUDA plugin that registers its kernels.
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/kernels/bias_cuda.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
+#include "tessera/runtime/kernels/rows_cuda.h"
 #include "tessera/runtime/kernels/update_cuda.h"
 
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -77,6 +77,13 @@ void add_bias_on_current_stream(const BiasRows& rows) {
       "add_ of a bias");
 }
 
+void copy_rows_on_current_stream(const RowCopy& rows) {
+  check(
+      launch_copy_rows(rows, current_stream()),
+      static_cast<size_t>(rows.rows),
+      "copies of rows");
+}
+
 bool is_current_stream_captured() {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
          c10::cuda::CaptureStatus::None;
@@ -89,6 +96,7 @@ const bool kRegistered = [] {
        .pack = &pack_on_current_stream,
        .blocks = &blocks_on_current_stream,
        .add_bias = &add_bias_on_current_stream,
+       .copy_rows = &copy_rows_on_current_stream,
        .is_capturing = &is_current_stream_captured});
   return true;
 }();

@@ -185,6 +185,7 @@ class Kit:
         return [
             Phase("speed", [
                 self.compare("1b_tessera", "tessera", SIZE_1B, 12),
+                self.compare("1b_fused_off", "tessera", SIZE_1B, 12, engine={"fused": 0}),
                 self.peer("1b_plain", "plain", SIZE_1B, 12),
                 self.peer("1b_single", "single", SIZE_1B, 15),
                 self.peer("1b_fsdp2", "fsdp2", SIZE_1B, 16),
@@ -241,7 +242,9 @@ class Kit:
                 for name, engine in [
                     ("auto", {}),
                     ("ratio_1", {"offload.ratio": 1}),
-                    ("ratio_0", {"offload.ratio": 0})]] + [
+                    ("ratio_0", {"offload.ratio": 0}),
+                    ("gradients", {"placement.gradients": "host"}),
+                    ("gradients_low", {"precision.gradients": "bfloat16"})]] + [
                 self.gpt2("1b_host_profile", SIZE_1B, 20, {
                     "steps": 2, "warmup": 2,
                     "profile": self.work / "trace_host.json"}, HOST)]),
@@ -261,7 +264,7 @@ class Kit:
                     ("gradients_low", {"precision.gradients": "bfloat16"}, {}),
                     ("update_in_backward", {"update_in_backward": 1, "clip": 0}, {}),
                     ("norms_low", {"precision.norms_in_float32": "false"}, {}),
-                    ("fused_off", {"fused": 0}, {}),
+                    ("update_beside_forward", {"optimizer.overlap": "wait"}, {}),
                     ("helpers", {"helpers": 1}, {})]] + [
                 self.compare("1b_vocabulary", "tessera",
                              {**SIZE_1B, "vocabulary": 50304}, 15),

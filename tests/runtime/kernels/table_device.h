@@ -4,11 +4,11 @@
 // memory of the host: those of `shim_kernels()`, the CUDA kernels compiled as
 // C++ (support/cuda_shim), or LibTorch's operators.
 
-#include "tessera/runtime/kernels/bias_cuda.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/device_kernels.h"
 #include "tessera/runtime/kernels/norm_cuda.h"
 #include "tessera/runtime/kernels/pack_cuda.h"
+#include "tessera/runtime/kernels/rows_cuda.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/kernels/update_cuda.h"
 
@@ -141,6 +141,10 @@ inline const runtime::DeviceKernels& shim_kernels() {
       .add_bias =
           [](const runtime::BiasRows& rows) {
             EXPECT_EQ(runtime::launch_add_bias(rows, nullptr), cudaSuccess);
+          },
+      .copy_rows =
+          [](const runtime::RowCopy& rows) {
+            EXPECT_EQ(runtime::launch_copy_rows(rows, nullptr), cudaSuccess);
           }};
   return kKernels;
 }

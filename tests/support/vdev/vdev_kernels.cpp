@@ -243,6 +243,33 @@ void add_bias(const runtime::BiasRows& rows) {
   });
 }
 
+void copy_rows(const runtime::RowCopy& rows) {
+  constexpr size_t kItem = 2;
+  std::vector<Access> accesses;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    const auto at_row = [&](const void* data, int64_t stride) {
+      return static_cast<const char*>(data) +
+             row * stride * static_cast<int64_t>(kItem);
+    };
+    add(accesses,
+        at_row(rows.from, rows.from_stride),
+        rows.columns,
+        kItem,
+        false);
+    add(accesses, at_row(rows.to, rows.to_stride), rows.columns, kItem, true);
+  }
+  issue_kernel("copy_rows_kernel", std::move(accesses), [rows] {
+    const auto matrix = [&](const void* data, int64_t stride) {
+      return at::from_blob(
+          const_cast<void*>(data),
+          {rows.rows, rows.columns},
+          {stride, 1},
+          at::kShort);
+    };
+    matrix(rows.to, rows.to_stride).copy_(matrix(rows.from, rows.from_stride));
+  });
+}
+
 /// Calls the operator with these arguments.
 template <typename... Arguments>
 runtime::NormResults run_norm(const char* name, const Arguments&... arguments) {
@@ -316,7 +343,8 @@ const runtime::DeviceKernels& vdev_kernels() {
       .blocks = &blocks,
       .norm = &norm,
       .norm_backward = &norm_backward,
-      .add_bias = &add_bias};
+      .add_bias = &add_bias,
+      .copy_rows = &copy_rows};
   return kKernels;
 }
 

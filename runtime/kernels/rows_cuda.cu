@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/kernels/bias_cuda.h"
+#include "tessera/runtime/kernels/rows_cuda.h"
 
 #include "tessera/runtime/kernels/element_pack.cuh"
 #include "tessera/runtime/kernels/launch.cuh"
@@ -49,6 +49,38 @@ __global__ void __launch_bounds__(kMostBiasThreads)
   }
 }
 
+constexpr int kCopyThreads = 256;
+// Elements of a row of which a thread has loads under way at a time.
+constexpr int kCopyElements = 8;
+constexpr int64_t kCopyRows = 1024;
+
+/// Rows that begin at odd addresses leave no wider accesses than of elements.
+__global__ void __launch_bounds__(kCopyThreads)
+    copy_rows_kernel(const RowCopy __grid_constant__ in) {
+  const int64_t first =
+      int64_t{blockIdx.x} * kCopyThreads * kCopyElements + threadIdx.x;
+  for (int64_t row = blockIdx.y; row < in.rows; row += gridDim.y) {
+    const uint16_t* from =
+        static_cast<const uint16_t*>(in.from) + row * in.from_stride;
+    uint16_t* to = static_cast<uint16_t*>(in.to) + row * in.to_stride;
+    uint16_t elements[kCopyElements]{};
+#pragma unroll
+    for (int k = 0; k < kCopyElements; ++k) {
+      const int64_t i = first + int64_t{k} * kCopyThreads;
+      if (i < in.columns) {
+        elements[k] = from[i];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kCopyElements; ++k) {
+      const int64_t i = first + int64_t{k} * kCopyThreads;
+      if (i < in.columns) {
+        to[i] = elements[k];
+      }
+    }
+  }
+}
+
 template <typename T>
 cudaError_t launch_of(const BiasRows& in, cudaStream_t stream) {
   constexpr int kPack = 16 / sizeof(T);
@@ -86,6 +118,14 @@ cudaError_t launch_add_bias(const BiasRows& in, cudaStream_t stream) {
       break;
   }
   return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_copy_rows(const RowCopy& in, cudaStream_t stream) {
+  constexpr int64_t kPerBlock = int64_t{kCopyThreads} * kCopyElements;
+  const dim3 grid(
+      static_cast<unsigned>((in.columns + kPerBlock - 1) / kPerBlock),
+      static_cast<unsigned>(std::min(in.rows, kCopyRows)));
+  return launch(&copy_rows_kernel, grid, kCopyThreads, stream, in);
 }
 
 } // namespace tessera::runtime

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
 // launch_add_bias() as C++.
-#include "tessera/runtime/kernels/bias_cuda.cu"
+#include "tessera/runtime/kernels/rows_cuda.cu"
