@@ -10,6 +10,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/TensorOptions.h>
 #include <torch/library.h>
@@ -55,20 +56,6 @@ bool is_product_aligned(const at::Tensor& x) {
          reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kBytes == 0;
 }
 
-/// [rows, columns] with aligned rows.
-at::Tensor padded_rows(
-    int64_t rows,
-    int64_t columns,
-    const at::TensorOptions& options) {
-  return at::empty({rows, round_up(columns, kAlignedElements)}, options)
-      .narrow(1, 0, columns);
-}
-
-at::Tensor padded_like(const at::Tensor& x) {
-  return x.stride(1) == 1 ? padded_rows(x.size(0), x.size(1), x.options())
-                          : padded_rows(x.size(1), x.size(0), x.options()).t();
-}
-
 /// Copies [rows, columns], of which elements of a row follow each other.
 void copy_rows(const at::Tensor& into, const at::Tensor& from) {
   if (into.is_cpu()) { // in tests
@@ -85,27 +72,32 @@ void copy_rows(const at::Tensor& into, const at::Tensor& from) {
        .to_stride = into.stride(0)});
 }
 
-at::Tensor aligned(const at::Tensor& x, bool is_padded) {
-  if (!is_padded) {
-    return x;
-  }
-  const at::Tensor copy = padded_like(x);
-  if (x.stride(1) == 1) {
-    copy_rows(copy, x);
-  } else {
-    copy_rows(copy.t(), x.t());
-  }
-  return copy;
+/// The first rows and columns.
+at::Tensor corner(const at::Tensor& x, int64_t rows, int64_t columns) {
+  return x.narrow(0, 0, rows).narrow(1, 0, columns);
 }
 
-/// Without the ends of padded rows.
-at::Tensor without_padding(const at::Tensor& product, bool is_padded) {
-  if (!is_padded) {
-    return product;
+/// [rows, columns], stored in the order of `like`.
+at::Tensor matrix_like(const at::Tensor& like, int64_t rows, int64_t columns) {
+  return like.stride(1) == 1 ? at::empty({rows, columns}, like.options())
+                             : at::empty({columns, rows}, like.options()).t();
+}
+
+/// A copy with zeros behind its rows and columns.
+at::Tensor padded(const at::Tensor& x, int64_t rows, int64_t columns) {
+  at::Tensor copy = matrix_like(x, rows, columns);
+  const at::Tensor own = corner(copy, x.size(0), x.size(1));
+  if (x.stride(1) == 1) {
+    copy_rows(own, x);
+  } else {
+    copy_rows(own.t(), x.t());
   }
-  at::Tensor dense = at::empty(product.sizes(), product.options());
-  copy_rows(dense, product);
-  return dense;
+  for (const int64_t dim : {0, 1}) {
+    if (const int64_t rest = copy.size(dim) - x.size(dim); rest > 0) {
+      copy.narrow(dim, x.size(dim), rest).zero_();
+    }
+  }
+  return copy;
 }
 
 /// Calls multiply(a, b, out) with aligned matrices.
@@ -113,19 +105,28 @@ template <typename Multiply>
 at::Tensor aligned_product(
     const at::Tensor& a,
     const at::Tensor& b,
+    const ProductPadding& padding,
     const Multiply& multiply) {
-  const ProductPadding padding = padding_of(a, b);
-  at::Tensor product = padding.product
-                           ? padded_rows(a.size(0), b.size(1), a.options())
+  at::Tensor product = padding.is_any()
+                           ? at::empty({padding.m, padding.n}, a.options())
                            : at::empty({0}, a.options());
-  multiply(aligned(a, padding.a), aligned(b, padding.b), product);
-  return without_padding(product, padding.product);
+  multiply(
+      padding.a ? padded(a, padding.m, padding.k) : a,
+      padding.b ? padded(b, padding.k, padding.n) : b,
+      product);
+  if (!padding.product) {
+    return padding.m > a.size(0) ? product.narrow(0, 0, a.size(0)) : product;
+  }
+  at::Tensor dense = at::empty({a.size(0), b.size(1)}, a.options());
+  copy_rows(dense, corner(product, a.size(0), b.size(1)));
+  return dense;
 }
 
 at::Tensor fast_mm(const at::Tensor& a, const at::Tensor& b) {
   return aligned_product(
       a,
       b,
+      padding_of(a, b),
       [](const at::Tensor& local_a,
          const at::Tensor& local_b,
          at::Tensor& product) {
@@ -140,14 +141,25 @@ at::Tensor fast_addmm(
     const at::Tensor& b,
     const at::Scalar& beta,
     const at::Scalar& alpha) {
+  ProductPadding padding = padding_of(a, b);
+  at::Tensor bias = self;
+  if (padding.is_any()) {
+    if (self.dim() != 1 || self.size(0) != b.size(1)) {
+      padding = {};
+    } else if (padding.n > b.size(1)) {
+      bias = at::zeros({padding.n}, self.options());
+      bias.narrow(0, 0, b.size(1)).copy_(self);
+    }
+  }
   return aligned_product(
       a,
       b,
+      padding,
       [&](const at::Tensor& local_a,
           const at::Tensor& local_b,
           at::Tensor& product) {
         at::_ops::addmm_out::redispatch(
-            kernels_for(local_a), self, local_a, local_b, beta, alpha, product);
+            kernels_for(local_a), bias, local_a, local_b, beta, alpha, product);
       });
 }
 
@@ -253,10 +265,21 @@ ProductPadding padding_of(const at::Tensor& a, const at::Tensor& b) {
   if (m * k * n < kLeastProductWork || !has_rows(a) || !has_rows(b)) {
     return {};
   }
-  return {
-      .a = n >= kLeastUses && !is_product_aligned(a),
-      .b = m >= kLeastUses && !is_product_aligned(b),
-      .product = k >= kLeastUses && n % kAlignedElements != 0};
+  ProductPadding padding{
+      .m = m,
+      .k = round_up(k, kAlignedElements),
+      .n = round_up(n, kAlignedElements)};
+  padding.a = padding.k > k || !is_product_aligned(a);
+  padding.b = padding.k > k || padding.n > n || !is_product_aligned(b);
+  padding.product = padding.n > n;
+  if ((padding.a && n < kLeastUses) || (padding.b && m < kLeastUses) ||
+      (padding.product && k < kLeastUses)) {
+    return {};
+  }
+  if (padding.a && a.stride(1) != 1) { // the copy's rows are of m
+    padding.m = round_up(m, kAlignedElements);
+  }
+  return padding;
 }
 
 std::vector<at::Tensor> padded_memory(
@@ -265,13 +288,13 @@ std::vector<at::Tensor> padded_memory(
   const ProductPadding padding = padding_of(a, b);
   std::vector<at::Tensor> memory;
   if (padding.a) {
-    memory.push_back(padded_like(a));
+    memory.push_back(matrix_like(a, padding.m, padding.k));
   }
   if (padding.b) {
-    memory.push_back(padded_like(b));
+    memory.push_back(matrix_like(b, padding.k, padding.n));
   }
   if (padding.product) {
-    memory.push_back(padded_rows(a.size(0), b.size(1), a.options()));
+    memory.push_back(at::empty({padding.m, padding.n}, a.options()));
   }
   return memory;
 }

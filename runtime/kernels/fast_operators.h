@@ -3,13 +3,14 @@
 // `use_fast_operators()` takes the place of LibTorch's kernels where others are
 // faster.
 //
-// [Note: aligned products] The tensor cores' kernels of cuBLAS need matrices of
-// 16 bits whose rows begin at multiples of 16 bytes. With another length of
-// rows, such as a vocabulary of 50,257, its products take five to six times as
-// long (docs/measurements.md). So mm and addmm multiply by way of copies whose
-// rows are padded, where that saves more than copying takes: operands that are
-// not aligned, and the product. The numbers are as exact, in another order of
-// sums.
+// [Note: aligned products] The fast kernels of cuBLAS need matrices of 16 bits
+// whose rows begin at multiples of 16 bytes, and sizes that are multiples of 8:
+// those that are added up, and the rows of the product. With another size, such
+// as a vocabulary of 50,257, its products take five to six times as long
+// (docs/measurements.md); aligned rows alone do not help. So mm and addmm
+// multiply by way of copies that are padded, where that saves more than copying
+// takes. What is added up is padded with zeros. The numbers are as exact, in
+// another order of sums.
 //
 // [Note: added biases] torch::nn::Linear adds its bias to the product in place.
 // LibTorch's kernel for that moves a few bytes an instruction, and takes three
@@ -18,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace tessera::runtime {
@@ -31,17 +33,22 @@ void use_fast_operators(bool use, c10::DeviceType device);
 /// What the last call said, or, before the first, what init() says: true.
 bool uses_fast_operators();
 
-/// Which matrices of a product are copied.
+/// How a product is computed: a [m, k] times b [k, n], of which some are
+/// copies.
 struct ProductPadding {
   bool a = false;
   bool b = false;
   bool product = false;
+  int64_t m = 0;
+  int64_t k = 0;
+  int64_t n = 0;
 
-  bool operator==(const ProductPadding&) const = default;
+  bool is_any() const {
+    return a || b || product;
+  }
 };
 
-/// Those of a [m, k] times b [k, n]; none for operands that cannot be
-/// multiplied.
+/// Without copies for operands that are aligned, or cannot be multiplied.
 ProductPadding padding_of(const at::Tensor& a, const at::Tensor& b);
 
 /// Memory as of the copies, for dry runs.

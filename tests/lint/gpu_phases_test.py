@@ -672,13 +672,13 @@ esac
 
     def test_a_peer_that_is_not_installed_is_skipped(self):
         self.write("pack/site/deepspeed/__init__.py", "raise ImportError('not here')\n")
-        done = self.run_pack("run", "speed")
+        done = self.run_pack("run", "levers")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(
             done.stdout, "(?m)^skipped 1b_deepspeed: deepspeed cannot be imported: .*not here")
-        self.assertRegex("\n".join(self.table(done.stdout)), "skipped speed/1b_deepspeed: ")
-        self.assertEqual(self.summary()["speed"]["1b_deepspeed"]["outcome"], "skipped")
-        self.assertIn("would be skipped", self.run_pack("dry-run", "speed").stdout)
+        self.assertRegex("\n".join(self.table(done.stdout)), "skipped levers/1b_deepspeed: ")
+        self.assertEqual(self.summary()["levers"]["1b_deepspeed"]["outcome"], "skipped")
+        self.assertIn("would be skipped", self.run_pack("dry-run", "levers").stdout)
 
     def test_an_environment_without_a_device_fails(self):
         torch = "python/torch/__init__.py"
