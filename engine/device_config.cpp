@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/kernels/fast_operators.h"
+#include "tessera/runtime/memory/product_padding.h"
 
 #include <ATen/Context.h>
 
@@ -71,15 +72,16 @@ World& init_on(const DeviceOptions& options) {
         "device is 'cuda', but this process has no CUDA device: {}. Set device=auto or device=cpu to train on the CPU.",
         reason.empty() ? "TESSERA_CUDA=0 is set" : reason);
   }
+  const bool fuses = options.fused == FusedOperators::kAuto;
   if (world.device().is_cpu()) {
     set_cpu_matmul(options.matmul);
+    runtime::plan_padded_products(fuses); // for CUDA
   } else {
     // LibTorch's own default has convolutions in TF32 and products in float32.
     const bool tf32 = options.cuda_matmul == CudaMatmul::kTf32;
     at::globalContext().setAllowTF32CuBLAS(tf32);
     at::globalContext().setAllowTF32CuDNN(tf32);
-    runtime::use_fast_operators(
-        options.fused == FusedOperators::kAuto, world.device().type());
+    runtime::use_fast_operators(fuses, world.device().type());
   }
   return world;
 }

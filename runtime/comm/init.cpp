@@ -15,9 +15,9 @@
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/kernels/fast_operators.h"
 #include "tessera/runtime/launch/job_environment.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
-#include "tessera/runtime/kernels/fast_operators.h"
 #include "tessera/runtime/memory/spent_gradients.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

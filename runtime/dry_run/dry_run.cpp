@@ -5,7 +5,7 @@
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/dry_run/measured_call.h"
-#include "tessera/runtime/kernels/fast_operators.h"
+#include "tessera/runtime/memory/product_padding.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/runtime/profile/flop_counter.h"
 #include "tessera/runtime/profile/operator_bytes.h"
@@ -681,7 +681,7 @@ class DryOperator {
   std::vector<at::Tensor> temporary_memory() const {
     const bool is_mm = call_.name() == "aten::mm";
     const bool is_addmm = call_.name() == "aten::addmm";
-    if (run_.target() == c10::kCPU || !uses_fast_operators() ||
+    if (run_.target() == c10::kCPU || !plans_padded_products() ||
         returns_written_arguments(op_.schema()) || !(is_mm || is_addmm)) {
       return {};
     }

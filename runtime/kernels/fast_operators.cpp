@@ -2,8 +2,8 @@
 #include "tessera/runtime/kernels/fast_operators.h"
 
 #include "tessera/runtime/core/no_warnings.h"
-#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/memory/product_padding.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/add.h>
@@ -24,36 +24,9 @@ namespace tessera::runtime {
 
 namespace {
 
-// Of 16 bytes.
-constexpr int64_t kAlignedElements = 8;
-// With fewer multiplications than this, a product takes some microseconds in
-// any case.
-constexpr int64_t kLeastProductWork = int64_t{1} << 30;
-// Each element of a copy has to serve for so many multiplications: with 150,
-// copying takes as long as it saves on an H200.
-constexpr int64_t kLeastUses = 256;
-
 c10::DispatchKeySet kernels_for(const at::Tensor& tensor) {
   return c10::DispatchKeySet(
       c10::computeDispatchKey(std::nullopt, std::nullopt, tensor.device()));
-}
-
-bool is_16bit_matrix(const at::Tensor& x) {
-  return x.dim() == 2 && c10::isReducedFloatingType(x.scalar_type()) &&
-         x.layout() == at::kStrided;
-}
-
-/// Whether the rows of a matrix follow each other, or those of its transposed.
-bool has_rows(const at::Tensor& x) {
-  return x.stride(0) == 1 || x.stride(1) == 1;
-}
-
-/// Of one with rows.
-bool is_product_aligned(const at::Tensor& x) {
-  const int64_t distance = x.stride(1) == 1 ? x.stride(0) : x.stride(1);
-  constexpr uintptr_t kBytes = 2 * kAlignedElements;
-  return distance % kAlignedElements == 0 &&
-         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kBytes == 0;
 }
 
 /// Copies [rows, columns], of which elements of a row follow each other.
@@ -77,15 +50,9 @@ at::Tensor corner(const at::Tensor& x, int64_t rows, int64_t columns) {
   return x.narrow(0, 0, rows).narrow(1, 0, columns);
 }
 
-/// [rows, columns], stored in the order of `like`.
-at::Tensor matrix_like(const at::Tensor& like, int64_t rows, int64_t columns) {
-  return like.stride(1) == 1 ? at::empty({rows, columns}, like.options())
-                             : at::empty({columns, rows}, like.options()).t();
-}
-
 /// A copy with zeros behind its rows and columns.
 at::Tensor padded(const at::Tensor& x, int64_t rows, int64_t columns) {
-  at::Tensor copy = matrix_like(x, rows, columns);
+  at::Tensor copy = matrix_in_order_of(x, rows, columns);
   const at::Tensor own = corner(copy, x.size(0), x.size(1));
   if (x.stride(1) == 1) {
     copy_rows(own, x);
@@ -227,76 +194,23 @@ std::unique_ptr<torch::Library> replace_operators(c10::DeviceType device) {
   return library;
 }
 
-struct FastOperators {
-  bool wanted = true;
-  std::map<c10::DeviceType, std::unique_ptr<torch::Library>> by_device;
-};
-
-FastOperators& fast_operators() {
-  // Never destroyed: the dispatcher may be destroyed first.
-  static auto* instance = new FastOperators();
+/// By device. Never destroyed: the dispatcher may be destroyed first.
+std::map<c10::DeviceType, std::unique_ptr<torch::Library>>& replacements_of() {
+  static auto* instance =
+      new std::map<c10::DeviceType, std::unique_ptr<torch::Library>>();
   return *instance;
 }
 
 } // namespace
 
 void use_fast_operators(bool use, c10::DeviceType device) {
-  auto& [wanted, by_device] = fast_operators();
-  wanted = use;
+  auto& by_device = replacements_of();
+  plan_padded_products(use);
   if (!use) {
     by_device.erase(device);
   } else if (by_device.count(device) == 0) {
     by_device.emplace(device, replace_operators(device));
   }
-}
-
-bool uses_fast_operators() {
-  return fast_operators().wanted;
-}
-
-ProductPadding padding_of(const at::Tensor& a, const at::Tensor& b) {
-  if (!is_16bit_matrix(a) || !is_16bit_matrix(b) ||
-      a.scalar_type() != b.scalar_type() || a.size(1) != b.size(0)) {
-    return {};
-  }
-  const int64_t m = a.size(0);
-  const int64_t k = a.size(1);
-  const int64_t n = b.size(1);
-  if (m * k * n < kLeastProductWork || !has_rows(a) || !has_rows(b)) {
-    return {};
-  }
-  ProductPadding padding{
-      .m = m,
-      .k = round_up(k, kAlignedElements),
-      .n = round_up(n, kAlignedElements)};
-  padding.a = padding.k > k || !is_product_aligned(a);
-  padding.b = padding.k > k || padding.n > n || !is_product_aligned(b);
-  padding.product = padding.n > n;
-  if ((padding.a && n < kLeastUses) || (padding.b && m < kLeastUses) ||
-      (padding.product && k < kLeastUses)) {
-    return {};
-  }
-  if (padding.a && a.stride(1) != 1) { // the copy's rows are of m
-    padding.m = round_up(m, kAlignedElements);
-  }
-  return padding;
-}
-
-std::vector<at::Tensor> padded_memory(
-    const at::Tensor& a,
-    const at::Tensor& b) {
-  const ProductPadding padding = padding_of(a, b);
-  std::vector<at::Tensor> memory;
-  if (padding.a) {
-    memory.push_back(matrix_like(a, padding.m, padding.k));
-  }
-  if (padding.b) {
-    memory.push_back(matrix_like(b, padding.k, padding.n));
-  }
-  if (padding.product) {
-    memory.push_back(at::empty({padding.m, padding.n}, a.options()));
-  }
-  return memory;
 }
 
 } // namespace tessera::runtime

@@ -4,6 +4,7 @@
 #include "support/vdev/vdev.h"
 #include "tessera/engine/device_config.h"
 #include "tessera/runtime/core/config.h"
+#include "tessera/runtime/memory/product_padding.h"
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
@@ -26,6 +27,9 @@ TEST(DeviceConfig, Float32MatrixProductsUseTf32OnlyOnRequest) {
     EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
     engine::init_on(options_of(R"({"cuda_matmul": "tf32"})"));
     EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
+    EXPECT_TRUE(runtime::plans_padded_products());
+    engine::init_on(options_of(R"({"fused": "off"})"));
+    EXPECT_FALSE(runtime::plans_padded_products());
     const InitOptions usual = engine::init_options(options_of("{}"));
     EXPECT_EQ(usual.timeout, InitOptions().timeout);
     EXPECT_EQ(usual.keep_freed_memory, InitOptions().keep_freed_memory);

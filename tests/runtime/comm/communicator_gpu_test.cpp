@@ -74,7 +74,8 @@ TEST(CudaCommunicator, RanksOfOneDeviceShareItsMemory) {
           const auto options = at::TensorOptions(device);
           const auto noise = at::randn({4096, 4096}, options);
           for (int round = 0; round < 20; ++round) {
-            const auto local = at::full({numel}, 1.0 * (world.rank() + round), options);
+            const auto local =
+                at::full({numel}, 1.0 * (world.rank() + round), options);
             const auto all = at::empty({world.size(), numel}, options);
             for (int i = 0; i < 5 * world.rank(); ++i) {
               at::matmul(noise, noise);

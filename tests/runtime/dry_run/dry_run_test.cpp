@@ -3,6 +3,7 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 
 #include "support/expect_error.h"
+#include "tessera/runtime/memory/product_padding.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
@@ -164,6 +165,25 @@ TEST(DryRun, KeepsWhatTheDeviceKeeps) {
   EXPECT_EQ(kept(c10::kCUDA), kOut + kSums + 16);
   // The CPU makes attention weights and their masks.
   EXPECT_GT(kept(c10::kCPU), kOut + 2 * 2 * 4 * 256 * 256 * 2);
+}
+
+TEST(DryRun, CountsTheCopiesOfOddProductsOnCuda) {
+  const auto peak = [](c10::DeviceType device) {
+    DryRun run(device);
+    const at::Tensor x = torch::empty({1024, 1024}, torch::kBFloat16);
+    const at::Tensor weight = torch::empty({1025, 1024}, torch::kBFloat16);
+    run.heap().reset_peak();
+    const int64_t before = run.heap().live_bytes();
+    const at::Tensor y = torch::mm(x, weight.t());
+    EXPECT_EQ(run.heap().live_bytes() - before, 1024 * 1025 * 2);
+    return run.heap().peak_bytes() - before;
+  };
+  EXPECT_EQ(peak(c10::kCPU), 1024 * 1025 * 2);
+  // The weight and the product, of 1032 tokens.
+  EXPECT_EQ(peak(c10::kCUDA), (1025 + 2 * 1032) * 1024 * 2);
+  plan_padded_products(false);
+  EXPECT_EQ(peak(c10::kCUDA), 1024 * 1025 * 2);
+  plan_padded_products(true);
 }
 
 /// Pages that the system has given this process so far.

@@ -4,6 +4,7 @@
 #include "runtime/kernels/fast_operators_cases.h"
 #include "support/ranks.h"
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/memory/product_padding.h"
 
 #include <string>
 
@@ -85,7 +86,7 @@ TEST(FastOperators, MultiplyByWayOfCopies) {
     // The errors are LibTorch's.
     EXPECT_THROW(at::ones({2, 3}).mm(at::ones({2, 3})), c10::Error);
     use_fast_operators(false, at::kCPU);
-    EXPECT_FALSE(uses_fast_operators());
+    EXPECT_FALSE(plans_padded_products());
     const auto a = cases::matrix(512, 2048, at::kBFloat16);
     const auto b = cases::matrix(2048, 1025, at::kBFloat16);
     at::Tensor expected = at::empty({0}, at::kBFloat16);
