@@ -147,7 +147,7 @@ TIMED_SAMPLES = [
     Sample("GPT-2, half the memory", GPT2_512, 1, 8, .6),
     Sample("GPT-2, 2 ranks", GPT2_512, 2, 8, 1.2),
     Sample("LLaMA", LLAMA_512, 1, 8, 1.2),
-    Sample("LLaMA, 2 ranks", LLAMA_512, 2, 8, .7),
+    Sample("LLaMA, 2 ranks", LLAMA_512, 2, 8, .85),
     Sample("LLaMA in bfloat16", LLAMA_512, 1, 8, 1.2, (BF16,)),
     Sample("GPT-2 in bfloat16, host", GPT2_512, 1, 8, 1.2,
            (BF16, "placement.optimizer=host", "memory.host_bytes=16GiB"), HOST),

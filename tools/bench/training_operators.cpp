@@ -246,22 +246,10 @@ class ModelSteps {
   /// its first, and so on. Of a name that was called more or less often, each
   /// planned call gets the mean.
   void add_to(MeasuredSteps& steps, Totals& totals) const {
-    std::map<std::string, std::vector<double>> measured;
+    const std::map<std::string, std::vector<double>> measured = medians();
     double operators = 0;
-    for (size_t i = 0; i < calls_.front().size(); ++i) {
-      std::vector<double> seconds;
-      for (const std::vector<TimedCall>& step : calls_) {
-        TESSERA_CHECK(
-            step.size() == calls_.front().size() &&
-                step[i].name == calls_.front()[i].name,
-            "steps of the same model called different operators: {} and {} in place {}",
-            calls_.front()[i].name,
-            i < step.size() ? step[i].name : "none",
-            i);
-        seconds.push_back(step[i].seconds);
-      }
-      measured[calls_.front()[i].name].push_back(median(seconds));
-      operators += measured[calls_.front()[i].name].back();
+    for (const auto& [name, seconds] : measured) {
+      operators += std::accumulate(seconds.begin(), seconds.end(), 0.0);
     }
     std::map<std::string, std::vector<size_t>> planned; // rows
     for (const WorkCall& call : plan_.calls) {
@@ -294,6 +282,35 @@ class ModelSteps {
   }
 
  private:
+  /// Seconds of the calls of each operator, in their order: medians over the
+  /// steps. Threads that prepare batches call operators, too, in one step or
+  /// another: of a name, as many calls count as each step has.
+  std::map<std::string, std::vector<double>> medians() const {
+    std::vector<std::map<std::string, std::vector<double>>> by_name;
+    for (const std::vector<TimedCall>& step : calls_) {
+      by_name.emplace_back();
+      for (const TimedCall& call : step) {
+        by_name.back()[call.name].push_back(call.seconds);
+      }
+    }
+    std::map<std::string, std::vector<double>> result;
+    for (const auto& [name, first] : by_name.front()) {
+      size_t count = first.size();
+      for (const auto& step : by_name) {
+        const auto found = step.find(name);
+        count = std::min(count, found == step.end() ? 0 : found->second.size());
+      }
+      for (size_t i = 0; i < count; ++i) {
+        std::vector<double> seconds;
+        for (const auto& step : by_name) {
+          seconds.push_back(step.at(name)[i]);
+        }
+        result[name].push_back(median(std::move(seconds)));
+      }
+    }
+    return result;
+  }
+
   static void add_row(
       const OperatorWork& row,
       double seconds,
