@@ -2,16 +2,14 @@
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/no_warnings.h"
+#include "tessera/runtime/core/replaced_kernels.h"
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -151,22 +149,15 @@ bool onednn_has_more_instructions() {
 #endif
 }
 
-std::unique_ptr<torch::Library> replace_kernels() {
-  const runtime::NoWarnings silent;
-  auto library = std::make_unique<torch::Library>(
-      torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
-  library->impl("mm", &mm);
-  library->impl("mm.out", &mm_out);
-  library->impl("addmm", &addmm);
-  library->impl("addmm_", &addmm_);
-  return library;
-}
-
-/// The replaced kernels; null if LibTorch's own are in place.
-std::unique_ptr<torch::Library>& replacement() {
-  // Never destroyed: the dispatcher may be destroyed first.
-  static auto* library = new std::unique_ptr<torch::Library>();
-  return *library;
+runtime::ReplacedKernels& matmul_kernels() {
+  static auto* const kernels =
+      new runtime::ReplacedKernels([](torch::Library& library) {
+        library.impl("mm", &mm);
+        library.impl("mm.out", &mm_out);
+        library.impl("addmm", &addmm);
+        library.impl("addmm_", &addmm_);
+      });
+  return *kernels;
 }
 
 } // namespace
@@ -184,7 +175,8 @@ const char* name_of(CpuMatmul choice) {
 }
 
 CpuMatmul cpu_matmul() {
-  return replacement() ? CpuMatmul::kOneDnn : CpuMatmul::kLibTorch;
+  return matmul_kernels().are_in_place(at::kCPU) ? CpuMatmul::kOneDnn
+                                                 : CpuMatmul::kLibTorch;
 }
 
 CpuMatmul set_cpu_matmul(CpuMatmul choice) {
@@ -195,9 +187,7 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice) {
   const bool use = choice == CpuMatmul::kOneDnn ||
                    (choice == CpuMatmul::kAuto && has_onednn &&
                     onednn_has_more_instructions());
-  if (use != (replacement() != nullptr)) {
-    replacement() = use ? replace_kernels() : nullptr;
-  }
+  matmul_kernels().replace(use, at::kCPU);
   return cpu_matmul();
 }
 

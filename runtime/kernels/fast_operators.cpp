@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/fast_operators.h"
 
-#include "tessera/runtime/core/no_warnings.h"
+#include "tessera/runtime/core/replaced_kernels.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
+#include "tessera/runtime/kernels/pack_segments.h"
 #include "tessera/runtime/memory/product_padding.h"
 
 #include <ATen/ExpandUtils.h>
@@ -12,22 +13,13 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/TensorOptions.h>
-#include <torch/library.h>
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 
 namespace tessera::runtime {
 
 namespace {
-
-c10::DispatchKeySet kernels_for(const at::Tensor& tensor) {
-  return c10::DispatchKeySet(
-      c10::computeDispatchKey(std::nullopt, std::nullopt, tensor.device()));
-}
 
 /// Copies [rows, columns], of which elements of a row follow each other.
 void copy_rows(const at::Tensor& into, const at::Tensor& from) {
@@ -98,7 +90,7 @@ at::Tensor fast_mm(const at::Tensor& a, const at::Tensor& b) {
          const at::Tensor& local_b,
          at::Tensor& product) {
         at::_ops::mm_out::redispatch(
-            kernels_for(local_a), local_a, local_b, product);
+            kernels_of(local_a.device()), local_a, local_b, product);
       });
 }
 
@@ -126,21 +118,19 @@ at::Tensor fast_addmm(
           const at::Tensor& local_b,
           at::Tensor& product) {
         at::_ops::addmm_out::redispatch(
-            kernels_for(local_a), bias, local_a, local_b, beta, alpha, product);
+            kernels_of(local_a.device()),
+            bias,
+            local_a,
+            local_b,
+            beta,
+            alpha,
+            product);
       });
 }
 
+/// That of biases, which are not of float64.
 std::optional<ElementType> bias_type(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return ElementType::kFloat32;
-    case at::kHalf:
-      return ElementType::kFloat16;
-    case at::kBFloat16:
-      return ElementType::kBFloat16;
-    default:
-      return std::nullopt;
-  }
+  return dtype == at::kDouble ? std::nullopt : detail::element_type(dtype);
 }
 
 bool is_bias(
@@ -168,7 +158,7 @@ at::Tensor& fast_add_(
         " doesn't match the broadcast shape ",
         at::IntArrayRef(sizes));
     return at::_ops::add_out::redispatch(
-        kernels_for(self), self, other, alpha, self);
+        kernels_of(self.device()), self, other, alpha, self);
   }
   const c10::DeviceGuard guard(self.device());
   add_bias_cuda(
@@ -180,37 +170,20 @@ at::Tensor& fast_add_(
   return self;
 }
 
-std::unique_ptr<torch::Library> replace_operators(c10::DeviceType device) {
-  const NoWarnings silent;
-  auto library = std::make_unique<torch::Library>(
-      torch::Library::IMPL,
-      "aten",
-      c10::computeDispatchKey(std::nullopt, std::nullopt, c10::Device(device)),
-      __FILE__,
-      __LINE__);
-  library->impl("mm", &fast_mm);
-  library->impl("addmm", &fast_addmm);
-  library->impl("add_.Tensor", &fast_add_);
-  return library;
-}
-
-/// By device. Never destroyed: the dispatcher may be destroyed first.
-std::map<c10::DeviceType, std::unique_ptr<torch::Library>>& replacements_of() {
-  static auto* instance =
-      new std::map<c10::DeviceType, std::unique_ptr<torch::Library>>();
-  return *instance;
+ReplacedKernels& fast_operators() {
+  static auto* const kernels = new ReplacedKernels([](torch::Library& library) {
+    library.impl("mm", &fast_mm);
+    library.impl("addmm", &fast_addmm);
+    library.impl("add_.Tensor", &fast_add_);
+  });
+  return *kernels;
 }
 
 } // namespace
 
 void use_fast_operators(bool use, c10::DeviceType device) {
-  auto& by_device = replacements_of();
   plan_padded_products(use);
-  if (!use) {
-    by_device.erase(device);
-  } else if (by_device.count(device) == 0) {
-    by_device.emplace(device, replace_operators(device));
-  }
+  fast_operators().replace(use, device);
 }
 
 } // namespace tessera::runtime

@@ -5,11 +5,22 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace tessera::runtime {
 
 namespace {
+
+/// A power of two, at least a warp: a thread for each of `work`, at most
+/// `most`, a power of two too.
+inline int threads_for(int64_t work, int most) {
+  int threads = 32;
+  while (threads < most && threads < work) {
+    threads *= 2;
+  }
+  return threads;
+}
 
 /// Launches `kernel` on `grid` blocks of `threads` threads; does not
 /// synchronize.

@@ -560,15 +560,6 @@ __global__ void __launch_bounds__(kMostThreads) norm_backward_parameters_kernel(
   }
 }
 
-/// A power of two, at least a warp: a thread for each of `work`, up to a limit.
-int threads_for(int64_t work) {
-  int threads = 32;
-  while (threads < kMostThreads && threads < work) {
-    threads *= 2;
-  }
-  return threads;
-}
-
 /// Whether arrays of `features` columns can be read in packs of `width`, all
 /// rows of them.
 template <typename... Pointers>
@@ -667,7 +658,7 @@ cudaError_t launch_backward_x(const NormBackward& norm, cudaStream_t stream) {
       packed ? &norm_backward_x_kernel<T, kPack>
              : &norm_backward_x_kernel<T, 1>,
       blocks_of(in),
-      threads_for(packed ? in.features / kPack : in.features),
+      threads_for(packed ? in.features / kPack : in.features, kMostThreads),
       stream,
       norm);
 }
@@ -692,7 +683,7 @@ cudaError_t launch_backward_parameters(
         packed ? &norm_backward_channels_kernel<T, kPack>
                : &norm_backward_channels_kernel<T, 1>,
         grid,
-        threads_for(packed ? spatial / kPack : spatial),
+        threads_for(packed ? spatial / kPack : spatial, kMostThreads),
         stream,
         norm);
   }
@@ -748,7 +739,7 @@ cudaError_t launch_norm(const NormForward& norm, cudaStream_t stream) {
     return launch(
         packed ? &norm_kernel<T, kPack> : &norm_kernel<T, 1>,
         blocks_of(in),
-        threads_for(packed ? in.features / kPack : in.features),
+        threads_for(packed ? in.features / kPack : in.features, kMostThreads),
         stream,
         norm);
   });

@@ -88,10 +88,7 @@ cudaError_t launch_of(const BiasRows& in, cudaStream_t stream) {
                       is_aligned(in.x, kPackAlignment<T, kPack>) &&
                       is_aligned(in.bias, kPackAlignment<T, kPack>);
   const int64_t columns = packed ? in.features / kPack : in.features;
-  int threads = 32;
-  while (threads < kMostBiasThreads && threads < columns) {
-    threads *= 2;
-  }
+  const int threads = threads_for(columns, kMostBiasThreads);
   const dim3 grid(
       static_cast<unsigned>((columns + threads - 1) / threads),
       static_cast<unsigned>(std::clamp<int64_t>(

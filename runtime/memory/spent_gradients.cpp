@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/memory/spent_gradients.h"
 
-#include "tessera/runtime/core/no_warnings.h"
+#include "tessera/runtime/core/replaced_kernels.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
@@ -11,20 +11,11 @@
 #include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
-#include <c10/core/TensorOptions.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/library.h>
-
-#include <memory>
 
 namespace tessera::runtime {
 
 namespace {
-
-c10::DispatchKeySet kernels_of(const c10::Device& device) {
-  return c10::DispatchKeySet(
-      c10::computeDispatchKey(std::nullopt, std::nullopt, device));
-}
 
 /// Calls the operator's variant that writes to a given tensor: the gradient if
 /// that is spent, else a new one.
@@ -90,48 +81,29 @@ at::Tensor sigmoid_backward(
       gradient, output, output.scalar_type());
 }
 
-std::unique_ptr<torch::Library> replace_kernels(c10::DeviceType device) {
-  const NoWarnings silent;
-  auto library = std::make_unique<torch::Library>(
-      torch::Library::IMPL,
-      "aten",
-      kernels_of(c10::Device(device)).highestPriorityTypeId(),
-      __FILE__,
-      __LINE__);
-  library->impl("_log_softmax_backward_data", &log_softmax_backward);
-  library->impl("_softmax_backward_data", &softmax_backward);
-  library->impl("gelu_backward", &gelu_backward);
-  library->impl("threshold_backward", &threshold_backward);
-  library->impl("tanh_backward", &tanh_backward);
-  library->impl("sigmoid_backward", &sigmoid_backward);
-  return library;
+ReplacedKernels& spent_gradient_kernels() {
+  static auto* const kernels = new ReplacedKernels([](torch::Library& library) {
+    library.impl("_log_softmax_backward_data", &log_softmax_backward);
+    library.impl("_softmax_backward_data", &softmax_backward);
+    library.impl("gelu_backward", &gelu_backward);
+    library.impl("threshold_backward", &threshold_backward);
+    library.impl("tanh_backward", &tanh_backward);
+    library.impl("sigmoid_backward", &sigmoid_backward);
+  });
+  return *kernels;
 }
 
-struct Replacements {
-  bool wanted = true;
-  std::map<c10::DeviceType, std::unique_ptr<torch::Library>> by_device;
-};
-
-Replacements& replacements() {
-  // Never destroyed: the dispatcher may be destroyed first.
-  static auto* instance = new Replacements();
-  return *instance;
-}
+bool reuse_is_wanted = true;
 
 } // namespace
 
 void reuse_spent_gradients(bool reuse, c10::DeviceType device) {
-  auto& [wanted, by_device] = replacements();
-  wanted = reuse;
-  if (!reuse) {
-    by_device.erase(device);
-  } else if (by_device.count(device) == 0) {
-    by_device.emplace(device, replace_kernels(device));
-  }
+  reuse_is_wanted = reuse;
+  spent_gradient_kernels().replace(reuse, device);
 }
 
 bool reuses_spent_gradients() {
-  return replacements().wanted;
+  return reuse_is_wanted;
 }
 
 bool is_spent(
