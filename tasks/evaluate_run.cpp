@@ -71,7 +71,8 @@ TaskScore evaluate_checkpoint(
   add_lora(config, world, *task.model);
   task.loss = loss_of_run(config, world, parallel, task);
   Engine engine = wrap_model(world, parallel, config, task.model);
-  engine::load_run_checkpoint(engine, checkpoint.path, {});
+  engine::load_run_checkpoint(
+      engine, checkpoint.path, engine::CheckpointUse::kRead, {});
   const auto averaged = averages_of_run(config, engine);
   return score(config, task, engine, parallel);
 }

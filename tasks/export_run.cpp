@@ -80,7 +80,8 @@ void export_run(const ExportOptions& options) {
       config.task->open(config, world, parallel, ModelState::kFirst);
   add_lora(config, world, *task.model);
   Engine engine = wrap_model(world, parallel, config, task.model);
-  const int64_t step = engine::load_run_checkpoint(engine, checkpoint.path, {});
+  const int64_t step = engine::load_run_checkpoint(
+      engine, checkpoint.path, engine::CheckpointUse::kRead, {});
   const ExportFolders folders = folders_of(options, config);
   const auto averaged = averages_of_run(config, engine);
   export_model(config, engine, *task.model, folders);

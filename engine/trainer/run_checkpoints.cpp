@@ -44,31 +44,48 @@ auto position_of(const fs::path& checkpoint, const std::vector<fs::path>& all) {
   });
 }
 
-/// How to load the checkpoint before this one; empty if it is the first.
-std::string older_text(const fs::path& checkpoint) {
-  const auto all = list_checkpoints(checkpoint.parent_path());
-  const auto found = position_of(checkpoint, all);
-  if (found == all.begin() || found == all.end()) {
-    return "";
-  }
-  const std::string name = std::prev(found)->filename().string();
-  return formatted(
-      "\n  The next older checkpoint is {}: load it with training.resume_from={}",
-      *std::prev(found),
-      name);
+/// What one use of a checkpoint is called, and how its user names another.
+struct UseText {
+  const char* action;
+  const char* choice; ///< before a checkpoint's path
+};
+
+UseText text_of(CheckpointUse use) {
+  return use == CheckpointUse::kResume
+             ? UseText{"resuming from", "training.resume_from="}
+             : UseText{"reading", "--from "};
 }
 
-/// Calls `read`; errors name the checkpoint and the one before it.
+/// How to take the checkpoint before this one or, of the first, the one after
+/// it; empty if there is no other.
+std::string other_text(const fs::path& checkpoint, const UseText& use) {
+  const auto all = list_checkpoints(checkpoint.parent_path());
+  const auto found = position_of(checkpoint, all);
+  if (found == all.end() || all.size() < 2) {
+    return "";
+  }
+  const bool is_first = found == all.begin();
+  // A path, because a name means a checkpoint of the run's own folder.
+  return formatted(
+      "\n  The next {} checkpoint: {}{}",
+      is_first ? "newer" : "older",
+      use.choice,
+      (is_first ? std::next(found) : std::prev(found))->string());
+}
+
+/// Calls `read`; errors name the checkpoint and another one.
 template <typename Read>
-auto reading(const fs::path& checkpoint, const Read& read) {
+auto reading(const fs::path& checkpoint, CheckpointUse use, const Read& read) {
   try {
     return read();
   } catch (const Error& error) {
+    const UseText text = text_of(use);
     TESSERA_FAIL(
-        "resuming from '{}': {}{}",
+        "{} '{}': {}{}",
+        text.action,
         checkpoint.string(),
         error.what(),
-        older_text(checkpoint));
+        other_text(checkpoint, text));
   }
 }
 
@@ -125,7 +142,9 @@ std::optional<fs::path> checkpoint_to_resume(
 
 nlohmann::json saved_description(const fs::path& checkpoint) {
   const CheckpointManifest manifest =
-      reading(checkpoint, [&] { return read_manifest(checkpoint); });
+      reading(checkpoint, CheckpointUse::kResume, [&] {
+        return read_manifest(checkpoint);
+      });
   if (manifest.ranks.empty()) {
     return nullptr;
   }
@@ -137,8 +156,10 @@ nlohmann::json saved_description(const fs::path& checkpoint) {
 int64_t load_run_checkpoint(
     Engine& engine,
     const fs::path& checkpoint,
+    CheckpointUse use,
     const std::vector<Checkpointable*>& states) {
-  return reading(checkpoint, [&] { return engine.load(checkpoint, states); });
+  return reading(
+      checkpoint, use, [&] { return engine.load(checkpoint, states); });
 }
 
 RunCheckpoints::RunCheckpoints(
@@ -164,7 +185,7 @@ std::optional<fs::path> RunCheckpoints::newest() const {
 }
 
 void RunCheckpoints::load(const fs::path& checkpoint) {
-  load_run_checkpoint(engine_, checkpoint, states_);
+  load_run_checkpoint(engine_, checkpoint, CheckpointUse::kResume, states_);
   if (world_.rank() == 0) {
     set_aside_later(checkpoint);
   }
@@ -176,7 +197,7 @@ bool RunCheckpoints::load_best(int64_t step) {
   const bool is_there =
       best && best->filename() == checkpoint_path(folder, step).filename();
   if (is_there) {
-    load_run_checkpoint(engine_, *best, {});
+    load_run_checkpoint(engine_, *best, CheckpointUse::kRead, {});
   }
   return is_there;
 }

@@ -35,13 +35,22 @@ std::optional<std::filesystem::path> checkpoint_to_resume(
 /// @throws tessera::Error as load_run_checkpoint().
 nlohmann::json saved_description(const std::filesystem::path& checkpoint);
 
+/// What a checkpoint of a run is loaded for, which decides how a message says
+/// to take another one.
+enum class CheckpointUse {
+  kResume, ///< to train on: the key training.resume_from
+  kRead, ///< to score or export it: `--from` of `tessera eval` and `export`
+};
+
 /// Loads a checkpoint of a run. Collective; blocks.
 /// @throws tessera::Error naming the checkpoint and, if there is one, the next
-///   older checkpoint of the run and how to load it.
+///   older checkpoint of the run, or of the oldest the next newer, and how to
+///   take it.
 /// @return its step.
 int64_t load_run_checkpoint(
     Engine& engine,
     const std::filesystem::path& checkpoint,
+    CheckpointUse use,
     const std::vector<Checkpointable*>& states);
 
 /// The checkpoints of one run of train().

@@ -376,8 +376,37 @@ TEST_F(RunSafety, ADamagedCheckpointNamesTheOneBefore) {
       "training.resume=true", "training.max_steps=6"};
   const auto refused = train("run", longer);
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_TRUE(has(refused, "training.resume_from=step-000002"))
-      << refused.output;
+  const std::string before = (folder_ / "run/checkpoints/step-000002").string();
+  EXPECT_TRUE(has(refused, "training.resume_from=" + before)) << refused.output;
+  // Each command by its own option.
+  const std::string run = (folder_ / "run").string();
+  for (const char* command : {"eval", "export"}) {
+    const auto unread = run_tessera(
+        1,
+        {command,
+         run,
+         "--from",
+         "step-4",
+         "data.heldout=" + (folder_ / "tokens.bin").string()});
+    EXPECT_EQ(unread.exit_code, 1);
+    EXPECT_TRUE(has(unread, "older checkpoint: --from " + before))
+        << unread.output;
+    EXPECT_FALSE(has(unread, "training.resume")) << unread.output;
+    EXPECT_FALSE(has(unread, "resuming")) << unread.output;
+  }
+  // Of the oldest there is none before.
+  fs::rename(folder_ / "run/checkpoints/step-000002", folder_ / "step-000002");
+  fs::copy(
+      folder_ / "run/checkpoints/step-000004",
+      folder_ / "step-000004",
+      fs::copy_options::recursive);
+  fs::rename(folder_ / "step-000004", folder_ / "step-000001");
+  const auto oldest = run_tessera(
+      1, {"export", run, "--from", (folder_ / "step-000001").string()});
+  EXPECT_TRUE(has(
+      oldest, "newer checkpoint: --from " + (folder_ / "step-000002").string()))
+      << oldest.output;
+  fs::rename(folder_ / "step-000002", folder_ / "run/checkpoints/step-000002");
   const auto older =
       train("run", {"training.resume_from=step-2", "training.max_steps=3"});
   ASSERT_EQ(older.exit_code, 0) << older.output;
