@@ -247,15 +247,24 @@ StepPrediction predict_step(
   return prediction;
 }
 
+namespace {
+
+/// In TFLOP/s.
+std::string rate_text(double flops) {
+  return formatted("{:.{}f}", flops / 1e12, flops < 1e13 ? 2 : 0);
+}
+
+} // namespace
+
 std::string prediction_table(const StepPrediction& prediction) {
   const DeviceRates& rates = prediction.rates;
   std::string text = formatted(
-      "predicted for {}: products of 16 bits at {:.0f} TFLOP/s, of 32 bits at "
-      "{:.0f}; attention at {:.0f}; memory at {:.2f} TB/s\n",
+      "predicted for {}: products of 16 bits at {} TFLOP/s, of 32 bits at "
+      "{}; attention at {}; memory at {:.2f} TB/s\n",
       prediction.device,
-      rates.flops_16bit / 1e12,
-      rates.flops_32bit / 1e12,
-      rates.attention_16bit / 1e12,
+      rate_text(rates.flops_16bit),
+      rate_text(rates.flops_32bit),
+      rate_text(rates.attention_16bit),
       rates.device_memory / 1e12);
   text += formatted(
       "{:<34} {:<4} {:>6} {:>8} {:>7} {:>8} {}\n",
@@ -299,9 +308,9 @@ std::string prediction_table(const StepPrediction& prediction) {
       prediction.model_flops / 1e12);
   if (const auto mfu = prediction.mfu()) {
     text += formatted(
-        ", {:.1f} % of {:.0f} TFLOP/s",
+        ", {:.1f} % of {} TFLOP/s",
         100 * *mfu,
-        *prediction.peak_flops / 1e12);
+        rate_text(*prediction.peak_flops));
   }
   return text + "\n";
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
@@ -76,22 +77,21 @@ std::string resolved_path(
   return value;
 }
 
-/// Calls itself for the rest of a key.
-void resolve_key(
+/// Changes the paths that a key names. Calls itself for the rest of a key.
+void change_paths(
     json& value,
     std::string_view rest,
-    std::string_view key,
-    const fs::path& file) {
+    const std::function<std::string(const std::string& path)>& change) {
   if (rest.empty()) {
     if (value.is_string()) {
-      value = resolved_path(value.get<std::string>(), file, key);
+      value = change(value.get<std::string>());
     }
     return;
   }
   if (rest.starts_with("[]")) {
     rest.remove_prefix(rest.starts_with("[].") ? 3 : 2);
     for (size_t i = 0; value.is_array() && i < value.size(); ++i) {
-      resolve_key(value[i], rest, key, file);
+      change_paths(value[i], rest, change);
     }
     return;
   }
@@ -102,7 +102,7 @@ void resolve_key(
   if (value.is_object() && found != value.end()) {
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end);
     rest.remove_prefix(rest.starts_with(".") ? 1 : 0);
-    resolve_key(*found, rest, key, file);
+    change_paths(*found, rest, change);
   }
 }
 
@@ -113,7 +113,19 @@ void resolve_config_paths(json& root, const fs::path& file) {
     return;
   }
   for (const std::string_view key : kReadPaths) {
-    resolve_key(root, key, key, file);
+    change_paths(root, key, [&](const std::string& path) {
+      return resolved_path(path, file, key);
+    });
+  }
+}
+
+void express_config_paths(json& root, const fs::path& folder) {
+  for (const std::string_view key : kReadPaths) {
+    change_paths(root, key, [&](const std::string& path) {
+      return path.empty() || fs::path(path).is_absolute()
+                 ? path
+                 : fs::relative(path, folder).string();
+    });
   }
 }
 

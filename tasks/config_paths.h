@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // resolve_config_paths() makes the paths in a configuration relative to the
-// working directory.
+// working directory, express_config_paths() to a folder that it is written to.
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -18,5 +18,11 @@ namespace tessera::tasks {
 void resolve_config_paths(
     nlohmann::json& root,
     const std::filesystem::path& file);
+
+/// Changes the same paths, which are relative to the working directory, to what
+/// they are from `folder`.
+void express_config_paths(
+    nlohmann::json& root,
+    const std::filesystem::path& folder);
 
 } // namespace tessera::tasks

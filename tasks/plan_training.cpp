@@ -132,7 +132,7 @@ std::shared_ptr<zoo::Model> planned_model(
     const ModelSource& source,
     ParallelRun& parallel) {
   zoo::FromConfigOptions options{
-      source.architecture, zoo::fresh_layer_context(parallel)};
+      source.architecture, model_context(config, parallel)};
   const auto make = [&] {
     return lazy([&] { return zoo::from_config(source.json, options); });
   };
@@ -167,7 +167,7 @@ std::shared_ptr<zoo::Model> planned_frozen_model(
       runtime::parse_json(runtime::read_text_file(origin), origin);
   auto model = lazy([&] {
     return zoo::from_config(
-        json, {.context = zoo::fresh_layer_context(parallel)}, origin);
+        json, {.context = zoo::layer_context(parallel)}, origin);
   });
   init_parameters(*model, config.seed);
   return model;

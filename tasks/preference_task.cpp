@@ -157,7 +157,9 @@ Task open_preference(
         PromptKind::kDecoder,
         config.model_folder,
         task.head->vocab(),
-        packs ? config.max_length / 2 : config.max_length);
+        packs ? config.max_length / 2 : config.max_length,
+        packs ? "half of model.max_length, as pairs are packed"
+              : "model.max_length");
     return std::make_unique<PreferenceBatches>(
         PreferenceEncoder(texts, rows, own.keys).read(files),
         inputs_of_pairs(config, *task.model, tokenizer, is_packed, multiple_of),

@@ -78,10 +78,11 @@ SupervisedText PreferenceEncoder::conversation(
       text.answers.begin(), text.answers.begin() + std::min(said, count));
   TESSERA_CHECK(
       !text.answers.empty(),
-      "{}: '{}' has no answer of the role assistant after the prompt within the first {} tokens (model.max_length)",
+      "{}: '{}' has no answer of the role assistant after the prompt within the first {} tokens ({})",
       row.place(),
       key,
-      text.tokens.size());
+      text.tokens.size(),
+      texts_.limit());
   return text;
 }
 
@@ -174,10 +175,7 @@ std::vector<PreferencePair> PreferenceEncoder::read(
         pairs.size() > before,
         "'{}' has no rows that can be used",
         file.string());
-    report.log_truncated(
-        file.string(),
-        "there is room for (model.max_length, of packed texts half of it)",
-        texts_.max_length());
+    report.log_truncated(file.string(), texts_.limit(), texts_.max_length());
   }
   return pairs;
 }

@@ -54,18 +54,25 @@ std::shared_ptr<zoo::Model> pretrained_model(
   return zoo::from_pretrained(config.model_folder, options);
 }
 
+zoo::LayerContext model_context(
+    const TrainingConfig& config,
+    ParallelRun& parallel) {
+  return config.model_folder.empty() ? zoo::fresh_layer_context(parallel)
+                                     : zoo::layer_context(parallel);
+}
+
 std::shared_ptr<zoo::Model> configured_model(
     const TrainingConfig& config,
     ParallelRun& parallel) {
   if (!config.model_folder.empty()) {
-    return pretrained_model(config, zoo::layer_context(parallel));
+    return pretrained_model(config, model_context(config, parallel));
   }
   const std::string origin = config.model_config.string();
   nlohmann::json json =
       runtime::parse_json(runtime::read_text_file(config.model_config), origin);
   json.update(class_fields(config.classes, config.problem_type));
   zoo::FromConfigOptions options{
-      config.architecture, zoo::fresh_layer_context(parallel)};
+      config.architecture, model_context(config, parallel)};
   options.record = std::make_shared<zoo::FieldRecord>();
   const auto model =
       lazy([&] { return zoo::from_config(json, options, origin); });

@@ -17,6 +17,11 @@
 
 namespace tessera::tasks {
 
+/// How the layers of configured_model() are constructed on this rank.
+zoo::LayerContext model_context(
+    const TrainingConfig& config,
+    ParallelRun& parallel);
+
 /// The model of TrainingConfig::model_folder, or of ::model_config with newly
 /// initialized weights, which are the same under any layout of ranks. It has no
 /// memory until it is wrapped. A head that the folder lacks is newly

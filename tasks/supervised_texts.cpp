@@ -202,13 +202,15 @@ SupervisedEncoder::SupervisedEncoder(
     PromptKind kind,
     std::filesystem::path folder,
     int64_t vocab,
-    int64_t max_length)
+    int64_t max_length,
+    std::string limit)
     : tokenizer_(std::move(tokenizer)),
       options_(std::move(options)),
       kind_(kind),
       folder_(std::move(folder)),
       vocab_(vocab),
-      max_length_(max_length) {
+      max_length_(max_length),
+      limit_(std::move(limit)) {
   const auto end = tokenizer_.special_id("eos_token");
   TESSERA_CHECK(
       end.has_value(),
@@ -497,10 +499,11 @@ SupervisedText SupervisedEncoder::encode_keys(const text::TextRow& row) const {
   shorten(text, max_length_);
   TESSERA_CHECK(
       text.learned() > 0,
-      "{}: the row has {} tokens, and none of the first {} (model.max_length) is to be learned; raise it, or shorten what is before the answer",
+      "{}: the row has {} tokens, and none of the first {} ({}) is to be learned; raise it, or shorten what is before the answer",
       row.place(),
       full,
-      max_length_);
+      max_length_,
+      limit_);
   TESSERA_CHECK(!text.tokens.empty(), "{}: the prompt is empty", row.place());
   for (const std::vector<int64_t>* ids : {&text.tokens, &text.target}) {
     check_token_ids(*ids, tokenizer_, vocab_, folder_, row.place() + ": ");
@@ -543,7 +546,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
     if (is_log_rank_zero()) {
       warn_about_chats(texts, places, before);
     }
-    report.log_truncated(file.string(), "model.max_length", max_length_);
+    report.log_truncated(file.string(), limit_, max_length_);
   }
   return texts;
 }

@@ -84,6 +84,7 @@ class SupervisedEncoder {
   /// @param folder of the tokenizer, for messages.
   /// @param vocab of the model; ids are less.
   /// @param max_length of a row, of input and target each.
+  /// @param limit what that is, for messages.
   /// @throws tessera::Error on a malformed template, and without an eos_token.
   SupervisedEncoder(
       text::Tokenizer tokenizer,
@@ -91,7 +92,8 @@ class SupervisedEncoder {
       PromptKind kind,
       std::filesystem::path folder,
       int64_t vocab,
-      int64_t max_length);
+      int64_t max_length,
+      std::string limit = "model.max_length");
 
   /// A conversation is rendered by the tokenizer's chat template; learned are
   /// the assistant's answers, see ChatPrompt::render_with_answers(): tokens
@@ -115,6 +117,9 @@ class SupervisedEncoder {
   /// Of a row.
   int64_t max_length() const {
     return max_length_;
+  }
+  const std::string& limit() const {
+    return limit_;
   }
 
  private:
@@ -155,6 +160,7 @@ class SupervisedEncoder {
   std::filesystem::path folder_;
   int64_t vocab_;
   int64_t max_length_;
+  std::string limit_;
   int64_t end_token_;
   std::optional<PromptTemplate> template_;
   std::optional<text::ChatPrompt>

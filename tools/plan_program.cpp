@@ -15,8 +15,10 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/io/config_file.h"
 #include "tessera/runtime/memory/host_heap.h"
 #include "tessera/runtime/memory/memory_ledger.h"
+#include "tessera/tasks/config_paths.h"
 #include "tessera/tasks/plan_training.h"
 #include "tessera/tasks/training_config.h"
 
@@ -26,6 +28,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -38,6 +41,7 @@
 #include <set>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -127,6 +131,29 @@ planner::DeviceRates rates_of(
   return rates;
 }
 
+/// The memory that --margin leaves free: a size, or "5%" of the device's.
+int64_t margin_of(const std::string& text, int64_t device_bytes) {
+  if (!text.ends_with('%')) {
+    const int64_t bytes = bytes_of("--margin", text);
+    TESSERA_CHECK(
+        bytes == 0 || bytes >= 1024,
+        "--margin is {}, which is so many bytes; write {}% for a part of the device's memory, or a size such as 1GiB",
+        text,
+        text);
+    return bytes;
+  }
+  double percent = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto read = std::from_chars(text.data(), end, percent);
+  TESSERA_CHECK(
+      read.ec == std::errc() && read.ptr == end && percent >= 0 &&
+          percent < 100,
+      "--margin is '{}'; expected a part of the device's memory, from 0% to less than 100%, or a size such as 1GiB",
+      text);
+  return static_cast<int64_t>(
+      static_cast<double>(device_bytes) * percent / 100);
+}
+
 Machine machine_of(const PlanArguments& arguments) {
   TESSERA_CHECK(
       !arguments.device_memory.empty(),
@@ -141,7 +168,9 @@ Machine machine_of(const PlanArguments& arguments) {
     return text.empty() ? std::nullopt : std::optional(bytes_of(option, text));
   };
   machine.reserved_bytes = given("--reserve", arguments.reserve);
-  machine.margin_bytes = given("--margin", arguments.margin);
+  if (!arguments.margin.empty()) {
+    machine.margin_bytes = margin_of(arguments.margin, machine.device_bytes);
+  }
   machine.host_bytes = given("--host-memory", arguments.host_memory);
   if (!machine.host_bytes && arguments.is_for_this_machine) {
     machine.host_bytes = host_bytes_of_machine();
@@ -666,11 +695,13 @@ void write_config(const PlanArguments& arguments, const PlannedRun& best) {
   for (const std::string& override : all) {
     runtime::apply_override(set, override);
   }
+  const std::filesystem::path folder =
+      std::filesystem::absolute(arguments.write).parent_path();
+  tasks::express_config_paths(set, folder);
   nlohmann::ordered_json config{
       {"extends",
        std::filesystem::relative(
-           std::filesystem::absolute(arguments.config),
-           std::filesystem::absolute(arguments.write).parent_path())
+           std::filesystem::absolute(arguments.config), folder)
            .string()}};
   config.update(nlohmann::ordered_json(set));
   runtime::write_file_atomically(arguments.write, config.dump(2) + "\n");
@@ -778,9 +809,12 @@ nlohmann::ordered_json json_of(const PlannedChange& change) {
 
 nlohmann::ordered_json json_of(
     const PlanAnswer& answer,
+    const PlanArguments& arguments,
     const Machine& machine) {
   nlohmann::ordered_json json{
       {"best", nullptr},
+      {"command", nullptr},
+      {"given_overrides", arguments.overrides},
       {"room_bytes", machine.available_bytes()},
       {"margin_bytes", machine.margin_bytes},
       {"dry_runs", answer.dry_runs},
@@ -794,6 +828,7 @@ nlohmann::ordered_json json_of(
   }
   if (answer.best) {
     json["best"] = *answer.best;
+    json["command"] = command_of(arguments, answer.best_run()->changed);
   }
   if (answer.lifted) {
     json["lifted"] = json_of(*answer.lifted);
@@ -834,9 +869,34 @@ void make_folder_of(const std::string& file) {
   }
 }
 
+/// What is written extends what was read.
+void check_replaces_no_source(
+    const char* option,
+    const std::string& file,
+    const std::string& config) {
+  if (!std::filesystem::exists(file)) {
+    return;
+  }
+  runtime::read_config_file(
+      config, {}, [&](nlohmann::json&, const std::filesystem::path& source) {
+        TESSERA_CHECK(
+            !std::filesystem::equivalent(source, file),
+            "{} is '{}', which {}; name another file",
+            option,
+            file,
+            std::filesystem::equivalent(config, file)
+                ? "is the configuration that is planned"
+                : formatted("'{}' extends", config));
+      });
+}
+
 void check_can_write(const PlanArguments& arguments) {
-  check_can_write("--write", arguments.write);
-  check_can_write("--report", arguments.report);
+  for (const auto& [option, file] :
+       {std::pair{"--write", arguments.write},
+        std::pair{"--report", arguments.report}}) {
+    check_can_write(option, file);
+    check_replaces_no_source(option, file, arguments.config);
+  }
 }
 
 int plan(const PlanArguments& arguments) {
@@ -858,7 +918,8 @@ int plan(const PlanArguments& arguments) {
   }
   const PlannedRun* best = answer.best_run();
   if (arguments.as_json) {
-    std::printf("%s\n", json_of(answer, search.machine).dump(2).c_str());
+    std::printf(
+        "%s\n", json_of(answer, arguments, search.machine).dump(2).c_str());
   } else {
     if (best != nullptr) {
       print_answer(arguments, search.machine, *best);
@@ -982,8 +1043,8 @@ int run_plan(int argc, char** argv) {
   app.add_option(
       "--margin",
       arguments.margin,
-      "Part of a device's memory that a plan leaves free besides, e.g. 1GiB; "
-      "default 3 % of it");
+      "Part of a device's memory that a plan leaves free besides, e.g. 1GiB "
+      "or 5%; default 3% of it");
   auto* kind = app.add_option(
       "--device",
       arguments.kind,

@@ -527,6 +527,67 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
   EXPECT_TRUE(planned.at("fits").get<bool>());
 }
 
+TEST_F(Plan, LeavesAMarginOfADevice) {
+  const auto planned = run_tessera(
+      1,
+      {"plan",
+       (folder_ / "train.json").string(),
+       "--device=cpu",
+       "--device-memory=1GiB",
+       "--as-given",
+       "--margin=5%"});
+  EXPECT_NE(planned.output.find("51.20 MiB of margin"), std::string::npos)
+      << planned.output;
+}
+
+// The same path means another file in another folder.
+TEST_F(Plan, WritesPathsAsTheyAreFromTheFile) {
+  const std::filesystem::path written = folder_ / "plans" / "best.json";
+  const std::string model =
+      std::filesystem::relative(folder_ / "gpt.json").string();
+  const auto run = run_tessera(
+      1,
+      {"plan",
+       (folder_ / "train.json").string(),
+       "--device=cpu",
+       "--device-memory=1GiB",
+       "--as-given",
+       "--write=" + written.string(),
+       "model.config=" + model});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  std::ifstream file(written);
+  const auto config = nlohmann::json::parse(file);
+  EXPECT_EQ(config.at("extends"), "../train.json");
+  EXPECT_EQ(config.at("model").at("config"), "../gpt.json");
+}
+
+TEST_F(Plan, ReplacesNoConfigurationThatItReads) {
+  const std::filesystem::path child = folder_ / "child.json";
+  std::ofstream(child) << R"({"extends": "train.json"})";
+  const std::filesystem::path link = folder_ / "link.json";
+  std::filesystem::create_symlink(folder_ / "train.json", link);
+  const auto output_with = [&](const std::string& option) {
+    return run_tessera(
+               1,
+               {"plan",
+                child.string(),
+                "--device=cpu",
+                "--device-memory=1GiB",
+                option})
+        .output;
+  };
+  for (const auto& file : {folder_ / "train.json", link}) {
+    const std::string output = output_with("--write=" + file.string());
+    EXPECT_NE(output.find("child.json' extends; name another"), output.npos)
+        << output;
+  }
+  for (const char* option : {"--write=", "--report="}) {
+    const std::string output = output_with(option + child.string());
+    EXPECT_NE(output.find("is the configuration that is planned"), output.npos)
+        << output;
+  }
+}
+
 /// A device with little memory and slow links, but a large host.
 TEST_F(Plan, TriesOtherUsesOfMemory) {
   PlanSearch one = search(int64_t{1} << 40);
@@ -995,6 +1056,14 @@ TEST_F(Plan, AddsAdapters) {
         .get<int64_t>();
   };
   const int64_t adapted = bytes({"--lora=4"});
+  const auto json = nlohmann::json::parse(with({"--lora=4", "--json"}).output);
+  EXPECT_NE(
+      json.at("command").get<std::string>().find("model.lora.r=4"),
+      std::string::npos)
+      << json.at("command");
+  EXPECT_NE(
+      json.at("given_overrides").dump().find("model.lora.r=4"),
+      std::string::npos);
   EXPECT_LT(adapted, bytes({}));
   EXPECT_LT(adapted, bytes({"--lora"})) << "of rank 16";
   // As the configuration would have it.
@@ -1161,6 +1230,8 @@ TEST_F(Plan, SaysWhatIsWrong) {
       output_with(
           {"--host-memory=1GiB", "--nvme-memory=1GiB", "--nvme-path=nowhere"}),
       "--nvme-path is 'nowhere', which is not a folder");
+  expect_has(output_with({"--margin=5"}), "write 5% for a part");
+  expect_has(output_with({"--margin=105%"}), "from 0% to less than 100%");
   expect_has(output_of({"--memory-cap=1GiB"}), "--simulate-world");
   expect_has(output_of({"--device-memory=much"}), "--device-memory");
 }
