@@ -10,12 +10,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
+
 namespace tessera::tasks {
 
 class FrozenModel;
 
 /// What the loss of an optimizer step is the mean over, where labels are those
-/// of tokens.
+/// of tokens, or pairs of answers.
 enum class LossMean {
   /// All labels of the step, whose loss and gradient then do not depend on how
   /// its rows are divided into ranks and micro-batches.
@@ -54,9 +57,14 @@ class BatchLoss {
   }
 
   /// Whether loss() is the mean over the labels of tokens, where the head has
-  /// such; see LossMean.
+  /// such, or over count_labels(); see LossMean.
   virtual bool is_mean_over_labels() const {
     return false;
+  }
+  /// What loss() of a batch is the mean over; nothing: the labels of tokens.
+  virtual std::optional<int64_t> count_labels(
+      const zoo::ModelInput& /*batch*/) const {
+    return std::nullopt;
   }
 };
 

@@ -252,7 +252,10 @@ void ModelTask::load_ahead(int64_t index, int number) {
         batch, curriculum_length(*curriculum_, max_length_, step_));
   }
   if (weighs_) { // on the CPU, which waits for no device
-    labels_[at] = count_labels(*task_.head, batch);
+    const auto counted =
+        task_.loss == nullptr ? std::nullopt : task_.loss->count_labels(batch);
+    labels_[at] = counted ? static_cast<double>(*counted)
+                          : count_labels(*task_.head, batch);
   }
   batches_[at] = on_device(batch, engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {

@@ -348,8 +348,7 @@ class ConfiguredTraining {
         config_.loss_mean,
         *head_of(model),
         has_equal_labels(config_, model),
-        /*is_mean_over_labels=*/config_.get_if<PreferenceTaskOptions>() ==
-            nullptr,
+        /*is_mean_over_labels=*/true,
         accumulate * world_size /
             (sizes.tensor * sizes.pipeline * sizes.context));
     return kept_batches(config_.loader, accumulate, weighs, sizes.pipeline > 1);

@@ -328,6 +328,9 @@ PlannedBatch planned_batch(
 }
 
 bool has_equal_labels(const TrainingConfig& config, zoo::Model& model) {
+  if (const auto* pairs = config.get_if<PreferenceTaskOptions>()) {
+    return !pairs->is_packed();
+  }
   const auto* texts = config.get_if<LanguageModelOptions>();
   return texts != nullptr &&
          zoo::objective_of(

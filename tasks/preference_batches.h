@@ -59,6 +59,10 @@ class PreferenceBatches : public zoo::DataSet {
     return kPairOutputs;
   }
   TaskScore report(const zoo::Score& score) const override;
+  /// Of pairs that are not packed.
+  bool has_equal_labels() const override {
+    return !inputs_.is_packed;
+  }
 
  private:
   std::vector<PreferencePair> pairs_;

@@ -145,6 +145,11 @@ at::Tensor PreferenceLoss::loss(
   return scores(model, batch).losses.mean();
 }
 
+std::optional<int64_t> PreferenceLoss::count_labels(
+    const zoo::ModelInput& batch) const {
+  return batch.others.at(PairInputs::kLengths).size(0) / 2;
+}
+
 zoo::ModelOutput PreferenceLoss::score(
     zoo::Model& model,
     const zoo::ModelInput& batch) {

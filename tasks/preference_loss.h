@@ -6,6 +6,7 @@
 #include "tessera/tasks/batch_loss.h"
 #include "tessera/tasks/frozen_model.h"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -68,6 +69,12 @@ class PreferenceLoss : public BatchLoss {
       std::unique_ptr<FrozenModel> reference);
 
   at::Tensor loss(zoo::Model& model, const zoo::ModelInput& batch) override;
+  bool is_mean_over_labels() const override {
+    return true;
+  }
+  /// Pairs, of which packed sequences have different numbers.
+  std::optional<int64_t> count_labels(
+      const zoo::ModelInput& batch) const override;
   const FrozenModel* frozen() const override {
     return reference_.get();
   }

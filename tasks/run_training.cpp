@@ -330,7 +330,8 @@ void log_best(const TrainingConfig& config, const TrainingSummary& summary) {
         summary.total_steps,
         config.trainer.early_stop);
   }
-  if (summary.best_step > 0) {
+  // A resumed run that scores no more knows that of the run before.
+  if (summary.best_step > 0 && config.trainer.evaluate_every > 0) {
     log_info("best: {}", summary.best_text);
   }
   if (config.trainer.export_best && !summary.has_best_weights) {

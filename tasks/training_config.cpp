@@ -196,7 +196,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         config.loss_mean,
         {{"labels", LossMean::kLabels},
          {"micro_batches", LossMean::kMicroBatches}},
-        "where labels are those of tokens: the loss of a step is the mean over all `labels` of its global batch, whatever the number of ranks and micro-batches; or over `micro_batches`, each the mean over its own labels");
+        "where labels are those of tokens, and of packed pairs of answers: the loss of a step is the mean over all `labels` of its global batch, whatever the number of ranks and micro-batches; or over `micro_batches`, each the mean over its own labels");
     fields.field(
         "new_data",
         config.new_data,

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -341,6 +342,37 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
          "preference.loss=ipo",
          "output.folder=" + (folder_ / "packed").string()}));
     EXPECT_EQ(packed.score->values.at("heldout_accuracy"), 1.0);
+  });
+}
+
+// Packed sequences have different numbers of pairs, each of which counts once.
+TEST_F(Preference, LossesAreMeansOverPairs) {
+  tests::on_ranks(1, [&] {
+    write_model();
+    const auto loss_of = [&](const Names& overrides) {
+      Names all{
+          "data.packed=true",
+          "preference.loss=ipo",
+          "optimizer.type=sgd",
+          "training.max_steps=3",
+          "training.log_every=1"};
+      all.insert(all.end(), overrides.begin(), overrides.end());
+      run_training(config(all));
+      std::ifstream lines(run_ / "metrics.jsonl");
+      double loss = 0;
+      for (std::string line; std::getline(lines, line);) {
+        loss = json::parse(line).value("loss", loss);
+      }
+      return loss;
+    };
+    const double together = loss_of({"training.batch_size=2"});
+    const Names apart{"training.batch_size=1", "training.accumulate=2"};
+    EXPECT_NEAR(loss_of(apart), together, 1e-4 * together);
+    EXPECT_GT(
+        std::abs(
+            loss_of({apart[0], apart[1], "training.loss_mean=micro_batches"}) -
+            together),
+        1e-3 * together);
   });
 }
 
