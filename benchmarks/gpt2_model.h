@@ -3,7 +3,7 @@
 // GPT-2 as anybody would write it with LibTorch, and, on request, with the
 // opt-in helpers for its head.
 
-#include "tessera/engine/helpers/chunked_cross_entropy.h"
+#include "tessera/engine/helpers/linear_cross_entropy.h"
 #include "tessera/engine/helpers/tied_embedding.h"
 
 #include <torch/torch.h>
@@ -110,7 +110,7 @@ struct Gpt2Impl : torch::nn::Module {
   at::Tensor forward_with_helpers(const at::Tensor& ids) {
     const auto [embedded, head_weight] = tied_embedding(wte->weight, ids);
     const int64_t last = ids.size(1) - 1;
-    return chunked_cross_entropy(
+    return linear_cross_entropy(
         hidden(embedded).narrow(1, 0, last),
         head_weight,
         ids.narrow(1, 1, last));

@@ -42,7 +42,7 @@ inline constexpr const char* kMfuFormula =
     "sequence) / peak";
 
 /// @param is_lazy whether parameters get no memory yet.
-/// @param helpers whether the loss is that of chunked_cross_entropy(), with the
+/// @param helpers whether the loss is that of linear_cross_entropy(), with the
 ///   table from tied_embedding().
 TrainedModel make_gpt2(const ModelSize& size, bool is_lazy, bool helpers);
 

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/kernels/fast_operators.h"
+#include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/runtime/memory/product_padding.h"
 
 #include <ATen/Context.h>
@@ -39,7 +40,7 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       "fused",
       options.fused,
       {{"auto", FusedOperators::kAuto}, {"off", FusedOperators::kOff}},
-      "`auto`: kernels of our own where they are faster than LibTorch's on CUDA: products of 16-bit matrices with odd rows (a vocabulary of 50,257) by padded copies, biases added in packs; `off`: LibTorch's");
+      "`auto`: kernels of our own where they are faster than LibTorch's operators: the loss of language models; on CUDA also products of 16-bit matrices with odd rows (a vocabulary of 50,257) by padded copies, and biases added in packs; `off`: LibTorch's, bit for bit");
   fields.field(
       "timeout_s",
       options.timeout_s,
@@ -73,6 +74,7 @@ World& init_on(const DeviceOptions& options) {
         reason.empty() ? "TESSERA_CUDA=0 is set" : reason);
   }
   const bool fuses = options.fused == FusedOperators::kAuto;
+  runtime::use_fused_operators(fuses);
   if (world.device().is_cpu()) {
     set_cpu_matmul(options.matmul);
     runtime::plan_padded_products(fuses); // for CUDA

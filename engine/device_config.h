@@ -25,7 +25,7 @@ enum class CudaMatmul {
   kTf32, ///< factors rounded to 10 bits of mantissa, on tensor cores
 };
 
-/// Whose CUDA kernels compute products and add biases.
+/// Whose kernels compute: see [Note: fused operators].
 enum class FusedOperators {
   kAuto, ///< those that are faster
   kOff, ///< LibTorch's, bit for bit
@@ -36,7 +36,7 @@ struct DeviceOptions {
   /// The implementation of matrix products on the CPU.
   CpuMatmul matmul = CpuMatmul::kAuto;
   CudaMatmul cuda_matmul = CudaMatmul::kFloat32;
-  /// Of CUDA's operators; see use_fast_operators().
+  /// On CUDA also which products; see use_fast_operators().
   FusedOperators fused = FusedOperators::kAuto;
   double timeout_s = 600; ///< InitOptions::timeout
   bool keep_freed_memory = true; ///< as in InitOptions

@@ -240,6 +240,27 @@ DESIGN = [
         ELEMENTWISE,
         shared_bytes=128,
     ),
+    *(
+        Design(
+            rf"softmax_loss_kernel<{types}>",
+            512,
+            {75: 2, 90: 2},
+            "4 loads of 16 bytes a thread: 64 KiB in flight",
+            shared_bytes=512,
+            packed=16,
+            loads=8,  # in two passes
+            stores=4,
+            narrowest=2,  # the ends of rows, in the loop over rows
+        )
+        for types in ("(__half|__nv_bfloat16), 8", "float, 4")
+    ),
+    Design(
+        r"softmax_loss_kernel<(float|__half|__nv_bfloat16), 1>",
+        512,
+        {75: 2, 90: 2},
+        ELEMENTWISE,
+        shared_bytes=512,
+    ),
     Design(
         r"blocks_kernel<(float|__half|__nv_bfloat16)>",
         128,

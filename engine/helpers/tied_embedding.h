@@ -23,7 +23,7 @@ struct TiedEmbedding {
 ///
 /// ```
 /// const auto [x, head_weight] = tied_embedding(wte->weight, ids);
-/// loss = chunked_cross_entropy(blocks(x), head_weight, targets);
+/// loss = linear_cross_entropy(blocks(x), head_weight, targets);
 /// ```
 /// @param weight [classes, width], floating point; may be sharded.
 /// @param ids int64, any shape.

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/kernels/kernel_problems.h"
+#include "tessera/runtime/kernels/kernel_trial.h"
 #include "tessera/runtime/kernels/operator_tensors.h"
 
 #include <ATen/record_function.h>
@@ -16,21 +17,18 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <limits>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace tessera::runtime {
 
 namespace {
 
-enum class KernelState : uint8_t { kUnchecked, kServes, kReplaced };
-
-constexpr size_t kMostDevices = std::numeric_limits<c10::DeviceIndex>::max();
-
-std::array<std::array<std::atomic<KernelState>, kKernels>, kMostDevices>
+std::array<std::array<std::atomic<KernelState>, kKernels>, kMostKernelDevices>
     kernel_states{};
 std::mutex checks;
 
@@ -62,15 +60,21 @@ std::string text_of(c10::Device device) {
              : device.str();
 }
 
+/// A kernel that is to be checked.
+struct Candidate {
+  std::string name;
+  /// From the operators' results, on the device; nothing if there is none.
+  std::function<std::optional<std::string>(c10::Device device)> difference;
+};
+
 /// Why the kernel cannot serve; nothing if it can.
 std::optional<std::string> fault_of(
-    const KernelProblem& problem,
+    const Candidate& kernel,
     c10::Device device) {
   const at::DisableRecordFunctionGuard unobserved;
   const c10::StreamGuard guard(check_stream(device));
   try {
-    const auto difference =
-        difference_from_operators(problem, registered_kernels(), device);
+    const auto difference = kernel.difference(device);
     return difference ? std::optional(
                             "does not compute what LibTorch's operators do: " +
                             *difference)
@@ -82,7 +86,7 @@ std::optional<std::string> fault_of(
   }
 }
 
-KernelState check(size_t kernel, c10::Device device) {
+Candidate candidate_of(size_t kernel) {
   const auto& all = kernel_problems();
   const auto problem =
       std::find_if(all.begin(), all.end(), [&](const KernelProblem& some) {
@@ -90,13 +94,20 @@ KernelState check(size_t kernel, c10::Device device) {
       });
   TESSERA_CHECK(
       problem != all.end(), "kernel check: kernel {} has no problem", kernel);
-  const auto fault = fault_of(*problem, device);
+  return {problem->name, [problem](c10::Device device) {
+            return difference_from_operators(
+                *problem, registered_kernels(), device);
+          }};
+}
+
+KernelState check(const Candidate& kernel, c10::Device device) {
+  const auto fault = fault_of(kernel, device);
   if (!fault) {
     return KernelState::kServes;
   }
   log_warning(
       "the kernel {} on {} {}. LibTorch's operators take its place from here on, which is slower. Please report it; TESSERA_CHECK_KERNELS=0 uses the kernel all the same.",
-      problem->name,
+      kernel.name,
       text_of(device),
       *fault);
   return KernelState::kReplaced;
@@ -105,7 +116,7 @@ KernelState check(size_t kernel, c10::Device device) {
 /// The state of a kernel that has not been checked, which this call may do.
 KernelState state_after_check(
     std::atomic<KernelState>& state,
-    size_t kernel,
+    const std::function<Candidate()>& kernel,
     c10::Device device) {
   if (!is_check_wanted()) {
     state = KernelState::kServes;
@@ -118,12 +129,23 @@ KernelState state_after_check(
   const std::lock_guard lock(checks);
   if (state == KernelState::kUnchecked) {
     try {
-      state = check(kernel, device);
+      state = check(kernel(), device);
     } catch (const c10::OutOfMemoryError&) {
       return KernelState::kServes;
     }
   }
   return state;
+}
+
+/// Its state on the current device, checked if it has not been.
+KernelState checked_state(
+    std::atomic<KernelState>& state,
+    const std::function<Candidate()>& kernel,
+    c10::Device device) {
+  const KernelState local = state.load(std::memory_order_acquire);
+  return local == KernelState::kUnchecked
+             ? state_after_check(state, kernel, device)
+             : local;
 }
 
 } // namespace
@@ -132,12 +154,31 @@ const DeviceKernels& checked_kernels(size_t kernel) {
   const c10::Device device = detail::current_kernel_device();
   auto& state =
       kernel_states.at(static_cast<size_t>(device.index())).at(kernel);
-  KernelState local = state.load(std::memory_order_acquire);
-  if (local == KernelState::kUnchecked) {
-    local = state_after_check(state, kernel, device);
-  }
+  const KernelState local = checked_state(
+      state, [kernel] { return candidate_of(kernel); }, device);
   return local == KernelState::kReplaced ? operator_kernels()
                                          : registered_kernels();
+}
+
+KernelTrial::KernelTrial(std::string name, Solve solve)
+    : name_(std::move(name)), solve_(std::move(solve)) {}
+
+bool KernelTrial::serves() {
+  const c10::Device device = detail::current_kernel_device();
+  const auto candidate = [this] {
+    return Candidate{name_, [this](c10::Device on) { return difference(on); }};
+  };
+  return checked_state(
+             states_.at(static_cast<size_t>(device.index())),
+             candidate,
+             device) != KernelState::kReplaced;
+}
+
+std::optional<std::string> KernelTrial::difference(c10::Device device) const {
+  const detail::PlainOperators plain;
+  auto found = solve_(/*by_operators=*/false, device);
+  return difference_of_results(
+      std::move(found), solve_(/*by_operators=*/true, device));
 }
 
 } // namespace tessera::runtime

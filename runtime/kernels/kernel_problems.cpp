@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/kernel_problems.h"
 
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/kernels/kernel_trial.h"
 #include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/update_checks.h"
 #include "tessera/runtime/random/counter_random.h"
@@ -625,14 +626,11 @@ const std::vector<KernelProblem>& kernel_problems() {
   return *kProblems;
 }
 
-std::optional<std::string> difference_from_operators(
-    const KernelProblem& problem,
-    const DeviceKernels& kernels,
-    c10::Device device) {
-  const detail::PlainOperators plain;
-  // First to the host, so that an error of the device is that of the kernel.
-  const auto found = on_host(problem.run(kernels, device));
-  const auto expected = on_host(problem.run(operator_kernels(), device));
+std::optional<std::string> difference_of_results(
+    std::vector<KernelResult> found,
+    std::vector<KernelResult> expected) {
+  found = on_host(std::move(found));
+  expected = on_host(std::move(expected));
   std::optional<std::string> text;
   double largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -651,6 +649,17 @@ std::optional<std::string> difference_from_operators(
     }
   }
   return text;
+}
+
+std::optional<std::string> difference_from_operators(
+    const KernelProblem& problem,
+    const DeviceKernels& kernels,
+    c10::Device device) {
+  const detail::PlainOperators plain;
+  // First to the host, so that an error of the device is that of the kernel.
+  auto found = on_host(problem.run(kernels, device));
+  return difference_of_results(
+      std::move(found), problem.run(operator_kernels(), device));
 }
 
 } // namespace tessera::runtime

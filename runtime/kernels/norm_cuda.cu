@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/kernels/element_pack.cuh"
 #include "tessera/runtime/kernels/launch.cuh"
+#include "tessera/runtime/kernels/word_pack.cuh"
 
 #include <algorithm>
 #include <bit>
@@ -198,19 +199,6 @@ __device__ void for_packs(const TeamRow& row, const Body& body) {
     if (i < row.columns) {
       body(pack, i);
     }
-  }
-}
-
-/// Two elements by their bits: the compiler gives a register to each 16-bit
-/// number that it takes out of a word.
-template <typename T>
-__device__ void widen_word(uint32_t word, float& low, float& high) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    low = __uint_as_float(word << 16);
-    high = __uint_as_float(word & 0xffff0000u);
-  } else {
-    low = widen(__ushort_as_half(static_cast<uint16_t>(word)));
-    high = widen(__ushort_as_half(static_cast<uint16_t>(word >> 16)));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/models/vocab_head.h"
 
-#include "tessera/engine/helpers/chunked_cross_entropy.h"
+#include "tessera/engine/helpers/linear_cross_entropy.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 #include "tessera/zoo/layers/linear.h"
@@ -70,10 +70,10 @@ at::Tensor VocabHead::own_loss(
     return vocab_parallel_cross_entropy(
         at::linear(hidden, weight, bias), targets, options);
   }
-  ChunkedCrossEntropyOptions options;
-  options.reduction = is_mean ? ChunkedCrossEntropyOptions::Reduction::kMean
-                              : ChunkedCrossEntropyOptions::Reduction::kSum;
-  return chunked_cross_entropy(hidden, weight, bias, targets, options);
+  LinearCrossEntropyOptions options;
+  options.reduction = is_mean ? LinearCrossEntropyOptions::Reduction::kMean
+                              : LinearCrossEntropyOptions::Reduction::kSum;
+  return linear_cross_entropy(hidden, weight, bias, targets, options);
 }
 
 } // namespace tessera::zoo

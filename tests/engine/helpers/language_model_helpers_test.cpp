@@ -5,8 +5,9 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/helpers/chunked_cross_entropy.h"
+#include "tessera/engine/helpers/linear_cross_entropy.h"
 #include "tessera/engine/helpers/tied_embedding.h"
+#include "tessera/runtime/kernels/fused_operators.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -15,7 +16,7 @@ namespace tessera::engine::language_model_helpers_test {
 
 namespace {
 
-using Reduction = ChunkedCrossEntropyOptions::Reduction;
+using Reduction = LinearCrossEntropyOptions::Reduction;
 
 constexpr double kTolerance = 1e-12;
 constexpr int64_t kClasses = 11;
@@ -37,7 +38,7 @@ struct TinyLmImpl : torch::nn::Module {
     const at::Tensor targets = ids.roll(-1, 1);
     if (helpers) {
       const auto [x, head_weight] = tied_embedding(wte->weight, ids);
-      return chunked_cross_entropy(
+      return linear_cross_entropy(
           torch::tanh(mix(x)), head_weight, targets, {.chunk_rows = 3});
     }
     const auto logits = torch::linear(torch::tanh(mix(wte(ids))), wte->weight);
@@ -57,7 +58,7 @@ at::Tensor ids_of(int seed) {
 
 } // namespace
 
-TEST(ChunkedCrossEntropy, EqualsThePlainForm) {
+TEST(LinearCrossEntropy, EqualsThePlainForm) {
   for (const auto reduction : {Reduction::kMean, Reduction::kSum}) {
     for (const int64_t chunk_rows : {1, 4, 12, 100}) {
       torch::manual_seed(chunk_rows);
@@ -67,7 +68,7 @@ TEST(ChunkedCrossEntropy, EqualsThePlainForm) {
       const auto targets = torch::randint(kClasses, {3, 4}, torch::kLong);
       targets[0][1] = -100;
       targets[2][3] = -100;
-      const auto loss = chunked_cross_entropy(
+      const auto loss = linear_cross_entropy(
           hidden,
           weight,
           targets,
@@ -88,7 +89,7 @@ TEST(ChunkedCrossEntropy, EqualsThePlainForm) {
   }
 }
 
-TEST(ChunkedCrossEntropy, EqualsThePlainFormWithBiasAndSmoothing) {
+TEST(LinearCrossEntropy, EqualsThePlainFormWithBiasAndSmoothing) {
   for (const double smoothing : {0.0, 0.1}) {
     torch::manual_seed(8);
     const auto options = torch::dtype(torch::kDouble).requires_grad(true);
@@ -98,7 +99,7 @@ TEST(ChunkedCrossEntropy, EqualsThePlainFormWithBiasAndSmoothing) {
         torch::randn({kClasses}, options)};
     const auto targets = torch::randint(kClasses, {3, 4}, torch::kLong);
     targets[1][2] = -100;
-    const auto loss = chunked_cross_entropy(
+    const auto loss = linear_cross_entropy(
         inputs[0],
         inputs[1],
         inputs[2],
@@ -120,50 +121,144 @@ TEST(ChunkedCrossEntropy, EqualsThePlainFormWithBiasAndSmoothing) {
   }
 }
 
-TEST(ChunkedCrossEntropy, IgnoresAnotherIndexAndNonFiniteRowsBehindIt) {
+// Float32 and 16 bits by the kernel and by LibTorch's operators, with a bias,
+// class weights, smoothing and z-loss, in one chunk and in several; float64 by
+// the operators. The exact values are those of float64 on the same inputs.
+TEST(LinearCrossEntropy, OfAllDtypesIsAsInFloat64) {
+  constexpr int64_t kManyClasses = 101;
+  constexpr int64_t kManyWidth = 24;
+  for (const bool fused : {true, false}) {
+    runtime::use_fused_operators(fused);
+    for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      for (const int64_t chunk_rows : {6, 100}) {
+        torch::manual_seed(8);
+        const std::vector<at::Tensor> inputs{
+            torch::randn({5, 3, kManyWidth}).to(dtype).requires_grad_(),
+            torch::randn({kManyClasses, kManyWidth}).to(dtype).requires_grad_(),
+            torch::randn({kManyClasses}).to(dtype).requires_grad_()};
+        std::vector<at::Tensor> wide;
+        for (const at::Tensor& input : inputs) {
+          wide.push_back(input.detach().to(at::kDouble).requires_grad_());
+        }
+        const auto targets = torch::randint(kManyClasses, {5, 3});
+        targets[1][2] = -100;
+        const auto weights = torch::rand({kManyClasses}) + 0.5;
+        const auto loss = linear_cross_entropy(
+            inputs[0],
+            inputs[1],
+            inputs[2],
+            targets,
+            {.label_smoothing = 0.1,
+             .z_loss = 0.02,
+             .class_weights = weights,
+             .chunk_rows = chunk_rows});
+        const auto logits =
+            torch::linear(wide[0], wide[1], wide[2]).flatten(0, 1);
+        const auto rows = targets.flatten();
+        const auto counted = rows.ne(-100);
+        const auto denominator = weights.to(at::kDouble)
+                                     .index_select(0, rows.mul(counted))
+                                     .mul(counted)
+                                     .sum();
+        const auto plain =
+            torch::cross_entropy_loss(
+                logits,
+                rows,
+                weights.to(at::kDouble),
+                at::Reduction::Mean,
+                -100,
+                0.1) +
+            (torch::logsumexp(logits, 1).square() * counted).sum() * 0.02 /
+                denominator;
+        const double unit = dtype == at::kDouble  ? 1e-12
+                            : dtype == at::kFloat ? 1e-5
+                                                  : 0x1p-6;
+        EXPECT_TRUE(at::allclose(loss.to(at::kDouble), plain, unit, 0))
+            << loss << plain;
+        const auto found = torch::autograd::grad({loss}, inputs);
+        const auto expected = torch::autograd::grad({plain}, wide);
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          EXPECT_EQ(found[i].scalar_type(), dtype);
+          EXPECT_TRUE(((found[i].to(at::kDouble) - expected[i]).abs().max() <=
+                       unit * expected[i].abs().max())
+                          .item<bool>())
+              << fused << dtype << chunk_rows << i;
+        }
+      }
+    }
+  }
+  runtime::use_fused_operators(true);
+}
+
+// Recorded runs: with `fused` off, the loss and the gradients have the bits of
+// the operators one after the other.
+TEST(LinearCrossEntropy, OffHasTheBitsOfLibTorchsOperators) {
+  runtime::use_fused_operators(false);
+  torch::manual_seed(8);
+  const auto hidden = torch::randn({40, 24}).requires_grad_();
+  const auto weight = torch::randn({1001, 24}).requires_grad_();
+  const auto targets = torch::randint(1001, {40});
+  const auto loss = linear_cross_entropy(hidden, weight, targets);
+  loss.backward();
+  runtime::use_fused_operators(true);
+  const torch::NoGradGuard no_grad;
+  const auto share = torch::full({}, 40.F).reciprocal_();
+  auto logits = torch::mm(hidden, weight.t());
+  const auto log_sum = logits.logsumexp(1, true);
+  const auto losses = log_sum - logits.gather(1, targets.unsqueeze(1));
+  EXPECT_TRUE(at::equal(loss, losses.sum() * share));
+  logits.sub_(log_sum).exp_();
+  logits.scatter_add_(1, targets.unsqueeze(1), torch::full({40, 1}, -1.F));
+  logits.mul_(share);
+  EXPECT_TRUE(at::equal(hidden.grad(), torch::mm(logits, weight)));
+  EXPECT_TRUE(at::equal(
+      weight.grad(), torch::zeros_like(weight).addmm_(logits.t(), hidden)));
+}
+
+TEST(LinearCrossEntropy, IgnoresAnotherIndexAndNonFiniteRowsBehindIt) {
   const auto hidden = torch::randn({4, kWidth}, torch::kDouble);
   hidden[2].fill_(std::numeric_limits<double>::infinity());
   hidden.requires_grad_(true);
   const auto weight = torch::randn({kClasses, kWidth}, torch::kDouble);
   const auto targets = torch::tensor({1, 2, 7, 3}, torch::kLong);
   const auto loss =
-      chunked_cross_entropy(hidden, weight, targets, {.ignore_index = 7});
+      linear_cross_entropy(hidden, weight, targets, {.ignore_index = 7});
   EXPECT_TRUE(loss.isfinite().item<bool>());
   loss.backward();
   EXPECT_TRUE(
       at::equal(hidden.grad()[2], torch::zeros({kWidth}, torch::kDouble)));
 }
 
-TEST(ChunkedCrossEntropy, NeedsNoGradientOfAFrozenWeightOrWithoutGrad) {
+TEST(LinearCrossEntropy, NeedsNoGradientOfAFrozenWeightOrWithoutGrad) {
   const auto hidden = torch::randn(
       {4, kWidth}, torch::dtype(torch::kDouble).requires_grad(true));
   const auto weight = torch::randn({kClasses, kWidth}, torch::kDouble);
   const auto targets = torch::tensor({1, 2, 0, 3}, torch::kLong);
-  chunked_cross_entropy(hidden, weight, targets).backward();
+  linear_cross_entropy(hidden, weight, targets).backward();
   EXPECT_TRUE(hidden.grad().defined());
   EXPECT_FALSE(weight.grad().defined());
   const torch::NoGradGuard no_grad;
-  EXPECT_FALSE(chunked_cross_entropy(hidden, weight, targets).requires_grad());
+  EXPECT_FALSE(linear_cross_entropy(hidden, weight, targets).requires_grad());
 }
 
-TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
+TEST(LinearCrossEntropy, SaysWhichShapesDoNotFit) {
   const auto targets = torch::zeros({4}, torch::kLong);
   expect_error(
       [&] {
-        chunked_cross_entropy(
+        linear_cross_entropy(
             torch::randn({4, 5}), torch::randn({9, 6}), targets);
       },
-      {"chunked_cross_entropy", "[4, 5]", "[9, 6]"});
+      {"linear_cross_entropy", "[4, 5]", "[9, 6]"});
   expect_error(
       [&] {
-        chunked_cross_entropy(
+        linear_cross_entropy(
             torch::randn({4, 5}), torch::randn({9, 5}), targets.to(at::kInt));
       },
       {"int64"});
   const auto wide = torch::zeros({4, 5});
   expect_error(
       [&] {
-        chunked_cross_entropy(
+        linear_cross_entropy(
             wide,
             torch::zeros({9, 5}),
             torch::zeros({8}),
@@ -172,7 +267,7 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
       {"bias has shape [8]", "[9, 5]"});
   expect_error(
       [&] {
-        chunked_cross_entropy(
+        linear_cross_entropy(
             wide,
             torch::zeros({9, 5}),
             torch::zeros({4}, torch::kLong),
@@ -182,12 +277,12 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
   for (const int64_t target : {9, -1}) {
     expect_error(
         [&] {
-          chunked_cross_entropy(
+          linear_cross_entropy(
               wide,
               torch::zeros({9, 5}),
               torch::tensor({int64_t{-100}, int64_t{8}, target, int64_t{0}}));
         },
-        {"chunked_cross_entropy",
+        {"linear_cross_entropy",
          target == 9 ? "targets has the class 9 in row 2"
                      : "targets has the class -1 in row 2",
          "0 to 8"});
@@ -195,12 +290,12 @@ TEST(ChunkedCrossEntropy, SaysWhichShapesDoNotFit) {
 }
 
 // In bfloat16, 256 + 1 = 256: sums of more than that need float32.
-TEST(ChunkedCrossEntropy, SumsOfManyChunksAreNotLost) {
+TEST(LinearCrossEntropy, SumsOfManyChunksAreNotLost) {
   constexpr int64_t kRows = 2048;
   const auto options = torch::dtype(torch::kBFloat16).requires_grad(true);
   const auto weight = torch::zeros({2, 1}, options);
   const auto bias = torch::zeros({2}, options);
-  chunked_cross_entropy(
+  linear_cross_entropy(
       torch::ones({kRows, 1}, torch::kBFloat16),
       weight,
       bias,

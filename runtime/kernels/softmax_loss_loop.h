@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `softmax_loss_rows()` computes losses and gradients of rows with the vectors
+// of an instruction set. Only the per-ISA sources include this, see vec_loop.h.
+// Beside what vectors have, it takes larger(a, b), which is b where a is NaN,
+// and exponential(x) for x <= 0.
+
+#include "tessera/runtime/kernels/softmax_loss_kernels.h"
+#include "tessera/runtime/kernels/vec_loop.h"
+
+#include <math.h>
+#include <limits>
+#include <type_traits>
+
+namespace tessera::runtime::detail {
+
+/// A row of logits in its format.
+template <typename Vec, LowPrecision kFormat>
+class SoftmaxRow {
+ public:
+  static constexpr int64_t kWidth = Vec::kWidth;
+
+  SoftmaxRow(const SoftmaxLossRows& all, int64_t row)
+      : in_(all),
+        row_(row),
+        data_(static_cast<Element*>(all.logits) + row * all.row_stride),
+        tail_(all.classes - all.classes % kWidth) {}
+
+  void run() const {
+    const int64_t target = in_.targets[row_];
+    float* const loss = in_.losses + row_;
+    if (target == in_.ignore_index) {
+      *loss = 0;
+      if (in_.gradients) {
+        fill_zeros(0);
+      }
+      return;
+    }
+    const SoftmaxLossSums sums = row_sums();
+    const bool is_class = target >= 0 && target < in_.classes;
+    const float logit = is_class ? element(target) : kNan;
+    const float weight = is_class && in_.class_weights != nullptr
+                             ? in_.class_weights[target]
+                             : 1;
+    const SoftmaxLossFactors factors =
+        softmax_loss_factors(in_, sums, logf(sums.sum), logit, weight);
+    *loss = factors.loss;
+    if (in_.gradients) {
+      write_gradient(factors, sums.max, is_class ? target : -1, logit);
+    }
+  }
+
+ private:
+  using Element =
+      std::conditional_t<kFormat == LowPrecision::kNone, float, uint16_t>;
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  static constexpr int kChains = 4; // sums that do not wait for each other
+
+  template <typename... Count>
+  Vec load(int64_t i, Count... count) const {
+    return load_as<kFormat, Vec>(data_, i, count...);
+  }
+  template <typename... Count>
+  void store(Vec values, int64_t i, Count... count) const {
+    if constexpr (kFormat == LowPrecision::kNone) {
+      values.store(data_ + i, count...);
+    } else if constexpr (kFormat == LowPrecision::kBFloat16) {
+      values.store_bfloat16(data_ + i, count...);
+    } else {
+      values.store_float16(data_ + i, count...);
+    }
+  }
+  /// The last columns, and behind them -infinity.
+  Vec load_tail() const {
+    alignas(64) float values[kWidth];
+    load(tail_, in_.classes - tail_).store(values);
+    for (int64_t k = in_.classes - tail_; k < kWidth; ++k) {
+      values[k] = -kInfinity;
+    }
+    return Vec::load(values);
+  }
+  float element(int64_t i) const {
+    float values[kWidth];
+    load(i, 1).store(values);
+    return values[0];
+  }
+  void fill_zeros(int64_t begin) const {
+    for_each_vector<Vec>(begin, in_.columns, [&](int64_t i, auto... count) {
+      store(Vec(0.0F), i, count...);
+    });
+  }
+
+  /// Calls use(chain, i) for all full vectors.
+  template <typename Use>
+  void for_vectors(const Use& use) const {
+    int64_t i = 0;
+    for (; i + kChains * kWidth <= tail_; i += kChains * kWidth) {
+      for (int chain = 0; chain < kChains; ++chain) {
+        use(chain, i + chain * kWidth);
+      }
+    }
+    for (; i < tail_; i += kWidth) {
+      use(0, i);
+    }
+  }
+
+  float row_max() const {
+    Vec chains[kChains] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
+    for_vectors([&](int chain, int64_t i) {
+      chains[chain] = larger(load(i), chains[chain]);
+    });
+    if (tail_ < in_.classes) {
+      chains[0] = larger(load_tail(), chains[0]);
+    }
+    float result = -kInfinity;
+    for (const Vec& chain : chains) {
+      float lanes[kWidth];
+      chain.store(lanes);
+      for (const float lane : lanes) {
+        result = lane > result ? lane : result;
+      }
+    }
+    return result;
+  }
+
+  static float total(const Vec (&chains)[kChains]) {
+    float lanes[kWidth];
+    ((chains[0] + chains[1]) + (chains[2] + chains[3])).store(lanes);
+    float sum = 0;
+    for (const float lane : lanes) {
+      sum += lane;
+    }
+    return sum;
+  }
+
+  SoftmaxLossSums row_sums() const {
+    SoftmaxLossSums sums{.max = row_max(), .sum = 0};
+    const Vec max = sums.max;
+    Vec chains[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
+    for_vectors([&](int chain, int64_t i) {
+      chains[chain] = chains[chain] + exponential(load(i) - max);
+    });
+    if (tail_ < in_.classes) {
+      chains[0] = chains[0] + exponential(load_tail() - max);
+    }
+    sums.sum = total(chains);
+    if (in_.label_smoothing != 0) {
+      add_smoothing(sums);
+    }
+    return sums;
+  }
+
+  void add_smoothing(SoftmaxLossSums& sums) const {
+    Vec weighted[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
+    Vec weights[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
+    const auto add = [&](int chain, int64_t i, auto... count) {
+      Vec x = load(i, count...);
+      if (in_.class_weights != nullptr) {
+        const Vec weight = Vec::load(in_.class_weights + i, count...);
+        weights[chain] = weights[chain] + weight;
+        x = x * weight;
+      }
+      weighted[chain] = weighted[chain] + x;
+    };
+    for_vectors(add);
+    if (tail_ < in_.classes) {
+      add(0, tail_, in_.classes - tail_);
+    }
+    sums.weighted = total(weighted);
+    sums.weights = in_.class_weights == nullptr
+                       ? static_cast<float>(in_.classes)
+                       : total(weights);
+  }
+
+  /// @param target -1: none.
+  void write_gradient(
+      const SoftmaxLossFactors& factors,
+      float row_max,
+      int64_t target,
+      float logit) const {
+    const Vec max = row_max;
+    const Vec factor = factors.exponential;
+    const Vec spread = factors.spread;
+    for_each_vector<Vec>(0, in_.classes, [&](int64_t i, auto... count) {
+      Vec gradient = exponential(load(i, count...) - max) * factor;
+      if (factors.spread != 0) {
+        gradient = gradient -
+                   (in_.class_weights == nullptr
+                        ? spread
+                        : spread * Vec::load(in_.class_weights + i, count...));
+      }
+      store(gradient, i, count...);
+    });
+    if (target >= 0) { // anew: what is stored has been rounded
+      float lanes[kWidth];
+      exponential(Vec(logit) - max).store(lanes);
+      const float weight =
+          in_.class_weights == nullptr ? 1 : in_.class_weights[target];
+      store(
+          Vec(lanes[0] * factors.exponential - factors.spread * weight -
+              factors.target),
+          target,
+          1);
+    }
+    fill_zeros(in_.classes);
+  }
+
+  const SoftmaxLossRows& in_;
+  int64_t row_;
+  Element* data_;
+  int64_t tail_; // columns of full vectors
+};
+
+/// Rows [begin, end).
+template <typename Vec>
+void softmax_loss_rows(const SoftmaxLossRows& all, int64_t begin, int64_t end) {
+  with_format(all.type, [&]<LowPrecision kFormat>() {
+    for (int64_t row = begin; row < end; ++row) {
+      SoftmaxRow<Vec, kFormat>(all, row).run();
+    }
+  });
+}
+
+} // namespace tessera::runtime::detail

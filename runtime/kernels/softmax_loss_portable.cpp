@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The softmax loss in plain C++, for any processor.
+#include "tessera/runtime/kernels/softmax_loss_loop.h"
+#include "tessera/runtime/kernels/vec_scalar.h"
+
+#include <cmath>
+
+namespace tessera::runtime {
+
+namespace {
+
+ScalarVec<float> larger(ScalarVec<float> a, ScalarVec<float> b) {
+  return {a.value > b.value ? a.value : b.value};
+}
+
+ScalarVec<float> exponential(ScalarVec<float> x) {
+  return {std::exp(x.value)};
+}
+
+} // namespace
+
+void softmax_loss_portable(
+    const SoftmaxLossRows& all,
+    int64_t begin,
+    int64_t end) {
+  detail::softmax_loss_rows<ScalarVec<float>>(all, begin, end);
+}
+
+SoftmaxLossKernel* softmax_loss_kernel(Isa isa) {
+  check_isa(isa);
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) {
+    return &softmax_loss_avx512;
+  }
+  if (isa == Isa::kAvx2) {
+    return &softmax_loss_avx2;
+  }
+#endif
+  return &softmax_loss_portable;
+}
+
+} // namespace tessera::runtime
