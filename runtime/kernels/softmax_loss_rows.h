@@ -58,7 +58,8 @@ __device__
         float target_weight) {
   const float lse = row.max + log_sum;
   const float keep = (1 - in.label_smoothing) * target_weight;
-  float loss = keep * (lse - target_logit);
+  // In this order: the sum of a large maximum and log_sum would be rounded.
+  float loss = keep * ((row.max - target_logit) + log_sum);
   float factor = keep;
   float spread = 0;
   if (in.label_smoothing != 0) {
