@@ -111,8 +111,11 @@ bool takes_out(const c10::FunctionSchema& schema) {
 /// Operators whose kernels for the CPU consist of other operators and loops,
 /// and which are one kernel on CUDA.
 bool is_own_kernel(const std::string& name) {
-  return name == "tessera::mixed_norm" ||
-         name == "tessera::mixed_norm_backward";
+  return name == "tessera::gated_activation" ||
+         name == "tessera::gated_activation_backward" ||
+         name == "tessera::mixed_norm" ||
+         name == "tessera::mixed_norm_backward" ||
+         name == "tessera::rotate_heads";
 }
 
 OperatorWay way_of(const c10::OperatorHandle& op) {

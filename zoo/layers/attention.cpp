@@ -8,6 +8,7 @@
 #include "tessera/sharding/tensor_parallel/local_heads.h"
 #include "tessera/sharding/tensor_parallel/tensor_random.h"
 #include "tessera/zoo/layers/context_attention.h"
+#include "tessera/zoo/layers/operators.h"
 
 #include <ATen/ops/dropout.h>
 #include <torch/types.h>
@@ -194,19 +195,20 @@ std::array<at::Tensor, 3> AttentionImpl::project(
   if (options_.query_key_norm) {
     query = query_norm_->forward(query);
   }
-  if (input.rotary.cosines.defined()) {
-    query = rotate(query, input.rotary);
-  }
+  const bool is_rotated = input.rotary.cosines.defined();
   if (kept != nullptr) {
-    return {query, kept->first, kept->second};
+    return {
+        is_rotated ? rotate(query, input.rotary) : query,
+        kept->first,
+        kept->second};
   }
   at::Tensor key = by_head(projected[1], head);
   at::Tensor value = by_head(projected[2], head);
   if (options_.query_key_norm) {
     key = key_norm_->forward(key);
   }
-  if (input.rotary.cosines.defined()) {
-    key = rotate(key, input.rotary);
+  if (is_rotated) {
+    std::tie(query, key) = operators().rotated(query, key, input.rotary);
     if (options_.rotates_values) {
       value = rotate(value, input.rotary);
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/layers/feed_forward.h"
 
+#include "tessera/zoo/layers/operators.h"
+
 namespace tessera::zoo {
 
 FeedForwardImpl::FeedForwardImpl(
@@ -37,8 +39,9 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
     columns.push_back(&gate_);
   }
   const auto widened = Linear::forward_columns(x, columns);
-  const at::Tensor inner = options_.gated ? activation_(widened[1]) * widened[0]
-                                          : activation_(widened[0]);
+  const at::Tensor inner =
+      options_.gated ? operators().gated(activation_, widened[1], widened[0])
+                     : activation_(widened[0]);
   return down_.forward(
       context_.dropout(inner, options_.dropout, is_training()));
 }
