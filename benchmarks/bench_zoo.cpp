@@ -3,11 +3,13 @@
 // benchmarks/peers/compare_zoo.py runs it next to transformers.
 //
 //   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
-//       [loss-only] [auto-matmul] [keep-memory]
+//       [loss-only] [auto-matmul] [keep-memory] [fused-off-too]
 //
-// Prints one line of JSON: the times of each repeat in milliseconds.
+// Prints one line of JSON: the times of each repeat in milliseconds; with
+// fused-off-too also those of repeats in between by LibTorch's operators.
 
 #include "tessera/runtime/kernels/cpu_matmul.h"
+#include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
 #include "tessera/zoo/models/pretrained.h"
 
@@ -37,7 +39,8 @@ int run(
     int batch,
     int length,
     int repeats,
-    bool loss_only) {
+    bool loss_only,
+    bool compares) {
   at::set_num_threads(1);
   const auto model = zoo::from_pretrained(folder);
   torch::manual_seed(1);
@@ -45,9 +48,10 @@ int run(
   input.input_ids = torch::randint(0, 1000, {batch, length}, torch::kInt64);
   input.labels = input.input_ids;
   input.loss_only = loss_only;
-  std::vector<double> forward;
-  std::vector<double> both;
-  for (int i = 0; i <= repeats; ++i) {
+  nlohmann::json times;
+  for (int i = 0; i <= repeats * (compares ? 2 : 1) + (compares ? 1 : 0); ++i) {
+    const bool fused = !compares || i % 2 == 0;
+    runtime::use_fused_operators(fused);
     const double without = milliseconds([&] {
       const torch::NoGradGuard no_grad;
       model->forward(input);
@@ -55,12 +59,13 @@ int run(
     const double with =
         milliseconds([&] { model->forward(input).loss.backward(); });
     model->zero_grad();
-    if (i > 0) { // The first one touches the memory.
-      forward.push_back(without);
-      both.push_back(with);
+    if (i > (compares ? 1 : 0)) { // The first one touches the memory.
+      const std::string suffix = fused ? "" : "_off";
+      times["forward" + suffix].push_back(without);
+      times["both" + suffix].push_back(with);
     }
   }
-  std::cout << nlohmann::json{{"forward", forward}, {"both", both}} << '\n';
+  std::cout << times << '\n';
   return 0;
 }
 
@@ -70,6 +75,7 @@ int run(
 
 int main(int argc, char** argv) {
   bool loss_only = false;
+  bool compares = false;
   bool is_wrong = argc < 5;
   for (int i = 5; i < argc; ++i) {
     const std::string option = argv[i];
@@ -79,13 +85,15 @@ int main(int argc, char** argv) {
       tessera::set_cpu_matmul(tessera::CpuMatmul::kAuto);
     } else if (option == "keep-memory") {
       tessera::runtime::keep_freed_cpu_memory(true);
+    } else if (option == "fused-off-too") {
+      compares = true;
     } else {
       is_wrong = true;
     }
   }
   if (is_wrong) {
     std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
-                 "[loss-only] [auto-matmul] [keep-memory]\n";
+                 "[loss-only] [auto-matmul] [keep-memory] [fused-off-too]\n";
     return 2;
   }
   return tessera::run(
@@ -93,5 +101,6 @@ int main(int argc, char** argv) {
       std::atoi(argv[2]),
       std::atoi(argv[3]),
       std::atoi(argv[4]),
-      loss_only);
+      loss_only,
+      compares);
 }

@@ -123,6 +123,20 @@ def norm_rows(name, packs, arrays):
     )
 
 
+def layer(pattern, loads, stores, reason):
+    """A kernel of layers in packs of 16 bytes."""
+    return Design(
+        pattern.format("(float|__half|__nv_bfloat16)", "(4|8)"),
+        256,
+        {75: 4, 90: 4},
+        reason,
+        packed=16,
+        loads=loads,
+        stores=stores,
+        narrowest=16,
+    )
+
+
 # What keeps memory busy: an H100 reads and writes 3.35 TB/s, of which the loads of
 # 0.8 us are 10 KiB in flight on each of its 132 multiprocessors. 4 blocks of 256
 # threads that load 16 bytes of 3 arrays have 48 KiB: enough also where arithmetic
@@ -132,6 +146,7 @@ ARITHMETIC = MEMORY + ", one more for exact division and roots"
 SHORT = MEMORY + "; little arithmetic, few registers"
 WIDE = MEMORY + "; float64 is for tests"
 BARRIERS = "the threads of a block wait at its barriers: others fill in"
+WIDE_PACKS = "16 bytes of 2 arrays or more a thread: 32 KiB in flight with 4 blocks"
 ELEMENTWISE = "for what is not aligned"
 
 DESIGN = [
@@ -198,6 +213,21 @@ DESIGN = [
         256,
         {75: 4, 90: 8},
         "16 bytes a thread in flight, in any alignment",
+    ),
+    layer("gated_kernel<[^,]*, {}, {}>", 2, 1, WIDE_PACKS),
+    layer("gated_backward_kernel<[^,]*, {}, {}>", 3, 2, WIDE_PACKS),
+    layer("rotary_kernel<{}, {}, (true|false|0|1)>", 4, 2, WIDE_PACKS),
+    Design(
+        r"(gated_kernel|gated_backward_kernel)<[^,]*, (float|__half|__nv_bfloat16), 1>",
+        256,
+        {75: 4, 90: 4},
+        ELEMENTWISE,
+    ),
+    Design(
+        r"rotary_kernel<(float|__half|__nv_bfloat16), 1, (true|false|0|1)>",
+        256,
+        {75: 4, 90: 4},
+        ELEMENTWISE,
     ),
     norm("norm_kernel", 6, 3, 1),
     norm("norm_backward_x_kernel", 6, 4, 1),

@@ -44,8 +44,10 @@ struct ValueAndSlope {
 
 /// x sigmoid(u), with the derivative of u.
 TESSERA_INLINE ValueAndSlope by_sigmoid(float x, float u, float u_slope) {
-  const float s = row_math::sigmoid(u);
-  return {x * s, s * (1 + x * (1 - s) * u_slope)};
+  const float e = row_math::exponential(-u);
+  const float s = 1 / (1 + e);
+  const float rest = s > 0 ? e * s : 1; // 1 - s would cancel
+  return {x * s, s * (1 + x * rest * u_slope)};
 }
 
 template <GateFunction kFunction>
@@ -62,10 +64,8 @@ TESSERA_INLINE ValueAndSlope gate_of(float x) {
         kScale * x * (1 + kCubic * squared),
         kScale * (1 + 3 * kCubic * squared));
   } else {
-    constexpr float kRootHalf = 0.70710678F;
     constexpr float kDensity = 0.39894228F; // 1 / sqrt(2 pi)
-    const float below =
-        0.5F * (1 + row_math::error_function(x * kRootHalf));
+    const float below = row_math::normal_distribution(x);
     const float density = kDensity * row_math::exponential(-0.5F * x * x);
     return {x * below, below + x * density};
   }
@@ -93,11 +93,10 @@ TESSERA_CLONES void gated_backward_range(
     T* __restrict gradient_up,
     int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    const ValueAndSlope gated =
-        gate_of<kFunction>(row_math::widened(gate[i]));
+    const ValueAndSlope gated = gate_of<kFunction>(row_math::widened(gate[i]));
     const float from = row_math::widened(gradient[i]);
-    gradient_gate[i] = row_math::Narrow<T>::of(
-        from * row_math::widened(up[i]) * gated.slope);
+    gradient_gate[i] =
+        row_math::Narrow<T>::of(from * row_math::widened(up[i]) * gated.slope);
     gradient_up[i] = row_math::Narrow<T>::of(from * gated.value);
   }
 }
@@ -300,8 +299,11 @@ GatedGradients differentiable_gated_gradients(
     int64_t function) {
   const at::Tensor of_value = gradient * up;
   switch (static_cast<GateFunction>(function)) {
-    case GateFunction::kSilu:
-      return {at::silu_backward(of_value, gate), gradient * at::silu(gate)};
+    case GateFunction::kSilu: {
+      // silu_backward() has no derivative.
+      const at::Tensor s = at::sigmoid(gate);
+      return {of_value * s * (1 + gate * (1 - s)), gradient * gate * s};
+    }
     case GateFunction::kGelu:
       return {at::gelu_backward(of_value, gate), gradient * at::gelu(gate)};
     case GateFunction::kTanhGelu:

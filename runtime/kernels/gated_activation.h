@@ -18,7 +18,8 @@ namespace tessera::runtime {
 /// f(gate) up. Differentiable, twice too; saves gate and up. Computes in
 /// float32 and rounds once. Deterministic. Runs on the current stream; does not
 /// synchronize.
-/// @param gate, up of one shape, device and dtype: float32, bfloat16 or float16.
+/// @param gate, up of one shape, device and dtype: float32, bfloat16 or
+/// float16.
 /// @return in their dtype and shape, contiguous.
 /// @throws tessera::Error on other dtypes, shapes or devices.
 at::Tensor gated_activation(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `GatedRows` is the argument of the kernels of gated activations, `RotaryHeads`
-// that of the kernel of rotary positions. Plain C++: CUDA sources include it.
+// `GatedRows` is the argument of the kernels of gated activations,
+// `RotaryHeads` that of the kernel of rotary positions. Plain C++: CUDA sources
+// include it.
 
 #include "tessera/runtime/kernels/pack_shard.h"
 

@@ -21,12 +21,15 @@ struct GateValue {
 
 /// x sigmoid(u), with the derivative of u.
 __device__ inline GateValue by_sigmoid(float x, float u, float u_slope) {
-  const float s = __fdiv_rn(1, 1 + expf(-u));
-  return {x * s, s * (1 + x * (1 - s) * u_slope)};
+  const float e = expf(-u);
+  const float s = __fdiv_rn(1, 1 + e);
+  const float rest = s > 0 ? e * s : 1; // 1 - s would cancel
+  return {x * s, s * (1 + x * rest * u_slope)};
 }
 
-template <GateFunction kFunction>
+template <int kNumber>
 __device__ GateValue gate_value(float x) {
+  constexpr auto kFunction = static_cast<GateFunction>(kNumber);
   if constexpr (kFunction == GateFunction::kSilu) {
     return by_sigmoid(x, x, 1);
   } else if constexpr (kFunction == GateFunction::kTanhGelu) {
@@ -47,7 +50,8 @@ __device__ GateValue gate_value(float x) {
 }
 
 /// A thread has one pack at a time.
-template <GateFunction kFunction, typename T, int kWidth>
+/// @tparam kFunction a GateFunction.
+template <int kFunction, typename T, int kWidth>
 __global__ void __launch_bounds__(kLayerThreads)
     gated_kernel(const GatedRows __grid_constant__ rows) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x * kWidth;
@@ -66,7 +70,8 @@ __global__ void __launch_bounds__(kLayerThreads)
   }
 }
 
-template <GateFunction kFunction, typename T, int kWidth>
+/// @tparam kFunction a GateFunction.
+template <int kFunction, typename T, int kWidth>
 __global__ void __launch_bounds__(kLayerThreads)
     gated_backward_kernel(const GatedRows __grid_constant__ rows) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x * kWidth;
@@ -126,8 +131,8 @@ __global__ void __launch_bounds__(kLayerThreads)
         const int pair = unit * kWidth;
         const auto cosines = load_pack<kWidth>(
             static_cast<const T*>(all.cosines) + table + pair);
-        const auto sines = load_pack<kWidth>(
-            static_cast<const T*>(all.sines) + table + pair);
+        const auto sines =
+            load_pack<kWidth>(static_cast<const T*>(all.sines) + table + pair);
         const int first = kAdjacent ? 2 * pair : pair;
         const int second = kAdjacent ? first + kWidth : half + pair;
         Pack<T, kWidth> packs[2] = {
@@ -174,16 +179,21 @@ cudaError_t with_element(ElementType type, const Call& call) {
   return cudaErrorInvalidValue;
 }
 
-/// Calls call.operator()<function>().
+/// The name of a kernel has a number where an enumerator would be a cast.
+constexpr int number_of(GateFunction function) {
+  return static_cast<int>(function);
+}
+
+/// Calls call.operator()<number of the function>().
 template <typename Call>
 cudaError_t with_gate(GateFunction function, const Call& call) {
   switch (function) {
     case GateFunction::kSilu:
-      return call.template operator()<GateFunction::kSilu>();
+      return call.template operator()<number_of(GateFunction::kSilu)>();
     case GateFunction::kGelu:
-      return call.template operator()<GateFunction::kGelu>();
+      return call.template operator()<number_of(GateFunction::kGelu)>();
     case GateFunction::kTanhGelu:
-      return call.template operator()<GateFunction::kTanhGelu>();
+      return call.template operator()<number_of(GateFunction::kTanhGelu)>();
   }
   return cudaErrorInvalidValue;
 }
@@ -201,7 +211,7 @@ constexpr int kLayerPack = 16 / sizeof(T);
 
 cudaError_t launch_gated(const GatedRows& rows, cudaStream_t stream) {
   return with_element(rows.type, [&]<typename T>(T) {
-    return with_gate(rows.function, [&]<GateFunction kFunction>() {
+    return with_gate(rows.function, [&]<int kFunction>() {
       constexpr int kPack = kLayerPack<T>;
       const bool packed =
           fits_layer_packs(rows.numel, kPack, rows.gate, rows.up, rows.y);
@@ -219,7 +229,7 @@ cudaError_t launch_gated(const GatedRows& rows, cudaStream_t stream) {
 
 cudaError_t launch_gated_backward(const GatedRows& rows, cudaStream_t stream) {
   return with_element(rows.type, [&]<typename T>(T) {
-    return with_gate(rows.function, [&]<GateFunction kFunction>() {
+    return with_gate(rows.function, [&]<int kFunction>() {
       constexpr int kPack = kLayerPack<T>;
       const bool packed = fits_layer_packs(
           rows.numel,
@@ -244,9 +254,8 @@ cudaError_t launch_gated_backward(const GatedRows& rows, cudaStream_t stream) {
 cudaError_t launch_rotary(const RotaryHeads& all, cudaStream_t stream) {
   return with_element(all.type, [&]<typename T>(T) {
     constexpr int kPack = kLayerPack<T>;
-    bool packed =
-        fits_layer_packs(all.half, kPack, all.cosines, all.sines) &&
-        all.features % kPack == 0 && all.table_stride % kPack == 0;
+    bool packed = fits_layer_packs(all.half, kPack, all.cosines, all.sines) &&
+                  all.features % kPack == 0 && all.table_stride % kPack == 0;
     int64_t most = 0;
     for (const HeadRows& rows : all.rows) {
       packed = packed && fits_layer_packs(0, kPack, rows.x, rows.y);
@@ -257,13 +266,12 @@ cudaError_t launch_rotary(const RotaryHeads& all, cudaStream_t stream) {
       most = std::max(most, rows.heads);
     }
     const int width = packed ? kPack : 1;
-    const int64_t units = all.half / width +
-                          (all.features - 2 * all.half) / width;
-    const auto kernel =
-        all.adjacent ? (packed ? &rotary_kernel<T, kPack, true>
-                               : &rotary_kernel<T, 1, true>)
-                     : (packed ? &rotary_kernel<T, kPack, false>
-                               : &rotary_kernel<T, 1, false>);
+    const int64_t units =
+        all.half / width + (all.features - 2 * all.half) / width;
+    const auto kernel = all.adjacent ? (packed ? &rotary_kernel<T, kPack, true>
+                                               : &rotary_kernel<T, 1, true>)
+                                     : (packed ? &rotary_kernel<T, kPack, false>
+                                               : &rotary_kernel<T, 1, false>);
     return launch(
         kernel,
         layer_blocks(all.batch * all.tokens),

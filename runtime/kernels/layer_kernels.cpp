@@ -82,17 +82,13 @@ void gated_by_operators(const GatedRows& rows) {
     const at::Tensor gate = wide_values(rows.gate, rows.type, first, count);
     const at::Tensor up = wide_values(rows.up, rows.type, first, count);
     put_values(
-        rows.y,
-        rows.type,
-        first,
-        gate_by_operators(rows.function, gate) * up);
+        rows.y, rows.type, first, gate_by_operators(rows.function, gate) * up);
   });
 }
 
 void gated_backward_by_operators(const GatedRows& rows) {
   for_gated_chunks(rows, [&](int64_t first, int64_t count) {
-    const at::Tensor from =
-        wide_values(rows.gradient, rows.type, first, count);
+    const at::Tensor from = wide_values(rows.gradient, rows.type, first, count);
     const at::Tensor gate = wide_values(rows.gate, rows.type, first, count);
     const at::Tensor up = wide_values(rows.up, rows.type, first, count);
     put_values(
@@ -118,8 +114,8 @@ void rotate_by_operators(const RotaryHeads& all) {
         .to(at::kFloat);
   };
   const at::Tensor cosines = table(all.cosines);
-  const at::Tensor sines = all.inverse ? table(all.sines).neg()
-                                       : table(all.sines);
+  const at::Tensor sines =
+      all.inverse ? table(all.sines).neg() : table(all.sines);
   for (const HeadRows& rows : all.rows) {
     if (rows.heads == 0) {
       continue;
@@ -137,9 +133,8 @@ void rotate_by_operators(const RotaryHeads& all) {
     const at::Tensor x = heads(rows.x, rows.x_strides);
     const at::Tensor y = heads(rows.y, rows.y_strides);
     const auto of_pairs = [&](const at::Tensor& features, int64_t which) {
-      return all.adjacent
-                 ? features.slice(3, which, 2 * all.half, 2)
-                 : features.narrow(3, which * all.half, all.half);
+      return all.adjacent ? features.slice(3, which, 2 * all.half, 2)
+                          : features.narrow(3, which * all.half, all.half);
     };
     const at::Tensor a = of_pairs(x, 0).to(at::kFloat);
     const at::Tensor b = of_pairs(x, 1).to(at::kFloat);
@@ -292,7 +287,9 @@ using SolveLayer = std::vector<KernelResult>(
     c10::Device device);
 
 constexpr std::array kLayerTypes = {
-    ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16};
+    ElementType::kFloat32,
+    ElementType::kFloat16,
+    ElementType::kBFloat16};
 
 /// The trials of kernels for kLayerTypes.
 std::array<KernelTrial, 3>* trials_of(const char* name, SolveLayer* solve) {

@@ -99,9 +99,8 @@ void rotate_tokens(const RotaryHeads& all, int64_t begin, int64_t end) {
         all.inverse ? -1 : 1);
     for (const HeadRows& rows : all.rows) {
       for (int64_t head = 0; head < rows.heads; ++head) {
-        const T* x = static_cast<const T*>(rows.x) +
-                     batch * rows.x_strides[0] + head * rows.x_strides[1] +
-                     token * rows.x_strides[2];
+        const T* x = static_cast<const T*>(rows.x) + batch * rows.x_strides[0] +
+                     head * rows.x_strides[1] + token * rows.x_strides[2];
         T* y = static_cast<T*>(rows.y) + batch * rows.y_strides[0] +
                head * rows.y_strides[1] + token * rows.y_strides[2];
         if (all.adjacent) {
@@ -147,8 +146,7 @@ at::Tensor with_dense_heads(const at::Tensor& x) {
 /// Of the sizes of x: a token's heads follow each other, as products with the
 /// next weight read them.
 at::Tensor by_token(const at::Tensor& x) {
-  return at::empty(
-             {x.size(0), x.size(2), x.size(1), x.size(3)}, x.options())
+  return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options())
       .transpose(1, 2);
 }
 
@@ -214,8 +212,7 @@ RotatedHeads rotate_of_device(
     bool adjacent,
     bool inverse) {
   const c10::DeviceGuard guard(query.device());
-  return rotate_by(
-      &rotate_cuda, query, key, cosines, sines, adjacent, inverse);
+  return rotate_by(&rotate_cuda, query, key, cosines, sines, adjacent, inverse);
 }
 
 RotaryOperator rotate_with_graph;
@@ -304,7 +301,10 @@ RotatedHeads rotate_with_graph(
   return {rotated[0], rotated[1]};
 }
 
-void check_heads(const char* name, const at::Tensor& x, const at::Tensor& query) {
+void check_heads(
+    const char* name,
+    const at::Tensor& x,
+    const at::Tensor& query) {
   TESSERA_CHECK(
       x.dim() == 4 && x.scalar_type() == query.scalar_type() &&
           (x.scalar_type() == at::kFloat ||

@@ -73,39 +73,34 @@ TESSERA_INLINE float exponential(float x) {
   p = p * r + 5.0000001201e-1F;
   p = p * r * r + r + 1;
   // 2^n in two factors: n may be 128.
-  const auto exponent = std::bit_cast<int32_t>(shifted) -
-                        std::bit_cast<int32_t>(kRounding);
+  const auto exponent =
+      std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRounding);
   const int32_t first = exponent >> 1;
-  const float scale =
-      std::bit_cast<float>((first + 127) << 23) * p *
-      std::bit_cast<float>((exponent - first + 127) << 23);
+  const float scale = std::bit_cast<float>((first + 127) << 23) * p *
+                      std::bit_cast<float>((exponent - first + 127) << 23);
   const float positive = x < kSmallest ? 0 : scale;
   return x > kLargest ? std::numeric_limits<float>::infinity() : positive;
 }
 
-TESSERA_INLINE float sigmoid(float x) {
-  return 1 / (1 + exponential(-x));
-}
-
-/// The error function by a quotient of polynomials, within 5e-7.
-TESSERA_INLINE float error_function(float x) {
-  constexpr float kEnd = 4; // from there on it is 1 in float32
-  const float inside = x < -kEnd ? -kEnd : x > kEnd ? kEnd : x;
-  const float squared = inside * inside;
-  float p = -2.72614225801306e-10F;
-  p = p * squared + 2.77068142495902e-08F;
-  p = p * squared - 2.10102402082508e-06F;
-  p = p * squared - 5.69250639462346e-05F;
-  p = p * squared - 7.34990630326855e-04F;
-  p = p * squared - 2.95459980854025e-03F;
-  p = p * squared - 1.60960333262415e-02F;
-  float q = -1.45660718464996e-05F;
-  q = q * squared - 2.13374055278905e-04F;
-  q = q * squared - 1.68282697438203e-03F;
-  q = q * squared - 7.37332916720468e-03F;
-  q = q * squared - 1.42647390514189e-02F;
-  const float value = inside * p / q;
-  return x < -kEnd ? -1.0F : x > kEnd ? 1.0F : value;
+/// The distribution function of the normal distribution, within some units in
+/// the last place also far below zero: by erfc(z) = t exp(-z^2 + polynomial of
+/// t) with t = 1 / (1 + z / 2) (Numerical Recipes in C, section 6.2).
+TESSERA_INLINE float normal_distribution(float x) {
+  constexpr float kRootHalf = 0.70710678F;
+  const float z = (x < 0 ? -x : x) * kRootHalf;
+  const float t = 1 / (1 + 0.5F * z);
+  float p = 0.17087277F;
+  p = p * t - 0.82215223F;
+  p = p * t + 1.48851587F;
+  p = p * t - 1.13520398F;
+  p = p * t + 0.27886807F;
+  p = p * t - 0.18628806F;
+  p = p * t + 0.09678418F;
+  p = p * t + 0.37409196F;
+  p = p * t + 1.00002368F;
+  p = p * t - 1.26551223F;
+  const float tail = 0.5F * t * exponential(p - z * z);
+  return x < 0 ? tail : 1 - tail;
 }
 
 } // namespace tessera::runtime::row_math

@@ -53,7 +53,8 @@ void expect_rounded(const at::Tensor& found, const at::Tensor& exact) {
   const at::Tensor bound = unit * exact.abs() +
                            5e-7 * exact.abs().max().clamp_min(0.01) +
                            (found.scalar_type() == at::kHalf ? 3.1e-8 : 0);
-  EXPECT_TRUE(((found.to(at::kDouble) - exact).abs() <= bound).all().item<bool>())
+  EXPECT_TRUE(
+      ((found.to(at::kDouble) - exact).abs() <= bound).all().item<bool>())
       << found.sizes() << " of " << found.scalar_type() << ": off by "
       << (found.to(at::kDouble) - exact).abs().max().item<double>();
 }
@@ -141,8 +142,8 @@ void check_rotary(const RotaryCase& c, at::ScalarType dtype, bool adjacent) {
       query.transpose(1, 2), key.transpose(1, 2), cosines, sines, adjacent);
   const at::Tensor wide_query = wide_leaf(query);
   const at::Tensor wide_key = wide_leaf(key);
-  const at::Tensor exact_query = rotary_reference(
-      wide_query.transpose(1, 2), cosines, sines, adjacent);
+  const at::Tensor exact_query =
+      rotary_reference(wide_query.transpose(1, 2), cosines, sines, adjacent);
   const at::Tensor exact_key =
       rotary_reference(wide_key.transpose(1, 2), cosines, sines, adjacent);
   expect_rounded(rotated_query, exact_query);
@@ -204,8 +205,23 @@ TEST(GatedActivation, IsAsInFloat64) {
 TEST(GatedActivation, TakesExtremeValues) {
   torch::manual_seed(3);
   const at::Tensor values = at::tensor(
-      {-1e4F, -104.0F, -90.0F, -60.0F, -20.0F, -5.7F, -4.0F, -1e-30F, 0.0F,
-       1e-30F, 1e-3F, 4.0F, 5.7F, 20.0F, 88.0F, 90.0F, 1e4F});
+      {-1e4F,
+       -104.0F,
+       -90.0F,
+       -60.0F,
+       -20.0F,
+       -5.7F,
+       -4.0F,
+       -1e-30F,
+       0.0F,
+       1e-30F,
+       1e-3F,
+       4.0F,
+       5.7F,
+       20.0F,
+       88.0F,
+       90.0F,
+       1e4F});
   for (const GateFunction function : kFunctions) {
     for (const at::ScalarType dtype : kTypes) {
       for (const at::Tensor& value : values.unbind()) {
@@ -218,15 +234,13 @@ TEST(GatedActivation, TakesExtremeValues) {
     const at::Tensor nan =
         at::full({19}, std::numeric_limits<float>::quiet_NaN());
     const at::Tensor ones = at::ones({19});
-    EXPECT_TRUE(at::isnan(gated_activation(nan, ones, function))
-                    .all()
-                    .item<bool>());
-    EXPECT_TRUE(at::isnan(gated_activation(
-                              nan.to(at::kBFloat16),
-                              ones.to(at::kBFloat16),
-                              function))
-                    .all()
-                    .item<bool>());
+    EXPECT_TRUE(
+        at::isnan(gated_activation(nan, ones, function)).all().item<bool>());
+    EXPECT_TRUE(
+        at::isnan(gated_activation(
+                      nan.to(at::kBFloat16), ones.to(at::kBFloat16), function))
+            .all()
+            .item<bool>());
   }
 }
 
@@ -255,14 +269,16 @@ TEST(GatedActivation, IsTwiceDifferentiable) {
 
 TEST(GatedActivation, RefusesOtherArguments) {
   const at::Tensor x = at::ones({2, 3});
-  tests::expect_error(
+  expect_error(
       [&] {
         gated_activation(
             x.to(at::kDouble), x.to(at::kDouble), GateFunction::kSilu);
       },
       {"gated_activation", "Double"});
-  tests::expect_error(
-      [&] { gated_activation(x, at::ones({3, 2}), GateFunction::kSilu); },
+  expect_error(
+      [&] {
+        gated_activation(x, at::ones({3, 2}), GateFunction::kSilu);
+      },
       {"gated_activation", "[3, 2]", "[2, 3]"});
 }
 
@@ -301,10 +317,12 @@ TEST(RotateHeads, IsUndoneByItsBackwardAndDifferentiableAgain) {
 TEST(RotateHeads, RefusesOtherArguments) {
   const at::Tensor x = at::ones({1, 2, 3, 8});
   const at::Tensor table = at::ones({1, 1, 3, 4});
-  tests::expect_error(
-      [&] { rotate_heads(x, at::ones({1, 2, 4, 8}), table, table, false); },
+  expect_error(
+      [&] {
+        rotate_heads(x, at::ones({1, 2, 4, 8}), table, table, false);
+      },
       {"rotate_heads", "key", "[1, 2, 4, 8]"});
-  tests::expect_error(
+  expect_error(
       [&] {
         const at::Tensor other = at::ones({1, 1, 2, 4});
         rotate_heads(x, x, other, other, false);
