@@ -349,8 +349,17 @@ TEST_F(Preference, TrainsAgainstTheBaseOfTheAdapter) {
 TEST_F(Preference, LossesAreMeansOverPairs) {
   tests::on_ranks(1, [&] {
     write_model();
+    std::vector<json> rows = texts(); // in one sequence, and one in another
+    std::string answer;
+    for (int i = 0; i < 30; ++i) {
+      answer += " it";
+    }
+    rows.push_back(
+        {{"prompt", "is"}, {"chosen", answer}, {"rejected", answer + " no"}});
+    const std::string train = file("unequal.jsonl", rows);
     const auto loss_of = [&](const Names& overrides) {
       Names all{
+          "data.train=" + train,
           "data.packed=true",
           "preference.loss=ipo",
           "optimizer.type=sgd",
