@@ -55,8 +55,9 @@ TEST(ConfigDefaults, AreThoseOfTransformers) {
     for (const auto& [model_type, family] : families.items()) {
       const json foreign = flattened(family["defaults"]);
       // What another version has as the default, where they differ.
-      const json other =
-          flattened(table[version == "4" ? "5" : "4"][model_type]["defaults"]);
+      const json other = flattened(table[version == "4" ? "5" : "4"]
+                                       .value(model_type, json::object())
+                                       .value("defaults", json::object()));
       for (const auto& [name, native] :
            defaults_of(model_type, family["given"])) {
         if (!foreign.contains(name) || foreign[name].is_null()) {

@@ -6,11 +6,14 @@
 #include "support/expect_error.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/inputs/tensor_files.h"
+#include "tessera/zoo/layers/key_value_cache.h"
 #include "tessera/zoo/models/decoder.h"
 #include "tessera/zoo/models/llama_like.h"
 #include "zoo/model_fixture.h"
 
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace tessera::zoo::decoders_test {
 namespace {
@@ -27,13 +30,21 @@ INSTANTIATE_TEST_SUITE_P(
     All,
     Decoders,
     ::testing::Values(
+        "arcee",
         "chatglm",
+        "cohere",
+        "cohere2",
         "cpm1",
         "cpm1_base",
         "cpm1_tied",
         "cpm3",
         "cpm3_base",
         "cpm3_untied",
+        "ernie4_5",
+        "exaone4",
+        "falcon",
+        "gemma",
+        "gemma3_text",
         "glm",
         "glm4",
         "glm4_base",
@@ -48,10 +59,13 @@ INSTANTIATE_TEST_SUITE_P(
         "gpt2_classifier",
         "gpt2_questions",
         "gpt2_tokens",
+        "gpt_neo",
         "gptj",
         "gptj_base",
         "gptj_classifier",
         "gptj_questions",
+        "granite",
+        "helium",
         "llama",
         "llama3",
         "llama_base",
@@ -61,11 +75,20 @@ INSTANTIATE_TEST_SUITE_P(
         "llama_questions",
         "llama_tokens",
         "llama_yarn",
+        "ministral",
+        "mistral",
+        "mpt",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "olmo3",
         "opt",
         "opt_350m",
         "opt_base",
         "opt_classifier",
         "opt_questions",
+        "phi",
+        "phi3",
         "qwen2",
         "qwen2_base",
         "qwen2_classifier",
@@ -88,7 +111,11 @@ INSTANTIATE_TEST_SUITE_P(
         "qwen3_moe_tokens",
         "qwen3_moe_window",
         "qwen3_questions",
-        "qwen3_tokens"),
+        "qwen3_tokens",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
+        "starcoder2"),
     [](const auto& one) { return std::string(one.param); });
 
 // What answers questions has another prefix in LLaMA's files.
@@ -402,6 +429,67 @@ TEST(Registry, TakesFamiliesOfUsers) {
   expect_outputs(reference, model->forward(reference.input()));
 }
 
+// A few tokens, then the others after what the cache has of them.
+TEST_P(Decoders, ContinueFromACache) {
+  const ModelFixture reference(GetParam());
+  const auto model = from_pretrained(reference.folder());
+  const auto* decoder = dynamic_cast<const Decoder*>(model.get());
+  if (decoder == nullptr || decoder->head_kind() != DecoderHead::kCausalLm ||
+      !model->keeps_cache()) {
+    return; // no language model, or the first tokens depend on the others
+  }
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor ids = reference.input().input_ids;
+  ModelInput input;
+  input.input_ids = ids;
+  const torch::Tensor expected = model->forward(input).logits;
+  KeyValueCache cache(ids.size(1));
+  input.cache = &cache;
+  std::vector<torch::Tensor> parts;
+  int64_t begin = 0;
+  for (const int64_t length : {5, 1, 1, 3, 2}) {
+    input.input_ids = ids.narrow(1, begin, length);
+    parts.push_back(model->forward(input).logits);
+    cache.advance(length);
+    begin += length;
+  }
+  ASSERT_EQ(begin, ids.size(1));
+  expect_near(torch::cat(parts, 1), expected);
+}
+
+TEST(Registry, RefusesVariantsByTheNameOfTheirField) {
+  const auto refuse = [](const char* model,
+                         const char* key,
+                         const nlohmann::json& value,
+                         const char* told) {
+    SCOPED_TRACE(std::string(model) + " " + key);
+    nlohmann::json config =
+        read_json(fixture("models") / model / "config.json");
+    config[key] = value;
+    expect_error([&] { from_config(config); }, {key, told});
+  };
+  refuse("cohere", "use_qk_norm", true, "only false");
+  refuse("falcon", "alibi", true, "only false");
+  refuse("falcon", "multi_query", false, "only true");
+  refuse("falcon", "new_decoder_architecture", true, "only false");
+  refuse("gemma", "use_bidirectional_attention", true, "only causal");
+  refuse("gemma3_text", "final_logit_softcapping", 30.0, "null");
+  refuse(
+      "gpt_neo",
+      "attention_layers",
+      nlohmann::json::array({"global"}),
+      "each of the 2 layers");
+  refuse("mpt", "no_bias", false, "only true");
+  refuse("olmo", "clip_qkv", 8.0, "null");
+  refuse("phi", "tie_word_embeddings", true, "a weight of its own");
+  refuse(
+      "smollm3",
+      "no_rope_layers",
+      nlohmann::json::array({1}),
+      "each of the 2 layers");
+  refuse("stablelm", "qk_layernorm", true, "only false");
+}
+
 TEST(WeightNames, SayWhatATableLacks) {
   torch::nn::Sequential module(
       torch::nn::Linear(2, 3), torch::nn::Linear(2, 4));
@@ -472,24 +560,17 @@ TEST(Registry, SurvivesHostileConfigurations) {
       {{"x", 1}}};
   int refused = 0;
   for (const char* name :
-       {"bert",
-        "chatglm",
-        "cpm1",
-        "cpm2",
-        "cpm3",
-        "glm4",
-        "glm_2021",
-        "gpt2",
-        "gptj",
-        "llama3",
-        "llama_yarn",
-        "opt_350m",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "roberta_questions",
-        "roformer",
-        "t5"}) {
+       {"arcee",       "bert",       "chatglm",   "cohere",
+        "cohere2",     "cpm1",       "cpm2",      "cpm3",
+        "ernie4_5",    "exaone4",    "falcon",    "gemma",
+        "gemma3_text", "glm4",       "glm_2021",  "gpt2",
+        "gpt_neo",     "gptj",       "granite",   "helium",
+        "llama3",      "llama_yarn", "ministral", "mistral",
+        "mpt",         "nemotron",   "olmo",      "olmo2",
+        "olmo3",       "opt_350m",   "phi",       "phi3",
+        "qwen2",       "qwen2_moe",  "qwen3",     "roberta_questions",
+        "roformer",    "seed_oss",   "smollm3",   "stablelm",
+        "starcoder2",  "t5"}) {
     const nlohmann::json config =
         read_json(fixture("models") / name / "config.json");
     for (const auto& [key, old] : config.items()) {

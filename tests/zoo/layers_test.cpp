@@ -270,7 +270,10 @@ TEST(TransformerLayer, PlacesItsNorms) {
   torch::manual_seed(4);
   const torch::Tensor x = torch::randn({2, 5, 24});
   for (const auto placement :
-       {NormPlacement::kPre, NormPlacement::kPost, NormPlacement::kSandwich}) {
+       {NormPlacement::kPre,
+        NormPlacement::kPost,
+        NormPlacement::kSandwich,
+        NormPlacement::kBranch}) {
     TransformerLayerOptions options = layer_options();
     options.placement = placement;
     TransformerLayer layer(kPlain, options);
@@ -294,6 +297,10 @@ TEST(TransformerLayer, PlacesItsNorms) {
       case NormPlacement::kPost:
         expected = norm("attention_norm", x + attention(x));
         expected = norm("feed_forward_norm", expected + feed_forward(expected));
+        break;
+      case NormPlacement::kBranch:
+        expected = x + norm("attention_norm", attention(x));
+        expected = expected + norm("feed_forward_norm", feed_forward(expected));
         break;
       case NormPlacement::kSandwich:
         expected =

@@ -43,6 +43,16 @@ inline const Subject kSubjects[] = {
          "intermediate_size": 20, "num_hidden_layers": 4,
          "num_attention_heads": 8, "num_key_value_heads": 4,
          "max_position_embeddings": 16, "attention_dropout": 0.2})"},
+    // Norms of all heads, which ranks divide; windows and two kinds of
+    // rotations.
+    {.name = "olmo3",
+     .architecture = "Olmo3ForCausalLM",
+     .config = R"({"model_type": "olmo3", "vocab_size": 29, "hidden_size": 16,
+         "intermediate_size": 20, "num_hidden_layers": 4,
+         "num_attention_heads": 8, "num_key_value_heads": 4,
+         "max_position_embeddings": 16, "sliding_window": 3,
+         "pad_token_id": 0, "attention_dropout": 0.2})",
+     .takes_ring = false},
     {.name = "bert",
      .architecture = "BertForMaskedLM",
      .config = R"({"model_type": "bert", "vocab_size": 37, "hidden_size": 12,

@@ -506,8 +506,10 @@ void ConfigFields::check_rope_fields() const {
   }
 }
 
-RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
-    const {
+RotaryOptions ConfigFields::rotary(
+    int64_t features,
+    int64_t max_positions,
+    double base) const {
   check_rope_fields();
   const char* const section =
       json("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -518,7 +520,7 @@ RotaryOptions ConfigFields::rotary(int64_t features, int64_t max_positions)
   options.features = features;
   options.max_positions = max_positions;
   options.base = rope.positive(
-      {"rope_theta"}, positive({"rope_theta", "rotary_emb_base"}, 10000.0));
+      {"rope_theta"}, positive({"rope_theta", "rotary_emb_base"}, base));
   TESSERA_CHECK(
       options.base > 1,
       "{}: 'rope_theta' is {}; it must be above 1",

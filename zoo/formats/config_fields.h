@@ -172,7 +172,11 @@ class ConfigFields {
   /// `rope_scaling` and `rope_theta`.
   /// @throws Error on a kind that is not implemented, and if both are given
   ///     with different values.
-  RotaryOptions rotary(int64_t features, int64_t max_positions) const;
+  /// @param base where the file gives none.
+  RotaryOptions rotary(
+      int64_t features,
+      int64_t max_positions,
+      double base = 10000) const;
 
   /// Null if no checkpoint will be loaded.
   const CheckpointTensors* checkpoint() const {

@@ -153,9 +153,12 @@ AttentionImpl::AttentionImpl(
        options_.length_scale});
   if (options_.query_key_norm) {
     NormOptions norm = *options_.query_key_norm;
-    norm.features = head;
-    query_norm_ = register_module("query_norm", Norm(norm));
-    key_norm_ = register_module("key_norm", Norm(norm));
+    const auto add = [&](const char* name, int64_t heads) {
+      norm.features = options_.norms_all_heads ? heads * head : head;
+      return register_module(name, Norm(norm));
+    };
+    query_norm_ = add("query_norm", options_.heads);
+    key_norm_ = add("key_norm", options_.kv_heads);
   }
 }
 
@@ -191,10 +194,14 @@ std::array<at::Tensor, 3> AttentionImpl::project(
   } else {
     projected = Linear::forward_columns(hidden, {&query_, &key_, &value_});
   }
-  at::Tensor query = by_head(projected[0], head);
-  if (options_.query_key_norm) {
-    query = query_norm_->forward(query);
-  }
+  const auto normed = [&](const at::Tensor& x, Norm& norm) {
+    if (!options_.query_key_norm) {
+      return by_head(x, head);
+    }
+    return options_.norms_all_heads ? by_head(norm->forward(x), head)
+                                    : norm->forward(by_head(x, head));
+  };
+  at::Tensor query = normed(projected[0], query_norm_);
   const bool is_rotated = input.rotary.cosines.defined();
   if (kept != nullptr) {
     return {
@@ -202,11 +209,8 @@ std::array<at::Tensor, 3> AttentionImpl::project(
         kept->first,
         kept->second};
   }
-  at::Tensor key = by_head(projected[1], head);
+  at::Tensor key = normed(projected[1], key_norm_);
   at::Tensor value = by_head(projected[2], head);
-  if (options_.query_key_norm) {
-    key = key_norm_->forward(key);
-  }
   if (is_rotated) {
     std::tie(query, key) = operators().rotated(query, key, input.rotary);
     if (options_.rotates_values) {

@@ -31,8 +31,11 @@ struct AttentionOptions {
   bool key_bias = true;
   bool value_bias = true;
   bool output_bias = true;
-  /// Norm over the features of each head's query and key, before rotation.
+  /// Norm of queries and keys, before rotation.
   std::optional<NormOptions> query_key_norm;
+  /// query_key_norm is over the features of all heads (arXiv:2501.00656), in
+  /// place of each head's.
+  bool norms_all_heads = false;
   bool rotates_values = false; ///< rotary positions rotate values too
   std::optional<double> scale; ///< by default 1 / sqrt(head_features)
   bool causal = false;

@@ -22,15 +22,19 @@ struct NormOptions {
   double eps = 1e-5;
   bool weight = true;
   bool bias = true; ///< only for LayerNorm with a weight
+  /// Added to the stored weight: 1 where files hold w - 1 (Gemma, Nemotron).
+  double weight_offset = 0;
 };
 
 /// Normalizes the last dimension. Parameters `weight` and `bias` [features], if
-/// the options ask for them, are whole on every rank and start at 1 and 0.
+/// the options ask for them, are whole on every rank and start at
+/// 1 - `weight_offset` and 0.
 class NormImpl : public torch::nn::Module {
  public:
   explicit NormImpl(const NormOptions& options);
 
-  /// x [..., features] -> the same.
+  /// x [..., features] -> the same. The ranks of a tensor-parallel group may
+  /// hold some of the features each (RMSNorm only).
   at::Tensor forward(const at::Tensor& x);
 
  private:

@@ -28,6 +28,17 @@ at::Tensor at_places(
   return full.gather(dim, index.expand(sizes));
 }
 
+RotaryTables rotary_of(
+    const TransformerLayerOptions& options,
+    const LayerInput& input) {
+  if (!options.rotary) {
+    return {};
+  }
+  return options.local && input.local_rotary.cosines.defined()
+             ? input.local_rotary
+             : input.rotary;
+}
+
 } // namespace
 
 LayerInput LayerInput::at_tokens(const at::Tensor& places) const {
@@ -45,8 +56,10 @@ LayerInput LayerInput::at_tokens(const at::Tensor& places) const {
   some.mask = of_mask(mask);
   some.local_mask = of_mask(local_mask);
   some.bias = of_pairs(bias);
-  some.rotary.cosines = at_places(rotary.cosines, places, 2);
-  some.rotary.sines = at_places(rotary.sines, places, 2);
+  for (RotaryTables* tables : {&some.rotary, &some.local_rotary}) {
+    tables->cosines = at_places(tables->cosines, places, 2);
+    tables->sines = at_places(tables->sines, places, 2);
+  }
   return some;
 }
 
@@ -120,7 +133,7 @@ at::Tensor TransformerLayerImpl::attend_to_self(
       {{},
        options_.local ? input.local_mask : input.mask,
        input.bias,
-       input.rotary,
+       rotary_of(options_, input),
        input.cache});
 }
 
@@ -147,6 +160,8 @@ at::Tensor TransformerLayerImpl::add(
       return x +
              dropped(
                  half.output_norm->forward(part(half.norm->forward(x))), scale);
+    case NormPlacement::kBranch:
+      return x + dropped(half.norm->forward(part(x)), scale);
     case NormPlacement::kPre:
       break;
   }
@@ -157,12 +172,12 @@ at::Tensor TransformerLayerImpl::forward(
     const at::Tensor& hidden,
     const LayerInput& input) {
   const RandomLayerScope random = context_.random_scope(hidden.device());
+  const double scale = input.scale * options_.residual_scale;
   if (options_.parallel_halves) {
     const at::Tensor normed = attention_half_.norm->forward(hidden);
-    return dropped(attend_to_self(normed, input), input.scale) +
-           dropped(feed_forward(normed), input.scale) + hidden;
+    return dropped(attend_to_self(normed, input), scale) +
+           dropped(feed_forward(normed), scale) + hidden;
   }
-  const double scale = input.scale;
   at::Tensor x = add(attention_half_, hidden, scale, [&](const at::Tensor& y) {
     return attend_to_self(y, input);
   });

@@ -20,6 +20,7 @@ enum class NormPlacement {
   kPre, ///< x + f(norm x)
   kPost, ///< norm(x + f(x))
   kSandwich, ///< x + norm'(f(norm x)) (arXiv:2105.13290)
+  kBranch, ///< x + norm(f(x)) (arXiv:2501.00656)
 };
 
 struct TransformerLayerOptions {
@@ -37,7 +38,11 @@ struct TransformerLayerOptions {
   /// Replaces feed_forward.
   std::optional<ExpertsOptions> experts;
   double dropout = 0; ///< of the output of each half, in training mode
-  bool local = false; ///< takes LayerInput::local_mask
+  /// Factor on what each half adds, beside LayerInput::scale.
+  double residual_scale = 1;
+  bool rotary = true; ///< rotates queries and keys if the model has tables
+  /// Takes LayerInput::local_mask and, if defined, local_rotary.
+  bool local = false;
 };
 
 /// The inputs of every layer other than the hidden states; all may be
@@ -47,6 +52,7 @@ struct LayerInput {
   at::Tensor local_mask; ///< for layers with local attention
   at::Tensor bias; ///< of self-attention
   RotaryTables rotary;
+  RotaryTables local_rotary; ///< likewise, in place of `rotary`
   BandedTokens banded; ///< for layers that have windows and global tokens
   at::Tensor memory; ///< the encoder's output, [B, K, features] between layers
   at::Tensor memory_mask; ///< of cross-attention
@@ -66,6 +72,7 @@ void visit_tensors_of(LayerInput& input, Visit&& visit) {
   visit(input.local_mask);
   visit(input.bias);
   visit(input.rotary);
+  visit(input.local_rotary);
   visit(input.banded);
   visit(input.memory);
   visit(input.memory_mask);

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/lazy/numbered_init.h"
 #include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/models/input_checks.h"
@@ -51,6 +52,25 @@ std::vector<std::string> fresh_parts(DecoderHead head) {
   return head == DecoderHead::kBase || head == DecoderHead::kCausalLm
              ? std::vector<std::string>{}
              : std::vector<std::string>{"score."};
+}
+
+bool is_dynamic(const std::optional<RotaryOptions>& rotary) {
+  return rotary && rotary->scaling.kind == RotaryScalingKind::kDynamic;
+}
+
+/// [1, heads, 1, length], float32: each head's slope times the position of a
+/// key before the last token. That the query's position is left out adds the
+/// same to all scores of a query, which softmax takes out.
+at::Tensor distance_bias(
+    const std::vector<double>& slopes,
+    int64_t length,
+    at::Device device) {
+  const at::Tensor places = torch::arange(
+      1 - length, 1, at::TensorOptions(at::kFloat).device(device));
+  const at::Tensor heads =
+      runtime::to_device(torch::tensor(slopes, at::kFloat), device);
+  return (heads.unsqueeze(-1) * places)
+      .view({1, static_cast<int64_t>(slopes.size()), 1, length});
 }
 
 /// Warns, once per process, about positions beyond the trained length: rotary
@@ -180,9 +200,8 @@ std::optional<int64_t> Decoder::position_limit() const {
 }
 
 bool Decoder::keeps_cache() const {
-  return takes_cache() && !decoder_.prefix &&
-         (!decoder_.rotary ||
-          decoder_.rotary->scaling.kind != RotaryScalingKind::kDynamic);
+  return takes_cache() && !decoder_.prefix && !is_dynamic(decoder_.rotary) &&
+         !is_dynamic(decoder_.local_rotary);
 }
 
 bool Decoder::takes_documents() const {
@@ -276,6 +295,11 @@ at::Tensor Decoder::embed(
     const ModelInput& input,
     const at::Tensor& positions) {
   at::Tensor x = tokens_.forward(context_.local_tokens(input.input_ids));
+  if (decoder_.embedding_scale != 1) {
+    x = x * torch::scalar_tensor(decoder_.embedding_scale)
+                .to(x.scalar_type())
+                .item<double>();
+  }
   if (decoder_.token_types && input.token_type_ids.defined()) {
     x = x + tokens_.forward(context_.local_tokens(input.token_type_ids));
   }
@@ -306,18 +330,26 @@ LayerInput Decoder::layer_input(
   const at::Device device = input.input_ids.device();
   LayerInput layer;
   layer.cache = input.cache;
-  if (decoder_.rotary) {
-    warn_of_length(*decoder_.rotary, length);
+  const auto tables = [&](const RotaryOptions& rotary) {
+    warn_of_length(rotary, length);
     // Only this kind depends on the length: others need not synchronize with
     // the device.
-    const bool ask =
-        input.position_ids.defined() &&
-        decoder_.rotary->scaling.kind == RotaryScalingKind::kDynamic;
-    layer.rotary = rotary_tables(
-        *decoder_.rotary,
+    const bool ask = input.position_ids.defined() &&
+                     rotary.scaling.kind == RotaryScalingKind::kDynamic;
+    return rotary_tables(
+        rotary,
         context_.local_tokens(positions),
         ask ? positions.max().item<int64_t>() + 1 : length,
         dtype);
+  };
+  if (decoder_.rotary) {
+    layer.rotary = tables(*decoder_.rotary);
+  }
+  if (decoder_.local_rotary) {
+    layer.local_rotary = tables(*decoder_.local_rotary);
+  }
+  if (!decoder_.distance_slopes.empty()) {
+    layer.bias = distance_bias(decoder_.distance_slopes, length, device);
   }
   const auto documents = input.others.find("document_ids");
   const at::Tensor seen = all_of(
@@ -332,7 +364,8 @@ LayerInput Decoder::layer_input(
     layer.mask = with_safe_rows(all_of(
         {causal_mask(length, device) | prefix_mask(sep->second, length),
          seen}));
-  } else if (seen.defined() || (past > 0 && tokens > 1)) {
+  } else if (
+      seen.defined() || layer.bias.defined() || (past > 0 && tokens > 1)) {
     layer.mask = with_safe_rows(
         all_of({causal_mask(length, device).narrow(2, past, tokens), seen}));
   }

@@ -42,6 +42,12 @@ struct DecoderConfig {
   /// Every token attends to the tokens before `sep` [B] (prefix LM).
   bool prefix = false;
   std::optional<RotaryOptions> rotary;
+  std::optional<RotaryOptions> local_rotary; ///< of layers with local attention
+  /// ALiBi (arXiv:2108.12409): added to a query's scores is a head's slope
+  /// times the distance to the key, negative. One per head; empty: none.
+  std::vector<double> distance_slopes;
+  double embedding_scale = 1; ///< rounded to the type of the embeddings
+  double logit_scale = 1;
   double embedding_dropout = 0;
   /// LayerDrop probability. LayerDrop is not implemented: a model with more
   /// than 0 does not train.

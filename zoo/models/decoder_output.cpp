@@ -84,7 +84,16 @@ void Decoder::add_language_head(
     targets = decoder_.labels_in_place ? input.labels
                                        : next_token_targets(input.labels);
   }
-  VocabHead(context_).add_result(input, hidden, weight, bias, targets, output);
+  TESSERA_CHECK(
+      decoder_.logit_scale == 1 || !bias.defined(),
+      "Decoder: scaled logits need a head without bias");
+  VocabHead(context_).add_result(
+      input,
+      decoder_.logit_scale == 1 ? hidden : hidden * decoder_.logit_scale,
+      weight,
+      bias,
+      targets,
+      output);
 }
 
 void Decoder::add_routed(

@@ -10,14 +10,22 @@ namespace tessera::zoo {
 
 std::vector<ModelFamily> built_in_families() {
   return {
-      bert_family(),      chatglm_family(),    cpm1_family(),
-      cpm2_family(),      cpm3_family(),       glm4_family(),
-      glm_family(),       gpt2_family(),       gptj_family(),
-      llama_family(),     longformer_family(), moco_v3_family(),
-      mt5_family(),       opt_family(),        qwen2_family(),
-      qwen2_moe_family(), qwen3_family(),      qwen3_moe_family(),
-      roberta_family(),   roformer_family(),   swin_family(),
-      t5_family(),        vit_family(),        vit_mae_family(),
+      arcee_family(),       bert_family(),       chatglm_family(),
+      cohere_family(),      cohere2_family(),    cpm1_family(),
+      cpm2_family(),        cpm3_family(),       ernie4_5_family(),
+      exaone4_family(),     falcon_family(),     gemma_family(),
+      gemma3_text_family(), glm_family(),        glm4_family(),
+      gpt2_family(),        gpt_neo_family(),    gptj_family(),
+      granite_family(),     helium_family(),     llama_family(),
+      longformer_family(),  ministral_family(),  mistral_family(),
+      moco_v3_family(),     mpt_family(),        mt5_family(),
+      nemotron_family(),    olmo_family(),       olmo2_family(),
+      olmo3_family(),       opt_family(),        phi_family(),
+      phi3_family(),        qwen2_family(),      qwen2_moe_family(),
+      qwen3_family(),       qwen3_moe_family(),  roberta_family(),
+      roformer_family(),    seed_oss_family(),   smollm3_family(),
+      stablelm_family(),    starcoder2_family(), swin_family(),
+      t5_family(),          vit_family(),        vit_mae_family(),
   };
 }
 

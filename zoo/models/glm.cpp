@@ -13,26 +13,14 @@ namespace tessera::zoo {
 namespace {
 
 DecoderConfig glm_config(const ConfigFields& fields) {
-  const auto rope = fields.json("rope_parameters");
-  const ConfigFields inner(
-      rope.value_or(nlohmann::json::object()),
-      fields.origin() + ": 'rope_parameters'");
-  const double share = inner.get<double>(
-      {"partial_rotary_factor"},
-      fields.get<double>({"partial_rotary_factor"}, 0.5));
-  TESSERA_CHECK(
-      share > 0 && share <= 1,
-      "{}: 'partial_rotary_factor' is {}; it must be above 0 and at most 1",
-      fields.origin(),
-      share);
   DecoderConfig decoder = llama_like_config(
       fields,
       {.max_positions = 131072,
        .norm_eps = 1.5625e-7,
        .kv_heads = 2,
        .head_features = 128,
-       .padding_token = 151329},
-      share);
+       .padding_token = 151329,
+       .rotary_share = 0.5});
   decoder.rotary->layout = RotaryLayout::kPairs;
   set_attention_bias(
       decoder, fields.get<bool>({"attention_bias"}, true), /*output=*/false);
@@ -48,7 +36,7 @@ DecoderConfig glm4_config(const ConfigFields& fields) {
 }
 
 NameTable glm_names() {
-  NameTable table = llama_like_names(/*feed_forward=*/false);
+  NameTable table = llama_like_names(FeedForwardNames::kNone);
   table.base.push_back(
       {"layers.*.mlp.gate_up_proj",
        {"layers.*.feed_forward.gate", "layers.*.feed_forward.up"}});

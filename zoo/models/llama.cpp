@@ -9,11 +9,7 @@ namespace {
 
 DecoderConfig llama_config(const ConfigFields& fields) {
   DecoderConfig decoder = llama_like_config(fields, {.max_positions = 2048});
-  const bool bias = fields.get<bool>({"attention_bias"}, false);
-  set_attention_bias(decoder, bias, bias);
-  for (TransformerLayerOptions& layer : decoder.layers) {
-    layer.feed_forward.bias = fields.get<bool>({"mlp_bias"}, false);
-  }
+  read_biases(fields, decoder);
   return decoder;
 }
 
