@@ -71,8 +71,10 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     device: kind of device, "h100" or another of `tessera plan --device`; by
         default "a100", as there.
     batch: also a function of a number of rows that makes one of so many; then
-        the search tries other micro-batches.
-    batch_size: rows of a rank's micro-batch; by default 1, or those of batch.
+        the search tries other micro-batches, unless the model has BatchNorm
+        layers that train, whose statistics are those of a micro-batch.
+    batch_size: rows of a rank's micro-batch; by default 1, or those of batch,
+        which has to have so many.
     recompute, layers: a function of a number of layers, which has the model
         recompute so many of its `layers`; called with 0 at the end. By default
         a model of transformers' gradient checkpointing, which counts as one
@@ -325,9 +327,11 @@ def _checkpointing_of(model):
 def _search(model, values, source, batch, loss, machine, training, recompute):
     makes_batches = callable(batch) and not isinstance(batch, torch.Tensor)
     if training["batch_size"] is None:
-        training["batch_size"] = 1 if makes_batches else _rows_of(batch)
+        training["batch_size"] = 1 if makes_batches else _rows_of(batch)[0]
     for name in ("batch_size", "accumulate", "layers"):
         training[name] = whole_number("plan", name, training[name])
+    if not makes_batches:
+        _check_rows(training["batch_size"], batch)
     given = training["recomputed_layers"]
     current = batch
     recomputed = None  # not known
@@ -362,7 +366,9 @@ def _search(model, values, source, batch, loss, machine, training, recompute):
             found = _C.search_plan(
                 Tree(model).root, json.dumps(values), source,
                 lambda rows: _planned_loss(model, current, loss), prepare,
-                _C.PlannedModule(changes_rows=makes_batches, **training),
+                _C.PlannedModule(
+                    changes_rows=makes_batches
+                    and not _has_batch_statistics(model), **training),
                 json.dumps(machine))
     finally:
         kept.close()
@@ -403,16 +409,38 @@ def _pick(pick, values):
 
 
 def _rows_of(batch):
-    values = batch.values() if hasattr(batch, "values") else (
-        batch if isinstance(batch, (list, tuple)) else [batch])
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            return len(value)
-    return 1
+    """Of each of its tensors; one row if there are none."""
+    if _is_mapping(batch):
+        values = [batch[key] for key in batch.keys()]
+    else:
+        values = batch if isinstance(batch, (list, tuple)) else [batch]
+    return [len(value) for value in values
+            if isinstance(value, torch.Tensor) and value.dim() > 0] or [1]
+
+
+def _check_rows(batch_size, batch):
+    """A batch that is given is planned with the rows that it has."""
+    rows = _rows_of(batch)
+    if batch_size >= 1 and batch_size not in rows:
+        raise _C.Error(
+            f"plan: batch_size is {batch_size}, but the batch has {rows[0]} "
+            "rows, and these are planned. Leave batch_size out, give a batch of "
+            f"{batch_size} rows, or pass a function of a number of rows that "
+            "makes a batch of so many.")
+
+
+def _is_mapping(batch):
+    return isinstance(batch, dict) or hasattr(batch, "keys")
+
+
+def _has_batch_statistics(model):
+    """Whether what it trains depends on which rows share a micro-batch."""
+    return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+               and module.training for module in model.modules())
 
 
 def _call(model, batch):
-    if isinstance(batch, dict) or hasattr(batch, "keys"):
+    if _is_mapping(batch):
         return model(**batch)
     if isinstance(batch, (list, tuple)):
         return model(*batch)

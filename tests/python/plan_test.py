@@ -277,6 +277,48 @@ def checkpointing_of(model):
                         "_gradient_checkpointing_func") if key in vars(module)]
 
 
+class ConvNet(torch.nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+        self.norm = norm
+        self.head = torch.nn.Linear(8, 10)
+
+    def forward(self, images):
+        return self.head(self.norm(self.conv(images)).mean((2, 3)))
+
+
+def plans_given_batches(world):
+    """As they are, of any kind; and rows that models with statistics of
+    micro-batches keep."""
+    def plan(batch, norm=torch.nn.Identity(), **arguments):
+        return tessera.plan(
+            ConvNet(norm), {"optimizer": ADAMW}, batch, device="cpu",
+            loss=lambda output: output.square().mean(),
+            device_memory="1GiB", **arguments)
+
+    images = torch.zeros(4, 3, 16, 16)
+    peaks = {plan(batch, **arguments).best.peak_bytes
+             for batch in (images, {"images": images}, (images,))
+             for arguments in ({}, {"batch_size": 4})}
+    assert len(peaks) == 1, peaks
+    assert plan(images).best.batch_size == 4
+    for batch in (images, {"images": images}, (images,)):
+        raises(lambda given=batch: plan(given, batch_size=8),
+               "batch_size is 8", "4 rows", "a function")
+
+    def make(rows):
+        return torch.zeros(rows, 3, 16, 16)
+
+    def rows_of(norm):
+        found = plan(make, norm, batch_size=8)
+        return {pick.batch_size for pick in found.picks}
+
+    assert rows_of(torch.nn.BatchNorm2d(8)) == {8}
+    for norm in (torch.nn.Identity(), torch.nn.BatchNorm2d(8).eval()):
+        assert len(rows_of(norm)) > 1, norm
+
+
 def refuses_searches(world):
     def plan(**arguments):
         return tessera.plan(gpt2(), None, gpt2_batch, **arguments)
@@ -316,4 +358,5 @@ def refuses_searches(world):
 if __name__ == "__main__":
     _C.count_cpu_bytes()
     main([peaks, peaks_elsewhere, other_jobs, says_what_is_read,
-          leaves_the_model, refuses, searches, refuses_searches])
+          leaves_the_model, refuses, searches,
+          plans_given_batches, refuses_searches])
