@@ -168,12 +168,10 @@ void ImageBatches::add_mixed(
       one_hot(batch.at("labels")),
       weight);
   at::Tensor& pixels = batch["pixel_values"];
-  pixels = torch::lerp(
-      decoded(others, 1, epoch)[0].to(torch::kFloat),
-      pixels.to(torch::kFloat),
-      weight.view({rows, 1, 1, 1}));
+  const at::Tensor mixed = decoded(others, 1, epoch)[0].to(torch::kFloat);
+  mixed.lerp_(pixels.to(torch::kFloat), weight.view({rows, 1, 1, 1}));
   // Pixels are no bytes any more, from which 1 / 255 would follow.
-  pixels = examples_.pixels.scale ? pixels : pixels / 255;
+  pixels = examples_.pixels.scale ? mixed : mixed.div_(255);
 }
 
 zoo::ModelInput ImageBatches::make(

@@ -213,6 +213,10 @@ bool has_alike_layers(const TrainingConfig& config) {
          layers_of(config) == source.json.at(key).get<int64_t>();
 }
 
+bool has_independent_rows(const TrainingConfig& config) {
+  return !head_of(*full_model(source_of(config)))->takes_two_views();
+}
+
 bool can_plan_fewer_layers(const TrainingConfig& config) {
   return has_alike_layers(config) &&
          layers_are_groups(config, *full_model(source_of(config)));
@@ -265,6 +269,7 @@ class ConfiguredTraining {
     notes_ = std::move(planned.notes);
     kept_ = kept_by(*full, world_size);
     batch_bytes_ = bytes_of(batch_);
+    making_bytes_ = planned.making_bytes;
     job_.rank = rank;
     job_.world_size = world_size;
     job_.parallel = config.parallel;
@@ -360,16 +365,26 @@ class ConfiguredTraining {
       c10::Device device,
       c10::DeviceType planned) const {
     int64_t count = kept_.on_device;
+    // Of the batches ahead, those that threads are making: at any moment of a
+    // step, as reading may take as long as it does.
+    int64_t making = 0;
     if (planned == c10::kCPU) {
       count += kept_.ahead;
+      making = std::min<int64_t>(config_.loader.threads, kept_.ahead);
     }
     if (!device.is_cpu()) {
       --count; // `batch_` is there
     }
     std::vector<at::Tensor> batches;
+    const auto add = [&](int64_t bytes) {
+      batches.push_back(
+          at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+    };
     for (int64_t i = 0; i < count; ++i) {
-      batches.push_back(at::empty(
-          {batch_bytes_}, at::TensorOptions(at::kByte).device(device)));
+      add(batch_bytes_);
+    }
+    for (int64_t i = 0; i < making && making_bytes_ > 0; ++i) {
+      add(making_bytes_);
     }
     return batches;
   }
@@ -412,6 +427,7 @@ class ConfiguredTraining {
   zoo::ModelInput batch_;
   KeptBatches kept_;
   int64_t batch_bytes_ = 0;
+  int64_t making_bytes_ = 0; ///< PlannedBatch::making_bytes
   PlannedJob job_;
   EngineOptions options_;
 };

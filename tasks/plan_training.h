@@ -26,6 +26,11 @@ bool has_alike_layers(const TrainingConfig& config);
 /// memory is no sum over layers.
 bool can_plan_fewer_layers(const TrainingConfig& config);
 
+/// Whether what is learned from a step's examples does not depend on which of
+/// them share a micro-batch, as it does where two views of images are compared
+/// with those of others, or normalized by statistics of the micro-batch.
+bool has_independent_rows(const TrainingConfig& config);
+
 /// What a plan takes for granted so that less is run.
 struct PlanReduction {
   /// Plans a model that has so many layers in place of its own;

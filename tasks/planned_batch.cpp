@@ -258,6 +258,52 @@ zoo::ModelInput largest_images(
   return drawn;
 }
 
+/// What zoo::prepared_pixels() makes `numel` pixels from: those that are read,
+/// unless these are what a model takes.
+int64_t bytes_to_prepare(
+    int64_t numel,
+    c10::ScalarType read,
+    const zoo::PixelOptions& options) {
+  const bool are_taken = read == at::kFloat && options.mean.empty() &&
+                         options.std.empty() && options.scale.value_or(1) == 1;
+  return are_taken ? 0 : numel * static_cast<int64_t>(c10::elementSize(read));
+}
+
+/// PlannedBatch::making_bytes of a batch of images.
+int64_t making_bytes_of(
+    const TrainingConfig& config,
+    const zoo::Head& head,
+    const zoo::ModelInput& batch) {
+  if (head.images() == nullptr) {
+    return 0;
+  }
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : batch.named()) {
+    if (head.kind_of(name) != zoo::InputKind::kPixels) {
+      continue;
+    }
+    const int64_t numel = tensor.numel();
+    if (const auto* folder = config.get_if<ImageTaskOptions>()) {
+      bytes += numel; // files have bytes
+      if (folder->images.mixup > 0) {
+        // The others', or those that both are before prepared_pixels().
+        bytes += numel * static_cast<int64_t>(sizeof(float));
+      }
+      continue;
+    }
+    c10::ScalarType read = at::kByte;
+    if (std::filesystem::exists(config.data.train_path())) {
+      const zoo::ExampleFiles files(config.data.train_path());
+      if (const auto* column = files.find(name)) {
+        read = files.read(*column, {}).scalar_type();
+      }
+    }
+    bytes += bytes_to_prepare(
+        numel, read, config.as<ExampleTaskOptions>().examples.pixels);
+  }
+  return bytes;
+}
+
 } // namespace
 
 zoo::ModelInput largest_batch(
@@ -291,7 +337,10 @@ zoo::ModelInput largest_batch(
   return batch;
 }
 
-PlannedBatch planned_batch(
+namespace {
+
+/// planned_batch() without PlannedBatch::making_bytes.
+PlannedBatch batch_of_task(
     const TrainingConfig& config,
     zoo::Model& model,
     const nlohmann::json& source) {
@@ -325,6 +374,17 @@ PlannedBatch planned_batch(
           "examples: texts of {} tokens, as many as the model has positions, and labels of all of them, because '{}' is not there",
           length,
           config.data.train_path().string())}};
+}
+
+} // namespace
+
+PlannedBatch planned_batch(
+    const TrainingConfig& config,
+    zoo::Model& model,
+    const nlohmann::json& source) {
+  PlannedBatch batch = batch_of_task(config, model, source);
+  batch.making_bytes = making_bytes_of(config, *head_of(model), batch.input);
+  return batch;
 }
 
 bool has_equal_labels(const TrainingConfig& config, zoo::Model& model) {

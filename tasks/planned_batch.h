@@ -28,6 +28,9 @@ zoo::ModelInput largest_batch(
 struct PlannedBatch {
   zoo::ModelInput input;
   std::vector<std::string> notes; ///< what is assumed of it
+  /// What making it takes besides, in host memory: images as they are read, and
+  /// those that are mixed with them.
+  int64_t making_bytes = 0;
 };
 
 /// A micro-batch of training.batch_size examples, on the CPU. Reads data.train

@@ -19,6 +19,7 @@ struct ModelLayers {
   int64_t count = 0;
   bool are_alike = false; ///< zoo::has_alike_layers()
   bool can_be_fewer = false; ///< zoo::can_plan_fewer_layers()
+  bool have_independent_rows = true; ///< has_independent_rows()
 };
 
 planner::RunSettings settings_of(
@@ -39,6 +40,7 @@ planner::RunSettings settings_of(
   settings.layers = layers.count;
   settings.has_alike_layers = layers.are_alike;
   settings.can_plan_fewer_layers = layers.can_be_fewer;
+  settings.changes_rows = layers.have_independent_rows;
   settings.plan =
       [own = std::make_shared<const TrainingConfig>(std::move(config))](
           const planner::Machine& machine, const planner::SettingsRun& run) {
@@ -62,7 +64,10 @@ planner::ReadRun read_training_run(const std::filesystem::path& config) {
     TrainingConfig own = read_training_config(config, overrides);
     if (!*layers) {
       *layers = {
-          layers_of(own), has_alike_layers(own), can_plan_fewer_layers(own)};
+          layers_of(own),
+          has_alike_layers(own),
+          can_plan_fewer_layers(own),
+          has_independent_rows(own)};
     }
     return settings_of(std::move(own), **layers);
   };

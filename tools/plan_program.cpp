@@ -30,6 +30,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -318,6 +319,13 @@ void print_table(const PlanAnswer& answer) {
 /// Why it is slower than the best one.
 std::string loss_text(const PlannedRun& run, const PlannedRun& best) {
   const StepTime& time = run.time;
+  if (time.total() < best.time.total()) {
+    return formatted(
+        "{:.2f} times as long, in {} micro-batches in place of {}",
+        time.total() / best.time.total(),
+        run.accumulate,
+        best.accumulate);
+  }
   const std::pair<const char*, double> parts[] = {
       {run.recomputed.any() ? "computation, with what is recomputed"
                             : "computation",
@@ -471,13 +479,14 @@ void print_roomier(const PlanAnswer& answer, const Machine& machine) {
         run->time.total() <= kNearly * best.time.total()) {
       std::printf(
           "with more room: %s, %lld x %lld, recomputing %s: %s free, %.1f %% "
-          "slower\n",
+          "%s\n",
           run->layout.c_str(),
           static_cast<long long>(run->batch_size),
           static_cast<long long>(run->accumulate),
           run->recomputed.text().c_str(),
           gib_text(machine.available_bytes() - run->device_bytes).c_str(),
-          100 * (run->time.total() / best.time.total() - 1));
+          100 * std::abs(run->time.total() / best.time.total() - 1),
+          run->time.total() < best.time.total() ? "faster" : "slower");
       bytes = run->device_bytes;
     }
   }

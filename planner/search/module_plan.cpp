@@ -8,6 +8,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
 
+#include <torch/nn/modules/batchnorm.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -63,6 +64,22 @@ class ModuleBlocks {
   std::vector<std::pair<CheckpointedModule*, bool>> blocks_;
 };
 
+/// Whether a module normalizes by statistics of its micro-batches, so that what
+/// it learns depends on which rows share one.
+bool has_batch_statistics(torch::nn::Module& module) {
+  const auto is_one = [](torch::nn::Module& each) {
+    return each.is_training() &&
+           (dynamic_cast<torch::nn::BatchNorm1dImpl*>(&each) != nullptr ||
+            dynamic_cast<torch::nn::BatchNorm2dImpl*>(&each) != nullptr ||
+            dynamic_cast<torch::nn::BatchNorm3dImpl*>(&each) != nullptr);
+  };
+  const auto all = module.modules(/*include_self=*/false);
+  return is_one(module) ||
+         std::any_of(all.begin(), all.end(), [&](const auto& each) {
+           return is_one(*each);
+         });
+}
+
 /// Those of a search's keys that are options of wrap().
 bool is_option(const std::string& override) {
   return !override.starts_with("training.") &&
@@ -79,7 +96,8 @@ class ModuleRun {
       : module_(module),
         options_(options),
         training_(training),
-        blocks_(module) {}
+        blocks_(module),
+        rows_are_independent_(!has_batch_statistics(module)) {}
 
   planner::RunSettings read(const std::vector<std::string>& overrides) {
     planner::RunSettings settings;
@@ -116,7 +134,7 @@ class ModuleRun {
     settings.layers = training_.layers.value_or(blocks_.count());
     settings.divides_model = false;
     settings.recomputes_attention = false;
-    settings.changes_rows = training_.changes_rows;
+    settings.changes_rows = training_.changes_rows && rows_are_independent_;
     settings.plan = [this,
                      engine = settings.engine,
                      rows = settings.batch_size,
@@ -156,6 +174,7 @@ class ModuleRun {
   const EngineOptions& options_;
   const PlannedModule& training_;
   ModuleBlocks blocks_;
+  bool rows_are_independent_;
 };
 
 /// Options of the command line by the names that arguments of a plan have.

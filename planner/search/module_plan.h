@@ -28,7 +28,8 @@ struct PlannedModule {
   int64_t batch_size = 1; ///< rows of a rank's micro-batch
   int64_t accumulate = 1; ///< micro-batches of a step
   /// Micro-batches may have other numbers of rows; a step keeps all of its
-  /// rows. Otherwise they have `batch_size`.
+  /// rows. Otherwise, and where the module has BatchNorm layers that train,
+  /// whose statistics are those of a micro-batch, they have `batch_size`.
   bool changes_rows = true;
   /// clip_grad_norm() is called before each update.
   bool clips_gradients = false;
@@ -76,7 +77,8 @@ struct ModuleChange {
 struct ModulePlan {
   /// The options as they are, first, and then others.
   std::vector<ModulePick> picks;
-  /// In `picks`: the fastest that fits; nothing if none does.
+  /// In `picks`: the fastest that fits, or with the fewest micro-batches of
+  /// those that are nearly as fast (PlanAnswer::best); nothing if none does.
   std::optional<size_t> best;
   /// If nothing fits, in `picks`: the one that lacks least.
   std::optional<size_t> nearest;

@@ -49,6 +49,10 @@ constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
 constexpr int kMostTimes = 16;
 constexpr size_t kMostChanges = 3;
 
+/// Bits of bytes in the units of offered host memory.
+constexpr int kMibShift = 20;
+constexpr int kGibShift = 30;
+
 /// The ranks, or groups of them, that have batches of their own.
 int64_t given_batches(const ParallelSizes& sizes, int devices) {
   const int divided = sizes.tensor * sizes.pipeline * sizes.context;
@@ -180,6 +184,7 @@ class Search {
             .sequence = given_.parallel.sequence});
     if (!search_.as_given) {
       try_layouts();
+      try_larger_micro_batches();
     }
     lift_placements();
     if (best() == nullptr && !search_.as_given) {
@@ -240,6 +245,69 @@ class Search {
 
   const PlannedRun* best() const {
     return best_of(runs_);
+  }
+
+  /// PlanAnswer::best; null if none fits.
+  const PlannedRun* preferred() const {
+    const PlannedRun* fastest = best();
+    if (fastest == nullptr || fastest->estimated.stages > 1) {
+      return fastest; // stages of a pipeline wait for fewer micro-batches
+    }
+    const PlannedRun* found = fastest;
+    for (const PlannedRun& run : runs_) {
+      const bool is_given = &run == &runs_.front();
+      if (run.fits() && run.layout == fastest->layout &&
+          is_nearly_as_fast(run) &&
+          (is_given ? given_examples_ == examples_
+                    : has_same_memory(run, *fastest)) &&
+          run.accumulate < found->accumulate) {
+        found = &run;
+      }
+    }
+    return found;
+  }
+
+  bool is_nearly_as_fast(const PlannedRun& run) const {
+    return run.time.total() <= (1 + kTimeAccuracy) * best_seconds();
+  }
+
+  static bool has_same_memory(const PlannedRun& a, const PlannedRun& b) {
+    return a.recomputed == b.recomputed && a.residency == b.residency &&
+           a.offloaded == b.offloaded;
+  }
+
+  /// The fastest run with more rows of a micro-batch, as many as fit and are
+  /// nearly as fast.
+  void try_larger_micro_batches() {
+    if (best() == nullptr || best() == runs_.data()) {
+      return; // as it is given
+    }
+    const PlannedRun fastest = *best();
+    const Layout layout = layouts_[static_cast<size_t>(best() - runs_.data())];
+    if (layout.pipeline > 1 || layout.budgeted_activations ||
+        layout.host_activations) {
+      return; // sized for its rows
+    }
+    for (int64_t rows = 2 * fastest.batch_size;
+         rows <= most_rows() && divides(layout, rows);
+         rows *= 2) {
+      const bool is_known =
+          std::any_of(runs_.begin(), runs_.end(), [&](const PlannedRun& run) {
+            return run.layout == fastest.layout && run.batch_size == rows &&
+                   has_same_memory(run, fastest);
+          });
+      if (is_known) {
+        continue;
+      }
+      PlannedRun run = planned(
+          overrides_of(layout, rows, accumulate_of(layout, rows)),
+          fastest.recomputed,
+          layout);
+      if (!run.fits() || !is_nearly_as_fast(run)) {
+        break;
+      }
+      add(std::move(run), layout);
+    }
   }
 
   double best_seconds() const {
@@ -702,7 +770,6 @@ class Search {
     if (!divides(layout, rows)) {
       return;
     }
-    const int64_t accumulate = accumulate_of(layout, rows);
     UnlimitedRuns unlimited;
     std::optional<RecomputedParts> before;
     for (const RecomputedParts& parts :
@@ -717,29 +784,38 @@ class Search {
       if (!alone) {
         return;
       }
-      Layout budgeted = layout;
-      budgeted.budgeted_activations =
-          static_cast<int64_t>(alone->spare_activations);
-      budgeted.has_host_budget = true;
-      if (*budgeted.budgeted_activations > search_.machine.available_bytes()) {
+      const auto activations = static_cast<int64_t>(alone->spare_activations);
+      if (activations > search_.machine.available_bytes()) {
         continue;
       }
       if (alone->compute >= best_seconds()) {
         return; // what is moved comes on top
       }
-      const auto run_of = [&](const Layout& each) {
-        return planned(overrides_of(each, rows, accumulate), parts, each);
-      };
-      PlannedRun run = run_of(budgeted);
-      const int64_t taken = run.fits() ? 0 : spare_activations(run);
-      if (taken > *budgeted.budgeted_activations &&
-          taken <= search_.machine.available_bytes()) {
-        // More than few layers said.
-        budgeted.budgeted_activations = taken;
-        run = run_of(budgeted);
-      }
-      add(std::move(run), budgeted);
+      auto [run, own] = budgeted(layout, rows, parts, activations);
+      add(std::move(run), own);
     }
+  }
+
+  /// What does not fit beside so many bytes of activations is on the host; with
+  /// more activations if there are.
+  std::pair<PlannedRun, Layout> budgeted(
+      Layout layout,
+      int64_t rows,
+      const RecomputedParts& parts,
+      int64_t activations) {
+    layout.budgeted_activations = activations;
+    layout.has_host_budget = true;
+    const auto run_of = [&](const Layout& each) {
+      return planned(
+          overrides_of(each, rows, accumulate_of(each, rows)), parts, each);
+    };
+    PlannedRun run = run_of(layout);
+    const int64_t taken = run.fits() ? 0 : spare_activations(run);
+    if (taken > activations && taken <= search_.machine.available_bytes()) {
+      layout.budgeted_activations = taken; // more than few layers said
+      run = run_of(layout);
+    }
+    return {std::move(run), layout};
   }
 
   /// What a run takes without a limit of the device's memory.
@@ -854,22 +930,9 @@ class Search {
     // as a part of its own.
     if ((machine.device != c10::kCPU || machine.host_bytes) &&
         machine.host_bytes.value_or(0) < kAnyHostBytes) {
-      PlanSearch other = search_;
-      other.machine.host_bytes = kAnyHostBytes;
-      if (const auto run = fitting_with(other)) {
-        add_host_change(other, *run);
-      }
+      try_host_memory();
     }
-    for (int times = 2; times <= kMostTimes; times *= 2) {
-      PlanSearch other = search_;
-      other.machine.devices = machine.devices * times;
-      if (auto run = fitting_with(other)) {
-        changes_.push_back(
-            {formatted("--devices {}", other.machine.devices),
-             std::move(*run)});
-        break;
-      }
-    }
+    try_devices();
     for (int times = 2; times <= kMostTimes; times *= 2) {
       const int64_t length = given_.max_length / times;
       if (length < 1) {
@@ -892,20 +955,152 @@ class Search {
     }
   }
 
+  /// The least host memory of a node with which something fits, in whole MiB,
+  /// or in whole GiB where it is not less than one.
+  void try_host_memory() {
+    PlanSearch other = search_;
+    other.machine.host_bytes = kAnyHostBytes;
+    const std::optional<PlannedRun> first = fitting_with(other);
+    if (!first) {
+      return;
+    }
+    Search smaller(other); // whose host memory changes
+    const int64_t least = smaller.least_host_bytes();
+    const int64_t bytes = std::max<int64_t>(
+        1,
+        std::min(first->host_bytes, least) * search_.machine.ranks_of_node());
+    const int shift = bytes < int64_t{1} << kGibShift ? kMibShift : kGibShift;
+    const auto fits_with = [&](int64_t units) {
+      other.machine.host_bytes = units << shift;
+      return smaller.fits_on_host();
+    };
+    int64_t enough = ((bytes - 1) >> shift) + 1;
+    std::optional<PlannedRun> run;
+    if (fits_with(enough)) {
+      // What devices lack has to be somewhere, as far as is known.
+      const int64_t lack =
+          nearest_ ? nearest_->device_bytes - search_.machine.available_bytes()
+                   : 0;
+      int64_t too_little = lack * search_.machine.ranks_of_node() >> shift;
+      if (too_little < 0 || too_little >= enough) {
+        too_little = 0;
+      } else if (too_little > 0 && fits_with(too_little)) {
+        enough = std::exchange(too_little, 0);
+      }
+      while (enough - too_little > 1) {
+        const int64_t middle = (enough + too_little) / 2;
+        (fits_with(middle) ? enough : too_little) = middle;
+      }
+      other.machine.host_bytes = enough << shift;
+      run = fitting_with(other);
+    }
+    dry_runs_ += smaller.dry_runs_;
+    if (run) {
+      changes_.push_back(
+          {formatted(
+               "--host-memory {}{}",
+               enough,
+               shift == kMibShift ? "MiB" : "GiB"),
+           std::move(*run)});
+    } else {
+      add_host_change(other, *first);
+    }
+  }
+
+  /// Of a rank, of the runs that take the least memory of a device.
+  int64_t least_host_bytes() {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    each_least_on_host([&](const PlannedRun& run) {
+      least = std::min(least, run.host_bytes);
+      return false;
+    });
+    return least;
+  }
+
+  bool fits_on_host() {
+    return each_least_on_host([](const PlannedRun& /*run*/) { return true; });
+  }
+
+  /// Calls `found` with runs that fit and take the least memory of a device:
+  /// all that can be is recomputed, and what does not fit is in host memory.
+  /// Without pipeline stages, from those with the fewest tensor ranks.
+  /// @return whether `found` was true, which ends it.
+  bool each_least_on_host(
+      const std::function<bool(const PlannedRun& run)>& found) {
+    const RecomputedParts all{.layers = layers_, .operators = true};
+    const int64_t rows = least_rows();
+    for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
+      Layout layout{.tensor = tensor};
+      if (search_.machine.devices % (tensor * context()) != 0 ||
+          !divides(layout, rows)) {
+        continue;
+      }
+      auto& unlimited = unlimited_on_host_[tensor];
+      const auto alone = without_limit(layout, rows, all, unlimited);
+      if (!alone || static_cast<int64_t>(alone->spare_activations) >
+                        search_.machine.available_bytes()) {
+        continue;
+      }
+      const PlannedRun run =
+          budgeted(
+              layout, rows, all, static_cast<int64_t>(alone->spare_activations))
+              .first;
+      if (run.fits() && found(run)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// The least number of devices with which something fits, up to kMostTimes as
+  /// many; of several nodes, whole ones.
+  void try_devices() {
+    const Machine& machine = search_.machine;
+    const auto with = [&](int devices) {
+      PlanSearch other = search_;
+      other.machine.devices = devices;
+      return fitting_with(other);
+    };
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      int enough = machine.devices * times;
+      std::optional<PlannedRun> run = with(enough);
+      if (!run) {
+        continue;
+      }
+      const int step =
+          enough <= machine.devices_per_node ? 1 : machine.devices_per_node;
+      int too_few = enough / 2 / step;
+      int most = (enough - 1) / step + 1; // `enough`, which fits
+      while (most - too_few > 1) {
+        const int middle = (most + too_few) / 2;
+        if (auto fewer = with(middle * step)) {
+          most = middle;
+          enough = middle * step;
+          run = std::move(fewer);
+        } else {
+          too_few = middle;
+        }
+      }
+      changes_.push_back({formatted("--devices {}", enough), std::move(*run)});
+      return;
+    }
+  }
+
   /// What `run` takes of host memory, in whole MiB if it is less than a GiB,
   /// else, and where that is not enough for it, in GiB.
   void add_host_change(PlanSearch& other, const PlannedRun& run) {
     const int64_t bytes = run.host_bytes * search_.machine.ranks_of_node();
-    constexpr int kMib = 20;
-    constexpr int kGib = 30;
-    for (const int shift : {bytes < int64_t{1} << kGib ? kMib : kGib, kGib}) {
+    for (const int shift :
+         {bytes < int64_t{1} << kGibShift ? kMibShift : kGibShift, kGibShift}) {
       const int64_t size = ((bytes - 1) >> shift) + 1;
       other.machine.host_bytes = size << shift;
       PlannedRun exact = with_host_bytes(other, run);
       if (exact.fits()) {
         changes_.push_back(
             {formatted(
-                 "--host-memory {}{}", size, shift == kMib ? "MiB" : "GiB"),
+                 "--host-memory {}{}",
+                 size,
+                 shift == kMibShift ? "MiB" : "GiB"),
              std::move(exact)});
         return;
       }
@@ -1210,7 +1405,7 @@ class Search {
     answer.given_examples = given_examples_;
     answer.examples = examples_;
     answer.can_share_examples = can_share_examples_;
-    if (const PlannedRun* run = best()) {
+    if (const PlannedRun* run = preferred()) {
       answer.best = static_cast<size_t>(run - runs_.data());
     } else if (nearest_) {
       const auto known =
@@ -1245,6 +1440,8 @@ class Search {
   bool can_share_examples_ = true;
   int64_t dry_runs_ = 0;
   std::map<EstimateKey, std::unique_ptr<RunEstimate>> estimates_;
+  /// each_least_on_host(), by tensor ranks.
+  std::map<int, UnlimitedRuns> unlimited_on_host_;
   std::vector<PlannedRun> runs_;
   std::vector<Layout> layouts_; ///< of `runs_`
   std::vector<PlannedRun> bounds_;

@@ -15,6 +15,11 @@
 
 namespace tessera::planner {
 
+/// Gains below this share of a step's time are no reason to divide
+/// micro-batches: what each costs besides its operators, launches and the
+/// smaller products, is not in an estimate.
+inline constexpr double kTimeAccuracy = 0.15;
+
 struct PlanSearch {
   /// The run that is planned.
   ReadRun read;
@@ -41,7 +46,10 @@ struct PlanAnswer {
   /// The configuration as it is, first, and then others; those that are bounds
   /// (PlannedRun::is_bound) last.
   std::vector<PlannedRun> runs;
-  /// In `runs`; nothing if none fits.
+  /// In `runs`: the fastest that fits; of the same layout, which uses memory
+  /// the same way or is the configuration as it is, the one with the fewest
+  /// micro-batches that is slower by at most kTimeAccuracy. Nothing if none
+  /// fits.
   std::optional<size_t> best;
   int64_t dry_runs = 0;
   /// Without placements that the configuration fixes, if that is faster than

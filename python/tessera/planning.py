@@ -254,7 +254,9 @@ class Plan:
     """What plan() finds for a device's memory."""
 
     picks: tuple  #: the options as they are, first, and others
-    best: Pick  #: the fastest that fits; None if none does
+    #: The fastest that fits; of the same layout, the one with the fewest
+    #: micro-batches that is slower by at most 15 %. None if none fits.
+    best: Pick
     nearest: Pick  #: if nothing fits, the one that lacks least; or None
     #: If nothing fits: what would, by the argument or option that changes, as
     #: "world_size=16", "host_memory=32GiB", "precision.parameters=bfloat16".

@@ -9,12 +9,18 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
+#include "tessera/tasks/example_batches.h"
+#include "tessera/tasks/examples_task.h"
+#include "tessera/tasks/image_batches.h"
+#include "tessera/tasks/image_folder_task.h"
+#include "tessera/tasks/planned_batch.h"
 #include "tessera/tasks/run_training.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/data/span_objective.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
 #include "tools/example_data.h"
+#include "zoo/image_files.h"
 #include "zoo/model_fixture.h"
 
 #include <gtest/gtest.h>
@@ -24,6 +30,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -392,6 +399,109 @@ TEST_F(PlannedTrainingRun, CountsBatches) {
   tests::on_ranks(1, [&] { // as the tests that follow; it starts threads
     EXPECT_EQ(images(3, c10::kCPU) - images(1, c10::kCPU), 2 * batch);
     EXPECT_EQ(images(3, c10::kCUDA), images(1, c10::kCUDA));
+  });
+}
+
+// Beside the batch, making one has images as they are read, and others that
+// are mixed with them.
+TEST_F(PlannedTrainingRun, CountsWhatMakingImagesTakes) {
+  write(
+      "vit.json",
+      {{"model_type", "vit"},
+       {"architectures", {"ViTForImageClassification"}},
+       {"image_size", 32},
+       {"patch_size", 8},
+       {"num_channels", 3},
+       {"hidden_size", 48},
+       {"num_hidden_layers", 2},
+       {"num_attention_heads", 4},
+       {"intermediate_size", 96}});
+  zoo::write_tinted_images(folder_ / "images", 40, 0);
+  constexpr int64_t kRows = 64;
+  for (const auto& [name, dtype] :
+       {std::pair("bytes", runtime::SafetensorsDtype::kU8),
+        std::pair("floats", runtime::SafetensorsDtype::kF32)}) {
+    tests::write_examples(
+        folder_ / (std::string(name) + ".safetensors"),
+        {{"pixel_values",
+          {dtype, {kRows, 3, 32, 32}, [](auto, auto) { return 1.0; }}},
+         {"labels",
+          {runtime::SafetensorsDtype::kI64, {kRows}, [](auto row, auto) {
+             return static_cast<double>(row % 2);
+           }}}});
+  }
+  const auto config_of = [&](const char* task, const char* train, json data) {
+    data["train"] = (folder_ / train).string();
+    write(
+        "images.json",
+        {{"task", task},
+         {"model",
+          {{"config", (folder_ / "vit.json").string()},
+           {"classes", {"blue", "red"}}}},
+         {"data", data},
+         {"training", {{"batch_size", kRows}}},
+         {"output", {{"folder", (folder_ / "run").string()}}}});
+    return read_training_config(folder_ / "images.json");
+  };
+  json source = read_json(folder_ / "vit.json");
+  source["id2label"] = {{"0", "blue"}, {"1", "red"}};
+  const auto model = zoo::from_config(source);
+  std::vector<size_t> rows(kRows);
+  std::iota(rows.begin(), rows.end(), 0);
+  tests::on_ranks(1, [&] {
+    runtime::install_cpu_memory_counter();
+    const auto check = [&](const TrainingConfig& config,
+                           const zoo::DataSet& data) {
+      const PlannedBatch planned = planned_batch(config, *model, source);
+      const int64_t before = runtime::cpu_bytes_live();
+      runtime::reset_cpu_bytes_peak();
+      const zoo::ModelInput batch = data.make(rows, 0, /*loss_only=*/true);
+      const int64_t most = runtime::cpu_bytes_peak() - before;
+      EXPECT_EQ(bytes_of(batch), bytes_of(planned.input));
+      EXPECT_NEAR(
+          static_cast<double>(most - bytes_of(batch)),
+          static_cast<double>(planned.making_bytes),
+          0.01 * static_cast<double>(bytes_of(batch)));
+      // The plan has it once, for the thread that makes batches.
+      TrainingConfig without = config;
+      without.loader.threads = 0;
+      EXPECT_EQ(
+          plan_training(config, 1).front().peak_bytes -
+              plan_training(without, 1).front().peak_bytes,
+          planned.making_bytes + config.loader.prefetch * bytes_of(batch));
+    };
+    const auto head = head_of(*model);
+    for (const double mixup : {0.0, 0.4}) {
+      SCOPED_TRACE(mixup);
+      const TrainingConfig config =
+          config_of("image_folder", "images", {{"mixup", mixup}});
+      const auto& options = config.as<ImageTaskOptions>();
+      check(
+          config,
+          ImageBatches(
+              ImageFolder::read(folder_ / "images", true),
+              *head,
+              options.images,
+              options.examples));
+    }
+    for (const char* train : {"bytes.safetensors", "floats.safetensors"}) {
+      for (const bool is_scaled : {false, true}) {
+        SCOPED_TRACE(formatted("{}, scaled: {}", train, is_scaled));
+        const TrainingConfig config = config_of(
+            "examples",
+            train,
+            is_scaled ? json{{"pixels", {{"mean", {0.5}}}}} : json::object());
+        check(
+            config,
+            ExampleBatches(
+                zoo::ExampleFiles(config.data.train_path()),
+                *head,
+                model->architecture(),
+                config.as<ExampleTaskOptions>().examples,
+                /*measures_metric=*/false,
+                at::kCPU));
+      }
+    }
   });
 }
 

@@ -24,17 +24,22 @@ at::Tensor prepared_pixels(
     const at::Tensor& pixels,
     const PixelOptions& pixel_options) {
   const bool is_bytes = !pixels.is_floating_point();
-  at::Tensor result = pixels.to(torch::kFloat);
   const double scale = pixel_options.scale.value_or(is_bytes ? 1.0 / 255 : 1.0);
+  const bool changes =
+      scale != 1 || !pixel_options.mean.empty() || !pixel_options.std.empty();
+  // In place, as images are the most that a batch takes.
+  at::Tensor result =
+      pixels.to(torch::kFloat, /*non_blocking=*/false, /*copy=*/changes);
   if (scale != 1) {
-    result = result * scale;
+    result.mul_(scale);
   }
   if (!pixel_options.mean.empty()) {
-    result = result - per_channel(pixel_options.mean, pixels);
+    result.sub_(per_channel(pixel_options.mean, pixels));
   }
-  return pixel_options.std.empty()
-             ? result
-             : result / per_channel(pixel_options.std, pixels);
+  if (!pixel_options.std.empty()) {
+    result.div_(per_channel(pixel_options.std, pixels));
+  }
+  return result;
 }
 
 void visit_fields(runtime::OptionFields& fields, PixelOptions& options) {

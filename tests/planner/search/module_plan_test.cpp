@@ -4,6 +4,7 @@
 #include "tessera/planner/search/module_plan.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
+#include "tessera/planner/search/plan_search.h"
 #include "tessera/planner/simulated_rank.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/core/format.h"
@@ -153,7 +154,9 @@ TEST(ModulePlan, PicksFitUnderTheLimit) {
       // A step keeps its rows.
       EXPECT_EQ(best.batch_size * best.accumulate, 32);
       for (const ModulePick& pick : answer.picks) {
-        EXPECT_TRUE(!pick.fits() || best.step_seconds <= pick.step_seconds);
+        EXPECT_TRUE(
+            !pick.fits() || best.step_seconds <= (1 + planner::kTimeAccuracy) *
+                                                     pick.step_seconds);
       }
       const int64_t peak = peak_under(best, limit, devices);
       EXPECT_NEAR(
@@ -242,6 +245,102 @@ TEST(ModulePlan, UsesHostMemoryAndNamesItWhereItWouldFit) {
        .device = c10::kCUDA,
        .accumulate = static_cast<int>(std::min<int64_t>(2, best.accumulate))});
   EXPECT_EQ(again.peak_bytes, best.device_bytes);
+}
+
+// A MiB or a device less does not fit.
+TEST(ModulePlan, OffersTheLeastThatFits) {
+  WideNet net;
+  const auto offered = [](const ModulePlan& answer, const std::string& name) {
+    for (const ModuleChange& each : answer.changes) {
+      if (each.change.starts_with(name + "=")) {
+        EXPECT_TRUE(each.pick.fits());
+        return std::stoi(each.change.substr(name.size() + 1));
+      }
+    }
+    return 0;
+  };
+  const auto with_host = [&](int64_t mib) {
+    return planned(
+        net,
+        {.device_bytes = int64_t{7} << 20,
+         .reserved_bytes = 0,
+         .margin_bytes = 0,
+         .host_bytes = mib << 20});
+  };
+  const int mib = offered(with_host(1), "host_memory");
+  ASSERT_GT(mib, 1);
+  EXPECT_TRUE(with_host(mib).best);
+  EXPECT_FALSE(with_host(mib - 1).best);
+  // Neither of whole nodes nor twice as many.
+  const auto with_devices = [&](int devices) {
+    return planned(net, cpus(int64_t{5} << 20, devices));
+  };
+  const int devices = offered(with_devices(1), "devices");
+  ASSERT_GT(devices, 1);
+  EXPECT_NE(devices & (devices - 1), 0) << devices;
+  EXPECT_TRUE(with_devices(devices).best);
+  EXPECT_FALSE(with_devices(devices - 1).best);
+}
+
+// What rows of a micro-batch add to each other's work makes one row at a time
+// the fastest: by little, or by much.
+TEST(ModulePlan, DividesMicroBatchesForMoreThanTheAccuracyOfTimes) {
+  torch::nn::Linear net(8, 8);
+  const auto with = [&](int64_t batch_size, int64_t accumulate, int64_t more) {
+    const PlannedModule training{
+        .loss =
+            [&net, more](int64_t rows) {
+              return net->forward(torch::ones({rows << 12, 8}))
+                         .square()
+                         .mean() +
+                     torch::ones({more * rows * rows}).sum() * 0;
+            },
+        .batch_size = batch_size,
+        .accumulate = accumulate};
+    return plan(*net, quiet(), training, cpus(int64_t{1} << 40));
+  };
+  const auto fastest_of = [](const ModulePlan& answer) {
+    return *std::min_element(
+        answer.picks.begin(),
+        answer.picks.end(),
+        [](const auto& a, const auto& b) {
+          return a.step_seconds < b.step_seconds;
+        });
+  };
+  for (const int64_t rows : {32, 8}) { // as given, and more than that
+    const ModulePlan little = with(rows, 32 / rows, 300);
+    EXPECT_EQ(fastest_of(little).batch_size, 1);
+    EXPECT_EQ(little.best_pick()->batch_size, 32);
+    EXPECT_EQ(little.best_pick()->accumulate, 1);
+  }
+  const ModulePlan much = with(32, 1, 5000);
+  EXPECT_EQ(much.best_pick()->batch_size, fastest_of(much).batch_size);
+  EXPECT_LT(much.best_pick()->batch_size, 32);
+}
+
+TEST(ModulePlan, KeepsRowsOfBatchStatistics) {
+  struct NormedNet : torch::nn::Module {
+    at::Tensor loss(int64_t rows) {
+      return norm->forward(torch::ones({rows, kWidth})).square().mean();
+    }
+    torch::nn::BatchNorm1d norm{
+        register_module("norm", torch::nn::BatchNorm1d(kWidth))};
+  };
+  NormedNet net;
+  const auto all_keep_rows = [&] {
+    const ModulePlan answer = plan(
+        net,
+        quiet(),
+        {.loss = [&](int64_t rows) { return net.loss(rows); }, .batch_size = 8},
+        cpus(int64_t{1} << 40));
+    return std::all_of(
+        answer.picks.begin(), answer.picks.end(), [](const ModulePick& pick) {
+          return pick.batch_size == 8;
+        });
+  };
+  EXPECT_TRUE(all_keep_rows());
+  net.eval(); // statistics are constants
+  EXPECT_FALSE(all_keep_rows());
 }
 
 // Half a terabyte of state, which no disk of this machine gets.
