@@ -211,7 +211,7 @@ void RunFolder::check_earlier_run() const {
   TESSERA_CHECK(
       config_.overwrite || has_checkpoint || !trainer.resume_from.empty() ||
           !has_result(folder),
-      "training.resume is true, but output.folder '{}' contains a finished run without checkpoints, which would be overwritten. Choose another folder, or overwrite the run with output.overwrite=true.",
+      "training.resume is true, but output.folder '{}' contains a finished run without checkpoints, which would be overwritten. Choose another folder, or, without training.resume, overwrite the run with output.overwrite=true.",
       folder.string());
 }
 

@@ -430,6 +430,11 @@ void finish_fields(
   if (!config.trainer.resume_from.empty()) {
     config.trainer.resume = true;
   }
+  if (config.trainer.resume && config.overwrite) {
+    reader.get_object("output").fail(
+        "overwrite",
+        "it begins a new run, and training.resume continues the one that is there: set one of them");
+  }
   reader.run_check([&] { metric_sinks(config.trainer); });
   if (config.trainer.evaluate_every == 0) {
     const auto needs_scores = [&](bool is_set, const char* key) {

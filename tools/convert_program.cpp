@@ -66,6 +66,22 @@ bool is_same_place(const fs::path& a, const fs::path& b) {
   return fs::weakly_canonical(a) == fs::weakly_canonical(b);
 }
 
+/// The model whose weights a path has: its own config.json's, or that of the
+/// run whose checkpoint it is; empty if there is none.
+fs::path model_of_weights(const fs::path& weights) {
+  if (fs::exists(weights / "config.json")) {
+    return tasks::model_folder_of(weights);
+  }
+  const auto checkpoints = engine::checkpoints_in(weights);
+  if (checkpoints.empty()) {
+    return {};
+  }
+  // RUN/checkpoints/step-N
+  const fs::path run =
+      fs::canonical(checkpoints.front()).parent_path().parent_path();
+  return tasks::is_run_folder(run) ? tasks::model_folder_of(run) : fs::path();
+}
+
 void check_places(const ConvertArguments& arguments) {
   TESSERA_CHECK(
       !arguments.from.empty(),
@@ -188,10 +204,6 @@ void convert_average(ConvertArguments arguments) {
     log_info("wrote {}", arguments.to);
     return;
   }
-  if (arguments.from.empty() &&
-      fs::exists(fs::path(arguments.average.front()) / "config.json")) {
-    arguments.from = tasks::model_folder_of(arguments.average.front()).string();
-  }
   check_places(arguments);
   const fs::path mean =
       to.parent_path() /
@@ -252,14 +264,14 @@ int run_convert(int argc, char** argv) {
   app.add_option(
       "--weights",
       arguments.weights,
-      "File or checkpoint to read the weights from instead of --from, whose config.json and tokenizer are used: safetensors, "
+      "File or checkpoint to read the weights from instead of --from, whose config.json and tokenizer are used (by default the model of the folder, or of the run whose checkpoint it is): safetensors, "
       "files of torch.save, checkpoints of `tessera train`, of FSDP "
       "(torch.distributed.checkpoint), of DeepSpeed with ZeRO or of Megatron-LM");
   app.add_option(
       "--average",
       arguments.average,
       "Weights to average, instead of --weights: checkpoints or run folders of `tessera train` (the newest checkpoint), files and folders of weights. "
-      "Their tensors must have the same names and shapes. --from is by default the model of the first, and with --to FILE.safetensors not needed");
+      "Their tensors must have the same names and shapes. --from is by default the model of the first, of a checkpoint that of its run, and with --to FILE.safetensors not needed");
   app.add_option(
          "--last",
          arguments.last,
@@ -319,7 +331,15 @@ int run_convert(int argc, char** argv) {
   TESSERA_CHECK(
       arguments.format != Format::kGguf || arguments.dtype == "keep",
       "--dtype is only for --format hf; use --gguf-type for --format gguf");
-  if (arguments.average.empty()) {
+  const bool averages = !arguments.average.empty();
+  const bool needs_model =
+      !averages || fs::path(arguments.to).extension() != ".safetensors";
+  const std::string weights =
+      averages ? arguments.average.front() : arguments.weights;
+  if (needs_model && arguments.from.empty() && !weights.empty()) {
+    arguments.from = model_of_weights(weights).string();
+  }
+  if (!averages) {
     TESSERA_CHECK(
         arguments.last == 0 && arguments.factors.empty(),
         "--last and --factors are only for --average");

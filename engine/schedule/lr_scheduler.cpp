@@ -8,16 +8,26 @@
 
 namespace tessera {
 
+namespace {
+
+/// A warm-up that is longer than the run is mostly a mistake.
+void warn_of_warmup(double peak_lr, const LrScheduleOptions& options) {
+  const int64_t warmup_steps = warmup_steps_of(options);
+  if (warmup_steps > options.total_steps && is_log_rank_zero()) {
+    log_warning(
+        "the learning rate does not reach {}, its peak: the warm-up has {} steps (schedule.warmup_steps), and the run {}; lower it, or set schedule.warmup_fraction in its place.",
+        peak_lr,
+        warmup_steps,
+        options.total_steps);
+  }
+}
+
+} // namespace
+
 LrScheduler::LrScheduler(double peak_lr, const LrScheduleOptions& options)
     : peak_lr_(peak_lr), options_(options) {
   check(options_);
-  if (options_.warmup_steps > options_.total_steps) {
-    log_warning(
-        "learning-rate schedule: the warm-up of {} steps is longer than the run of {}: the learning rate never reaches {}.",
-        options_.warmup_steps,
-        options_.total_steps,
-        peak_lr_);
-  }
+  warn_of_warmup(peak_lr_, options_);
 }
 
 double LrScheduler::learning_rate() const {
@@ -33,6 +43,9 @@ void LrScheduler::set_total_steps(int64_t total_steps) {
   LrScheduleOptions changed = options_;
   changed.total_steps = total_steps;
   check(changed);
+  if (total_steps != options_.total_steps) {
+    warn_of_warmup(peak_lr_, changed);
+  }
   options_ = changed;
 }
 

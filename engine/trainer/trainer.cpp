@@ -71,16 +71,6 @@ void warn_of_bubbles(const World& world, const TrainerOptions& options) {
   }
 }
 
-/// A warm-up that is longer than the run is mostly a mistake.
-void warn_of_warmup(const World& world, const LrScheduleOptions& schedule) {
-  if (warmup_steps_of(schedule) >= schedule.total_steps && world.rank() == 0) {
-    log_warning(
-        "the learning rate does not reach its peak: the warm-up has {} steps (warmup_steps), and the run {}.",
-        warmup_steps_of(schedule),
-        schedule.total_steps);
-  }
-}
-
 } // namespace
 
 std::vector<std::shared_ptr<MetricSink>> metric_sinks(
@@ -156,7 +146,6 @@ class Training {
       resume(*from);
     }
     warn_of_bubbles(world, options);
-    warn_of_warmup(world, with_steps(options.schedule, total_steps_));
     monitor_.emplace(world, engine, options, total_steps_, progress_.steps);
     micro_batches_.emplace(engine, task, world, options, *monitor_);
     good_batch_ = progress_.batch;

@@ -20,10 +20,26 @@ class ConfigReader::Fields final : public OptionFields {
 
  private:
   void on_value(const OptionField& field, json& value) override {
+    Node& node = *open_.back();
+    const json* given = node.find(field.key.name);
+    const bool is_empty =
+        given != nullptr && *given == "" && !field.key.required;
+    const bool is_map = field.shape == OptionShape::kMap;
+    if (is_empty && field.count == 0 &&
+        (is_map || field.shape == OptionShape::kArray)) {
+      value = is_map ? json::object() : json::array(); // "model.classes="
+      node.resolved[field.key.name] = value;
+      return;
+    }
     try {
-      value = open_.back()->read(field, value);
+      value = node.read(field, value);
     } catch (const Error& error) {
-      throw Error(error.what() + explanation(field));
+      throw Error(
+          error.what() +
+          (is_empty
+               ? formatted("; {}=null clears it", node.path_of(field.key.name))
+               : std::string()) +
+          explanation(field));
     }
   }
 
@@ -42,7 +58,14 @@ class ConfigReader::Fields final : public OptionFields {
     open_.pop_back();
   }
   size_t begin_list(const OptionField& field, size_t /*size*/) override {
-    lists_.push_back(open_.back()->elements(field.key.name));
+    Node& node = *open_.back();
+    const json* given = node.find(field.key.name);
+    if (given != nullptr && *given == "") { // clears it, too
+      node.resolved[field.key.name] = json::array();
+      lists_.emplace_back();
+    } else {
+      lists_.push_back(node.elements(field.key.name));
+    }
     return lists_.back().size();
   }
   void begin_element(size_t index) override {

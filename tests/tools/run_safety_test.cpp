@@ -345,6 +345,13 @@ TEST_F(RunSafety, AFinishedRunIsOverwrittenOnRequestOnly) {
   EXPECT_EQ(resumed.exit_code, 1);
   EXPECT_TRUE(has(resumed, "a finished run without checkpoints"))
       << resumed.output;
+  for (const char* resume :
+       {"training.resume=true", "training.resume_from=step-4"}) {
+    const auto both = train("run", {resume, "output.overwrite=true"});
+    EXPECT_EQ(both.exit_code, 1);
+    EXPECT_TRUE(has(both, "output.overwrite is true; it begins a new run"))
+        << both.output;
+  }
   EXPECT_EQ(content_of(model), trained);
   ASSERT_EQ(
       train("run", {"training.seed=5", "output.overwrite=true"}).exit_code, 0);

@@ -147,6 +147,19 @@ TEST(StartFrom, ACheckpointOfASmallerModelAndOtherRanks) {
       {"--average", small, small, "--to", (folder / "of_runs").string()});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_TRUE(weights_in("of_runs") == weights_in("small/model"));
+  // The model of a checkpoint is that of its run.
+  const std::string last = small + "/checkpoints/step-000004";
+  result = convert(
+      {"--average", last, last, "--to", (folder / "of_checkpoints").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_TRUE(weights_in("of_checkpoints") == weights_in("small/model"));
+  result = convert(
+      {"--weights",
+       small + "/checkpoints",
+       "--to",
+       (folder / "of_newest").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_TRUE(weights_in("of_newest") == weights_in("small/model"));
   EXPECT_NE(
       convert({"--to", (folder / "of_nothing").string()})
           .output.find("--from is missing"),

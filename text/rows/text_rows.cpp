@@ -366,6 +366,16 @@ struct TextRows::Source {
     }
   }
 
+  /// The first names, which may be those of a line that is no header.
+  std::string columns_text() const {
+    constexpr size_t kShownColumns = 4;
+    std::string text;
+    for (size_t i = 0; i < std::min(columns.size(), kShownColumns); ++i) {
+      text += (i == 0 ? "" : ", ") + runtime::show_json(columns[i]);
+    }
+    return text + (columns.size() > kShownColumns ? ", ..." : "");
+  }
+
   void check_utf8(const std::vector<std::string>& fields) const {
     for (size_t i = 0; i < fields.size(); ++i) {
       if (const auto at = first_not_utf8(fields[i])) {
@@ -387,12 +397,13 @@ struct TextRows::Source {
     }
     if (fields->size() != columns.size()) {
       throw BadRow(formatted(
-          "{}:{}: the row has {}, and {} {}",
+          "{}:{}: the row has {}, and {} {}: {}",
           path.string(),
           row_line,
           count_text(fields->size(), "field"),
           options.columns.empty() ? "the header names" : "data.columns has",
-          count_text(columns.size(), "column")));
+          count_text(columns.size(), "column"),
+          columns_text()));
     }
     TextRow row{
         nlohmann::json::object(), path, row_line, /*is_of_table=*/true, {}};

@@ -106,7 +106,40 @@ constexpr std::array<const char*, 5> kParts{
     "optimizer_s",
     "exposed_transfer_s"};
 
+/// Of standard error, about a warm-up that is too long.
+int warnings_of_warmup(
+    World& world,
+    const TrainerOptions& options,
+    const char* expected) {
+  ::testing::internal::CaptureStderr();
+  run(world, options);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find(expected), std::string::npos) << log;
+  int count = 0;
+  for (size_t at = log.find("warm-up"); at != std::string::npos;
+       at = log.find("warm-up", at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
 } // namespace
+
+TEST(TrainerLog, WarnsOnceOfAWarmUpThatIsTooLong) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& world) {
+    auto options = options_of(folder.path() / "run", 1);
+    options.schedule.warmup_steps = 6;
+    EXPECT_EQ(
+        warnings_of_warmup(world, options, "has 6 steps (schedule.warmup_st"),
+        1);
+    options.resume = true;
+    EXPECT_EQ(warnings_of_warmup(world, options, "and the run 5"), 1);
+    // The last step reaches the peak.
+    options.max_steps = 6;
+    EXPECT_EQ(warnings_of_warmup(world, options, ""), 0);
+  });
+}
 
 TEST(TrainerLog, ALineIsTheMeanOfItsStepsAndSplitsTheirTime) {
   const TemporaryFolder folder;

@@ -5,6 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <map>
+#include <string>
+
 #include "support/config_values.h"
 #include "support/expect_error.h"
 #include "tessera/runtime/core/json_text.h"
@@ -345,6 +348,24 @@ TEST(Config, ReadsOneStringOrSeveral) {
   expect_error(
       [&] { strings(required("none")); },
       {"none is missing", "a string, or an array of strings"});
+}
+
+// As on the command line: "model.classes=".
+TEST(Config, AnEmptyStringClearsArraysAndMaps) {
+  const auto config = read(
+      R"({"classes": "", "weights": "", "stages": "", "steps": "", "none": ""})");
+  EXPECT_EQ(config_value<Strings>(config, "classes", {"a"}), Strings());
+  using Weights = std::map<std::string, double>;
+  EXPECT_EQ(config_value<Weights>(config, "weights", {{"a", 1}}), Weights());
+  EXPECT_TRUE(stages_of(config).empty());
+  EXPECT_EQ(
+      config.resolved().dump(), R"({"classes":[],"weights":{},"stages":[]})");
+  expect_error(
+      [&] { config_value<int64_t>(config, "steps"); },
+      {"steps is the string \"\"; expected an integer; steps=null clears it"});
+  expect_error(
+      [&] { config_value<Strings>(config, required("none")); },
+      {"none is the string \"\"; expected an array, each element a string"});
 }
 
 } // namespace tessera::runtime::config_test

@@ -112,7 +112,9 @@ TEST_F(TextRowsTest, BadRowsAreNamedAndTheNextOnesRead) {
       {"c.jsonl",
        "{\"a\":\"1\"}\n{\"a\":\"\xe9\"}\n{\"a\":\"3\"}\n",
        {"c.jsonl:2:", "\\xE9", "save the file as UTF-8"}},
-      {"d.csv", "a\n1\n2,2\n3\n", {"d.csv:3: ", "2 fields", "names 1 column"}},
+      {"d.csv",
+       "a\n1\n2,2\n3\n",
+       {"d.csv:3: ", "2 fields", "names 1 column: \"a\""}},
       {"e.csv", "a\n1\nx\xe9y\n3\n", {"e.csv:3: 'a' is not UTF-8", "0xe9"}},
       {"f.csv", "a\n1\n\"x\"y\n3\n", {"f.csv:3: 'y' follows", "data.quotes"}},
   };
@@ -139,6 +141,20 @@ TEST_F(TextRowsTest, BadRowsAreNamedAndTheNextOnesRead) {
     EXPECT_NE(log.find("three is not wanted"), std::string::npos) << log;
     EXPECT_NE(log.find("4 bad rows of '"), std::string::npos) << log;
   }
+}
+
+TEST_F(TextRowsTest, ALineThatIsNoHeaderIsShown) {
+  expect_error(
+      [&] { rows("# a comment\ntext,label\nx,1\n", "a.csv"); },
+      {"a.csv:2: the row has 2 fields, and the header names 1 column: \"# a comment\""});
+  expect_error(
+      [&] { rows("a,b,c,d,e\n1\n", "b.csv"); },
+      {R"(the header names 5 columns: "a", "b", "c", "d", ...)"});
+  expect_error(
+      [&] {
+        rows("1\n", "c.csv", {.columns = {"text", "label"}});
+      },
+      {R"(data.columns has 2 columns: "text", "label")"});
 }
 
 TEST_F(TextRowsTest, OneRowIsCountedAsOne) {
